@@ -231,7 +231,7 @@ async def _publish(
 
 
 def own_queues(base: Routing | None = None) -> Routing:
-    """The queues of this routing under names that nobody else has."""
+    """The queues of this routing under names of their own."""
     own, base = new_id()[-8:], base or Routing()
     return Routing(**{kind.value: f"{base.queue(kind)}-{own}" for kind in Kind})
 
@@ -247,7 +247,7 @@ async def temporal(parts: DataParts) -> Client:
 async def harness(
     parts: DataParts, urls: Urls, db: Database, people: dict[str, Person], temporal: Client
 ) -> AsyncIterator[Harness]:
-    """The desk on the module's database, on queues of the module's own that nobody serves yet."""
+    """The desk on the module's database, on queues of the module's own, without workers yet."""
     assert parts.redis_url is not None
     await publish_app(urls.owner)
     world, model = World(), SpokenModel()

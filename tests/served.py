@@ -180,7 +180,7 @@ async def serve(stack: AsyncExitStack, harness: Harness, kinds: tuple[Kind, ...]
 
 
 def apart(harness: Harness, temporal: Client, base: Routing | None = None) -> Served:
-    """The desk on other queues of its own, which nobody serves yet."""
+    """The desk on other queues of its own, without workers yet."""
     return Served(replace(harness, routing=own_queues(base)), temporal)
 
 

@@ -73,7 +73,7 @@ class Command:
         return Client(run["api"], run["tokens"]["requester"])
 
     def waiting(self, prompt: str, count: int) -> list[dict[str, Any]]:
-        """The approvals that wait because somebody said `prompt`, once there are so many."""
+        """The pending approvals of the prompt `prompt`, once there are so many."""
         deadline = time.monotonic() + _MOST_SECONDS
         while time.monotonic() < deadline:
             items: list[dict[str, Any]] = self("approvals", "list", "--json", PERDURE_TOKEN="").json["items"]
@@ -131,7 +131,7 @@ class Terminal:
         try:
             while os.read(self._leader, 65_536):
                 pass
-        except OSError:  # nobody has the other end any more
+        except OSError:  # the other end is closed
             pass
         os.close(self._leader)
         return self.process.wait(_MOST_SECONDS)

@@ -4,7 +4,7 @@
 |---|---|---|
 | model | the model speaks | worker-llm |
 | paused | the turn waits for its approval | every worker |
-| keyed | the target has committed, nobody has recorded it | worker-turns, which runs the tools |
+| keyed | the target has committed, it is not recorded | worker-turns, which runs the tools |
 | opaque | the same at a target that knows no keys | worker-turns; then a person settles it |
 
 The agent's model is reached through LiteLLM over HTTP at the provider double, so requests are counted by who got them.

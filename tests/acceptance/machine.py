@@ -11,7 +11,7 @@ LOADED = 0.15
 
 
 def _busy_seconds() -> float:
-    """CPU seconds of everybody since the machine started."""
+    """CPU seconds of all processes since the machine started."""
     times = psutil.cpu_times()
     return float(sum(times[:8]) - times.idle - getattr(times, "iowait", 0.0))
 

@@ -62,7 +62,7 @@ class RunningStack:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody starts again what ends meanwhile: the supervisor is stopped until the block ends."""
+        """Nothing that ends meanwhile is restarted: the supervisor is stopped until the block ends."""
         os.kill(self.process.pid, signal.SIGSTOP)
         try:
             yield

@@ -24,7 +24,7 @@ def perdure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
 
 
 def person(perdure: Command, name: str, *roles: str) -> Command:
-    """Somebody with a token of their own."""
+    """A user with an own token."""
     token = perdure("users", "add", name, *roles, "--json").json["token"]
     return Command(perdure.home, PERDURE_TOKEN=token)
 
@@ -116,7 +116,7 @@ def test_several_are_decided_at_once_each_for_itself(perdure: Command) -> None:
     assert [each.ended().status for each in (*low, high)] == ["completed"] * 4
 
 
-def test_of_two_people_at_once_one_decides_and_the_other_is_told(perdure: Command, rita: Command) -> None:
+def test_of_two_people_at_once_one_decides_and_the_other_is_reported(perdure: Command, rita: Command) -> None:
     asked = PausedTurn(perdure, "pin a race")
     one = perdure.start("approvals", "approve", asked.id)
     other = rita.start("approvals", "reject", asked.id, "--comment", "no")

@@ -133,7 +133,7 @@ def fill(folder: Path) -> Path:
 
 
 @pytest.mark.timeout(300)
-def test_a_full_disk_is_red_is_told_once_and_is_survived(tmp_path: Path) -> None:
+def test_a_full_disk_is_red_is_reported_once_and_is_survived(tmp_path: Path) -> None:
     with small_disk(tmp_path / "home") as disk, running(disk, "--examples") as stack:
         until(lambda: stack.token("admin") in terminal(stack), 60, "the stack did not come up")
         until(lambda: ready(stack) == 200, 30, "the stack is not ready")

@@ -94,7 +94,7 @@ class Turns:
         await answered(self.reviewer.post(f"/v1/approvals/{shown['id']}/decision", json=body))
 
     async def unknown_effects(self) -> dict[str, str]:
-        """The keys of the effects whose outcome nobody knows, by turn."""
+        """The keys of the effects with an unknown outcome, by turn."""
         asked: dict[str, str | int] = {"state": "outcome_unknown", "limit": 200}
         listed = await answered(self.reviewer.get("/v1/effects", params=asked))
         return {each["turn_id"]: each["key"] for each in listed["items"]}

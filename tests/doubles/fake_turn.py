@@ -74,7 +74,7 @@ class Record:
 
 
 BY_PEOPLE = frozenset({VerdictState.APPROVED, VerdictState.EDITED, VerdictState.REJECTED, VerdictState.RESPONDED})
-"""States that somebody decides; the others come by themselves."""
+"""States that a reviewer decides; the others come by themselves."""
 
 Behaviour = Callable[[Args], JsonValue | tuple[JsonValue, Args]]
 """What a fake tool answers, with the state it updates where it gives a pair; what it wants of the state is given to it
@@ -114,7 +114,7 @@ class FakeTurn:
     ran: list[tuple[str, Args]] = field(default_factory=list)  # (call id, arguments) of every dispatch
     called: list[str] = field(default_factory=list)  # the calls that the tools port was asked for, in order
     made: list[MessageRef] = field(default_factory=list)  # every stored message, in order
-    rung: bool = False  # somebody has decided since the records were last read
+    rung: bool = False  # a decision was made since the records were last read
     stopped: bool = False
     load_problem: Problem | None = None
     reading: Callable[[Verdicts], Awaitable[Verdicts]] | None = None  # spoils what a read of verdicts answers

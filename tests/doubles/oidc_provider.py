@@ -1,5 +1,5 @@
 """A provider of OpenID Connect on a port of its own, which keeps to the rules and checks that others do: PKCE, the
-client's secret, the redirect address, codes that are used once. It lets in whoever it is told to, without a page."""
+client's secret, the redirect address, codes that are used once. It signs in the given user, without a page."""
 
 import base64
 import hashlib
@@ -25,7 +25,7 @@ CLIENT_ID, CLIENT_SECRET = "perdure-here", "a secret of the client"
 class OidcProvider:
     issuer: str = ""
     person: dict[str, Any] = field(default_factory=dict)
-    """The claims of whoever sits at the browser; empty: nobody is let in."""
+    """The claims of the user at the browser; empty: the sign-in is refused."""
     bent: dict[str, Any] = field(default_factory=dict)
     """Claims that it gets wrong on purpose."""
     key: RSAKey = field(default_factory=lambda: RSAKey.generate_key(2048, {"kid": "1"}))

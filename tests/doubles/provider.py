@@ -153,7 +153,7 @@ class ProviderDouble:
         return seen
 
     async def _step(self, seen: Seen) -> Step | None:
-        """What to do with a request; None where nobody has said."""
+        """What to do with a request; None if no step is given."""
         for place, step in enumerate(self.steps):
             if (step.times is None or self.used[place] < step.times) and step.serves(seen.user_text):
                 self.used[place] += 1

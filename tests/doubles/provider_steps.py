@@ -24,7 +24,7 @@ class Fault(StrEnum):
     EMPTY_BODY = "empty_body"  # status 200 and not one byte
     EMPTY = "empty"  # a well-formed answer that says nothing
     WRONG_TYPES = "wrong_types"  # chunks in which numbers, lists and strings have changed places
-    UNKNOWN_FINISH = "unknown_finish"  # the finish reason is a word that nobody defined
+    UNKNOWN_FINISH = "unknown_finish"  # the finish reason is an undefined word
     NO_CALLS = "no_calls"  # the finish reason promises tool calls, none came
     NAMELESS_CALL = "nameless_call"  # a tool call without a name
     ERROR_IN_STREAM = "error_in_stream"  # an error object follows `text`

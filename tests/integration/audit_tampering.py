@@ -1,4 +1,4 @@
-"""Somebody who owns the tables, turns their triggers off and does not have the key."""
+"""An attacker who owns the tables, turns their triggers off and does not have the key."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Access tokens that somebody made, bent or kept: each is like a good one but for what its name says."""
+"""Access tokens that are forged, changed or old: each is like a good one but for what its name says."""
 
 import base64
 import hashlib

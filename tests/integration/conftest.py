@@ -38,7 +38,7 @@ from tests.near import new_client
 P = ParamSpec("P")
 T = TypeVar("T")
 Caller: TypeAlias = httpx.AsyncClient
-"""A client of the API, with somebody's token or with none."""
+"""A client of the API, with a user's token or with none."""
 
 
 @dataclass(frozen=True, slots=True)

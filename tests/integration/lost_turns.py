@@ -1,4 +1,4 @@
-"""Turns as the reconciler finds them: begun on a queue that nobody serves, and older than they are."""
+"""Turns as the reconciler finds them: begun on a queue without workers, and older than they are."""
 
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.service import RPCError, RPCStatusCode
@@ -10,7 +10,7 @@ from tests.harness import Harness
 
 
 async def begun(harness: Harness, *, conversation_id: str | None = None) -> TurnAddress:
-    """A turn whose workflow runs, on a queue that nobody serves."""
+    """A turn whose workflow runs on a queue without workers."""
     address, started = await harness.start(Line("hi"), conversation_id=conversation_id)
     assert started.note is not None and await harness.deps.notifier.deliver_soon(started.note)
     return address

@@ -61,7 +61,7 @@ class Policies:
         return Decider(person.user_id, person.roles, person.name)
 
     async def roles(self, name: str, *roles: str) -> None:
-        """Give a person exactly these roles, behind the back of whoever has read them."""
+        """Gives a user exactly these roles, unseen by callers that have read the former ones."""
         await self.harness.write("UPDATE users SET roles = $2 WHERE name = $1", name, list(roles))
 
     async def republish(self, changed: Mapping[str, Mapping[str, Any]], card: ToolCard | None = None) -> None:

@@ -261,7 +261,7 @@ async def test_lists_hold_nothing_of_another_tenant(actors: Actors) -> None:
         found = await client.post("/v1/memory/documents/search", json={"query": "Old"})
         assert found.json()["items"] == []
         assert [user["name"] for user in (await client.get("/v1/users")).json()["items"]] == [STRANGER]
-        assert (await client.get("/v1/agents")).json()["items"], "shipped content is everybody's"
+        assert (await client.get("/v1/agents")).json()["items"], "shipped content is shown to all users"
 
 
 NAMED: list[tuple[str, str, dict[str, Any], str]] = [

@@ -99,7 +99,7 @@ async def test_an_answer_whose_bell_was_lost_is_rung_again_once(harness: Harness
     await harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     await reconciler.once()
     rings = "SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'ring'"
-    assert await harness.value(rings, address.turn_id) == 0, "nobody has answered"
+    assert await harness.value(rings, address.turn_id) == 0, "no user has answered"
     assert await say(harness, address, request) == ""
     await harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     await reconciler.once()

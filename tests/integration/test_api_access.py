@@ -1,4 +1,4 @@
-"""Who may do what: tokens, tenants, roles; nobody decides on an own request in whatever name."""
+"""Access: tokens, tenants, roles; no user decides on an own request under any name."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

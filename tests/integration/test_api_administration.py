@@ -46,7 +46,7 @@ async def test_the_verification_says_how_far_it_went_and_what_is_wrong(api: Api,
         assert (await reviewer.post("/v1/audit/verify", json=body)).status_code == 422
 
 
-async def test_the_export_is_one_object_a_line_and_goes_on_where_it_was_left(api: Api) -> None:
+async def test_the_export_is_one_object_a_line_and_continues_where_it_was_left(api: Api) -> None:
     await written(api.services.db, "local", 500)
     async with api.client("admin") as client:
         answer = await client.get("/v1/audit/export")
@@ -157,7 +157,7 @@ async def test_a_chat_decides_on_low_risk_alone_and_as_the_person(api: Api, revi
     async with api.services.db.transaction("local") as tx:
         await tx.execute("UPDATE approvals SET risk = 'low' WHERE id = $1", asked.approval["id"])
     own = await visitor.post(f"{asked.path}/decision", json=asked.body(), headers=await chat_token(api, "requester"))
-    assert own.status_code == 403, "nobody decides on the own request there either"
+    assert own.status_code == 403, "no user decides on the own request there either"
     done = await visitor.post(f"{asked.path}/decision", json=asked.body(), headers=head)
     assert (done.status_code, done.json()["decided_by"]) == (200, "reviewer")
     assert done.json()["decision"]["channel"] == "chat"

@@ -66,7 +66,7 @@ async def test_an_approved_booking_is_made_exactly_once(api: Api, calendar: str)
     async with api.client() as client, api.client("reviewer") as reviewer, httpx.AsyncClient() as outside:
         found = await say(client, await conversation(client, agent=AGENT), "Book p1 at Monday 10:00")
         assert found["status"] == "awaiting_approval"
-        assert (await outside.get(f"{calendar}/bookings")).json() == {"bookings": []}, "nothing before somebody decides"
+        assert (await outside.get(f"{calendar}/bookings")).json() == {"bookings": []}, "nothing before a decision"
         (approval_id,) = found["waiting_for"]["ids"]
         approval = (await reviewer.get(f"/v1/approvals/{approval_id}")).json()
         assert (approval["tool"], approval["args"]) == ("book_session", {"provider": "p1", "slot": "Monday 10:00"})

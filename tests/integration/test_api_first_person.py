@@ -1,4 +1,4 @@
-"""The first person of a tenant registers with a setup code or a local administrator's token, and nobody else does."""
+"""The first person of a tenant registers with a setup code or a local administrator's token, and no other user does."""
 
 import asyncio
 import re

@@ -79,7 +79,7 @@ async def test_an_account_is_not_taken_over_but_linked_by_its_owner(api: Api, pr
         token = {"token": api.people["reviewer"].token}
         assert (await client.post("/v1/auth/login", json=token)).status_code == 200
         forged = await client.get(START, params={"link": "1"}, headers={"Sec-Fetch-Site": "cross-site"})
-        assert failed(forged) == "foreign_origin", "nobody is linked to an identity of another site's choice"
+        assert failed(forged) == "foreign_origin", "no user is linked to an identity of another site's choice"
         assert (await come(client, link="1")).headers["location"] == "/review"
     async with api.client(None) as client:
         await come(client)
@@ -153,7 +153,7 @@ async def test_only_the_browser_that_began_can_end_it(api: Api, provider: OidcPr
         begun = await client.get(START)
         async with httpx.AsyncClient() as elsewhere:
             back = (await elsewhere.get(begun.headers["location"])).headers["location"]
-        assert failed(await victim.get(back)) == "oidc_refused", "a link with somebody's code"
+        assert failed(await victim.get(back)) == "oidc_refused", "a link with another user's code"
         await victim.get(START)
         assert failed(await victim.get(back)) == "oidc_refused", "another state"
         assert (await client.get(back)).headers["location"] == "/review"

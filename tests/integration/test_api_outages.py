@@ -231,7 +231,7 @@ class Refusing:
 
 
 @pytest.mark.parametrize("status", [RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED])
-async def test_a_temporal_that_forbids_the_write_is_well_and_it_is_said(
+async def test_a_temporal_that_forbids_the_write_is_well_and_it_is_reported(
     api: Api, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode
 ) -> None:
     client = api.services.notifier.client
@@ -242,7 +242,7 @@ async def test_a_temporal_that_forbids_the_write_is_well_and_it_is_said(
         assert look.fault == "" and look.note
 
 
-def test_each_kind_of_error_is_told_apart() -> None:
+def test_each_kind_of_error_is_distinguished() -> None:
     kinds = asyncpg.DiskFullError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError
     of_postgres = [write_fault(kind("x")) for kind in (*kinds, asyncpg.UndefinedTableError, TimeoutError)]
     assert all(of_postgres) and len(set(of_postgres)) == 5 and "UndefinedTableError" in of_postgres[3]

@@ -245,7 +245,7 @@ async def test_another_sites_page_can_change_nothing(api: Api, ann: str) -> None
         for data, head, expected in forms:
             assert refusal(await client.post("/sign-out", data=data, headers={**FORM, **head})) == (403, expected)
         planted = await client.post("/sign-in", data={"name": ann, "password": PASSWORD}, headers=foreign)
-        assert refusal(planted) == (403, "foreign_origin"), "nor sign somebody in"
+        assert refusal(planted) == (403, "foreign_origin"), "nor sign a user in"
         assert (await client.get("/v1/auth/me")).json()["name"] == ann, "still signed in"
         changed = await client.patch("/v1/auth/me", json={"display_name": "Ann"}, headers={**OURS, "Origin": api.url})
         assert changed.json()["display_name"] == "Ann"

@@ -278,7 +278,7 @@ async def test_a_failed_call_and_one_without_an_approval(harness: Harness) -> No
     assert (failed["call_id"], failed["state"]) == ("t1.0", "failed")
     assert (free["tool"], free["args"], free["state"]) == ("book", {"what": "a table"}, "done")
     assert "/book" in free["result"]
-    assert (await verify_chain(harness.db, "local", KEYRING)).ok, "nobody had to allow it"
+    assert (await verify_chain(harness.db, "local", KEYRING)).ok, "it needed no approval"
 
 
 async def stopped(harness: Harness, address: TurnAddress, kind: str) -> str:

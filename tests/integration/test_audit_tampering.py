@@ -1,4 +1,4 @@
-"""Tampering by whoever owns the tables: each column, rows and links that go, change places or come in."""
+"""Tampering by the owner of the tables: each column, rows and links that go, change places or come in."""
 
 import pytest
 

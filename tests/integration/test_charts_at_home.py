@@ -79,7 +79,7 @@ async def test_no_row_is_on_the_wire_and_the_picture_is_drawn_here(api: Api, wir
         assert held.json()["items"] == [], "nothing is kept of it on the server"
 
 
-async def test_a_program_that_died_goes_on_with_its_turn_and_hands_in_once(api: Api, tmp_path: Path) -> None:
+async def test_a_program_that_died_continues_with_its_turn_and_hands_in_once(api: Api, tmp_path: Path) -> None:
     kept = table(tmp_path)
 
     def begin() -> str:

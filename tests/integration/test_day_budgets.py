@@ -79,7 +79,7 @@ async def row(harness: Harness, agent_id: str) -> tuple[int, int, int, int]:
 
 
 async def assumed(harness: Harness, agent_id: str) -> tuple[int, int]:
-    """How much of today's used tokens and cost nobody knows for sure."""
+    """How much of today's used tokens and cost is uncertain."""
     sql = "SELECT assumed_tokens, assumed_cost_microusd FROM day_usage WHERE agent_id = $1 ORDER BY day DESC"
     rows = await harness.rows(sql, agent_id)
     return tuple(rows[0]) if rows else (0, 0)
@@ -245,7 +245,7 @@ async def test_two_budgets_wanted_by_many_at_once_never_wait_crosswise(harness: 
 
 @pytest.fixture
 async def uncounted(harness: Harness) -> AsyncIterator[None]:
-    """Nobody has counted today yet; and nothing is limited afterwards."""
+    """Nothing is counted today yet, and nothing is limited afterwards."""
     await forget(harness)
     yield
     await forget(harness)
@@ -322,12 +322,12 @@ async def test_a_limit_that_was_lowered_binds_the_turns_that_began_before(harnes
     await refused(harness, old[1], TOKENS_MET)
     assert (await row(harness, agent_id))[::2] == (30, 0)
     await publish(harness, None, agent_id)
-    assert (await ask(harness, old[2])).problem is None, "and one that was lifted binds nobody"
+    assert (await ask(harness, old[2])).problem is None, "and a lifted one binds no turn"
     assert (await row(harness, agent_id))[::2] == (60, 0), "what its day has come to is counted on"
 
 
 async def until_waiting(harness: Harness, lock: str, *instead: asyncio.Task[ModelReply]) -> None:
-    """Until somebody waits for a lock of this kind, or one of these is done."""
+    """Until a transaction waits for a lock of this kind, or one of these is done."""
 
     async def there() -> bool:
         return any(each.done() for each in instead) or bool(await harness.value(_WAITING, lock))
@@ -394,7 +394,7 @@ async def test_many_who_settle_and_open_at_once_lose_nothing(harness: Harness, u
         replies = await asyncio.gather(*(ask(harness, call) for call in calls))
         await limiting
         assert {reply.problem for reply in replies} == {None}
-        assert (await ask(harness, await begun(harness, "desk"))).problem is None, "it makes the row, if nobody has"
+        assert (await ask(harness, await begun(harness, "desk"))).problem is None, "it makes the row if it is missing"
         assert (await row(harness, TENANT))[::2] == (await used_by(harness), 0)
 
 

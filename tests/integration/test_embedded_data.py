@@ -36,7 +36,7 @@ from tests.eventually import until
 ROOT = Path(__file__).parents[2]
 STATUS = SearchAttributeKey.for_keyword("PerdureStatus")
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run Postgres as somebody else")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run Postgres as another user")
 
 
 @workflow.defn

@@ -63,13 +63,13 @@ NEUTRAL = {
       messages.joins notices.event notices.problem webhooks.key_id webhooks.url
     """,
     "the tool's own card": "approvals.describe approvals.description approvals.schema approvals.reject_reasons",
-    "the tenant's own things, whoever entered them": "entities.* entity_names.*",
+    "the tenant's own things, from any user": "entities.* entity_names.*",
 }
 
 
 @pytest.fixture(scope="module")
 async def admin(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
-    """Somebody who sees every row."""
+    """A connection that sees every row."""
     connection = await asyncpg.connect(urls.admin.rpartition("/")[0] + "/" + urls.owner.rpartition("/")[2])
     yield connection
     await connection.close()
@@ -178,7 +178,7 @@ async def plant(harness: Harness, address: TurnAddress, words: str = f"{MARK} wa
 
 
 async def own_turn(harness: Harness, by: str) -> TurnAddress:
-    """A turn of the person in which two calls waited, one was done, and somebody else decided."""
+    """A turn of the person in which two calls waited, one was done, and another reviewer decided."""
     address = await harness.plan(("pay", {"mode": MARK}), ("post", {"text": MARK}), by=by)
     paid, posted = await harness.open(address, "t1.0", "t1.1")
     await harness.decide(paid.request_id, comment=f"{MARK} may have it")
@@ -196,7 +196,7 @@ ANSWERED = (
 
 
 async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
-    """Turns of somebody else in which the person rejected, edited and settled."""
+    """Turns of another user in which the person rejected, edited and settled."""
     address = await harness.plan(("pay", {}), ("post", {"mode": "break"}), ("post", {}))
     first, second, third = await harness.open(address, "t1.0", "t1.1", "t1.2")
     await harness.decide(first.request_id, Decision.REJECT, by=name, comment=f"{MARK} says no")
@@ -226,7 +226,7 @@ async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
     minted = await harness.plan(("pay", {}))
     (asked,) = await harness.open(minted, "t1.0")
     made = Credential(How.TOKEN, (harness.people["admin"].user_id, who.user_id), (who.user_id,))
-    async with harness.db.transaction("local") as tx:  # by somebody whose token and account are the person's making
+    async with harness.db.transaction("local") as tx:  # by a user whose token and account the person created
         digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", asked.request_id)
         decider = Decider(reviewer.user_id, reviewer.roles, "reviewer", credential=made)
         ask = DecisionAsk(decision=Decision.REJECT, digest=digest, comment="not now")
@@ -407,7 +407,7 @@ async def test_every_view_of_an_erased_persons_turn_answers_without_a_null_that_
 
 TURNS = 1_000
 ROWS_A_TURN = 10
-"""Of the audit. As many are of somebody else's turns."""
+"""Of the audit. As many are of another user's turns."""
 AT_ONCE = 500
 STATEMENT_SECONDS = 5.0
 """The API gives a statement no more."""

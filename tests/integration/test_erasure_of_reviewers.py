@@ -45,7 +45,7 @@ __all__ = ["admin"]
 MARK = "trillian"
 NAME = f"{MARK}.m-2"
 SAID = f"{MARK} says, in her words"
-OTHERS = "the words of somebody else"
+OTHERS = "the words of another user"
 POLICY = {"reviewers": [NAME, "bob"], "fallback_reviewer": NAME}
 ANSWERED = (
     "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
@@ -88,7 +88,7 @@ async def denied(policies: Policies, decision: Decision) -> TurnAddress:
 
 
 async def withdrawn(policies: Policies) -> TurnAddress:
-    """A round of which the person took the first approval back that somebody else had given, another the second."""
+    """A round whose first approval, given by another reviewer, the person withdrew, and another user the second."""
     harness = policies.harness
     address = await harness.approved(*[("pay", {"amount": n}) for n in (1, 2)])
     for call_id, by, comment in (("t1.0", NAME, SAID), ("t1.1", "admin", OTHERS)):

@@ -1,4 +1,4 @@
-"""`tools.run` on the real ledger: what each effect class promises, whoever dies or sleeps; answers too large."""
+"""`tools.run` on the real ledger: what each effect class promises, whatever dies or sleeps; answers too large."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""`model.complete` on the real ledger: paid once whoever asks, brief claims, checkpoints; `memory.load` run twice."""
+"""`model.complete` on the real ledger: paid once for all, brief claims, checkpoints; `memory.load` run twice."""
 
 import asyncio
 import json
@@ -120,7 +120,7 @@ async def test_an_attempt_that_lost_its_epoch_may_not_settle(harness: Harness) -
         lost = await zombie
         assert lost.problem is not None and lost.problem.code == "stale_attempt"
         assert await harness.value("SELECT count(*) FROM messages WHERE turn_id = $1", turn_id) == 1
-        assert await harness.value(PAID, turn_id) == [9, 1, 10], "it was paid, though nobody hears it"
+        assert await harness.value(PAID, turn_id) == [9, 1, 10], "it was paid, though no caller receives it"
     reply = await owner
     assert reply.problem is None and reply.turn_used is not None and reply.turn_used.tokens == 20
     assert await harness.value(PAID, turn_id) == [18, 2, 20]

@@ -154,6 +154,6 @@ async def test_calls_that_repeat_an_id_of_kilobytes_are_each_run_once_under_ids_
     assert ids == [message["tool_call_id"] for message in told if message["role"] == "tool"]
     ids_kept = "SELECT provider_call_id FROM tool_calls WHERE turn_id = $1"
     kept = await agent.served.harness.rows(ids_kept, address.turn_id)
-    assert signed in [row["provider_call_id"] for row in kept], "it is kept whole, and shown to nobody"
+    assert signed in [row["provider_call_id"] for row in kept], "it is kept whole, and never shown"
     events = await agent.served.harness.rows("SELECT call_id, data FROM events WHERE turn_id = $1", address.turn_id)
     assert "__thought__" not in json.dumps([[event["call_id"], event["data"]] for event in events])

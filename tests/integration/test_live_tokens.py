@@ -35,7 +35,7 @@ async def test_pieces_come_back_in_order_with_their_place(live: LiveTokens, addr
     rest = await live.tokens("local", address.conversation_id, str(batch.epoch), batch.entries[1].id)
     assert [entry.text for entry in rest.entries] == ["!"]
     for elsewhere in (("other", address.conversation_id), ("local", new_id())):
-        assert (await live.tokens(*elsewhere, "", "0-0")).epoch is None, "nobody else hears it"
+        assert (await live.tokens(*elsewhere, "", "0-0")).epoch is None, "no other reader receives it"
 
 
 async def test_of_many_places_read_a_bad_one_fails_alone(
@@ -89,7 +89,7 @@ async def test_a_lost_valkey_is_an_answer_and_is_logged_once(address: TurnAddres
         await live.stop(address)
         assert await all_tokens(live, address) == TokenBatch(None)
         assert await live.marks("local", address.conversation_id, Cursor(1, "e"), [("turn", "m1")]) == {}
-        assert time.monotonic() - began < 2, "nobody waits for a dead Valkey again and again"
+        assert time.monotonic() - began < 2, "no call waits for a dead Valkey again and again"
     assert [entry["event"] for entry in logged] == ["valkey.lost"]
     await nowhere.close()
 

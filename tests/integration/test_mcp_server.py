@@ -117,7 +117,7 @@ async def test_a_server_killed_in_a_call_leaves_it_open_for_its_key(cluster: Mcp
     with pytest.raises(ServerLost):
         await cluster.call(RESTART, WEB, key="k-1")
     assert len(cluster.state.effects()) == (1 if when == "after" else 0)
-    if cluster.session.server.url:  # nobody starts it again but its operator
+    if cluster.session.server.url:  # only its operator starts it again
         await web.kill()  # it has killed itself; until it is gone for good, a connection may still be accepted
         with pytest.raises(ToolUnavailable):
             await cluster.call(RESTART, WEB, key="k-1")
@@ -448,11 +448,11 @@ async def test_a_no_is_a_no_and_a_broken_line_ends_the_call_alone(raws: Raws, ho
     assert raw.pressed() == 1
 
 
-async def test_an_answer_that_the_tools_own_output_schema_forbids_is_told_as_such(raws: Raws) -> None:
+async def test_an_answer_that_the_tools_own_output_schema_forbids_is_reported_as_such(raws: Raws) -> None:
     with pytest.raises(ToolRefused):
         await raws("misfits", **READ).press()
     output = (await raws("misfits").press()).output
-    assert isinstance(output, dict) and output["status"] == "answer_misfit", "the call was made: nobody must settle it"
+    assert isinstance(output, dict) and output["status"] == "answer_misfit", "the call was made: it need not be settled"
     assert "pressed" in str(output["answer"])
 
 

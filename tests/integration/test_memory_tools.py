@@ -266,7 +266,7 @@ async def test_no_other_conversation_and_no_other_person_sees_what_was_kept(keep
 
 @asynccontextmanager
 async def owner_of(harness: Harness) -> AsyncIterator[asyncpg.Connection]:
-    """Whoever owns the tables: what a migration may do."""
+    """The owner of the tables: what a migration can do."""
     owner = await asyncpg.connect(harness.owner_url, server_settings={"search_path": "perdure"})
     try:
         await owner.execute("SELECT set_config('perdure.tenant', 'local', false)")

@@ -239,7 +239,7 @@ OLD_CREDENTIALS = (
     # As perdure/apps/bootstrap.py did it: without an audit row.
     "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label) "
     "SELECT 'operators', 'local', id, 'local' FROM users WHERE name = 'operators'",
-    # A token whose audit row is of another time: nobody knows who created it.
+    # A token whose audit row is of another time: its creator is unknown.
     "INSERT INTO api_tokens (token_sha256, tenant_id, user_id) SELECT 'erased', 'local', id FROM users "
     "WHERE name = 'erased'",
     "INSERT INTO passwords (user_id, tenant_id, hash) SELECT id, 'local', name FROM users "

@@ -135,7 +135,7 @@ async def test_a_wake_up_without_a_place_stays(harness: Harness, relay: Database
     assert await left(relay) == 1
 
 
-async def test_an_outage_of_postgres_is_said_once_and_so_is_its_end(
+async def test_an_outage_of_postgres_is_logged_once_and_so_is_its_end(
     urls: Urls, relay: Database, temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "OUTAGE_SECONDS", 0.01)
@@ -348,7 +348,7 @@ async def test_a_notice_is_written_with_what_it_tells_of_or_not_at_all(noticed: 
     assert await noticed.waiting() == []
 
 
-async def test_an_expiry_is_told_and_an_ended_webhook_is_told_nothing(noticed: Noticed) -> None:
+async def test_an_expiry_is_reported_and_an_ended_webhook_is_told_nothing(noticed: Noticed) -> None:
     address, request = await noticed.asked()
     await noticed.deliver()
     await noticed.harness.write("UPDATE approvals SET expires_at = now() WHERE id = $1", request.request_id)

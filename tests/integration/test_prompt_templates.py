@@ -123,7 +123,7 @@ async def test_each_user_has_one_draft_however_many_are_saved_at_once(requester:
 
 
 @pytest.mark.parametrize("to", ["pre_production", "active"])
-async def test_of_many_who_promote_one_does_and_the_others_are_told(api: Api, to: str) -> None:
+async def test_of_many_who_promote_one_does_and_the_others_are_reported(api: Api, to: str) -> None:
     template = fresh()
     await activated(api, template, "Old.")
     async with api.client() as author, api.client("reviewer") as one, api.client("admin") as two:
@@ -237,7 +237,7 @@ async def draft(harness: Harness, text: str, by: str = "requester") -> dict[str,
 
 
 async def active(harness: Harness, text: str) -> str:
-    """The version that speaks from now on, and no draft of anybody."""
+    """The version that speaks from now on, and no draft of any user."""
     await harness.write("UPDATE prompt_versions SET stage = 'archived' WHERE template = $1", TEMPLATE)
     version = await draft(harness, text, "admin")
     mover = PromptPromoter(harness.people["reviewer"].user_id, frozenset({"reviewer"}))
@@ -315,7 +315,7 @@ async def test_without_a_version_or_its_words_the_agents_persona_speaks(harness:
 
 @asynccontextmanager
 async def unreadable(urls: Urls, how: str) -> AsyncIterator[None]:
-    """The templates cannot be read: not allowed, or locked by somebody who does not let go."""
+    """The templates cannot be read: not allowed, or locked by a transaction that does not end."""
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     try:
         if how == "forbidden":

@@ -157,7 +157,7 @@ async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_a
     paused = [await lost(harness) for _ in range(5)]
     ids = [turn_workflow_id(address.turn_id) for address in paused]
     stranger = f"turn:of somebody else's making, {few}"
-    for workflow_id in (*ids, stranger):  # nobody serves the queue: a run that only waits
+    for workflow_id in (*ids, stranger):  # no worker serves the queue: a run that only waits
         await temporal.start_workflow("TurnWait", {}, id=workflow_id, task_queue=harness.routing.turns)
     turn_ids = [address.turn_id for address in paused]
     await harness.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", turn_ids)
@@ -319,7 +319,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("broken", list(STEPS))
-async def test_a_statement_that_fails_holds_up_no_other_and_is_said_once(
+async def test_a_statement_that_fails_holds_up_no_other_and_is_logged_once(
     harness: Harness, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     second, gone = (await stranded(harness))[0], await lost(harness)

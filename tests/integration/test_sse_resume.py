@@ -102,7 +102,7 @@ async def test_tokens_reach_a_waiting_reader_one_by_one(streams: Streams, turn: 
             assert time.monotonic() - began < 0.5, "pub/sub woke the reader, not the poll"
 
 
-async def test_resume_at_every_id_goes_on_with_nothing_lost_or_twice(streams: Streams, turn: TurnWriter) -> None:
+async def test_resume_at_every_id_continues_with_nothing_lost_or_twice(streams: Streams, turn: TurnWriter) -> None:
     first: list[Sent] = []
     async with aclosing(of_turn(streams, turn)) as stream:
         await turn.claim("m1")
@@ -139,7 +139,7 @@ async def test_a_wiped_valkey_costs_tokens_but_never_text(streams: Streams, turn
     assert text_of([*sent[:3], *again]) == "Hello there"
 
 
-async def test_reasoning_comes_live_and_a_reader_cut_off_goes_on_there(streams: Streams, turn: TurnWriter) -> None:
+async def test_reasoning_comes_live_and_a_reader_cut_off_continues_there(streams: Streams, turn: TurnWriter) -> None:
     await turn.claim("m1")
     address = turn.address
     await turn.live.append(address, "m1", epoch=1, sequence=0, text="Well, ", thinking=True)
@@ -287,7 +287,7 @@ class Deaf:
             await asyncio.sleep(timeout)
 
     async def ping(self) -> None:
-        """Answered by nobody."""
+        """Never answered."""
 
 
 async def test_a_reader_whose_cancel_was_lost_on_the_way_ends_all_the_same() -> None:

@@ -1,4 +1,4 @@
-"""Row-level security on the real database: what a role sees without a tenant, of another tenant, and of nobody's."""
+"""Row-level security on the real database: what a role sees without a tenant, of another tenant, and of none."""
 
 import asyncio
 import random

@@ -148,7 +148,7 @@ async def test_a_start_that_waits_for_another_of_its_user_does_not_hold_its_conv
 
 @asynccontextmanager
 async def no_commit(urls: Urls) -> AsyncIterator[None]:
-    """Whoever inserts a turn learns at the commit that it cannot be."""
+    """The insert of such a turn fails at the commit."""
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     await owner.execute(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$; "
@@ -264,7 +264,7 @@ async def test_what_was_said_to_a_turn_that_never_began_stays_with_what_became_o
     async with harness.db.transaction("local") as tx:
         through = await tx.fetchval("SELECT through_seq FROM turns WHERE id = $1", waits.turn_id)
         said = await prompt_messages(tx, call, through, WindowPolicy(), {})
-    assert len(said) == 3, "a model is told of the old turn, the new one and its own, and of nothing that nobody heard"
+    assert len(said) == 3, "a model is told of the old turn, the new one and its own, and of nothing else"
 
 
 async def test_a_replacement_that_is_stopped_itself_leaves_its_place_to_those_that_wait(harness: Harness) -> None:
@@ -320,7 +320,7 @@ async def test_replacements_steers_stops_and_ends_at_once_leave_one_turn_after_t
         while turn_id := await harness.value(active, old.conversation_id):
             await end(harness, old, TurnStatus.STOPPED, str(turn_id))
         rows = await harness.rows("SELECT id, status FROM turns WHERE conversation_id = $1", old.conversation_id)
-        assert {each["status"] for each in rows} <= {status.value for status in ENDED}, "nobody is left behind"
+        assert {each["status"] for each in rows} <= {status.value for status in ENDED}, "no turn is left behind"
         said = "SELECT count(*) FROM messages WHERE conversation_id = $1 AND role = 'user'"
         assert await harness.value(said, old.conversation_id) == 1 + len(ways)
 

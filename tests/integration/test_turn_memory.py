@@ -208,7 +208,7 @@ async def test_the_newest_stands_last_and_ten_are_kept(harness: Harness) -> None
 
 @pytest.fixture(scope="module")
 async def library(harness: Harness, urls: Urls, people: dict[str, Person]) -> Library:
-    """A runbook for everybody, a preference and notes of the requester, a preference of the reviewer."""
+    """A runbook for all users, a preference and notes of the requester, a preference of the reviewer."""
     await other_tenant(urls, harness.db, people)
     library = Library(harness.db, people)
     shared = "To roll back the billing-api: stop traffic, restore the last release, watch the queue."

@@ -63,7 +63,7 @@ class Window:
     """What the browser complained of: errors of scripts, and what the policy of the page forbade."""
 
     async def checked(self) -> None:
-        """Nothing on the page keeps anybody out (axe-core), nothing is broken, and nothing came from elsewhere."""
+        """Nothing on the page is inaccessible (axe-core), nothing is broken, and nothing came from elsewhere."""
         found = await Axe().run(self.page)
         assert found.violations_count == 0, found.generate_report()
         assert not self.faults, self.faults

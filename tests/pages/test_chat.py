@@ -161,7 +161,7 @@ async def again_until(page: Page, place: str, text: str) -> None:
     raise AssertionError(await page.locator("main").inner_text())
 
 
-async def test_a_chosen_file_goes_before_the_words_and_what_is_not_taken_is_told(talking: Site) -> None:
+async def test_a_chosen_file_goes_before_the_words_and_what_is_not_taken_is_reported(talking: Site) -> None:
     window = await begun(talking, "chart_builder")
     page = window.page
     field = page.get_by_label("File for the agent")

@@ -1,4 +1,4 @@
-"""What people and models do to a page: hostile text, long arguments, somebody else's decision, a session that ends, a
+"""What people and models do to a page: hostile text, long arguments, another's decision, a session that ends, a
 server that goes away."""
 
 import asyncio
@@ -89,7 +89,7 @@ async def test_an_open_page_shows_at_once_that_another_reviewer_decided(site: Si
     await window.checked()
 
 
-async def test_without_scripts_a_decision_that_comes_too_late_is_told_with_the_first_one(site: Site) -> None:
+async def test_without_scripts_a_decision_that_comes_too_late_is_reported_with_the_first_one(site: Site) -> None:
     approval, window = await site.shown("post", {"text": "late"}, java_script_enabled=False)
     await site.harness.decide(approval, by="admin")
     await window.page.get_by_role("button", name="Approve").click()

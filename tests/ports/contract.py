@@ -42,7 +42,7 @@ class Run(ABC):
 
     @abstractmethod
     async def wake(self) -> None:
-        """Let the run hear that somebody has decided."""
+        """Tells the run that a decision was made."""
 
     @abstractmethod
     async def wake_stop(self) -> None:
@@ -77,11 +77,11 @@ class Turn(Protocol):
     """A turn, and what others do to it.
 
     `decide` brings the approval of a call into a state, by `reviewer` where a person decides; `forge` makes its record
-    one of another call, `garble` one that cannot be read at all. After `stop` nobody has told the runs yet.
+    one of another call, `garble` one that cannot be read at all. After `stop` the runs are not told yet.
     """
 
     async def run(self, *, step: int = 0, gone: bool = False) -> Run:
-        """A new run over it, at this step; `gone`: of an agent version that nobody has any more."""
+        """A new run over it, at this step; `gone`: of an agent version that no worker has any more."""
         ...
 
     async def decide(self, call_id: str, state: VerdictState, comment: str = "", args: Args | None = None) -> None: ...

@@ -108,7 +108,7 @@ async def test_a_run_that_starts_over_at_a_gate_counts_its_steps_on_from_there(n
 async def test_a_gated_round_is_found_whole_until_all_of_it_is_settled(
     new_turn: NewTurn, run_first: tuple[str, ...]
 ) -> None:
-    """Else the call that has run would count as one that nobody was asked about, and be asked for again."""
+    """Else the call that has run would count as one without an approval, and be asked for again."""
     turn = await new_turn(line(("pay", {}), ("post", {})))
     run, _ = await paused(turn, "pay", "post")
     await turn.decide("t1.0", V.APPROVED)

@@ -31,7 +31,9 @@ async def test_calls_are_named_by_step_and_place_and_one_that_cannot_run_is_sett
     assert reply.message is not None and outcome.message is not None and outcome.message.id
     assert [call.answer_id for call in reply.message.calls] == ["", outcome.message.id, ""], "it names its answer"
     not_offered = await run.complete(ASK.model_copy(update={"tools": ("look",)}))
-    assert calls(not_offered) == [("t2.0", "look", False), ("t2.1", "pay", True)], "what is not offered nobody has"
+    assert calls(not_offered) == [("t2.0", "look", False), ("t2.1", "pay", True)], (
+        "a tool that is not offered does not exist"
+    )
 
 
 async def test_equal_arguments_have_equal_digests(new_turn: NewTurn) -> None:
@@ -50,7 +52,7 @@ async def test_a_step_asked_for_again_by_a_later_run_answers_with_its_stored_rep
     assert await again.complete(ASK) == first
     second = await again.complete(ASK)
     assert second.message is not None and second.message.text == "well"
-    assert await run.complete(ASK) == second, "whoever asks for it"
+    assert await run.complete(ASK) == second, "for every caller"
 
 
 async def test_what_a_pattern_finds_in_the_whole_answer_is_extracted(new_turn: NewTurn) -> None:

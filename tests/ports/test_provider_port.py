@@ -28,7 +28,7 @@ class Talk:
     provider: Provider
     request: ProviderRequest
     gone: Callable[[], bool]
-    """Whether the other end has noticed that nobody listens any more."""
+    """Whether the other end has noticed that no client listens any more."""
 
     async def hear(self) -> list[Chunk]:
         async with aclosing(self.provider.stream(self.request)) as chunks:

@@ -232,7 +232,7 @@ async def test_calls_of_the_graphs_own_are_done_once_and_answer_whole_in_their_o
     assert outcomes[0].output == {"done": "/look", "number": 0}
     refused = outcomes[1].output
     assert isinstance(refused, dict) and refused["status"] == "error" and "says no" in str(refused["message"])
-    assert await (await turn.run(step=4)).make_calls(*own) == outcomes, "whoever makes them again"
+    assert await (await turn.run(step=4)).make_calls(*own) == outcomes, "for every worker"
     assert [await turn.dispatched(call) for call in ("t5.0", "t5.1")] == [1, 1]
 
 

@@ -1,4 +1,4 @@
-"""Everybody does everything at any time: model and program give the same answers and come to the same records."""
+"""All users do everything at any time: model and program give the same answers and come to the same records."""
 
 import asyncio
 import random
@@ -188,7 +188,7 @@ class Protocol(RuleBasedStateMachine):
         return Ask(verb, call=number, epoch=call.epoch - back)
 
     def _rare(self, roll: Roll, number: int) -> Ask:
-        """A worker's running a call that nobody has decided on is among it."""
+        """Workers run undecided calls, too."""
         self.attempts += 1
         verb = one(("change_policy", "change_policy", "change_policy", "end", "tamper", "run"), roll.verb)
         return Ask(verb, call=number, attempt=self.attempts)

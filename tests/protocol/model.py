@@ -142,7 +142,7 @@ class Model:
         return all(vote.role in self.roles[name] for name in (vote.seat, vote.by))
 
     def seats(self, call: Call, who: str) -> list[str]:
-        """In whose places this person may decide; in none without the role that is asked for, whoever lends one."""
+        """The seats in which this user can decide; none without the required role, even by delegation."""
         if call.role not in self.roles[who]:
             return []
         seats = [owner for owner in self.places(who) if self.lives(call, owner)]
@@ -282,7 +282,7 @@ class Model:
         return call
 
     def reassign(self, ask: Ask) -> str:
-        """Put it on somebody's list."""
+        """Assigns it to a reviewer."""
         call = self._handing(ask)
         voted = {vote.by for vote in call.votes} | {vote.seat for vote in call.votes}
         if call.role not in self.roles[ask.to] or (ask.to == ASKER and not call.policy.allow_self) or ask.to in voted:
@@ -310,7 +310,7 @@ class Model:
         call.trail["approval.escalated"] += 1
 
     def delegate(self, ask: Ask) -> str:
-        """Let somebody sit in one's seat for a while: where both could be asked for the same kind of decision."""
+        """Delegates one's seat for a while, if both could be asked for the same kind of decision."""
         both = self.roles[ask.who] & self.roles[ask.to]
         if not both & {REVIEWER_ROLE, ADMIN_ROLE}:
             raise Refused("422")
@@ -371,7 +371,7 @@ class Model:
             return
         if entitled:
             call.assignee = to
-        call.version += 1  # where nobody is left to give it to, that is on record too
+        call.version += 1  # if no reviewer is left to give it to, that is on record too
         call.trail["approval.fell_back"] += 1
 
     # Running

@@ -24,7 +24,7 @@ from tests.scale import sized
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A mistake that somebody might make in the protocol, to be planted in the program under test."""
+    """A possible mistake in the protocol, to be planted in the program under test."""
 
     name: str
     plant: Callable[[pytest.MonkeyPatch], None]
@@ -110,7 +110,7 @@ async def run(ground: Ground, examples: int) -> Counter[tuple[str, str]]:
 async def test_the_program_answers_and_records_what_the_model_says(ground: Ground) -> None:
     answers = await run(ground, EXAMPLES)
     missing = REACHED - answers.keys()
-    assert not missing, f"nobody was ever answered {sorted(missing)}"
+    assert not missing, f"no caller was ever answered {sorted(missing)}"
 
 
 @pytest.mark.sized

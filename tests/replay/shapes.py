@@ -37,7 +37,7 @@ WAIT: tuple[str, ...] = ()
 TO_GATE = (LOAD, MODEL, OPEN)
 TO_CHECKPOINT = (LOAD, MODEL, TOOL, OPEN)
 TO_LOOP_GATE = (LOAD, MODEL, MODEL, OPEN, READ, TOOL, TOOL, OPEN)
-"""All requests are open before the calls that need nobody run beside them; then the rest is waited for."""
+"""All requests are open before the calls without approval run beside them; then the rest is waited for."""
 FREED = (READ, TOOL, MODEL, FINISH)
 ACKNOWLEDGED = (READ, MODEL, FINISH)
 
@@ -149,7 +149,7 @@ async def unknown_beside_others(served: Served) -> TurnAddress:
 
 
 def looping(decision: Decision, **given: Any) -> Callable[[Served], Awaitable[TurnAddress]]:
-    """A turn that loads its tools; of its round one call needs nobody, and one is decided on."""
+    """A turn that loads its tools; of its round one call needs no approval, and one is decided on."""
 
     async def play(served: Served) -> TurnAddress:
         address = await served.paused(LOADING, Line("asking", [PAY, *LOOKS]), DONE, agent_id="looper")

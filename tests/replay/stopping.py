@@ -1,4 +1,4 @@
-"""Courses of turns that are stopped, cancelled, or rung by somebody who only says that they are to stop."""
+"""Courses of turns that are stopped, cancelled, or signaled as for a stop that was not requested."""
 
 from perdure.contracts.turns import TurnAddress, WakeSignal
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
@@ -31,7 +31,7 @@ async def stopped_paused(served: Served) -> TurnAddress:
 
 
 async def forged_running(served: Served) -> TurnAddress:
-    """Somebody rings as a stop does while the model is silent; nobody asked for one."""
+    """A signal as of a stop while the model is silent; no stop was requested."""
     address = await silent(served, 1.5)
     await served.wake(address, WakeSignal(kind="stop"))
     return address
@@ -48,7 +48,7 @@ async def forged_paused(served: Served) -> TurnAddress:
 
 
 async def forged_then_stopped(served: Served) -> TurnAddress:
-    """Somebody rings as a stop does, then somebody asks for one."""
+    """A signal as of a stop, then a real request for one."""
     address = await silent(served)
     await served.wake(address, WakeSignal(kind="stop"))
     await until_called(served, address, CONFIRM)

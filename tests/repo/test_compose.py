@@ -23,7 +23,7 @@ SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE.read_text())["servi
 
 
 def worker_faults(found: dict[str, dict[str, Any]]) -> list[str]:
-    """Kinds without exactly one worker service of their own, and services that nobody knows."""
+    """Kinds without exactly one worker service of their own, and unknown services."""
     commands = {name: service.get("command") for name, service in found.items()}
     faults = []
     for kind in Kind:
@@ -33,7 +33,7 @@ def worker_faults(found: dict[str, dict[str, Any]]) -> list[str]:
             faults.append(f"the {kind.value} queue is served by {serving}; it wants one service {name}: {command}")
     faults += [f"there is no service {name}" for name in sorted(BESIDE - commands.keys())]
     unknown = sorted(commands.keys() - BESIDE - {f"worker-{kind.value}" for kind in Kind})
-    return faults + [f"nobody knows the service {name}" for name in unknown]
+    return faults + [f"unknown service {name}" for name in unknown]
 
 
 def test_the_file_fits_the_compose_schema() -> None:

@@ -34,7 +34,7 @@ _NO_MARK = ("Makefile", "Dockerfile", "importlinter", "ignore")
 CONFIGURATION = (".example", ".ini", ".sh", ".toml", ".yaml", ".yml", *_NO_MARK)
 """Endings of other files that name modules."""
 USERS_OWN = {("CHANGELOG.md", "policy.py"), ("docs/adr/0032-one-import-root.md", "policy.py")}
-"""Files of somebody else that a text names: the user's own that hid ours."""
+"""Files of other owners that a text names: the user's own that hid ours."""
 FRONT_PAGE_WORDS = 900
 NOT_HERE = (".perdure/", ".venv/", "openai/", "anthropic/", "my-app/")
 """What looks like a path and is none of the checkout: made by running it, or a model's name."""
@@ -46,7 +46,7 @@ def code_in(text: str) -> str:
 
 
 def missing_targets(text: str, known: set[str]) -> list[str]:
-    """Targets that a document's code makes and nobody has."""
+    """Targets that a document's code makes and that do not exist."""
     return [found["target"] for found in _MAKE.finditer(code_in(text)) if found["target"] not in known]
 
 
@@ -57,7 +57,7 @@ def commands() -> dict[str, set[str]]:
 
 
 def missing_commands(text: str, known: dict[str, set[str]]) -> list[str]:
-    """Commands that a document's code types and nobody has; `a|b` types both."""
+    """Commands that a document's code types and that do not exist; `a|b` types both."""
     missing = []
     for found in _PERDURE.finditer(code_in(text)):
         first, *rest = found["words"].split()

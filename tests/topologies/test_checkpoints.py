@@ -60,10 +60,10 @@ async def test_a_checkpoint_pauses_with_the_round_answered_and_skips_everything_
 
 
 @each_way
-async def test_an_approved_checkpoint_goes_on_with_the_model_that_asked_and_is_not_opened_again(way: Way) -> None:
+async def test_an_approved_checkpoint_continues_with_the_model_that_asked_and_is_not_opened_again(way: Way) -> None:
     played = await checked(SHOUTS, Says("done"))
     await way(played)
-    assert played.outcome() is Outcome.AWAITING, "nobody has decided"
+    assert played.outcome() is Outcome.AWAITING, "no decision was made"
     assert await decided(played, "c1.0", V.APPROVED, "fine", way=way) is Outcome.COMPLETED
     assert played.traces()[-1].endswith(f"resume_guard initial_llm_call {FINISH}")
     assert ran(played.turn) == ["t1.0"], "the call ran once"
@@ -107,7 +107,7 @@ async def test_checkpoints_wait_for_all_and_are_passed_once_though_an_edited_cal
 
 @each_way
 @pytest.mark.parametrize(("asks", "call_id", "first"), [(SHOUTS, "c2.0", ""), (PAYS, "t2.0", "tool_node ")])
-async def test_what_waited_in_the_synthesis_goes_on_there_with_the_skill_still_there(
+async def test_what_waited_in_the_synthesis_continues_there_with_the_skill_still_there(
     way: Way, asks: Says, call_id: str, first: str
 ) -> None:
     played = await checked(SELECTS, asks, Says("done"), skill_ids=("plan",), skills=(PlanSkill(id="plan"),))
@@ -127,7 +127,7 @@ async def test_a_gate_and_a_checkpoint_on_one_call_are_two_pauses_and_the_call_r
     assert played.turn.ran == [("t1.0", {"amount": 5}), ("c1.0", {"amount": 1})]
 
 
-async def test_a_rule_may_gate_a_call_that_changes_nothing_and_its_fire_is_told_once() -> None:
+async def test_a_rule_may_gate_a_call_that_changes_nothing_and_its_fire_is_reported_once() -> None:
     played = await play(Says("", (LOOK,)), Says("done"), rules=(ASK_LOOK,))
     assert (played.asked_for(), played.turn.ran) == (["t1.0"], [])
     await decided(played, "t1.0", V.APPROVED)

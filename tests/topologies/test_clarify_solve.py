@@ -178,7 +178,7 @@ async def test_what_another_try_would_meet_again_or_cannot_pay_for_ends_the_ladd
     assert (played.outcome(), len(played.turn.asks)) == (outcome, 3 if outcome is Outcome.COMPLETED else 2)
 
 
-async def test_three_plans_that_do_not_fit_spend_the_budget_and_the_fault_is_told() -> None:
+async def test_three_plans_that_do_not_fit_spend_the_budget_and_the_fault_is_reported() -> None:
     played = await play(kind(), plan("<bad1/>"), plan("<bad2/>"), plan("<bad3/>"), DONE)
     assert played.traces()[0] == f"{CLASSIFY} {PLAN} {PLAN} {PLAN} {SAY}"
     assert "/x: no such step" in notes(played, 2), "the fault goes into the next prompt"
@@ -201,7 +201,7 @@ async def test_a_plan_without_its_xml_gets_one_more_call_and_one_without_work_le
     assert given_to_run(await play(kind(), plan(""), XML, MARKS, DONE))["xml"] == ""
 
 
-async def test_four_specifications_that_do_not_fit_are_told_and_never_solved_as_empty() -> None:
+async def test_four_specifications_that_do_not_fit_are_reported_and_never_solved_as_empty() -> None:
     played = await play(kind(), plan(), *[says(xml="<bad/>")] * 4, DONE)
     assert played.traces()[0].count("xml_generation") == 4
     assert "solve" not in tools_run(played) and "pictures" not in played.output
@@ -230,7 +230,7 @@ async def test_a_third_question_never_comes_though_the_model_asks_on() -> None:
     assert all("Which?" in asked and "a, b" in asked for asked in said_last[-4::2])
 
 
-async def test_what_stays_open_at_the_bound_is_told_with_the_columns_that_there_are() -> None:
+async def test_what_stays_open_at_the_bound_is_reported_with_the_columns_that_there_are() -> None:
     played = await play(kind(), *[plan("", asks=True, shows="")] * 3, DONE)
     for said in ("hm", "well"):
         await answered(played, PauseKind.CLARIFICATION, {"text": said})
@@ -281,7 +281,7 @@ async def test_a_design_that_is_not_found_is_a_warning_to_the_client() -> None:
     assert played.output["warnings"] == [left_out, LATE], "both are told"
 
 
-async def test_the_tables_before_the_last_one_are_told_and_can_be_joined() -> None:
+async def test_the_tables_before_the_last_one_are_reported_and_can_be_joined() -> None:
     other = {"table": "f0", "name": "u.csv", "rows": 3, "columns": [*COLUMNS[:1]]}
     join = plan('<plan><join table="u.csv"/></plan>')
     played = await play_with("profile", {**TABLE, "others": [other]}, kind(), join, XML, MARKS, DONE)

@@ -122,7 +122,7 @@ async def test_a_turn_started_again_after_its_check_is_answered_by_the_verdict_t
     made.verdicts["safety"] = {"hijacked": False}
     await again_from_the_store(played)
     assert played.traces() == [UNSAFE] * 2
-    assert (played.messages[-1].text, len(played.turn.asks)) == (INTERVENTION, 2), "nobody is asked again"
+    assert (played.messages[-1].text, len(played.turn.asks)) == (INTERVENTION, 2), "no model is asked again"
 
 
 @pytest.mark.parametrize("code", ["token_budget_spent", "day_token_budget_spent"])
@@ -162,7 +162,7 @@ async def test_a_required_tool_that_fails_ends_the_turn_before_the_navigator() -
     assert len(played.turn.asks) == 3, "the questions alone"
 
 
-async def test_an_optional_tool_that_fails_is_left_out_and_the_model_is_told() -> None:
+async def test_an_optional_tool_that_fails_is_left_out_and_the_model_is_reported() -> None:
     played = await play(context(story=broken))
     assert played.outcome() is Outcome.COMPLETED
     ask = played.turn.asks[-1]
@@ -232,7 +232,7 @@ async def test_a_call_that_changes_something_waits_in_the_navigator_and_the_chec
     made = context()
     played = await play(made, Says("", (("look", {}), ("book", {}))), Says("booked"))
     assert played.outcome() is Outcome.AWAITING
-    assert ran(played.turn) == ["t4.0"], "what needs nobody runs beside it"
+    assert ran(played.turn) == ["t4.0"], "calls without approval run beside it"
     asked = list(made.asked)
     assert await decided(played, "t4.1", VerdictState.APPROVED) is Outcome.COMPLETED
     assert played.traces()[-1] == "navigator finalize"
@@ -243,7 +243,7 @@ async def test_a_call_that_changes_something_waits_in_the_navigator_and_the_chec
 @pytest.mark.parametrize(
     ("state", "outcome"), [(VerdictState.REJECTED, Outcome.COMPLETED), (VerdictState.PENDING, Outcome.AWAITING)]
 )
-async def test_a_refused_call_is_told_and_an_undecided_one_waits_on(state: VerdictState, outcome: Outcome) -> None:
+async def test_a_refused_call_is_reported_and_an_undecided_one_waits_on(state: VerdictState, outcome: Outcome) -> None:
     played = await play(context(), BOOKS, Says("not booked"))
     assert await decided(played, "t4.0", state, "too early") is outcome
     assert (played.traces()[-1], played.turn.ran) == ("navigator finalize", [])

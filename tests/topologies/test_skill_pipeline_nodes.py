@@ -113,7 +113,7 @@ async def test_a_call_to_an_unknown_tool_is_an_error_and_never_gated(calls: tupl
     played = await play(Says("", calls), DONE)
     assert played.outcome() is Outcome.COMPLETED
     assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistant"]
-    assert ran(played.turn) == played.turn.called == called, "nobody is asked for what cannot run"
+    assert ran(played.turn) == played.turn.called == called, "no approval is opened for what cannot run"
     assert played.messages[2].id == played.messages[1].calls[0].answer_id != ""
 
 

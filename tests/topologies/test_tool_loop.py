@@ -203,7 +203,7 @@ async def test_an_apps_rules_hold_here_too(on: str, expected: str) -> None:
     assert ran(played.turn) == ["t1.0"]
 
 
-async def test_the_first_token_is_told_once_a_run() -> None:
+async def test_the_first_token_is_reported_once_a_run() -> None:
     played = await play(Says("looking", (LIST,)), LOCKS, Says("well"), toolsets=WRITES)
     assert [ask.ttft_told for ask in played.turn.asks] == [False, True]
     await decided(played, "t2.0", V.APPROVED)

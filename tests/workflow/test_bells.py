@@ -1,4 +1,4 @@
-"""Bells: any number, from anybody, at any time. They may cost time, never an effect and never the run; and a stop's
+"""Bells: any number, from any sender, at any time. They may cost time, never an effect and never the run; and a stop's
 bell says only "look": the record confirms it before anything is cancelled, wherever the turn is."""
 
 import asyncio
@@ -85,11 +85,11 @@ async def test_bells_before_during_and_after_the_decision_make_one_effect(served
     await ringing
     assert await served.handle(address).result() == "completed"
     late = await ring_all(served, address, [WakeSignal(kind="request")] * 20)
-    assert (early, late) == (50, 0), "a bell to a turn that has ended reaches nobody"
+    assert (early, late) == (50, 0), "a bell to a turn that has ended reaches no run"
     assert served.effects(address, "/pay") == 1
     assert len(served.sent_to_model(address)) == 2
     assert (await served.harness.kinds(address.turn_id)).count("done") == 1
-    assert CONFIRM not in await called(served, address), "nobody asked for a stop"
+    assert CONFIRM not in await called(served, address), "no stop was requested"
 
 
 async def test_a_bell_for_another_turn_says_nothing_about_this_one(served: Served) -> None:
@@ -190,7 +190,7 @@ async def cancels(served: Served, address: TurnAddress) -> int:
 
 
 async def ends_of_the_audit(served: Served, address: TurnAddress) -> list[tuple[str, bool]]:
-    """What the audit says of stops, with whether it names somebody."""
+    """What the audit says of stops, with whether it names a user."""
     stops = "turn_id = $1 AND kind IN ('turn.stop_requested', 'turn.cancelled', 'approval.cancelled')"
     rows = await served.harness.rows(f"SELECT kind, actor FROM audit WHERE {stops} ORDER BY id", address.turn_id)
     return [(row["kind"], row["actor"] is not None) for row in rows]

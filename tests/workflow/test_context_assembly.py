@@ -47,7 +47,7 @@ async def test_a_first_turn_runs_two_phases_and_keeps_what_they_made(engine: Eng
     fit = next(row["output"] for row in rows if row["tool"] == "therapeutic_fit")
     assert fit["candidates"][0]["shared"] == ["anxiety", "sleep"], "the first phase's outputs were injected"
     messages = await engine.rows("SELECT role FROM messages WHERE turn_id = $1 ORDER BY seq", first)
-    assert [row["role"] for row in messages] == ["user", "assistant"], "verdicts are nobody's to read"
+    assert [row["role"] for row in messages] == ["user", "assistant"], "verdicts are never shown"
     replies = await engine.rows("SELECT reply FROM model_calls WHERE turn_id = $1 ORDER BY call_id", first)
     verdicts = [json.loads(json.dumps(row["reply"]))["value"] for row in replies[:2]]
     assert verdicts == [{"hijacked": False, "category": "none"}, {"intent": "support"}]

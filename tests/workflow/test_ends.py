@@ -110,7 +110,7 @@ async def test_what_breaks_inside_the_workflow_task_is_made_again_as_an_ordinary
 
 
 async def cancelled(served: Served, address: TurnAddress) -> None:
-    """Cancel the turn's workflow; the record is not asked whether somebody wanted it."""
+    """Cancel the turn's workflow; the record is not asked whether a user wanted it."""
     await served.handle(address).cancel()
     await is_stopped(served, address)
     assert await ends(served, address) == [("turn.cancelled", False)]
@@ -135,7 +135,7 @@ async def is_stopped(served: Served, address: TurnAddress) -> None:
 
 
 async def ends(served: Served, address: TurnAddress) -> list[tuple[str, bool]]:
-    """What the audit says of the turn's end, with whether it names somebody."""
+    """What the audit says of the turn's end, with whether it names a user."""
     rows = await served.harness.rows(
         "SELECT kind, actor FROM audit WHERE turn_id = $1 AND kind LIKE 'turn.%' ORDER BY id", address.turn_id
     )

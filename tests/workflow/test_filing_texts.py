@@ -1,4 +1,4 @@
-"""The contract's texts for `rule_37`: registered, assessed, filed past its checkpoint, whoever plays the model.
+"""The contract's texts for `rule_37`: registered, assessed, filed past its checkpoint, for each player of the model.
 
 By a provider double that says what the script says through LiteLLM over real HTTP, on either wire; what goes over it is
 looked at too. Scripted in the worker it runs in tests/acceptance/test_filings.py.

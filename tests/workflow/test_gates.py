@@ -108,7 +108,7 @@ async def test_an_approved_local_call_creates_its_entity_once_with_its_name_in_o
     assert memory["role"] == "system" and str(rows[0]["id"]) in memory["content"], "working memory is injected"
 
 
-async def test_an_effect_with_an_unknown_outcome_waits_for_a_person_and_the_turn_goes_on_with_the_truth(
+async def test_an_effect_with_an_unknown_outcome_waits_for_a_person_and_the_turn_continues_with_the_truth(
     served: Served,
 ) -> None:
     breaks = ("post", {"mode": "break"})

@@ -221,7 +221,7 @@ async def _unavailable(*_: object, **__: object) -> None:
 
 
 async def read(port: int) -> str:
-    """What somebody says there, as Prometheus expects it; nothing where nobody does."""
+    """The metrics of the process there, as Prometheus expects them; nothing without one."""
     with suppress(httpx.TransportError):
         async with httpx.AsyncClient() as client:
             return (await client.get(f"http://127.0.0.1:{port}/metrics")).raise_for_status().text + "\n"

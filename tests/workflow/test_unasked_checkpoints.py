@@ -42,7 +42,7 @@ PATIENCE = timedelta(seconds=2)
 
 
 def lenient() -> PublishedAgent:
-    """The checked desk, where a booking goes on if nobody can be asked."""
+    """The checked desk, where a booking continues if no request can be opened."""
     agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "checked")
 
     def softened(skill: Skill) -> Skill:
@@ -76,7 +76,7 @@ class ApprovalRecord:
         self.looked: Counter[str] = Counter()
         """How often they were read, by turn."""
         self.loses_answers = False
-        """Each time it is opened, and nobody hears of it."""
+        """Each time it is opened, and the answer is lost."""
         self.unreadable = False
 
     async def open_requests(self, *given: Any) -> Any:
@@ -114,7 +114,7 @@ async def warnings(served: Served, address: TurnAddress) -> list[tuple[str, str]
     return [tuple(row) for row in await served.harness.rows(warned, address.turn_id)]
 
 
-async def test_a_checkpoint_that_says_so_goes_on_with_a_warning_on_record_and_a_later_gate_still_pauses(
+async def test_a_checkpoint_that_says_so_continues_with_a_warning_on_record_and_a_later_gate_still_pauses(
     served: Served, record: ApprovalRecord
 ) -> None:
     record.closed = AWAY
@@ -130,7 +130,7 @@ async def test_a_checkpoint_that_says_so_goes_on_with_a_warning_on_record_and_a_
     assert [tuple(each) for each in audit if each["kind"].startswith("checkpoint")] == [("checkpoint.not_asked", None)]
     await served.until(address, PAUSED)
     asked = await served.harness.rows("SELECT call_id FROM approvals WHERE turn_id = $1", address.turn_id)
-    assert [row["call_id"] for row in asked] == ["t2.0"], "nobody was asked about the checkpoint"
+    assert [row["call_id"] for row in asked] == ["t2.0"], "no request was opened for the checkpoint"
     await served.decide(address, "t2.0")
     row = await served.until(address, TurnStatus.COMPLETED)
     assert (row["answer"], row["problem"], served.effects(address, "/pay", "t2.0")) == ("well", None, 1)

@@ -125,7 +125,7 @@ async def test_of_many_paused_turns_those_approved_after_a_restart_end_and_no_ot
     print(f"workers' largest resident memory, MB: { ({role: round(size / 1e6) for role, size in largest.items()}) }")
     assert Counter((answer.status, answer.says) for answer in answers) == {(200, "approved"): APPROVED}
     assert in_time, await where(busy, chosen)
-    assert await where(busy, others) == before, "nobody has written about the others"
+    assert await where(busy, others) == before, "no notice is about the others"
     assert await run_ids(busy, others[:200]) == runs, "nor woken them"
     assert sorted((await busy.refunds())[refunded:]) == sorted(turn.key for turn in chosen)
     assert max(largest.values()) < WORKER_BYTES

@@ -71,7 +71,7 @@ async def opened(harness: Harness, count: int) -> dict[str, str]:
 
 
 async def race(people: list[Person], digests: dict[str, str], chance: random.Random) -> list[Answer]:
-    """Everybody on every approval, a few approvals at a time."""
+    """All deciders on every approval, a few approvals at a time."""
     answers: list[Answer] = []
     waiting = list(digests.items())
 

@@ -26,7 +26,7 @@ AT_ONCE = 32
 
 
 def forgeries(address: TurnAddress, other: TurnAddress) -> list[object]:
-    """What no notifier of ours sends, or what it sends for somebody else."""
+    """Signals that the notifier never sends, or sends only for another turn."""
     return [
         None,
         "approve",

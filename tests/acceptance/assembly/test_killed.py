@@ -1,4 +1,4 @@
-"""Workers killed between the preflight and the navigator: nobody is classified twice."""
+"""Workers killed between the preflight and the navigator: no message is classified twice."""
 
 import pytest
 

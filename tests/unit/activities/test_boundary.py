@@ -86,7 +86,7 @@ def test_money_in_the_body_of_an_error_beats_its_status_and_a_wrapped_one_is_rea
     outer = RuntimeError("stream broke")
     outer.original_exception = status_error(401)  # type: ignore[attr-defined]  # as LiteLLM wraps
     assert provider_error(outer).code == "model_auth"
-    assert type(provider_error(ZeroDivisionError())) is InvariantBroken, "what nobody foresaw"
+    assert type(provider_error(ZeroDivisionError())) is InvariantBroken, "an unforeseen error"
     ours = LimitReached("cap", "Enough.")
     assert provider_error(ours) is store_error(ours) is ours
 

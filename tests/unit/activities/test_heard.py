@@ -79,7 +79,7 @@ def test_an_object_that_was_asked_for_is_no_text_of_the_turn(failed: Problem | N
     wanted = OutputAsk(name="plan", fits={"type": "object"})
     heard = StreamAccumulator(text=['{"steps": []}'], first_token_seconds=0.5)
     usage, complete = events_of(asking(output=wanted), 1, heard, model_answer.structured_reply(wanted, heard, failed))
-    assert usage.kind == "token.usage", "nobody has seen a first token"
+    assert usage.kind == "token.usage", "no first token was seen"
     assert (complete.kind, complete.data["characters"], complete.data["message_id"]) == ("generation.complete", 0, None)
     assert segments_of([TranscriptTurn(complete.kind, complete.call_id, complete.data)]) == []
 

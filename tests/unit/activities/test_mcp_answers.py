@@ -30,7 +30,7 @@ def answer(*content: Any, structured: dict[str, Any] | None = None) -> CallToolR
     return CallToolResult.model_validate({"content": [*content], "structured_content": structured})
 
 
-def test_structured_content_is_the_result_a_lone_text_else_and_an_error_is_told_in_a_paragraph() -> None:
+def test_structured_content_is_the_result_a_lone_text_else_and_an_error_is_reported_in_a_paragraph() -> None:
     assert output_of(answer(text('{"a": 1}'), structured={"a": 1})) == {"a": 1}
     assert output_of(answer(text("three pods"))) == "three pods"
     assert output_of(answer()) == {"content": []}
@@ -136,7 +136,7 @@ def test_each_row_of_the_table_of_failures(answered: object, note: Any, read: ty
         assert type(failure(effect, answered, **{"sent": True, **note})) is wanted, effect
 
 
-def test_a_wait_that_is_named_is_kept_and_the_servers_sentence_is_told_short() -> None:
+def test_a_wait_that_is_named_is_kept_and_the_servers_sentence_is_reported_short() -> None:
     failed = failure("read", said(INTERNAL), sent=True, status=503, retry_after_seconds=7.0)
     assert isinstance(failed, ToolUnavailable) and failed.retry_after_seconds == 7.0
     failed = failure("read", said(NO_METHOD, "x \n" * 5_000), sent=True)

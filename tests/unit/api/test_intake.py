@@ -35,7 +35,7 @@ class Knower:
         self.rates = self
 
     async def count_request(self, scope: Scope, *caller: str) -> None:
-        """Nobody is ever too many."""
+        """No connection is ever too many."""
 
     async def principal_row(self, digest: str) -> dict[str, object] | None:
         if self.away:

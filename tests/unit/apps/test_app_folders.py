@@ -53,7 +53,7 @@ def test_a_good_folder_gives_its_agents_and_tools(tmp_path: Path) -> None:
     assert set(app.tools) == {"look"}
 
 
-def test_every_mistake_of_every_file_is_told_at_once_and_the_rest_is_loaded(tmp_path: Path) -> None:
+def test_every_mistake_of_every_file_is_reported_at_once_and_the_rest_is_loaded(tmp_path: Path) -> None:
     folder = write(
         tmp_path,
         app_yaml="name: shop\ntilte: Shop\n",
@@ -96,7 +96,7 @@ def test_every_mistake_of_every_file_is_told_at_once_and_the_rest_is_loaded(tmp_
 
 
 @pytest.mark.parametrize("broken", ["import not_there_at_all\n", "def (:\n"])
-def test_what_a_broken_tool_file_costs_is_told_once_for_each_agent_and_file(tmp_path: Path, broken: str) -> None:
+def test_what_a_broken_tool_file_costs_is_reported_once_for_each_agent_and_file(tmp_path: Path, broken: str) -> None:
     folder = write(
         tmp_path,
         agents__a_yaml=AGENT + "tools: [look, touch, loook]\n",
@@ -134,7 +134,7 @@ def test_a_file_that_is_not_an_agent_is_reported_and_never_raised(tmp_path: Path
     assert any(is_at(problem, f"agents/{where}") for problem in told(app)), told(app)
 
 
-def test_bytes_that_are_no_text_are_told(tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_are_reported(tmp_path: Path) -> None:
     (write(tmp_path, agents__a_yaml="") / "agents" / "a.yaml").write_bytes(b"\xff\xfe\x00id")
     assert are_at(told(load_app(tmp_path)), ["agents/a.yaml"])
 
@@ -269,7 +269,7 @@ def test_what_is_nested_as_deep_as_people_do_is_read() -> None:
     assert isinstance(parse_yaml(Path("app.yaml"), "[" * 50 + "]" * 50), YamlFile)
 
 
-# --- An agent whose gated calls nobody could ever decide on is not loaded, and its author finds the line.
+# --- An agent whose gated calls no user could ever decide on is not loaded, and its author finds the line.
 
 DEFAULT = Engine().expires_seconds
 ESCALATES = "expires_seconds: 60\n  on_timeout: escalate\n  fallback_reviewer: c\n  fallback_after_seconds: "
@@ -338,7 +338,7 @@ def test_an_app_names_hosts_in_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "entry", ["10.0.0.0/8", "169.254.169.254", "localhost", "'*'", "'*.com'", "2130706433", "'0x7f.1:80'"]
 )
-def test_what_an_app_may_not_name_is_told_with_its_line(tmp_path: Path, entry: str) -> None:
+def test_what_an_app_may_not_name_is_reported_with_its_line(tmp_path: Path, entry: str) -> None:
     found = desk_app(tmp_path / "shop", f"egress: [{entry}]\n")
     assert are_at(told(found), ["app.yaml:2"]) and named(found) == set()
 

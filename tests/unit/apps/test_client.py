@@ -142,7 +142,7 @@ async def test_a_stream_ends_with_its_last_event(client: Either) -> None:
 
 
 @pytest.mark.parametrize("breaks_off", [True, False])
-async def test_a_cut_stream_goes_on_after_the_last_event_seen(client: Either, breaks_off: bool) -> None:
+async def test_a_cut_stream_continues_after_the_last_event_seen(client: Either, breaks_off: bool) -> None:
     half = event("token", "3.e.2-0", text="lost")[:-6]
     cut = streamed(event("ready", "1.0.0-0"), event("node_start", "2.0.0-0"), half, breaks_off=breaks_off)
     rest = streamed(event("token", "3.e.2-0", text="kept"), LAST)

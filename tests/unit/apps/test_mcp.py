@@ -59,7 +59,7 @@ def test_a_server_is_read_from_a_file_of_its_name_and_rules_may_speak_of_its_too
         ("mcp__Bad-Name", "command: [x]\n", None, ""),
     ],
 )
-def test_a_mistake_is_told_with_its_line(tmp_path: Path, file: str, text: str, line: int | None, name: str) -> None:
+def test_a_mistake_is_reported_with_its_line(tmp_path: Path, file: str, text: str, line: int | None, name: str) -> None:
     found = app(tmp_path, "cluster_*", **{file: text})
     problem = next(each for each in found.problems if "mcp" in each.file.parts[-2])
     assert problem.line == line and name in problem.message

@@ -61,7 +61,7 @@ def test_a_file_written_elsewhere_is_read_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=map(place, MISTAKES))
-def test_a_mistake_is_told_with_its_place_and_takes_only_what_needs_it(tmp_path: Path, mistake: Mistake) -> None:
+def test_a_mistake_is_reported_with_its_place_and_takes_only_what_needs_it(tmp_path: Path, mistake: Mistake) -> None:
     app = load_app(write_app(tmp_path, {mistake[0]: spoiled(mistake), "agents/other.yaml": OTHER}))
     assert any(is_at(each, place(mistake)) for each in told(app)), told(app)
     assert is_at(told(app)[-1], "agents/host.yaml:4 tea")
@@ -70,7 +70,7 @@ def test_a_mistake_is_told_with_its_place_and_takes_only_what_needs_it(tmp_path:
 
 
 @pytest.mark.parametrize("card", [FILES[CARD].replace("llm_visible: true\n", ""), "description: [\n"])
-def test_the_mistakes_of_a_block_are_told_beside_those_of_its_card(tmp_path: Path, card: str) -> None:
+def test_the_mistakes_of_a_block_are_reported_beside_those_of_its_card(tmp_path: Path, card: str) -> None:
     app = load_app(write_app(tmp_path, {CARD: card, BLOCK: f"class A: pass\n{FILES[BLOCK]}"}))
     assert any(each.startswith(f"{CARD}:") for each in told(app)), told(app)
     assert any(is_at(each, f"{BLOCK}:1 A") for each in told(app)), told(app)
@@ -87,13 +87,13 @@ def test_the_mistakes_of_a_block_are_told_beside_those_of_its_card(tmp_path: Pat
         (DATA, f"{CARD}:14 leaves"),
     ],
 )
-def test_a_file_that_is_missing_is_told_where_it_is_missed(tmp_path: Path, path: str, expected: str) -> None:
+def test_a_file_that_is_missing_is_reported_where_it_is_missed(tmp_path: Path, path: str, expected: str) -> None:
     app = load_app(write_app(tmp_path, {path: None, "agents/other.yaml": OTHER}))
     assert is_at(told(app)[0], expected)
     assert [agent.id for agent in app.agents] == ["other"] and set(app.skills) == {"water"}
 
 
-def test_many_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_many_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     skill = SKILL.replace("triggers:", "trigers:").replace("## Steps", "## Step").replace("do: require_hitl", "do: x")
     app = load_app(write_app(tmp_path, {TEA: skill, BLOCK: "x = 1\n", CARD: STEEP_CARD.replace("[leaves]", "[l]")}))
     places = [problem.split(" ")[0] for problem in told(app)]
@@ -149,7 +149,7 @@ def test_run_takes_what_is_required_or_not(tmp_path: Path, signature: str, requi
     assert are_at(told(app)[:1], [told_of] if told_of else [])
 
 
-def test_what_is_only_worth_a_word_is_told_and_loaded(tmp_path: Path) -> None:
+def test_what_is_only_worth_a_word_is_reported_and_loaded(tmp_path: Path) -> None:
     text = SKILL.replace("for a leaf", "for a leaf " * 12).replace("A leaf", "A leaf " * 500)
     text = text.replace("artifacts: [leaves.md]\n", "").replace("    checkpoint: before_serving\n", "")
     app = load_app(write_app(tmp_path, {TEA: text}))
@@ -165,7 +165,7 @@ def test_a_checkpoint_can_state_what_happens_if_it_cannot_be_opened(tmp_path: Pa
         assert told(app) == [] and app.skills["tea"].checkpoints[0].go_on_when_unavailable is goes_on
 
 
-def test_the_sandboxes_own_check_is_asked_for_every_block_and_its_word_is_told(tmp_path: Path) -> None:
+def test_the_sandboxes_own_check_is_asked_for_every_block_and_its_word_is_reported(tmp_path: Path) -> None:
     asked: list[CodeBlock] = []
 
     def check(block: CodeBlock) -> list[BlockFault]:
@@ -234,7 +234,7 @@ AGENT_MISTAKES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), AGENT_MISTAKES)
-def test_a_mistake_in_what_an_agent_names_is_told_with_its_line(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_mistake_in_what_an_agent_names_is_reported_with_its_line(tmp_path: Path, text: str, expected: str) -> None:
     app = load_app(write_app(tmp_path, {"agents/host.yaml": text}))
     assert any(is_at(each, f"agents/host.yaml:{expected}") for each in told(app)), told(app)
     assert app.agents == () and set(app.skills) == {"tea", "water"}
@@ -316,7 +316,7 @@ def test_examples_are_no_part_of_what_is_published_and_are_not_run_unless_asked_
     ],
     ids=["good", "other result", "fails", "out of time", "no sandbox", "no object"],
 )
-def test_each_example_is_run_and_what_differs_is_told_at_its_line(
+def test_each_example_is_run_and_what_differs_is_reported_at_its_line(
     tmp_path: Path, answers: dict[str, Tried | None], card: str, found: list[str], run: list[str]
 ) -> None:
     kitchen = Kitchen(**answers)

@@ -162,7 +162,7 @@ LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
         (f'<!DOCTYPE p [<!ENTITY l0 "ha">{LAUGHS}]><plan>&l9;</plan>', ""),
     ],
 )
-def test_xml_that_does_not_fit_is_told_with_its_place_and_no_entity_is_read(text: str, name: str) -> None:
+def test_xml_that_does_not_fit_is_reported_with_its_place_and_no_entity_is_read(text: str, name: str) -> None:
     faults = read_plan(text)
     assert isinstance(faults, tuple) and faults
     assert name in " ".join(f"{fault.path} {fault.reason}" for fault in faults)
@@ -210,7 +210,7 @@ def test_groups_sum_to_the_whole_and_a_filter_and_its_opposite_share_the_rows(se
 GAPS = read_csv(b"side,n\nN,3\nN,\nS,\nS,NaN\n,4\nW,inf\nW,2.5\n\n")
 
 
-def test_the_sum_of_nothing_is_missing_and_what_is_left_out_is_told() -> None:
+def test_the_sum_of_nothing_is_missing_and_what_is_left_out_is_reported() -> None:
     done = run_plan(planned(SUM), {"main": GAPS}, "main")
     assert done.table.rows() == [("N", 3.0), ("S", None), (None, 4.0), ("W", 2.5)]
     (warning,) = done.warnings
@@ -348,7 +348,7 @@ def test_what_is_left_out_is_handed_in_with_the_rest_and_long_numbers_are_drawn(
     assert made.png()[:4] == b"\x89PNG"
 
 
-def test_tables_that_lie_beside_it_are_told_and_joined(ledger: Path, tmp_path: Path) -> None:
+def test_tables_that_lie_beside_it_are_reported_and_joined(ledger: Path, tmp_path: Path) -> None:
     names = tmp_path / "names.csv"
     names.write_text("ward,name\neast-ward,East\nwest-ward,West\n")
     table = ClientTable.read(ledger, names)

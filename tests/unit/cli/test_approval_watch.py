@@ -1,4 +1,4 @@
-"""`approvals watch`: lines where nobody draws, a table on a terminal."""
+"""`approvals watch`: lines without a terminal, a table on one."""
 
 import io
 import json

@@ -73,7 +73,7 @@ def test_a_failed_preview_is_shown_and_a_missing_one_is_not(stack: Perdure) -> N
     assert "no answer" in shown.out and "no answer" not in without.out and "\x1b" not in shown.out
 
 
-def test_of_an_edited_call_the_digest_in_force_and_the_one_asked_for_are_told_apart(stack: Perdure) -> None:
+def test_of_an_edited_call_the_digest_in_force_and_the_one_asked_for_are_distinguished(stack: Perdure) -> None:
     decision = {"type": "edit", "by": "una", "args": {"order": "7"}, "digest": "e" * 64}
     out = stack("approvals show a-1", said({**APPROVAL, "status": "done", "decision": decision})).out
     assert 0 < out.index("e" * 16 + "…") < out.index("d" * 16 + "…")
@@ -159,7 +159,7 @@ def test_what_happened_meanwhile_is_told_once(stack: Perdure, verb: str, reply: 
     stack.will(said(APPROVAL), reply)
     ended = stack("approvals", verb, "a-1")
     assert (ended.code, ended.err.count(named)) == (code, 1)
-    assert verb != "withdraw" or len(ended.err.splitlines()) == 1, "nothing is said of a decision that nobody took"
+    assert verb != "withdraw" or len(ended.err.splitlines()) == 1, "nothing is said of a decision that was not made"
 
 
 # --- `approvals batch`: several at once, each for itself.

@@ -72,7 +72,7 @@ def test_a_folder_without_servers_and_one_with_a_mistake_are_refused(perdure: Pe
 # --- `perdure skills check`: every mistake with its place, without anything that runs.
 
 
-def test_good_apps_are_told_in_a_line_and_a_warning_alone_is_no_failure(perdure: Perdure, tmp_path: Path) -> None:
+def test_good_apps_are_reported_in_a_line_and_a_warning_alone_is_no_failure(perdure: Perdure, tmp_path: Path) -> None:
     ended = perdure("skills check")
     assert (ended.code, ended.err) == (0, ""), "the apps that ship"
     folder = write_app(tmp_path / "app")
@@ -86,7 +86,7 @@ def test_good_apps_are_told_in_a_line_and_a_warning_alone_is_no_failure(perdure:
     assert ended.code == 1 and "\x1b" not in ended.out, "what a file says cannot command the terminal"
 
 
-def test_every_mistake_is_told_with_its_place_and_the_code_is_1(
+def test_every_mistake_is_reported_with_its_place_and_the_code_is_1(
     perdure: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
     spoiled = SKILL.replace("triggers:", "trigers:").replace("A leaf", "A leaf " * 500)

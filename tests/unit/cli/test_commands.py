@@ -25,7 +25,7 @@ CONVERSATION = said({"id": "c-1", "agent": "refunds"}, 201)
 STARTED = said({"turn_id": "t-1", "conversation_id": "c-1", "status": "accepted"}, 202)
 
 
-def test_a_chat_goes_on_where_it_was(stack: Perdure) -> None:
+def test_a_chat_continues_where_it_was(stack: Perdure) -> None:
     stack.will(STARTED, streamed(event("workflow_complete", status="failed")), said({**TURN, "status": "failed"}))
     assert stack("chat refunds --conversation c-9 -m hi").code == 1
     assert stack.asked[0].path == "/v1/conversations/c-9/turns"
@@ -87,7 +87,7 @@ def test_status_asks_every_part_and_hides_every_credential(perdure: Perdure, hom
     assert states == told | {"worker-llm": "runs", "worker-relay": "not ready"}
 
 
-def test_a_disk_with_hardly_any_room_is_told(perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_with_hardly_any_room_is_reported(perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "run.json").write_text(json.dumps({"pids": {"worker-llm": os.getpid()}, "ready": ["worker-llm"]}))
     assert perdure("status").code == 0
     monkeypatch.setenv("PERDURE_LEAST_FREE_BYTES", str(shutil.disk_usage(home).total))
@@ -222,7 +222,7 @@ def test_each_way_to_sign_in_has_its_words_and_names_who_vouched() -> None:
         assert signed_in_words(data) == ""
 
 
-# --- The audit as typed by whoever has to trust it.
+# --- The audit as an auditor types it.
 
 HEAD = {"tenant": "local", "seq": 7, "hash": "ab" * 32, "at": "t", "key": "k", "hmac": "h"}
 

@@ -109,7 +109,7 @@ def test_a_command_of_an_installed_package_names_its_folder(tmp_path: Path, monk
     assert Path(program).is_absolute()
 
 
-# --- `perdure up` refuses an address that would open the stack to everybody, or at which it would not find itself.
+# --- `perdure up` refuses an address that would open the stack to every host, or at which it would not find itself.
 
 
 def test_nothing_is_started_at_such_an_address(perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

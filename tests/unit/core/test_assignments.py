@@ -32,7 +32,7 @@ UNFIT = replace(STAND_IN, roles=frozenset())
         (PENDING, Decider("nobody", frozenset(), "Nobody"), "role_required"),
         (PENDING, Decider("asker", REVIEWER, "Asker"), "own_request"),
         (PENDING, Decider("asker", frozenset({"admin"}), "Asker"), "own_request"),
-        # Whose seat somebody has got beside takes nothing away from an admin.
+        # Another seat by delegation takes nothing away from an admin.
         (PENDING, Decider("root", frozenset({"admin"}), "Root", (Delegation("asker", "Asker", REVIEWER),)), None),
         *((NAMED, CARL, "not_a_reviewer"), (NAMED, ADMIN, None), (replace(NAMED, assignee="carl"), CARL, None)),
         (replace(PENDING, status="approved"), ANN, "already_decided"),
@@ -41,7 +41,7 @@ UNFIT = replace(STAND_IN, roles=frozenset())
         (replace(PENDING, claim=Claimed("bob", "Bob", NOW, NOW)), ANN, None),
         (replace(NAMED, votes=(Vote("ann", "ann", True),)), ANN, "already_voted"),
         (replace(PENDING, votes=(Vote("ann", "ann", True),)), ANN, None),
-        # An assigned person who is not named has one place, too; nobody hands it on once it is used.
+        # An assigned person who is not named has one place, too; it is not reassigned once it is used.
         (replace(NAMED, assignee="carl", votes=(Vote("carl", "carl", True),)), CARL, "already_voted"),
         (replace(NAMED, assignee="carl", votes=(Vote("dora", "carl", True),)), CARL, "already_voted"),
         (replace(NAMED, votes=(Vote("root", "ann", True),)), ADMIN, "already_voted"),

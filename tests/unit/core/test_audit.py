@@ -72,7 +72,7 @@ def chain(rows: int = ROWS) -> list[Link]:
 
 
 def chained(links: list[Link]) -> list[Link]:
-    """The chain computed anew over these rows, as anybody can who writes to the tables."""
+    """The chain computed anew over these rows, as any writer of the tables can."""
     done: list[Link] = []
     for seq, link in enumerate(links, 1):
         prev = done[-1].hash if done else audit.GENESIS
@@ -193,7 +193,7 @@ def test_rows_older_than_signing_are_taken_as_far_as_a_seal_reaches() -> None:
     assert kinds(checked(links, unsigned_through=2)) == {(3, K.SIGNATURE_MISSING)}
 
 
-def test_faults_are_counted_beyond_those_that_are_told() -> None:
+def test_faults_are_counted_beyond_those_that_are_reported() -> None:
     check = audit.ChainCheck("local", RING, {}, most_faults=5)
     check.feed(replace(link, found_digest="0") for link in chain())
     report = check.report(Head(ROWS, chain()[-1].hash))
@@ -226,7 +226,7 @@ def test_a_head_that_was_edited_is_forged(edit: dict[str, object]) -> None:
     assert marks_of([edited], RING, "local") == ({}, [Fault(edited.seq, K.HEAD_FORGED)])
 
 
-def test_heads_of_others_say_nothing_of_us_one_by_an_unknown_key_is_told_and_two_of_a_place_are_kept() -> None:
+def test_heads_of_others_say_nothing_of_us_one_by_an_unknown_key_is_reported_and_two_of_a_place_are_kept() -> None:
     assert marks_of([HEAD], RING, "other") == ({}, [])
     foreign = audit.signed_head(FOREIGN, "local", 7, "ab" * 32, "t")
     assert marks_of([foreign], RING, "local") == ({}, [Fault(7, K.KEY_UNKNOWN)])
@@ -281,7 +281,7 @@ def test_an_erased_name_is_found_by_every_key_and_is_another_in_another_tenant()
 @pytest.mark.parametrize(
     ("outcome", "said", "allowed"),
     [
-        (audit.DECIDED, None, True),  # erased with its person: that somebody decided is still known
+        (audit.DECIDED, None, True),  # erased with its person: that a decision was made is still known
         *((audit.DECIDED, said, said in ("approve", "edit")) for said in ("approve", "edit", "reject", "respond", "")),
         *((f"approval.{outcome}", None, False) for outcome in ("withdrawn", "voided", "expired", "cancelled")),
         *(("approval.withdrawn", "approve", False), (None, None, False)),

@@ -125,7 +125,7 @@ def test_a_group_needs_what_is_before_it_and_begins_as_early_as_it_can(dependenc
         assert place[name] == max((place[each] + 1 for each in needed if each in place), default=0)
 
 
-def test_a_list_that_leaves_out_a_dependency_is_told() -> None:
+def test_a_list_that_leaves_out_a_dependency_is_reported() -> None:
     assert context_assembly.left_out(["therapeutic_fit", "client_signal"], SAMPLE) == (
         ("therapeutic_fit", "provider_genome"),
     )

@@ -115,7 +115,7 @@ RESULT: dict[str, Any] = {"ok": True, "rows": 3, "columns": [NAMES, COLUMN]}
         *(({"distinct": 4}, ".distinct"), ({"name": "side"}, ".name")),
     ],
 )
-def test_counts_and_ranges_that_contradict_each_other_are_told_with_their_place(changed: Any, place: str) -> None:
+def test_counts_and_ranges_that_contradict_each_other_are_reported_with_their_place(changed: Any, place: str) -> None:
     place = f"columns.1{place}"
     columns = [NAMES, {**COLUMN, **changed}]
     assert contradiction({**TABLE, "columns": columns}).startswith(f"{place}: ")

@@ -52,7 +52,7 @@ def verdicts(*states: VerdictState) -> list[Verdict]:
 
 
 @given(st.lists(st.sampled_from(VerdictState), max_size=7), st.sampled_from([0, 0, 1, -1]))
-def test_a_round_goes_on_only_with_a_readable_verdict_for_each_request(states: list[VerdictState], more: int) -> None:
+def test_a_round_continues_only_with_a_readable_verdict_for_each_request(states: list[VerdictState], more: int) -> None:
     whole = bool(states) and more == 0 and not {V.PENDING, V.UNREADABLE} & set(states)
     assert gates.round_is_decided(verdicts(*states), len(states) + more) == whole
     may_run = {V.APPROVED, V.EDITED, V.SETTLED} & set(states)
@@ -105,7 +105,7 @@ def test_a_pause_is_of_the_kind_of_what_it_waits_for() -> None:
 
 A, B, LOOK = "t1.0", "t1.1", "t1.2"
 ROUND = (A, B, LOOK)
-"""Two gated calls and one that needs nobody."""
+"""Two gated calls and one without a gate."""
 
 
 def request(call_id: str) -> RequestRef:
@@ -119,7 +119,7 @@ def verdict(call_id: str, state: VerdictState) -> Verdict:
 Calls = tuple[str, ...]
 LOOKS = [
     # name, verdicts of A and B, begun before, ungated first, what starts
-    ("nobody has decided", (V.PENDING, V.PENDING), (), False, ()),
+    ("no decision was made", (V.PENDING, V.PENDING), (), False, ()),
     ("one is allowed: the free call goes with it", (V.APPROVED, V.PENDING), (), False, (A, LOOK)),
     ("the other is allowed, as edited", (V.PENDING, V.EDITED), (), False, (B, LOOK)),
     ("both are allowed", (V.APPROVED, V.APPROVED), (), False, ROUND),

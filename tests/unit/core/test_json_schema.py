@@ -152,7 +152,7 @@ def test_of_alternatives_the_fault_is_told_by_the_one_that_is_of_the_values_type
     assert schema_fault({"s": 9}, of(s=either)) is not None
 
 
-def test_a_field_is_told_in_words(snapshot: SnapshotAssertion) -> None:
+def test_a_field_is_reported_in_words(snapshot: SnapshotAssertion) -> None:
     place = {"type": "object", "properties": {"street": {}, "town": {}}}
     tree = {"type": "array", "items": {"$ref": "#/$defs/Tree"}}
     fields: list[Any] = [

@@ -272,7 +272,7 @@ policies = st.builds(
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Windowed]:
-    """Rounds in order, with answers that are missing, early, doubled or nobody's."""
+    """Rounds in order, with answers that are missing, early, doubled or of no call."""
     messages: list[Windowed] = []
     made = 0
     for _ in range(draw(st.integers(0, 8))):

@@ -39,7 +39,7 @@ def test_addresses_of_two_networks_are_counted_apart(address: Address) -> None:
         ("::ffff:127.0.0.1", ["localhost"], True),
         ("127.8.9.10", ["127.0.0.1"], True),
         ("10.0.0.5", ["localhost:8080"], False),
-        ("127.0.0.1", ["evil.example:8080", "10.0.0.5:8080", "", "[::1"], False),  # names of somebody else's lead here
+        ("127.0.0.1", ["evil.example:8080", "10.0.0.5:8080", "", "[::1"], False),  # names of another owner lead here
         ("127.0.0.1", ["localhost.evil.example", "127.0.0.1.evil.example", "127.0.0.1@evil.example"], False),
         ("", ["localhost"], False),
         ("testclient", ["localhost"], False),

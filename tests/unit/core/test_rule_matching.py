@@ -46,7 +46,7 @@ SEE = rule("app/s:see", "after_tool_call", when={"tool": "look"}, checkpoint="se
 MANY = rule("app/s:many", "after_tool_call", when={"tool": "look", "result": {"path": "found.count", "at_least": 3}})
 
 
-def test_a_rule_and_an_effect_class_each_hold_up_a_call_and_the_rules_own_word_is_told() -> None:
+def test_a_rule_and_an_effect_class_each_hold_up_a_call_and_the_rules_own_word_is_reported() -> None:
     ruled = before_round(plan(LOOK_FIRST), [call("t1.0", "look"), call("t1.1", "pay"), call("t1.2", "make")], NONE)
     assert [(each.call_id, each.rule, each.message, each.checkpoint) for each in ruled.gated] == [
         ("t1.0", "app/s:first", "why", "looking"),
@@ -78,7 +78,7 @@ def test_a_checkpoint_has_an_id_of_its_own_and_the_name_that_its_rule_gives() ->
     ],
     ids=["its own rule", "another checkpoint", "the platform too", "of no skill", "not that one"],
 )
-def test_a_checkpoint_goes_on_unasked_where_all_its_rules_allow_it(rules: tuple[Rule, ...], goes_on: bool) -> None:
+def test_a_checkpoint_continues_unasked_where_all_its_rules_allow_it(rules: tuple[Rule, ...], goes_on: bool) -> None:
     checkpoints = (Checkpoint(name="seen", go_on_when_unavailable=True), Checkpoint(name="read"))
     allowing = plan(*rules).model_copy(update={"skills": (PlanSkill(id="s", checkpoints=checkpoints),)})
     (asked,) = after_round(allowing, [ran("t1.0", "look")]).gated
@@ -165,7 +165,7 @@ def test_a_tool_without_a_gate_says_why_it_has_none() -> None:
     capability=st.sampled_from(["", "money_out", "create_entity"]),
     rules=st.lists(st.sampled_from([LOOK, STOP, TASTE, *PLATFORM_RULES]), unique_by=lambda rule: rule.id),
 )
-def test_what_stops_a_call_is_told(name: str, effect: str, gated: bool, capability: str, rules: list[Rule]) -> None:
+def test_what_stops_a_call_is_reported(name: str, effect: str, gated: bool, capability: str, rules: list[Rule]) -> None:
     of = card(name, effect, gated=gated, capability=capability)
     planned = PlanCard(name=name, effect=of.effect, needs_approval=gated, capability=capability)
     ruled = before_round(plan(*rules, cards=(planned,)), [call("t1.0", name)], {})

@@ -52,7 +52,7 @@ def told(*entries: tuple[CallKey, int, int, str], thinking: bool = False) -> Liv
 
 
 def unmarked(live: LiveModel) -> ReaderState:
-    """A reader that comes back while nobody can say what it holds."""
+    """A reader that comes back while it is unknown what it holds."""
     return resumed(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
 
 
@@ -134,7 +134,7 @@ def test_more_entries_are_asked_for_before_a_call_is_called_short() -> None:
         (Cursor(1, "e", "1-0"), {KEY: stream.Mark(1, 6, is_whole=True)}, piece(2, 6, "there"), ["token:there"]),
     ],
 )
-def test_a_reader_goes_on_where_it_was_or_is_reset_where_nothing_is_known(
+def test_a_reader_continues_where_it_was_or_is_reset_where_nothing_is_known(
     cursor: Cursor, marks: dict[CallKey, stream.Mark], entry: stream.TokenEntry, shown: list[str]
 ) -> None:
     merged = merge(resumed(cursor, [OpenCall(KEY, 1)], marks), [complete(2, 11)], TokenBatch("e", [entry]))
@@ -176,7 +176,7 @@ def test_a_call_that_rests_is_reset_when_its_new_attempt_starts() -> None:
     state = resumed(cursor, calls, live.marks(cursor, [call.key for call in calls]))
     live.append(KEY, 2, 0, "bb")
     rests = of(live, state)
-    assert not rests.frames, "nobody knows what the reader holds of the silent call"
+    assert not rests.frames, "it is unknown what the reader holds of the silent call"
     begun = merge(rests.state, [event(3, "generation.start", attempt=2)], TokenBatch(None))
     assert short(begun) == ["reset", "generation.start"]
 
@@ -192,7 +192,7 @@ def test_a_call_whose_tokens_were_trimmed_before_they_were_read_is_not_taken_for
     assert read.frames[1].stored_message_id == "stored"
 
 
-def test_a_reader_cut_off_in_the_middle_of_the_reasoning_goes_on_there() -> None:
+def test_a_reader_cut_off_in_the_middle_of_the_reasoning_continues_there() -> None:
     live = told((KEY, 1, 0, "Well, "), thinking=True)
     begun = of(live, FRESH, START)
     live.append(KEY, 1, 0, "yes.", thinking=True, thought=6)

@@ -71,7 +71,7 @@ def test_a_template_is_filled_from_the_arguments(template: str, args: dict[str, 
     assert described(template, args) == sentence
 
 
-def test_an_argument_that_is_missing_is_told(snapshot: SnapshotAssertion) -> None:
+def test_an_argument_that_is_missing_is_reported(snapshot: SnapshotAssertion) -> None:
     assert described("Pay {amount}", {}) == described("Pay {amount}", {"amount": None}) == snapshot
 
 
@@ -108,7 +108,7 @@ BOTH = (Stage.PRE_PRODUCTION, Stage.ACTIVE)
     [
         *((BOTH, False, roles, None) for roles in ({"reviewer"}, {"admin"}, {"requester", "admin"})),
         *((BOTH, False, roles, "role_required") for roles in ({"requester"}, set[str]())),
-        # An author shows the own words and lets nobody else hear them.
+        # An author sees the own draft, and no other user does.
         *((BOTH[1:], True, roles, "own_draft") for roles in ({"reviewer"}, {"admin", "reviewer"})),
         (BOTH[1:], True, {"requester"}, "role_required"),
         (BOTH[:1], True, {"reviewer"}, None),
@@ -127,7 +127,7 @@ def test_an_author_archives_the_own_draft_and_a_reviewer_anything(stage: Stage, 
     assert (archive_refusal(stage, author, {"requester"}) is None) is (author and stage is Stage.DRAFT)
 
 
-def test_a_mark_that_stands_for_no_variable_is_told_with_its_line() -> None:
+def test_a_mark_that_stands_for_no_variable_is_reported_with_its_line() -> None:
     refused = templates.text_refusal("You serve {{user_name}}.\nIn {{colour}}, {{ skill_name }}.\n{{")
     assert refused is not None and (refused.http, refused.code) == (422, "template_variable_unknown")
     assert refused.details["unknown"] == [{"line": 2, "name": "colour"}, {"line": 3, "name": ""}]

@@ -63,7 +63,7 @@ def test_what_a_client_wrote_opens_known_toolsets_only(value: JsonValue, begins_
         assert found[name] >= writes
 
 
-def test_memorys_own_tools_are_told_apart() -> None:
+def test_memorys_own_tools_are_distinguished() -> None:
     for capability in ("memory_read", "memory_write"):
         assert is_of_memory(CARDS[0].model_copy(update={"capability": capability}))
     assert not any(map(is_of_memory, CARDS)), "a server may call a toolset of its own `memory`"

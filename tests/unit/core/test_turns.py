@@ -101,7 +101,7 @@ def test_a_call_is_in_the_state_that_its_events_led_to(kinds: str, state: str) -
     assert (segment.kind, segment.call_id, segment.tool, segment.state) == ("tool", "t1.0", "pay", state)
 
 
-def test_the_story_is_told_in_order_with_what_is_known_of_each_part() -> None:
+def test_the_story_is_reported_in_order_with_what_is_known_of_each_part() -> None:
     events = [
         told("thinking.complete", "m1", duration=1.5, characters=3, text="Hm."),
         told("generation.complete", "m1", characters=5, message_id="a", partial=False),

@@ -79,7 +79,7 @@ async def test_a_public_name_with_a_private_address_is_refused_and_nothing_is_co
 
 async def test_a_name_is_resolved_once_and_the_checked_address_is_connected_to(names: Names) -> None:
     async with target(says()) as made, new_client(naming(f"http://service.test:{made.port}", made.url)) as http:
-        # A second look-up would lead to an address at which nobody listens.
+        # A second look-up would lead to an address without a listener.
         asked = names("service.test", ["127.0.0.1"], ["127.0.0.99"])
         assert (await http.get(f"http://service.test:{made.port}/")).status_code == 200
         assert asked == ["service.test"]

@@ -53,7 +53,7 @@ async def test_any_text_has_a_vector(minilm: Embedder, text: str) -> None:
 
 
 @pytest.mark.soak
-async def test_the_event_loop_goes_on_while_two_hundred_texts_are_embedded(minilm: Embedder) -> None:
+async def test_the_event_loop_continues_while_two_hundred_texts_are_embedded(minilm: Embedder) -> None:
     """Its middle delay is milliseconds, where each text takes tens of them."""
     await minilm.embed(["warm"])
     delays: list[float] = []

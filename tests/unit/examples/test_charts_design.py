@@ -213,7 +213,7 @@ async def test_another_mark_than_the_one_that_was_asked_for_is_told(specificatio
     assert len(warnings) == told and all(("'cost'" in each) is ("cost" in str(specification)) for each in warnings)
 
 
-async def test_a_specification_that_cannot_be_drawn_is_told() -> None:
+async def test_a_specification_that_cannot_be_drawn_is_reported() -> None:
     with pytest.raises(_drawing.DrawingFailed):
         await _drawing.draw({"mark": "no such mark"})
     with pytest.raises(_drawing.DrawingFailed):

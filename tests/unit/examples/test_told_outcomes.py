@@ -51,7 +51,7 @@ async def test_a_call_is_told_as_run_or_as_changed(script: str, tool: str, outpu
 
 
 @pytest.mark.parametrize(("script", "tool", "ran", "told"), RAN, ids=NAMES)
-async def test_why_a_call_did_not_run_is_told(script: str, tool: str, ran: dict[str, Any], told: str) -> None:
+async def test_why_a_call_did_not_run_is_reported(script: str, tool: str, ran: dict[str, Any], told: str) -> None:
     denied = {"status": "denied", "message": "the approval is rejected", "reason": "not today"}
     for output in (denied, {"status": "error", "message": "no such thing"}):
         text = await said(script, tool, output)

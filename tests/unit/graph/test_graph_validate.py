@@ -41,7 +41,7 @@ def sync_router(state: State) -> Literal["left", "right"]:
 
 
 async def open_router(state: State) -> str:
-    """What must be refused: nobody knows its labels."""
+    """What must be refused: its labels are unknown."""
     return "left"
 
 

@@ -427,7 +427,7 @@ async def test_a_signal_reaches_the_program(server: ForkServer, tmp_path: Path) 
     assert await forked.stdout.readline() == b"ready\n"
     forked.send_signal(signal.SIGTERM)
     assert await forked.wait() == 7
-    forked.send_signal(signal.SIGTERM)  # to whoever has its number by now: to nobody
+    forked.send_signal(signal.SIGTERM)  # to the process that has its number by now: to none
 
 
 async def test_programs_end_with_their_server_and_the_next_is_refused(server: ForkServer, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_lines_that_differ_are_shown_up_to_a_number_and_after_a_quiet_window_all
     assert [flood.shows("away") for _ in range(6)] == [True] * 5 + [False]
 
 
-async def test_what_was_left_out_is_told_also_when_no_other_line_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_left_out_is_reported_also_when_no_other_line_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WINDOW_SECONDS", 0.3)
     out = io.StringIO()
     console = Console(out, {})

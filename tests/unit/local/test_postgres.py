@@ -132,6 +132,6 @@ GREETING = "The files will be owned by postgres."
         ("creating directory", "2026 FATAL:  data directory has wrong permissions", []),
     ],
 )
-def test_what_made_initdb_fail_is_told_and_not_its_greeting(before: str, said: str, after: list[str]) -> None:
+def test_what_made_initdb_fail_is_reported_and_not_its_greeting(before: str, said: str, after: list[str]) -> None:
     assert telling([before, said, *after]) == said
     assert telling([]), "an initdb without a word says so"

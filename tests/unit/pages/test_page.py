@@ -84,7 +84,7 @@ async def test_a_preview_is_offered_shown_or_said_to_have_failed(
     page = (await browse(f"/review/{ID}")).text
     assert [each for each in shown if each not in page] == [each for each in hidden if each in page] == []
     assert "<script>window" not in page and "\u202e" not in page
-    assert ('value="approve"' in page) is (status == "pending"), "a preview, or none, stands in nobody's way"
+    assert ('value="approve"' in page) is (status == "pending"), "a preview, or none, blocks no decision"
     panel = page.partition('<section aria-labelledby="preview"')[2].partition("</section>")[0]
     assert ("<strong>" in panel) is (name == "the arguments have changed")
     if name in ("the arguments have changed", "it failed", "nothing changes"):

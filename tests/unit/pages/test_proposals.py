@@ -1,4 +1,4 @@
-"""The pages of what is proposed for everybody's memory."""
+"""The pages of what is proposed for shared memory."""
 
 from typing import Any
 

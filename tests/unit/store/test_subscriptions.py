@@ -129,4 +129,4 @@ async def test_a_reader_that_comes_while_the_process_subscribes_is_subscribed_to
         assert channel("later") not in held.channels
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
-    assert told == [None], "nobody tells anything to a subscription that is being closed"
+    assert told == [None], "a subscription that is being closed receives nothing"

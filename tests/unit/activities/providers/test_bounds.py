@@ -1,4 +1,4 @@
-"""The most that a request can use: never less than what it does use, and nothing where nobody knows."""
+"""The most that a request can use: never less than what it does use, and nothing if it is unknown."""
 
 import json
 from dataclasses import replace

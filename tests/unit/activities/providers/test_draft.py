@@ -119,7 +119,7 @@ def test_cost_is_rounded_up_to_whole_microdollars() -> None:
 
 
 @pytest.mark.parametrize("name", ["content", "reasoning_content"])
-def test_an_answer_that_goes_on_beyond_its_bound_is_broken_off(name: str) -> None:
+def test_an_answer_that_continues_beyond_its_bound_is_broken_off(name: str) -> None:
     draft = Draft(most_tokens=100)
     assert list(draft.take(piece(**{name: "x" * 400}))), "exactly at its bound"
     with pytest.raises(LimitReached) as raised:

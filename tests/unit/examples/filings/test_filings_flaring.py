@@ -32,7 +32,7 @@ def test_the_months_on_record_are_added_up() -> None:
     assert "22,744" in found["summary"] and "150.00" in found["summary"]
 
 
-def test_what_no_exception_covers_is_told_for_each_month() -> None:
+def test_what_no_exception_covers_is_reported_for_each_month() -> None:
     both = ("event_too_long", "month_too_long")
     assert codes(calculate("Twin Windmills")) == [(f"2026-0{month}", code) for month in (4, 5, 6) for code in both]
     assert codes(calculate("North Pasture")) == [("2026-03", "event_too_long"), ("2026-05", "month_too_long")]
@@ -106,7 +106,7 @@ def test_two_exceptions_of_a_month_cover_it(
         assert set(result["months"][0]["exception_id"].split(", ")) == {"R32-0", "R32-1"}
 
 
-def test_a_lease_without_volumes_is_told() -> None:
+def test_a_lease_without_volumes_is_reported() -> None:
     assert calculate("Nowhere")["days"] == 0 == calculate("Mitchell Ranch", from_month="2027-01")["days"]
 
 

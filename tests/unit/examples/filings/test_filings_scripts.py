@@ -126,7 +126,7 @@ REFUSED = "The call to {} was rejected by rita: the plat is old\nIt has not run.
         ("rule_32", "Prepare the Rule 32 filing for Cottonwood", "rule32_filing_assembly"),
     ],
 )
-async def test_a_rejection_is_told_with_its_reason_and_no_call_follows(agent_id: str, text: str, tool: str) -> None:
+async def test_a_rejection_is_reported_with_its_reason_and_no_call_follows(agent_id: str, text: str, tool: str) -> None:
     """Whether the call never ran, or its result is there and a person refused it."""
     done = await play(agent_id, text)
     note = {"role": "system", "content": REFUSED.format(tool)}
@@ -137,13 +137,13 @@ async def test_a_rejection_is_told_with_its_reason_and_no_call_follows(agent_id:
 
 
 @pytest.mark.parametrize("notes", [[], [{"role": "system", "content": "The checkpoint pre_filing was approved."}]])
-async def test_an_approved_package_is_told_and_not_assembled_again(notes: list[dict[str, Any]]) -> None:
+async def test_an_approved_package_is_reported_and_not_assembled_again(notes: list[dict[str, Any]]) -> None:
     done = await play("rule_37", "Prepare the Rule 37 filing for Dry Fork 2")
     said, calls = await answer("rule_37", [*done.messages[:-1], *notes], ["rule37_filing_assembly"])
     assert calls == [] and said == done.answer
 
 
-async def test_a_failed_call_and_a_changed_one_are_told_as_such() -> None:
+async def test_a_failed_call_and_a_changed_one_are_reported_as_such() -> None:
     done = await play("rule_37", "Assess spacing for Mitchell Ranch 1H")
     *before, result, _ = done.messages
     failed = {**result, "content": '{"status": "error", "message": "the block ran too long"}'}

@@ -89,7 +89,7 @@ def test_field_rules_set_other_distances_and_a_place_outside_its_lease_needs_an_
     assert outside["exceptions_needed"] == ["lease_line"], "however far the line is"
 
 
-def test_a_well_that_is_not_on_record_is_told_and_one_described_whole_is_assessed() -> None:
+def test_a_well_that_is_not_on_record_is_reported_and_one_described_whole_is_assessed() -> None:
     unknown = assess("Lone Star 1")
     assert not unknown["assessed"] and "Lone Star 1" in unknown["summary"]
     assert unknown["lease_line"] is None and len(unknown["missing"]) == 4
