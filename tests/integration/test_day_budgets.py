@@ -125,6 +125,16 @@ async def test_a_call_holds_its_most_while_it_runs_and_counts_what_it_used_after
     assert await row(harness, agent_id) == (30, 10, 0, 0), "and counts no more"
 
 
+@pytest.mark.parametrize("limits", [{"max_tokens": HOLDS_TOKENS}, {"max_cost_microusd": 20}])
+async def test_what_a_running_call_holds_is_not_there_for_another(harness: Harness, limits: dict[str, int]) -> None:
+    agent_id = await limited_agent(harness, **limits)
+    call, other = await begun(harness, agent_id, Line("yes", waits="looked")), await begun(harness, agent_id)
+    async with running(harness, call) as first:
+        with pytest.raises(ApplicationError) as refusal:
+            await ask(harness, other)
+    assert refusal.value.type == "day_budget_reserved" and (await first).problem is None
+
+
 async def test_a_met_budget_refuses_the_call_and_nothing_of_its_claim_stands(harness: Harness) -> None:
     agent_id = await limited_agent(harness, max_tokens=10)
     assert (await ask(harness, await begun(harness, agent_id))).problem is None

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 from typing import Any
@@ -29,6 +30,7 @@ from tests.harness import Harness, gathered
 from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import ended
 from tests.integration.test_api_turns import code, conversation
+from tests.scale import sized
 
 MARK = "zaphod"
 NAME = f"{MARK}.b-1"
@@ -405,8 +407,8 @@ async def test_every_view_of_an_erased_persons_turn_answers_without_a_null_that_
             assert (await admin.get(path)).status_code == 404, path
 
 
-TURNS = 1_000
-ROWS_A_TURN = 10
+TURNS = sized(1_000, 40)
+ROWS_A_TURN = sized(10, 2)
 """Of the audit. As many are of another user's turns."""
 AT_ONCE = 500
 STATEMENT_SECONDS = 5.0
@@ -443,7 +445,7 @@ async def filled(harness: Harness, user_id: str) -> None:
                 await audit.record(tx, "thing.done", subject, {"said": "words"}, actor=actor, turn_id=turn_id)
 
 
-@pytest.mark.soak
+@pytest.mark.sized
 async def test_a_thousand_turns_are_erased_in_short_statements_and_verified_as_fast_as_before(
     harness: Harness, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,12 +454,14 @@ async def test_a_thousand_turns_are_erased_in_short_statements_and_verified_as_f
         await filled(harness, user_id)
     await admin.execute("ANALYZE")
     took: list[tuple[float, str]] = []
+    sizes = Counter[int]()
     do = erasure._do
 
     async def timed(tx: Connection, step: Step, given: erasure.Erasure) -> int:
         began = time.perf_counter()
         rows = await do(tx, step, given)
         took.append((time.perf_counter() - began, step.table))
+        sizes[await tx.fetchval("SELECT pg_current_xact_id()::text::bigint")] += rows
         return rows
 
     monkeypatch.setattr(erasure, "_do", timed)
@@ -475,6 +479,7 @@ async def test_a_thousand_turns_are_erased_in_short_statements_and_verified_as_f
         f"{rows} audit rows verified in {before:.1f} s before and {after:.1f} s after"
     )
     assert slowest < STATEMENT_SECONDS
+    assert max(sizes.values()) == 1_000, "rows that a transaction locks at most"
     assert after < 2 * before + 1
     assert await harness.value("SELECT count(*) FROM messages WHERE content <> ''") == TURNS * 10
     assert await harness.value("SELECT count(*) FROM audit_bodies WHERE data IS NULL") >= TURNS * ROWS_A_TURN

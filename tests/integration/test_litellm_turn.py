@@ -91,6 +91,17 @@ async def test_a_rate_limit_is_waited_for_as_long_as_it_says_and_is_in_the_event
     assert [event["attempt"] for event in await agent.data(address, "generation.start")] == [1, 2]
 
 
+@pytest.mark.parametrize("fault", [Fault.RESET, Fault.RESET_AT_ONCE, Fault.GARBAGE])
+async def test_a_broken_connection_or_garbage_is_tried_again_and_half_an_answer_is_void(
+    agent: LitellmAgent, fault: Fault
+) -> None:
+    address, row = await agent.ended(Step(text="half an answer ", fault=fault), Step(text="whole"))
+    assert (row["status"], row["answer"], row["attempts"]) == ("completed", "whole", 2)
+    assert [each["code"] for each in await agent.data(address, TRANSIENT_ERROR)] == ["model_unavailable"]
+    assert [each["content"] for each in await agent.said(address)] == ["whole"]
+    assert text_of(await agent.seen_by_reader(address)) == "whole"
+
+
 async def test_a_conversation_that_is_too_long_is_tried_once_more_with_half_of_it(agent: LitellmAgent) -> None:
     first, _ = await agent.ended(Step(text="A long story. " * 200))
     agent.double.script(CONTEXT_OVERFLOW, Step(text="shorter"))

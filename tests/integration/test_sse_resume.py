@@ -106,9 +106,12 @@ async def test_resume_at_every_id_continues_with_nothing_lost_or_twice(streams: 
     first: list[Sent] = []
     async with aclosing(of_turn(streams, turn)) as stream:
         await turn.claim("m1")
-        for piece in ("one ", "two ", "three"):
+        for piece in ("one ", "two "):
             await turn.speak("m1", piece)
             first += await read_until(stream, lambda sent: sent[-1].kind == "token")
+    async with aclosing(of_turn(streams, turn, first[-1].id)) as stream:  # the last event is the reader's own
+        await turn.speak("m1", "three")
+        first += await read_until(stream, lambda sent: sent[-1].kind == "token")
     await turn.settle("m1", "one two three")
     await turn.claim("m2")
     await turn.speak("m2", "four")

@@ -27,4 +27,8 @@ def faults(page: str, topology: Topology) -> list[str]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_shows_the_topology_that_runs(name: str) -> None:
-    assert not faults(text_of(PAGES[name]), spec(name)), PAGES[name]
+    page = text_of(PAGES[name])
+    assert not faults(page, spec(name)), PAGES[name]
+    assert ("```mermaid" in page, "| from | to |" in page) == (name == "context_assembly",) * 2, (
+        "or nothing is compared"
+    )

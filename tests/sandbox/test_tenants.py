@@ -71,6 +71,7 @@ async def test_a_tenant_keeps_its_worker_until_a_fault_and_not_what_it_left_in_i
     assert (await sandbox.run("a", "left = 7\ndef run():\n    return left", {})).value == 7
     again = await sandbox.run("a", "def run():\n    return left", {})
     assert again.fault is not None and "left" in again.fault.message
+    await until(lambda: not psutil.pid_exists(_served[0][1]), seconds=20)
     await sandbox.run("b", ONE, {})
     await sandbox.run("a", ONE, {})
     first, second, other, after_fault = [pid for _, pid in _served]
@@ -81,9 +82,13 @@ async def test_a_worker_that_is_killed_is_not_used_again_and_at_work_that_is_the
     sandbox: MontySandbox,
 ) -> None:
     await sandbox.run("a", ONE, {})
-    psutil.Process(_served.pop()[1]).kill()
+    await until(lambda: bool(sandbox._crew._spares), seconds=20)
+    killed = {_served.pop()[1], sandbox._crew._spares[0].pid}
+    for pid in killed:
+        psutil.Process(pid).kill()
     await asyncio.sleep(0.1)
-    assert (await sandbox.run("a", ONE, {})).value == 1
+    assert [(await sandbox.run(tenant, ONE, {})).value for tenant in "ab"] == [1, 1]
+    assert not killed & {pid for _, pid in _served}, "neither the tenant's own nor the spare one"
     _served.clear()
     running = asyncio.create_task(sandbox.run("a", LOOP, {}))
     await until(lambda: bool(_served), seconds=20)
@@ -114,7 +119,7 @@ async def test_a_cancelled_run_ends_its_worker_at_once_and_gives_its_place_back(
             await running
         assert time.monotonic() - started < 0.4
     assert (await sandbox.run("a", ONE, {})).value == 1
-    assert not [each for each in interpreters() if each.pid == _served[0][1]]
+    await until(lambda: not psutil.pid_exists(_served[0][1]), seconds=20)
 
 
 @pytest.mark.timed

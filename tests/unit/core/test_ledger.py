@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure.contracts import ids
 from perdure.contracts.calls import CallState, EffectClass
 from perdure.core.calls import ledger
 from perdure.core.calls.ledger import Acted, Attempt, Claim, Gate, Held, Reservation, Settle, after_act, claim_tool
@@ -33,6 +34,16 @@ FIRST, SECOND, OTHER_RUN = Attempt("run", 1), Attempt("run", 2), Attempt("later 
 )
 def test_gate_and_attempt_decide_a_claim(gate: Gate, held: Held | None, attempt: Attempt, expected: Claim) -> None:
     assert ledger.claim(gate, held, attempt) is expected
+
+
+def test_derived_ids_stay_what_targets_and_rows_hold_and_each_call_has_its_own() -> None:
+    keys = {call_id: ids.effect_key("turn", call_id) for call_id in ("t1.0", "t1.1")}
+    assert keys == {
+        "t1.0": "pdk_8286417a4c670342151abf28752477af0f0f5a6e",
+        "t1.1": "pdk_6a5f48b0f632cbe61a5e8d5a30204c54dacc82cc",
+    }
+    assert ids.approval_id("turn", "t1.0") == "aaaa21b9-a7cd-8930-adca-8b8b428d25fb"
+    assert ids.file_id("turn", "t1.0", "a.csv") == "3eac7d59-4d5f-8306-9fba-228d11327c4a"
 
 
 PLANNED = Reservation(CallState.PLANNED, None, EffectClass.KEYED)

@@ -11,7 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from perdure.contracts.memory import DocumentRef, Trust
 from perdure.core.memory import search
-from perdure.core.memory.documents import DOCUMENT_TYPES, type_fault
+from perdure.core.memory.documents import DOCUMENT_TYPES, TYPE_BOOSTS, type_fault
 from perdure.core.memory.search import DRAFT_BLOCK, EXCERPT_CHARACTERS, Signals, best, context_message, excerpt, recency
 
 SHARES = st.floats(0, 1)
@@ -46,6 +46,10 @@ def test_recency_halves_every_thirty_days_and_entities_count_by_their_share() ->
     assert recency(-5) == 1
     assert [search.entity_share(*each) for each in ((0, 0), (3, 0), (1, 4), (9, 4))] == [0, 0, 0.25, 1]
     assert type_fault("runbook") is None and type_fault("poem") is not None
+    first, last = dict(list(TYPE_BOOSTS.items())[:6]), dict(list(TYPE_BOOSTS.items())[6:])
+    lessons = {"incident_lesson": 0.8, "workspace_convention": 0.75, "service_context": 0.7, "tool_usage_lesson": 0.65}
+    assert first == {"runbook": 0.9, "verification_checklist": 0.85} | lessons
+    assert last == {"user_preference": 0.5, "dream_summary": 0.4, "conversation_note": 0.3}
 
 
 @given(st.lists(SIGNALS, max_size=12), st.integers(0, 12), st.randoms())

@@ -7,7 +7,9 @@ import ssl
 import time
 import tracemalloc
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import httpx2
@@ -35,6 +37,16 @@ def naming(*urls: str, **given: object) -> Outbound:
     """What the operator's own addresses allow."""
     return Outbound(**given).naming(*(named_by_url(url, by_operator=True) for url in urls))  # type: ignore[arg-type]
 
+
+def client1(*urls: str, proxy: str = "") -> httpx.AsyncClient:
+    return new_client(naming(*urls, proxy=proxy), follow_redirects=True, timeout=5)
+
+
+def client2(*urls: str, proxy: str = "") -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(transport=Transport2(naming(*urls, proxy=proxy)), trust_env=False, follow_redirects=True)
+
+
+BOTH = pytest.mark.parametrize("client", [client1, client2], ids=["httpx", "httpx2"])
 
 # --- where it leads
 
@@ -142,7 +154,8 @@ async def test_a_certificate_is_held_against_the_name_and_not_the_address(tmp_pa
                 await http.get(f"https://service.test:{made.port}/")
 
 
-async def test_a_redirect_is_followed_to_the_same_host_only() -> None:
+@BOTH
+async def test_a_redirect_is_followed_to_the_same_host_only(client: Callable[..., Any]) -> None:
     async with target(says()) as other:
         places = iter(["/second", f"{other.url}/x"])
 
@@ -150,7 +163,7 @@ async def test_a_redirect_is_followed_to_the_same_host_only() -> None:
             await says(307, b"", f"location: {next(places)}")(reader, writer)
 
         async with target(redirects) as made:
-            async with new_client(naming(made.url, other.url), follow_redirects=True) as http:
+            async with client(made.url, other.url) as http:
                 with pytest.raises(EgressRefused):
                     await http.get(f"{made.url}/first")
     assert [head.split()[1] for head in made.heads] == ["/first", "/second"]
@@ -182,10 +195,14 @@ async def test_no_proxy_of_the_environment_is_used(name: str, monkeypatch: pytes
             http.get("http://127.0.0.1:9/")
 
 
-async def test_a_configured_proxy_takes_public_names_and_named_hosts_go_past_it(names: Names) -> None:
+@BOTH
+async def test_a_configured_proxy_takes_public_names_and_named_hosts_go_past_it(
+    client: Callable[..., Any], names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     asked = names("public.test", ["127.0.0.1"])
     async with target(says(200, b"by the proxy")) as proxy, target(says(200, b"direct")) as made:
-        async with new_client(naming(made.url, proxy=proxy.url)) as http:
+        async with client(made.url, proxy=proxy.url) as http:
             assert (await http.get("http://public.test/x")).text == "by the proxy"
             assert (await http.get(made.url)).text == "direct"
             for url in ("http://127.0.0.1:1/", "http://10.0.0.7/", "http://intranet/", "http://a.internal/"):
@@ -226,13 +243,17 @@ async def test_a_success_that_is_too_large_is_withheld(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "talk", [floods(503), says(400, bomb(), "content-encoding: gzip"), says(500, b"x", "content-encoding: br")]
+    "talk",
+    [floods(503, gap=0.05), says(400, bomb(), "content-encoding: gzip"), says(500, b"x", "content-encoding: br")],
 )
 async def test_the_body_of_an_error_is_cut_and_its_status_stays(talk: Talk) -> None:
-    with threaded(talk) as made:
+    with threaded(talk) as made, calling(Call(deadline=time.monotonic() + 20)):  # reading on takes a minute
         async with new_client(naming(made.url)) as http:
             answer = await http.get(made.url)
-    assert answer.status_code in (400, 500, 503) and len(answer.content) <= 10 * MEBI
+        with httpx.Client(transport=BlockingTransport(naming(made.url))) as http:
+            again = http.get(made.url)
+    assert answer.status_code == again.status_code and answer.status_code in (400, 500, 503)
+    assert max(len(answer.content), len(again.content)) <= MEBI
 
 
 @pytest.mark.parametrize(
@@ -247,12 +268,6 @@ async def test_a_packed_answer_within_the_limit_is_read_whole(window: int, encod
         answer = await http.get(made.url)
     assert answer.content == body and "content-encoding" not in answer.headers
     assert "accept-encoding: gzip, deflate\r\n" in made.heads[0].lower()
-
-
-async def test_garbage_in_place_of_gzip_is_a_decoding_error() -> None:
-    async with target(says(200, b"no gzip", "content-encoding: gzip")) as made, new_client(naming(made.url)) as http:
-        with pytest.raises(httpx.DecodingError):
-            await http.get(made.url)
 
 
 @pytest.mark.parametrize("size", [0, 1, MEBI - 1, MEBI])
@@ -293,19 +308,13 @@ async def test_a_long_stream_of_small_events_is_read() -> None:
                 assert (await http.get(made.url)).content == body
 
 
-async def test_a_head_without_end_is_an_error_of_the_protocol() -> None:
-    with threaded(endless_head()) as made:
-        async with new_client(naming(made.url)) as http:
-            with pytest.raises(httpx.RemoteProtocolError):
-                await http.get(made.url)
-
-
 @pytest.mark.parametrize(
     "talk", [endless_hints, hostile.silence, floods(200, b"x", gap=0.02)], ids=["hints", "silence", "trickle"]
 )
-async def test_the_deadline_holds_for_the_whole_exchange(talk: Talk) -> None:
+@BOTH
+async def test_the_deadline_holds_for_the_whole_exchange(client: Callable[..., Any], talk: Talk) -> None:
     began = time.monotonic()
-    async with target(talk) as made, new_client(naming(made.url), timeout=5) as http:
+    async with target(talk) as made, client(made.url) as http:
         with calling(Call(deadline=began + 0.3)), pytest.raises(OutOfTime) as late:
             await http.get(made.url)
     assert late.value.sent and time.monotonic() - began < 4
@@ -349,11 +358,6 @@ def test_an_apps_named_host_is_an_entry_like_any_other() -> None:
 # --- the same for httpx2, which the MCP client and Authlib use
 
 
-def client2(*urls: str, follow: bool = False, proxy: str = "") -> httpx2.AsyncClient:
-    transport = Transport2(naming(*urls, proxy=proxy))
-    return httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=follow)
-
-
 async def test_httpx2_reaches_only_named_hosts_of_this_machine_and_resolves_them_once(names: Names) -> None:
     names("public.test", ["93.184.216.34", "127.0.0.1"])
     async with target(says()) as made, client2() as http, client2(f"http://service.test:{made.port}") as allowed:
@@ -366,36 +370,19 @@ async def test_httpx2_reaches_only_named_hosts_of_this_machine_and_resolves_them
     assert asked.count("service.test") == 1
 
 
-async def test_httpx2_does_not_follow_a_redirect_to_another_host() -> None:
-    async with target(says()) as other, target(says(307, b"", f"location: {other.url}")) as made:
-        async with client2(made.url, other.url, follow=True) as http:
-            with pytest.raises(EgressRefused):
-                await http.get(made.url)
-    assert other.heads == []
-
-
-async def test_httpx2_uses_a_configured_proxy_and_none_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    async with target(says(200, b"by the proxy")) as proxy, target(says(200, b"direct")) as made:
-        async with client2(made.url, proxy=proxy.url) as http:
-            assert (await http.get("http://public.test/")).text == "by the proxy"
-            assert (await http.get(made.url)).text == "direct"
-            with pytest.raises(EgressRefused):
-                await http.get("http://intranet/")
-
-
 @pytest.mark.parametrize(
     ("talk", "error"),
     [
         *((FLOODS[kind][0], AnswerWithheld) for kind in ("announced", "chunked to the end", "gzip bomb", "brotli")),
         (FLOODS["zlib bomb"][0], AnswerWithheld),
-        (says(200, b"no gzip", "content-encoding: gzip"), httpx2.DecodingError),
-        (endless_head(), httpx2.RemoteProtocolError),
+        (says(200, b"no gzip", "content-encoding: gzip"), (httpx.DecodingError, httpx2.DecodingError)),
+        (endless_head(), (httpx.RemoteProtocolError, httpx2.RemoteProtocolError)),
     ],
 )
-async def test_httpx2_reads_nothing_that_is_too_large_or_broken(talk: Talk, error: type[Exception]) -> None:
+@BOTH
+async def test_nothing_is_read_that_is_too_large_or_broken(client: Callable[..., Any], talk: Talk, error: Any) -> None:
     with threaded(talk) as made:
-        async with client2(made.url) as http:
+        async with client(made.url) as http:
             with pytest.raises(error):
                 await http.get(made.url)
 
@@ -404,16 +391,7 @@ async def test_httpx2_reads_small_packed_answers_and_cuts_errors() -> None:
     packed = gzip.compress(b"hello")
     async with target(says(200, packed, "content-encoding: gzip")) as made, client2(made.url) as http:
         assert (await http.get(made.url)).text == "hello"
-    with threaded(floods(500)) as made:
+    with threaded(floods(500, gap=0.05)) as made, calling(Call(deadline=time.monotonic() + 20)):
         async with client2(made.url) as http:
             answer = await http.get(made.url)
     assert answer.status_code == 500 and len(answer.content) <= MEBI
-
-
-@pytest.mark.parametrize("talk", [endless_hints, floods(200, b"x", gap=0.02)])
-async def test_httpx2_keeps_the_deadline_for_the_whole_exchange(talk: Talk) -> None:
-    began = time.monotonic()
-    async with target(talk) as made, client2(made.url) as http:
-        with calling(Call(deadline=began + 0.3)), pytest.raises(OutOfTime):
-            await http.get(made.url)
-    assert time.monotonic() - began < 4
