@@ -71,6 +71,7 @@ async def inbox(
         proposed=proposed,
         asked=asked,
         narrowed=asked.narrowed,
+        sees_all=bool({"reviewer", "admin"}.intersection(me.roles)),
         options={kind: sorted({*counts.by.get(kind, {}), *filter(None, [getattr(asked, kind)])}) for kind in KINDS},
         further=asked.path(mine=asked.mine, cursor=found.next),
         tabs={"mine": asked.path(mine=True), "all": asked.path(mine=False)},
