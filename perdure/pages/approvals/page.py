@@ -475,12 +475,13 @@ async def state(
     found = await visit.api.approvals.get(approval_id)
     if (found.version, found.status) == (version, status):
         return Response(status_code=204)
-    within = opened_from(visit).within
+    within, me = opened_from(visit).within, visit.me or await visit.api.auth.me()
     return page(
         visit,
         "meanwhile.html",
         approval=found,
         was_open=status == "pending",
         within=within,
-        can_be_withdrawn=can_be_withdrawn(found, visit.me or await visit.api.auth.me()),
+        could_decide=bool(set(me.roles) - {"requester"}),
+        can_be_withdrawn=can_be_withdrawn(found, me),
     )
