@@ -152,7 +152,7 @@ class Settings(BaseSettings):
     """The keys that sign audit rows, separated by commas. The first key signs, all keys verify. Default: `audit.key` in
     the data folder, which the embedded stack creates."""
     audit_keys_lost: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_AUDIT_KEYS_LOST")
-    """Ids of audit keys that are lost for good, separated by commas. Otherwise a start that lacks a key fails."""
+    """Ids of audit keys that are permanently lost, separated by commas. Otherwise a start that lacks a key fails."""
     audit_heads: Path | None = Field(default=None, alias="PERDURE_AUDIT_HEADS")
     """The file outside Postgres to which the relay exports the heads of the audit chains. Default: in the data
     folder."""

@@ -128,7 +128,7 @@ async def _keyring(owner: asyncpg.Connection, settings: Settings, known: Keyring
     """Returns the audit keys. The embedded stack creates its key once, if no row is signed with another one.
 
     Raises: SystemExit if a key that signed rows is missing, unless the operator declared it lost. Without that key, the
-    rows cannot be verified, and names of erased users could be given to others.
+    rows cannot be verified, and others could use the names of erased users.
     """
     signers: dict[str, list[str]] = {}
     for row in await owner.fetch("SELECT tenant_id FROM tenants ORDER BY tenant_id"):
@@ -157,9 +157,9 @@ def _key_missing(settings: Settings, missing: Sequence[str], tenants: Sequence[s
     else:
         what, do = f"{kept} does not exist", "restore the file from a backup"
     return (
-        f"The audit key {keys} is missing, with which audit rows of {few} are signed: {what}; {do}. If it is lost for "
-        f"good, set PERDURE_AUDIT_KEYS_LOST={','.join(missing)}: then these rows can never be verified again, webhooks "
-        "that were created with it are no longer sent, and names of users who were erased under it can be used again"
+        f"The audit key {keys} is missing, with which audit rows of {few} are signed: {what}; {do}. If it is "
+        f"permanently lost, set PERDURE_AUDIT_KEYS_LOST={','.join(missing)} to start. Its rows can then never be verified "
+        "again. Its webhooks are no longer sent, and the names of users who were erased under it can be used again"
     )
 
 
