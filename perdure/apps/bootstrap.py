@@ -158,8 +158,9 @@ def _key_missing(settings: Settings, missing: Sequence[str], tenants: Sequence[s
         what, do = f"{kept} does not exist", "restore the file from a backup"
     return (
         f"The audit key {keys} is missing, with which audit rows of {few} are signed: {what}; {do}. If it is "
-        f"permanently lost, set PERDURE_AUDIT_KEYS_LOST={','.join(missing)} to start. Its rows can then never be verified "
-        "again. Its webhooks are no longer sent, and the names of users who were erased under it can be used again"
+        f"permanently lost, set PERDURE_AUDIT_KEYS_LOST={','.join(missing)} to start. Its rows can then never be "
+        "verified again. Its webhooks are no longer sent, and the names of users who were erased under it can "
+        "be used again"
     )
 
 
