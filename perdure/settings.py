@@ -151,6 +151,8 @@ class Settings(BaseSettings):
     audit_key: SecretStr | None = Field(default=None, alias="PERDURE_AUDIT_KEY")
     """The keys that sign audit rows, separated by commas. The first key signs, all keys verify. Default: `audit.key` in
     the data folder, which the embedded stack creates."""
+    audit_keys_lost: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_AUDIT_KEYS_LOST")
+    """Ids of audit keys that are permanently lost, separated by commas. Otherwise a start that lacks a key fails."""
     audit_heads: Path | None = Field(default=None, alias="PERDURE_AUDIT_HEADS")
     """The file outside Postgres to which the relay exports the heads of the audit chains. Default: in the data
     folder."""
@@ -286,7 +288,9 @@ class Settings(BaseSettings):
             return tuple(_BASE / part for part in value.split(os.pathsep) if part)
         return value
 
-    @field_validator("webhook_hosts", "egress_hosts", "models", "allowed_hosts", "proxies", mode="before")
+    @field_validator(
+        "webhook_hosts", "egress_hosts", "models", "allowed_hosts", "proxies", "audit_keys_lost", mode="before"
+    )
     @classmethod
     def _by_commas(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

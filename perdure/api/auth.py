@@ -226,7 +226,7 @@ async def operator(found: Annotated[Principal | None, Depends(principal_or_opera
     if found is not None and not found.is_operator:
         raise CallerError(
             "operator_required",
-            ("This endpoint requires an operator token (PERDURE_OPERATOR_TOKEN); user tokens are not accepted"),
+            "This requires an operator token (PERDURE_OPERATOR_TOKEN); user tokens are not accepted",
             status=403,
         )
 

@@ -34,7 +34,7 @@ from perdure.contracts.values import sha256_hex
 from perdure.core.audit import Keyring
 from perdure.settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, SETUP_CODE_FILE, Settings, log_from, needed, secret
 from perdure.store import agents as content
-from perdure.store.audit import seal
+from perdure.store.audit import seal, signers_of
 from perdure.store.database import set_up
 from perdure.store.identity import registration, users
 from perdure.store.migrations import bring_up, is_newest, provision
@@ -69,15 +69,14 @@ async def bootstrap(
 
     If no app is requested, the published agents stay as they are, unless `withdraw` is set.
 
-    Raises: asyncpg's errors; SystemExit if a variable is missing; CallerError if `admin` was erased.
+    Raises: asyncpg's errors; SystemExit if a variable or a key of the audit is missing; CallerError if `admin` was
+    erased.
     """
     owner_url = needed(settings.database_owner_url, "DATABASE_OWNER_URL")
     model = await _server_model(settings)
-    if settings.local and settings.audit_key is None:
-        _made(settings.home / AUDIT_KEY_FILE)
     if settings.local and settings.jwt_secret is None:
         _made(settings.home / ACCESS_KEY_FILE)
-    keyring = settings.keyring()
+    known = _kept_keys(settings)
     await _provisioned(settings, owner_url)
     found: AppRegistry | None = None
     if not await is_newest(owner_url):
@@ -87,6 +86,7 @@ async def bootstrap(
     owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
     try:
         await set_up(owner)
+        keyring = await _keyring(owner, settings, known)
         missing: tuple[str, ...] = ()
         kept: dict[str, list[str]] = {}
         if withdraw or app_folders(settings.apps, settings.examples):
@@ -113,6 +113,55 @@ async def _provisioned(settings: Settings, owner_url: str) -> None:
             app_url=needed(settings.database_url, "DATABASE_URL"),
             relay_url=needed(settings.database_relay_url, "DATABASE_RELAY_URL"),
         )
+
+
+def _kept_keys(settings: Settings) -> Keyring | None:
+    """Returns the audit keys, or None if the embedded stack has no key file.
+
+    Raises: SystemExit with instructions, if there is none elsewhere.
+    """
+    has_file = (settings.home / AUDIT_KEY_FILE).exists()
+    return None if settings.local and settings.audit_key is None and not has_file else settings.keyring()
+
+
+async def _keyring(owner: asyncpg.Connection, settings: Settings, known: Keyring | None) -> Keyring:
+    """Returns the audit keys. The embedded stack creates its key once, if no row is signed with another one.
+
+    Raises: SystemExit if a key that signed rows is missing, unless the operator declared it lost. Without that key, the
+    rows cannot be verified, and others could use the names of erased users.
+    """
+    signers: dict[str, list[str]] = {}
+    for row in await owner.fetch("SELECT tenant_id FROM tenants ORDER BY tenant_id"):
+        async with owner.transaction():
+            await owner.execute("SELECT set_config('perdure.tenant', $1, true)", row["tenant_id"])
+            for key_id in await signers_of(owner, row["tenant_id"]):
+                signers.setdefault(key_id, []).append(row["tenant_id"])
+    present = {key.id for key in known.keys} if known else set()
+    if missing := sorted(signers.keys() - present - set(settings.audit_keys_lost)):
+        raise SystemExit(_key_missing(settings, missing, sorted({each for key in missing for each in signers[key]})))
+    if known is None:
+        _made(settings.home / AUDIT_KEY_FILE)
+    return known or settings.keyring()
+
+
+_TENANTS_NAMED = 3
+
+
+def _key_missing(settings: Settings, missing: Sequence[str], tenants: Sequence[str]) -> str:
+    kept, keys = settings.home / AUDIT_KEY_FILE, " and ".join(missing)
+    few = ", ".join(tenants[:_TENANTS_NAMED]) + (" and others" if len(tenants) > _TENANTS_NAMED else "")
+    if settings.audit_key is not None:
+        what, do = f"PERDURE_AUDIT_KEY lacks {keys}", "add it after the first key and a comma"
+    elif kept.exists():
+        what, do = f"{kept} lacks {keys}", "add it on a line below the first key"
+    else:
+        what, do = f"{kept} does not exist", "restore the file from a backup"
+    return (
+        f"The audit key {keys} is missing, with which audit rows of {few} are signed: {what}; {do}. If it is "
+        f"permanently lost, set PERDURE_AUDIT_KEYS_LOST={','.join(missing)} to start. Its rows can then never be "
+        "verified again. Its webhooks are no longer sent, and the names of users who were erased under it can "
+        "be used again"
+    )
 
 
 async def _administrator(

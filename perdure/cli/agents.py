@@ -241,7 +241,7 @@ def _print_rules(page: Page[Rule], as_json: bool) -> None:
         say_json(page)
         return
     rows = [(each.id, each.on, each.do, "yes" if each.overridden else "", each.checkpoint) for each in page.items]
-    table(("rule", "asked", "action", "overridden", "checkpoint"), rows, "No rules.")
+    table(("rule", "applies", "action", "overridden", "checkpoint"), rows, "No rules.")
 
 
 topologies_app = typer.Typer(help="Show the graphs that agents run on.", no_args_is_help=True, rich_markup_mode=None)

@@ -122,15 +122,22 @@ def _show(report: dict[str, Any]) -> None:
     say(f"{report['rows']} rows, {report['erased']} of them erased with a user; the last position is {head['seq']}")
     say(f"{report['heads_checked']} exported heads checked")
     if not report["heads_checked"]:
-        say("No exported head was found, so rows missing at the end of the chain cannot be detected.")
+        found = report.get("heads_found")
+        why = f"None of the {found} exported heads can be verified" if found else "No exported head was found"
+        say(f"{why}, so rows missing at the end of the chain cannot be detected.")
+    for key_id, number in report.get("keys_unknown", {}).items():
+        say(
+            f"The key {key_id} is missing, so {number} rows and heads that it signed cannot be verified. Add it to "
+            "PERDURE_AUDIT_KEY, or to audit.key in the data folder, after the first key."
+        )
     if report["ok"]:
         say("No faults found.")
         return
     kinds = ", ".join(f"{kind} {number}" for kind, number in report["faults_by_kind"].items())
     few = "" if len(report["faults"]) == report["faults_found"] else f", {len(report['faults'])} of them listed"
     say(f"{report['faults_found']} faults{few}: {kinds}")
-    faults = [(f["seq"], f["kind"], f["audit_id"], f.get("subject")) for f in report["faults"]]
-    table(("position", "fault", "row", "approval"), faults, "")
+    faults = [(f["seq"], f["kind"], f["audit_id"], f.get("subject"), f.get("key_id")) for f in report["faults"]]
+    table(("position", "fault", "row", "approval", "missing key"), faults, "")
 
 
 def _json(response: httpx.Response) -> Any:

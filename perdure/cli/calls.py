@@ -81,8 +81,8 @@ def settle(
         if effect.state != UNKNOWN:
             if as_json:
                 say_json(effect)
-            by = f" by {effect.settled_by}" if effect.settled_by else ""
-            raise fail(f"Nothing to settle: the effect is {effect.state}{by}", DECIDED)
+            by = f", as settled by {effect.settled_by}" if effect.settled_by else ""
+            raise fail(f"Nothing to settle: the effect's state is already {effect.state}{by}", DECIDED)
         if not as_json:
             show_effect(effect, whole=False)
         confirm(f"{outcome.value}?", yes=yes, as_json=as_json)
@@ -138,7 +138,7 @@ def still_sendable(effect: Effect) -> bool:
 def _deadline(effect: Effect) -> str:
     if not still_sendable(effect):
         return ""
-    return f"until {moment(effect.deadline)} (for {left(effect.deadline)}), by a worker that lost its connection"
+    return f"{moment(effect.deadline)} (for {left(effect.deadline)}), by a worker that lost its connection"
 
 
 def _approval(effect: Effect) -> str:

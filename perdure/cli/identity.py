@@ -33,7 +33,7 @@ def erase(
         say(f"{rows} rows of {name_of_table}")
     histories = done["histories"]
     say(f"{histories['runs']} workflow histories in Temporal")
-    say("Kept: messages and requests of other people, and what their models derived from this person's texts.")
+    say("Kept: messages and requests of other users, and what their models derived from this user's texts.")
     if histories["turns_left"]:
         kept = "Temporal keeps the beginnings of messages in its histories until its retention period ends (ADR 13)"
         say(f"{kept}: of {histories['turns_left']} turns.")

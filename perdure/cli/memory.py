@@ -124,7 +124,7 @@ def _decide(
     found = client.send(read_promotion(promotion_id))
     if not as_json:
         _show(found)
-    confirm(f"{decision} this request?", yes=yes, as_json=as_json)
+    confirm(f"{decision} this promotion?", yes=yes, as_json=as_json)
     made = client.send(decide_promotion(promotion_id, decision, digest or found.sha256, comment))
     if as_json:
         say_json(made)
@@ -323,10 +323,10 @@ class ToSend:
         Raises typer.Exit, after a line with the reason, if the file cannot be uploaded or read.
         """
         media_type = BY_ENDING.get(path.suffix.lower())
-        if media_type is None:
-            raise fail(f"{path}: the file name must end in {', '.join(BY_ENDING)}", USAGE)
         try:
-            return cls(path.name, path.read_bytes(), media_type)
+            if not media_type and path.stat():  # a missing file has no name to correct
+                raise fail(f"{path}: the file name must end in {', '.join(BY_ENDING)}", USAGE)
+            return cls(path.name, path.read_bytes(), media_type or "")
         except OSError as error:
             raise fail(f"{path}: {error.strerror}", USAGE) from None
 

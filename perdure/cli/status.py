@@ -43,6 +43,11 @@ class Health:
     address: str
     """The address without credentials."""
 
+    @property
+    def where(self) -> str:
+        """The address as people see it. `redis` is the protocol of Valkey, and no name of a part."""
+        return self.address.removeprefix("redis://")
+
 
 def status(as_json: AsJson = False) -> None:
     """Show the state of this stack: addresses, processes, and the API's report on queues, workers and MCP servers. With
@@ -72,7 +77,7 @@ def status(as_json: AsJson = False) -> None:
         fields = deployment_json(deployment) if deployment is not None else {}
         say_json({"well": well, "home": str(here.home), **why, "parts": parts, **fields})
     else:
-        rows = [(each.name, each.what, each.pid or "", each.address) for each in found]
+        rows = [(_ROLES.get(each.name, each.name), each.what, each.pid or "", each.where) for each in found]
         table(("part", "state", "pid", "address"), rows, "No processes.")
         if deployment is not None:
             show_deployment(deployment)

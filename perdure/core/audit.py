@@ -78,12 +78,17 @@ class Keyring:
 
     def knows(self, signature: str) -> bool:
         """Returns whether a key of this keyring made the signature, by its key id."""
-        return any(key.id == signature.partition(":")[0] for key in self.keys)
+        return self.named(signer_id(signature)) is not None
 
     def verifies(self, text: str, signature: str) -> bool:
         """Returns whether one of the keys signed `text`."""
         key_id, _, mac = signature.partition(":")
         return any(key.id == key_id and hmac.compare_digest(key.mac(text).encode(), mac.encode()) for key in self.keys)
+
+
+def signer_id(signature: str) -> str:
+    """Returns the id of the key that made a signature."""
+    return signature.partition(":")[0]
 
 
 def row_text(tenant_id: str, kind: str, subject: str, actor: str | None, turn_id: str | None, body_digest: str) -> str:
@@ -151,6 +156,8 @@ class Fault:
     audit_id: int | None = None
     subject: str | None = None
     """The subject if it is not a row: an approval's id."""
+    key_id: str | None = None
+    """The key that signed it, if this deployment does not have that key."""
 
 
 def sample_of_faults(faults: Iterable[Fault], most: int) -> tuple[Fault, ...]:
@@ -214,12 +221,16 @@ class Report:
     rows: int
     head: Head
     heads_checked: int
+    heads_found: int
+    """Number of exported heads, including those whose signature cannot be verified."""
     erased: int
     """Number of rows whose body was erased with its user."""
     faults: tuple[Fault, ...]
     """A sample of each kind; faults of heads come first."""
     faults_found: int
     faults_by_kind: Mapping[FaultKind, int]
+    keys_unknown: Mapping[str, int]
+    """Number of rows and heads by the id of a key that signed them and that this deployment does not have."""
 
     @property
     def ok(self) -> bool:
@@ -261,12 +272,14 @@ class ChainCheck:
     unsigned_through: int = 0
     """Rows up to this position are older than signing; a seal vouches for them."""
     most_faults: int = MOST_FAULTS
+    heads_found: int = 0
     last: Head = Head(0, GENESIS)
     rows: int = 0
     erased: int = 0
     marks_seen: int = 0
     faults: list[Fault] = field(default_factory=list)
     counts: Counter[FaultKind] = field(default_factory=Counter)
+    keys_unknown: Counter[str] = field(default_factory=Counter)
 
     def feed(self, links: Iterable[Link]) -> None:
         """Checks the next links, in order."""
@@ -300,10 +313,12 @@ class ChainCheck:
             self.rows,
             self.last,
             self.marks_seen,
+            self.heads_found,
             self.erased,
             sample_of_faults(self.faults, self.most_faults),
             self.counts.total(),
             dict(sorted(self.counts.items())),
+            dict(sorted(self.keys_unknown.items())),
         )
 
     def _look_at(self, link: Link) -> None:
@@ -317,7 +332,7 @@ class ChainCheck:
             if link.seq > self.unsigned_through:
                 self._found(link.seq, FaultKind.SIGNATURE_MISSING, link.audit_id)
         elif not self.keyring.knows(entry.signature):
-            self._found(link.seq, FaultKind.KEY_UNKNOWN, link.audit_id)
+            self._add(Fault(link.seq, FaultKind.KEY_UNKNOWN, link.audit_id, key_id=signer_id(entry.signature)))
         elif not self.keyring.verifies(
             row_text(self.tenant_id, entry.kind, entry.subject, entry.actor, entry.turn_id, entry.body_digest),
             entry.signature,
@@ -335,6 +350,8 @@ class ChainCheck:
 
     def _add(self, fault: Fault) -> None:
         self.counts[fault.kind] += 1
+        if fault.key_id is not None:
+            self.keys_unknown[fault.key_id] += 1
         if self.counts[fault.kind] <= self.most_faults:
             self.faults.append(fault)
 
@@ -390,9 +407,10 @@ def marks_of(
             continue
         if head.is_signed_by(keyring):
             by_seq[head.seq].add(head.hash)
+        elif keyring.knows(head.signature):
+            forged.append(Fault(head.seq, FaultKind.HEAD_FORGED))
         else:
-            kind = FaultKind.HEAD_FORGED if keyring.knows(head.signature) else FaultKind.KEY_UNKNOWN
-            forged.append(Fault(head.seq, kind))
+            forged.append(Fault(head.seq, FaultKind.KEY_UNKNOWN, key_id=head.key))
     return {seq: frozenset(hashes) for seq, hashes in by_seq.items()}, forged
 
 

@@ -7,10 +7,11 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
+from perdure.client import ApiError
 from perdure.client.requests import Call
 from perdure.core.json_schema import followed, kind
 from perdure.pages.render import page
-from perdure.pages.request import Stranger, Visitor
+from perdure.pages.request import PageProblem, Stranger, Visitor
 
 status_router = APIRouter()
 
@@ -18,7 +19,12 @@ status_router = APIRouter()
 @status_router.get("/status")
 async def status(visit: Visitor) -> HTMLResponse:
     """Shows the page. For its script, returns the part that changes."""
-    found = await visit.api.status.get()
+    try:
+        found = await visit.api.status.get()
+    except ApiError as error:
+        if error.code != "role_required":
+            raise
+        raise PageProblem(403, "This page requires the role reviewer or admin.", error.code) from None
     return page(visit, "status_now.html" if visit.is_live else "status.html", found=found)
 
 

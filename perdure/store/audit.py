@@ -38,6 +38,7 @@ from perdure.core.audit import (
     marks_of,
     read_head,
     row_text,
+    signer_id,
     undecided,
 )
 from perdure.store.database import Connection, Database, signer_of
@@ -109,6 +110,18 @@ async def seal(tx: Connection, tenant_id: str, keyring: Keyring) -> bool:
         return False
     await append(tx, tenant_id, keyring, SEAL, f"{head['seq']}:{head['hash']}", {})
     return True
+
+
+_SIGNERS = """
+SELECT DISTINCT a.signature FROM audit_chain c JOIN audit a ON a.id = c.audit_id
+WHERE c.tenant_id = $1 AND c.seq IN (1, (SELECT seq FROM audit_heads WHERE tenant_id = $1)) AND a.signature <> ''
+"""
+
+
+async def signers_of(tx: Connection, tenant_id: str) -> set[str]:
+    """Returns the ids of the keys that signed the tenant's first and last row. Reading all rows would delay each start
+    of a large deployment. `tx` must be a transaction of this tenant."""
+    return {signer_id(row["signature"]) for row in await tx.fetch(_SIGNERS, tenant_id)}
 
 
 async def seals_of(tx: Connection, tenant_id: str, keyring: Keyring) -> Mapping[int, str]:
@@ -242,8 +255,11 @@ async def verify_chain(
         row = await tx.fetchrow(_END)
         head, end = _head(row), max(row["seq"] or 0, row["last"] or 0) if row else 0
         seals = await seals_of(tx, tenant_id, keyring)
-    marks, forged = marks_of(heads, keyring, tenant_id)
-    check = ChainCheck(tenant_id, keyring, _joined(marks, seals), max(seals, default=0), most_faults)
+    exported = [head for head in heads if head.tenant == tenant_id]
+    marks, forged = marks_of(exported, keyring, tenant_id)
+    check = ChainCheck(
+        tenant_id, keyring, _joined(marks, seals), max(seals, default=0), most_faults, heads_found=len(exported)
+    )
     check.note(forged)
     erasures = Erasures()
     looked_up: set[int | None] = {None}

@@ -16,7 +16,8 @@ from perdure.apps import SHIPPED, find_apps
 from perdure.store import agents
 from perdure.store.database import Database
 from perdure.worker.queues import _tell_missing
-from tests.conftest import Person, Template, Urls
+from tests.conftest import KEYRING, Person, Template, Urls
+from tests.integration.audit_tampering import written
 from tests.integration.conftest import Caller
 
 SIX = {"care", "charts", "filings", "ops", "refunds", "skeleton"}
@@ -53,8 +54,16 @@ async def test_a_mistake_shown_at_the_starts_end_is_in_the_log_alone(urls: Urls,
     (agent,) = (app / "agents").glob("*.yaml")
     agent.write_text(agent.read_text() + "\nno_such_field: 1\n")
     left, by_hand = prepare(urls, tmp_path / "home", PERDURE_APP=str(app))
-    keys = {"PERDURE_AUDIT_KEY": "", "JWT_SECRET": "", "PERDURE_LOCAL": "1"}
-    same, of_the_stack = prepare(urls, tmp_path / "home", PERDURE_APP=str(app), **keys)
+    await written(db, "local", 1)
+    signed_with, key_file = KEYRING.keys[0].id, tmp_path / "home" / "audit.key"
+    keys = {"PERDURE_AUDIT_KEY": "", "JWT_SECRET": "", "PERDURE_LOCAL": "1", "PERDURE_APP": str(app)}
+    for other in ({}, {"PERDURE_AUDIT_KEY": "another key " * 3}):
+        with pytest.raises(subprocess.CalledProcessError) as refused:
+            prepare(urls, tmp_path / "home", **keys | other)
+        assert f"PERDURE_AUDIT_KEYS_LOST={signed_with}" in refused.value.stderr and not key_file.exists()
+    keys |= {"PERDURE_AUDIT_KEYS_LOST": signed_with}
+    same, of_the_stack = prepare(urls, tmp_path / "home", **keys)
+    assert key_file.exists()
     (mistake,) = [line.strip() for line in left if "no_such_field" in line]
     assert by_hand.count(mistake) == 1 and f"INFO {mistake}" not in by_hand
     assert f"INFO {mistake}" in of_the_stack and mistake not in of_the_stack, "what begins so is not shown"

@@ -225,6 +225,21 @@ async def test_who_asked_for_it_sees_it_and_has_no_buttons(site: Site) -> None:
     await window.checked()
 
 
+async def test_what_no_longer_holds_leaves_a_page_that_is_open(site: Site) -> None:
+    approval, window = await site.shown("post", {"text": "approved"})
+    own = await site.visit("requester", f"/review/{approval}")
+    await expect(own.page.locator("#why-not, #expires, #expires-when, #withdraw")).to_have_count(4)
+    await window.page.locator("#approve").click()
+    await decided(own.page, "approved", "reviewer")
+    await expect(own.page.locator("#why-not, #expires, #expires-when, #withdraw")).to_have_count(0)
+    withdraw = window.page.get_by_role("button", name="Withdraw")
+    await expect(withdraw).to_be_enabled()
+    await site.harness.write("UPDATE approvals SET status = 'reserved', version = version + 1 WHERE id = $1", approval)
+    await window.page.evaluate("document.body.dispatchEvent(new Event('approvals'))")
+    await expect(window.page.locator("#badge")).to_have_text("reserved")
+    await expect(withdraw).to_have_count(0)
+
+
 async def test_the_decision_page_works_on_a_phone(site: Site) -> None:
     _, window = await site.shown("post", {"text": "on a phone " * 20}, viewport=NARROW, has_touch=True)
     await window.assert_fits()

@@ -36,7 +36,7 @@ async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
     """
     if who is not None and not who.sees_tenant:
         raise CallerError(
-            "role_required", "This endpoint requires the role reviewer or admin, or an operator token", status=403
+            "role_required", "The status requires the role reviewer or admin, or an operator token", status=403
         )
     tenant_id = who.tenant_id if who is not None else services.signing_in.tenant
     looks, queues, servers, workload = await asyncio.gather(

@@ -214,7 +214,7 @@ def _decide(
     reason_code: str = "",
 ) -> None:
     """Asks for confirmation on a terminal, then sends the digest of the call that was shown."""
-    confirm(f"{decision} this promotion?", yes=yes, as_json=as_json)
+    confirm(f"{decision} this request?", yes=yes, as_json=as_json)
     decided = client.approvals.decide(
         approval.id, decision, digest or approval.digest, args=args, comment=comment, reason_code=reason_code
     )

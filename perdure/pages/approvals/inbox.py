@@ -71,6 +71,7 @@ async def inbox(
         proposed=proposed,
         asked=selection,
         narrowed=selection.narrowed,
+        sees_all=bool({"reviewer", "admin"}.intersection(me.roles)),
         options={kind: sorted({*counts.by.get(kind, {}), *filter(None, [getattr(selection, kind)])}) for kind in KINDS},
         further=selection.path(mine=selection.mine, cursor=found.next),
         tabs={"mine": selection.path(mine=True), "all": selection.path(mine=False)},

@@ -18,6 +18,7 @@ from perdure.core.text import escape_terminal, flat, pieces
 from perdure.pages.render import page
 from perdure.pages.request import BrowserRequest, Form, Typed, Visitor
 from perdure.schemas.approvals import Approval
+from perdure.schemas.identity import Me
 
 _LINE_CHARACTERS = 80
 """Longer texts get a field of several lines."""
@@ -381,10 +382,18 @@ async def show(
         past=PAST,
         reasons=reasons_for(approval),
         roles=visit.me.roles if visit.me else [],
+        can_be_withdrawn=can_be_withdrawn(approval, visit.me),
         asked=selection,
         within=selection.within,
         at=f"/review/{approval.id}{selection.within}",
     )
+
+
+def can_be_withdrawn(approval: Approval, me: Me | None) -> bool:
+    """Returns whether the form that withdraws an approval is of use: there is a call, it has not started, and the user
+    is more than a requester."""
+    has_call = approval.kind == "approval" and approval.status in ("approved", "edited")
+    return has_call and me is not None and bool(set(me.roles) - {"requester"})
 
 
 def reasons_for(*approvals: Approval) -> list[str]:
@@ -466,5 +475,13 @@ async def state(
     found = await visit.api.approvals.get(approval_id)
     if (found.version, found.status) == (version, status):
         return Response(status_code=204)
-    within = opened_from(visit).within
-    return page(visit, "meanwhile.html", approval=found, was_open=status == "pending", within=within)
+    within, me = opened_from(visit).within, visit.me or await visit.api.auth.me()
+    return page(
+        visit,
+        "meanwhile.html",
+        approval=found,
+        was_open=status == "pending",
+        within=within,
+        could_decide=bool(set(me.roles) - {"requester"}),
+        can_be_withdrawn=can_be_withdrawn(found, me),
+    )

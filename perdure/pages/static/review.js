@@ -93,12 +93,13 @@
     if (stream) perdure.follow(() => stream, (source) => source.addEventListener("approvals", look), look);
   });
 
-  // If the request is decided or has expired, the typed text stays, but nothing can be sent.
+  // If the request is decided or has expired, the typed text stays, but nothing can be sent. The form that withdraws
+  // stays usable until the response removes it.
   document.addEventListener("htmx:after:swap", () => {
     const mine = find(".counts strong")?.textContent;
     if (mine) document.title = document.title.replace(/\(\d+\)/, `(${mine})`);
     if (!find("#state [data-closed]")) return;
-    document.querySelectorAll("[data-decides] button").forEach((button) => { button.disabled = true; });
+    document.querySelectorAll("[data-decides]:not(#withdraw *) button").forEach((button) => { button.disabled = true; });
   });
 
   // A form is sent once; the next page contains a new one.

@@ -82,6 +82,7 @@ def test_status_asks_every_part_and_hides_every_credential(perdure: Perdure, hom
         ended, as_json = perdure("status"), perdure("status --json")
     assert (ended.code, as_json.code) == (1, 1)
     assert "hunter2" not in ended.out + as_json.out
+    assert "valkey" in ended.out and "redis" not in ended.out, "people read one name"
     states = {part["name"]: part["state"] for part in as_json.json["parts"]}
     told = {"temporal": "answers", "postgres": "answers", "redis": "silent"}
     assert states == told | {"worker-llm": "runs", "worker-relay": "not ready"}

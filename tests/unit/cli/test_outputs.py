@@ -83,8 +83,8 @@ STATUS = {
 }  # fmt: skip
 WHOLE = {"ok": True, "rows": 7, "head": {"seq": 7, "hash": "ab"}, "heads_checked": 0, "erased": 1}
 BROKEN = WHOLE | {
-    "ok": False, "heads_checked": 2, "faults": [{"seq": 9, "kind": "tail_cut", "audit_id": None}], "faults_found": 201,
-    "faults_by_kind": {"row_changed": 200, "tail_cut": 1},
+    "ok": False, "heads_found": 2, "faults": [{"seq": 9, "kind": "tail_cut", "audit_id": None}], "faults_found": 201,
+    "faults_by_kind": {"row_changed": 200, "tail_cut": 1}, "keys_unknown": {"9638d99e": 200},
 }  # fmt: skip
 ROW = {"seq": 1, "at": AT, "actor": "ann", "erased": False, "kind": "approval.opened", "data": {"tool": "pay"}}
 ERASED = {"name": "erased-1", "user_id": "1", "erased": {"messages": 4}, "histories": {"runs": 3, "turns_left": 2}}

@@ -197,7 +197,10 @@ def test_faults_are_counted_beyond_those_that_are_reported() -> None:
     check = audit.ChainCheck("local", RING, {}, most_faults=5)
     check.feed(replace(link, found_digest="0") for link in chain())
     report = check.report(Head(ROWS, chain()[-1].hash))
-    assert (report.faults_found, len(report.faults), report.ok) == (ROWS, 5, False)
+    assert (report.faults_found, len(report.faults), report.ok, report.keys_unknown) == (ROWS, 5, False, {})
+    other = audit.ChainCheck("local", FOREIGN, {}, most_faults=5)
+    other.feed(chain())
+    assert other.report(other.last).keys_unknown == {RING.keys[0].id: ROWS}, "the missing key is named"
     check.note([Fault(0, K.ROW_UNCHAINED, 9)])
     check.marks = {ROWS + 1: frozenset({"0"})}
     report = check.report(Head(ROWS, chain()[-1].hash))
@@ -229,7 +232,7 @@ def test_a_head_that_was_edited_is_forged(edit: dict[str, object]) -> None:
 def test_heads_of_others_say_nothing_of_us_one_by_an_unknown_key_is_reported_and_two_of_a_place_are_kept() -> None:
     assert marks_of([HEAD], RING, "other") == ({}, [])
     foreign = audit.signed_head(FOREIGN, "local", 7, "ab" * 32, "t")
-    assert marks_of([foreign], RING, "local") == ({}, [Fault(7, K.KEY_UNKNOWN)])
+    assert marks_of([foreign], RING, "local") == ({}, [Fault(7, K.KEY_UNKNOWN, key_id=FOREIGN.keys[0].id)])
     second = audit.signed_head(RING, "local", 7, "cd" * 32, "t")
     assert marks_of([HEAD, second, HEAD], RING, "local") == ({7: frozenset({"ab" * 32, "cd" * 32})}, [])
 

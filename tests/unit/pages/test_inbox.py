@@ -71,6 +71,7 @@ async def test_what_is_long_written_out_must_be_opened_and_the_page_stays_light(
     assert len(page.encode()) < 140_000
 
 
+COUNTS = {"waiting": 0, "mine": 0, "expiring": 0, "by": {}}
 REFUND: dict[str, JsonValue] = {"message": "Order 1 was refunded.", "amount_cents": 100}
 
 
@@ -102,3 +103,13 @@ async def test_own_decisions_have_their_outcome(api: SpokenApi, browse: Browse, 
     for written in ("pay <b>all", "fine <i>so", "Order <u>1"):
         assert page.count(str(escape(written))) == 2 and written not in page
     assert words_of(page) == snapshot
+
+
+async def test_who_decides_on_nothing_is_told_what_is_listed(
+    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
+) -> None:
+    api.answers |= {"/v1/approvals": ok({"items": []}), "/v1/approvals/counts": ok({**COUNTS, "waiting": 1})}
+    said = [words_of((await browse("/review")).text)]
+    api.answers["/v1/auth/me"] = ok({"name": "ann", "roles": ["requester"], "form_token": "f-1"})
+    said += [words_of((await browse(path)).text) for path in ("/review", "/review?all=1")]
+    assert said == snapshot

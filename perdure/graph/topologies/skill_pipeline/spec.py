@@ -35,7 +35,7 @@ VERSION: Final = 3
 _PURPOSES: Final = {
     "system_prompt_node": "Choose the persona and the user block",
     "memory_node": "Load memory and earlier requests",
-    "resume_guard": "Read the verdicts of a gate or a checkpoint",
+    "resume_guard": "Read the decisions of a gate or a checkpoint",
     "initial_llm_call": "First model call",
     "tool_node": "Gate a round of tool calls, or run it and apply the rules to its results",
     "skill_select_node": "Find the skills that the model selected",
