@@ -1,11 +1,15 @@
 """The settings of a receiver, from its environment. Each fault is one line that names the variable or the file."""
 
+import json
+import re
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
 from deploy.receivers.book import Book
-from perdure.core.faults import file_fault, header_fault, named_texts
+
+_SECRET = re.compile(r"[\x21-\x7e]+")
+"""What a header can carry."""
 
 
 def needed(environ: Mapping[str, str], *names: str) -> list[str]:
@@ -26,8 +30,8 @@ def needed_secrets(environ: Mapping[str, str], *names: str) -> list[str]:
     """
     values = needed(environ, *names)
     for name, value in zip(names, values, strict=True):
-        if why := header_fault(value):
-            raise SystemExit(f"{name} {why}; set it to the secret alone")
+        if not _SECRET.fullmatch(value):
+            raise SystemExit(f"{name} contains a character other than visible ASCII; set it to the secret alone")
     return values
 
 
@@ -52,13 +56,13 @@ def private_tokens(environ: Mapping[str, str], name: str) -> dict[str, str]:
     try:
         if path.stat().st_mode & 0o077:
             raise SystemExit(f"{path} contains tokens; run `chmod 600` on it")
-        found = named_texts(path.read_text("utf-8"))
-        for user, token in found.items():
-            if why := header_fault(token):
-                raise ValueError(f"the token of {user!r} {why}")
+        found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise SystemExit(file_fault(path, error, f"correct the file, or {name}")) from None
-    return found
+        raise SystemExit(f"{path} cannot be read: {error}; correct the file, or {name}") from None
+    tokens = found.values() if isinstance(found, dict) else [None]
+    if not all(isinstance(each, str) and _SECRET.fullmatch(each) for each in tokens):
+        raise SystemExit(f"{path} is not a JSON object of tokens by user; correct it, as in deploy/receivers/README.md")
+    return dict(found)
 
 
 def book_of(environ: Mapping[str, str]) -> Book:

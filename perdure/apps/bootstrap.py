@@ -73,8 +73,7 @@ async def bootstrap(
 
     If no app is requested, the published agents stay as they are, unless `withdraw` is set.
 
-    Raises: asyncpg's errors; SystemExit if a variable is missing or Postgres cannot be used; CallerError if `admin` was
-    erased.
+    Raises: asyncpg's errors; SystemExit if a setting or Postgres cannot be used; CallerError if `admin` was erased.
     """
     owner_url = needed(settings.database_owner_url, "DATABASE_OWNER_URL")
     model = await _server_model(settings)
