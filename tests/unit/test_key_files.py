@@ -54,15 +54,11 @@ def test_the_environment_comes_before_the_file(tmp_path: Path, variable: str, fi
 
 
 @BOTH
-def test_a_process_without_a_key_ends_and_names_it(tmp_path: Path, variable: str, file: str, read: Read) -> None:
+def test_a_missing_weak_or_unreadable_key_is_named(tmp_path: Path, variable: str, file: str, read: Read) -> None:
     with pytest.raises(SystemExit, match=variable):
         read(settings(tmp_path))
     with pytest.raises(SystemExit, match="32"):
         read(settings(tmp_path, **{variable: "weak"}))
-
-
-@BOTH
-def test_an_unreadable_key_file_is_named_in_one_line(tmp_path: Path, variable: str, file: str, read: Read) -> None:
     (tmp_path / file).mkdir()
     (tmp_path / "short").mkdir()
     (tmp_path / "short" / file).write_text("weak")
