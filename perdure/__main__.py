@@ -12,7 +12,8 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while it imports ends it,
 from perdure.cli.app import app  # noqa: E402
 from perdure.cli.terminal import explained  # noqa: E402
 from perdure.client import ApiError  # noqa: E402
-from perdure.core.text import is_clean  # noqa: E402
+from perdure.core.text import escape_terminal, is_clean  # noqa: E402
+from perdure.local.data_dir import StackError  # noqa: E402
 
 
 def main() -> None:
@@ -36,9 +37,12 @@ def run(arguments: list[str]) -> int:
         app(arguments, prog_name="perdure")
     except SystemExit as exit_:
         if isinstance(exit_.code, str):
-            sys.stderr.write(exit_.code + "\n")
+            sys.stderr.write(escape_terminal(exit_.code) + "\n")
             return 1
         return exit_.code or 0
+    except StackError as error:
+        sys.stderr.write(escape_terminal(str(error)) + "\n")
+        return error.exit_code
     except ApiError as error:
         return explained(error, as_json="--json" in arguments)
     except BrokenPipeError:

@@ -9,9 +9,10 @@ import os
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from perdure.contracts.agents import MOST_ANSWER_BYTES
@@ -22,7 +23,8 @@ from perdure.contracts.turns import Routing
 from perdure.core.audit import Keyring
 from perdure.core.budgets import Quotas
 from perdure.core.egress import ANSWER_BYTES, Outbound, named_by_url, named_host
-from perdure.core.identity import AccessKeys, OperatorTokens
+from perdure.core.faults import ENV_FILE_ADVICE, file_fault, setting_faults
+from perdure.core.identity import SHORTEST_SECRET, AccessKeys, OperatorTokens
 from perdure.core.memory.files import MOST_UPLOAD_BYTES
 from perdure.core.request_origin import AllowedHosts, Proxies, exposed
 
@@ -44,6 +46,10 @@ SETUP_CODE_FILE = "setup.code"
 """The file in the data folder of the embedded stack with the setup code. It is removed when the first user has
 registered. `perdure/local/` uses the same name."""
 
+
+_POSTGRES_URL = "a URL such as postgresql://user:password@host:5432/perdure"
+_SCHEMES = {"redis_url": ("redis", "rediss", "unix")}
+_POSTGRES_SCHEMES = ("postgres", "postgresql")
 
 BASE_ADDRESSES = (
     "ANTHROPIC_API_BASE",
@@ -106,16 +112,18 @@ class Settings(BaseSettings):
     # Populating by field name as well would read HOME and PORT, which mean something else.
     model_config = SettingsConfigDict(env_file=_BASE / ".env", env_ignore_empty=True, extra="ignore", frozen=True)
 
-    database_url: SecretStr | None = Field(default=None, alias="DATABASE_URL")
+    database_url: SecretStr | None = Field(default=None, alias="DATABASE_URL", description=_POSTGRES_URL)
     """Postgres as the role `perdure_app`, which is subject to row-level security. If set, no embedded Postgres is
     started."""
-    database_owner_url: SecretStr | None = Field(default=None, alias="DATABASE_OWNER_URL")
+    database_owner_url: SecretStr | None = Field(default=None, alias="DATABASE_OWNER_URL", description=_POSTGRES_URL)
     """Postgres as the role `perdure_owner`, which runs migrations and publishes apps."""
-    database_relay_url: SecretStr | None = Field(default=None, alias="DATABASE_RELAY_URL")
+    database_relay_url: SecretStr | None = Field(default=None, alias="DATABASE_RELAY_URL", description=_POSTGRES_URL)
     """Postgres as the role `perdure_relay`, which reads the outbox of all tenants."""
-    database_admin_url: SecretStr | None = Field(default=None, alias="DATABASE_ADMIN_URL")
+    database_admin_url: SecretStr | None = Field(default=None, alias="DATABASE_ADMIN_URL", description=_POSTGRES_URL)
     """Postgres as a superuser. Needed only once, to create the three roles."""
-    redis_url: SecretStr | None = Field(default=None, alias="REDIS_URL")
+    redis_url: SecretStr | None = Field(
+        default=None, alias="REDIS_URL", description="a URL such as redis://host:6379/0"
+    )
     """Valkey or Redis. If set, no embedded Valkey is started. An outage loses live tokens, never an answer."""
 
     host: str = Field(default="127.0.0.1", alias="PERDURE_HOST")
@@ -166,12 +174,22 @@ class Settings(BaseSettings):
     """Lifetime of an access token."""
     refresh_days: int = Field(default=7, ge=1, le=90, alias="JWT_REFRESH_TOKEN_EXPIRE_DAYS")
     """Lifetime of a refresh token and of a browser session."""
-    tenant: str = Field(default="local", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", alias="PERDURE_TENANT")
+    tenant: str = Field(
+        default="local",
+        pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
+        alias="PERDURE_TENANT",
+        description="1 to 63 lower-case letters, digits and hyphens, without a hyphen at the start",
+    )
     """The tenant for sign-in and registration requests that name none."""
     open_registration: bool = Field(default=False, alias="PERDURE_OPEN_REGISTRATION")
     """Whether anyone can register, as a requester. If false, only the first user (with the setup code) and invited
     users can."""
-    public_url: str = Field(default="", pattern=r"^(https?://[^/?#\s]+)?$", alias="PERDURE_PUBLIC_URL")
+    public_url: str = Field(
+        default="",
+        pattern=r"^(https?://[^/?#\s]+)?$",
+        alias="PERDURE_PUBLIC_URL",
+        description="an http or https URL without a path, such as https://perdure.example.org",
+    )
     """The public URL without a path. It is used for links, and its host is allowed. If it is https, cookies are sent
     over TLS only. Required if the API listens on all addresses."""
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_ALLOWED_HOSTS")
@@ -202,7 +220,12 @@ class Settings(BaseSettings):
     egress_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_EGRESS_HOSTS")
     """Hosts with private addresses that tools, MCP servers and providers may reach, separated by commas: `host`,
     `host:port`, `*.domain` or a network such as 10.0.0.0/8."""
-    egress_proxy: str = Field(default="", pattern=r"^(https?://[^/?#\s]+/?)?$", alias="PERDURE_EGRESS_PROXY")
+    egress_proxy: str = Field(
+        default="",
+        pattern=r"^(https?://[^/?#\s]+/?)?$",
+        alias="PERDURE_EGRESS_PROXY",
+        description="an http or https URL without a path, such as http://proxy.example:3128",
+    )
     """An HTTP proxy for requests to all other hosts. HTTP_PROXY and similar variables are ignored."""
     answer_bytes: int = Field(default=ANSWER_BYTES, ge=1_024, le=MOST_ANSWER_BYTES, alias="PERDURE_ANSWER_BYTES")
     """The largest response in bytes that is read from an external system (10 MiB). Tools and MCP servers can set their
@@ -281,6 +304,47 @@ class Settings(BaseSettings):
     sandbox_memory_mib: int = Field(default=64, ge=8, le=4_096, alias="PERDURE_SANDBOX_MEMORY_MIB")
     """The memory limit of a code block, in MiB."""
 
+    @classmethod
+    def read(cls, **given: str) -> Self:
+        """Returns the settings of this process; `given` values, by the variable's name, come first.
+
+        Raises: SystemExit with one line for each setting that is wrong, or with the `.env` that cannot be read.
+        """
+        try:
+            return cls(**given)  # type: ignore[arg-type]
+        except ValidationError as error:
+            raise SystemExit(setting_faults(error, cls)) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise SystemExit(file_fault(_BASE / ".env", error, ENV_FILE_ADVICE)) from None
+
+    def check(self) -> None:
+        """Checks the settings that only some processes parse, and the key files that exist.
+
+        Raises: SystemExit with one line that names the first setting or file that is wrong.
+        """
+        self.hosts()
+        self.trusted_proxies()
+        self.operator_tokens()
+        self.newcomers()
+        self.outbound()
+        if self.audit_key or _is_there(self.home / AUDIT_KEY_FILE):
+            self.keyring()
+        if self.jwt_secret or _is_there(self.home / ACCESS_KEY_FILE):
+            self.access_keys()
+
+    @field_validator(
+        "database_url", "database_owner_url", "database_relay_url", "database_admin_url", "redis_url", mode="after"
+    )
+    @classmethod
+    def _addressed(cls, value: SecretStr | None, about: ValidationInfo) -> SecretStr | None:
+        if value is not None:
+            parts = urlsplit(value.get_secret_value())
+            if parts.scheme not in _SCHEMES.get(str(about.field_name), _POSTGRES_SCHEMES):
+                raise ValueError("a URL with a known scheme")
+            if "," not in parts.netloc:  # Postgres accepts several hosts
+                _ = parts.port  # raises ValueError if it is not a number
+        return value
+
     @field_validator("apps", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
@@ -317,15 +381,17 @@ class Settings(BaseSettings):
     def _keys(self, read: Callable[[str], Keys], given: SecretStr | None, name: str, file: str) -> Keys:
         kept = self.home / file
         try:
-            return read(given.get_secret_value() if given else kept.read_text())
+            return read(given.get_secret_value() if given else kept.read_text("utf-8"))
         except FileNotFoundError:
             raise SystemExit(f"{name} is not set and {kept} does not exist; see .env.example") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise SystemExit(
-                f"{kept} cannot be read ({error}); set {name}, or check the file's owner and permissions"
-            ) from None
+            advice = f"check its owner and permissions, restore its last good copy, or set {name}"
+            raise SystemExit(file_fault(kept, error, advice)) from None
         except CallerError as error:
-            raise SystemExit(f"{name}: {error.message}") from None
+            if given:
+                raise SystemExit(f"{name}: {error.message}") from None
+            short = ValueError(f"a key must have at least {SHORTEST_SECRET} characters")
+            raise SystemExit(file_fault(kept, short, f"restore its last good copy, or set {name}")) from None
 
     def hosts(self) -> AllowedHosts:
         """Returns the hosts that the API and the pages accept.
@@ -434,6 +500,14 @@ class Settings(BaseSettings):
 
         ceiling = Limits(wall_seconds=self.sandbox_seconds, memory_bytes=self.sandbox_memory_mib * 1_048_576)
         return SandboxConfig(self.sandbox_bare, ceiling, most_workers=self.sandbox_workers)
+
+
+def _is_there(path: Path) -> bool:
+    """Returns whether the file exists, or cannot even be looked for, which reading it reports."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
 
 
 def needed(value: SecretStr | None, name: str) -> str:

@@ -51,7 +51,7 @@ def main() -> None:
 
 
 async def _serve(stack_name: str, queue: str) -> None:
-    settings = Settings()
+    settings = Settings.read()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with AsyncExitStack() as stack:

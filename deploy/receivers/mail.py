@@ -12,7 +12,6 @@ import smtplib
 import ssl
 from dataclasses import dataclass, field
 from email.message import EmailMessage
-from pathlib import Path
 from typing import Any, Literal
 
 import uvicorn
@@ -20,10 +19,12 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from deploy.receivers.book import Book
+from deploy.receivers.configuration import book_of, needed, port_of
 from deploy.receivers.door import Door, NotTold
 from deploy.receivers.wording import facts, headline, is_open
 
 _TIMEOUT_SECONDS = 8.0
+_REQUIRED = ("PERDURE_WEBHOOK_SECRET", "MAIL_FROM", "MAIL_TO", "SMTP_HOST")
 Tls = Literal["starttls", "implicit", "none"]
 
 
@@ -94,22 +95,25 @@ def create_receiver(config: MailConfig, book: Book) -> Starlette:
 
 
 def main() -> None:
-    """Runs the server."""
+    """Runs the server.
+
+    Raises: SystemExit that names a setting that is missing or wrong.
+    """
+    secret, sender, to, host = needed(os.environ, *_REQUIRED)
     tls = os.environ.get("SMTP_TLS", "starttls")
     if tls not in ("starttls", "implicit", "none"):
         raise SystemExit("SMTP_TLS must be starttls, implicit or none")
     config = MailConfig(
-        os.environ["PERDURE_WEBHOOK_SECRET"],
-        os.environ["MAIL_FROM"],
-        tuple(each.strip() for each in os.environ["MAIL_TO"].split(",")),
-        os.environ["SMTP_HOST"],
-        int(os.environ.get("SMTP_PORT", "587")),
+        secret,
+        sender,
+        tuple(each.strip() for each in to.split(",")),
+        host,
+        port_of(os.environ, "SMTP_PORT", 587),
         tls,  # type: ignore[arg-type]
         os.environ.get("SMTP_USER", ""),
         os.environ.get("SMTP_PASSWORD", ""),
     )
-    book = Book(Path(os.environ.get("RECEIVER_BOOK", "receiver.db")))
-    port = int(os.environ.get("RECEIVER_PORT", "8090"))
+    port, book = port_of(os.environ, "RECEIVER_PORT", 8090), book_of(os.environ)
     uvicorn.run(create_receiver(config, book), port=port, access_log=False)
 
 

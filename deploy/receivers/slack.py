@@ -13,7 +13,6 @@ import json
 import os
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -25,10 +24,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from deploy.receivers.book import Book
+from deploy.receivers.configuration import book_of, needed, needed_secrets, port_of, private_tokens
 from deploy.receivers.door import Door, NotTold
 from deploy.receivers.wording import arguments, facts, headline, may_be_decided_here
 
 _VALID_SECONDS = 300
+_SECRETS = ("PERDURE_WEBHOOK_SECRET", "SLACK_TOKEN", "SLACK_SIGNING_SECRET")
 _DECISIONS = {"approve": {"decision": "approve"}, "reject": {"decision": "reject", "reason_code": "from_chat"}}
 
 
@@ -151,20 +152,15 @@ def create_receiver(config: SlackConfig, book: Book, http: httpx.AsyncClient) ->
 
 
 def main() -> None:
-    """Runs the server."""
-    people = Path(os.environ["SLACK_PEOPLE"])
-    if people.stat().st_mode & 0o077:
-        raise SystemExit(f"{people} contains tokens; run `chmod 600` on it")
-    config = SlackConfig(
-        os.environ["PERDURE_URL"].rstrip("/"),
-        os.environ["PERDURE_WEBHOOK_SECRET"],
-        os.environ["SLACK_TOKEN"],
-        os.environ["SLACK_SIGNING_SECRET"],
-        os.environ["SLACK_CHANNEL"],
-        json.loads(people.read_text()),
-    )
-    book = Book(Path(os.environ.get("RECEIVER_BOOK", "receiver.db")))
-    port = int(os.environ.get("RECEIVER_PORT", "8090"))
+    """Runs the server.
+
+    Raises: SystemExit that names a setting or file that is missing or wrong.
+    """
+    url, channel, *_ = needed(os.environ, "PERDURE_URL", "SLACK_CHANNEL", *_SECRETS, "SLACK_PEOPLE")
+    secret, token, signing = needed_secrets(os.environ, *_SECRETS)
+    people = private_tokens(os.environ, "SLACK_PEOPLE")
+    config = SlackConfig(url.rstrip("/"), secret, token, signing, channel, people)
+    port, book = port_of(os.environ, "RECEIVER_PORT", 8090), book_of(os.environ)
     uvicorn.run(create_receiver(config, book, httpx.AsyncClient(timeout=8)), port=port, access_log=False)
 
 

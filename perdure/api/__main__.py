@@ -1,5 +1,6 @@
 """`python -m perdure.api`: one process for the API and the pages, which drains on SIGTERM."""
 
+import logging
 import os
 import resource
 import sys
@@ -86,9 +87,20 @@ def server_config(api: FastAPI, settings: Settings, most_files: int = MOST_FILES
     )
 
 
+class OneLine(logging.Filter):
+    """Shortens uvicorn's traceback of a SystemExit at startup to its message for the operator."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keeps every record."""
+        _, found, line = record.getMessage().rpartition("\nSystemExit: ")
+        if found:
+            record.msg, record.args = line.strip(), ()
+        return True
+
+
 def main() -> None:
     """Serves until a signal stops it, then exits without the interpreter's own shutdown (temporalio/sdk-python#300)."""
-    settings = Settings()
+    settings = Settings.read()
     log_from(settings.log_level)
     most_files = allow_many_connections()
     api = create_app(settings)
@@ -96,6 +108,8 @@ def main() -> None:
     tempfile.tempdir = str(upload_folder(settings.upload_folder, settings.home))
     config = server_config(api, settings, most_files)
     wait_for_gate(settings.start_gate)  # Before the server installs its own SIGTERM handler.
+    settings.check()
+    logging.getLogger("uvicorn.error").addFilter(OneLine())
     ours, _ = metrics_addresses(settings.metrics_port, settings.metrics_host, "api")
     serve_metrics(ours)
     Server(api, config).run()

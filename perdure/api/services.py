@@ -26,7 +26,7 @@ from perdure.embedding.choice import embedder_of
 from perdure.embedding.embedder import Embedder
 from perdure.settings import SETUP_CODE_FILE, Settings, needed, secret
 from perdure.store.budgets import SUM_SECONDS, sum_texts_of_tenant, sum_texts_of_user
-from perdure.store.database import Database
+from perdure.store.database import Database, reached
 from perdure.store.events.live import LiveTokens
 from perdure.store.events.subscriptions import ReviewChanges, Wakes
 from perdure.store.identity.sign_in import Guesses
@@ -169,16 +169,18 @@ class _Clients:
 async def opened(settings: Settings) -> AsyncIterator[Services]:
     """Opens every client, and closes them at the end.
 
-    Raises: SystemExit if a variable is missing; the clients' own errors if a service does not respond.
+    Raises: SystemExit if a variable is missing or Postgres cannot be used; the other clients' own errors if a service
+    does not respond.
     """
     keyring, tokens = settings.keyring(), AccessTokens(settings.access_keys(), settings.jwt_algorithm.value)
-    db = await Database.connect(
+    opening = Database.connect(
         needed(settings.database_url, "DATABASE_URL"),
         most=settings.pool_size,
         application="perdure-api",
         wait_seconds=DATABASE_SECONDS,
         keyring=keyring,
     )
+    db = await reached("DATABASE_URL", opening)
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     wakes = Wakes(db, valkey)
     _, sdk_metrics = metrics_addresses(settings.metrics_port, settings.metrics_host, "api")

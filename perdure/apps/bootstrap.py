@@ -32,16 +32,20 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.skills import DataTable
 from perdure.contracts.values import sha256_hex
 from perdure.core.audit import Keyring
+from perdure.core.faults import file_fault, header_fault, named_texts
+from perdure.core.identity import SHORTEST_SECRET
 from perdure.settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, SETUP_CODE_FILE, Settings, log_from, needed, secret
 from perdure.store import agents as content
 from perdure.store.audit import seal, signers_of
-from perdure.store.database import set_up
+from perdure.store.database import reached, set_up
 from perdure.store.identity import registration, users
 from perdure.store.migrations import bring_up, is_newest, provision
 from perdure.store.status import ServerLooks
 from perdure.store.valkey import Valkey
 
 LOCAL_TENANT = "local"
+SECRETS_FILE = "secrets.json"
+"""The file in the data folder with the embedded stack's passwords."""
 MODEL_SECRET = "model"
 """The API key of the models that PERDURE_MODELS names."""
 ADMIN_ROLES = ["admin", "reviewer"]
@@ -69,8 +73,8 @@ async def bootstrap(
 
     If no app is requested, the published agents stay as they are, unless `withdraw` is set.
 
-    Raises: asyncpg's errors; SystemExit if a variable or a key of the audit is missing; CallerError if `admin` was
-    erased.
+    Raises: asyncpg's errors; SystemExit if a setting, a key of the audit or Postgres cannot be used; CallerError if
+    `admin` was erased.
     """
     owner_url = needed(settings.database_owner_url, "DATABASE_OWNER_URL")
     model = await _server_model(settings)
@@ -79,7 +83,7 @@ async def bootstrap(
     known = _kept_keys(settings)
     await _provisioned(settings, owner_url)
     found: AppRegistry | None = None
-    if not await is_newest(owner_url):
+    if not await reached("DATABASE_OWNER_URL", is_newest(owner_url)):
         # In parallel: a first start checks every block, which takes as long as the migrations.
         checking = _checked(settings)
         found, _ = await asyncio.gather(checking, bring_up(owner_url))
@@ -107,12 +111,14 @@ async def bootstrap(
 async def _provisioned(settings: Settings, owner_url: str) -> None:
     """Creates the roles and the database, if an administrator of Postgres is configured."""
     if settings.database_admin_url is not None:
-        await provision(
+        provisioning = provision(
             settings.database_admin_url.get_secret_value(),
             owner_url=owner_url,
             app_url=needed(settings.database_url, "DATABASE_URL"),
             relay_url=needed(settings.database_relay_url, "DATABASE_RELAY_URL"),
         )
+        password = f"correct DATABASE_ADMIN_URL, or restore {settings.home / SECRETS_FILE}" if settings.local else ""
+        await reached("DATABASE_ADMIN_URL", provisioning, password)
 
 
 def _kept_keys(settings: Settings) -> Keyring | None:
@@ -378,11 +384,14 @@ def _kept_tokens(path: Path) -> dict[str, str]:
     Raises: SystemExit with advice if they cannot be read.
     """
     try:
-        kept = {str(name): str(token) for name, token in json.loads(path.read_text()).items()}
+        kept = named_texts(path.read_text("utf-8"))
+        weak = [name for name, token in kept.items() if len(token) < SHORTEST_SECRET or header_fault(token)]
+        if weak:
+            raise ValueError(f"the value of {weak[0]!r} must have at least {SHORTEST_SECRET} visible ASCII characters")
     except FileNotFoundError:
         kept = {}
-    except (OSError, ValueError, AttributeError) as error:
-        raise SystemExit(f"{path} cannot be read ({error}); restore it, or move it away to create new tokens") from None
+    except (OSError, ValueError) as error:
+        raise SystemExit(file_fault(path, error, "restore it, or move it away to create new tokens")) from None
     tokens = {name: kept.get(name) or _fresh_token(name) for name in LOCAL_USERS}
     if tokens != kept:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -415,7 +424,7 @@ def main() -> None:
         help="withdraw the published agents that are not selected, even if no app is selected",
     )
     options = parser.parse_args()
-    settings = Settings()
+    settings = Settings.read()
     log_from(settings.log_level)
     done = asyncio.run(bootstrap(settings, options.admin, options.tenant, withdraw=options.withdraw))
     if not settings.local and not app_folders(settings.apps, settings.examples):  # `perdure up` prints it itself

@@ -49,7 +49,7 @@ def check_skills(
     from perdure.apps.registry import one_app, several_apps
     from perdure.settings import Settings
 
-    settings = Settings()
+    settings = Settings.read()
     sandbox, seconds = settings.sandbox(), settings.request_seconds
     looking = (
         several_apps(app_folders((), True), sandbox, examples=True, expires_seconds=seconds)
@@ -176,7 +176,7 @@ def _ask_servers(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
     from perdure.settings import Settings, secret
 
     with redirect_stdout(sys.stderr):  # the engine's log lines go to stderr; stdout is for the result
-        settings = Settings()
+        settings = Settings.read()
         app, listings = asyncio.run(asked_servers(folder, secret, settings.home, settings.outbound()))
     for problem in app.problems:
         sys.stderr.write(escape_terminal(str(problem)) + "\n")

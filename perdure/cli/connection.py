@@ -13,13 +13,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
 
 from perdure.cli.terminal import HOW_TO_START, OTHER, USAGE, fail
 from perdure.client import Client
+from perdure.core.faults import header_fault
 from perdure.local.config import ROOT, home_of, own_environ
 from perdure.local.data_dir import DataDir
 from perdure.local.processes import alive, look
 
+_EXAMPLE_URL = "http://127.0.0.1:8080"
 PATIENCE_SECONDS = 10.0
 """Longer than the supervisor needs to restart a killed API (measured: 2 s, under load 5)."""
 
@@ -96,16 +101,28 @@ def connect_to_register(*, vouched: bool) -> Client:
 
 
 def _address(here: Surroundings) -> str:
+    if here.url is not None and not _is_web_address(here.url):
+        raise fail(f"PERDURE_URL is {here.url!r}; it must be an http or https URL, such as {_EXAMPLE_URL}", USAGE)
     url = here.url or (here.run or {}).get("api")
     if not isinstance(url, str) or not url:
         raise fail(here.why_nothing_runs(), OTHER)
     return url.rstrip("/")
 
 
+def _is_web_address(url: str) -> bool:
+    """Returns whether both parsers of addresses, Python's and the client's, accept the URL."""
+    try:
+        parts, parsed = urlsplit(url), httpx.URL(url)
+        return parts.scheme in ("http", "https") and bool(parsed.host) and (parts.port is None or parts.port > 0)
+    except (ValueError, httpx.InvalidURL):
+        return False
+
+
 def _local_tokens(here: Surroundings, url: str) -> dict[str, str]:
     """Returns local tokens by user name; empty if the address is not that of this data folder's stack."""
     run = here.run or {}
-    return run.get("tokens") or {} if run.get("api") == url else {}
+    tokens = run.get("tokens")
+    return tokens if isinstance(tokens, dict) and run.get("api") == url else {}
 
 
 def _token(here: Surroundings, url: str, role: Role, as_name: str | None) -> str:
@@ -115,6 +132,8 @@ def _token(here: Surroundings, url: str, role: Role, as_name: str | None) -> str
             known = ", ".join(sorted(local)) or "none at this address; set PERDURE_TOKEN"
             raise fail(f"--as must name a local user; available: {known}", USAGE)
         return local[as_name]
+    if here.token is not None and (why := header_fault(here.token)):
+        raise fail(f"PERDURE_TOKEN {why}, so it is not a token; set it to the token alone", USAGE)
     token = here.token or local.get(role.value)
     if token is None:
         raise fail(f"No token for {url}; set PERDURE_TOKEN", USAGE)

@@ -9,7 +9,7 @@ from urllib.parse import urlencode, urlsplit
 import typer
 
 from perdure.cli.connection import Role, Surroundings, command, connect
-from perdure.cli.terminal import AsJson, fail, say, say_json
+from perdure.cli.terminal import AsJson, say, say_json
 from perdure.core.request_origin import exposed, unprobed
 from perdure.local import StackConfig, StackError, run_stack
 from perdure.local.config import Routing, host_for
@@ -40,15 +40,22 @@ def up(
     Select apps with --app and --examples, or with PERDURE_APP and PERDURE_EXAMPLES. If no app is selected, nothing is
     published and nothing is withdrawn.
     """
-    try:
-        config = StackConfig.from_env(app or (), routing, examples)
-        host = config.environ.get("PERDURE_HOST") or "127.0.0.1"
-        if why := exposed(host, config.environ.get("PERDURE_PUBLIC_URL", "")) or unprobed(host):
-            raise StackError(why)
-        code = asyncio.run(run_stack(replace(config, command=command())))
-    except StackError as error:
-        raise fail(str(error), error.exit_code) from None
-    raise typer.Exit(code)
+    config = StackConfig.from_env(app or (), routing, examples)
+    host = config.environ.get("PERDURE_HOST") or "127.0.0.1"
+    if why := exposed(host, config.environ.get("PERDURE_PUBLIC_URL", "")) or unprobed(host):
+        raise StackError(why)
+    _check_settings(config.home)
+    raise typer.Exit(asyncio.run(run_stack(replace(config, command=command()))))
+
+
+def _check_settings(home: Path) -> None:
+    """Checks the settings of all programs before the first of them starts.
+
+    Raises: SystemExit with one line for each setting or key file that is wrong.
+    """
+    from perdure.settings import Settings  # here: its import takes 0.1 s, which the other commands save
+
+    Settings.read(PERDURE_HOME=str(home)).check()
 
 
 PAGE = "/sign-in"

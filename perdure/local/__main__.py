@@ -16,9 +16,9 @@ from perdure.local.temporal_binary import find_temporal
 
 def main() -> int:
     """Returns the exit code; prints one line on stderr if no server can be obtained."""
-    environ = own_environ()
-    console = Console(sys.stdout, environ)
     try:
+        environ = own_environ()
+        console = Console(sys.stdout, environ)
         outside = external_temporal(environ)
         if outside is not None:
             console.say(f"Temporal runs at {outside.address}, so no embedded server is needed")

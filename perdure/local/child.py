@@ -250,6 +250,9 @@ _PROBE_SECONDS = 0.03
 _SETTLING_SECONDS = 5.0
 """Seconds after its return during which others may still report that a component was unavailable."""
 _LOOK_AT_START_SECONDS = 3.0
+_CRASHES = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
+"""Signals that a process causes itself. The others come from outside, such as SIGKILL if memory is short."""
+_LAST_LINES = 5
 _RESTART_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 
 
@@ -286,6 +289,8 @@ class ChildSpec:
     """Returns whether it waits for other parts before its start; that time does not count."""
     detail: str = ""
     """The text to print besides `ready`."""
+    advice: str = ""
+    """What to do if it does not start, after a semicolon."""
 
 
 def restart_delay_seconds(failures: int) -> float:
@@ -365,13 +370,15 @@ class Child:
                 return
             if self._given_up and not self._was_ready.is_set():
                 raise StackError(self._why(self._given_up))
-            if code >= 0 and not self._was_ready.is_set():
+            if (code >= 0 or -code in _CRASHES) and not self._was_ready.is_set():
+                self._show_last_lines()
                 raise StackError(self._why(f"did not start ({describe_exit(code)})"))
             if self._given_up:
                 self._console.child(self.spec.role, self._given_up)
             failures = 0 if ready_for >= _READY_STEADY_SECONDS else failures + 1
             delay = restart_delay_seconds(failures)
-            self._console.child(self.spec.role, f"{describe_exit(code)}; restarting in {delay:.1f} s")
+            said = "" if ready_for else self._last_words()
+            self._console.child(self.spec.role, f"{describe_exit(code)}{said}; restarting in {delay:.1f} s")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay)
             self.restarts += 1
@@ -523,9 +530,19 @@ class Child:
         self.pid, self.ready = pid, ready
         self._changed(self)
 
+    def _show_last_lines(self) -> None:
+        """Shows the end of the log of a child whose lines do not reach the terminal before it is ready."""
+        if self.spec.shows is not None:
+            for line in [line for line in self._log.tail if line.strip()][-_LAST_LINES:]:
+                self._console.child(self.spec.role, line)
+
     def _why(self, what: str) -> str:
-        """Returns one line: what happened, the child's own last informative line, and the file with the rest."""
+        """Returns one line: what happened, the child's own last informative line, the file with the rest, and what to
+        do."""
+        return f"{self.spec.role} {what}{self._last_words()} (log: {self.spec.log}){self.spec.advice}"
+
+    def _last_words(self) -> str:
+        """Returns the last informative line of the log after a colon, if there is one."""
         lines = [line.strip() for line in self._log.tail if line.strip()]
         telling = [line for line in lines if self.spec.shows is not None and self.spec.shows.search(line)] or lines
-        detail = f": {telling[-1]}" if telling else ""
-        return f"{self.spec.role} {what}{detail} (log: {self.spec.log})"
+        return f": {telling[-1]}" if telling else ""

@@ -14,6 +14,8 @@ from typing import Literal
 
 from dotenv import dotenv_values
 
+from perdure.core.faults import ENV_FILE_ADVICE, file_fault
+from perdure.core.text import is_clean
 from perdure.local.data_dir import StackError
 from perdure.local.ports import HOST, http_post
 from perdure.local.processes import StartClock
@@ -105,9 +107,20 @@ _WORKFLOWS = ("perdure.workflows.turn_run", "perdure.workflows.turn_wait", "perd
 
 def own_environ() -> dict[str, str]:
     """Returns this process's environment over the values of `.env`, to pass on to children. Only this function of the
-    package reads them."""
-    written = {name: value for name, value in dotenv_values(BASE / ".env").items() if value}
-    return {**written, **os.environ}
+    package reads them.
+
+    Raises: StackError if `.env` cannot be read, or if a value cannot be passed on.
+    """
+    path = BASE / ".env"
+    try:
+        written = {name: value for name, value in dotenv_values(path).items() if value}
+    except (OSError, UnicodeDecodeError) as error:
+        raise StackError(file_fault(path, error, ENV_FILE_ADVICE)) from None
+    environ = {**written, **os.environ}
+    for name, value in environ.items():
+        if "\0" in value or (name.startswith("PERDURE_") and not is_clean(value)):
+            raise StackError(f"{name} contains a NUL character or is not UTF-8 text; correct it")
+    return environ
 
 
 def home_of(environ: Mapping[str, str]) -> Path:

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
+from perdure.core.faults import file_fault, named_texts
+
 
 @dataclass(frozen=True, slots=True)
 class DataDir:
@@ -208,16 +210,20 @@ class Credentials:
 def load_credentials(home: DataDir) -> Credentials:
     """Returns the stored passwords, or new ones for a new folder.
 
-    Raises: StackError if the file is unreadable, or if it is missing although its cluster exists.
+    Raises: StackError if the file is unreadable, or if it or the superuser's password is missing although their cluster
+    exists.
     """
     path = home.secrets_file
     kept: dict[str, str] = {}
+    has_cluster = (home.postgres / "PG_VERSION").exists()
     if path.exists():
         try:
-            kept = dict(json.loads(path.read_text()))
-        except (ValueError, TypeError) as error:
-            raise StackError(f"{path} cannot be read ({error}); restore its last good copy") from error
-    elif (home.postgres / "PG_VERSION").exists():
+            kept = named_texts(path.read_text("utf-8"))
+            if has_cluster and not kept.get("bootstrap"):  # the prepare step can set the others again
+                raise ValueError(f"it has no password `bootstrap` for the database in {home.postgres}")
+        except ValueError as error:
+            raise StackError(file_fault(path, error, "restore its last good copy")) from error
+    elif has_cluster:
         raise StackError(
             f"{path} is missing, but its database exists in {home.postgres}; restore the file, or move that folder away"
         )

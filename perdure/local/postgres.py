@@ -231,6 +231,7 @@ def postgres_spec(home: DataDir, launch: PostgresLaunch, port: int) -> ChildSpec
         before_start=lambda: clear_stale_lock(folder),
         lives=lives,
         detail=f"{HOST}:{port}",
+        advice=f"; if its data is damaged, restore {folder} from a backup, or move it away to start without data",
     )
 
 
@@ -246,7 +247,9 @@ def check_cluster(folder: Path) -> bool:
     """
     version_file = folder / "PG_VERSION"
     if version_file.is_file():
-        found = version_file.read_text().strip()
+        found = version_file.read_text(errors="replace").strip()
+        if not found.isdecimal():
+            raise StackError(f"{version_file} is damaged; restore {folder} from a backup, or move it away")
         if found != str(POSTGRES_MAJOR):
             raise StackError(
                 f"{folder} was created by Postgres {found}, but this Perdure runs Postgres {POSTGRES_MAJOR}; "

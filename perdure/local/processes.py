@@ -257,8 +257,12 @@ def _read(path: Path) -> list[dict[str, Any]]:
         records = json.loads(path.read_text())
     except (OSError, ValueError):
         return []
-    wanted = {"role", "pid", "started_at", "signal"}
-    return [record for record in records if isinstance(record, dict) and wanted <= record.keys()]
+    wanted: dict[str, type | tuple[type, ...]] = {"role": str, "pid": int, "started_at": (int, float), "signal": int}
+    return [
+        record
+        for record in (records if isinstance(records, list) else ())
+        if isinstance(record, dict) and all(isinstance(record.get(name), kind) for name, kind in wanted.items())
+    ]
 
 
 _START, _HANG = "PERDURE_START_SECONDS", "PERDURE_HANG_SECONDS"

@@ -146,4 +146,5 @@ def child_spec(home: DataDir, program: Path, ports: TemporalPorts, synchronous: 
         stop_rank=STOP_RANK,
         shows=_SHOWN,
         detail=f"{HOST}:{ports.frontend}",
+        advice=f"; if its data is damaged, restore {home.temporal_db} from a backup",
     )

@@ -8,9 +8,9 @@ import json
 import os
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import TypeVar, cast
 from uuid import UUID
 
 import asyncpg
@@ -19,6 +19,7 @@ from asyncpg.pool import PoolConnectionProxy
 from perdure.contracts.errors import InvariantBroken
 from perdure.core.audit import Keyring
 
+T = TypeVar("T")
 Connection = asyncpg.Connection | PoolConnectionProxy
 _TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|\*")
 
@@ -37,6 +38,20 @@ class TenantConnection(asyncpg.Connection):
     def act_for(self, tenant_id: str, keyring: Keyring | None) -> None:
         """Sets the tenant of the transaction that begins."""
         self.signer = (tenant_id, keyring) if keyring is not None else None
+
+
+async def reached(name: str, opening: Awaitable[T], advice: str = "") -> T:
+    """Returns the result of the first use of the Postgres that the variable `name` describes.
+
+    Raises: SystemExit that names the variable, if Postgres is unavailable or rejects it.
+    """
+    try:
+        return await opening
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, InvariantBroken) as error:
+        why = error.message if isinstance(error, InvariantBroken) else str(error) or type(error).__name__
+        raise SystemExit(
+            f"{name}: cannot use this Postgres: {why}; {advice or f'start it, or correct {name}'}"
+        ) from None
 
 
 def signer_of(tx: Connection) -> tuple[str, Keyring]:

@@ -17,7 +17,7 @@ from perdure.contracts.turns import Kind, TurnAddress, TurnStatus
 from perdure.egress.httpx_transport import guard
 from perdure.embedding.choice import embedder_of
 from perdure.settings import Settings, log_from, needed, secret
-from perdure.store.database import Database
+from perdure.store.database import Database, reached
 from perdure.telemetry.heartbeat import beating, wait_for_gate
 from perdure.temporal.client import connect, register
 from perdure.temporal.workflow_client import Notifier
@@ -59,7 +59,7 @@ def main() -> None:
 async def _serve(names: list[str]) -> int:
     from perdure.worker.queues import serve
 
-    settings = Settings()
+    settings = Settings.read()
     log_from(settings.log_level)
     wait_for_gate(settings.start_gate)
     await serve(settings, [Kind(name) for name in names], _stop_asked())
@@ -67,13 +67,14 @@ async def _serve(names: list[str]) -> int:
 
 
 async def _relay() -> int:
-    settings = Settings()
+    settings = Settings.read()
     log_from(settings.log_level)
     wait_for_gate(settings.start_gate)
     keyring = settings.keyring()
     async with AsyncExitStack() as stack:
         url = needed(settings.database_relay_url, "DATABASE_RELAY_URL")
-        relay = await Database.connect(url, most=4, application="perdure-relay", keyring=keyring)
+        opening = Database.connect(url, most=4, application="perdure-relay", keyring=keyring)
+        relay = await reached("DATABASE_RELAY_URL", opening)
         stack.push_async_callback(relay.close)
         from perdure.telemetry.metrics import metrics_addresses, serve_metrics
         from perdure.worker.telemetry import ENDED

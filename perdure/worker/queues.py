@@ -41,7 +41,7 @@ from perdure.graph.registry import TOPOLOGIES
 from perdure.sdk.tools import Tool
 from perdure.settings import Settings, needed, secret, variable
 from perdure.store import agents
-from perdure.store.database import Database
+from perdure.store.database import Database, reached
 from perdure.store.events.live import LiveTokens
 from perdure.store.status import ServerLooks
 from perdure.store.valkey import Valkey
@@ -140,13 +140,14 @@ def loads_memory(kinds: Sequence[Kind]) -> bool:
 async def _deps(
     settings: Settings, kinds: Sequence[Kind], stack: AsyncExitStack, apps: Sequence[App], sandbox: Sandbox
 ) -> Deps:
-    db = await Database.connect(
+    opening = Database.connect(
         needed(settings.database_url, "DATABASE_URL"),
         most=settings.pool_size,
         application="perdure-worker",
         plan_once=True,
         keyring=settings.keyring(),
     )
+    db = await reached("DATABASE_URL", opening)
     stack.push_async_callback(db.close)
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     stack.push_async_callback(valkey.close)

@@ -54,21 +54,20 @@ def test_the_environment_comes_before_the_file(tmp_path: Path, variable: str, fi
 
 
 @BOTH
-def test_a_process_without_a_key_ends_and_names_it(tmp_path: Path, variable: str, file: str, read: Read) -> None:
+def test_a_missing_weak_or_unreadable_key_is_named(tmp_path: Path, variable: str, file: str, read: Read) -> None:
     with pytest.raises(SystemExit, match=variable):
         read(settings(tmp_path))
     with pytest.raises(SystemExit, match="32"):
         read(settings(tmp_path, **{variable: "weak"}))
-
-
-@BOTH
-def test_an_unreadable_key_file_is_named_in_one_line(tmp_path: Path, variable: str, file: str, read: Read) -> None:
     (tmp_path / file).mkdir()
-    with pytest.raises(SystemExit, match=f"{file}.*{variable}"):
-        read(settings(tmp_path))
+    (tmp_path / "short").mkdir()
+    (tmp_path / "short" / file).write_text("weak")
+    for home in (tmp_path, tmp_path / "short"):
+        with pytest.raises(SystemExit, match=f"{file}.*{variable}"):
+            read(settings(home))
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "\udcff"])
+@pytest.mark.parametrize("text", ["{", "[]", "\udcff", '{"requester": 5}', '{"requester": "5"}'])
 def test_tokens_that_cannot_be_read_are_not_made_anew_over_them(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tokens.json"
     path.write_bytes(text.encode(errors="surrogateescape"))

@@ -25,6 +25,9 @@ def main() -> None:
     keep = parser.parse_args().keep
     try:
         code = asyncio.run(_run(keep))
+    except StackError as error:
+        sys.stderr.write(f"{error}\n")
+        code = error.exit_code
     except KeyboardInterrupt:
         code = 130
     sys.stdout.flush()

@@ -121,11 +121,29 @@ def test_nothing_is_started_at_such_an_address(perdure: Perdure, home: Path, mon
         assert "Traceback" not in ended.err and not list(home.iterdir()), "nothing was made in the data folder"
 
 
-def test_an_invalid_flag_is_one_line_that_names_it(perdure: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PERDURE_EXAMPLES", "perhaps")
-    ended = perdure("up")
-    assert (ended.code, ended.out) == (1, "")
-    assert "PERDURE_EXAMPLES" in ended.err and "perhaps" in ended.err and len(ended.err.splitlines()) == 1
+@pytest.mark.parametrize(
+    ("code", "line", "name", "value"),
+    [
+        *((1, "up", name, "perhaps") for name in ("PERDURE_EXAMPLES", "LOG_LEVEL", "RATE_LIMIT_PER_MINUTE")),
+        *((1, "up", name, "foo") for name in ("PERDURE_PUBLIC_URL", "PERDURE_PROXIES", "PERDURE_OIDC_NEWCOMERS")),
+        *((1, "up", name, "hush") for name in ("DATABASE_URL", "REDIS_URL", "PERDURE_OPERATOR_TOKEN", "JWT_SECRET")),
+        (1, "up", "DATABASE_URL", "postgresql://u:hush@h:port/d"),
+        (1, "status", "PERDURE_TENANT", "\udcff"),
+        *((2, line, "PERDURE_TOKEN", token) for line in ("turns list", "status") for token in ("hüsh", "hush\nhush")),
+        *(
+            (2, "link", "PERDURE_URL", url)
+            for url in ("foo", "http://[::1", "http://x:99999", "http://a\nb", "ftp://x")
+        ),
+    ],
+)
+def test_a_wrong_setting_is_one_line_that_names_it(
+    perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch, code: int, line: str, name: str, value: str
+) -> None:
+    monkeypatch.setenv("PERDURE_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv(name, value)
+    ended = perdure(line)
+    assert (ended.code, ended.out, len(ended.err.splitlines())) == (code, "", 1)
+    assert name in ended.err and "hush" not in ended.err and not list(home.iterdir())
 
 
 # --- Ctrl-C at any moment is no traceback.

@@ -31,6 +31,10 @@ def test_only_the_checkouts_own_env_file_is_read(tmp_path: Path, monkeypatch: py
     assert own_environ()["PERDURE_PORT"] == "9123"
     monkeypatch.setenv("PERDURE_PORT", "9124")
     assert own_environ()["PERDURE_PORT"] == "9124"
+    for written in (b"A=\xff\n", b"PERDURE_TENANT=a\0b\n"):
+        (tmp_path / ".env").write_bytes(written)
+        with pytest.raises(StackError, match=r"\.env" if b"\xff" in written else "PERDURE_TENANT"):
+            own_environ()
 
 
 def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:

@@ -121,13 +121,12 @@ def test_a_password_added_by_a_later_version_leaves_the_others_as_they_are(tmp_p
     assert after.valkey and replace(after, valkey=before.valkey) == before
 
 
-@pytest.mark.parametrize("content", [None, "{ broken"])
+@pytest.mark.parametrize("content", [None, "{ broken", "{}", '{"bootstrap": 5}', "[]"])
 def test_a_lost_or_unreadable_secrets_file_is_one_clear_line_and_stays_so(tmp_path: Path, content: str | None) -> None:
     home = data_dir.open_home(tmp_path)
-    if content is None:
-        home.postgres.mkdir()
-        (home.postgres / "PG_VERSION").write_text("18\n")
-    else:
+    home.postgres.mkdir()
+    (home.postgres / "PG_VERSION").write_text("18\n")
+    if content is not None:
         home.secrets_file.write_text(content)
     with pytest.raises(data_dir.StackError, match=r"secrets\.json"):
         data_dir.load_credentials(home)

@@ -186,6 +186,30 @@ async def test_forged_and_old_are_refused(secret: str, age: int, receiver: httpx
     assert not remote.calls
 
 
+SET = dict.fromkeys((*slack._SECRETS, *mail._REQUIRED, "PERDURE_URL", "SLACK_CHANNEL", "SLACK_PEOPLE"), "set")
+
+
+@pytest.mark.parametrize(
+    ("receiver", "given", "named"),
+    [
+        *((mail, {name: ""}, name) for name in mail._REQUIRED),
+        *((slack, {name: ""}, name) for name in ("PERDURE_URL", "SLACK_CHANNEL", "SLACK_PEOPLE", *slack._SECRETS)),
+        *((slack, {name: "ü"}, name) for name in slack._SECRETS),
+        *((mail, {name: "port"}, name) for name in ("SMTP_PORT", "RECEIVER_PORT")),
+        (mail, {"RECEIVER_BOOK": "/no/such/book"}, "/no/such/book"),
+        (slack, {"SLACK_PEOPLE": "/no/such/people"}, "/no/such/people"),
+    ],
+)
+def test_a_receiver_names_a_setting_that_is_missing_or_wrong(
+    receiver: Any, given: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**SET, **given}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match=named) as ended:
+        receiver.main()
+    assert "\n" not in str(ended.value)
+
+
 @dataclass
 class MailServer:
     """A mail server that keeps what it is given."""

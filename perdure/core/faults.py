@@ -1,0 +1,95 @@
+"""Faults of settings and files as lines for the operator.
+
+Each line names the setting or the file, states its fault, and ends with what to do. The value of a setting
+that holds a secret is never shown.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+
+_SHOWN_CHARACTERS = 80
+_HEADER_SAFE = re.compile(r"[\x21-\x7e]+")
+_ADVICE = "correct it, or remove it to use its default"
+
+ENV_FILE_ADVICE = "save it as UTF-8 text that this user can read; .env.example is an example"
+"""The advice for a `.env` that cannot be read."""
+
+
+def setting_faults(error: ValidationError, model: type[BaseModel]) -> str:
+    """Returns one line for each setting of `model` that was rejected."""
+    fields = {field.alias or name: field for name, field in model.model_fields.items()}
+    lines: dict[str, str] = {}
+    for each in error.errors(include_url=False):
+        name = str(each["loc"][0]) if each["loc"] else ""
+        lines.setdefault(name, _line(name, fields.get(name, FieldInfo()), each))
+    return "\n".join(lines.values())
+
+
+def _line(name: str, field: FieldInfo, error: Any) -> str:
+    text = str(error["input"])
+    shown = repr(text[:_SHOWN_CHARACTERS]) + ("…" if len(text) > _SHOWN_CHARACTERS else "")
+    what = "is invalid" if SecretStr in get_args(field.annotation) else f"is {shown}"
+    return f"{name} {what}; it must be {_expected(field, error)}; {_ADVICE}"
+
+
+def _expected(field: FieldInfo, error: Any) -> str:
+    if field.description:
+        return field.description
+    if field.annotation is bool:
+        return "true or false"
+    if field.annotation in (int, float):
+        limits = _limits(field)
+        number = "a whole number" if field.annotation is int else "a number"
+        return f"{number} {limits}".rstrip()
+    return str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+
+
+def _limits(field: FieldInfo) -> str:
+    """Returns the limits of a number, such as `from 1 to 60`."""
+    found = {name: getattr(each, name) for each in field.metadata for name in ("gt", "ge", "le") if hasattr(each, name)}
+    if "ge" in found and "le" in found:
+        return f"from {found['ge']} to {found['le']}"
+    words = {"gt": "above", "ge": "of at least", "le": "at most"}
+    return " and ".join(f"{words[name]} {limit}" for name, limit in found.items())
+
+
+def file_fault(path: Path, error: Exception, advice: str) -> str:
+    """Returns the line for a file that cannot be read or parsed."""
+    if isinstance(error, UnicodeDecodeError):
+        byte = error.object[error.start]
+        return f"{path} is not UTF-8 text (byte 0x{byte:02x} at position {error.start}); {advice}"
+    if isinstance(error, OSError):
+        return f"{path} cannot be read: {error.strerror or error}; {advice}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"{path} is not valid JSON: {error}; {advice}"
+    return f"{path} is damaged: {error}; {advice}"
+
+
+def named_texts(text: str) -> dict[str, str]:
+    """Parses a JSON object of texts, such as tokens by user.
+
+    Raises: ValueError with the first fault, never with a value.
+    """
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("it must contain a JSON object")
+    for name, value in found.items():
+        if not isinstance(value, str):
+            raise ValueError(f"the value of {name!r} must be a text")
+    return found
+
+
+def header_fault(value: str) -> str:
+    """Returns why a header cannot carry this secret, in words that follow its name; empty if it can."""
+    if _HEADER_SAFE.fullmatch(value):
+        return ""
+    if not value:
+        return "is empty"
+    if "\n" in value or "\r" in value:
+        return "contains a line break"
+    return "contains a space or a control character" if value.isascii() else "contains a character that is not ASCII"
