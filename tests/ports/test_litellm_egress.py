@@ -3,16 +3,19 @@
 import asyncio
 import time
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from perdure.activities.providers.litellm_provider import LiteLLMProvider
 from perdure.activities.providers.provider import ProviderRequest
 from perdure.contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
 from tests.doubles.hostile_target import MEBI, Talk, bomb, endless_head, endless_hints, floods, says, threaded
 from tests.doubles.listener import UNWARNED
 from tests.doubles.resolver import Names
+
+if TYPE_CHECKING:
+    from perdure.activities.providers.litellm_provider import LiteLLMProvider  # takes seconds: the fixture imports it
 
 pytestmark = UNWARNED
 HOSTS = {
@@ -35,12 +38,12 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Names:
 
 
 @pytest.fixture
-def provider(litellm_provider: LiteLLMProvider) -> LiteLLMProvider:
+def provider(litellm_provider: "LiteLLMProvider") -> "LiteLLMProvider":
     """Under rules that name nothing."""
     return litellm_provider
 
 
-async def fail(provider: LiteLLMProvider, model: str, api_base: str = "", seconds: float = 20.0) -> PerdureError:
+async def fail(provider: "LiteLLMProvider", model: str, api_base: str = "", seconds: float = 20.0) -> PerdureError:
     where = {"api_base": api_base} if api_base else {}
     request = ProviderRequest(
         model, ({"role": "user", "content": "hello"},), (), {**where, "api_key": "k"}, seconds, "turn-1.m1"
@@ -65,7 +68,7 @@ HOSTILE: dict[str, Talk] = {
 
 @two_vendors
 @pytest.mark.parametrize("kind", HOSTILE)
-async def test_a_success_that_is_too_large_is_no_answer(provider: LiteLLMProvider, model: str, kind: str) -> None:
+async def test_a_success_that_is_too_large_is_no_answer(provider: "LiteLLMProvider", model: str, kind: str) -> None:
     process = psutil.Process()
     with threaded(HOSTILE[kind]) as made:
         before = process.memory_info().rss
@@ -80,7 +83,7 @@ async def test_a_success_that_is_too_large_is_no_answer(provider: LiteLLMProvide
 
 @two_vendors
 @pytest.mark.parametrize("status", [400, 500])
-async def test_a_huge_body_of_an_error_leaves_its_status(provider: LiteLLMProvider, model: str, status: int) -> None:
+async def test_a_huge_body_of_an_error_leaves_its_status(provider: "LiteLLMProvider", model: str, status: int) -> None:
     with threaded(floods(status, b'{"error": "' + b"x" * MEBI, JSON)) as made:
         error = await fail(provider, model, made.url)
     assert error.code == ("model_bad_request" if status == 400 else "model_unavailable")
@@ -88,7 +91,9 @@ async def test_a_huge_body_of_an_error_leaves_its_status(provider: LiteLLMProvid
 
 @two_vendors
 @pytest.mark.parametrize("talk", [endless_head(), endless_hints], ids=["head", "hints"])
-async def test_a_head_without_end_is_a_provider_that_is_down(provider: LiteLLMProvider, model: str, talk: Talk) -> None:
+async def test_a_head_without_end_is_a_provider_that_is_down(
+    provider: "LiteLLMProvider", model: str, talk: Talk
+) -> None:
     began = time.monotonic()
     with threaded(talk) as made:
         error = await fail(provider, model, made.url, seconds=3.0)
@@ -97,7 +102,7 @@ async def test_a_head_without_end_is_a_provider_that_is_down(provider: LiteLLMPr
 
 @pytest.mark.parametrize("model", VENDORS)
 async def test_neither_a_redirect_to_another_host_nor_the_clouds_metadata_is_followed(
-    provider: LiteLLMProvider, model: str
+    provider: "LiteLLMProvider", model: str
 ) -> None:
     with threaded(says()) as other:
         with threaded(says(307, b"", f"location: {other.url}/v1/chat/completions")) as made:
@@ -111,7 +116,7 @@ async def test_neither_a_redirect_to_another_host_nor_the_clouds_metadata_is_fol
 @pytest.mark.parametrize("model", VENDORS)
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.7", "169.254.169.254"])
 async def test_a_public_name_with_a_private_address_is_refused(
-    provider: LiteLLMProvider, names: Names, model: str, address: str
+    provider: "LiteLLMProvider", names: Names, model: str, address: str
 ) -> None:
     asked = names(HOSTS[model], [address])
     error = await fail(provider, model)
@@ -121,7 +126,7 @@ async def test_a_public_name_with_a_private_address_is_refused(
 
 @pytest.mark.parametrize("model", VENDORS)
 async def test_no_proxy_of_the_environment_is_used(
-    provider: LiteLLMProvider, model: str, monkeypatch: pytest.MonkeyPatch
+    provider: "LiteLLMProvider", model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with threaded(says()) as proxy, threaded(says(401, b"{}", JSON)) as made:
         for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
@@ -132,12 +137,12 @@ async def test_no_proxy_of_the_environment_is_used(
     assert error.code == "model_auth" and proxy.heads == [] and len(made.heads) == 1
 
 
-async def test_a_vendor_with_a_way_out_of_its_own_is_refused(provider: LiteLLMProvider) -> None:
+async def test_a_vendor_with_a_way_out_of_its_own_is_refused(provider: "LiteLLMProvider") -> None:
     error = await fail(provider, "aiohttp_openai/gpt-4o", "http://127.0.0.1:9/v1")
     assert (type(error), error.code) == (UpstreamRejected, "model_setup")
 
 
-async def test_other_calls_go_on_while_an_answer_floods(provider: LiteLLMProvider) -> None:
+async def test_other_calls_go_on_while_an_answer_floods(provider: "LiteLLMProvider") -> None:
     waits = list[float]()
 
     async def beat() -> None:
