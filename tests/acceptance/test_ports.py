@@ -10,6 +10,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import httpx
@@ -48,10 +49,11 @@ def ports(stack: RunningStack) -> dict[int, str]:
     supervisor = psutil.Process(stack.process.pid)
     found = {}
     for process in (supervisor, *supervisor.children(recursive=True)):
-        for each in process.net_connections(kind="tcp"):
-            if each.status == psutil.CONN_LISTEN:
-                assert each.laddr.ip == HOST, f"{process.name()} listens on {each.laddr}"
-                found[each.laddr.port] = process.name()
+        with suppress(psutil.NoSuchProcess):  # one that ended meanwhile
+            for each in process.net_connections(kind="tcp"):
+                if each.status == psutil.CONN_LISTEN:
+                    assert each.laddr.ip == HOST, f"{process.name()} listens on {each.laddr}"
+                    found[each.laddr.port] = process.name()
     return found
 
 
