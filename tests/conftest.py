@@ -10,6 +10,7 @@ import re
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from perdure.contracts.values import sha256_hex
 from perdure.core.audit import Keyring
 from perdure.local import DataParts, embedded
 from perdure.settings import Settings
-from perdure.store.database import Database
+from perdure.store.database import Database, set_up
 from tests.scale import sized
 
 
@@ -200,6 +201,19 @@ async def urls(template: Template, request: pytest.FixtureRequest) -> AsyncItera
         await admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
     finally:
         await admin.close()
+
+
+@asynccontextmanager
+async def as_owner(url: str, tenant: str = "") -> AsyncIterator[asyncpg.Connection]:
+    """A connection of the tables' owner: what a migration can do. With a tenant, it acts for that one."""
+    owner = await asyncpg.connect(url, server_settings={"search_path": "perdure"})
+    try:
+        await set_up(owner)
+        if tenant:
+            await owner.execute("SELECT set_config('perdure.tenant', $1, false)", tenant)
+        yield owner
+    finally:
+        await owner.close()
 
 
 @pytest.fixture(scope="module")

@@ -34,14 +34,14 @@ from perdure.local import DataParts
 from perdure.sdk.tools import Tool
 from perdure.store import agents as content
 from perdure.store.approvals.decisions import Decided, DecisionAsk, decide
-from perdure.store.database import Database, new_id, set_up
+from perdure.store.database import Database, new_id
 from perdure.store.delivery.outbox import Note
 from perdure.store.events.live import LiveTokens
 from perdure.store.turns.start import NewTurn, Started, start_turn
 from perdure.store.valkey import Valkey
 from perdure.temporal.client import DATA_CONVERTER
 from perdure.temporal.workflow_client import Notifier
-from tests.conftest import Person, Urls
+from tests.conftest import Person, Urls, as_owner
 from tests.doubles.spoken import Line, SpokenModel, SpokenModels, script
 from tests.doubles.target import World, app_agents
 
@@ -219,15 +219,9 @@ async def withdraw_agent(owner_url: str, agent_id: str) -> None:
 async def _publish(
     owner_url: str, agents: Sequence[tuple[str, PublishedAgent]], without: set[str], tables: Sequence[DataTable] = ()
 ) -> None:
-    owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
-    try:
-        await set_up(owner)
-        async with owner.transaction():
-            await owner.execute("SELECT set_config('perdure.tenant', '*', true)")
-            others = [each for each in await content.list_agents(owner) if each[1].definition.id not in without]
-            await content.publish_agent(owner, [*others, *agents], tables)
-    finally:
-        await owner.close()
+    async with as_owner(owner_url, "*") as owner, owner.transaction():
+        others = [each for each in await content.list_agents(owner) if each[1].definition.id not in without]
+        await content.publish_agent(owner, [*others, *agents], tables)
 
 
 def own_queues(base: Routing | None = None) -> Routing:

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from perdure.local import DataParts
 from tests.conftest import Urls
 
-SERVING = b"serving"
 START_SECONDS = 60
 
 
@@ -22,7 +21,7 @@ async def worker_process(
     command = (sys.executable, "-m", f"tests.doubles.{double}", *where)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
-        await said(process, SERVING)
+        await said(process, b"serving")
         yield process
     finally:
         if process.returncode is None:

@@ -4,12 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import asyncpg
-
 from perdure.contracts.agents import MemoryPolicy, PublishedAgent
 from perdure.contracts.context_assembly import ContextAssembly, PipelineToolConfig
 from perdure.contracts.memory import FactScope
 from perdure.contracts.values import digest_of
+from tests.conftest import as_owner
 from tests.doubles.target import app_agents
 from tests.harness import Harness
 
@@ -50,10 +49,7 @@ def as_desk(**changed: Any) -> PublishedAgent:
 @asynccontextmanager
 async def without(harness: Harness, table: str) -> AsyncIterator[None]:
     """Memory is broken: one of its tables is not there."""
-    owner = await asyncpg.connect(harness.owner_url, server_settings={"search_path": "perdure"})
-    try:
+    async with as_owner(harness.owner_url) as owner:
         await owner.execute(f"ALTER TABLE {table} RENAME TO {table}_gone")
         yield
         await owner.execute(f"ALTER TABLE {table}_gone RENAME TO {table}")
-    finally:
-        await owner.close()

@@ -9,8 +9,8 @@ from perdure.contracts.values import sha256_hex
 from perdure.core.audit import GENESIS, Entry, ExportedHead, link_hash, signed_head
 from perdure.store import audit
 from perdure.store.audit import head_of
-from perdure.store.database import Database, set_up
-from tests.conftest import KEYRING
+from perdure.store.database import Database
+from tests.conftest import KEYRING, as_owner
 
 TABLES = ("audit", "audit_bodies", "audit_chain", "audit_heads")
 AT = "2026-01-01T00:00:00Z"
@@ -19,25 +19,18 @@ AT = "2026-01-01T00:00:00Z"
 @asynccontextmanager
 async def as_table_owner(owner_url: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection that may do everything to the audit's tables; afterwards they are guarded again."""
-    connection = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
-    await set_up(connection)
-    try:
+    async with as_owner(owner_url) as connection:
         for table in TABLES:
             await connection.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER, NO FORCE ROW LEVEL SECURITY")
         await connection.execute("ALTER TABLE audit_bodies DROP CONSTRAINT IF EXISTS audit_bodies_audit_id_fkey")
         yield connection
         for table in TABLES:
             await connection.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER, FORCE ROW LEVEL SECURITY")
-    finally:
-        await connection.close()
 
 
 async def new_tenant(owner_url: str, name: str) -> str:
-    connection = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
-    try:
-        await connection.execute("INSERT INTO tenants (tenant_id) VALUES ($1)", name)
-    finally:
-        await connection.close()
+    async with as_owner(owner_url) as owner:
+        await owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1)", name)
     return name
 
 

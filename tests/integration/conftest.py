@@ -33,6 +33,7 @@ from tests.doubles.listening import Listening
 from tests.harness import Harness, own_queues
 from tests.integration.litellm_agent import LitellmAgent, clerk_at_work
 from tests.integration.policies import Policies, publish_policies
+from tests.integration.turn_writer import TurnWriter
 from tests.near import new_client
 
 P = ParamSpec("P")
@@ -186,3 +187,8 @@ async def visitor(api: Api) -> AsyncIterator[Caller]:
     """A client without a token."""
     async with api.client(None) as client:
         yield client
+
+
+@pytest.fixture
+async def turn(db: Database, live: LiveTokens, people: dict[str, Person]) -> TurnWriter:
+    return await TurnWriter.begin(db, live, people["requester"])

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import asyncpg
-
 from perdure.contracts.memory import Scope
 from perdure.core.memory.documents import Writer
 from perdure.store.database import Database, new_id
@@ -13,7 +11,7 @@ from perdure.store.memory import documents
 from perdure.store.memory import search as documents_reading
 from perdure.store.memory.documents import CONVENTIONS, Basis, Draft, Written
 from perdure.store.memory.search import Document, Question, search
-from tests.conftest import Person, Urls
+from tests.conftest import Person, Urls, as_owner
 
 OTHER = "other"
 
@@ -67,11 +65,8 @@ class Library:
 
 async def other_tenant(urls: Urls, db: Database, people: dict[str, Person]) -> None:
     """A tenant beside `local`, with a person who is called `stranger`."""
-    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    try:
+    async with as_owner(urls.owner) as owner:
         await owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1) ON CONFLICT DO NOTHING", OTHER)
-    finally:
-        await owner.close()
     stranger = Person(OTHER, new_id(), "stranger", frozenset({"admin", "reviewer"}), "")
     async with db.transaction(OTHER) as tx:
         await tx.execute("INSERT INTO users (id, tenant_id, name) VALUES ($1, $2, 'stranger')", stranger.user_id, OTHER)

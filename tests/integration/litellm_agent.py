@@ -73,15 +73,6 @@ class LitellmAgent:
             address.turn_id,
         )
 
-    async def first_words(self, address: TurnAddress) -> str:
-        """The first live words of the turn, once they have come."""
-        for _ in range(1_000):
-            batch = await self.served.harness.deps.live.tokens(address.tenant_id, address.conversation_id, "", "0-0")
-            if batch.entries:
-                return batch.entries[0].text
-            await asyncio.sleep(0.02)
-        raise AssertionError("the model never spoke")
-
     async def data(self, address: TurnAddress, kind: str) -> list[dict[str, Any]]:
         rows = await self.served.harness.rows(
             "SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq", address.turn_id, kind

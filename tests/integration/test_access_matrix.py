@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import httpx
 import pytest
 
@@ -21,7 +20,7 @@ from perdure.contracts.values import sha256_hex
 from perdure.store.database import new_id
 from perdure.store.identity import users
 from perdure.store.memory import facts
-from tests.conftest import KEYRING, Urls
+from tests.conftest import KEYRING, Urls, as_owner
 from tests.integration.conftest import Api
 from tests.integration.operations import ADMIN, ANYONE, OPEN, OWNER, PEER, REVIEWER, TABLE, Row
 from tests.integration.test_api_approvals import ended
@@ -54,15 +53,10 @@ async def _person(admin: httpx.AsyncClient, name: str, *roles: str) -> str:
 
 
 async def _stranger(urls: Urls) -> str:
-    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    try:
-        async with owner.transaction():
-            await users.ensure_tenant(owner, "other")
-            await owner.execute("SELECT set_config('perdure.tenant', 'other', true)")
-            roles = ["requester", "reviewer", "admin"]
-            await users.ensure_user(owner, "other", STRANGER, roles, sha256_hex("stranger-token"), KEYRING)
-    finally:
-        await owner.close()
+    async with as_owner(urls.owner, "other") as owner, owner.transaction():
+        await users.ensure_tenant(owner, "other")
+        roles = ["requester", "reviewer", "admin"]
+        await users.ensure_user(owner, "other", STRANGER, roles, sha256_hex("stranger-token"), KEYRING)
     return "stranger-token"
 
 
@@ -323,7 +317,6 @@ async def test_exactly_the_callers_of_the_table_pass(actors: Actors) -> None:
 
 
 SEED = "20261123"
-PHASES = "examples,coverage,fuzzing,stateful"
 STREAMS = r"/(events|stream)$"
 """Left out: their answers do not end."""
 KILLED_BY_ITS_OWN_CALLS = r"^/v1/auth/(logout|password|codes|refresh)|^/v1/users/|^/v1/team/"
@@ -346,7 +339,7 @@ async def test_schemathesis_finds_no_operation_that_ignores_who_asks(api: Api, t
     (tmp_path / "auth.json").write_text(json.dumps({"auth": people}))
     command = [
         *(str(Path(sys.executable).with_name("st")), "run", f"{api.url}/openapi.json"),
-        *("--checks", "ignored_auth,object_level_authorization", "--phases", PHASES),
+        *("--checks", "ignored_auth,object_level_authorization", "--phases", "examples,coverage,fuzzing,stateful"),
         *("--max-examples", "5", "--seed", SEED, "--no-shrink", "--continue-on-failure", "--request-timeout", "20"),
         *("--exclude-path-regex", f"{STREAMS}|{KILLED_BY_ITS_OWN_CALLS}"),
         *("--auth-wfc", str(tmp_path / "auth.json"), "--warnings", "off", "--mode", "positive"),

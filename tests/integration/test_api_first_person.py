@@ -17,7 +17,7 @@ from perdure.core.identity import MOST_TRIES
 from perdure.settings import Settings
 from perdure.store.database import new_id
 from perdure.store.identity import registration, users
-from tests.conftest import Urls
+from tests.conftest import Urls, as_owner
 from tests.integration.conftest import Api
 from tests.integration.test_api_access import having
 from tests.integration.test_api_turns import code, refusal
@@ -53,11 +53,10 @@ class EmptyTenant:
 
 @pytest.fixture
 async def empty(api: Api, urls: Urls) -> AsyncIterator[EmptyTenant]:
-    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     name = f"t-{new_id()[-12:]}"
-    await users.ensure_tenant(owner, name)
-    yield EmptyTenant(api, owner, name)
-    await owner.close()
+    async with as_owner(urls.owner) as owner:
+        await users.ensure_tenant(owner, name)
+        yield EmptyTenant(api, owner, name)
 
 
 async def test_the_code_makes_one_administrator_and_is_used_up(empty: EmptyTenant) -> None:

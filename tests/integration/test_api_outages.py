@@ -19,7 +19,7 @@ from perdure.api.health import WRITE_SECONDS, Parts
 from perdure.local import DataParts
 from perdure.store.status import write_fault
 from perdure.temporal import status as write_probe
-from tests.conftest import Person, Urls
+from tests.conftest import Person, Urls, as_owner
 from tests.doubles.link import Link
 from tests.eventually import until
 from tests.integration.conftest import Api, Caller, serving
@@ -81,14 +81,6 @@ async def linked(parts: DataParts, urls: Urls, people: dict[str, Person]) -> Asy
         await link.cut()
 
 
-async def until_ready(client: httpx.AsyncClient) -> None:
-    for _ in range(150):
-        if (await client.get("/readyz")).status_code == 200:
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("the API did not recover")
-
-
 def assert_unavailable(answer: httpx.Response) -> None:
     assert refusal(answer) == (503, "unavailable"), answer.text
     assert int(answer.headers["retry-after"]) > 0
@@ -129,6 +121,10 @@ async def test_a_postgres_that_says_nothing_is_503_within_seconds(linked: Linked
 async def test_a_turn_accepted_without_temporal_is_durable_and_left_to_the_relay(linked: LinkedApi) -> None:
     async with linked.api.client() as client:
         conversation_id = await conversation(client)
+
+        async def ready() -> bool:
+            return (await client.get("/readyz")).status_code == 200
+
         await linked.temporal.cut()
         began = time.monotonic()
         accepted = await client.post(f"/v1/conversations/{conversation_id}/turns", json={"message": "/echo later"})
@@ -142,7 +138,7 @@ async def test_a_turn_accepted_without_temporal_is_durable_and_left_to_the_relay
         assert "temporal" in [each["name"] for each in status["parts"] if each["fault"]] and status["queues"] == []
         assert not status["well"] and [each["status"] for each in status["turns"]] == ["accepted"]
         await linked.temporal.mend()
-        await until_ready(client)
+        await until(ready)
         async with linked.api.services.db.transaction("local") as tx:
             left = await tx.fetch("SELECT kind FROM outbox WHERE turn_id = $1", accepted.json()["turn_id"])
         assert [row["kind"] for row in left] == ["start"]
@@ -173,11 +169,8 @@ async def faults(parts: Parts) -> dict[str, str]:
 
 
 async def written_at(urls: Urls) -> object:
-    connection = await asyncpg.connect(urls.admin.rpartition("/")[0] + "/" + urls.app.rpartition("/")[2])
-    try:
-        return await connection.fetchval("SELECT at FROM perdure.write_probes WHERE tenant_id = '*'")
-    finally:
-        await connection.close()
+    async with as_owner(urls.admin.rpartition("/")[0] + "/" + urls.app.rpartition("/")[2]) as admin:
+        return await admin.fetchval("SELECT at FROM write_probes WHERE tenant_id = '*'")
 
 
 async def test_parts_that_are_well_have_no_fault_and_were_written_to(api: Api, urls: Urls, temporal: Client) -> None:

@@ -20,8 +20,6 @@ from perdure.api.app import create_app
 from perdure.local import DataParts
 from perdure.local.ports import free_port, is_free
 from perdure.settings import Settings
-from perdure.store.database import Database
-from perdure.store.events.live import LiveTokens
 from tests.conftest import Person, Urls
 from tests.integration.test_sse_resume import reading
 from tests.integration.turn_writer import Sent, TurnWriter, text_of
@@ -107,11 +105,6 @@ def client_of(served: Served, person: Person) -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=READERS + 5)
     head = {"Authorization": f"Bearer {person.token}"}
     return httpx.AsyncClient(base_url=served.url, headers=head, timeout=20, limits=limits)
-
-
-@pytest.fixture
-async def turn(db: Database, live: LiveTokens, people: dict[str, Person]) -> TurnWriter:
-    return await TurnWriter.begin(db, live, people["requester"])
 
 
 async def follow(client: httpx.AsyncClient, path: str) -> list[Sent]:

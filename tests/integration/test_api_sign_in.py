@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import randrange
 
-import asyncpg
 import httpx
 import pytest
 
@@ -17,7 +16,7 @@ from perdure.core.identity import ACCOUNT, ADDRESS, DEVICE, PLACE
 from perdure.local import DataParts
 from perdure.store.database import new_id
 from perdure.store.identity import registration, users
-from tests.conftest import Person, Urls
+from tests.conftest import Person, Urls, as_owner
 from tests.integration.bad_tokens import bad_tokens, opened
 from tests.integration.conftest import Api
 from tests.integration.test_api_outages import TwoApis, two_processes
@@ -30,14 +29,9 @@ OURS = {"X-Perdure-Request": "1"}
 
 @pytest.fixture(scope="module", autouse=True)
 async def setup_code(api: Api, urls: Urls) -> str:
-    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    try:
+    async with as_owner(urls.owner, "fresh") as owner, owner.transaction():
         await users.ensure_tenant(owner, "fresh")
-        async with owner.transaction():
-            await owner.execute("SELECT set_config('perdure.tenant', 'fresh', true)")
-            return await registration.ensure_code(owner, "fresh", "", local=False)
-    finally:
-        await owner.close()
+        return await registration.ensure_code(owner, "fresh", "", local=False)
 
 
 async def invited(api: Api, *roles: str) -> str:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import asyncpg
 import pytest
 
 from perdure.store.approvals import review, views
@@ -14,7 +13,7 @@ from perdure.store.calls import effects
 from perdure.store.database import Connection, Database
 from perdure.store.turns import reconcile as open_turns
 from perdure.worker.reconcile import MOST_HANDED_ON, Reconciler
-from tests.conftest import Urls
+from tests.conftest import Urls, as_owner
 from tests.harness import Harness
 
 pytestmark = pytest.mark.soak
@@ -46,9 +45,8 @@ async def paused(harness: Harness, urls: Urls) -> Harness:
     async with harness.db.transaction("local") as tx:
         await tx.execute("SET LOCAL statement_timeout = 0")
         await tx.execute(_FILL, PAUSED, timeout=60)
-    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    await owner.execute("ANALYZE approvals; ANALYZE turns; ANALYZE users; ANALYZE outbox")
-    await owner.close()
+    async with as_owner(urls.owner) as owner:
+        await owner.execute("ANALYZE approvals; ANALYZE turns; ANALYZE users; ANALYZE outbox")
     return harness
 
 
@@ -141,10 +139,9 @@ async def decided(harness: Harness, urls: Urls) -> Harness:
     await harness.write("UPDATE tool_calls SET state = 'outcome_unknown' WHERE call_id = 't1.0'")
     for amount in range(3):
         await harness.open(await harness.plan(("pay", {"amount": amount})), "t1.0")
-    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    for table in ("approvals", "tool_calls", "turns", "users"):
-        await owner.execute(f"VACUUM ANALYZE {table}")
-    await owner.close()
+    async with as_owner(urls.owner) as owner:
+        for table in ("approvals", "tool_calls", "turns", "users"):
+            await owner.execute(f"VACUUM ANALYZE {table}")
     return harness
 
 

@@ -26,7 +26,7 @@ from perdure.store.database import Connection, Database
 from perdure.store.turns.finish import finish
 from perdure.worker import audit_heads as heads_module
 from perdure.worker.audit_heads import HeadExport
-from tests.conftest import KEYRING, Urls
+from tests.conftest import KEYRING, Urls, as_owner
 from tests.doubles.spoken import Line
 from tests.eventually import until
 from tests.harness import Harness, gathered
@@ -38,10 +38,8 @@ RACERS, ROUNDS = 16, 12
 
 @pytest.fixture(scope="module")
 async def owner(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    await connection.execute("SELECT set_config('perdure.tenant', 'local', false)")
-    yield connection
-    await connection.close()
+    async with as_owner(urls.owner, "local") as connection:
+        yield connection
 
 
 async def note(tx: Connection, subject: str) -> int:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from perdure.activities.tools import ToolActivities
@@ -16,7 +15,7 @@ from perdure.contracts.turns import TurnAddress
 from perdure.core.approvals.decisions import Decision
 from perdure.store.agents import SHARED
 from tests.code_blocks import CODE_BLOCK_APP, MAKER, WALL_SECONDS, NotedSandbox, code_block_app
-from tests.conftest import Urls
+from tests.conftest import Urls, as_owner
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
 
@@ -76,14 +75,11 @@ async def test_a_fault_or_a_forbidden_result_is_an_error_that_the_model_reads(
 async def test_each_tenants_block_runs_for_that_tenant_and_reads_the_shared_table(
     blocks: Harness, noted: NotedSandbox, urls: Urls
 ) -> None:
-    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     requester = blocks.people["requester"]
     other = replace(requester, tenant_id="elsewhere", user_id="00000000-0000-4000-8000-0000000000aa")
-    async with owner.transaction():
+    async with as_owner(urls.owner, "elsewhere") as owner:
         await owner.execute("INSERT INTO tenants (tenant_id) VALUES ('elsewhere')")
-        await owner.execute("SELECT set_config('perdure.tenant', 'elsewhere', true)")
         await owner.execute("INSERT INTO users (id, tenant_id, name) VALUES ($1, 'elsewhere', 'x')", other.user_id)
-    await owner.close()
     there = replace(blocks, people={**blocks.people, "other": other})
     address, outcome = await called(there, "area", AREA, by="other")
     assert outcome.state is CallState.DONE and await answer(there, address) == RESULT

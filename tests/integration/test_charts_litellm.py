@@ -21,16 +21,14 @@ from perdure.settings import Settings
 from perdure.store.approvals import requests as questions
 from perdure.store.database import new_id
 from perdure.store.memory import files
+from tests.doubles.listener import UNWARNED
 from tests.doubles.provider import ProviderDouble
 from tests.doubles.provider_steps import Call, Step
 from tests.doubles.spoken import Line
 from tests.harness import Harness, publish_app
 from tests.served import ALL_KINDS, Served, serve
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
-    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
-]
+pytestmark = UNWARNED
 AGENT = "charts_by_model"
 CSV = b"region,sales\nNorth,30\nSouth,10\n"
 RESTING = (TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.AWAITING_ANSWER)

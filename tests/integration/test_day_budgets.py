@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.model import ModelActivities
 from perdure.activities.providers.provider import Chunk, ProviderRequest, TextDelta
 from perdure.contracts.agents import DayLimits, PublishedAgent
 from perdure.contracts.calls import ModelCall, ModelReply
@@ -31,6 +30,7 @@ from tests.doubles.target import app_agents
 from tests.eventually import until
 from tests.harness import Harness, gathered, publish_app
 from tests.integration.conftest import in_transaction
+from tests.integration.test_ledger_model_calls import ask
 from tests.scale import sized
 
 MANY = Caps(turns_a_user=100_000)
@@ -58,10 +58,6 @@ async def limited_agent(harness: Harness, **limits: int) -> str:
 async def begun(harness: Harness, agent_id: str, *lines: Line) -> ModelCall:
     address, _ = await harness.start(*(lines or (Line("yes"),)), agent_id=agent_id, caps=MANY)
     return await harness.model_call(address, agent_id=agent_id)
-
-
-async def ask(harness: Harness, call: ModelCall, attempt: int = 1, run_id: str = "run-1") -> ModelReply:
-    return await harness.activity(ModelActivities(harness.deps).complete, call, attempt=attempt, run_id=run_id)
 
 
 async def refused(harness: Harness, call: ModelCall, code: str) -> None:

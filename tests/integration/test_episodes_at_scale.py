@@ -3,12 +3,11 @@
 import asyncio
 import time
 
-import asyncpg
 import pytest
 
 from perdure.store.memory import episodes, facts, search
 from perdure.store.memory.episodes import Vector
-from tests.conftest import Urls
+from tests.conftest import Urls, as_owner
 from tests.harness import Harness
 from tests.integration.library import Library
 
@@ -62,9 +61,7 @@ async def vectors(harness: Harness, urls: Urls) -> list[list[float]]:
     """All of it is there. Of as many summaries of the requester's as are searched for, each has one of these."""
     people, conversation_id = harness.people, await harness.conversation()
     await Library(harness.db, people).write("first", "so that there is a store")
-    admin = await asyncpg.connect(urls.admin.rpartition("/")[0] + "/" + urls.app.rpartition("/")[2])
-    try:
-        await admin.execute("SET search_path = perdure")
+    async with as_owner(urls.admin.rpartition("/")[0] + "/" + urls.app.rpartition("/")[2]) as admin:
         store = await admin.fetchval("SELECT id FROM memory_stores WHERE slug = 'user_memory' AND tenant_id = 'local'")
         await admin.execute(POOL)
         for who in ("requester", "reviewer"):
@@ -73,8 +70,6 @@ async def vectors(harness: Harness, urls: Urls) -> list[list[float]]:
         await admin.execute(ENTITIES)
         await admin.execute("ANALYZE memory_documents, episodes, entities, entity_attributes")
         rows = await admin.fetch(VECTORS, people["requester"].user_id, SEARCHES)
-    finally:
-        await admin.close()
     return [list(row["v"]) for row in rows]
 
 

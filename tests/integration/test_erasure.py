@@ -27,7 +27,7 @@ from perdure.store.turns.finish import finish
 from tests.conftest import KEYRING, Person, Urls
 from tests.doubles.spoken import Line
 from tests.harness import Harness, gathered
-from tests.integration.conftest import Api
+from tests.integration.conftest import Api, in_transaction
 from tests.integration.test_api_approvals import ended
 from tests.integration.test_api_turns import code, conversation
 from tests.scale import sized
@@ -114,8 +114,7 @@ async def person(harness: Harness, name: str) -> Person:
 
 
 async def end(harness: Harness, address: TurnAddress) -> None:
-    async with harness.db.transaction("local") as tx:
-        await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
+    await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.STOPPED))
 
 
 GUESSABLE = """

@@ -32,7 +32,7 @@ from perdure.store.events.live import Appended
 from perdure.store.identity import erasure, users
 from perdure.store.identity.erasure import erase
 from perdure.store.turns.finish import finish
-from tests.conftest import KEYRING, Urls
+from tests.conftest import KEYRING, Urls, as_owner
 from tests.doubles.spoken import Line
 from tests.harness import Harness
 from tests.integration.audit_tampering import exported_head
@@ -93,8 +93,7 @@ async def withdrawn(policies: Policies) -> TurnAddress:
     address = await harness.approved(*[("pay", {"amount": n}) for n in (1, 2)])
     for call_id, by, comment in (("t1.0", NAME, SAID), ("t1.1", "admin", OTHERS)):
         row = await harness.approval_row(address, call_id)
-        async with harness.db.transaction("local") as tx:
-            await assignments.withdraw(tx, str(row["id"]), policies.who(by), comment)
+        await in_transaction(harness.db, assignments.withdraw, str(row["id"]), policies.who(by), comment)
         assert await ran(policies, address, call_id) == "denied"
     return address
 
@@ -359,14 +358,11 @@ async def test_no_user_gets_the_name_of_an_erased_one_not_even_at_the_next_start
     await erase(harness.db, "local", "reviewer", actor)
     given = {"DATABASE_OWNER_URL": urls.owner, "PERDURE_HOME": str(tmp_path), "PERDURE_LOCAL": "true"}
     settings = Settings(_env_file=None, **given)  # type: ignore[arg-type]
-    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    await owner.execute("SELECT set_config('perdure.tenant', 'local', false)")
     rotated = Keyring(Keyring.of("a newer key that is before the old one").keys + KEYRING.keys)
     for keyring in (KEYRING, rotated):
         with name_erased():
-            async with owner.transaction():
+            async with as_owner(urls.owner, "local") as owner, owner.transaction():
                 await users.ensure_user(owner, "local", "peter", ["reviewer"], "t", keyring)
-    await owner.close()
     with name_erased():
         await in_transaction(harness.db, users.add_user, "peter", "", ("reviewer",), actor)
     with name_erased():

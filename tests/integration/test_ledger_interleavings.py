@@ -39,7 +39,6 @@ CONVERSATIONS = 6
 FEW_EFFECTS = 2
 OPERATIONS = sized(900, 400)
 AT_ONCE = 30
-MOST_BATCHES = 12
 ROUND: list[Call] = [("pay", {"amount": 1}), ("post", {"mode": "break"}), ("jot", {"text": "x"}), ("look", {})]
 CALLS = [f"t1.{index}" for index in range(len(ROUND))]
 ENDS = [TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.STOPPED]
@@ -169,7 +168,7 @@ class Storm:
             async with gate:
                 await operation()
 
-        for _ in range(MOST_BATCHES):
+        for _ in range(12):
             await told_apart(self.harness, [one(operation) for operation in self.operations()])
             happened = sum([sum(await effects_of(self.harness, address)) for address in self.turns])
             if happened > FEW_EFFECTS and await self.ended() > CONVERSATIONS:

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 from pydantic import JsonValue
 from temporalio.exceptions import ApplicationError
 
@@ -44,6 +43,7 @@ from tests.doubles.target import app_agents
 from tests.eventually import until
 from tests.harness import Harness, gathered
 from tests.integration.conftest import in_transaction
+from tests.json_values import JSON
 from tests.scale import sized
 
 PAID = "SELECT ARRAY[input_tokens, output_tokens, cost_microusd] FROM turns WHERE id = $1"
@@ -324,11 +324,6 @@ async def test_libraries_are_imported_before_the_turn_is_locked_and_a_prompt_is_
 BOOK = ("desk", "book")
 MANY = Caps(turns_a_user=100_000)
 DEEP: JsonValue = json.loads("[" * 60 + "1e16" + "]" * 60)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
-)
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,12 @@ from perdure.contracts.turns import Limits, TurnStatus
 from perdure.core.budgets import USUAL_ANSWER_TOKENS
 from perdure.core.calls.retries import PROVIDER_ERRORS
 from perdure.core.text import CHARACTERS_A_TOKEN
+from tests.doubles.listener import UNWARNED
 from tests.doubles.provider_steps import CONTEXT_OVERFLOW, Call, Fault, Step
 from tests.integration.litellm_agent import ASKED, LITELLM_AGENT, LitellmAgent
 from tests.integration.turn_writer import text_of
 
-# Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
-    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
-]
+pytestmark = UNWARNED
 
 
 async def test_text_and_reasoning_reach_the_reader_as_they_come_and_the_text_is_the_answer(agent: LitellmAgent) -> None:
@@ -123,9 +120,7 @@ async def test_what_no_wait_mends_is_given_up(agent: LitellmAgent, step: Step, c
     assert "told to say" not in row["problem"]["message"], "the provider's own words may quote the payload"
 
 
-async def test_words_without_end_are_broken_off_at_the_turns_limit_and_those_said_are_kept(
-    agent: LitellmAgent,
-) -> None:
+async def test_words_without_end_are_broken_off_at_the_turns_limit_and_those_said_are_kept(agent: LitellmAgent) -> None:
     agent.double.script(Step(text="One two ", fault=Fault.ENDLESS))
     address = await agent.served.begin(ASKED, agent_id=LITELLM_AGENT, limits=Limits(max_tokens=2_000))
     sent = await agent.seen_by_reader(address)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 from temporalio.exceptions import ApplicationError
 
@@ -41,8 +40,7 @@ from perdure.local.ports import free_port
 from perdure.sdk.outcomes import ToolRefused, ToolResult, ToolUnavailable
 from perdure.settings import Settings
 from perdure.store import agents
-from perdure.store.database import set_up
-from tests.conftest import Urls
+from tests.conftest import Urls, as_owner
 from tests.doubles.mcp_cluster import OPS, PODS, RESTART, WEB, McpBench, Web, bench
 from tests.doubles.mcp_raw import TOOL
 from tests.doubles.target import app_agents
@@ -287,13 +285,8 @@ async def prepared(urls: Urls, folder: Path, **beside: str) -> dict[str, Publish
         "PERDURE_HOME": str(folder / "home"), "PERDURE_APP": str(folder), **beside,
     }  # fmt: skip
     await bootstrap(Settings(_env_file=None, **given))  # type: ignore[arg-type]
-    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    await set_up(owner)
-    async with owner.transaction():
-        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", agents.SHARED)
-        found = {agent.definition.id: agent for _, agent in await agents.list_agents(owner)}
-    await owner.close()
-    return found
+    async with as_owner(urls.owner, agents.SHARED) as owner:
+        return {agent.definition.id: agent for _, agent in await agents.list_agents(owner)}
 
 
 def write_app(folder: Path, server: str, agent: str = "keeper") -> None:

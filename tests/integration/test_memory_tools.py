@@ -1,7 +1,6 @@
 """The memory tools in real calls, facts in Postgres, and what a skill is told of entities."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -31,7 +30,7 @@ from perdure.store.calls import tool_calls
 from perdure.store.database import new_id
 from perdure.store.identity.erasure import erase
 from perdure.store.memory import facts
-from tests.conftest import Person, Urls
+from tests.conftest import Person, Urls, as_owner
 from tests.doubles.embedder import Hashing
 from tests.doubles.hub import KEEPER, keeper, without
 from tests.doubles.target import app_agents
@@ -264,24 +263,13 @@ async def test_no_other_conversation_and_no_other_person_sees_what_was_kept(keep
     assert (await used(keepers, stranger, U)).facts == ()
 
 
-@asynccontextmanager
-async def owner_of(harness: Harness) -> AsyncIterator[asyncpg.Connection]:
-    """The owner of the tables: what a migration can do."""
-    owner = await asyncpg.connect(harness.owner_url, server_settings={"search_path": "perdure"})
-    try:
-        await owner.execute("SELECT set_config('perdure.tenant', 'local', false)")
-        yield owner
-    finally:
-        await owner.close()
-
-
 async def test_append_only_rows_never_change_and_such_a_write_is_refused(keepers: Harness) -> None:
     address = await turn(keepers)
     await used(keepers, address, U, *said("tea"))
     for statement in ("UPDATE user_facts SET content = 'x'", "DELETE FROM user_facts"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await keepers.write(statement)
-    async with owner_of(keepers) as owner:
+    async with as_owner(keepers.owner_url, "local") as owner:
         with pytest.raises(asyncpg.IntegrityConstraintViolationError):
             await owner.execute("UPDATE user_facts SET content = 'x'")
         await owner.execute(

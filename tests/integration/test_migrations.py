@@ -14,9 +14,9 @@ from perdure.core.audit import FaultKind
 from perdure.core.budgets import Used
 from perdure.store import budgets
 from perdure.store.audit import seal, verify_chain
-from perdure.store.database import Database, new_id, set_up
+from perdure.store.database import Database, new_id
 from perdure.store.migrations import bring_up, is_newest, provision, upgrade
-from tests.conftest import KEYRING, Template, Urls
+from tests.conftest import KEYRING, Template, Urls, as_owner
 
 WHAT = {
     "columns": "SELECT table_schema, table_name, column_name, data_type, column_default, is_nullable, is_identity "
@@ -115,20 +115,12 @@ TABLES = ("users", "conversations", "turns", "messages", "working_memory", "mode
 
 
 async def written(empty: Urls, statements: tuple[str, ...]) -> str:
-    owner, own_id = await connected(empty.owner), new_id()
-    async with owner.transaction():
+    own_id = new_id()
+    async with as_owner(empty.owner, "local") as owner, owner.transaction():
         await owner.execute("SELECT set_config('perdure.reader', '*', true)")
         for statement in statements:
             await owner.execute(statement, *((own_id,) if "$1" in statement else ()))
-    await owner.close()
     return own_id
-
-
-async def connected(url: str) -> asyncpg.Connection:
-    connection = await asyncpg.connect(url, server_settings={"search_path": "perdure"})
-    await set_up(connection)
-    await connection.execute("SELECT set_config('perdure.tenant', 'local', false)")
-    return connection
 
 
 async def test_every_row_is_there_afterwards_and_new_columns_say_what_held_before(empty: Urls) -> None:
@@ -137,27 +129,26 @@ async def test_every_row_is_there_afterwards_and_new_columns_say_what_held_befor
     own_id = await written(empty, OLD_ROWS)
     await bring_up(empty.owner)
     assert await is_newest(empty.owner)
-    app = await connected(empty.app)
-    for table in TABLES:
-        assert await app.fetchval(f"SELECT count(*) FROM {table}") == 1, table
-    for sql, now in (
-        ("SELECT kind, checkpoint, reason, result, status FROM approvals", ("approval", "", "", None, "pending")),
-        ("SELECT ttl_seconds FROM working_memory", (86_400,)),
-        ("SELECT held_tokens, held_cost_microusd, fallback, budget_of FROM model_calls", (0, 0, False, None)),
-        ("SELECT remembers, persona FROM turns", (False, None)),
-        ("SELECT rule_actions FROM tenants", ({},)),
-        ("SELECT entity_id, key = sha256('a=7'::bytea) FROM entity_attributes", (UUID(own_id), True)),
-    ):
-        assert [tuple(row) for row in await app.fetch(sql)] == [now]
-    await app.execute("SELECT set_config('perdure.tenant', 'nobody', false)")
-    assert await app.fetchval("SELECT count(*) FROM entities") == 0
-    await app.execute("SELECT set_config('perdure.tenant', 'local', false)")
-    await app.execute(  # what the program writes since, beside what was there
-        "INSERT INTO episodes (id, tenant_id, conversation_id, user_id, agent_id, summary, embedder, embedding) "
-        "VALUES ($1, 'local', $1, $1, 'desk', 's', 'm', '[1,0]'::public.vector)",
-        own_id,
-    )
-    await app.close()
+    async with as_owner(empty.app, "local") as app:
+        for table in TABLES:
+            assert await app.fetchval(f"SELECT count(*) FROM {table}") == 1, table
+        for sql, now in (
+            ("SELECT kind, checkpoint, reason, result, status FROM approvals", ("approval", "", "", None, "pending")),
+            ("SELECT ttl_seconds FROM working_memory", (86_400,)),
+            ("SELECT held_tokens, held_cost_microusd, fallback, budget_of FROM model_calls", (0, 0, False, None)),
+            ("SELECT remembers, persona FROM turns", (False, None)),
+            ("SELECT rule_actions FROM tenants", ({},)),
+            ("SELECT entity_id, key = sha256('a=7'::bytea) FROM entity_attributes", (UUID(own_id), True)),
+        ):
+            assert [tuple(row) for row in await app.fetch(sql)] == [now]
+        await app.execute("SELECT set_config('perdure.tenant', 'nobody', false)")
+        assert await app.fetchval("SELECT count(*) FROM entities") == 0
+        await app.execute("SELECT set_config('perdure.tenant', 'local', false)")
+        await app.execute(  # what the program writes since, beside what was there
+            "INSERT INTO episodes (id, tenant_id, conversation_id, user_id, agent_id, summary, embedder, embedding) "
+            "VALUES ($1, 'local', $1, $1, 'desk', 's', 'm', '[1,0]'::public.vector)",
+            own_id,
+        )
 
 
 OLD_AUDIT = (
@@ -175,30 +166,29 @@ async def test_audit_rows_of_before_are_chained_sealed_and_erasable_and_none_is_
     await asyncio.to_thread(upgrade, empty.owner, "0009")
     ann = await written(empty, OLD_AUDIT)
     await asyncio.to_thread(upgrade, empty.owner)
-    owner = await connected(empty.owner)
-    db = await Database.connect(empty.app, most=2, keyring=KEYRING)
-    async with db.transaction("local") as tx:
-        told = await tx.fetchrow("SELECT subject, data FROM audit_trail WHERE kind = 'user.added'")
-        assert told is not None and tuple(told) == (ann, {"roles": [], "name": "ann"})
-    unsealed = await verify_chain(db, "local", KEYRING)
-    assert {fault.kind for fault in unsealed.faults} == {FaultKind.SIGNATURE_MISSING}
-    assert (unsealed.faults_found, unsealed.rows) == (51, 51)
-    for tenant, rows in (("local", 51), ("second", 1)):
+    async with as_owner(empty.owner, "local") as owner:
+        db = await Database.connect(empty.app, most=2, keyring=KEYRING)
+        async with db.transaction("local") as tx:
+            told = await tx.fetchrow("SELECT subject, data FROM audit_trail WHERE kind = 'user.added'")
+            assert told is not None and tuple(told) == (ann, {"roles": [], "name": "ann"})
+        unsealed = await verify_chain(db, "local", KEYRING)
+        assert {fault.kind for fault in unsealed.faults} == {FaultKind.SIGNATURE_MISSING}
+        assert (unsealed.faults_found, unsealed.rows) == (51, 51)
+        for tenant, rows in (("local", 51), ("second", 1)):
+            async with owner.transaction():
+                await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
+                assert await seal(owner, tenant, KEYRING)
+                assert not await seal(owner, tenant, KEYRING)
+            report = await verify_chain(db, tenant, KEYRING)
+            assert (report.ok, report.rows, report.heads_checked) == (True, rows + 1, 1)
         async with owner.transaction():
-            await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
-            assert await seal(owner, tenant, KEYRING)
-            assert not await seal(owner, tenant, KEYRING)
-        report = await verify_chain(db, tenant, KEYRING)
-        assert (report.ok, report.rows, report.heads_checked) == (True, rows + 1, 1)
-    async with owner.transaction():
-        sql = "INSERT INTO audit (tenant_id, kind, subject, body_digest, signature) VALUES ('local', 'k', 's', '', '')"
-        await owner.execute(sql)
-        assert not await seal(owner, "local", KEYRING)
-    report = await verify_chain(db, "local", KEYRING)
-    kinds = {(fault.seq, fault.kind) for fault in report.faults}
-    assert kinds == {(53, FaultKind.SIGNATURE_MISSING), (53, FaultKind.BODY_MISSING)}
-    await db.close()
-    await owner.close()
+            row = "(tenant_id, kind, subject, body_digest, signature) VALUES ('local', 'k', 's', '', '')"
+            await owner.execute(f"INSERT INTO audit {row}")
+            assert not await seal(owner, "local", KEYRING)
+        report = await verify_chain(db, "local", KEYRING)
+        kinds = {(fault.seq, fault.kind) for fault in report.faults}
+        assert kinds == {(53, FaultKind.SIGNATURE_MISSING), (53, FaultKind.BODY_MISSING)}
+        await db.close()
 
 
 OLD_BYTES = (
@@ -265,37 +255,35 @@ CREATORS: dict[str, dict[str, list[str]]] = {
 
 async def test_credentials_of_before_have_the_creators_that_the_audit_names_or_an_unknown_one(empty: Urls) -> None:
     await asyncio.to_thread(upgrade, empty.owner, "0028")
-    owner = await connected(empty.owner)
+    async with as_owner(empty.owner, "local") as owner:
 
-    async def audited(kind: str, subject: str, actor: str, data: str = "{}") -> None:
-        await owner.execute(
-            "WITH row AS (INSERT INTO audit (tenant_id, kind, subject, actor, body_digest, signature) SELECT 'local', "
-            "$1, s.id::text, a.id, '', '' FROM users s, users a WHERE s.name = $2 AND a.name = $3 RETURNING id) "
-            "INSERT INTO audit_bodies (audit_id, tenant_id, salt, data) "
-            "SELECT id, 'local', 's', $4::text::json FROM row",
-            kind, subject, actor, data,
-        )  # fmt: skip
-
-    async with owner.transaction():
-        for statement in OLD_CREDENTIALS:
-            await owner.execute(statement)
-        await audited("session.begun", "invited", "invited", '{"how": "registration"}')
-    for by, of in MINTED:
-        async with owner.transaction():  # both rows are of one moment
+        async def audited(kind: str, subject: str, actor: str, data: str = "{}") -> None:
             await owner.execute(
-                "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label) "
-                "SELECT $1, 'local', id, 'local' FROM users WHERE name = $1",
-                of,
-            )
-            await audited("user.token_minted", of, by)
-    await owner.close()
+                "WITH row AS (INSERT INTO audit (tenant_id, kind, subject, actor, body_digest, signature) SELECT "
+                "'local', $1, s.id::text, a.id, '', '' FROM users s, users a WHERE s.name = $2 AND a.name = $3 "
+                "RETURNING id) INSERT INTO audit_bodies (audit_id, tenant_id, salt, data) "
+                "SELECT id, 'local', 's', $4::text::json FROM row",
+                kind, subject, actor, data,
+            )  # fmt: skip
+
+        async with owner.transaction():
+            for statement in OLD_CREDENTIALS:
+                await owner.execute(statement)
+            await audited("session.begun", "invited", "invited", '{"how": "registration"}')
+        for by, of in MINTED:
+            async with owner.transaction():  # both rows are of one moment
+                await owner.execute(
+                    "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label) "
+                    "SELECT $1, 'local', id, 'local' FROM users WHERE name = $1",
+                    of,
+                )
+                await audited("user.token_minted", of, by)
     await asyncio.to_thread(upgrade, empty.owner)
-    app = await connected(empty.app)
-    names = {row["id"]: row["name"] for row in await app.fetch("SELECT id, name FROM users")} | {UUID(int=0): "?"}
-    for table, creators in CREATORS.items():
-        for of, whose in creators.items():
-            sql = f"SELECT c.created_by FROM {table} c JOIN users u ON u.id = c.user_id WHERE u.name = $1"
-            assert [names[each] for each in await app.fetchval(sql, of)] == whose, (table, of)
-    how = await app.fetchval("SELECT how FROM sessions s JOIN users u ON u.id = s.user_id WHERE u.name = 'invited'")
-    assert how == "registration"
-    await app.close()
+    async with as_owner(empty.app, "local") as app:
+        names = {row["id"]: row["name"] for row in await app.fetch("SELECT id, name FROM users")} | {UUID(int=0): "?"}
+        for table, creators in CREATORS.items():
+            for of, whose in creators.items():
+                sql = f"SELECT c.created_by FROM {table} c JOIN users u ON u.id = c.user_id WHERE u.name = $1"
+                assert [names[each] for each in await app.fetchval(sql, of)] == whose, (table, of)
+        how = await app.fetchval("SELECT how FROM sessions s JOIN users u ON u.id = s.user_id WHERE u.name = 'invited'")
+        assert how == "registration"

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from itertools import permutations
 from typing import Any
 
-import asyncpg
 import httpx
 import pytest
 
@@ -24,11 +23,11 @@ from perdure.store import agents
 from perdure.store.agents import PromptPromoter, PromptReader
 from perdure.store.database import new_id
 from perdure.store.memory import facts
-from tests.conftest import Urls
+from tests.conftest import Urls, as_owner
 from tests.doubles.spoken import Line
 from tests.harness import Harness
 from tests.integration.conftest import Api, Caller, in_transaction
-from tests.integration.test_api_turns import code
+from tests.integration.test_api_turns import code, refusal
 
 OTHER = "other"
 
@@ -56,10 +55,6 @@ async def activated(api: Api, template: str, text: str) -> dict[str, str]:
             answer = await moved(other, version, to)
             assert (answer.status_code, answer.json()["stage"]) == (200, to)
     return version
-
-
-def refusal(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, code(answer)
 
 
 async def listed(client: httpx.AsyncClient, template: str, **given: str) -> list[dict[str, Any]]:
@@ -316,8 +311,7 @@ async def test_without_a_version_or_its_words_the_agents_persona_speaks(harness:
 @asynccontextmanager
 async def unreadable(urls: Urls, how: str) -> AsyncIterator[None]:
     """The templates cannot be read: not allowed, or locked by a transaction that does not end."""
-    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    try:
+    async with as_owner(urls.owner) as owner:
         if how == "forbidden":
             await owner.execute("REVOKE SELECT ON prompt_versions FROM perdure_app")
             yield
@@ -326,8 +320,6 @@ async def unreadable(urls: Urls, how: str) -> AsyncIterator[None]:
             async with owner.transaction():
                 await owner.execute("LOCK TABLE prompt_versions IN ACCESS EXCLUSIVE MODE")
                 yield
-    finally:
-        await owner.close()
 
 
 @pytest.mark.parametrize("how", ["forbidden", "locked"])

@@ -6,7 +6,6 @@ from collections import Counter
 from itertools import pairwise
 from unittest.mock import Mock
 
-import asyncpg
 import pytest
 from structlog.testing import capture_logs
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle
@@ -24,7 +23,7 @@ from perdure.temporal.workflow_client import Notifier
 from perdure.worker import reconcile
 from perdure.worker.reconcile import Reconciler
 from perdure.worker.telemetry import traces_of
-from tests.conftest import Urls
+from tests.conftest import Urls, as_owner
 from tests.doubles.moody_tracer import MoodyTracer
 from tests.doubles.spoken import Line
 from tests.eventually import until
@@ -355,9 +354,8 @@ async def old_key(harness: Harness) -> None:
 async def test_a_tenant_that_cannot_be_read_does_not_stop_those_behind_it(
     harness: Harness, reconciler: Reconciler, urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    await owner.execute("INSERT INTO tenants (tenant_id) VALUES ('aaa') ON CONFLICT DO NOTHING")
-    await owner.close()
+    async with as_owner(urls.owner) as owner:
+        await owner.execute("INSERT INTO tenants (tenant_id) VALUES ('aaa') ON CONFLICT DO NOTHING")
     gone = await lost(harness)
 
     async def not_theirs(tx: Connection, seconds: float, most_paused: int | None) -> list[OpenTurn]:

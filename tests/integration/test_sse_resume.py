@@ -51,11 +51,6 @@ async def streams(db: Database, live: LiveTokens, valkey: Valkey) -> AsyncIterat
         yield Streams(db, live, wakes)
 
 
-@pytest.fixture
-async def turn(db: Database, live: LiveTokens, people: dict[str, Person]) -> TurnWriter:
-    return await TurnWriter.begin(db, live, people["requester"])
-
-
 def of_turn(streams: Streams, turn_writer: TurnWriter, after: str | None = None) -> AsyncGenerator[bytes]:
     cursor = parse_cursor(after) if after else Cursor()
     assert cursor is not None

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.contracts.errors import InvariantBroken
 from perdure.store.database import Database, new_id
-from tests.conftest import Person, Urls
+from tests.conftest import Person, Urls, as_owner
 from tests.doubles.spoken import Line
 from tests.harness import Harness, gathered
 from tests.integration.test_erasure import plant
@@ -21,9 +21,8 @@ OTHER = "other"
 
 @pytest.fixture(scope="module")
 async def owner(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    yield connection
-    await connection.close()
+    async with as_owner(urls.owner) as connection:
+        yield connection
 
 
 BESIDE_A_TURN = (

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import asyncpg
 import pytest
 from prometheus_client import REGISTRY
 
@@ -24,7 +23,7 @@ from perdure.store.turns.context import prompt_messages
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import Started, request_stop
 from perdure.store.turns.views import get_turn
-from tests.conftest import Urls
+from tests.conftest import Urls, as_owner
 from tests.doubles.spoken import Line, script
 from tests.harness import Harness, gathered
 from tests.integration.conftest import Api, in_transaction
@@ -36,9 +35,8 @@ MANY = Caps(queue_depth=20, turns_a_user=100_000)
 async def end(
     harness: Harness, address: TurnAddress, status: TurnStatus = TurnStatus.COMPLETED, turn_id: str = "", **given: Any
 ) -> tuple[Finished, Note | None]:
-    async with harness.db.transaction("local") as tx:
-        address = address.model_copy(update={"turn_id": turn_id or address.turn_id})
-        return await finish(tx, FinishRequest(address=address, status=status, **given))
+    address = address.model_copy(update={"turn_id": turn_id or address.turn_id})
+    return await in_transaction(harness.db, finish, FinishRequest(address=address, status=status, **given))
 
 
 async def test_of_many_starts_at_once_one_is_admitted(harness: Harness) -> None:
@@ -149,15 +147,14 @@ async def test_a_start_that_waits_for_another_of_its_user_does_not_hold_its_conv
 @asynccontextmanager
 async def no_commit(urls: Urls) -> AsyncIterator[None]:
     """The insert of such a turn fails at the commit."""
-    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    await owner.execute(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$; "
-        "CREATE CONSTRAINT TRIGGER refused AFTER INSERT ON turns DEFERRABLE INITIALLY DEFERRED "
-        "FOR EACH ROW EXECUTE FUNCTION refuse()"
-    )
-    yield
-    await owner.execute("DROP TRIGGER refused ON turns; DROP FUNCTION refuse()")
-    await owner.close()
+    async with as_owner(urls.owner) as owner:
+        await owner.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$; "
+            "CREATE CONSTRAINT TRIGGER refused AFTER INSERT ON turns DEFERRABLE INITIALLY DEFERRED "
+            "FOR EACH ROW EXECUTE FUNCTION refuse()"
+        )
+        yield
+        await owner.execute("DROP TRIGGER refused ON turns; DROP FUNCTION refuse()")
 
 
 def counted() -> float:
@@ -195,6 +192,11 @@ async def another(harness: Harness, beside: TurnAddress, on_busy: OnBusy, **give
 
 async def stop(harness: Harness, turn_id: str) -> None:
     await in_transaction(harness.db, request_stop, turn_id, harness.people["requester"].user_id)
+
+
+async def late(chance: random.Random, work: Awaitable[object]) -> object:
+    await asyncio.sleep(chance.random() / 50)
+    return await work
 
 
 async def row(harness: Harness, turn_id: str) -> dict[str, Any]:
@@ -305,16 +307,12 @@ async def test_a_user_at_the_turn_limit_can_still_replace_one(harness: Harness) 
 async def test_replacements_steers_stops_and_ends_at_once_leave_one_turn_after_the_other(harness: Harness) -> None:
     """Whatever comes first: no deadlock, one active turn, every message in the transcript of one turn or replaced."""
     chance = random.Random(66)
-
-    async def late(work: Awaitable[object]) -> object:
-        await asyncio.sleep(chance.random() / 50)
-        return await work
-
     for _ in range(sized(12, 3)):
         old, _ = await harness.start(Line("one"), caps=MANY)
         ways = [OnBusy.REPLACE, OnBusy.STEER, OnBusy.REPLACE, OnBusy.QUEUE, OnBusy.REPLACE]
         ends = (stop(harness, old.turn_id), end(harness, old, TurnStatus.STOPPED))
-        answers = await gathered(*(late(another(harness, old, way)) for way in ways), *map(late, ends))
+        work = (*(another(harness, old, way) for way in ways), *ends)
+        answers = await gathered(*(late(chance, each) for each in work))
         assert not [each for each in answers if isinstance(each, BaseException)], answers
         active = "SELECT active_turn_id FROM conversations WHERE id = $1"
         while turn_id := await harness.value(active, old.conversation_id):
@@ -443,15 +441,11 @@ async def test_messages_that_wait_count_as_the_queue_does_and_a_turn_that_stops_
 async def test_a_message_and_the_end_of_its_turn_at_once_never_lose_it_nor_hear_it_twice(harness: Harness) -> None:
     """Steers against model calls against the end, in any order that the locks allow."""
     chance = random.Random(6)
-
-    async def late(work: Awaitable[object]) -> object:
-        await asyncio.sleep(chance.random() / 50)
-        return await work
-
     for round_number in range(sized(12, 3)):
         address, _ = await harness.start(Line("one"), Line("two"), caps=MANY)
-        sent = [late(steer(harness, address, f"{round_number}.{each}")) for each in range(3)]
-        answers = await gathered(*sent, late(ask(harness, address, 1)), late(end(harness, address)))
+        sent = [steer(harness, address, f"{round_number}.{each}") for each in range(3)]
+        work = (*sent, ask(harness, address, 1), end(harness, address))
+        answers = await gathered(*(late(chance, each) for each in work))
         assert not [each for each in answers if isinstance(each, BaseException)], answers
         conversation_id, turn_id = address.conversation_id, address.turn_id
         active = "SELECT active_turn_id::text FROM conversations WHERE id = $1"

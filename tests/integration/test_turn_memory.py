@@ -394,8 +394,7 @@ async def test_vectors_of_another_model_are_not_compared_and_are_made_anew(harne
     await keep(harness, "renewed text", agent="renewed")
     await embedded(harness, relay, old)
     assert told(await found(harness, "renewed text", new, agent="renewed")) == [("renewed text", "full_text")]
-    async with relay.transaction("local") as tx:
-        await episodes.drop_vectors_of_others(tx, new.name)
+    await in_transaction(relay, episodes.drop_vectors_of_others, new.name)
     await embedded(harness, relay, new)
     assert [each.similarity for each in await found(harness, "renewed text", new, agent="renewed")] == [1.0]
     assert told(await found(harness, "renewed text", old, agent="renewed")) == [("renewed text", "full_text")]
@@ -490,15 +489,12 @@ async def test_what_an_old_loop_embeds_after_a_roll_out_is_embedded_anew(
     old, new, stop = Hashing("rolled-old"), Hashing("rolled-new"), asyncio.Event()
     running = asyncio.create_task(remember.run_embedding(relay, new, stop))
     await keep(harness, "first of the new", agent="rolled")
-    await until(
-        lambda: harness.value("SELECT count(*) FROM episodes WHERE agent_id = 'rolled' AND embedder = 'rolled-new'")
-    )
+    made_anew = "FROM episodes WHERE agent_id = 'rolled' AND embedder = 'rolled-new'"
+    await until(lambda: harness.value(f"SELECT count(*) {made_anew}"))
     conversation_id, user_id = await harness.conversation(), harness.people["requester"].user_id
     async with harness.db.transaction("local") as tx:
         late = await episodes.keep(tx, conversation_id, user_id, "rolled", "late of the old")
         await episodes.set_vectors(tx, [(late, Vector(old.name, old.vector("late of the old")))])
-    await until(
-        lambda: harness.value("SELECT count(*) = 2 FROM episodes WHERE agent_id = 'rolled' AND embedder = 'rolled-new'")
-    )
+    await until(lambda: harness.value(f"SELECT count(*) = 2 {made_anew}"))
     stop.set()
     await asyncio.wait_for(running, 30)

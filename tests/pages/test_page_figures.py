@@ -3,11 +3,11 @@
 import asyncio
 import time
 
-import asyncpg
 import httpx
 import pytest
 from playwright.async_api import expect
 
+from tests.conftest import as_owner
 from tests.integration.test_approvals_at_scale import _FILL
 from tests.pages.conftest import Site, Window
 from tests.pages.test_chat import begun, say
@@ -15,9 +15,6 @@ from tests.pages.test_chat import begun, say
 pytestmark = pytest.mark.soak
 WAITING = 10_000
 MOST_BYTES = 200_000
-MOST_PAINT_MS = 1_000
-MOST_SERVER_SECONDS = 0.150
-MOST_TOKEN_MS = 100
 _WATCH = """
 const Own = window.EventSource;
 window.delays = [];
@@ -62,9 +59,8 @@ async def waiting(opened: Site) -> None:
     async with opened.harness.db.transaction("local") as tx:
         await tx.execute("SET LOCAL statement_timeout = 0")
         await tx.execute(_FILL, WAITING, timeout=120)
-    owner = await asyncpg.connect(opened.harness.owner_url, server_settings={"search_path": "perdure"})
-    await owner.execute("ANALYZE approvals")
-    await owner.close()
+    async with as_owner(opened.harness.owner_url) as owner:
+        await owner.execute("ANALYZE approvals")
 
 
 @pytest.mark.timed
@@ -79,7 +75,7 @@ async def test_the_first_page_of_ten_thousand_takes_less_than_150_ms_at_the_serv
             assert answer.status_code == 200
             assert answer.text.count("data-row") == 25
     print(f"inbox of {WAITING:,}: " + ", ".join(f"{seconds * 1000:.0f}" for seconds in taken) + " ms")
-    assert sorted(taken[1:])[len(taken[1:]) // 2] < MOST_SERVER_SECONDS, taken
+    assert sorted(taken[1:])[len(taken[1:]) // 2] < 0.150, taken
 
 
 @pytest.mark.timed
@@ -93,7 +89,7 @@ async def test_every_page_is_light_and_painted_within_a_second(site: Site, waiti
         paint, weight = await first_paint_ms(window), await weight_of(window)
         print(f"{path}: {weight:,} bytes, first paint {paint:.0f} ms")
         assert weight < MOST_BYTES, path
-        assert paint < MOST_PAINT_MS, path
+        assert paint < 1_000, path
         assert {httpx.URL(request.url).host for request in window.asked} == {"127.0.0.1"}
 
 
@@ -109,5 +105,5 @@ async def test_a_token_is_on_the_page_within_a_tenth_of_a_second_of_its_entry(ta
     p50, p95 = delays[len(delays) // 2], delays[int(len(delays) * 0.95)]
     print(f"{len(delays)} tokens on the page after p50 {p50} ms, p95 {p95} ms, at most {delays[-1]} ms")
     assert len(delays) >= 50
-    assert p95 < MOST_TOKEN_MS
+    assert p95 < 100
     assert await weight_of(window) < MOST_BYTES

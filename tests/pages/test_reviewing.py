@@ -252,9 +252,7 @@ async def test_the_decision_page_works_on_a_phone(site: Site) -> None:
     await window.checked()
 
 
-async def test_a_text_for_shared_memory_is_read_and_decided_on_without_javascript_and_on_a_phone(
-    site: Site,
-) -> None:
+async def test_a_text_for_shared_memory_is_read_and_decided_on_without_javascript_and_on_a_phone(site: Site) -> None:
     library, db = Library(site.harness.db, site.harness.people), site.harness.db
     told = {"scope": Scope.WORKSPACE, "document_type": "runbook"}
     await library.write("pages/tone", "Answer briefly.\nUse names.", by="admin", **told)  # type: ignore[arg-type]

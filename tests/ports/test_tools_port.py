@@ -65,9 +65,7 @@ async def test_a_state_aware_tool_updates_the_fields_that_its_card_names(new_tur
     assert await run.run_tools(asks("entity_resolve")) == [outcome], "its updates are stored with it"
 
 
-async def test_an_unknown_tool_is_settled_already_and_a_call_that_no_model_made_is_a_problem(
-    new_turn: NewTurn,
-) -> None:
+async def test_an_unknown_tool_is_settled_already_and_a_call_that_no_model_made_is_a_problem(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("nobodys", {}), ("look", {})))
     run = await planned(turn)
     unknown, look, other = await run.run_tools([*asks("nobodys", "look"), *asks("look", step=7)])

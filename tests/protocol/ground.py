@@ -38,7 +38,6 @@ from tests.served import MANY
 
 CALL = "t1.0"
 TENANT = "local"
-_AMOUNT = 7
 _SHIFTED = """
 UPDATE approvals SET expires_at = expires_at - d, fallback_at = fallback_at - d, claimed_until = claimed_until - d,
   claimed_since = claimed_since - d,
@@ -172,7 +171,7 @@ class Ground:
     async def open(self, name: str) -> None:
         """A turn whose one call is planned and its approval opened."""
         agent = self._agents[name][self._published[name]]
-        call: tuple[str, dict[str, Any]] = ("pay", {"amount": _AMOUNT})
+        call: tuple[str, dict[str, Any]] = ("pay", {"amount": 7})
         address = await self._desk.plan(call, agent_id=agent.definition.id, by=ASKER, caps=MANY)
         await self._desk.open(address, CALL, agent_id=agent.definition.id)
         placed = Placed(address, agent.definition.id, agent.version, approval_id(address.turn_id, CALL), [])

@@ -40,7 +40,6 @@ POLICIES = {
 }
 NAMES = tuple(sorted(PEOPLE))
 COMPARED = [name for name in Seen.__slots__ if name != "senders"]
-FIRST_CALLS = 3
 MOST_CALLS = 6
 """Another is opened where no call waits any more."""
 MOST_STATEMENTS = 12
@@ -125,7 +124,7 @@ class Protocol(RuleBasedStateMachine):
     def begin(self, seed: int) -> None:
         self.await_(self.ground.begin(PEOPLE))
         self.chance.seed(seed)
-        for name in self.chance.choices(sorted(POLICIES), k=FIRST_CALLS):
+        for name in self.chance.choices(sorted(POLICIES), k=3):
             self.open(name)
 
     def open(self, name: str) -> None:

@@ -12,7 +12,6 @@ from temporalio.client import WorkflowHistory
 HISTORIES = Path(__file__).parent / "histories"
 STARTED = "EVENT_TYPE_WORKFLOW_EXECUTION_STARTED"
 SCHEDULED = "EVENT_TYPE_ACTIVITY_TASK_SCHEDULED"
-MARKER = "EVENT_TYPE_MARKER_RECORDED"
 CONTINUED = "EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW"
 COMPLETED = "EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED"
 
@@ -55,7 +54,7 @@ class Run:
             given = attributes(event)
             if event["eventType"] == SCHEDULED:
                 names.append(given["activityType"]["name"])
-            if event["eventType"] == MARKER:
+            if event["eventType"] == "EVENT_TYPE_MARKER_RECORDED":
                 names.append(values(given["details"]["data"])[0]["activity_type"])
         return tuple(names)
 

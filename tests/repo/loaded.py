@@ -24,14 +24,13 @@ for name in sys.argv[1:]:
     importlib.import_module(name)
 print(json.dumps({name: str(getattr(module, "__file__", None) or "") for name, module in [*sys.modules.items()]}))
 """
-SECONDS = 120
 
 
 def said(arguments: list[str], folder: Path, **environ: str) -> str:
     """What a program prints, started in `folder` with little of the environment of this process."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "SYSTEMROOT") if name in os.environ}
     ended = subprocess.run(
-        arguments, cwd=folder, env=kept | environ, capture_output=True, text=True, timeout=SECONDS, check=False
+        arguments, cwd=folder, env=kept | environ, capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == 0, f"{arguments}: {ended.stdout}{ended.stderr}"
     return ended.stdout

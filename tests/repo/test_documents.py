@@ -35,7 +35,6 @@ CONFIGURATION = (".example", ".ini", ".sh", ".toml", ".yaml", ".yml", *_NO_MARK)
 """Endings of other files that name modules."""
 USERS_OWN = {("CHANGELOG.md", "policy.py"), ("docs/adr/0032-one-import-root.md", "policy.py")}
 """Files of other owners that a text names: the user's own that hid ours."""
-FRONT_PAGE_WORDS = 900
 NOT_HERE = (".perdure/", ".venv/", "openai/", "anthropic/", "my-app/")
 """What looks like a path and is none of the checkout: made by running it, or a model's name."""
 
@@ -207,7 +206,7 @@ def test_a_document_names_only_what_there_is(path: str) -> None:
 
 def test_the_readme_is_a_front_page_with_what_a_newcomer_needs() -> None:
     readme = text_of("README.md")
-    assert len(readme.split()) <= FRONT_PAGE_WORDS, "move some of it to docs/"
+    assert len(readme.split()) <= 900, "move some of it to docs/"
     wanted = ("make demo", "make up", "make test", "perdure chat", "perdure approvals approve", "perdure init")
     assert not [words for words in wanted if words not in code_in(readme)]
 

@@ -4,7 +4,6 @@ may get wrong, at the doors that authors use: the place is named, and everything
 import asyncio
 from pathlib import Path
 
-import asyncpg
 import pytest
 
 from perdure.__main__ import run
@@ -14,8 +13,7 @@ from perdure.apps import publish
 from perdure.apps.bootstrap import bootstrap
 from perdure.apps.registry import block_digests, one_app, several_apps
 from perdure.settings import Settings
-from perdure.store.database import set_up
-from tests.conftest import Urls
+from tests.conftest import Urls, as_owner
 from tests.unit.apps.problems import told
 from tests.unit.apps.skill_app import SKILL, STEEP, STEEP_CARD, write_app
 
@@ -108,14 +106,8 @@ async def test_skills_check_and_a_start_name_the_place_and_the_start_publishes_t
     given = {"DATABASE_OWNER_URL": urls.owner, "PERDURE_APP": str(folder), "PERDURE_EXAMPLES": "true"}
     await bootstrap(Settings(_env_file=None, **given))  # type: ignore[arg-type]
     assert f"\n{folder}/{place}" in "\n" + capsys.readouterr().err
-    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    try:
-        await set_up(owner)
-        async with owner.transaction():
-            await owner.execute("SELECT set_config('perdure.tenant', '*', true)")
-            published = {row["agent_id"] for row in await owner.fetch("SELECT agent_id FROM agents")}
-    finally:
-        await owner.close()
+    async with as_owner(urls.owner, "*") as owner:
+        published = {row["agent_id"] for row in await owner.fetch("SELECT agent_id FROM agents")}
     assert {"other", "refunds"} <= published and "host" not in published
     monkeypatch.chdir(folder)
     assert await asyncio.to_thread(run, ["skills", "check", "."]) == 1

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from perdure.contracts.agents import PlanCard
 from perdure.contracts.approvals import PauseKind, RequestKind, VerdictState
 from perdure.contracts.calls import EffectClass, OutputForm
-from perdure.contracts.errors import Problem
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import Limits
 from perdure.graph.spec import Outcome
@@ -19,6 +18,7 @@ from perdure.graph.topologies.clarify_solve.planning import NO_ANSWER, NO_QUESTI
 from tests.doubles.fake_turn import USAGE, Args, FakeTurn, Refused, Says
 from tests.topologies.played import Played, _leg, again_from_the_store, begin
 from tests.topologies.specs.clarify_solve import CLASSIFY, DRAW, PLAN, RUN, SAY, VIZ
+from tests.topologies.test_skill_pipeline_nodes import fails
 
 NAMES = ("profile", "check_plan", "run", "check_specification", "solve", "draw")
 CARDS = {name: PlanCard(name=name, effect=EffectClass.READ, needs_approval=False) for name in NAMES}
@@ -86,10 +86,6 @@ XML, MARKS, DONE = says(xml="<chart/>"), says(marks=[{"mark": "bar", "score": 0.
 EXCLUSIONS = says(exclusions=[{"selector": "mark", "value": "bar", "scope": "*"}])
 FAULTY = Says("this is no object")
 HANDED_IN = {"ok": True, "rows": 2, "columns": COLUMNS}
-
-
-def fails(code: str) -> Says:
-    return Says(problem=Problem(code=code, message="no"))
 
 
 def turn(*script: Says, **given: Any) -> FakeTurn:

@@ -20,8 +20,6 @@ from tests.topologies.rows import Leg, Row, run_leg, run_row
 from tests.topologies.specs.every import COMPILED, ROWS, SPECS, TOPOLOGIES
 from tests.topologies.stand_ins import StandIn
 
-GOLDEN = Path(__file__).parent / "golden"
-
 
 @pytest.mark.parametrize("compiled", COMPILED.values(), ids=list(COMPILED))
 def test_a_topology_is_valid_wired_as_its_manifest_says_and_can_be_resumed_where_it_pauses(
@@ -40,7 +38,7 @@ def test_a_topology_is_valid_wired_as_its_manifest_says_and_can_be_resumed_where
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_the_picture_is_the_reviewed_one(name: str) -> None:
     drawn = mermaid_of(manifest_of(TOPOLOGIES[name]))
-    reviewed = (GOLDEN / f"{name}.mmd").read_text()
+    reviewed = (Path(__file__).parent / "golden" / f"{name}.mmd").read_text()
     assert drawn == reviewed, f"{name} is drawn differently now; look at it, then put it in {name}.mmd:\n{drawn}"
 
 

@@ -10,21 +10,7 @@ from perdure.contracts.messages import CallRef, Role
 from perdure.contracts.turns import Limits, OnSpent, Usage
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import FakeTurn, Says
-from tests.topologies.played import (
-    LOOK,
-    PAY,
-    POST,
-    Call,
-    V,
-    begin,
-    decided,
-    play,
-    ran,
-    resume,
-    roles,
-    settled,
-    turn,
-)
+from tests.topologies.played import LOOK, PAY, POST, Call, V, begin, decided, play, ran, resume, roles, settled, turn
 
 START = "system_prompt_node memory_node resume_guard"
 NOBODY: Call = ("nobody", {})

@@ -13,10 +13,7 @@ from perdure.settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, Settings
 KEY = "given by the environment of this test"
 BOTH = pytest.mark.parametrize(
     ("variable", "file", "read"),
-    [
-        ("PERDURE_AUDIT_KEY", AUDIT_KEY_FILE, Settings.keyring),
-        ("JWT_SECRET", ACCESS_KEY_FILE, Settings.access_keys),
-    ],
+    [("PERDURE_AUDIT_KEY", AUDIT_KEY_FILE, Settings.keyring), ("JWT_SECRET", ACCESS_KEY_FILE, Settings.access_keys)],
 )
 Read = Callable[[Settings], Any]
 

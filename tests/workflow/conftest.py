@@ -124,6 +124,13 @@ async def served(served: Served) -> AsyncIterator[Served]:
     assert_paths(await served.harness.rows(RAN, served.harness.routing.turns))
 
 
+@pytest.fixture
+def released_target(served: Served) -> Iterator[None]:
+    """Whatever a test held up goes on afterwards."""
+    yield
+    served.harness.world.go_on.set()
+
+
 @pytest.fixture(scope="module")
 def without_cache() -> Iterator[None]:
     """The module's workers replay a run from its first event at every task."""

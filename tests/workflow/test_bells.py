@@ -2,7 +2,7 @@
 bell says only "look": the record confirms it before anything is cancelled, wherever the turn is."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +26,12 @@ from tests.replay.stopping import CONFIRM, silent, until_called
 from tests.scale import sized
 from tests.served import DONE, PAUSED, PAY, Served
 
-pytestmark = pytest.mark.filterwarnings(
+pytestmark = [
+    pytest.mark.usefixtures("released_target"),
     # A signal that meets a continue-as-new makes the server give the task again, signal included; the instance of the
     # first try is thrown away with a handler that it had not begun.
-    "ignore:.*run_signal:pytest.PytestUnraisableExceptionWarning"
-)
+    pytest.mark.filterwarnings("ignore:.*run_signal:pytest.PytestUnraisableExceptionWarning"),
+]
 
 BELLS = sized(1_000, 200)
 GARBAGE: list[list[Any]] = [[], [None], ["stop"], [7], [["stop"]], [{"request_id": "x"}], [{"kind": 5}], [{}, {}, {}]]
@@ -106,7 +107,6 @@ async def test_a_bell_for_another_turn_says_nothing_about_this_one(served: Serve
 
 
 STOP = WakeSignal(kind="stop")
-CANCELS = "EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED"
 AWAY = UpstreamUnavailable("store_unavailable", "Postgres is not available.")
 
 
@@ -165,13 +165,6 @@ PLACES = {
 everywhere = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
 
 
-@pytest.fixture(autouse=True)
-def released_target(served: Served) -> Iterator[None]:
-    """Whatever a test held up."""
-    yield
-    served.harness.world.go_on.set()
-
-
 async def called(served: Served, address: TurnAddress) -> list[str]:
     """What all runs of the turn called; each of them is replayed on the way."""
     replaying, names = Replaying(UnsandboxedWorkflowRunner()), list[str]()
@@ -186,7 +179,7 @@ async def called(served: Served, address: TurnAddress) -> list[str]:
 async def cancels(served: Served, address: TurnAddress) -> int:
     """How many calls the turn's runs asked to be cancelled."""
     events = [event for history in await served.runs(address) for event in run_of(history).events]
-    return [event["eventType"] for event in events].count(CANCELS)
+    return [event["eventType"] for event in events].count("EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED")
 
 
 async def ends_of_the_audit(served: Served, address: TurnAddress) -> list[tuple[str, bool]]:

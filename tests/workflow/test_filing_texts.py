@@ -18,16 +18,13 @@ from perdure.core.approvals.decisions import Decision
 from perdure.store import agents
 from perdure.store.approvals import views
 from tests.conftest import Urls
+from tests.doubles.listener import UNWARNED
 from tests.doubles.playing import PlayingDouble
 from tests.doubles.wire import Request, requests_of
 from tests.harness import own_queues, publish_app
 from tests.workflow.conftest import Engine
 
-# Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
-    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
-]
+pytestmark = UNWARNED
 
 AWAITING = TurnStatus.AWAITING_APPROVAL
 AGENT = "rule_37"

@@ -1,7 +1,5 @@
 """Messages sent into a turn that runs: it hears them where it next asks its model, or gives way, wherever it is."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from perdure.contracts.turns import TurnAddress, TurnStatus
@@ -14,15 +12,9 @@ from tests.replay.stopping import silent
 from tests.scale import sized
 from tests.served import PAUSED, PAY, Served
 
+pytestmark = pytest.mark.usefixtures("released_target")
 WAITS = ("shout", {"mode": "wait"})
 NEVER = Line("never said")
-
-
-@pytest.fixture(autouse=True)
-def released_target(served: Served) -> Iterator[None]:
-    """Whatever a test held up."""
-    yield
-    served.harness.world.go_on.set()
 
 
 async def send(served: Served, to: TurnAddress, on_busy: OnBusy, *lines: Line) -> TurnAddress:

@@ -24,13 +24,10 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
 
 PAUSED = sized(10_000, 200)
 APPROVED = sized(500, 20)
-DONE_SECONDS = 120.0
 WORKER_BYTES = 1_500_000_000
 DECISIONS = sized(2_000, 90)
 KILLS = sized(10, 3)
 DECIDERS = 4
-DECISIONS_AT_ONCE = 8
-RETRY_SECONDS = 0.3
 ENDED_SECONDS = sized(1_500, 120)
 AGAIN = {500, 502, 503, 504}
 
@@ -117,7 +114,7 @@ async def test_of_many_paused_turns_those_approved_after_a_restart_end_and_no_ot
             with Clocked() as burst:
                 answers = await approve(reviewer, chosen)
                 decided_seconds = time.monotonic() - back
-                in_time = await done(busy, chosen, DONE_SECONDS)
+                in_time = await done(busy, chosen, 120.0)
     finally:
         watching.cancel()
     print(f"\npaused: {PAUSED} made in {making}; {APPROVED} decided in {decided_seconds:.1f} s, done in {burst}")
@@ -144,7 +141,7 @@ class Deciding:
         self._taken = asyncio.Condition()
 
     async def run(self) -> None:
-        await asyncio.gather(*(self._worker() for _ in range(DECISIONS_AT_ONCE)))
+        await asyncio.gather(*(self._worker() for _ in range(8)))
 
     async def _worker(self) -> None:
         while self._waiting:
@@ -165,7 +162,7 @@ class Deciding:
                     self.answers[turn.approval_id] = (decision, tries > 0 and key is None, answer)
                     return
                 self.repeats[f"{answer.status} {answer.says}"] += 1
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(0.3)
 
     async def _until_left(self, most: int) -> None:
         """Wait until no more than so many are still to be begun."""

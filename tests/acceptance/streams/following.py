@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from perdure.client import AsyncClient, Event
 from tests.eventually import until
 
-HEARD_SECONDS = 90.0
-
 
 @dataclass(slots=True)
 class Followed:
@@ -80,7 +78,7 @@ class Readers(asyncio.TaskGroup):
             self.create_task(follow(self._client, self.followed[-1]))
 
     async def have_heard(self, words: int = 1) -> None:
-        await until(lambda: all(len(each.words) >= words for each in self.followed), seconds=HEARD_SECONDS)
+        await until(lambda: all(len(each.words) >= words for each in self.followed), seconds=90.0)
 
     @property
     def mid_stream(self) -> int:

@@ -24,7 +24,6 @@ API_KILLS = sized(5, 2)
 API_WORDS = sized(165, 40)
 """At the slow agent's pace, 110 s and 27 s: a model call has 120 s."""
 MORE_WORKERS = sized(2, 0)
-READY_SECONDS = 150.0
 BETWEEN_SECONDS = sized(4, 1)
 LEAST_LIVE = sized(STREAMS * 9 // 10, 1)
 """Streams that are live at each kill: on a busy machine the sample's may have ended before the last."""
@@ -32,14 +31,12 @@ WORKER_KILLS = sized(50, 2)
 TURNS_A_KILL = 4
 WORKER_WORDS = 60
 """At the brisk agent's pace, 3 s."""
-MID_STREAM_WORDS = 5
 VALKEY_TURNS = sized(90, 9)
 MEANWHILE = sized(10, 3)
 """Turns that begin while Valkey is away."""
 AWAY_SECONDS = sized(60, 6)
 VALKEY_WORDS = sized(150, 30)
 """At the slow agent's pace, 100 s and 20 s."""
-SHORT_WORDS = 20
 
 
 @contextmanager
@@ -67,7 +64,7 @@ def more_model_workers(stack: RunningStack, count: int) -> Iterator[None]:
                     stderr=subprocess.DEVNULL,
                 )
             )
-        until(lambda: all(file.exists() for file in ready), READY_SECONDS, "the workers did not come up")
+        until(lambda: all(file.exists() for file in ready), 150.0, "the workers did not come up")
         yield
     finally:
         for process in started:
@@ -112,7 +109,7 @@ async def test_with_the_models_worker_killed_a_reader_ends_with_the_stored_answe
             texts = [words(WORKER_WORDS, f"k{kill}n{number}") for number in range(TURNS_A_KILL)]
             async with Readers(speakers.client) as readers:
                 readers.follow(await begin_all(speakers.client, BRISK, texts))
-                await readers.have_heard(MID_STREAM_WORDS)
+                await readers.have_heard(5)
                 killed = speakers.stack.kill("worker-llm")
                 broken_off.append(readers.mid_stream)
                 await asyncio.to_thread(speakers.stack.wait_restarted, killed)
@@ -128,7 +125,7 @@ async def test_with_the_models_worker_killed_a_reader_ends_with_the_stored_answe
 async def test_with_valkey_lost_no_turn_fails(speakers: Speaking) -> None:
     client, valkey = speakers.client, speakers.valkey
     texts = [words(VALKEY_WORDS, f"v{number}") for number in range(VALKEY_TURNS)]
-    short = [words(SHORT_WORDS, f"w{number}") for number in range(MEANWHILE)]
+    short = [words(20, f"w{number}") for number in range(MEANWHILE)]
     with Clocked() as clocked:
         ids = await begin_all(client, SLOW, texts)
         async with Readers(client) as readers:

@@ -57,32 +57,20 @@ def test_a_comment_of_invisible_characters_is_empty(unseen: str) -> None:
 # --- The session cookie: what the browser is told, and what is read of what it sends.
 
 
-def test_over_tls_no_script_no_neighbour_and_no_plain_connection_gets_it() -> None:
-    answer = Response()
-    credentials.set_cookies(
-        answer, credentials.SESSION_COOKIE, "v", secure=True, expires=datetime(2027, 1, 1, tzinfo=UTC)
-    )
+@pytest.mark.parametrize(("secure", "named"), [(True, "__host-perdure_session=v"), (False, "perdure_session=v")])
+def test_no_script_no_neighbour_and_over_tls_no_plain_connection_gets_it(secure: bool, named: str) -> None:
+    answer, expires = Response(), datetime(2027, 1, 1, tzinfo=UTC)
+    credentials.set_cookies(answer, credentials.SESSION_COOKIE, "v", secure=secure, expires=expires)
     said = {part.strip().lower() for part in answer.headers["set-cookie"].split(";")}
-    assert {"__host-perdure_session=v", "secure", "httponly", "samesite=lax", "path=/"} <= said
+    assert {named, "httponly", "samesite=lax", "path=/"} <= said and ("secure" in said) is secure
     assert not any(part.startswith("domain") for part in said)
-
-
-def test_without_tls_it_is_still_out_of_reach_of_scripts() -> None:
-    answer = Response()
-    credentials.set_cookies(
-        answer, credentials.SESSION_COOKIE, "v", secure=False, expires=datetime(2027, 1, 1, tzinfo=UTC)
-    )
-    said = answer.headers["set-cookie"].lower()
-    assert said.startswith("perdure_session=v") and "httponly" in said and "secure" not in said
 
 
 @pytest.mark.parametrize("secure", [True, False])
 def test_it_is_cleared_under_its_own_name(secure: bool) -> None:
     name, value = credentials.clearing_cookies(credentials.SESSION_COOKIE, secure=secure)
-    said = value.decode()
-    assert name == b"set-cookie" and said.startswith(
-        credentials.cookie_name(credentials.SESSION_COOKIE, secure=secure) + "="
-    )
+    said, own = value.decode(), credentials.cookie_name(credentials.SESSION_COOKIE, secure=secure)
+    assert name == b"set-cookie" and said.startswith(own + "=")
     assert "Max-Age=0" in said and ("Secure" in said) is secure
 
 
@@ -107,27 +95,26 @@ def test_a_cookie_is_read_only_where_it_says_one_thing(header: str, secure: bool
 # --- How many streams are open, and of whom.
 
 
-def test_a_person_is_told_which_limit_was_met_and_what_to_do() -> None:
-    streams = OpenStreams(per_person=2, per_tenant=9)
-    with ExitStack() as held:
-        for _ in range(2):
-            held.enter_context(streams.one_more("t", "ann"))
-        with pytest.raises(LimitReached) as no:
-            held.enter_context(streams.one_more("t", "ann"))
-        assert no.value.details["limit"] == 2 and no.value.http_status == 429
-        held.enter_context(streams.one_more("t", "bob"))
-        held.enter_context(streams.one_more("other", "ann"))
-
-
-def test_a_tenants_people_are_counted_together_as_well() -> None:
+@pytest.mark.parametrize(
+    ("here", "refused", "limit", "others"),
+    [
+        (("ann", "ann"), "ann", 2, [("t", "bob"), ("other", "ann")]),
+        (("ann", "ann", "bob"), "eve", 3, [("other", "eve")]),
+    ],
+    ids=["of a person", "of a tenant's people together"],
+)
+def test_who_meets_a_limit_is_told_which_and_others_are_let_in(
+    here: tuple[str, ...], refused: str, limit: int, others: list[tuple[str, str]]
+) -> None:
     streams = OpenStreams(per_person=2, per_tenant=3)
     with ExitStack() as held:
-        for user in ("ann", "ann", "bob"):
+        for user in here:
             held.enter_context(streams.one_more("t", user))
         with pytest.raises(LimitReached) as no:
-            held.enter_context(streams.one_more("t", "eve"))
-        assert no.value.details["limit"] == 3
-        held.enter_context(streams.one_more("other", "eve"))
+            held.enter_context(streams.one_more("t", refused))
+        assert no.value.details["limit"] == limit and no.value.http_status == 429
+        for tenant, user in others:
+            held.enter_context(streams.one_more(tenant, user))
 
 
 def test_who_leaves_makes_room_and_nothing_is_kept_of_them() -> None:

@@ -14,7 +14,6 @@ from tests.eventually import until
 SALES = TableFile("sales.csv", "text/csv", b"region,sales\nNorth,30\nSouth,10\n")
 NAMES = TableFile("names.csv", "text/csv", b"key,name\nNorth,Upland\n")
 BROKEN = TableFile("b.csv", "text/csv", b'a,b\n1,"\n')
-SLOW = "<plan>" + '<join table="many.csv"><on left="a" right="a"/></join>' * 3 + "</plan>"
 JOIN = '<plan><join table="names.csv"><on left="region" right="key"/></join></plan>'
 
 

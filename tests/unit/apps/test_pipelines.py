@@ -143,11 +143,7 @@ def test_an_agent_that_is_kept_out_is_named_beside_those_that_are_there(tmp_path
         ("pipeline: context", "pipeline: contxt", "contxt context"),
         ("pipeline: context", "pipeline: context\n  tools: [fti]", "fti fit"),
         ("pipeline: context", "pipeline: context\n  tools: [fit, fit]", "fit"),
-        (
-            "pipeline: context",
-            "pipeline: context\n  tools: [{name: signal, arguments: {x: 1}}]",
-            "signal 'x' most",
-        ),
+        ("pipeline: context", "pipeline: context\n  tools: [{name: signal, arguments: {x: 1}}]", "signal 'x' most"),
         ("pipeline: context", "pipeline: context\n  registry: []", ""),
         ("default_intent: ask", "default_intent: tell", "tell"),
         ("alone: true}\n  intent", "alone: false}\n  intent", "safety"),

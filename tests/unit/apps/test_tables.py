@@ -50,10 +50,7 @@ SUM = '<group><by column="side"/><aggregate column="n" function="sum" as="t"/></
         (f'{SUM}<sort><key column="t"/></sort><limit rows="1"/>', [{"side": "S", "t": 4}]),
         ('<aggregate column="n" function="mean" as="m"/>', [{"m": 4.0}]),
         ('<derive as="m" value="if_else(n &gt; 3, n * 2, 0) + month(day)"/>', [{"m": 1}, {"m": 9}, {"m": 11}]),
-        (
-            f'{SUM}<window function="share" column="t" as="s"/>',
-            [{"side": "N", "s": 2 / 3}, {"side": "S", "s": 1 / 3}],
-        ),
+        (f'{SUM}<window function="share" column="t" as="s"/>', [{"side": "N", "s": 2 / 3}, {"side": "S", "s": 1 / 3}]),
         (
             '<window function="running_sum" column="n" as="r"><by column="side"/><order column="day"/></window>',
             [{"n": 3, "r": 3}, {"n": 4, "r": 4}, {"n": 5, "r": 8}],
@@ -304,7 +301,6 @@ STEPS = (
     '<join table="ledger"><on left="customer" right="customer"/></join>',
     '<join table="ledger"><on left="customer" right="amount"/></join>',
 )
-SUM_AS_N = SUM.replace('"t"', '"n"')
 
 
 @pytest.fixture(scope="module")
@@ -336,7 +332,8 @@ def test_what_is_left_out_is_handed_in_with_the_rest_and_long_numbers_are_drawn(
     path.write_text("side,n\nN,18446744073709551616\nN,\nS,\n,5\n")
     table = ClientTable.read(path)
     assert not why_no_tables(table.described())
-    done: Any = table.carry_out(f"<plan>{SUM_AS_N}</plan>")
+    sum_as_n = SUM.replace('"t"', '"n"')
+    done: Any = table.carry_out(f"<plan>{sum_as_n}</plan>")
     rounded, left_out = done["warnings"]
     assert "'n'" in rounded and all(part in left_out for part in ("2", "4", "'n'"))
     assert [column["nulls"] for column in done["columns"]] == [1, 1]

@@ -23,6 +23,7 @@ def context(
     http: httpx.AsyncClient | None = None,
     secrets: Mapping[str, str] | None = None,
     seconds: float = 10.0,
+    key: str = "pdk_1",
     **fields: Any,
 ) -> ToolContext:
     """A context; without `http` any request fails."""
@@ -33,7 +34,7 @@ def context(
         conversation_id="conversation",
         call_id="t1.0",
         user_id="user",
-        idempotency_key="pdk_1",
+        idempotency_key=key,
         deadline=datetime.now(UTC) + timedelta(seconds=seconds),
         http=http or httpx.AsyncClient(transport=httpx.MockTransport(_nowhere)),
         secrets=secrets or {},

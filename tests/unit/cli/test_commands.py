@@ -120,8 +120,7 @@ def test_what_is_settled_already_is_not_settled_again(stack: Perdure, as_json: s
 
 # --- Files from the command line: uploaded before a message, listed, fetched.
 
-PICTURES = {"png": "/v1/files/f-2", "specification": "/v1/files/f-3"}
-DRAWN = said({**TURN, "output": {"pictures": PICTURES}})
+DRAWN = said({**TURN, "output": {"pictures": {"png": "/v1/files/f-2", "specification": "/v1/files/f-3"}}})
 ASKS = streamed(
     event("clarification.requested", "1.0.0-0", turn_id="t-1", question="Which\x1b column?", request_id="q-1"),
     event("done", "2.0.0-0", status="completed", tokens_used=7, cost_usd=0, duration_ms=10),

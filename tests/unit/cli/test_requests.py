@@ -94,11 +94,7 @@ def test_a_command_sends(stack: Perdure, line: str, replies: list[Reply], asked:
         ("budgets set --tokens 5000", LIMITED, {"day": "2026-11-21"}),
         ("delegations list", [NONE], {"items": []}),
         ("delegations remove d-1", [Reply(204)], {"id": "d-1", "removed": True}),
-        (
-            "rules set desk/parcels:booked abort",
-            [items(RULE, RULE | {"id": "other"})],
-            {"items": [RULE]},
-        ),
+        ("rules set desk/parcels:booked abort", [items(RULE, RULE | {"id": "other"})], {"items": [RULE]}),
         ("rules tools", [items(*TOOLS)], {"items": TOOLS}),
     ],
 )

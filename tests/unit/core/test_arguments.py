@@ -13,6 +13,7 @@ from perdure.core.calls import arguments
 from perdure.core.calls.arguments import MOST_DEPTH, MOST_REPAIR_CHARACTERS, check_arguments, extracted, parse_arguments
 from perdure.core.json_schema import schema_fault
 from perdure.graph.topologies.skill_pipeline.nodes import SKILL_PATTERN
+from tests.json_values import JSON
 
 ORDER: dict[str, Any] = {
     "type": "object",
@@ -91,13 +92,6 @@ def _through_jsonb(value: Any) -> Any:
         return json.loads(plain)
 
     return json.loads(json.dumps(value), parse_float=number, parse_int=number)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
-)
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=5))

@@ -151,11 +151,7 @@ EPISODES = [FIELDS[0], "[Episodic Memory -- Relevant Past Conversations]", "- (s
         ({"recent_entity_context": ["e1", "e2"]}, [], [FIELDS[0], *ENTITIES]),
         ({"note": "n", "recent_entity_context": ["e1", "e2"]}, [], [*FIELDS, "- note: n", *ENTITIES]),
         ({}, [prompts.RecalledEpisode("Asked: a\nAnswered: b", 0.8149, "cosine")], [*EPISODES, "  Answered: b"]),
-        (
-            {},
-            [prompts.RecalledEpisode("A: c", 0.25, "full_text")],
-            [*EPISODES[:2], "- (full_text rank 0.25) A: c"],
-        ),
+        ({}, [prompts.RecalledEpisode("A: c", 0.25, "full_text")], [*EPISODES[:2], "- (full_text rank 0.25) A: c"]),
     ],
 )
 def test_a_memory_message_has_its_parts_in_order(

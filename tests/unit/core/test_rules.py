@@ -59,14 +59,11 @@ def test_a_rule_fires_where_all_its_conditions_hold(when: dict[str, Any], holds:
     assert [(each.rule_id, each.unreadable) for each in fires] == ([("a:r", ())] if holds else [])
 
 
-NO_TOOLS: list[Any] = [7, [], "a b"]
-
-
 @pytest.mark.parametrize(
     ("when", "place"),
     [
         ({"tols": "x"}, "tols"),
-        *(({"tool": tool}, "tool") for tool in NO_TOOLS),
+        *(({"tool": tool}, "tool") for tool in [7, [], "a b"]),
         *(({"capability": name}, "capability") for name in ("[ab]", ["package.*", None])),
         ({"result": "success"}, "result"),
         ({"result": {"path": "status", "like": "s"}}, "result.like"),

@@ -29,10 +29,7 @@ UNCOUNTED = replace(EXTRA, counts=False)
         # Of those who are not named, one counts.
         ("approved", [(A, 1, [], EXTRA), (A, 2, [ONE], EXTRA), (A, 2, [EXTRA], MINE)]),
         ("approved", [(A, 3, [UNCOUNTED, ONE, TWO], EXTRA)]),
-        (
-            PENDING,
-            [(A, 2, [EXTRA], FAY), (A, 3, [EXTRA, ONE], FAY), (A, 2, [UNCOUNTED], FAY), (E, 2, [EXTRA], EXTRA)],
-        ),
+        (PENDING, [(A, 2, [EXTRA], FAY), (A, 3, [EXTRA, ONE], FAY), (A, 2, [UNCOUNTED], FAY), (E, 2, [EXTRA], EXTRA)]),
         ("edited", [(E, 1, [EXTRA], EXTRA)]),
     ],
 )

@@ -194,10 +194,7 @@ def test_a_kept_round_has_one_answer_a_call_and_what_is_done(states: dict[str, C
 
 def test_a_call_that_may_have_happened_is_not_told_as_not_run() -> None:
     assert status_without_result(CallState.RESERVED, "it is rejected")[0] == "not_known"
-    assert status_without_result(CallState.PLANNED, "it is rejected") == (
-        "denied",
-        "it is rejected",
-    )
+    assert status_without_result(CallState.PLANNED, "it is rejected") == ("denied", "it is rejected")
     assert status_without_result(CallState.PLANNED)[0] == status_without_result(None)[0] == "not_run"
 
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -16,6 +15,7 @@ from perdure.core.calls.arguments import check_arguments
 from perdure.local.ports import free_port
 from perdure.sdk.tools import Tool, ToolContext, ToolRefused, ToolUnavailable
 from tests.near import new_client
+from tests.unit.apps.tool_contexts import context
 from tests.unit.examples.payments_process import TOKEN, PaymentsProcess
 
 
@@ -34,18 +34,8 @@ class ToolCaller:
     key: str
 
     def context(self, name: str, seconds: float = 10.0) -> ToolContext:
-        return ToolContext(
-            card=self.tools[name].card,
-            tenant_id="t",
-            turn_id="turn",
-            conversation_id="conversation",
-            call_id="t1.0",
-            user_id="user",
-            idempotency_key=self.key,
-            deadline=datetime.now(UTC) + timedelta(seconds=seconds),
-            http=self.http,
-            secrets={"payments_url": self.url, "payments_token": TOKEN},
-        )
+        secrets = {"payments_url": self.url, "payments_token": TOKEN}
+        return context(self.tools[name].card, http=self.http, secrets=secrets, seconds=seconds, key=self.key)
 
     async def run(self, name: str, args: dict[str, Any], seconds: float = 10.0) -> dict[str, Any]:
         output: Any = (await self.tools[name].run(args, self.context(name, seconds))).output

@@ -169,9 +169,7 @@ def said_in(out: io.StringIO) -> list[str]:
 LOST = "relay_waits_for_postgres error=ConnectionRefusedError"
 
 
-async def test_what_is_said_of_a_part_that_returns_is_counted_and_not_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_is_said_of_a_part_that_returns_is_counted_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.05)
     out, away = io.StringIO(), set[str]()
     console = Console(out, {})

@@ -83,9 +83,7 @@ def test_a_usual_profile_is_found(named_by: str, folder: str, tmp_path: Path, mo
     assert temporal_of(environ) == ("cloud:7233", "default")
 
 
-async def test_a_silent_part_is_named_without_its_password(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_silent_part_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.local.services._TRY_AGAIN_SECONDS", 0.01)
     with pytest.raises(StackError, match=r"DATABASE_URL .*127\.0\.0\.1:9") as caught:
         await services.must_answer("DATABASE_URL", "postgresql://user:hush@127.0.0.1:9/db")

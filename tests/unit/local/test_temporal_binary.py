@@ -129,10 +129,7 @@ async def test_sources_are_asked_in_order_until_one_brings_what_runs(tmp_path: P
     path, source = await found(tmp_path, out, download=fails, mirror=brings("nonsense"), build=brings(), last=never)
     assert source == "build" and "mirror" in out.getvalue()
     assert await found(tmp_path, build=never) == (path, "cache")
-    assert sorted(one.name for one in path.parent.parent.iterdir()) == [
-        "build.lock",
-        f"temporal-{binary.CLI_VERSION}",
-    ]
+    assert sorted(one.name for one in path.parent.parent.iterdir()) == ["build.lock", f"temporal-{binary.CLI_VERSION}"]
 
 
 async def test_with_no_source_left_one_line_says_what_to_install(tmp_path: Path) -> None:

@@ -4,17 +4,11 @@ import json
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from perdure.activities.sandbox.protocol import MOST_MESSAGE_CHARACTERS, FaultKind, Limits, fault
 from perdure.activities.sandbox.worker import MOST_DEPTH, Printed, TooMuchPrinted, UnfitWorker, read_value
 from perdure.core.text import is_clean
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=20,
-)
+from tests.json_values import JSON
 
 
 def _clean(value: object) -> bool:

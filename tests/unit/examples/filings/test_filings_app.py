@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from perdure.core.agents.plans import turn_plan
 from perdure.core.agents.prompts import User, activation, persona_of, prefix, template_messages
 from perdure.core.agents.toolsets import offered_tools
 from perdure.core.text import estimated_tokens
-from perdure.sdk.tools import ToolContext
 from tests.near import new_client
+from tests.unit.apps.tool_contexts import context
 from tests.unit.examples.filings.blocks import FILINGS, run
 
 DOMAIN = re.compile(r"\b(wells?|leases?|rule|flar\w+|filing|texas|rrc|gas|oil|spacing|operator|commission)\b", re.I)
@@ -54,9 +53,7 @@ def test_a_second_model_waits_for_a_first_one_that_needs_a_key(agents: dict[str,
     assert with_key.second_model == "openai/gpt-4o-mini"
 
 
-def test_every_agent_remembers_turns_and_desks_know_the_well_at_hand(
-    agents: dict[str, PublishedAgent],
-) -> None:
+def test_every_agent_remembers_turns_and_desks_know_the_well_at_hand(agents: dict[str, PublishedAgent]) -> None:
     """Turns recall the nearest three; the well comes from the fields of working memory that the agent names."""
     remembering = {agent_id: agent.definition.memory for agent_id, agent in agents.items()}
     assert {agent_id: (each.episodic, each.hits) for agent_id, each in remembering.items() if each} == dict.fromkeys(
@@ -184,16 +181,4 @@ async def test_a_fenced_tool_answers_bare_what_its_block_computes(app: App, name
     tool = app.tools[name]
     assert tool.card.effect.value == "read" and not tool.card.needs_approval
     async with new_client() as http:
-        context = ToolContext(
-            card=tool.card,
-            tenant_id="t",
-            turn_id="turn",
-            conversation_id="conversation",
-            call_id="t1.0",
-            user_id="user",
-            idempotency_key="",
-            deadline=datetime.now(UTC) + timedelta(seconds=10),
-            http=http,
-            secrets={},
-        )
-        assert (await tool.run(args, context)).output == run(name, args)
+        assert (await tool.run(args, context(tool.card, http=http))).output == run(name, args)
