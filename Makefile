@@ -19,7 +19,7 @@ help: ## list the targets
 
 $(STAMP): requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Perdure needs Python 3.11 or newer; say which: make PYTHON=python3.12" >&2; exit 1; }
+		{ echo "Perdure needs Python 3.11 or newer; set one, such as: make PYTHON=python3.12" >&2; exit 1; }
 	@echo "Setting up the environment in $(VENV) (about 1.3 GB, once)"
 	@$(RUN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)  # also after an interrupted setup
 	@awk '/^uv==/ {on=1} on {print} on && !/\\$$/ {exit}' requirements.lock > $(VENV)/uv.lock
@@ -36,13 +36,13 @@ setup: $(STAMP) ## set up the environment and the Temporal server
 	@$(RUN)/python -m perdure.local
 
 up: $(STAMP) ## start everything in the foreground, with the examples, and print the addresses
-	@$(MAKE) --no-print-directory jail || echo "Going on without: code blocks will answer with an error" >&2
+	@$(MAKE) --no-print-directory jail || echo "Continuing without it: code blocks return an error" >&2
 	@$(RUN)/python -m perdure up --examples
 
 demo: setup ## watch one turn pause, lose its workers to kill -9, and finish with one effect
 	@$(RUN)/python -m perdure.cli.demo
 
-test: setup jail chromium ## everything that is promised, on real parts, with the checks: what CI runs
+test: setup jail chromium ## test every promise on real components, with the checks: what CI runs
 	@$(MAKE) --no-print-directory -j2 static $(COLLECTED)
 	@$(RUN)/pytest -rfER -n $(AT_ONCE) --no-loadscope-reorder
 
@@ -83,7 +83,7 @@ check: $(STAMP) ## format, lint, types, import rules, prose, unit tests: two min
 unit:
 	@$(RUN)/pytest -n 4 tests/unit tests/topologies
 
-search: $(STAMP) ## look for new counterexamples: 1,000 random cases a property, where `make test` takes always the same
+search: $(STAMP) ## look for new counterexamples: 1,000 random cases per property; `make test` always uses the same cases
 	@$(RUN)/pytest --hypothesis-profile=search -n 2 --dist worksteal tests/unit tests/topologies
 
 .PHONY: static code prose
@@ -93,16 +93,16 @@ code: $(STAMP)
 	@$(RUN)/ruff check .
 	@$(RUN)/mypy .
 	@$(RUN)/lint-imports --no-cache
-prose: $(STAMP) # of its own, since it takes most of the CPU of the static checks: 7 s of 10
+prose: $(STAMP) # separate, since it takes most of the CPU of the static checks: 7 s of 10
 	@$(RUN)/python -m tests.repo.prose
 
 bench: setup ## side by side with hand-written Temporal and plain LangGraph
 	@$(RUN)/python -m bench
 
-crashtable: setup ## kill -9 at every point of a turn, many turns at once, as a table
+crashtable: setup ## kill -9 at every point of a turn, many turns together, as a table
 	@$(RUN)/python -m tests.acceptance.kill_matrix
 
-lock: ## write requirements.lock anew from pyproject.toml
+lock: ## write requirements.lock again from pyproject.toml
 	@$(RUN)/uv pip compile --generate-hashes --universal --python-version 3.11 --no-header --all-extras \
 		pyproject.toml -o requirements.lock --quiet --upgrade
 

@@ -21,16 +21,21 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from pathlib import Path
 
+import yaml
+
 from tests.repo.committed import ROOT, files
 
 LONGEST_SENTENCE_WORDS = 30
 HERE = Path(__file__).parent
 LEFT = HERE / "prose_left.tsv"
 """Findings and path of each file that still has some, as one line."""
-CHECKED = (".py", ".md", ".html", ".jinja", ".j2", ".env.example", "Makefile", "docker-compose.yml")
+_PAGES = (".html", ".jinja", ".j2")
+_SETTINGS = (".env.example", ".importlinter", ".ci/run", "bin/perdure", "Dockerfile", "Makefile")
+_LANGUAGES = (".css", ".js", ".sql", ".toml", ".yaml", ".yml")
+CHECKED = (".py", ".md", *_PAGES, *_SETTINGS, *_LANGUAGES)
 """Ends of the names of files that hold prose."""
-GENERATED = "docs/figures/"
-"""The folder of tables that tests write, which are data."""
+GENERATED = ("docs/figures/", "perdure/pages/static/htmx.min.js")
+"""The tables that tests write, which are data, and a library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,14 @@ _SQL = re.compile(
     r"\b(?:SELECT|INSERT INTO|UPDATE \w+ SET|DELETE FROM|CREATE (?:TABLE|INDEX|FUNCTION|POLICY|ROLE)"
     r"|ALTER TABLE|FROM \w+|ON CONFLICT|redis\.call)\b"
 )
+_COMMENTS = {
+    ".css": re.compile(r"(?s)/\*.*?\*/"),
+    ".js": re.compile(r"""(?s)"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\])*`|(//[^\n]*|/\*.*?\*/)"""),
+    ".sql": re.compile(r"""(?s)'(?:[^']|'')*'|"[^"]*"|(--[^\n]*|/\*.*?\*/)"""),
+    ".toml": re.compile(r"""(?s)\"{3}.*?\"{3}|'{3}.*?'{3}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|(#[^\n]*)"""),
+}
+"""A string or, as the last group, a comment."""
+_HASH = re.compile(r"#[^\n]*")
 _CODE = re.compile(
     r"``[^`]*``|`[^`]*`|\{\{.*?\}\}|\{%.*?%\}|https?://\S+|<[^<>\s][^<>]*>|\b[A-Za-z_]+\([^()]*\)|\b\w+(?:\.\w+)*\.(?:py|md|yaml|yml|json|html|sql)\b|\b\w*_\w+\b"
 )
@@ -92,9 +105,11 @@ def texts(name: str, source: str) -> Iterator[Text]:
         yield from _python(source, name)
     elif path.suffix == ".md":
         yield from _markdown(source, name)
-    elif path.suffix in (".html", ".jinja", ".j2"):
+    elif path.suffix in _PAGES:
         yield from _template(source, name)
-    elif path.name in (".env.example", "Makefile", "docker-compose.yml"):
+    elif path.suffix in _LANGUAGES:
+        yield from _comments(source, name)
+    elif name.endswith(_SETTINGS):
         yield from _hashes(source, name)
 
 
@@ -186,6 +201,33 @@ def _hashes(source: str, name: str) -> Iterator[Text]:
     lines = ((number, line.lstrip()) for number, line in enumerate(source.split("\n"), 1))
     for start, words in _blocks((number, line.lstrip("#").strip()) for number, line in lines if line.startswith("#")):
         yield Text(name, start, "settings", words)
+    for match in re.finditer(r"""(?m)\becho "([^"]+)"|(?<=\S)[ \t]##? (.+)$|^name = (.+)$""", source):
+        yield Text(name, source.count("\n", 0, match.start()) + 1, "message", next(filter(None, match.groups())))
+
+
+def _comments(source: str, name: str) -> Iterator[Text]:
+    """Yields the comments of a file in another language. Successive lines with only a comment are one text."""
+    alone: list[tuple[int, str]] = []
+    trailing: list[tuple[int, str]] = []
+    suffix = Path(name).suffix
+    for match in _yaml_comments(source) if suffix in (".yaml", ".yml") else _COMMENTS[suffix].finditer(source):
+        if match[match.re.groups] is None:
+            continue
+        start = source.count("\n", 0, match.start()) + 1
+        before = source[source.rfind("\n", 0, match.start()) + 1 : match.start()]
+        lines = (line.strip().strip("-#/*").strip() for line in match.group().split("\n"))
+        (trailing if before.strip() else alone).extend(enumerate(lines, start))
+    for line, words in (*_blocks(alone), *trailing):
+        yield Text(name, line, "comment", words)
+
+
+def _yaml_comments(source: str) -> Iterator[re.Match[str]]:
+    """Finds `#` between tokens; inside a token it is part of a value."""
+    at = 0
+    for token in yaml.scan(source, Loader=yaml.SafeLoader):
+        yield from _HASH.finditer(source, at, token.start_mark.index)
+        at = token.end_mark.index
+    yield from _HASH.finditer(source, at)
 
 
 def hits(text: Text) -> Iterator[Hit]:

@@ -14,9 +14,6 @@ from perdure.contracts.turns import Kind, Routing
 from perdure.worker.queues import _activities
 from tests.repo.committed import texts
 
-NOTHING = cast(Deps, None)
-"""Activities only keep what they are made with."""
-
 
 def name_of(function: Callable[..., Any]) -> str | None:
     found = activity._Definition.from_callable(function)
@@ -63,5 +60,5 @@ def test_each_activity_has_a_reference_and_each_reference_is_in_all() -> None:
 @pytest.mark.parametrize("ref", ALL, ids=lambda ref: ref.name)
 def test_each_activity_is_served_where_each_routing_sends_it(ref: ActivityRef[Any, Any], routing: Routing) -> None:
     queues = {Routing.spread().queue(kind): kind for kind in Kind}
-    serving = _activities(NOTHING, queues[routing.queue(ref.kind)])
+    serving = _activities(cast(Deps, None), queues[routing.queue(ref.kind)])
     assert [name_of(function) for function in serving].count(ref.name) == 1, "see perdure/worker/queues.py"

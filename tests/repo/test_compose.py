@@ -17,8 +17,6 @@ COMPOSE = ROOT / "docker-compose.yml"
 WORKER = ["python", "worker.py"]
 BESIDE = {"postgres", "redis", "temporal", "temporal-ui", "temporal-ui-door", "prepare", "api", "worker-relay"}
 """The services that serve no task queue."""
-
-
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE.read_text())["services"]
 
 
@@ -76,8 +74,6 @@ def test_the_web_ui_of_temporal_is_reached_through_its_door_alone_and_its_http_a
 
 
 OURS = sorted(name for name, service in SERVICES.items() if service["image"] == "perdure")
-
-
 READ = {str(field.alias) for field in Settings.model_fields.values()} | {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE"}
 ASKED = {"PERDURE_APP": "${PERDURE_APP:-}", "PERDURE_EXAMPLES": "${PERDURE_EXAMPLES:-}"}
 READ_APPS = {"prepare", "worker-turns", "worker-tools"}

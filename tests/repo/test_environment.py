@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -15,11 +16,7 @@ LINE = re.compile(r"^([A-Z_]+)=(.*)$", re.MULTILINE)
 
 
 def bare(**given: str) -> Settings:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in list(os.environ):
-            patch.delenv(name)
-        for name, value in given.items():
-            patch.setenv(name, value)
+    with patch.dict(os.environ, given, clear=True):
         return Settings(_env_file=None)
 
 

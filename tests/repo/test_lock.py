@@ -28,16 +28,11 @@ def entries(text: str) -> dict[str, int]:
     return found
 
 
-def addresses(text: str) -> list[str]:
-    """What looks like an address or an option that names one."""
-    option = r"^-{1,2}(?:i|index-url|extra-index-url|find-links|trusted-host)\b.*"
-    return re.findall(rf"\S*://\S+|{option}|\S+ @ \S+", text, re.M)
-
-
 def test_every_entry_has_its_hashes_none_names_an_address_and_the_image_asks_for_hashes() -> None:
     bare = [name for name, hashes in entries(text_of("requirements.lock")).items() if hashes == 0]
     assert not bare, f"without a hash: {bare}; run make lock"
-    found = addresses(text_of("requirements.lock"))
+    option = r"^-{1,2}(?:i|index-url|extra-index-url|find-links|trusted-host)\b.*"
+    found = re.findall(rf"\S*://\S+|{option}|\S+ @ \S+", text_of("requirements.lock"), re.M)
     assert not found, f"which registry is used is the machine's business: {found}"
     assert "--require-hashes" in text_of("deploy/Dockerfile")
 

@@ -10,18 +10,14 @@ from tests.repo.committed import files, text_of
 PAGES = {name: f"docs/{name}.md" for name in names() if f"docs/{name}.md" in files()}
 
 
-def edge_table(topology: Topology) -> str:
-    rows = ["| from | to | kind | condition |", "|---|---|---|---|"]
-    for line in lines_of(topology):
-        told = [line.kind or line.form, line.condition or line.label]
-        rows.append(f"| {line.source} | {line.target} | {' | '.join(told)} |")
-    return "\n".join(rows)
-
-
 def faults(page: str, topology: Topology) -> list[str]:
     drawn = f"```mermaid\n{mermaid_of(manifest_of(topology)).rstrip()}\n```"
     found = [] if "```mermaid" not in page or drawn in page else [f"draw it anew:\n{drawn}"]
-    table = edge_table(topology)
+    edges = [
+        (each.source, each.target, each.kind or each.form, each.condition or each.label) for each in lines_of(topology)
+    ]
+    head = ["| from | to | kind | condition |", "|---|---|---|---|"]
+    table = "\n".join([*head, *(f"| {' | '.join(edge)} |" for edge in edges)])
     return found if "| from | to |" not in page or table in page else [*found, f"list the edges anew:\n{table}"]
 
 

@@ -90,8 +90,6 @@ def installed(built: Path, wheel: Path) -> Path:
     return built / "installed"
 
 
-# --- A project of a user's, whose modules have the names of ours
-
 APP = {
     "agents/desk.yaml": "id: desk\ntitle: Desk\ntopology: skill_pipeline\nmodel: scripted\npersona: You help.\n"
     "core_tools: false\ntools: [weigh, measure, count]\nscript: ../script.yaml\n",
@@ -128,18 +126,11 @@ for tool in app.tools.values():
 @pytest.fixture
 def users_folder(tmp_path: Path) -> Path:
     """A user's project that is an app too; of its modules none can be imported."""
-    for name in THEIRS:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text(NOT_OURS)
-    for name in THEIR_FILES:
-        (tmp_path / f"{name}.py").write_text(NOT_OURS)
-    for path, text in APP.items():
+    theirs = dict.fromkeys([*(f"{name}/__init__.py" for name in THEIRS), *(f"{n}.py" for n in THEIR_FILES)], NOT_OURS)
+    for path, text in (theirs | APP).items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     return tmp_path
-
-
-# --- What is in it
 
 
 def test_the_wheel_holds_all_files_below_perdure_and_building_it_leaves_nothing_behind(
@@ -179,9 +170,6 @@ def test_an_install_from_git_has_the_same_files_and_a_clone_has_the_links(built:
     assert {name: str((built / "clone" / name).readlink()) for name in LINKS} == {n: f"perdure/{n}" for n in LINKS}
 
 
-# --- Which version it is
-
-
 def test_each_way_of_asking_names_the_version(installed: Path, checkout: Path, users_folder: Path) -> None:
     (checkout / ".venv").symlink_to(sys.prefix)
     ours, line = {"PYTHONPATH": str(installed)}, f"perdure {VERSION}\n"
@@ -210,9 +198,6 @@ def test_a_checkout_says_its_own_version_and_an_installed_perdure_none_of_a_proj
     assert told == ["9.9\n", f"{VERSION}\n"]
 
 
-# --- Beside modules of any name
-
-
 def test_every_process_starts_in_a_folder_with_modules_of_these_names(installed: Path, users_folder: Path) -> None:
     modules = tuple({module: None for program in PROGRAMS.values() for module in program})
     found = loaded(modules, users_folder, PYTHONPATH=str(installed))
@@ -233,9 +218,6 @@ def test_a_new_app_of_an_installed_perdure_names_the_environments_own_command(wh
     said([sys.executable, "-c", write], tmp_path, PYTHONPATH=str(tmp_path / "site-packages"))
     assert f'export PATH="{Path(sys.executable).parent}:$PATH"\n' in (tmp_path / "desk" / "README.md").read_text()
     assert (tmp_path / "desk" / ".gitignore").is_file()
-
-
-# --- A checkout without links, and an image
 
 
 @pytest.mark.soak

@@ -127,8 +127,6 @@ async def test_a_turns_story_and_its_model_calls_are_read(client: Either) -> Non
     assert [asked.path for asked in client.asked] == ["/v1/turns/t/segments", "/v1/turns/t/metrics"]
 
 
-# --- streams
-
 LAST = event("workflow_complete", status="completed")
 
 
@@ -214,8 +212,6 @@ async def test_hundreds_of_streams_are_open_at_once() -> None:
 
         assert await asyncio.gather(*(follow() for _ in range(most))) == [["workflow_complete"]] * most
 
-
-# --- the calls of reviewers
 
 APPROVAL: dict[str, Any] = {"id": "a", "status": "pending", "tool": "t", "digest": "d", "schema": {"type": "object"}}
 

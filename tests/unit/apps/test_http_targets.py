@@ -130,8 +130,6 @@ def test_a_targets_wait_is_passed_on_up_to_an_hour(asked: str, seconds: float | 
     assert 55 < (unavailable.value.retry_after_seconds or 0) <= 60
 
 
-# --- the same over a real socket
-
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -230,8 +228,6 @@ async def test_no_connection_is_used_twice_and_no_redirect_is_followed() -> None
     assert raised.value.response.status_code == 307
     assert len(heads) == 1
 
-
-# --- what is too large, and where a tool may go
 
 TOO_LARGE = {
     "announced": floods(announced=True),

@@ -48,8 +48,6 @@ def client2(*urls: str, proxy: str = "") -> httpx2.AsyncClient:
 
 BOTH = pytest.mark.parametrize("client", [client1, client2], ids=["httpx", "httpx2"])
 
-# --- where it leads
-
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]"])
 async def test_this_machine_is_not_reached_unless_it_is_named(host: str) -> None:
@@ -212,8 +210,6 @@ async def test_a_configured_proxy_takes_public_names_and_named_hosts_go_past_it(
     assert asked == [], "the proxy resolves"
 
 
-# --- how much is read
-
 FLOODS: dict[str, tuple[Talk, str]] = {
     "announced": (floods(announced=True), "answer_too_large"),
     "chunked to the end": (floods(), "answer_too_large"),
@@ -332,9 +328,6 @@ async def test_what_was_not_sent_at_the_deadline_is_told_apart(names: Names, mon
     assert not late.value.sent
 
 
-# --- the same in a thread that waits
-
-
 def test_a_thread_is_held_to_the_same_rules(names: Names) -> None:
     names("public.test", ["127.0.0.1"])
     with threaded(floods(announced=True)) as made, httpx.Client(transport=BlockingTransport(Outbound())) as http:
@@ -353,9 +346,6 @@ def test_a_thread_is_held_to_the_same_rules(names: Names) -> None:
 def test_an_apps_named_host_is_an_entry_like_any_other() -> None:
     outbound = Outbound().naming(named_host("intranet", by_operator=False), None)
     assert outbound.naming(*outbound.named) is outbound
-
-
-# --- the same for httpx2, which the MCP client and Authlib use
 
 
 async def test_httpx2_reaches_only_named_hosts_of_this_machine_and_resolves_them_once(names: Names) -> None:

@@ -322,8 +322,6 @@ async def test_stopping_does_not_wait_for_the_pause_before_a_restart(tmp_path: P
     assert time.monotonic() - began < 0.5
 
 
-# --- programs started by the fork server
-
 OF_A_USER = "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:], __package__)\n    sys.exit(4)\n"
 SLOW = "import time\ntime.sleep(0.3)\nWHEN = time.monotonic()\n"
 

@@ -98,9 +98,6 @@ def test_trouble_elsewhere_is_not_laid_at_the_data_folders_door(tmp_path: Path, 
         raise error
 
 
-# --- passwords of the embedded parts
-
-
 def test_each_folder_has_passwords_of_its_own_made_once_and_kept_for_their_owner_only(tmp_path: Path) -> None:
     home = data_dir.open_home(tmp_path / "a")
     made = data_dir.load_credentials(home)

@@ -103,9 +103,6 @@ def test_a_log_has_a_bounded_size(tmp_path: Path) -> None:
     assert log.tail[-1] == "line 999"
 
 
-# --- a flood of one child's lines
-
-
 def test_a_flood_shows_its_first_lines_and_counts_the_rest_ever_more_seldom() -> None:
     flood, shown, said = Flood(0.0), [], []
     for tick in range(600):
@@ -144,9 +141,6 @@ async def test_what_was_left_out_is_reported_also_when_no_other_line_comes(monke
     assert len(lines) == 7
     assert lines[-1].startswith("postgres ") and "412" in lines[-1] and "/data/logs/postgres.log" in lines[-1]
     assert "api              | one" in lines
-
-
-# --- what is counted and not shown
 
 
 def test_what_children_say_of_a_full_disk_is_counted_and_not_shown() -> None:
@@ -233,9 +227,6 @@ def test_childrens_lines_about_apps_are_not_shown_while_another_part_reports_the
     console.apps_are_told = False
     console.child("worker-turns", problem)
     assert said_in(out) == [problem]
-
-
-# --- one line for a traceback, one for a warning that repeats itself
 
 
 def shown(*lines: str) -> list[str]:

@@ -103,8 +103,6 @@ def test_a_zombie_does_not_run() -> None:
         assert alive(zombie.pid) is None
 
 
-# --- failed starts and parts that hang
-
 Look = tuple[float, float, int]
 """When, the processor seconds and the lines so far."""
 NO_PROGRESS = "was not ready after {} s and made no progress for 10 s"

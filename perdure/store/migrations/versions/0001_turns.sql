@@ -1,5 +1,5 @@
--- Every table carries tenant_id and FORCEd row-level security: without a tenant set, every query sees zero rows.
--- Ids are UUIDs minted by the program; times are the database's clock, the only clock that decides.
+-- Every table has tenant_id and forced row-level security: if no tenant is set, every query returns zero rows. Ids are
+-- UUIDs that the program creates. Times are from the database's clock, the only clock that decides.
 
 CREATE SCHEMA perdure AUTHORIZATION perdure_owner;
 SET LOCAL search_path = perdure;
@@ -29,7 +29,7 @@ CREATE TABLE api_tokens (
   revoked_at timestamptz
 );
 
--- Content is published for the shared tenant '*', which every tenant may read and only the owner may write.
+-- Content is published for the shared tenant '*', which every tenant can read and only the owner can write.
 CREATE TABLE agent_versions (
   tenant_id text NOT NULL REFERENCES tenants,
   agent_id text NOT NULL,
@@ -133,7 +133,7 @@ CREATE TABLE model_calls (
   PRIMARY KEY (turn_id, call_id)
 );
 
--- The ledger: one row a tool call, whatever its class. An effect is unique by (turn, call id).
+-- The ledger: one row per tool call, of any effect class. An effect is unique by (turn, call id).
 CREATE TABLE tool_calls (
   tenant_id text NOT NULL REFERENCES tenants,
   turn_id uuid NOT NULL REFERENCES turns,
@@ -230,7 +230,8 @@ CREATE TABLE events (
 );
 CREATE INDEX events_by_turn ON events (turn_id, seq);
 
--- Ids only. Whoever commits a row may deliver it at once; the relay delivers what is still here when it is due.
+-- Contains only ids. The process that commits a row can deliver it at once; the relay delivers rows that remain when
+-- they are due.
 CREATE TABLE outbox (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   tenant_id text NOT NULL REFERENCES tenants,
@@ -304,7 +305,7 @@ CREATE POLICY owner_looks_up ON api_tokens FOR SELECT TO perdure_owner USING (tr
 CREATE POLICY owner_looks_up ON users FOR SELECT TO perdure_owner USING (true);
 CREATE POLICY owner_lists ON tenants TO perdure_owner USING (true) WITH CHECK (true);
 
--- The one look-up that knows no tenant yet: a token's owner.
+-- The only look-up before the tenant is known: the owner of a token.
 CREATE FUNCTION principal_of(hash text)
   RETURNS TABLE (tenant_id text, user_id uuid, name text, display_name text, roles text[])
   LANGUAGE sql STABLE SECURITY DEFINER SET search_path = perdure AS $$

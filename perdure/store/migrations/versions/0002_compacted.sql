@@ -1,2 +1,2 @@
--- A model call whose provider said that the conversation is too long: its next attempt sends half of it.
+-- True if the provider rejected the conversation as too long: the call's next attempt sends half of it.
 ALTER TABLE perdure.model_calls ADD COLUMN compacted boolean NOT NULL DEFAULT false;

@@ -1,3 +1,3 @@
--- A temporary table is looked up before every schema that the path names, unless the path names pg_temp itself. This
--- function runs with its owner's rights, so a caller's own "users" must not stand in for ours.
+-- A temporary table is found before every schema of the path, unless the path names pg_temp itself. This function runs
+-- with its owner's rights, so it must not read a table "users" that the caller created.
 ALTER FUNCTION perdure.principal_of(text) SET search_path = perdure, pg_temp;

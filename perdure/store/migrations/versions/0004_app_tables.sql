@@ -1,13 +1,13 @@
--- The tables that code blocks compute with. A published agent names its tables by digest, so each is stored once however
--- many agents and versions need it, and it never changes. Content like agents: of the shared tenant '*', written by the
--- owner alone.
+-- The tables that code blocks compute with. A published agent names its tables by digest, so each is stored once, no
+-- matter how many agents and versions need it, and it never changes. Like agents, tables belong to the shared tenant
+-- '*', and only the owner writes them.
 SET LOCAL search_path = perdure;
 
 CREATE TABLE app_tables (
   tenant_id text NOT NULL REFERENCES tenants,
   digest text NOT NULL,
   name text NOT NULL,
-  -- json, not jsonb, which would put the names of an object in another order: blocks get what the author wrote.
+  -- json, because jsonb would reorder the names of an object: blocks receive them in the author's order.
   body json NOT NULL,
   published_at timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (tenant_id, digest)

@@ -1,7 +1,8 @@
--- Working memory by its own time to live, episodes (summaries of turns) and the ledger of injected skills.
+-- Working memory with a time to live for each field, episodes (summaries of turns) and the ledger of injected skills.
 
 DO $$ BEGIN
-  -- The owner may not create it: pgvector is no trusted extension. The step that makes the roles does, as a superuser.
+  -- The owner cannot create it, because pgvector is not a trusted extension. The step that creates the roles does so,
+  -- as a superuser.
   IF to_regtype('public.vector') IS NULL THEN
     CREATE EXTENSION vector SCHEMA public;
   END IF;
@@ -12,10 +13,10 @@ END $$;
 
 SET LOCAL search_path = perdure;
 
--- Each read and write of a conversation's fields gives every one of them its own time again.
+-- Each read and write of a conversation's fields restarts the time to live of all of them.
 ALTER TABLE working_memory ADD COLUMN ttl_seconds integer NOT NULL DEFAULT 86400 CHECK (ttl_seconds > 0);
 
--- Whether a summary of the turn is kept when it completes: fixed when its agent is read, at its start.
+-- Whether the turn's summary is kept when it completes. Set at the turn's start, when its agent is read.
 ALTER TABLE turns ADD COLUMN remembers boolean NOT NULL DEFAULT false;
 
 CREATE TABLE episodes (
@@ -28,17 +29,17 @@ CREATE TABLE episodes (
   summary text NOT NULL,
   words tsvector NOT NULL GENERATED ALWAYS AS (to_tsvector('pg_catalog.english', summary)) STORED,
   embedder text,
-  embedding public.vector STORAGE MAIN,  -- beside its row, where a search reads it without a second look-up
+  embedding public.vector STORAGE MAIN,  -- stored in its row, so that a search needs no second look-up
   embed_after timestamptz NOT NULL DEFAULT now(),
   created_at timestamptz NOT NULL DEFAULT now(),
   CHECK ((embedder IS NULL) = (embedding IS NULL))
 );
--- Exact search over one user's summaries with one agent; why there is no HNSW index: ADR 11.
+-- Searches over one user's summaries with one agent are exact; ADR 11 has the reason for no HNSW index.
 CREATE INDEX episodes_by_owner ON episodes (user_id, agent_id);
 CREATE INDEX episodes_by_conversation ON episodes (conversation_id, created_at, id);
 CREATE INDEX episodes_to_embed ON episodes (embed_after) WHERE embedder IS NULL;
 
--- What was put before the model, turn by turn; tier 2 is a skill's definition, tier 3 its artifacts.
+-- What each turn added to the model's context; tier 2 is a skill's definition, tier 3 its artifacts.
 CREATE TABLE injection_ledger (
   tenant_id text NOT NULL REFERENCES tenants,
   conversation_id uuid NOT NULL REFERENCES conversations,
@@ -56,7 +57,7 @@ BEGIN
   LOOP
     EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY', t);
     EXECUTE format('ALTER TABLE %I FORCE ROW LEVEL SECURITY', t);
-    -- As subselects: asked once a statement and not for each of the rows that a search looks at.
+    -- Subselects, because they are evaluated once per statement and not for each row that a search reads.
     EXECUTE format('CREATE POLICY own_tenant ON %I '
       'USING (tenant_id = (SELECT current_setting(''perdure.tenant'', true))) '
       'WITH CHECK (tenant_id = (SELECT current_setting(''perdure.tenant'', true)))', t);

@@ -1,8 +1,8 @@
--- What a tenant has used and reserved in a day. Days are UTC by the database's clock; a call counts for the day in
+-- What a tenant has used and reserved in a day. Days are UTC by the database's clock. A call counts for the day in
 -- which it was claimed, whenever it is settled.
 
--- The operator's limits for all of a tenant's agents together; those of one agent are in its definition. No row: the
--- tenant has never had one, and nothing is counted for it.
+-- The operator's limits for all agents of a tenant together; an agent's own limits are in its definition. Without a
+-- row, the tenant has never had a limit, and its use is not counted.
 CREATE TABLE perdure.day_limits (
   tenant_id text PRIMARY KEY REFERENCES perdure.tenants,
   max_tokens bigint CHECK (max_tokens > 0),
@@ -11,7 +11,7 @@ CREATE TABLE perdure.day_limits (
   set_at timestamptz NOT NULL DEFAULT now()
 );
 
--- A row is updated twice a call, by all of a tenant's calls: with room on its page no update touches the index.
+-- Each call of a tenant updates its row twice: with free space on the page, no update touches the index.
 CREATE TABLE perdure.day_usage (
   tenant_id text NOT NULL REFERENCES perdure.tenants,
   day date NOT NULL,
@@ -23,7 +23,7 @@ CREATE TABLE perdure.day_usage (
   PRIMARY KEY (tenant_id, day, agent_id)
 ) WITH (fillfactor = 20);
 
--- What a call holds now, in which rows of which day; a reservation belongs to the call's epoch.
+-- What a call has reserved, and in which rows of which day. A reservation belongs to the call's epoch.
 ALTER TABLE perdure.model_calls
   ADD COLUMN budget_day date,
   ADD COLUMN budget_of text[],
@@ -31,8 +31,8 @@ ALTER TABLE perdure.model_calls
   ADD COLUMN held_cost_microusd bigint NOT NULL DEFAULT 0,
   ADD COLUMN fallback boolean NOT NULL DEFAULT false;
 
--- A day's first call counts what the day's calls have used before anybody counted. Rows come in the order of time, so
--- that this index has a few bytes for a hundred pages, and costs a claim nothing.
+-- The first call that is counted in a day adds what the day's earlier calls have used. Rows are in the order of time,
+-- so this index has a few bytes per hundred pages, and costs a claim nothing.
 CREATE INDEX model_calls_by_start ON perdure.model_calls USING brin (started_at);
 
 DO $$

@@ -1,4 +1,5 @@
--- Prompt templates and their stages: a row is one version of a template's text, and its stage says to whom it speaks.
+-- Prompt templates and their stages. A row is one version of a template's text; its stage determines which turns use
+-- it.
 CREATE TABLE perdure.prompt_versions (
   id uuid PRIMARY KEY,
   tenant_id text NOT NULL REFERENCES perdure.tenants,
@@ -23,5 +24,6 @@ CREATE POLICY own_tenant ON perdure.prompt_versions USING (tenant_id = current_s
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON perdure.prompt_versions TO perdure_app, perdure_relay;
 
--- The persona that a turn took from a template as it began, rendered: {template, version_id, stage, text} or a problem.
+-- The persona that a turn took from a template at its start, rendered: {template, version_id, stage, text} or a
+-- problem.
 ALTER TABLE perdure.turns ADD COLUMN persona jsonb;

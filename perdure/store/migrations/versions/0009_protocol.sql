@@ -1,16 +1,16 @@
--- The whole protocol of an approval: votes in seats, leases, handovers, holds, withdrawals.
+-- The complete protocol of an approval: votes, delegations, claims, reassignments, holds, withdrawals.
 SET LOCAL search_path = perdure;
 
--- The policy is frozen as the approval is opened; an escalation and a handover change who decides, and nothing else of
--- it. An approval of before has no policy_digest: it is held against none.
+-- The policy is pinned when the approval is opened. Escalations and reassignments change only its reviewers. An
+-- approval from before this migration has no policy_digest, and is not compared with a policy.
 ALTER TABLE approvals
-  ADD COLUMN reviewers text[] NOT NULL DEFAULT '{}',   -- names; empty: whoever has the role
+  ADD COLUMN reviewers text[] NOT NULL DEFAULT '{}',   -- names; empty: all users with the role
   ADD COLUMN quorum integer NOT NULL DEFAULT 1 CHECK (quorum > 0),
   ADD COLUMN policy_digest text NOT NULL DEFAULT '',
   ADD COLUMN reject_reasons text[] NOT NULL DEFAULT '{}',
   ADD COLUMN hold_seconds integer NOT NULL DEFAULT 0 CHECK (hold_seconds >= 0),
-  ADD COLUMN ready_at timestamptz,                     -- decided, its call does not start before
-  ADD COLUMN revision jsonb,                           -- edited while votes are missing: what is voted on now
+  ADD COLUMN ready_at timestamptz,                     -- when a decided call can start
+  ADD COLUMN revision jsonb,                           -- an edit before the quorum: the call that is voted on
   ADD COLUMN expires_seconds integer NOT NULL DEFAULT 604800 CHECK (expires_seconds > 0),
   ADD COLUMN on_timeout text NOT NULL DEFAULT 'deny' CHECK (on_timeout IN ('deny', 'escalate')),
   ADD COLUMN escalation_role text NOT NULL DEFAULT 'admin',
@@ -22,11 +22,11 @@ ALTER TABLE approvals
   ADD COLUMN claimed_by uuid REFERENCES users,
   ADD COLUMN claimed_until timestamptz,
   ADD COLUMN withdrawal jsonb,
-  ADD COLUMN closed_at timestamptz;                    -- withdrawn, or void: after what was decided
+  ADD COLUMN closed_at timestamptz;                    -- withdrawn or cancelled after the decision
 
--- Lists are by age, whatever else they are narrowed by.
+-- Lists are in the order of age, whatever their filters.
 CREATE INDEX approvals_by_age ON approvals (tenant_id, requested_at DESC, id DESC);
--- What the reconciler looks for among many that wait.
+-- The reconciler finds these few among many pending requests.
 CREATE INDEX approvals_to_fall_back ON approvals (tenant_id, fallback_at)
   WHERE status = 'pending' AND fallback_at IS NOT NULL AND fell_back_at IS NULL;
 CREATE INDEX approvals_to_escalate ON approvals (tenant_id, expires_at)
@@ -35,27 +35,27 @@ CREATE INDEX approvals_to_start ON approvals (tenant_id, turn_id)
   WHERE status = 'edited' OR status = 'approved' AND kind = 'approval';
 CREATE INDEX turns_awaiting ON turns (tenant_id, id) WHERE status = 'awaiting_approval' AND ended_at IS NULL;
 
--- Every decision that was taken: by whom, in whose seat, on which digest.
--- A decision writes one, so its references are few: the approval has the tenant's, and no user is ever deleted.
+-- Every decision: its voter, the reviewer in whose place it counts, and the digest. A decision writes a row, so a row
+-- has few references: the approval has the tenant's, and users are never deleted.
 CREATE TABLE approval_votes (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   tenant_id text NOT NULL,
   approval_id uuid NOT NULL REFERENCES approvals ON DELETE CASCADE,
   user_id uuid NOT NULL,
   seat_id uuid NOT NULL,
-  role text NOT NULL,                                  -- the one that the seat's owner sat there by
+  role text NOT NULL,                                  -- the role of the reviewer in whose place it counts
   decision text NOT NULL CHECK (decision IN ('approve', 'edit', 'reject', 'respond')),
   digest text NOT NULL,
   record jsonb NOT NULL,
   at timestamptz NOT NULL DEFAULT clock_timestamp(),
-  voided_at timestamptz                                -- by an edit: it was for the call as it was before
+  voided_at timestamptz                                -- by an edit, because the vote was for the earlier call
 );
--- A seat counts once, and so does a person.
+-- A reviewer's place counts once, and so does a user's vote.
 CREATE UNIQUE INDEX approval_votes_by_seat ON approval_votes (approval_id, seat_id) WHERE voided_at IS NULL;
 CREATE UNIQUE INDEX approval_votes_by_person ON approval_votes (approval_id, user_id) WHERE voided_at IS NULL;
 CREATE INDEX approval_votes_of_person ON approval_votes (user_id, at);
 
--- Until a date somebody else may sit in one's seat.
+-- A user lets another user decide in their place until a date.
 CREATE TABLE delegations (
   id uuid PRIMARY KEY,
   tenant_id text NOT NULL REFERENCES tenants,
@@ -81,7 +81,7 @@ BEGIN
   END LOOP;
 END $$;
 
--- A token's label is told with its owner: the tokens of a local stack have no limit of decisions a minute.
+-- A token's label is returned with its owner, because tokens of a local stack have no limit of decisions per minute.
 DROP FUNCTION principal_of(text);
 CREATE FUNCTION principal_of(hash text)
   RETURNS TABLE (tenant_id text, user_id uuid, name text, display_name text, roles text[], label text)

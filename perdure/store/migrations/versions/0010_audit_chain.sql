@@ -1,20 +1,20 @@
--- The audit chain, and bodies that can be erased: a row keeps the salted digest of what it said, and is signed.
+-- The audit chain, with bodies that can be erased: a row is signed and keeps the salted digest of its body.
 SET LOCAL search_path = perdure;
 
--- The owner brings the rows of all tenants along; at the end it sees no more than everybody again.
+-- The owner migrates the rows of all tenants; at the end, row-level security applies to it again.
 DROP TRIGGER audit_append_only ON audit;
 ALTER TABLE audit NO FORCE ROW LEVEL SECURITY;
 
--- Subjects are ids: a row outlives its body, and a name is a person's.
+-- Subjects are ids, because a row outlives its body, and a name is personal data.
 UPDATE audit a SET subject = u.id::text, data = a.data || jsonb_build_object('name', u.name)
   FROM users u WHERE a.kind LIKE 'user.%' AND u.tenant_id = a.tenant_id AND u.name = a.subject;
 
 CREATE TABLE audit_bodies (
   audit_id bigint PRIMARY KEY REFERENCES audit,
   tenant_id text NOT NULL REFERENCES tenants,
-  salt text,  -- random: without it nobody can guess what an erased body said
-  data json,  -- json, not jsonb: the digest is over the very text. It must be jsonb's too, or nobody could read it
-  erased_by bigint REFERENCES audit,  -- the row that says whose bodies were erased
+  salt text,  -- random: without it, an erased body cannot be guessed from its digest
+  data json,  -- json, because the digest is over the exact text; it must also be valid jsonb to be readable
+  erased_by bigint REFERENCES audit,  -- the row that records the erasure
   CONSTRAINT audit_body_readable CHECK (data IS NULL OR data::jsonb IS NOT NULL),
   CONSTRAINT audit_body_whole_or_erased CHECK ((data IS NULL) = (erased_by IS NOT NULL) AND (data IS NULL) = (salt IS NULL))
 );
@@ -24,7 +24,8 @@ ALTER TABLE audit ADD COLUMN body_digest text, ADD COLUMN signature text NOT NUL
 UPDATE audit a SET body_digest = encode(sha256(convert_to(b.salt || b.data::text, 'UTF8')), 'hex')
   FROM audit_bodies b WHERE b.audit_id = a.id;
 ALTER TABLE audit DROP COLUMN data, ALTER COLUMN body_digest SET NOT NULL, ALTER COLUMN signature DROP DEFAULT;
--- Not by tenant first: that one was taken for every look at a few rows by their ids, and read as a whole (measured).
+-- The tenant is not the first column: such an index was used for every look-up of a few rows by id, and read in full
+-- (measured).
 DROP INDEX audit_by_subject;
 CREATE INDEX audit_by_subject ON audit (subject, id);
 CREATE INDEX audit_by_turn ON audit (turn_id) WHERE turn_id IS NOT NULL;
@@ -38,7 +39,8 @@ CREATE TABLE audit_chain (
   hash text NOT NULL,
   PRIMARY KEY (tenant_id, seq)
 );
--- One row a tenant, updated by every commit that audits something: with room on its page no update touches the index.
+-- One row per tenant, updated by every commit that audits something: with free space on the page, no update touches the
+-- index.
 CREATE TABLE audit_heads (
   tenant_id text PRIMARY KEY REFERENCES tenants,
   seq bigint NOT NULL,
@@ -46,7 +48,7 @@ CREATE TABLE audit_heads (
   hash text NOT NULL
 ) WITH (fillfactor = 20);
 
--- As perdure/core/audit.py has it: each field with its length in bytes before it, a dash where there is none.
+-- The same format as in perdure/core/audit.py: each field follows its length in bytes, and a missing field is a dash.
 CREATE FUNCTION audit_hash(prev text, seq bigint, a audit) RETURNS text LANGUAGE sql IMMUTABLE
   SET search_path = perdure, pg_temp AS $$
     SELECT encode(sha256(convert_to(string_agg(
@@ -56,8 +58,8 @@ CREATE FUNCTION audit_hash(prev text, seq bigint, a audit) RETURNS text LANGUAGE
       a.actor::text, a.turn_id::text, a.body_digest, a.signature]) WITH ORDINALITY AS f(field, n)
   $$;
 
--- Run at COMMIT, so that the head's lock is a transaction's last and nothing waits for another lock under it: rows are
--- numbered in the order of their commits, and a row is in the chain or not there.
+-- Runs at COMMIT, so that the lock of the head is a transaction's last, and no other lock is awaited under it. Rows are
+-- numbered in the order of their commits, and a row is in the chain or does not exist.
 CREATE FUNCTION audit_link() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = perdure, pg_temp AS $$
 DECLARE head audit_heads;
 BEGIN
@@ -74,7 +76,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION audit_link() FROM PUBLIC;
 
--- What there is becomes the beginning of the chain. It is unsigned; perdure/apps/bootstrap.py seals it.
+-- Existing rows become the beginning of the chain. It is unsigned; perdure/apps/bootstrap.py seals it.
 DO $$
 DECLARE
   a audit;
@@ -124,13 +126,13 @@ BEGIN
       'WITH CHECK (tenant_id = current_setting(''perdure.tenant'', true))', t);
   END LOOP;
 END $$;
--- Hashes of all tenants, which the relay exports.
+-- The hashes of all tenants, which the relay exports.
 CREATE POLICY relay_exports ON audit_heads FOR SELECT TO perdure_relay USING (true);
 GRANT SELECT, INSERT ON audit_bodies TO perdure_app, perdure_relay;
 GRANT UPDATE (salt, data, erased_by) ON audit_bodies TO perdure_app;
 GRANT SELECT ON audit_chain, audit_heads TO perdure_app, perdure_relay;
 
--- An audit row with what it said, and its place in the chain: none before its transaction commits.
+-- An audit row with its body and its place in the chain; it has no place before its transaction commits.
 CREATE VIEW audit_trail WITH (security_invoker = true) AS
   SELECT a.id, a.tenant_id, a.at, a.kind, a.subject, a.actor, a.turn_id, b.data::jsonb AS data, b.erased_by,
     c.seq, c.prev, c.hash, a.body_digest, b.salt, a.signature

@@ -1,24 +1,25 @@
--- Entities are found by any attribute through an index. An index on the JSON itself is none under row-level
--- security: its operators are not leakproof, so Postgres looks at all of a tenant's rows before it asks them.
+-- Entities are found by any attribute through an index. Under row-level security an index on the JSON itself is not
+-- used: its operators are not leakproof, so Postgres reads all of a tenant's rows before it applies them.
 SET LOCAL search_path = perdure;
 
--- One row for each attribute of each entity; `key` is the SHA-256 of `name=value`, as a skill refers to it.
+-- One row for each attribute of each entity; `key` is the SHA-256 of `name=value`, the form in which a skill refers to
+-- it.
 CREATE TABLE entity_attributes (
   tenant_id text NOT NULL REFERENCES tenants,
   key bytea NOT NULL,
-  created_at timestamptz NOT NULL,  -- the entity's: of several with one value the newest counts
+  created_at timestamptz NOT NULL,  -- the entity's: if several have the same value, the newest counts
   entity_id uuid NOT NULL REFERENCES entities,
   PRIMARY KEY (tenant_id, key, created_at, entity_id)
 );
 
--- `id` and `name` have indexes of their own; a name with = in it is no name in a reference.
+-- `id` and `name` have their own indexes. An attribute's name with = in it cannot be used in a reference.
 CREATE FUNCTION attribute_keys(attributes jsonb) RETURNS SETOF bytea LANGUAGE sql IMMUTABLE SET search_path = pg_catalog
 AS $$
   SELECT sha256(convert_to(key || '=' || value, 'UTF8')) FROM jsonb_each_text(attributes)
   WHERE value IS NOT NULL AND strpos(key, '=') = 0 AND key NOT IN ('id', 'name')
 $$;
 
--- By a trigger: a worker of the version before writes entities too while the next one is rolled out.
+-- A trigger, because workers of the previous version also write entities during a rollout.
 CREATE FUNCTION index_attributes() RETURNS trigger LANGUAGE plpgsql SET search_path = perdure, pg_catalog AS $$
 BEGIN
   IF TG_OP = 'UPDATE' THEN
@@ -31,7 +32,7 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- The owner is held to row-level security as everybody is; what it copies is of all tenants.
+-- Row-level security applies to the owner too, and this statement copies rows of all tenants.
 ALTER TABLE entities NO FORCE ROW LEVEL SECURITY;
 INSERT INTO entity_attributes (tenant_id, key, created_at, entity_id)
 SELECT tenant_id, key, created_at, id FROM entities, attribute_keys(attributes) AS each(key);

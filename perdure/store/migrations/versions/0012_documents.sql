@@ -1,4 +1,4 @@
--- Documents of memory: stores, paths, immutable versions, what turns did with them, and promotions.
+-- Documents of memory: stores, paths, immutable versions, their use by turns, and promotions.
 SET LOCAL search_path = perdure;
 
 CREATE TABLE memory_stores (
@@ -11,7 +11,7 @@ CREATE TABLE memory_stores (
   UNIQUE (tenant_id, slug)
 );
 
--- A document as it is now. `place_id` is whose it is: the conversation's, the person's, or the store's own id.
+-- The current state of a document. `place_id` is the id of its conversation or user, or of the store.
 CREATE TABLE memory_documents (
   id uuid PRIMARY KEY,
   tenant_id text NOT NULL REFERENCES tenants,
@@ -28,7 +28,7 @@ CREATE TABLE memory_documents (
   version_id uuid NOT NULL,
   sha256 text NOT NULL,
   versions integer NOT NULL DEFAULT 1,
-  words tsvector STORAGE MAIN NOT NULL,  -- beside its row, where a search reads it without a second look-up
+  words tsvector STORAGE MAIN NOT NULL,  -- stored in its row, so that a search needs no second look-up
   created_at timestamptz NOT NULL DEFAULT now(),
   updated_at timestamptz NOT NULL DEFAULT now(),
   deleted_at timestamptz,
@@ -45,10 +45,10 @@ CREATE TABLE memory_versions (
   id uuid PRIMARY KEY,
   tenant_id text NOT NULL REFERENCES tenants,
   document_id uuid NOT NULL REFERENCES memory_documents ON DELETE CASCADE,
-  owner_id uuid,  -- the document's
+  owner_id uuid,  -- of the document
   number integer NOT NULL,
   sha256 text NOT NULL,
-  content text,  -- NULL where it was redacted
+  content text,  -- NULL if it was redacted
   trust text NOT NULL,
   author uuid NOT NULL,
   by_agent boolean NOT NULL,
@@ -64,7 +64,7 @@ CREATE TABLE memory_versions (
   CHECK ((content IS NULL) = (redacted_at IS NOT NULL))
 );
 
--- A version can be blanked and never be changed.
+-- A version can be blanked, but never changed.
 CREATE FUNCTION memory_version_is_blanked_only() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF (NEW.id, NEW.tenant_id, NEW.document_id, NEW.owner_id, NEW.number, NEW.sha256, NEW.trust, NEW.author, NEW.by_agent,
@@ -83,7 +83,7 @@ END $$;
 CREATE TRIGGER memory_version_immutable BEFORE UPDATE ON memory_versions
   FOR EACH ROW EXECUTE FUNCTION memory_version_is_blanked_only();
 
--- What each turn did with which version: injected, read, written, proposed.
+-- The use of versions by turns: injected, read, written, proposed.
 CREATE TABLE conversation_memory_usage (
   tenant_id text NOT NULL REFERENCES tenants,
   conversation_id uuid NOT NULL REFERENCES conversations,
@@ -96,7 +96,7 @@ CREATE TABLE conversation_memory_usage (
 );
 CREATE INDEX conversation_memory_usage_by_version ON conversation_memory_usage (version_id);
 
--- A text as it was proposed for a workspace, until somebody else has decided on it.
+-- The text of a promotion to the workspace's memory, for the decision of another user.
 CREATE TABLE memory_promotions (
   id uuid PRIMARY KEY,
   tenant_id text NOT NULL REFERENCES tenants,
@@ -109,7 +109,7 @@ CREATE TABLE memory_promotions (
   entities text[] NOT NULL DEFAULT '{}',
   content text NOT NULL,
   sha256 text NOT NULL,
-  base_sha256 text,  -- of the shared document when this was proposed; NULL where there was none
+  base_sha256 text,  -- of the shared document at the time of the proposal; NULL if it did not exist
   risk text NOT NULL CHECK (risk IN ('low','medium','high')),
   evidence_summary text NOT NULL DEFAULT '',
   source_refs jsonb NOT NULL DEFAULT '[]',
@@ -141,8 +141,8 @@ BEGIN
       'USING (tenant_id = (SELECT current_setting(''perdure.tenant'', true))) '
       'WITH CHECK (tenant_id = (SELECT current_setting(''perdure.tenant'', true)))', t);
   END LOOP;
-  -- A person's documents are that person's own, whatever a statement forgets to ask: a transaction that does not say
-  -- for whom it reads sees the workspace's alone. `*` is an administrator who deletes or redacts, and an erasure.
+  -- A user's documents are only for that user, even if a statement lacks the condition: a transaction without a reader
+  -- sees only the workspace's documents. The reader `*` is an administrator who deletes or redacts, or an erasure.
   FOREACH t IN ARRAY ARRAY['memory_documents','memory_versions'] LOOP
     EXECUTE format('CREATE POLICY own_reader ON %I AS RESTRICTIVE USING (owner_id IS NULL '
       'OR owner_id = (SELECT nullif(nullif(current_setting(''perdure.reader'', true), ''''), ''*'')::uuid) '
@@ -152,7 +152,7 @@ END $$;
 GRANT SELECT, INSERT, UPDATE, DELETE ON memory_stores, memory_documents, memory_versions, conversation_memory_usage,
   memory_promotions TO perdure_app, perdure_relay;
 
--- With a person goes what is the person's own: a chunk of documents with their versions, and of words elsewhere.
+-- Erases a part of a user's data: documents with their versions, promotions, and the user's texts in other rows.
 CREATE FUNCTION forget_documents_of(person uuid, most integer) RETURNS SETOF uuid LANGUAGE plpgsql
   SET search_path = perdure, pg_temp AS $$
 DECLARE before text := coalesce(current_setting('perdure.reader', true), '');

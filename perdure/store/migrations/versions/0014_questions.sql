@@ -1,4 +1,4 @@
--- What a turn asks of its own user: a question, or work on the user's machine.
+-- A turn's requests to its own user: a question, or work on the user's machine.
 CREATE TABLE perdure.questions (
   id uuid PRIMARY KEY,
   tenant_id text NOT NULL REFERENCES perdure.tenants,
@@ -17,7 +17,7 @@ CREATE TABLE perdure.questions (
   CHECK ((status = 'answered') = (answer IS NOT NULL)),
   UNIQUE (tenant_id, turn_id, call_id)
 );
--- What a turn hands out beside its answer.
+-- The structured output of a turn, in addition to its answer.
 ALTER TABLE perdure.turns ADD COLUMN output jsonb;
 CREATE INDEX questions_by_turn ON perdure.questions (turn_id);
 ALTER TABLE perdure.questions ENABLE ROW LEVEL SECURITY;
@@ -27,13 +27,13 @@ CREATE POLICY own_tenant ON perdure.questions
   WITH CHECK (tenant_id = current_setting('perdure.tenant', true));
 GRANT SELECT, INSERT, UPDATE, DELETE ON perdure.questions TO perdure_app, perdure_relay;
 
--- What people uploaded and what turns made; small enough for one row, and tenant-scoped as everything is.
+-- Files that users uploaded or turns made; each is small enough for one row, and belongs to a tenant like all data.
 CREATE TABLE perdure.files (
   id uuid PRIMARY KEY,
   tenant_id text NOT NULL REFERENCES perdure.tenants,
   conversation_id uuid NOT NULL REFERENCES perdure.conversations,
   user_id uuid NOT NULL REFERENCES perdure.users,
-  turn_id uuid REFERENCES perdure.turns,  -- NULL: uploaded
+  turn_id uuid REFERENCES perdure.turns,  -- NULL if a user uploaded the file
   call_id text,
   name text NOT NULL CHECK (name <> '' AND length(name) <= 120),
   media_type text NOT NULL,

@@ -1,4 +1,4 @@
--- What the tools of a context assembly have put together, for later turns of the conversation to use again.
+-- The outputs of the tools of a context assembly, for reuse by later turns of the conversation.
 SET LOCAL search_path = perdure;
 
 CREATE TABLE bundles (
@@ -6,9 +6,9 @@ CREATE TABLE bundles (
   conversation_id uuid NOT NULL REFERENCES conversations,
   turn_id uuid NOT NULL REFERENCES turns,
   tool text NOT NULL,
-  failed integer NOT NULL DEFAULT 0,  -- attempts; a worker's death is none
+  failed integer NOT NULL DEFAULT 0,  -- attempts, without those that ended with their worker
   output jsonb,
-  outcome jsonb,  -- what the graph was told
+  outcome jsonb,  -- what the graph received
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   settled_at timestamptz,
   PRIMARY KEY (turn_id, tool)

@@ -1,2 +1,2 @@
--- The stage of its agent that a model call was made for; empty where the topology has none.
+-- The agent's stage that the model call was made for; empty if the topology has no stages.
 ALTER TABLE perdure.model_calls ADD COLUMN stage text NOT NULL DEFAULT '';

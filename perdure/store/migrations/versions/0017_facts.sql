@@ -1,4 +1,4 @@
--- Facts that graphs keep: of a conversation by key, of a person only ever added.
+-- Facts that graphs keep: those of a conversation have a key, those of a user are only ever added.
 SET LOCAL search_path = perdure;
 
 CREATE TABLE conversation_facts (
@@ -25,7 +25,7 @@ CREATE TABLE user_facts (
   embedding public.vector STORAGE MAIN,
   kept_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   CHECK ((embedder IS NULL) = (embedding IS NULL)),
-  UNIQUE (user_id, type, content)  -- said twice it is kept once, and so is what an attempt writes again
+  UNIQUE (user_id, type, content)  -- a repeated fact is kept once, also if another attempt writes it
 );
 
 CREATE FUNCTION user_facts_are_only_added() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -49,7 +49,7 @@ END $$;
 GRANT SELECT, INSERT, UPDATE, DELETE ON conversation_facts TO perdure_app, perdure_relay;
 GRANT SELECT, INSERT ON user_facts TO perdure_app, perdure_relay;
 
--- What is only added goes all the same with the person whom it is about.
+-- Facts of a user are never deleted one by one, but erased with the user.
 CREATE FUNCTION forget_facts_of(person uuid, most integer) RETURNS SETOF bigint LANGUAGE sql SECURITY DEFINER
   SET search_path = perdure, pg_temp AS $$
   DELETE FROM user_facts WHERE id = ANY(ARRAY(SELECT id FROM user_facts WHERE user_id = person LIMIT most))

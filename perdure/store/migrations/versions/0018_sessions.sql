@@ -1,7 +1,7 @@
--- People sign in: passwords, sessions with their refresh tokens, invitations, identities at other providers.
+-- Sign-in of users: passwords, sessions with their refresh tokens, invitations, identities at other providers.
 SET LOCAL search_path = perdure;
 
--- Apart from the users, whom many statements read whole.
+-- Separate from `users`, because many statements read all columns of that table.
 CREATE TABLE passwords (
   user_id uuid PRIMARY KEY REFERENCES users,
   tenant_id text NOT NULL REFERENCES tenants,
@@ -9,7 +9,7 @@ CREATE TABLE passwords (
   set_at timestamptz NOT NULL DEFAULT now()
 );
 
--- A session is also the family of its refresh tokens. `local`: begun with a token of the stack for its own machine.
+-- A session is also the family of its refresh tokens. `local`: started with a token of the stack for its own machine.
 CREATE TABLE sessions (
   id uuid PRIMARY KEY,
   tenant_id text NOT NULL REFERENCES tenants,
@@ -22,7 +22,7 @@ CREATE TABLE sessions (
 CREATE INDEX sessions_by_user ON sessions (user_id) WHERE ended_at IS NULL;
 CREATE INDEX sessions_by_end ON sessions (tenant_id, expires_at);
 
--- A used token names its successor by the hash, and how it is made of the token that only its owner has.
+-- A used token names its successor by hash, and how the successor is derived from the token that only its owner has.
 CREATE TABLE refresh_tokens (
   token_sha256 text PRIMARY KEY,
   tenant_id text NOT NULL REFERENCES tenants,
@@ -64,7 +64,7 @@ BEGIN
 END $$;
 CREATE POLICY owner_looks_up ON sessions FOR SELECT TO perdure_owner USING (true);
 
--- Whose session this is, in one round trip, with the roles of this moment.
+-- Returns a session's user with the current roles, in one round trip.
 CREATE FUNCTION principal_of_session(session uuid)
   RETURNS TABLE (tenant_id text, user_id uuid, name text, roles text[], local boolean)
   LANGUAGE sql STABLE SECURITY DEFINER SET search_path = perdure, pg_temp AS $$

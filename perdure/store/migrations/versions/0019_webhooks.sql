@@ -1,7 +1,7 @@
--- Who is told of approvals outside: webhooks, and the notices that are on their way to them.
+-- Webhooks for approvals, and the notices that wait for delivery.
 SET LOCAL search_path = perdure;
 
--- What a receiver verifies with is derived from the deployment's key of this id, and stored nowhere.
+-- A receiver's key is derived from the deployment's key with this id, and is not stored.
 CREATE TABLE webhooks (
   id uuid PRIMARY KEY,
   tenant_id text NOT NULL REFERENCES tenants,
@@ -14,7 +14,7 @@ CREATE TABLE webhooks (
 );
 CREATE INDEX webhooks_of_tenant ON webhooks (tenant_id) WHERE ended_at IS NULL;
 
--- Ids only: what is told is read when it is sent. A notice that was delivered goes.
+-- Contains only ids: the content is read when the notice is sent. A delivered notice is deleted.
 CREATE TABLE notices (
   id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
   tenant_id text NOT NULL,
@@ -30,7 +30,7 @@ CREATE TABLE notices (
 CREATE INDEX notices_due ON notices (due_at, at) WHERE gave_up_at IS NULL;
 CREATE INDEX notices_of_webhook ON notices (webhook_id);
 
--- Whatever becomes of an approval is audited in its own transaction, and so is its notice written in it.
+-- Each change of an approval is audited in its own transaction. This trigger writes the notice in the same one.
 CREATE FUNCTION notice_of_audit() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO perdure.notices (tenant_id, webhook_id, approval_id, event)

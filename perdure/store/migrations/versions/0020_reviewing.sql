@@ -1,10 +1,10 @@
--- What a reviewer sees beside a call: the tool's sentence, and the call of that tool before it.
+-- What a reviewer sees with a call: the tool's sentence, and the previous decided call of the same tool.
 SET LOCAL search_path = perdure;
 
--- The template of the tool's sentence, as its card had it.
+-- The template of the tool's sentence, from its card at the time of the request.
 ALTER TABLE approvals ADD COLUMN describe text NOT NULL DEFAULT '';
 
--- The newest that was approved of a tool, among all that were ever asked for.
+-- Finds a tool's newest decided request among all of its requests.
 CREATE INDEX approvals_decided ON approvals (tenant_id, tool, decided_at DESC) WHERE decided_at IS NOT NULL;
 
 -- Back to where alembic keeps its own table.

@@ -1,7 +1,7 @@
--- Messages that join a turn under way, and turns that replace another.
+-- Messages that steer an open turn, and turns that replace another.
 SET LOCAL search_path = perdure;
 
--- Of a message that is sent into a turn under way: '' while no model call has heard it, then the id of the one that has.
+-- Set if a message was sent into an open turn: '' until a model call receives it, then the id of that call.
 ALTER TABLE messages ADD COLUMN joins text;
 CREATE INDEX messages_joined ON messages (turn_id) WHERE joins IS NOT NULL;
 

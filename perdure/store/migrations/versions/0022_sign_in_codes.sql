@@ -1,4 +1,4 @@
--- Codes in links by which a browser of the stack's own machine signs in, once.
+-- Codes in links, by which a browser on the stack's own machine signs in, once.
 SET LOCAL search_path = perdure;
 
 CREATE TABLE sign_in_codes (

@@ -1,7 +1,7 @@
--- What an attempt of a model call is taken to have used until it says so itself.
+-- The assumed usage of an attempt of a model call, until it reports its own.
 SET LOCAL search_path = perdure;
 
--- Usage of the attempt that holds the call, by its claim's estimate; null once it is counted.
+-- The usage of the attempt that holds the call, as its claim estimated it; NULL after it is counted.
 ALTER TABLE model_calls ADD COLUMN assumed jsonb;
 
 -- Back to where alembic keeps its own table.

@@ -1,7 +1,7 @@
--- How much of what a day has used is only assumed, of calls that nobody heard of again.
+-- The part of a day's usage that is only assumed, for calls that never reported theirs.
 SET LOCAL search_path = perdure;
 
--- Part of used_*; taken out again where such a call comes back and says what it used.
+-- Included in used_*; subtracted if such a call returns and reports its usage.
 ALTER TABLE day_usage
   ADD COLUMN assumed_tokens bigint NOT NULL DEFAULT 0 CHECK (assumed_tokens >= 0),
   ADD COLUMN assumed_cost_microusd bigint NOT NULL DEFAULT 0 CHECK (assumed_cost_microusd >= 0);

@@ -1,4 +1,4 @@
--- What a model had said as its provider failed, for a turn that is stopped before the next attempt.
+-- What a model had streamed when its provider failed, for a turn that is stopped before the next attempt.
 SET LOCAL search_path = perdure;
 
 ALTER TABLE model_calls ADD COLUMN said text;

@@ -1,4 +1,4 @@
--- The tools that a tenant lets run without a person, and which of them a turn has taken as it began.
+-- The tools that a tenant exempts from their approval, and the exemptions that a turn took over at its start.
 SET LOCAL search_path = perdure;
 
 ALTER TABLE tenants ADD COLUMN waived_tools text[] NOT NULL DEFAULT '{}';

@@ -1,9 +1,10 @@
--- Who created each credential, so that nobody decides on an own request with a token or session made for another user.
+-- The creators of each credential, so that no user decides on their own request with a token or session of another
+-- user.
 SET LOCAL search_path = perdure;
 
--- `created_by`: the users who created the credential, the direct creator first, then those who created the credential
--- that it was created with. Empty: only its owner, or the operator. The nil UUID stands for a creator that is unknown;
--- it is the default, so that a row written without a creator is never taken for its owner's.
+-- `created_by`: the users who created the credential, the direct creator first, then the creators of the credential
+-- that was used for it. Empty: only its owner, or the operator. The nil UUID stands for an unknown creator. It is the
+-- default, so that a row without a creator is never treated as created by its owner.
 ALTER TABLE api_tokens ADD COLUMN created_by uuid[] NOT NULL DEFAULT '{00000000-0000-0000-0000-000000000000}';
 ALTER TABLE sessions ADD COLUMN created_by uuid[] NOT NULL DEFAULT '{00000000-0000-0000-0000-000000000000}';
 ALTER TABLE passwords ADD COLUMN created_by uuid[] NOT NULL DEFAULT '{00000000-0000-0000-0000-000000000000}';
@@ -12,20 +13,20 @@ ALTER TABLE invitations ADD COLUMN created_by uuid[] NOT NULL DEFAULT '{00000000
 ALTER TABLE delegations ADD COLUMN created_by uuid[] NOT NULL DEFAULT '{00000000-0000-0000-0000-000000000000}';
 ALTER TABLE approval_votes ADD COLUMN created_by uuid[] NOT NULL DEFAULT '{}';
 
--- `invited_by`: whose invitation opened the account that this belongs to; shown, and no bar.
+-- `invited_by`: the users whose invitation opened this account; it is shown, and excludes no decision.
 ALTER TABLE passwords ADD COLUMN invited_by uuid[] NOT NULL DEFAULT '{}';
 ALTER TABLE identities ADD COLUMN invited_by uuid[] NOT NULL DEFAULT '{}';
 ALTER TABLE sessions ADD COLUMN invited_by uuid[] NOT NULL DEFAULT '{}', ADD COLUMN how text NOT NULL DEFAULT '';
 
--- What is there already, tenant by tenant: row-level security is forced on the owner, too.
+-- Existing rows, tenant by tenant: row-level security applies to the owner, too.
 DO $$
 DECLARE t record;
 BEGIN
   FOR t IN SELECT tenant_id FROM tenants LOOP
     PERFORM set_config('perdure.tenant', t.tenant_id, true);
 
-    -- A token and the audit row of its creation have the time of one transaction. Whoever ever created a token for its
-    -- creator may have created this one: which token the creator used is not on record.
+    -- A token and the audit row of its creation have the time of one transaction. Each user who ever created a token
+    -- for its creator may have created this one, because the audit trail does not name the token that the creator used.
     WITH RECURSIVE minted AS (
       SELECT DISTINCT a.subject AS owner, a.actor AS minter FROM audit a
       WHERE a.kind = 'user.token_minted' AND a.actor IS NOT NULL AND a.actor::text <> a.subject
@@ -42,11 +43,12 @@ BEGIN
       SELECT c.minter FROM chain c WHERE c.owner = d.minter::text AND c.minter <> d.minter ORDER BY 1)
     FROM direct d WHERE d.token_sha256 = k.token_sha256;
 
-    -- The tokens of perdure/apps/bootstrap.py are the operator's; no audit row says that somebody created them.
+    -- The tokens of perdure/apps/bootstrap.py are the operator's: the audit trail has no user as their creator.
     UPDATE api_tokens k SET created_by = '{}' WHERE k.label = 'local' AND NOT EXISTS (
       SELECT FROM audit a WHERE a.kind = 'user.token_minted' AND a.subject = k.user_id::text AND a.at = k.created_at);
 
-    -- Passwords, identities, sessions and delegations of people for whom nobody else ever created a token are their own.
+    -- If no other user ever created a token for a user, the user's passwords, identities, sessions and delegations are
+    -- their own.
     UPDATE passwords p SET created_by = '{}' WHERE NOT EXISTS (
         SELECT FROM api_tokens k WHERE k.user_id = p.user_id AND k.created_by <> '{}')
       OR EXISTS (SELECT FROM audit_trail a WHERE a.kind = 'session.begun' AND a.actor = p.user_id AND a.at = p.set_at

@@ -4,7 +4,7 @@ SET LOCAL search_path = perdure;
 CREATE TABLE byte_usage (
   tenant_id text NOT NULL REFERENCES tenants,
   scope text NOT NULL CHECK (scope IN ('tenant','user','conversation')),
-  subject_id uuid NOT NULL,  -- the user or the conversation; of a tenant the nil UUID
+  subject_id uuid NOT NULL,  -- the user or the conversation; the nil UUID for a tenant
   stored_bytes bigint NOT NULL DEFAULT 0,  -- files, documents, and texts of deleted conversations: exact
   files bigint NOT NULL DEFAULT 0,
   text_bytes bigint NOT NULL DEFAULT 0,  -- texts of conversations, as they were at `summed_at`
@@ -12,11 +12,11 @@ CREATE TABLE byte_usage (
   PRIMARY KEY (tenant_id, scope, subject_id)
 );
 
--- Titles, metadata and messages: bumped by the statement that writes them, which holds the row anyway.
+-- Titles, metadata and messages: updated by the statement that writes them, which locks the row anyway.
 ALTER TABLE conversations ADD COLUMN text_bytes bigint NOT NULL DEFAULT 0;
 
--- Adds to the counters. The tenant's row comes first, so that transactions that count never wait for each other in a
--- circle; who counts a file or a document does it once it is written.
+-- Adds to the counters. The tenant's row comes first, so that counting transactions never wait for each other in a
+-- circle. Files and documents are counted after they are written.
 CREATE FUNCTION count_bytes(of_tenant text, of_user uuid, of_conversation uuid, bytes bigint, many bigint) RETURNS void
 LANGUAGE sql SET search_path = perdure, pg_temp AS $$
   INSERT INTO byte_usage AS u (tenant_id, scope, subject_id, stored_bytes, files)
@@ -29,7 +29,7 @@ LANGUAGE sql SET search_path = perdure, pg_temp AS $$
     SET stored_bytes = greatest(0, u.stored_bytes + excluded.stored_bytes), files = greatest(0, u.files + excluded.files)
 $$;
 
--- By triggers, so that an erasure, a worker of the version before and whoever else deletes are counted too.
+-- Triggers, so that erasures, workers of the previous version and all other deletions are counted too.
 CREATE FUNCTION count_files() RETURNS trigger LANGUAGE plpgsql SET search_path = perdure, pg_temp AS $$
 DECLARE sign integer := CASE TG_OP WHEN 'DELETE' THEN -1 ELSE 1 END;
 BEGIN
@@ -43,7 +43,7 @@ CREATE TRIGGER count_new AFTER INSERT ON files REFERENCING NEW TABLE AS counted
 CREATE TRIGGER count_gone AFTER DELETE ON files REFERENCING OLD TABLE AS counted
   FOR EACH STATEMENT EXECUTE FUNCTION count_files();
 
--- A text that a person keeps: what the column `content` of a row holds, for the person whom the row names.
+-- Counts a text that a user keeps: the column `content` of a row, for the user whom the row names.
 CREATE FUNCTION count_content() RETURNS trigger LANGUAGE plpgsql SET search_path = perdure, pg_temp AS $$
 DECLARE
   counted record;
@@ -61,7 +61,7 @@ CREATE TRIGGER count_content AFTER INSERT OR UPDATE OF content OR DELETE ON memo
 CREATE TRIGGER count_content AFTER INSERT OR UPDATE OF content OR DELETE ON memory_promotions
   FOR EACH ROW EXECUTE FUNCTION count_content();
 
--- What was there before. The owner is held to row-level security as everybody is; what it counts is of all tenants.
+-- Counts existing data. Row-level security applies to the owner too, and this block reads the rows of all tenants.
 DO $$
 DECLARE t text;
 BEGIN

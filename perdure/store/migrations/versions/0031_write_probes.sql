@@ -1,5 +1,5 @@
--- One row of the shared tenant, rewritten every few seconds by each API process: a disk that is full, or a server that
--- takes no writes, still answers reads.
+-- One row of the shared tenant, which each API process rewrites every few seconds: a server with a full disk, or one
+-- that accepts no writes, still answers reads.
 CREATE TABLE perdure.write_probes (
   tenant_id text PRIMARY KEY,
   at timestamptz NOT NULL DEFAULT now()
