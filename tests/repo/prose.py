@@ -27,7 +27,7 @@ LONGEST_SENTENCE_WORDS = 30
 HERE = Path(__file__).parent
 LEFT = HERE / "prose_left.tsv"
 """Findings and path of each file that still has some, as one line."""
-MOST_LEFT = 35
+MOST_LEFT = 32
 """Sum of the findings in the list. Lower it after `--lower`; never raise it."""
 MOST_LEFT_IN_A_FILE = 7
 CHECKED = (".py", ".md", ".html", ".jinja", ".j2", ".env.example", "Makefile", "docker-compose.yml")
