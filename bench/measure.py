@@ -23,7 +23,7 @@ class Batch:
     latencies_ms: tuple[float, ...]
     seconds: float
     cpu_ms_a_turn: Mapping[str, float]
-    """By part: workers, postgres, temporal, valkey, client."""
+    """CPU time per turn in ms of each part: workers, postgres, temporal, valkey, client."""
     frontend_a_turn: Mapping[str, float]
     """Requests to Temporal's frontend by operation."""
     others_cpu_share: float

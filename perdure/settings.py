@@ -135,7 +135,7 @@ class Settings(BaseSettings):
     apps: Annotated[tuple[Path, ...], NoDecode] = Field(default=(), alias="PERDURE_APP")
     """The app folders whose agents are published, separated like PATH."""
     examples: bool = Field(default=False, alias="PERDURE_EXAMPLES")
-    """Whether the agents of the bundled examples are published too."""
+    """Publishes the agents of the bundled examples too."""
     models: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_MODELS")
     """Comma-separated LiteLLM models. The first that answers at startup replaces the model of all agents with `model:
     scripted`; if none answers, startup fails. The key is the secret `model`, or the provider's own variable."""
@@ -182,7 +182,7 @@ class Settings(BaseSettings):
     )
     """The tenant for sign-in and registration requests that name none."""
     open_registration: bool = Field(default=False, alias="PERDURE_OPEN_REGISTRATION")
-    """Whether anyone can register, as a requester. If false, only the first user (with the setup code) and invited
+    """Lets anyone register, as a requester. If false, only the first user (with the setup code) and invited
     users can."""
     public_url: str = Field(
         default="",
@@ -215,7 +215,7 @@ class Settings(BaseSettings):
     webhook_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_WEBHOOK_HOSTS")
     """Hosts that webhooks may be sent to, separated by commas: `host`, `host:port` or `*.domain`. Empty: none."""
     webhook_private: bool = Field(default=False, alias="PERDURE_WEBHOOK_PRIVATE")
-    """Whether webhook hosts may have private addresses."""
+    """Permits webhook hosts with private addresses."""
 
     egress_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_EGRESS_HOSTS")
     """Hosts with private addresses that tools, MCP servers and providers may reach, separated by commas: `host`,
@@ -249,7 +249,7 @@ class Settings(BaseSettings):
     files_per_conversation: int = Field(default=1_000, ge=0, alias="PERDURE_FILES_PER_CONVERSATION")
     """Files per conversation; further uploads get 429. 0 disables the limit."""
     rate_limiting: bool = Field(default=True, alias="RATE_LIMITING_ENABLED")
-    """Whether requests are rate limited. Local tokens have no limit."""
+    """Limits the rate of requests. Local tokens have no limit."""
     rate_per_minute: int = Field(default=100, ge=1, le=1_000_000, alias="RATE_LIMIT_PER_MINUTE")
     """Requests per minute of one user, or of one address without sign-in; more get 429."""
     connections_per_address: int = Field(default=2_000, ge=0, le=1_000_000, alias="PERDURE_CONNECTIONS_PER_ADDRESS")
@@ -278,7 +278,7 @@ class Settings(BaseSettings):
     metrics_host: str = Field(default="127.0.0.1", alias="PERDURE_METRICS_HOST")
     """The address of the metrics ports."""
     facts: bool = Field(default=True, alias="PERDURE_FACTS")
-    """Whether graphs can store facts. If false, memory is unavailable to them."""
+    """Lets graphs store facts. If false, memory is unavailable to them."""
     queue_depth: int = Field(default=20, ge=0, alias="PERDURE_QUEUE_DEPTH")
     """Queued messages per conversation (`on_busy: queue` or `steer`); more get 429."""
 
@@ -293,10 +293,10 @@ class Settings(BaseSettings):
     memory_write_bytes: int = Field(default=25_000, ge=1, alias="MEMORY_MAX_WRITE_BYTES")
     """The size in bytes above which a write returns a warning."""
     memory_evidence: bool = Field(default=True, alias="MEMORY_REQUIRE_SOURCE_REFS")
-    """Whether an agent's memory write must include evidence."""
+    """Rejects an agent's memory write without evidence."""
 
     sandbox_bare: bool = Field(default=False, alias="PERDURE_SANDBOX_BARE")
-    """Whether code blocks may run without a jail if none is available. Logged as a warning at each start."""
+    """Runs code blocks without a jail if no jail is available. Logged as a warning at each start."""
     sandbox_workers: int = Field(default=8, ge=2, le=64, alias="PERDURE_SANDBOX_WORKERS")
     """Interpreter processes per worker process."""
     sandbox_seconds: float = Field(default=2.0, gt=0, le=20, alias="PERDURE_SANDBOX_SECONDS")

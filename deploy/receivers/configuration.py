@@ -9,7 +9,7 @@ from pathlib import Path
 from deploy.receivers.book import Book
 
 _SECRET = re.compile(r"[\x21-\x7e]+")
-"""What a header can carry."""
+"""The characters that a header can contain: visible ASCII."""
 
 
 def needed(environ: Mapping[str, str], *names: str) -> list[str]:

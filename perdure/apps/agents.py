@@ -214,7 +214,7 @@ class Engine:
     script: type[BaseModel] | None = None
     """The form of a scripted model's rules; None skips the check."""
     expires_seconds: int = EXPIRES_SECONDS
-    """How long a request stays open if an agent's `approvals:` does not set it."""
+    """Seconds until a request expires, unless the agent's `approvals:` sets them."""
     reserved: Collection[str] = ()
     """Names that are reserved and never offered; an app adds its own with `reserved:` in app.yaml."""
     check_block: BlockCheck = check_source

@@ -188,7 +188,7 @@ class Tried:
 
     value: JsonValue = None
     fault: str = ""
-    """Why there is no value; empty if there is one."""
+    """The reason for a missing value; empty if there is a value."""
     line: int | None = None
     """The line of the block, if the fault has one."""
     spent: bool = False

@@ -61,7 +61,7 @@ class AppRegistry:
 
     apps: tuple[App, ...]
     unchecked: str = ""
-    """Why code blocks were not type-checked and their examples did not run; empty if they were."""
+    """The reason that code blocks were not type-checked and their examples did not run; empty if they were checked."""
 
 
 def block_digests(agents: Sequence[PublishedAgent]) -> frozenset[str]:

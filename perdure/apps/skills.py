@@ -67,7 +67,7 @@ class SkillFolder:
     dependencies: tuple[str, ...] = ()
     """Also set if the skill has other mistakes."""
     skill: Skill | None = None
-    """None if there is a mistake."""
+    """The loaded skill; None if there is a mistake."""
 
 
 def read_skill(folder: Path, scope: SkillScope) -> SkillFolder:

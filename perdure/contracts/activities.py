@@ -97,7 +97,7 @@ class Opened(Tolerant):
 
     requests: tuple[RequestRef, ...] = ()
     decided: bool = False
-    """Whether a request was decided before it was opened again. Its signal has already been sent, so read the verdicts
+    """True if a request was decided before it was opened again. Its signal has already been sent, so read the verdicts
     at once."""
     problem: Problem | None = None
 
@@ -155,9 +155,9 @@ class TurnContext(Tolerant):
     working: dict[str, JsonValue] = {}
     """Working-memory fields that are also part of the state."""
     injected_fields: int = 0
-    """How many working-memory fields the memory message contains. Its text stays in Postgres, fixed for the turn."""
+    """Number of working-memory fields in the memory message. Its text stays in Postgres, fixed for the turn."""
     episodes: int = Field(default=0, exclude_if=is_empty)
-    """How many past episodes the memory message contains."""
+    """Number of past episodes in the memory message."""
     injected: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
     """Skills that earlier turns of the conversation injected."""
     pending: tuple[RequestRef, ...] = ()
@@ -169,11 +169,11 @@ class TurnContext(Tolerant):
     restored: dict[str, JsonValue] = Field(default={}, exclude_if=is_empty)
     """The state from the pause's snapshot: for a checkpoint, and for a gate in a turn that had loaded skills."""
     used: Usage = Usage()
-    """What the turn has used so far. Matters for a cold resume, because the earlier calls are not made again."""
+    """The turn's usage so far. Matters for a cold resume, because the earlier calls are not made again."""
     events_written: int = 0
     """Number of the last event of the turn's nodes. A restarted turn continues from there."""
     context: ContextMemory | None = Field(default=None, exclude_if=is_empty)
-    """For an agent with a context assembly."""
+    """The outputs that earlier turns left for the agent's context assembly; None without one."""
     problem: Problem | None = None
 
 
@@ -185,7 +185,7 @@ class RetryClass(StrEnum):
     """Classes of retries of activities. The numbers are in perdure/core/calls/retries.py."""
 
     UNTIL_BACK = "until_back"
-    """Until Postgres is available again: opening requests, reading verdicts and stops, finishing."""
+    """Retries until Postgres is available again: opening requests, reading verdicts and stops, finishing."""
     PROVIDER = "provider"
     """The number of provider errors is limited; a 429 sets the next delay."""
     TOOL = "tool"

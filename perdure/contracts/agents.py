@@ -44,7 +44,7 @@ class ToolCard(Frozen):
     """A template for one sentence about a call, for reviewers. The call's arguments fill it
     (perdure/core/agents/templates.py)."""
     previews: bool = Field(default=False, exclude_if=is_empty)
-    """Whether the tool has a read-only preview of a call for the reviewer."""
+    """True if the tool has a read-only preview of a call for the reviewer."""
     max_answer_bytes: int | None = Field(default=None, gt=0, le=MOST_ANSWER_BYTES, exclude_if=is_empty)
     """The largest HTTP answer that the tool reads, in bytes. None: the operator's setting (PERDURE_ANSWER_BYTES)."""
     version: str
@@ -87,9 +87,9 @@ class AgentStage(Frozen):
     tool: str = ""
     """A tool of the agent that the stage's node calls itself. It needs no approval."""
     window: WindowPolicy | None = None
-    """How much history the stage's model calls receive. None: the agent's setting."""
+    """The history that the stage's model calls receive. None: the agent's setting."""
     alone: bool = Field(default=False, exclude_if=is_empty)
-    """Whether the instructions are sent alone: without persona, memory and the caller's prompt."""
+    """Sends the instructions alone: without persona, memory and the caller's prompt."""
     like: str = ""
     """Another stage whose model parameters are the defaults of this one."""
     model_params: dict[str, JsonValue] = {}
@@ -113,7 +113,7 @@ class AgentDefinition(Frozen):
     model_params: dict[str, JsonValue] = {}
     """Passed to the provider: temperature, max_tokens and similar."""
     reasoning: Reasoning | None = Field(default=None, exclude_if=is_empty)
-    """None: the provider's default. `{}`: `high` for each model that can reason."""
+    """The limit of reasoning. None: the provider's default. `{}`: `high` for each model that can reason."""
     persona: str = ""
     """The agent's persona. Empty: that of its root skill, or else the platform's."""
     persona_key: str = Field(default="", exclude_if=is_empty)
@@ -121,7 +121,7 @@ class AgentDefinition(Frozen):
     persona_template: str = Field(default="", pattern=r"^([a-z][a-z0-9_-]{0,63})?$", exclude_if=is_empty)
     """Key of the prompt template that each turn uses as its persona. If it does not exist, `persona` is used."""
     core_tools: bool = True
-    """Whether to offer `entity_resolve` and `context_assemble`."""
+    """Offers the tools `entity_resolve` and `context_assemble`."""
     tools: tuple[str, ...] = ()
     toolsets: dict[str, bool] = Field(default={}, exclude_if=is_empty)
     """The toolsets that a conversation starts with, each with whether its tools that change something are offered too.
@@ -131,7 +131,7 @@ class AgentDefinition(Frozen):
     skills: tuple[Skill, ...] = ()
     """Complete, with dependencies. In a file: ids of the app's skill folders, or whole skills."""
     stages: dict[str, AgentStage] = Field(default={}, exclude_if=is_empty)
-    """For topologies with named steps."""
+    """Settings by step, for topologies with named steps."""
     words: dict[str, str] = Field(default={}, exclude_if=is_empty)
     """Short texts that a topology's nodes read, by the names that the topology documents."""
     examples: tuple[str, ...] = Field(default=(), max_length=8, exclude_if=is_empty)
@@ -147,7 +147,7 @@ class AgentDefinition(Frozen):
     memory: MemoryPolicy | None = Field(default=None, exclude_if=is_empty)
     approvals: ApprovalPolicy = ApprovalPolicy()
     assembly: ContextAssembly | None = Field(default=None, exclude_if=is_empty)
-    """For the topology `context_assembly`, which requires it; other topologies do not allow it."""
+    """The context assembly, which the topology `context_assembly` requires and other topologies do not allow."""
     script: dict[str, JsonValue] | None = None
     """The rules of the scripted model, for `model: scripted`."""
 
@@ -209,7 +209,7 @@ class TurnPlan(Tolerant):
     """The skills that contain more than text."""
     entity_fields: dict[str, str] = Field(default={}, exclude_if=is_empty)
     stage_tools: dict[str, str] = Field(default={}, exclude_if=is_empty)
-    """By stage: the tool that does its work."""
+    """The tool that does the work of each stage, by stage."""
     words: dict[str, str] = Field(default={}, exclude_if=is_empty)
     toolsets: dict[str, bool] = Field(default={}, exclude_if=is_empty)
     """The toolsets that the conversation has loaded when the turn starts, each with whether its tools that write are

@@ -69,7 +69,7 @@ class GatedCall(Tolerant):
     message: str = Field(default="", exclude_if=is_empty)
     """The rule's text: why a review is required."""
     go_on_when_unavailable: bool = Field(default=False, exclude_if=is_empty)
-    """For a checkpoint: if it cannot be opened, the turn continues with a warning."""
+    """Continues the turn with a warning if this checkpoint cannot be opened."""
 
 
 class Question(Tolerant):
@@ -79,7 +79,7 @@ class Question(Tolerant):
     """Empty: the step after which the question is asked names it."""
     kind: RequestKind
     asked: dict[str, JsonValue]
-    """What the client shows."""
+    """The content that the client shows."""
     answer_schema: dict[str, JsonValue]
     """JSON Schema of a valid answer."""
 
@@ -96,11 +96,11 @@ class VerdictState(StrEnum):
     CANCELLED = "cancelled"
     WITHDRAWN = "withdrawn"
     ANSWERED = "answered"
-    """For a question: `answer` has the content."""
+    """The user answered a question; `answer` has the content."""
     SETTLED = "settled"
     """A reviewer stated the effect's outcome."""
     UNAVAILABLE = "unavailable"
-    """Never opened: no reviewer could be asked, and its checkpoint lets the turn continue. No record has this state."""
+    """The request could not be opened, and its checkpoint lets the turn continue. No record has this state."""
     UNREADABLE = "unreadable"
     """No record, wrong digest or unknown status. The turn stays paused."""
 
@@ -117,14 +117,14 @@ class Verdict(Tolerant):
     """`comment` is only the start of the text; the record has all of it."""
     decided_by: str = ""
     round: MessageRef | None = Field(default=None, exclude_if=is_empty)
-    """For an edited checkpoint: the assistant message that makes its call again."""
+    """The assistant message that makes the call of an edited checkpoint again."""
     answer: dict[str, JsonValue] = Field(default={}, exclude_if=is_empty)
-    """For a question: the answer, which fits the question's schema."""
+    """The answer to a question, which fits the question's schema."""
     no_record: bool = Field(default=False, exclude_if=is_empty)
     """Unreadable because no record exists: the request was never opened, or has not been opened yet."""
     look_at: datetime | None = Field(default=None, exclude_if=is_empty)
-    """For a pending request: when it must be read again although no signal arrives (a new expiry, or the end of a
-    hold). Absent if the expiry that the request was opened with is still valid."""
+    """When to read a pending request again without a signal: at its new expiry, or at the end of its hold. Absent if
+    the expiry that the request was opened with is still valid."""
 
 
 HIGH_RISK = "high"
@@ -137,7 +137,7 @@ class OnTimeout(StrEnum):
 
     DENY = "deny"
     ESCALATE = "escalate"
-    """Once, to the policy's escalation role with a new deadline; then it is denied."""
+    """Escalates once to the policy's escalation role with a new deadline; then denies."""
 
 
 def _is_one(value: int) -> bool:
@@ -170,9 +170,9 @@ class ApprovalPolicy(Frozen):
     reviewers: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
     """The named reviewers, who also need the role. Empty: all users with the role."""
     quorum: int = Field(default=1, ge=1, le=20, exclude_if=_is_one)
-    """How many reviewers must approve the same call. One rejection or response decides at once."""
+    """Number of reviewers that must approve the same call. One rejection or response decides at once."""
     quorum_high_risk: int | None = Field(default=None, ge=1, le=20, exclude_if=is_empty)
-    """The same for high-risk tools; None: `quorum` applies."""
+    """Quorum for high-risk tools. None: `quorum` applies."""
     on_timeout: OnTimeout = Field(default=OnTimeout.DENY, exclude_if=lambda value: value is OnTimeout.DENY)
     escalation_role: str = Field(default="admin", exclude_if=lambda value: value == "admin")
     """The role of the reviewers after an escalation. The named reviewers no longer count then."""

@@ -60,15 +60,14 @@ class ModelCallRequest(Tolerant):
     """The stage of the agent whose instructions, window and parameters apply to this call. Such a call belongs to the
     graph: messages that the user sends during the turn wait for another call, as they do if an object is requested."""
     deaf: bool = Field(default=False, exclude_if=is_empty)
-    """Whether messages that the user sends during the turn wait until the turn ends and start their own turn, although
-    the answer of this call is the user's."""
+    """True if messages that the user sends during the turn wait until it ends and start their own turn, although the
+    answer of this call is for the user."""
     output: OutputAsk | None = Field(default=None, exclude_if=is_empty)
-    """None: text and calls. Otherwise nothing is streamed and no message is stored."""
+    """The requested object, which is neither streamed nor stored as a message. None: text and calls."""
     timeout_seconds: float | None = Field(default=None, gt=0, exclude_if=lambda seconds: seconds is None)
     """Time limit for the provider's answer, in seconds. None is the engine's default."""
     ttft_told: bool = Field(default=False, exclude_if=is_empty)
-    """Whether an answer of this run has begun before, so that the first token of this call is not the first of the run.
-    """
+    """True if an earlier answer of this run has begun, so that this call's first token is not the run's first."""
     patience_seconds: float | None = Field(default=None, exclude_if=is_empty)
     """Time limit of all attempts together, in seconds; None for no limit."""
     sections: tuple[Source, ...] = Field(default=(), exclude_if=is_empty)
@@ -98,14 +97,14 @@ class ModelReply(Tolerant):
     value: dict[str, JsonValue] | None = Field(default=None, exclude_if=is_empty)
     """The requested object, which fits its schema."""
     fault: str = Field(default="", exclude_if=is_empty)
-    """Why the answer is not such an object."""
+    """The reason that the answer is not such an object."""
     usage: Usage = Usage()
     """Usage of the attempt that settled."""
     turn_used: Usage | None = Field(default=None, exclude_if=lambda used: used is None)
     """Usage of the whole turn so far, including attempts that broke off. None if the call was not settled."""
     problem: Problem | None = None
     partial: bool = False
-    """Whether a stop ended the call and the text so far was kept."""
+    """True if a stop ended the call and the text so far was kept."""
     joined: tuple[MessageRef, ...] = Field(default=(), exclude_if=is_empty)
     """Messages of the user that joined the running turn and that this call received. They precede its answer."""
 
@@ -129,7 +128,7 @@ class ToolCallRequest(Tolerant):
     paths: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
     """Places in the result that rules read."""
     args: dict[str, JsonValue] | None = Field(default=None, exclude_if=lambda args: args is None)
-    """For a call that the graph itself makes: claiming it also records it. None: a model requested the call."""
+    """Arguments of a call that the graph itself makes: claiming it also records it. None if a model requested it."""
 
 
 class ToolCall(Tolerant):
@@ -170,6 +169,6 @@ class ToolOutcome(Tolerant):
     facts: dict[str, JsonValue] = Field(default={}, exclude_if=is_empty)
     """Plain values at the requested places of the result. Missing places are left out."""
     output: JsonValue = Field(default=None, exclude_if=lambda output: output is None)
-    """For a call that the graph made: the tool's whole answer."""
+    """The tool's whole answer to a call that the graph made."""
     problem: Problem | None = None
     """Set if the engine could not run the call at all (stopped, no verdict)."""

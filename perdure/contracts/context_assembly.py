@@ -18,7 +18,7 @@ TOPOLOGY = "context_assembly"
 THRESHOLD = 0.4
 """The completeness from which a tool's earlier output is reused."""
 SLICE_MESSAGES = 12
-"""How many of the user's newest messages the tools that read the conversation receive."""
+"""Number of the user's newest messages that tools with `hears` receive."""
 
 
 class PipelineToolConfig(Frozen):
@@ -38,9 +38,9 @@ class PipelineToolConfig(Frozen):
     timeout: float = Field(default=30.0, gt=0, le=600, allow_inf_nan=False)
     """Time limit of one attempt, in seconds."""
     optional: bool = False
-    """Whether the turn continues without this tool's output."""
+    """True if the turn can continue without this tool's output."""
     hears: bool = False
-    """Whether the argument `said` contains the user's newest messages."""
+    """Passes the user's newest messages in the argument `said`."""
 
 
 class ListedTool(Frozen):
@@ -96,7 +96,7 @@ class PlannedTool(Tolerant):
 
     name: str
     dependencies: tuple[str, ...] = ()
-    """Those that run in the same turn."""
+    """Names of its dependencies that run in the same turn."""
     optional: bool = False
     hears: bool = False
     timeout_seconds: float = 30.0
@@ -131,7 +131,7 @@ class Bundle(Tolerant):
     digest: str
     """Digest of the output."""
     gives: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """Those of its keys that tools of the registry inject."""
+    """Keys of the output that other tools of the registry receive."""
 
 
 class ContextMemory(Tolerant):

@@ -12,9 +12,10 @@ from perdure.contracts.values import Frozen
 
 SERVER_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,23}$"
 SECRET_PATTERN = re.compile(r"\{secret:([a-z][a-z0-9_]{0,63})\}")
-"""Where a credential's value goes, in a URL, a header or a variable of a server."""
+"""The placeholder of a secret's value in a URL, a header or a variable of a server."""
 IDEMPOTENCY_KEY = "perdure/idempotency-key"
-"""In a call's `_meta`: the key. In a tool's `_meta`, {"ttl_seconds": n}: it honors such keys for n seconds."""
+"""The field of the idempotency key in a call's `_meta`. In a tool's `_meta`, {"ttl_seconds": n}: the tool honors such
+keys for n seconds."""
 
 
 class McpToolSettings(Frozen):
@@ -61,7 +62,7 @@ class McpServer(Frozen):
     headers: dict[str, str] = {}
     """Sent with each request. A value may contain {secret:name}."""
     trust_annotations: bool = False
-    """Whether the server's hints are trusted. If not, each of its tools is `opaque` and needs an approval."""
+    """True if the server's hints are trusted. If not, each of its tools is `opaque` and needs an approval."""
     toolsets: tuple[str, ...] = ()
     """The toolsets to offer. Empty: every tool, under its first tag or the server's name."""
     timeout_seconds: float = Field(default=30.0, gt=0, le=3600)
@@ -69,9 +70,9 @@ class McpServer(Frozen):
     start_seconds: float = Field(default=10.0, gt=0, le=120)
     """Time limit for starting or reaching the server and listing its tools, in seconds."""
     max_answer_bytes: int | None = Field(default=None, gt=0, le=MOST_ANSWER_BYTES)
-    """For a server with a URL: the largest answer to read. None: the operator's setting."""
+    """The largest answer to read from a server with a URL, in bytes. None: the operator's setting."""
     tools: dict[str, McpToolSettings] = {}
-    """By the server's own tool names."""
+    """Settings of its tools, by the server's own tool names."""
 
     @model_validator(mode="after")
     def _is_reachable(self) -> Self:
@@ -121,8 +122,7 @@ class McpToolListing(Frozen):
     hints: McpHints = McpHints()
     tags: tuple[str, ...] = ()
     key_ttl_seconds: float | None = None
-    """How long the tool honors an idempotency key in a call's `_meta`, in seconds. None if the server does not say so.
-    """
+    """Seconds for which the tool honors an idempotency key in a call's `_meta`; None if the server states no time."""
 
 
 class McpLock(Frozen):
@@ -130,7 +130,7 @@ class McpLock(Frozen):
     to the server."""
 
     tools: tuple[McpToolListing, ...]
-    """In the server's order."""
+    """The tools, in the server's order."""
 
     @classmethod
     def of(cls, listed: Iterable[McpToolListing]) -> Self:
@@ -142,9 +142,9 @@ class McpServerListing(Frozen):
     """A server's answer to a request for its tools."""
 
     lock: McpLock | None
-    """In the form of a lock; None if the server did not answer."""
+    """The listing in the form of a lock; None if the server did not answer."""
     told: tuple[str, ...] = ()
-    """Why the server did not answer, or which of its tools cannot be offered."""
+    """Reasons that the server did not answer or that tools cannot be offered."""
 
 
 def server_of(name: str, servers: Mapping[str, McpServer]) -> McpServer | None:

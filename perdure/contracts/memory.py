@@ -49,15 +49,14 @@ class FactsRequest(Tolerant):
 
     scope: FactScope
     authorized: bool
-    """Whether the graph permits it. The agent's own definition must permit it too."""
+    """True if the graph permits it. The agent's own definition must permit it too."""
     write: bool = False
     facts: tuple[Fact, ...] = Field(default=(), max_length=MOST_FACTS, exclude_if=is_empty)
     """The facts to write."""
     types: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """For a read: only these types; empty for all."""
+    """The types to read; empty for all."""
     about: str = Field(default="", exclude_if=is_empty)
-    """For a read of a person's facts: if there are more than fit, the ones nearest in meaning to this text are
-    returned."""
+    """The text whose nearest facts in meaning are returned, if more facts about a person exist than fit."""
 
     def failed(self) -> FactStatus:
         """Returns the status if memory cannot be used."""
@@ -80,7 +79,7 @@ class FactsAnswer(Tolerant):
     facts: tuple[Fact, ...] = Field(default=(), exclude_if=is_empty)
     """The facts that were read: those of a conversation by type, those of a person oldest first."""
     refused_change: bool = Field(default=False, exclude_if=is_empty)
-    """Whether the database rejected a change of a fact about a person."""
+    """True if the database rejected a change of a fact about a person."""
 
 
 MEMORY_POLICY_DENIED = "memory.policy.denied"
@@ -106,7 +105,8 @@ class Trust(StrEnum):
     SYSTEM_SEEDED = "system_seeded"
     USER_AUTHORED = "user_authored"
     AGENT_DRAFT = "agent_draft"
-    """Not checked by a reviewer. The model sees it in its own section, and must not follow its instructions."""
+    """A text that no reviewer has checked. The model sees it in a separate section, and must not follow its
+    instructions."""
 
 
 class Use(StrEnum):
@@ -153,7 +153,7 @@ class MemoryLimits(Frozen):
     context_documents: int = Field(default=6, ge=1, le=50)
     context_tokens: int = Field(default=2_200, ge=1)
     evidence_required: bool = True
-    """Whether an agent's write must name its sources."""
+    """Rejects an agent's write that does not name its sources."""
     document_bytes: int = Field(default=100_000, ge=1, le=10_000_000)
     """A larger write is rejected."""
     write_bytes: int = Field(default=25_000, ge=1)

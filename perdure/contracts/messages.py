@@ -29,13 +29,11 @@ class CallRef(Tolerant):
     digest: str
     """Digest of the canonical arguments."""
     settled: bool = False
-    """Whether the call cannot run (unknown tool, unreadable arguments). Its error is already in the ledger."""
+    """True if the call cannot run (unknown tool, unreadable arguments). Its error is already in the ledger."""
     answer_id: str = Field(default="", exclude_if=lambda value: not value)
-    """For a settled call: the id of its tool message. Left out if there is none, because calls are part of the state.
-    """
+    """The id of a settled call's tool message. Left out if there is none, because calls are part of the state."""
     args: dict[str, JsonValue] = Field(default={}, exclude_if=is_empty)
-    """For a call that the graph itself handles (`load_toolset`): its arguments, which are small and already validated.
-    """
+    """Arguments of a call that the graph itself handles (`load_toolset`), which are small and already validated."""
 
 
 class MessageRef(Tolerant):
@@ -48,13 +46,13 @@ class MessageRef(Tolerant):
     tokens: int = 0
     calls: tuple[CallRef, ...] = ()
     call_id: str = ""
-    """For a tool message: the call that it answers."""
+    """The call that a tool message answers."""
     quotes: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """For a note: the requests whose reviewers' comments are cut in its text, in order. The model gets them in full."""
+    """The requests whose reviewers' comments are cut in a note's text, in order. The model gets them in full."""
     skill_id: str = ""
-    """For a system message that represents a skill of the agent: the skill, whose text is used."""
+    """Id of the skill whose text a system message represents."""
     entities: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """For such a message: `attribute=value` of each entity that the skill receives."""
+    """`attribute=value` of each entity that this skill receives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class Joined:
     """Messages of the user that a model call receives in addition to those from the graph."""
 
     refs: tuple[MessageRef, ...]
-    """In the order in which they were sent."""
+    """The messages, in the order in which they were sent."""
     fresh: tuple[str, ...]
     """Ids of the messages that no attempt has received yet."""
 

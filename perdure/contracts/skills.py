@@ -77,7 +77,7 @@ class CodeBlock(Frozen):
     description: str
     source: str
     llm_visible: bool
-    """Whether the model is offered the block after its skill is loaded."""
+    """True if the model is offered the block after its skill is loaded."""
     effect: Literal["read", "local"] = "read"
     """Sandboxed code reaches nothing outside, so it is never `keyed` or `opaque`."""
     capability: str = ""
@@ -108,7 +108,7 @@ class Skill(Frozen):
     description: str
     """One line that is always in the system prompt (tier 1)."""
     body: str
-    """What the model reads after the skill is injected (tier 2)."""
+    """The text that the model reads after the skill is injected (tier 2)."""
     triggers: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
     """Examples of user messages that need this skill; in tier 1."""
     domain_tags: tuple[str, ...] = Field(default=(), exclude_if=is_empty)

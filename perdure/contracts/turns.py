@@ -137,18 +137,18 @@ class Carried(Tolerant):
     state: dict[str, JsonValue]
     requests: tuple[RequestRef, ...]
     rung: bool = False
-    """Whether a signal has arrived that no run has handled yet."""
+    """True if a signal has arrived that no run has handled yet."""
     looks: int = 0
-    """How many reads in a row found nothing new."""
+    """Number of successive reads without news."""
     stop: bool = False
-    """Whether the turn must stop, by its record or because its workflow was cancelled."""
+    """True if the turn must stop, by its record or because its workflow was cancelled."""
     stop_rung: bool = Field(default=False, exclude_if=lambda stop_rung: not stop_rung)
-    """Whether a signal requests the stop. The run reads the record before it acts."""
+    """True if a signal requests the stop. The run reads the record before it acts."""
     step: int = 0
     events: tuple[PendingEvent, ...] = ()
     """Events that the next activity's claim writes."""
     events_made: int = 0
-    """How many events the nodes have made so far."""
+    """Number of events that the nodes have made so far."""
 
 
 class TurnInput(Tolerant):
@@ -187,7 +187,7 @@ class FinishRequest(Tolerant):
     answer: str = Field(default="", exclude_if=lambda answer: not answer)
     """The final answer if no model wrote it. It is stored as the turn's last message."""
     output: dict[str, JsonValue] = Field(default={}, exclude_if=lambda output: not output)
-    """What the turn returns in addition to its answer."""
+    """Values that the turn returns in addition to its answer."""
     events: tuple[PendingEvent, ...] = ()
 
 

@@ -199,11 +199,11 @@ class Link:
     prev: str
     hash: str
     entry: Entry | None
-    """None if the row does not exist."""
+    """The row's entry; None if the row does not exist."""
     found_digest: str | None = None
     """The digest of the stored body; None if there is none."""
     erased: bool = False
-    """Whether an erasure accounts for a missing body."""
+    """True if an erasure accounts for a missing body."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class Bound:
     tokens: int | None
     """Input and output tokens; None if the answer has no limit."""
     cost_microusd: int | None
-    """None if the tokens or the price are unknown."""
+    """Cost in millionths of a US dollar; None if the tokens or the price are unknown."""
 
 
 @dataclass(frozen=True, slots=True)

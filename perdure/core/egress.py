@@ -193,12 +193,12 @@ class Named:
     host: str = ""
     """Canonical; empty for a network."""
     port: int | None = None
-    """None means every port."""
+    """The port number; None for every port."""
     below: bool = False
-    """Whether the entry means the subdomains of `host`, without `host` itself."""
+    """True if the entry means the subdomains of `host`, without `host` itself."""
     network: IPv4Network | IPv6Network | None = None
     by_operator: bool = False
-    """Whether the operator named it; entries of an app are more limited."""
+    """True if the operator named it; entries of an app are more limited."""
 
     def covers(self, host: str, port: int, address: str) -> bool:
         """Returns whether this entry allows `address`, to which the canonical `host` resolves."""

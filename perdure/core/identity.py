@@ -188,20 +188,20 @@ class OperatorTokens:
 
 
 GRACE = timedelta(seconds=10)
-"""For two tabs at the same time, and for a response that was lost."""
+"""Time after its use in which a refresh token still returns its successor: for parallel tabs and lost responses."""
 
 
 class Refresh(StrEnum):
     """The outcome of a submitted refresh token."""
 
     ROTATE = "rotate"
-    """It is now used and gets one successor."""
+    """Unused so far; one successor is issued."""
     REPEAT = "repeat"
-    """It was used a moment ago: the same successor is returned again."""
+    """Used a moment ago; the same successor is returned."""
     BETRAYED = "betrayed"
-    """It was used before, so another party has a copy: the whole session ends (RFC 9700, section 4.14)."""
+    """Used before, so another party has a copy; the whole session ends (RFC 9700, section 4.14)."""
     OVER = "over"
-    """It has expired, or its session has ended."""
+    """Expired, or its session has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ _NEW = (
     "For a new one, start the stack again as before, such as with `make up`, or run `python -m perdure.apps.bootstrap` "
     "with the same settings"
 )
-"""With other settings, such as without its apps, a start would publish something else."""
+"""Advice on a new setup code. A start with other settings, such as without its apps, would publish something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +368,7 @@ def wait_left(counted: Sequence[tuple[Pace, Tally]], now: float) -> float:
 
 
 MOST_LOOKED_AT = 32
-"""In characters: zxcvbn takes 3 ms for 32 and up to 1.7 s for 64 of the worst kind (measured)."""
+"""Number of characters to check: zxcvbn takes 3 ms for 32 and up to 1.7 s for 64 of the worst kind (measured)."""
 _ENOUGH = 2
 """zxcvbn's score of more than 1,000,000 guesses."""
 _ENOUGH_WITH_NAMES = 3

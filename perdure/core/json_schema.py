@@ -44,10 +44,10 @@ _UNCHECKED = frozenset({"unevaluatedProperties"})
 MOST_TOLD = 3
 _MOST_ERROR_CHARACTERS = 200
 _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*(?:\]|\\?\Z)|\$", re.DOTALL)
-"""Where `$` is not an end: in an escape or in a character class."""
+"""The parts of a pattern: escapes and character classes, in which `$` is not an end, and each other `$`."""
 _BY_LINES = re.compile(r"(?<!\\)\(\?[a-zA-Z]*m")
 _NOTHING_OUTSIDE: Registry[bool | Mapping[str, Any]] = Registry()
-"""Without it, jsonschema fetches a schema's references to other hosts."""
+"""A registry without other schemas. Without it, jsonschema fetches a schema's references to other hosts."""
 
 
 @dataclass(frozen=True, slots=True)

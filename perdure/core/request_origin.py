@@ -117,7 +117,7 @@ class Named:
     """The value of a Host header."""
 
     host: str
-    """In lower case, without a final dot; an IPv6 address without brackets, in its shortest form."""
+    """The host in lower case, without a final dot; an IPv6 address without brackets, in its shortest form."""
     port: int | None = None
 
 

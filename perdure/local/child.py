@@ -290,7 +290,7 @@ class ChildSpec:
     detail: str = ""
     """The text to print besides `ready`."""
     advice: str = ""
-    """What to do if it does not start, after a semicolon."""
+    """Advice that follows the message of a failed start, after a semicolon."""
 
 
 def restart_delay_seconds(failures: int) -> float:

@@ -36,7 +36,7 @@ class Link:
     """The local user that is signed in; empty for a page without sign-in."""
     host: str = HOST
     purpose: str = ""
-    """What a newcomer uses it for, and when."""
+    """The page's purpose, for a new user."""
 
     @property
     def label_with_role(self) -> str:
@@ -172,7 +172,7 @@ class StackConfig:
     app_dirs: tuple[Path, ...] = ()
     """The user's app folders."""
     examples: bool = False
-    """Whether the bundled examples are included."""
+    """Publishes the agents of the bundled examples too."""
     prepare: tuple[str, ...] | None = (_PYTHON, "-m", "perdure.apps.bootstrap")
     """Runs once before the programs; its last line on stdout is JSON with the local tokens."""
     programs: tuple[Program, ...] = ()
@@ -183,7 +183,7 @@ class StackConfig:
     drain_seconds: float = 30.0
     """Seconds that a program has to finish its work after SIGTERM."""
     patience: StartClock = field(default_factory=StartClock)
-    """How long slow and silent parts are waited for."""
+    """The time limits for slow and silent parts."""
     least_free_bytes: int = LEAST_FREE_BYTES
     """Bytes that must be free on the disk of the data folder."""
 

@@ -19,8 +19,8 @@ SUPERVISOR = "supervisor"
 """The name of the supervisor's own process among the others."""
 
 _LOWEST, _HIGHEST = 20_000, 31_999
-"""Below 32768, where Linux allocates local ports of outgoing connections, so that a restarted part finds its port free.
-"""
+"""The range of ports. From 32768 Linux allocates local ports of outgoing connections, which could take the port of a
+part during its restart."""
 _CHANCE = random.SystemRandom()
 """Independent of a seed, with which two processes would pick the same ports."""
 

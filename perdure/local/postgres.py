@@ -38,7 +38,7 @@ class PostgresLaunch:
 
     install: Path
     run_as: RunAs | None = None
-    """None: as the supervisor's own user."""
+    """The user that runs the program. None: the supervisor's own user."""
     prefix: tuple[str, ...] = ()
     """Arguments before the program."""
 
@@ -175,10 +175,10 @@ _SETTINGS = {
     "log_timezone": "UTC",
     "log_checkpoints": "off",
 }
-"""For a small machine that also runs all other parts; 200 connections are six processes with their pools."""
+"""Settings for a small machine that also runs all other parts; 200 connections are six processes with their pools."""
 
 _SHOWN = re.compile(r"\b(WARNING|FATAL|PANIC):")
-"""Not ERROR: an invalid statement is reported by its client; the log file has it too."""
+"""The levels to print. ERROR is not among them: the client reports an invalid statement, and the log file has it."""
 
 
 @dataclass(frozen=True, slots=True)

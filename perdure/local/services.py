@@ -160,7 +160,7 @@ class DataStart:
     environ: Mapping[str, str]
     credentials: Credentials
     overridable: bool
-    """Whether the environment can replace a part."""
+    """True if the environment can replace a part."""
     began: float = field(default_factory=time.monotonic)
 
     async def postgres(self) -> PostgresAddress:

@@ -149,7 +149,7 @@ async def _obtain(name: str, source: Source, folder: Path, console: Console) -> 
 # --- Building the Temporal server from our own Go module
 
 GO_MINIMUM = (1, 26, 4)
-"""As in go.mod, which a unit test checks."""
+"""The Go version of go.mod; a unit test compares them."""
 MODULE = Path(__file__).parent / "temporal"
 _TAGS = ("-mod=readonly", "-tags", "disable_grpc_modules")
 _GO_VERSION = re.compile(r"go version go(\d+)\.(\d+)(?:\.(\d+))?")

@@ -6,9 +6,9 @@ r"""The rules of a scripted model, as an app writes them in its agent's YAML und
         note: 'rejected'           # regular expression on the newest system note of this turn
         say: 'I did not do it.'
       - name: book
-        when: '^Book room (?P<room>\d+)'  # regular expression on the latest user message
-        offers: book               # only if this tool (or all of a list) is offered
-        call: {tool: book, args: {room: '{room:int}'}}   # one or a list
+        when: '^Book room (?P<room>\d+)'  # the same on the user's message
+        offers: book               # or a list: only if offered
+        call: {tool: book, args: {room: '{room:int}'}}   # or a list
       - name: booked as changed
         after: {tool: book, edited: true, contains: {ok: true}}   # the newest message is this tool's result
         say: 'A reviewer chose room {result.room}.'

@@ -37,7 +37,7 @@ class PromptMessage:
     calls: Sequence[Mapping[str, JsonValue]] = ()
     """{key, tool, arguments} for each call of an assistant message."""
     answers: str = ""
-    """For a tool message: the key of its call."""
+    """The key of the call that a tool message answers."""
 
 
 def skill_message(name: str, description: str, body: str) -> str:
@@ -217,9 +217,9 @@ class Windowed:
     role: Role
     tokens: int
     call_ids: tuple[str, ...] = ()
-    """For an assistant message: its calls."""
+    """The calls of an assistant message."""
     answers: str = ""
-    """For a tool message: its call."""
+    """The call that a tool message answers."""
 
 
 def keep(messages: Sequence[Windowed], policy: WindowPolicy) -> list[int]:

@@ -217,9 +217,9 @@ class Standing:
     needs_approval: bool
     risk: str
     key_ttl_seconds: float | None = None
-    """For `keyed` only."""
+    """Seconds for which a `keyed` tool honors a key."""
     key_argument: str = ""
-    """For `keyed` only: the argument with the key; empty for `_meta`."""
+    """The argument of a `keyed` tool that receives the key; empty for `_meta`."""
 
 
 def standing(server: McpServer, tool: McpToolListing) -> Standing:

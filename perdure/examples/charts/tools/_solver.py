@@ -20,7 +20,7 @@ class Solved:
 
     outcome: Outcome
     atoms: tuple[str, ...] = ()
-    """Of the best model."""
+    """Atoms of the best model."""
 
 
 async def solve(program: str, seconds: float = LIMIT_SECONDS) -> Solved:

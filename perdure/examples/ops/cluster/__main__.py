@@ -1,9 +1,9 @@
-"""Run the cluster's MCP server, or see what it did: `python -m cluster`.
+"""Runs the cluster's MCP server, or shows its changes: `python -m cluster`.
 
-    python -m cluster                                   serve on standard input and output (stdio)
-    python -m cluster http --port 9000                  serve streamable HTTP on 127.0.0.1, at /mcp
-    python -m cluster effects                           what was done to the cluster, as JSON
-    python -m cluster fault hang --tool k8s_pods_list   make the next such call fail; `fault clear` forgets all
+- `python -m cluster` serves on standard input and output (stdio).
+- `python -m cluster http --port 9000` serves streamable HTTP on 127.0.0.1, at /mcp.
+- `python -m cluster effects` prints the changes that were made to the cluster, as JSON.
+- `python -m cluster fault hang --tool k8s_pods_list` makes the next such call fail; `fault clear` deletes all faults.
 
 The cluster is kept in CLUSTER_HOME, else in PERDURE_MCP_HOME, else in the current folder. Over HTTP a bearer token
 is required if CLUSTER_TOKEN is set.

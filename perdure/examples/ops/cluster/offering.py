@@ -16,7 +16,8 @@ from .faults import Faults
 from .state import Cluster, OtherCall, State
 
 KEY = "perdure/idempotency-key"
-"""In a request's `_meta`: the key. In a tool's `_meta`: {"ttl_seconds": seconds for which it is honored}."""
+"""The field of the key in a request's `_meta`. In a tool's `_meta`, {"ttl_seconds": n}: the tool honors such keys for
+n seconds."""
 KEY_TTL_SECONDS = 30 * 86_400
 
 Answer = dict[str, Any]
