@@ -23,7 +23,7 @@ from perdure.contracts.turns import Routing
 from perdure.core.audit import Keyring
 from perdure.core.budgets import Quotas
 from perdure.core.egress import ANSWER_BYTES, Outbound, named_by_url, named_host
-from perdure.core.faults import ENV_FILE_ADVICE, file_fault, setting_faults
+from perdure.core.faults import ENV_FILE_ADVICE, check_env_file, file_fault, setting_faults
 from perdure.core.identity import SHORTEST_SECRET, AccessKeys, OperatorTokens
 from perdure.core.memory.files import MOST_UPLOAD_BYTES
 from perdure.core.request_origin import AllowedHosts, Proxies, exposed
@@ -310,12 +310,15 @@ class Settings(BaseSettings):
 
         Raises: SystemExit with one line for each setting that is wrong, or with the `.env` that cannot be read.
         """
+        path = _BASE / ".env"
         try:
+            if path.exists() or path.is_symlink():
+                check_env_file(path.read_text("utf-8"))
             return cls(**given)  # type: ignore[arg-type]
         except ValidationError as error:
             raise SystemExit(setting_faults(error, cls)) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise SystemExit(file_fault(_BASE / ".env", error, ENV_FILE_ADVICE)) from None
+        except (OSError, ValueError) as error:
+            raise SystemExit(file_fault(path, error, ENV_FILE_ADVICE)) from None
 
     def check(self) -> None:
         """Checks the settings that only some processes parse, and the key files that exist.

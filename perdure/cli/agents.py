@@ -13,6 +13,7 @@ from perdure.cli.terminal import (
     AsJson,
     AsName,
     EditFailed,
+    Limit,
     NoTemporaryFile,
     Yes,
     confirm,
@@ -66,9 +67,9 @@ _NEXT = {"draft": "pre_production", "pre_production": "active"}
 
 @prompts_app.command("list")
 def list_prompts(
-    template: Annotated[str | None, typer.Option(metavar="KEY")] = None,
+    template: Annotated[str | None, typer.Option(metavar="KEY", help="Only versions of this template.")] = None,
     stage: Annotated[str | None, typer.Option(help="draft, pre_production, active or archived.")] = None,
-    limit: Annotated[int, typer.Option(min=1)] = 50,
+    limit: Limit = 50,
     cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
@@ -260,7 +261,7 @@ def list_topologies(as_json: AsJson = False, as_name: AsName = None) -> None:
 
 @topologies_app.command("show")
 def show_topology(
-    name: Annotated[str, typer.Argument(metavar="TOPOLOGY")],
+    name: Annotated[str, typer.Argument(metavar="TOPOLOGY", help="A name from `topologies list`.")],
     mermaid: Annotated[
         bool, typer.Option("--mermaid", help="Print a Mermaid drawing instead of the manifest.")
     ] = False,

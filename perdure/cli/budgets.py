@@ -40,8 +40,7 @@ def set_limits(
         raise fail("--tokens and --no-tokens, or --usd and --no-usd, cannot be combined", USAGE)
     if tokens is None and usd is None and not no_tokens and not no_usd:
         raise fail("Set --tokens or --no-tokens, or --usd or --no-usd", USAGE)
-    if usd is not None and not (isfinite(usd) and 0 < usd <= MOST_USD):
-        raise fail(f"--usd must be above 0 and at most {MOST_USD:,.0f}", USAGE)
+    check_usd(usd)
     with connect(Role.ADMIN, as_name) as client:
         now = client.budgets.get().tenant or Budget()
         budgets = client.budgets.set(
@@ -49,6 +48,12 @@ def set_limits(
             max_cost_usd=None if no_usd else now.max_cost_usd if usd is None else usd,
         )
     _say(budgets, as_json)
+
+
+def check_usd(usd: float | None) -> None:
+    """Ends the command if `--usd` has a value that is not an amount of US dollars above 0."""
+    if usd is not None and not (isfinite(usd) and 0 < usd <= MOST_USD):
+        raise fail(f"--usd must be above 0 and at most {MOST_USD:,.0f}", USAGE)
 
 
 def _say(budgets: Budgets, as_json: bool) -> None:

@@ -7,7 +7,23 @@ from typing import Annotated, Any
 import typer
 
 from perdure.cli.connection import Role, command, connect
-from perdure.cli.terminal import DECIDED, AsJson, AsName, Yes, confirm, fail, fields, left, moment, say, say_json, table
+from perdure.cli.terminal import (
+    DECIDED,
+    AsJson,
+    AsName,
+    Limit,
+    Yes,
+    check_choice,
+    confirm,
+    fail,
+    fields,
+    left,
+    moment,
+    say,
+    say_json,
+    table,
+)
+from perdure.contracts.calls import CallState
 from perdure.core.text import pretty_json
 from perdure.schemas.calls import Effect
 
@@ -25,13 +41,14 @@ class Outcome(StrEnum):
 
 @app.command("list")
 def list_effects(
-    state: Annotated[str, typer.Option(help="outcome_unknown, done, failed, …")] = UNKNOWN,
-    limit: Annotated[int, typer.Option(min=1)] = 50,
+    state: Annotated[str, typer.Option(help=f"One of {', '.join(CallState)}.")] = UNKNOWN,
+    limit: Limit = 50,
     cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
     """List effects whose outcome is unknown, or those in another state."""
+    check_choice("--state", state, CallState)
     with connect(Role.REVIEWER, as_name) as client:
         page = client.effects.list(state=state, limit=limit, cursor=cursor)
     if as_json:

@@ -48,7 +48,9 @@ def add(
 
 @app.command("remove")
 def remove(
-    webhook_id: Annotated[str, typer.Argument(metavar="WEBHOOK")], as_json: AsJson = False, as_name: AsName = None
+    webhook_id: Annotated[str, typer.Argument(metavar="WEBHOOK", help="An id from `webhooks list`.")],
+    as_json: AsJson = False,
+    as_name: AsName = None,
 ) -> None:
     """Remove a webhook; pending deliveries are dropped."""
     with connect(Role.ADMIN, as_name) as client:

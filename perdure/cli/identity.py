@@ -13,7 +13,7 @@ from perdure.schemas.identity import Member
 
 
 def erase(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")],
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Skip the confirmation, which is shown even without a terminal.")
     ] = False,
@@ -44,7 +44,7 @@ def _json(response: httpx.Response) -> Any:
 
 
 app = typer.Typer(help="Manage users, roles, tokens and invitations.", no_args_is_help=True, rich_markup_mode=None)
-Name = Annotated[str, typer.Argument(metavar="NAME")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
 Roles = Annotated[list[str], typer.Argument(metavar="ROLE...", help="One or more of requester, reviewer and admin.")]
 
 

@@ -4,7 +4,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from pydantic import JsonValue
@@ -15,6 +15,7 @@ from perdure.cli.terminal import (
     USAGE,
     AsJson,
     AsName,
+    Limit,
     Yes,
     ago,
     confirm,
@@ -55,7 +56,7 @@ Digest = Annotated[
 @promotions_app.command("list")
 def print_promotions(
     status: Annotated[str, typer.Option(help="pending, approved, rejected, withdrawn, or all.")] = "pending",
-    limit: Annotated[int, typer.Option(min=1)] = 50,
+    limit: Limit = 50,
     cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
@@ -208,12 +209,16 @@ def clear(conversation: Conversation, as_name: AsName = None) -> None:
     say("All fields have been deleted.")
 
 
+def _no_number(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")  # json.loads accepts NaN and Infinity, which no request can carry
+
+
 def _field(text: str) -> tuple[str, JsonValue]:
     name, equals, value = text.partition("=")
     if not equals:
         raise fail(f"{text!r} is not of the form NAME=VALUE", USAGE)
     try:
-        return name, json.loads(value)
+        return name, json.loads(value, parse_constant=_no_number)
     except ValueError:
         return name, value
 

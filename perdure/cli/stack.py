@@ -9,8 +9,8 @@ from urllib.parse import urlencode, urlsplit
 import typer
 
 from perdure.cli.connection import Role, Surroundings, command, connect
-from perdure.cli.terminal import AsJson, say, say_json
-from perdure.core.request_origin import exposed, unprobed
+from perdure.cli.terminal import USAGE, AsJson, fail, say, say_json
+from perdure.core.request_origin import exposed, local_path, unprobed
 from perdure.local import StackConfig, StackError, run_stack
 from perdure.local.config import Routing, host_for
 
@@ -67,6 +67,8 @@ def link(
     as_json: AsJson = False,
 ) -> None:
     """Print a link that signs in a browser on this machine. It works once, within 15 minutes."""
+    if path and not local_path(path, ""):
+        raise fail(f"--path is {path!r}; it must begin with one slash, such as /chat", USAGE)
     with connect(role, role.value) as client:
         made = client.auth.code()
     here = Surroundings.here()

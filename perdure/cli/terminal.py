@@ -28,6 +28,7 @@ AsName = Annotated[
     str | None,
     typer.Option("--as", metavar="NAME", help="Use the token of this local user instead of the default one."),
 ]
+Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Maximum rows of this page.")]
 _CELL_CHARACTERS = 200
 _FIELD_CHARACTERS = 4_000
 _OVER = "over"
@@ -52,6 +53,13 @@ def fail(text: str, code: int) -> typer.Exit:
     """Writes an error to stderr and returns the exception for the caller to raise."""
     sys.stderr.write(escape_terminal(text) + "\n")
     return typer.Exit(code)
+
+
+def check_choice(option: str, value: str | None, choices: Iterable[str]) -> None:
+    """Ends the command if the option has a value that is not one of `choices`."""
+    known = tuple(choices)
+    if value is not None and value not in known:
+        raise fail(f"{option} must be one of {', '.join(known)}", USAGE)
 
 
 def table(

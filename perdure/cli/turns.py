@@ -6,10 +6,26 @@ from typing import Annotated, Any
 
 import typer
 
+from perdure.cli.budgets import check_usd
 from perdure.cli.chat import follow
 from perdure.cli.connection import Role, command, connect
 from perdure.cli.memory import say_pictures
-from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, fields, left, moment, say, say_json, table
+from perdure.cli.terminal import (
+    OTHER,
+    USAGE,
+    AsJson,
+    AsName,
+    Limit,
+    check_choice,
+    fail,
+    fields,
+    left,
+    moment,
+    say,
+    say_json,
+    table,
+)
+from perdure.contracts.turns import TurnStatus
 from perdure.core.text import escape_terminal
 
 app = typer.Typer(help="List, watch and stop turns.", no_args_is_help=True, rich_markup_mode=None)
@@ -18,15 +34,16 @@ TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]
 
 @app.command("list")
 def list_turns(
-    status: Annotated[str | None, typer.Option(help="running, awaiting_approval, completed, …")] = None,
-    agent: Annotated[str | None, typer.Option()] = None,
-    conversation: Annotated[str | None, typer.Option(metavar="ID")] = None,
-    limit: Annotated[int, typer.Option(min=1)] = 20,
+    status: Annotated[str | None, typer.Option(help=f"Only turns with this status: {', '.join(TurnStatus)}.")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="ID", help="Only turns of this agent.")] = None,
+    conversation: Annotated[str | None, typer.Option(metavar="ID", help="Only turns of this conversation.")] = None,
+    limit: Limit = 20,
     cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
     """List turns, newest first."""
+    check_choice("--status", status, TurnStatus)
     with connect(Role.REQUESTER, as_name) as client:
         page = client.turns.list(status=status, agent=agent, conversation=conversation, limit=limit, cursor=cursor)
     if as_json:
@@ -161,6 +178,7 @@ def raise_limits(
     """Raise a limit at which a turn is paused; the turn then continues."""
     if tokens is None and usd is None:
         raise fail("Set --tokens, --usd or both", USAGE)
+    check_usd(usd)
     with connect(Role.REVIEWER, as_name) as client:
         answer = client.turns.raise_limits(turn_id, max_tokens=tokens, max_cost_usd=usd)
     if as_json:

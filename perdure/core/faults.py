@@ -4,11 +4,13 @@ Each line names the setting or the file, states its fault, and ends with what to
 that holds a secret is never shown.
 """
 
+import io
 import json
 import re
 from pathlib import Path
 from typing import Any, get_args
 
+from dotenv.parser import parse_stream
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -68,6 +70,17 @@ def file_fault(path: Path, error: Exception, advice: str) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{path} is not valid JSON: {error}; {advice}"
     return f"{path} is damaged: {error}; {advice}"
+
+
+def check_env_file(text: str) -> None:
+    """Checks that every line of a `.env` can be parsed. The parser itself only logs those that it leaves out.
+
+    Raises: ValueError that names the first such line, without its text, which may be a secret.
+    """
+    for binding in parse_stream(io.StringIO(text)):
+        if binding.error or (binding.key and binding.value is None):
+            line = binding.original.line + len(binding.original.string) - len(binding.original.string.lstrip("\n"))
+            raise ValueError(f"line {line} is not NAME=VALUE")
 
 
 def named_texts(text: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from dotenv import dotenv_values
 
-from perdure.core.faults import ENV_FILE_ADVICE, file_fault
+from perdure.core.faults import ENV_FILE_ADVICE, check_env_file, file_fault
 from perdure.core.text import is_clean
 from perdure.local.data_dir import StackError
 from perdure.local.ports import HOST, http_post
@@ -113,8 +113,10 @@ def own_environ() -> dict[str, str]:
     """
     path = BASE / ".env"
     try:
+        if path.exists() or path.is_symlink():
+            check_env_file(path.read_text("utf-8"))
         written = {name: value for name, value in dotenv_values(path).items() if value}
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise StackError(file_fault(path, error, ENV_FILE_ADVICE)) from None
     environ = {**written, **os.environ}
     for name, value in environ.items():

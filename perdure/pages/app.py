@@ -101,7 +101,8 @@ def _install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
         words = {404: "Page not found.", 405: "This address does not support the request. Open it as a normal page."}
-        return await _shown(request, PageProblem(error.status_code, words.get(error.status_code, "")))
+        code = "not_found" if error.status_code == 404 else PageProblem.code
+        return await _shown(request, PageProblem(error.status_code, words.get(error.status_code, ""), code))
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:

@@ -15,9 +15,11 @@ from perdure.cli.terminal import (
     USAGE,
     AsJson,
     AsName,
+    Limit,
     Yes,
     ago,
     cell,
+    check_choice,
     confirm,
     fail,
     left,
@@ -142,25 +144,24 @@ _BUCKETS = ("1h", "1d", "3d", "older")
 
 @approvals_app.command("list")
 def list_approvals(
-    status: Annotated[str, typer.Option(help="pending, approved, rejected, done, …, or all.")] = "pending",
+    status: Annotated[str, typer.Option(help=f"One of {', '.join(_STATUSES)}.")] = "pending",
     agent: AgentId = None,
-    tool: Annotated[str | None, typer.Option()] = None,
-    turn: Annotated[str | None, typer.Option(metavar="ID")] = None,
+    tool: Annotated[str | None, typer.Option(metavar="NAME", help="Only requests for this tool.")] = None,
+    turn: Annotated[str | None, typer.Option(metavar="ID", help="Only requests of this turn.")] = None,
     assignee: Annotated[str | None, typer.Option(metavar="NAME", help="Only requests assigned to this user.")] = None,
     role: Annotated[str | None, typer.Option(help="Only requests for this reviewer role.")] = None,
     mine: Mine = False,
     expiring: Annotated[
         int | None, typer.Option(min=1, metavar="SECONDS", help="Only requests that expire within this time.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1)] = 50,
+    limit: Limit = 50,
     cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Show arguments in full.")] = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
     """List approvals, newest first; pending ones by default."""
-    if status not in _STATUSES:
-        raise fail(f"--status must be one of {', '.join(_STATUSES)}", USAGE)
+    check_choice("--status", status, _STATUSES)
     with connect(Role.REVIEWER, as_name) as client:
         page = client.approvals.list(
             status=None if status == "all" else status,

@@ -312,7 +312,7 @@ def refusal(
     if digest != facts.digest:
         return CallerError(
             "digest_differs",
-            "The call has changed since you read it; review it again and send its current digest",
+            "This is not the digest of the call as it is now; review the call again and send its current digest",
             {"digest": facts.digest},
             status=409,
         )

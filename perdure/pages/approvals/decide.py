@@ -178,7 +178,7 @@ _VERBS: dict[str, Act] = {
 async def act(post: Posted, approval_id: str, verb: str) -> Response:
     """Runs the action and returns to the page."""
     if verb not in _VERBS:
-        raise PageProblem(404, "Page not found.")
+        raise PageProblem(404, "Page not found.", "not_found")
     try:
         await _VERBS[verb](post, approval_id)
     except ApiError as error:

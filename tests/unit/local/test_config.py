@@ -31,9 +31,14 @@ def test_only_the_checkouts_own_env_file_is_read(tmp_path: Path, monkeypatch: py
     assert own_environ()["PERDURE_PORT"] == "9123"
     monkeypatch.setenv("PERDURE_PORT", "9124")
     assert own_environ()["PERDURE_PORT"] == "9124"
-    for written in (b"A=\xff\n", b"PERDURE_TENANT=a\0b\n"):
+    for written, named in (
+        (b"A=\xff\n", "[.]env"),
+        (b"PERDURE_TENANT=a\0b\n", "PERDURE_TENANT"),
+        (b"# 1\nPERDURE_PORT 5\n", "[.]env .*line 2"),
+        (b'A=1\n\nB="x\n', "[.]env .*line 3"),
+    ):
         (tmp_path / ".env").write_bytes(written)
-        with pytest.raises(StackError, match=r"\.env" if b"\xff" in written else "PERDURE_TENANT"):
+        with pytest.raises(StackError, match=named):
             own_environ()
 
 
