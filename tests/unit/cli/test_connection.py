@@ -128,11 +128,15 @@ def test_nothing_is_started_at_such_an_address(perdure: Perdure, home: Path, mon
         *((1, "up", name, "foo") for name in ("PERDURE_PUBLIC_URL", "PERDURE_PROXIES", "PERDURE_OIDC_NEWCOMERS")),
         *((1, "up", name, "hush") for name in ("DATABASE_URL", "REDIS_URL", "PERDURE_OPERATOR_TOKEN", "JWT_SECRET")),
         (1, "up", "DATABASE_URL", "postgresql://u:hush@h:port/d"),
+        *(
+            (1, "up", name, "http://u:hush@h/x")
+            for name in ("PERDURE_EGRESS_PROXY", "PERDURE_EGRESS_HOSTS", "PERDURE_ALLOWED_HOSTS", "PERDURE_PROXIES")
+        ),
         (1, "status", "PERDURE_TENANT", "\udcff"),
         *((2, line, "PERDURE_TOKEN", token) for line in ("turns list", "status") for token in ("hüsh", "hush\nhush")),
         *(
             (2, "link", "PERDURE_URL", url)
-            for url in ("foo", "http://[::1", "http://x:99999", "http://a\nb", "ftp://x")
+            for url in ("foo", "http://[::1", "http://x:99999", "http://a\nb", "ftp://u:hush@x", "http://u:hush@x")
         ),
     ],
 )
