@@ -69,6 +69,19 @@ def test_a_mistake_is_one_line_with_the_file_and_the_field(tmp_path: Path, text:
     assert str(folder / "app.yaml") in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_file_that_is_no_text_is_one_line_with_the_file(tmp_path: Path) -> None:
+    folder, home = app(tmp_path / "a", DECLARED + "    token_env: PAYMENTS_TOKEN\n"), open_home(tmp_path / "home")
+    (service,) = read_app_services(folder)
+    token = home.service(service.name) / "token"
+    (folder / "app.yaml").write_bytes(b"\xff")
+    assert programs.token_environ(home, service)["PAYMENTS_TOKEN"] == token.read_text()
+    token.write_bytes(b"\xff")
+    with pytest.raises(StackError, match=r"app\.yaml"):
+        read_app_services(folder)
+    with pytest.raises(StackError, match="token"):
+        programs.token_environ(home, service)
+
+
 def test_two_apps_may_not_claim_the_same_name_or_variable(tmp_path: Path) -> None:
     one, other = app(tmp_path / "a", DECLARED), app(tmp_path / "b", DECLARED)
     with pytest.raises(StackError, match="payments") as caught:
