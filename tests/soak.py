@@ -33,7 +33,7 @@ was rerun has the output of each attempt. Tests that passed at once and printed 
 |---|---|---|---|---|---|
 """
 FILE = re.compile(r"tests\.((?:\w+\.)*?test_\w+).*")
-ORDINALS = {2: "second", 3: "third"}
+ATTEMPTS = ("", "", ", second of 2 attempts", ", third of 3 attempts")
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d |---|#x1B")
 
 
@@ -50,20 +50,15 @@ def rows(report: Path, run: str) -> Iterator[str]:
         if not failed and not printed and len(attempts) == 1:
             quiet[file].append(seconds)
             continue
-        outcome = "**failed**" if failed else "passed"
-        if (count := len(attempts)) > 1:
-            outcome += f", {ORDINALS[count]} of {count} attempts"
-        yield f"| {file} | {_shown(name)} | {outcome} | {seconds:.1f} | {printed} | {run} |"
+        outcome = ("**failed**" if failed else "passed") + ATTEMPTS[len(attempts)]
+        shown = name.removeprefix("test_").replace("|", "\\|")
+        yield f"| {file} | {shown} | {outcome} | {seconds:.1f} | {printed} | {run} |"
     for file, times in quiet.items():
         yield f"| {file} | others: {len(times)} | passed | {sum(times):.1f} | | {run} |"
 
 
 def _failed(case: ElementTree.Element) -> bool:
     return case.find("failure") is not None or case.find("error") is not None
-
-
-def _shown(name: str) -> str:
-    return name.removeprefix("test_").replace("|", "\\|")
 
 
 def _printed(attempts: list[ElementTree.Element]) -> str:

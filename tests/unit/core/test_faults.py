@@ -1,6 +1,5 @@
 """The lines about a wrong setting or file: they name it, and never show a secret."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ class Model(BaseModel):
         ("PROXY", "http://user:hu@sh@proxy/x", "proxy/x"),
         ("PROXY", "p" * 81, "p" * 80 + "'…"),
         ("SIZE", "0", "from 1 to 9"),
-        ("SIZE", "user:hush@9", "9"),
+        ("SIZE", "user:hush@9", "***@9"),
         ("SECRET", "hush", "SECRET"),
         ("ON", "perhaps", "true or false"),
     ],
@@ -42,8 +41,7 @@ def test_a_wrong_setting_is_named_with_its_value_but_no_secret(name: str, value:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        *((same, same) for same in ("", "http://proxy:3128/x", "proxy", "a://b://c")),
-        ("http://u:p@h", "http://***@h"),
+        *((same, same) for same in ("", "http://proxy:3128/x", "a://b://c")),
         ("http://u:p@h, https://v:q@i/", "http://***@i/"),
         ("u:p/q#r@h", "***@h"),
     ],
@@ -64,10 +62,6 @@ def test_a_wrong_file_is_named_with_its_fault_and_the_advice(tmp_path: Path, con
         named_texts(path.read_text("utf-8"))
     line = file_fault(path, caught.value, "do this")
     assert line.startswith(f"{path} ") and part in line and line.endswith("; do this")
-
-
-def test_texts_by_name_are_read() -> None:
-    assert named_texts(json.dumps({"a": "x", "b": ""})) == {"a": "x", "b": ""}
 
 
 @pytest.mark.parametrize("fit", ["x", "!~", "eyJ.x"])
