@@ -148,6 +148,7 @@ def _token(here: Surroundings, url: str, role: Role, as_name: str | None) -> str
 def command(*words: str) -> str:
     """Returns a command line to show, which works in the caller's folder."""
     environ = own_environ()
+    environ["PERDURE_URL"] = without_userinfo(environ.get("PERDURE_URL", ""))
     checkout, installed = ROOT / "bin" / "perdure", Path(sys.executable).parent / "perdure"
     if not checkout.is_file():  # the default data folder of an installed package depends on the current folder
         environ = {"PERDURE_HOME": str(home_of(environ)), **environ}

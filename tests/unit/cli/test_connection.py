@@ -104,7 +104,9 @@ def test_a_command_of_an_installed_package_names_its_folder(tmp_path: Path, monk
     monkeypatch.setattr("perdure.cli.connection.ROOT", tmp_path / "site-packages")
     monkeypatch.setattr("perdure.local.config.BASE", tmp_path / "here")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    home, program, *_ = command("status").split()
+    monkeypatch.setenv("PERDURE_URL", "http://u:hush@h")
+    home, url, program, *_ = command("status").split()
+    assert url.startswith("PERDURE_URL=") and "hush" not in url
     assert home == f"PERDURE_HOME={tmp_path / 'here' / '.perdure'}"
     assert Path(program).is_absolute()
 
