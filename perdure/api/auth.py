@@ -18,7 +18,7 @@ from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
 from perdure.core.delivery import CHAT
-from perdure.core.identity import OWN, Credential, How
+from perdure.core.identity import OWN, SIGNED_PREFIX, Credential, How
 from perdure.store.identity.users import LOCAL
 
 GUARDED = "/v1/"
@@ -40,8 +40,6 @@ OPERATOR_PATHS = frozenset({METRICS, STATUS})
 SIGN_IN = "/sign-in"
 """The page that shows and receives the sign-in form; also the page after signing out. Like the open paths, it requires
 no session."""
-_SIGNED = "eyJ"
-"""The beginning of a signed token: its header is a JSON object."""
 _bearer = HTTPBearer(
     auto_error=False,
     description="A token from `/v1/auth/login` or `perdure users token`, or a local token from run.json.",
@@ -114,7 +112,7 @@ async def owner_of(services: Services, authorization: str, cookie: str, *, secur
     token = bearer_in(authorization)
     if not token:
         raise CallerError("token_missing", "No token was sent; send `Authorization: Bearer <token>`", status=401)
-    if token.startswith(_SIGNED):
+    if token.startswith(SIGNED_PREFIX):
         return await _of_session(services, token, Audience.HEADER)
     return await of_token(services, token)
 

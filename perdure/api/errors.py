@@ -18,7 +18,7 @@ from perdure.core.text import clean
 _log = structlog.get_logger(__name__)
 _CODES = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable", 415: "unsupported_media_type"}
 RETRY_AFTER_SECONDS = 2
-AWAY = "The service is temporarily unavailable; retry later"
+UNAVAILABLE = "The service is temporarily unavailable; retry later"
 OUTAGES: tuple[type[Exception], ...] = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -153,7 +153,7 @@ async def _outage(request: Request, error: Exception) -> JSONResponse:
     kind = type(error).__name__
     _log.warning("part_unavailable", error=kind, path=request.url.path, request_id=_id_of(request))
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-    return respond(request, 503, "unavailable", AWAY, None, headers)
+    return respond(request, 503, "unavailable", UNAVAILABLE, None, headers)
 
 
 def install(app: FastAPI) -> None:

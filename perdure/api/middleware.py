@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.api import credentials
 from perdure.api.auth import GUARDED, OPEN_PATHS, OPERATOR_PATHS, SIGN_IN, bearer_in, is_secure, owner_of, session_in
-from perdure.api.errors import AWAY, OUTAGES, RETRY_AFTER_SECONDS, error_body
+from perdure.api.errors import OUTAGES, RETRY_AFTER_SECONDS, UNAVAILABLE, error_body
 from perdure.api.health import REQUESTS
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError, LimitReached
@@ -318,7 +318,7 @@ async def _let_in(scope: Scope, receive: Receive) -> None:
     except OUTAGES as error:
         _log.warning("part_unavailable", error=type(error).__name__, path=scope["path"])
         again = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())
-        raise Refused(503, "unavailable", AWAY, again) from error
+        raise Refused(503, "unavailable", UNAVAILABLE, again) from error
 
 
 def _turned_away(scope: Scope, error: CallerError | LimitReached) -> Refused:

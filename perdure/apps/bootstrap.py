@@ -33,7 +33,7 @@ from perdure.contracts.skills import DataTable
 from perdure.contracts.values import sha256_hex
 from perdure.core.audit import Keyring
 from perdure.core.faults import file_fault, header_fault, named_texts
-from perdure.core.identity import SHORTEST_SECRET
+from perdure.core.identity import SIGNED_PREFIX
 from perdure.settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, SETUP_CODE_FILE, Settings, log_from, needed, secret
 from perdure.store import agents as content
 from perdure.store.audit import seal, signers_of
@@ -154,19 +154,17 @@ _TENANTS_NAMED = 3
 
 
 def _key_missing(settings: Settings, missing: Sequence[str], tenants: Sequence[str]) -> str:
-    kept, keys = settings.home / AUDIT_KEY_FILE, " and ".join(missing)
+    kept = settings.home / AUDIT_KEY_FILE
     few = ", ".join(tenants[:_TENANTS_NAMED]) + (" and others" if len(tenants) > _TENANTS_NAMED else "")
     if settings.audit_key is not None:
-        what, do = f"PERDURE_AUDIT_KEY lacks {keys}", "add it after the first key and a comma"
+        do = "Add them in PERDURE_AUDIT_KEY, after the first key, separated by commas"
     elif kept.exists():
-        what, do = f"{kept} lacks {keys}", "add it on a line below the first key"
+        do = f"Add them to {kept}, each on a line below the first key"
     else:
-        what, do = f"{kept} does not exist", "restore the file from a backup"
+        do = f"Restore {kept}, which does not exist, from a backup"
     return (
-        f"The audit key {keys} is missing, with which audit rows of {few} are signed: {what}; {do}. If it is "
-        f"permanently lost, set PERDURE_AUDIT_KEYS_LOST={','.join(missing)} to start. Its rows can then never be "
-        "verified again. Its webhooks are no longer sent, and the names of users who were erased under it can "
-        "be used again"
+        f"Missing audit keys: {', '.join(missing)}. They signed audit rows of {few}. {do}. If they are permanently "
+        f"lost, set PERDURE_AUDIT_KEYS_LOST={','.join(missing)}; their rows can then never be verified again"
     )
 
 
@@ -379,15 +377,15 @@ def _fresh_token(name: str) -> str:
 
 
 def _kept_tokens(path: Path) -> dict[str, str]:
-    """Returns the local tokens, created once.
+    """Returns the local tokens, created once. An empty one is replaced.
 
-    Raises: SystemExit with advice if they cannot be read.
+    Raises: SystemExit with advice if they cannot be read, or if the API would reject one.
     """
     try:
         kept = named_texts(path.read_text("utf-8"))
-        weak = [name for name, token in kept.items() if len(token) < SHORTEST_SECRET or header_fault(token)]
-        if weak:
-            raise ValueError(f"the value of {weak[0]!r} must have at least {SHORTEST_SECRET} visible ASCII characters")
+        for name, token in kept.items():
+            if token and (why := _token_fault(token)):
+                raise ValueError(f"the token of {name!r} {why}, so the API would reject it")
     except FileNotFoundError:
         kept = {}
     except (OSError, ValueError) as error:
@@ -399,6 +397,13 @@ def _kept_tokens(path: Path) -> dict[str, str]:
         with os.fdopen(descriptor, "w") as file:
             json.dump(tokens, file)
     return tokens
+
+
+def _token_fault(token: str) -> str:
+    """Returns why the API would reject this token, in words that follow its name; empty if it would not."""
+    if token.startswith(SIGNED_PREFIX):
+        return f"begins with {SIGNED_PREFIX!r} as signed tokens do"
+    return header_fault(token)
 
 
 def _no_app(kept: Mapping[str, Sequence[str]]) -> str:

@@ -12,6 +12,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -406,7 +407,8 @@ def read_tools(folder: Path, taken: Collection[str]) -> tuple[dict[str, Tool], l
         found = _tools_in(f"{package}.{path.stem}", path)
         if isinstance(found, AppProblem):
             problems.append(found)
-            lost |= dict.fromkeys(_TOOL.findall(path.read_text(encoding="utf-8", errors="replace")), path)
+            with suppress(OSError):  # the reported problem already names the file
+                lost |= dict.fromkeys(_TOOL.findall(path.read_text(encoding="utf-8", errors="replace")), path)
             continue
         for tool in found:
             name, line = tool.card.name, _line_of(tool)

@@ -20,6 +20,7 @@ import httpx
 from perdure.cli.terminal import HOW_TO_START, OTHER, USAGE, fail
 from perdure.client import Client
 from perdure.core.faults import header_fault
+from perdure.core.text import without_userinfo
 from perdure.local.config import ROOT, home_of, own_environ
 from perdure.local.data_dir import DataDir
 from perdure.local.processes import alive, look
@@ -102,7 +103,9 @@ def connect_to_register(*, vouched: bool) -> Client:
 
 def _address(here: Surroundings) -> str:
     if here.url is not None and not _is_web_address(here.url):
-        raise fail(f"PERDURE_URL is {here.url!r}; it must be an http or https URL, such as {_EXAMPLE_URL}", USAGE)
+        shown = without_userinfo(here.url)
+        expected = f"an http or https URL without a user name, such as {_EXAMPLE_URL}"
+        raise fail(f"PERDURE_URL is {shown!r}; it must be {expected}", USAGE)
     url = here.url or (here.run or {}).get("api")
     if not isinstance(url, str) or not url:
         raise fail(here.why_nothing_runs(), OTHER)
@@ -110,9 +113,11 @@ def _address(here: Surroundings) -> str:
 
 
 def _is_web_address(url: str) -> bool:
-    """Returns whether both parsers of addresses, Python's and the client's, accept the URL."""
+    """Returns whether both parsers of addresses, Python's and the client's, accept the URL, and it has no userinfo."""
     try:
         parts, parsed = urlsplit(url), httpx.URL(url)
+        if parsed.userinfo:  # httpx would send it in place of the token
+            return False
         return parts.scheme in ("http", "https") and bool(parsed.host) and (parts.port is None or parts.port > 0)
     except (ValueError, httpx.InvalidURL):
         return False
@@ -143,6 +148,7 @@ def _token(here: Surroundings, url: str, role: Role, as_name: str | None) -> str
 def command(*words: str) -> str:
     """Returns a command line to show, which works in the caller's folder."""
     environ = own_environ()
+    environ["PERDURE_URL"] = without_userinfo(environ.get("PERDURE_URL", ""))
     checkout, installed = ROOT / "bin" / "perdure", Path(sys.executable).parent / "perdure"
     if not checkout.is_file():  # the default data folder of an installed package depends on the current folder
         environ = {"PERDURE_HOME": str(home_of(environ)), **environ}

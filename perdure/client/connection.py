@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from perdure.client.requests import UNREADABLE, ApiError, path
+from perdure.client.requests import UNREADABLE, ApiError, bare_url, path
 from perdure.schemas.turns import Turn
 
 PATIENCE_SECONDS = 45.0
@@ -44,7 +44,7 @@ def unreadable(response: httpx.Response, error: ValidationError) -> ApiError:
     """Returns the error for a response that breaks the contract. Usually, another program listens at the address."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"])) or "the body"
-    url = response.request.url.copy_with(query=None)
+    url = bare_url(response)
     return ApiError(
         response.status_code, UNREADABLE, f"{url} returned a response that this client cannot parse ({where})"
     )

@@ -14,6 +14,7 @@ import httpx
 from pydantic import BaseModel, JsonValue
 
 from perdure.core.calls.retries import retry_after_seconds
+from perdure.core.text import without_userinfo
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
@@ -144,15 +145,21 @@ def error_of(response: httpx.Response) -> ApiError:
         return ApiError(
             response.status_code,
             f"http_{response.status_code}",
-            f"{response.request.url.copy_with(query=None)} answered {response.status_code} {response.reason_phrase}",
+            f"{bare_url(response)} answered {response.status_code} {response.reason_phrase}",
             retry_after_seconds=wait_seconds,
         )
+
+
+def bare_url(response: httpx.Response) -> httpx.URL:
+    """Returns the URL of the request, without its query, user name and password."""
+    return response.request.url.copy_with(query=None, userinfo=b"")
 
 
 def unreachable(base_url: str, error: Exception) -> ApiError:
     """Returns the error for an API that did not respond within the time for retries."""
     why = str(error) or type(error).__name__
-    return ApiError(0, UNREACHABLE, f"{base_url} is unreachable ({why})", {"url": base_url})
+    url = without_userinfo(base_url)
+    return ApiError(0, UNREACHABLE, f"{url} is unreachable ({why})", {"url": url})
 
 
 FIRST_WAIT_SECONDS = 0.2

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import Frozen, canonical_json
-from perdure.core.identity import ADVICE, key_id, secrets_in
+from perdure.core.identity import ADVICE, key_id, split_secrets
 
 
 def framed(*fields: str | None) -> str:
@@ -59,7 +59,7 @@ class Keyring:
 
         Raises: CallerError `audit_key_weak` if there is none, or if one is too short to be random.
         """
-        secrets = secrets_in(text)
+        secrets = split_secrets(text)
         if not secrets:
             raise CallerError("audit_key_weak", f"The audit key {ADVICE}")
         return cls(tuple(map(AuditKey.of, secrets)))

@@ -15,6 +15,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from perdure.contracts.errors import CallerError
+from perdure.core.text import without_userinfo
 
 Address = IPv4Address | IPv6Address
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -321,7 +322,7 @@ def _named_network(text: str, by_operator: bool) -> Named:
     try:
         return Named(network=ip_network(text), by_operator=True)
     except ValueError as error:
-        raise _invalid(text, f"write a network such as 10.0.0.0/8 ({error})") from None
+        raise _invalid(text, f"write a network such as 10.0.0.0/8 ({without_userinfo(str(error))})") from None
 
 
 def _host_and_port(text: str, entry: str) -> tuple[str, int | None]:
@@ -344,4 +345,6 @@ def _is_address(host: str) -> bool:
 
 
 def _invalid(entry: str, why: str) -> CallerError:
-    return CallerError("egress_host_invalid", f"{entry[:200]!r} is not a valid host: {why}", status=422)
+    return CallerError(
+        "egress_host_invalid", f"{without_userinfo(entry)[:200]!r} is not a valid host: {why}", status=422
+    )

@@ -1,7 +1,7 @@
 """Faults of settings and files as lines for the operator.
 
-Each line names the setting or the file, states its fault, and ends with what to do. The value of a setting
-that holds a secret is never shown.
+Each line names the setting or the file, states its fault, and ends with what to do. The value of a secret setting is
+never shown, and a URL is shown without its user name and password.
 """
 
 import io
@@ -13,6 +13,8 @@ from typing import Any, get_args
 from dotenv.parser import parse_stream
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
+
+from perdure.core.text import without_userinfo
 
 _SHOWN_CHARACTERS = 80
 _HEADER_SAFE = re.compile(r"[\x21-\x7e]+")
@@ -33,7 +35,7 @@ def setting_faults(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _line(name: str, field: FieldInfo, error: Any) -> str:
-    text = str(error["input"])
+    text = without_userinfo(str(error["input"]))
     shown = repr(text[:_SHOWN_CHARACTERS]) + ("…" if len(text) > _SHOWN_CHARACTERS else "")
     what = "is invalid" if SecretStr in get_args(field.annotation) else f"is {shown}"
     return f"{name} {what}; it must be {_expected(field, error)}; {_ADVICE}"

@@ -91,13 +91,15 @@ OWN = Credential()
 """A credential that only its owner can hold."""
 
 
+SIGNED_PREFIX = "eyJ"
+"""The beginning of a signed token: its header is a JSON object."""
 SHORTEST_SECRET = 32
 """Minimum characters of a secret: 128 bits if they are hexadecimal."""
 ADVICE = f"must have at least {SHORTEST_SECRET} characters; create one with `openssl rand -hex 32`"
 """Advice in the error about a rejected secret."""
 
 
-def secrets_in(text: str) -> tuple[str, ...]:
+def split_secrets(text: str) -> tuple[str, ...]:
     """Returns the secrets in `text`, separated by commas or line breaks; empty if one of them is too short. There are
     several during a rotation. Each must be long enough to be random."""
     parts = tuple(part.strip() for part in text.replace(",", "\n").splitlines() if part.strip())
@@ -144,7 +146,7 @@ class AccessKeys:
 
         Raises: CallerError `access_secret_weak` if there is none, or if one is too short to be random.
         """
-        secrets = secrets_in(text)
+        secrets = split_secrets(text)
         if not secrets:
             raise CallerError("access_secret_weak", f"The secret {ADVICE}")
         return cls(tuple(map(AccessKey.of, secrets)))
@@ -176,7 +178,7 @@ class OperatorTokens:
 
         Raises: CallerError `operator_token_weak` if one is too short to be random.
         """
-        secrets = secrets_in(text)
+        secrets = split_secrets(text)
         if not secrets:
             raise CallerError("operator_token_weak", f"The token {ADVICE}")
         return cls(tuple(hashlib.sha256(each.encode()).digest() for each in secrets))

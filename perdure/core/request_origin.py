@@ -8,6 +8,7 @@ from socket import inet_aton
 from urllib.parse import urlsplit
 
 from perdure.contracts.errors import CallerError
+from perdure.core.text import without_userinfo
 
 _HOME_BITS = 64
 """A client with one IPv6 address usually controls its whole /64."""
@@ -58,9 +59,10 @@ class Proxies:
         try:
             return cls(tuple(ip_network(each) for each in written))
         except ValueError as error:
+            fault = without_userinfo(str(error))
             raise CallerError(
                 "proxy_invalid",
-                f"Invalid address or network: {error}; write an IP address, or a network without host bits",
+                f"Invalid address or network: {fault}; write an IP address, or a network without host bits",
             ) from None
 
     def include(self, host: str) -> bool:
@@ -231,7 +233,8 @@ def _pattern(text: str, shown: str) -> Named:
     if found is None:
         raise CallerError(
             "host_pattern_invalid",
-            f"{shown!r} is not a valid host; write host, host:port, *.domain or *, and a non-ASCII name as xn--...",
+            f"{without_userinfo(shown)!r} is not a valid host; write host, host:port, *.domain or *, and a non-ASCII "
+            "name as xn--...",
         )
     return found
 

@@ -108,6 +108,16 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}… {len(text) - most:,} more characters"
 
 
+def without_userinfo(text: str) -> str:
+    """Returns `text` with `***` for every user name and password of a URL in it, also if the URL is malformed.
+
+    Everything before the last `@` is replaced, except the first scheme.
+    """
+    before, at, after = text.rpartition("@")
+    scheme, colon, _ = before.partition("://")
+    return f"{scheme if colon else ''}{colon}***@{after}" if at else text
+
+
 def pretty_json(value: Any) -> str:
     """Returns `value` as indented JSON with invisible characters escaped."""
     return escape_terminal(json.dumps(value, indent=2, ensure_ascii=False))

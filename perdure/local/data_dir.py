@@ -221,7 +221,7 @@ def load_credentials(home: DataDir) -> Credentials:
             kept = named_texts(path.read_text("utf-8"))
             if has_cluster and not kept.get("bootstrap"):  # the prepare step can set the others again
                 raise ValueError(f"it has no password `bootstrap` for the database in {home.postgres}")
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise StackError(file_fault(path, error, "restore its last good copy")) from error
     elif has_cluster:
         raise StackError(

@@ -28,6 +28,7 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from perdure.core.faults import file_fault
 from perdure.local.child import ChildSpec
 from perdure.local.config import ROOT, Program, StackConfig
 from perdure.local.data_dir import DataDir, StackError, write_private
@@ -68,7 +69,9 @@ def read_app_services(app: Path) -> tuple[AppService, ...]:
     if not path.is_file():
         return ()
     try:
-        return _AppFile.model_validate(yaml.safe_load(path.read_text()) or {}).companions
+        return _AppFile.model_validate(yaml.safe_load(path.read_text("utf-8")) or {}).companions
+    except (OSError, UnicodeDecodeError) as error:
+        raise StackError(file_fault(path, error, "save it as UTF-8 text that this user can read")) from error
     except yaml.YAMLError as error:
         raise StackError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     except ValidationError as error:
@@ -134,13 +137,19 @@ def app_service_spec(home: DataDir, app: Path, service: AppService, port: int, e
 
 
 def token_environ(home: DataDir, service: AppService) -> dict[str, str]:
-    """Returns the app service's token by its variable, created once; empty if it declares none."""
+    """Returns the app service's token by its variable, created once; empty if it declares none.
+
+    Raises: StackError if the file is unreadable.
+    """
     if service.token_env is None:
         return {}
     path = _folder(home, service) / "token"
     if not path.exists():
         write_private(path, secrets.token_urlsafe(32))
-    return {service.token_env: path.read_text().strip()}
+    try:
+        return {service.token_env: path.read_text("utf-8").strip()}
+    except (OSError, UnicodeDecodeError) as error:
+        raise StackError(file_fault(path, error, "move it away to create a new token")) from error
 
 
 def _folder(home: DataDir, service: AppService) -> Path:

@@ -317,8 +317,8 @@ def host_and_port(name: str, location: str) -> tuple[str, int]:
     try:
         parts = urlsplit(location if "://" in location else f"temporal://{location}")
         return parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 7233)
-    except ValueError as error:
-        raise StackError(f"{name} is not a valid address: {error}") from error
+    except ValueError:  # its text can quote a part of the password
+        raise StackError(f"{name} is not a valid address; correct its host or its port") from None
 
 
 STOP_RANK = 3

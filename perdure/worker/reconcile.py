@@ -183,7 +183,7 @@ class Reconciler:
         """Repairs what was lost in Postgres itself, and returns the turns to compare."""
         await self._step("stops_not_signaled", tenant_id, lambda tx: wake_stopped(tx, tenant_id))
         await self._in_parts("deadlines_not_escalated", tenant_id, escalate_all_overdue)
-        await self._in_parts("requests_not_handed_on", tenant_id, fall_back)
+        await self._in_parts("requests_not_reassigned", tenant_id, fall_back)
         stuck = await self._step("decisions_not_signaled", tenant_id, lambda tx: wake_decided(tx, tenant_id))
         await self._step("answers_not_signaled", tenant_id, lambda tx: wake_answered(tx, tenant_id))
         for turn_id in stuck or ():

@@ -312,7 +312,7 @@ STEPS = {
     "wake_decided": "decisions_not_signaled",
     "start_stranded": "stranded_turns_not_started",
     "forget_old": "old_keys_not_forgotten",
-    "fall_back": "requests_not_handed_on",
+    "fall_back": "requests_not_reassigned",
     "escalate_all_overdue": "deadlines_not_escalated",
 }
 

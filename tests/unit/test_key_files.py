@@ -64,16 +64,18 @@ def test_a_missing_weak_or_unreadable_key_is_named(tmp_path: Path, variable: str
             read(settings(home))
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "\udcff", '{"requester": 5}', '{"requester": "5"}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "\udcff", '{"requester": 5}', *(f'{{"admin": "{no}"}}' for no in ("a b", "ü", "eyJ.x"))]
+)
 def test_tokens_that_cannot_be_read_are_not_made_anew_over_them(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tokens.json"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(SystemExit, match=r"tokens\.json"):
         _kept_tokens(path)
-    path.unlink()
+    path.write_text('{"requester": "short", "admin": ""}')
     made = _kept_tokens(path)
     assert made == _kept_tokens(path)
-    assert set(made) == {"requester", "reviewer", "admin"}
+    assert set(made) == {"requester", "reviewer", "admin"} and all(made.values()) and made["requester"] == "short"
 
 
 def test_heads_are_kept_in_the_data_folder_or_where_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,10 +39,10 @@ from perdure.api.sign_in import SignedIn, guessing
 from perdure.contracts.errors import CallerError, LimitReached, PerdureError
 from perdure.core.identity import DEVICE, OWN, Refresh
 from perdure.core.request_origin import is_foreign, local_path
-from perdure.store import identity
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
 from perdure.store.identity import erasure, registration, users
+from perdure.store.identity import sign_in as sign_in_store
 from perdure.store.identity.registration import Invitation
 from perdure.store.identity.sign_in import Session
 from perdure.temporal.workflow_client import forget_histories
@@ -94,7 +94,7 @@ async def code(services: Open, who: Reader, request: Request) -> JSONResponse:
             "codes_are_local", "Only local tokens of an embedded stack can create sign-in codes", status=403
         )
     async with services.db.transaction(who.tenant_id) as tx:
-        made = await identity.sign_in.make_sign_in_code(tx, who.tenant_id, who.user_id)
+        made = await sign_in_store.make_sign_in_code(tx, who.tenant_id, who.user_id)
     return JSONResponse(jsonable_encoder(made), 201, _UNCACHED)
 
 
@@ -102,12 +102,12 @@ async def code(services: Open, who: Reader, request: Request) -> JSONResponse:
 async def refresh(services: Open, request: Request, body: RefreshBody) -> JSONResponse:
     """Exchanges a refresh token for a new access token and a new refresh token. Reusing an old refresh token ends the
     session."""
-    tenant = identity.sign_in.tenant_of_refresh_token(body.refresh_token)
+    tenant = sign_in_store.tenant_of_refresh_token(body.refresh_token)
     if tenant is None:
         raise _refused(Refresh.OVER)
     keys, lasts = services.tokens.keys, services.signing_in.session_lasts
     async with services.db.transaction(tenant) as tx:
-        found = await identity.sign_in.rotate_refresh_token(tx, tenant, body.refresh_token, keys, lasts)
+        found = await sign_in_store.rotate_refresh_token(tx, tenant, body.refresh_token, keys, lasts)
     if found.expires_at is None:
         raise _refused(found.outcome)
     signed_in = SignedIn(Session(found.session_id, found.user_id, found.expires_at), tenant, found.successor)
@@ -122,7 +122,7 @@ async def logout(services: Open, who: Reader, request: Request) -> JSONResponse:
             "no_session", "This token has no session to sign out of; an administrator can close the account", status=409
         )
     async with services.db.transaction(who.tenant_id) as tx:
-        await identity.sign_in.end_session(tx, who.session_id, who.user_id, "signed out")
+        await sign_in_store.end_session(tx, who.session_id, who.user_id, "signed out")
     answer = JSONResponse({"signed_out": True})
     sign_in.forget(services, request.scope, answer)
     return answer
@@ -155,7 +155,7 @@ async def change_me(services: Open, who: Reader, body: ProfileBody) -> dict[str,
 async def set_password(services: Open, who: Reader, body: PasswordBody) -> dict[str, object]:
     """Sets or changes your password and ends all your other sessions."""
     async with services.db.transaction(who.tenant_id) as tx:
-        kept = await identity.sign_in.password_of_user(tx, who.user_id)
+        kept = await sign_in_store.password_of_user(tx, who.user_id)
         display_name = (await users.get_user(tx, who.user_id)).display_name
     if kept is not None:
         async with guessing(services, [(DEVICE, f"password of {who.tenant_id}/{who.user_id}")]) as guess:
@@ -165,8 +165,8 @@ async def set_password(services: Open, who: Reader, body: PasswordBody) -> dict[
     await services.passwords.refuse_weak(body.password, who.name, display_name, who.tenant_id)
     hashed = await services.passwords.hashed(body.password)
     async with services.db.transaction(who.tenant_id) as tx:
-        await identity.sign_in.set_password(tx, who.user_id, hashed, who.credential)
-        ended = await identity.sign_in.end_all_sessions(
+        await sign_in_store.set_password(tx, who.user_id, hashed, who.credential)
+        ended = await sign_in_store.end_all_sessions(
             tx, who.user_id, who.user_id, "password changed", but=who.session_id
         )
     return {"sessions_ended": ended}
@@ -374,7 +374,7 @@ async def leave(services: Open, request: Request, who: Visitor) -> RedirectRespo
     """Signs out."""
     if who is not None and who.session_id is not None:
         async with services.db.transaction(who.tenant_id) as tx:
-            await identity.sign_in.end_session(tx, who.session_id, who.user_id, "signed out")
+            await sign_in_store.end_session(tx, who.session_id, who.user_id, "signed out")
     answer = RedirectResponse(SIGN_IN, _SEE_OTHER)
     sign_in.forget(services, request.scope, answer)
     return answer

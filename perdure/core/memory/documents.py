@@ -284,7 +284,7 @@ def _blocking(text: str, scope: Scope) -> Iterator[Finding]:
     if logs > MOST_LOG_LINES:
         yield Finding("raw_logs", f"{logs} lines look like log output; describe what they mean instead", blocks=True)
     plain = _plain(text)
-    for kind, offset in secrets_in(plain):
+    for kind, offset in find_secrets(plain):
         yield Finding(f"secret.{kind}", "the text appears to contain a secret", True, plain.count("\n", 0, offset) + 1)
     if scope is not Scope.CONVERSATION:
         at = injection_at(plain)
@@ -355,7 +355,7 @@ SECRETS: Mapping[str, re.Pattern[str]] = MappingProxyType(
 )
 
 
-def secrets_in(text: str) -> Iterator[tuple[str, int]]:
+def find_secrets(text: str) -> Iterator[tuple[str, int]]:
     """Yields (kind, offset) of the first secret of each kind."""
     for kind, pattern in SECRETS.items():
         found = pattern.search(text)

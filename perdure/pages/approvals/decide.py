@@ -16,7 +16,7 @@ from perdure.schemas.approvals import Approval
 
 decide_router = APIRouter()
 _UNCHANGED = "The arguments are unchanged, so nothing was sent. To run the call as it is, approve it."
-AWAY = "The service is not responding"
+NOT_RESPONDING = "The service is not responding"
 _BACK = re.compile(r"/chat/[0-9a-f-]{36}(#turn-[0-9a-f-]{36})?")
 """Addresses to which a decision taken within a conversation returns."""
 
@@ -110,7 +110,7 @@ async def _refused(post: Post, approval_id: str, status: int, why: str) -> HTMLR
         if error.status in (0, 503):
             pairs = [pair for pair in post.form.pairs if pair[0] != "csrf"]
             action = f"/review/{approval_id}/decision"
-            return page(post.visit, "again.html", status=503, title=AWAY, why=why, pairs=pairs, action=action)
+            return page(post.visit, "again.html", status=503, title=NOT_RESPONDING, why=why, pairs=pairs, action=action)
         raise
     sent = Sent(post.form, f"Not sent: {why}" if why is not AGAIN else why)
     return await show(post.visit, approval, sent, status=status)

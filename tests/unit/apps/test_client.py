@@ -69,10 +69,11 @@ async def test_patience_ends_with_the_answer_that_tried_it(client: Either) -> No
 
 
 async def test_a_server_that_is_not_there_is_reported() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    with Client(url, "t", patience_seconds=0.3) as client, pytest.raises(ApiError) as raised:
+    host = f"127.0.0.1:{free_port()}"
+    with Client(f"http://u:hush@{host}", "t", patience_seconds=0.3) as client, pytest.raises(ApiError) as raised:
         client.agents.list()
-    assert (raised.value.status, raised.value.code) == (0, "unreachable") and url in raised.value.message
+    assert (raised.value.status, raised.value.code) == (0, "unreachable") and host in raised.value.message
+    assert "hush" not in f"{raised.value.message} {raised.value.details}"
 
 
 @pytest.mark.parametrize("body", [b"<html>Bad gateway</html>", b"[]", b'{"error": "no"}', b"\xff"])

@@ -104,7 +104,9 @@ def test_a_command_of_an_installed_package_names_its_folder(tmp_path: Path, monk
     monkeypatch.setattr("perdure.cli.connection.ROOT", tmp_path / "site-packages")
     monkeypatch.setattr("perdure.local.config.BASE", tmp_path / "here")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    home, program, *_ = command("status").split()
+    monkeypatch.setenv("PERDURE_URL", "http://u:hush@h")
+    home, url, program, *_ = command("status").split()
+    assert url.startswith("PERDURE_URL=") and "hush" not in url
     assert home == f"PERDURE_HOME={tmp_path / 'here' / '.perdure'}"
     assert Path(program).is_absolute()
 
@@ -128,11 +130,15 @@ def test_nothing_is_started_at_such_an_address(perdure: Perdure, home: Path, mon
         *((1, "up", name, "foo") for name in ("PERDURE_PUBLIC_URL", "PERDURE_PROXIES", "PERDURE_OIDC_NEWCOMERS")),
         *((1, "up", name, "hush") for name in ("DATABASE_URL", "REDIS_URL", "PERDURE_OPERATOR_TOKEN", "JWT_SECRET")),
         (1, "up", "DATABASE_URL", "postgresql://u:hush@h:port/d"),
+        *(
+            (1, "up", name, "http://u:hush@h/x")
+            for name in ("PERDURE_EGRESS_PROXY", "PERDURE_EGRESS_HOSTS", "PERDURE_ALLOWED_HOSTS", "PERDURE_PROXIES")
+        ),
         (1, "status", "PERDURE_TENANT", "\udcff"),
         *((2, line, "PERDURE_TOKEN", token) for line in ("turns list", "status") for token in ("hüsh", "hush\nhush")),
         *(
             (2, "link", "PERDURE_URL", url)
-            for url in ("foo", "http://[::1", "http://x:99999", "http://a\nb", "ftp://x")
+            for url in ("foo", "http://[::1", "http://x:99999", "http://a\nb", "ftp://u:hush@x", "http://u:hush@x")
         ),
     ],
 )

@@ -128,6 +128,10 @@ def test_a_lost_or_unreadable_secrets_file_is_one_clear_line_and_stays_so(tmp_pa
     with pytest.raises(data_dir.StackError, match=r"secrets\.json"):
         data_dir.load_credentials(home)
     assert (home.secrets_file.read_text() if home.secrets_file.exists() else None) == content
+    home.secrets_file.unlink(missing_ok=True)
+    home.secrets_file.mkdir()
+    with pytest.raises(data_dir.StackError, match=r"secrets\.json"):
+        data_dir.load_credentials(home)
 
 
 def test_run_json_has_the_promised_keys_and_is_its_owners_alone(tmp_path: Path) -> None:

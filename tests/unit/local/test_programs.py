@@ -26,7 +26,7 @@ companions:
 
 def app(folder: Path, text: str) -> Path:
     folder.mkdir(exist_ok=True)
-    (folder / "app.yaml").write_text(text)
+    (folder / "app.yaml").write_bytes(text.encode(errors="surrogateescape"))
     return folder
 
 
@@ -55,6 +55,7 @@ def test_an_app_without_companions_declares_none(tmp_path: Path, text: str) -> N
     ("text", "named"),
     [
         ("companions: [", "app"),
+        ("\udcff", "UTF-8"),
         ("companions: 3", "companions"),
         (DECLARED.replace("payments\n", "Pay ments\n", 1), "name"),
         (DECLARED.replace("[python, -m, payments]", "[]"), "command"),
@@ -67,6 +68,17 @@ def test_a_mistake_is_one_line_with_the_file_and_the_field(tmp_path: Path, text:
     with pytest.raises(StackError, match=named) as caught:
         read_app_services(folder)
     assert str(folder / "app.yaml") in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_token_is_made_once_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    (service,) = read_app_services(app(tmp_path / "a", DECLARED + "    token_env: PAYMENTS_TOKEN\n"))
+    home = open_home(tmp_path / "home")
+    assert (made := programs.token_environ(home, service)) == programs.token_environ(home, service)
+    token = home.service(service.name) / "token"
+    assert made == {"PAYMENTS_TOKEN": token.read_text()}
+    token.write_bytes(b"\xff")
+    with pytest.raises(StackError, match=str(token)):
+        programs.token_environ(home, service)
 
 
 def test_two_apps_may_not_claim_the_same_name_or_variable(tmp_path: Path) -> None:
