@@ -1,4 +1,4 @@
-"""The nodes of `context_assembly` on the fake ports: the check, the phases, the skip gates, the navigator (S1)."""
+"""The nodes of `context_assembly` on the fake ports: the check, the phases, the skip gates, the navigator."""
 
 from collections.abc import Callable
 from typing import Any
