@@ -1,4 +1,4 @@
-"""A stack that is unwell: parts that hang, a disk that is full. It says so, and it recovers by itself."""
+"""A degraded stack: parts that hang, a disk that is full. It says so, and it recovers by itself."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def echo(stack: RunningStack) -> str:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     """A stack that no other test uses."""
-    with running(tmp_path_factory.mktemp("unwell") / "home", "--examples") as started:
+    with running(tmp_path_factory.mktemp("degraded") / "home", "--examples") as started:
         until(lambda: started.token("admin") in terminal(started), 60, "the stack did not come up")
         yield started
 

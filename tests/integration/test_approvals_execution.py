@@ -34,7 +34,7 @@ from tests.doubles.target import app_agents
 from tests.harness import Harness, gathered, publish_app, withdraw_agent
 from tests.integration.conftest import in_transaction
 from tests.integration.policies import Policies
-from tests.integration.test_approvals_seats import TOMORROW
+from tests.integration.test_approvals_votes import TOMORROW
 from tests.scale import sized
 
 V = VerdictState

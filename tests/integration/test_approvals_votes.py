@@ -1,6 +1,6 @@
-"""Many decide on one call: votes, seats, claims, fallbacks, withdrawals, and races of them all.
+"""Several reviewers decide on one call: votes, delegations, claims, fallback reviewers, withdrawals, and their races.
 
-Who may do what, and what it comes to, is in tests/protocol; here is what a reader, a turn or a model sees of it.
+tests/protocol covers permissions and results; this file covers what readers, turns and models see of them.
 """
 
 import asyncio

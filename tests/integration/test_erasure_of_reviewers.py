@@ -38,7 +38,7 @@ from tests.harness import Harness
 from tests.integration.audit_tampering import exported_head
 from tests.integration.conftest import in_transaction
 from tests.integration.policies import Policies, publish_policies
-from tests.integration.test_approvals_seats import TOMORROW
+from tests.integration.test_approvals_votes import TOMORROW
 from tests.integration.test_erasure import admin, end, marked, neutral, person
 
 __all__ = ["admin"]

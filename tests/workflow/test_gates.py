@@ -29,7 +29,7 @@ from tests.served import ALL_KINDS, DONE, PAUSED, PAY, POST, Served, apart, refu
 from tests.worker_process import worker_process
 
 pytestmark = pytest.mark.filterwarnings(
-    # As in test_bells.py: a signal that meets a continue-as-new leaves a handler that was not begun.
+    # As in test_wake_signals.py: a signal that meets a continue-as-new leaves a handler that was not begun.
     "ignore:.*run_signal:pytest.PytestUnraisableExceptionWarning"
 )
 

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be opened: those that say so go on with a warning, all others wait.
+"""Checkpoints that cannot be opened: those whose rules allow it are skipped with a warning, all others wait.
 
 The workers here cache no run, so every workflow task replays all that came before it.
 """

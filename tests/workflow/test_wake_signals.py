@@ -1,5 +1,5 @@
-"""Bells: any number, from any sender, at any time. They may cost time, never an effect and never the run; and a stop's
-bell says only "look": the record confirms it before anything is cancelled, wherever the turn is."""
+"""Wake signals: any number, from any sender, at any time. They can cost time, but never an effect or the run. A stop's
+signal only makes the turn read its record, which confirms the stop before anything is cancelled."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator

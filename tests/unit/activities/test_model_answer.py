@@ -1,4 +1,4 @@
-"""What a model call leaves in the log of its turn, and a settled call tells the rules."""
+"""The events that a model call writes to the log of its turn, and the answer of a settled call that rules check."""
 
 import json
 from collections.abc import Iterable

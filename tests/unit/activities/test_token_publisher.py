@@ -1,4 +1,4 @@
-"""When live tokens are sent, against a live side that notes what arrives and when."""
+"""When live tokens are sent, measured by a double of the live stream that records each arrival."""
 
 import asyncio
 from dataclasses import dataclass, field

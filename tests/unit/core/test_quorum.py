@@ -1,4 +1,4 @@
-"""How many decisions a request needs, and who may sit where."""
+"""The number of decisions that a request needs, and the users who can vote, directly or as delegates."""
 
 from dataclasses import replace
 from itertools import product

@@ -1,5 +1,5 @@
-"""Whatever becomes of a gated call, the agents that ship say what is so of it: run, run as a reviewer changed it, not
-run, settled by a person."""
+"""The bundled agents report the outcome of a gated call correctly: run, run as edited by a reviewer, not run, settled
+by a person."""
 
 from typing import Any
 

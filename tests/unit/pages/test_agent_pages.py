@@ -1,4 +1,4 @@
-"""The pages of agents and topologies in front of an API that says what it is told to, and what the topologies say."""
+"""The pages of agents and topologies on a double of the API, with the manifests of the real topologies."""
 
 import re
 from typing import Any
