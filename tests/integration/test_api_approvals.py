@@ -125,7 +125,7 @@ async def test_a_decision_on_what_one_has_not_seen_or_comes_late_for_is_refused(
         await ended(reviewer, asked.turn_id)
 
 
-async def test_a_decision_after_a_stop_is_told_what_became_of_the_call(api: Api, admin: Caller) -> None:
+async def test_a_decision_after_a_stop_gets_the_calls_outcome(api: Api, admin: Caller) -> None:
     asked = await paused(api)
     await stopped(admin, asked)
     at_once = await asked.decided(admin)
@@ -338,7 +338,7 @@ async def test_a_delegate_decides_until_a_date_or_until_it_is_ended(api: Api, se
         await ended(client, asked.turn_id)
 
 
-async def test_an_admin_sees_whose_place_is_lent_to_whom_and_ends_it(api: Api, second: httpx.AsyncClient) -> None:
+async def test_an_admin_lists_all_delegations_and_ends_one(api: Api, second: httpx.AsyncClient) -> None:
     until = in_days(3)
     async with api.client("reviewer") as client, api.client("admin") as admin:
         made = [
@@ -440,7 +440,7 @@ async def test_effects_are_paged_and_each_is_shown_with_all_that_is_known_of_it(
     assert kinds[0] == "tool.awaiting_approval" and "tool.executing" in kinds
 
 
-async def test_a_reviewer_who_decides_too_fast_is_told_when_to_go_on(api: Api, second: httpx.AsyncClient) -> None:
+async def test_a_reviewer_who_decides_too_fast_is_told_when_to_continue(api: Api, second: httpx.AsyncClient) -> None:
     asked = await paused(api)
     votes = (
         "INSERT INTO approval_votes (tenant_id, approval_id, user_id, seat_id, role, decision, digest, record, "

@@ -69,7 +69,7 @@ async def test_callers_without_a_token_are_counted_by_address_but_probes_are_not
 
 
 @pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
-async def test_what_the_pages_of_this_process_ask_counts_apart(counted: Counted) -> None:
+async def test_requests_of_this_processs_own_pages_are_counted_separately(counted: Counted) -> None:
     head = {"Authorization": f"Bearer {await counted.token()}"}
     async with counted.one.client(None) as client:
         client.headers.update(head)

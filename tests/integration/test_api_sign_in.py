@@ -506,7 +506,7 @@ async def test_weak_passwords_are_refused_wherever_one_is_set(owner: Account) ->
         assert (await client.post("/v1/auth/login", json={"name": name, "password": long})).status_code == 200
 
 
-async def test_while_valkey_is_away_each_process_counts_alone(owner: Account) -> None:
+async def test_without_valkey_each_process_counts_alone(owner: Account) -> None:
     apis = owner.two
     async with apis.one.client(None) as browser:
         assert (await owner.sign_in(PASSWORD, browser)).status_code == 200

@@ -201,7 +201,7 @@ async def test_of_many_who_settle_at_once_one_does(policies: Policies) -> None:
         assert await policies.harness.value(f"SELECT count(*) FROM {once} AND turn_id = $1", address.turn_id) == 1
 
 
-async def test_only_reviewers_and_delegates_settle_and_the_record_names_the_seat(policies: Policies) -> None:
+async def test_only_reviewers_and_delegates_settle_and_the_record_names_the_delegator(policies: Policies) -> None:
     address, ann = await unknown(policies, {"reviewers": ["ann"]}, "ann"), policies.harness.people["ann"].user_id
     for by, code in (("carl", "not_a_reviewer"), ("dora", "role_required"), ("requester", "role_required")):
         assert await settles(policies, address, by) == code
@@ -388,7 +388,7 @@ async def verdicts(harness: Harness, address: TurnAddress) -> None:
 
 
 @pytest.mark.sized
-async def test_a_decision_and_the_end_of_the_turn_leave_one_truth(harness: Harness) -> None:
+async def test_a_decision_and_the_end_of_the_turn_leave_one_result(harness: Harness) -> None:
     approvals = await opened(harness, sized(30, 8), 1)
 
     async def ends(address: TurnAddress) -> None:

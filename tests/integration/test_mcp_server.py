@@ -138,7 +138,7 @@ async def test_a_server_that_died_between_calls_was_not_sent_anything(web: Web, 
 
 
 @pytest.mark.parametrize(("bearer", "fault"), [("wrong", Unreachable), ("{secret:other}", MissingSecret)])
-async def test_a_wrong_or_missing_secret_is_told(web: Web, tmp_path: Path, bearer: str, fault: type[Exception]) -> None:
+async def test_a_wrong_or_missing_secret_fails(web: Web, tmp_path: Path, bearer: str, fault: type[Exception]) -> None:
     await web.start()
     async with bench(tmp_path, url=web.url, headers={"Authorization": f"Bearer {bearer}"}) as cluster:
         with pytest.raises(fault):

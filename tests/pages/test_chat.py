@@ -106,7 +106,7 @@ async def test_who_asked_waits_and_a_reviewer_decides_beside_the_words(talking: 
     await window.checked()
 
 
-async def test_what_is_said_meanwhile_comes_after_or_takes_its_place_and_a_turn_can_be_stopped(talking: Site) -> None:
+async def test_a_message_sent_meanwhile_is_queued_or_replaces_the_turn_and_a_turn_can_be_stopped(talking: Site) -> None:
     window = await begun(talking, "refunds")
     page = window.page
     long = "/echo " + "on and " * 200

@@ -215,7 +215,7 @@ async def test_the_call_is_shown_against_the_one_that_was_approved_last(site: Si
     await expect(section.locator("ins")).to_contain_text("a hall")
 
 
-async def test_who_asked_for_it_sees_it_and_has_no_buttons(site: Site) -> None:
+async def test_the_requester_sees_it_and_has_no_buttons(site: Site) -> None:
     approval = await site.asks("post", text="my own")
     window = await site.visit("requester", f"/review/{approval}")
     await expect(window.page.locator(".said.warn")).to_be_visible()

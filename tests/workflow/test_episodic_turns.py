@@ -95,7 +95,7 @@ async def test_a_turn_that_does_not_complete_leaves_no_episode(remembering: Serv
     assert await remembering.harness.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
 
 
-async def test_a_memory_that_is_away_finds_nothing_and_the_turn_goes_on(
+async def test_a_turn_continues_without_an_unavailable_memory(
     remembering: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: object) -> list[episodes.Episode]:

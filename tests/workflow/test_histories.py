@@ -179,9 +179,7 @@ async def gone(client: Client, address: TurnAddress, run_id: str) -> bool:
     return False
 
 
-async def test_the_runs_of_a_turn_go_with_the_person_who_said_something_in_it_and_those_of_others_stay(
-    served: Served,
-) -> None:
+async def test_a_turns_runs_are_erased_with_its_writer_and_others_stay(served: Served) -> None:
     user_id = await reviewer(served, "zaphod")
     await reviewer(served, "trillian")
     theirs, others = await refused(served, "zaphod"), await refused(served, "trillian")
@@ -204,9 +202,7 @@ async def test_the_runs_of_a_turn_go_with_the_person_who_said_something_in_it_an
     assert await forget_histories(served.client, [theirs.turn_id]) == (0, 0), "asked for again"
 
 
-async def test_where_temporal_is_away_the_person_is_erased_and_it_is_on_record_what_stays(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_temporal_an_erasure_records_what_stays(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     await reviewer(served, "marvin")
     await refused(served, "marvin")
     monkeypatch.setattr(served.client.workflow_service, "get_workflow_execution_history", _unavailable)

@@ -33,7 +33,7 @@ def refused(body: type[BaseModel], name: str, value: object) -> bool:
 
 
 @pytest.mark.parametrize(("body", "name"), NUMBERS, ids=[f"{body.__name__}.{name}" for body, name in NUMBERS])
-def test_a_number_is_a_number_and_neither_a_truth_value_nor_a_text(body: type[BaseModel], name: str) -> None:
+def test_a_number_is_neither_a_boolean_nor_a_text(body: type[BaseModel], name: str) -> None:
     wrong: list[object] = [True, False, "1", "nan", float("nan"), float("inf"), [1], {}]
     for value in wrong:
         assert refused(body, name, value), f"{body.__name__}.{name} takes {value!r}"
@@ -107,7 +107,7 @@ def test_a_cookie_is_read_only_where_it_says_one_thing(header: str, secure: bool
 # --- How many streams are open, and of whom.
 
 
-def test_a_person_is_told_which_limit_was_met_and_what_to_do() -> None:
+def test_a_refusal_names_the_limit_that_was_met_and_what_to_do() -> None:
     streams = OpenStreams(per_person=2, per_tenant=9)
     with ExitStack() as held:
         for _ in range(2):

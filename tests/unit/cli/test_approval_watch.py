@@ -121,7 +121,7 @@ def test_a_row_has_age_deadline_whose_it_is_and_votes(shown: WatchTable) -> None
         assert part in out
 
 
-def test_what_came_while_watching_stands_out_and_the_rest_does_not(shown: WatchTable, screen: io.StringIO) -> None:
+def test_only_requests_that_arrive_while_watching_are_highlighted(shown: WatchTable, screen: io.StringIO) -> None:
     old, new = approval("a-old"), approval("a-new")
     with shown:
         shown.added(old)
@@ -142,7 +142,7 @@ def test_what_ended_is_named_below_and_a_long_queue_says_how_much_more_there_is(
     assert drawn(shown).count("a-gone-") == 3
 
 
-def test_on_a_narrow_terminal_the_id_stands_below_its_tool_and_nothing_of_either_is_cut() -> None:
+def test_on_a_narrow_terminal_the_id_is_below_its_tool_and_neither_is_cut() -> None:
     name = "3f0a1b2c-1111-4222-8333-abcdefabcdef"
     table = WatchTable(Console(file=io.StringIO(), force_terminal=True, width=80, height=24))
     row = approval(name, assignee="tom", claimed_by="rita", claimed_until="2999-01-01T00:00:00Z", quorum=2)

@@ -192,7 +192,7 @@ def test_a_kept_round_has_one_answer_a_call_and_what_is_done(states: dict[str, C
         assert CallState.DONE not in states.values()
 
 
-def test_a_call_that_may_have_happened_is_not_told_as_not_run() -> None:
+def test_a_call_that_may_have_happened_is_not_reported_as_not_run() -> None:
     assert status_without_result(CallState.RESERVED, "it is rejected")[0] == "not_known"
     assert status_without_result(CallState.PLANNED, "it is rejected") == (
         "denied",
@@ -201,6 +201,6 @@ def test_a_call_that_may_have_happened_is_not_told_as_not_run() -> None:
     assert status_without_result(CallState.PLANNED)[0] == status_without_result(None)[0] == "not_run"
 
 
-def test_what_was_said_with_a_round_that_did_nothing_stays_without_its_calls() -> None:
+def test_the_text_of_a_round_that_did_nothing_stays_without_its_calls() -> None:
     rounds = [Round("silent", ("a",), {}), *(Round(name, (name,), {}, has_text=True) for name in ("said", "done"))]
     assert turns.words_only(rounds, turns.keep_rounds(rounds, {"done": CallState.DONE})) == ("said",)

@@ -38,7 +38,7 @@ def vote(by: str, *, counts: bool = True) -> dict[str, Any]:
     return {"by": by, "decision": "approve", "counts": counts}
 
 
-async def test_what_a_vote_still_lacks_is_told(asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_the_missing_votes_are_shown(asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     voted = {**CALL, "quorum": 2, "reviewer_role": "reviewer", "allowed_decisions": [], "votes": [vote("rita")]}
     asked.answers[f"/v1/approvals/{ID}"] = (200, voted)
     page = (await browse(f"/review/{ID}")).text
@@ -49,7 +49,7 @@ async def test_what_a_vote_still_lacks_is_told(asked: SpokenApi, browse: Browse,
     assert '<p class="said good">' not in page and '<p class="said warn">' in page
 
 
-async def test_who_may_not_decide_is_told_no_more(
+async def test_a_user_who_cannot_decide_sees_less(
     asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
     typed = {"decision": "reject", "comment": "half an hour <b>of typing"}
@@ -64,7 +64,7 @@ async def test_who_may_not_decide_is_told_no_more(
     assert [words_of(mine.text), words_of(others)] == snapshot
 
 
-async def test_a_page_that_stays_open_is_told_the_new_state_by_its_heading(asked: SpokenApi, browse: Browse) -> None:
+async def test_an_open_page_gets_the_new_state_with_its_heading(asked: SpokenApi, browse: Browse) -> None:
     assert '<span id="badge">' in (await browse(f"/review/{ID}")).text
     decided = {**CALL, "status": "approved", "decision": {"type": "approve", "by": "bob"}, "allowed_decisions": []}
     asked.answers[f"/v1/approvals/{ID}"] = (200, decided)
