@@ -22,19 +22,19 @@ START, CALLBACK = "/v1/auth/oidc/start", "/v1/auth/oidc/callback"
 
 
 @pytest.fixture(scope="module")
-async def running() -> AsyncIterator[OidcProvider]:
+async def oidc_server() -> AsyncIterator[OidcProvider]:
     provider = await OidcProvider().start()
     yield provider
     await provider.stop()
 
 
 @pytest.fixture
-def provider(running: OidcProvider, api: Api) -> OidcProvider:
-    running.person = {"sub": "s-1", "preferred_username": "Olga.N", "name": "Olga N"}
-    running.bent, running.signs_with = {}, None
-    running.redirect_uris = {f"{api.url}{CALLBACK}"}
-    trust(api, running)
-    return running
+def provider(oidc_server: OidcProvider, api: Api) -> OidcProvider:
+    oidc_server.person = {"sub": "s-1", "preferred_username": "Olga.N", "name": "Olga N"}
+    oidc_server.bent, oidc_server.signs_with = {}, None
+    oidc_server.redirect_uris = {f"{api.url}{CALLBACK}"}
+    trust(api, oidc_server)
+    return oidc_server
 
 
 def trust(api: Api, provider: OidcProvider, **changed: Any) -> None:

@@ -97,7 +97,7 @@ async def test_a_turn_of_twenty_rounds_with_long_answers_stays_small(served: Ser
     assert len(history.events) < 500
 
 
-class Measured:
+class MeteredTurns:
     """Turns whose workers report the SDK's own metrics."""
 
     def __init__(self, served: Served, metrics: str) -> None:
@@ -117,7 +117,7 @@ class Measured:
 
 
 @pytest.fixture
-async def measured(harness: Harness, parts: DataParts, temporal: Client) -> AsyncIterator[Measured]:
+async def metered_turns(harness: Harness, parts: DataParts, temporal: Client) -> AsyncIterator[MeteredTurns]:
     """Workers on queues of their own, with a runtime that serves its metrics."""
     assert parts.temporal is not None
     port = free_port()
@@ -127,18 +127,18 @@ async def measured(harness: Harness, parts: DataParts, temporal: Client) -> Asyn
     at = replace(harness, deps=replace(harness.deps, notifier=Notifier(client, harness.db)), routing=own_queues())
     async with AsyncExitStack() as stack:
         workers = await serve(stack, at, ALL_KINDS)
-        yield Measured(Served(at, client, workers), f"http://127.0.0.1:{port}/metrics")
+        yield MeteredTurns(Served(at, client, workers), f"http://127.0.0.1:{port}/metrics")
 
 
-async def test_paused_turns_hold_nothing_in_a_workers_cache(measured: Measured) -> None:
-    served, world = measured.served, measured.served.harness.world
+async def test_paused_turns_hold_nothing_in_a_workers_cache(metered_turns: MeteredTurns) -> None:
+    served, world = metered_turns.served, metered_turns.served.harness.world
     world.go_on.clear()
     under_way = await served.begin(Line("looking", [("look", {"mode": "wait"})]), DONE)
     await until(lambda: world.running > 0)
     paused = [await served.paused(Line("asking", [PAY]), DONE) for _ in range(8)]
 
     async def only_that() -> bool:  # a run is dropped a moment after its task is completed
-        return await measured.cached() == {served.harness.routing.turns: 1}
+        return await metered_turns.cached() == {served.harness.routing.turns: 1}
 
     await until(only_that)
     world.go_on.set()
