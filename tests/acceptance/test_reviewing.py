@@ -52,7 +52,7 @@ def shown(perdure: Command, approval_id: str) -> Any:
     return perdure("approvals", "show", approval_id, "--json").json
 
 
-def test_two_must_say_yes_and_within_the_hold_it_can_be_taken_back(perdure: Command, rita: Command) -> None:
+def test_two_must_approve_and_within_the_hold_it_can_be_withdrawn(perdure: Command, rita: Command) -> None:
     asked = PausedTurn(perdure, "announce the fair")
     first = perdure("approvals", "approve", asked.id, "--comment", "fine")
     assert (first.code, "1 of 2" in first.out) == (0, True)

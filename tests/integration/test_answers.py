@@ -51,7 +51,7 @@ async def read(harness: Harness, address: TurnAddress, request: RequestRef) -> V
     return verdict
 
 
-async def test_the_first_fitting_answer_of_the_user_wins_of_ten_at_once_and_rings_the_turn(harness: Harness) -> None:
+async def test_of_ten_simultaneous_answers_the_users_first_valid_one_wins_and_wakes_the_turn(harness: Harness) -> None:
     address, request = await opened(harness)
     asked = "SELECT data FROM events WHERE turn_id = $1 AND kind = 'clarification.requested'"
     told = await harness.value(asked, address.turn_id)
@@ -94,7 +94,7 @@ async def test_an_answer_and_a_stop_at_once_never_lock_each_other_out(harness: H
         assert said in ("", "turn_stopped")
 
 
-async def test_an_answer_whose_bell_was_lost_is_rung_again_once(harness: Harness, reconciler: Reconciler) -> None:
+async def test_an_answer_whose_signal_was_lost_is_signaled_again_once(harness: Harness, reconciler: Reconciler) -> None:
     address, request = await opened(harness)
     await harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     await reconciler.once()

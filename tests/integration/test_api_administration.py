@@ -223,7 +223,7 @@ async def test_the_unfit_is_refused(admin: Caller, path: str, body: dict[str, An
 PATCH, PROPOSE = "memory_patch", "memory_propose_promotion"
 
 
-async def test_an_administrator_waives_the_approval_of_a_memory_tool_and_takes_it_back(api: Api, db: Database) -> None:
+async def test_an_admin_exempts_a_memory_tool_from_approval_and_ends_the_exemption(api: Api, db: Database) -> None:
     async with api.client("admin") as admin, api.client("requester") as requester:
         for approval in (False, False, True):
             answer = await admin.put("/v1/rules/tools", json={"tool": PATCH, "approval": approval})

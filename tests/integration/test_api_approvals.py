@@ -56,7 +56,7 @@ async def behind_its_back(api: Api, statement: str, *given: object) -> None:
 
 
 @pytest.fixture(scope="module")
-async def second(api: Api) -> AsyncIterator[httpx.AsyncClient]:
+async def colleague(api: Api) -> AsyncIterator[httpx.AsyncClient]:
     async with api.client("admin") as admin:
         assert (await admin.post("/v1/users", json={"name": "second", "roles": ["reviewer"]})).status_code == 201
         token = (await admin.post("/v1/users/second/tokens", json={"label": "t"})).json()["token"]
@@ -125,7 +125,7 @@ async def test_a_decision_on_what_one_has_not_seen_or_comes_late_for_is_refused(
         await ended(reviewer, asked.turn_id)
 
 
-async def test_a_decision_after_a_stop_is_told_what_became_of_the_call(api: Api, admin: Caller) -> None:
+async def test_a_decision_after_a_stop_gets_the_calls_outcome(api: Api, admin: Caller) -> None:
     asked = await paused(api)
     await stopped(admin, asked)
     at_once = await asked.decided(admin)
@@ -222,24 +222,24 @@ async def test_a_preview_is_made_by_a_worker_kept_with_its_time_and_blocks_no_de
             await ended(requester, each.turn_id)
 
 
-async def test_a_claim_shows_who_has_it_and_keeps_others_out(api: Api, second: httpx.AsyncClient) -> None:
+async def test_a_claim_shows_who_has_it_and_keeps_others_out(api: Api, colleague: httpx.AsyncClient) -> None:
     asked = await paused(api)
     async with api.client("reviewer") as client, api.client("admin") as admin:
         claimed = await client.post(f"{asked.path}/claim")
         assert (claimed.status_code, claimed.json()["claimed_by"]) == (200, "reviewer")
         assert claimed.json()["claimed_until"] > datetime.now(UTC).isoformat()
-        other = await asked.decided(second)
+        other = await asked.decided(colleague)
         assert refusal(other) == (409, "claimed")
         assert other.json()["error"]["details"]["claimed_by"] == "reviewer"
-        assert (await second.get(asked.path)).json()["allowed_decisions"] == []
+        assert (await colleague.get(asked.path)).json()["allowed_decisions"] == []
         assert (await admin.post(f"{asked.path}/release", json={})).json()["claimed_by"] is None
         assert refusal(await client.post(f"{asked.path}/release")) == (409, "not_claimed")
-        assert (await asked.decided(second)).status_code == 200
+        assert (await asked.decided(colleague)).status_code == 200
         assert refusal(await client.post(f"{asked.path}/claim", json={"seconds": 60})) == (409, "already_decided")
         await ended(client, asked.turn_id)
 
 
-async def test_an_assigned_request_shows_on_the_reviewers_list(api: Api, second: httpx.AsyncClient) -> None:
+async def test_an_assigned_request_shows_on_the_reviewers_list(api: Api, colleague: httpx.AsyncClient) -> None:
     asked = await paused(api)
     async with api.client("reviewer") as client, api.client("admin") as admin:
         wrong = await client.post(f"{asked.path}/reassign", json={"to": "requester", "comment": "you do it"})
@@ -248,7 +248,7 @@ async def test_an_assigned_request_shows_on_the_reviewers_list(api: Api, second:
         assert (given.status_code, given.json()["assignee"]) == (200, "second")
         listed = (await client.get("/v1/approvals", params={"assignee": "second"})).json()["items"]
         assert [item["id"] for item in listed] == [asked.approval["id"]]
-        up = (await second.post(f"{asked.path}/escalate", json={"comment": "above me"})).json()
+        up = (await colleague.post(f"{asked.path}/escalate", json={"comment": "above me"})).json()
         assert (up["reviewer_role"], up["assignee"]) == ("admin", None)
         assert [each["what"].split(".")[1] for each in up["history"]] == ["opened", "reassigned", "escalated"]
         assert refusal(await admin.post(f"{asked.path}/escalate")) == (409, "already_escalated")
@@ -304,7 +304,7 @@ def in_days(days: float) -> str:
     return (datetime.now(UTC) + timedelta(days=days)).isoformat()
 
 
-async def test_a_delegate_decides_until_a_date_or_until_it_is_ended(api: Api, second: httpx.AsyncClient) -> None:
+async def test_a_delegate_decides_until_a_date_or_until_it_is_ended(api: Api, colleague: httpx.AsyncClient) -> None:
     asked = await paused(api)
     await behind_its_back(api, "UPDATE approvals SET reviewers = ARRAY['reviewer'] WHERE id = $1", asked.approval["id"])
     lend: Any = {"to": "trainee", "until": in_days(3)}
@@ -321,8 +321,8 @@ async def test_a_delegate_decides_until_a_date_or_until_it_is_ended(api: Api, se
         assert (made.status_code, made.json()["to"], made.json()["by"]) == (201, "trainee", "reviewer")
         place = f"/v1/delegations/{made.json()['id']}"
         assert [each["id"] for each in (await client.get("/v1/delegations")).json()["items"]] == [made.json()["id"]]
-        assert (await second.get("/v1/delegations")).json()["items"] == []
-        assert refusal(await second.delete(place)) == (404, "delegation_not_found")
+        assert (await colleague.get("/v1/delegations")).json()["items"] == []
+        assert refusal(await colleague.delete(place)) == (404, "delegation_not_found")
         # Without the role the place is worth nothing, and shows nothing.
         await admin.post("/v1/users/trainee/roles", json={"roles": ["requester"]})
         assert (await trainee.get(asked.path)).status_code == 404
@@ -338,12 +338,12 @@ async def test_a_delegate_decides_until_a_date_or_until_it_is_ended(api: Api, se
         await ended(client, asked.turn_id)
 
 
-async def test_an_admin_sees_whose_place_is_lent_to_whom_and_ends_it(api: Api, second: httpx.AsyncClient) -> None:
+async def test_an_admin_lists_all_delegations_and_ends_one(api: Api, colleague: httpx.AsyncClient) -> None:
     until = in_days(3)
     async with api.client("reviewer") as client, api.client("admin") as admin:
         made = [
             (await giver.post("/v1/delegations", json={"to": to, "until": until})).json()
-            for giver, to in ((client, "second"), (second, "reviewer"))
+            for giver, to in ((client, "second"), (colleague, "reviewer"))
         ]
         assert refusal(await client.get("/v1/delegations", params={"all": True})) == (403, "role_required")
         assert (await admin.get("/v1/delegations")).json()["items"] == []
@@ -440,7 +440,7 @@ async def test_effects_are_paged_and_each_is_shown_with_all_that_is_known_of_it(
     assert kinds[0] == "tool.awaiting_approval" and "tool.executing" in kinds
 
 
-async def test_a_reviewer_who_decides_too_fast_is_told_when_to_go_on(api: Api, second: httpx.AsyncClient) -> None:
+async def test_a_reviewer_who_decides_too_fast_is_told_when_to_continue(api: Api, colleague: httpx.AsyncClient) -> None:
     asked = await paused(api)
     votes = (
         "INSERT INTO approval_votes (tenant_id, approval_id, user_id, seat_id, role, decision, digest, record, "
@@ -448,10 +448,10 @@ async def test_a_reviewer_who_decides_too_fast_is_told_when_to_go_on(api: Api, s
         "FROM users, generate_series(1, 60) WHERE name = 'second'"
     )
     await behind_its_back(api, votes, asked.approval["id"])
-    fast = await asked.decided(second)
+    fast = await asked.decided(colleague)
     assert refusal(fast) == (429, "too_many_decisions")
     assert 1 <= int(fast.headers["Retry-After"]) <= 60
-    assert (await many(second, item(asked, comment="no")))[0]["error"]["code"] == "too_many_decisions"
+    assert (await many(colleague, item(asked, comment="no")))[0]["error"]["code"] == "too_many_decisions"
     async with api.client("reviewer") as client:
         assert (await client.get(asked.path)).json()["status"] == "pending"
         await stopped(client, asked)

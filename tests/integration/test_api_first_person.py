@@ -52,114 +52,114 @@ class EmptyTenant:
 
 
 @pytest.fixture
-async def empty(api: Api, urls: Urls) -> AsyncIterator[EmptyTenant]:
+async def tenant(api: Api, urls: Urls) -> AsyncIterator[EmptyTenant]:
     name = f"t-{new_id()[-12:]}"
     async with as_owner(urls.owner) as owner:
         await users.ensure_tenant(owner, name)
         yield EmptyTenant(api, owner, name)
 
 
-async def test_the_code_makes_one_administrator_and_is_used_up(empty: EmptyTenant) -> None:
-    assert await empty.refused() == (401, "setup_code_needed"), "no perdure/apps/bootstrap.py has run for it"
-    given = await empty.prepared()
+async def test_the_code_makes_one_administrator_and_is_used_up(tenant: EmptyTenant) -> None:
+    assert await tenant.refused() == (401, "setup_code_needed"), "no perdure/apps/bootstrap.py has run for it"
+    given = await tenant.prepared()
     assert FORM.fullmatch(given)
-    assert await empty.refused() == (401, "setup_code_needed")
+    assert await tenant.refused() == (401, "setup_code_needed")
     for password, told in (("password1", "password_weak"), ("short", "invalid_input")):
-        assert await empty.refused(setup_code=given, password=password) == (422, told), "which leaves the code good"
+        assert await tenant.refused(setup_code=given, password=password) == (422, told), "which leaves the code good"
     untidy = given.lower().replace("-", " ")
-    first = await empty.register(setup_code=untidy)
+    first = await tenant.register(setup_code=untidy)
     assert (first.status_code, first.json()["user"]["roles"]) == (201, ["requester", "reviewer", "admin"])
-    assert await empty.refused("second", setup_code=given) == (403, "invitation_needed")
-    assert await empty.refused("second") == (403, "invitation_needed")
-    assert await empty.prepared() == "", "it has people now"
+    assert await tenant.refused("second", setup_code=given) == (403, "invitation_needed")
+    assert await tenant.refused("second") == (403, "invitation_needed")
+    assert await tenant.prepared() == "", "it has people now"
 
 
-async def test_of_many_at_once_with_the_same_code_one_is_the_first(empty: EmptyTenant) -> None:
-    given = await empty.prepared()
-    answers = await asyncio.gather(*(empty.register(f"first-{i}", setup_code=given) for i in range(8)))
+async def test_of_many_at_once_with_the_same_code_one_is_the_first(tenant: EmptyTenant) -> None:
+    given = await tenant.prepared()
+    answers = await asyncio.gather(*(tenant.register(f"first-{i}", setup_code=given) for i in range(8)))
     assert sorted(answer.status_code for answer in answers) == [201, *[403] * 7]
     codes = {code(answer) for answer in answers if answer.status_code == 403}
     assert codes <= {"invitation_needed", "setup_code_invalid"}
 
 
-async def test_ten_wrong_tries_void_the_code(empty: EmptyTenant) -> None:
-    given = await empty.prepared()
+async def test_ten_wrong_tries_void_the_code(tenant: EmptyTenant) -> None:
+    given = await tenant.prepared()
     for wrong in (*[WRONG] * (MOST_TRIES - 1), "x", given):
-        assert await empty.refused(setup_code=wrong) == (403, "setup_code_invalid")
-    again = await empty.prepared(given)
-    assert again != given and (await empty.register(setup_code=again)).status_code == 201
+        assert await tenant.refused(setup_code=wrong) == (403, "setup_code_invalid")
+    again = await tenant.prepared(given)
+    assert again != given and (await tenant.register(setup_code=again)).status_code == 201
 
 
-async def test_wrong_tries_at_once_are_all_counted(empty: EmptyTenant) -> None:
-    given = await empty.prepared()
-    await asyncio.gather(*(empty.refused(setup_code=WRONG) for _ in range(MOST_TRIES)))
-    assert await empty.refused(setup_code=given) == (403, "setup_code_invalid")
+async def test_wrong_tries_at_once_are_all_counted(tenant: EmptyTenant) -> None:
+    given = await tenant.prepared()
+    await asyncio.gather(*(tenant.refused(setup_code=WRONG) for _ in range(MOST_TRIES)))
+    assert await tenant.refused(setup_code=given) == (403, "setup_code_invalid")
 
 
-async def test_a_code_ends_after_a_day_by_the_clock_of_the_database(empty: EmptyTenant) -> None:
-    given = await empty.prepared()
-    assert await empty.prepared(given) == given, "a good one is printed again"
-    async with empty.api.services.db.transaction(empty.name) as tx:
+async def test_a_code_ends_after_a_day_by_the_clock_of_the_database(tenant: EmptyTenant) -> None:
+    given = await tenant.prepared()
+    assert await tenant.prepared(given) == given, "a good one is printed again"
+    async with tenant.api.services.db.transaction(tenant.name) as tx:
         lasts = await tx.fetchval("SELECT expires_at - now() FROM setup_codes")
         assert 86_390 < lasts.total_seconds() <= 86_400
         assert given not in str(await tx.fetch("SELECT * FROM setup_codes"))
-    await empty.set("expires_at = now()")
-    assert await empty.refused(setup_code=given) == (403, "setup_code_invalid")
-    assert await empty.prepared(given) != given
+    await tenant.set("expires_at = now()")
+    assert await tenant.refused(setup_code=given) == (403, "setup_code_invalid")
+    assert await tenant.prepared(given) != given
 
 
-async def test_where_newcomers_may_register_the_first_administrator_still_needs_the_code(empty: EmptyTenant) -> None:
-    given = await empty.prepared()
-    async with open_to_all(empty.api, local=False):
-        newcomer = await empty.register("newcomer")
+async def test_where_newcomers_may_register_the_first_administrator_still_needs_the_code(tenant: EmptyTenant) -> None:
+    given = await tenant.prepared()
+    async with open_to_all(tenant.api, local=False):
+        newcomer = await tenant.register("newcomer")
         assert (newcomer.status_code, newcomer.json()["user"]["roles"]) == (201, ["requester"])
-        assert await empty.refused("x", setup_code=WRONG) == (403, "setup_code_invalid")
-        first = await empty.register("boss", setup_code=given)
+        assert await tenant.refused("x", setup_code=WRONG) == (403, "setup_code_invalid")
+        first = await tenant.register("boss", setup_code=given)
         assert first.json()["user"]["roles"] == ["requester", "reviewer", "admin"]
-        assert await empty.refused("second", setup_code=given) == (403, "setup_code_invalid")
-        assert (await empty.register("third")).json()["user"]["roles"] == ["requester"]
+        assert await tenant.refused("second", setup_code=given) == (403, "setup_code_invalid")
+        assert (await tenant.register("third")).json()["user"]["roles"] == ["requester"]
 
 
 def open_to_all(api: Api, **given: object) -> AbstractAsyncContextManager[None]:
     return having(api, signing_in=replace(api.services.signing_in, open_registration=True), **given)
 
 
-async def test_a_tenant_that_is_not_there_is_answered_as_one_that_is_closed(empty: EmptyTenant) -> None:
-    await empty.register(setup_code=await empty.prepared())
-    closed = [await empty.register("eve", **more) for more in ({}, {"setup_code": WRONG})]
-    empty.name = "not-there"
-    absent = [await empty.register("eve", **more) for more in ({}, {"setup_code": WRONG})]
+async def test_a_tenant_that_is_not_there_is_answered_as_one_that_is_closed(tenant: EmptyTenant) -> None:
+    await tenant.register(setup_code=await tenant.prepared())
+    closed = [await tenant.register("eve", **more) for more in ({}, {"setup_code": WRONG})]
+    tenant.name = "not-there"
+    absent = [await tenant.register("eve", **more) for more in ({}, {"setup_code": WRONG})]
     told = {(*refusal(answer), answer.json()["error"]["message"]) for answer in (*closed, *absent)}
     assert len(told) == 1 and next(iter(told))[:2] == (403, "invitation_needed")
-    async with open_to_all(empty.api):
-        assert await empty.refused("eve") == (403, "invitation_needed")
+    async with open_to_all(tenant.api):
+        assert await tenant.refused("eve") == (403, "invitation_needed")
 
 
-async def test_only_the_local_admins_token_lets_the_first_person_in(empty: EmptyTenant, tmp_path: Path) -> None:
+async def test_only_the_local_admins_token_lets_the_first_person_in(tenant: EmptyTenant, tmp_path: Path) -> None:
     """Of the tenant `local`, whose own users are not people."""
-    api, empty.name = empty.api, "local"
+    api, tenant.name = tenant.api, "local"
     kept = tmp_path / "setup.code"
-    kept.write_text(await empty.prepared(local=True))
+    kept.write_text(await tenant.prepared(local=True))
     tokens = {name: person.token for name, person in api.people.items()}
     async with having(api, local=False):
-        assert await empty.refused(authorization=tokens["admin"]) == (403, "invitation_needed"), "not embedded"
+        assert await tenant.refused(authorization=tokens["admin"]) == (403, "invitation_needed"), "not embedded"
     async with having(api, local=True, setup_code_file=kept), api.client(None) as client:
         assert (await client.get("/v1/auth/ways")).json()["setup_code"] is True
         for name in ("requester", "reviewer"):
-            assert await empty.refused(authorization=tokens[name]) == (401, "setup_code_needed"), name
-        assert await empty.refused(authorization="perdure_admin_guessed") == (401, "token_invalid")
+            assert await tenant.refused(authorization=tokens[name]) == (401, "setup_code_needed"), name
+        assert await tenant.refused(authorization="perdure_admin_guessed") == (401, "token_invalid")
         assert kept.exists()
-        first = await empty.register(authorization=tokens["admin"])
+        first = await tenant.register(authorization=tokens["admin"])
         assert first.json()["user"]["roles"] == ["requester", "reviewer", "admin"]
         assert not kept.exists(), "the supervisor sees by this that the code is used"
-        assert await empty.refused("second", authorization=tokens["admin"]) == (403, "invitation_needed")
+        assert await tenant.refused("second", authorization=tokens["admin"]) == (403, "invitation_needed")
         client.cookies.clear()
         assert (await client.get("/v1/auth/ways")).json()["setup_code"] is False
 
 
-async def test_prepare_prints_a_code_until_one_registers(empty: EmptyTenant, urls: Urls, tmp_path: Path) -> None:
+async def test_prepare_prints_a_code_until_one_registers(tenant: EmptyTenant, urls: Urls, tmp_path: Path) -> None:
     given = {"DATABASE_OWNER_URL": urls.owner, "DATABASE_URL": urls.app, "DATABASE_RELAY_URL": urls.relay}
-    given |= {"PERDURE_HOME": str(tmp_path), "PERDURE_TENANT": empty.name}
+    given |= {"PERDURE_HOME": str(tmp_path), "PERDURE_TENANT": tenant.name}
     local = Settings(_env_file=None, PERDURE_LOCAL="1", **given)  # type: ignore[arg-type]
     elsewhere = Settings(_env_file=None, **given)  # type: ignore[arg-type]
     kept = tmp_path / "setup.code"
@@ -167,32 +167,32 @@ async def test_prepare_prints_a_code_until_one_registers(empty: EmptyTenant, url
     assert FORM.fullmatch(first) and kept.read_text().strip() == first
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert (await bootstrap(local)).setup_code == first
-    await empty.set("expires_at = now()")
+    await tenant.set("expires_at = now()")
     second = (await bootstrap(local)).setup_code
     assert second != first and kept.read_text().strip() == second
     third = (await bootstrap(elsewhere)).setup_code
     assert third not in (first, second), "outside of the embedded stack no code is kept"
-    assert await empty.refused(setup_code=second) == (403, "setup_code_invalid")
+    assert await tenant.refused(setup_code=second) == (403, "setup_code_invalid")
     fourth = (await bootstrap(local)).setup_code
-    assert (await empty.register(setup_code=fourth)).status_code == 201
+    assert (await tenant.register(setup_code=fourth)).status_code == 201
     assert (await bootstrap(local)).setup_code == (await bootstrap(elsewhere)).setup_code == ""
     assert not kept.exists()
 
 
-async def test_prepare_makes_no_code_beside_an_administrator(empty: EmptyTenant, urls: Urls, tmp_path: Path) -> None:
-    given = {"DATABASE_OWNER_URL": urls.owner, "PERDURE_HOME": str(tmp_path), "PERDURE_TENANT": empty.name}
+async def test_prepare_makes_no_code_beside_an_administrator(tenant: EmptyTenant, urls: Urls, tmp_path: Path) -> None:
+    given = {"DATABASE_OWNER_URL": urls.owner, "PERDURE_HOME": str(tmp_path), "PERDURE_TENANT": tenant.name}
     settings = Settings(_env_file=None, **given)  # type: ignore[arg-type]
     code_before = (await bootstrap(settings)).setup_code
-    made = await bootstrap(settings, "root", empty.name)
+    made = await bootstrap(settings, "root", tenant.name)
     assert (made.setup_code, list(made.tokens)) == ("", ["root"])
     assert (await bootstrap(settings)).setup_code == ""
-    assert await empty.refused(setup_code=code_before) == (403, "invitation_needed")
+    assert await tenant.refused(setup_code=code_before) == (403, "invitation_needed")
 
 
-async def test_the_form_registers_the_first_person(empty: EmptyTenant) -> None:
-    given = await empty.prepared()
-    signing_in = replace(empty.api.services.signing_in, tenant=empty.name)
-    async with having(empty.api, signing_in=signing_in), empty.api.client(None) as client:
+async def test_the_form_registers_the_first_person(tenant: EmptyTenant) -> None:
+    given = await tenant.prepared()
+    signing_in = replace(tenant.api.services.signing_in, tenant=tenant.name)
+    async with having(tenant.api, signing_in=signing_in), tenant.api.client(None) as client:
         assert (await client.get("/v1/auth/ways")).json()["setup_code"] is True
         asked = {"name": "first", "password": PASSWORD, "setup_code": WRONG}
         back = httpx.URL((await client.post("/sign-in", data=asked)).headers["location"])

@@ -22,19 +22,19 @@ START, CALLBACK = "/v1/auth/oidc/start", "/v1/auth/oidc/callback"
 
 
 @pytest.fixture(scope="module")
-async def running() -> AsyncIterator[OidcProvider]:
+async def oidc_server() -> AsyncIterator[OidcProvider]:
     provider = await OidcProvider().start()
     yield provider
     await provider.stop()
 
 
 @pytest.fixture
-def provider(running: OidcProvider, api: Api) -> OidcProvider:
-    running.person = {"sub": "s-1", "preferred_username": "Olga.N", "name": "Olga N"}
-    running.bent, running.signs_with = {}, None
-    running.redirect_uris = {f"{api.url}{CALLBACK}"}
-    trust(api, running)
-    return running
+def provider(oidc_server: OidcProvider, api: Api) -> OidcProvider:
+    oidc_server.person = {"sub": "s-1", "preferred_username": "Olga.N", "name": "Olga N"}
+    oidc_server.bent, oidc_server.signs_with = {}, None
+    oidc_server.redirect_uris = {f"{api.url}{CALLBACK}"}
+    trust(api, oidc_server)
+    return oidc_server
 
 
 def trust(api: Api, provider: OidcProvider, **changed: Any) -> None:
@@ -124,7 +124,7 @@ async def test_neither_newcomers_nor_whose_account_is_closed_get_in(api: Api, pr
         assert failed(await come(client)) == "account_closed"
 
 
-async def test_what_the_provider_says_must_be_for_this_sign_in(api: Api, provider: OidcProvider) -> None:
+async def test_the_providers_answer_must_be_for_this_sign_in(api: Api, provider: OidcProvider) -> None:
     wrong: list[dict[str, Any]] = [
         {"iss": "https://other.test"},
         *({"aud": aud} for aud in ("somebody-else", [CLIENT_ID, "somebody-else"])),
@@ -162,7 +162,7 @@ async def test_only_the_browser_that_began_can_end_it(api: Api, provider: OidcPr
         assert failed(await victim.get(f"{CALLBACK}?code=x&state=", headers=forged)) == "oidc_refused"
 
 
-async def test_a_provider_that_refuses_or_says_nothing_signs_no_user_in(api: Api, provider: OidcProvider) -> None:
+async def test_a_provider_that_refuses_or_is_silent_signs_no_user_in(api: Api, provider: OidcProvider) -> None:
     provider.person = {}
     async with api.client(None) as client:
         assert failed(await come(client)) == "oidc_refused"

@@ -105,7 +105,7 @@ async def test_without_postgres_everything_is_503_with_a_time_to_come_back(linke
 
 
 @pytest.mark.timed
-async def test_a_postgres_that_says_nothing_is_503_within_seconds(linked: LinkedApi) -> None:
+async def test_a_silent_postgres_is_503_within_seconds(linked: LinkedApi) -> None:
     async with linked.api.client() as client:
         await client.get("/v1/turns")
         linked.postgres.stall()

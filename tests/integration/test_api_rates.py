@@ -18,7 +18,7 @@ from tests.integration.test_api_turns import code, refusal
 PER_MINUTE = 40
 
 
-class Counted(TwoApis):
+class LimitedApis(TwoApis):
     async def token(self) -> str:
         """Of a new person, who has asked for nothing yet."""
         name = f"p{new_id()[-8:]}"
@@ -28,10 +28,10 @@ class Counted(TwoApis):
 
 
 @pytest.fixture(scope="module")
-async def counted(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Counted]:
+async def limited_apis(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[LimitedApis]:
     limited = {"RATE_LIMITING_ENABLED": "1", "RATE_LIMIT_PER_MINUTE": str(PER_MINUTE)}
     async with two_processes(parts, urls, people, **limited) as two:
-        yield Counted(two.one, two.other, two.valkey)
+        yield LimitedApis(two.one, two.other, two.valkey)
 
 
 async def statuses(client: httpx.AsyncClient, times: int, path: str = "/v1/auth/me") -> Counter[int]:
@@ -43,57 +43,57 @@ async def statuses(client: httpx.AsyncClient, times: int, path: str = "/v1/auth/
 
 
 @pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
-async def test_a_person_is_counted_by_all_processes_together_and_apart_from_others(counted: Counted) -> None:
-    head = {"Authorization": f"Bearer {await counted.token()}"}
+async def test_a_person_is_counted_by_all_processes_together_and_apart_from_others(limited_apis: LimitedApis) -> None:
+    head = {"Authorization": f"Bearer {await limited_apis.token()}"}
     async with (
-        httpx.AsyncClient(base_url=counted.one.url, headers=head, timeout=30) as one,
-        httpx.AsyncClient(base_url=counted.other.url, headers=head, timeout=30) as other,
+        httpx.AsyncClient(base_url=limited_apis.one.url, headers=head, timeout=30) as one,
+        httpx.AsyncClient(base_url=limited_apis.other.url, headers=head, timeout=30) as other,
     ):
         found = sum(await asyncio.gather(statuses(one, PER_MINUTE), statuses(other, PER_MINUTE)), Counter())
         assert found == {200: PER_MINUTE, 429: PER_MINUTE}
-        one.headers["Authorization"] = f"Bearer {await counted.token()}"
+        one.headers["Authorization"] = f"Bearer {await limited_apis.token()}"
         assert await statuses(one, 3) == {200: 3}
 
 
 @pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
-async def test_callers_without_a_token_are_counted_by_address_but_probes_are_not(counted: Counted) -> None:
-    async with counted.one.client(None) as client:
+async def test_callers_without_a_token_are_counted_by_address_but_probes_are_not(limited_apis: LimitedApis) -> None:
+    async with limited_apis.one.client(None) as client:
         found = await statuses(client, 2 * PER_MINUTE)
         assert found[429] >= PER_MINUTE and found[401] <= PER_MINUTE
         late = await client.post("/v1/auth/login", json={"name": "admin", "password": "guessed"})
         assert refusal(late) == (429, "rate_limited"), "nor guess passwords"
         assert (await client.get("/openapi.json")).status_code == 429
         assert await statuses(client, 5, "/healthz") == {200: 5}
-        head = {"Authorization": f"Bearer {await counted.token()}"}
+        head = {"Authorization": f"Bearer {await limited_apis.token()}"}
         assert (await client.get("/v1/auth/me", headers=head)).status_code == 200, "a token is a name of its own"
 
 
 @pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
-async def test_what_the_pages_of_this_process_ask_counts_apart(counted: Counted) -> None:
-    head = {"Authorization": f"Bearer {await counted.token()}"}
-    async with counted.one.client(None) as client:
+async def test_requests_of_this_processs_own_pages_are_counted_separately(limited_apis: LimitedApis) -> None:
+    head = {"Authorization": f"Bearer {await limited_apis.token()}"}
+    async with limited_apis.one.client(None) as client:
         client.headers.update(head)
         await statuses(client, PER_MINUTE)
         assert await statuses(client, 1) == {429: 1}
-    inside = httpx.ASGITransport(Inside(counted.one.app))
+    inside = httpx.ASGITransport(Inside(limited_apis.one.app))
     async with httpx.AsyncClient(base_url="http://inside", transport=inside, headers=head) as page:
         found = await statuses(page, PER_MINUTE * CALLS_OF_A_PAGE + 10)
     assert found == {200: PER_MINUTE * CALLS_OF_A_PAGE, 429: 10}
 
 
 @pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
-async def test_local_tokens_of_the_stack_have_no_limit(counted: Counted) -> None:
-    async with having(counted.one, local=True), counted.one.client() as client:
+async def test_local_tokens_of_the_stack_have_no_limit(limited_apis: LimitedApis) -> None:
+    async with having(limited_apis.one, local=True), limited_apis.one.client() as client:
         assert await statuses(client, 3 * PER_MINUTE) == {200: 3 * PER_MINUTE}
 
 
 @pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
-async def test_without_valkey_every_process_counts_for_itself_up_to_a_low_number(counted: Counted) -> None:
-    head = {"Authorization": f"Bearer {await counted.token()}"}
-    await counted.valkey.cut()
+async def test_without_valkey_every_process_counts_for_itself_up_to_a_low_number(limited_apis: LimitedApis) -> None:
+    head = {"Authorization": f"Bearer {await limited_apis.token()}"}
+    await limited_apis.valkey.cut()
     try:
-        async with httpx.AsyncClient(base_url=counted.one.url, headers=head, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=limited_apis.one.url, headers=head, timeout=30) as client:
             found = await statuses(client, PER_MINUTE)
             assert found == {200: ALONE_PER_MINUTE, 429: PER_MINUTE - ALONE_PER_MINUTE}
     finally:
-        await counted.valkey.mend()
+        await limited_apis.valkey.mend()

@@ -280,7 +280,7 @@ CODES = "/v1/auth/codes"
 
 
 @pytest.fixture
-async def local(api: Api) -> AsyncIterator[Api]:
+async def local_api(api: Api) -> AsyncIterator[Api]:
     before = api.app.state.services
     api.app.state.services = replace(before, local=True)
     yield api
@@ -305,41 +305,43 @@ def refused(answer: httpx.Response) -> bool:
     return told and "set-cookie" not in answer.headers
 
 
-async def test_a_code_signs_one_browser_in_as_the_user_who_requested_it(local: Api) -> None:
-    code = await made(local)
-    answer = await entered(local, code, headers={"Origin": local.url})
+async def test_a_code_signs_one_browser_in_as_the_user_who_requested_it(local_api: Api) -> None:
+    code = await made(local_api)
+    answer = await entered(local_api, code, headers={"Origin": local_api.url})
     assert (answer.status_code, answer.headers["location"]) == (303, "/chat")
-    async with local.client(None) as client:
+    async with local_api.client(None) as client:
         cookie = answer.headers["set-cookie"].partition(";")[0]
         me = (await client.get("/v1/auth/me", headers={"Cookie": cookie})).json()
         assert (me["name"], me["roles"]) == ("requester", ["requester"]) and me["form_token"]
         again = await client.post(CODES, headers={"Cookie": cookie, "X-Perdure-Request": "1"})
         assert refusal(again) == (403, "codes_are_local"), "a browser makes no other"
-    assert refused(await entered(local, code)), "it is used up"
+    assert refused(await entered(local_api, code)), "it is used up"
 
 
-async def test_a_code_is_refused_that_is_too_old_guessed_from_another_site_or_of_another_machine(local: Api) -> None:
-    code = await made(local)
+async def test_a_code_is_refused_that_is_too_old_guessed_from_another_site_or_of_another_machine(
+    local_api: Api,
+) -> None:
+    code = await made(local_api)
     tenant, _, secret = code.partition(".")
     for guess in (f"{tenant}.{'x' * 32}", f"nobody.{secret}", secret, code + "x", "'; --", "." * 500):
-        assert refused(await entered(local, guess)), guess
-    foreign = await entered(local, code, headers={"Origin": "https://elsewhere.example"})
+        assert refused(await entered(local_api, guess)), guess
+    foreign = await entered(local_api, code, headers={"Origin": "https://elsewhere.example"})
     assert foreign.status_code == 403
-    port = httpx.URL(local.url).port
-    assert (await entered(local, code, headers={"Host": f"leads-here.example:{port}"})).status_code == 421
+    port = httpx.URL(local_api.url).port
+    assert (await entered(local_api, code, headers={"Host": f"leads-here.example:{port}"})).status_code == 421
     for name in ("X-Forwarded-For", "Forwarded", "Via"):
-        through_proxy = await entered(local, code, headers={name: "127.0.0.1"})
+        through_proxy = await entered(local_api, code, headers={name: "127.0.0.1"})
         assert refused(through_proxy), "a proxy of this machine brings people of others"
-    async with local.services.db.transaction("local") as tx:
+    async with local_api.services.db.transaction("local") as tx:
         await tx.execute("UPDATE sign_in_codes SET expires_at = now()")
-    assert refused(await entered(local, code))
-    await made(local)
-    async with local.services.db.transaction("local") as tx:
+    assert refused(await entered(local_api, code))
+    await made(local_api)
+    async with local_api.services.db.transaction("local") as tx:
         assert await tx.fetchval("SELECT count(*) FROM sign_in_codes") == 1, "those that are over go with the next one"
 
 
-async def test_only_the_stack_of_one_machine_gives_codes(api: Api, local: Api) -> None:
-    code = await made(local)
+async def test_only_the_stack_of_one_machine_gives_codes(api: Api, local_api: Api) -> None:
+    code = await made(local_api)
     api.app.state.services = replace(api.app.state.services, local=False)
     assert refused(await entered(api, code))
     async with api.client("reviewer") as client:
@@ -500,7 +502,7 @@ async def test_weak_passwords_are_refused_wherever_one_is_set(owner: Account) ->
         assert (await client.post("/v1/auth/login", json={"name": name, "password": long})).status_code == 200
 
 
-async def test_while_valkey_is_away_each_process_counts_alone(owner: Account) -> None:
+async def test_without_valkey_each_process_counts_alone(owner: Account) -> None:
     apis = owner.two
     async with apis.one.client(None) as browser:
         assert (await owner.sign_in(PASSWORD, browser)).status_code == 200

@@ -214,7 +214,7 @@ async def story(client: httpx.AsyncClient, conversation_id: str, **query: object
     return await client.get(f"/v1/conversations/{conversation_id}/story", params=query)  # type: ignore[arg-type]
 
 
-async def test_a_story_tells_what_was_said_where_it_was_heard_and_what_waits(api: Api, harness: Harness) -> None:
+async def test_a_conversation_view_places_messages_and_shows_open_requests(api: Api, harness: Harness) -> None:
     address, _ = await harness.start(Line("first"), Line("second"))
     conversation_id = address.conversation_id
     await steer(harness, address, "heard")

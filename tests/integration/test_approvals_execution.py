@@ -34,7 +34,7 @@ from tests.doubles.target import app_agents
 from tests.harness import Harness, gathered, publish_app, withdraw_agent
 from tests.integration.conftest import in_transaction
 from tests.integration.policies import Policies
-from tests.integration.test_approvals_seats import TOMORROW
+from tests.integration.test_approvals_votes import TOMORROW
 from tests.scale import sized
 
 V = VerdictState
@@ -201,7 +201,7 @@ async def test_of_many_who_settle_at_once_one_does(policies: Policies) -> None:
         assert await policies.harness.value(f"SELECT count(*) FROM {once} AND turn_id = $1", address.turn_id) == 1
 
 
-async def test_only_reviewers_and_delegates_settle_and_the_record_names_the_seat(policies: Policies) -> None:
+async def test_only_reviewers_and_delegates_settle_and_the_record_names_the_delegator(policies: Policies) -> None:
     address, ann = await unknown(policies, {"reviewers": ["ann"]}, "ann"), policies.harness.people["ann"].user_id
     for by, code in (("carl", "not_a_reviewer"), ("dora", "role_required"), ("requester", "role_required")):
         assert await settles(policies, address, by) == code
@@ -258,7 +258,7 @@ async def looked(context: ToolContext, amount: Annotated[int, Field(gt=0)] = 1, 
 
 
 @dataclass(frozen=True, slots=True)
-class Looking:
+class Previews:
     """The desk, whose `pay` has a preview."""
 
     harness: Harness
@@ -282,7 +282,7 @@ class Looking:
 
 
 @pytest.fixture(scope="module")
-async def looking(harness: Harness) -> AsyncIterator[Looking]:
+async def previews(harness: Harness) -> AsyncIterator[Previews]:
     tools = app_agents()[1]
     pay = next(tool for agent_id, tool in tools if (agent_id, tool.card.name) == ("desk", "pay"))
     more = {"previews": True, "describe": "Pay {amount}.", "version": digest_of("with a preview")}
@@ -291,42 +291,42 @@ async def looking(harness: Harness) -> AsyncIterator[Looking]:
     await harness.republished(("desk", "pay"), seeing)
     of_desk = [(agent_id, seeing if tool is pay else tool) for agent_id, tool in tools]
     toolbox = Toolbox(of_desk, lambda name: None, harness.deps.toolbox.http)
-    yield Looking(replace(harness, deps=replace(harness.deps, toolbox=toolbox)))
+    yield Previews(replace(harness, deps=replace(harness.deps, toolbox=toolbox)))
 
 
-async def test_a_preview_is_of_the_call_that_is_decided_on_now_and_stays_once_it_is(looking: Looking) -> None:
-    address, approval_id = await looking.asked(amount=30)
-    assert await looking.seen(approval_id) == {}
-    assert await looking.look(address, approval_id)
-    found = await looking.seen(approval_id)
+async def test_a_preview_is_of_the_call_that_is_decided_on_now_and_stays_once_it_is(previews: Previews) -> None:
+    address, approval_id = await previews.asked(amount=30)
+    assert await previews.seen(approval_id) == {}
+    assert await previews.look(address, approval_id)
+    found = await previews.seen(approval_id)
     assert (found["before"], found["after"]) == ({"account": "100 left"}, {"account": "70 left"})
     assert found["fault"] is None and found["is_current"] is True and found["at"]
-    await looking.harness.decide(approval_id, Decision.REJECT, comment="no")
-    assert not await looking.look(address, approval_id)
-    assert await looking.seen(approval_id) == found
+    await previews.harness.decide(approval_id, Decision.REJECT, comment="no")
+    assert not await previews.look(address, approval_id)
+    assert await previews.seen(approval_id) == found
 
 
-async def test_once_an_edit_has_decided_the_record_tells_of_the_call_that_ran(looking: Looking) -> None:
-    address, approval_id = await looking.asked(amount=30)
-    assert await looking.look(address, approval_id)
-    await looking.harness.decide(approval_id, Decision.EDIT, args={"amount": 20})
-    shown = await looking.shown(approval_id)
+async def test_once_an_edit_has_decided_the_record_tells_of_the_call_that_ran(previews: Previews) -> None:
+    address, approval_id = await previews.asked(amount=30)
+    assert await previews.look(address, approval_id)
+    await previews.harness.decide(approval_id, Decision.EDIT, args={"amount": 20})
+    shown = await previews.shown(approval_id)
     assert shown["says"] == "Pay 20." and shown["args_brief"] == "amount: 20" and shown["args"] == {"amount": 30}
-    assert (await looking.seen(approval_id))["is_current"] is False
+    assert (await previews.seen(approval_id))["is_current"] is False
 
 
 @pytest.mark.parametrize(
     ("mode", "names"), [("send", ""), ("wait", "0.2"), ("break", "ValueError"), ("long", ""), ("older tool", "")]
 )
-async def test_whatever_goes_wrong_is_a_sentence_and_nothing_is_done(looking: Looking, mode: str, names: str) -> None:
-    paid = looking.harness.world.count("/pay")
-    address, approval_id = await looking.asked(mode=mode)
+async def test_whatever_goes_wrong_is_a_sentence_and_nothing_is_done(previews: Previews, mode: str, names: str) -> None:
+    paid = previews.harness.world.count("/pay")
+    address, approval_id = await previews.asked(mode=mode)
     if mode == "older tool":
-        await looking.harness.write("UPDATE approvals SET tool_version = 'older' WHERE id = $1", approval_id)
-    assert await looking.look(address, approval_id, 0.2 if mode == "wait" else 5.0)
-    found = await looking.seen(approval_id)
+        await previews.harness.write("UPDATE approvals SET tool_version = 'older' WHERE id = $1", approval_id)
+    assert await previews.look(address, approval_id, 0.2 if mode == "wait" else 5.0)
+    found = await previews.seen(approval_id)
     assert found["fault"] and names in str(found["fault"]) and "secret" not in str(found["fault"])
-    assert found["before"] is None and looking.harness.world.count("/pay") == paid
+    assert found["before"] is None and previews.harness.world.count("/pay") == paid
 
 
 MANY = Caps(turns_a_user=100_000)
@@ -388,7 +388,7 @@ async def verdicts(harness: Harness, address: TurnAddress) -> None:
 
 
 @pytest.mark.sized
-async def test_a_decision_and_the_end_of_the_turn_leave_one_truth(harness: Harness) -> None:
+async def test_a_decision_and_the_end_of_the_turn_leave_one_result(harness: Harness) -> None:
     approvals = await opened(harness, sized(30, 8), 1)
 
     async def ends(address: TurnAddress) -> None:

@@ -131,7 +131,7 @@ async def test_what_a_running_call_holds_is_not_there_for_another(harness: Harne
     assert refusal.value.type == "day_budget_reserved" and (await first).problem is None
 
 
-async def test_a_met_budget_refuses_the_call_and_nothing_of_its_claim_stands(harness: Harness) -> None:
+async def test_a_met_budget_refuses_the_call_and_its_claim_leaves_nothing(harness: Harness) -> None:
     agent_id = await limited_agent(harness, max_tokens=10)
     assert (await ask(harness, await begun(harness, agent_id))).problem is None
     call = await begun(harness, agent_id)

@@ -55,7 +55,7 @@ class Waits:
 
 
 @pytest.fixture
-def readable() -> Any:
+def readable_folder() -> Any:
     """A folder that every user can reach; pytest's own are closed to other users."""
     folder = Path("/var/tmp") / f"perdure-test-{os.getpid()}-{time.time_ns()}"
     folder.mkdir(mode=0o755)
@@ -213,10 +213,10 @@ async def as_a_normal_user(home: Path) -> str:
     return said.decode()
 
 
-async def test_a_normal_user_has_all_parts_and_one_clear_line_where_root_has_taken_data(readable: Path) -> None:
+async def test_a_normal_user_has_all_parts_and_one_clear_line_where_root_has_taken_data(readable_folder: Path) -> None:
     if (is_root := os.geteuid() == 0) and not namespaces_are_allowed():
         pytest.skip("root cannot become a normal user here")
-    home, user = readable / "home", 1000 if is_root else os.geteuid()
+    home, user = readable_folder / "home", 1000 if is_root else os.geteuid()
     assert await as_a_normal_user(home) == f"up as {user} postgres temporal valkey\n"
     if is_root:
         nobody = pwd.getpwnam("nobody")
@@ -244,8 +244,8 @@ async def try_launch(home: DataDir, launch: PostgresLaunch) -> tuple[int, str]:
 
 
 @needs_root
-async def test_every_way_that_root_can_run_postgres_works_on_one_and_the_same_cluster(readable: Path) -> None:
-    home = open_home(readable / "home")
+async def test_every_way_that_root_can_run_postgres_works_on_one_and_the_same_cluster(readable_folder: Path) -> None:
+    home = open_home(readable_folder / "home")
     ways = list(ways_for_root(postgres_install(), home.root))
     works = [way for way in ways if await asyncio.to_thread(way.works_from, home.root)]
     by_user = [way for way in works if way.run_as is not None and not way.prefix]
@@ -257,8 +257,8 @@ async def test_every_way_that_root_can_run_postgres_works_on_one_and_the_same_cl
 
 
 @needs_root
-async def test_a_data_folder_that_no_other_user_can_reach_is_run_in_a_user_namespace(readable: Path) -> None:
-    closed = readable / "closed"
+async def test_a_data_folder_that_no_other_user_can_reach_is_run_in_a_user_namespace(readable_folder: Path) -> None:
+    closed = readable_folder / "closed"
     closed.mkdir(mode=0o700)
     home = open_home(closed / "home")
     by_user, by_namespace, _copy = ways_for_root(postgres_install(), home.root)

@@ -255,7 +255,7 @@ async def test_a_killed_process_is_back_at_once_and_run_json_names_the_new_one(s
     assert {name: value for name, value in stack.run().items() if name not in changing} == before
 
 
-async def test_replaced_parts_do_not_start_and_a_second_stack_is_told(start: Start, replaced: dict[str, str]) -> None:
+async def test_replaced_parts_do_not_start_and_no_second_stack_does(start: Start, replaced: dict[str, str]) -> None:
     stack: Stack = await start(**replaced)
     run = await stack.up()
     assert set(run["pids"]) == {"payments", "api", "worker-turns", "worker-llm", "worker-relay"}

@@ -237,7 +237,7 @@ async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
     return [address, other, minted]
 
 
-async def test_every_column_is_said_to_hold_a_persons_words_or_not(harness: Harness, admin: asyncpg.Connection) -> None:
+async def test_every_column_is_declared_with_a_users_words_or_not(harness: Harness, admin: asyncpg.Connection) -> None:
     await person(harness, NAME)
     await own_turn(harness, NAME)
     await in_turns_of_others(harness, NAME)

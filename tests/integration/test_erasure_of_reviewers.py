@@ -38,7 +38,7 @@ from tests.harness import Harness
 from tests.integration.audit_tampering import exported_head
 from tests.integration.conftest import in_transaction
 from tests.integration.policies import Policies, publish_policies
-from tests.integration.test_approvals_seats import TOMORROW
+from tests.integration.test_approvals_votes import TOMORROW
 from tests.integration.test_erasure import admin, end, marked, neutral, person
 
 __all__ = ["admin"]
@@ -183,7 +183,7 @@ async def answers(harness: Harness, turn: TurnAddress, call_id: str) -> list[str
     return [str(text) for row in found for text in row.values()]
 
 
-async def test_nothing_said_in_the_turns_of_others_is_left(policies: Policies, admin: asyncpg.Connection) -> None:
+async def test_no_message_in_the_turns_of_others_is_left(policies: Policies, admin: asyncpg.Connection) -> None:
     harness = policies.harness
     turns = [await denied(policies, how) for how in (Decision.REJECT, Decision.RESPOND)]
     turns.append(await withdrawn(policies))
@@ -328,7 +328,7 @@ async def test_a_turn_that_begins_and_ends_while_its_person_is_erased_is_account
     assert await harness.value(begun, made.user_id) == 2, "what came in between was announced, too"
 
 
-async def test_what_was_said_live_in_the_conversations_of_an_erased_person_is_gone(harness: Harness) -> None:
+async def test_the_live_texts_of_an_erased_users_conversations_are_gone(harness: Harness) -> None:
     said, live = {}, harness.deps.live
     await person(harness, "quentin")
     for name in ("quentin", "requester"):

@@ -119,7 +119,7 @@ async def closings(harness: Harness, address: TurnAddress) -> list[asyncpg.Recor
     return await harness.rows(sql, address.turn_id)
 
 
-async def test_a_turn_whose_run_is_gone_fails_with_what_it_said_and_an_answer_for_each_call(harness: Harness) -> None:
+async def test_a_turn_whose_run_is_gone_fails_with_its_texts_and_an_answer_for_each_call(harness: Harness) -> None:
     address = await harness.plan(("look", {}), ("look", {}), ("pay", {}))
     (paid,) = await harness.open(address, "t1.2")
     await harness.decide(paid.request_id)

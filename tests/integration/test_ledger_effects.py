@@ -130,7 +130,7 @@ async def test_a_worker_that_dies_inside_an_opaque_call_leaves_it_to_a_person(ha
     assert len(harness.world.effects) == effects, "never sent again"
 
 
-async def test_a_worker_that_wakes_late_with_the_truth_settles_what_was_given_up_as_unknown(harness: Harness) -> None:
+async def test_a_late_worker_that_knows_the_outcome_settles_an_effect_marked_unknown(harness: Harness) -> None:
     address = await harness.plan(("shout", {"mode": "wait"}))
     zombie = await frozen_inside(harness, address)
     assert (await harness.run_tool(address, attempt=2)).state is S.OUTCOME_UNKNOWN

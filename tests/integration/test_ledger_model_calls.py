@@ -127,7 +127,7 @@ async def test_an_attempt_that_lost_its_epoch_may_not_settle(harness: Harness) -
     assert await code_of(harness, call) is None, "settled: answers again"
 
 
-async def test_an_older_attempt_may_not_begin_and_a_leaving_worker_says_what_its_call_used(harness: Harness) -> None:
+async def test_an_older_attempt_cannot_begin_and_a_leaving_worker_records_what_its_call_used(harness: Harness) -> None:
     call = await begun(harness, Line("half an answer", seconds=30))
     async with under_way(harness, call, 2, 1):
         assert await code_of(harness, call, 1) == "stale_attempt" and requests(harness, call) == 1
@@ -156,7 +156,7 @@ async def test_a_new_run_of_the_turn_takes_a_call_over(harness: Harness) -> None
 
 
 @pytest.mark.parametrize(("how", "code"), [("stop", "stopped"), ("finish", "turn_ended")])
-async def test_an_ended_turn_claims_nothing_but_hears_a_settled_reply(harness: Harness, how: str, code: str) -> None:
+async def test_an_ended_turn_claims_nothing_but_reads_a_settled_reply(harness: Harness, how: str, code: str) -> None:
     call, settled = await begun(harness, Line("hello")), await begun(harness, Line("hello"))
     reply = await ask(harness, settled)
     for each in (call, settled):

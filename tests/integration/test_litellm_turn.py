@@ -38,7 +38,7 @@ async def test_text_and_reasoning_reach_the_reader_as_they_come_and_the_text_is_
     assert await agent.served.harness.value(thought, address.turn_id) > 0
 
 
-async def test_a_round_of_tools_is_told_to_the_provider_with_the_ids_that_it_gave(agent: LitellmAgent) -> None:
+async def test_a_round_of_tools_is_sent_to_the_provider_with_the_ids_that_it_gave(agent: LitellmAgent) -> None:
     usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 60}}
     calls = (Call(name="look", arguments={"what": "x"}, id="call_a"), Call(name="book", arguments={}, id="call_b"))
     address, row = await agent.ended(
@@ -120,7 +120,7 @@ async def test_what_no_wait_mends_is_given_up(agent: LitellmAgent, step: Step, c
     assert "told to say" not in row["problem"]["message"], "the provider's own words may quote the payload"
 
 
-async def test_words_without_end_are_broken_off_at_the_turns_limit_and_those_said_are_kept(agent: LitellmAgent) -> None:
+async def test_an_endless_answer_is_cut_at_the_turns_limit_and_kept(agent: LitellmAgent) -> None:
     agent.double.script(Step(text="One two ", fault=Fault.ENDLESS))
     address = await agent.served.begin(ASKED, agent_id=LITELLM_AGENT, limits=Limits(max_tokens=2_000))
     sent = await agent.seen_by_reader(address)

@@ -136,7 +136,7 @@ async def test_a_server_that_died_between_calls_was_not_sent_anything(web: Web, 
 
 
 @pytest.mark.parametrize(("bearer", "fault"), [("wrong", Unreachable), ("{secret:other}", MissingSecret)])
-async def test_a_wrong_or_missing_secret_is_told(web: Web, tmp_path: Path, bearer: str, fault: type[Exception]) -> None:
+async def test_a_wrong_or_missing_secret_fails(web: Web, tmp_path: Path, bearer: str, fault: type[Exception]) -> None:
     await web.start()
     async with bench(tmp_path, url=web.url, headers={"Authorization": f"Bearer {bearer}"}) as cluster:
         with pytest.raises(fault):
@@ -395,7 +395,7 @@ Raws = Callable[..., RawServer]
 
 
 @pytest.fixture
-async def raws(tmp_path: Path) -> AsyncIterator[Raws]:
+async def start(tmp_path: Path) -> AsyncIterator[Raws]:
     async with AsyncExitStack() as stack:
 
         def made(how: str, **fields: Any) -> RawServer:
@@ -418,8 +418,8 @@ async def raws(tmp_path: Path) -> AsyncIterator[Raws]:
         soak("says_internal_error", READ),
     ],
 )
-async def test_an_invalid_answer_is_a_typed_end_at_once(raws: Raws, how: str, trusted: dict[str, Any]) -> None:
-    raw, began = raws(how, **trusted), time.monotonic()
+async def test_an_invalid_answer_is_a_typed_end_at_once(start: Raws, how: str, trusted: dict[str, Any]) -> None:
+    raw, began = start(how, **trusted), time.monotonic()
     with pytest.raises(ToolRefused if trusted else ServerLost):
         await raw.press()
     assert time.monotonic() - began < 5 and raw.pressed() == 1
@@ -434,17 +434,17 @@ async def test_an_invalid_answer_is_a_typed_end_at_once(raws: Raws, how: str, tr
         ("endless_line", ServerLost),
     ],
 )
-async def test_a_no_is_a_no_and_a_broken_line_ends_the_call_alone(raws: Raws, how: str, ends: type[Exception]) -> None:
-    raw = raws(how)
+async def test_a_no_is_a_no_and_a_broken_line_ends_the_call_alone(start: Raws, how: str, ends: type[Exception]) -> None:
+    raw = start(how)
     with pytest.raises(ends):
         await raw.press(seconds=30.0)
     assert raw.pressed() == 1
 
 
-async def test_an_answer_that_the_tools_own_output_schema_forbids_is_reported_as_such(raws: Raws) -> None:
+async def test_an_answer_that_the_tools_own_output_schema_forbids_is_reported_as_such(start: Raws) -> None:
     with pytest.raises(ToolRefused):
-        await raws("misfits", **READ).press()
-    output = (await raws("misfits").press()).output
+        await start("misfits", **READ).press()
+    output = (await start("misfits").press()).output
     assert isinstance(output, dict) and output["status"] == "answer_misfit", "the call was made: it need not be settled"
     assert "pressed" in str(output["answer"])
 
@@ -453,26 +453,28 @@ async def test_an_answer_that_the_tools_own_output_schema_forbids_is_reported_as
 @pytest.mark.parametrize(
     "how", ["fits", "slow_pattern", soak("has_no_structure"), soak("schema_elsewhere"), soak("schema_is_none")]
 )
-async def test_an_output_schema_that_fits_or_cannot_be_used_leaves_the_answer_as_it_is(raws: Raws, how: str) -> None:
-    raw, began = raws(how, **READ), time.monotonic()
+async def test_an_output_schema_that_fits_or_cannot_be_used_leaves_the_answer_as_it_is(start: Raws, how: str) -> None:
+    raw, began = start(how, **READ), time.monotonic()
     assert "pressed" in str((await raw.press()).output)
     assert time.monotonic() - began < 8
 
 
 @pytest.mark.parametrize("how", ["chatters", "not_utf8"])
 async def test_standard_error_does_not_fill_the_disk_and_bytes_that_are_no_text_do_not_end_the_session(
-    raws: Raws, tmp_path: Path, monkeypatch: Patch, how: str
+    start: Raws, tmp_path: Path, monkeypatch: Patch, how: str
 ) -> None:
     monkeypatch.setattr(transports, "LOG_SECONDS", 0.05)
-    raw, log = raws(how), tmp_path / "server" / "stderr.log"
+    raw, log = start(how), tmp_path / "server" / "stderr.log"
     for _ in range(3):
         assert (await raw.press()).output == "pressed"
         await until(lambda: log.stat().st_size <= transports.MOST_LOG_BYTES)
 
 
 @pytest.mark.parametrize("how", ["other_id", "hangs"])
-async def test_a_call_without_an_answer_ends_with_its_time_and_the_server_is_started_anew(raws: Raws, how: str) -> None:
-    raw = raws(how)
+async def test_a_call_without_an_answer_ends_with_its_time_and_the_server_is_started_anew(
+    start: Raws, how: str
+) -> None:
+    raw = start(how)
     with pytest.raises(TimeoutError):
         await raw.press(seconds=1.0)
     first = raw.session._open
@@ -482,8 +484,8 @@ async def test_a_call_without_an_answer_ends_with_its_time_and_the_server_is_sta
     assert raw.pressed() == (2 if how == "hangs" else 1)
 
 
-async def test_a_server_that_lists_nothing_is_not_ended_during_a_long_call(raws: Raws, monkeypatch: Patch) -> None:
-    raw = raws("takes_its_time")
+async def test_a_server_that_lists_nothing_is_not_ended_during_a_long_call(start: Raws, monkeypatch: Patch) -> None:
+    raw = start("takes_its_time")
     await raw.session.connection()
     long = asyncio.create_task(raw.press())
     await until(lambda: raw.pressed() == 1)
@@ -495,8 +497,8 @@ async def test_a_server_that_lists_nothing_is_not_ended_during_a_long_call(raws:
 
 
 @pytest.mark.parametrize("trusted", [OPAQUE, READ], ids=["opaque", "read"])
-async def test_an_answer_that_is_too_large_ends_its_own_call_and_no_other(raws: Raws, trusted: dict[str, Any]) -> None:
-    raw = raws("second_is_huge", **trusted)
+async def test_an_answer_that_is_too_large_ends_its_own_call_and_no_other(start: Raws, trusted: dict[str, Any]) -> None:
+    raw = start("second_is_huge", **trusted)
     first = asyncio.create_task(raw.press(seconds=60.0))
     await until(lambda: raw.pressed() == 1, seconds=60.0)
     with pytest.raises(ToolRefused if trusted else ServerLost):
@@ -504,8 +506,8 @@ async def test_an_answer_that_is_too_large_ends_its_own_call_and_no_other(raws: 
     assert (await first).output == "pressed" and raw.pressed() == 2
 
 
-async def test_a_server_that_starts_slowly_costs_an_attempt_and_no_outcome(raws: Raws) -> None:
-    raw = raws("well")
+async def test_a_server_that_starts_slowly_costs_an_attempt_and_no_outcome(start: Raws) -> None:
+    raw = start("well")
     card = await raw.card()
     await raw.session.close()
     script = "import sys, time, runpy; time.sleep(1.5); runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -559,8 +561,8 @@ async def test_a_long_session_notices_drift_when_its_list_is_old(liar: McpSessio
     assert len(asked) == 1 and [*again.tools] == [*offer.tools]
 
 
-async def test_the_key_goes_into_the_argument_that_the_author_names(raws: Raws) -> None:
-    raw = raws("well", tools={"press": {"effect": "keyed", "key_argument": "times", "key_ttl_seconds": 60}})
+async def test_the_key_goes_into_the_argument_that_the_author_names(start: Raws) -> None:
+    raw = start("well", tools={"press": {"effect": "keyed", "key_argument": "times", "key_ttl_seconds": 60}})
     card = await raw.card()
     assert card.effect is EffectClass.KEYED and card.key_ttl_seconds == 60 and card.parameters["properties"] == {}
     await McpTool(card, raw.session).run({}, context(card))

@@ -53,7 +53,7 @@ async def empty_database(template: Template) -> AsyncIterator[Urls]:
 
 
 @pytest.fixture
-async def empty(template: Template) -> AsyncIterator[Urls]:
+async def empty_urls(template: Template) -> AsyncIterator[Urls]:
     async with empty_database(template) as urls:
         yield urls
 
@@ -79,15 +79,15 @@ async def test_both_ways_leave_the_same_schema(template: Template) -> None:
 
 
 async def test_a_first_start_that_fails_leaves_nothing_and_several_at_once_make_one_schema(
-    empty: Urls, monkeypatch: pytest.MonkeyPatch
+    empty_urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
         broken.setattr("perdure.store.migrations.NEWEST", "x" * 33)  # too long for alembic's column
         with pytest.raises(asyncpg.StringDataRightTruncationError):
-            await bring_up(empty.owner)
-    assert not await is_newest(empty.owner)
-    await asyncio.gather(*(bring_up(empty.owner) for _ in range(3)))
-    assert await is_newest(empty.owner)
+            await bring_up(empty_urls.owner)
+    assert not await is_newest(empty_urls.owner)
+    await asyncio.gather(*(bring_up(empty_urls.owner) for _ in range(3)))
+    assert await is_newest(empty_urls.owner)
 
 
 BEGUN = (
@@ -114,22 +114,22 @@ OLD_ROWS = (
 TABLES = ("users", "conversations", "turns", "messages", "working_memory", "model_calls", "approvals", "entities")
 
 
-async def written(empty: Urls, statements: tuple[str, ...]) -> str:
+async def written(empty_urls: Urls, statements: tuple[str, ...]) -> str:
     own_id = new_id()
-    async with as_owner(empty.owner, "local") as owner, owner.transaction():
+    async with as_owner(empty_urls.owner, "local") as owner, owner.transaction():
         await owner.execute("SELECT set_config('perdure.reader', '*', true)")
         for statement in statements:
             await owner.execute(statement, *((own_id,) if "$1" in statement else ()))
     return own_id
 
 
-async def test_every_row_is_there_afterwards_and_new_columns_say_what_held_before(empty: Urls) -> None:
-    await asyncio.to_thread(upgrade, empty.owner, "0003")  # the first release
-    assert not await is_newest(empty.owner)
-    own_id = await written(empty, OLD_ROWS)
-    await bring_up(empty.owner)
-    assert await is_newest(empty.owner)
-    async with as_owner(empty.app, "local") as app:
+async def test_every_row_is_there_afterwards_and_new_columns_say_what_held_before(empty_urls: Urls) -> None:
+    await asyncio.to_thread(upgrade, empty_urls.owner, "0003")  # the first release
+    assert not await is_newest(empty_urls.owner)
+    own_id = await written(empty_urls, OLD_ROWS)
+    await bring_up(empty_urls.owner)
+    assert await is_newest(empty_urls.owner)
+    async with as_owner(empty_urls.app, "local") as app:
         for table in TABLES:
             assert await app.fetchval(f"SELECT count(*) FROM {table}") == 1, table
         for sql, now in (
@@ -162,12 +162,14 @@ OLD_AUDIT = (
 )
 
 
-async def test_audit_rows_of_before_are_chained_sealed_and_erasable_and_none_is_slipped_in_later(empty: Urls) -> None:
-    await asyncio.to_thread(upgrade, empty.owner, "0009")
-    ann = await written(empty, OLD_AUDIT)
-    await asyncio.to_thread(upgrade, empty.owner)
-    async with as_owner(empty.owner, "local") as owner:
-        db = await Database.connect(empty.app, most=2, keyring=KEYRING)
+async def test_audit_rows_of_before_are_chained_sealed_and_erasable_and_none_is_slipped_in_later(
+    empty_urls: Urls,
+) -> None:
+    await asyncio.to_thread(upgrade, empty_urls.owner, "0009")
+    ann = await written(empty_urls, OLD_AUDIT)
+    await asyncio.to_thread(upgrade, empty_urls.owner)
+    async with as_owner(empty_urls.owner, "local") as owner:
+        db = await Database.connect(empty_urls.app, most=2, keyring=KEYRING)
         async with db.transaction("local") as tx:
             told = await tx.fetchrow("SELECT subject, data FROM audit_trail WHERE kind = 'user.added'")
             assert told is not None and tuple(told) == (ann, {"roles": [], "name": "ann"})
@@ -205,11 +207,11 @@ OLD_BYTES = (
 )
 
 
-async def test_bytes_of_before_are_counted(empty: Urls) -> None:
-    await asyncio.to_thread(upgrade, empty.owner, "0027")
-    own_id = await written(empty, OLD_BYTES)
-    await asyncio.to_thread(upgrade, empty.owner)
-    db = await Database.connect(empty.app, most=2, keyring=KEYRING)
+async def test_bytes_of_before_are_counted(empty_urls: Urls) -> None:
+    await asyncio.to_thread(upgrade, empty_urls.owner, "0027")
+    own_id = await written(empty_urls, OLD_BYTES)
+    await asyncio.to_thread(upgrade, empty_urls.owner)
+    db = await Database.connect(empty_urls.app, most=2, keyring=KEYRING)
     async with db.transaction("local") as tx:
         texts = 2 + 2 + 5 + 2 + 4  # title, metadata of the conversation, message, metadata and prompt of the turn
         used, count = await budgets.bytes_used(tx, own_id, own_id)
@@ -253,9 +255,9 @@ CREATORS: dict[str, dict[str, list[str]]] = {
 }
 
 
-async def test_credentials_of_before_have_the_creators_that_the_audit_names_or_an_unknown_one(empty: Urls) -> None:
-    await asyncio.to_thread(upgrade, empty.owner, "0028")
-    async with as_owner(empty.owner, "local") as owner:
+async def test_credentials_of_before_have_the_creators_that_the_audit_names_or_an_unknown_one(empty_urls: Urls) -> None:
+    await asyncio.to_thread(upgrade, empty_urls.owner, "0028")
+    async with as_owner(empty_urls.owner, "local") as owner:
 
         async def audited(kind: str, subject: str, actor: str, data: str = "{}") -> None:
             await owner.execute(
@@ -278,8 +280,8 @@ async def test_credentials_of_before_have_the_creators_that_the_audit_names_or_a
                     of,
                 )
                 await audited("user.token_minted", of, by)
-    await asyncio.to_thread(upgrade, empty.owner)
-    async with as_owner(empty.app, "local") as app:
+    await asyncio.to_thread(upgrade, empty_urls.owner)
+    async with as_owner(empty_urls.app, "local") as app:
         names = {row["id"]: row["name"] for row in await app.fetch("SELECT id, name FROM users")} | {UUID(int=0): "?"}
         for table, creators in CREATORS.items():
             for of, whose in creators.items():

@@ -207,7 +207,7 @@ async def test_a_turn_temporal_refuses_fails_after_tries(harness: Harness, relay
         ),
     ],
 )
-async def test_a_start_that_may_succeed_later_and_any_bell_is_tried_for_ever(
+async def test_a_start_that_can_succeed_later_and_any_wake_signal_is_retried_without_limit(
     harness: Harness, relay: Database, temporal: Client, kind: Wake, status: RPCStatusCode
 ) -> None:
     address, _ = await harness.start(Line("hi"))
@@ -274,7 +274,7 @@ async def noticed(harness: Harness, relay: Database) -> AsyncIterator[Noticed]:
     await receiver.stop()
 
 
-async def test_a_receiver_is_told_of_the_request_and_of_what_became_of_it(noticed: Noticed) -> None:
+async def test_a_receiver_gets_the_request_and_its_outcome(noticed: Noticed) -> None:
     _, request = await noticed.asked()
     assert await noticed.deliver() == 1
     await noticed.harness.decide(request.request_id, Decision.REJECT, comment="no")
@@ -316,7 +316,7 @@ async def test_what_does_not_get_through_is_tried_again_later_and_later_and_then
     assert (shown.waiting, shown.given_up) == (0, 1) and "500" in str(shown.problem)
 
 
-async def test_a_receiver_that_says_nothing_holds_up_no_other(noticed: Noticed, monkeypatch: Patch) -> None:
+async def test_a_silent_receiver_delays_no_other(noticed: Noticed, monkeypatch: Patch) -> None:
     monkeypatch.setattr(posts, "TIMEOUT_SECONDS", 2.0)
     other = await Receiver().start()
     other.secret = await noticed.add(other.url.replace("127.0.0.1", "localhost"))
@@ -337,7 +337,7 @@ async def test_a_relay_that_was_killed_while_sending_leaves_its_notices_to_the_n
     assert await noticed.deliver() == len(noticed.receiver.notices) == 1
 
 
-async def test_a_notice_is_written_with_what_it_tells_of_or_not_at_all(noticed: Noticed) -> None:
+async def test_a_notice_is_written_with_its_change_or_not_at_all(noticed: Noticed) -> None:
     _, request = await noticed.asked()
     await noticed.deliver()
     with pytest.raises(RuntimeError):
@@ -348,7 +348,7 @@ async def test_a_notice_is_written_with_what_it_tells_of_or_not_at_all(noticed: 
     assert await noticed.waiting() == []
 
 
-async def test_an_expiry_is_reported_and_an_ended_webhook_is_told_nothing(noticed: Noticed) -> None:
+async def test_an_expiry_is_reported_and_a_deleted_webhook_gets_nothing(noticed: Noticed) -> None:
     address, request = await noticed.asked()
     await noticed.deliver()
     await noticed.harness.write("UPDATE approvals SET expires_at = now() WHERE id = $1", request.request_id)

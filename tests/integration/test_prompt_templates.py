@@ -374,7 +374,7 @@ async def test_the_prefix_is_the_same_bytes_whatever_is_loaded_and_unloaded_in_a
     assert "Triggers: parcel, send. Tags: post." in prefix
 
 
-async def test_templates_follow_the_prefix_and_a_skills_text_stands_where_it_was_injected(harness: Harness) -> None:
+async def test_templates_follow_the_prefix_and_a_skills_text_is_where_it_was_injected(harness: Harness) -> None:
     address, _ = await harness.start(Line("a"), Line("b"), Line("c"), agent_id="checked")
     plain = await sent(harness, address, 1)
     assert [message["role"] for message in plain] == ["system", "system", "user"]
@@ -397,7 +397,7 @@ async def test_templates_follow_the_prefix_and_a_skills_text_stands_where_it_was
     assert [message["content"] for message in own[:-1]] == ["Only count."], "the caller's own instead of all of it"
 
 
-async def test_a_skill_is_told_of_the_entities_at_hand(harness: Harness) -> None:
+async def test_a_skill_gets_the_entities_of_the_turn(harness: Harness) -> None:
     address, _ = await harness.start(Line("a"), agent_id="checked")
     number = new_id()
     async with harness.db.transaction("local") as tx:

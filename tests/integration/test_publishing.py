@@ -90,7 +90,7 @@ async def test_a_worker_names_published_agents_that_it_lacks_and_serves_still(te
     assert logged[0]["agents"] == ["care_navigator", "chart_builder", "ops", "skeleton"]
 
 
-async def test_a_conversation_whose_agent_is_gone_is_there_and_says_so_to_a_message(
+async def test_a_conversation_whose_agent_is_gone_remains_and_refuses_a_message(
     requester: Caller, urls: Urls, people: dict[str, Person], tmp_path: Path
 ) -> None:
     turn = (await requester.post("/v1/execute", json={"agent": "skeleton", "message": "hello"})).json()

@@ -201,7 +201,7 @@ async def looked(harness: Harness, reconciler: Reconciler, address: TurnAddress)
     await reconciler.once()
 
 
-async def test_a_decided_turn_whose_bell_was_lost_is_rung_again(harness: Harness, reconciler: Reconciler) -> None:
+async def test_a_decided_turn_whose_signal_was_lost_is_signaled_again(harness: Harness, reconciler: Reconciler) -> None:
     address = await harness.plan(("pay", {}), ("post", {}))
     first, second = await harness.open(address, "t1.0", "t1.1")
     await harness.decide(first.request_id, Decision.REJECT, comment="no")
@@ -213,7 +213,7 @@ async def test_a_decided_turn_whose_bell_was_lost_is_rung_again(harness: Harness
     assert await rung(harness, address) == 1, "rung once, not at every pass"
 
 
-async def test_a_call_that_may_start_is_rung_for_while_others_wait(harness: Harness, reconciler: Reconciler) -> None:
+async def test_a_call_that_can_start_is_signaled_while_others_wait(harness: Harness, reconciler: Reconciler) -> None:
     address = await harness.plan(("pay", {}), ("post", {}))
     first, _ = await harness.open(address, "t1.0", "t1.1")
     await harness.decide(first.request_id)
@@ -228,7 +228,7 @@ async def test_a_call_that_may_start_is_rung_for_while_others_wait(harness: Harn
     assert await rung(harness, address) == 0, "it has run; the other waits"
 
 
-async def test_a_decided_turn_that_never_goes_on_is_rung_ever_less(harness: Harness, reconciler: Reconciler) -> None:
+async def test_a_decided_turn_that_never_continues_is_signaled_rarely(harness: Harness, reconciler: Reconciler) -> None:
     address = await harness.plan(("pay", {}))
     (request,) = await harness.open(address, "t1.0")
     await harness.decide(request.request_id)
@@ -249,7 +249,9 @@ async def test_a_decided_turn_that_never_goes_on_is_rung_ever_less(harness: Harn
     assert [(line["where"], line["log_level"]) for line in told] == [(address.turn_id, "error")]
 
 
-async def test_a_turn_rung_in_vain_is_rung_for_its_next_decision(harness: Harness, reconciler: Reconciler) -> None:
+async def test_a_turn_signaled_in_vain_gets_a_signal_for_its_next_decision(
+    harness: Harness, reconciler: Reconciler
+) -> None:
     address = await harness.plan(("pay", {}))
     (request,) = await harness.open(address, "t1.0")
     await harness.decide(request.request_id)
@@ -268,7 +270,7 @@ async def test_a_turn_rung_in_vain_is_rung_for_its_next_decision(harness: Harnes
     ("waits_for", "change"),
     [("a decision", "approvals SET expires_at = now()"), ("an effect", "tool_calls SET state = 'done'")],
 )
-async def test_an_overdue_turn_and_one_whose_effect_was_settled_are_rung(
+async def test_an_overdue_turn_and_one_whose_effect_was_settled_are_signaled(
     harness: Harness, reconciler: Reconciler, waits_for: str, change: str
 ) -> None:
     if waits_for == "an effect":

@@ -140,7 +140,7 @@ async def test_without_a_certificate_of_that_authority_nothing_is_sent(
         await connect()
 
 
-async def test_a_worker_whose_namespace_is_not_there_says_so_in_one_line_and_is_never_ready(
+async def test_a_worker_whose_namespace_is_missing_reports_it_in_one_line_and_is_never_ready(
     urls: Urls, parts: DataParts, tmp_path: Path
 ) -> None:
     assert parts.temporal is not None and parts.redis_url is not None

@@ -86,7 +86,7 @@ async def test_of_many_that_queue_the_queue_takes_twenty_and_they_run_in_their_o
     assert await harness.value("SELECT active_turn_id FROM conversations WHERE id = $1", conversation_id) is None
 
 
-async def test_a_turn_sees_what_was_said_before_it_and_nothing_of_those_that_still_wait(harness: Harness) -> None:
+async def test_a_turn_sees_earlier_messages_and_none_of_queued_turns(harness: Harness) -> None:
     conversation_id = await harness.conversation()
     turns = [
         (await harness.start(Line(f"answer {n}"), conversation_id=conversation_id, on_busy=OnBusy.QUEUE, caps=MANY))[0]
@@ -241,7 +241,7 @@ async def test_what_waits_for_a_person_is_cancelled_on_record_and_no_decision_br
     assert (await row(harness, new.turn_id))["status"] == "accepted"
 
 
-async def test_what_was_said_to_a_turn_that_never_began_stays_with_what_became_of_it(harness: Harness) -> None:
+async def test_the_message_of_a_turn_that_never_began_stays_with_its_outcome(harness: Harness) -> None:
     old, _ = await harness.start(Line("one"), caps=MANY)
     replaced = await another(harness, old, OnBusy.REPLACE)
     waits = await another(harness, old, OnBusy.QUEUE)
@@ -359,7 +359,7 @@ def said(harness: Harness) -> list[str]:
     return [str(each["content"]) for each in harness.model.seen[-1].messages if each["role"] == "user"]
 
 
-async def test_a_later_attempt_hears_the_same_and_what_came_since_and_a_replay_tells_it_again(harness: Harness) -> None:
+async def test_a_later_attempt_gets_the_same_messages_and_newer_and_a_replay_too(harness: Harness) -> None:
     address, _ = await harness.start(Line("x", fails=1), caps=MANY)
     line = Line("once more", fails=1)
     await harness.start(line, conversation_id=address.conversation_id, on_busy=OnBusy.STEER, caps=MANY)
@@ -376,7 +376,7 @@ async def test_a_later_attempt_hears_the_same_and_what_came_since_and_a_replay_t
 
 
 @pytest.mark.parametrize("deaf", [{"stage": "own"}, {"deaf": True}], ids=str)
-async def test_messages_are_heard_in_order_once_by_a_call_that_listens(harness: Harness, deaf: dict[str, Any]) -> None:
+async def test_a_call_that_accepts_messages_receives_each_once_in_order(harness: Harness, deaf: dict[str, Any]) -> None:
     address, _ = await harness.start(*[Line("one")] * 4, caps=MANY)
     first = [(await steer(harness, address, str(number))).message_id for number in range(3)]
     assert ids(await ask(harness, address, 1, **deaf)) == [], "a call of the graph's own leaves it to the next"
@@ -388,7 +388,7 @@ async def test_messages_are_heard_in_order_once_by_a_call_that_listens(harness: 
 
 
 @pytest.mark.parametrize("status", ENDS)
-async def test_what_no_call_heard_becomes_one_queued_turn_at_any_end(harness: Harness, status: TurnStatus) -> None:
+async def test_messages_that_no_call_received_become_one_queued_turn(harness: Harness, status: TurnStatus) -> None:
     address, _ = await harness.start(Line("one"), caps=MANY)
     assert ids(await ask(harness, address, 1)) == []
     late = [(await steer(harness, address, text)).message_id for text in ("first", "second")]
@@ -438,7 +438,7 @@ async def test_messages_that_wait_count_as_the_queue_does_and_a_turn_that_stops_
 
 
 @pytest.mark.sized
-async def test_a_message_and_the_end_of_its_turn_at_once_never_lose_it_nor_hear_it_twice(harness: Harness) -> None:
+async def test_a_message_at_the_end_of_its_turn_is_neither_lost_nor_received_twice(harness: Harness) -> None:
     """Steers against model calls against the end, in any order that the locks allow."""
     chance = random.Random(6)
     for round_number in range(sized(12, 3)):

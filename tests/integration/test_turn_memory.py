@@ -60,7 +60,7 @@ async def age(harness: Harness, conversation_id: str, by: timedelta) -> None:
     await harness.write(older, conversation_id, by)
 
 
-async def test_a_write_merges_null_removes_and_a_field_lives_as_long_as_its_write_said(harness: Harness) -> None:
+async def test_a_write_merges_null_removes_and_a_field_expires_as_its_write_requested(harness: Harness) -> None:
     conversation_id = await harness.conversation()
     await put(harness, conversation_id, short=60, kept={"c": [None, "x"]}, gone=1, ttl_seconds=60)
     await put(harness, conversation_id, kept=2, gone=None, nobody=None)
@@ -149,7 +149,7 @@ async def test_another_tenant_sees_none_of_it_and_cannot_write_it(harness: Harne
     assert await got(harness, conversation_id) == {"mine": 1}
 
 
-async def test_a_tool_that_remembers_says_so_and_too_much_is_told_to_it_and_its_effect_stands(harness: Harness) -> None:
+async def test_a_tools_memory_write_is_reported_and_one_too_large_keeps_its_effect(harness: Harness) -> None:
     address = await harness.plan(("jot", {"text": "x" * 70_000}))
     outcome = await harness.run_tool(address)
     assert outcome.state == "done", "a model that took it for failed would do it again"
@@ -195,7 +195,7 @@ async def test_entities_that_are_resolved_side_by_side_are_all_remembered(harnes
     assert sorted(found) == sorted(["before", *ids]) and found[0] == "before"
 
 
-async def test_the_newest_stands_last_and_ten_are_kept(harness: Harness) -> None:
+async def test_the_newest_is_last_and_ten_are_kept(harness: Harness) -> None:
     one, other = await made(harness, "Left", "Right")
     address = await harness.plan(*(("entity_resolve", {"name": name}) for name in ("Left", "Right", "Left")))
     before = [f"e{number}" for number in range(10)]
@@ -316,7 +316,7 @@ async def test_a_document_without_words_of_the_question_comes_by_its_entity(harn
     assert (found.ref.path, found.signals.text, found.signals.matched_entities) == ("band", 0.0, 1)
 
 
-async def test_text_scores_are_the_share_of_the_words_that_stand_there(harness: Harness, library: Library) -> None:
+async def test_text_scores_are_the_share_of_the_words_in_the_text(harness: Harness, library: Library) -> None:
     await library.write("words/all", "alder birch cedar dogwood", document_type="user_preference")
     await library.write("words/half", "alder birch")
     async with harness.db.transaction("local") as tx:
@@ -368,7 +368,7 @@ async def test_the_nearest_come_first_and_what_waits_for_its_vector_later(harnes
     assert told(near) == [("heron one", "cosine"), ("heron two", "full_text")]
 
 
-async def test_without_a_vector_any_word_may_match_and_the_hit_says_so(harness: Harness) -> None:
+async def test_without_a_vector_any_word_can_match_and_the_hit_reports_it(harness: Harness) -> None:
     await keep(harness, "The printer was jammed twice", "A printing press", "Nothing of that", agent="words")
     near = await found(harness, "my printers are all jammed again & again", None, agent="words")
     assert told(near) == [("The printer was jammed twice", "full_text")]

@@ -152,9 +152,9 @@ async def decided(page: Page, status: str, by: str) -> None:
 
 async def sign_in(page: Page, token: str, path: str = "/review") -> None:
     await page.goto(f"/sign-in?next={path}")
-    await page.get_by_text("With a token").click()
-    await page.get_by_label("Token", exact=True).fill(token)
-    await page.get_by_role("button", name="Sign in with the token").click()
+    await page.locator("details:has(#token) summary").click()
+    await page.locator("#token").fill(token)
+    await page.locator("form:has(#token) button").click()
     await page.wait_for_url(f"**{path}")
 
 

@@ -33,7 +33,7 @@ async def begun(site: Site, agent: str, name: str = "requester", **given: Any) -
 async def say(page: Page, text: str, way: str = "") -> None:
     """Say this, in one of the ways where a turn is open."""
     if way:
-        await page.get_by_label("When to send").select_option(way)
+        await page.locator("#on_busy").select_option(way)
     await page.get_by_label("Message").fill(text)
     await page.get_by_role("button", name="Send", exact=True).click()
 
@@ -94,7 +94,7 @@ async def test_who_asked_waits_and_a_reviewer_decides_beside_the_words(talking: 
     other = await talking.visit("reviewer", page.url.removeprefix(talking.url).partition("#")[0])
     await expect(other.page.get_by_label("Message")).to_have_count(0)
     await other.page.locator(".ask summary").click()
-    await other.page.get_by_label("Comment for the agent").fill("not this one")
+    await other.page.locator(".ask [name=comment]").fill("not this one")
     await other.checked()
     await other.page.get_by_role("button", name="Reject").click()
     await other.page.wait_for_url("**/chat/**")
@@ -106,7 +106,7 @@ async def test_who_asked_waits_and_a_reviewer_decides_beside_the_words(talking: 
     await window.checked()
 
 
-async def test_what_is_said_meanwhile_comes_after_or_takes_its_place_and_a_turn_can_be_stopped(talking: Site) -> None:
+async def test_a_message_sent_meanwhile_is_queued_or_replaces_the_turn_and_a_turn_can_be_stopped(talking: Site) -> None:
     window = await begun(talking, "refunds")
     page = window.page
     long = "/echo " + "on and " * 200
@@ -133,15 +133,15 @@ async def test_without_javascript_a_file_a_question_and_a_picture_work_by_forms(
     window = await begun(talking, "chart_builder", java_script_enabled=False)
     page = window.page
     sheet: FilePayload = {**SALES, "mimeType": "application/vnd.ms-excel"}  # what browsers on some machines say
-    await page.get_by_label("File for the agent").set_input_files({**sheet, "buffer": b"a,b\n1\n"})
+    await page.locator("#file").set_input_files({**sheet, "buffer": b"a,b\n1\n"})
     await page.get_by_role("button", name="Upload").click()
     await expect(alarm(page)).to_contain_text("2")
-    await page.get_by_label("File for the agent").set_input_files(sheet)
+    await page.locator("#file").set_input_files(sheet)
     await page.get_by_role("button", name="Upload").click()
     await expect(page.locator("#files")).to_contain_text("sales.csv")
     await say(page, "Plot something")
     await again_until(page, ".ask h2", "?")
-    await page.locator(".ask").get_by_label("Your answer").fill("sales by region")
+    await page.locator(".ask textarea").fill("sales by region")
     await page.get_by_role("button", name="Answer").click()
     await again_until(page, ".picture img", "")
     await expect(page.locator(".mine").last).to_have_text("sales by region")
@@ -167,7 +167,7 @@ async def test_a_chosen_file_goes_before_the_words_and_what_is_not_taken_is_repo
 ) -> None:
     window = await begun(talking, "chart_builder")
     page = window.page
-    field = page.get_by_label("File for the agent")
+    field = page.locator("#file")
     large = tmp_path / "sales.csv"  # Playwright passes on a buffer as text in a message, and a path as a path
     large.write_bytes(b"a\n" + b"1\n" * 11_000_000)
     await field.set_input_files(large)
@@ -194,16 +194,17 @@ async def test_a_chosen_file_goes_before_the_words_and_what_is_not_taken_is_repo
 async def test_an_answer_typed_before_a_new_sign_in_is_kept_and_sent_afterwards(talking: Site) -> None:
     window = await begun(talking, "chart_builder")
     page = window.page
-    await page.get_by_label("File for the agent").set_input_files(SALES)
+    hint = await page.locator("#message").get_attribute("placeholder")
+    await page.locator("#file").set_input_files(SALES)
     await say(page, "Plot something")
-    await expect(page.get_by_label("Your answer")).to_be_focused()
-    await expect(page.get_by_placeholder("Write a message for after this question")).to_be_visible()
-    await page.get_by_label("Your answer").fill("sales by region")
+    await expect(page.locator(".ask textarea")).to_be_focused()
+    await expect(page.locator("#message")).not_to_have_attribute("placeholder", str(hint))
+    await page.locator(".ask textarea").fill("sales by region")
     second = await window.context.new_page()
     await window.context.clear_cookies()
     await sign_in(second, talking.people["requester"].token, "/chat")
     await page.get_by_role("button", name="Answer").click()
-    await page.get_by_role("button", name="Continue with my input").click()
+    await page.get_by_role("button", name="Continue").click()
     await expect(page.locator("main")).to_contain_text("sales by region")
     await page.get_by_role("button", name="Send").click()
     await expect(page.locator(".picture img")).to_be_visible(timeout=30_000)

@@ -27,7 +27,7 @@ async def test_hostile_text_is_inert_and_nothing_of_it_is_hidden(site: Site, tex
         units = each.encode("utf-16-be").hex()
         written = "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
         assert any(written in mark for mark in marks), (written, marks)
-    await page.get_by_text("Edit the arguments").click()
+    await page.locator("summary[aria-keyshortcuts=e]").click()
     await page.locator("#edit").click()
     await expect(alarm(page)).to_be_visible()
     await page.goto("/review?all=1")
@@ -64,7 +64,7 @@ async def test_long_arguments_must_be_opened_before_there_is_a_button(site: Site
     approval, window = await site.shown("post", {"text": "long " * 20_000 + "THE END"}, java_script_enabled=False)
     await expect(window.page.get_by_role("button", name="Approve")).to_have_count(0)
     await expect(window.page.locator("pre.json")).not_to_contain_text("THE END")
-    await window.page.get_by_role("link", name="Show all arguments").click()
+    await window.page.locator("#whole").click()
     await expect(window.page.locator("pre.json")).to_contain_text("THE END")
     await window.page.get_by_role("button", name="Approve").click()
     assert await status_of(site, approval) == "approved"
@@ -73,8 +73,8 @@ async def test_long_arguments_must_be_opened_before_there_is_a_button(site: Site
 async def test_an_open_page_shows_at_once_that_another_reviewer_decided(site: Site) -> None:
     approval, window = await site.shown("post", {"text": "race"})
     page = window.page
-    await page.get_by_text("Respond without running the call").click()
-    await page.get_by_label("Answer for the agent", exact=False).fill("half a sent")
+    await page.locator("details:has(#respond-words) summary").click()
+    await page.locator("#respond-words").fill("half a sent")
     requester = (await site.visit("requester", f"/review/{approval}")).page
     await expect(requester.get_by_role("button", name="Withdraw")).to_be_enabled()
     await site.harness.decide(approval, by="admin")
@@ -86,7 +86,7 @@ async def test_an_open_page_shows_at_once_that_another_reviewer_decided(site: Si
     for button in buttons:
         await expect(button).to_be_disabled()
     await expect(page.locator("#badge")).to_have_text("approved")
-    await expect(page.get_by_label("Answer for the agent", exact=False)).to_have_value("half a sent")
+    await expect(page.locator("#respond-words")).to_have_value("half a sent")
     await window.checked()
 
 
@@ -137,15 +137,15 @@ async def test_a_page_asks_again_for_what_it_did_not_get(site: Site) -> None:
 async def test_a_session_that_ends_in_the_middle_of_an_edit_loses_nothing(site: Site) -> None:
     approval, window = await site.shown("post", {"text": "before"})
     page = window.page
-    await page.get_by_text("Edit the arguments").click()
+    await page.locator("summary[aria-keyshortcuts=e]").click()
     await page.get_by_label("text", exact=True).fill("what I typed <b>\u202e")
     await window.context.clear_cookies()
     await page.locator("#edit").click()
-    await expect(page.get_by_role("button", name="Continue with my input")).to_be_visible()
+    await expect(page.get_by_role("button", name="Continue")).to_be_visible()
     await window.checked()
     second = await window.context.new_page()
     await sign_in(second, site.people["reviewer"].token)
-    await page.get_by_role("button", name="Continue with my input").click()
+    await page.get_by_role("button", name="Continue").click()
     await expect(page.get_by_label("text", exact=True)).to_have_value("what I typed <b>\u202e")
     await page.locator("#edit").click()
     await page.get_by_role("button", name="Approve as edited").click()

@@ -37,7 +37,7 @@ def listener(litellm_provider: Provider, provider_double: ProviderDouble) -> Lis
 
 
 @pytest.fixture(scope="module")
-async def real(harness: Harness, served: Served, temporal: Client) -> AsyncIterator[RealSide]:
+async def real_ports(harness: Harness, served: Served, temporal: Client) -> AsyncIterator[RealSide]:
     async with real_side(harness, temporal) as side:
         yield side
 
@@ -46,5 +46,5 @@ async def real(harness: Harness, served: Served, temporal: Client) -> AsyncItera
 def new_turn(request: pytest.FixtureRequest) -> NewTurn:
     if request.param == "double":
         return double_turn
-    side: RealSide = request.getfixturevalue("real")
+    side: RealSide = request.getfixturevalue("real_ports")
     return side.turn

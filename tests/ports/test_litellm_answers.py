@@ -71,7 +71,7 @@ async def test_odd_ids_and_indices_lose_no_call(listener: Listener, calls: tuple
     assert len({draft.provider_id for draft in drafts} - {""}) == 3
 
 
-async def test_thinking_is_told_apart_from_text_and_broken_arguments_are_handed_on(listener: Listener) -> None:
+async def test_thinking_is_separated_from_text_and_broken_arguments_are_passed_on(listener: Listener) -> None:
     broken = Call(name="a", arguments="{'x': 1,", id="i")
     await listener.ask(Step(thinking="Let me see.", text="Yes.", calls=(broken,)))
     thought = "".join(chunk.text for chunk in listener.chunks if isinstance(chunk, ThinkingDelta))

@@ -172,7 +172,7 @@ async def known(run: Run, scope: FactScope) -> FactsAnswer:
     return await run.facts(FactsRequest(scope=scope, authorized=True))
 
 
-async def test_of_a_conversation_the_newest_of_a_type_stands(new_turn: NewTurn) -> None:
+async def test_of_a_conversation_the_newest_of_a_type_wins(new_turn: NewTurn) -> None:
     run = await (await new_turn(Line("hi"), agent_id=KEEPER)).run()
     assert await known(run, C) == FactsAnswer(status=S.NOT_FOUND)
     assert await kept(run, C, fact("tea"), fact("Ann", "name")) is S.SUCCESS

@@ -62,7 +62,7 @@ async def test_what_a_pattern_finds_in_the_whole_answer_is_extracted(new_turn: N
     assert reply.message is not None and len(reply.message.text) <= 400, "the reference carries the start of it"
 
 
-async def test_a_stopped_turn_is_told_what_is_settled_and_asks_nothing_new(new_turn: NewTurn) -> None:
+async def test_a_stopped_turn_gets_what_is_settled_and_requests_nothing_new(new_turn: NewTurn) -> None:
     turn = await new_turn(Line("first"), Line("second"))
     first = await (await turn.run()).complete(ASK)
     later = await turn.run()

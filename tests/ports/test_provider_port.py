@@ -39,7 +39,7 @@ Talks = Callable[..., Talk]
 
 
 @pytest.fixture(params=["scripted", "litellm"])
-def talk(request: pytest.FixtureRequest) -> Talks:
+def new_conversation(request: pytest.FixtureRequest) -> Talks:
     """Makes a talk in which the model says `text` and asks for `calls`, `pace_seconds` a word."""
     if request.param == "scripted":
         return _scripted_talk
@@ -69,8 +69,8 @@ def _scripted_talk(text: str = "", calls: Sequence[Any] = (), pace_seconds: floa
     return Talk(ScriptedProvider(script), request, lambda: True)
 
 
-async def test_the_text_comes_in_pieces_and_one_complete_ends_it(talk: Talks) -> None:
-    chunks = await talk("Here are four words").hear()
+async def test_the_text_comes_in_pieces_and_one_complete_ends_it(new_conversation: Talks) -> None:
+    chunks = await new_conversation("Here are four words").hear()
     pieces = [chunk for chunk in chunks if isinstance(chunk, TextDelta)]
     assert "".join(piece.text for piece in pieces) == "Here are four words"
     assert len(pieces) == 4
@@ -79,8 +79,8 @@ async def test_the_text_comes_in_pieces_and_one_complete_ends_it(talk: Talks) ->
     assert isinstance(last, Complete) and last.finish_reason == "stop" and last.tool_calls == () and last.model
 
 
-async def test_calls_keep_their_order_their_arguments_and_have_ids_of_their_own(talk: Talks) -> None:
-    last = (await talk("Looking.", TWO_CALLS).hear())[-1]
+async def test_calls_keep_their_order_their_arguments_and_have_ids_of_their_own(new_conversation: Talks) -> None:
+    last = (await new_conversation("Looking.", TWO_CALLS).hear())[-1]
     assert isinstance(last, Complete) and last.finish_reason == "tool_calls"
     assert [call.name for call in last.tool_calls] == ["look_up", "look_up"]
     assert [call.raw_arguments.replace(" ", "") for call in last.tool_calls] == [
@@ -90,25 +90,25 @@ async def test_calls_keep_their_order_their_arguments_and_have_ids_of_their_own(
     assert len({call.provider_id for call in last.tool_calls} - {""}) == 2
 
 
-async def test_an_answer_may_be_calls_and_no_text(talk: Talks) -> None:
-    chunks = await talk("", TWO_CALLS[:1]).hear()
+async def test_an_answer_may_be_calls_and_no_text(new_conversation: Talks) -> None:
+    chunks = await new_conversation("", TWO_CALLS[:1]).hear()
     assert len(chunks) == 1 and isinstance(chunks[0], Complete) and len(chunks[0].tool_calls) == 1
 
 
-async def test_usage_is_counted_and_never_negative(talk: Talks) -> None:
-    short, long = [(await talk(text).hear())[-1] for text in ("one", "one two three four five six")]
+async def test_usage_is_counted_and_never_negative(new_conversation: Talks) -> None:
+    short, long = [(await new_conversation(text).hear())[-1] for text in ("one", "one two three four five six")]
     assert isinstance(short, Complete) and isinstance(long, Complete)
     assert 0 < short.usage.output_tokens < long.usage.output_tokens
     assert short.usage.input_tokens > 0 and short.usage.cached_tokens >= 0 and short.usage.cost_microusd >= 0
 
 
-async def test_the_same_request_is_answered_the_same(talk: Talks) -> None:
-    conversation = talk("The same again", TWO_CALLS)
+async def test_the_same_request_is_answered_the_same(new_conversation: Talks) -> None:
+    conversation = new_conversation("The same again", TWO_CALLS)
     assert await conversation.hear() == await conversation.hear()
 
 
-async def test_an_answer_slower_than_the_time_allowed_is_a_timeout_and_no_answer(talk: Talks) -> None:
-    slow = talk("word " * 100, pace_seconds=0.1, timeout_seconds=3.0)
+async def test_an_answer_slower_than_the_time_allowed_is_a_timeout_and_no_answer(new_conversation: Talks) -> None:
+    slow = new_conversation("word " * 100, pace_seconds=0.1, timeout_seconds=3.0)
     chunks: list[Chunk] = []
     with pytest.raises(UpstreamUnavailable) as raised:
         async for chunk in slow.provider.stream(slow.request):
@@ -117,15 +117,15 @@ async def test_an_answer_slower_than_the_time_allowed_is_a_timeout_and_no_answer
     assert chunks and all(isinstance(chunk, TextDelta) for chunk in chunks)
 
 
-async def test_closing_the_stream_ends_the_request(talk: Talks) -> None:
-    endless = talk("word " * 10_000, pace_seconds=0.01)
+async def test_closing_the_stream_ends_the_request(new_conversation: Talks) -> None:
+    endless = new_conversation("word " * 10_000, pace_seconds=0.01)
     async with aclosing(endless.provider.stream(endless.request)) as chunks:
         assert isinstance(await anext(chunks), TextDelta)
     await until(endless.gone)
 
 
-async def test_cancelling_the_listener_ends_the_request(talk: Talks) -> None:
-    endless = talk("word " * 10_000, pace_seconds=0.01)
+async def test_cancelling_the_listener_ends_the_request(new_conversation: Talks) -> None:
+    endless = new_conversation("word " * 10_000, pace_seconds=0.01)
     started = asyncio.Event()
 
     async def listen() -> None:

@@ -148,7 +148,7 @@ async def test_what_a_person_states_is_the_outcome_from_then_on(
     assert await turn.dispatched("t1.0") == 1
 
 
-async def test_after_a_stop_nothing_new_is_sent_and_what_is_settled_is_still_told(new_turn: NewTurn) -> None:
+async def test_after_a_stop_nothing_new_is_sent_and_settled_results_are_still_returned(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("book", {}), ("book", {}), ("shout", {"mode": "break"}), ("pay", {})))
     run = await planned(turn)
     everything = asks("book", "book", "shout", "pay")
@@ -161,7 +161,7 @@ async def test_after_a_stop_nothing_new_is_sent_and_what_is_settled_is_still_tol
     assert [await turn.dispatched(f"t1.{index}") for index in range(4)] == [1, 0, 1, 0]
 
 
-async def test_a_run_that_has_heard_of_the_stop_asks_and_calls_nothing_at_all(new_turn: NewTurn) -> None:
+async def test_a_run_that_has_received_the_stop_requests_and_calls_nothing(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("book", {})), line())
     run = await planned(turn)
     await run.wake_stop()
@@ -203,7 +203,7 @@ async def test_a_call_that_waits_is_neither_run_nor_settled_and_its_siblings_are
 @pytest.mark.parametrize(
     ("state", "becomes"), [(V.APPROVED, S.DONE), (V.REJECTED, S.DENIED), (V.UNREADABLE, S.PLANNED)]
 )
-async def test_a_bell_while_calls_run_starts_what_was_decided_meanwhile_and_nothing_without_a_record(
+async def test_a_signal_while_calls_run_starts_what_was_decided_meanwhile_and_nothing_without_a_record(
     new_turn: NewTurn, state: VerdictState, becomes: CallState
 ) -> None:
     turn = await new_turn(line(("pay", {}), ("post", {}), ("pay", {})))

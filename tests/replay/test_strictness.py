@@ -59,7 +59,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("name", "number", "event_type", "place", "change", "where", "what"), VALUES)
-async def test_a_recording_with_another_value_is_refused_and_told_where(
+async def test_a_recording_with_another_value_is_refused_with_its_place(
     replaying: Replaying, name: str, number: int, event_type: str, place: int, change: Change, where: str, what: str
 ) -> None:
     run = read(path_of(name))[number]

@@ -62,7 +62,7 @@ def test_every_published_port_is_on_loopback_and_temporal_has_none() -> None:
     assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
 
 
-def test_the_web_ui_of_temporal_is_reached_through_its_door_alone_and_its_http_api_refuses_every_host() -> None:
+def test_temporals_web_ui_is_reached_through_its_proxy_alone_and_its_http_api_refuses_every_host() -> None:
     assert SERVICES["temporal-ui"]["network_mode"] == "service:temporal-ui-door"
     (mounted,) = SERVICES["temporal-ui"]["volumes"]
     written = yaml.safe_load((ROOT / mounted.partition(":")[0]).read_text())

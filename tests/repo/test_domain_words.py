@@ -76,7 +76,7 @@ def faults_in_names(path: str, text: str) -> list[str]:
     ]
 
 
-def test_no_text_and_no_name_of_the_engine_says_a_word_of_a_domain() -> None:
+def test_no_text_and_no_name_of_the_engine_contains_a_word_of_a_domain() -> None:
     faults = [fault for path, text in engine_texts() for fault in faults_anywhere(path, text)]
     faults += [fault for path, text in engine_texts(".py", ".sql") for fault in faults_in_names(path, text)]
     assert not faults, "\n".join(faults)

@@ -48,7 +48,7 @@ def reached_by(folder: Path, names: Sequence[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """The secret is in the environment from here on, so workers that start later could inherit it."""
     secret = secrets.token_hex(16)
     file = tmp_path_factory.mktemp("host") / "canary"
@@ -61,7 +61,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 
 @pytest.fixture(scope="module")
-async def sandbox(machine: Host) -> AsyncIterator[MontySandbox]:
+async def sandbox(host: Host) -> AsyncIterator[MontySandbox]:
     """Two blocks at a time, half a second each."""
     opened = await open_sandbox(SandboxConfig(ceiling=LIMITS, at_once=2))
     assert opened.jailed

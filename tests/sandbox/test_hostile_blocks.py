@@ -109,7 +109,7 @@ class WatchedWorker(Worker):
 
 
 @pytest.fixture(scope="module")
-async def sandbox(machine: Host) -> AsyncIterator[MontySandbox]:
+async def sandbox(host: Host) -> AsyncIterator[MontySandbox]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "Worker", WatchedWorker)
         opened = await open_sandbox(SandboxConfig(ceiling=LIMITS, at_once=2))
@@ -138,10 +138,10 @@ async def within(seconds: float, work: Callable[[], Awaitable[float]]) -> None:
     assert taken[-1] <= seconds, taken
 
 
-def assert_told_nothing(ran: Ran, machine: Host) -> None:
+def assert_told_nothing(ran: Ran, host: Host) -> None:
     """Neither the secret nor a word of the host's files is in the answer."""
     told = f"{ran.value}{ran.output}{ran.fault}"
-    for taken in (machine.secret, "root:", "PATH=", "ELF"):
+    for taken in (host.secret, "root:", "PATH=", "ELF"):
         assert taken not in told
 
 
@@ -151,18 +151,18 @@ def assert_told_nothing(ran: Ran, machine: Host) -> None:
     ids=[f"{each.attack}: {each.name}" for each in HOSTILE],
 )
 async def test_a_hostile_block_is_stopped_and_the_next_tenant_served(
-    sandbox: MontySandbox, machine: Host, each: Hostile
+    sandbox: MontySandbox, host: Host, each: Hostile
 ) -> None:
     async def attack() -> float:
         started = time.monotonic()
-        ran = await sandbox.run("hostile", each.code, {"given": machine.given})
+        ran = await sandbox.run("hostile", each.code, {"given": host.given})
         taken = time.monotonic() - started
         kind = None if ran.fault is None else ran.fault.kind.value
         assert each.ended_as_told(kind, ran.value), f"{ran.fault} {ran.value!r:.200}"
         assert WatchedWorker.peaks[each.code] <= LIMITS.memory_bytes + 32 * MIB
         assert len(ran.output.encode()) <= LIMITS.output_bytes
-        assert_told_nothing(ran, machine)
-        machine.assert_untouched()
+        assert_told_nothing(ran, host)
+        host.assert_untouched()
         return taken
 
     await within(LIMITS.wall_seconds + LATE_SECONDS, attack)
@@ -170,12 +170,12 @@ async def test_a_hostile_block_is_stopped_and_the_next_tenant_served(
     await within(LATE_SECONDS, lambda: assert_good(sandbox, "hostile"))
 
 
-async def test_good_blocks_are_right_while_hostile_ones_run(sandbox: MontySandbox, machine: Host) -> None:
+async def test_good_blocks_are_right_while_hostile_ones_run(sandbox: MontySandbox, host: Host) -> None:
     chosen = [each for attack, given in _ATTACKS.items() for each in list(_read(attack, given))[::5]]
 
     async def attack(number: int, each: Hostile) -> None:
-        ran = await sandbox.run(f"hostile {number % 5}", each.code, {"given": machine.given})
-        assert_told_nothing(ran, machine)
+        ran = await sandbox.run(f"hostile {number % 5}", each.code, {"given": host.given})
+        assert_told_nothing(ran, host)
         assert ran.fault is not None or ran.value == each.value
 
     async def work(tenant: int) -> None:
@@ -183,4 +183,4 @@ async def test_good_blocks_are_right_while_hostile_ones_run(sandbox: MontySandbo
             await assert_good(sandbox, f"good {tenant}")
 
     await asyncio.gather(*(attack(*each) for each in enumerate(chosen)), *(work(tenant) for tenant in range(4)))
-    machine.assert_untouched()
+    host.assert_untouched()

@@ -167,7 +167,7 @@ async def test_a_caller_who_gives_up_waiting_does_not_stop_the_opening() -> None
     ("error", "why"),
     [(SandboxUnavailable("bwrap is not installed"), "bwrap is not installed"), (OSError("secret path"), "OSError")],
 )
-async def test_where_it_cannot_be_opened_blocks_are_told_why_and_a_later_one_finds_it_open(
+async def test_blocks_get_the_reason_if_the_sandbox_cannot_open_and_a_later_one_runs(
     monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
 ) -> None:
     tries: list[int] = []

@@ -74,7 +74,7 @@ async def test_an_approved_checkpoint_continues_with_the_model_that_asked_and_is
 
 @each_way
 @pytest.mark.parametrize("state", [V.REJECTED, V.EXPIRED, V.RESPONDED, V.WITHDRAWN])
-async def test_a_refused_checkpoint_is_told_to_the_model_with_the_reason(way: Way, state: V) -> None:
+async def test_the_model_receives_a_rejected_checkpoint_with_its_reason(way: Way, state: V) -> None:
     played = await checked(SHOUTS, Says("I was told no"))
     assert await decided(played, "c1.0", state, "too loud", way=way) is Outcome.COMPLETED
     assert told(played) == ["user", "assistantt1.0", "toolt1.0", "system", "assistant"]

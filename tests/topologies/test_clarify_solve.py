@@ -138,7 +138,7 @@ def notes(played: Played, ask: int) -> str:
     return "\n".join(message.text for message in played.turn.asks[ask].messages)
 
 
-async def test_a_chart_is_planned_run_specified_solved_drawn_and_told() -> None:
+async def test_a_chart_is_planned_run_specified_solved_drawn_and_described() -> None:
     played = await play(kind(), plan(), XML, MARKS, DONE)
     viz = f"{VIZ} {DRAW} viz_processing_branch/finalize viz_processing_branch/mark_classification"
     # A node ends after those inside it.
@@ -311,7 +311,7 @@ async def test_a_spent_budget_ends_the_run_as_limited() -> None:
 
 
 @pytest.mark.parametrize("code", ["model_timeout", "token_budget_spent"])
-async def test_a_feedback_that_fails_or_cannot_be_paid_for_is_said_in_our_own_words(code: str) -> None:
+async def test_a_fixed_text_replaces_feedback_that_fails_or_exceeds_the_budget(code: str) -> None:
     played = await play(kind(), plan(), XML, MARKS, fails(code))
     assert played.outcome() is Outcome.COMPLETED
     rows, design, _ = last(played).split("\n")

@@ -1,4 +1,4 @@
-"""The nodes of `context_assembly` on the fake ports: the check, the phases, the skip gates, the navigator (S1)."""
+"""The nodes of `context_assembly` on the fake ports: the check, the phases, the skip gates, the navigator."""
 
 from collections.abc import Callable
 from typing import Any
@@ -115,7 +115,7 @@ async def test_words_of_danger_are_answered_by_the_text_though_no_model_is_asked
     assert (checked["safety_hijacked"], checked["safety_category"], checked["intent"]) == (True, "harm", "ask")
 
 
-async def test_a_turn_started_again_after_its_check_is_answered_by_the_verdict_that_stands() -> None:
+async def test_a_turn_restarted_after_its_check_uses_the_recorded_verdict() -> None:
     made = context()
     made.verdicts["safety"] = {"hijacked": True}
     played = await play(made, Says("never said"))
@@ -137,13 +137,13 @@ async def test_a_turn_that_is_taken_over_has_its_text_though_the_budget_ended_at
     assert played.messages[-1].text == INTERVENTION
 
 
-async def test_no_call_of_the_turn_hears_what_is_sent_after_its_check() -> None:
+async def test_no_call_of_the_turn_receives_a_message_sent_after_its_check() -> None:
     played = await play(context(), Says("", (("look", {}),)), Says("seen"))
     assert [ask.stage for ask in played.turn.asks] == ["safety", "intent", "empathy", "", ""]
     assert all(ask.stage or ask.deaf for ask in played.turn.asks)
 
 
-async def test_an_intent_that_cannot_be_told_is_the_default_and_a_tone_that_cannot_be_read_costs_nothing() -> None:
+async def test_an_unreadable_intent_is_the_default_and_an_unreadable_tone_costs_nothing() -> None:
     made = context()
     away = Problem(code="model_unavailable", message="m")
     made.verdicts |= {"intent": away, "empathy": away}
@@ -181,7 +181,7 @@ async def test_the_same_slice_runs_nothing() -> None:
     assert [source.turn_id for source in played.turn.asks[-1].sections] == ["turn-1"] * 5
 
 
-async def test_news_run_what_hears_them_and_what_is_not_complete() -> None:
+async def test_a_new_message_runs_the_tools_that_read_it_and_those_that_are_incomplete() -> None:
     made = context()
     await play(made)
     made.said.append("I moved house")
@@ -207,7 +207,7 @@ async def test_a_value_from_a_tool_without_a_dependency_is_still_fed() -> None:
     assert made.ran == []
 
 
-async def test_another_version_of_a_tool_and_one_that_failed_run_though_nothing_was_said() -> None:
+async def test_a_new_version_of_a_tool_and_a_failed_one_run_without_a_new_message() -> None:
     made = context(story=broken)
     await play(made)
     made.tools = {**made.tools, "story": lambda args: {"told": True, "completeness": 1}}

@@ -1,4 +1,4 @@
-"""`decision_hub` with its real nodes on fake ports: exact traces, whatever the model and the memory say (S3)."""
+"""`decision_hub` with its real nodes on fake ports: exact traces, whatever the model and the memory say."""
 
 import json
 from typing import Any

@@ -157,7 +157,7 @@ async def test_a_fresh_turn_knows_its_user_and_a_state_aware_tool_updates_known_
     assert played.state["skill_injection_done"] is False
 
 
-async def test_an_injected_skill_stands_behind_the_answer_that_chose_it_and_is_injected_once() -> None:
+async def test_an_injected_skill_follows_the_answer_that_chose_it_and_is_injected_once() -> None:
     played = await play(Says("SKILL_SELECT:plan SKILL_SELECT:plan"), SELECTS, skill_ids=("plan",))
     assert [message.skill_id for message in played.messages] == ["", "", "plan", ""]
     assert played.state["injected_skill_ids"] == ["plan"]

@@ -1,4 +1,4 @@
-"""The nodes of `tool_loop` on the fake ports: what is offered, what runs first, what waits, how it ends (S2)."""
+"""The nodes of `tool_loop` on the fake ports: what is offered, what runs first, what waits, how it ends."""
 
 from copy import deepcopy
 from typing import Any

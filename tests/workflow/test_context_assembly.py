@@ -1,4 +1,4 @@
-"""Turns of the care navigator on the real server: the check, the phases, what is skipped, the fixed text (S1)."""
+"""Turns of the care navigator on the real server: the check, the phases, what is skipped, the fixed text."""
 
 import json
 from typing import Any

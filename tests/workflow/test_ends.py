@@ -161,7 +161,7 @@ async def test_a_paused_turn_that_is_stopped_cancels_what_it_asked_for_and_admit
 
 
 @either
-async def test_a_turn_stopped_while_the_model_speaks_keeps_what_was_said(served: Served, end: End) -> None:
+async def test_a_turn_stopped_while_the_model_streams_keeps_its_text(served: Served, end: End) -> None:
     address = await served.begin(Line("thinking", seconds=60))
     await until(lambda: served.harness.model.requests[f"{address.turn_id}.m1"] == 1)
     await end(served, address)

@@ -34,7 +34,7 @@ async def published(served: Served) -> None:
 
 
 @pytest.fixture(autouse=True)
-def mended(harness: Harness) -> Iterator[None]:
+def repaired_models(harness: Harness) -> Iterator[None]:
     """Every model works again afterwards."""
     yield
     harness.model.broken.clear()

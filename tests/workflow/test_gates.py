@@ -29,7 +29,7 @@ from tests.served import ALL_KINDS, DONE, PAUSED, PAY, POST, Served, apart, refu
 from tests.worker_process import worker_process
 
 pytestmark = pytest.mark.filterwarnings(
-    # As in test_bells.py: a signal that meets a continue-as-new leaves a handler that was not begun.
+    # As in test_wake_signals.py: a signal that meets a continue-as-new leaves a handler that was not begun.
     "ignore:.*run_signal:pytest.PytestUnraisableExceptionWarning"
 )
 
@@ -108,9 +108,7 @@ async def test_an_approved_local_call_creates_its_entity_once_with_its_name_in_o
     assert memory["role"] == "system" and str(rows[0]["id"]) in memory["content"], "working memory is injected"
 
 
-async def test_an_effect_with_an_unknown_outcome_waits_for_a_person_and_the_turn_continues_with_the_truth(
-    served: Served,
-) -> None:
+async def test_a_turn_waits_until_an_unknown_outcome_is_settled_and_continues_with_it(served: Served) -> None:
     breaks = ("post", {"mode": "break"})
     address = await served.paused(Line("asking", [breaks, PAY, ("look", {})]), DONE)
     await served.decide(address, "t1.0")
@@ -304,7 +302,7 @@ async def assert_expired(served: Served, address: TurnAddress) -> None:
     assert [message["role"] for message in served.sent_to_model(address)[-1]] == ["user", "system"]
 
 
-async def test_a_bell_before_the_deadline_does_not_put_it_off(served: Served) -> None:
+async def test_a_signal_before_the_deadline_does_not_delay_it(served: Served) -> None:
     address = await served.paused(*LINES, agent_id="hasty")
     run_id = await served.waits(address)
     expires_at = (await served.harness.approval_row(address))["expires_at"]

@@ -97,7 +97,7 @@ async def test_a_turn_of_twenty_rounds_with_long_answers_stays_small(served: Ser
     assert len(history.events) < 500
 
 
-class Measured:
+class MeteredTurns:
     """Turns whose workers report the SDK's own metrics."""
 
     def __init__(self, served: Served, metrics: str) -> None:
@@ -117,7 +117,7 @@ class Measured:
 
 
 @pytest.fixture
-async def measured(harness: Harness, parts: DataParts, temporal: Client) -> AsyncIterator[Measured]:
+async def metered_turns(harness: Harness, parts: DataParts, temporal: Client) -> AsyncIterator[MeteredTurns]:
     """Workers on queues of their own, with a runtime that serves its metrics."""
     assert parts.temporal is not None
     port = free_port()
@@ -127,18 +127,18 @@ async def measured(harness: Harness, parts: DataParts, temporal: Client) -> Asyn
     at = replace(harness, deps=replace(harness.deps, notifier=Notifier(client, harness.db)), routing=own_queues())
     async with AsyncExitStack() as stack:
         workers = await serve(stack, at, ALL_KINDS)
-        yield Measured(Served(at, client, workers), f"http://127.0.0.1:{port}/metrics")
+        yield MeteredTurns(Served(at, client, workers), f"http://127.0.0.1:{port}/metrics")
 
 
-async def test_paused_turns_hold_nothing_in_a_workers_cache(measured: Measured) -> None:
-    served, world = measured.served, measured.served.harness.world
+async def test_paused_turns_hold_nothing_in_a_workers_cache(metered_turns: MeteredTurns) -> None:
+    served, world = metered_turns.served, metered_turns.served.harness.world
     world.go_on.clear()
     under_way = await served.begin(Line("looking", [("look", {"mode": "wait"})]), DONE)
     await until(lambda: world.running > 0)
     paused = [await served.paused(Line("asking", [PAY]), DONE) for _ in range(8)]
 
     async def only_that() -> bool:  # a run is dropped a moment after its task is completed
-        return await measured.cached() == {served.harness.routing.turns: 1}
+        return await metered_turns.cached() == {served.harness.routing.turns: 1}
 
     await until(only_that)
     world.go_on.set()
@@ -179,9 +179,7 @@ async def gone(client: Client, address: TurnAddress, run_id: str) -> bool:
     return False
 
 
-async def test_the_runs_of_a_turn_go_with_the_person_who_said_something_in_it_and_those_of_others_stay(
-    served: Served,
-) -> None:
+async def test_a_turns_runs_are_erased_with_its_writer_and_others_stay(served: Served) -> None:
     user_id = await reviewer(served, "zaphod")
     await reviewer(served, "trillian")
     theirs, others = await refused(served, "zaphod"), await refused(served, "trillian")
@@ -204,9 +202,7 @@ async def test_the_runs_of_a_turn_go_with_the_person_who_said_something_in_it_an
     assert await forget_histories(served.client, [theirs.turn_id]) == (0, 0), "asked for again"
 
 
-async def test_where_temporal_is_away_the_person_is_erased_and_it_is_on_record_what_stays(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_temporal_an_erasure_records_what_stays(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     await reviewer(served, "marvin")
     await refused(served, "marvin")
     monkeypatch.setattr(served.client.workflow_service, "get_workflow_execution_history", _unavailable)

@@ -39,7 +39,7 @@ def last_asked(served: Served, address: TurnAddress) -> list[str]:
     return [str(each["role"]) for each in served.sent_to_model(address)[-1]]
 
 
-async def test_a_message_sent_while_a_call_runs_is_heard_with_its_result(served: Served) -> None:
+async def test_a_message_sent_while_a_call_runs_is_received_with_its_result(served: Served) -> None:
     address = await in_a_call(served, NEVER)
     joined = await send(served, address, OnBusy.STEER, NEVER, Line("as you say"))
     assert joined.turn_id == address.turn_id

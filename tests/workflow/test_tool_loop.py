@@ -159,9 +159,7 @@ async def let_pass(ops: Ops, turn_id: str) -> list[str]:
     return [row["tool"] for row in await ops.engine.rows(sql, turn_id)]
 
 
-async def test_a_tenant_waives_the_approval_of_either_memory_tool_from_the_next_turn_on(
-    memory_ops: Ops, db: Database
-) -> None:
+async def test_a_tenant_exempts_either_memory_tool_from_the_next_turn_on(memory_ops: Ops, db: Database) -> None:
     patch, propose = WAIVABLE
     library, engine = Library(db, memory_ops.engine.people), memory_ops.engine
 

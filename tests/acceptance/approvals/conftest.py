@@ -1,4 +1,4 @@
-"""A running stack in which few people decide much."""
+"""A running stack in which few reviewers decide on many approvals."""
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from tests.scale import NO_RATE_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class LoadedStack:
     """A stack, its stores, and the target of its refunds."""
 
     stack: RunningStack
@@ -54,7 +54,7 @@ def busy_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStac
 
 
 @pytest.fixture(scope="package")
-async def busy(busy_stack: RunningStack) -> AsyncIterator[Busy]:
+async def loaded(busy_stack: RunningStack) -> AsyncIterator[LoadedStack]:
     told = busy_stack.read()
     db = await Database.connect(told["postgres"], most=8, wait_seconds=60)
     temporal = await Client.connect(told["temporal"], data_converter=DATA_CONVERTER)
@@ -63,5 +63,5 @@ async def busy(busy_stack: RunningStack) -> AsyncIterator[Busy]:
         Turns(busy_stack, "refunds") as turns,
         httpx.AsyncClient(base_url=told["companions"]["payments"], headers=bearer, timeout=60) as payments,
     ):
-        yield Busy(busy_stack, db, temporal, turns, payments)
+        yield LoadedStack(busy_stack, db, temporal, turns, payments)
     await db.close()

@@ -14,7 +14,7 @@ import pytest
 
 from perdure.contracts.ids import turn_workflow_id
 from perdure.store.database import new_id
-from tests.acceptance.approvals.conftest import Busy
+from tests.acceptance.approvals.conftest import LoadedStack
 from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
 from tests.acceptance.approvals.paused_turns import AT_ONCE, Paused
 from tests.acceptance.running import WORKERS
@@ -32,10 +32,10 @@ ENDED_SECONDS = sized(1_500, 120)
 AGAIN = {500, 502, 503, 504}
 
 
-async def watch_memory(busy: Busy, largest: Counter[str]) -> None:
+async def watch_memory(loaded: LoadedStack, largest: Counter[str]) -> None:
     """Keep the most memory that each worker process has had, looked at twice a second."""
     while True:
-        pids = busy.stack.read()["pids"]
+        pids = loaded.stack.read()["pids"]
         for role in WORKERS:
             try:
                 now = psutil.Process(pids[role]).memory_info().rss
@@ -45,10 +45,10 @@ async def watch_memory(busy: Busy, largest: Counter[str]) -> None:
         await asyncio.sleep(0.5)
 
 
-def cpu_seconds(busy: Busy) -> Counter[str]:
+def cpu_seconds(loaded: LoadedStack) -> Counter[str]:
     """What each process of the stack has used so far, with those that it has started."""
     used: Counter[str] = Counter()
-    for role, pid in busy.stack.read()["pids"].items():
+    for role, pid in loaded.stack.read()["pids"].items():
         process = psutil.Process(pid)
         for each in (process, *process.children(recursive=True)):
             times = each.cpu_times()
@@ -56,9 +56,9 @@ def cpu_seconds(busy: Busy) -> Counter[str]:
     return used
 
 
-async def where(busy: Busy, turns: Sequence[Paused]) -> dict[tuple[str, str], tuple[int, int]]:
+async def where(loaded: LoadedStack, turns: Sequence[Paused]) -> dict[tuple[str, str], tuple[int, int]]:
     """How many turns stand where, and how much their conversations have heard."""
-    async with busy.db.transaction("local") as tx:
+    async with loaded.db.transaction("local") as tx:
         rows = await tx.fetch(
             "SELECT t.status AS turn, a.status AS approval, count(*) AS turns, sum(c.event_seq) AS events FROM turns t "
             "JOIN approvals a ON a.turn_id = t.id JOIN conversations c ON c.id = t.conversation_id "
@@ -68,11 +68,11 @@ async def where(busy: Busy, turns: Sequence[Paused]) -> dict[tuple[str, str], tu
     return {(row["turn"], row["approval"]): (row["turns"], int(row["events"])) for row in rows}
 
 
-async def run_ids(busy: Busy, turns: Sequence[Paused]) -> list[str]:
+async def run_ids(loaded: LoadedStack, turns: Sequence[Paused]) -> list[str]:
     found = []
     for start in range(0, len(turns), AT_ONCE):
         names = [turn_workflow_id(turn.turn_id) for turn in turns[start : start + AT_ONCE]]
-        told = await asyncio.gather(*(busy.temporal.get_workflow_handle(name).describe() for name in names))
+        told = await asyncio.gather(*(loaded.temporal.get_workflow_handle(name).describe() for name in names))
         found += [each.run_id for each in told]
     return found
 
@@ -87,44 +87,44 @@ async def approve(reviewer: Person, turns: Sequence[Paused]) -> list[Answer]:
     return await asyncio.gather(*(one(turn) for turn in turns))
 
 
-async def done(busy: Busy, turns: Sequence[Paused], seconds: float) -> bool:
+async def done(loaded: LoadedStack, turns: Sequence[Paused], seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while (await where(busy, turns)).keys() != {("completed", "done")}:
+    while (await where(loaded, turns)).keys() != {("completed", "done")}:
         if time.monotonic() > deadline:
             return False
         await asyncio.sleep(0.5)
     return True
 
 
-async def test_of_many_paused_turns_those_approved_after_a_restart_end_and_no_other_moves(busy: Busy) -> None:
+async def test_of_many_paused_turns_those_approved_after_a_restart_end_and_no_other_moves(loaded: LoadedStack) -> None:
     with Clocked() as making:
-        turns = await busy.paused(PAUSED)
+        turns = await loaded.paused(PAUSED)
     every = PAUSED // APPROVED
     chosen, others = turns[::every][:APPROVED], [turn for number, turn in enumerate(turns) if number % every]
-    before, runs = await where(busy, others), await run_ids(busy, others[:200])
+    before, runs = await where(loaded, others), await run_ids(loaded, others[:200])
     assert before.keys() == {("awaiting_approval", "pending")}
-    refunded = len(await busy.refunds())
+    refunded = len(await loaded.refunds())
     largest: Counter[str] = Counter()
-    watching = asyncio.create_task(watch_memory(busy, largest))
+    watching = asyncio.create_task(watch_memory(loaded, largest))
     try:
-        killed = busy.stack.kill(*WORKERS)
-        back = await asyncio.to_thread(busy.stack.wait_restarted, killed)
-        async with with_tokens(busy.stack.token("admin"), ["reviewer"], [busy.stack.api]) as (reviewer,):
-            used = cpu_seconds(busy)
+        killed = loaded.stack.kill(*WORKERS)
+        back = await asyncio.to_thread(loaded.stack.wait_restarted, killed)
+        async with with_tokens(loaded.stack.token("admin"), ["reviewer"], [loaded.stack.api]) as (reviewer,):
+            used = cpu_seconds(loaded)
             with Clocked() as burst:
                 answers = await approve(reviewer, chosen)
                 decided_seconds = time.monotonic() - back
-                in_time = await done(busy, chosen, 120.0)
+                in_time = await done(loaded, chosen, 120.0)
     finally:
         watching.cancel()
     print(f"\npaused: {PAUSED} made in {making}; {APPROVED} decided in {decided_seconds:.1f} s, done in {burst}")
-    print(f"CPU seconds of the burst: {dict(cpu_seconds(busy) - used)}")
+    print(f"CPU seconds of the burst: {dict(cpu_seconds(loaded) - used)}")
     print(f"workers' largest resident memory, MB: { ({role: round(size / 1e6) for role, size in largest.items()}) }")
     assert Counter((answer.status, answer.says) for answer in answers) == {(200, "approved"): APPROVED}
-    assert in_time, await where(busy, chosen)
-    assert await where(busy, others) == before, "no notice is about the others"
-    assert await run_ids(busy, others[:200]) == runs, "nor woken them"
-    assert sorted((await busy.refunds())[refunded:]) == sorted(turn.key for turn in chosen)
+    assert in_time, await where(loaded, chosen)
+    assert await where(loaded, others) == before, "no notice is about the others"
+    assert await run_ids(loaded, others[:200]) == runs, "nor woken them"
+    assert sorted((await loaded.refunds())[refunded:]) == sorted(turn.key for turn in chosen)
     assert max(largest.values()) < WORKER_BYTES
 
 
@@ -169,16 +169,16 @@ class Deciding:
         async with self._taken:
             await self._taken.wait_for(lambda: len(self._waiting) <= most)
 
-    async def while_postgres_is_killed(self, busy: Busy) -> None:
+    async def while_postgres_is_killed(self, loaded: LoadedStack) -> None:
         """SIGKILL the postmaster whenever a share of the decisions is made; it is back each time."""
         for number in range(KILLS):
             await self._until_left(DECISIONS * (KILLS - number) // (KILLS + 1))
-            await asyncio.to_thread(busy.stack.wait_restarted, busy.stack.kill("postgres"))
+            await asyncio.to_thread(loaded.stack.wait_restarted, loaded.stack.kill("postgres"))
 
 
-async def outcome(busy: Busy, turns: Sequence[Paused]) -> dict[str, tuple[str, str, str, int, str]]:
+async def outcome(loaded: LoadedStack, turns: Sequence[Paused]) -> dict[str, tuple[str, str, str, int, str]]:
     """By approval: its status, what was decided, by whom, how often, and what became of the turn."""
-    async with busy.db.transaction("local") as tx:
+    async with loaded.db.transaction("local") as tx:
         rows = await tx.fetch(
             "SELECT a.id::text, a.status, a.decision->>'type' AS decision, u.name, t.status AS turn, "
             "(SELECT count(*) FROM audit x WHERE x.subject = a.id::text AND x.kind = 'approval.decided') AS times "
@@ -189,22 +189,22 @@ async def outcome(busy: Busy, turns: Sequence[Paused]) -> dict[str, tuple[str, s
     return {row["id"]: (row["status"], row["decision"], row["name"], row["times"], row["turn"]) for row in rows}
 
 
-async def test_in_an_outage_no_acknowledged_decision_is_lost_and_none_is_made_twice(busy: Busy) -> None:
-    turns = await busy.paused(DECISIONS)
-    refunded = len(await busy.refunds())
+async def test_in_an_outage_no_acknowledged_decision_is_lost_and_none_is_made_twice(loaded: LoadedStack) -> None:
+    turns = await loaded.paused(DECISIONS)
+    refunded = len(await loaded.refunds())
     names = [f"outage-{number}" for number in range(DECIDERS)]
-    async with with_tokens(busy.stack.token("admin"), names, [busy.stack.api]) as people:
+    async with with_tokens(loaded.stack.token("admin"), names, [loaded.stack.api]) as people:
         deciding = Deciding(people, turns)
         with Clocked() as clocked:
-            await asyncio.gather(deciding.run(), deciding.while_postgres_is_killed(busy))
+            await asyncio.gather(deciding.run(), deciding.while_postgres_is_killed(loaded))
     print(f"\noutage: {DECISIONS} decisions, Postgres killed {KILLS} times, {clocked}")
     print(f"asked again after: {dict(deciding.repeats)}")
     assert len(deciding.answers) == DECISIONS
-    began, found = time.monotonic(), await outcome(busy, turns)
+    began, found = time.monotonic(), await outcome(loaded, turns)
     while {each[4] for each in found.values()} != {"completed"}:
         assert time.monotonic() - began < ENDED_SECONDS, Counter(each[4] for each in found.values())
         await asyncio.sleep(1)
-        found = await outcome(busy, turns)
+        found = await outcome(loaded, turns)
     print(f"every turn had ended {time.monotonic() - began:.1f} s after the last decision")
     for approval_id, (decision, repeated, answer) in deciding.answers.items():
         _, stands, by, times, _ = found[approval_id]
@@ -212,5 +212,5 @@ async def test_in_an_outage_no_acknowledged_decision_is_lost_and_none_is_made_tw
         # Asked a second time without a key, it is told the truth: that the first time counted.
         assert answer.status == 200 or (repeated and answer.says == "already_decided"), answer
     approved = {turn.key for turn in turns if deciding.answers[turn.approval_id][0] == "approve"}
-    assert sorted((await busy.refunds())[refunded:]) == sorted(approved), "each approved call ran once, no other did"
+    assert sorted((await loaded.refunds())[refunded:]) == sorted(approved), "each approved call ran once, no other did"
     assert Counter(each[0] for each in found.values()) == {"done": len(approved), "rejected": DECISIONS - len(approved)}

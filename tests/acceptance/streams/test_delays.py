@@ -132,7 +132,7 @@ async def stopped(client: AsyncClient, agent: str, name: str, wait_seconds: floa
     return ended - await stopping, followed
 
 
-async def test_a_stop_ends_an_answer_at_once_and_keeps_what_was_said(speakers: Speaking) -> None:
+async def test_a_stop_ends_an_answer_at_once_and_keeps_its_text(speakers: Speaking) -> None:
     chance, took = random.Random(7), dict[str, list[float]]()
     await stopped(speakers.client, USUAL, "warm", 0.1)
     with Others() as others:

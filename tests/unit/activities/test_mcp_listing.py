@@ -69,7 +69,7 @@ def test_every_change_is_another_version_and_none_is_the_same(change: dict[str, 
 
 
 @given(st.text(min_size=1, max_size=200))
-def test_any_name_becomes_a_name_that_models_may_be_told(name: str) -> None:
+def test_any_name_becomes_a_name_that_models_accept(name: str) -> None:
     made = listing.card_name(server(), name)
     assert ToolCard.model_fields["name"].metadata and len(made) <= 64 and made.startswith("s_")
     offer = offer_of(server(), [listed(name=name)])

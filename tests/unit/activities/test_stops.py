@@ -30,7 +30,7 @@ async def test_a_stop_ends_the_blocks_of_its_turn_and_no_other() -> None:
     assert ended == ["other"]
 
 
-async def test_stops_are_heard_again_after_whatever_has_ended_the_listening(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stops_are_received_again_after_any_end_of_the_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
     ends: list[Exception | None] = [RuntimeError("unforeseen"), ConnectionError("lost"), None]
     monkeypatch.setattr(stops_module, "AGAIN_SECONDS", 0.01)
 

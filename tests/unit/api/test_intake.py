@@ -134,7 +134,7 @@ async def test_path_query_and_headers_are_checked_too(given_scope: dict[str, Any
         ([(b"content-type", b"application/merge-patch+json")], 200),
     ],
 )
-async def test_a_body_is_told_which_header_names_it_json(given_type: list[tuple[bytes, bytes]], expected: int) -> None:
+async def test_a_refused_body_names_the_header_for_json(given_type: list[tuple[bytes, bytes]], expected: int) -> None:
     known = [*given_type, (b"authorization", b"Bearer known")]
     sent = await through(b"{}", headers=known, path="/v1/x")
     assert sent[0]["status"] == expected

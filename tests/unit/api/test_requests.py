@@ -33,7 +33,7 @@ def refused(body: type[BaseModel], name: str, value: object) -> bool:
 
 
 @pytest.mark.parametrize(("body", "name"), NUMBERS, ids=[f"{body.__name__}.{name}" for body, name in NUMBERS])
-def test_a_number_is_a_number_and_neither_a_truth_value_nor_a_text(body: type[BaseModel], name: str) -> None:
+def test_a_number_is_neither_a_boolean_nor_a_text(body: type[BaseModel], name: str) -> None:
     wrong: list[object] = [True, False, "1", "nan", float("nan"), float("inf"), [1], {}]
     for value in wrong:
         assert refused(body, name, value), f"{body.__name__}.{name} takes {value!r}"

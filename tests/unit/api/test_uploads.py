@@ -46,7 +46,7 @@ async def test_one_byte_too_many_ends_it_and_its_space_is_given_back(tmp_path: P
     assert receiver._reserved_bytes == 0 and not receiver._open
 
 
-async def test_a_body_that_stands_still_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stalled_body_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "_IDLE_SECONDS", 0.1)
     with pytest.raises(CallerError) as refused:
         async with service(tmp_path).received("t", "ann", None, body(b"x", pause=30)):

@@ -70,7 +70,7 @@ def test_the_version_follows_definition_and_cards_and_nothing_else() -> None:
     assert apps.publish(app(tools=("look",)), CORE) == made[0]
 
 
-def test_an_agent_that_begins_with_a_toolset_of_none_of_its_tools_is_left_out_and_told() -> None:
+def test_an_agent_that_starts_with_a_toolset_of_none_of_its_tools_is_left_out_and_reported() -> None:
     core = [*CORE, card(name="memory_patch", toolset="memory")]
     right = app(tools=("memory_patch",), toolsets={"memory": False})
     assert len(apps.publish(right, core)) == 1 and apps.left_out(right, core, {}) == []

@@ -96,7 +96,7 @@ def test_a_step_does_what_it_says(steps: str, left: list[dict[str, Any]]) -> Non
         ('<input name="main" visible="false"/>', "'main'"),
     ],
 )
-def test_what_cannot_be_done_is_said_with_its_step(steps: str, names: str) -> None:
+def test_an_impossible_step_is_reported_with_its_place(steps: str, names: str) -> None:
     with pytest.raises(TableTrouble) as refused:
         ran(steps)
     assert all(name in refused.value.message for name in names.split())

@@ -16,7 +16,7 @@ from tests.unit.apps.api_double import Reply, said
 from tests.unit.cli.conftest import APPROVAL, Perdure
 
 NONE = said({"items": [], "next": None})
-Looks = Callable[[int], None]
+InterruptAfter = Callable[[int], None]
 
 
 def waits(**changed: Any) -> Reply:
@@ -25,8 +25,8 @@ def waits(**changed: Any) -> Reply:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
-    """Presses Ctrl-C after so many looks."""
+def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> InterruptAfter:
+    """Presses Ctrl-C after so many polls."""
 
     def after(most: int) -> None:
         slept = 0
@@ -42,8 +42,10 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     return after
 
 
-def test_each_approval_is_shown_once_and_its_end(stack: Perdure, looks: Looks, snapshot: SnapshotAssertion) -> None:
-    looks(3)
+def test_each_approval_is_shown_once_and_its_end(
+    stack: Perdure, interrupt_after: InterruptAfter, snapshot: SnapshotAssertion
+) -> None:
+    interrupt_after(3)
     stack.will(waits(), waits(), NONE, said({**APPROVAL, "status": "rejected"}))
     ended = stack("approvals watch --mine --agent refunds")
     assert ended.code == 0
@@ -52,8 +54,8 @@ def test_each_approval_is_shown_once_and_its_end(stack: Perdure, looks: Looks, s
     assert stack.asked[0].query == {"status": ["pending"], "mine": ["true"], "agent": ["refunds"], "limit": ["200"]}
 
 
-def test_each_change_of_a_waiting_approval_is_one_line(stack: Perdure, looks: Looks) -> None:
-    looks(3)
+def test_each_change_of_a_waiting_approval_is_one_line(stack: Perdure, interrupt_after: InterruptAfter) -> None:
+    interrupt_after(3)
     claim = {"assignee": "tom", "claimed_by": "rita", "claimed_until": "2999-01-01T00:00:00Z", "quorum": 2}
     votes = [{"by": "rita", "for": None, "decision": "approve"}]
     stack.will(waits(), waits(**claim), waits(**claim, votes=votes))
@@ -62,8 +64,8 @@ def test_each_change_of_a_waiting_approval_is_one_line(stack: Perdure, looks: Lo
     assert all(name in lines[0] for name in ("refund", "a-1", "tom", "rita")) and "1/2" in lines[1]
 
 
-def test_with_json_each_thing_that_happens_is_one_line(stack: Perdure, looks: Looks) -> None:
-    looks(4)
+def test_with_json_each_thing_that_happens_is_one_line(stack: Perdure, interrupt_after: InterruptAfter) -> None:
+    interrupt_after(4)
     stack.will(waits(), waits(), waits(assignee="tom"), NONE, said({**APPROVAL, "status": "done"}))
     lines = [json.loads(line) for line in stack("approvals watch --json").out.splitlines()]
     told = [(line["status"], line["assignee"]) for line in lines]
@@ -71,8 +73,8 @@ def test_with_json_each_thing_that_happens_is_one_line(stack: Perdure, looks: Lo
     assert lines[0]["schema"] == APPROVAL["schema"]
 
 
-def test_a_queue_of_several_pages_is_read_whole(stack: Perdure, looks: Looks) -> None:
-    looks(1)
+def test_a_queue_of_several_pages_is_read_whole(stack: Perdure, interrupt_after: InterruptAfter) -> None:
+    interrupt_after(1)
     first = said({"items": [APPROVAL], "next": "more"})
     out = stack("approvals watch", first, waits(id="a-2")).out
     assert out.index("a-2") < out.index("a-1")
@@ -85,7 +87,7 @@ def screen() -> io.StringIO:
 
 
 @pytest.fixture
-def shown(screen: io.StringIO) -> WatchTable:
+def watch_table(screen: io.StringIO) -> WatchTable:
     """A table on a terminal of 160 columns and 12 lines."""
     console = Console(file=screen, force_terminal=True, width=160, height=12, highlight=False, emoji=False)
     return WatchTable(console)
@@ -103,7 +105,7 @@ def drawn(table: WatchTable, *waiting: Approval, columns: int = 160) -> str:
     return console.file.getvalue()
 
 
-def test_a_row_has_age_deadline_whose_it_is_and_votes(shown: WatchTable) -> None:
+def test_a_row_has_age_deadline_whose_it_is_and_votes(watch_table: WatchTable) -> None:
     now = datetime.now(UTC)
     row = approval(
         "a-1",
@@ -116,33 +118,33 @@ def test_a_row_has_age_deadline_whose_it_is_and_votes(shown: WatchTable) -> None
         votes=[{"by": "rita", "for": None, "decision": "approve"}],
         agent="\x1b[2Jagent",
     )
-    out = drawn(shown, row)
+    out = drawn(watch_table, row)
     for part in (" 2 h ", " 1 d ", "tom", "rita", "5 min", "1/2", "high", "\\u001b[2Jagent"):
         assert part in out
 
 
-def test_what_came_while_watching_stands_out_and_the_rest_does_not(shown: WatchTable, screen: io.StringIO) -> None:
+def test_only_requests_that_arrive_while_watching_are_highlighted(watch_table: WatchTable, screen: io.StringIO) -> None:
     old, new = approval("a-old"), approval("a-new")
-    with shown:
-        shown.added(old)
-        shown.looked({"a-old": old})
-        shown.added(new)
-        shown.looked({"a-new": new, "a-old": old})
+    with watch_table:
+        watch_table.added(old)
+        watch_table.looked({"a-old": old})
+        watch_table.added(new)
+        watch_table.looked({"a-new": new, "a-old": old})
         assert "a-new" in screen.getvalue()
-        lines = drawn(shown, old, new).splitlines()
+        lines = drawn(watch_table, old, new).splitlines()
     standing_out = [line for line in lines if "\x1b[1;7m" in line]
     assert [("a-new" in line, "a-old" in line) for line in standing_out] == [(True, False)]
 
 
-def test_what_ended_is_named_below_and_a_long_queue_says_how_much_more_there_is(shown: WatchTable) -> None:
+def test_what_ended_is_named_below_and_a_long_queue_says_how_much_more_there_is(watch_table: WatchTable) -> None:
     for number in range(5):
-        shown.ended(approval(f"a-gone-{number}", status="approved", decided_by="rita\x1b"))
-    out = drawn(shown, *(approval(f"a-{number}") for number in range(30)))
+        watch_table.ended(approval(f"a-gone-{number}", status="approved", decided_by="rita\x1b"))
+    out = drawn(watch_table, *(approval(f"a-{number}") for number in range(30)))
     assert "25" in out and out.count("rita\\u001b") == out.count("a-gone-") == 3 and "a-gone-1" not in out
-    assert drawn(shown).count("a-gone-") == 3
+    assert drawn(watch_table).count("a-gone-") == 3
 
 
-def test_on_a_narrow_terminal_the_id_stands_below_its_tool_and_nothing_of_either_is_cut() -> None:
+def test_on_a_narrow_terminal_the_id_is_below_its_tool_and_neither_is_cut() -> None:
     name = "3f0a1b2c-1111-4222-8333-abcdefabcdef"
     table = WatchTable(Console(file=io.StringIO(), force_terminal=True, width=80, height=24))
     row = approval(name, assignee="tom", claimed_by="rita", claimed_until="2999-01-01T00:00:00Z", quorum=2)

@@ -155,7 +155,7 @@ _CLAIMED = {
         ("approve", refusal(429, "too_many_decisions", Retry_After="17"), 1, "17 s"),
     ],
 )
-def test_what_happened_meanwhile_is_told_once(stack: Perdure, verb: str, reply: Reply, code: int, named: str) -> None:
+def test_a_change_meanwhile_is_reported_once(stack: Perdure, verb: str, reply: Reply, code: int, named: str) -> None:
     stack.will(said(APPROVAL), reply)
     ended = stack("approvals", verb, "a-1")
     assert (ended.code, ended.err.count(named)) == (code, 1)

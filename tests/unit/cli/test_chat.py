@@ -155,7 +155,7 @@ def test_a_reset_leaves_nothing_of_the_old_text(old: list[str], new: str) -> Non
     assert terminal.rows == expected.rows
 
 
-def test_text_that_has_scrolled_away_is_said_to_be_void() -> None:
+def test_text_that_has_scrolled_away_is_reported_as_void() -> None:
     terminal = Terminal()
     live = LiveText(terminal, terminal=True)
     live.write("line\n" * LINES + "half")

@@ -47,7 +47,7 @@ def test_a_conversation_is_held_until_the_input_ends(stack: Perdure, monkeypatch
     assert "conversation_busy" in ended.out and "chat refunds --conversation c-1" in ended.out
 
 
-def test_a_message_into_a_turn_is_followed_to_the_turn_that_hears_it(stack: Perdure) -> None:
+def test_a_message_into_a_turn_is_followed_to_the_turn_that_receives_it(stack: Perdure) -> None:
     joined = said({"turn_id": "t-1", "conversation_id": "c-1", "status": "running", "joined": True}, 202)
     over = event("workflow_complete", status="completed")
     first = streamed(event("done", status="completed", tokens_used=1, left_over="t-2") + over)
@@ -128,7 +128,7 @@ ASKS = streamed(
 )
 
 
-def test_a_file_is_uploaded_before_what_is_said_and_pictures_come_back(stack: Perdure, tmp_path: Path) -> None:
+def test_a_file_is_uploaded_before_the_message_and_pictures_are_saved(stack: Perdure, tmp_path: Path) -> None:
     sales = tmp_path / "sales.csv"
     sales.write_bytes(b"region,sales\nN,30\n")
     stack.will(CONVERSATION, said(FILE, 201), STARTED, ASKS, DRAWN)

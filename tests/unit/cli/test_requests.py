@@ -98,7 +98,7 @@ def test_a_command_sends(stack: Perdure, line: str, replies: list[Reply], asked:
         ("rules tools", [items(*TOOLS)], {"items": TOOLS}),
     ],
 )
-def test_json_is_what_the_api_told(stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
+def test_json_is_what_the_api_returned(stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
     stack.will(*replies)
     ended = stack(*line.split(), "--json")
     assert (ended.code, {name: ended.json[name] for name in told}) == (0, told)

@@ -38,7 +38,7 @@ SLIPS = ["{'order': '12'}", '{"order": "12",}', '```json\n{"order": "12"}\n```',
 
 
 @pytest.mark.parametrize("text", [*SLIPS, '{"order": "12" "cents": 5}'])
-def test_a_slip_of_form_is_repaired_once_and_said_so(text: str) -> None:
+def test_a_slip_of_form_is_repaired_once_and_reported(text: str) -> None:
     parsed = parse_arguments(text, ORDER)
     assert (parsed.fault, parsed.repaired, parsed.args["order"]) == (None, True, "12")
 
@@ -72,7 +72,7 @@ AROUND = ['{"order": "12"}}', 'Here you are: {"order": "12"} as asked']
 
 
 @pytest.mark.parametrize("text", [*AROUND, "{'order': '12', 'note': {'text': 'it is {x}'}}"])
-def test_what_stands_around_one_whole_object_does_not_matter(text: str) -> None:
+def test_text_around_one_whole_object_does_not_matter(text: str) -> None:
     assert parse_arguments(text, {**ORDER, "additionalProperties": True}).args["order"] == "12"
 
 

@@ -167,7 +167,7 @@ def test_what_is_gone_or_moved_is_found(touch: Touch, expected: set[tuple[int, a
     assert (report.ok, report.erased) == ((True, 1) if not expected else (False, 0))
 
 
-def test_a_tail_that_was_cut_is_told_by_the_head_that_was_exported_and_by_nothing_else() -> None:
+def test_a_tail_that_was_cut_is_found_by_the_exported_head_and_by_nothing_else() -> None:
     whole = chain()
     cut = whole[:7]
     assert checked(cut).ok, "the tables alone cannot tell"

@@ -84,7 +84,7 @@ def test_a_days_budget_is_met_where_used_and_held_reach_it(row: DayUse, code: st
     assert budgets.met({"a": DayLimits()}, [row]) is None, "a limit of nothing meets nothing"
 
 
-def test_a_call_waits_for_others_where_only_their_reservations_stand_before_it() -> None:
+def test_a_call_waits_for_others_if_only_their_reservations_block_it() -> None:
     assert budgets.only_reserved({"a": A_DAY}, [use(tokens=99, held=50)])
     assert not budgets.only_reserved({"a": A_DAY}, [use(tokens=100, held=50)])
     assert not budgets.only_reserved({"a": A_DAY}, [use(cost=1_000)])

@@ -138,7 +138,7 @@ FIRST: dict[str, object] = {"type": "approve", "by": "ann", "at": "2026-02-28T23
     [("approved", FIRST), ("approved", {"type": "approve"}), ("withdrawn", FIRST)],
     ids=["decided", "erased with its person", "taken back"],
 )
-def test_a_second_decider_is_told_who_decided_what_and_when(status: str, before: dict[str, object]) -> None:
+def test_a_second_decision_is_refused_with_details_of_the_first(status: str, before: dict[str, object]) -> None:
     found = decisions.closed(replace(WAITING, status=status, decided_before=before))
     assert found is not None and found.code == "already_decided"
     assert found.details == {"status": status, "decision": before}
@@ -168,11 +168,11 @@ OWN, ANNS = Vote("somebody", "reviewer-1", True), Vote("somebody", "ann", True)
         (replace(WAITING, requested_by="ann", reviewers=("Ann",)), STAND_IN, ("own_request", 403)),
     ],
 )
-def test_votes_claims_seats_and_named_reviewers_are_judged(facts: Facts, decider: Decider, expected: Any) -> None:
+def test_votes_claims_delegations_and_named_reviewers_are_judged(facts: Facts, decider: Decider, expected: Any) -> None:
     assert judged(facts, decider) == expected
 
 
-def test_a_decision_is_taken_in_the_own_seat_and_where_that_is_taken_in_the_next() -> None:
+def test_a_decision_counts_as_ones_own_or_if_that_is_used_for_the_next_delegator() -> None:
     assert decisions.delegation_for(WAITING, STAND_IN).user_id == "reviewer-1"
     assert decisions.delegation_for(replace(WAITING, votes=(OWN,)), STAND_IN).user_id == "ann"
     assert decisions.delegation_for(replace(WAITING, reviewers=("Ann",)), STAND_IN).user_id == "ann"

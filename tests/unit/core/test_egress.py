@@ -59,7 +59,7 @@ UNFIT = (METADATA, "fe80::1%eth0", "0.0.0.0", "224.0.0.1", "no address")
         *((address, False, False) for address in (*LOOPED, *UNFIT)),
     ],
 )
-def test_what_a_name_stands_for_decides_too(address: str, public: bool, private: bool) -> None:
+def test_the_addresses_of_a_name_decide_too(address: str, public: bool, private: bool) -> None:
     assert is_reachable(PUBLIC, address, private=False) is public
     assert is_reachable(PUBLIC, address, private=True) is private
     assert is_reachable(LOCAL, address, private=True) is (address in LOOPED)
@@ -170,7 +170,7 @@ def test_what_is_not_public_is_named_or_refused(host: str, port: int, address: s
         assert refusal_of(host, port, [address], ()) is not None
 
 
-def test_one_forbidden_address_of_several_is_enough_and_is_not_told() -> None:
+def test_one_forbidden_address_of_several_is_enough_and_is_not_revealed() -> None:
     assert refusal_of("example.org", 443, ["93.184.216.34", "10.0.0.7"], ())
     assert refusal_of("example.org", 443, [], ())
     told = refusal_of("intranet", 8080, ["10.0.0.7"], ()) or ""

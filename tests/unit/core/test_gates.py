@@ -82,7 +82,7 @@ def test_a_wait_is_never_zero_and_never_spins(offsets: list[timedelta], looks: i
     assert (next_look(NOW, [NOW + each for each in offsets], looks) or timedelta(0)) > timedelta(0)
 
 
-def test_a_request_is_worth_a_look_when_its_record_last_said_so_else_at_its_expiry() -> None:
+def test_a_request_is_checked_when_its_record_last_named_a_time_else_at_its_expiry() -> None:
     soon, late = NOW + timedelta(hours=1), NOW + timedelta(days=7)
     opened = RequestRef(request_id="r1", call_id="t1.0", tool="pay", expires_at=soon)
     escalated = opened.model_copy(update={"look_at": late})
@@ -153,7 +153,7 @@ def test_an_answer_that_is_not_one_verdict_for_each_request_frees_nothing() -> N
         assert startable(ROUND, requests, read) == ()
 
 
-def test_a_call_whose_outcome_is_unknown_starts_again_once_a_person_has_said_it() -> None:
+def test_a_call_whose_outcome_is_unknown_starts_again_once_a_person_settles_it() -> None:
     effect = gates.effect_request("0197f000-0000-7000-8000-000000000001", A, "post")
     assert effect.kind is RequestKind.EFFECT
     said = Verdict(request_id=effect.request_id, call_id=A, state=V.SETTLED)
@@ -209,7 +209,7 @@ def plan(*cards: ToolCard, waived: tuple[str, ...] = (), rules: tuple[Rule, ...]
     return PLAN.model_copy(update={"cards": planned, "rules": rules, "waived": waived})
 
 
-def test_what_may_be_waived_is_what_of_memory_needs_an_approval() -> None:
+def test_only_memory_tools_that_need_approval_can_be_exempted() -> None:
     assert {*WAIVABLE} == {name for name, tool in MEMORY_BY_NAME.items() if tool.card.needs_approval}
     assert gates.exempted([tool.card for tool in MEMORY_BY_NAME.values()], [*MEMORY_BY_NAME]) == WAIVABLE
     assert not gates.asks_by_itself(card("memory_remember", gated=False), ())
@@ -219,14 +219,14 @@ CALL = CallRef(call_id="c", tool=PATCH, digest="")
 
 
 @pytest.mark.parametrize(("rule", "action"), [(LOOK_RULE, "asked"), (STOP, "ended"), (ODD, "asked")])
-def test_a_rule_stops_a_call_whose_own_approval_is_waived(rule: Rule, action: str) -> None:
+def test_a_rule_stops_a_call_that_is_exempt_from_approval(rule: Rule, action: str) -> None:
     ruled = before_round(plan(card(PATCH), waived=WAIVABLE, rules=(rule,)), [CALL], {})
     assert ([each.rule for each in ruled.gated] == [rule.id]) is (action == "asked")
     assert (ruled.abort is not None) is (action == "ended")
     assert ruled.waived == (), "nothing says that it was let pass"
 
 
-def test_a_call_that_is_let_pass_is_told_as_a_rule_is() -> None:
+def test_an_exempt_call_is_reported_as_a_rule_is() -> None:
     ruled = before_round(plan(card(PATCH), waived=(PATCH,)), [CALL], {})
     assert (ruled.gated, [each.call_id for each in ruled.waived]) == ((), ["c"])
     told = gates.exemption_event(PATCH)
@@ -241,7 +241,7 @@ NAMES = st.sampled_from([*WAIVABLE, "memory_remember", "pay", "refund"]) | st.te
 @example(PATCH, EffectClass.LOCAL, [PROPOSE])
 @example(PATCH, EffectClass.OPAQUE, [PATCH])  # a server's tool of that name
 @example("pay", EffectClass.LOCAL, ["pay"])
-def test_a_waiver_frees_its_tool_of_the_engine_and_no_other(name: str, effect: EffectClass, waivers: list[str]) -> None:
+def test_an_exemption_applies_to_its_engine_tool_only(name: str, effect: EffectClass, waivers: list[str]) -> None:
     of = card("x", effect).model_copy(update={"name": name})
     free = not gates.asks_by_itself(of, waivers)
     assert free is (name in WAIVABLE and effect is EffectClass.LOCAL and name in waivers)
@@ -266,7 +266,7 @@ def test_a_policy_that_cannot_be_met_or_read_is_refused(wrong: dict[str, Any]) -
         ApprovalPolicy.model_validate(wrong)
 
 
-def test_what_is_not_said_is_not_in_an_agents_record_and_quorum_and_hold_depend_on_the_risk() -> None:
+def test_unset_fields_are_not_in_an_agents_record_and_quorum_and_hold_depend_on_the_risk() -> None:
     agent = AgentDefinition.model_validate({"id": "desk", "title": "Desk", "topology": "skill_pipeline"})
     recorded = {"expires_seconds": 604_800, "reviewer_role": "reviewer", "allow_self_approval": False}
     assert agent.model_dump(mode="json")["approvals"] == recorded

@@ -67,7 +67,7 @@ def test_an_answer_is_held_against_a_schema_that_can_be_used(schema: Schema, ans
     assert time.monotonic() - began < PATTERN_SECONDS + 4
 
 
-def test_distinct_items_are_told_in_linear_time_and_a_large_value_is_gone_through() -> None:
+def test_distinct_items_are_found_in_linear_time_and_a_large_value_is_checked() -> None:
     items: list[JsonValue] = [{"n": number} for number in range(20_000)]
     schema = of(s={"type": "array", "uniqueItems": True})
     began = time.process_time()
@@ -142,7 +142,7 @@ def test_what_cannot_be_checked_does_not_fit_and_nothing_is_fetched(schema: Sche
     assert schema_fault({"s": "x"}, schema) is not None
 
 
-def test_of_alternatives_the_fault_is_told_by_the_one_that_is_of_the_values_type() -> None:
+def test_of_alternatives_the_fault_is_that_of_the_one_with_the_values_type() -> None:
     cents: JsonValue = {"anyOf": [{"type": "integer", "maximum": 7450}, {"type": "null"}]}
     either: JsonValue = {"anyOf": [{"type": "integer", "maximum": 5}, {"type": "integer", "minimum": 20}]}
     within: JsonValue = {"oneOf": [cents, {"type": "string"}]}

@@ -48,13 +48,13 @@ def test_a_budget_comes_before_effort_and_both_before_the_model(asked: Any, can_
         (OPENAI, None, (None, None, None)),
     ],
 )
-def test_each_vendor_is_told_in_its_own_terms(model: str, asked: Reasoning | None, sent: tuple[Any, Any, Any]) -> None:
+def test_each_vendor_gets_its_own_parameters(model: str, asked: Reasoning | None, sent: tuple[Any, Any, Any]) -> None:
     found = with_thinking(model, {"temperature": 0.2}, SAID, asked, can_think=True)
     assert (found.get("thinking"), found.get("reasoning_effort"), found.get("max_tokens")) == sent
     assert found["temperature"] == 0.2
 
 
-def test_the_agents_own_parameters_stand_and_within_a_round_only_models_without_signatures_think() -> None:
+def test_the_agents_own_parameters_win_and_within_a_round_only_models_without_signatures_think() -> None:
     params: dict[str, JsonValue] = {"max_tokens": 500, "reasoning_effort": "minimal"}
     assert with_thinking(OPENAI, params, SAID, Reasoning(budget_tokens=20_000), can_think=True) == params
     assert with_thinking(CLAUDE, {}, CALLED, AUTO, can_think=True) == {}

@@ -2,6 +2,7 @@
 
 import json
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -138,34 +139,29 @@ def test_the_facts_of_an_assembly_are_those_of_its_span() -> None:
     assert own.token_estimate == 2
 
 
-FIELDS = ["=== Memory Context ===", "[Working Memory -- Scratchpad]"]
-ENTITIES = ["[Working Memory -- Extracted Entities]", "- recent_entity_context: e1, e2"]
-EPISODES = [FIELDS[0], "[Episodic Memory -- Relevant Past Conversations]", "- (similarity 0.81) Asked: a"]
-
-
 @pytest.mark.parametrize(
-    ("fields", "episodes", "lines"),
+    ("fields", "recalled"),
     [
-        ({}, [], []),
-        ({"z": 1, "a": ["x", 2], "b": {"k": "v"}}, [], [*FIELDS, "- a: x, 2", "- b: {'k': 'v'}", "- z: 1"]),
-        ({"recent_entity_context": ["e1", "e2"]}, [], [FIELDS[0], *ENTITIES]),
-        ({"note": "n", "recent_entity_context": ["e1", "e2"]}, [], [*FIELDS, "- note: n", *ENTITIES]),
-        ({}, [prompts.RecalledEpisode("Asked: a\nAnswered: b", 0.8149, "cosine")], [*EPISODES, "  Answered: b"]),
-        ({}, [prompts.RecalledEpisode("A: c", 0.25, "full_text")], [*EPISODES[:2], "- (full_text rank 0.25) A: c"]),
+        ({"z": 1, "a": ["x", 2], "b": {"k": "v"}}, []),
+        ({"recent_entity_context": ["e1", "e2"]}, []),
+        ({"note": "n", "recent_entity_context": ["e1", "e2"]}, []),
+        ({}, [("Asked: a\nAnswered: b", 0.8149, "cosine")]),
+        ({}, [("A: c", 0.25, "full_text")]),
     ],
+    ids=["fields", "entities", "both", "by vector", "by text"],
 )
 def test_a_memory_message_has_its_parts_in_order(
-    fields: dict[str, JsonValue], episodes: list[prompts.RecalledEpisode], lines: list[str]
+    fields: dict[str, JsonValue], recalled: list[Any], snapshot: SnapshotAssertion
 ) -> None:
-    assert prompts.memory_message(fields, episodes).splitlines() == lines
+    assert prompts.memory_message(fields, [prompts.RecalledEpisode(*each) for each in recalled]) == snapshot
+    assert prompts.memory_message({}, []) == ""
 
 
-def test_the_base_is_persona_and_user_or_the_callers() -> None:
-    user = "\n\n=== User ===\nName: "
-    assert base_message("Be kind.", "Ann", "clerk", None) == f"Be kind.{user}Ann\nRole: clerk"
-    assert base_message("Be kind.", "Ann", "", None) == base_message("Be kind.", "Ann", "", "") == f"Be kind.{user}Ann"
-    assert base_message("Be kind.", "", "", None) == f"Be kind.{user}user"
-    assert base_message("", "Ann", "", None) == f"{prompts.PLATFORM_DEFAULT_PERSONA}{user}Ann"
+def test_the_base_is_persona_and_user_or_the_callers(snapshot: SnapshotAssertion) -> None:
+    assert base_message("Be kind.", "Ann", "clerk", None) == snapshot
+    assert base_message("Be kind.", "Ann", "", None) == base_message("Be kind.", "Ann", "", "") == snapshot
+    assert base_message("Be kind.", "", "", None) == snapshot
+    assert base_message("", "Ann", "", None).startswith(prompts.PLATFORM_DEFAULT_PERSONA)
     assert base_message("Be kind.", "Ann", "clerk", "My own prompt.") == "My own prompt."
 
 

@@ -246,7 +246,7 @@ def test_the_embedded_stack_says_where_it_would_not_find_its_api() -> None:
         ("", "https://perdure.test", "", True),
     ],
 )
-def test_a_page_of_another_site_is_told_by_its_browser(host: str, origin: str, site: str, foreign: bool) -> None:
+def test_a_page_of_another_site_is_known_by_its_headers(host: str, origin: str, site: str, foreign: bool) -> None:
     assert request_origin.is_foreign(host, origin, site) is foreign
 
 

@@ -78,7 +78,7 @@ def test_a_checkpoint_has_an_id_of_its_own_and_the_name_that_its_rule_gives() ->
     ],
     ids=["its own rule", "another checkpoint", "the platform too", "of no skill", "not that one"],
 )
-def test_a_checkpoint_continues_unasked_where_all_its_rules_allow_it(rules: tuple[Rule, ...], goes_on: bool) -> None:
+def test_a_checkpoint_is_skipped_if_all_its_rules_allow_it(rules: tuple[Rule, ...], goes_on: bool) -> None:
     checkpoints = (Checkpoint(name="seen", go_on_when_unavailable=True), Checkpoint(name="read"))
     allowing = plan(*rules).model_copy(update={"skills": (PlanSkill(id="s", checkpoints=checkpoints),)})
     (asked,) = after_round(allowing, [ran("t1.0", "look")]).gated

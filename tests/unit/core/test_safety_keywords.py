@@ -53,7 +53,7 @@ def test_nothing_but_a_no_that_names_no_danger_clears(verdict: dict[str, Any]) -
     assert keywords.safety_of(verdict).hijacked is not (verdict.get("hijacked") is False and names_nothing)
 
 
-def test_an_intent_is_a_known_one_and_a_tone_what_was_said_of_it_cut_and_on_one_line() -> None:
+def test_an_intent_is_a_known_one_and_a_tone_is_the_answer_cut_and_on_one_line() -> None:
     assert intent_of({"intent": " SUPPORT "}, KNOWN, "booking") == "Support"
     for verdict in ({"intent": "booking"}, {"intent": "other"}, {"intent": ["booking"]}, {}, None):
         assert intent_of(verdict, KNOWN, "booking") == "booking"  # type: ignore[arg-type]

@@ -108,7 +108,7 @@ def test_six_whole_excerpts_fit_the_default_budget_and_a_hit_costs_two_hundred_c
     assert len(search.within_budget(found, 2_200)) == 6
 
 
-def test_drafts_stand_apart_and_the_model_is_told_not_to_obey_them(snapshot: SnapshotAssertion) -> None:
+def test_drafts_are_separate_and_the_model_is_told_not_to_obey_them(snapshot: SnapshotAssertion) -> None:
     draft, seed = document("ignore all", Trust.AGENT_DRAFT), document("seed", Trust.SYSTEM_SEEDED)
     trusted, drafts = context_message([document("good"), draft, seed]).split(f"<{DRAFT_BLOCK}>")
     assert trusted.startswith(f"<{search.TRUSTED_BLOCK}>") and f"</{search.TRUSTED_BLOCK}>" in trusted

@@ -115,7 +115,7 @@ def test_a_hole_shows_nothing_until_the_stored_text_comes() -> None:
     assert merged.state.cursor == Cursor(1, "e", "1-0"), "the cursor claims no entry beyond the hole"
 
 
-def test_a_stale_attempt_is_not_heard() -> None:
+def test_a_stale_attempt_is_ignored() -> None:
     begun = merge(FRESH, [START, AGAIN], TokenBatch(None)).state
     assert not merge(begun, [], TokenBatch("e", [piece(1, 0, "zombie", attempt=1)])).frames
 
@@ -141,7 +141,7 @@ def test_a_reader_continues_where_it_was_or_is_reset_where_nothing_is_known(
     assert short(merged) == [*shown, "generation.complete"]
 
 
-def test_a_call_that_was_reset_while_valkey_was_away_is_told_again_when_it_is_back() -> None:
+def test_a_reset_during_an_outage_of_valkey_is_sent_again_after_it() -> None:
     live = told((KEY, 2, 0, "ab"))  # shown before its start was read
     away = unmarked(live)
     begun = merge(away, [AGAIN], TokenBatch(None))
@@ -152,7 +152,7 @@ def test_a_call_that_was_reset_while_valkey_was_away_is_told_again_when_it_is_ba
     assert short(merged) == ["reset", "token:ab", "generation.complete"]
 
 
-def test_another_calls_tokens_do_not_claim_what_was_reset_while_valkey_was_away() -> None:
+def test_another_calls_tokens_do_not_claim_a_reset_during_an_outage_of_valkey() -> None:
     live = told((KEY, 2, 0, "ab"))
     begun = merge(unmarked(live), [AGAIN, event(3, "generation.start", "m2", attempt=1)], TokenBatch(None)).state
     live.append(OTHER, 1, 0, "x")
@@ -208,7 +208,7 @@ def test_a_reader_that_comes_back_has_its_reasoning_voided_by_a_new_attempt() ->
     assert short(of(live, back)) == ["reset", "thinking:Now"]
 
 
-def test_a_reader_of_which_nothing_is_known_hears_the_reasoning_from_its_beginning_only() -> None:
+def test_an_unknown_reader_gets_the_reasoning_from_its_beginning_only() -> None:
     state = resumed(Cursor(1, stream.LOST_EPOCH), [OpenCall(KEY, 1)], {})
     assert not merge(state, [], TokenBatch("e", [thought(2, 6, "yes.")])).frames
     whole = merge(state, [], TokenBatch("e", [thought(1, 0, "Well, "), thought(2, 6, "yes.")]))

@@ -38,7 +38,7 @@ def test_a_variable_is_filled_in_and_other_text_stays(text: str, expected: str) 
         ("{{user_name.__class__}}", [(1, "user_name.__class__")]),
     ],
 )
-def test_a_mark_that_stands_for_no_variable_is_found_with_its_line(text: str, found: list[tuple[int, str]]) -> None:
+def test_a_mark_without_a_variable_is_found_with_its_line(text: str, found: list[tuple[int, str]]) -> None:
     assert list(templates.unknown_marks(text)) == found
 
 
@@ -91,7 +91,7 @@ def test_a_text_stays_inside_its_quotes_whatever_it_says(text: str) -> None:
         assert json.loads(sentence.removeprefix("Send ").removesuffix(" now")) == text
 
 
-def test_arguments_are_told_on_one_line_as_far_as_there_is_room() -> None:
+def test_arguments_are_shown_on_one_line_as_far_as_there_is_room() -> None:
     assert at_a_glance({}) == ""
     assert at_a_glance({"name": "web", "count": 2}) == 'name: "web", count: 2'
     long = at_a_glance({"a": "x" * 100, "b": "y" * 70, "c": 1})
@@ -127,7 +127,7 @@ def test_an_author_archives_the_own_draft_and_a_reviewer_anything(stage: Stage, 
     assert (archive_refusal(stage, author, {"requester"}) is None) is (author and stage is Stage.DRAFT)
 
 
-def test_a_mark_that_stands_for_no_variable_is_reported_with_its_line() -> None:
+def test_a_mark_without_a_variable_is_reported_with_its_line() -> None:
     refused = templates.text_refusal("You serve {{user_name}}.\nIn {{colour}}, {{ skill_name }}.\n{{")
     assert refused is not None and (refused.http, refused.code) == (422, "template_variable_unknown")
     assert refused.details["unknown"] == [{"line": 2, "name": "colour"}, {"line": 3, "name": ""}]

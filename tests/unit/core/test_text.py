@@ -90,7 +90,7 @@ def test_what_quotes_the_starts_of_several_gets_the_whole_of_each(said: list[str
         *((text, text) for text in ("Plot #gone by x#go or #go-on", "  Plot a  ")),
     ],
 )
-def test_a_word_is_taken_out_wherever_it_stands_alone(text: str, left: str) -> None:
+def test_a_word_is_removed_wherever_it_is_a_whole_word(text: str, left: str) -> None:
     assert without_word(text, "#go") == left
     assert without_word(text, "") == text
 

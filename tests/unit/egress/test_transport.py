@@ -316,7 +316,7 @@ async def test_the_deadline_holds_for_the_whole_exchange(client: Callable[..., A
     assert late.value.sent and time.monotonic() - began < 4
 
 
-async def test_what_was_not_sent_at_the_deadline_is_told_apart(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_unsent_at_the_deadline_is_distinguished(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hang(host: str, port: int) -> list[str]:
         await asyncio.sleep(60)
         return []

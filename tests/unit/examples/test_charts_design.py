@@ -175,7 +175,7 @@ async def test_a_day_is_drawn_as_itself_where_clocks_are_behind(monkeypatch: pyt
     assert "PM<" not in drawn.svg and "Sat 02<" in drawn.svg, "a few days have no hours between them"
 
 
-async def test_rows_of_one_bar_stand_on_each_other_and_a_pie_has_no_negative_slice() -> None:
+async def test_rows_of_one_bar_are_stacked_and_a_pie_has_no_negative_slice() -> None:
     design = await designed(wanted("region", "sales"))
     rows = [{"region": "N", "sales": 30}, {"region": "N", "sales": 5}, {"region": "S", "sales": 10}]
     drawn = await _drawing.draw(_vega.vega_lite(design, rows))
@@ -183,7 +183,7 @@ async def test_rows_of_one_bar_stand_on_each_other_and_a_pie_has_no_negative_sli
     assert (await designed(wanted("region", "cost", concept="pie")))["mark"] != "arc"
 
 
-async def test_rows_without_a_value_are_left_out_and_told_and_a_missing_name_is_one() -> None:
+async def test_rows_without_a_value_are_left_out_and_reported_and_a_missing_name_is_one() -> None:
     columns = [{**COLUMNS[0], "nulls": 1}, {**COLUMNS[1], "nulls": 2}]
     design = await designed(wanted("region", "sales"), columns=columns)
     by_region, by_sales = _telling.warnings_of(design, columns, ())
@@ -206,7 +206,7 @@ async def test_rows_without_a_value_are_left_out_and_told_and_a_missing_name_is_
         (wanted("region", "sales", concept="wonderful"), 0),
     ],
 )
-async def test_another_mark_than_the_one_that_was_asked_for_is_told(specification: dict[str, Any], told: int) -> None:
+async def test_a_mark_other_than_the_requested_one_is_reported(specification: dict[str, Any], told: int) -> None:
     found = await solved(specification)
     design = _design.design_of(found.atoms, specification, COLUMNS)
     warnings = _telling.warnings_of(design, COLUMNS, _design.wished_of(found.atoms))

@@ -85,7 +85,7 @@ async def test_the_status_of_an_order_comes_from_the_tools_result(app: App, stat
     assert message.strip(".") in said and calls == []
 
 
-async def test_after_two_refunds_the_orders_themselves_say_how_it_stands(app: App) -> None:
+async def test_after_two_refunds_the_orders_themselves_show_their_state(app: App) -> None:
     asked = user("Refund orders 12 and 13")
     denied = {"status": "denied", "message": "the approval is rejected", "reason": "no"}
     edited = {"note": "…", "arguments": {}, "result": {"status": "refunded", "message": "…"}}

@@ -131,7 +131,7 @@ def test_what_was_cleared_does_not_come_back_with_the_next_merge() -> None:
         (ADDITIVE, ["a"], replace([]), []),
     ],
 )
-def test_a_last_value_stands_and_additive_ones_append_or_sum(reducer: Reducer, old: Any, new: Any, after: Any) -> None:
+def test_a_last_value_wins_and_additive_ones_append_or_sum(reducer: Reducer, old: Any, new: Any, after: Any) -> None:
     assert merged(reducer, old, new) == after
     with pytest.raises(InvariantBroken, match=r"str.*list"):
         merged(ADDITIVE, [], "text")
@@ -152,7 +152,7 @@ def test_a_merge_changes_neither_of_its_arguments(old: Any, new: Any) -> None:
 @example(DEEP_MERGE, {"a": 1}, {"a": 1, "$replace": None})
 @example(DEEP_MERGE, {"b": {"a": 1, "$delete": 1}}, {"b": {"a": 1, "$delete": True}})
 @given(st.sampled_from([LAST_VALUE, ADDITIVE, DEEP_MERGE]), values, values)
-def test_every_difference_can_be_said_as_a_patch(reducer: Reducer, before: Any, after: Any) -> None:
+def test_every_difference_can_be_written_as_a_patch(reducer: Reducer, before: Any, after: Any) -> None:
     schema = StateSchema((Field("field", None, reducer),))
     old, new = schema.initial(field=before), schema.initial(field=after)
     patch = schema.delta(old, new)
@@ -161,7 +161,7 @@ def test_every_difference_can_be_said_as_a_patch(reducer: Reducer, before: Any, 
 
 
 @given(st.lists(plain), st.lists(plain))
-def test_what_was_appended_is_said_as_an_addition_so_that_branches_keep_each_others(before: Any, added: Any) -> None:
+def test_appended_values_are_an_addition_so_that_branches_keep_each_others(before: Any, added: Any) -> None:
     assert ADDITIVE.delta(before, [*before, *added]) == added
 
 

@@ -401,7 +401,7 @@ async def test_a_module_is_run_as_the_interpreter_would_run_it(server: ForkServe
         ("import broken_here", 1, "RuntimeError: not today"),
     ],
 )
-async def test_its_end_is_told(server: ForkServer, tmp_path: Path, script: str, code: int, last: str | None) -> None:
+async def test_its_end_is_logged(server: ForkServer, tmp_path: Path, script: str, code: int, last: str | None) -> None:
     forked = await run(server, tmp_path, script)
     lines = await said(forked)
     assert await forked.wait() == code

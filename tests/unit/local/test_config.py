@@ -60,7 +60,9 @@ def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("there", "missing"), [((), ("agents/", "app.yaml")), (("app.yaml",), ("agents/",))])
-def test_what_a_refused_folder_lacks_is_told(tmp_path: Path, there: tuple[str, ...], missing: tuple[str, ...]) -> None:
+def test_a_refused_folder_is_reported_with_its_gaps(
+    tmp_path: Path, there: tuple[str, ...], missing: tuple[str, ...]
+) -> None:
     for name in there:
         (tmp_path / name).touch()
     with pytest.raises(StackError) as caught:

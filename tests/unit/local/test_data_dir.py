@@ -52,7 +52,7 @@ def test_a_read_only_file_system_is_one_clear_line() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", "null", '{"api": "http://127.0.0.1:9999"}'])
-def test_a_second_holder_is_refused_and_told_where_the_first_one_runs(tmp_path: Path, content: str | None) -> None:
+def test_a_second_holder_is_refused_with_the_place_of_the_first(tmp_path: Path, content: str | None) -> None:
     home = data_dir.open_home(tmp_path)
     if content is not None:
         home.run_file.write_text(content)
@@ -93,7 +93,7 @@ def test_what_the_file_system_refuses_in_the_data_folder_is_one_clear_line(tmp_p
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "none", "/elsewhere/x"), ConnectionError("refused")])
-def test_trouble_elsewhere_is_not_laid_at_the_data_folders_door(tmp_path: Path, error: OSError) -> None:
+def test_other_faults_are_not_attributed_to_the_data_folder(tmp_path: Path, error: OSError) -> None:
     with pytest.raises(type(error)), data_dir.its_own(tmp_path):
         raise error
 

@@ -43,7 +43,7 @@ async def test_a_line_without_end_is_cut_into_pieces_and_nothing_is_lost(ending:
     assert max(map(len, lines)) <= 32 * 1024
 
 
-def test_a_plain_stream_gets_prefixes_and_a_terminal_colours_unless_the_person_said_no() -> None:
+def test_a_plain_stream_gets_prefixes_and_a_terminal_colors_unless_the_user_disables_them() -> None:
     out, coloured, plain = io.StringIO(), Terminal(), Terminal()
     console = Console(out, {})
     console.child("api", "hello")
@@ -163,7 +163,7 @@ def said_in(out: io.StringIO) -> list[str]:
 LOST = "relay_waits_for_postgres error=ConnectionRefusedError"
 
 
-async def test_what_is_said_of_a_part_that_returns_is_counted_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_about_a_part_that_returns_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.05)
     out, away = io.StringIO(), set[str]()
     console = Console(out, {})
@@ -263,7 +263,7 @@ TRACEBACKS = [
 
 
 @pytest.mark.parametrize(("code", "left"), TRACEBACKS, ids=["logged", "as information", "a chain", "a cause"])
-def test_a_traceback_is_one_line_of_its_last_exception_and_what_was_said_before_it(code: str, left: list[str]) -> None:
+def test_a_traceback_is_one_line_of_its_last_exception_and_the_line_before_it(code: str, left: list[str]) -> None:
     lines = written_by(code)
     assert len(lines) > 3
     assert shown("before", "", *lines) == ["before", "", *left]

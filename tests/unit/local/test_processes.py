@@ -139,7 +139,7 @@ def test_time_in_which_a_part_waits_for_others_is_not_its_own() -> None:
     assert start.failure(109.0) != ""
 
 
-def test_a_slow_start_is_told_of_now_and_then() -> None:
+def test_a_slow_start_is_reported_from_time_to_time() -> None:
     start, told = SlowStart(180, 0.0), []
     for now in range(100):
         start.look(float(now), 0.0, 0)

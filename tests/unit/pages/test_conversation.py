@@ -57,7 +57,7 @@ async def test_words_are_in_order_and_inert(view: dict[str, Any], browse: Browse
     assert "hidden disabled" in page and 'name="on_busy"' in page and "/stop" not in page
 
 
-async def test_what_no_part_said_is_shown_of_answer_failure_and_colours(view: dict[str, Any], browse: Browse) -> None:
+async def test_answer_failure_and_colors_are_shown_without_parts(view: dict[str, Any], browse: Browse) -> None:
     colours = ["#4c78a8", 'red" onload="x', 7]
     view |= {"answer": "a template's words", "status": "failed", "error": {"code": "x", "message": HOSTILE}}
     view["output"] = {"suggestions": [{"kind": "custom_palette", "colors": colours}]}
@@ -119,7 +119,9 @@ async def test_who_may_decide_decides_beside_the_words_and_comes_back(
         assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
 
 
-async def test_who_may_not_decide_is_told_who_is_awaited(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
+async def test_a_user_who_cannot_decide_sees_the_reviewers(
+    api: SpokenApi, view: dict[str, Any], browse: Browse
+) -> None:
     for changed, names in (
         ({"requested_by": "rita", "allowed_decisions": []}, ["reviewer"]),
         ({"reviewers": ["bea", "bob"], "allowed_decisions": []}, ["bea", "bob"]),
@@ -152,7 +154,9 @@ async def test_a_field_or_an_option_answers_a_question(api: SpokenApi, view: dic
     assert (await browse(to, "POST", data={"csrf": "f-1", "arg.0": "x"})).status_code == 422
 
 
-async def test_work_at_the_data_is_told_with_what_to_type(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
+async def test_work_on_client_data_is_shown_with_its_command(
+    api: SpokenApi, view: dict[str, Any], browse: Browse
+) -> None:
     view |= {"status": "awaiting_answer", "waiting_for": {"kind": "client_run", "ids": [QUESTION]}}
     question: dict[str, Any] = {
         "id": QUESTION, "turn_id": TURN, "kind": "client_run", "status": "pending", "answer_schema": {},
@@ -214,7 +218,7 @@ async def test_a_long_or_foreign_file_is_refused(api: SpokenApi, view: dict[str,
     assert "20 MB" in page and 'data-most-bytes="20971520"' in page, "it is said before a file is sent"
 
 
-async def test_a_full_quota_is_told_over_what_was_typed(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
+async def test_a_full_quota_is_shown_above_the_typed_text(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
     why = "you keep 1 GB, and the quota is 1 GB: delete files"
     api.answers[TURNS] = (429, problem("quota_reached", why))
     kept = await browse(PATH, "POST", data={"csrf": "f-1", "key": "k-1", "message": "say <b>this"})

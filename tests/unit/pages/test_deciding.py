@@ -18,13 +18,13 @@ CALL: dict[str, Any] = {
 
 
 @pytest.fixture
-def asked(api: SpokenApi) -> SpokenApi:
+def call_api(api: SpokenApi) -> SpokenApi:
     """An API with one call that waits."""
     api.answers |= {f"/v1/approvals/{ID}": (200, CALL), "/v1/approvals": (200, {"items": []})}
     return api
 
 
-async def test_a_field_that_does_not_fit_says_why_beside_it(asked: SpokenApi, browse: Browse) -> None:
+async def test_a_field_that_does_not_fit_says_why_beside_it(call_api: SpokenApi, browse: Browse) -> None:
     typed = {"csrf": "f-1", "digest": "d" * 64, "as": "fields", "arg.0": "2002", "arg.1": "999999"}
     page = await browse(f"/review/{ID}/edit", "POST", data=typed)
     assert page.status_code == 422
@@ -38,25 +38,25 @@ def vote(by: str, *, counts: bool = True) -> dict[str, Any]:
     return {"by": by, "decision": "approve", "counts": counts}
 
 
-async def test_what_a_vote_still_lacks_is_told(asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_the_missing_votes_are_shown(call_api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     voted = {**CALL, "quorum": 2, "reviewer_role": "reviewer", "allowed_decisions": [], "votes": [vote("rita")]}
-    asked.answers[f"/v1/approvals/{ID}"] = (200, voted)
+    call_api.answers[f"/v1/approvals/{ID}"] = (200, voted)
     page = (await browse(f"/review/{ID}")).text
     assert '<p class="said good">' in page and '<p class="said warn">' not in page
     assert words_of(page) == snapshot
-    asked.answers[f"/v1/approvals/{ID}"] = (200, {**voted, "votes": [vote("rita", counts=False), vote("ann")]})
+    call_api.answers[f"/v1/approvals/{ID}"] = (200, {**voted, "votes": [vote("rita", counts=False), vote("ann")]})
     page = (await browse(f"/review/{ID}")).text
     assert '<p class="said good">' not in page and '<p class="said warn">' in page
 
 
-async def test_who_may_not_decide_is_told_no_more(
-    asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
+async def test_a_user_who_cannot_decide_sees_less(
+    call_api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
     typed = {"decision": "reject", "comment": "half an hour <b>of typing"}
     mine = await browse(f"/review/{ID}/draft", "POST", data=typed)
     assert "half an hour &lt;b&gt;of typing" in mine.text
-    asked.answers["/v1/auth/me"] = (200, {"name": "ann", "roles": ["requester"], "form_token": "f-1"})
-    asked.answers[f"/v1/approvals/{ID}"] = (200, {**CALL, "allowed_decisions": []})
+    call_api.answers["/v1/auth/me"] = (200, {"name": "ann", "roles": ["requester"], "form_token": "f-1"})
+    call_api.answers[f"/v1/approvals/{ID}"] = (200, {**CALL, "allowed_decisions": []})
     others = (await browse(f"/review/{ID}/draft", "POST", data=typed)).text
     assert "half an hour &lt;b&gt;of typing" in others
     tells_of_earlier_calls = ['<p class="quiet">' in each for each in (mine.text, others)]
@@ -64,26 +64,26 @@ async def test_who_may_not_decide_is_told_no_more(
     assert [words_of(mine.text), words_of(others)] == snapshot
 
 
-async def test_a_page_that_stays_open_is_told_the_new_state_by_its_heading(asked: SpokenApi, browse: Browse) -> None:
+async def test_an_open_page_gets_the_new_state_with_its_heading(call_api: SpokenApi, browse: Browse) -> None:
     assert '<span id="badge">' in (await browse(f"/review/{ID}")).text
     decided = {**CALL, "status": "approved", "decision": {"type": "approve", "by": "bob"}, "allowed_decisions": []}
-    asked.answers[f"/v1/approvals/{ID}"] = (200, decided)
+    call_api.answers[f"/v1/approvals/{ID}"] = (200, decided)
     part = await browse(f"/review/{ID}/state?version=1&status=pending", headers={"HX-Request": "true"})
     badge = part.text.partition('<span id="badge" hx-swap-oob="true">')[2].partition("</span>")[0]
     assert "approved" in badge and "bob" in part.text
 
 
-async def test_the_next_call_and_the_way_back_are_of_the_list_it_came_from(asked: SpokenApi, browse: Browse) -> None:
+async def test_the_next_call_and_the_way_back_are_of_the_list_it_came_from(call_api: SpokenApi, browse: Browse) -> None:
     other = {**CALL, "id": ID[:-1] + "2"}
-    asked.answers["/v1/approvals"] = (200, {"items": [CALL, other]})
+    call_api.answers["/v1/approvals"] = (200, {"items": [CALL, other]})
     inbox = (await browse("/review?all=1&tool=refund")).text
     assert f'href="/review/{ID}?in=all%3D1%26tool%3Drefund"' in inbox
     within = "?in=all%3D1%26tool%3Drefund"
     page = (await browse(f"/review/{ID}{within}")).text
     assert f'href="/review/{other["id"]}{within}" rel="next"' in page and 'href="/review?all=1&amp;tool=refund"' in page
-    listed = [each.query_params for each in asked.asked if each.url.path == "/v1/approvals"][-1]
+    listed = [each.query_params for each in call_api.asked if each.url.path == "/v1/approvals"][-1]
     assert (listed["tool"], listed.get("mine")) == ("refund", None)
-    asked.answers[f"/v1/approvals/{ID}/decision"] = (200, CALL)
+    call_api.answers[f"/v1/approvals/{ID}/decision"] = (200, CALL)
     sent = {"csrf": "f-1", "decision": "approve", "digest": "d" * 64, "in": "all=1&tool=refund"}
     answer = await browse(f"/review/{ID}/decision", "POST", data=sent)
     assert answer.headers["location"] == f"/review/{ID}{within}"
@@ -91,7 +91,7 @@ async def test_the_next_call_and_the_way_back_are_of_the_list_it_came_from(asked
     assert hostile.headers["location"] == f"/review/{ID}?in=tool%3Da%250D%250Ab"
 
 
-async def test_a_forms_answer_has_its_address(asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_a_forms_answer_has_its_address(call_api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     typed = {"csrf": "f-1", "digest": "d" * 64, "as": "fields", "arg.0": "2003", "arg.1": "100", "in": "risk=high"}
     edit = (await browse(f"/review/{ID}/edit", "POST", data=typed)).text
     assert words_of(edit) == snapshot
@@ -99,9 +99,9 @@ async def test_a_forms_answer_has_its_address(asked: SpokenApi, browse: Browse, 
     assert "data-at" not in (await browse(f"/review/{ID}?whole=1")).text
 
 
-async def test_mute_calls_differ_by_arguments(asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_mute_calls_differ_by_arguments(call_api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     two = [{**CALL, "id": f"{ID[:-1]}{n}", "says": "", "args_brief": f'name: "{n} <b>"'} for n in (1, 2)]
-    asked.answers["/v1/approvals"] = (200, {"items": two})
+    call_api.answers["/v1/approvals"] = (200, {"items": two})
     inbox = (await browse("/review")).text
     assert words_of(inbox) == snapshot
     for n in (1, 2):
@@ -110,12 +110,14 @@ async def test_mute_calls_differ_by_arguments(asked: SpokenApi, browse: Browse, 
     assert "name: &#34;2 &lt;b&gt;&#34;" in (await browse(f"/review/{ID}")).text, "of the next one"
 
 
-async def test_the_history_names_the_new_holder_and_its_end_has_one_full_stop(asked: SpokenApi, browse: Browse) -> None:
+async def test_the_history_names_the_new_holder_and_its_end_has_one_full_stop(
+    call_api: SpokenApi, browse: Browse
+) -> None:
     given = {"what": "approval.reassigned", "by": "rita", "at": "2026-01-01T10:00:00+00:00", "data": {"to": "bob"}}
     taken = {"by": "ann", "comment": "not <b>needed"}
     over = {**CALL, "status": "cancelled", "withdrawal": taken, "allowed_decisions": [], "history": [given]}
     for status in ("cancelled", "withdrawn"):
-        asked.answers[f"/v1/approvals/{ID}"] = (200, {**over, "status": status})
+        call_api.answers[f"/v1/approvals/{ID}"] = (200, {**over, "status": status})
         page = (await browse(f"/review/{ID}")).text
         said = page.partition("<p><strong>")[2].partition("</p>")[0]
         assert ".</strong>" not in said and "not &lt;b&gt;needed" in said

@@ -36,7 +36,7 @@ def call(number: int, **given: Any) -> dict[str, Any]:
     return {**CHECKPOINT, **plain, **given}
 
 
-async def test_what_is_left_out_and_why_is_told(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_what_is_left_out_and_why_is_shown(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     calls = [call(1), call(2, risk="high"), {**CHECKPOINT, "risk": "low", "id": call(3)["id"]}, call(4, tool="other")]
     api.answers |= {f"/v1/approvals/{each['id']}": (200, each) for each in calls}
     picks = "".join(f"&pick={each['id']}" for each in calls)
@@ -105,7 +105,7 @@ async def test_own_decisions_have_their_outcome(api: SpokenApi, browse: Browse, 
     assert words_of(page) == snapshot
 
 
-async def test_who_decides_on_nothing_is_told_what_is_listed(
+async def test_a_user_without_decisions_sees_the_list(
     api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
     api.answers |= {"/v1/approvals": ok({"items": []}), "/v1/approvals/counts": ok({**COUNTS, "waiting": 1})}

@@ -74,7 +74,7 @@ CASES: list[Case] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
-async def test_a_preview_is_offered_shown_or_said_to_have_failed(
+async def test_a_preview_is_offered_shown_or_reported_as_failed(
     api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion, case: Case
 ) -> None:
     name, status, preview, shown, hidden = case

@@ -48,7 +48,7 @@ async def test_just_the_text_seen_is_approved(admin: SpokenApi, browse: Browse, 
     assert admin.asked[-1].headers["idempotency-key"] == "k"
 
 
-async def test_what_would_change_is_compared_and_what_changed_since_is_told(admin: SpokenApi, browse: Browse) -> None:
+async def test_the_proposed_change_is_compared_and_later_changes_are_shown(admin: SpokenApi, browse: Browse) -> None:
     admin.answers |= {
         f"/v1/memory/promotions/{ID}": ok({**ONE, "base_sha256": "b" * 64}),
         "/v1/memory/documents": ok({"items": [{**DOCUMENT, "path": "deploys/a.md.old"}, DOCUMENT]}),

@@ -35,7 +35,7 @@ def test_whatever_the_text_only_our_own_markup_is_in_it_and_a_brief_one_is_one_l
     assert "<" not in drawn and ">" not in drawn and '"' not in drawn
 
 
-def test_times_are_told_in_full_and_from_here() -> None:
+def test_times_are_shown_in_full_and_relative() -> None:
     at = datetime(2026, 3, 1, 9, 5, tzinfo=UTC)
     assert 'datetime="2026-03-01T09:05:00+00:00" title="1 Mar 2026, 09:05 UTC" data-told=""' in moment(at)
     now = datetime.now(UTC)

@@ -20,7 +20,7 @@ def deployment(**given: Any) -> dict[str, Any]:
     return {"at": AT, "well": True, "parts": parts, "queues": [queue], "mcp_servers": [], "turns": []} | given
 
 
-async def test_faults_are_told_in_place_and_inert(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_faults_are_shown_in_place_and_inert(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     late = {"name": HOSTILE, "kinds": ["llm"], "backlog": 1_200, "oldest_seconds": 75.2, "fault": "its oldest task"}
     approval = {"id": "0192-a", "tool": HOSTILE, "agent": "desk", "requested_at": AT, "expires_at": AT}
     api.answers["/v1/status"] = ok(
@@ -71,7 +71,7 @@ async def test_a_tenants_admin_sees_parts_alone(api: SpokenApi, browse: Browse, 
     assert words_of(page) == snapshot
 
 
-async def test_whatever_can_be_sent_is_told_without_a_script_or_another_host(api: SpokenApi, browse: Browse) -> None:
+async def test_any_status_is_shown_without_a_script_or_another_host(api: SpokenApi, browse: Browse) -> None:
     said = create_app(Settings(_env_file=None)).openapi()
     api.answers["/openapi.json"] = 200, said
     page = (await browse("/docs")).text

@@ -171,7 +171,7 @@ async def test_a_button_decides_as_the_linked_person(receiver: httpx.AsyncClient
     assert (reject["decision"], reject["reason_code"]) == ("reject", "from_chat")
 
 
-async def test_unlinked_and_refused_are_told_and_decide_nothing(receiver: httpx.AsyncClient, remote: Remote) -> None:
+async def test_unlinked_and_refused_users_decide_nothing(receiver: httpx.AsyncClient, remote: Remote) -> None:
     await press(receiver, "U2")
     assert not remote.of("decision")
     remote.refuses = "this is your own request"
@@ -255,7 +255,7 @@ async def test_a_mail_asks_and_its_thread_says_what_became_of_it(mail_server: Ma
     assert "In-Reply-To: <n-1@corp.test>" in answered
 
 
-async def test_a_mail_server_that_is_away_makes_perdure_try_again(tmp_path: Path) -> None:
+async def test_an_unavailable_mail_server_makes_perdure_retry(tmp_path: Path) -> None:
     config = MailConfig(SECRET, "perdure@corp.test", ("a@corp.test",), "127.0.0.1", 9, "none")
     async with client_of(mail.create_receiver(config, Book(tmp_path / "book.db"))) as receiver:
         assert (await receiver.post("/perdure", **signed(notice()))).status_code == 502

@@ -80,7 +80,7 @@ def test_langsmith_is_sent_runs_of_three_kinds_without_inputs_or_outputs() -> No
     assert all(not run.get("inputs") and not run.get("outputs") for run in runs.values())
 
 
-def test_what_is_denied_is_left_out_of_spans_and_rung() -> None:
+def test_what_is_denied_is_left_out_of_spans_and_notified() -> None:
     bell = AlarmLog()
     said: dict[str, JsonValue] = {"code": "x", "prompt": CANARY, "context": {"final_output": CANARY}}
     made = spans(Happened("budget", BEGAN, None, said), bell=bell)
@@ -103,7 +103,7 @@ def test_a_thousand_alarms_are_a_thousand_counts_and_one_line_and_change_no_span
     assert len(bell.recent) == KEPT and bell.recent[-1].node == "the last"
 
 
-def test_a_turn_begun_anew_whose_first_start_was_not_logged_rings_nothing_and_has_that_node() -> None:
+def test_a_restarted_turn_whose_first_start_was_not_logged_signals_nothing_and_has_that_node() -> None:
     names = ("system_prompt_node", "memory_node")
     log = [Happened(kind, BEGAN, None, {"node": name}) for name in names for kind in ("node_start", "node_end")]
     bell, ways = AlarmLog(), ways_of(next(one for one in TOPOLOGIES if one.name == "skill_pipeline"))

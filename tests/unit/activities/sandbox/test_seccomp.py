@@ -37,38 +37,38 @@ def answer(program: bytes, audit: int, number: int, first: int = 0) -> int:
 
 
 @pytest.fixture(params=AUDIT)
-def machine(request: pytest.FixtureRequest) -> str:
+def architecture(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_what_is_named_is_refused_and_what_programs_need_is_not(machine: str) -> None:
-    program = deny_filter(machine)
-    columns = {name: pair[machine != "x86_64"] for name, pair in DENIED.items()}
+def test_what_is_named_is_refused_and_what_programs_need_is_not(architecture: str) -> None:
+    program = deny_filter(architecture)
+    columns = {name: pair[architecture != "x86_64"] for name, pair in DENIED.items()}
     named = {name: number for name, number in columns.items() if number is not None}
     for name, number in named.items():
-        assert answer(program, AUDIT[machine], number) == ERRNO | errno.EPERM, name
-    for name, number in NEEDED[machine].items():
-        assert answer(program, AUDIT[machine], number) == ALLOW, name
-    assert not set(NEEDED[machine].values()) & set(named.values())
+        assert answer(program, AUDIT[architecture], number) == ERRNO | errno.EPERM, name
+    for name, number in NEEDED[architecture].items():
+        assert answer(program, AUDIT[architecture], number) == ALLOW, name
+    assert not set(NEEDED[architecture].values()) & set(named.values())
 
 
-def test_calls_from_424_on_are_unknown_and_those_of_another_table_kill(machine: str) -> None:
-    program = deny_filter(machine)
-    assert answer(program, AUDIT[machine], 423) == ALLOW
+def test_calls_from_424_on_are_unknown_and_those_of_another_table_kill(architecture: str) -> None:
+    program = deny_filter(architecture)
+    assert answer(program, AUDIT[architecture], 423) == ALLOW
     for number in (424, 425, 435, 450, 10_000):
-        assert answer(program, AUDIT[machine], number) == ERRNO | errno.ENOSYS
-    for audit in {X86, ARM, I386} - {AUDIT[machine]}:
+        assert answer(program, AUDIT[architecture], number) == ERRNO | errno.ENOSYS
+    for audit in {X86, ARM, I386} - {AUDIT[architecture]}:
         assert answer(program, audit, 0) == KILL
-    if machine == "x86_64":
+    if architecture == "x86_64":
         assert answer(program, X86, 0x40000000) == KILL
 
 
-def test_clone_makes_threads_only(machine: str) -> None:
-    program = deny_filter(machine)
+def test_clone_makes_threads_only(architecture: str) -> None:
+    program = deny_filter(architecture)
     as_libc_does = 0x3D0F00
-    assert answer(program, AUDIT[machine], CLONE[machine], as_libc_does) == ALLOW
+    assert answer(program, AUDIT[architecture], CLONE[architecture], as_libc_does) == ALLOW
     for flags in (0, 0x11, 0x10000000, 0x01200011):
-        assert answer(program, AUDIT[machine], CLONE[machine], flags) == ERRNO | errno.EPERM
+        assert answer(program, AUDIT[architecture], CLONE[architecture], flags) == ERRNO | errno.EPERM
 
 
 def test_no_jump_leaves_the_program_it_fits_the_kernel_and_there_is_none_for_an_unknown_processor() -> None:

@@ -130,7 +130,7 @@ def test_without_a_ground_or_a_source_the_narrative_says_so() -> None:
 
 
 @pytest.mark.parametrize("facts", [[fact(1, "waste"), fact(1, "geology")], [fact(1, "waste", " . ")]])
-def test_facts_that_cannot_be_told_apart_or_say_nothing_are_refused(facts: list[dict[str, str]]) -> None:
+def test_ambiguous_and_empty_facts_are_refused(facts: list[dict[str, str]]) -> None:
     with pytest.raises(ValueError, match="F1"):
         narrate(facts)
 

@@ -1,5 +1,5 @@
-"""Apps as they are checked before they are published: the sandbox's type checker has a word in it; and what an author
-may get wrong, at the doors that authors use: the place is named, and everything else is loaded."""
+"""The checks of apps before they are published, with the sandbox's type checker. An author's mistake is reported with
+its place by each command that authors use, and everything else is loaded."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The pages of agents and topologies in front of an API that says what it is told to, and what the topologies say."""
+"""The pages of agents and topologies on a double of the API, with the manifests of the real topologies."""
 
 import re
 from typing import Any
@@ -24,7 +24,7 @@ AGENT: dict[str, Any] = {
 }  # fmt: skip
 
 
-async def test_an_agents_limits_and_waits_are_told(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_an_agents_limits_are_shown(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     rule = {"trigger": "before_tool_call", "action": "require_hitl", "rule": "app:look", "why": HOSTILE}
     pay = {
         "name": "pay", "description": HOSTILE, "effect": "keyed", "risk": "high", "timeout_seconds": 30.0,

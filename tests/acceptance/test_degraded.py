@@ -1,4 +1,4 @@
-"""A stack that is unwell: parts that hang, a disk that is full. It says so, and it recovers by itself."""
+"""A degraded stack: parts that hang, a disk that is full. It says so, and it recovers by itself."""
 
 import json
 import os
@@ -53,9 +53,9 @@ def echo(stack: RunningStack) -> str:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     """A stack that no other test uses."""
-    with running(tmp_path_factory.mktemp("unwell") / "home", "--examples") as started:
+    with running(tmp_path_factory.mktemp("degraded") / "home", "--examples") as started:
         until(lambda: started.token("admin") in terminal(started), 60, "the stack did not come up")
         yield started
 
@@ -65,42 +65,48 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     "roles",
     [("worker-turns", "valkey"), ("worker-llm", "temporal"), ("api", "payments", "worker-relay"), ("postgres",)],
 )
-def test_parts_that_are_stopped_are_named_killed_and_started_again(alone: RunningStack, roles: tuple[str, ...]) -> None:
-    before = alone.read()["pids"]
+def test_parts_that_are_stopped_are_named_killed_and_started_again(
+    own_stack: RunningStack, roles: tuple[str, ...]
+) -> None:
+    before = own_stack.read()["pids"]
     began = time.monotonic()
     for role in roles:
         os.kill(before[role], signal.SIGSTOP)
     time.sleep(9)
-    states = {part["name"]: part["state"] for part in Command(alone.home)("status", "--json").json["parts"]}
+    states = {part["name"]: part["state"] for part in Command(own_stack.home)("status", "--json").json["parts"]}
     for role in roles:
         assert states[{"valkey": "redis"}.get(role, role)] == "hangs", states
-    until(lambda: all(alone.read()["pids"].get(role) != before[role] for role in roles), 40, f"{roles} were not killed")
+    until(
+        lambda: all(own_stack.read()["pids"].get(role) != before[role] for role in roles),
+        40,
+        f"{roles} were not killed",
+    )
     assert time.monotonic() - began < HANG_FOUND_SECONDS
-    alone.wait_restarted({role: before[role] for role in roles}, BACK_SECONDS)
+    own_stack.wait_restarted({role: before[role] for role in roles}, BACK_SECONDS)
     for role in roles:
-        assert f"{role:<16} | " in terminal(alone)
+        assert f"{role:<16} | " in terminal(own_stack)
     others = set(before) - set(roles)
-    assert {role: alone.read()["pids"][role] for role in others} == {role: before[role] for role in others}
-    until(lambda: ready(alone) == 200, BACK_SECONDS, "not ready again")
-    assert echo(alone) == "still here"
+    assert {role: own_stack.read()["pids"][role] for role in others} == {role: before[role] for role in others}
+    until(lambda: ready(own_stack) == 200, BACK_SECONDS, "not ready again")
+    assert echo(own_stack) == "still here"
 
 
 @pytest.mark.timeout(120)
-def test_while_postgres_is_stopped_the_api_answers_503_in_time(alone: RunningStack) -> None:
-    pid = alone.read()["pids"]["postgres"]
+def test_while_postgres_is_stopped_the_api_answers_503_in_time(own_stack: RunningStack) -> None:
+    pid = own_stack.read()["pids"]["postgres"]
     backends = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     for each in backends:
         os.kill(each, signal.SIGSTOP)
     began = time.monotonic()
-    assert ready(alone) == 503
+    assert ready(own_stack) == 503
     assert time.monotonic() - began < 5
-    with requester(alone) as client:
+    with requester(own_stack) as client:
         answer = client.get("/v1/turns")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
     assert time.monotonic() - began < 20
-    alone.wait_restarted({"postgres": pid}, BACK_SECONDS)
-    until(lambda: ready(alone) == 200, BACK_SECONDS, "not ready again")
-    assert echo(alone) == "still here"
+    own_stack.wait_restarted({"postgres": pid}, BACK_SECONDS)
+    until(lambda: ready(own_stack) == 200, BACK_SECONDS, "not ready again")
+    assert echo(own_stack) == "still here"
 
 
 @contextmanager

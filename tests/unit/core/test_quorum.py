@@ -1,4 +1,4 @@
-"""How many decisions a request needs, and who may sit where."""
+"""The number of decisions that a request needs, and the users who can vote, directly or as delegates."""
 
 from dataclasses import replace
 from itertools import product
@@ -58,7 +58,7 @@ def test_what_is_counted_is_the_named_and_at_most_one_other(given_votes: list[tu
     assert others == [vote for vote in votes if vote.counts and not vote.is_named][:1]
 
 
-def test_a_person_and_a_seat_count_once() -> None:
+def test_a_user_and_a_delegator_count_once() -> None:
     votes = [Vote("bob", "ann", True)]
     assert has_voted(("bob",), votes) and not has_voted(("ann",), votes)
     assert is_taken("ann", votes) and not is_taken("bob", votes)
@@ -107,7 +107,7 @@ OF_ANN, ANN_MAY = Panel("ann", "reviewer"), Panel("ann", "reviewer", True)
         *((panel, "carl", [CARL], "role_required") for panel in (replace(OPEN, reviewers=("Carl",)), OF_CARL)),
     ],
 )
-def test_who_may_sit_where(panel: Panel, user_id: str, seats: list[Delegation], expected: list[str] | str) -> None:
+def test_who_can_vote_for_whom(panel: Panel, user_id: str, seats: list[Delegation], expected: list[str] | str) -> None:
     assert sits(panel, user_id, *seats) == expected
 
 
@@ -132,7 +132,7 @@ ADMIN_ASKS = replace(OPEN, requester_is_admin=True)
         (replace(ADMIN_ASKS, reviewers=("Bob",)), OWN, [ANN, replace(BOB, lent_by=BY_UNKNOWN)], "own_request"),
     ],
 )
-def test_a_requesters_credential_sits_nowhere(
+def test_a_requesters_credential_cannot_vote(
     panel: Panel, credential: Credential, seats: list[Delegation], expected: list[str] | str
 ) -> None:
     assert sits(panel, "ann", *seats, credential=credential) == expected
@@ -174,7 +174,9 @@ TOM, TIM = (Delegation(name, name.title(), frozenset({"requester"})) for name in
         *((owner, to, "nothing_to_delegate") for owner, to in ((CARL, BOB), (TOM, TIM))),
     ],
 )
-def test_a_seat_is_lent_to_who_may_decide_it(owner: Delegation, to: Delegation, expected: frozenset[str] | str) -> None:
+def test_a_delegation_goes_to_an_allowed_user(
+    owner: Delegation, to: Delegation, expected: frozenset[str] | str
+) -> None:
     try:
         assert decisions.lent(owner, to) == expected
     except CallerError as refused:

@@ -1,5 +1,5 @@
-"""Bells: any number, from any sender, at any time. They may cost time, never an effect and never the run; and a stop's
-bell says only "look": the record confirms it before anything is cancelled, wherever the turn is."""
+"""Wake signals: any number, from any sender, at any time. They can cost time, but never an effect or the run. A stop's
+signal only makes the turn read its record, which confirms the stop before anything is cancelled."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -61,7 +61,7 @@ async def ring_all(served: Served, address: TurnAddress, bells: list[Any]) -> in
 
 
 @pytest.mark.sized
-async def test_any_number_of_bells_to_a_paused_turn_run_nothing_and_lose_nothing(served: Served) -> None:
+async def test_any_number_of_signals_to_a_paused_turn_run_nothing_and_lose_nothing(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     real = WakeSignal(kind="request", request_id=approval_id(address.turn_id, "t1.0"))
     taken = await ring_all(served, address, [real if n % 2 else FORGED[n // 2 % len(FORGED)] for n in range(BELLS)])
@@ -76,7 +76,7 @@ async def test_any_number_of_bells_to_a_paused_turn_run_nothing_and_lose_nothing
     assert served.effects(address, "/pay") == 1
 
 
-async def test_bells_before_during_and_after_the_decision_make_one_effect(served: Served) -> None:
+async def test_signals_before_during_and_after_the_decision_make_one_effect(served: Served) -> None:
     address = await served.begin(Line("asking", [PAY], seconds=0.3), DONE)
     early = await ring_all(served, address, [WakeSignal(kind="request")] * 50)
     await served.until(address, PAUSED)
@@ -93,7 +93,7 @@ async def test_bells_before_during_and_after_the_decision_make_one_effect(served
     assert CONFIRM not in await called(served, address), "no stop was requested"
 
 
-async def test_a_bell_for_another_turn_says_nothing_about_this_one(served: Served) -> None:
+async def test_a_signal_for_another_turn_does_not_concern_this_one(served: Served) -> None:
     decided = await served.paused(Line("asking", [PAY]), DONE)
     waiting = await served.paused(Line("asking", [PAY]), DONE)
     run_id = await served.waits(waiting)
@@ -264,7 +264,7 @@ async def test_while_the_record_cannot_be_read_nothing_is_cancelled_and_it_is_tr
     assert (await called(served, address)).count(CONFIRM) == 2, "inside the task, then with all its attempts outside"
 
 
-async def test_a_record_that_no_attempt_can_read_confirms_nothing_until_it_is_rung_again(
+async def test_an_unreadable_record_confirms_nothing_until_the_next_signal(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = unreadable(monkeypatch, InvariantBroken("unexpected", "Something unforeseen."))

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be opened: those that say so go on with a warning, all others wait.
+"""Checkpoints that cannot be opened: those whose rules allow it are skipped with a warning, all others wait.
 
 The workers here cache no run, so every workflow task replays all that came before it.
 """
@@ -114,7 +114,7 @@ async def warnings(served: Served, address: TurnAddress) -> list[tuple[str, str]
     return [tuple(row) for row in await served.harness.rows(warned, address.turn_id)]
 
 
-async def test_a_checkpoint_that_says_so_continues_with_a_warning_on_record_and_a_later_gate_still_pauses(
+async def test_a_skipped_checkpoint_records_a_warning_and_a_later_gate_pauses(
     served: Served, record: ApprovalRecord
 ) -> None:
     record.closed = AWAY
@@ -136,7 +136,7 @@ async def test_a_checkpoint_that_says_so_continues_with_a_warning_on_record_and_
     assert (row["answer"], row["problem"], served.effects(address, "/pay", "t2.0")) == ("well", None, 1)
 
 
-async def test_one_that_a_fault_of_ours_keeps_from_opening_stays_closed(served: Served, record: ApprovalRecord) -> None:
+async def test_one_that_an_internal_fault_blocks_stays_closed(served: Served, record: ApprovalRecord) -> None:
     record.closed = REFUSED
     address = await served.begin(*SAID, agent_id=LENIENT)
     with pytest.raises(WorkflowFailureError):
@@ -172,7 +172,7 @@ async def test_every_other_checkpoint_waits_until_it_can_be_opened(served: Serve
         await served.stop(address)
 
 
-async def test_one_that_was_opened_unheard_and_cannot_be_read_is_asked_about_no_more(
+async def test_one_that_was_opened_without_a_reply_and_cannot_be_read_is_not_checked_again(
     served: Served, record: ApprovalRecord
 ) -> None:
     record.loses_answers = record.unreadable = True
@@ -208,7 +208,7 @@ async def test_one_that_can_be_opened_or_read_in_time_waits_for_its_decision(
     assert await warnings(served, address) == []
 
 
-async def test_an_unreadable_rejection_ends_the_turn_that_went_on(served: Served, record: ApprovalRecord) -> None:
+async def test_an_unreadable_rejection_ends_the_turn_that_continued(served: Served, record: ApprovalRecord) -> None:
     record.loses_answers = record.unreadable = True
     address = await served.begin(*SAID, agent_id=LENIENT)
     await served.until(address, PAUSED)

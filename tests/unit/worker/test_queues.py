@@ -1,4 +1,4 @@
-"""A build is named by the code that decides, and by nothing else."""
+"""A build's name depends on the code that decides, and on nothing else."""
 
 from importlib import metadata
 from pathlib import Path

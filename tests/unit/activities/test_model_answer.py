@@ -1,4 +1,4 @@
-"""What a model call leaves in the log of its turn, and a settled call tells the rules."""
+"""The events that a model call writes to the log of its turn, and the answer of a settled call that rules check."""
 
 import json
 from collections.abc import Iterable
@@ -57,7 +57,7 @@ def told(call: ModelCall, *drafts: tuple[str, str]) -> list[NewEvent]:
     return events_of(call, 1, heard, reply, plans.calls)
 
 
-def test_thinking_that_ended_and_the_first_token_of_the_run_are_told_before_the_answer() -> None:
+def test_the_end_of_thinking_and_the_runs_first_token_are_logged_before_the_answer() -> None:
     events = told(asking())
     assert [event.kind for event in events] == ["thinking.complete", "ttft", "token.usage", "generation.complete"]
     assert events[0].data == {"duration": 0.25, "characters": 16, "text": "Which? That one."}
@@ -143,7 +143,7 @@ def test_an_answer_that_broke_off_costs_what_had_come_of_it() -> None:
 
 
 @pytest.mark.parametrize(("reported", "known"), [(0, 3), (2, 2)])
-def test_thinking_is_told_of_as_the_provider_counted_it_or_by_its_length(reported: int, known: int) -> None:
+def test_thinking_is_counted_by_the_provider_or_by_its_length(reported: int, known: int) -> None:
     usage = Usage(input_tokens=5, output_tokens=20, thinking_tokens=reported)
     heard = StreamAccumulator(thinking_characters=12, complete=Complete((), usage, "stop", "m"))
     assert heard.usage == usage.model_copy(update={"thinking_tokens": known})
@@ -156,7 +156,7 @@ def test_thinking_is_told_of_as_the_provider_counted_it_or_by_its_length(reporte
     ("code", "asked"),
     [("model_unavailable", 0), ("model_rate_limited", 0), ("model_timeout", 9), ("model_empty_answer", 9)],
 )
-def test_a_provider_that_had_taken_the_request_is_paid_for_it_though_it_said_nothing(code: str, asked: int) -> None:
+def test_a_request_that_the_provider_accepted_is_charged_even_without_an_answer(code: str, asked: int) -> None:
     heard = StreamAccumulator(asked_tokens=9)
     heard.note_broken_off(UpstreamUnavailable(code, "no answer", {"output_tokens": 0}))
     assert heard.usage == Usage(input_tokens=asked)

@@ -1,5 +1,5 @@
-"""Whatever becomes of a gated call, the agents that ship say what is so of it: run, run as a reviewer changed it, not
-run, settled by a person."""
+"""The bundled agents report the outcome of a gated call correctly: run, run as edited by a reviewer, not run, settled
+by a person."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ async def said(script: str, tool: str, output: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(("script", "tool", "output", "told"), RAN, ids=NAMES)
-async def test_a_call_is_told_as_run_or_as_changed(script: str, tool: str, output: dict[str, Any], told: str) -> None:
+async def test_a_call_is_reported_as_run_or_changed(script: str, tool: str, output: dict[str, Any], told: str) -> None:
     ran = await said(script, tool, output)
     assert told in ran
     edited = await said(script, tool, as_changed({"any": "thing"}, output))
@@ -62,7 +62,7 @@ async def test_why_a_call_did_not_run_is_reported(script: str, tool: str, ran: d
 @pytest.mark.parametrize(
     ("script", "tool"), [(s, t) for s, t, _, _ in RAN if t not in ("create_entity", "open_ticket")]
 )
-async def test_what_a_person_settled_is_told_in_their_word(script: str, tool: str, snapshot: SnapshotAssertion) -> None:
+async def test_a_settled_outcome_is_reported_as_recorded(script: str, tool: str, snapshot: SnapshotAssertion) -> None:
     """A `local` call is never unknown, and the ticket desk of the template is keyed."""
     settled = {"settled_by": "rita", "comment": "I looked"}
     told = [await said(script, tool, {"status": status, **settled}) for status in ("happened", "did_not_happen")]

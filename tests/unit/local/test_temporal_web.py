@@ -1,4 +1,4 @@
-"""The door in front of Temporal's Web UI: what it passes on."""
+"""The proxy in front of Temporal's Web UI: which requests it forwards."""
 
 from collections.abc import AsyncIterator, Mapping
 

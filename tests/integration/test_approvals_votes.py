@@ -1,6 +1,6 @@
-"""Many decide on one call: votes, seats, claims, fallbacks, withdrawals, and races of them all.
+"""Several reviewers decide on one call: votes, delegations, claims, fallback reviewers, withdrawals, and their races.
 
-Who may do what, and what it comes to, is in tests/protocol; here is what a reader, a turn or a model sees of it.
+tests/protocol covers permissions and results; this file covers what readers, turns and models see of them.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ async def test_a_limit_is_raised_in_anothers_place_not_by_what_its_requester_mad
     assert (vote["by"], vote["for"], vote["limits"]["max_tokens"]) == ("carl", "ann", 2**50)
 
 
-async def test_a_seat_that_the_requester_lent_in_another_name_is_no_seat(policies: Policies) -> None:
+async def test_a_delegation_that_the_requester_made_under_another_name_does_not_count(policies: Policies) -> None:
     _, request = await policies.asked("named")
     ann, requester = policies.harness.people["ann"].user_id, policies.harness.people["requester"].user_id
     lent = Credential(How.TOKEN, (policies.harness.people["admin"].user_id, requester))
@@ -144,7 +144,7 @@ async def test_two_credentials_that_one_person_created_are_one_vote(policies: Po
     assert await decides(policies, other, "ann", credential=minted) == "already_voted", "of a creator who has voted"
 
 
-async def test_an_edit_voids_the_votes_before_it_also_back_to_what_it_was_and_rings_once(policies: Policies) -> None:
+async def test_an_edit_voids_earlier_votes_even_back_to_the_original_and_signals_once(policies: Policies) -> None:
     address, request = await policies.asked("pair", amount=100)
     await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     before = (await policies.row(request))["digest"]
@@ -347,7 +347,7 @@ async def test_of_taking_back_and_running_at_once_exactly_one_happens(policies: 
     assert fell == {"withdrawn", "done"}, "the race fell both ways"
 
 
-async def test_an_approved_call_waits_for_its_hold_and_rings_then(policies: Policies, reconciler: Reconciler) -> None:
+async def test_an_approved_call_waits_for_its_hold_and_then_signals(policies: Policies, reconciler: Reconciler) -> None:
     address, request = await policies.asked("held")
     await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     _, note = await policies.harness.decide(request.request_id)

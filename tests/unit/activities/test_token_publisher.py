@@ -1,4 +1,4 @@
-"""When live tokens are sent, against a live side that notes what arrives and when."""
+"""When live tokens are sent, measured by a double of the live stream that records each arrival."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -92,7 +92,7 @@ async def test_a_slow_valkey_makes_batches_larger_and_does_not_hold_the_answer_u
     assert len(wire.pieces) == 2 and "".join(wire.texts) == "".join(words)
 
 
-async def test_a_provider_that_never_pauses_is_held_so_that_its_text_can_leave_and_a_stop_be_heard() -> None:
+async def test_a_provider_that_never_pauses_is_held_so_that_text_is_sent_and_a_stop_received() -> None:
     wire = Wire(seconds=0.01)
     async with speaker(wire) as speaks:
         for _ in range(20):
