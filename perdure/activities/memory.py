@@ -36,14 +36,14 @@ from perdure.contracts.memory import (
 from perdure.contracts.turns import Limits, TurnAddress
 from perdure.contracts.values import canonical_json
 from perdure.core.agents.plans import rules_of, turn_plan
-from perdure.core.agents.prompts import RecalledEpisode, memory_message, unremembered
+from perdure.core.agents.prompts import RecalledEpisode, memory_message, note_unremembered
 from perdure.core.agents.prompts import RecalledEpisode as Episode
 from perdure.core.agents.rule_matching import PLATFORM_RULES
-from perdure.core.agents.toolsets import LOADED_TOOLSETS, held
-from perdure.core.approvals.gates import exempted
+from perdure.core.agents.toolsets import LOADED_TOOLSETS, initial_toolsets
+from perdure.core.approvals.gates import exempted_tools
 from perdure.core.calls.context_assembly import slice_hash
 from perdure.core.calls.ledger import OVER
-from perdure.core.memory.facts import RECENT, joined
+from perdure.core.memory.facts import RECENT, merge_lists
 from perdure.core.memory.search import context_message, within_budget
 from perdure.embedding.embedder import EmbeddingUnavailable, query_vector
 from perdure.sdk.tools import ToolResult
@@ -218,7 +218,7 @@ class MemoryActivities:
             wanted = _wanted(ask, agent, loaded) if self._deps.memory.enabled else None
             if wanted is not None and loaded.memory_text is None and found is None:
                 return wanted
-            exempt = exempted(agent.cards, loaded.waivers)
+            exempt = exempted_tools(agent.cards, loaded.waivers)
             if exempt != loaded.waived:
                 await agents.pin_exemptions(tx, ask.address.turn_id, exempt)
             events, persona = await self._fix(tx, ask, loaded, found or Found()), None
@@ -227,7 +227,7 @@ class MemoryActivities:
                 events += persona_events
             memory = await _context_memory(tx, ask, agent)
             await write(tx, ask.address, events, pending=ask.events)
-        toolsets = held(kept, agent.cards, agent.definition.toolsets)
+        toolsets = initial_toolsets(kept, agent.cards, agent.definition.toolsets)
         context = _context(ask, agent, loaded, found or Found(), toolsets, exempt)
         if memory is not None:
             context = context.model_copy(update={"context": memory})
@@ -448,7 +448,7 @@ async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tupl
         await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, working)
     except CallerError as error:
         wanted = f"These fields were not saved ({', '.join(map(str, fields))}): {error.message}."
-        output: JsonValue = unremembered(error.code, wanted, result.output)
+        output: JsonValue = note_unremembered(error.code, wanted, result.output)
         why: dict[str, JsonValue] = {"scope": "working", "fields": fields, "code": error.code}
         return replace(result, output=output), (NewEvent(MEMORY_WRITE_BLOCKED, why, call.ask.call_id),)
     data: dict[str, JsonValue] = {"scope": "working", "fields": fields}
@@ -463,7 +463,7 @@ async def _with_others(tx: Connection, call: ToolCall, working: dict[str, JsonVa
     now = await working_memory.value_of(tx, call.address.conversation_id, RECENT)
     if not isinstance(now, list):
         return working
-    return {**working, RECENT: joined(before if isinstance(before, list) else [], now, recent)}
+    return {**working, RECENT: merge_lists(before if isinstance(before, list) else [], now, recent)}
 
 
 async def keep_loaded(tx: Connection, call: ModelCall, loaded: Mapping[str, bool]) -> None:

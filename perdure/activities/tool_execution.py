@@ -30,7 +30,7 @@ from perdure.core.approvals.validity import (
     why_lapsed,
     why_void,
 )
-from perdure.core.calls.ledger import REFUSED, Acted, Attempt, Claim, claim_tool, reservation_deadline
+from perdure.core.calls.ledger import REFUSED, ActionEnd, Attempt, Claim, claim_tool, reservation_deadline
 from perdure.core.text import estimated_tokens, preview
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.outcomes import WITHHELD_ADVICE, Meaning, meaning_of_withheld, result_of
@@ -185,7 +185,7 @@ class ToolAttempt:
     """The end of an attempt, as far as its caller knows. For a target, the result is what the caller knows of the
     effect (perdure/core/calls/ledger.py). For a local tool, it is the result or the reason for the rollback."""
 
-    acted: Acted
+    acted: ActionEnd
     message: str = ""
     """Message for the model if the call did not return. It may quote the target, so it is not written to Temporal's
     history."""
@@ -212,7 +212,7 @@ MISTAKES: tuple[type[Exception], ...] = (
 included: a target's answer that cannot be read may be readable the next time."""
 
 
-STOPPED = ToolAttempt(Acted.AMBIGUOUS, "the turn was stopped while the call was running", stopped=True)
+STOPPED = ToolAttempt(ActionEnd.AMBIGUOUS, "the turn was stopped while the call was running", stopped=True)
 
 
 async def tried(held: Held, context: ToolContext, stops: Stops) -> ToolAttempt:
@@ -233,37 +233,39 @@ async def _tried(held: Held, context: ToolContext) -> ToolAttempt:
     try:
         result = await asyncio.wait_for(held.tool.run(held.args, context), held.card.timeout_seconds)
     except ToolRefused as error:
-        return ToolAttempt(Acted.REFUSED, error.message)
+        return ToolAttempt(ActionEnd.REFUSED, error.message)
     except ToolUnavailable as error:
-        return ToolAttempt(Acted.NOT_SENT, error.message, retry_after_seconds=error.retry_after_seconds)
+        return ToolAttempt(ActionEnd.NOT_SENT, error.message, retry_after_seconds=error.retry_after_seconds)
     except AnswerWithheld as error:
         return _withheld(held.card, error)
     # raised by a tool that does not use `context.send`, so it may have sent something before
     except EgressRefused as error:
-        return ToolAttempt(Acted.AMBIGUOUS, str(error), hopeless=True)
+        return ToolAttempt(ActionEnd.AMBIGUOUS, str(error), hopeless=True)
     except asyncio.CancelledError:
         if not stop_asked():
             raise
         return STOPPED
     except TimeoutError:
-        return ToolAttempt(Acted.AMBIGUOUS, f"no response within {held.card.timeout_seconds:g} s", timed_out=True)
+        return ToolAttempt(ActionEnd.AMBIGUOUS, f"no response within {held.card.timeout_seconds:g} s", timed_out=True)
     except Exception as error:
         _log.warning("tool_call_broke_off", tool=held.card.name, error=type(error).__name__)
         message = str(error) if isinstance(error, ServerLost) else f"the call failed ({type(error).__name__})"
-        return ToolAttempt(Acted.AMBIGUOUS, message, hopeless=isinstance(error, MISTAKES))
-    return ToolAttempt(Acted.RETURNED, result=result)
+        return ToolAttempt(ActionEnd.AMBIGUOUS, message, hopeless=isinstance(error, MISTAKES))
+    return ToolAttempt(ActionEnd.RETURNED, result=result)
 
 
 def _withheld(card: ToolCard, error: AnswerWithheld) -> ToolAttempt:
     """Returns the result of a success whose body was not read, by the table in perdure/sdk/outcomes.py."""
     meaning, message = meaning_of_withheld(card.effect, error.method), f"{error.code}: {error}"
     if meaning is Meaning.REFUSED:
-        return ToolAttempt(Acted.REFUSED, f"{message}; {WITHHELD_ADVICE}")
+        return ToolAttempt(ActionEnd.REFUSED, f"{message}; {WITHHELD_ADVICE}")
     if meaning is Meaning.AMBIGUOUS:
-        return ToolAttempt(Acted.AMBIGUOUS, message)
+        return ToolAttempt(ActionEnd.AMBIGUOUS, message)
     note = f"the target accepted the {error.method} request, so it was executed; {error} and was not read"
     _log.warning("tool_answer_withheld", tool=card.name, code=error.code, limit=error.limit)
-    return ToolAttempt(Acted.RETURNED, result=result_of({"status": error.code, "message": note, "limit": error.limit}))
+    return ToolAttempt(
+        ActionEnd.RETURNED, result=result_of({"status": error.code, "message": note, "limit": error.limit})
+    )
 
 
 class Undone(Exception):

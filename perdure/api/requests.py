@@ -23,7 +23,7 @@ from perdure.contracts.turns import Limits, OnSpent
 from perdure.core.approvals.decisions import DEFAULT_SECONDS, MOST_SECONDS, USER_NAME, Decision
 from perdure.core.audit import ExportedHead
 from perdure.core.memory.documents import PromotionDecision, type_fault
-from perdure.core.memory.files import contradiction
+from perdure.core.memory.files import find_contradiction
 from perdure.core.text import is_blank
 from perdure.core.turns import OnBusy
 from perdure.store.approvals.decisions import Raise
@@ -38,7 +38,7 @@ def _described(metadata: Metadata) -> Metadata:
     if CLIENT_TABLE not in metadata:
         return metadata
     fault = why_no_tables(given)
-    if not fault and isinstance(given, dict) and (found := contradiction(given)):
+    if not fault and isinstance(given, dict) and (found := find_contradiction(given)):
         fault = f"metadata.{CLIENT_TABLE} is invalid: {found}"
     if fault:
         raise PydanticCustomError("client_table", "{fault}", {"fault": fault})

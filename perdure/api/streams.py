@@ -24,7 +24,7 @@ from perdure.core.events.stream import (
     LoggedEvent,
     ReaderState,
     merge,
-    resumed,
+    resume_reader,
     unknown_calls,
 )
 from perdure.store.database import Database
@@ -103,7 +103,7 @@ class StreamReader:
             open_calls = [call for call in open_calls if call.key[0] == self._turn_id]
         keys = [call.key for call in open_calls]
         marks = await self._live.marks(self._tenant_id, self._conversation_id, cursor, keys)
-        return resumed(cursor, open_calls, marks)
+        return resume_reader(cursor, open_calls, marks)
 
     async def _events(self, state: ReaderState) -> list[LoggedEvent]:
         return await self._shared.get((self._tenant_id, self._conversation_id, self._turn_id, state.cursor.seq))

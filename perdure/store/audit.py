@@ -25,21 +25,21 @@ from perdure.core.audit import (
     MOST_FAULTS,
     OUTCOMES,
     ChainCheck,
+    ChainFault,
     Entry,
     Erasures,
     ExportedHead,
-    Fault,
     FaultKind,
     Head,
     Keyring,
     Link,
     Report,
     Run,
+    find_undecided,
     marks_of,
     read_head,
     row_text,
     signer_id,
-    undecided,
 )
 from perdure.store.database import Connection, Database, signer_of
 from perdure.store.paging import cursor_after, read_number_cursor
@@ -260,7 +260,7 @@ async def verify_chain(
     check = ChainCheck(
         tenant_id, keyring, _joined(marks, seals), max(seals, default=0), most_faults, heads_found=len(exported)
     )
-    check.note(forged)
+    check.add_faults(forged)
     erasures = Erasures()
     looked_up: set[int | None] = {None}
     at: int | None = 0
@@ -274,7 +274,7 @@ async def verify_chain(
                 looked_up |= named | erasures.known
         check.feed(_link(row, erasures) for row in rows)
         at = at + LINK_CHUNK_ROWS if rows else following and following - 1
-    check.note(await _strays(db, tenant_id))
+    check.add_faults(await _strays(db, tenant_id))
     return check.report(head)
 
 
@@ -287,14 +287,18 @@ def _head(row: asyncpg.Record | None) -> Head:
     return Head(0, GENESIS) if row is None or row["seq"] is None else Head(row["seq"], row["hash"])
 
 
-async def _strays(db: Database, tenant_id: str) -> list[Fault]:
+async def _strays(db: Database, tenant_id: str) -> list[ChainFault]:
     """Returns rows outside the chain, duplicated rows, and calls that ran without a decision; at most 1,000 of each."""
     async with db.transaction(tenant_id) as tx:
         unchained = await tx.fetch(_UNCHAINED, timeout=_SCAN_SECONDS)
         repeated = await tx.fetch(_REPEATED, timeout=_SCAN_SECONDS)
         runs = await doubtful_runs(tx, _SCAN_SECONDS)
-    found = [Fault(0, FaultKind.ROW_UNCHAINED, row["id"]) for row in unchained]
-    return found + [Fault(row["seq"] or 0, FaultKind.ROW_REPEATED, row["id"]) for row in repeated] + undecided(runs)
+    found = [ChainFault(0, FaultKind.ROW_UNCHAINED, row["id"]) for row in unchained]
+    return (
+        found
+        + [ChainFault(row["seq"] or 0, FaultKind.ROW_REPEATED, row["id"]) for row in repeated]
+        + find_undecided(runs)
+    )
 
 
 def _link(row: asyncpg.Record, erasures: Erasures) -> Link:

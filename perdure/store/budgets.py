@@ -23,11 +23,11 @@ from perdure.core.budgets import (
     DayUse,
     Hold,
     Quotas,
-    Used,
+    UsedStorage,
     check,
     check_files,
-    met,
     only_reserved,
+    reached_budget,
     resets_at,
 )
 from perdure.store import audit
@@ -140,7 +140,7 @@ async def reserve(tx: Connection, call: ModelCall, caps: Caps, hold: Hold) -> No
     if rows and rows[0]["all_fit"]:
         return
     uses = [DayUse(*(row[name] for name in DayUse.__slots__)) for row in rows]
-    problem = met(caps, uses)
+    problem = reached_budget(caps, uses)
     if problem is None:
         raise InvariantBroken("budget_not_read", "a daily budget was neither available nor reached")
     raise LimitReached(problem.code, problem.message, {"reserved": only_reserved(caps, uses)})
@@ -281,7 +281,7 @@ def _bytes_of(scope: str, subject: str) -> str:
 
 
 def quota_columns(user: str, conversation: str) -> str:
-    """Returns the columns of `Used` for a SELECT. The arguments are SQL expressions of ids."""
+    """Returns the columns of `UsedStorage` for a SELECT. The arguments are SQL expressions of ids."""
     texts = f"coalesce((SELECT text_bytes FROM conversations WHERE id = {conversation}), 0)"
     of_tenant = _bytes_of("tenant", f"'{TENANT_SUBJECT}'")
     return (
@@ -325,13 +325,15 @@ WHERE u.scope = 'user' AND u.subject_id = $1 AND (SELECT count(*) FROM less) >= 
 counted. The count in its last line makes Postgres lock the tenant's row first, as the triggers do."""
 
 
-async def bytes_used(tx: Connection, user_id: str | None, conversation_id: str | None = None) -> tuple[Used, int]:
+async def bytes_used(
+    tx: Connection, user_id: str | None, conversation_id: str | None = None
+) -> tuple[UsedStorage, int]:
     """Returns the bytes stored now, and the number of files in the conversation. If the transaction has written a file
     or a document, the counters include it and stay locked until the end."""
     row = await tx.fetchrow(_READ_BYTES, user_id, conversation_id)
     if row is None:
-        return Used(), 0
-    return Used(row["conversation_bytes"], row["user_bytes"], row["tenant_bytes"]), row["files"]
+        return UsedStorage(), 0
+    return UsedStorage(row["conversation_bytes"], row["user_bytes"], row["tenant_bytes"]), row["files"]
 
 
 async def check_room(

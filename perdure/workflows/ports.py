@@ -48,7 +48,7 @@ from perdure.contracts.ids import (
 )
 from perdure.contracts.memory import FactsAnswer, FactsCall, FactsRequest
 from perdure.contracts.messages import MessageRef
-from perdure.core.approvals.gates import effect_request, startable
+from perdure.core.approvals.gates import effect_request, startable_calls
 from perdure.core.calls.ledger import STOPPED
 from perdure.graph.ports import Ports
 from perdure.workflows.turn_segment import Steps, TurnSegment
@@ -380,7 +380,7 @@ class UnderWay:
         if read.problem is not None or self.port.segment.mailbox.stop:
             return ()
         calls = [ask.call_id for ask in self.asks if ask.call_id in self.waiting]
-        return startable(calls, requests, read.verdicts, begun={*self.ended, *self.running} - self.waiting.keys())
+        return startable_calls(calls, requests, read.verdicts, begun={*self.ended, *self.running} - self.waiting.keys())
 
 
 def _not_run(ask: ToolCallRequest, problem: Problem | None) -> ToolOutcome:

@@ -28,8 +28,8 @@ from perdure.contracts.ids import (
 )
 from perdure.contracts.memory import MOST_FACTS, FactsAnswer, FactScope, FactsRequest, FactStatus
 from perdure.contracts.messages import MessageRef, Role
-from perdure.core.approvals.gates import effect_request, startable
-from perdure.core.calls.arguments import extracted, read_object
+from perdure.core.approvals.gates import effect_request, startable_calls
+from perdure.core.calls.arguments import extract_groups, read_object
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import preview
 from perdure.graph.ports import Ports
@@ -122,7 +122,7 @@ class FakeModel:
         )
         message = turn.message(Role.ASSISTANT, says.text, calls=calls)
         turn.rounds += [message] if calls else []
-        marks = extracted(ask.extract_pattern, says.text)
+        marks = extract_groups(ask.extract_pattern, says.text)
         return ModelReply(message=message, extracted=marks, usage=says.usage, turn_used=says.turn_used)
 
 
@@ -181,7 +181,7 @@ class FakeTools:
         if read.problem is not None:
             return []
         waiting = [call for call in calls if call in held]
-        return [*startable(waiting, requests, read.verdicts, begun=ended.keys() - held.keys())]
+        return [*startable_calls(waiting, requests, read.verdicts, begun=ended.keys() - held.keys())]
 
     def _one(self, ask: ToolCallRequest) -> ToolOutcome:
         turn = self.of.turn

@@ -11,7 +11,7 @@ import pytest
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import TurnStatus
-from perdure.core.budgets import Quotas, Used
+from perdure.core.budgets import Quotas, UsedStorage
 from perdure.core.turns import Caps
 from perdure.store import agents, budgets
 from perdure.store.database import new_id
@@ -285,4 +285,4 @@ async def test_counters_are_what_is_there(harness: Harness, people: dict[str, Pe
         counted = "SELECT stored_bytes FROM byte_usage WHERE scope = 'user' AND subject_id = $1"
         assert await tx.fetchval(counted, me) == await tx.fetchval(f"{size} user_id = $1", me)
     async with harness.db.transaction("nobody") as tx:  # a tenant's counters are its own
-        assert (await budgets.bytes_used(tx, people["requester"].user_id))[0] == Used()
+        assert (await budgets.bytes_used(tx, people["requester"].user_id))[0] == UsedStorage()

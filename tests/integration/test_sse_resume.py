@@ -18,7 +18,7 @@ from perdure.api.auth import is_welcome, of_token
 from perdure.api.rate_limits import OpenStreams
 from perdure.api.streams import Streams
 from perdure.core.events.stream import Cursor, parse_cursor
-from perdure.core.identity import Credential, How
+from perdure.core.identity import Credential, SignInMethod
 from perdure.local import DataParts
 from perdure.store.database import Database
 from perdure.store.events.live import LiveTokens
@@ -367,7 +367,7 @@ async def test_a_reader_that_would_not_be_let_in_again_is_sent_away(api: Api, ad
     conversation_id = await conversation(admin)
     if how == "signed_out":
         async with services.db.transaction(who.tenant_id) as tx:
-            begun = await sign_in.begin_session(tx, who.user_id, timedelta(hours=1), Credential(How.PASSWORD))
+            begun = await sign_in.begin_session(tx, who.user_id, timedelta(hours=1), Credential(SignInMethod.PASSWORD))
         who = replace(who, session_id=begun.id)
     streams = Streams(services.db, services.live, services.wakes, heartbeat_seconds=0.05)
     welcome = partial(is_welcome, services, who)

@@ -19,7 +19,7 @@ from perdure.contracts.memory import (
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of
 from perdure.core.memory.documents import CONVERSATION_NOTE, DOCUMENT_TYPES, POLICY_CODES, Edit, Writer
-from perdure.core.memory.facts import RECENT, Resolution, remember, resolve
+from perdure.core.memory.facts import RECENT, Resolution, remember_entity, resolve_entity
 from perdure.core.text import preview
 from perdure.sdk.tools import Audited, Parameters, Tool, ToolContext, ToolRefused, ToolResult, tool
 from perdure.store.database import Connection
@@ -42,7 +42,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 async def entity_resolve(context: ToolContext, name: Name) -> ToolResult:
     """Find an entity by its name or an alias. Answers with the one match, or with candidates to ask about."""
     found = await entities.find_entities(_transaction(context), name)
-    resolution = resolve([(entity.id, entity.name) for entity in found])
+    resolution = resolve_entity([(entity.id, entity.name) for entity in found])
     counter = context.state.get(FAILED, 0)
     failed = counter if isinstance(counter, int) else 0
     if resolution is not Resolution.DECISIVE:
@@ -54,7 +54,7 @@ async def entity_resolve(context: ToolContext, name: Name) -> ToolResult:
             state={FAILED: failed + 1},
         )
     entity = found[0]
-    recent = remember(context.state.get(RECENT), entity.id)
+    recent = remember_entity(context.state.get(RECENT), entity.id)
     return ToolResult(
         {"status": "resolved", "entity": _shown(entity)},
         state={FAILED: 0, RECENT: recent},
@@ -70,7 +70,7 @@ async def context_assemble(
     entity = await entities.get_entity(_transaction(context), entity_id)
     if entity is None:
         raise ToolRefused("the entity does not exist; call entity_resolve with its name first")
-    recent = remember(context.state.get(RECENT), entity.id)
+    recent = remember_entity(context.state.get(RECENT), entity.id)
     return ToolResult({"status": "ok", "entity": _shown(entity)}, state={RECENT: recent}, working={RECENT: recent})
 
 
@@ -85,7 +85,7 @@ async def create_entity(
     entity = await entities.create_entity(
         _transaction(context), kind, name, attributes or {}, context.turn_id, context.call_id
     )
-    recent = remember(context.state.get(RECENT), entity.id)
+    recent = remember_entity(context.state.get(RECENT), entity.id)
     return ToolResult(
         {"status": "created", "entity": _shown(entity)},
         state={RECENT: recent},

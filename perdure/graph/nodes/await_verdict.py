@@ -11,7 +11,7 @@ from perdure.contracts.errors import Problem
 from perdure.contracts.events import HITL_WARNING
 from perdure.contracts.ids import reviewed_call
 from perdure.contracts.messages import MessageRef, Patch, Role
-from perdure.core.approvals.gates import ALLOWING, open_requests, round_is_decided, round_is_refused, startable
+from perdure.core.approvals.gates import ALLOWING, open_requests, round_is_decided, round_is_refused, startable_calls
 from perdure.core.calls.ledger import STOPPED
 from perdure.graph.nodes.call_model import spent_by
 from perdure.graph.nodes.fields import (
@@ -68,7 +68,7 @@ class AwaitVerdict:
             return _acknowledge(state, read.verdicts)
         gated_round = MessageRef.model_validate(state["pending_round"])
         calls = [call.call_id for call in gated_round.calls if not call.answer_id]
-        start = startable(calls, requests, read.verdicts, begun=done, ungated_first=self.ungated_first)
+        start = startable_calls(calls, requests, read.verdicts, begun=done, ungated_first=self.ungated_first)
         return _replay(state, gated_round, start) if start else _paused(requests)
 
 

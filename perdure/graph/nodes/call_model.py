@@ -13,7 +13,7 @@ from perdure.contracts.events import BUDGET
 from perdure.contracts.messages import MessageRef, Patch, Role
 from perdure.contracts.turns import OnSpent, Usage
 from perdure.core.agents.toolsets import LOAD_TOOLSET, known_toolsets, offered_cards, offered_tools
-from perdure.core.budgets import DAY_CODES, TURN_CODES, spent
+from perdure.core.budgets import DAY_CODES, TURN_CODES, spent_limit
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.calls.retries import TRIES, is_hopeless
 from perdure.graph.nodes.fields import error_of, limits_of, messages_of, number_of, plan_of, sources_of, toolsets_of
@@ -34,7 +34,7 @@ def ended_by(problem: Problem) -> str:
 
 def spent_by(state: State) -> Problem | None:
     """Returns the problem of the limit that the turn has reached, or None."""
-    return spent(
+    return spent_limit(
         limits_of(state),
         tokens_used=number_of(state, "tokens_used"),
         cost_microusd=number_of(state, "cost_microusd"),
@@ -209,4 +209,4 @@ def note(text: str) -> MessageRef:
 
 def _spent(state: State, tokens: int, cost_microusd: int) -> Problem | None:
     used, paid = number_of(state, "tokens_used") + tokens, number_of(state, "cost_microusd") + cost_microusd
-    return spent(limits_of(state), tokens_used=used, cost_microusd=paid)
+    return spent_limit(limits_of(state), tokens_used=used, cost_microusd=paid)

@@ -15,12 +15,12 @@ from perdure.contracts.calls import CallState, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import Problem
 from perdure.contracts.events import TOOLS_PENDING
 from perdure.contracts.messages import CallRef, MessageRef, Patch, Role
-from perdure.core.agents.rule_matching import Ran, Ruled, after_round, before_round, rule_paths
+from perdure.core.agents.rule_matching import AnsweredCall, RuleResult, after_round, before_round, rule_paths
 from perdure.core.agents.rules import COUNTERS, RuleMatch
 from perdure.core.agents.toolsets import LOAD_TOOLSET, is_of_memory
 from perdure.core.approvals.gates import RULE_MUTATING, RULE_OUTCOME_UNKNOWN, gate_round, rule_for
 from perdure.core.calls.ledger import SETTLED
-from perdure.core.memory.facts import joined
+from perdure.core.memory.facts import merge_lists
 from perdure.graph.nodes.call_model import ended_by
 from perdure.graph.nodes.fields import (
     TOOL_WRITABLE,
@@ -114,7 +114,7 @@ class Round:
     """A settled round."""
 
     patch: Patch
-    ran: tuple[Ran, ...]
+    ran: tuple[AnsweredCall, ...]
     """The calls that were done, for the rules."""
 
 
@@ -154,7 +154,7 @@ def settled(
                 patch[name] = _joined(state[name], patch.get(name, state[name]), value)
         if outcome.state is CallState.DONE and call.call_id not in reviewed:
             counters = {name: patch.get(name, state[name]) for name in COUNTERS}
-            ran.append(Ran(call, outcome.facts, counters))
+            ran.append(AnsweredCall(call, outcome.facts, counters))
     return Round(patch, tuple(ran))
 
 
@@ -164,7 +164,7 @@ def _joined(before: JsonValue, now: JsonValue, after: JsonValue) -> JsonValue:
     Each call adds its own difference to a counter; 0 resets it. In lists, the entries of earlier calls remain.
     """
     if isinstance(before, list) and isinstance(now, list) and isinstance(after, list):
-        return joined(before, now, after)
+        return merge_lists(before, now, after)
     counts = [each for each in (before, now, after) if isinstance(each, int) and not isinstance(each, bool)]
     if len(counts) < 3 or after == 0:
         return after
@@ -206,7 +206,7 @@ class RunTools:
             return {"pending_tool_calls": []}
         plan, found = plan_of(state), round_of(state)
         if found.requests:
-            ruled = Ruled(gated=gate_round(plan, found.without_request))
+            ruled = RuleResult(gated=gate_round(plan, found.without_request))
         else:
             ruled = before_round(plan, found.without_request, {name: state[name] for name in COUNTERS})
             if pending := _pending(plan, found.calls, ruled.gated):

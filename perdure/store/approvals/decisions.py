@@ -12,7 +12,7 @@ from perdure.contracts.turns import Limits, TurnAddress
 from perdure.contracts.values import Frozen, frozen_call_digest
 from perdure.core.approvals.decisions import PENDING, STATUS_OF, Decider, Decision, DecisionRequest, status_after
 from perdure.core.approvals.validity import GIVEN, runs_by
-from perdure.core.budgets import spent
+from perdure.core.budgets import spent_limit
 from perdure.core.calls.arguments import check_arguments
 from perdure.core.delivery import CHAT, chat_may_decide
 from perdure.core.json_schema import MOST_TOLD
@@ -416,7 +416,7 @@ def _raised(before: Limits, wanted: Raise, *, tokens_used: int, cost_microusd: i
     if limits.max_tokens < before.max_tokens or limits.max_cost_microusd < before.max_cost_microusd:
         now: dict[str, object] = {"max_tokens": before.max_tokens, "max_cost_usd": before.max_cost_microusd / 1e6}
         raise CallerError("limit_not_raised", "A limit can only be raised, not lowered", now)
-    over = spent(limits, tokens_used=tokens_used, cost_microusd=cost_microusd)
+    over = spent_limit(limits, tokens_used=tokens_used, cost_microusd=cost_microusd)
     if over is not None:
         raise CallerError("still_spent", f"The new limit is still too low: {over.message}")
     return limits

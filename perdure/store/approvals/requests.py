@@ -31,7 +31,7 @@ from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.contracts.values import Frozen, canonical_json, digest_of, frozen_call_digest
 from perdure.core.approvals.gates import pause_kind
 from perdure.core.approvals.validity import QuestionRecord, answer_refusal
-from perdure.core.calls.arguments import InvalidArguments, canonical
+from perdure.core.calls.arguments import InvalidArguments, jsonb_form
 from perdure.store import audit
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note, Wake, put
@@ -141,7 +141,7 @@ def _parsed(content: str) -> JsonValue:
     """Returns the value in the form that jsonb returns, so that the digest matches the stored record. Measured: `-0.0`
     and `1e16` came back as other numbers, which made the approved checkpoint permanently unreadable."""
     try:
-        return canonical(json.loads(content))
+        return jsonb_form(json.loads(content))
     # Text that was cut, or that jsonb cannot store, is shown as plain text.
     except (ValueError, RecursionError, InvalidArguments):
         return content

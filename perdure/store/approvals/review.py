@@ -16,14 +16,14 @@ from perdure.contracts.approvals import ApprovalPolicy, RequestKind
 from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import TurnAddress
 from perdure.core.approvals.decisions import (
-    Claimed,
     Decider,
     Decision,
     Delegation,
     Facts,
+    ReviewClaim,
     Vote,
+    decision_refusal,
     delegation_for,
-    refusal,
 )
 from perdure.core.approvals.validity import InForce, has_call_ahead, outdated_reason
 from perdure.core.identity import UNKNOWN, Credential
@@ -112,7 +112,7 @@ class Review:
         Raises: CallerError, the first reason in the contract's order.
         """
         given = {"reasoned": reasoned, "args_given": args_given, "text": text}
-        found = refusal(self.facts, self.decider, decision, digest, **given, unfit=unfit)
+        found = decision_refusal(self.facts, self.decider, decision, digest, **given, unfit=unfit)
         if found is not None:
             raise found
 
@@ -207,7 +207,7 @@ def facts_of(row: asyncpg.Record, votes: Sequence[Vote]) -> Facts:
     claimed = None
     if row["claimed_by"] is not None:
         since = row["claimed_since"] or row["now"]
-        claimed = Claimed(str(row["claimed_by"]), row["claimer"] or "", row["claimed_until"], since)
+        claimed = ReviewClaim(str(row["claimed_by"]), row["claimer"] or "", row["claimed_until"], since)
     return Facts(
         row["status"],
         (row["revision"] or row)["digest"],

@@ -12,8 +12,8 @@ from perdure.contracts.activities import ApprovalStatus
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import TurnAddress
-from perdure.core.agents.templates import at_a_glance, described
-from perdure.core.approvals.decisions import DECIDING_ROLES, Decider, Vote, counted, not_open_to
+from perdure.core.agents.templates import at_a_glance, describe_call
+from perdure.core.approvals.decisions import DECIDING_ROLES, Decider, Vote, counted_votes, not_open_to
 from perdure.core.approvals.validity import runs_by
 from perdure.core.delivery import says_args
 from perdure.core.identity import OWN, Credential
@@ -234,7 +234,7 @@ def _call(row: asyncpg.Record) -> dict[str, object]:
         "effect": row["effect"],
         "risk": row["risk"],
         "description": row["description"],
-        "says": described(row["describe"], frozen_of(row)["args"]),
+        "says": describe_call(row["describe"], frozen_of(row)["args"]),
         "args_brief": at_a_glance(frozen_of(row)["args"]),
         "args": (revision or row)["args"],
         "schema": row["schema"],
@@ -287,7 +287,7 @@ def votes_of(row: asyncpg.Record) -> list[Vote]:
 
 def _votes(row: asyncpg.Record) -> list[dict[str, object]]:
     votes = votes_of(row)
-    standing = counted(votes)
+    standing = counted_votes(votes)
     return [_vote(shown, counts=vote in standing) for shown, vote in zip(row["votes"] or (), votes, strict=True)]
 
 
@@ -455,7 +455,7 @@ def _decision_view(row: asyncpg.Record) -> dict[str, object]:
         "kind": row["kind"],
         "checkpoint": row["checkpoint"],
         "tool": row["tool"],
-        "says": described(row["describe"], row["args"]),
+        "says": describe_call(row["describe"], row["args"]),
         "args_brief": at_a_glance(row["args"]),
         "agent": row["agent_id"],
         "risk": row["risk"],

@@ -13,8 +13,8 @@ from perdure.contracts.errors import LimitReached
 from perdure.contracts.events import GENERATION_START
 from perdure.contracts.messages import NOBODY, Joined
 from perdure.contracts.turns import Limits, TurnStatus, Usage
-from perdure.core.budgets import most_of_answer, spent
-from perdure.core.calls.ledger import Attempt, Claim, Gate, Held, claim
+from perdure.core.budgets import most_of_answer, spent_limit
+from perdure.core.calls.ledger import Attempt, Claim, LockedTurn, RecordedClaim, claim
 from perdure.store import budgets
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, NewMessage, write
@@ -92,8 +92,8 @@ async def claim_call(
         return ModelClaim(Claim.ENDED)
     held = None
     if row["epoch"] is not None:
-        held = Held(row["epoch"], Attempt(row["run_id"], row["attempt"]), row["reply"] is not None)
-    verdict = claim(Gate(row["ended"], row["stopped"]), held, attempt)
+        held = RecordedClaim(row["epoch"], Attempt(row["run_id"], row["attempt"]), row["reply"] is not None)
+    verdict = claim(LockedTurn(row["ended"], row["stopped"]), held, attempt)
     if verdict in (Claim.REPLAY, Claim.STOPPED) and call.events:
         await write(tx, call.address, [], pending=call.events)
     if verdict is Claim.REPLAY:
@@ -105,13 +105,15 @@ async def claim_call(
     return _to_act(row, call, model, fallback_model, held)
 
 
-def _to_act(row: asyncpg.Record, call: ModelCall, model: str, fallback_model: str, held: Held | None) -> ModelClaim:
+def _to_act(
+    row: asyncpg.Record, call: ModelCall, model: str, fallback_model: str, held: RecordedClaim | None
+) -> ModelClaim:
     """Returns the claim of an attempt that can act, with the rest of the turn's limits.
 
     Raises: LimitReached.
     """
     limits, used = Limits.model_validate(row["limits"]), _used(row)
-    over = spent(limits, tokens_used=used.tokens, cost_microusd=used.cost_microusd)
+    over = spent_limit(limits, tokens_used=used.tokens, cost_microusd=used.cost_microusd)
     if over is not None:
         raise LimitReached(over.code, over.message)
     on_fallback = bool(row["fallback"] and fallback_model)

@@ -16,7 +16,7 @@ from perdure.contracts.ids import effect_key
 from perdure.contracts.values import digest_of, frozen_call_digest
 from perdure.core.approvals.gates import RULE_WAIVED
 from perdure.core.approvals.validity import ApprovalValidity
-from perdure.core.calls.ledger import Attempt, Gate, Held, Reservation
+from perdure.core.calls.ledger import Attempt, LockedTurn, RecordedClaim, Reservation
 from perdure.store import audit
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, NewMessage, write
@@ -26,7 +26,7 @@ from perdure.store.events.event_log import NewEvent, NewMessage, write
 class Locked:
     """A tool call and its turn, locked for this transaction."""
 
-    gate: Gate
+    gate: LockedTurn
     row: Reservation
     tool_version: str
     args: dict[str, JsonValue]
@@ -64,9 +64,9 @@ async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked 
     if r is None:
         return None
     state = CallState(r["state"])
-    held = Held(r["epoch"], Attempt(r["run_id"], r["attempt"]), False) if r["epoch"] else None
+    held = RecordedClaim(r["epoch"], Attempt(r["run_id"], r["attempt"]), False) if r["epoch"] else None
     return Locked(
-        Gate(r["ended"], r["stopped"]),
+        LockedTurn(r["ended"], r["stopped"]),
         Reservation(
             state,
             held,

@@ -15,7 +15,7 @@ from typing import Any, cast
 from redis.exceptions import NoScriptError
 
 from perdure.contracts.turns import TurnAddress
-from perdure.core.events.stream import CallKey, Cursor, Mark, TokenBatch, TokenEntry, entry_order
+from perdure.core.events.stream import CallKey, Cursor, StreamMark, TokenBatch, TokenEntry, entry_order
 from perdure.store.valkey import Valkey, messages, subscribed
 
 # The braces in the names of keys and channels keep the keys of a conversation together in a cluster.
@@ -119,7 +119,7 @@ end
 
 TokensPlace = tuple[str, str, str, str]
 """Tenant, conversation, epoch and id of the last entry that the reader has."""
-Marks = dict[CallKey, Mark]
+Marks = dict[CallKey, StreamMark]
 _Rows = list[tuple[str, dict[str, str]]]
 
 _BATCH_ENTRIES = 200
@@ -233,12 +233,12 @@ async def marks(valkey: Valkey, tenant_id: str, conversation_id: str, cursor: Cu
         if fence_epoch is None or fence_epoch != epoch or epoch != cursor.epoch:
             continue
         if entry_order(first) > at:
-            found[key] = Mark(int(attempt), 0, chained_from == "0", begun=False)
+            found[key] = StreamMark(int(attempt), 0, chained_from == "0", begun=False)
         elif entry_order(first) < kept_from:
             # The beginning was trimmed: a reader may have reached this place without it.
             continue
         elif entry_order(last) <= at:
-            found[key] = Mark(int(attempt), int(end), chained_from == "0", thought=int(thought or 0) > 0)
+            found[key] = StreamMark(int(attempt), int(end), chained_from == "0", thought=int(thought or 0) > 0)
         else:
             # The reader was behind: its place is in the middle of this call, most often close to the cursor.
             rows = cast(_Rows, await valkey.client.xrevrange(stream, cursor.entry_id, "-", count=_SEARCH_ENTRIES))
@@ -263,9 +263,11 @@ def _entry(entry_id: str, fields: Mapping[str, str]) -> TokenEntry:
     )
 
 
-def _mark(fields: Mapping[str, str]) -> Mark:
+def _mark(fields: Mapping[str, str]) -> StreamMark:
     thought = "y" in fields or int(fields.get("h", 0)) > 0
-    return Mark(int(fields["a"]), int(fields["s"]) + len(fields.get("x", "")), fields["f"] == "0", thought=thought)
+    return StreamMark(
+        int(fields["a"]), int(fields["s"]) + len(fields.get("x", "")), fields["f"] == "0", thought=thought
+    )
 
 
 LIVE_SECONDS = 3_600

@@ -10,7 +10,7 @@ import asyncpg
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
 from perdure.core.audit import Keyring, name_text
-from perdure.core.identity import OWN, Credential, How, display_name_from, name_from
+from perdure.core.identity import OWN, Credential, SignInMethod, display_name_from, name_from
 from perdure.store import audit
 from perdure.store.database import Connection, new_id, signer_of
 from perdure.store.identity import sign_in
@@ -303,7 +303,7 @@ def _entered(row: asyncpg.Record, link_to: str | None) -> tuple[str, Credential]
     if link_to not in (None, user_id):
         raise CallerError("identity_taken", "This identity is linked to another user", status=409)
     made_by, invited_by = (tuple(map(str, row[name])) for name in ("created_by", "invited_by"))
-    return user_id, Credential(How.OIDC, made_by, invited_by)
+    return user_id, Credential(SignInMethod.OIDC, made_by, invited_by)
 
 
 async def enter_by_identity(
@@ -345,4 +345,4 @@ async def enter_by_identity(
         linked_by.invited_by,
     )
     await audit.record(tx, "user.identity_linked", link_to, {"issuer": issuer}, actor=link_to, turn_id=None)
-    return link_to, replace(linked_by, how=How.OIDC)
+    return link_to, replace(linked_by, how=SignInMethod.OIDC)

@@ -21,12 +21,12 @@ from perdure.core.memory.documents import (
     Finding,
     Place,
     Writer,
+    apply_edits,
     evidence_refusal,
     is_blocked,
-    patched,
     path_refusal,
-    scan,
-    stale,
+    scan_text,
+    stale_refusal,
     trust_of,
     write_refusal,
 )
@@ -248,7 +248,7 @@ async def update_document(
     ref = document.ref
     store = await named(tx, document.scope, ref.store)
     _may(writer, store, document.owner_id, document.document_type, basis, limits)
-    refused = stale(expected_sha256, document.sha256)
+    refused = stale_refusal(expected_sha256, document.sha256)
     if refused is not None:
         raise refused
     text = clean(content if isinstance(content, str) else _edited(document, content))
@@ -269,7 +269,7 @@ def scanned(scope: Scope, *texts: str, basis: Basis, limits: MemoryLimits) -> tu
 
     Raises: CallerError 422 `memory_unsafe` with the findings that block.
     """
-    findings = scan("\n".join([*texts, basis.evidence_summary, *map(str, basis.source_refs)]), scope, limits)
+    findings = scan_text("\n".join([*texts, basis.evidence_summary, *map(str, basis.source_refs)]), scope, limits)
     if is_blocked(findings):
         blocking = [finding.as_data() for finding in findings if finding.blocks]
         rules = ", ".join(str(each["rule"]) for each in blocking)
@@ -342,7 +342,7 @@ async def _created(
 def _edited(document: Document, edits: Sequence[Edit]) -> str:
     if document.content is None:
         raise CallerError("version_redacted", "The document's text was redacted; send the whole text", status=409)
-    return patched(document.content, edits)
+    return apply_edits(document.content, edits)
 
 
 def _given_entities(document: Document) -> tuple[str, ...]:

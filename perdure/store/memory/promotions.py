@@ -20,7 +20,7 @@ from perdure.core.memory.documents import (
     decision_refusal,
     evidence_refusal,
     path_refusal,
-    stale,
+    stale_refusal,
 )
 from perdure.store import audit
 from perdure.store.database import Connection, new_id
@@ -210,7 +210,7 @@ async def _share(tx: Connection, decider: Writer, found: dict[str, Any], limits:
     """Writes the shared version by the same rules as any other write."""
     basis = Basis(found["evidence_summary"], found["source_refs"], found["turn_id"], found["call_id"])
     shared = await _shared(tx, found["store"], found["path"], decider.user_id or "", lock=True)
-    refused = stale(found["base_sha256"] or "", shared.sha256 if shared else "")
+    refused = stale_refusal(found["base_sha256"] or "", shared.sha256 if shared else "")
     if refused is not None:
         raise refused
     if shared is None:

@@ -24,10 +24,10 @@ from perdure.core.memory.search import (
     OVER_FETCH,
     TEXT,
     Candidate,
-    Shown,
+    ShownDocument,
     Signals,
-    best,
-    excerpt,
+    best_candidates,
+    make_excerpt,
     names_in,
     words_of,
 )
@@ -292,10 +292,10 @@ async def search(tx: Connection, question: Question, most: int) -> tuple[Candida
         )
         for row in rows
     ]
-    return best(found, most)
+    return best_candidates(found, most)
 
 
-async def shown(tx: Connection, question: Question, found: tuple[Candidate, ...]) -> tuple[Shown, ...]:
+async def shown(tx: Connection, question: Question, found: tuple[Candidate, ...]) -> tuple[ShownDocument, ...]:
     """Returns the same documents with their excerpts, without redacted ones."""
     rows = await tx.fetch(
         "SELECT id, content FROM memory_versions WHERE id = ANY($1::uuid[]) AND content IS NOT NULL",
@@ -304,7 +304,9 @@ async def shown(tx: Connection, question: Question, found: tuple[Candidate, ...]
     contents = {str(row["id"]): row["content"] for row in rows}
     words = words_of(question.text[:MOST_QUESTION_CHARACTERS])
     return tuple(
-        Shown(each.ref, each.signals.document_type, each.title, excerpt(contents[each.ref.version_id], words))
+        ShownDocument(
+            each.ref, each.signals.document_type, each.title, make_excerpt(contents[each.ref.version_id], words)
+        )
         for each in found
         if each.ref.version_id in contents
     )

@@ -14,10 +14,10 @@ from perdure.contracts.ids import effect_key, step_of
 from perdure.contracts.messages import CallRef, MessageRef, Role, WindowPolicy
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.contracts.values import Tolerant
-from perdure.core.agents.prompts import PromptMessage, Windowed, halved, keep
-from perdure.core.agents.templates import filled
-from perdure.core.text import preview, unabridged
-from perdure.core.turns import Round, keep_rounds
+from perdure.core.agents.prompts import PromptMessage, WindowedMessage, halve_window, select_messages
+from perdure.core.agents.templates import fill_variables
+from perdure.core.text import preview, restore_previews
+from perdure.core.turns import CallRound, keep_rounds
 from perdure.store.agents import ACTIONS, WAIVERS
 from perdure.store.approvals.verdicts import words_of
 from perdure.store.database import Connection
@@ -95,7 +95,7 @@ def _answered(refs: list[MessageRef]) -> tuple[MessageRef, ...]:
     """Returns the rounds whose calls are all answered, and the messages added between them. A denied round has no
     answers, so its calls stay removed."""
     answers = {ref.call_id: ref.id for ref in refs if ref.role is Role.TOOL}
-    rounds = [Round(ref.id, tuple(call.call_id for call in ref.calls), answers) for ref in refs if ref.calls]
+    rounds = [CallRound(ref.id, tuple(call.call_id for call in ref.calls), answers) for ref in refs if ref.calls]
     by_id = {ref.id: ref for ref in refs}
     kept = {each.message_ids[0]: each.message_ids for each in keep_rounds(rounds, {})}
     kept |= {ref.id: (ref.id,) for ref in refs if ref.role is Role.USER}
@@ -172,7 +172,7 @@ async def _rendered(tx: Connection, turn_id: str, template: str, values: dict[st
     if row is None:
         return TurnPersona(template=template, problem="not_found")
     found = TurnPersona(template=template, version_id=str(row["id"]), stage=row["stage"])
-    text = filled(row["text"], values)
+    text = fill_variables(row["text"], values)
     return found.model_copy(update={"text": text} if text.strip() else {"problem": "empty"})
 
 
@@ -356,14 +356,14 @@ async def prompt_messages(
     windowed = [_windowed(index, message) for index, message in enumerate(everything)]
     if call.ask.output is not None:
         windowed[len(past) :] = [replace(message, tokens=0) for message in windowed[len(past) :]]
-    kept = keep(windowed, halved(windowed, window) if compacted else window)
+    kept = select_messages(windowed, halve_window(windowed, window) if compacted else window)
     return [_prompt_message(everything[index], skills, words) for index in kept]
 
 
-def _windowed(index: int, message: StoredMessage | MessageRef) -> Windowed:
+def _windowed(index: int, message: StoredMessage | MessageRef) -> WindowedMessage:
     if isinstance(message, StoredMessage):
-        return Windowed(index, message.role, message.tokens, _keys(message), _answers(message))
-    return Windowed(index, message.role, message.tokens, (), message.call_id)
+        return WindowedMessage(index, message.role, message.tokens, _keys(message), _answers(message))
+    return WindowedMessage(index, message.role, message.tokens, (), message.call_id)
 
 
 def _prompt_message(
@@ -371,7 +371,7 @@ def _prompt_message(
 ) -> PromptMessage:
     if isinstance(message, StoredMessage):
         return PromptMessage(message.role, message.content, message.calls, _answers(message))
-    text = unabridged(message.text, [words[each] for each in message.quotes if each in words])
+    text = restore_previews(message.text, [words[each] for each in message.quotes if each in words])
     return PromptMessage(message.role, skills.get(message.skill_id, text))
 
 

@@ -28,7 +28,7 @@ from perdure.core.approvals.validity import REASONED, REFUSED, why_not_allowed
 from perdure.core.text import estimated_tokens, preview
 from perdure.core.turns import (
     READ_CHARACTERS,
-    Round,
+    CallRound,
     keep_rounds,
     status_without_result,
     summary_of,
@@ -369,12 +369,12 @@ async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], l
     return stay, [_answer(call_id, states.get(call_id), refused.get(call_id)) for call_id in unanswered]
 
 
-def _rounds(rows: Sequence[asyncpg.Record]) -> list[Round]:
+def _rounds(rows: Sequence[asyncpg.Record]) -> list[CallRound]:
     """Returns the rounds of calls among a turn's messages."""
     answers = {row["call_id"]: str(row["id"]) for row in rows if row["role"] == "tool"}
     rounds = [row for row in rows if row["role"] != "tool"]
     return [
-        Round(
+        CallRound(
             str(row["id"]),
             tuple(call["call_id"] for call in row["calls"]),
             answers,

@@ -13,9 +13,9 @@ from perdure.contracts.events import QUEUED, READY, STAGE
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import ENDED, FinishRequest, Limits, Routing, TurnAddress, TurnInput, TurnStatus
 from perdure.core.agents.safety_keywords import Words, safety_keywords_in
-from perdure.core.budgets import Used, check, tightened
+from perdure.core.budgets import UsedStorage, check, tighten_limits
 from perdure.core.text import estimated_tokens
-from perdure.core.turns import Admission, Caps, Load, OnBusy, admit, too_many, unfit
+from perdure.core.turns import Admission, AdmissionLoad, Caps, OnBusy, admit, metadata_refusal, too_many
 from perdure.store import audit
 from perdure.store.budgets import quota_columns
 from perdure.store.database import Connection, new_id
@@ -106,7 +106,7 @@ async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: 
     Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy`, 429 `queue_full`, `too_many_turns`,
     `quota_reached`, 422 `bad_input_type`, `bad_trace_id`.
     """
-    fault = unfit(agent.definition.topology, new.metadata)
+    fault = metadata_refusal(agent.definition.topology, new.metadata)
     if fault is not None:
         raise fault
     active, message_seq = await _lock(tx, new)
@@ -139,12 +139,12 @@ async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: 
     return started
 
 
-def _load(new: NewTurn, counted: asyncpg.Record, *, busy: bool) -> Load:
+def _load(new: NewTurn, counted: asyncpg.Record, *, busy: bool) -> AdmissionLoad:
     sizes = ("conversation_bytes", "user_bytes", "tenant_bytes")
     counts = {name: value for name, value in counted.items() if name not in sizes}
-    used = Used(*(counted[name] for name in sizes))
+    used = UsedStorage(*(counted[name] for name in sizes))
     message_bytes = len(new.message.encode(errors="surrogatepass")) + new.beside_bytes
-    return Load(busy=busy, used=used, message_bytes=message_bytes, **counts)
+    return AdmissionLoad(busy=busy, used=used, message_bytes=message_bytes, **counts)
 
 
 async def _lock(tx: Connection, new: NewTurn) -> tuple[str | None, int]:
@@ -200,7 +200,7 @@ async def _insert(
     at_once, waits = first is Admission.START, first is Admission.QUEUE
     turn_id, message_id = new_id(), new_id()
     status = TurnStatus.ACCEPTED if at_once else TurnStatus.QUEUED
-    limits = tightened(agent.definition.limits, new.limits)
+    limits = tighten_limits(agent.definition.limits, new.limits)
     number = await tx.fetchval(
         _START,
         turn_id,

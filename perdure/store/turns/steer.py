@@ -12,7 +12,7 @@ wait for it at the commit, where foreign keys are checked, while holding the con
 from perdure.contracts.events import MESSAGE_JOINED, QUEUED
 from perdure.contracts.messages import Joined, MessageRef, Role
 from perdure.contracts.turns import Limits, TurnAddress, TurnStatus
-from perdure.core.budgets import tightened
+from perdure.core.budgets import tighten_limits
 from perdure.core.text import estimated_tokens, preview
 from perdure.store.database import Connection, new_id
 from perdure.store.events.event_log import NewEvent, NewMessage, write
@@ -93,7 +93,7 @@ async def leave(tx: Connection, address: TurnAddress) -> str | None:
     ) or ({}, None)
     limits = Limits.model_validate(own)
     if agents is not None:
-        limits = tightened(Limits.model_validate(agents, extra="ignore"), limits)
+        limits = tighten_limits(Limits.model_validate(agents, extra="ignore"), limits)
     agent_id = await tx.fetchval(
         _LEAVE, address.turn_id, turn_id, ids[0], TurnStatus.QUEUED.value, limits.model_dump(mode="json")
     )

@@ -13,7 +13,7 @@ from perdure.contracts.errors import InvariantBroken, Problem
 from perdure.contracts.events import BUDGET, STAGE
 from perdure.contracts.messages import MessageRef, Patch, Role
 from perdure.core.agents.safety_keywords import Question, Safety, answer_to, empathy_of, intent_of, safety_of
-from perdure.core.calls.context_assembly import Gate, Now, gate, guidance, phases, upstream_of
+from perdure.core.calls.context_assembly import Reuse, ToolInputs, context_guidance, group_phases, reuse_of, upstream_of
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import estimated_tokens
 from perdure.graph.nodes.await_verdict import AwaitVerdict
@@ -161,7 +161,7 @@ class OpenGate:
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the phases as lists of tool names."""
         grouped: list[JsonValue] = [
-            [*names] for names in phases({tool.name: tool.dependencies for tool in assembly_of(state).tools})
+            [*names] for names in group_phases({tool.name: tool.dependencies for tool in assembly_of(state).tools})
         ]
         ports.events.emit(STAGE, {"stage": "assembly_gate", "phases": grouped})
         return {"completed_stages": ["assembly_gate"], "phases": grouped}
@@ -185,7 +185,7 @@ class RunPhases:
         for number, names in enumerate(grouped if isinstance(grouped, list) else [], 1):
             phase = [put.tools[str(name)] for name in names] if isinstance(names, list) else []
             gates = {tool.name: put.gate_of(tool, slice_hash) for tool in phase}
-            asks = [put.ask(tool, slice_hash) for tool in phase if gates[tool.name] is Gate.RUN]
+            asks = [put.ask(tool, slice_hash) for tool in phase if gates[tool.name] is Reuse.RUN]
             outcomes = await ports.tools.assemble(asks) if asks else []
             put.take(phase, gates, outcomes)
             ports.events.emit(STAGE, _round_data(number, gates, outcomes))
@@ -207,9 +207,11 @@ class Putting:
     """The outputs so far, in the order of the phases."""
     degraded: list[JsonValue] = field(default_factory=list)
 
-    def gate_of(self, tool: PlannedTool, slice_hash: str) -> Gate:
+    def gate_of(self, tool: PlannedTool, slice_hash: str) -> Reuse:
         """Returns whether the tool runs. All earlier phases must have ended, because their outputs are its input."""
-        return gate(self.kept.get(tool.name), Now(slice_hash, self._upstream(tool, slice_hash)), self.plan.threshold)
+        return reuse_of(
+            self.kept.get(tool.name), ToolInputs(slice_hash, self._upstream(tool, slice_hash)), self.plan.threshold
+        )
 
     def ask(self, tool: PlannedTool, slice_hash: str) -> AssembleAsk:
         """Returns the call of the tool, with the outputs of earlier phases."""
@@ -221,11 +223,11 @@ class Putting:
             sources=tuple(Source(tool=each.tool, turn_id=each.turn_id) for each in self.bundles.values()),
         )
 
-    def take(self, phase: Sequence[PlannedTool], gates: Mapping[str, Gate], outcomes: Sequence[Assembled]) -> None:
+    def take(self, phase: Sequence[PlannedTool], gates: Mapping[str, Reuse], outcomes: Sequence[Assembled]) -> None:
         """Adds the results of a phase in its order, whichever tool ended first."""
         returned = {outcome.tool: outcome.bundle for outcome in outcomes}
         for tool in phase:
-            bundle = returned.get(tool.name) if gates[tool.name] is Gate.RUN else self.kept[tool.name]
+            bundle = returned.get(tool.name) if gates[tool.name] is Reuse.RUN else self.kept[tool.name]
             if bundle is not None:
                 self.bundles[tool.name] = bundle
             else:
@@ -261,13 +263,13 @@ def _ending(tools: Mapping[str, PlannedTool], outcomes: Sequence[Assembled]) -> 
     return None
 
 
-def _round_data(number: int, gates: Mapping[str, Gate], outcomes: Sequence[Assembled]) -> dict[str, JsonValue]:
+def _round_data(number: int, gates: Mapping[str, Reuse], outcomes: Sequence[Assembled]) -> dict[str, JsonValue]:
     failed = {outcome.tool: outcome.problem for outcome in outcomes if outcome.problem is not None}
     return {
         "stage": "context_assembly",
         "phase": number,
-        "ran": [name for name, each in gates.items() if each is Gate.RUN and name not in failed],
-        "skipped": [{"tool": name, "why": each.value} for name, each in gates.items() if each is not Gate.RUN],
+        "ran": [name for name, each in gates.items() if each is Reuse.RUN and name not in failed],
+        "skipped": [{"tool": name, "why": each.value} for name, each in gates.items() if each is not Reuse.RUN],
         "failed": [
             {"tool": name, "code": problem.code, "message": problem.message} for name, problem in failed.items()
         ],
@@ -313,7 +315,7 @@ class FormatContext:
         ]
         degraded_sections: list[JsonValue] = [*degraded]
         ports.events.emit(STAGE, {"stage": "context_format", "sections": [*bundles], "degraded": degraded_sections})
-        return patch | {"context_sections": sections, "context_guidance": guidance(degraded, notes)}
+        return patch | {"context_sections": sections, "context_guidance": context_guidance(degraded, notes)}
 
 
 # navigator: the model and its tools alternate here, with the usual gates and approvals.

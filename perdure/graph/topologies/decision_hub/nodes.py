@@ -11,7 +11,7 @@ from perdure.contracts.events import BUDGET, MEMORY_SEARCH, MEMORY_WRITE_BLOCKED
 from perdure.contracts.ids import trace_id
 from perdure.contracts.memory import Fact, FactsAnswer, FactScope, FactStatus
 from perdure.contracts.messages import PREVIEW_CHARACTERS, MessageRef, Patch, Role
-from perdure.core.budgets import spent
+from perdure.core.budgets import spent_limit
 from perdure.core.memory.facts import derived_facts, facts_note
 from perdure.core.turns import INPUT_TYPES
 from perdure.graph.nodes.call_model import STOP_CODES, ended_by, paid
@@ -204,7 +204,7 @@ class CallBackend:
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the response; without an answer, it has no text."""
         tokens, cost = number_of(state, "tokens_used"), number_of(state, "cost_microusd")
-        over = spent(plan_of(state).limits, tokens_used=tokens, cost_microusd=cost)
+        over = spent_limit(plan_of(state).limits, tokens_used=tokens, cost_microusd=cost)
         if over is not None:
             ports.events.emit(BUDGET, {"code": over.code, "message": over.message})
             return _patch(state, _spent_response(over))
