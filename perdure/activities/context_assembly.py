@@ -33,7 +33,7 @@ from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.outcomes import ToolRefused, ToolUnavailable
 from perdure.sdk.tools import Tool, ToolContext
 from perdure.store.calls import context_assembly as bundles
-from perdure.store.calls.context_assembly import Begun
+from perdure.store.calls.context_assembly import StartedTool
 
 FAILED = "bundle_failed"
 """The code of a tool without output."""
@@ -113,10 +113,10 @@ class AssemblyActivities:
 
         Raises: UpstreamUnavailable `tool_not_here` if another worker may have the tool.
         """
-        agent = self._deps.agent_cache.known(call.agent_version)
+        agent = self._deps.agent_cache.cached(call.agent_version)
         if agent is None:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
-                agent = await self._deps.agent_cache.at(tx, call.agent_id, call.agent_version)
+                agent = await self._deps.agent_cache.read_pinned(tx, call.agent_id, call.agent_version)
         assembly, card = agent.definition.assembly, agent.card(call.ask.tool)
         config = assembly.config(call.ask.tool) if assembly else None
         if assembly is None or config is None or card is None or card.effect is not EffectClass.READ:
@@ -127,7 +127,7 @@ class AssemblyActivities:
             injected = frozenset(key for each in assembly.registry for key in each.inject_inputs)
             return Declared(tool, config, hears, assembly.tool_entry(call.ask.tool).arguments, injected)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            published = await self._deps.agent_cache.published(tx, call.agent_id)
+            published = await self._deps.agent_cache.read_published(tx, call.agent_id)
         now = published.card(call.ask.tool) if published else None
         if now is not None and now.version == card.version:
             raise UpstreamUnavailable(
@@ -135,7 +135,9 @@ class AssemblyActivities:
             )
         return None
 
-    async def _tried(self, call: AssembleCall, declared: Declared, begun: Begun) -> tuple[dict[str, JsonValue], float]:
+    async def _tried(
+        self, call: AssembleCall, declared: Declared, begun: StartedTool
+    ) -> tuple[dict[str, JsonValue], float]:
         """Makes one attempt within the tool's time limit.
 
         Raises: Failed; CancelledError when this worker drains.
@@ -176,7 +178,7 @@ class AssemblyActivities:
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             return await bundles.settle(tx, call, outcome, output)
 
-    def _context(self, call: AssembleCall, declared: Declared, begun: Begun) -> ToolContext:
+    def _context(self, call: AssembleCall, declared: Declared, begun: StartedTool) -> ToolContext:
         card = declared.tool.card
         return ToolContext(
             card=card,

@@ -53,10 +53,10 @@ from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, write
 from perdure.store.memory import episodes, facts, working_memory
 from perdure.store.memory.episodes import Vector
-from perdure.store.memory.search import Question, note, search, shown
+from perdure.store.memory.search import Question, add_excerpts, note_use, search
 from perdure.store.turns import context as turn_context
 from perdure.store.turns import start
-from perdure.store.turns.context import Loaded, TurnPersona, fix_persona
+from perdure.store.turns.context import LoadedTurn, TurnPersona, fix_persona
 
 RECALL_SECONDS = 1.5
 """The limit of a whole search. `memory.load` can run inside a workflow task, which has three seconds."""
@@ -118,10 +118,10 @@ async def recall_documents(
         return NOTHING
     question = Question(query, str(user_id), address.conversation_id)
     found = await search(tx, question, limits.context_documents)
-    fitting = within_budget(await shown(tx, question, found), limits.context_tokens)
+    fitting = within_budget(await add_excerpts(tx, question, found), limits.context_tokens)
     if not fitting:
         return NOTHING
-    await note(tx, address, Use.INJECTED, [each.ref.version_id for each in fitting])
+    await note_use(tx, address, Use.INJECTED, [each.ref.version_id for each in fitting])
     return Recalled(text=context_message(fitting), hits=tuple(each.ref for each in fitting))
 
 
@@ -208,7 +208,7 @@ class MemoryActivities:
     async def _load(self, ask: LoadRequest, found: Found | None) -> TurnContext | Wanted:
         """Returns the turn's context, or the searches that must run before it can be fixed."""
         async with self._deps.db.transaction(ask.address.tenant_id) as tx:
-            agent = await self._deps.agent_cache.at(tx, ask.agent_id, ask.agent_version)
+            agent = await self._deps.agent_cache.read_pinned(tx, ask.agent_id, ask.agent_version)
             loaded = await turn_context.load_turn(tx, ask)
             if loaded is None:
                 if ask.events:
@@ -235,7 +235,7 @@ class MemoryActivities:
             context = context.model_copy(update={"plan": with_persona(context.plan, persona)})
         return context
 
-    async def _fix(self, tx: Connection, ask: LoadRequest, loaded: Loaded, found: Found) -> list[NewEvent]:
+    async def _fix(self, tx: Connection, ask: LoadRequest, loaded: LoadedTurn, found: Found) -> list[NewEvent]:
         """Fixes the text that this turn injects, unless an earlier load has fixed it."""
         if loaded.memory_text is not None:
             return []
@@ -253,7 +253,7 @@ class MemoryActivities:
         return [*events, documents] if documents else events
 
 
-def _wanted(ask: LoadRequest, agent: PublishedAgent, loaded: Loaded) -> Wanted | None:
+def _wanted(ask: LoadRequest, agent: PublishedAgent, loaded: LoadedTurn) -> Wanted | None:
     """Returns the searches for this agent's memory, or None if the agent remembers nothing."""
     policy = agent.definition.memory
     if policy is None or not (policy.episodic or policy.documents):
@@ -283,7 +283,7 @@ async def _nothing() -> None:
 def _context(
     ask: LoadRequest,
     agent: PublishedAgent,
-    loaded: Loaded,
+    loaded: LoadedTurn,
     found: Found,
     toolsets: dict[str, bool],
     exempt: tuple[str, ...],
@@ -315,7 +315,7 @@ def _is_small(value: JsonValue) -> bool:
 
 
 async def persona_for(
-    tx: Connection, address: TurnAddress, agent: AgentDefinition, loaded: Loaded
+    tx: Connection, address: TurnAddress, agent: AgentDefinition, loaded: LoadedTurn
 ) -> tuple[TurnPersona, Sequence[NewEvent]]:
     """Returns the persona that an earlier load of the turn has fixed. Otherwise fixes it now and returns it with its
     event. It is for an agent that uses a prompt template."""
@@ -383,7 +383,7 @@ class FactsActivities:
             return FactsAnswer(status=call.ask.failed())
         vectors = await self._vectors(call)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            agent = await self._deps.agent_cache.at(tx, call.agent_id, call.agent_version)
+            agent = await self._deps.agent_cache.read_pinned(tx, call.agent_id, call.agent_version)
             memory = agent.definition.memory
             if memory is None or call.ask.scope not in memory.facts:
                 return FactsAnswer(status=FactStatus.UNAUTHORIZED)
@@ -442,7 +442,7 @@ async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tupl
     if not result.working:
         return result, ()
     fields: list[JsonValue] = [*sorted(result.working)]
-    await working_memory.hold(tx, call.address.conversation_id, call.address.turn_id)
+    await working_memory.lock_writes(tx, call.address.conversation_id, call.address.turn_id)
     working = await _with_others(tx, call, dict(result.working))
     try:
         await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, working)

@@ -55,7 +55,7 @@ from perdure.store.events.event_log import write
 from perdure.store.memory import facts as entities
 from perdure.store.turns import context as injections
 from perdure.store.turns.context import prompt_messages
-from perdure.store.turns.steer import joined, take
+from perdure.store.turns.steer import move_to_transcript, read_joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ async def _begun(
 ) -> Begun:
     turn_began = time.monotonic() - claimed.turn_seconds
     if claimed.is_joined:
-        claimed = replace(claimed, joined=await joined(tx, call.address.turn_id, call.call_id))
+        claimed = replace(claimed, joined=await read_joined(tx, call.address.turn_id, call.call_id))
     call = _accumulator(call, claimed.joined.refs)
     prompt = await prompt_of(tx, call, agent, claimed)
     provider = await deps.models.provider(agent, claimed.model)
@@ -117,7 +117,7 @@ async def _begun(
     await begin_call(tx, call, attempt, claimed)
     # The conversation is locked from here on, after the turn and the ledger, so slow work is done before.
     fresh = claimed.joined.fresh
-    taken = [await take(tx, call.address.conversation_id, call.call_id, fresh)] if fresh else []
+    taken = [await move_to_transcript(tx, call.address.conversation_id, call.call_id, fresh)] if fresh else []
     await write_begun(tx, call, claimed, taken)
     if hold is not None:
         await budgets.reserve(tx, call, of_day, hold)
@@ -191,7 +191,7 @@ def _without_bypass(message: PromptMessage, bypass: str) -> PromptMessage:
 
 async def _context(tx: Connection, call: ModelCall) -> list[str]:
     """Returns the results of the turn's context assembly, and the guidance for them."""
-    found = await bundles.outputs(tx, call.address.conversation_id, call.ask.sections)
+    found = await bundles.read_outputs(tx, call.address.conversation_id, call.ask.sections)
     return [text for text in (context_message(found), call.ask.guidance) if text]
 
 

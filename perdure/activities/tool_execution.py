@@ -46,7 +46,7 @@ class Held:
     """A call that this attempt can run."""
 
     tool: Tool | BlockTool | McpTool
-    locked: tool_calls.Locked
+    locked: tool_calls.LockedCall
     args: dict[str, JsonValue]
     epoch: int
     attempt: Attempt
@@ -75,7 +75,7 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
 
     Raises: UpstreamUnavailable `tool_not_here`, `on_hold`.
     """
-    agent = await deps.agent_cache.at(tx, call.agent_id, call.agent_version)
+    agent = await deps.agent_cache.read_pinned(tx, call.agent_id, call.agent_version)
     card = agent.card(call.ask.tool)
     locked = await _locked(tx, call, card)
     if locked is None:
@@ -112,7 +112,7 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
     return Held(tool, locked, args, epoch, attempt, began)
 
 
-async def _locked(tx: Connection, call: ToolCall, card: ToolCard | None) -> tool_calls.Locked | None:
+async def _locked(tx: Connection, call: ToolCall, card: ToolCard | None) -> tool_calls.LockedCall | None:
     """Locks the call's row. A call that the graph itself makes and that needs no approval is planned here."""
     locked = await tool_calls.lock(tx, call, card)
     if locked is None and call.ask.args is not None and card is not None and not card.needs_approval:
@@ -121,7 +121,7 @@ async def _locked(tx: Connection, call: ToolCall, card: ToolCard | None) -> tool
     return locked
 
 
-async def _denied(tx: Connection, call: ToolCall, locked: tool_calls.Locked, void: str | None) -> ToolOutcome:
+async def _denied(tx: Connection, call: ToolCall, locked: tool_calls.LockedCall, void: str | None) -> ToolOutcome:
     """Settles a call that is not allowed to run."""
     void = await _voided(tx, call, locked.approval, void)
     answer = denial(call, locked.approval, void)
@@ -134,7 +134,7 @@ async def _in_force(deps: Deps, tx: Connection, call: ToolCall, version: str) ->
     """Returns what the currently published agent says about this tool, or None if no agent is published."""
     if not version:
         return None
-    agent = await deps.agent_cache.at(tx, call.agent_id, version)
+    agent = await deps.agent_cache.read_pinned(tx, call.agent_id, version)
     card = agent.card(call.ask.tool)
     return InForce(agent.definition.approvals.digest, card.version if card else "")
 
@@ -155,13 +155,13 @@ async def _need_current_card(deps: Deps, tx: Connection, call: ToolCall, card: T
 
     Raises: UpstreamUnavailable `tool_not_here`.
     """
-    agent = await deps.agent_cache.published(tx, call.agent_id)
+    agent = await deps.agent_cache.read_published(tx, call.agent_id)
     published = agent.card(card.name) if agent is not None else None
     if published is not None and published.version == card.version:
         raise UpstreamUnavailable("tool_not_here", f"this worker does not have {card.name} in the required version")
 
 
-async def _unknown(tx: Connection, call: ToolCall, locked: tool_calls.Locked) -> ToolOutcome:
+async def _unknown(tx: Connection, call: ToolCall, locked: tool_calls.LockedCall) -> ToolOutcome:
     """Records an unknown outcome, which a person must settle: an earlier attempt may have sent the call."""
     outcome = ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
     if locked.row.state is not CallState.OUTCOME_UNKNOWN and locked.row.held is not None:

@@ -239,7 +239,7 @@ async def keep_files(tx: Connection, call: ToolCall, user_id: str, made: Sequenc
         files.NewFile.of(file_id(turn_id, call_id, file.name), safe_name(file.name), file.media_type, file.content)
         for file in made
     ]
-    await files.keep(tx, call.address.conversation_id, user_id, kept, turn_id=turn_id, call_id=call_id)
+    await files.store_files(tx, call.address.conversation_id, user_id, kept, turn_id=turn_id, call_id=call_id)
 
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

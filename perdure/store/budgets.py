@@ -112,7 +112,7 @@ async def open_day(tx: Connection, budgets: Sequence[str]) -> None:
     await tx.execute(_OPEN, budgets)
 
 
-async def uncounted(tx: Connection, budgets: Sequence[str]) -> dict[str, tuple[int, int]]:
+async def used_today(tx: Connection, budgets: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Returns the tokens and micro-dollars that today's calls have used, by budget: the initial values of its row."""
     rows = await tx.fetch(f"WITH {_USED} SELECT * FROM uncounted", budgets)
     return {row["agent_id"]: (row["used_tokens"], row["used_cost_microusd"]) for row in rows}
@@ -246,17 +246,17 @@ async def day_limits_shown(tx: Connection, agents: Sequence[PublishedAgent]) -> 
     of_day = [*([TENANT] if row["counted"] else []), *(agent_id for agent_id, _ in limited)]
     missing = [name for name in of_day if name not in used]  # no call has created these rows yet
     if missing:
-        used |= {name: [*counted, 0, 0, 0, 0] for name, counted in (await uncounted(tx, missing)).items()}
+        used |= {name: [*counted, 0, 0, 0, 0] for name, counted in (await used_today(tx, missing)).items()}
     day: date = row["today"]
     return {
         "day": day.isoformat(),
         "resets_at": resets_at(day),
-        "tenant": _budget(of_tenant, used[TENANT]) if row["counted"] else None,
-        "agents": [{"agent": agent_id, **_budget(limits, used[agent_id])} for agent_id, limits in limited],
+        "tenant": _show_budget(of_tenant, used[TENANT]) if row["counted"] else None,
+        "agents": [{"agent": agent_id, **_show_budget(limits, used[agent_id])} for agent_id, limits in limited],
     }
 
 
-def _budget(limits: DayLimits, counted: list[int]) -> dict[str, object]:
+def _show_budget(limits: DayLimits, counted: list[int]) -> dict[str, object]:
     used_tokens, used_cost, held_tokens, held_cost, assumed_tokens, assumed_cost = counted
     return {
         "max_tokens": limits.max_tokens,

@@ -26,7 +26,7 @@ from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.identity import OWN, UNKNOWN, Credential, SignInMethod
 from perdure.store.approvals import assignments, views
 from perdure.store.approvals.assignments import withdraw
-from perdure.store.approvals.decisions import DecisionAsk, Raise, decide, raise_limits
+from perdure.store.approvals.decisions import DecisionAsk, LimitRaise, decide, raise_limits
 from perdure.store.approvals.review import escalate_all_overdue, fall_back
 from perdure.store.approvals.views import Filters
 from perdure.store.database import Database
@@ -100,7 +100,7 @@ def paid(policies: Policies, address: TurnAddress) -> int:
 
 async def raises(policies: Policies, address: TurnAddress, credential: Credential) -> None:
     who = replace(policies.who("carl"), credential=credential)
-    await in_transaction(policies.harness.db, raise_limits, address.turn_id, who, "carl", Raise(max_tokens=2**50))
+    await in_transaction(policies.harness.db, raise_limits, address.turn_id, who, "carl", LimitRaise(max_tokens=2**50))
 
 
 async def test_a_limit_is_raised_in_anothers_place_not_by_what_its_requester_made(policies: Policies) -> None:

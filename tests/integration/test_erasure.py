@@ -455,7 +455,7 @@ async def test_a_thousand_turns_are_erased_in_short_statements_and_verified_as_f
     await admin.execute("ANALYZE")
     took: list[tuple[float, str]] = []
     sizes = Counter[int]()
-    do = erasure._do
+    do = erasure._run_chunk
 
     async def timed(tx: Connection, step: Step, given: erasure.Erasure) -> int:
         began = time.perf_counter()
@@ -464,7 +464,7 @@ async def test_a_thousand_turns_are_erased_in_short_statements_and_verified_as_f
         sizes[await tx.fetchval("SELECT pg_current_xact_id()::text::bigint")] += rows
         return rows
 
-    monkeypatch.setattr(erasure, "_do", timed)
+    monkeypatch.setattr(erasure, "_run_chunk", timed)
     at = [time.perf_counter()]
     assert (await verify_chain(harness.db, "local", KEYRING)).faults == ()
     at.append(time.perf_counter())

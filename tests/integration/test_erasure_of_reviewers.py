@@ -28,7 +28,7 @@ from perdure.settings import Settings
 from perdure.store import audit
 from perdure.store.approvals import assignments, views
 from perdure.store.audit import verify_chain
-from perdure.store.events.live import Appended
+from perdure.store.events.live import AppendResult
 from perdure.store.identity import erasure, users
 from perdure.store.identity.erasure import erase
 from perdure.store.turns.finish import finish
@@ -231,7 +231,7 @@ async def test_an_erasure_that_was_cut_off_knows_the_turns_that_name_the_person_
     await policies.republish({})
     with monkeypatch.context() as patch:
         patch.setattr("perdure.store.identity.erasure.ELSEWHERE", ())
-        patch.setattr("perdure.store.identity.erasure._end", None)
+        patch.setattr("perdure.store.identity.erasure._end_erasure", None)
         with pytest.raises(TypeError):
             await erase(harness.db, "local", name, harness.people["admin"].user_id)
     assert await marked(admin, name) >= {"approval_votes.record", "approvals.decision", "events.data", "users.name"}
@@ -306,7 +306,7 @@ async def test_a_turn_that_begins_and_ends_while_its_person_is_erased_is_account
     before = (await verified(harness)).faults_found
     name = "ursula"
     made = await person(harness, name)
-    last, late = erasure._end, list[TurnAddress]()
+    last, late = erasure._end_erasure, list[TurnAddress]()
 
     async def ends(*given: Any) -> None:
         address, _ = await harness.start(Line("late"), by=name)
@@ -318,7 +318,7 @@ async def test_a_turn_that_begins_and_ends_while_its_person_is_erased_is_account
         await last(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(erasure, "_end", ends)
+        patch.setattr(erasure, "_end_erasure", ends)
         await erase(harness.db, "local", name, harness.people["admin"].user_id)
     (address,) = late
     told = await harness.rows("SELECT content FROM messages WHERE turn_id = $1", address.turn_id)
@@ -334,7 +334,7 @@ async def test_what_was_said_live_in_the_conversations_of_an_erased_person_is_go
     await person(harness, "quentin")
     for name in ("quentin", "requester"):
         address, _ = await harness.start(Line("hello"), by=name)
-        assert await live.append(address, "m1", epoch=1, sequence=0, text=f"hello {name}") is Appended.ACCEPTED
+        assert await live.append(address, "m1", epoch=1, sequence=0, text=f"hello {name}") is AppendResult.ACCEPTED
         await end(harness, address)
         said[name] = address.conversation_id
     await erase(harness.db, "local", "quentin", harness.people["admin"].user_id, live)

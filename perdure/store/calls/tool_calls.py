@@ -23,7 +23,7 @@ from perdure.store.events.event_log import NewEvent, NewMessage, write
 
 
 @dataclass(frozen=True, slots=True)
-class Locked:
+class LockedCall:
     """A tool call and its turn, locked for this transaction."""
 
     gate: LockedTurn
@@ -57,7 +57,7 @@ WHERE t.id = $1 FOR UPDATE OF t
 """
 
 
-async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked | None:
+async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> LockedCall | None:
     """Returns the call with its turn and its approval, or None if no such call was planned. `tx` must hold the turn's
     lock."""
     r = await tx.fetchrow(_READ, call.address.turn_id, call.ask.call_id)
@@ -65,7 +65,7 @@ async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked 
         return None
     state = CallState(r["state"])
     held = RecordedClaim(r["epoch"], Attempt(r["run_id"], r["attempt"]), False) if r["epoch"] else None
-    return Locked(
+    return LockedCall(
         LockedTurn(r["ended"], r["stopped"]),
         Reservation(
             state,
@@ -134,7 +134,7 @@ def _approval_of(r: asyncpg.Record, call: ToolCall) -> ApprovalValidity:
 async def reserve(
     tx: Connection,
     call: ToolCall,
-    locked: Locked,
+    locked: LockedCall,
     attempt: Attempt,
     deadline: datetime,
     timeout_seconds: float,

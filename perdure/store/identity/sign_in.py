@@ -122,7 +122,7 @@ def tenant_of_refresh_token(token: str) -> str | None:
 
 async def first_refresh_token(tx: Connection, tenant_id: str, session_id: str, lasts: timedelta) -> str:
     """Creates and returns the first token of a session."""
-    token = _token(tenant_id, secrets.token_urlsafe(32))
+    token = _make_token(tenant_id, secrets.token_urlsafe(32))
     await _insert(tx, token, session_id, lasts)
     return token
 
@@ -145,12 +145,12 @@ async def rotate_refresh_token(
     if found in (RefreshOutcome.BETRAYED, RefreshOutcome.OVER):
         return Rotation(found)
     if found is RefreshOutcome.REPEAT:
-        successor = _again(row, tenant_id, token, keys)
+        successor = _returned_successor(row, tenant_id, token, keys)
         if successor is None:
             return Rotation(RefreshOutcome.OVER)
         return Rotation(found, session_id, user_id, successor, row["session_expires_at"])
     nonce = secrets.token_hex(16)
-    successor = _successor(keys.newest, tenant_id, token, nonce)
+    successor = _derive_successor(keys.newest, tenant_id, token, nonce)
     await tx.execute(
         "UPDATE refresh_tokens SET used_at = now(), nonce = $2, successor_sha256 = $3 WHERE token_sha256 = $1",
         row["token_sha256"],
@@ -179,17 +179,17 @@ async def _insert(tx: Connection, token: str, session_id: str, lasts: timedelta)
     )
 
 
-def _token(tenant_id: str, secret: str) -> str:
+def _make_token(tenant_id: str, secret: str) -> str:
     return f"prt.{tenant_id}.{secret}"
 
 
-def _successor(key: AccessKey, tenant_id: str, token: str, nonce: str) -> str:
-    return _token(tenant_id, key.derive("refresh token", token, nonce))
+def _derive_successor(key: AccessKey, tenant_id: str, token: str, nonce: str) -> str:
+    return _make_token(tenant_id, key.derive("refresh token", token, nonce))
 
 
-def _again(row: asyncpg.Record, tenant_id: str, token: str, keys: AccessKeys) -> str | None:
+def _returned_successor(row: asyncpg.Record, tenant_id: str, token: str, keys: AccessKeys) -> str | None:
     """Returns the successor that was returned before, or None if the key that made it was removed."""
-    made = (_successor(key, tenant_id, token, row["nonce"]) for key in keys.keys)
+    made = (_derive_successor(key, tenant_id, token, row["nonce"]) for key in keys.keys)
     return next((each for each in made if sha256_hex(each) == row["successor_sha256"]), None)
 
 
@@ -241,7 +241,7 @@ async def take_sign_in_code(tx: Connection, code: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredPassword:
     """The password hash of a user who can sign in with it. Users without a password sign in with a token or through an
     identity provider."""
 
@@ -250,7 +250,7 @@ class Kept:
     credential: Credential
 
 
-async def password_of_name(tx: Connection, name: str) -> Kept | None:
+async def password_of_name(tx: Connection, name: str) -> StoredPassword | None:
     """Returns the password of the user with this name, or None if the user has none or is disabled."""
     row = await tx.fetchrow(
         "SELECT u.id, p.hash, p.created_by, p.invited_by FROM users u JOIN passwords p ON p.user_id = u.id "
@@ -260,7 +260,7 @@ async def password_of_name(tx: Connection, name: str) -> Kept | None:
     if row is None:
         return None
     made = Credential(SignInMethod.PASSWORD, tuple(map(str, row["created_by"])), tuple(map(str, row["invited_by"])))
-    return Kept(str(row["id"]), row["hash"], made)
+    return StoredPassword(str(row["id"]), row["hash"], made)
 
 
 async def password_of_user(tx: Connection, user_id: str, *, lock: bool = False) -> str | None:
@@ -315,7 +315,7 @@ end
 """
 
 
-class Guesses:
+class GuessCounter:
     """The tallies of wrong passwords. Valkey counts them for all API processes. If Valkey is unavailable, each process
     counts separately."""
 

@@ -8,7 +8,7 @@ import asyncpg
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Wake
-from perdure.store.turns.finish import admit
+from perdure.store.turns.finish import admit_queued
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class OpenTurn:
         return self.status.value.startswith("awaiting")
 
 
-async def tenants(relay_pool: asyncpg.Pool) -> list[str]:
+async def list_tenants(relay_pool: asyncpg.Pool) -> list[str]:
     """Returns the ids of all tenants, read with the relay's database role."""
     rows = await relay_pool.fetch("SELECT tenant_id FROM tenants WHERE tenant_id <> '*' ORDER BY tenant_id")
     return [row["tenant_id"] for row in rows]
@@ -169,5 +169,5 @@ async def _start_if_stranded(tx: Connection, address: TurnAddress) -> bool:
         "SELECT true FROM conversations WHERE id = $1 AND active_turn_id IS NULL FOR UPDATE", address.conversation_id
     )
     if free:
-        await admit(tx, address)
+        await admit_queued(tx, address)
     return bool(free)
