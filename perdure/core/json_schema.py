@@ -41,7 +41,7 @@ _ENTRIES_A_CHECK = 10
 """A keyword with many entries (`enum`, `required`) has one more count per this many entries."""
 _UNCHECKED = frozenset({"unevaluatedProperties"})
 """Keywords that are not supported here. In arguments they are a fault, which the schema's author can fix."""
-MOST_TOLD = 3
+MOST_FAULTS = 3
 _MOST_ERROR_CHARACTERS = 200
 _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*(?:\]|\\?\Z)|\$", re.DOTALL)
 """Where `$` is not an end: in an escape or in a character class."""
@@ -126,8 +126,8 @@ def schema_errors_text(found: Sequence[SchemaError]) -> str | None:
     """Returns the first few schema errors as one text, or None if there is none."""
     if not found:
         return None
-    text = "; ".join(map(str, found[:MOST_TOLD]))
-    return text + (f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else "")
+    text = "; ".join(map(str, found[:MOST_FAULTS]))
+    return text + (f"; and {len(found) - MOST_FAULTS} more" if len(found) > MOST_FAULTS else "")
 
 
 @dataclass(slots=True)

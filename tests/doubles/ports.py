@@ -97,7 +97,7 @@ class FakeModel:
         turn = self.run.turn
         if self.run.stopped:
             return ModelReply(problem=STOPPED)
-        step = self.steps.take()
+        step = self.steps.next_number()
         if self.run.problem is not None:
             return ModelReply(problem=self.run.problem)
         call_id = model_call_id(step)
@@ -153,7 +153,7 @@ class FakeTools:
 
     async def make(self, asks: Sequence[PlannedAsk]) -> list[ToolOutcome]:
         """The graph's own calls, in the ledger as a model's are."""
-        step = self.steps.take()
+        step = self.steps.next_number()
         made = []
         for index, ask in enumerate(asks):
             call_id = tool_call_id(step, index)
@@ -221,7 +221,7 @@ class FakeMemory:
         if self.run.loaded is None:
             self.run.loaded = self._load()
             for request in self.run.loaded.pending[:1]:
-                self.run.steps.reach(step_of(request.call_id))
+                self.run.steps.advance(step_of(request.call_id))
         return self.run.loaded
 
     async def facts(self, ask: FactsRequest) -> FactsAnswer:

@@ -55,7 +55,7 @@ async def paused(harness: Harness, urls: Urls) -> Harness:
 STATEMENTS: dict[str, tuple[str, tuple[object, ...]]] = {
     "fall back": (review._FALL_BACK, ()),
     "escalate": (review._ALL, ()),
-    "ring": (open_turns._RING_DECIDED, ("local", "ring")),
+    "ring": (open_turns._WAKE_DECIDED, ("local", "ring")),
 }
 
 

@@ -22,7 +22,7 @@ from perdure.core.approvals.decisions import Decision
 from perdure.core.audit import FaultKind, Keyring, Report
 from perdure.core.identity import OWN
 from perdure.graph.compile import topology
-from perdure.graph.nodes.await_verdict import _verdict_message, raised
+from perdure.graph.nodes.await_verdict import _verdict_message, raise_limits
 from perdure.graph.nodes.pause import snapshot
 from perdure.settings import Settings
 from perdure.store import audit
@@ -140,7 +140,7 @@ async def not_raised(policies: Policies) -> TurnAddress:
     request = await opened(policies, address, gated)
     await harness.decide(request.request_id, Decision.REJECT, by=NAME, comment=SAID)
     asked = VerdictsRequest(address=address, requests=(request,))
-    ending = raised(STATE, await harness.activity(ApprovalActivities(harness.deps).read, asked))
+    ending = raise_limits(STATE, await harness.activity(ApprovalActivities(harness.deps).read, asked))
     async with harness.db.transaction("local") as tx:
         over = FinishRequest.model_validate(
             {"address": address, "status": TurnStatus.LIMITED, "problem": ending["error"]}

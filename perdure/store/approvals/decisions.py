@@ -15,7 +15,7 @@ from perdure.core.approvals.validity import GIVEN, runs_by
 from perdure.core.budgets import spent_limit
 from perdure.core.calls.arguments import check_arguments
 from perdure.core.delivery import CHAT, chat_may_decide
-from perdure.core.json_schema import MOST_TOLD
+from perdure.core.json_schema import MOST_FAULTS
 from perdure.core.text import is_blank
 from perdure.store import audit
 from perdure.store.approvals.requests import event_call_id, plan_again
@@ -175,7 +175,7 @@ def _edit_record(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:
     row = review.row
     checked = check_arguments(ask.args, row["schema"])
     if checked.fault is not None:
-        fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.schema_errors[:MOST_TOLD]]
+        fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.schema_errors[:MOST_FAULTS]]
         raise CallerError("args_invalid", f"The edit is invalid: {checked.fault}", {"fields": fields}, status=422)
     digest = frozen_call_digest(
         tenant_id=row["tenant_id"],

@@ -32,24 +32,24 @@ class ReaderWake:
 
     def __init__(self) -> None:
         self.events = True
-        self._rung = asyncio.Event()
+        self._signaled = asyncio.Event()
 
     def wake(self, *, events: bool) -> None:
         """Wakes the reader."""
         self.events = self.events or events
-        self._rung.set()
+        self._signaled.set()
 
     def clear(self) -> bool:
         """Clears the signal before the reader looks. Returns whether durable events may be new."""
-        self._rung.clear()
+        self._signaled.clear()
         events, self.events = self.events, False
         return events
 
     async def wait(self, seconds: float) -> bool:
         """Waits for the next signal; returns False on timeout."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._rung.wait(), seconds)
-        return self._rung.is_set()
+            await asyncio.wait_for(self._signaled.wait(), seconds)
+        return self._signaled.is_set()
 
 
 class ConversationWakes:

@@ -250,7 +250,7 @@ def _no_reason(text: str) -> str:
     return f"""regexp_replace({text}, ',"reason":".*', ',"status":"denied"}}')"""
 
 
-_TOLD, _SHOWN = "k.outcome #>> '{message,text}'", "data->>'result'"
+_TEXT, _SHOWN = "k.outcome #>> '{message,text}'", "data->>'result'"
 
 ELSEWHERE: tuple[Step, ...] = (
     Step(
@@ -300,8 +300,8 @@ ELSEWHERE: tuple[Step, ...] = (
     ),
     Step(
         "tool_calls",
-        f"UPDATE tool_calls k SET outcome = jsonb_set(k.outcome, '{{message,text}}', to_jsonb({_no_reason(_TOLD)})) "
-        f"FROM ({_DENIED}) d WHERE k.turn_id = d.turn_id AND k.call_id = d.call_id AND {_reason_condition(_TOLD)}",
+        f"UPDATE tool_calls k SET outcome = jsonb_set(k.outcome, '{{message,text}}', to_jsonb({_no_reason(_TEXT)})) "
+        f"FROM ({_DENIED}) d WHERE k.turn_id = d.turn_id AND k.call_id = d.call_id AND {_reason_condition(_TEXT)}",
         _BY_HAND,
     ),
     Step(

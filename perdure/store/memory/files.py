@@ -63,7 +63,7 @@ async def store_files(
     turn_id: str | None = None,
     call_id: str | None = None,
 ) -> list[dict[str, object]]:
-    """Stores files and returns them as `shown`. If a file's id already exists, the file is neither changed nor
+    """Stores files and returns them as `show_file` does. If a file's id already exists, the file is neither changed nor
     returned."""
     kept = []
     for file in files:
