@@ -26,7 +26,7 @@ from perdure.core.egress import ANSWER_BYTES, Outbound, named_by_url, named_host
 from perdure.core.faults import ENV_FILE_ADVICE, check_env_file, file_fault, setting_faults
 from perdure.core.identity import SHORTEST_SECRET, AccessKeys, OperatorTokens
 from perdure.core.memory.files import MOST_UPLOAD_BYTES
-from perdure.core.request_origin import AllowedHosts, Proxies, exposed
+from perdure.core.request_origin import AllowedHosts, Proxies, exposure_refusal
 
 if TYPE_CHECKING:
     from perdure.activities.sandbox import SandboxConfig
@@ -402,7 +402,7 @@ class Settings(BaseSettings):
         Raises: SystemExit with instructions, if a host is malformed, or if the API would listen on all addresses
         without a public URL.
         """
-        if why := exposed(self.host, self.public_url):
+        if why := exposure_refusal(self.host, self.public_url):
             raise SystemExit(why)
         try:
             return AllowedHosts.of(self.allowed_hosts, public_url=self.public_url, listens_on=self.host)
@@ -484,7 +484,7 @@ class Settings(BaseSettings):
             named = [named_host(entry, by_operator=True) for entry in self.egress_hosts]
         except CallerError as error:
             raise SystemExit(f"PERDURE_EGRESS_HOSTS: {error.message}") from None
-        return Outbound(proxy=self.egress_proxy, answer_bytes=self.answer_bytes).naming(*named)
+        return Outbound(proxy=self.egress_proxy, answer_bytes=self.answer_bytes).with_hosts(*named)
 
     def outbound_to_providers(self) -> Outbound:
         """Returns the operator's settings for requests to providers of models, embeddings and sign-in.
@@ -495,7 +495,7 @@ class Settings(BaseSettings):
         Raises: SystemExit for an entry that names no host.
         """
         written = [self.embeddings_base, self.oidc_issuer, self.trace_endpoint, *_base_addresses()]
-        return self.outbound().naming(*(named_by_url(url, by_operator=True) for url in written))
+        return self.outbound().with_hosts(*(named_by_url(url, by_operator=True) for url in written))
 
     def sandbox(self) -> "SandboxConfig":
         """Returns the operator's settings for the sandbox."""

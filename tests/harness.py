@@ -37,7 +37,7 @@ from perdure.store.approvals.decisions import Decided, DecisionAsk, decide
 from perdure.store.database import Database, new_id
 from perdure.store.delivery.outbox import Note
 from perdure.store.events.live import LiveTokens
-from perdure.store.turns.start import NewTurn, Started, start_turn
+from perdure.store.turns.start import NewTurn, StartedTurn, start_turn
 from perdure.store.valkey import Valkey
 from perdure.temporal.client import DATA_CONVERTER
 from perdure.temporal.workflow_client import Notifier
@@ -77,7 +77,7 @@ class Harness:
         caps: Caps | None = None,
         limits: Limits | None = None,
         by: str = "requester",
-    ) -> tuple[TurnAddress, Started]:
+    ) -> tuple[TurnAddress, StartedTurn]:
         """Start a turn whose model says these lines; its wake-up is not delivered."""
         person = self.people[by]
         conversation_id = conversation_id or await self.conversation(agent_id, by)
@@ -104,7 +104,7 @@ class Harness:
         user = await self.value("SELECT message_id FROM turns WHERE id = $1", address.turn_id, tenant=address.tenant_id)
         version = await self.version(agent_id)
         async with self.db.transaction(address.tenant_id) as tx:
-            agent = await self.deps.agent_cache.at(tx, agent_id, version)
+            agent = await self.deps.agent_cache.read_pinned(tx, agent_id, version)
         messages, tools = (MessageRef(id=str(user), role=Role.USER),), tuple(card.name for card in agent.cards)
         return ModelCall(
             address=address,

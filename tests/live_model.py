@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from perdure.core.events.stream import CallKey, Cursor, Mark, TokenBatch, TokenEntry, entry_order
+from perdure.core.events.stream import CallKey, Cursor, StreamMark, TokenBatch, TokenEntry, entry_order
 
 
 @dataclass
@@ -86,24 +86,24 @@ class LiveModel:
         found = [entry for entry in self.entries if entry_order(entry.id) > after][:most]
         return TokenBatch(self.epoch, found, more=len(found) == most)
 
-    def marks(self, cursor: Cursor, keys: Sequence[CallKey]) -> dict[CallKey, Mark]:
-        found: dict[CallKey, Mark] = {}
+    def marks(self, cursor: Cursor, keys: Sequence[CallKey]) -> dict[CallKey, StreamMark]:
+        found: dict[CallKey, StreamMark] = {}
         at = entry_order(cursor.entry_id)
         for key in keys:
             fence = self.fences.get(key)
             if fence is None or not self.epoch or fence.epoch != self.epoch or self.epoch != cursor.epoch:
                 continue
             if entry_order(fence.first) > at:
-                found[key] = Mark(fence.attempt, 0, fence.chained_from == 0, begun=False)
+                found[key] = StreamMark(fence.attempt, 0, fence.chained_from == 0, begun=False)
             elif entry_order(fence.first) < entry_order(self.entries[0].id):
                 continue  # its beginning was trimmed
             elif entry_order(fence.last) <= at:
-                found[key] = Mark(fence.attempt, fence.end, fence.chained_from == 0, thought=fence.thought > 0)
+                found[key] = StreamMark(fence.attempt, fence.end, fence.chained_from == 0, thought=fence.thought > 0)
             else:
                 before = [e for e in self.entries if e.key == key and entry_order(e.id) <= at]
                 if before:
                     entry = before[-1]
                     shown = entry.start + (0 if entry.thinking else len(entry.text))
                     thought = entry.thinking or entry.thought > 0
-                    found[key] = Mark(entry.attempt, shown, self.chains[entry.id] == 0, thought=thought)
+                    found[key] = StreamMark(entry.attempt, shown, self.chains[entry.id] == 0, thought=thought)
         return found

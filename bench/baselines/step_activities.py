@@ -11,7 +11,7 @@ from perdure.contracts.ids import effect_key, model_call_id
 from perdure.contracts.messages import Role
 from perdure.contracts.values import canonical_json
 from perdure.core.agents import prompts
-from perdure.core.agents.prompts import manifest, memory_message
+from perdure.core.agents.prompts import memory_message, skill_manifest
 from perdure.core.text import estimated_tokens, preview
 from perdure.store.database import new_id
 from perdure.store.events.event_log import NewMessage, write
@@ -44,7 +44,7 @@ class StepActivities:
         if found is None:
             async with self._work.db.transaction(turn.address.tenant_id) as tx:
                 agent = await self._work.agent_cache.at(tx, self._work.tools.agent_id, turn.agent_version)
-            listed = manifest(agent.definition.skills)
+            listed = skill_manifest(agent.definition.skills)
             found = self._skills[turn.agent_version] = Skills(persona=agent.definition.persona, listed=listed)
         return found
 
@@ -60,7 +60,7 @@ class StepActivities:
         await work.live.wake(address.conversation_id)
         said = [_as_prompt(message, address.turn_id) for message in ask.messages]
         spoken = await speak(
-            work.provider, work.live, address, agent, ask.step, prompts.wire(ask.base, ask.memory, said)
+            work.provider, work.live, address, agent, ask.step, prompts.wire_messages(ask.base, ask.memory, said)
         )
         names = [each.row.tool for each in spoken.planned]
         events = trace.after_model(spoken.call_id, spoken.text, spoken.usage, names, spoken.first_token_seconds)

@@ -20,7 +20,7 @@ from perdure.contracts.ids import effect_key, model_call_id
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import TurnAddress
 from perdure.core.agents import prompts
-from perdure.core.agents.prompts import manifest, memory_message
+from perdure.core.agents.prompts import memory_message, skill_manifest
 from perdure.core.text import estimated_tokens, preview
 from perdure.store.agents import AgentCache
 from perdure.store.database import Connection, Database, new_id
@@ -45,7 +45,7 @@ class Work:
             remembered = await records.remember(tx, address.turn_id)
             await write(tx, address, trace.loaded([*remembered.working]))
         base = prompts.base_message(agent.definition.persona, remembered.user_name, remembered.user_role, None)
-        skills = manifest(agent.definition.skills)
+        skills = skill_manifest(agent.definition.skills)
         return Loaded(base=base + skills, memory=memory_message(remembered.working))
 
     async def model(self, address: TurnAddress, agent_version: str, step: int, known: Known) -> Said:
@@ -57,7 +57,7 @@ class Work:
                 await records.mark_running(tx, address.turn_id)
             await write(tx, address, trace.before_model(step, model_call_id(step), known.tokens))
         await self.live.wake(address.conversation_id)
-        messages = prompts.wire(known.loaded.base, known.loaded.memory, said)
+        messages = prompts.wire_messages(known.loaded.base, known.loaded.memory, said)
         spoken = await speak(self.provider, self.live, address, agent, step, messages)
         message = NewMessage(
             new_id(),

@@ -35,8 +35,8 @@ class ApprovalActivities:
         """
         async with activity_guard():
             async with self._deps.db.transaction(ask.address.tenant_id) as tx:
-                agent = await self._deps.agent_cache.at(tx, ask.agent_id, ask.agent_version)
-                in_force = await self._deps.agent_cache.published(tx, ask.agent_id) or agent
+                agent = await self._deps.agent_cache.read_pinned(tx, ask.agent_id, ask.agent_version)
+                in_force = await self._deps.agent_cache.read_published(tx, ask.agent_id) or agent
                 opened = await open_requests(tx, ask, agent, in_force.definition.approvals)
             await self._deps.live.wake(ask.address.conversation_id)
         return opened or Opened(problem=OVER)
@@ -87,7 +87,7 @@ class PreviewActivities:
                 request = await views.ask_for_preview(tx, ask.approval_id)
                 found = None
                 if request is not None:
-                    agent = await self._deps.agent_cache.at(tx, request.agent_id, request.agent_version)
+                    agent = await self._deps.agent_cache.read_pinned(tx, request.agent_id, request.agent_version)
                     found = self._found(request, agent.card(request.tool))
             if request is None or found is None:
                 return PreviewKept(kept=False)

@@ -20,12 +20,12 @@ from perdure.contracts.errors import Problem, UpstreamUnavailable
 from perdure.contracts.ids import effect_key
 from perdure.contracts.values import digest_of
 from perdure.core.calls.context_assembly import (
-    Fault,
-    aggregated,
-    arguments,
+    AttemptFault,
     completeness_of,
     given_by,
-    goes_again,
+    merge_arguments,
+    merge_outputs,
+    should_retry,
     wait_seconds,
 )
 from perdure.core.calls.ledger import OVER, STOPPED
@@ -33,7 +33,7 @@ from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.outcomes import ToolRefused, ToolUnavailable
 from perdure.sdk.tools import Tool, ToolContext
 from perdure.store.calls import context_assembly as bundles
-from perdure.store.calls.context_assembly import Begun
+from perdure.store.calls.context_assembly import StartedTool
 
 FAILED = "bundle_failed"
 """The code of a tool without output."""
@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 class Failed(Exception):
     """An attempt without output: the fault, the HTTP status, and a message for a person."""
 
-    def __init__(self, fault: Fault, message: str, status: int = 0) -> None:
+    def __init__(self, fault: AttemptFault, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.fault, self.message, self.status = fault, message, status
 
@@ -113,10 +113,10 @@ class AssemblyActivities:
 
         Raises: UpstreamUnavailable `tool_not_here` if another worker may have the tool.
         """
-        agent = self._deps.agent_cache.known(call.agent_version)
+        agent = self._deps.agent_cache.cached(call.agent_version)
         if agent is None:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
-                agent = await self._deps.agent_cache.at(tx, call.agent_id, call.agent_version)
+                agent = await self._deps.agent_cache.read_pinned(tx, call.agent_id, call.agent_version)
         assembly, card = agent.definition.assembly, agent.card(call.ask.tool)
         config = assembly.config(call.ask.tool) if assembly else None
         if assembly is None or config is None or card is None or card.effect is not EffectClass.READ:
@@ -127,7 +127,7 @@ class AssemblyActivities:
             injected = frozenset(key for each in assembly.registry for key in each.inject_inputs)
             return Declared(tool, config, hears, assembly.tool_entry(call.ask.tool).arguments, injected)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            published = await self._deps.agent_cache.published(tx, call.agent_id)
+            published = await self._deps.agent_cache.read_published(tx, call.agent_id)
         now = published.card(call.ask.tool) if published else None
         if now is not None and now.version == card.version:
             raise UpstreamUnavailable(
@@ -135,7 +135,9 @@ class AssemblyActivities:
             )
         return None
 
-    async def _tried(self, call: AssembleCall, declared: Declared, begun: Begun) -> tuple[dict[str, JsonValue], float]:
+    async def _tried(
+        self, call: AssembleCall, declared: Declared, begun: StartedTool
+    ) -> tuple[dict[str, JsonValue], float]:
         """Makes one attempt within the tool's time limit.
 
         Raises: Failed; CancelledError when this worker drains.
@@ -143,26 +145,26 @@ class AssemblyActivities:
         context, config = self._context(call, declared, begun), declared.config
         inputs: dict[str, JsonValue] = {SAID: [*begun.user_messages]} if config.hears else {}
         caller = {**inputs, **declared.caller}
-        given = arguments(config.defaults, config.inject_inputs, aggregated(begun.outputs), caller)
+        given = merge_arguments(config.defaults, config.inject_inputs, merge_outputs(begun.outputs), caller)
         try:
             result = await asyncio.wait_for(declared.tool.run(given, context), config.timeout)
         except asyncio.CancelledError:
             if stop_asked():
-                raise Failed(Fault.REFUSED, "the turn was stopped") from None
+                raise Failed(AttemptFault.REFUSED, "the turn was stopped") from None
             raise
         except Exception as error:
             raise _failed(error, config.timeout) from None
         try:
             completeness = completeness_of(result.output)
         except ValueError as error:
-            raise Failed(Fault.REFUSED, str(error)) from None
+            raise Failed(AttemptFault.REFUSED, str(error)) from None
         return {**result.output} if isinstance(result.output, dict) else {}, completeness
 
     async def _after(self, call: AssembleCall, config: PipelineToolConfig, failed: int, why: Failed) -> Assembled:
         """Requests another attempt, or ends this tool."""
         name = call.ask.tool
         _log.warning("assembly_tool_failed", tool=name, fault=why.fault.value, status=why.status, failed=failed)
-        if not goes_again(why.fault, why.status, failed=failed, max_retries=config.max_retries):
+        if not should_retry(why.fault, why.status, failed=failed, max_retries=config.max_retries):
             problem = Problem(code=FAILED, message=f"{name}: {why.message}")
             return await self._settle(call, Assembled(tool=name, attempts=failed, problem=problem), None)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
@@ -176,7 +178,7 @@ class AssemblyActivities:
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             return await bundles.settle(tx, call, outcome, output)
 
-    def _context(self, call: AssembleCall, declared: Declared, begun: Begun) -> ToolContext:
+    def _context(self, call: AssembleCall, declared: Declared, begun: StartedTool) -> ToolContext:
         card = declared.tool.card
         return ToolContext(
             card=card,
@@ -196,20 +198,22 @@ def _failed(error: Exception, timeout_seconds: float) -> Failed:
     """Classifies an error. Only messages of the tools themselves are passed on; for other errors, the message names
     just the kind."""
     if isinstance(error, ToolUnavailable):
-        fault = Fault.CONNECT if error.status is None else Fault.STATUS
+        fault = AttemptFault.CONNECT if error.status is None else AttemptFault.STATUS
         return Failed(fault, error.message, error.status or 0)
     if isinstance(error, httpx.HTTPStatusError):
         return Failed(
-            Fault.STATUS, f"the target answered with status {error.response.status_code}", error.response.status_code
+            AttemptFault.STATUS,
+            f"the target answered with status {error.response.status_code}",
+            error.response.status_code,
         )
     if isinstance(error, ToolRefused):
-        return Failed(Fault.REFUSED, error.message)
+        return Failed(AttemptFault.REFUSED, error.message)
     if isinstance(error, AnswerWithheld | EgressRefused):
-        return Failed(Fault.REFUSED, str(error))
+        return Failed(AttemptFault.REFUSED, str(error))
     if isinstance(error, TimeoutError):
-        return Failed(Fault.TIMEOUT, f"no output within {timeout_seconds:g} s")
+        return Failed(AttemptFault.TIMEOUT, f"no output within {timeout_seconds:g} s")
     if isinstance(error, httpx.ReadTimeout):
-        return Failed(Fault.READ_TIMEOUT, "the target did not respond in time")
+        return Failed(AttemptFault.READ_TIMEOUT, "the target did not respond in time")
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        return Failed(Fault.CONNECT, "the target is unreachable")
-    return Failed(Fault.UNCLASSIFIED, f"the preview failed ({type(error).__name__})")
+        return Failed(AttemptFault.CONNECT, "the target is unreachable")
+    return Failed(AttemptFault.UNCLASSIFIED, f"the preview failed ({type(error).__name__})")

@@ -36,14 +36,14 @@ from perdure.contracts.memory import (
 from perdure.contracts.turns import Limits, TurnAddress
 from perdure.contracts.values import canonical_json
 from perdure.core.agents.plans import rules_of, turn_plan
-from perdure.core.agents.prompts import RecalledEpisode, memory_message, unremembered
+from perdure.core.agents.prompts import RecalledEpisode, memory_message, note_unremembered
 from perdure.core.agents.prompts import RecalledEpisode as Episode
 from perdure.core.agents.rule_matching import PLATFORM_RULES
-from perdure.core.agents.toolsets import LOADED_TOOLSETS, held
-from perdure.core.approvals.gates import exempted
+from perdure.core.agents.toolsets import LOADED_TOOLSETS, initial_toolsets
+from perdure.core.approvals.gates import exempted_tools
 from perdure.core.calls.context_assembly import slice_hash
 from perdure.core.calls.ledger import OVER
-from perdure.core.memory.facts import RECENT, joined
+from perdure.core.memory.facts import RECENT, merge_lists
 from perdure.core.memory.search import context_message, within_budget
 from perdure.embedding.embedder import EmbeddingUnavailable, query_vector
 from perdure.sdk.tools import ToolResult
@@ -53,10 +53,10 @@ from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, write
 from perdure.store.memory import episodes, facts, working_memory
 from perdure.store.memory.episodes import Vector
-from perdure.store.memory.search import Question, note, search, shown
+from perdure.store.memory.search import Question, add_excerpts, note_use, search
 from perdure.store.turns import context as turn_context
 from perdure.store.turns import start
-from perdure.store.turns.context import Loaded, TurnPersona, fix_persona
+from perdure.store.turns.context import LoadedTurn, TurnPersona, fix_persona
 
 RECALL_SECONDS = 1.5
 """The limit of a whole search. `memory.load` can run inside a workflow task, which has three seconds."""
@@ -118,10 +118,10 @@ async def recall_documents(
         return NOTHING
     question = Question(query, str(user_id), address.conversation_id)
     found = await search(tx, question, limits.context_documents)
-    fitting = within_budget(await shown(tx, question, found), limits.context_tokens)
+    fitting = within_budget(await add_excerpts(tx, question, found), limits.context_tokens)
     if not fitting:
         return NOTHING
-    await note(tx, address, Use.INJECTED, [each.ref.version_id for each in fitting])
+    await note_use(tx, address, Use.INJECTED, [each.ref.version_id for each in fitting])
     return Recalled(text=context_message(fitting), hits=tuple(each.ref for each in fitting))
 
 
@@ -208,7 +208,7 @@ class MemoryActivities:
     async def _load(self, ask: LoadRequest, found: Found | None) -> TurnContext | Wanted:
         """Returns the turn's context, or the searches that must run before it can be fixed."""
         async with self._deps.db.transaction(ask.address.tenant_id) as tx:
-            agent = await self._deps.agent_cache.at(tx, ask.agent_id, ask.agent_version)
+            agent = await self._deps.agent_cache.read_pinned(tx, ask.agent_id, ask.agent_version)
             loaded = await turn_context.load_turn(tx, ask)
             if loaded is None:
                 if ask.events:
@@ -218,7 +218,7 @@ class MemoryActivities:
             wanted = _wanted(ask, agent, loaded) if self._deps.memory.enabled else None
             if wanted is not None and loaded.memory_text is None and found is None:
                 return wanted
-            exempt = exempted(agent.cards, loaded.waivers)
+            exempt = exempted_tools(agent.cards, loaded.waivers)
             if exempt != loaded.waived:
                 await agents.pin_exemptions(tx, ask.address.turn_id, exempt)
             events, persona = await self._fix(tx, ask, loaded, found or Found()), None
@@ -227,7 +227,7 @@ class MemoryActivities:
                 events += persona_events
             memory = await _context_memory(tx, ask, agent)
             await write(tx, ask.address, events, pending=ask.events)
-        toolsets = held(kept, agent.cards, agent.definition.toolsets)
+        toolsets = initial_toolsets(kept, agent.cards, agent.definition.toolsets)
         context = _context(ask, agent, loaded, found or Found(), toolsets, exempt)
         if memory is not None:
             context = context.model_copy(update={"context": memory})
@@ -235,7 +235,7 @@ class MemoryActivities:
             context = context.model_copy(update={"plan": with_persona(context.plan, persona)})
         return context
 
-    async def _fix(self, tx: Connection, ask: LoadRequest, loaded: Loaded, found: Found) -> list[NewEvent]:
+    async def _fix(self, tx: Connection, ask: LoadRequest, loaded: LoadedTurn, found: Found) -> list[NewEvent]:
         """Fixes the text that this turn injects, unless an earlier load has fixed it."""
         if loaded.memory_text is not None:
             return []
@@ -253,7 +253,7 @@ class MemoryActivities:
         return [*events, documents] if documents else events
 
 
-def _wanted(ask: LoadRequest, agent: PublishedAgent, loaded: Loaded) -> Wanted | None:
+def _wanted(ask: LoadRequest, agent: PublishedAgent, loaded: LoadedTurn) -> Wanted | None:
     """Returns the searches for this agent's memory, or None if the agent remembers nothing."""
     policy = agent.definition.memory
     if policy is None or not (policy.episodic or policy.documents):
@@ -283,7 +283,7 @@ async def _nothing() -> None:
 def _context(
     ask: LoadRequest,
     agent: PublishedAgent,
-    loaded: Loaded,
+    loaded: LoadedTurn,
     found: Found,
     toolsets: dict[str, bool],
     exempt: tuple[str, ...],
@@ -315,7 +315,7 @@ def _is_small(value: JsonValue) -> bool:
 
 
 async def persona_for(
-    tx: Connection, address: TurnAddress, agent: AgentDefinition, loaded: Loaded
+    tx: Connection, address: TurnAddress, agent: AgentDefinition, loaded: LoadedTurn
 ) -> tuple[TurnPersona, Sequence[NewEvent]]:
     """Returns the persona that an earlier load of the turn has fixed. Otherwise fixes it now and returns it with its
     event. It is for an agent that uses a prompt template."""
@@ -383,7 +383,7 @@ class FactsActivities:
             return FactsAnswer(status=call.ask.failed())
         vectors = await self._vectors(call)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            agent = await self._deps.agent_cache.at(tx, call.agent_id, call.agent_version)
+            agent = await self._deps.agent_cache.read_pinned(tx, call.agent_id, call.agent_version)
             memory = agent.definition.memory
             if memory is None or call.ask.scope not in memory.facts:
                 return FactsAnswer(status=FactStatus.UNAUTHORIZED)
@@ -442,13 +442,13 @@ async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tupl
     if not result.working:
         return result, ()
     fields: list[JsonValue] = [*sorted(result.working)]
-    await working_memory.hold(tx, call.address.conversation_id, call.address.turn_id)
+    await working_memory.lock_writes(tx, call.address.conversation_id, call.address.turn_id)
     working = await _with_others(tx, call, dict(result.working))
     try:
         await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, working)
     except CallerError as error:
         wanted = f"These fields were not saved ({', '.join(map(str, fields))}): {error.message}."
-        output: JsonValue = unremembered(error.code, wanted, result.output)
+        output: JsonValue = note_unremembered(error.code, wanted, result.output)
         why: dict[str, JsonValue] = {"scope": "working", "fields": fields, "code": error.code}
         return replace(result, output=output), (NewEvent(MEMORY_WRITE_BLOCKED, why, call.ask.call_id),)
     data: dict[str, JsonValue] = {"scope": "working", "fields": fields}
@@ -463,7 +463,7 @@ async def _with_others(tx: Connection, call: ToolCall, working: dict[str, JsonVa
     now = await working_memory.value_of(tx, call.address.conversation_id, RECENT)
     if not isinstance(now, list):
         return working
-    return {**working, RECENT: joined(before if isinstance(before, list) else [], now, recent)}
+    return {**working, RECENT: merge_lists(before if isinstance(before, list) else [], now, recent)}
 
 
 async def keep_loaded(tx: Connection, call: ModelCall, loaded: Mapping[str, bool]) -> None:

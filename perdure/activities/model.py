@@ -32,7 +32,7 @@ from perdure.store import budgets
 from perdure.store.calls import model_calls
 from perdure.store.calls.model_calls import ModelClaim, settle_call
 from perdure.store.events.event_log import NewEvent, NewMessage
-from perdure.store.events.live import Appended, LiveTokens
+from perdure.store.events.live import AppendResult, LiveTokens
 from perdure.store.memory import working_memory
 
 
@@ -76,10 +76,10 @@ class ModelActivities:
 
     async def _agent(self, call: ModelCall) -> PublishedAgent:
         """Returns the version that the turn pinned. Imports the packages of its models, while no row is locked."""
-        agent = self._deps.agent_cache.known(call.agent_version)
+        agent = self._deps.agent_cache.cached(call.agent_version)
         if agent is None:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
-                agent = await self._deps.agent_cache.at(tx, call.agent_id, call.agent_version)
+                agent = await self._deps.agent_cache.read_pinned(tx, call.agent_id, call.agent_version)
         await self._deps.models.ready(agent)
         return agent
 
@@ -205,7 +205,7 @@ class ModelActivities:
         address = call.address
         async with self._deps.db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
             if plans.loaded is not None:
-                await working_memory.hold(tx, address.conversation_id, address.turn_id)
+                await working_memory.lock_writes(tx, address.conversation_id, address.turn_id)
             rows = [each.row for each in plans.calls]
             settled = await settle_call(tx, call, claimed, reply, messages, rows, events)
             if plans.loaded is not None and settled.mine:
@@ -337,7 +337,7 @@ class TokenPublisher:
                 self._thought_characters += len(text)
             else:
                 self._sent_characters += len(text)
-            self._may_go_on = self._may_go_on and answer not in (Appended.STALE, Appended.STOPPED)
+            self._may_go_on = self._may_go_on and answer not in (AppendResult.STALE, AppendResult.STOPPED)
 
     def _hush(self) -> None:
         if self._timer is not None:

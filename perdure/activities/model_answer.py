@@ -16,8 +16,8 @@ from perdure.contracts.ids import effect_key, tool_call_id
 from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import canonical_json, digest_of
-from perdure.core.agents.toolsets import LOAD_TOOLSET, Loading, load, load_card
-from perdure.core.calls.arguments import extracted, parse_arguments, read_object
+from perdure.core.agents.toolsets import LOAD_TOOLSET, LoadResult, load, load_card
+from perdure.core.calls.arguments import extract_groups, parse_arguments, read_object
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import CHARACTERS_A_TOKEN, estimated_tokens, preview
 from perdure.store.calls.model_calls import PlannedCall
@@ -96,10 +96,10 @@ def _plan(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str
 
 def _load(
     call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str, loaded: dict[str, bool]
-) -> tuple[Loading, Planned]:
+) -> tuple[LoadResult, Planned]:
     parsed = parse_arguments(draft.raw_arguments, {"type": "object"})
     if parsed.fault is not None:
-        loading = Loading(loaded, {"status": "error", "message": parsed.fault}, done=False)
+        loading = LoadResult(loaded, {"status": "error", "message": parsed.fault}, done=False)
     else:
         loading = load(parsed.args, agent.cards, loaded)
     state = CallState.DONE if loading.done else CallState.FAILED
@@ -266,7 +266,7 @@ def reply_of(
     problem = failed or (STOPPED if received.stopped else None)
     reply = ModelReply(
         message=ref,
-        extracted=extracted(call.ask.extract_pattern, text),
+        extracted=extract_groups(call.ask.extract_pattern, text),
         usage=usage,
         problem=problem,
         partial=partial,

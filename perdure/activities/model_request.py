@@ -23,20 +23,28 @@ from perdure.core.agents.prompts import (
     PromptMessage,
     User,
     WireMessage,
-    activation,
     persona_of,
-    prefix,
     prompt_facts,
+    skill_activation,
+    skill_tier,
+    system_prefix,
     template_messages,
-    tier,
-    wire,
+    wire_messages,
     with_cache_breakpoint,
 )
 from perdure.core.agents.toolsets import LOAD_TOOLSET, load_card, loaded_skills
-from perdure.core.budgets import PRICED_TOKENS, RESERVED_SECONDS, RESERVED_TRIES, Caps, affordable, caps_of, hold_of
+from perdure.core.budgets import (
+    PRICED_TOKENS,
+    RESERVED_SECONDS,
+    RESERVED_TRIES,
+    Caps,
+    affordable_tokens,
+    caps_of,
+    hold_of,
+)
 from perdure.core.calls.context_assembly import context_message
 from perdure.core.calls.ledger import REFUSED, Attempt, Claim
-from perdure.core.calls.retries import assumed
+from perdure.core.calls.retries import assumed_usage
 from perdure.core.text import without_word
 from perdure.store import budgets
 from perdure.store.calls import context_assembly as bundles
@@ -47,7 +55,7 @@ from perdure.store.events.event_log import write
 from perdure.store.memory import facts as entities
 from perdure.store.turns import context as injections
 from perdure.store.turns.context import prompt_messages
-from perdure.store.turns.steer import joined, take
+from perdure.store.turns.steer import move_to_transcript, read_joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +104,20 @@ async def _begun(
 ) -> Begun:
     turn_began = time.monotonic() - claimed.turn_seconds
     if claimed.is_joined:
-        claimed = replace(claimed, joined=await joined(tx, call.address.turn_id, call.call_id))
+        claimed = replace(claimed, joined=await read_joined(tx, call.address.turn_id, call.call_id))
     call = _accumulator(call, claimed.joined.refs)
     prompt = await prompt_of(tx, call, agent, claimed)
     provider = await deps.models.provider(agent, claimed.model)
     request = request_of(deps.models, provider, call, agent, claimed, prompt.messages)
     input_tokens, of_day = tokens_of_request(request), caps(agent, claimed)
     hold = hold_of(of_day, provider.most(request), claimed.model) if of_day else None
-    claimed = replace(claimed, assumed=assumed(input_tokens, partial(provider.cost_microusd, claimed.model), hold))
+    claimed = replace(
+        claimed, assumed=assumed_usage(input_tokens, partial(provider.cost_microusd, claimed.model), hold)
+    )
     await begin_call(tx, call, attempt, claimed)
     # The conversation is locked from here on, after the turn and the ledger, so slow work is done before.
     fresh = claimed.joined.fresh
-    taken = [await take(tx, call.address.conversation_id, call.call_id, fresh)] if fresh else []
+    taken = [await move_to_transcript(tx, call.address.conversation_id, call.call_id, fresh)] if fresh else []
     await write_begun(tx, call, claimed, taken)
     if hold is not None:
         await budgets.reserve(tx, call, of_day, hold)
@@ -155,16 +165,18 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     )
     conversation = [_without_bypass(one, definition.words.get("bypass", "")) for one in conversation]
     if is_sole_instruction(definition, call.ask.stage):
-        return Prompt(wire(instructions_of(definition, call.ask.stage), "", conversation), {"stage": call.ask.stage})
+        return Prompt(
+            wire_messages(instructions_of(definition, call.ask.stage), "", conversation), {"stage": call.ask.stage}
+        )
     # A caller's own prompt is used unchanged, without the additions of the agent's skills.
     templates = [] if override else template_messages(definition, loaded, user)
     instructions = instructions_of(definition, call.ask.stage)
     templates += [instructions] if instructions else []
     persona = persona_of(definition)
     # built once per call, because it is as long as the manifest of all skills
-    base = prefix(definition, persona, user, override)
+    base = system_prefix(definition, persona, user, override)
     context = await _context(tx, call) if call.ask.sections or call.ask.guidance else []
-    messages = wire(base, claimed.memory_text or "", conversation, [*templates, *context])
+    messages = wire_messages(base, claimed.memory_text or "", conversation, [*templates, *context])
     facts = prompt_facts(persona, base, templates, overridden=bool(override))
     assembly = _assembly(call, definition, persona.key, facts, loaded)
     return Prompt(with_cache_breakpoint(messages, claimed.model), assembly)
@@ -179,7 +191,7 @@ def _without_bypass(message: PromptMessage, bypass: str) -> PromptMessage:
 
 async def _context(tx: Connection, call: ModelCall) -> list[str]:
     """Returns the results of the turn's context assembly, and the guidance for them."""
-    found = await bundles.outputs(tx, call.address.conversation_id, call.ask.sections)
+    found = await bundles.read_outputs(tx, call.address.conversation_id, call.ask.sections)
     return [text for text in (context_message(found), call.ask.guidance) if text]
 
 
@@ -188,13 +200,13 @@ async def _injected(
 ) -> dict[str, str]:
     """Returns the injected skills' texts by id, each with the known facts of its entities. Marks the skills in the
     ledger."""
-    for highest in sorted({tier(skill) for skill in skills}):
-        of_tier = [skill.id for skill in skills if tier(skill) == highest]
+    for highest in sorted({skill_tier(skill) for skill in skills}):
+        of_tier = [skill.id for skill in skills if skill_tier(skill) == highest]
         await injections.mark_injected(tx, call.address, of_tier, highest)
     named = {reference for ref in refs.values() for reference in ref.entities}
     known = await entities.referred_entities(tx, sorted(named)) if named else {}
     return {
-        skill.id: activation(skill, "\n".join(known[each] for each in refs[skill.id].entities if each in known))
+        skill.id: skill_activation(skill, "\n".join(known[each] for each in refs[skill.id].entities if each in known))
         for skill in skills
     }
 
@@ -246,7 +258,7 @@ def request_of(
         idempotency_key=f"{call.address.turn_id}.{call.call_id}",
     )
     many = provider.cost_microusd(claimed.model, Usage(output_tokens=PRICED_TOKENS))
-    return replace(request, most_tokens=affordable(claimed.most_tokens, claimed.left_microusd, many))
+    return replace(request, most_tokens=affordable_tokens(claimed.most_tokens, claimed.left_microusd, many))
 
 
 def _tools(call: ModelCall, agent: PublishedAgent) -> tuple[dict[str, JsonValue], ...]:

@@ -30,7 +30,7 @@ from perdure.core.approvals.validity import (
     why_lapsed,
     why_void,
 )
-from perdure.core.calls.ledger import REFUSED, Acted, Attempt, Claim, claim_tool, reservation_deadline
+from perdure.core.calls.ledger import REFUSED, ActionEnd, Attempt, Claim, claim_tool, reservation_deadline
 from perdure.core.text import estimated_tokens, preview
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.outcomes import WITHHELD_ADVICE, Meaning, meaning_of_withheld, result_of
@@ -46,7 +46,7 @@ class Held:
     """A call that this attempt can run."""
 
     tool: Tool | BlockTool | McpTool
-    locked: tool_calls.Locked
+    locked: tool_calls.LockedCall
     args: dict[str, JsonValue]
     epoch: int
     attempt: Attempt
@@ -75,7 +75,7 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
 
     Raises: UpstreamUnavailable `tool_not_here`, `on_hold`.
     """
-    agent = await deps.agent_cache.at(tx, call.agent_id, call.agent_version)
+    agent = await deps.agent_cache.read_pinned(tx, call.agent_id, call.agent_version)
     card = agent.card(call.ask.tool)
     locked = await _locked(tx, call, card)
     if locked is None:
@@ -112,7 +112,7 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
     return Held(tool, locked, args, epoch, attempt, began)
 
 
-async def _locked(tx: Connection, call: ToolCall, card: ToolCard | None) -> tool_calls.Locked | None:
+async def _locked(tx: Connection, call: ToolCall, card: ToolCard | None) -> tool_calls.LockedCall | None:
     """Locks the call's row. A call that the graph itself makes and that needs no approval is planned here."""
     locked = await tool_calls.lock(tx, call, card)
     if locked is None and call.ask.args is not None and card is not None and not card.needs_approval:
@@ -121,7 +121,7 @@ async def _locked(tx: Connection, call: ToolCall, card: ToolCard | None) -> tool
     return locked
 
 
-async def _denied(tx: Connection, call: ToolCall, locked: tool_calls.Locked, void: str | None) -> ToolOutcome:
+async def _denied(tx: Connection, call: ToolCall, locked: tool_calls.LockedCall, void: str | None) -> ToolOutcome:
     """Settles a call that is not allowed to run."""
     void = await _voided(tx, call, locked.approval, void)
     answer = denial(call, locked.approval, void)
@@ -134,7 +134,7 @@ async def _in_force(deps: Deps, tx: Connection, call: ToolCall, version: str) ->
     """Returns what the currently published agent says about this tool, or None if no agent is published."""
     if not version:
         return None
-    agent = await deps.agent_cache.at(tx, call.agent_id, version)
+    agent = await deps.agent_cache.read_pinned(tx, call.agent_id, version)
     card = agent.card(call.ask.tool)
     return InForce(agent.definition.approvals.digest, card.version if card else "")
 
@@ -155,13 +155,13 @@ async def _need_current_card(deps: Deps, tx: Connection, call: ToolCall, card: T
 
     Raises: UpstreamUnavailable `tool_not_here`.
     """
-    agent = await deps.agent_cache.published(tx, call.agent_id)
+    agent = await deps.agent_cache.read_published(tx, call.agent_id)
     published = agent.card(card.name) if agent is not None else None
     if published is not None and published.version == card.version:
         raise UpstreamUnavailable("tool_not_here", f"this worker does not have {card.name} in the required version")
 
 
-async def _unknown(tx: Connection, call: ToolCall, locked: tool_calls.Locked) -> ToolOutcome:
+async def _unknown(tx: Connection, call: ToolCall, locked: tool_calls.LockedCall) -> ToolOutcome:
     """Records an unknown outcome, which a person must settle: an earlier attempt may have sent the call."""
     outcome = ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
     if locked.row.state is not CallState.OUTCOME_UNKNOWN and locked.row.held is not None:
@@ -185,7 +185,7 @@ class ToolAttempt:
     """The end of an attempt, as far as its caller knows. For a target, the result is what the caller knows of the
     effect (perdure/core/calls/ledger.py). For a local tool, it is the result or the reason for the rollback."""
 
-    acted: Acted
+    acted: ActionEnd
     message: str = ""
     """Message for the model if the call did not return. It may quote the target, so it is not written to Temporal's
     history."""
@@ -212,7 +212,7 @@ MISTAKES: tuple[type[Exception], ...] = (
 included: a target's answer that cannot be read may be readable the next time."""
 
 
-STOPPED = ToolAttempt(Acted.AMBIGUOUS, "the turn was stopped while the call was running", stopped=True)
+STOPPED = ToolAttempt(ActionEnd.AMBIGUOUS, "the turn was stopped while the call was running", stopped=True)
 
 
 async def tried(held: Held, context: ToolContext, stops: Stops) -> ToolAttempt:
@@ -233,37 +233,39 @@ async def _tried(held: Held, context: ToolContext) -> ToolAttempt:
     try:
         result = await asyncio.wait_for(held.tool.run(held.args, context), held.card.timeout_seconds)
     except ToolRefused as error:
-        return ToolAttempt(Acted.REFUSED, error.message)
+        return ToolAttempt(ActionEnd.REFUSED, error.message)
     except ToolUnavailable as error:
-        return ToolAttempt(Acted.NOT_SENT, error.message, retry_after_seconds=error.retry_after_seconds)
+        return ToolAttempt(ActionEnd.NOT_SENT, error.message, retry_after_seconds=error.retry_after_seconds)
     except AnswerWithheld as error:
         return _withheld(held.card, error)
     # raised by a tool that does not use `context.send`, so it may have sent something before
     except EgressRefused as error:
-        return ToolAttempt(Acted.AMBIGUOUS, str(error), hopeless=True)
+        return ToolAttempt(ActionEnd.AMBIGUOUS, str(error), hopeless=True)
     except asyncio.CancelledError:
         if not stop_asked():
             raise
         return STOPPED
     except TimeoutError:
-        return ToolAttempt(Acted.AMBIGUOUS, f"no response within {held.card.timeout_seconds:g} s", timed_out=True)
+        return ToolAttempt(ActionEnd.AMBIGUOUS, f"no response within {held.card.timeout_seconds:g} s", timed_out=True)
     except Exception as error:
         _log.warning("tool_call_broke_off", tool=held.card.name, error=type(error).__name__)
         message = str(error) if isinstance(error, ServerLost) else f"the call failed ({type(error).__name__})"
-        return ToolAttempt(Acted.AMBIGUOUS, message, hopeless=isinstance(error, MISTAKES))
-    return ToolAttempt(Acted.RETURNED, result=result)
+        return ToolAttempt(ActionEnd.AMBIGUOUS, message, hopeless=isinstance(error, MISTAKES))
+    return ToolAttempt(ActionEnd.RETURNED, result=result)
 
 
 def _withheld(card: ToolCard, error: AnswerWithheld) -> ToolAttempt:
     """Returns the result of a success whose body was not read, by the table in perdure/sdk/outcomes.py."""
     meaning, message = meaning_of_withheld(card.effect, error.method), f"{error.code}: {error}"
     if meaning is Meaning.REFUSED:
-        return ToolAttempt(Acted.REFUSED, f"{message}; {WITHHELD_ADVICE}")
+        return ToolAttempt(ActionEnd.REFUSED, f"{message}; {WITHHELD_ADVICE}")
     if meaning is Meaning.AMBIGUOUS:
-        return ToolAttempt(Acted.AMBIGUOUS, message)
+        return ToolAttempt(ActionEnd.AMBIGUOUS, message)
     note = f"the target accepted the {error.method} request, so it was executed; {error} and was not read"
     _log.warning("tool_answer_withheld", tool=card.name, code=error.code, limit=error.limit)
-    return ToolAttempt(Acted.RETURNED, result=result_of({"status": error.code, "message": note, "limit": error.limit}))
+    return ToolAttempt(
+        ActionEnd.RETURNED, result=result_of({"status": error.code, "message": note, "limit": error.limit})
+    )
 
 
 class Undone(Exception):

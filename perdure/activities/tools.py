@@ -30,7 +30,7 @@ from perdure.contracts.errors import PerdureError, UpstreamUnavailable
 from perdure.contracts.events import TOOL_ERROR
 from perdure.contracts.ids import file_id
 from perdure.contracts.turns import TurnAddress
-from perdure.core.calls.ledger import Acted, Attempt, Settle, after_act, may_have_happened
+from perdure.core.calls.ledger import ActionEnd, Attempt, SettleAction, after_act, may_have_happened
 from perdure.core.calls.retries import TOOL_ERRORS, next_delay
 from perdure.core.memory.files import safe_name
 from perdure.sdk.context import GivenFile
@@ -92,7 +92,7 @@ class ToolActivities:
         made = (
             await tried(held, self._context(call, held, None), self._deps.stops)
             if mine
-            else ToolAttempt(Acted.NOT_OWNED)
+            else ToolAttempt(ActionEnd.NOT_OWNED)
         )
         decided = after_act(
             held.card.effect,
@@ -119,16 +119,16 @@ class ToolActivities:
         except (OSError, *self._deps.db.outages):
             return False
 
-    async def _record(self, call: ToolCall, held: Held, decided: Settle, made: ToolAttempt) -> ToolOutcome:
-        if decided in (Settle.RETRY, Settle.RELEASE):
-            record = tool_calls.release if decided is Settle.RELEASE else tool_calls.count_error
+    async def _record(self, call: ToolCall, held: Held, decided: SettleAction, made: ToolAttempt) -> ToolOutcome:
+        if decided in (SettleAction.RETRY, SettleAction.RELEASE):
+            record = tool_calls.release if decided is SettleAction.RELEASE else tool_calls.count_error
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
                 await record(tx, call, held.epoch)
             # The tool's message stays here: it may quote its target, and Temporal would store it.
             message = f"the tool {held.card.name} could not be called; it is retried"
             delay = next_delay(made.retry_after_seconds)
             raise ApplicationError(message, type="tool_unavailable", next_retry_delay=delay)
-        if decided is Settle.OUTCOME_UNKNOWN:
+        if decided is SettleAction.OUTCOME_UNKNOWN:
             event = NewEvent(
                 TOOL_ERROR,
                 {"tool": held.card.name, "code": "outcome_unknown", "effect": held.locked.key, "message": made.message},
@@ -137,7 +137,7 @@ class ToolActivities:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
                 await tool_calls.settle(tx, call, held.epoch, CallState.OUTCOME_UNKNOWN, None, None, [event])
             return ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
-        if decided is Settle.FAILED:
+        if decided is SettleAction.FAILED:
             return await self._settle(call, held, error_answer(call, made.message, wrapped=held.is_block))
         try:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
@@ -239,7 +239,7 @@ async def keep_files(tx: Connection, call: ToolCall, user_id: str, made: Sequenc
         files.NewFile.of(file_id(turn_id, call_id, file.name), safe_name(file.name), file.media_type, file.content)
         for file in made
     ]
-    await files.keep(tx, call.address.conversation_id, user_id, kept, turn_id=turn_id, call_id=call_id)
+    await files.store_files(tx, call.address.conversation_id, user_id, kept, turn_id=turn_id, call_id=call_id)
 
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

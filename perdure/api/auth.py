@@ -18,7 +18,7 @@ from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
 from perdure.core.delivery import CHAT
-from perdure.core.identity import OWN, SIGNED_PREFIX, Credential, How
+from perdure.core.identity import OWN, SIGNED_PREFIX, Credential, SignInMethod
 from perdure.store.identity.users import LOCAL
 
 GUARDED = "/v1/"
@@ -143,7 +143,9 @@ async def of_token(services: Services, token: str) -> Principal:
         has_local_token=local,
         is_in_chat=in_chat,
         token_sha256=digest,
-        credential=Credential(How.LOCAL if local else How.CHAT if in_chat else How.TOKEN, created_by),
+        credential=Credential(
+            SignInMethod.LOCAL if local else SignInMethod.CHAT if in_chat else SignInMethod.TOKEN, created_by
+        ),
     )
 
 
@@ -198,11 +200,11 @@ async def _of_session(services: Services, token: str, audience: Audience) -> Pri
     )
 
 
-def _how(kept: str) -> How:
+def _how(kept: str) -> SignInMethod:
     try:
-        return How(kept)
+        return SignInMethod(kept)
     except ValueError:  # The session was opened before this was recorded.
-        return How.UNKNOWN
+        return SignInMethod.UNKNOWN
 
 
 async def principal(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> Principal:

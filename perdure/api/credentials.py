@@ -22,7 +22,7 @@ from pwdlib.hashers.argon2 import Argon2Hasher
 from starlette.responses import Response
 
 from perdure.contracts.errors import CallerError, LimitReached
-from perdure.core.identity import AccessKeys, names_of, weakness
+from perdure.core.identity import AccessKeys, names_of, password_weakness
 
 ISSUER = "perdure"
 TYPE = "at+jwt"
@@ -86,7 +86,7 @@ class AccessTokens:
         return JWSRegistry(algorithms=[self.algorithm])
 
     def _key(self, header: Mapping[str, object]) -> OctKey:
-        key = self.keys.named(header.get("kid"))
+        key = self.keys.find_key(header.get("kid"))
         if key is None:
             raise TokenRefused("signed with an unknown key")
         return OctKey.import_key(key.secret)
@@ -196,7 +196,7 @@ class Passwords:
     async def refuse_weak(self, password: str, *names: str) -> None:
         """Raises: CallerError 422 `password_weak` for a common password, or for one that is one of these names;
         LimitReached `sign_in_busy`."""
-        weak = await self._run(lambda: weakness(password, names_of(*names)))
+        weak = await self._run(lambda: password_weakness(password, names_of(*names)))
         if weak is not None:
             raise CallerError("password_weak", weak, {"field": "password"}, status=422)
 

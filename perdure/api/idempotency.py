@@ -48,7 +48,7 @@ async def once(
         status, answer, note = await work(tx)
         encoded = jsonable_encoder(answer)
         if key is not None:
-            await idempotency.keep(tx, who.user_id, route, key, status, encoded)
+            await idempotency.store_response(tx, who.user_id, route, key, status, encoded)
     if durable is not None:
         await durable()
     if note is not None:

@@ -76,7 +76,7 @@ _MOST_FIELDS = 2_000
 
 def form_token(services: Services, session_id: str) -> str:
     """Returns the token that every form of this session's pages has in the field `csrf`."""
-    return services.tokens.keys.newest.derived(_PURPOSE, session_id)
+    return services.tokens.keys.newest.derive(_PURPOSE, session_id)
 
 
 def check_csrf(services: Services, scope: Scope, headers: Mapping[bytes, bytes], body: bytes) -> None:

@@ -190,7 +190,7 @@ class Provider:
             timeout=_TIMEOUT_SECONDS,
             follow_redirects=False,
             trust_env=False,
-            transport=Transport2(replace(self.config.outbound, answer_bytes=_MOST_BYTES).naming(named)),
+            transport=Transport2(replace(self.config.outbound, answer_bytes=_MOST_BYTES).with_hosts(named)),
         )
 
 

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from perdure.api.errors import error_body
 from perdure.api.health import FRONT_DOOR
 from perdure.api.middleware import Refused
-from perdure.core.request_origin import AllowedHosts, Proxies, counted_as, named
+from perdure.core.request_origin import AllowedHosts, Proxies, counted_as, parse_host
 from perdure.store.database import new_id
 
 HEAD_SECONDS = 10.0
@@ -244,7 +244,7 @@ class Perimeter:
         values = headers.getlist("host")
         if (scope["path"] in ANY_HOST and scope["method"] in ("GET", "HEAD")) or self._hosts.allow(values):
             return
-        found = named(values[0]) if len(values) == 1 else None
+        found = parse_host(values[0]) if len(values) == 1 else None
         shown = f"requests for the host {found.host}" if found else "requests without exactly one valid Host header"
         _HOST_FOLDED.note(host=found.host if found else "")
         raise Refused(

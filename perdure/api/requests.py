@@ -23,10 +23,10 @@ from perdure.contracts.turns import Limits, OnSpent
 from perdure.core.approvals.decisions import DEFAULT_SECONDS, MOST_SECONDS, USER_NAME, Decision
 from perdure.core.audit import ExportedHead
 from perdure.core.memory.documents import PromotionDecision, type_fault
-from perdure.core.memory.files import contradiction
+from perdure.core.memory.files import find_contradiction
 from perdure.core.text import is_blank
 from perdure.core.turns import OnBusy
-from perdure.store.approvals.decisions import Raise
+from perdure.store.approvals.decisions import LimitRaise
 from perdure.store.memory import working_memory
 from perdure.store.memory.documents import Basis
 
@@ -38,7 +38,7 @@ def _described(metadata: Metadata) -> Metadata:
     if CLIENT_TABLE not in metadata:
         return metadata
     fault = why_no_tables(given)
-    if not fault and isinstance(given, dict) and (found := contradiction(given)):
+    if not fault and isinstance(given, dict) and (found := find_contradiction(given)):
         fault = f"metadata.{CLIENT_TABLE} is invalid: {found}"
     if fault:
         raise PydanticCustomError("client_table", "{fault}", {"fault": fault})
@@ -93,9 +93,9 @@ class RaiseBody(Body):
     max_tokens: int | None = Field(default=None, ge=1, le=2**53, strict=True)
     max_cost_usd: float | None = Field(default=None, gt=0, le=1e9, strict=True, allow_inf_nan=False)
 
-    def as_raise(self) -> Raise:
+    def as_raise(self) -> LimitRaise:
         """Returns the raise in the store's form."""
-        return Raise(self.max_tokens, None if self.max_cost_usd is None else round(self.max_cost_usd * 1e6))
+        return LimitRaise(self.max_tokens, None if self.max_cost_usd is None else round(self.max_cost_usd * 1e6))
 
 
 class DayLimitsBody(Body):

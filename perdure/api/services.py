@@ -26,10 +26,10 @@ from perdure.embedding.choice import embedder_of
 from perdure.embedding.embedder import Embedder
 from perdure.settings import SETUP_CODE_FILE, Settings, needed, secret
 from perdure.store.budgets import SUM_SECONDS, sum_texts_of_tenant, sum_texts_of_user
-from perdure.store.database import Database, reached
+from perdure.store.database import Database, reach_postgres
 from perdure.store.events.live import LiveTokens
-from perdure.store.events.subscriptions import ReviewChanges, Wakes
-from perdure.store.identity.sign_in import Guesses
+from perdure.store.events.subscriptions import ConversationWakes, ReviewChanges
+from perdure.store.identity.sign_in import GuessCounter
 from perdure.store.valkey import Valkey
 from perdure.telemetry.metrics import metrics_addresses
 from perdure.temporal.client import connect
@@ -101,7 +101,7 @@ class Services:
     db: Database
     live: LiveTokens
     valkey: Valkey
-    wakes: Wakes
+    wakes: ConversationWakes
     changes: ReviewChanges
     streams: Streams
     notifier: Notifier
@@ -114,7 +114,7 @@ class Services:
     tokens: AccessTokens
     passwords: Passwords
     rates: Rates
-    guesses: Guesses
+    guesses: GuessCounter
     open_streams: OpenStreams
     signing_in: SigningIn
     parts: Parts
@@ -158,7 +158,7 @@ class _Clients:
 
     db: Database
     valkey: Valkey
-    wakes: Wakes
+    wakes: ConversationWakes
     changes: ReviewChanges
     text_sums: TextSums
     passwords: Passwords
@@ -180,9 +180,9 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
         wait_seconds=DATABASE_SECONDS,
         keyring=keyring,
     )
-    db = await reached("DATABASE_URL", opening)
+    db = await reach_postgres("DATABASE_URL", opening)
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
-    wakes = Wakes(db, valkey)
+    wakes = ConversationWakes(db, valkey)
     _, sdk_metrics = metrics_addresses(settings.metrics_port, settings.metrics_host, "api")
     client = await connect(sdk_metrics)
     clients = _Clients(db, valkey, wakes, ReviewChanges(db), TextSums(db), Passwords(), client)
@@ -218,7 +218,7 @@ def _services(settings: Settings, clients: _Clients, keyring: Keyring, tokens: A
         tokens=tokens,
         passwords=clients.passwords,
         rates=Rates(valkey, settings.rate_per_minute, enabled=settings.rate_limiting),
-        guesses=Guesses(valkey),
+        guesses=GuessCounter(valkey),
         open_streams=OpenStreams(settings.streams_per_user, settings.streams_per_tenant),
         signing_in=_signing_in(settings),
         parts=Parts(db, clients.temporal, valkey, settings.home if settings.local else None, settings.least_free_bytes),

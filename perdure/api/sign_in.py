@@ -21,7 +21,7 @@ from perdure.api.requests import RegisterBody
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError, LimitReached
 from perdure.contracts.values import sha256_hex
-from perdure.core.identity import ACCOUNT, ADDRESS, DEVICE, PLACE, Credential, How, wait_left
+from perdure.core.identity import ACCOUNT, ADDRESS, DEVICE, PLACE, Credential, SignInMethod, wait_left
 from perdure.core.request_origin import counted_as, is_of_this_machine
 from perdure.store.database import Connection
 from perdure.store.identity import registration, sign_in
@@ -32,7 +32,7 @@ _OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 """Headers of proxies. With one of them, the request's address and Host header are the proxy's and do not identify the
 user."""
 _TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_BY_PASSWORD = frozenset({How.PASSWORD, How.REGISTRATION, How.INVITATION})
+_BY_PASSWORD = frozenset({SignInMethod.PASSWORD, SignInMethod.REGISTRATION, SignInMethod.INVITATION})
 _log = structlog.get_logger(__name__)
 
 
@@ -43,7 +43,7 @@ class SignedIn:
     session: Session
     tenant_id: str
     refresh_token: str
-    how: How = How.UNKNOWN
+    how: SignInMethod = SignInMethod.UNKNOWN
 
 
 async def by_password(services: Services, scope: Scope, tenant_id: str | None, name: str, password: str) -> SignedIn:
@@ -128,7 +128,7 @@ async def by_code(services: Services, scope: Scope, code: str) -> SignedIn:
         user_id = await sign_in.take_sign_in_code(tx, code)
         if user_id is None:
             raise _no_code()
-        return await begin(services, tx, tenant_id, user_id, Credential(How.LINK), local=True)
+        return await begin(services, tx, tenant_id, user_id, Credential(SignInMethod.LINK), local=True)
 
 
 def may_use_codes(services: Services, scope: Scope) -> bool:
@@ -256,7 +256,7 @@ def remember_device(services: Services, scope: Scope, response: Response, tenant
     device = _known_device(services, scope, tenant_id, user_id) or secrets.token_urlsafe(18)
     expires = datetime.now(UTC) + DEVICE_LASTS
     until = str(int(expires.timestamp()))
-    seal = services.tokens.keys.newest.derived(_PURPOSE, tenant_id, user_id, device, until)
+    seal = services.tokens.keys.newest.derive(_PURPOSE, tenant_id, user_id, device, until)
     value = f"{device}.{until}.{seal}"
     credentials.set_cookies(
         response, _cookie(tenant_id, user_id), value, secure=is_secure(services, scope), expires=expires, strict=True

@@ -24,13 +24,13 @@ from perdure.core.events.stream import (
     LoggedEvent,
     ReaderState,
     merge,
-    resumed,
+    resume_reader,
     unknown_calls,
 )
 from perdure.store.database import Database
 from perdure.store.events import event_log
 from perdure.store.events.live import LiveTokens
-from perdure.store.events.subscriptions import LOOK_SECONDS, ReaderWake, ReviewChanges, SharedReads, Wakes
+from perdure.store.events.subscriptions import LOOK_SECONDS, ConversationWakes, ReaderWake, ReviewChanges, SharedReads
 
 # Per reader, memory holds one batch of each store, however slow the reader is. If the live stream was trimmed beyond
 # the reader's position, the reader receives the stored text instead.
@@ -103,7 +103,7 @@ class StreamReader:
             open_calls = [call for call in open_calls if call.key[0] == self._turn_id]
         keys = [call.key for call in open_calls]
         marks = await self._live.marks(self._tenant_id, self._conversation_id, cursor, keys)
-        return resumed(cursor, open_calls, marks)
+        return resume_reader(cursor, open_calls, marks)
 
     async def _events(self, state: ReaderState) -> list[LoggedEvent]:
         return await self._shared.get((self._tenant_id, self._conversation_id, self._turn_id, state.cursor.seq))
@@ -139,7 +139,12 @@ class Streams:
     """The streams of this process."""
 
     def __init__(
-        self, database: Database, live: LiveTokens, wakes: Wakes, *, heartbeat_seconds: float = HEARTBEAT_SECONDS
+        self,
+        database: Database,
+        live: LiveTokens,
+        wakes: ConversationWakes,
+        *,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._database = database
         self._live = live
@@ -192,7 +197,7 @@ class Streams:
             async with self._wakes.listen(tenant_id, conversation_id) as wake:
                 look = True
                 while not self._wakes.closing:
-                    look = wake.quiet() or look
+                    look = wake.clear() or look
                     try:
                         if not await guest.may_stay():
                             return
@@ -261,7 +266,7 @@ EVENT = "approvals"
 _HEARTBEAT_SECONDS = 15.0
 
 
-async def review_frames(changes: ReviewChanges, wakes: Wakes, tenant_id: str) -> AsyncGenerator[bytes]:
+async def review_frames(changes: ReviewChanges, wakes: ConversationWakes, tenant_id: str) -> AsyncGenerator[bytes]:
     """Yields `approvals` immediately and at each change, until the reader disconnects or the process stops. There is
     nothing to resume: a reader that reconnects receives an event immediately. The stream reports only that something
     changed. Each reader then requests its own rows."""

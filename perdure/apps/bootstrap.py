@@ -37,7 +37,7 @@ from perdure.core.identity import SIGNED_PREFIX
 from perdure.settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, SETUP_CODE_FILE, Settings, log_from, needed, secret
 from perdure.store import agents as content
 from perdure.store.audit import seal, signers_of
-from perdure.store.database import reached, set_up
+from perdure.store.database import reach_postgres, set_up
 from perdure.store.identity import registration, users
 from perdure.store.migrations import bring_up, is_newest, provision
 from perdure.store.status import ServerLooks
@@ -83,7 +83,7 @@ async def bootstrap(
     known = _kept_keys(settings)
     await _provisioned(settings, owner_url)
     found: AppRegistry | None = None
-    if not await reached("DATABASE_OWNER_URL", is_newest(owner_url)):
+    if not await reach_postgres("DATABASE_OWNER_URL", is_newest(owner_url)):
         # In parallel: a first start checks every block, which takes as long as the migrations.
         checking = _checked(settings)
         found, _ = await asyncio.gather(checking, bring_up(owner_url))
@@ -118,7 +118,7 @@ async def _provisioned(settings: Settings, owner_url: str) -> None:
             relay_url=needed(settings.database_relay_url, "DATABASE_RELAY_URL"),
         )
         password = f"correct DATABASE_ADMIN_URL, or restore {settings.home / SECRETS_FILE}" if settings.local else ""
-        await reached("DATABASE_ADMIN_URL", provisioning, password)
+        await reach_postgres("DATABASE_ADMIN_URL", provisioning, password)
 
 
 def _kept_keys(settings: Settings) -> Keyring | None:
@@ -301,7 +301,7 @@ async def _met(settings: Settings) -> AsyncIterator[ServerMet | None]:
         return
     valkey = Valkey.connect(settings.redis_url.get_secret_value())
     try:
-        yield ServerLooks(valkey).met
+        yield ServerLooks(valkey).record_look
     finally:
         await valkey.close()
 

@@ -13,7 +13,7 @@ from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.context_assembly import TOPOLOGY, PipelineToolConfig
 from perdure.core.agents.safety_keywords import Question, is_phrase
-from perdure.core.calls.context_assembly import left_out, phases
+from perdure.core.calls.context_assembly import group_phases, left_out
 from perdure.sdk.tools import Tool
 
 Registry = tuple[PipelineToolConfig, ...]
@@ -62,7 +62,7 @@ def _read(file: YamlFile, tools: Mapping[str, Tool], lost: Collection[str]) -> t
         )
     if not has_mistakes(problems):
         try:
-            phases({name: config.dependencies for name, config in configs.items()})
+            group_phases({name: config.dependencies for name, config in configs.items()})
         except ValueError as cycle:
             problems.append(file.problem(("tools", _place_of(names, str(cycle)), "dependencies"), str(cycle)))
     return (None if has_mistakes(problems) else tuple(configs.values())), problems

@@ -38,7 +38,7 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.mcp import McpLock, McpServer
 from perdure.contracts.skills import SKILL_ID_PATTERN, DataTable, Rule, Skill
 from perdure.contracts.values import digest_of, sha256_hex
-from perdure.core.egress import Named, Outbound, named_by_url, named_host
+from perdure.core.egress import NamedHost, Outbound, named_by_url, named_host
 from perdure.sdk.tools import Tool, ToolDefinitionError
 
 SHIPPED = Path(__file__).parents[1] / "examples"
@@ -66,7 +66,7 @@ class App:
     """MCP servers, by name."""
     locks: Mapping[str, McpLock] = field(default_factory=dict)
     """Locks by server, for those that have one."""
-    egress: tuple[Named, ...] = ()
+    egress: tuple[NamedHost, ...] = ()
     """Hosts that its tools can reach although their addresses are not public."""
     services: tuple[str, ...] = ()
     """The variables with the addresses of its app services."""
@@ -82,7 +82,7 @@ class App:
         secrets = sorted({name for tool in self.tools.values() for name in tool.card.secrets})
         variables = [*self.services, *(f"PERDURE_SECRET_{name.upper()}" for name in secrets)]
         addresses = [named_by_url(value_of(name) or "", by_operator=False) for name in variables]
-        return operators.naming(*self.egress, *addresses)
+        return operators.with_hosts(*self.egress, *addresses)
 
 
 def app_folders(own: Sequence[Path], examples: bool) -> tuple[Path, ...]:
@@ -272,7 +272,7 @@ class AppFile:
     """Names that are reserved and never offered, neither as a tool nor as a code block."""
     fenced: tuple[str, ...] = ()
     """Tools that can share a name with a code block; only an agent without skills can name them."""
-    egress: tuple[Named, ...] = ()
+    egress: tuple[NamedHost, ...] = ()
     """Hosts that its tools can reach although their addresses are not public."""
     services: tuple[str, ...] = ()
     """The variables with the addresses of its app services."""
@@ -313,7 +313,7 @@ def read_app_file(folder: Path) -> tuple[AppFile, list[AppProblem]]:
     return AppFile(name, title, reserved, fenced, _egress(file, problems), _services(file.value)), problems
 
 
-def _egress(file: YamlFile, problems: list[AppProblem]) -> tuple[Named, ...]:
+def _egress(file: YamlFile, problems: list[AppProblem]) -> tuple[NamedHost, ...]:
     named = []
     for entry in _names(file.value, "egress", file, problems):
         try:

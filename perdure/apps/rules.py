@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue
 from perdure.apps.files import AppProblem, Place, YamlFile, did_you_mean, read_form, read_yaml
 from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
 from perdure.contracts.values import Frozen
-from perdure.core.agents.rules import CONDITIONS, COUNTERS, RESULT_TESTS, Unreadable, read_condition
+from perdure.core.agents.rules import CONDITIONS, COUNTERS, RESULT_TESTS, InvalidCondition, read_condition
 
 _TRIGGERS = tuple(trigger.value for trigger in RuleTrigger)
 _ACTIONS = tuple(action.value for action in RuleAction)
@@ -105,7 +105,7 @@ def _condition_mistakes(
             continue
         try:
             read_condition(name, value)
-        except Unreadable as fault:
+        except InvalidCondition as fault:
             wrong = value.get(fault.place[0]) if fault.place and isinstance(value, dict) else None
             hint = _hint(name, fault, wrong)
             yield file.problem((*here, *fault.place), f"{'.'.join((name, *fault.place))}: {fault.why}{hint}")
@@ -118,7 +118,7 @@ def _condition_mistakes(
                     yield file.problem(here, f"unknown tool {tool!r}{did_you_mean(tool, scope.tools)}")
 
 
-def _hint(name: str, fault: Unreadable, wrong: object) -> str:
+def _hint(name: str, fault: InvalidCondition, wrong: object) -> str:
     """Returns suggestions if a condition has an unknown field or an unknown counter."""
     if name == "counter" and fault.place == ("name",) and isinstance(wrong, str):
         return did_you_mean(wrong, COUNTERS)

@@ -10,7 +10,7 @@ import typer
 
 from perdure.cli.connection import Role, Surroundings, command, connect
 from perdure.cli.terminal import USAGE, AsJson, fail, say, say_json
-from perdure.core.request_origin import exposed, local_path, unprobed
+from perdure.core.request_origin import exposure_refusal, local_path, probe_refusal
 from perdure.local import StackConfig, StackError, run_stack
 from perdure.local.config import Routing, host_for
 
@@ -42,7 +42,7 @@ def up(
     """
     config = StackConfig.from_env(app or (), routing, examples)
     host = config.environ.get("PERDURE_HOST") or "127.0.0.1"
-    if why := exposed(host, config.environ.get("PERDURE_PUBLIC_URL", "")) or unprobed(host):
+    if why := exposure_refusal(host, config.environ.get("PERDURE_PUBLIC_URL", "")) or probe_refusal(host):
         raise StackError(why)
     _check_settings(config.home)
     raise typer.Exit(asyncio.run(run_stack(replace(config, command=command()))))

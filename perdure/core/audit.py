@@ -19,7 +19,7 @@ from perdure.contracts.values import Frozen, canonical_json
 from perdure.core.identity import ADVICE, key_id, split_secrets
 
 
-def framed(*fields: str | None) -> str:
+def frame_fields(*fields: str | None) -> str:
     """Returns `fields` as one unambiguous text: each field is preceded by its length in bytes. The SQL function
     `audit_hash` uses the same format."""
     return "".join("-," if each is None else f"{len(each.encode())}:{each}," for each in fields)
@@ -44,7 +44,7 @@ class AuditKey:
 
     def webhook_secret(self, tenant_id: str, webhook_id: str) -> str:
         """Returns the secret with which the receiver of this webhook verifies. It is not stored anywhere."""
-        return self.mac(framed("webhook secret", tenant_id, webhook_id))
+        return self.mac(frame_fields("webhook secret", tenant_id, webhook_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,13 @@ class Keyring:
         """Returns the signature of `text` by every key, newest first, to look up a value that any of them signed."""
         return [f"{key.id}:{key.mac(text)}" for key in self.keys]
 
-    def named(self, key_id: str) -> AuditKey | None:
+    def find_key(self, key_id: str) -> AuditKey | None:
         """Returns the key with this id, or None."""
         return next((key for key in self.keys if key.id == key_id), None)
 
     def knows(self, signature: str) -> bool:
         """Returns whether a key of this keyring made the signature, by its key id."""
-        return self.named(signer_id(signature)) is not None
+        return self.find_key(signer_id(signature)) is not None
 
     def verifies(self, text: str, signature: str) -> bool:
         """Returns whether one of the keys signed `text`."""
@@ -93,18 +93,18 @@ def signer_id(signature: str) -> str:
 
 def row_text(tenant_id: str, kind: str, subject: str, actor: str | None, turn_id: str | None, body_digest: str) -> str:
     """Returns the text that the signature of an audit row covers. The chain covers the time and the position."""
-    return framed("audit row", tenant_id, kind, subject, actor, turn_id, body_digest)
+    return frame_fields("audit row", tenant_id, kind, subject, actor, turn_id, body_digest)
 
 
 def head_text(tenant_id: str, seq: int, chain_hash: str, at: str) -> str:
     """Returns the text that the signature of an exported chain head covers."""
-    return framed("audit head", tenant_id, str(seq), chain_hash, at)
+    return frame_fields("audit head", tenant_id, str(seq), chain_hash, at)
 
 
 def name_text(tenant_id: str, name: str) -> str:
     """Returns the text whose signature replaces the name of an erased user. Without the key the name can be neither
     read nor guessed."""
-    return framed("erased name", tenant_id, name)
+    return frame_fields("erased name", tenant_id, name)
 
 
 MOST_FAULTS = 100
@@ -148,7 +148,7 @@ ABOUT_HEADS = frozenset({FaultKind.HEAD_MOVED, FaultKind.HEAD_DIFFERS, FaultKind
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ChainFault:
     """A difference from what was written; `seq` is its position in the chain, or 0 if it has none."""
 
     seq: int
@@ -160,10 +160,10 @@ class Fault:
     """The key that signed it, if this deployment does not have that key."""
 
 
-def sample_of_faults(faults: Iterable[Fault], most: int) -> tuple[Fault, ...]:
+def sample_of_faults(faults: Iterable[ChainFault], most: int) -> tuple[ChainFault, ...]:
     """Returns at most `most` faults. Each kind gets a share, so that many faults of one kind do not hide another.
     Faults of heads come first, then the others by position."""
-    by_kind: defaultdict[FaultKind, list[Fault]] = defaultdict(list)
+    by_kind: defaultdict[FaultKind, list[ChainFault]] = defaultdict(list)
     for fault in sorted(faults, key=lambda fault: fault.seq):
         by_kind[fault.kind].append(fault)
     turns = sorted((turn, kind) for kind, found in by_kind.items() for turn in range(len(found)))
@@ -225,7 +225,7 @@ class Report:
     """Number of exported heads, including those whose signature cannot be verified."""
     erased: int
     """Number of rows whose body was erased with its user."""
-    faults: tuple[Fault, ...]
+    faults: tuple[ChainFault, ...]
     """A sample of each kind; faults of heads come first."""
     faults_found: int
     faults_by_kind: Mapping[FaultKind, int]
@@ -240,7 +240,7 @@ class Report:
 
 def link_hash(seq: int, prev: str, entry: Entry) -> str:
     """Returns the hash of a link, as the database computes it at commit."""
-    text = framed(
+    text = frame_fields(
         prev,
         str(seq),
         str((entry.at - _EPOCH) // _MICROSECOND),
@@ -277,7 +277,7 @@ class ChainCheck:
     rows: int = 0
     erased: int = 0
     marks_seen: int = 0
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[ChainFault] = field(default_factory=list)
     counts: Counter[FaultKind] = field(default_factory=Counter)
     keys_unknown: Counter[str] = field(default_factory=Counter)
 
@@ -285,18 +285,18 @@ class ChainCheck:
         """Checks the next links, in order."""
         for link in links:
             if link.seq != self.last.seq + 1:
-                self._found(self.last.seq + 1, FaultKind.LINK_MISSING)
+                self._add_fault(self.last.seq + 1, FaultKind.LINK_MISSING)
             elif link.prev != self.last.hash:
-                self._found(link.seq, FaultKind.LINK_BROKEN, link.audit_id)
+                self._add_fault(link.seq, FaultKind.LINK_BROKEN, link.audit_id)
             self._look_at(link)
             if link.seq in self.marks:
                 self.marks_seen += 1
                 if self.marks[link.seq] != {link.hash}:
-                    self._found(link.seq, FaultKind.HEAD_DIFFERS, link.audit_id)
+                    self._add_fault(link.seq, FaultKind.HEAD_DIFFERS, link.audit_id)
             self.rows += 1
             self.last = Head(link.seq, link.hash)
 
-    def note(self, faults: Iterable[Fault]) -> None:
+    def add_faults(self, faults: Iterable[ChainFault]) -> None:
         """Adds faults that were found elsewhere."""
         for fault in faults:
             self._add(fault)
@@ -304,11 +304,11 @@ class ChainCheck:
     def report(self, head: Head) -> Report:
         """Finishes the verification; `head` is the last link according to the database."""
         if head != self.last:
-            self._found(head.seq, FaultKind.HEAD_MOVED)
+            self._add_fault(head.seq, FaultKind.HEAD_MOVED)
         for seq in sorted(self.marks):
             if seq > self.last.seq:
                 self.marks_seen += 1
-                self._found(seq, FaultKind.TAIL_CUT)
+                self._add_fault(seq, FaultKind.TAIL_CUT)
         return Report(
             self.rows,
             self.last,
@@ -324,31 +324,31 @@ class ChainCheck:
     def _look_at(self, link: Link) -> None:
         entry = link.entry
         if entry is None:
-            self._found(link.seq, FaultKind.ROW_MISSING, link.audit_id)
+            self._add_fault(link.seq, FaultKind.ROW_MISSING, link.audit_id)
             return
         if link_hash(link.seq, link.prev, entry) != link.hash:
-            self._found(link.seq, FaultKind.ROW_CHANGED, link.audit_id)
+            self._add_fault(link.seq, FaultKind.ROW_CHANGED, link.audit_id)
         if not entry.signature:
             if link.seq > self.unsigned_through:
-                self._found(link.seq, FaultKind.SIGNATURE_MISSING, link.audit_id)
+                self._add_fault(link.seq, FaultKind.SIGNATURE_MISSING, link.audit_id)
         elif not self.keyring.knows(entry.signature):
-            self._add(Fault(link.seq, FaultKind.KEY_UNKNOWN, link.audit_id, key_id=signer_id(entry.signature)))
+            self._add(ChainFault(link.seq, FaultKind.KEY_UNKNOWN, link.audit_id, key_id=signer_id(entry.signature)))
         elif not self.keyring.verifies(
             row_text(self.tenant_id, entry.kind, entry.subject, entry.actor, entry.turn_id, entry.body_digest),
             entry.signature,
         ):
-            self._found(link.seq, FaultKind.SIGNATURE_WRONG, link.audit_id)
+            self._add_fault(link.seq, FaultKind.SIGNATURE_WRONG, link.audit_id)
         if link.found_digest is None:
             self.erased += link.erased
             if not link.erased:
-                self._found(link.seq, FaultKind.BODY_MISSING, link.audit_id)
+                self._add_fault(link.seq, FaultKind.BODY_MISSING, link.audit_id)
         elif link.found_digest != entry.body_digest:
-            self._found(link.seq, FaultKind.BODY_CHANGED, link.audit_id)
+            self._add_fault(link.seq, FaultKind.BODY_CHANGED, link.audit_id)
 
-    def _found(self, seq: int, kind: FaultKind, audit_id: int | None = None) -> None:
-        self._add(Fault(seq, kind, audit_id))
+    def _add_fault(self, seq: int, kind: FaultKind, audit_id: int | None = None) -> None:
+        self._add(ChainFault(seq, kind, audit_id))
 
-    def _add(self, fault: Fault) -> None:
+    def _add(self, fault: ChainFault) -> None:
         self.counts[fault.kind] += 1
         if fault.key_id is not None:
             self.keys_unknown[fault.key_id] += 1
@@ -398,7 +398,7 @@ def read_head(line: str) -> ExportedHead | None:
 
 def marks_of(
     heads: Iterable[ExportedHead], keyring: Keyring, tenant_id: str
-) -> tuple[Mapping[int, frozenset[str]], list[Fault]]:
+) -> tuple[Mapping[int, frozenset[str]], list[ChainFault]]:
     """Returns the hashes by position in the tenant's heads, and a fault for each head that no known key signed."""
     by_seq: dict[int, set[str]] = defaultdict(set)
     forged = []
@@ -408,9 +408,9 @@ def marks_of(
         if head.is_signed_by(keyring):
             by_seq[head.seq].add(head.hash)
         elif keyring.knows(head.signature):
-            forged.append(Fault(head.seq, FaultKind.HEAD_FORGED))
+            forged.append(ChainFault(head.seq, FaultKind.HEAD_FORGED))
         else:
-            forged.append(Fault(head.seq, FaultKind.KEY_UNKNOWN, key_id=head.key))
+            forged.append(ChainFault(head.seq, FaultKind.KEY_UNKNOWN, key_id=head.key))
     return {seq: frozenset(hashes) for seq, hashes in by_seq.items()}, forged
 
 
@@ -480,12 +480,12 @@ class Run:
         return self.outcome == DECIDED and (self.decision is None or self.decision in GIVEN)
 
 
-def undecided(runs: Iterable[Run]) -> list[Fault]:
+def find_undecided(runs: Iterable[Run]) -> list[ChainFault]:
     """Returns a fault for each run that no reviewer allowed. This proves from the audit, and not from the approval,
     that every started call that needed an approval had one. An attacker who can write to the approvals tables can make
     a call run, but cannot write the signed row of the decision."""
     return [
-        Fault(run.seq or 0, FaultKind.RAN_UNDECIDED, run.audit_id, run.approval_id)
+        ChainFault(run.seq or 0, FaultKind.RAN_UNDECIDED, run.audit_id, run.approval_id)
         for run in runs
         if not run.was_allowed
     ]

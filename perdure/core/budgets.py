@@ -34,7 +34,7 @@ PRICED_TOKENS: Final = 1_000_000
 """Prices are per this many tokens, because a single one may cost less than a micro-dollar."""
 
 
-def affordable(most_tokens: int | None, left_microusd: int | None, price_microusd: int) -> int | None:
+def affordable_tokens(most_tokens: int | None, left_microusd: int | None, price_microusd: int) -> int | None:
     """Returns the number of tokens after which an answer is cut off, given the money that the turn has left.
 
     `price_microusd` is the price of PRICED_TOKENS of an answer. Without a price, only `most_tokens` limits the answer.
@@ -44,7 +44,7 @@ def affordable(most_tokens: int | None, left_microusd: int | None, price_microus
     return min(most_tokens, max(0, left_microusd) * PRICED_TOKENS // price_microusd + USUAL_ANSWER_TOKENS)
 
 
-def spent(limits: Limits, *, tokens_used: int, cost_microusd: int) -> Problem | None:
+def spent_limit(limits: Limits, *, tokens_used: int, cost_microusd: int) -> Problem | None:
     """Returns the limit that a turn has reached, or None if the next call is allowed."""
     if tokens_used >= limits.max_tokens:
         return Problem(
@@ -64,7 +64,7 @@ def spent(limits: Limits, *, tokens_used: int, cost_microusd: int) -> Problem | 
     return None
 
 
-def tightened(base: Limits, requested: Limits | None) -> Limits:
+def tighten_limits(base: Limits, requested: Limits | None) -> Limits:
     """Returns an agent's limits combined with those of a request. A request can lower a limit, never raise it. If
     either has `on_spent: ask`, a reviewer is asked."""
     if requested is None:
@@ -93,7 +93,7 @@ Caps = Mapping[str, DayLimits]
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class RequestBound:
     """The maximum that one request can use."""
 
     tokens: int | None
@@ -139,7 +139,7 @@ def caps_of(agent: AgentDefinition, of_tenant: DayLimits | None, published: DayL
     return caps if of_tenant is None else {**caps, TENANT: of_tenant}
 
 
-def hold_of(caps: Caps, most: Bound, model: str) -> Hold:
+def hold_of(caps: Caps, most: RequestBound, model: str) -> Hold:
     """Returns what a call of `model` must reserve in these budgets.
 
     Raises: UpstreamRejected `output_unbounded` or `price_unknown`. A call without an upper bound is not started under a
@@ -160,7 +160,7 @@ def hold_of(caps: Caps, most: Bound, model: str) -> Hold:
     return Hold(most.tokens or 0, most.cost_microusd or 0)
 
 
-def met(caps: Caps, uses: Sequence[DayUse]) -> Problem | None:
+def reached_budget(caps: Caps, uses: Sequence[DayUse]) -> Problem | None:
     """Returns the first of these budgets that allows no further call today, as the problem that ends the turn."""
     for use in uses:
         cap = caps[use.agent_id]
@@ -183,7 +183,7 @@ def met(caps: Caps, uses: Sequence[DayUse]) -> Problem | None:
 def only_reserved(caps: Caps, uses: Sequence[DayUse]) -> bool:
     """Returns whether only the reservations of running calls prevent another one. Such a call waits for a while:
     reservations are upper bounds, and most of each is released."""
-    return met(caps, [replace(use, held_tokens=0, held_cost_microusd=0) for use in uses]) is None
+    return reached_budget(caps, [replace(use, held_tokens=0, held_cost_microusd=0) for use in uses]) is None
 
 
 def resets_at(day: date) -> datetime:
@@ -241,7 +241,7 @@ class Quotas:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsedStorage:
     """The stored bytes."""
 
     conversation: int = 0
@@ -253,12 +253,12 @@ class Used:
         return dict(zip(Scope, (self.conversation, self.user, self.tenant), strict=True))[scope]
 
 
-def exceeded(used: Used, quotas: Quotas, more: int = 0) -> Scope | None:
+def exceeded_scope(used: UsedStorage, quotas: Quotas, more: int = 0) -> Scope | None:
     """Returns the first quota that would be exceeded with `more` bytes, the narrowest first, or None."""
     return next((each for each in Scope if 0 < quotas.of(each) < used.of(each) + more), None)
 
 
-def quota_reached(used: Used, quotas: Quotas, scope: Scope) -> CallerError:
+def quota_reached(used: UsedStorage, quotas: Quotas, scope: Scope) -> CallerError:
     """Returns the error 429 `quota_reached`. Waiting does not help, so it contains no retry time."""
     held, limit, variable = used.of(scope), quotas.of(scope), VARIABLES[scope]
     message = (
@@ -275,12 +275,12 @@ def quota_reached(used: Used, quotas: Quotas, scope: Scope) -> CallerError:
     return CallerError("quota_reached", message, details, status=429)
 
 
-def check(used: Used, quotas: Quotas, more: int = 0) -> None:
+def check(used: UsedStorage, quotas: Quotas, more: int = 0) -> None:
     """Checks that `more` bytes fit.
 
     Raises: CallerError 429 `quota_reached`.
     """
-    scope = exceeded(used, quotas, more)
+    scope = exceeded_scope(used, quotas, more)
     if scope is not None:
         raise quota_reached(used, quotas, scope)
 

@@ -26,7 +26,9 @@ def sign(secret: str, timestamp: str, delivery: str, body: bytes) -> str:
     return _SCHEME + hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
 
 
-def refusal(secret: str, timestamp: str, delivery: str, signature: str, body: bytes, now_seconds: float) -> str:
+def delivery_refusal(
+    secret: str, timestamp: str, delivery: str, signature: str, body: bytes, now_seconds: float
+) -> str:
     """Returns why the delivery is invalid for the holder of `secret`, or an empty text. It does not detect repeats."""
     if not delivery or not timestamp.isascii() or not timestamp.isdigit() or len(timestamp) > 12:
         return "the delivery id or the timestamp is missing"

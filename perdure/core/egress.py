@@ -44,14 +44,14 @@ def target_of(url: str) -> Target:
         parts = urlsplit(url)
         host, port = (parts.hostname or "").lower().rstrip("."), parts.port
     except ValueError:
-        raise _refused("it is not a valid URL") from None
+        raise _invalid_entry("it is not a valid URL") from None
     if not host or not url.isprintable() or not url.isascii() or " " in url or "\\" in url:
-        raise _refused("it is not a valid URL")
+        raise _invalid_entry("it is not a valid URL")
     if "@" in parts.netloc or parts.fragment:
-        raise _refused("it must not contain a user name, a password or a fragment")
+        raise _invalid_entry("it must not contain a user name, a password or a fragment")
     is_loopback = host in LOOPBACK
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback):
-        raise _refused("it must begin with https://")
+        raise _invalid_entry("it must begin with https://")
     return Target(parts.scheme, host, port or _PORTS[parts.scheme], is_loopback)
 
 
@@ -65,7 +65,9 @@ def allowed_target(url: str, hosts: Collection[str]) -> Target:
     named = {target.host, f"{target.host}:{target.port}"} & {each.lower() for each in hosts}
     above = (each[1:].lower() for each in hosts if each.startswith("*."))
     if not named and not any(target.host.endswith(each) for each in above):
-        raise _refused(f"the host {target.host} is not allowed; ask the operator to add it to PERDURE_WEBHOOK_HOSTS")
+        raise _invalid_entry(
+            f"the host {target.host} is not allowed; ask the operator to add it to PERDURE_WEBHOOK_HOSTS"
+        )
     return target
 
 
@@ -76,16 +78,16 @@ def is_reachable(target: Target, address: str, *, private: bool) -> bool:
     qualifies only if the URL names it, a private network only if the operator allows it.
     """
     reach = reach_of(address)
-    if reach is Reach.LOOPBACK or target.is_loopback:
-        return target.is_loopback and reach is Reach.LOOPBACK
-    return reach is Reach.PUBLIC or (private and reach is Reach.PRIVATE)
+    if reach is NetworkKind.LOOPBACK or target.is_loopback:
+        return target.is_loopback and reach is NetworkKind.LOOPBACK
+    return reach is NetworkKind.PUBLIC or (private and reach is NetworkKind.PRIVATE)
 
 
-def _refused(why: str) -> CallerError:
+def _invalid_entry(why: str) -> CallerError:
     return CallerError("address_refused", f"This address cannot be used: {why}", status=422)
 
 
-class Reach(StrEnum):
+class NetworkKind(StrEnum):
     """The kind of network that an address belongs to."""
 
     PUBLIC = "public"
@@ -99,16 +101,22 @@ class Reach(StrEnum):
     """Multicast, reserved or unspecified: not a valid target."""
 
 
-def reach_of(address: str) -> Reach:
+def reach_of(address: str) -> NetworkKind:
     """Returns the class of an IP address. An address with an embedded IPv4 address has the worse class of the two."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
-        return Reach.UNUSABLE
-    return max((_reach(each) for each in (ip, *_inside(ip))), key=_SEVERITY.index)
+        return NetworkKind.UNUSABLE
+    return max((_network_of(each) for each in (ip, *_embedded_addresses(ip))), key=_SEVERITY.index)
 
 
-_SEVERITY = (Reach.PUBLIC, Reach.PRIVATE, Reach.LOOPBACK, Reach.LINK_LOCAL, Reach.UNUSABLE)
+_SEVERITY = (
+    NetworkKind.PUBLIC,
+    NetworkKind.PRIVATE,
+    NetworkKind.LOOPBACK,
+    NetworkKind.LINK_LOCAL,
+    NetworkKind.UNUSABLE,
+)
 _METADATA = frozenset(map(ip_address, (
     "169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254",
 )))  # fmt: skip
@@ -120,24 +128,24 @@ _THIS_NETWORK = ip_network("0.0.0.0/8")
 _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
-def _reach(ip: Address) -> Reach:
+def _network_of(ip: Address) -> NetworkKind:
     if ip.is_loopback:
-        return Reach.LOOPBACK
+        return NetworkKind.LOOPBACK
     if ip.is_link_local or ip in _METADATA:
-        return Reach.LINK_LOCAL
+        return NetworkKind.LINK_LOCAL
     if ip.is_multicast or ip.is_unspecified or ip in _THIS_NETWORK:
-        return Reach.UNUSABLE
+        return NetworkKind.UNUSABLE
     if isinstance(ip, IPv6Address):
         if ip.ipv4_mapped is not None or ip in _NAT64 or ip in _COMPATIBLE:
-            return Reach.PUBLIC  # the embedded address decides
+            return NetworkKind.PUBLIC  # the embedded address decides
         if ip in _LOCAL_NAT64 or ip.is_site_local:
-            return Reach.PRIVATE
+            return NetworkKind.PRIVATE
     if ip.is_reserved:
-        return Reach.UNUSABLE
-    return Reach.PUBLIC if ip.is_global else Reach.PRIVATE
+        return NetworkKind.UNUSABLE
+    return NetworkKind.PUBLIC if ip.is_global else NetworkKind.PRIVATE
 
 
-def _inside(ip: Address) -> Iterator[IPv4Address]:
+def _embedded_addresses(ip: Address) -> Iterator[IPv4Address]:
     """Yields the IPv4 addresses embedded in an IPv6 address."""
     if not isinstance(ip, IPv6Address) or ip.is_loopback or ip.is_unspecified:
         return
@@ -184,11 +192,11 @@ def is_loopback_host(host: str) -> bool:
     """Returns whether a canonical host always means this machine, whatever a resolver returns."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
-    return reach_of(host) is Reach.LOOPBACK
+    return reach_of(host) is NetworkKind.LOOPBACK
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedHost:
     """One or more hosts that are allowed to have a non-public address."""
 
     host: str = ""
@@ -204,18 +212,20 @@ class Named:
     def covers(self, host: str, port: int, address: str) -> bool:
         """Returns whether this entry allows `address`, to which the canonical `host` resolves."""
         reach = reach_of(address)
-        if self.port not in (None, port) or reach is Reach.UNUSABLE:
+        if self.port not in (None, port) or reach is NetworkKind.UNUSABLE:
             return False
         if self.network is not None:
             inside = ip_address(address.partition("%")[0]) in self.network
-            return inside and (reach is Reach.PRIVATE or (reach is Reach.LOOPBACK and self.network.is_loopback))
+            return inside and (
+                reach is NetworkKind.PRIVATE or (reach is NetworkKind.LOOPBACK and self.network.is_loopback)
+            )
         if self.below:
-            return reach is Reach.PRIVATE and host.endswith(f".{self.host}")
+            return reach is NetworkKind.PRIVATE and host.endswith(f".{self.host}")
         if host != self.host and not (is_loopback_host(host) and is_loopback_host(self.host)):
             return False
-        if reach is Reach.LINK_LOCAL:
+        if reach is NetworkKind.LINK_LOCAL:
             return self.by_operator
-        return reach is not Reach.LOOPBACK or self.by_operator or self.port is not None
+        return reach is not NetworkKind.LOOPBACK or self.by_operator or self.port is not None
 
     def is_of(self, host: str, port: int) -> bool:
         """Returns whether this entry names the canonical `host`, whatever it resolves to."""
@@ -235,19 +245,19 @@ class Named:
 class Outbound:
     """The settings of the operator and the apps for outgoing requests."""
 
-    named: tuple[Named, ...] = ()
+    named: tuple[NamedHost, ...] = ()
     """The hosts that are allowed to have a private or loopback address."""
     proxy: str = ""
     """An HTTP proxy for every host that is not named; it resolves the names. Empty if there is none."""
     answer_bytes: int = ANSWER_BYTES
 
-    def naming(self, *named: Named | None) -> "Outbound":
+    def with_hosts(self, *named: NamedHost | None) -> "Outbound":
         """Returns these settings with more named hosts."""
         fresh = tuple(each for each in named if each is not None and each not in self.named)
         return replace(self, named=(*self.named, *fresh)) if fresh else self
 
 
-def named_host(text: str, *, by_operator: bool) -> Named:
+def named_host(text: str, *, by_operator: bool) -> NamedHost:
     """Parses one entry: `host`, `host:port` or `*.domain`. Operators can also write a network such as 10.0.0.0/8.
 
     Raises: CallerError `egress_host_invalid`.
@@ -260,24 +270,24 @@ def named_host(text: str, *, by_operator: bool) -> Named:
         raise _invalid(text, "after *. write a domain of at least two parts, such as *.corp.example")
     if not by_operator and port is None and is_loopback_host(host):
         raise _invalid(text, f"an app can name a local service only with its port, such as {text}:9000")
-    if not by_operator and _is_address(host) and reach_of(host) in (Reach.LINK_LOCAL, Reach.UNUSABLE):
+    if not by_operator and _is_address(host) and reach_of(host) in (NetworkKind.LINK_LOCAL, NetworkKind.UNUSABLE):
         raise _invalid(text, "only the operator can allow this address, in PERDURE_EGRESS_HOSTS")
-    return Named(host, port, below, by_operator=by_operator)
+    return NamedHost(host, port, below, by_operator=by_operator)
 
 
-def named_by_url(url: str, *, by_operator: bool) -> Named | None:
+def named_by_url(url: str, *, by_operator: bool) -> NamedHost | None:
     """Returns the host and port in a URL, or None if the text is not an http or https URL."""
     try:
         parts = urlsplit(url.strip())
         host, port = parts.hostname or "", parts.port
         if parts.scheme not in _PORTS or not host:
             return None
-        return Named(canonical_host(host), port or _PORTS[parts.scheme], by_operator=by_operator)
+        return NamedHost(canonical_host(host), port or _PORTS[parts.scheme], by_operator=by_operator)
     except (ValueError, CallerError):
         return None
 
 
-def refusal_of(host: str, port: int, addresses: Sequence[str], named: Collection[Named]) -> str | None:
+def refusal_of(host: str, port: int, addresses: Sequence[str], named: Collection[NamedHost]) -> str | None:
     """Returns why a request to a canonical `host`, which resolves to `addresses`, is not allowed, or None.
 
     All addresses are checked: a name that also resolves to a forbidden one is not trusted.
@@ -286,8 +296,8 @@ def refusal_of(host: str, port: int, addresses: Sequence[str], named: Collection
         return f"{host} has no IP address"
     for address in addresses:
         reach = reach_of(address)
-        if reach is not Reach.PUBLIC and not any(each.covers(host, port, address) for each in named):
-            return _why(host, port, reach)
+        if reach is not NetworkKind.PUBLIC and not any(each.covers(host, port, address) for each in named):
+            return _refusal_reason(host, port, reach)
     return None
 
 
@@ -299,28 +309,28 @@ def proxied_refusal_of(host: str, port: int) -> str | None:
     if _is_address(host):
         reach = reach_of(host)
     elif is_loopback_host(host):
-        reach = Reach.LOOPBACK
+        reach = NetworkKind.LOOPBACK
     else:
-        reach = Reach.PRIVATE if "." not in host or host.endswith(_PRIVATE_ENDINGS) else Reach.PUBLIC
-    return None if reach is Reach.PUBLIC else _why(host, port, reach)
+        reach = NetworkKind.PRIVATE if "." not in host or host.endswith(_PRIVATE_ENDINGS) else NetworkKind.PUBLIC
+    return None if reach is NetworkKind.PUBLIC else _refusal_reason(host, port, reach)
 
 
-def _why(host: str, port: int, reach: Reach) -> str:
+def _refusal_reason(host: str, port: int, reach: NetworkKind) -> str:
     is_address = _is_address(host)
     what = f"the address {host} is {reach}" if is_address else f"{host} resolves to an address that is {reach}"
-    if reach is Reach.UNUSABLE:
+    if reach is NetworkKind.UNUSABLE:
         return f"{what}; requests to it are not possible"
-    if reach is Reach.LINK_LOCAL:
+    if reach is NetworkKind.LINK_LOCAL:
         return f"{what}; only the operator can allow it, with {host} in PERDURE_EGRESS_HOSTS"
     entry = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return f"{what}; add {entry} to PERDURE_EGRESS_HOSTS or to `egress:` in the app's app.yaml"
 
 
-def _named_network(text: str, by_operator: bool) -> Named:
+def _named_network(text: str, by_operator: bool) -> NamedHost:
     if not by_operator:
         raise _invalid(text, "only the operator can allow a network, in PERDURE_EGRESS_HOSTS")
     try:
-        return Named(network=ip_network(text), by_operator=True)
+        return NamedHost(network=ip_network(text), by_operator=True)
     except ValueError as error:
         raise _invalid(text, f"write a network such as 10.0.0.0/8 ({without_userinfo(str(error))})") from None
 

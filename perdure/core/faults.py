@@ -38,22 +38,22 @@ def _line(name: str, field: FieldInfo, error: Any) -> str:
     text = without_userinfo(str(error["input"]))
     shown = repr(text[:_SHOWN_CHARACTERS]) + ("…" if len(text) > _SHOWN_CHARACTERS else "")
     what = "is invalid" if SecretStr in get_args(field.annotation) else f"is {shown}"
-    return f"{name} {what}; it must be {_expected(field, error)}; {_ADVICE}"
+    return f"{name} {what}; it must be {_describe_expected(field, error)}; {_ADVICE}"
 
 
-def _expected(field: FieldInfo, error: Any) -> str:
+def _describe_expected(field: FieldInfo, error: Any) -> str:
     if field.description:
         return field.description
     if field.annotation is bool:
         return "true or false"
     if field.annotation in (int, float):
-        limits = _limits(field)
+        limits = _describe_limits(field)
         number = "a whole number" if field.annotation is int else "a number"
         return f"{number} {limits}".rstrip()
     return str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
 
 
-def _limits(field: FieldInfo) -> str:
+def _describe_limits(field: FieldInfo) -> str:
     """Returns the limits of a number, such as `from 1 to 60`."""
     found = {name: getattr(each, name) for each in field.metadata for name in ("gt", "ge", "le") if hasattr(each, name)}
     if "ge" in found and "le" in found:

@@ -23,7 +23,7 @@ UNKNOWN = "00000000-0000-0000-0000-000000000000"
 """The creator's id if the creator is not recorded."""
 
 
-class How(StrEnum):
+class SignInMethod(StrEnum):
     """The ways to sign in."""
 
     PASSWORD = "password"
@@ -45,7 +45,7 @@ class How(StrEnum):
 class Credential:
     """The credential with which a request was signed in."""
 
-    how: How = How.UNKNOWN
+    how: SignInMethod = SignInMethod.UNKNOWN
     created_by: tuple[str, ...] = ()
     """User ids: the direct creator first, then the creators of the credential that it was created with. Empty if only
     the owner, or the operator of a local stack, created it."""
@@ -125,7 +125,7 @@ class AccessKey:
         secret = text.encode()
         return cls(key_id("access", secret), secret)
 
-    def derived(self, purpose: str, *of: str) -> str:
+    def derive(self, purpose: str, *of: str) -> str:
         """Returns 256 bits that cannot be computed without the secret."""
         text = "\n".join((f"perdure {purpose}", *of))
         mac = hmac.new(self.secret, text.encode(), hashlib.sha256).digest()
@@ -156,13 +156,13 @@ class AccessKeys:
         """The key that signs."""
         return self.keys[0]
 
-    def named(self, key_id: object) -> AccessKey | None:
+    def find_key(self, key_id: object) -> AccessKey | None:
         """Returns the key with this id, or None."""
         return next((key for key in self.keys if key.id == key_id), None)
 
     def knows(self, given: str, purpose: str, *of: str) -> bool:
         """Returns whether one of the keys derives `given` from these values."""
-        return any(hmac.compare_digest(key.derived(purpose, *of).encode(), given.encode()) for key in self.keys)
+        return any(hmac.compare_digest(key.derive(purpose, *of).encode(), given.encode()) for key in self.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ GRACE = timedelta(seconds=10)
 """Time after its use in which a refresh token still returns its successor: for parallel tabs and lost responses."""
 
 
-class Refresh(StrEnum):
+class RefreshOutcome(StrEnum):
     """The outcome of a submitted refresh token."""
 
     ROTATE = "rotate"
@@ -217,14 +217,14 @@ class RefreshFacts:
     session_ended: bool
 
 
-def outcome(facts: RefreshFacts) -> Refresh:
+def refresh_outcome(facts: RefreshFacts) -> RefreshOutcome:
     """Returns the outcome of a token that is submitted now. A reuse in an ended session is not treated as a theft. Each
     token can be used once. A repeat within seconds gets the same answer; a later one proves a theft."""
     if facts.session_ended:
-        return Refresh.OVER
+        return RefreshOutcome.OVER
     if facts.used_at is not None:
-        return Refresh.REPEAT if facts.now - facts.used_at <= GRACE else Refresh.BETRAYED
-    return Refresh.OVER if facts.expires_at <= facts.now else Refresh.ROTATE
+        return RefreshOutcome.REPEAT if facts.now - facts.used_at <= GRACE else RefreshOutcome.BETRAYED
+    return RefreshOutcome.OVER if facts.expires_at <= facts.now else RefreshOutcome.ROTATE
 
 
 MOST_TRIES = 10
@@ -251,7 +251,7 @@ class SetupCode:
         """True if it can still be used."""
         return not self.is_expired and self.wrong_tries < MOST_TRIES
 
-    def fits(self, given: str) -> bool:
+    def matches(self, given: str) -> bool:
         """Returns whether it was made from this text."""
         return hmac.compare_digest(self.sha256, sha256_of(given))
 
@@ -274,7 +274,7 @@ def code_refusal(given: str, kept: SetupCode | None) -> CallerError | None:
         why = "The first person registers with the setup code that the start of the stack (such as `make up`) or "
         why += "`python -m perdure.apps.bootstrap` printed; send it"
         return CallerError("setup_code_needed", why, status=401)
-    if kept is None or not kept.fits(given):
+    if kept is None or not kept.matches(given):
         why = "This setup code is wrong, was already used, or was replaced"
     elif kept.wrong_tries >= MOST_TRIES:
         why = f"This setup code is locked after {MOST_TRIES} failed attempts"
@@ -316,7 +316,7 @@ _MOST_DOUBLINGS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class GuessRate:
     """The allowed rate of password guesses."""
 
     name: str
@@ -331,31 +331,31 @@ class Pace:
     not add up indefinitely."""
 
 
-DEVICE = Pace("device", 5, 900)
-PLACE = Pace("place", 5, 900)
+DEVICE = GuessRate("device", 5, 900)
+PLACE = GuessRate("place", 5, 900)
 """One address at one account."""
-ACCOUNT = Pace("account", 20, 60, _HOUR, is_window=True)
+ACCOUNT = GuessRate("account", 20, 60, _HOUR, is_window=True)
 """All unknown devices at one account. Short, because continued guessing also delays an owner on a new device."""
-ADDRESS = Pace("address", 50, 60, _HOUR, is_window=True)
+ADDRESS = GuessRate("address", 50, 60, _HOUR, is_window=True)
 """One address at all accounts: many people may share one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class GuessTally:
     """The wrong guesses that are counted under one key."""
 
     failures: int = 0
     last_at: float = 0.0
 
 
-def wait_after(pace: Pace, failures: int) -> int:
+def wait_after(pace: GuessRate, failures: int) -> int:
     """Returns the seconds between this number of wrong guesses and the next allowed guess."""
     if failures < pace.free:
         return 0
     return int(min(pace.most_seconds, 2 ** min(failures - pace.free, _MOST_DOUBLINGS)))
 
 
-def wait_left(counted: Sequence[tuple[Pace, Tally]], now: float) -> float:
+def wait_left(counted: Sequence[tuple[GuessRate, GuessTally]], now: float) -> float:
     """Returns the seconds until the next allowed guess, or 0.
 
     Guessing slows down after wrong passwords, and the owner can still sign in. A device from which the owner has signed
@@ -393,7 +393,7 @@ def names_of(*texts: str) -> list[str]:
     return list(dict.fromkeys(word for word in found if len(word) >= _SHORTEST_WORD))
 
 
-def weakness(password: str, names: Iterable[str]) -> str | None:
+def password_weakness(password: str, names: Iterable[str]) -> str | None:
     """Returns why this password is rejected, as a sentence, or None. `names` are those of `names_of`. Rejected are
     common passwords, patterns, and words that an attacker knows about the owner. zxcvbn has 30,000 common passwords,
     names, words and keyboard patterns. It also finds them reversed, with digits appended and with letters replaced
@@ -401,11 +401,11 @@ def weakness(password: str, names: Iterable[str]) -> str | None:
     given = list(names)
     # A long password is as strong as the better of its ends.
     ends = dict.fromkeys((password[:MOST_LOOKED_AT], password[-MOST_LOOKED_AT:]))
-    found = [_weakness(end, given) for end in ends]
+    found = [_find_weakness(end, given) for end in ends]
     return None if None in found else found[0]
 
 
-def _weakness(password: str, names: list[str]) -> str | None:
+def _find_weakness(password: str, names: list[str]) -> str | None:
     from zxcvbn import zxcvbn  # 60 ms to import (measured), for the few requests that set a password
 
     estimate = zxcvbn(password, user_inputs=names)

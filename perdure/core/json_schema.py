@@ -41,7 +41,7 @@ _ENTRIES_A_CHECK = 10
 """A keyword with many entries (`enum`, `required`) has one more count per this many entries."""
 _UNCHECKED = frozenset({"unevaluatedProperties"})
 """Keywords that are not supported here. In arguments they are a fault, which the schema's author can fix."""
-MOST_TOLD = 3
+MOST_FAULTS = 3
 _MOST_ERROR_CHARACTERS = 200
 _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*(?:\]|\\?\Z)|\$", re.DOTALL)
 """The parts of a pattern: escapes and character classes, in which `$` is not an end, and each other `$`."""
@@ -68,7 +68,7 @@ def schema_errors(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]
     found = _held_against(args, schema)
     if isinstance(found, str):
         return [SchemaError("", found)]
-    return [SchemaError(".".join(map(str, error.absolute_path)), error.message) for error in map(_nearest, found)]
+    return [SchemaError(".".join(map(str, error.absolute_path)), error.message) for error in map(_nearest_error, found)]
 
 
 def answer_fault(answer: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
@@ -107,14 +107,14 @@ def _held_against(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]
     return why
 
 
-def _nearest(error: ValidationError) -> ValidationError:
+def _nearest_error(error: ValidationError) -> ValidationError:
     """Returns the error within the only alternative that has the value's type. If several have it, or none, returns the
     error itself."""
     if error.validator not in ("anyOf", "oneOf") or not error.context:
         return error
     of_another_type = {each.schema_path[0] for each in error.context if each.validator == "type" and not each.path}
     near = [each for each in error.context if each.schema_path[0] not in of_another_type]
-    return _nearest(near[0]) if len({each.schema_path[0] for each in near}) == 1 else error
+    return _nearest_error(near[0]) if len({each.schema_path[0] for each in near}) == 1 else error
 
 
 def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
@@ -126,8 +126,8 @@ def schema_errors_text(found: Sequence[SchemaError]) -> str | None:
     """Returns the first few schema errors as one text, or None if there is none."""
     if not found:
         return None
-    text = "; ".join(map(str, found[:MOST_TOLD]))
-    return text + (f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else "")
+    text = "; ".join(map(str, found[:MOST_FAULTS]))
+    return text + (f"; and {len(found) - MOST_FAULTS} more" if len(found) > MOST_FAULTS else "")
 
 
 @dataclass(slots=True)
@@ -166,7 +166,7 @@ def _nodes(value: object) -> int:
     return found
 
 
-def _found(pattern: str, text: str) -> bool:
+def _matches(pattern: str, text: str) -> bool:
     """Returns whether the pattern is found.
 
     Raises: TimeoutError after the deadline of this validation; regex.error.
@@ -174,18 +174,18 @@ def _found(pattern: str, text: str) -> bool:
     left = _EFFORT.get().until - time.monotonic()
     if left <= 0:
         raise TimeoutError
-    return _compiled(pattern).search(text, timeout=left, concurrent=True) is not None
+    return _compile_pattern(pattern).search(text, timeout=left, concurrent=True) is not None
 
 
 def _pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if isinstance(instance, str) and not _found(wanted, instance):
+    if isinstance(instance, str) and not _matches(wanted, instance):
         yield ValidationError(f"{instance!r} does not match {wanted!r}")
 
 
 def _pattern_properties(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     for each, its in wanted.items() if isinstance(instance, dict) else ():
         for name, value in instance.items():
-            if _found(each, name):
+            if _matches(each, name):
                 yield from validator.descend(value, its, path=name, schema_path=each)
 
 
@@ -193,7 +193,7 @@ def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: 
     if not isinstance(instance, dict):
         return
     known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-    extra = [name for name in instance if name not in known and not any(_found(each, name) for each in patterns)]
+    extra = [name for name in instance if name not in known and not any(_matches(each, name) for each in patterns)]
     if isinstance(allowed, dict):
         for name in extra:
             yield from validator.descend(instance[name], allowed, path=name)
@@ -211,7 +211,7 @@ def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> I
         yield ValidationError("has non-unique elements")
 
 
-def _counted(check: Callable[..., Any]) -> Callable[..., Any]:
+def _count_keywords(check: Callable[..., Any]) -> Callable[..., Any]:
     def counted(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
         _EFFORT.get().spend(wanted)
         return check(validator, wanted, instance, schema)
@@ -229,12 +229,12 @@ _OWN: Mapping[str, Callable[..., Any]] = {
 }
 _BOUNDED: Any = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
-    {word: _counted(check) for word, check in {**Draft202012Validator.VALIDATORS, **_OWN}.items()},
+    {word: _count_keywords(check) for word, check in {**Draft202012Validator.VALIDATORS, **_OWN}.items()},
 )
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> Any:
+def _compile_pattern(pattern: str) -> Any:
     if not _BY_LINES.search(pattern):
         pattern = _PART.sub(lambda part: r"\Z" if part[0] == "$" else part[0], pattern)
     return regex.compile(pattern)
@@ -247,25 +247,25 @@ _MOST_LOOKS = 500
 """Maximum parts of a schema that are read for one field. Alternatives can be nested, and servers write the schemas."""
 
 
-def outline(schema: Mapping[str, Any]) -> Iterator[str]:
+def outline_schema(schema: Mapping[str, Any]) -> Iterator[str]:
     """Yields a line for each field of the object; required ones are marked."""
     fields = schema.get("properties")
     required = schema.get("required")
     for name, field in (fields if isinstance(fields, Mapping) else {}).items():
         must = ", required" if isinstance(required, list) and name in required else ""
-        read = followed(field, schema)
+        read = follow_reference(field, schema)
         meaning = read.get("description") or (field.get("description") if isinstance(field, Mapping) else "")
-        line = f"{name}: {kind(field, schema)}{must}" + (f". {meaning}" if meaning else "")
+        line = f"{name}: {field_type(field, schema)}{must}" + (f". {meaning}" if meaning else "")
         yield one_line(line, _MOST_CHARACTERS)
 
 
-def kind(field: object, root: Mapping[str, Any]) -> str:
+def field_type(field: object, root: Mapping[str, Any]) -> str:
     """Returns the type of a field in words."""
     return _kind(field, root, 0, iter(range(_MOST_LOOKS)))
 
 
 def _kind(field: object, root: Mapping[str, Any], depth: int, looks: Iterator[int]) -> str:
-    read = followed(field, root) if depth <= _DEEPEST and next(looks, None) is not None else None
+    read = follow_reference(field, root) if depth <= _DEEPEST and next(looks, None) is not None else None
     if not read:
         return "anything"
     if "const" in read:
@@ -278,14 +278,14 @@ def _kind(field: object, root: Mapping[str, Any], depth: int, looks: Iterator[in
     types = read.get("type", "anything")
     name = " or ".join(map(str, types)) if isinstance(types, list) else str(types)
     if name == "array" and "items" in read:
-        return f"list of {_kind(read['items'], root, depth + 1, looks)}{_bounds(read)}"
+        return f"list of {_kind(read['items'], root, depth + 1, looks)}{_describe_bounds(read)}"
     inner = read.get("properties")
     if name == "object" and isinstance(inner, Mapping) and inner:
         return "object with " + ", ".join(map(str, inner))
-    return name + _bounds(read)
+    return name + _describe_bounds(read)
 
 
-def followed(field: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def follow_reference(field: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the field that a reference within the same schema points to, or the field itself."""
     if not isinstance(field, Mapping):
         return {}
@@ -313,7 +313,7 @@ _BOUNDS = {
 }
 
 
-def _bounds(read: Mapping[str, Any]) -> str:
+def _describe_bounds(read: Mapping[str, Any]) -> str:
     parts = [words.format(read[name]) for name, words in _BOUNDS.items() if name in read]
     return f" ({', '.join(parts)})" if parts else ""
 

@@ -115,7 +115,7 @@ _WITH_PORT = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\[\]:]+)(:(?P<port>[0-9]{1,
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class HostValue:
     """The value of a Host header."""
 
     host: str
@@ -123,7 +123,7 @@ class Named:
     port: int | None = None
 
 
-def named(text: str) -> Named | None:
+def parse_host(text: str) -> HostValue | None:
     """Returns the host and port in the value of a Host header, or None if it is neither a name nor an address.
 
     A browser sends a name, an IPv4 address with four decimal parts or an IPv6 address in brackets. All other values
@@ -135,7 +135,7 @@ def named(text: str) -> Named | None:
     host, port = found["host"], int(found["port"]) if found["port"] else None
     if host.startswith("["):
         try:
-            return Named(str(IPv6Address(host[1:-1])), port)
+            return HostValue(str(IPv6Address(host[1:-1])), port)
         except ValueError:
             return None
     host = host.removesuffix(".")
@@ -143,7 +143,7 @@ def named(text: str) -> Named | None:
         return None
     if host.rpartition(".")[2].isdecimal() and not _is_ipv4(host):
         return None
-    return Named(host, port)
+    return HostValue(host, port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +152,9 @@ class AllowedHosts:
     server (DNS rebinding): the browser then treats this server as part of that site. The Host header still contains the
     name of the other site, so it is compared with a list. `X-Forwarded-Host` is never read: any client can send it."""
 
-    names: frozenset[Named] = frozenset()
+    names: frozenset[HostValue] = frozenset()
     """An entry without a port allows every port."""
-    domains: frozenset[Named] = frozenset()
+    domains: frozenset[HostValue] = frozenset()
     """Parents whose subdomains are allowed."""
     all: bool = False
 
@@ -169,22 +169,24 @@ class AllowedHosts:
         Raises: CallerError `host_pattern_invalid`.
         """
         given = [each for each in patterns if each != EVERY]
-        domains = frozenset(_pattern(each[2:], each) for each in given if each.startswith("*."))
-        names = {_pattern(each, each) for each in given if not each.startswith("*.")}
+        domains = frozenset(_parse_pattern(each[2:], each) for each in given if each.startswith("*."))
+        names = {_parse_pattern(each, each) for each in given if not each.startswith("*.")}
         if public_url:
-            names.add(Named(_pattern(public_url.partition("://")[2], public_url).host))
+            names.add(HostValue(_parse_pattern(public_url.partition("://")[2], public_url).host))
         if listens_on and not listens_everywhere(listens_on):
-            names.add(Named(_pattern(f"[{listens_on}]" if ":" in listens_on else listens_on, listens_on).host))
+            names.add(
+                HostValue(_parse_pattern(f"[{listens_on}]" if ":" in listens_on else listens_on, listens_on).host)
+            )
         return cls(frozenset(names), domains, EVERY in tuple(patterns))
 
     def allow(self, values: Sequence[str]) -> bool:
         """Returns whether a request with these Host headers is accepted. Exactly one header is required."""
-        found = named(values[0]) if len(values) == 1 else None
+        found = parse_host(values[0]) if len(values) == 1 else None
         if found is None:
             return False
         if self.all or found.host == LOCALHOST or is_loopback(found.host):
             return True
-        ports = (Named(found.host), found)
+        ports = (HostValue(found.host), found)
         return any(each in self.names for each in ports) or any(
             found.host.endswith("." + each.host) and each.port in (None, found.port) for each in self.domains
         )
@@ -204,7 +206,7 @@ def listens_everywhere(host: str) -> bool:
     return (mapped or address).is_unspecified
 
 
-def exposed(host: str, public_url: str) -> str:
+def exposure_refusal(host: str, public_url: str) -> str:
     """Returns why the server must not start with this address and this public URL; empty if it can. The server must not
     listen at every address without a public URL."""
     if public_url or not listens_everywhere(host):
@@ -215,7 +217,7 @@ def exposed(host: str, public_url: str) -> str:
     )
 
 
-def unprobed(host: str) -> str:
+def probe_refusal(host: str) -> str:
     """Returns why the embedded stack must not start its API at this address; empty if it can.
 
     Its own probes and the links that it prints use 127.0.0.1.
@@ -228,8 +230,8 @@ def unprobed(host: str) -> str:
     )
 
 
-def _pattern(text: str, shown: str) -> Named:
-    found = named(text)
+def _parse_pattern(text: str, shown: str) -> HostValue:
+    found = parse_host(text)
     if found is None:
         raise CallerError(
             "host_pattern_invalid",

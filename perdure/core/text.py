@@ -42,7 +42,7 @@ def preview(text: str) -> str:
     return text if len(text) <= PREVIEW_CHARACTERS else text[: PREVIEW_CHARACTERS - 1] + "…"
 
 
-def unabridged(text: str, quoted: Iterable[str]) -> str:
+def restore_previews(text: str, quoted: Iterable[str]) -> str:
     """Returns `text` with the quoted previews of `quoted`, in that order, replaced by the complete texts."""
     done, rest = "", text
     for each in filter(None, quoted):
@@ -83,7 +83,7 @@ def escape_terminal(text: str) -> str:
     return "".join(_escape(character) if _is_hidden(character) else character for character in text)
 
 
-def pieces(text: str) -> Iterator[tuple[str, bool]]:
+def printable_runs(text: str) -> Iterator[tuple[str, bool]]:
     """Yields `text` in printable runs, each with whether it represents invisible characters."""
     if _PLAIN.fullmatch(text):
         yield text, False

@@ -28,7 +28,7 @@ from perdure.contracts.events import (
     TOOLS_PENDING,
 )
 from perdure.contracts.ids import trace_id
-from perdure.core.budgets import Quotas, Used, exceeded
+from perdure.core.budgets import Quotas, UsedStorage, exceeded_scope
 from perdure.core.text import clean, is_blank
 
 _SOON_SECONDS, _LATER_SECONDS = 5, 60
@@ -59,7 +59,7 @@ class Admission(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class AdmissionLoad:
     """The open turns and stored bytes at admission."""
 
     busy: bool
@@ -74,7 +74,7 @@ class Load:
     """The active turn is being stopped and accepts no further messages."""
     gives_way: int = 0
     """Number of the user's open turns that end if the new turn replaces them."""
-    used: Used = field(default_factory=Used)
+    used: UsedStorage = field(default_factory=UsedStorage)
     """The bytes that are stored already."""
     message_bytes: int = 0
     """The bytes that the message adds."""
@@ -89,13 +89,13 @@ class Caps:
     quotas: Quotas = field(default_factory=Quotas)
 
 
-def admit(load: Load, caps: Caps, on_busy: OnBusy) -> Admission:
+def admit(load: AdmissionLoad, caps: Caps, on_busy: OnBusy) -> Admission:
     """Returns the admission of a new message.
 
     A steered message opens no turn: if it is not received, its turn takes the place of the one that ended. A replacing
     message takes the place of the open turn, so the queue does not get longer.
     """
-    if exceeded(load.used, caps.quotas, load.message_bytes) is not None:
+    if exceeded_scope(load.used, caps.quotas, load.message_bytes) is not None:
         return Admission.QUOTA
     has_room = load.queued < caps.queue_depth
     if on_busy is OnBusy.STEER and load.busy and not load.stopping:
@@ -112,7 +112,7 @@ def admit(load: Load, caps: Caps, on_busy: OnBusy) -> Admission:
     return Admission.QUEUE if has_room else Admission.QUEUE_FULL
 
 
-def too_many(load: Load, caps: Caps) -> CallerError:
+def too_many(load: AdmissionLoad, caps: Caps) -> CallerError:
     """Returns the error if a user has reached the limit of open turns: 429 `too_many_turns`."""
     message = (
         f"You have {load.open_of_user} open turns, {load.waiting_of_user} of them waiting for an approval; the "
@@ -137,7 +137,7 @@ _TAKEN: Final[Mapping[str, tuple[str, ...]]] = {"decision_hub": INPUT_TYPES, "co
 """Allowed input types by topology. Other topologies do not interpret `input_type`."""
 
 
-def unfit(topology: str, metadata: Mapping[str, JsonValue]) -> CallerError | None:
+def metadata_refusal(topology: str, metadata: Mapping[str, JsonValue]) -> CallerError | None:
     """Returns the error if a turn of the topology cannot start with this metadata, or None.
 
     The codes are 422 `bad_input_type`, and `bad_trace_id` if the id could not be stored unchanged.
@@ -165,7 +165,7 @@ DID_SOMETHING = frozenset({CallState.DONE, CallState.FAILED, CallState.RESERVED,
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class CallRound:
     """An assistant message with calls, and the tool messages with their results."""
 
     message_id: str
@@ -178,20 +178,20 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptRound:
     """A kept round: its messages, and the calls that need a generated result."""
 
     message_ids: tuple[str, ...]
     unanswered: tuple[str, ...]
 
 
-def words_only(rounds: Sequence[Round], kept: Sequence[Kept]) -> tuple[str, ...]:
+def words_only(rounds: Sequence[CallRound], kept: Sequence[KeptRound]) -> tuple[str, ...]:
     """Returns the messages with text of the rounds that are not kept; they are kept without their calls."""
     kept_ids = {each.message_ids[0] for each in kept}
     return tuple(each.message_id for each in rounds if each.has_text and each.message_id not in kept_ids)
 
 
-def keep_rounds(rounds: Sequence[Round], states: Mapping[str, CallState]) -> tuple[Kept, ...]:
+def keep_rounds(rounds: Sequence[CallRound], states: Mapping[str, CallState]) -> tuple[KeptRound, ...]:
     """Returns the rounds that are kept with their calls, in order.
 
     They are messages of an interrupted turn that stay in its conversation. A round whose calls had an effect must be
@@ -201,7 +201,7 @@ def keep_rounds(rounds: Sequence[Round], states: Mapping[str, CallState]) -> tup
     reject calls without one.
     """
     return tuple(
-        Kept(
+        KeptRound(
             (each.message_id, *(each.answers[call] for call in each.calls if call in each.answers)),
             tuple(call for call in each.calls if call not in each.answers),
         )

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from perdure.contracts.errors import CallerError
-from perdure.core.egress import Named, Outbound, canonical_host, proxied_refusal_of, refusal_of
+from perdure.core.egress import NamedHost, Outbound, canonical_host, proxied_refusal_of, refusal_of
 
 UNPACKED: Final = "gzip, deflate"
 """The encodings to request. zlib decompresses them piece by piece, so that a compression bomb stops at the limit."""
@@ -50,7 +50,7 @@ class OutOfTime(TimeoutError):
 class Call:
     """Settings for the requests of one call, in addition to the transport's own."""
 
-    named: tuple[Named, ...] = ()
+    named: tuple[NamedHost, ...] = ()
     answer_bytes: int | None = None
     stream_bytes: int | None = None
     """Limit of a whole stream of server-sent events. Each event is limited by `answer_bytes`. None: `answer_bytes`

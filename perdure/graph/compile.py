@@ -41,7 +41,7 @@ from perdure.graph.spec import (
     Switch,
     Topology,
 )
-from perdure.graph.step import Body, Run, Step, StepsExhausted, unadvised, watched
+from perdure.graph.step import Body, Run, Step, StepsExhausted, watch_ports, watch_state
 from perdure.graph.validate import branches_of, check, targets_of
 
 RUN: Final = "perdure_run"
@@ -72,7 +72,7 @@ class CompiledTopology:
         """
         if entry not in self.topology.entries:
             raise InvariantBroken("unknown_entry", f"Topology `{self.topology.name}` has no entry `{entry}`.")
-        run = Run(entry, ports, self.topology.state.resumed(state))
+        run = Run(entry, ports, self.topology.state.resume_state(state))
         try:
             with tracing_context(enabled=False, parent=False):
                 final = dict(await self.drive(run))
@@ -128,39 +128,39 @@ def compile_topology(topology: Topology) -> CompiledTopology:
     Raises: InvariantBroken `topology_invalid`.
     """
     check(topology)
-    return _compiled(topology)
+    return _compile(topology)
 
 
-def _compiled(topology: Topology) -> CompiledTopology:
-    steps = _steps(topology)
+def _compile(topology: Topology) -> CompiledTopology:
+    steps = _make_steps(topology)
     names = {node.id: f"{place:03d}.{node.id}" for place, node in enumerate(topology.nodes)}
     ways = {**names, END: LG_END}
-    choices = {edge.source: edge for edge in topology.edges if isinstance(edge, Switch | Fork) and _chooses(edge)}
+    choices = {edge.source: edge for edge in topology.edges if isinstance(edge, Switch | Fork) and _is_choice(edge)}
     forks = {edge.source: edge.heads for edge in topology.edges if isinstance(edge, Fork)}
-    calling = _calling(topology)
+    calling = _calling_heads(topology)
     deferred = {edge.target for edge in topology.edges if isinstance(edge, Join) and edge.deferred}
-    graph: StateGraph[Any, Any, Any, Any] = StateGraph(_channels(topology))
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(_state_channel(topology))
     for step in steps.values():
         choice = choices.get(step.id)
         if choice:
             node, ends = _choosing_node(step, choice, ways, calling), targets_of(choice)
         else:
-            node, ends = _node(step, [head for head in forks.get(step.id, ()) if head in calling]), ()
+            node, ends = _make_node(step, [head for head in forks.get(step.id, ()) if head in calling]), ()
         destinations = tuple(ways[target] for target in ends) or None
         graph.add_node(names[step.id], node, defer=step.id in deferred, destinations=destinations)
     graph.add_conditional_edges(
-        LG_START, _entrance(topology, names), [names[node] for node in topology.entries.values()]
+        LG_START, _make_entrance(topology, names), [names[node] for node in topology.entries.values()]
     )
     for edge in topology.edges:
-        _wire(graph, edge, ways)
+        _add_edge(graph, edge, ways)
     return CompiledTopology(topology, graph.compile(checkpointer=None, name=topology.name), names)
 
 
-def _chooses(edge: Fork | Switch) -> bool:
+def _is_choice(edge: Fork | Switch) -> bool:
     return isinstance(edge, Switch) or bool(edge.optional)
 
 
-def _calling(topology: Topology) -> frozenset[str]:
+def _calling_heads(topology: Topology) -> frozenset[str]:
     """Returns the heads of the branches in which calls are numbered."""
     bodies = {node.id: node for node in topology.nodes}
     branches = branches_of(topology)
@@ -173,7 +173,7 @@ def _calls_out(node: NodeSpec) -> bool:
     return any(ref in NUMBERED for ref in node.calls)
 
 
-def _channels(topology: Topology) -> type:
+def _state_channel(topology: Topology) -> type:
     """Returns one channel for the whole state, so that the topology's reducers merge the patches, not LangGraph's."""
 
     def joined(old: dict[str, JsonValue], new: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -185,12 +185,12 @@ def _channels(topology: Topology) -> type:
     return Channels
 
 
-def _steps(topology: Topology) -> dict[str, Step]:
+def _make_steps(topology: Topology) -> dict[str, Step]:
     branches = branches_of(topology)
     return {
         node.id: Step(
             node,
-            _body(node, topology),
+            _make_body(node, topology),
             topology,
             frozenset(branch.head for branch in branches if node.id in branch.nodes),
         )
@@ -198,16 +198,16 @@ def _steps(topology: Topology) -> dict[str, Step]:
     }
 
 
-def _body(node: NodeSpec, topology: Topology) -> Body:
+def _make_body(node: NodeSpec, topology: Topology) -> Body:
     inner = node.run
     if not isinstance(inner, Sub):
 
         async def work(state: State, run: Run, ports: Ports) -> Patch:
-            seen = state if node.advised else unadvised(state, topology, node.id, run.alarm)
-            return await inner(seen, watched(ports, node, run.alarm))
+            seen = state if node.advised else watch_state(state, topology, node.id, run.alarm)
+            return await inner(seen, watch_ports(ports, node, run.alarm))
 
         return work
-    nested = _compiled(inner.topology)
+    nested = _compile(inner.topology)
 
     async def work_through(state: State, run: Run, ports: Ports) -> Patch:
         after = await nested.drive(Run(FRESH, ports, state, path=f"{run.path}{node.id}/"))
@@ -216,7 +216,7 @@ def _body(node: NodeSpec, topology: Topology) -> Body:
     return work_through
 
 
-def _node(step: Step, heads: Sequence[str]) -> Any:
+def _make_node(step: Step, heads: Sequence[str]) -> Any:
     """Returns a node with a fixed next node, or with a fork into branches of which `heads` make calls."""
 
     async def node(channels: Any, config: RunnableConfig) -> dict[str, Any]:
@@ -237,9 +237,9 @@ def _choosing_node(step: Step, edge: Fork | Switch, names: Mapping[str, str], ca
         patch = await step.take(state, run, config["metadata"]["langgraph_step"])
         try:
             after = step.topology.state.apply(state, patch)
-            targets = await chosen(edge, unadvised(after, step.topology, step.id, run.alarm))
+            targets = await choose_targets(edge, watch_state(after, step.topology, step.id, run.alarm))
         except Exception as failure:
-            step.fail(failure, run)
+            step.hold_failure(failure, run)
             targets = ()
         run.enter_fork([target for target in targets if target in calling])
         return Command(update={"state": patch}, goto=[names[target] for target in targets])
@@ -247,14 +247,14 @@ def _choosing_node(step: Step, edge: Fork | Switch, names: Mapping[str, str], ca
     return node
 
 
-def _entrance(topology: Topology, names: Mapping[str, str]) -> Any:
+def _make_entrance(topology: Topology, names: Mapping[str, str]) -> Any:
     async def enter(channels: Any, config: RunnableConfig) -> str:
         return names[topology.entries[config["configurable"][RUN].entry]]
 
     return enter
 
 
-def _wire(graph: Any, edge: Edge, names: Mapping[str, str]) -> None:
+def _add_edge(graph: Any, edge: Edge, names: Mapping[str, str]) -> None:
     match edge:
         case Goto():
             graph.add_edge(names[edge.source], names[edge.target])
@@ -268,7 +268,7 @@ def _wire(graph: Any, edge: Edge, names: Mapping[str, str]) -> None:
                 graph.add_edge(names[edge.source], names[head])
 
 
-async def chosen(edge: Fork | Switch, state: State) -> tuple[str, ...]:
+async def choose_targets(edge: Fork | Switch, state: State) -> tuple[str, ...]:
     """Returns the nodes, or END, that come next.
 
     Raises: InvariantBroken `unknown_label` for a label that the router does not declare.
@@ -281,7 +281,7 @@ async def chosen(edge: Fork | Switch, state: State) -> tuple[str, ...]:
             "unknown_label", f"The router after `{edge.source}` returned `{label}`, which is not one of its labels."
         )
     way = edge.targets[label]
-    return await chosen(way, state) if isinstance(way, Fork) else (way,)
+    return await choose_targets(way, state) if isinstance(way, Fork) else (way,)
 
 
 # The topologies that ship are checked and compiled once, when this module is imported.

@@ -43,7 +43,7 @@ def manifest_of(topology: Topology) -> dict[str, JsonValue]:
         "entries": dict(topology.entries),
         "nodes": [_node_manifest(node) for node in topology.nodes],
         "edges": [_line(line) for line in lines_of(topology)],
-        "activities": [_activity(ref, strict=topology.strict) for ref in _called(topology)],
+        "activities": [_activity_entry(ref, strict=topology.strict) for ref in _called_activities(topology)],
         "limits": {topology.limits.steps_setting: topology.limits.steps, **topology.limits.counted},
         "strict": topology.strict,
         "statuses": {status: meaning.value for status, meaning in topology.statuses.items()},
@@ -91,14 +91,14 @@ def _node_manifest(node: NodeSpec) -> dict[str, JsonValue]:
     return shown | {"sub": manifest_of(node.run.topology)} if isinstance(node.run, Sub) else shown
 
 
-def _called(topology: Topology) -> Iterator[ActivityRef[Any, Any]]:
+def _called_activities(topology: Topology) -> Iterator[ActivityRef[Any, Any]]:
     """Yields the activities that the topology's nodes call, each once. Those of a nested topology are in its own
     manifest."""
     names = {ref.name for node in topology.nodes for ref in node.calls}
     return (ref for ref in ALL if ref.name in names)
 
 
-def _activity(ref: ActivityRef[Any, Any], *, strict: bool) -> dict[str, JsonValue]:
+def _activity_entry(ref: ActivityRef[Any, Any], *, strict: bool) -> dict[str, JsonValue]:
     """Returns the retry policy of an activity. `errors` is the number of errors that ends it, or None if it is retried
     until it succeeds. The death of a worker does not count as an error."""
     numbers = NUMBERS[ref.retry]
@@ -136,25 +136,25 @@ ENDS_STYLE: Final = "classDef ends fill:#e6e6e6,stroke:#666666,color:#1a1a1a"
 
 def mermaid_of(manifest: Mapping[str, Any]) -> str:
     """Returns the flowchart of a manifest of `manifest_of`; it ends with a line break."""
-    lines = ["flowchart TD", *(INDENT + line for line in _inside(manifest, "")), INDENT + ENDS_STYLE]
+    lines = ["flowchart TD", *(INDENT + line for line in _nested_lines(manifest, "")), INDENT + ENDS_STYLE]
     if any(node["pauses"] for node in manifest["nodes"]):
         lines.append(INDENT + PAUSE_STYLE)
     return "\n".join(lines) + "\n"
 
 
-def _inside(manifest: Mapping[str, Any], prefix: str) -> Iterator[str]:
+def _nested_lines(manifest: Mapping[str, Any], prefix: str) -> Iterator[str]:
     yield f'{prefix}{START}(["start"]):::ends'
     for node in manifest["nodes"]:
         yield from _node_lines(node, prefix)
     yield f'{prefix}{END}(["end"]):::ends'
-    yield from (_arrow(edge, prefix) for edge in manifest["edges"])
+    yield from (_edge_line(edge, prefix) for edge in manifest["edges"])
 
 
 def _node_lines(node: Mapping[str, Any], prefix: str) -> Iterator[str]:
     name = prefix + node["id"]
     if "sub" in node:
         yield f'subgraph {name}["{node["id"]}"]'
-        yield from (INDENT + line for line in _inside(node["sub"], f"{name}__"))
+        yield from (INDENT + line for line in _nested_lines(node["sub"], f"{name}__"))
         yield "end"
     elif node["pauses"]:
         yield f'{name}{{{{"{node["id"]}"}}}}:::pauses'
@@ -162,7 +162,7 @@ def _node_lines(node: Mapping[str, Any], prefix: str) -> Iterator[str]:
         yield f'{name}("{node["id"]}")'
 
 
-def _arrow(edge: Mapping[str, Any], prefix: str) -> str:
+def _edge_line(edge: Mapping[str, Any], prefix: str) -> str:
     label = "" if edge["form"] == "entry" and edge["label"] == FRESH else edge["label"]
     if edge["optional"]:
         label = f"{label}, if wanted" if label else "if wanted"

@@ -38,7 +38,7 @@ def is_replace(value: JsonValue) -> bool:
     return isinstance(value, dict) and len(value) == 1 and "$replace" in value
 
 
-def same(one: JsonValue, other: JsonValue) -> bool:
+def same_json(one: JsonValue, other: JsonValue) -> bool:
     """Returns whether two values are the same JSON."""
     return canonical_json(one) == canonical_json(other)
 
@@ -77,7 +77,7 @@ class LastValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Additive:
+class AdditiveReducer:
     """A reducer that concatenates lists and sums numbers, so that the entries of all parallel branches are kept."""
 
     name: str = "additive"
@@ -97,7 +97,7 @@ class Additive:
 
     def delta(self, before: JsonValue, after: JsonValue) -> JsonValue:
         """Returns the appended part, or a replacement of the whole value after any other change."""
-        if isinstance(before, list) and isinstance(after, list) and same(after[: len(before)], before):
+        if isinstance(before, list) and isinstance(after, list) and same_json(after[: len(before)], before):
             return after[len(before) :]
         if isinstance(before, int) and isinstance(after, int) and not isinstance(after, bool):
             return after - before
@@ -126,13 +126,13 @@ class DeepMerge:
             changed: dict[str, JsonValue] = {
                 key: self.delta(before[key], value) if key in before else replace(value)
                 for key, value in after.items()
-                if key not in before or not same(before[key], value)
+                if key not in before or not same_json(before[key], value)
             }
             changed |= {key: DELETE for key in before if key not in after}
             return replace(after) if is_delete(changed) or is_replace(changed) else changed
         if isinstance(before, list) and isinstance(after, list):
             appended = after[len(before) :]
-            if same(self.merge(before, appended), after):
+            if same_json(self.merge(before, appended), after):
                 return appended
         return replace(after)
 
@@ -164,7 +164,7 @@ def _kind(value: JsonValue) -> str:
 
 
 LAST_VALUE: Final = LastValue()
-ADDITIVE: Final = Additive()
+ADDITIVE: Final = AdditiveReducer()
 DEEP_MERGE: Final = DeepMerge()
 
 
@@ -214,7 +214,7 @@ class StateSchema:
         self.check(overrides, "the initial state")
         return {one.name: _copy(overrides.get(one.name, one.default)) for one in self.fields}
 
-    def resumed(self, carried: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    def resume_state(self, carried: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """Returns a complete state from a stored one. A pause can outlive deploys: new fields take their default, and
         removed fields are dropped."""
         return {one.name: _copy(carried.get(one.name, one.default)) for one in self.fields}
@@ -238,7 +238,7 @@ class StateSchema:
         return {
             one.name: one.reducer.delta(before[one.name], after[one.name])
             for one in self.fields
-            if not same(before[one.name], after[one.name])
+            if not same_json(before[one.name], after[one.name])
         }
 
     def check(self, patch: object, author: str) -> None:

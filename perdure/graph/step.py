@@ -110,35 +110,35 @@ class Step:
             raise StepsExhausted(self.topology)
         if not self.branches:
             run.leave_fork(self.topology)
-            return await self._work(state, run)
+            return await self._run_body(state, run)
         if self.branches & run.failed_branches:
             return {}
         try:
-            patch = await self._work(state, run)
+            patch = await self._run_body(state, run)
             self._claim(patch, run)
         except Exception as failure:
-            self.fail(failure, run)
+            self.hold_failure(failure, run)
             return {}
         return patch
 
-    def fail(self, failure: Exception, run: Run) -> None:
+    def hold_failure(self, failure: Exception, run: Run) -> None:
         """Holds a failure inside a fork until the fork has ended. Outside of forks, raises it immediately."""
         if not self.branches:
             raise failure
         run.failures[self.id] = failure
         run.failed_branches |= self.branches
 
-    async def _work(self, state: State, run: Run) -> Patch:
+    async def _run_body(self, state: State, run: Run) -> Patch:
         name = run.path + self.id
         here: dict[str, JsonValue] = {"current_node": name}
         run.ports.events.emit(NODE_START, {"node": name})
         patch = await self.body({**state, **here}, run, run.ports_of(self.branches))
         self.topology.state.check(patch, f"Node `{name}`")
-        for alarm in unlawful(self.topology, self.spec, patch):
+        for alarm in undeclared_writes(self.topology, self.spec, patch):
             run.alarm(alarm)
         patch = {**patch, **here}
         after = self.topology.state.apply(state, patch)
-        run.ports.events.emit(NODE_END, {"node": name, "data": _seen(state, after)})
+        run.ports.events.emit(NODE_END, {"node": name, "data": _visible_fields(state, after)})
         return patch
 
     def _claim(self, patch: Patch, run: Run) -> None:
@@ -154,7 +154,7 @@ class Step:
                 )
 
 
-def _seen(before: State, after: State) -> dict[str, JsonValue]:
+def _visible_fields(before: State, after: State) -> dict[str, JsonValue]:
     """Returns the fields that a stream shows of a finished node."""
     seen: dict[str, JsonValue] = {"status": after["status"], "tokens_used": after.get("tokens_used", 0)}
     message = _last_message(before["messages"], after["messages"])
@@ -183,7 +183,7 @@ MODEL = "model"
 MEMORY = "memory"
 
 
-def unlawful(topology: Topology, node: NodeSpec, patch: Patch) -> Iterator[Alarm]:
+def undeclared_writes(topology: Topology, node: NodeSpec, patch: Patch) -> Iterator[Alarm]:
     """Yields an alarm for each field of the patch that the node does not declare. The kind of the alarm depends on
     whether another node declares the field."""
     if node.writes is None:
@@ -198,7 +198,7 @@ def unlawful(topology: Topology, node: NodeSpec, patch: Patch) -> Iterator[Alarm
         )
 
 
-def watched(ports: Ports, node: NodeSpec, tell: Tell) -> Ports:
+def watch_ports(ports: Ports, node: NodeSpec, tell: Tell) -> Ports:
     """Returns the ports for a node with a declaration. All of them answer; undeclared use raises an alarm."""
     if node.reaches is None:
         return ports
@@ -206,13 +206,13 @@ def watched(ports: Ports, node: NodeSpec, tell: Tell) -> Ports:
     return replace(ports, model=model, memory=WatchedMemory(ports.memory, node, tell))
 
 
-def unadvised(state: State, topology: Topology, node_id: str, tell: Tell) -> State:
+def watch_state(state: State, topology: Topology, node_id: str, tell: Tell) -> State:
     """Returns the state for a router, or for a node that is not `advised`. All of it is readable; reading advice raises
     an alarm."""
-    return Unadvised(state, topology.advice, node_id, tell) if topology.advice else state
+    return WatchedState(state, topology.advice, node_id, tell) if topology.advice else state
 
 
-class Unadvised(dict[str, JsonValue]):
+class WatchedState(dict[str, JsonValue]):
     """A state in which reading advice raises an alarm. A copy does not count as reading."""
 
     __slots__ = ("_advice", "_node_id", "_tell")

@@ -126,14 +126,14 @@ def branches_of(topology: Topology) -> tuple[Branch, ...]:
     """Returns every branch of every fork, in the order of the edges."""
     after = successors(topology)
     return tuple(
-        _branch(topology, after, fork, head)
+        _read_branch(topology, after, fork, head)
         for fork in forks_of(topology.edges)
         for head in fork.heads
         if head in after
     )
 
 
-def _branch(topology: Topology, after: Mapping[str, tuple[str, ...]], fork: Fork, head: str) -> Branch:
+def _read_branch(topology: Topology, after: Mapping[str, tuple[str, ...]], fork: Fork, head: str) -> Branch:
     joins = [edge for edge in topology.edges if isinstance(edge, Join)]
     by_source = {source: join for join in joins for source in join.sources}
     by_deferred_target = {join.target: join for join in joins if join.deferred}
@@ -189,7 +189,7 @@ def is_frozen(node: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class TopologyFault:
     """One broken rule."""
 
     rule: str
@@ -227,254 +227,282 @@ def check(topology: Topology) -> None:
         )
 
 
-def validate(topology: Topology) -> tuple[Fault, ...]:
+def validate(topology: Topology) -> tuple[TopologyFault, ...]:
     """Returns all faults of a topology and of its nested topologies; empty if it can run."""
-    rules = (_names, _state, _bodies, _ends_of_edges, _ways_out, _routes, fork_faults, _entries, _reach, _cycles, _subs)
+    rules = (
+        _check_names,
+        _check_state,
+        _check_bodies,
+        _ends_of_edges,
+        _ways_out,
+        _check_routes,
+        fork_faults,
+        _check_entries,
+        _check_reach,
+        _check_cycles,
+        _check_nested,
+    )
     return tuple(fault for rule in rules for fault in rule(topology))
 
 
-def _names(topology: Topology) -> Iterator[Fault]:
+def _check_names(topology: Topology) -> Iterator[TopologyFault]:
     seen: set[str] = set()
     for name in (topology.name, *(node.id for node in topology.nodes)):
         if not NAME.fullmatch(name):
-            yield Fault("bad_name", name, "is not a name: lower case letters, digits and _")
+            yield TopologyFault("bad_name", name, "is not a name: lower case letters, digits and _")
         if name in RESERVED:
-            yield Fault("reserved_name", name, "is reserved")
+            yield TopologyFault("reserved_name", name, "is reserved")
     for node in topology.nodes:
         if node.id in seen:
-            yield Fault("duplicate_node", node.id, "is the id of two nodes")
+            yield TopologyFault("duplicate_node", node.id, "is the id of two nodes")
         seen.add(node.id)
 
 
-def _state(topology: Topology) -> Iterator[Fault]:
+def _check_state(topology: Topology) -> Iterator[TopologyFault]:
     own = [one.name for one in topology.state.own]
     kernel = [one.name for one in KERNEL_FIELDS]
     for name in dict.fromkeys(name for name in own if own.count(name) > 1):
-        yield Fault("duplicate_field", name, "is the name of two state fields")
+        yield TopologyFault("duplicate_field", name, "is the name of two state fields")
     for one in topology.state.own:
         if not NAME.fullmatch(one.name):
-            yield Fault("bad_name", one.name, "is not a valid name for a state field")
+            yield TopologyFault("bad_name", one.name, "is not a valid name for a state field")
         if one.name in kernel and one.name != "messages" and one.reducer != LAST_VALUE:
-            yield Fault("kernel_field", one.name, "is reserved for the kernel")
+            yield TopologyFault("kernel_field", one.name, "is reserved for the kernel")
         if where := not_json(one.default, one.name):
-            yield Fault("default_not_json", one.name, f"has a default that cannot be written as JSON: {where}")
+            yield TopologyFault("default_not_json", one.name, f"has a default that cannot be written as JSON: {where}")
     for name in topology.advice:
         if name not in own:
-            yield Fault("unknown_field", name, "is advice, not a field of the state")
+            yield TopologyFault("unknown_field", name, "is advice, not a field of the state")
     words = {outcome.value for outcome in Outcome}
     for status, meaning in topology.statuses.items():
         if status in words and status != meaning.value:
-            yield Fault("kernel_status", status, f"is already used for something other than {meaning.value}")
+            yield TopologyFault("kernel_status", status, f"is already used for something other than {meaning.value}")
 
 
-def _bodies(topology: Topology) -> Iterator[Fault]:
+def _check_bodies(topology: Topology) -> Iterator[TopologyFault]:
     for node in topology.nodes:
         if isinstance(node.run, Sub):
             continue
         if not is_async(node.run):
-            yield Fault("sync_node", node.id, f"is not async: {HANGS}")
+            yield TopologyFault("sync_node", node.id, f"is not async: {HANGS}")
         if not inspect.isfunction(node.run) and not is_frozen(node.run):
-            yield Fault("mutable_node", node.id, "is not a frozen dataclass; concurrent turns would share its state")
+            yield TopologyFault(
+                "mutable_node", node.id, "is not a frozen dataclass; concurrent turns would share its state"
+            )
 
 
-def _ends_of_edges(topology: Topology) -> Iterator[Fault]:
+def _ends_of_edges(topology: Topology) -> Iterator[TopologyFault]:
     known = {node.id for node in topology.nodes}
     for edge in topology.edges:
         for source in sources_of(edge):
             if source not in known:
-                yield Fault("unknown_source", source, "has outgoing edges but is not a node")
+                yield TopologyFault("unknown_source", source, "has outgoing edges but is not a node")
         for target in targets_of(edge):
             if target not in known and target != END:
-                yield Fault(
+                yield TopologyFault(
                     "unknown_target", target, f"is the target of {'+'.join(sources_of(edge))} but is not a node"
                 )
 
 
-def _ways_out(topology: Topology) -> Iterator[Fault]:
+def _ways_out(topology: Topology) -> Iterator[TopologyFault]:
     sources = [source for edge in topology.edges for source in sources_of(edge)]
     for node in topology.nodes:
         ways = sources.count(node.id)
         if ways == 0:
-            yield Fault("no_way_out", node.id, "has no outgoing edge")
+            yield TopologyFault("no_way_out", node.id, "has no outgoing edge")
         if ways > 1:
-            yield Fault("several_ways_out", node.id, f"has {ways} outgoing edges; a node has one")
+            yield TopologyFault("several_ways_out", node.id, f"has {ways} outgoing edges; a node has one")
 
 
-def _routes(topology: Topology) -> Iterator[Fault]:
+def _check_routes(topology: Topology) -> Iterator[TopologyFault]:
     for switch in (edge for edge in topology.edges if isinstance(edge, Switch)):
         if not is_async(switch.router):
-            yield Fault("sync_router", switch.source, f"is followed by a router that is not async: {HANGS}")
+            yield TopologyFault("sync_router", switch.source, f"is followed by a router that is not async: {HANGS}")
         labels = labels_of(switch.router)
         if not labels:
-            yield Fault(
+            yield TopologyFault(
                 "open_labels", switch.source, "is followed by a router whose return type is not a Literal or an enum"
             )
             continue
         for label in labels:
             if label not in switch.targets:
-                yield Fault("no_target", switch.source, f"has no target for the label `{label}`")
+                yield TopologyFault("no_target", switch.source, f"has no target for the label `{label}`")
         for label in (*switch.targets, *switch.kinds, *switch.conditions):
             if label not in labels:
-                yield Fault("unknown_label", switch.source, f"names `{label}`, which its router never returns")
+                yield TopologyFault("unknown_label", switch.source, f"names `{label}`, which its router never returns")
     for fork in forks_of(topology.edges):
         for head, wanted in fork.optional.items():
             if not is_async(wanted):
-                yield Fault(
+                yield TopologyFault(
                     "sync_router", fork.source, f"selects the branch {head} with a function that is not async: {HANGS}"
                 )
 
 
-def _entries(topology: Topology) -> Iterator[Fault]:
+def _check_entries(topology: Topology) -> Iterator[TopologyFault]:
     known = {node.id for node in topology.nodes}
     if FRESH not in topology.entries:
-        yield Fault("no_fresh_entry", topology.name, "has no entry for fresh turns")
+        yield TopologyFault("no_fresh_entry", topology.name, "has no entry for fresh turns")
     for entry, node_id in topology.entries.items():
         if entry != FRESH and entry not in [kind.value for kind in PauseKind]:
-            yield Fault("unknown_entry", entry, "is neither `fresh` nor a kind of pause")
+            yield TopologyFault("unknown_entry", entry, "is neither `fresh` nor a kind of pause")
         if node_id not in known:
-            yield Fault("unknown_target", node_id, f"is the target of the entry `{entry}` but is not a node")
+            yield TopologyFault("unknown_target", node_id, f"is the target of the entry `{entry}` but is not a node")
     pausing = [node.id for node in topology.nodes if node.pauses]
     resumes = [entry for entry in topology.entries if entry != FRESH]
     if pausing and not resumes:
-        yield Fault("no_way_back", pausing[0], "pauses, but no entry resumes a paused turn")
+        yield TopologyFault("no_way_back", pausing[0], "pauses, but no entry resumes a paused turn")
     if resumes and not pausing:
-        yield Fault("nothing_pauses", resumes[0], "is an entry for a pause, but no node pauses")
+        yield TopologyFault("nothing_pauses", resumes[0], "is an entry for a pause, but no node pauses")
 
 
-def _reach(topology: Topology) -> Iterator[Fault]:
+def _check_reach(topology: Topology) -> Iterator[TopologyFault]:
     after = successors(topology)
     reached = set(reachable(topology.entries.values(), after))
     ending = set(reachable([END], reversed_ways(after)))
     for node in topology.nodes:
         if node.id not in reached:
-            yield Fault("unreachable", node.id, "cannot be reached from any entry")
+            yield TopologyFault("unreachable", node.id, "cannot be reached from any entry")
         if node.id not in ending:
-            yield Fault("endless", node.id, "has no path to END")
+            yield TopologyFault("endless", node.id, "has no path to END")
 
 
-def _cycles(topology: Topology) -> Iterator[Fault]:
+def _check_cycles(topology: Topology) -> Iterator[TopologyFault]:
     declared = topology.limits.names()
     if topology.limits.steps < 1:
-        yield Fault("bad_limit", topology.limits.steps_setting, "must be at least one step")
+        yield TopologyFault("bad_limit", topology.limits.steps_setting, "must be at least one step")
     for node in topology.nodes:
         if node.limit and node.limit not in declared:
-            yield Fault("unknown_limit", node.id, f"uses the limit `{node.limit}`, which is not declared")
+            yield TopologyFault("unknown_limit", node.id, f"uses the limit `{node.limit}`, which is not declared")
     for name in topology.limits.counted:
         if all(node.limit != name for node in topology.nodes):
-            yield Fault("unkept_limit", name, "is declared, but no node uses it")
+            yield TopologyFault("unkept_limit", name, "is declared, but no node uses it")
     stops = frozenset(node.id for node in topology.nodes if node.limit in declared)
     if cycle := cycle_without(stops, successors(topology)):
-        yield Fault("unlimited_cycle", cycle[0], f"is on a cycle without a limit: {' -> '.join((*cycle, cycle[0]))}")
+        yield TopologyFault(
+            "unlimited_cycle", cycle[0], f"is on a cycle without a limit: {' -> '.join((*cycle, cycle[0]))}"
+        )
 
 
-def _subs(topology: Topology) -> Iterator[Fault]:
+def _check_nested(topology: Topology) -> Iterator[TopologyFault]:
     for node in topology.nodes:
         if not isinstance(node.run, Sub):
             continue
         inner = node.run.topology
         if inner.state != topology.state:
-            yield Fault("other_state", node.id, f"nests `{inner.name}`, which has a different state")
+            yield TopologyFault("other_state", node.id, f"nests `{inner.name}`, which has a different state")
         if tuple(inner.entries) != (FRESH,) or any(one.pauses for one in inner.nodes) or node.pauses:
-            yield Fault("pausing_sub", node.id, f"nests `{inner.name}`; a nested topology cannot pause or be resumed")
+            yield TopologyFault(
+                "pausing_sub", node.id, f"nests `{inner.name}`; a nested topology cannot pause or be resumed"
+            )
         if inner.statuses:
-            yield Fault("other_statuses", node.id, f"nests `{inner.name}`, which has its own statuses")
-        yield from (Fault(one.rule, f"{node.id}/{one.subject}", one.message) for one in validate(inner))
+            yield TopologyFault("other_statuses", node.id, f"nests `{inner.name}`, which has its own statuses")
+        yield from (TopologyFault(one.rule, f"{node.id}/{one.subject}", one.message) for one in validate(inner))
 
 
 # Branches that start together meet exactly once. Between a fork and its join, no node ends the run, pauses, forks again
 # or is entered from elsewhere. So at any moment, either one node runs or the branches of one fork run. LangGraph fires
 # a deferred join when nothing else is left to run. With this rule, such a join waits for exactly the branches that were
 # scheduled. A fork inside a branch belongs in a Sub.
-def fork_faults(topology: Topology) -> Iterator[Fault]:
+def fork_faults(topology: Topology) -> Iterator[TopologyFault]:
     """Yields every fault of the forks and joins of a topology."""
     branches = branches_of(topology)
     joins = [edge for edge in topology.edges if isinstance(edge, Join)]
     for fork in forks_of(topology.edges):
-        yield from _shape(topology, fork)
-        yield from _meeting(fork, [branch for branch in branches if branch.fork is fork])
+        yield from _check_shape(topology, fork)
+        yield from _check_meeting(fork, [branch for branch in branches if branch.fork is fork])
     for join in joins:
-        yield from _waiting(join, [branch for branch in branches if join in branch.joins])
+        yield from _check_waiting(join, [branch for branch in branches if join in branch.joins])
         yield from _ways_into(topology, join)
-    yield from _inside(topology, branches)
+    yield from _check_inside(topology, branches)
 
 
-def _shape(topology: Topology, fork: Fork) -> Iterator[Fault]:
+def _check_shape(topology: Topology, fork: Fork) -> Iterator[TopologyFault]:
     if len(fork.heads) < 2:
-        yield Fault("one_branch", fork.source, "forks into fewer than two branches")
+        yield TopologyFault("one_branch", fork.source, "forks into fewer than two branches")
     if not fork.branches:
-        yield Fault("no_sure_branch", fork.source, "forks into optional branches only: with none wanted the run stops")
+        yield TopologyFault(
+            "no_sure_branch", fork.source, "forks into optional branches only: with none wanted the run stops"
+        )
     for head in dict.fromkeys(head for head in fork.heads if fork.heads.count(head) > 1):
-        yield Fault("same_branch_twice", head, f"is named twice by the fork at {fork.source}")
+        yield TopologyFault("same_branch_twice", head, f"is named twice by the fork at {fork.source}")
     for edge in topology.edges:
         if isinstance(edge, Switch) and fork in edge.targets.values() and edge.source != fork.source:
-            yield Fault("foreign_fork", edge.source, f"switches to a fork that belongs to {fork.source}")
+            yield TopologyFault("foreign_fork", edge.source, f"switches to a fork that belongs to {fork.source}")
 
 
-def _meeting(fork: Fork, branches: Sequence[Branch]) -> Iterator[Fault]:
+def _check_meeting(fork: Fork, branches: Sequence[Branch]) -> Iterator[TopologyFault]:
     for branch in branches:
         if not branch.nodes:
-            yield Fault("empty_branch", branch.head, f"begins a branch of {fork.source} but is its join")
-        yield from (Fault("branch_ends", node, f"ends in the branch {branch.head}") for node in branch.escapes)
+            yield TopologyFault("empty_branch", branch.head, f"begins a branch of {fork.source} but is its join")
+        yield from (TopologyFault("branch_ends", node, f"ends in the branch {branch.head}") for node in branch.escapes)
         for node in branch.forks_again:
-            yield Fault("nested_fork", node, f"forks inside the branch {branch.head}; nest a Sub there")
+            yield TopologyFault("nested_fork", node, f"forks inside the branch {branch.head}; nest a Sub there")
         if not branch.joins:
-            yield Fault("no_join", branch.head, f"begins a branch of {fork.source} that reaches no join")
+            yield TopologyFault("no_join", branch.head, f"begins a branch of {fork.source} that reaches no join")
     arrivals = [join for branch in branches for join in branch.joins]
     if any(join != arrivals[0] for join in arrivals):
-        yield Fault("several_joins", fork.source, "forks into branches that reach different joins")
+        yield TopologyFault("several_joins", fork.source, "forks into branches that reach different joins")
     for index, branch in enumerate(branches):
         for other in branches[:index]:
             for node in (node for node in branch.nodes if node in other.nodes):
-                yield Fault("shared_node", node, f"is in two branches of one fork, {other.head} and {branch.head}")
+                yield TopologyFault(
+                    "shared_node", node, f"is in two branches of one fork, {other.head} and {branch.head}"
+                )
 
 
-def _waiting(join: Join, branches: Sequence[Branch]) -> Iterator[Fault]:
+def _check_waiting(join: Join, branches: Sequence[Branch]) -> Iterator[TopologyFault]:
     ends = [end for branch in branches for end in branch.ends]
     for source in join.sources:
         if source not in ends:
-            yield Fault("no_fork", source, f"is awaited at {join.target}, but no branch of a fork reaches it")
+            yield TopologyFault("no_fork", source, f"is awaited at {join.target}, but no branch of a fork reaches it")
     if join.deferred:
         return
     for branch in branches:
         if branch.fork.optional:
-            yield Fault(
+            yield TopologyFault(
                 "plain_join", join.target, f"waits for {branch.head}, whose fork has optional branches; defer it"
             )
         if len(branch.ends) > 1:
             ways = " or ".join(branch.ends)
-            yield Fault("plain_join", join.target, f"would wait for all of {ways}, of which only one runs; defer it")
+            yield TopologyFault(
+                "plain_join", join.target, f"would wait for all of {ways}, of which only one runs; defer it"
+            )
         ends_here = _ends_of_fork(branch.fork, branches)
         for source in (source for source in join.sources if source not in ends_here):
-            yield Fault("plain_join", join.target, f"would wait for {source} after the fork at {branch.fork.source}")
+            yield TopologyFault(
+                "plain_join", join.target, f"would wait for {source} after the fork at {branch.fork.source}"
+            )
 
 
 def _ends_of_fork(fork: Fork, branches: Sequence[Branch]) -> list[str]:
     return [end for branch in branches if branch.fork is fork for end in branch.ends]
 
 
-def _ways_into(topology: Topology, join: Join) -> Iterator[Fault]:
+def _ways_into(topology: Topology, join: Join) -> Iterator[TopologyFault]:
     into = [edge for edge in topology.edges if edge is not join and join.target in targets_of(edge)]
     for edge in into:
         if not join.deferred or isinstance(edge, Join):
             source = "+".join(sources_of(edge))
-            yield Fault("join_bypassed", join.target, f"is a join and is also reached from {source}")
+            yield TopologyFault("join_bypassed", join.target, f"is a join and is also reached from {source}")
 
 
-def _inside(topology: Topology, branches: Sequence[Branch]) -> Iterator[Fault]:
+def _check_inside(topology: Topology, branches: Sequence[Branch]) -> Iterator[TopologyFault]:
     inside = {node: branch.head for branch in branches for node in branch.nodes}
     for spec in topology.nodes:
         if spec.pauses and spec.id in inside:
-            yield Fault("pause_in_fork", spec.id, f"pauses inside the branch {inside[spec.id]} of a fork")
+            yield TopologyFault("pause_in_fork", spec.id, f"pauses inside the branch {inside[spec.id]} of a fork")
     for entry, node in topology.entries.items():
         if node in inside:
-            yield Fault("entry_in_fork", node, f"is the entry `{entry}`, inside the branch {inside[node]} of a fork")
+            yield TopologyFault(
+                "entry_in_fork", node, f"is the entry `{entry}`, inside the branch {inside[node]} of a fork"
+            )
     for edge in topology.edges:
         if all(source in inside for source in sources_of(edge)):
             continue
         for target in _single_targets(edge):
             if target in inside:
                 source = "+".join(sources_of(edge))
-                yield Fault("entered_from_outside", target, f"is inside a fork but is reached from {source}")
+                yield TopologyFault("entered_from_outside", target, f"is inside a fork but is reached from {source}")
 
 
 def _single_targets(edge: Edge) -> Sequence[str]:

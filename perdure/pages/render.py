@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from perdure.core.text import flat, format_age, format_time_left, one_line, pieces, size, span
+from perdure.core.text import flat, format_age, format_time_left, one_line, printable_runs, size, span
 from perdure.pages.request import BrowserRequest, written
 from perdure.schemas.approvals import signed_in_words, subject
 
@@ -136,7 +136,7 @@ def seen(value: object) -> Markup:
     text = str(value)
     if text.isascii() and text.isprintable():
         return escape(text)
-    drawn = Markup("").join(_UNSEEN.format(piece) if hidden else piece for piece, hidden in pieces(text))
+    drawn = Markup("").join(_UNSEEN.format(piece) if hidden else piece for piece, hidden in printable_runs(text))
     return _ISOLATED.format(drawn)
 
 

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from perdure.client import ApiError
 from perdure.client.requests import Call
-from perdure.core.json_schema import followed, kind
+from perdure.core.json_schema import field_type, follow_reference
 from perdure.pages.render import page
 from perdure.pages.request import PageProblem, Stranger, Visitor
 
@@ -92,12 +92,12 @@ def _parameters(operation: Mapping[str, Any], root: Mapping[str, Any]) -> Iterat
         if each["name"] not in _COMMON:
             schema = each.get("schema", {})
             meaning = str(each.get("description") or "")
-            yield Field(each["name"], each["in"], kind(schema, root), bool(each.get("required")), meaning)
+            yield Field(each["name"], each["in"], field_type(schema, root), bool(each.get("required")), meaning)
 
 
 def _body(operation: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Field]:
     schema = operation.get("requestBody", {}).get("content", {}).get(_JSON, {}).get("schema")
-    read = followed(schema, root)
+    read = follow_reference(schema, root)
     for name, each in read.get("properties", {}).items():
-        meaning = str(followed(each, root).get("description") or "")
-        yield Field(name, "body", kind(each, root), name in read.get("required", ()), meaning)
+        meaning = str(follow_reference(each, root).get("description") or "")
+        yield Field(name, "body", field_type(each, root), name in read.get("required", ()), meaning)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.core.delivery import DELIVERY, SIGNATURE, TIMESTAMP, VALID_SECONDS, refusal
+from perdure.core.delivery import DELIVERY, SIGNATURE, TIMESTAMP, VALID_SECONDS, delivery_refusal
 
 __all__ = ["VALID_SECONDS", "InvalidDelivery", "read"]
 
@@ -29,7 +29,7 @@ def read(secret: str, headers: Mapping[str, str], body: bytes, *, now_seconds: f
     given = {name.lower(): value for name, value in headers.items()}
     timestamp, delivery, signature = (given.get(name, "") for name in (TIMESTAMP, DELIVERY, SIGNATURE))
     now = time.time() if now_seconds is None else now_seconds
-    why = refusal(secret, timestamp, delivery, signature, body, now)
+    why = delivery_refusal(secret, timestamp, delivery, signature, body, now)
     if why:
         raise InvalidDelivery(why)
     try:

@@ -99,11 +99,11 @@ class AgentCache:
     def __init__(self) -> None:
         self._agents: dict[str, PublishedAgent] = {}
 
-    def known(self, version: str) -> PublishedAgent | None:
+    def cached(self, version: str) -> PublishedAgent | None:
         """Returns the version if this process has read it, else None."""
         return self._agents.get(version)
 
-    async def at(self, tx: Connection | asyncpg.Connection, agent_id: str, version: str) -> PublishedAgent:
+    async def read_pinned(self, tx: Connection | asyncpg.Connection, agent_id: str, version: str) -> PublishedAgent:
         """Returns the version that a turn is pinned to.
 
         Raises: CallerError 404 `agent_version_not_found`.
@@ -123,10 +123,10 @@ class AgentCache:
             agent = self._agents[version] = _stored(body)
         return agent
 
-    async def published(self, tx: Connection | asyncpg.Connection, agent_id: str) -> PublishedAgent | None:
+    async def read_published(self, tx: Connection | asyncpg.Connection, agent_id: str) -> PublishedAgent | None:
         """Returns the version that a new turn would use, or None if the agent is no longer published."""
         version = await tx.fetchval("SELECT version FROM agents WHERE agent_id = $1", agent_id)
-        return None if version is None else await self.at(tx, agent_id, version)
+        return None if version is None else await self.read_pinned(tx, agent_id, version)
 
 
 async def store_tables(tx: Connection, tenant_id: str, tables: Iterable[DataTable]) -> None:
@@ -148,7 +148,7 @@ class TableCache:
     def __init__(self) -> None:
         self._bodies: dict[str, JsonValue] = {}
 
-    async def at(self, tx: Connection, digests: Mapping[str, str]) -> dict[str, JsonValue]:
+    async def read_tables(self, tx: Connection, digests: Mapping[str, str]) -> dict[str, JsonValue]:
         """Returns the tables with these digests, by name.
 
         Raises: CallerError 404 `app_table_not_found`.

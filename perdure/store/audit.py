@@ -25,21 +25,21 @@ from perdure.core.audit import (
     MOST_FAULTS,
     OUTCOMES,
     ChainCheck,
+    ChainFault,
     Entry,
     Erasures,
     ExportedHead,
-    Fault,
     FaultKind,
     Head,
     Keyring,
     Link,
     Report,
     Run,
+    find_undecided,
     marks_of,
     read_head,
     row_text,
     signer_id,
-    undecided,
 )
 from perdure.store.database import Connection, Database, signer_of
 from perdure.store.paging import cursor_after, read_number_cursor
@@ -146,7 +146,7 @@ FROM audit a JOIN audit_bodies b ON b.audit_id = a.id WHERE a.kind = $1 AND b.da
 """
 
 
-async def announce(tx: Connection, user_id: str, actor: str, turns: Sequence[str], rows: Sequence[int]) -> int:
+async def announce_erasure(tx: Connection, user_id: str, actor: str, turns: Sequence[str], rows: Sequence[int]) -> int:
     """Records what an erasure of this user removes: all of these turns, and these rows of other users. Returns the id
     of the first row written, which the erased rows refer to. The rows are written before the erasure, and read only if
     their signature is valid."""
@@ -158,7 +158,7 @@ async def announce(tx: Connection, user_id: str, actor: str, turns: Sequence[str
     return ids[0]
 
 
-async def announced(tx: Connection, user_id: str) -> list[int]:
+async def announced_rows(tx: Connection, user_id: str) -> list[int]:
     """Returns the rows of other users that an interrupted erasure of this user announced."""
     rows = await tx.fetch(
         "SELECT jsonb_array_elements(data->'also')::bigint AS id FROM audit_trail WHERE subject = $1 AND kind = $2",
@@ -253,14 +253,14 @@ async def verify_chain(
     """
     async with db.transaction(tenant_id) as tx:
         row = await tx.fetchrow(_END)
-        head, end = _head(row), max(row["seq"] or 0, row["last"] or 0) if row else 0
+        head, end = _read_head(row), max(row["seq"] or 0, row["last"] or 0) if row else 0
         seals = await seals_of(tx, tenant_id, keyring)
     exported = [head for head in heads if head.tenant == tenant_id]
     marks, forged = marks_of(exported, keyring, tenant_id)
     check = ChainCheck(
-        tenant_id, keyring, _joined(marks, seals), max(seals, default=0), most_faults, heads_found=len(exported)
+        tenant_id, keyring, _merge_marks(marks, seals), max(seals, default=0), most_faults, heads_found=len(exported)
     )
-    check.note(forged)
+    check.add_faults(forged)
     erasures = Erasures()
     looked_up: set[int | None] = {None}
     at: int | None = 0
@@ -272,32 +272,36 @@ async def verify_chain(
             if named - looked_up:  # includes erasures that have just started
                 erasures = await erasures_of(tx, tenant_id, keyring, _SCAN_SECONDS)
                 looked_up |= named | erasures.known
-        check.feed(_link(row, erasures) for row in rows)
+        check.feed(_read_link(row, erasures) for row in rows)
         at = at + LINK_CHUNK_ROWS if rows else following and following - 1
-    check.note(await _strays(db, tenant_id))
+    check.add_faults(await _find_strays(db, tenant_id))
     return check.report(head)
 
 
 async def head_of(tx: Connection) -> Head:
     """Returns the current end of the tenant's chain."""
-    return _head(await tx.fetchrow("SELECT seq, hash FROM audit_heads"))
+    return _read_head(await tx.fetchrow("SELECT seq, hash FROM audit_heads"))
 
 
-def _head(row: asyncpg.Record | None) -> Head:
+def _read_head(row: asyncpg.Record | None) -> Head:
     return Head(0, GENESIS) if row is None or row["seq"] is None else Head(row["seq"], row["hash"])
 
 
-async def _strays(db: Database, tenant_id: str) -> list[Fault]:
+async def _find_strays(db: Database, tenant_id: str) -> list[ChainFault]:
     """Returns rows outside the chain, duplicated rows, and calls that ran without a decision; at most 1,000 of each."""
     async with db.transaction(tenant_id) as tx:
         unchained = await tx.fetch(_UNCHAINED, timeout=_SCAN_SECONDS)
         repeated = await tx.fetch(_REPEATED, timeout=_SCAN_SECONDS)
         runs = await doubtful_runs(tx, _SCAN_SECONDS)
-    found = [Fault(0, FaultKind.ROW_UNCHAINED, row["id"]) for row in unchained]
-    return found + [Fault(row["seq"] or 0, FaultKind.ROW_REPEATED, row["id"]) for row in repeated] + undecided(runs)
+    found = [ChainFault(0, FaultKind.ROW_UNCHAINED, row["id"]) for row in unchained]
+    return (
+        found
+        + [ChainFault(row["seq"] or 0, FaultKind.ROW_REPEATED, row["id"]) for row in repeated]
+        + find_undecided(runs)
+    )
 
 
-def _link(row: asyncpg.Record, erasures: Erasures) -> Link:
+def _read_link(row: asyncpg.Record, erasures: Erasures) -> Link:
     entry, erased = None, False
     if row["id"] is not None:
         entry = Entry(
@@ -313,7 +317,7 @@ def _link(row: asyncpg.Record, erasures: Erasures) -> Link:
     return Link(row["seq"], row["audit_id"], row["prev"], row["hash"], entry, row["found_digest"], erased)
 
 
-def _joined(marks: Mapping[int, frozenset[str]], seals: Mapping[int, str]) -> Mapping[int, frozenset[str]]:
+def _merge_marks(marks: Mapping[int, frozenset[str]], seals: Mapping[int, str]) -> Mapping[int, frozenset[str]]:
     return {**marks, **{seq: marks.get(seq, frozenset()) | {sealed} for seq, sealed in seals.items()}}
 
 
@@ -420,7 +424,7 @@ async def exported_rows(
                 following = rows[-1]["seq"] if rows else end
         for row in rows[: None if most is None else most - given]:
             given += 1
-            yield shown(row) | {
+            yield show_row(row) | {
                 "body_digest": row["body_digest"],
                 "salt": row["salt"],
                 "signature": row["signature"],
@@ -448,10 +452,10 @@ async def rows_of_approval(
     _, after = read_number_cursor(cursor)
     rows = await tx.fetch(_OF_APPROVAL, approval_id, approval_id, after or 0, limit + 1)
     last = rows[limit - 1] if len(rows) > limit else None
-    return [shown(row) for row in rows[:limit]], cursor_after(last["at"], str(last["id"])) if last else None
+    return [show_row(row) for row in rows[:limit]], cursor_after(last["at"], str(last["id"])) if last else None
 
 
-def shown(row: asyncpg.Record) -> View:
+def show_row(row: asyncpg.Record) -> View:
     """Returns a row as the API shows it."""
     return {
         "seq": row["seq"],

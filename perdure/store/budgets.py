@@ -23,11 +23,11 @@ from perdure.core.budgets import (
     DayUse,
     Hold,
     Quotas,
-    Used,
+    UsedStorage,
     check,
     check_files,
-    met,
     only_reserved,
+    reached_budget,
     resets_at,
 )
 from perdure.store import audit
@@ -112,7 +112,7 @@ async def open_day(tx: Connection, budgets: Sequence[str]) -> None:
     await tx.execute(_OPEN, budgets)
 
 
-async def uncounted(tx: Connection, budgets: Sequence[str]) -> dict[str, tuple[int, int]]:
+async def used_today(tx: Connection, budgets: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Returns the tokens and micro-dollars that today's calls have used, by budget: the initial values of its row."""
     rows = await tx.fetch(f"WITH {_USED} SELECT * FROM uncounted", budgets)
     return {row["agent_id"]: (row["used_tokens"], row["used_cost_microusd"]) for row in rows}
@@ -140,7 +140,7 @@ async def reserve(tx: Connection, call: ModelCall, caps: Caps, hold: Hold) -> No
     if rows and rows[0]["all_fit"]:
         return
     uses = [DayUse(*(row[name] for name in DayUse.__slots__)) for row in rows]
-    problem = met(caps, uses)
+    problem = reached_budget(caps, uses)
     if problem is None:
         raise InvariantBroken("budget_not_read", "a daily budget was neither available nor reached")
     raise LimitReached(problem.code, problem.message, {"reserved": only_reserved(caps, uses)})
@@ -246,17 +246,17 @@ async def day_limits_shown(tx: Connection, agents: Sequence[PublishedAgent]) -> 
     of_day = [*([TENANT] if row["counted"] else []), *(agent_id for agent_id, _ in limited)]
     missing = [name for name in of_day if name not in used]  # no call has created these rows yet
     if missing:
-        used |= {name: [*counted, 0, 0, 0, 0] for name, counted in (await uncounted(tx, missing)).items()}
+        used |= {name: [*counted, 0, 0, 0, 0] for name, counted in (await used_today(tx, missing)).items()}
     day: date = row["today"]
     return {
         "day": day.isoformat(),
         "resets_at": resets_at(day),
-        "tenant": _budget(of_tenant, used[TENANT]) if row["counted"] else None,
-        "agents": [{"agent": agent_id, **_budget(limits, used[agent_id])} for agent_id, limits in limited],
+        "tenant": _show_budget(of_tenant, used[TENANT]) if row["counted"] else None,
+        "agents": [{"agent": agent_id, **_show_budget(limits, used[agent_id])} for agent_id, limits in limited],
     }
 
 
-def _budget(limits: DayLimits, counted: list[int]) -> dict[str, object]:
+def _show_budget(limits: DayLimits, counted: list[int]) -> dict[str, object]:
     used_tokens, used_cost, held_tokens, held_cost, assumed_tokens, assumed_cost = counted
     return {
         "max_tokens": limits.max_tokens,
@@ -281,7 +281,7 @@ def _bytes_of(scope: str, subject: str) -> str:
 
 
 def quota_columns(user: str, conversation: str) -> str:
-    """Returns the columns of `Used` for a SELECT. The arguments are SQL expressions of ids."""
+    """Returns the columns of `UsedStorage` for a SELECT. The arguments are SQL expressions of ids."""
     texts = f"coalesce((SELECT text_bytes FROM conversations WHERE id = {conversation}), 0)"
     of_tenant = _bytes_of("tenant", f"'{TENANT_SUBJECT}'")
     return (
@@ -325,13 +325,15 @@ WHERE u.scope = 'user' AND u.subject_id = $1 AND (SELECT count(*) FROM less) >= 
 counted. The count in its last line makes Postgres lock the tenant's row first, as the triggers do."""
 
 
-async def bytes_used(tx: Connection, user_id: str | None, conversation_id: str | None = None) -> tuple[Used, int]:
+async def bytes_used(
+    tx: Connection, user_id: str | None, conversation_id: str | None = None
+) -> tuple[UsedStorage, int]:
     """Returns the bytes stored now, and the number of files in the conversation. If the transaction has written a file
     or a document, the counters include it and stay locked until the end."""
     row = await tx.fetchrow(_READ_BYTES, user_id, conversation_id)
     if row is None:
-        return Used(), 0
-    return Used(row["conversation_bytes"], row["user_bytes"], row["tenant_bytes"]), row["files"]
+        return UsedStorage(), 0
+    return UsedStorage(row["conversation_bytes"], row["user_bytes"], row["tenant_bytes"]), row["files"]
 
 
 async def check_room(

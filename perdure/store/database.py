@@ -40,7 +40,7 @@ class TenantConnection(asyncpg.Connection):
         self.signer = (tenant_id, keyring) if keyring is not None else None
 
 
-async def reached(name: str, opening: Awaitable[T], advice: str = "") -> T:
+async def reach_postgres(name: str, opening: Awaitable[T], advice: str = "") -> T:
     """Returns the result of the first use of the Postgres that the variable `name` describes.
 
     Raises: SystemExit that names the variable, if Postgres is unavailable or rejects it.
@@ -87,7 +87,7 @@ async def _roll_back(connection: Connection) -> None:
         raise
 
 
-async def _keep(_: asyncpg.Connection) -> None:
+async def _skip_reset(_: asyncpg.Connection) -> None:
     """Resets nothing: no session state outlives a transaction here, and a reset costs a round trip."""
 
 
@@ -143,7 +143,7 @@ class Database:
             max_size=most,
             init=set_up,
             connection_class=TenantConnection,
-            reset=_keep,
+            reset=_skip_reset,
             timeout=wait_seconds,
             command_timeout=wait_seconds,
             server_settings={

@@ -56,7 +56,7 @@ async def is_used(tx: Connection, user_id: str, route: str, key: str) -> bool:
     )
 
 
-async def keep(tx: Connection, user_id: str, route: str, key: str, status: int, answer: JsonValue) -> None:
+async def store_response(tx: Connection, user_id: str, route: str, key: str, status: int, answer: JsonValue) -> None:
     """Stores the response in the transaction of the work."""
     await tx.execute(
         "UPDATE idempotency SET status = $4, answer = $5 WHERE user_id = $1 AND route = $2 AND key = $3",

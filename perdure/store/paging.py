@@ -72,13 +72,13 @@ class WhereBuilder:
         self.given: list[object] = []
         """The parameters, $1 first."""
 
-    def by(self, condition: str, *values: object) -> None:
+    def add_condition(self, condition: str, *values: object) -> None:
         """Adds `condition`, in which `{0}` and so on stand for `values`. Without a first value it adds nothing."""
         if values and values[0] is None:
             return
         self._conditions.append(condition.format(*(self.parameter(value) for value in values)))
 
-    def being(self, column: str, state: str | None, states: Collection[str]) -> None:
+    def add_state(self, column: str, state: str | None, states: Collection[str]) -> None:
         """Adds a filter on the state, if one is given. A state that is not in `states` matches no rows."""
         if state is not None:
             self._conditions.append(f"{column} = '{state}'" if state in states else "false")

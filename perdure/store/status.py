@@ -102,7 +102,7 @@ class ServerLooks:
     def __init__(self, valkey: Valkey) -> None:
         self._valkey = valkey
 
-    async def met(self, app: str, name: str, fault: str) -> None:
+    async def record_look(self, app: str, name: str, fault: str) -> None:
         """Stores the current state of a server."""
         written = json.dumps({"fault": fault, "at": time.time()})
         await self._valkey.attempt(lambda: self._valkey.client.hset(_KEY, f"{app}/{name}", written))

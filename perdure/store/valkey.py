@@ -25,7 +25,7 @@ of a stream to its timeout."""
 log = structlog.get_logger(__name__)
 
 
-def _cancellations() -> int:
+def _count_cancellations() -> int:
     """Returns how many times this task was cancelled."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0
@@ -63,10 +63,10 @@ class Valkey:
         seconds."""
         if time.monotonic() < self._rests_until:
             return None
-        before = _cancellations()
+        before = _count_cancellations()
         try:
             answer = await work()
-            if _cancellations() > before:
+            if _count_cancellations() > before:
                 # redis-py lost the cancellation: Python 3.11's `wait_for`, around its sends, drops one that arrives
                 # together with the response. A stop would have no effect (measured: one in five calls that were
                 # cancelled during the send).
@@ -84,7 +84,7 @@ class Valkey:
             log.info("valkey.back")
         return answer
 
-    async def answers(self, seconds: float) -> bool:
+    async def responds(self, seconds: float) -> bool:
         """Returns whether Valkey responds to a ping within `seconds`."""
         try:
             async with asyncio.timeout(seconds):
@@ -102,7 +102,7 @@ _SILENCE_SECONDS = 10.0
 
 
 @asynccontextmanager
-async def subscribed(valkey: Valkey, *channels: str) -> AsyncIterator[PubSub]:
+async def subscribe(valkey: Valkey, *channels: str) -> AsyncIterator[PubSub]:
     """Subscribes to these channels while the block runs. A silent subscription is pinged, and one that does not respond
     is lost. Raises: RedisError, OSError, TimeoutError."""
     # Confirmations are not ignored, because redis-py would return None for each, as it does for silence. When two
@@ -117,7 +117,7 @@ async def subscribed(valkey: Valkey, *channels: str) -> AsyncIterator[PubSub]:
             await subscription.aclose()  # type: ignore[no-untyped-call]
 
 
-async def messages(subscription: PubSub) -> AsyncIterator[dict[str, Any]]:
+async def read_messages(subscription: PubSub) -> AsyncIterator[dict[str, Any]]:
     """Yields the new messages of a subscription.
 
     Raises: RedisError, OSError, TimeoutError if the subscription is lost.

@@ -22,7 +22,15 @@ from pydantic import JsonValue
 
 from perdure.contracts.events import Alarm, AlarmType, Severity
 from perdure.contracts.turns import TurnAddress
-from perdure.core.events.traces import Span, SpanEvent, TurnRecord, Ways, alarms_of, filtered, spans_of
+from perdure.core.events.traces import (
+    Span,
+    SpanEvent,
+    TopologyEdges,
+    TurnRecord,
+    alarms_of,
+    filter_attributes,
+    spans_of,
+)
 from perdure.store.database import Database
 from perdure.store.events.event_log import record_of
 
@@ -109,7 +117,7 @@ class TurnTraces:
     """The traces of the turns that end in this process."""
 
     def __init__(
-        self, db: Database, tracer: Tracer, ways: Mapping[str, Ways], log: AlarmLog, most: int = MOST_WAITING
+        self, db: Database, tracer: Tracer, ways: Mapping[str, TopologyEdges], log: AlarmLog, most: int = MOST_WAITING
     ) -> None:
         self._db = db
         self._tracer = tracer
@@ -194,7 +202,7 @@ class TurnTraces:
             self._busy_since, self._hung = None, False
 
 
-def traced(record: TurnRecord, ways: Ways | None, log: AlarmLog) -> tuple[Span, ...]:
+def traced(record: TurnRecord, ways: TopologyEdges | None, log: AlarmLog) -> tuple[Span, ...]:
     """Returns the filtered spans. Broken invariants raise alarms and do not stop the spans."""
     for happened in record.happened:
         if happened.kind == "invariant.alarm":
@@ -216,10 +224,10 @@ def send(tracer: Tracer, spans: Sequence[Span]) -> None:
 
 
 def _clean(span: Span, log: AlarmLog) -> Span:
-    attributes, removed = filtered(span.attributes)
+    attributes, removed = filter_attributes(span.attributes)
     events = []
     for event in span.events:
-        kept, more = filtered(event.attributes)
+        kept, more = filter_attributes(event.attributes)
         events.append(SpanEvent(event.name, event.at, kept))
         removed += more
     for word in dict.fromkeys(removed):

@@ -57,7 +57,7 @@ class Notifier:
         raise."""
         try:
             await self.deliver(note)
-            await outbox.delivered(self._db, note)
+            await outbox.delete_delivered(self._db, note)
         except (RPCError, OSError, *self._db.outages) as error:
             _log.warning(
                 "wake_up_left_to_relay", turn_id=note.turn_id, kind=note.kind.value, error=type(error).__name__

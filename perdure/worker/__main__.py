@@ -17,7 +17,7 @@ from perdure.contracts.turns import Kind, TurnAddress, TurnStatus
 from perdure.egress.httpx_transport import guard
 from perdure.embedding.choice import embedder_of
 from perdure.settings import Settings, log_from, needed, secret
-from perdure.store.database import Database, reached
+from perdure.store.database import Database, reach_postgres
 from perdure.telemetry.heartbeat import beating, wait_for_gate
 from perdure.temporal.client import connect, register
 from perdure.temporal.workflow_client import Notifier
@@ -74,7 +74,7 @@ async def _relay() -> int:
     async with AsyncExitStack() as stack:
         url = needed(settings.database_relay_url, "DATABASE_RELAY_URL")
         opening = Database.connect(url, most=4, application="perdure-relay", keyring=keyring)
-        relay = await reached("DATABASE_RELAY_URL", opening)
+        relay = await reach_postgres("DATABASE_RELAY_URL", opening)
         stack.push_async_callback(relay.close)
         from perdure.telemetry.metrics import metrics_addresses, serve_metrics
         from perdure.worker.telemetry import ENDED

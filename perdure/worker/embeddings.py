@@ -14,7 +14,7 @@ from perdure.embedding.embedder import AT_ONCE, Embedder, EmbeddingUnavailable, 
 from perdure.store.database import Database
 from perdure.store.memory import episodes
 from perdure.store.memory.episodes import Vector
-from perdure.store.turns.reconcile import tenants
+from perdure.store.turns.reconcile import list_tenants
 from perdure.telemetry.metrics import LastingProblem
 
 POLL_SECONDS = 1.0
@@ -71,7 +71,7 @@ async def run_embedding(relay: Database, embedder: Embedder, stop: asyncio.Event
     while not stop.is_set():
         done, wait = 0, POLL_SECONDS
         try:
-            for tenant_id in await tenants(relay.pool):
+            for tenant_id in await list_tenants(relay.pool):
                 if time.monotonic() - swept.get(tenant_id, -SWEEP_SECONDS) >= SWEEP_SECONDS:
                     async with relay.transaction(tenant_id) as tx:
                         await episodes.drop_vectors_of_others(tx, embedder.name)

@@ -33,7 +33,7 @@ async def deliver_due(relay: Database, notifier: Notifier) -> int:
                 "wake_up_not_delivered", turn_id=note.turn_id, attempt=note.attempts, error=type(error).__name__
             )
     if done:
-        await outbox.forget(relay.pool, done)
+        await outbox.delete_as_relay(relay.pool, done)
     return len(done)
 
 

@@ -41,7 +41,7 @@ from perdure.graph.registry import TOPOLOGIES
 from perdure.sdk.tools import Tool
 from perdure.settings import Settings, needed, secret, variable
 from perdure.store import agents
-from perdure.store.database import Database, reached
+from perdure.store.database import Database, reach_postgres
 from perdure.store.events.live import LiveTokens
 from perdure.store.status import ServerLooks
 from perdure.store.valkey import Valkey
@@ -147,7 +147,7 @@ async def _deps(
         plan_once=True,
         keyring=settings.keyring(),
     )
-    db = await reached("DATABASE_URL", opening)
+    db = await reach_postgres("DATABASE_URL", opening)
     stack.push_async_callback(db.close)
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     stack.push_async_callback(valkey.close)
@@ -156,7 +156,7 @@ async def _deps(
     ours, sdk = metrics_addresses(settings.metrics_port, settings.metrics_host, kinds[0].value)
     serve_metrics(ours)
     notifier = Notifier(await connect(sdk), db)
-    servers = McpServers(apps, secret, settings.home, ServerLooks(valkey).met, outbound)
+    servers = McpServers(apps, secret, settings.home, ServerLooks(valkey).record_look, outbound)
     stack.push_async_callback(servers.close)
     toolbox = Toolbox(tools_of(apps), secret, http, servers, await _clients(apps, outbound, stack))
     base, key, rules = settings.embeddings_base, secret("embeddings"), partial(guard, outbound=to_providers)

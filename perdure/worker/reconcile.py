@@ -27,10 +27,10 @@ from perdure.store.memory.working_memory import forget_expired
 from perdure.store.turns.finish import finish_broken
 from perdure.store.turns.reconcile import (
     OpenTurn,
+    list_tenants,
     open_turns,
     paused_among,
     start_stranded,
-    tenants,
     wake_answered,
     wake_decided,
     wake_stopped,
@@ -150,7 +150,7 @@ class Reconciler:
         finished = 0
         self._passes += 1
         listed = PausedWorkflows(self._client, self._trouble)
-        for tenant_id in await tenants(self._relay.pool):
+        for tenant_id in await list_tenants(self._relay.pool):
             turns = await self._repair(tenant_id)
             if sum(turn.is_paused for turn in turns) > FEW:
                 turns = await self._suspects(tenant_id, turns, listed)

@@ -11,7 +11,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from perdure.contracts.calls import ModelReply
 from perdure.contracts.turns import Finished
-from perdure.core.events.traces import Ways
+from perdure.core.events.traces import TopologyEdges
 from perdure.graph.manifest import lines_of
 from perdure.graph.spec import END, Fork, Switch, Topology
 from perdure.store.database import Database
@@ -89,7 +89,7 @@ def traces_of(tracer: Tracer, db: Database, topologies: Iterable[Topology]) -> T
     return traces
 
 
-def ways_of(topology: Topology) -> Ways:
+def ways_of(topology: Topology) -> TopologyEdges:
     """Returns the edges, entries and ends that the records of this topology's turns are compared with."""
     lines = [line for line in lines_of(topology) if line.form != "entry"]
     ends = {line.source for line in lines if line.target == END}
@@ -98,7 +98,7 @@ def ways_of(topology: Topology) -> Ways:
         for edge in topology.edges
     )
     goes_on = {line.source for line in lines if line.target != END}
-    return Ways(
+    return TopologyEdges(
         edges=frozenset((line.source, line.target) for line in lines),
         entries=frozenset(topology.entries.values()),
         terminal=frozenset(ends - goes_on),

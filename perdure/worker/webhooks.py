@@ -146,7 +146,7 @@ def _signed(
 
     Raises: Undelivered.
     """
-    key = relay.keyring.named(receiver.key_id) if relay.keyring else None
+    key = relay.keyring.find_key(receiver.key_id) if relay.keyring else None
     if key is None:
         raise Undelivered("the key that encrypted the webhook's secret is missing; create the webhook again")
     payload = {

@@ -56,7 +56,7 @@ class Calls:
         """
         if ref.brief and self._routing.queue(ref.kind) == self._routing.turns:
             try:
-                return await self._inside(ref, given, summary)
+                return await self._call_inline(ref, given, summary)
             # A timeout arrives as an ActivityError, an exception of the activity unwrapped (measured).
             except FailureError:
                 pass
@@ -85,7 +85,7 @@ class Calls:
         finally:
             self._live.remove(handle)
 
-    async def _inside(self, ref: ActivityRef[In, Out], given: In, summary: str) -> Out:
+    async def _call_inline(self, ref: ActivityRef[In, Out], given: In, summary: str) -> Out:
         """Runs the activity inside the workflow task.
 
         No task is scheduled, which saves a workflow task, three requests to Temporal and five events. If a worker is

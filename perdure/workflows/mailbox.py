@@ -24,10 +24,10 @@ class Mailbox:
     """The mailbox, filled by sync signal handlers. Any number of signals means the same: read the records again."""
 
     def __init__(self, carried: Carried | None) -> None:
-        self.rung = carried.rung if carried else False
+        self.wake_pending = carried.rung if carried else False
         self.stop = carried.stop if carried else False
         """The turn must stop: its record contains a stop request, or its workflow was cancelled."""
-        self.stop_rung = carried.stop_rung if carried else False
+        self.stop_pending = carried.stop_rung if carried else False
         """A signal announced a stop, and the record has not been read since."""
         self._look: Look | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -41,9 +41,9 @@ class Mailbox:
         """
         signal = arguments[0] if arguments else None
         if not isinstance(signal, Mapping) or signal.get("kind") != STOP:
-            self.rung = True
+            self.wake_pending = True
             return
-        self.stop_rung = True
+        self.stop_pending = True
         self._look_soon()
 
     async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
@@ -69,7 +69,7 @@ class Mailbox:
         self._look, self._on_stop = look, on_stop
         self._look_soon()
 
-    async def confirmed(self) -> None:
+    async def await_confirmation(self) -> None:
         """Waits for the current read of the record, if there is one. Signals that arrive meanwhile are for the next
         read."""
         if self._looking is not None:
@@ -79,24 +79,24 @@ class Mailbox:
         """Starts no further reads, so that none is active when the run ends. A stop signal that is still pending is
         carried on."""
         self._look = None
-        await self.confirmed()
+        await self.await_confirmation()
 
-    def looked(self) -> None:
+    def clear(self) -> None:
         """Clears the wake signals so far, because the records are read after them."""
-        self.rung = False
+        self.wake_pending = False
 
     def _look_soon(self) -> None:
-        if self._look is not None and self._looking is None and self.stop_rung and not self.stop:
+        if self._look is not None and self._looking is None and self.stop_pending and not self.stop:
             self._looking = asyncio.create_task(self._confirm(self._look))
 
     async def _confirm(self, look: Look) -> None:
-        self.stop_rung = False
+        self.stop_pending = False
         confirmed = await look()
         self._looking = None
         if confirmed:
             self._stop()
             return
-        self.rung = True
+        self.wake_pending = True
         self._look_soon()
 
     def _stop(self) -> None:

@@ -48,7 +48,7 @@ from perdure.contracts.ids import (
 )
 from perdure.contracts.memory import FactsAnswer, FactsCall, FactsRequest
 from perdure.contracts.messages import MessageRef
-from perdure.core.approvals.gates import effect_request, startable
+from perdure.core.approvals.gates import effect_request, startable_calls
 from perdure.core.calls.ledger import STOPPED
 from perdure.graph.ports import Ports
 from perdure.workflows.turn_segment import Steps, TurnSegment
@@ -59,14 +59,14 @@ def ports_of(segment: TurnSegment) -> Ports:
     people = PeoplePort(segment)
     memory, events, clock = MemoryPort(segment), EventsPort(segment), ClockPort()
 
-    def counted(steps: Steps) -> Ports:
+    def make_ports(steps: Steps) -> Ports:
         def apart(branches: int) -> Sequence[Ports]:
-            return [counted(own) for own in steps.apart(branches)]
+            return [make_ports(own) for own in steps.apart(branches)]
 
         model, tools = ModelPort(segment, steps), ToolsPort(segment, people, steps)
         return Ports(model, tools, memory, people, events, clock, apart)
 
-    return counted(segment.steps)
+    return make_ports(segment.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ModelPort:
         turn = self.segment.turn
         call = ModelCall(
             address=turn.address,
-            call_id=model_call_id(self.steps.take()),
+            call_id=model_call_id(self.steps.next_number()),
             agent_id=turn.agent_id,
             agent_version=turn.agent_version,
             ask=ask.model_copy(update={"messages": tuple(_by_id(message) for message in ask.messages)}),
@@ -128,9 +128,9 @@ class MemoryPort:
             return TurnContext(problem=found)
         self.segment.events_made = max(self.segment.events_made, found.events_written)
         if found.pending_round is not None and found.pending_round.calls:
-            self.segment.steps.reach(step_of(found.pending_round.calls[0].call_id))
+            self.segment.steps.advance(step_of(found.pending_round.calls[0].call_id))
         elif found.pending:
-            self.segment.steps.reach(step_of(found.pending[0].call_id))
+            self.segment.steps.advance(step_of(found.pending[0].call_id))
         return found
 
     async def facts(self, ask: FactsRequest) -> FactsAnswer:
@@ -149,7 +149,7 @@ class MemoryPort:
             return FactsAnswer(status=ask.failed())
 
 
-def named(gated: GatedCall, step: int) -> GatedCall:
+def name_request(gated: GatedCall, step: int) -> GatedCall:
     """Returns a request with its name. A request without a call is named by the step before it."""
     if gated.call_id:
         return gated
@@ -175,7 +175,7 @@ class PeoplePort:
         name here."""
         turn = self.segment.turn
         self.segment.goes_on = goes_on
-        gated = [named(call, self.segment.steps.last) for call in gated]
+        gated = [name_request(call, self.segment.steps.last) for call in gated]
         self.segment.asked = OpenRequest(
             address=turn.address,
             agent_id=turn.agent_id,
@@ -206,8 +206,8 @@ class PeoplePort:
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
         """Returns the current verdicts. Earlier wake signals are cleared."""
         if requests and self.segment.unopened.issuperset(request.request_id for request in requests):
-            return Verdicts(verdicts=tuple(map(_unavailable, requests)))
-        self.segment.mailbox.looked()
+            return Verdicts(verdicts=tuple(map(_unavailable_verdict, requests)))
+        self.segment.mailbox.clear()
         ask = VerdictsRequest(
             address=self.segment.turn.address, requests=tuple(requests), events=self.segment.take_events()
         )
@@ -218,7 +218,7 @@ class PeoplePort:
         return found
 
 
-def _unavailable(request: RequestRef) -> Verdict:
+def _unavailable_verdict(request: RequestRef) -> Verdict:
     return Verdict(
         request_id=request.request_id, call_id=request.call_id, tool=request.tool, state=VerdictState.UNAVAILABLE
     )
@@ -279,12 +279,12 @@ class ToolsPort:
         """Runs all calls in parallel. The first one carries the kept events."""
         if self.segment.mailbox.stop:
             return [_not_run(ask, STOPPED) for ask in asks]
-        under_way = UnderWay(self, asks, {request.call_id: request for request in waiting})
-        return await under_way.outcomes()
+        under_way = RunningRound(self, asks, {request.call_id: request for request in waiting})
+        return await under_way.await_outcomes()
 
     async def make(self, asks: Sequence[PlannedAsk]) -> list[ToolOutcome]:
         """Runs calls that the graph itself makes, under the ids of a separate step."""
-        step = self.steps.take()
+        step = self.steps.next_number()
         return await self.run(
             [
                 ToolCallRequest(
@@ -302,10 +302,10 @@ class ToolsPort:
         if self.segment.mailbox.stop:
             return [Assembled(tool=ask.tool, problem=STOPPED) for ask in asks]
         events = self.segment.take_events() if asks else ()
-        tasks = [asyncio.create_task(self._assembled(ask, () if place else events)) for place, ask in enumerate(asks)]
+        tasks = [asyncio.create_task(self._assemble(ask, () if place else events)) for place, ask in enumerate(asks)]
         return [await task for task in tasks]
 
-    async def _assembled(self, ask: AssembleAsk, events: tuple[PendingEvent, ...]) -> Assembled:
+    async def _assemble(self, ask: AssembleAsk, events: tuple[PendingEvent, ...]) -> Assembled:
         turn = self.segment.turn
         call = AssembleCall(
             address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=ask, events=events
@@ -314,7 +314,7 @@ class ToolsPort:
         outcome = await self.segment.call(TOOLS_ASSEMBLE, call, summary=f"assemble {ask.tool}", timeout=timeout)
         return Assembled(tool=ask.tool, problem=outcome) if isinstance(outcome, Problem) else outcome
 
-    async def one(self, ask: ToolCallRequest, events: tuple[PendingEvent, ...]) -> ToolOutcome:
+    async def run_one(self, ask: ToolCallRequest, events: tuple[PendingEvent, ...]) -> ToolOutcome:
         """Runs one call."""
         turn = self.segment.turn
         call = ToolCall(
@@ -326,7 +326,7 @@ class ToolsPort:
 
 
 @dataclass(slots=True)
-class UnderWay:
+class RunningRound:
     """A round while its calls run."""
 
     port: ToolsPort
@@ -336,14 +336,16 @@ class UnderWay:
     running: dict[str, asyncio.Task[ToolOutcome]] = field(default_factory=dict)
     ended: dict[str, ToolOutcome] = field(default_factory=dict)
 
-    async def outcomes(self) -> list[ToolOutcome]:
+    async def await_outcomes(self) -> list[ToolOutcome]:
         """Returns when no call runs and no wake signal is pending. A call that still waits is `planned`, without a
         problem."""
         ready: Sequence[str] = [ask.call_id for ask in self.asks if ask.call_id not in self.waiting]
         while self._start(ready):
-            await workflow.wait_condition(lambda: self._woken() or any(task.done() for task in self.running.values()))
+            await workflow.wait_condition(
+                lambda: self._may_release() or any(task.done() for task in self.running.values())
+            )
             self._take_back()
-            ready = await self._decided() if self._woken() else []
+            ready = await self._startable_calls() if self._may_release() else []
         return [self.ended.get(ask.call_id) or _not_run(ask, None) for ask in self.asks]
 
     def _start(self, ready: Sequence[str]) -> bool:
@@ -351,7 +353,7 @@ class UnderWay:
         events = self.port.segment.take_events() if ready else ()
         for place, ask in enumerate(ask for ask in self.asks if ask.call_id in ready):
             self.waiting.pop(ask.call_id, None)
-            self.running[ask.call_id] = asyncio.create_task(self.port.one(ask, () if place else events))
+            self.running[ask.call_id] = asyncio.create_task(self.port.run_one(ask, () if place else events))
         return bool(self.running)
 
     def _take_back(self) -> None:
@@ -365,14 +367,14 @@ class UnderWay:
                 turn_id = self.port.segment.turn.address.turn_id
                 self.waiting[ask.call_id] = effect_request(turn_id, ask.call_id, ask.tool)
 
-    def _woken(self) -> bool:
+    def _may_release(self) -> bool:
         """Returns whether a wake signal may have released a call. After a stop or a problem that ends the turn, no call
         starts."""
         mailbox = self.port.segment.mailbox
         hopeless = any(outcome.problem is not None for outcome in self.ended.values())
-        return mailbox.rung and bool(self.waiting) and not mailbox.stop and not hopeless
+        return mailbox.wake_pending and bool(self.waiting) and not mailbox.stop and not hopeless
 
-    async def _decided(self) -> Sequence[str]:
+    async def _startable_calls(self) -> Sequence[str]:
         """Returns the calls that the current records allow to start. An unreadable record releases none; the pause
         reads it again."""
         requests = [*self.waiting.values()]
@@ -380,7 +382,7 @@ class UnderWay:
         if read.problem is not None or self.port.segment.mailbox.stop:
             return ()
         calls = [ask.call_id for ask in self.asks if ask.call_id in self.waiting]
-        return startable(calls, requests, read.verdicts, begun={*self.ended, *self.running} - self.waiting.keys())
+        return startable_calls(calls, requests, read.verdicts, begun={*self.ended, *self.running} - self.waiting.keys())
 
 
 def _not_run(ask: ToolCallRequest, problem: Problem | None) -> ToolOutcome:

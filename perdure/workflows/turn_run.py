@@ -71,7 +71,7 @@ class TurnRun:
         turn = segment.turn
         compiled = topology(turn.topology)
         workflow.set_current_details(f"agent {turn.agent_id}, entered by {turn.entry}")
-        await self._mailbox.confirmed()
+        await self._mailbox.await_confirmation()
         if self._mailbox.stop:
             state: State = turn.carried.state if turn.carried and turn.carried.state else {}
             return await self._finish(segment, state, TurnStatus.STOPPED, None)
@@ -116,7 +116,7 @@ class TurnRun:
                 segment.go_on_without(ask)
                 return None
             opened = await segment.calls.make(APPROVALS_OPEN, ask, summary=summary, stoppable=False)
-        self._mailbox.rung = self._mailbox.rung or opened.decided
+        self._mailbox.wake_pending = self._mailbox.wake_pending or opened.decided
         segment.requests = opened.requests
         return opened
 
@@ -148,7 +148,7 @@ class TurnRun:
     def _wait(self, segment: TurnSegment, state: State, requests: tuple[RequestRef, ...], kind: PauseKind) -> None:
         """Continues as `TurnWait`, which uses no memory of a worker."""
         turn = segment.turn
-        paused = {"entry": kind.value, "carried": segment.carried(state, requests)}
+        paused = {"entry": kind.value, "carried": segment.carry(state, requests)}
         status = TurnStatus.AWAITING_APPROVAL if kind is PauseKind.APPROVAL else TurnStatus.AWAITING_ANSWER
         workflow.continue_as_new(
             args=[turn.model_copy(update=paused)],

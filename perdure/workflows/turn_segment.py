@@ -129,17 +129,17 @@ class TurnSegment:
             for request in known
         )
 
-    def carried(self, state: Mapping[str, JsonValue], requests: tuple[RequestRef, ...]) -> Carried:
+    def carry(self, state: Mapping[str, JsonValue], requests: tuple[RequestRef, ...]) -> Carried:
         """Returns the start data of the next run, after a pause with these `requests`."""
         before = self.turn.carried
         unchanged = before is not None and self.asked is None and before.requests == requests
         return Carried(
             state=dict(state),
             requests=requests,
-            rung=self.mailbox.rung,
+            rung=self.mailbox.wake_pending,
             looks=before.looks + 1 if before is not None and unchanged else 0,
             stop=self.mailbox.stop,
-            stop_rung=self.mailbox.stop_rung,
+            stop_rung=self.mailbox.stop_pending,
             step=self.steps.last,
             events=tuple(self.events),
             events_made=self.events_made,
@@ -163,17 +163,17 @@ class Steps:
         """The last number that was taken, here or in a branch."""
         return self._last
 
-    def take(self) -> int:
+    def next_number(self) -> int:
         """Returns the next number."""
-        self.reach(self._last + self._stride)
+        self.advance(self._last + self._stride)
         return self._last
 
-    def reach(self, step: int) -> None:
+    def advance(self, step: int) -> None:
         """Advances the counter to at least `step`."""
         if step > self._last:
             self._last = step
             if self._above is not None:
-                self._above.reach(step)
+                self._above.advance(step)
 
     def apart(self, branches: int) -> Sequence["Steps"]:
         """Returns a counter for each of so many branches. Their numbers never overlap.

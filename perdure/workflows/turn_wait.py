@@ -42,12 +42,12 @@ class TurnWait:
         )
         with suppress(TimeoutError):  # The deadline has the same effect as a wake signal.
             woken_or_stopped = workflow.wait_condition(
-                lambda: self._mailbox.rung or self._mailbox.stop_rung or self._mailbox.stop,
+                lambda: self._mailbox.wake_pending or self._mailbox.stop_pending or self._mailbox.stop,
                 timeout=next_look(workflow.now(), deadlines_of(carried.requests), carried.looks),
             )
             await self._mailbox.uncancelled(woken_or_stopped)
         box = self._mailbox
-        woken = carried.model_copy(update={"rung": box.rung, "stop": box.stop, "stop_rung": box.stop_rung})
+        woken = carried.model_copy(update={"rung": box.wake_pending, "stop": box.stop, "stop_rung": box.stop_pending})
         workflow.continue_as_new(
             args=[turn.model_copy(update={"carried": woken})],
             workflow=TURN_RUN,

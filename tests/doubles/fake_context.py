@@ -19,7 +19,7 @@ from perdure.contracts.errors import Problem
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import digest_of
 from perdure.core.agents.safety_keywords import safety_keywords_in
-from perdure.core.calls.context_assembly import aggregated, arguments, completeness_of, given_by, slice_hash
+from perdure.core.calls.context_assembly import completeness_of, given_by, merge_arguments, merge_outputs, slice_hash
 
 Args = dict[str, JsonValue]
 CALM: dict[str, Args | Problem] = {
@@ -97,7 +97,7 @@ class FakeContext:
         config = next(each for each in self.registry if each.name == ask.tool)
         sources = [self.outputs[source.turn_id, source.tool] for source in ask.sources]
         heard: Args = {"said": [*self.said]} if config.hears else {}
-        args = arguments(config.defaults, config.inject_inputs, aggregated(sources), heard)
+        args = merge_arguments(config.defaults, config.inject_inputs, merge_outputs(sources), heard)
         self.given.append((ask.tool, args))
         try:
             output = self.tools[ask.tool](args)

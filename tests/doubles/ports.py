@@ -28,8 +28,8 @@ from perdure.contracts.ids import (
 )
 from perdure.contracts.memory import MOST_FACTS, FactsAnswer, FactScope, FactsRequest, FactStatus
 from perdure.contracts.messages import MessageRef, Role
-from perdure.core.approvals.gates import effect_request, startable
-from perdure.core.calls.arguments import extracted, read_object
+from perdure.core.approvals.gates import effect_request, startable_calls
+from perdure.core.calls.arguments import extract_groups, read_object
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import preview
 from perdure.graph.ports import Ports
@@ -97,7 +97,7 @@ class FakeModel:
         turn = self.run.turn
         if self.run.stopped:
             return ModelReply(problem=STOPPED)
-        step = self.steps.take()
+        step = self.steps.next_number()
         if self.run.problem is not None:
             return ModelReply(problem=self.run.problem)
         call_id = model_call_id(step)
@@ -122,7 +122,7 @@ class FakeModel:
         )
         message = turn.message(Role.ASSISTANT, says.text, calls=calls)
         turn.rounds += [message] if calls else []
-        marks = extracted(ask.extract_pattern, says.text)
+        marks = extract_groups(ask.extract_pattern, says.text)
         return ModelReply(message=message, extracted=marks, usage=says.usage, turn_used=says.turn_used)
 
 
@@ -153,7 +153,7 @@ class FakeTools:
 
     async def make(self, asks: Sequence[PlannedAsk]) -> list[ToolOutcome]:
         """The graph's own calls, in the ledger as a model's are."""
-        step = self.steps.take()
+        step = self.steps.next_number()
         made = []
         for index, ask in enumerate(asks):
             call_id = tool_call_id(step, index)
@@ -181,7 +181,7 @@ class FakeTools:
         if read.problem is not None:
             return []
         waiting = [call for call in calls if call in held]
-        return [*startable(waiting, requests, read.verdicts, begun=ended.keys() - held.keys())]
+        return [*startable_calls(waiting, requests, read.verdicts, begun=ended.keys() - held.keys())]
 
     def _one(self, ask: ToolCallRequest) -> ToolOutcome:
         turn = self.of.turn
@@ -221,7 +221,7 @@ class FakeMemory:
         if self.run.loaded is None:
             self.run.loaded = self._load()
             for request in self.run.loaded.pending[:1]:
-                self.run.steps.reach(step_of(request.call_id))
+                self.run.steps.advance(step_of(request.call_id))
         return self.run.loaded
 
     async def facts(self, ask: FactsRequest) -> FactsAnswer:

@@ -20,7 +20,7 @@ from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.errors import PerdureError, UpstreamUnavailable
 from perdure.contracts.ids import step_of
 from perdure.contracts.turns import Usage
-from perdure.core.budgets import Bound
+from perdure.core.budgets import RequestBound
 
 HOLDS_TOKENS = 40
 """What a call of this model holds of a day's token budget; no line of a test uses more."""
@@ -63,8 +63,8 @@ class SpokenModel:
             del self.gates[name]
             gate.release()
 
-    def most(self, request: ProviderRequest) -> Bound:
-        return Bound(HOLDS_TOKENS, HOLDS_MICROUSD if self.priced else None)
+    def most(self, request: ProviderRequest) -> RequestBound:
+        return RequestBound(HOLDS_TOKENS, HOLDS_MICROUSD if self.priced else None)
 
     def cost_microusd(self, model: str, usage: Usage) -> int:
         return usage.tokens if self.priced else 0

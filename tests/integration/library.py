@@ -9,7 +9,7 @@ from perdure.core.memory.documents import Writer
 from perdure.store.database import Database, new_id
 from perdure.store.memory import documents
 from perdure.store.memory import search as documents_reading
-from perdure.store.memory.documents import CONVENTIONS, Basis, Draft, Written
+from perdure.store.memory.documents import CONVENTIONS, Basis, Draft, WrittenVersion
 from perdure.store.memory.search import Document, Question, search
 from tests.conftest import Person, Urls, as_owner
 
@@ -37,7 +37,7 @@ class Library:
         conversation_id: str | None = None,
         tenant: str = "local",
         entities: Sequence[str] = (),
-    ) -> Written:
+    ) -> WrittenVersion:
         store = CONVENTIONS if scope is Scope.WORKSPACE else None
         draft = Draft(scope, path, document_type, path, content, store, conversation_id, entities)
         async with self.db.transaction(tenant) as tx:
@@ -47,7 +47,9 @@ class Library:
         async with self.db.transaction(tenant) as tx:
             return await documents_reading.get_document(tx, document_id, self.people[by].user_id)
 
-    async def change(self, made: Written, content: Any, *, by: str = "requester", sha256: str | None = None) -> Written:
+    async def change(
+        self, made: WrittenVersion, content: Any, *, by: str = "requester", sha256: str | None = None
+    ) -> WrittenVersion:
         """A new version, on the version that `made` is, or that `sha256` names."""
         async with self.db.transaction("local") as tx:
             found = await documents_reading.get_document(tx, made.ref.document_id, self.people[by].user_id, lock=True)

@@ -16,7 +16,7 @@ from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.core.events.stream import Cursor
-from perdure.store.events.subscriptions import Wakes
+from perdure.store.events.subscriptions import ConversationWakes
 from perdure.store.valkey import Valkey
 from tests.doubles.provider import ProviderDouble
 from tests.doubles.provider_steps import Step
@@ -97,7 +97,7 @@ async def clerk_at_work(harness: Harness, redis_url: str, temporal: Client) -> A
         workers = await serve(stack, at, ALL_KINDS)
         valkey = Valkey.connect(redis_url)
         stack.push_async_callback(valkey.close)
-        wakes = Wakes(at.db, valkey)
+        wakes = ConversationWakes(at.db, valkey)
         listening = asyncio.create_task(wakes.run())
         yield LitellmAgent(Served(at, temporal, workers), double, Streams(at.db, at.deps.live, wakes))
         listening.cancel()

@@ -111,8 +111,8 @@ async def operator(api: Api) -> AsyncIterator[httpx.AsyncClient]:
 
 async def test_an_operator_sees_who_serves_which_queue_and_how_servers_were_met(api: Api) -> None:
     looks = ServerLooks(api.services.valkey)
-    await looks.met("tools", "dead", FAULT)
-    await looks.met("tools", "living", "")
+    await looks.record_look("tools", "dead", FAULT)
+    await looks.record_look("tools", "living", "")
     async with operator(api) as client:
         found = (await client.get("/v1/status")).json()
     routing = api.services.routing
@@ -129,7 +129,7 @@ async def test_an_operator_sees_who_serves_which_queue_and_how_servers_were_met(
 
 @pytest.mark.parametrize("name", ["reviewer", "admin"])
 async def test_of_the_deployment_a_tenant_sees_only_whether_it_is_well(api: Api, requester: Caller, name: str) -> None:
-    await ServerLooks(api.services.valkey).met("tools", "dead", FAULT)
+    await ServerLooks(api.services.valkey).record_look("tools", "dead", FAULT)
     asked = await paused(api)
     async with api.client(name) as client:
         found = (await client.get("/v1/status")).json()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.store.approvals import review, views
-from perdure.store.approvals.views import Filters, ageing
+from perdure.store.approvals.views import Filters, list_oldest
 from perdure.store.calls import effects
 from perdure.store.database import Connection, Database
 from perdure.store.turns import reconcile as open_turns
@@ -53,7 +53,7 @@ async def paused(harness: Harness, urls: Urls) -> Harness:
 STATEMENTS: dict[str, tuple[str, tuple[object, ...]]] = {
     "fall back": (review._FALL_BACK, ()),
     "escalate": (review._ALL, ()),
-    "ring": (open_turns._RING_DECIDED, ("local", "ring")),
+    "ring": (open_turns._WAKE_DECIDED, ("local", "ring")),
 }
 
 
@@ -95,7 +95,7 @@ async def test_a_list_and_the_ageing_view_stay_quick_with_ten_thousand_that_wait
         name: await best_of(paused.db, lambda tx, f=filters: views.list_approvals(tx, f, 50, None))  # type: ignore[misc]
         for name, filters in lists.items()
     }
-    spent["ageing"] = await best_of(paused.db, lambda tx: ageing(tx, None))
+    spent["ageing"] = await best_of(paused.db, lambda tx: list_oldest(tx, None))
     print({name: round(value, 1) for name, value in spent.items()})
     assert max(spent.values()) < 1_000, spent
 

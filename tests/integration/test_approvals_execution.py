@@ -23,7 +23,7 @@ from perdure.contracts.ids import effect_key
 from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider, Decision
-from perdure.core.identity import OWN, Credential, How
+from perdure.core.identity import OWN, Credential, SignInMethod
 from perdure.core.turns import Caps
 from perdure.sdk.tools import Preview, PreviewOf, ToolContext
 from perdure.store.approvals import assignments, views
@@ -238,9 +238,9 @@ async def test_no_requester_settles_the_own_request_as_admin_or_by_anothers_toke
     requester, admin = (policies.harness.people[name].user_id for name in ("requester", "admin"))
     for by in ("carl", "admin"):
         for created_by in ((requester,), (admin, requester)):
-            credential = Credential(How.TOKEN, created_by)
+            credential = Credential(SignInMethod.TOKEN, created_by)
             assert await settles(policies, address, by, credential=credential) == "own_request", (by, created_by)
-    assert await settles(policies, address, "carl", credential=Credential(How.TOKEN, (admin,))) == "done"
+    assert await settles(policies, address, "carl", credential=Credential(SignInMethod.TOKEN, (admin,))) == "done"
     said = await policies.harness.value(SETTLED, address.turn_id)
     assert said["signed_in"] == {"how": "token", "created_by": "admin"}
 

@@ -23,10 +23,10 @@ from perdure.contracts.ids import effect_key
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider, Decision
-from perdure.core.identity import OWN, UNKNOWN, Credential, How
+from perdure.core.identity import OWN, UNKNOWN, Credential, SignInMethod
 from perdure.store.approvals import assignments, views
 from perdure.store.approvals.assignments import withdraw
-from perdure.store.approvals.decisions import DecisionAsk, Raise, decide, raise_limits
+from perdure.store.approvals.decisions import DecisionAsk, LimitRaise, decide, raise_limits
 from perdure.store.approvals.review import escalate_all_overdue, fall_back
 from perdure.store.approvals.views import Filters
 from perdure.store.database import Database
@@ -100,7 +100,7 @@ def paid(policies: Policies, address: TurnAddress) -> int:
 
 async def raises(policies: Policies, address: TurnAddress, credential: Credential) -> None:
     who = replace(policies.who("carl"), credential=credential)
-    await in_transaction(policies.harness.db, raise_limits, address.turn_id, who, "carl", Raise(max_tokens=2**50))
+    await in_transaction(policies.harness.db, raise_limits, address.turn_id, who, "carl", LimitRaise(max_tokens=2**50))
 
 
 async def test_a_limit_is_raised_in_anothers_place_not_by_what_its_requester_made(policies: Policies) -> None:
@@ -108,7 +108,9 @@ async def test_a_limit_is_raised_in_anothers_place_not_by_what_its_requester_mad
     await policies.set(request, "kind = 'limit', quorum = 1")
     async with stands_in(policies, "carl", "ann"):
         with pytest.raises(CallerError) as refused:
-            await raises(policies, address, Credential(How.TOKEN, (policies.harness.people["requester"].user_id,)))
+            await raises(
+                policies, address, Credential(SignInMethod.TOKEN, (policies.harness.people["requester"].user_id,))
+            )
         assert refused.value.code == "own_request"
         await raises(policies, address, OWN)
     vote = await policies.harness.value("SELECT record FROM approval_votes WHERE approval_id = $1", request.request_id)
@@ -118,7 +120,7 @@ async def test_a_limit_is_raised_in_anothers_place_not_by_what_its_requester_mad
 async def test_a_delegation_that_the_requester_made_under_another_name_does_not_count(policies: Policies) -> None:
     _, request = await policies.asked("named")
     ann, requester = policies.harness.people["ann"].user_id, policies.harness.people["requester"].user_id
-    lent = Credential(How.TOKEN, (policies.harness.people["admin"].user_id, requester))
+    lent = Credential(SignInMethod.TOKEN, (policies.harness.people["admin"].user_id, requester))
     made = await in_transaction(policies.harness.db, assignments.add_delegation, ann, "ann", "carl", TOMORROW, lent)
     assert await decides(policies, request, "carl") == "own_request"
     async with stands_in(policies, "carl", "ann"):
@@ -129,12 +131,18 @@ async def test_a_delegation_that_the_requester_made_under_another_name_does_not_
 async def test_two_credentials_that_one_person_created_are_one_vote(policies: Policies) -> None:
     _, request = await policies.asked("pair")
     admin = policies.harness.people["admin"].user_id
-    minted, through = Credential(How.TOKEN, (admin,)), Credential(How.TOKEN, (policies.who("dora").user_id, admin))
+    minted, through = (
+        Credential(SignInMethod.TOKEN, (admin,)),
+        Credential(SignInMethod.TOKEN, (policies.who("dora").user_id, admin)),
+    )
     assert await decides(policies, request, "ann", credential=minted) == "pending"
     assert await decides(policies, request, "bob", credential=minted) == "already_voted"
     assert await decides(policies, request, "bob", credential=through) == "already_voted"
     assert await decides(policies, request, "admin") == "already_voted", "the creator's own"
-    assert await decides(policies, request, "bob", credential=Credential(How.TOKEN, (UNKNOWN,))) == "already_voted"
+    assert (
+        await decides(policies, request, "bob", credential=Credential(SignInMethod.TOKEN, (UNKNOWN,)))
+        == "already_voted"
+    )
     told = await seen(policies, request, replace(policies.who("bob"), credential=minted))
     assert told["allowed_decisions"] == []
     assert [vote["signed_in"] for vote in told["votes"]] == [{"how": "token", "created_by": "admin"}]

@@ -163,7 +163,7 @@ async def test_what_one_worker_made_another_turn_of_the_conversation_finds(assem
     done = await assembler.run(address)
     async with assembler.harness.db.transaction("local") as tx:
         assert await bundles.newest_bundles(tx, address) == (done.bundle,)
-        found = await bundles.outputs(tx, address.conversation_id, [Source(tool="probe", turn_id=address.turn_id)])
+        found = await bundles.read_outputs(tx, address.conversation_id, [Source(tool="probe", turn_id=address.turn_id)])
         assert found == {"probe": {"completeness": 1.0}}
         elsewhere = "00000000-0000-7000-8000-000000000000"
-        assert await bundles.outputs(tx, elsewhere, [Source(tool="probe", turn_id=address.turn_id)]) == {}
+        assert await bundles.read_outputs(tx, elsewhere, [Source(tool="probe", turn_id=address.turn_id)]) == {}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perdure.core.audit import Fault, FaultKind, Report
+from perdure.core.audit import ChainFault, FaultKind, Report
 from perdure.store.audit import verify_chain
 from perdure.store.database import Database
 from tests.conftest import KEYRING, Urls
@@ -76,7 +76,7 @@ async def test_a_row_put_beside_the_chain_and_a_copy_of_a_signed_row_are_found(d
     async with as_table_owner(urls.owner) as table_owner:
         stray = await table_owner.fetchval(copied, tenant)
         report = await verified(db, tenant)
-        assert Fault(0, FaultKind.ROW_UNCHAINED, stray) in report.faults
+        assert ChainFault(0, FaultKind.ROW_UNCHAINED, stray) in report.faults
         await table_owner.execute("INSERT INTO audit_chain VALUES ($1, 11, $2, '', '')", tenant, stray)
         first = "audit_bodies b JOIN audit_chain c ON c.audit_id = b.audit_id WHERE c.tenant_id = $1 AND c.seq = 1"
         body = f"INSERT INTO audit_bodies SELECT $2, b.tenant_id, b.salt, b.data FROM {first}"

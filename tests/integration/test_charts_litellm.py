@@ -49,7 +49,7 @@ class Charts:
         conversation_id = await harness.conversation(AGENT)
         async with harness.db.transaction("local") as tx:
             file = files.NewFile.of(new_id(), "sales.csv", "text/csv", CSV)
-            await files.keep(tx, conversation_id, harness.people["requester"].user_id, [file])
+            await files.store_files(tx, conversation_id, harness.people["requester"].user_id, [file])
         address = await self.served.begin(Line("a chart"), agent_id=AGENT, conversation_id=conversation_id)
         return address, await self.served.until(address, *RESTING, seconds=90)
 

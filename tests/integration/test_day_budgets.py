@@ -181,7 +181,7 @@ async def test_a_turn_that_ends_counts_its_lost_call_whole_until_that_says_what_
         assert await row(harness, agent_id) == (HOLDS_TOKENS, 20, 0, 0)
         assert await used_by(harness, agent_id) == HOLDS_TOKENS
         async with harness.db.transaction("local") as tx:
-            agent = await harness.deps.agent_cache.at(tx, agent_id, await harness.version(agent_id))
+            agent = await harness.deps.agent_cache.read_pinned(tx, agent_id, await harness.version(agent_id))
             seen: Any = await day_limits_shown(tx, [agent])
         assert (seen["agents"][0]["assumed_tokens"], seen["agents"][0]["assumed_cost_usd"]) == (HOLDS_TOKENS, 0.00002)
     await lost

@@ -14,7 +14,7 @@ from perdure.core.memory.documents import Edit, PromotionDecision, PromotionStat
 from perdure.store.database import new_id
 from perdure.store.memory import documents, search
 from perdure.store.memory import promotions as documents_promotions
-from perdure.store.memory.documents import Basis, Draft, Written
+from perdure.store.memory.documents import Basis, Draft, WrittenVersion
 from perdure.store.memory.promotions import Target
 from perdure.store.turns.conversations import delete_conversation
 from tests.conftest import Person, Urls
@@ -35,7 +35,7 @@ async def refused(work: Awaitable[object]) -> CallerError:
     return error.value
 
 
-async def redact(library: Library, made: Written, version_id: str, reason: str) -> dict[str, object]:
+async def redact(library: Library, made: WrittenVersion, version_id: str, reason: str) -> dict[str, object]:
     async with library.db.transaction("local") as tx:
         admin = library.people["admin"].user_id
         return await documents.redact_version(tx, made.ref.document_id, version_id, reason, admin)
@@ -255,7 +255,7 @@ def _me(library: Library) -> str:
     return library.people["requester"].user_id
 
 
-async def _create(library: Library, writer: Writer, basis: Basis) -> Written:
+async def _create(library: Library, writer: Writer, basis: Basis) -> WrittenVersion:
     async with library.db.transaction("local") as tx:
         return await documents.create_document(tx, writer, Draft(Scope.USER, "b", "user_preference", "b", "x"), basis)
 

@@ -93,7 +93,7 @@ async def test_a_search_among_ten_thousand_documents_finds_the_one_and_takes_les
             question = search.Question(text, user_id)
             began = time.perf_counter()
             found = await search.search(tx, question, 6)
-            await search.shown(tx, question, found)
+            await search.add_excerpts(tx, question, found)
             took.append(time.perf_counter() - began)
             assert len(found) == 6 and f"big/{wanted}" in [each.ref.path for each in found]
     assert_in_time(f"search among {EACH} documents", took, 200)

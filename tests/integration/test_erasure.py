@@ -15,7 +15,7 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import sha256_hex
 from perdure.core.approvals.decisions import Decider, Decision
-from perdure.core.identity import OWN, Credential, How
+from perdure.core.identity import OWN, Credential, SignInMethod
 from perdure.store import audit
 from perdure.store.approvals.decisions import DecisionAsk, decide
 from perdure.store.audit import verify_chain
@@ -226,7 +226,7 @@ async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
         await audit.record(tx, "approval.fell_back", handed.request_id, {"fallback": name}, **by)
     minted = await harness.plan(("pay", {}))
     (asked,) = await harness.open(minted, "t1.0")
-    made = Credential(How.TOKEN, (harness.people["admin"].user_id, who.user_id), (who.user_id,))
+    made = Credential(SignInMethod.TOKEN, (harness.people["admin"].user_id, who.user_id), (who.user_id,))
     async with harness.db.transaction("local") as tx:  # by a user whose token and account the person created
         digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", asked.request_id)
         decider = Decider(reviewer.user_id, reviewer.roles, "reviewer", credential=made)
@@ -454,7 +454,7 @@ async def test_a_thousand_turns_are_erased_in_short_statements_and_verified_as_f
     await admin.execute("ANALYZE")
     took: list[tuple[float, str]] = []
     sizes = Counter[int]()
-    do = erasure._do
+    do = erasure._run_chunk
 
     async def timed(tx: Connection, step: Step, given: erasure.Erasure) -> int:
         began = time.perf_counter()
@@ -463,7 +463,7 @@ async def test_a_thousand_turns_are_erased_in_short_statements_and_verified_as_f
         sizes[await tx.fetchval("SELECT pg_current_xact_id()::text::bigint")] += rows
         return rows
 
-    monkeypatch.setattr(erasure, "_do", timed)
+    monkeypatch.setattr(erasure, "_run_chunk", timed)
     at = [time.perf_counter()]
     assert (await verify_chain(harness.db, "local", KEYRING)).faults == ()
     at.append(time.perf_counter())

@@ -22,13 +22,13 @@ from perdure.core.approvals.decisions import Decision
 from perdure.core.audit import FaultKind, Keyring, Report
 from perdure.core.identity import OWN
 from perdure.graph.compile import topology
-from perdure.graph.nodes.await_verdict import _verdict_message, raised
+from perdure.graph.nodes.await_verdict import _verdict_message, raise_limits
 from perdure.graph.nodes.pause import snapshot
 from perdure.settings import Settings
 from perdure.store import audit
 from perdure.store.approvals import assignments, views
 from perdure.store.audit import verify_chain
-from perdure.store.events.live import Appended
+from perdure.store.events.live import AppendResult
 from perdure.store.identity import erasure, users
 from perdure.store.identity.erasure import erase
 from perdure.store.turns.finish import finish
@@ -139,7 +139,7 @@ async def not_raised(policies: Policies) -> TurnAddress:
     request = await opened(policies, address, gated)
     await harness.decide(request.request_id, Decision.REJECT, by=NAME, comment=SAID)
     asked = VerdictsRequest(address=address, requests=(request,))
-    ending = raised(STATE, await harness.activity(ApprovalActivities(harness.deps).read, asked))
+    ending = raise_limits(STATE, await harness.activity(ApprovalActivities(harness.deps).read, asked))
     async with harness.db.transaction("local") as tx:
         over = FinishRequest.model_validate(
             {"address": address, "status": TurnStatus.LIMITED, "problem": ending["error"]}
@@ -230,7 +230,7 @@ async def test_an_erasure_that_was_cut_off_knows_the_turns_that_name_the_person_
     await policies.republish({})
     with monkeypatch.context() as patch:
         patch.setattr("perdure.store.identity.erasure.ELSEWHERE", ())
-        patch.setattr("perdure.store.identity.erasure._end", None)
+        patch.setattr("perdure.store.identity.erasure._end_erasure", None)
         with pytest.raises(TypeError):
             await erase(harness.db, "local", name, harness.people["admin"].user_id)
     assert await marked(admin, name) >= {"approval_votes.record", "approvals.decision", "events.data", "users.name"}
@@ -305,7 +305,7 @@ async def test_a_turn_that_begins_and_ends_while_its_person_is_erased_is_account
     before = (await verified(harness)).faults_found
     name = "ursula"
     made = await person(harness, name)
-    last, late = erasure._end, list[TurnAddress]()
+    last, late = erasure._end_erasure, list[TurnAddress]()
 
     async def ends(*given: Any) -> None:
         address, _ = await harness.start(Line("late"), by=name)
@@ -317,7 +317,7 @@ async def test_a_turn_that_begins_and_ends_while_its_person_is_erased_is_account
         await last(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(erasure, "_end", ends)
+        patch.setattr(erasure, "_end_erasure", ends)
         await erase(harness.db, "local", name, harness.people["admin"].user_id)
     (address,) = late
     told = await harness.rows("SELECT content FROM messages WHERE turn_id = $1", address.turn_id)
@@ -333,7 +333,7 @@ async def test_the_live_texts_of_an_erased_users_conversations_are_gone(harness:
     await person(harness, "quentin")
     for name in ("quentin", "requester"):
         address, _ = await harness.start(Line("hello"), by=name)
-        assert await live.append(address, "m1", epoch=1, sequence=0, text=f"hello {name}") is Appended.ACCEPTED
+        assert await live.append(address, "m1", epoch=1, sequence=0, text=f"hello {name}") is AppendResult.ACCEPTED
         await end(harness, address)
         said[name] = address.conversation_id
     await erase(harness.db, "local", "quentin", harness.people["admin"].user_id, live)

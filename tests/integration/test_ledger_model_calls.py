@@ -374,7 +374,7 @@ async def test_a_load_that_waited_for_the_turn_sees_what_was_written_meanwhile(h
     asked = OpenRequest(address=address, agent_id="desk", agent_version=version, gated=gated)
     given = LoadRequest(address=address, agent_id="desk", agent_version=version)
     async with harness.db.transaction("local") as tx:
-        opened = await open_requests(tx, asked, await harness.deps.agent_cache.at(tx, "desk", version))
+        opened = await open_requests(tx, asked, await harness.deps.agent_cache.read_pinned(tx, "desk", version))
         await working_memory.merge(tx, "local", address.conversation_id, {"recent_entity_context": ["e1"]})
         loading = asyncio.create_task(harness.activity(MemoryActivities(harness.deps).load, given, run_id="run-2"))
         await until(lambda: harness.value(BLOCKED))

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from perdure.contracts.turns import TurnAddress
 from perdure.core.events.stream import CallKey, Cursor, TokenBatch
 from perdure.store.database import new_id
-from perdure.store.events.live import LIVE_ENTRIES, LIVE_SECONDS, Appended, LiveTokens, stream_and_epoch
+from perdure.store.events.live import LIVE_ENTRIES, LIVE_SECONDS, AppendResult, LiveTokens, stream_and_epoch
 from perdure.store.valkey import Valkey
 from tests.live_model import LiveModel
 from tests.scale import sized
@@ -29,7 +29,7 @@ async def all_tokens(live: LiveTokens, address: TurnAddress) -> TokenBatch:
 async def test_pieces_come_back_in_order_with_their_place(live: LiveTokens, address: TurnAddress) -> None:
     pieces = [(0, "Hé"), (2, "llo 😀"), (7, "!")]
     for start, text in pieces:
-        assert await live.append(address, "m1", epoch=1, sequence=start, text=text) is Appended.ACCEPTED
+        assert await live.append(address, "m1", epoch=1, sequence=start, text=text) is AppendResult.ACCEPTED
     batch = await all_tokens(live, address)
     assert [(entry.start, entry.text) for entry in batch.entries] == pieces
     rest = await live.tokens("local", address.conversation_id, str(batch.epoch), batch.entries[1].id)
@@ -55,9 +55,9 @@ async def test_of_many_places_read_a_bad_one_fails_alone(
 async def test_a_stop_ends_every_speaking_call(live: LiveTokens, address: TurnAddress) -> None:
     await live.append(address, "m1", epoch=1, sequence=0, text="a")
     await live.stop(address)
-    assert await live.append(address, "m1", epoch=1, sequence=1, text="b") is Appended.STOPPED
+    assert await live.append(address, "m1", epoch=1, sequence=1, text="b") is AppendResult.STOPPED
     other = address.model_copy(update={"turn_id": "other"})
-    assert await live.append(other, "m1", epoch=1, sequence=0, text="c") is Appended.ACCEPTED
+    assert await live.append(other, "m1", epoch=1, sequence=0, text="c") is AppendResult.ACCEPTED
 
 
 async def test_all_is_gone_in_an_hour_and_trimmed(live: LiveTokens, valkey: Valkey, address: TurnAddress) -> None:
@@ -84,7 +84,7 @@ async def test_a_lost_valkey_is_an_answer_and_is_logged_once(address: TurnAddres
     with capture_logs() as logged:
         began = time.monotonic()
         for number in range(200):
-            assert await live.append(address, "m1", epoch=1, sequence=number, text="a") is Appended.DEGRADED
+            assert await live.append(address, "m1", epoch=1, sequence=number, text="a") is AppendResult.DEGRADED
         await live.wake(address.conversation_id)
         await live.stop(address)
         assert await all_tokens(live, address) == TokenBatch(None)

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from perdure.core.audit import FaultKind
-from perdure.core.budgets import Used
+from perdure.core.budgets import UsedStorage
 from perdure.store import budgets
 from perdure.store.audit import seal, verify_chain
 from perdure.store.database import Database, new_id
@@ -215,12 +215,12 @@ async def test_bytes_of_before_are_counted(empty_urls: Urls) -> None:
     async with db.transaction("local") as tx:
         texts = 2 + 2 + 5 + 2 + 4  # title, metadata of the conversation, message, metadata and prompt of the turn
         used, count = await budgets.bytes_used(tx, own_id, own_id)
-        assert (used, count) == (Used(10 + texts, 10 + 5 + texts, 10 + 5 + texts), 4)
+        assert (used, count) == (UsedStorage(10 + texts, 10 + 5 + texts, 10 + 5 + texts), 4)
         await tx.execute("DELETE FROM files")
         used, count = await budgets.bytes_used(tx, own_id, own_id)
-        assert (used, count) == (Used(texts, 5 + texts, 5 + texts), 0)
+        assert (used, count) == (UsedStorage(texts, 5 + texts, 5 + texts), 0)
     async with db.transaction("second") as tx:
-        assert (await budgets.bytes_used(tx, own_id, own_id))[0] == Used()
+        assert (await budgets.bytes_used(tx, own_id, own_id))[0] == UsedStorage()
     await db.close()
 
 

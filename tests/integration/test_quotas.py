@@ -11,7 +11,7 @@ import pytest
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import TurnStatus
-from perdure.core.budgets import Quotas, Used
+from perdure.core.budgets import Quotas, UsedStorage
 from perdure.core.turns import Caps
 from perdure.store import agents, budgets
 from perdure.store.database import new_id
@@ -221,7 +221,7 @@ async def test_words_of_danger_are_answered_whatever_is_kept(harness: Harness) -
     conversation_id, person = await harness.conversation("care_navigator"), harness.people["requester"]
     full = Caps(turns_a_user=MANY, quotas=Quotas(user_bytes=1))
 
-    async def say(message: str) -> start.Started:
+    async def say(message: str) -> start.StartedTurn:
         async with harness.db.transaction("local") as tx:
             new = start.NewTurn("local", conversation_id, person.user_id, message)
             return await start.start_turn(tx, new, await agents.current_agent(tx, "care_navigator"), full)
@@ -257,13 +257,13 @@ async def test_counters_are_what_is_there(harness: Harness, people: dict[str, Pe
 
     async def keeps(number: int) -> None:
         mine = [files.NewFile.of(new_id(), "a", "text/plain", b"x" * (number + n + 1)) for n in range(3)]
-        await in_transaction(harness.db, files.keep, talks[number % 4], person.user_id, mine)
+        await in_transaction(harness.db, files.store_files, talks[number % 4], person.user_id, mine)
         if number % 3 == 0:
             await in_transaction(harness.db, files.delete, mine[0].id, person.user_id)
         if number % 5 == 0:
             with pytest.raises(ZeroDivisionError):
                 async with harness.db.transaction("local") as tx:
-                    await files.keep(tx, talks[0], person.user_id, [replace(mine[1], id=new_id())])
+                    await files.store_files(tx, talks[0], person.user_id, [replace(mine[1], id=new_id())])
                     raise ZeroDivisionError
         if number == 30:
             await in_transaction(harness.db, conversations.delete_conversation, talks[3], person.user_id)
@@ -285,4 +285,4 @@ async def test_counters_are_what_is_there(harness: Harness, people: dict[str, Pe
         counted = "SELECT stored_bytes FROM byte_usage WHERE scope = 'user' AND subject_id = $1"
         assert await tx.fetchval(counted, me) == await tx.fetchval(f"{size} user_id = $1", me)
     async with harness.db.transaction("nobody") as tx:  # a tenant's counters are its own
-        assert (await budgets.bytes_used(tx, people["requester"].user_id))[0] == Used()
+        assert (await budgets.bytes_used(tx, people["requester"].user_id))[0] == UsedStorage()

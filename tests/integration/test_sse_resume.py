@@ -18,13 +18,13 @@ from perdure.api.auth import is_welcome, of_token
 from perdure.api.rate_limits import OpenStreams
 from perdure.api.streams import Streams
 from perdure.core.events.stream import Cursor, parse_cursor
-from perdure.core.identity import Credential, How
+from perdure.core.identity import Credential, SignInMethod
 from perdure.local import DataParts
 from perdure.store.database import Database
 from perdure.store.events.live import LiveTokens
-from perdure.store.events.subscriptions import Wakes
+from perdure.store.events.subscriptions import ConversationWakes
 from perdure.store.identity import sign_in, users
-from perdure.store.valkey import Valkey, messages, subscribed
+from perdure.store.valkey import Valkey, read_messages, subscribe
 from tests.conftest import Person
 from tests.doubles.link import Link
 from tests.eventually import until
@@ -46,7 +46,7 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 @pytest.fixture(scope="module")
 async def streams(db: Database, live: LiveTokens, valkey: Valkey) -> AsyncIterator[Streams]:
-    wakes = Wakes(db, valkey)
+    wakes = ConversationWakes(db, valkey)
     async with running(wakes.run()):
         yield Streams(db, live, wakes)
 
@@ -187,7 +187,7 @@ async def test_a_turns_stream_has_that_turn_only(streams: Streams, turn: TurnWri
 @pytest.mark.timed
 async def test_without_valkey_events_still_come_within_two_seconds(db: Database, people: dict[str, Person]) -> None:
     nowhere = Valkey.connect("redis://127.0.0.1:1/0")
-    wakes, live = Wakes(db, nowhere), LiveTokens(nowhere)
+    wakes, live = ConversationWakes(db, nowhere), LiveTokens(nowhere)
     turn = await TurnWriter.begin(db, live, people["requester"])
     async with running(wakes.run()), aclosing(of_turn(Streams(db, live, wakes), turn)) as stream:
         await read_until(stream, lambda sent: True)
@@ -238,7 +238,7 @@ async def test_a_subscription_that_was_cut_is_made_again(
     host, _, port = address.rpartition(":")
     link = await Link(host, int(port)).open()
     behind = Valkey.connect(f"redis://{login}@127.0.0.1:{link.port}/0")
-    wakes = Wakes(db, behind)
+    wakes = ConversationWakes(db, behind)
     straight = LiveTokens.connect(parts.redis_url)
     turn = await TurnWriter.begin(db, straight, people["requester"])
     async with running(wakes.run()), aclosing(of_turn(Streams(db, LiveTokens(behind), wakes), turn)) as stream:
@@ -260,13 +260,13 @@ async def test_a_subscription_that_was_cut_is_made_again(
 
 
 async def test_readers_that_come_and_go_do_not_make_a_subscription_look_silent(valkey: Valkey) -> None:
-    async with subscribed(valkey, "own") as subscription:
+    async with subscribe(valkey, "own") as subscription:
         for number in range(3):
             await subscription.subscribe(f"reader-{number}")
         await subscription.unsubscribe("reader-0")
         await valkey.client.publish("reader-2", "look")
         async with asyncio.timeout(60):
-            message = await anext(messages(subscription))
+            message = await anext(read_messages(subscription))
     assert (message["channel"], message["data"]) == ("reader-2", "look")
 
 
@@ -292,7 +292,7 @@ async def test_a_reader_whose_cancel_was_lost_on_the_way_ends_all_the_same() -> 
     deaf = Deaf()
 
     async def read() -> None:
-        async for _ in messages(deaf):  # type: ignore[arg-type]
+        async for _ in read_messages(deaf):  # type: ignore[arg-type]
             pass
 
     reading = asyncio.create_task(read())
@@ -362,7 +362,7 @@ async def test_a_reader_that_would_not_be_let_in_again_is_sent_away(api: Api, ad
     conversation_id = await conversation(admin)
     if how == "signed_out":
         async with services.db.transaction(who.tenant_id) as tx:
-            begun = await sign_in.begin_session(tx, who.user_id, timedelta(hours=1), Credential(How.PASSWORD))
+            begun = await sign_in.begin_session(tx, who.user_id, timedelta(hours=1), Credential(SignInMethod.PASSWORD))
         who = replace(who, session_id=begun.id)
     streams = Streams(services.db, services.live, services.wakes, heartbeat_seconds=0.05)
     welcome = partial(is_welcome, services, who)

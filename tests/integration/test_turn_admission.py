@@ -21,7 +21,7 @@ from perdure.store.delivery.outbox import Note, Wake
 from perdure.store.turns import conversations
 from perdure.store.turns.context import prompt_messages
 from perdure.store.turns.finish import finish
-from perdure.store.turns.start import Started, request_stop
+from perdure.store.turns.start import StartedTurn, request_stop
 from perdure.store.turns.views import get_turn
 from tests.conftest import Urls, as_owner
 from tests.doubles.spoken import Line, script
@@ -185,7 +185,7 @@ async def test_a_start_is_counted_once_it_is_committed_however_often_it_is_sent(
     assert counted() == before + 1
 
 
-async def another(harness: Harness, beside: TurnAddress, on_busy: OnBusy, **given: Any) -> Started:
+async def another(harness: Harness, beside: TurnAddress, on_busy: OnBusy, **given: Any) -> StartedTurn:
     given = {"conversation_id": beside.conversation_id, "caps": MANY, **given}
     return (await harness.start(Line("another"), on_busy=on_busy, **given))[1]
 
@@ -326,7 +326,7 @@ async def test_replacements_steers_stops_and_ends_at_once_leave_one_turn_after_t
 ENDS = (TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.STOPPED)
 
 
-async def steer(harness: Harness, to: TurnAddress, text: str = "heard", caps: Caps = MANY) -> Started:
+async def steer(harness: Harness, to: TurnAddress, text: str = "heard", caps: Caps = MANY) -> StartedTurn:
     """A message into the conversation's turn under way; the model answers it with `text`, whatever the step."""
     line = Line(text)
     _, started = await harness.start(
@@ -453,7 +453,7 @@ async def test_a_message_at_the_end_of_its_turn_is_neither_lost_nor_received_twi
             current = address.model_copy(update={"turn_id": turn_id})
             await ask(harness, current, 2)
             turn_id = (await end(harness, current))[0].admitted_turn_id or await harness.value(active, conversation_id)
-        steered = [each.message_id for each in answers if isinstance(each, Started)]
+        steered = [each.message_id for each in answers if isinstance(each, StartedTurn)]
         transcript = [each[0] for each in await users(harness, conversation_id)]
         assert len(steered) == 3 and sorted(transcript[1:]) == sorted(steered), "each is in the transcript once"
         waiting = "SELECT count(*) FROM messages WHERE conversation_id = $1 AND joins = ''"

@@ -41,7 +41,7 @@ LEFT = "SELECT field, round(extract(epoch FROM expires_at - now()))::int AS seco
 
 async def put(harness: Harness, conversation_id: str, ttl_seconds: int = TTL_SECONDS, **fields: object) -> int:
     async with harness.db.transaction("local") as tx:
-        await working_memory.hold(tx, conversation_id)
+        await working_memory.lock_writes(tx, conversation_id)
         return await working_memory.merge(tx, "local", conversation_id, dict(fields), ttl_seconds)  # type: ignore[arg-type]
 
 
@@ -332,7 +332,7 @@ async def keep(harness: Harness, *summaries: str, by: str = "requester", agent: 
     conversation_id = into or await harness.conversation(by=by)
     async with harness.db.transaction("local") as tx:
         for summary in summaries:
-            await episodes.keep(tx, conversation_id, harness.people[by].user_id, agent, summary)
+            await episodes.store_summary(tx, conversation_id, harness.people[by].user_id, agent, summary)
     return conversation_id
 
 
@@ -493,7 +493,7 @@ async def test_what_an_old_loop_embeds_after_a_roll_out_is_embedded_anew(
     await until(lambda: harness.value(f"SELECT count(*) {made_anew}"))
     conversation_id, user_id = await harness.conversation(), harness.people["requester"].user_id
     async with harness.db.transaction("local") as tx:
-        late = await episodes.keep(tx, conversation_id, user_id, "rolled", "late of the old")
+        late = await episodes.store_summary(tx, conversation_id, user_id, "rolled", "late of the old")
         await episodes.set_vectors(tx, [(late, Vector(old.name, old.vector("late of the old")))])
     await until(lambda: harness.value(f"SELECT count(*) = 2 {made_anew}"))
     stop.set()

@@ -11,7 +11,7 @@ from perdure.contracts.messages import Role
 from perdure.contracts.turns import TurnAddress
 from perdure.store.database import Database, new_id
 from perdure.store.events.event_log import NewEvent, NewMessage, write
-from perdure.store.events.live import Appended, LiveTokens
+from perdure.store.events.live import AppendResult, LiveTokens
 from tests.conftest import Person
 
 
@@ -58,8 +58,8 @@ class TurnWriter:
     async def claim(self, call_id: str, epoch: int = 1) -> None:
         await self.event("generation.start", call_id, attempt=epoch)
 
-    async def speak(self, call_id: str, *pieces: str, epoch: int = 1) -> Appended:
-        answer = Appended.ACCEPTED
+    async def speak(self, call_id: str, *pieces: str, epoch: int = 1) -> AppendResult:
+        answer = AppendResult.ACCEPTED
         for piece in pieces:
             before = self._said.get((call_id, epoch), 0)
             answer = await self.live.append(self.address, call_id, epoch=epoch, sequence=before, text=piece)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from perdure.contracts.turns import Kind
-from perdure.core.request_origin import exposed
+from perdure.core.request_origin import exposure_refusal
 from perdure.settings import Settings
 from tests.repo.committed import ROOT
 
@@ -122,7 +122,9 @@ def test_the_image_has_the_program_that_builds_the_jail_and_does_not_run_as_root
 
 def test_the_api_listens_on_all_addresses_so_it_needs_the_address_that_people_use() -> None:
     given = SERVICES["api"]["environment"]
-    assert exposed(given["PERDURE_HOST"], "") and given["PERDURE_PUBLIC_URL"].startswith("${PERDURE_PUBLIC_URL:?")
+    assert exposure_refusal(given["PERDURE_HOST"], "") and given["PERDURE_PUBLIC_URL"].startswith(
+        "${PERDURE_PUBLIC_URL:?"
+    )
     assert "PERDURE_PUBLIC_URL=" in COMPOSE.read_text().partition("name:")[0], "the top of the file says how to set it"
 
 

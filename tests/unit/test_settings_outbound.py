@@ -2,7 +2,7 @@
 
 import pytest
 
-from perdure.core.egress import ANSWER_BYTES, Named, Outbound
+from perdure.core.egress import ANSWER_BYTES, NamedHost, Outbound
 from perdure.settings import Settings
 from tests.repo.test_environment import bare
 
@@ -76,7 +76,7 @@ def test_addresses_that_the_operator_has_written_count_as_named() -> None:
     }
     assert {(each.host, each.port) for each in found.named} >= expected
     assert {"10.0.0.8", "169.254.129.2"}.isdisjoint(each.host for each in found.named)
-    assert Named("localhost", 8000, by_operator=True) in found.named
+    assert NamedHost("localhost", 8000, by_operator=True) in found.named
 
 
 @pytest.mark.parametrize("proxy", ["proxy:3128", "socks5://proxy", "http://proxy/path"])

@@ -26,7 +26,7 @@ from perdure.store import agents
 from perdure.store.approvals.decisions import DecisionAsk, decide
 from perdure.store.database import Database, new_id
 from perdure.store.events.live import LiveTokens
-from perdure.store.turns.start import NewTurn, Started, request_stop, start_turn
+from perdure.store.turns.start import NewTurn, StartedTurn, request_stop, start_turn
 from perdure.store.valkey import Valkey
 from perdure.temporal.workflow_client import Notifier
 from perdure.worker import queues
@@ -60,7 +60,7 @@ class Engine:
 
     async def begin(
         self, message: str, *, agent_id: str, conversation_id: str = "", caps: Caps | None = None, **given: Any
-    ) -> Started:
+    ) -> StartedTurn:
         """Start a turn and deliver its wake-up."""
         user_id, where = self.people["requester"].user_id, conversation_id or await self.conversation(agent_id)
         new = NewTurn("local", where, user_id, message, routing=self.routing, **given)

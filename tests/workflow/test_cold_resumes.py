@@ -182,7 +182,7 @@ async def test_a_result_that_was_changed_behind_the_reviewers_back_does_not_pass
 async def test_a_tenant_may_have_a_rule_end_the_turn_instead_of_asking(served: Served) -> None:
     version = await served.harness.version("checked")
     async with served.harness.db.transaction("local") as tx:
-        definition = (await served.harness.deps.agent_cache.at(tx, "checked", version)).definition
+        definition = (await served.harness.deps.agent_cache.read_pinned(tx, "checked", version)).definition
     rules = [rule for skill in definition.skills for rule in skill.rules]
     waiting = await at_checkpoint(served)
     for do in ("abort", "require_hitl"):

@@ -8,7 +8,7 @@ import pytest
 from perdure.contracts.turns import TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.core.turns import Caps, OnBusy
-from perdure.store.turns.start import Started
+from perdure.store.turns.start import StartedTurn
 from tests.workflow.conftest import Engine
 
 GATHER = ["preflight", "assembly_gate"]
@@ -90,7 +90,7 @@ async def test_words_of_danger_while_a_booking_waits_are_answered_at_once_whatev
 ) -> None:
     conversation_id = await engine.conversation("care_navigator")
 
-    async def say(text: str, way: OnBusy = OnBusy.REJECT, caps: Caps | None = None) -> Started:
+    async def say(text: str, way: OnBusy = OnBusy.REJECT, caps: Caps | None = None) -> StartedTurn:
         where = {"agent_id": "care_navigator", "conversation_id": conversation_id}
         return await engine.begin(text, on_busy=way, caps=caps, **where)
 

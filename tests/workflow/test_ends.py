@@ -17,7 +17,7 @@ from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.budgets import TENANT
 from perdure.core.turns import OnBusy
 from perdure.local import DataParts
-from perdure.store.approvals.decisions import Raise, raise_limits
+from perdure.store.approvals.decisions import LimitRaise, raise_limits
 from perdure.store.budgets import set_day_limits
 from perdure.store.turns.start import request_stop
 from tests.conftest import Urls
@@ -227,7 +227,7 @@ async def raise_to(served: Served, address: TurnAddress, by: str = "reviewer", *
     person = served.harness.people[by]
     async with served.harness.db.transaction("local") as tx:
         decider = Decider(person.user_id, person.roles)
-        _, note = await raise_limits(tx, address.turn_id, decider, person.name, Raise(**given))
+        _, note = await raise_limits(tx, address.turn_id, decider, person.name, LimitRaise(**given))
     assert note is not None
     await served.harness.deps.notifier.deliver_soon(note)
 

@@ -43,8 +43,8 @@ from perdure.contracts.calls import OutputForm
 from perdure.contracts.errors import PerdureError, UpstreamRejected
 from perdure.contracts.turns import Usage
 from perdure.core.agents.models import with_thinking
-from perdure.core.budgets import Bound
-from perdure.core.egress import Named, Outbound, named_by_url
+from perdure.core.budgets import RequestBound
+from perdure.core.egress import NamedHost, Outbound, named_by_url
 from perdure.egress import Call, calling
 from perdure.egress.httpx_transport import UNGUARDED, guard
 
@@ -98,7 +98,7 @@ class LiteLLMProvider:
         importlib.import_module("openai.resources.chat")
         litellm.token_counter(model="gpt-4o", text="warm")
 
-    def most(self, request: ProviderRequest) -> Bound:
+    def most(self, request: ProviderRequest) -> RequestBound:
         """Returns the upper bound by LiteLLM's table. The request is assumed to read nothing from a cache, and to be
         written to one if that costs more.
 
@@ -107,16 +107,16 @@ class LiteLLMProvider:
         card = _card(request.model)
         output_tokens = most_output_tokens(_params(request), card.get("max_output_tokens") or card.get("max_tokens"))
         if output_tokens is None:
-            return Bound(None, None)
+            return RequestBound(None, None)
         input_tokens = most_input_tokens(request)
         try:
             plain = litellm.cost_per_token(
                 model=request.model, prompt_tokens=input_tokens, completion_tokens=output_tokens
             )
         except Exception:  # LiteLLM raises a plain Exception for a model without a price
-            return Bound(input_tokens + output_tokens, None)
+            return RequestBound(input_tokens + output_tokens, None)
         written = input_tokens * float(card.get("cache_creation_input_token_cost") or 0)
-        return Bound(input_tokens + output_tokens, microusd(max(plain[0], written) + plain[1]))
+        return RequestBound(input_tokens + output_tokens, microusd(max(plain[0], written) + plain[1]))
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """Sends one request to the provider and streams its response, as `Provider` describes."""
@@ -251,7 +251,7 @@ def _params(request: ProviderRequest) -> dict[str, JsonValue]:
     return with_thinking(request.model, request.params, request.messages, request.reasoning, can_think=can_think)
 
 
-def _named(request: ProviderRequest) -> tuple[Named, ...]:
+def _named(request: ProviderRequest) -> tuple[NamedHost, ...]:
     """Returns the hosts that the agent's own file names. No text of a model is among the parameters."""
     written = (request.params.get("api_base"), request.params.get("base_url"))
     found = (named_by_url(url, by_operator=False) for url in written if isinstance(url, str))

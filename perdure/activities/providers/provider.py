@@ -21,7 +21,7 @@ from perdure.contracts.agents import Reasoning
 from perdure.contracts.calls import OutputAsk, OutputForm
 from perdure.contracts.errors import LimitReached, UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import Usage
-from perdure.core.budgets import ANSWER_OVER_BUDGET, Bound
+from perdure.core.budgets import ANSWER_OVER_BUDGET, RequestBound
 from perdure.core.text import CHARACTERS_A_TOKEN, clean, estimated_tokens
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
@@ -94,7 +94,7 @@ Chunk = TextDelta | ThinkingDelta | Complete
 class Provider(Protocol):
     """A model that streams."""
 
-    def most(self, request: ProviderRequest) -> Bound:
+    def most(self, request: ProviderRequest) -> RequestBound:
         """Returns the most that `request` can use. The call reserves this amount of the daily budgets while it runs.
         Sends no request."""
         ...

@@ -46,8 +46,8 @@ from perdure.contracts.calls import OutputForm
 from perdure.contracts.errors import CallerError, InvariantBroken, PerdureError, UpstreamUnavailable
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import Frozen, canonical_json
-from perdure.core.agents.prompts import PlainResult, inside
-from perdure.core.budgets import Bound
+from perdure.core.agents.prompts import PlainResult, unwrap_result
+from perdure.core.budgets import RequestBound
 from perdure.core.text import estimated_tokens
 
 _PIECE = re.compile(r"(\{\{|\}\})|\{([^{}]*)\}|([{}])")
@@ -322,7 +322,7 @@ class ScriptedProvider:
     def __init__(self, script: Script) -> None:
         self._script = script
 
-    def most(self, request: ProviderRequest) -> Bound:
+    def most(self, request: ProviderRequest) -> RequestBound:
         """Returns the most that the request can use. The output is known; the input is bounded as for every model."""
         try:
             words, calls = _answer(self._script, request)
@@ -331,7 +331,9 @@ class ScriptedProvider:
         usage = self._usage(request, len(words), calls)
         spare = most_input_tokens(request) - usage.input_tokens
         price = self._script.price_per_million
-        return Bound(usage.tokens + spare, usage.cost_microusd + (math.ceil(spare * price.input) if price else 0))
+        return RequestBound(
+            usage.tokens + spare, usage.cost_microusd + (math.ceil(spare * price.input) if price else 0)
+        )
 
     def cost_microusd(self, model: str, usage: Usage) -> int:
         """Returns the cost by the script's own price."""
@@ -473,7 +475,7 @@ def _call_names(messages: Sequence[Mapping[str, JsonValue]]) -> dict[str, str]:
 def _result(message: Mapping[str, JsonValue], names: Mapping[str, str]) -> ToolResult:
     text = _text(message)
     try:
-        parsed = inside(json.loads(text))
+        parsed = unwrap_result(json.loads(text))
     except (ValueError, RecursionError):
         parsed = PlainResult(text)
     name = message.get("name") or names.get(str(message.get("tool_call_id")), "")

@@ -19,7 +19,7 @@ from perdure.contracts.memory import (
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of
 from perdure.core.memory.documents import CONVERSATION_NOTE, DOCUMENT_TYPES, POLICY_CODES, Edit, Writer
-from perdure.core.memory.facts import RECENT, Resolution, remember, resolve
+from perdure.core.memory.facts import RECENT, Resolution, remember_entity, resolve_entity
 from perdure.core.text import preview
 from perdure.sdk.tools import Audited, Parameters, Tool, ToolContext, ToolRefused, ToolResult, tool
 from perdure.store.database import Connection
@@ -28,9 +28,9 @@ from perdure.store.memory import documents
 from perdure.store.memory import facts as entities
 from perdure.store.memory import promotions as documents_promotions
 from perdure.store.memory import search as documents_reading
-from perdure.store.memory.documents import CONVENTIONS, UNSAFE, Basis, Draft, Written
+from perdure.store.memory.documents import CONVENTIONS, UNSAFE, Basis, Draft, WrittenVersion
 from perdure.store.memory.promotions import Target
-from perdure.store.memory.search import Document, Question, hold, note, search, shown, tell
+from perdure.store.memory.search import Document, Question, add_excerpts, lock_turn, note_use, search, write_events
 
 # The core tools of the platform resolve an entity, assemble its context and create one. They know no domain.
 FAILED = "consecutive_failed_resolves"
@@ -42,7 +42,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 async def entity_resolve(context: ToolContext, name: Name) -> ToolResult:
     """Find an entity by its name or an alias. Answers with the one match, or with candidates to ask about."""
     found = await entities.find_entities(_transaction(context), name)
-    resolution = resolve([(entity.id, entity.name) for entity in found])
+    resolution = resolve_entity([(entity.id, entity.name) for entity in found])
     counter = context.state.get(FAILED, 0)
     failed = counter if isinstance(counter, int) else 0
     if resolution is not Resolution.DECISIVE:
@@ -54,7 +54,7 @@ async def entity_resolve(context: ToolContext, name: Name) -> ToolResult:
             state={FAILED: failed + 1},
         )
     entity = found[0]
-    recent = remember(context.state.get(RECENT), entity.id)
+    recent = remember_entity(context.state.get(RECENT), entity.id)
     return ToolResult(
         {"status": "resolved", "entity": _shown(entity)},
         state={FAILED: 0, RECENT: recent},
@@ -70,7 +70,7 @@ async def context_assemble(
     entity = await entities.get_entity(_transaction(context), entity_id)
     if entity is None:
         raise ToolRefused("the entity does not exist; call entity_resolve with its name first")
-    recent = remember(context.state.get(RECENT), entity.id)
+    recent = remember_entity(context.state.get(RECENT), entity.id)
     return ToolResult({"status": "ok", "entity": _shown(entity)}, state={RECENT: recent}, working={RECENT: recent})
 
 
@@ -85,7 +85,7 @@ async def create_entity(
     entity = await entities.create_entity(
         _transaction(context), kind, name, attributes or {}, context.turn_id, context.call_id
     )
-    recent = remember(context.state.get(RECENT), entity.id)
+    recent = remember_entity(context.state.get(RECENT), entity.id)
     return ToolResult(
         {"status": "created", "entity": _shown(entity)},
         state={RECENT: recent},
@@ -162,13 +162,13 @@ def facts(document: Document) -> dict[str, JsonValue]:
 async def close(context: ToolContext, use: Use | None, versions: Iterable[str], events: Sequence[Told]) -> None:
     """Writes the usage rows and events of the call. They are its last writes, and they hold the turn's lock."""
     tx, address = transaction(context), _address(context)
-    await hold(tx, context.turn_id)
+    await lock_turn(tx, context.turn_id)
     if use is not None:
-        await note(tx, address, use, versions, context.call_id)
-    await tell(tx, address, [NewEvent(kind, data, context.call_id) for kind, data in events])
+        await note_use(tx, address, use, versions, context.call_id)
+    await write_events(tx, address, [NewEvent(kind, data, context.call_id) for kind, data in events])
 
 
-async def created(context: ToolContext, written: Written) -> ToolResult:
+async def created(context: ToolContext, written: WrittenVersion) -> ToolResult:
     """Returns the result of a call that has written a version."""
     data: dict[str, JsonValue] = {
         **written.ref.model_dump(mode="json"),
@@ -256,7 +256,7 @@ async def memory_search(
     tx = transaction(context)
     question = Question(query, context.user_id, context.conversation_id)
     found = await search(tx, question, max(1, min(limit, MOST_HITS)))
-    texts = {each.ref.version_id: each.excerpt for each in await shown(tx, question, found)}
+    texts = {each.ref.version_id: each.excerpt for each in await add_excerpts(tx, question, found)}
     hits: list[JsonValue] = [
         {
             **each.ref.model_dump(mode="json"),
@@ -326,7 +326,7 @@ async def memory_remember(
 ) -> ToolResult:
     """Keep a new document in this conversation (any type) or for this user (only user_preference). Say in
     evidence_summary what it rests on. No secrets, no raw logs."""
-    await hold(transaction(context), context.turn_id)
+    await lock_turn(transaction(context), context.turn_id)
     store = CONVENTIONS if scope is Scope.WORKSPACE else None
     draft = Draft(scope, path, type, title, content, store, context.conversation_id)
     try:
@@ -351,7 +351,7 @@ async def memory_patch(
     """Change a document of this conversation or user by replacing texts. expected_sha256 is that of the version read.
     Waits for a person's approval, unless the workspace waives it."""
     tx = transaction(context)
-    await hold(tx, context.turn_id)
+    await lock_turn(tx, context.turn_id)
     changes = [Edit(each.find, each.replace) for each in edits]
     try:
         document = await document_of(context, document_id, lock=True)
@@ -376,7 +376,7 @@ async def memory_propose_promotion(
     """Propose a document for everybody's use, in workspace_conventions or workspace_runbooks. An administrator
     decides; nothing shared changes before. Waits for a person's approval, unless the workspace waives it."""
     tx = transaction(context)
-    await hold(tx, context.turn_id)
+    await lock_turn(tx, context.turn_id)
     try:
         source = await document_of(context, document_id)
         basis = basis_of(context, evidence_summary, source_refs)

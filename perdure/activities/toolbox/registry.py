@@ -105,6 +105,6 @@ async def block_tool(
     for skill in agent.definition.skills:
         for block in skill.blocks:
             if block.name == card.name and block.llm_visible:
-                tables = await cache.at(tx, {name: agent.tables[name] for name in block.needs})
+                tables = await cache.read_tables(tx, {name: agent.tables[name] for name in block.needs})
                 return BlockTool(card, block, tables, sandbox)
     return None

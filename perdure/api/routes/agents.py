@@ -15,7 +15,7 @@ from perdure.contracts.skills import Rule
 from perdure.core.agents.plans import rules_of
 from perdure.core.agents.rule_matching import PLATFORM_RULES, free_because, reasons_of
 from perdure.core.agents.rules import with_overrides
-from perdure.core.agents.templates import Stage, filled
+from perdure.core.agents.templates import Stage, fill_variables
 from perdure.core.approvals.gates import WAIVABLE, asks_by_itself
 from perdure.graph import registry
 from perdure.graph.manifest import manifest_of, mermaid_of
@@ -160,7 +160,7 @@ async def render(
         version = await agents.resolved_prompt_template(tx, template, who.user_id, Stage(stage) if stage else None)
         name, role = await agents.name_and_role(tx, who.user_id)
     values = {"user_name": name, "user_role": role, "agent_title": agent_title, "skill_name": skill_name}
-    return version | {"text": filled(str(version["text"]), values)}
+    return version | {"text": fill_variables(str(version["text"]), values)}
 
 
 @prompt_templates_router.put("/prompt-templates/{template}/draft")

@@ -42,8 +42,8 @@ from perdure.store.approvals import assignments, decisions, views
 from perdure.store.approvals.decisions import Decided, DecisionAsk, decide, decision_requests
 from perdure.store.approvals.review import Review
 from perdure.store.approvals.views import Filters, last_approved, own_decisions
-from perdure.store.approvals.views import ageing as ageing_now
-from perdure.store.approvals.views import counts as counted
+from perdure.store.approvals.views import count_requests as counted
+from perdure.store.approvals.views import list_oldest as ageing_now
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
 from perdure.temporal.workflow_client import made
@@ -289,7 +289,7 @@ async def decide_many(services: Open, who: Reader, body: ManyBody, key: Key = No
     encoded = jsonable_encoder({"items": answers, "next": None})
     if key is not None:
         async with services.db.transaction(who.tenant_id) as tx:
-            await idempotency.keep(tx, who.user_id, ROUTE, key, 200, encoded)
+            await idempotency.store_response(tx, who.user_id, ROUTE, key, 200, encoded)
     await _wake_turns(services, recorded)
     return JSONResponse(encoded)
 
@@ -324,7 +324,7 @@ async def _decide_one(
         decided = await decide(tx, approval_id, person(who), who.name, ask, most, unfit=unfit)
         answer: dict[str, object] = {"id": item.id, "status": decided[0].status}
         if key is not None:
-            await idempotency.keep(tx, who.user_id, route, key, 200, jsonable_encoder(answer))
+            await idempotency.store_response(tx, who.user_id, route, key, 200, jsonable_encoder(answer))
     DECISIONS.labels(decision=item.decision.value).inc()
     return answer, decided
 

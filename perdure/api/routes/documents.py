@@ -33,9 +33,9 @@ from perdure.store.delivery.outbox import Note
 from perdure.store.memory import documents
 from perdure.store.memory import promotions as documents_promotions
 from perdure.store.memory import search as documents_reading
-from perdure.store.memory.documents import Draft, Written
+from perdure.store.memory.documents import Draft, WrittenVersion
 from perdure.store.memory.promotions import Target
-from perdure.store.memory.search import Question, search, shown
+from perdure.store.memory.search import Question, add_excerpts, search
 
 documents_router = APIRouter(prefix="/v1/memory", tags=["memory"])
 MOST_LISTED = 200
@@ -119,7 +119,7 @@ async def find(services: Open, who: Reader, body: DocumentSearchBody) -> dict[st
     question = Question(body.query, who.user_id, wanted, body.scope)
     async with services.db.transaction(who.tenant_id) as tx:
         found = await search(tx, question, min(body.limit, MOST_HITS))
-        texts = {each.ref.version_id: each.excerpt for each in await shown(tx, question, found)}
+        texts = {each.ref.version_id: each.excerpt for each in await add_excerpts(tx, question, found)}
     items = [
         {
             **each.ref.model_dump(mode="json"),
@@ -218,13 +218,13 @@ def writer_of(who: Principal) -> Writer:
     return Writer(who.user_id, who.roles, credential=who.credential)
 
 
-async def _check_room(services: Services, tx: Connection, who: Principal, made: Written) -> None:
+async def _check_room(services: Services, tx: Connection, who: Principal, made: WrittenVersion) -> None:
     """Raises: CallerError 429 `quota_reached`. Documents of the workspace count only for the tenant's quota."""
     owner_id = None if made.scope is Scope.WORKSPACE else who.user_id
     await budgets.check_room(tx, services.caps.quotas, owner_id)
 
 
-def _written(made: Written) -> dict[str, object]:
+def _written(made: WrittenVersion) -> dict[str, object]:
     return {
         "id": made.ref.document_id,
         "version_id": made.ref.version_id,

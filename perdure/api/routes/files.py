@@ -59,7 +59,7 @@ async def upload(
 
             async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
                 await conversations.get_conversation(tx, conversation_id, who.user_id)
-                (kept,) = await files.keep(tx, conversation_id, who.user_id, [file])
+                (kept,) = await files.store_files(tx, conversation_id, who.user_id, [file])
                 await budgets.check_room(tx, services.caps.quotas, who.user_id, conversation_id)
                 return 201, kept, None
 
@@ -82,7 +82,7 @@ async def download_file(services: Open, who: Reader, file_id: FileId) -> Respons
     """Returns the bytes of a file. Images are displayed inline; other types are downloads."""
     async with services.db.transaction(who.tenant_id) as tx:
         file = await files.find(tx, file_id, who.scope)
-        first = await files.part(tx, file.id, 0, _PART_BYTES)
+        first = await files.read_part(tx, file.id, 0, _PART_BYTES)
     place = "inline" if file.media_type in SHOWN_IN_PLACE else "attachment"
     headers = {
         **_INERT,
@@ -127,5 +127,5 @@ async def _parts(services: Services, tenant_id: str, file: files.FoundFile, firs
     yield first
     for begin in range(_PART_BYTES, file.size_bytes, _PART_BYTES):
         async with services.db.transaction(tenant_id) as tx:
-            part = await files.part(tx, file.id, begin, _PART_BYTES)
+            part = await files.read_part(tx, file.id, begin, _PART_BYTES)
         yield part

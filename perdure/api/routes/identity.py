@@ -37,7 +37,7 @@ from perdure.api.requests import (
 from perdure.api.services import Services
 from perdure.api.sign_in import SignedIn, guessing
 from perdure.contracts.errors import CallerError, LimitReached, PerdureError
-from perdure.core.identity import DEVICE, OWN, Refresh
+from perdure.core.identity import DEVICE, OWN, RefreshOutcome
 from perdure.core.request_origin import is_foreign, local_path
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
@@ -104,7 +104,7 @@ async def refresh(services: Open, request: Request, body: RefreshBody) -> JSONRe
     session."""
     tenant = sign_in_store.tenant_of_refresh_token(body.refresh_token)
     if tenant is None:
-        raise _refused(Refresh.OVER)
+        raise _refused(RefreshOutcome.OVER)
     keys, lasts = services.tokens.keys, services.signing_in.session_lasts
     async with services.db.transaction(tenant) as tx:
         found = await sign_in_store.rotate_refresh_token(tx, tenant, body.refresh_token, keys, lasts)
@@ -181,8 +181,8 @@ def _answer(
     return answer
 
 
-def _refused(outcome: Refresh) -> CallerError:
-    if outcome is Refresh.BETRAYED:
+def _refused(outcome: RefreshOutcome) -> CallerError:
+    if outcome is RefreshOutcome.BETRAYED:
         return CallerError(
             "refresh_token_reused",
             "This refresh token was already used, so its session has ended; sign in again",
@@ -294,7 +294,7 @@ def _back(error: PerdureError) -> RedirectResponse:
 
 def _sealed(services: Services, kept: Mapping[str, object]) -> str:
     text = base64.urlsafe_b64encode(json.dumps(kept).encode()).rstrip(b"=").decode()
-    return f"{text}.{services.tokens.keys.newest.derived(_PURPOSE, text)}"
+    return f"{text}.{services.tokens.keys.newest.derive(_PURPOSE, text)}"
 
 
 def _opened(services: Services, sealed: str, state: str) -> dict[str, object]:

@@ -47,7 +47,7 @@ async def write(services: Open, who: Reader, conversation_id: ConversationId, bo
     """Merges fields into working memory. Returns 413 if all fields together exceed 64 KB."""
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get_conversation(tx, conversation_id, who.user_id)
-        await working_memory.hold(tx, conversation_id)
+        await working_memory.lock_writes(tx, conversation_id)
         total = await working_memory.merge(tx, who.tenant_id, conversation_id, dict(body.fields), body.ttl_seconds)
         fields = await working_memory.read(tx, conversation_id)
     return {"conversation_id": conversation_id, "fields": fields, "bytes": total}
@@ -65,7 +65,7 @@ async def clear(
     """Deletes these fields, or all of them."""
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get_conversation(tx, conversation_id, who.user_id)
-        await working_memory.hold(tx, conversation_id)
+        await working_memory.lock_writes(tx, conversation_id)
         await working_memory.remove(tx, conversation_id, field)
     return Response(status_code=204)
 
@@ -79,7 +79,7 @@ async def keep(services: Open, who: Reader, body: EpisodeBody, key: Key = None) 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         conversation = await conversations.get_conversation(tx, conversation_id, who.user_id)
         agent = str(conversation["agent"])
-        episode_id = await episodes.keep(tx, conversation_id, who.user_id, agent, body.summary)
+        episode_id = await episodes.store_summary(tx, conversation_id, who.user_id, agent, body.summary)
         return 201, {"id": episode_id, "conversation_id": conversation_id, "agent": agent}, None
 
     return await once(services, who, "memory/episodic", key, body, work)

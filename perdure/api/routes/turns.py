@@ -92,7 +92,7 @@ def _asked(services: Services, who: Principal, conversation_id: str, body: NewTu
     )
 
 
-def accepted(started: turns.Started, conversation_id: str) -> dict[str, object]:
+def accepted(started: turns.StartedTurn, conversation_id: str) -> dict[str, object]:
     """Returns the body of a 202 response."""
     body: dict[str, object] = {
         "turn_id": started.turn_id,
@@ -204,7 +204,7 @@ async def until_rest(services: Services, who: Principal, turn_id: str, seconds: 
         turn = await views.get_turn(tx, turn_id, who.scope)
     async with services.wakes.listen(who.tenant_id, str(turn["conversation_id"])) as bell:
         while True:
-            bell.quiet()
+            bell.clear()
             async with services.db.transaction(who.tenant_id) as tx:
                 turn = await views.get_turn(tx, turn_id, who.scope)
             left = deadline - time.monotonic()

@@ -38,8 +38,8 @@ from perdure.cli.terminal import (
 )
 from perdure.client import ApiError, Client
 from perdure.client.approvals import MOST_IN_A_BATCH, Decision, Item
-from perdure.core.calls.arguments import InvalidArgumentText, check_arguments, parsed, same
-from perdure.core.json_schema import outline
+from perdure.core.calls.arguments import InvalidArgumentText, check_arguments, parse_object, same_json
+from perdure.core.json_schema import outline_schema
 from perdure.core.text import is_blank, one_line, pretty_json
 from perdure.schemas.approvals import Approval, ItemAnswer, subject
 
@@ -101,8 +101,8 @@ def edit(
     with undecided(approval_id, as_name, as_json) as (client, approval):
         try:
             if args is not None:
-                changed = parsed(args)
-                if same(changed, approval.args):
+                changed = parse_object(args)
+                if same_json(changed, approval.args):
                     raise EditFailed(_UNCHANGED)
                 _send_edit(client, approval, changed, digest, yes=yes, as_json=as_json, comment=comment)
                 return
@@ -271,11 +271,11 @@ class ArgumentEdit:
 
         Raises InvalidArgumentText if they are invalid, and EditFailed if they equal the arguments of the call.
         """
-        args = parsed(text)
+        args = parse_object(text)
         checked = check_arguments(args, self.schema)
         if checked.fault is not None:
             raise InvalidArgumentText(checked.fault)
-        if same(args, self.before):
+        if same_json(args, self.before):
             raise EditFailed(_UNCHANGED)
         return args
 
@@ -283,7 +283,7 @@ class ArgumentEdit:
         if not self.by_person:
             return ""
         lines = [f"{self.title}. Lines that start with {_COMMENT} are ignored."]
-        lines += ["Leave the text unchanged to send nothing.", *(f"  {line}" for line in outline(self.schema))]
+        lines += ["Leave the text unchanged to send nothing.", *(f"  {line}" for line in outline_schema(self.schema))]
         if fault:
             lines += ["", f"NOT SENT: {one_line(fault, None)}"]
         return "".join(f"{_COMMENT} {line}".rstrip() + "\n" for line in lines)

@@ -34,22 +34,22 @@ _CAPS: Final = ("max_tokens", "max_completion_tokens")
 
 
 @dataclass(frozen=True, slots=True)
-class Thinking:
+class ThinkingSetting:
     """The setting that decides; neither field is set if nothing is sent."""
 
     budget_tokens: int | None = None
     effort: str = ""
 
 
-def decided(reasoning: Reasoning | None, *, can_think: bool) -> Thinking:
+def choose_thinking(reasoning: Reasoning | None, *, can_think: bool) -> ThinkingSetting:
     """Returns the setting that decides; neither field is set if nothing is sent. The order is: an explicit budget, an
     explicit effort, `high` if the model can think, nothing. An explicit setting is sent as its author wrote it,
     whatever any table of models contains."""
     if reasoning is None or (reasoning.budget_tokens is None and reasoning.effort is None):
-        return Thinking(effort="high" if reasoning is not None and can_think else "")
+        return ThinkingSetting(effort="high" if reasoning is not None and can_think else "")
     if reasoning.budget_tokens is not None:
-        return Thinking(budget_tokens=reasoning.budget_tokens)
-    return Thinking(effort=reasoning.effort if reasoning.effort and reasoning.effort != "none" else "")
+        return ThinkingSetting(budget_tokens=reasoning.budget_tokens)
+    return ThinkingSetting(effort=reasoning.effort if reasoning.effort and reasoning.effort != "none" else "")
 
 
 def is_ambiguous(reasoning: Reasoning | None) -> bool:
@@ -66,12 +66,12 @@ def with_thinking(
     can_think: bool,
 ) -> dict[str, JsonValue]:
     """Returns the parameters of a request including those for thinking. The agent's own parameters take precedence."""
-    thinking = decided(reasoning, can_think=can_think)
+    thinking = choose_thinking(reasoning, can_think=can_think)
     if not (thinking.budget_tokens or thinking.effort) or _must_not_think(model, messages):
         return dict(params)
     if thinking.budget_tokens is None:
         return {"reasoning_effort": thinking.effort, **params}
-    sent: dict[str, JsonValue] = {"reasoning_effort": _level(thinking.budget_tokens)}
+    sent: dict[str, JsonValue] = {"reasoning_effort": _level_of(thinking.budget_tokens)}
     if takes_thinking_budget(model):
         sent = {"thinking": {"type": "enabled", "budget_tokens": thinking.budget_tokens}}
     if not any(name in params for name in _CAPS):
@@ -79,7 +79,7 @@ def with_thinking(
     return {**sent, **params}
 
 
-def _level(budget_tokens: int) -> str:
+def _level_of(budget_tokens: int) -> str:
     return next((level for most, level in _LEVELS if budget_tokens <= most), "high")
 
 

@@ -27,7 +27,7 @@ def turn_plan(
     the tools that its tenant exempts from approval (`exempted`).
     """
     persona = persona_of(agent.definition)
-    cards = _cards(agent)
+    cards = _plan_cards(agent)
     return TurnPlan(
         agent_id=agent.definition.id,
         agent_version=agent.version,
@@ -39,7 +39,7 @@ def turn_plan(
         skill_ids=tuple(skill.id for skill in agent.definition.skills),
         root_skill=agent.definition.root_skill or "",
         persona_source=ROOT_SKILL if persona.source == ROOT_SKILL else "",
-        skills=tuple(planned for skill in agent.definition.skills if (planned := _planned(skill)) is not None),
+        skills=tuple(planned for skill in agent.definition.skills if (planned := _plan_skill(skill)) is not None),
         entity_fields=agent.definition.entity_fields,
         stage_tools={name: stage.tool for name, stage in agent.definition.stages.items() if stage.tool},
         words=agent.definition.words,
@@ -47,7 +47,7 @@ def turn_plan(
         facts=agent.definition.memory.facts if agent.definition.memory else (),
         rules=that_can_fire(rules, cards),
         waived=tuple(exempt_tools),
-        assembly=_assembly(agent),
+        assembly=_plan_assembly(agent),
     )
 
 
@@ -61,9 +61,9 @@ def rules_of(agent: PublishedAgent, platform: Sequence[Rule], overrides: Mapping
     return with_overrides([*platform, *agent.rules, *own], overrides)
 
 
-def _cards(agent: PublishedAgent) -> tuple[PlanCard, ...]:
+def _plan_cards(agent: PublishedAgent) -> tuple[PlanCard, ...]:
     """Returns the cards of the tools that a model can be offered, with the fields that a graph needs."""
-    offered = _offered(agent)
+    offered = _offered_tools(agent)
     return tuple(
         PlanCard(
             name=card.name,
@@ -79,7 +79,7 @@ def _cards(agent: PublishedAgent) -> tuple[PlanCard, ...]:
     )
 
 
-def _offered(agent: PublishedAgent) -> set[str] | None:
+def _offered_tools(agent: PublishedAgent) -> set[str] | None:
     """Returns the tools that a model can be offered, or None if it can be offered all. Tools that only assemble the
     context are excluded."""
     assembly = agent.definition.assembly
@@ -88,7 +88,7 @@ def _offered(agent: PublishedAgent) -> set[str] | None:
     return {card.name for card in agent.cards if assembly.config(card.name) is None} | {*agent.definition.tools}
 
 
-def _assembly(agent: PublishedAgent) -> PlannedAssembly | None:
+def _plan_assembly(agent: PublishedAgent) -> PlannedAssembly | None:
     assembly = agent.definition.assembly
     if assembly is None:
         return None
@@ -103,7 +103,11 @@ def _assembly(agent: PublishedAgent) -> PlannedAssembly | None:
                 timeout_seconds=config.timeout,
                 injects=config.inject_inputs,
                 basis=digest_of(
-                    [_version(agent, config.name), _fixed(config), assembly.tool_entry(config.name).arguments]
+                    [
+                        _version_of(agent, config.name),
+                        _pinned_config(config),
+                        assembly.tool_entry(config.name).arguments,
+                    ]
                 ),
             )
             for config in assembly.registry
@@ -116,17 +120,17 @@ def _assembly(agent: PublishedAgent) -> PlannedAssembly | None:
     )
 
 
-def _version(agent: PublishedAgent, tool: str) -> str:
+def _version_of(agent: PublishedAgent, tool: str) -> str:
     card = agent.card(tool)
     return card.version if card else ""
 
 
-def _fixed(config: PipelineToolConfig) -> JsonValue:
+def _pinned_config(config: PipelineToolConfig) -> JsonValue:
     """Returns the parts of a configuration that an output depends on. The number of attempts is not one of them."""
     return config.model_dump(mode="json", include={"name", "dependencies", "inject_inputs", "defaults", "hears"})
 
 
-def _planned(skill: Skill) -> PlanSkill | None:
+def _plan_skill(skill: Skill) -> PlanSkill | None:
     planned = PlanSkill(
         id=skill.id,
         dependencies=skill.dependencies,

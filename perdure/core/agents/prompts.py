@@ -16,7 +16,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import Role, WindowPolicy
 from perdure.contracts.skills import Skill
 from perdure.core.agents.models import is_claude
-from perdure.core.agents.templates import filled
+from perdure.core.agents.templates import fill_variables
 from perdure.core.text import estimated_tokens
 
 PLATFORM_DEFAULT_PERSONA = (
@@ -62,7 +62,9 @@ def base_message(persona: str, user_name: str, user_role: str, override: str | N
     return f"{persona or PLATFORM_DEFAULT_PERSONA}\n\n=== User ===\n{who}"
 
 
-def wire(base: str, memory: str, messages: Sequence[PromptMessage], templates: Sequence[str] = ()) -> list[WireMessage]:
+def wire_messages(
+    base: str, memory: str, messages: Sequence[PromptMessage], templates: Sequence[str] = ()
+) -> list[WireMessage]:
     """Returns the messages of one request. Each text of `templates` (those of the loaded skills) is a system
     message."""
     sent: list[WireMessage] = [{"role": "system", "content": base}]
@@ -149,17 +151,17 @@ def manifest_entry(skill: Skill) -> str:
     return entry
 
 
-def manifest(skills: Sequence[Skill]) -> str:
+def skill_manifest(skills: Sequence[Skill]) -> str:
     """Returns every skill of the agent that the model can select; empty if there are none."""
     return skill_list([(skill.id, manifest_entry(skill)) for skill in skills])
 
 
-def prefix(agent: AgentDefinition, persona: Persona, user: User, override: str | None = None) -> str:
+def system_prefix(agent: AgentDefinition, persona: Persona, user: User, override: str | None = None) -> str:
     """Returns the message at index 0. The caller's own system prompt replaces all of it. Otherwise it contains the
     persona, the user block and the manifest of all the agent's skills. It does not depend on what is loaded, so that a
     provider's cache of it stays valid. The texts of loaded skills follow after it."""
     base = base_message(persona.text, user.name, user.role, override)
-    return base if override else base + manifest(agent.skills)
+    return base if override else base + skill_manifest(agent.skills)
 
 
 def template_messages(agent: AgentDefinition, loaded: Sequence[Skill], user: User) -> list[str]:
@@ -167,11 +169,13 @@ def template_messages(agent: AgentDefinition, loaded: Sequence[Skill], user: Use
     messages."""
     who = {"user_name": user.name or "user", "user_role": user.role, "agent_title": agent.title}
     return [
-        filled(template.text, {**who, "skill_name": skill.name}) for skill in loaded for template in skill.templates
+        fill_variables(template.text, {**who, "skill_name": skill.name})
+        for skill in loaded
+        for template in skill.templates
     ]
 
 
-def activation(skill: Skill, entity_context: str = "") -> str:
+def skill_activation(skill: Skill, entity_context: str = "") -> str:
     """Returns the single system message of an injected skill: its definition, its artifacts and the entity context."""
     parts = [skill_message(skill.name, skill.description, skill.body.strip())]
     parts += [f"## Artifact: {artifact.name}\n{artifact.text.strip()}" for artifact in skill.artifacts]
@@ -180,7 +184,7 @@ def activation(skill: Skill, entity_context: str = "") -> str:
     return "\n\n".join(parts)
 
 
-def tier(skill: Skill) -> int:
+def skill_tier(skill: Skill) -> int:
     """Returns the highest tier that injecting the skill adds: 3 with artifacts, else 2."""
     return 3 if skill.artifacts else 2
 
@@ -210,7 +214,7 @@ def with_cache_breakpoint(messages: Sequence[WireMessage], model: str) -> list[W
 
 
 @dataclass(frozen=True, slots=True)
-class Windowed:
+class WindowedMessage:
     """The fields of a message that windowing needs."""
 
     index: int
@@ -222,12 +226,12 @@ class Windowed:
     """The call that a tool message answers."""
 
 
-def keep(messages: Sequence[Windowed], policy: WindowPolicy) -> list[int]:
+def select_messages(messages: Sequence[WindowedMessage], policy: WindowPolicy) -> list[int]:
     """Returns the indexes of the messages to send, in order. Results directly follow their calls, as providers require.
     The policy is applied to a copy, never to stored messages. A round of calls and all its results are kept or dropped
     together. Providers reject a tool result without its call and a call without all its results. The newest round or
     message is always kept."""
-    rounds = _rounds(messages)
+    rounds = _group_rounds(messages)
     if policy.max_messages is None and policy.max_tokens is None:
         return [message.index for each in rounds for message in each]
     anchors = {each[0].index for each in rounds if each[0].role is Role.SYSTEM}
@@ -249,18 +253,18 @@ def keep(messages: Sequence[Windowed], policy: WindowPolicy) -> list[int]:
     return [message.index for each in rounds for message in each if message.index in chosen]
 
 
-def halved(messages: Sequence[Windowed], policy: WindowPolicy) -> WindowPolicy:
+def halve_window(messages: Sequence[WindowedMessage], policy: WindowPolicy) -> WindowPolicy:
     """Returns the policy with half the tokens that it would send, for a request that was too long for the model."""
-    kept = set(keep(messages, policy))
+    kept = set(select_messages(messages, policy))
     tokens = sum(message.tokens for message in messages if message.index in kept)
     return policy.model_copy(update={"max_tokens": tokens // 2})
 
 
-def _rounds(messages: Sequence[Windowed]) -> list[list[Windowed]]:
+def _group_rounds(messages: Sequence[WindowedMessage]) -> list[list[WindowedMessage]]:
     """Groups messages that are kept or dropped together: a single message, or calls with all their results. Orphans are
     omitted."""
-    rounds: list[list[Windowed]] = []
-    asking: dict[str, list[Windowed]] = {}
+    rounds: list[list[WindowedMessage]] = []
+    asking: dict[str, list[WindowedMessage]] = {}
     for message in messages:
         if message.role is Role.TOOL:
             asking.get(message.answers, []).append(message)
@@ -288,9 +292,9 @@ def memory_message(working: Mapping[str, JsonValue], episodes: Sequence[Recalled
     """Returns the memory text of a turn; empty if there is none. It is one system message after the base message, with
     labeled parts. It is built once per turn and does not change; the next turn builds its own, so that nothing
     accumulates."""
-    scratchpad = [_field(name, value) for name, value in sorted(working.items()) if name not in ENTITY_FIELDS]
-    entities = [_field(name, working[name]) for name in ENTITY_FIELDS if name in working]
-    recalled = [f"- ({_nearness(each)}) {_indented(each.summary)}" for each in episodes]
+    scratchpad = [_format_field(name, value) for name, value in sorted(working.items()) if name not in ENTITY_FIELDS]
+    entities = [_format_field(name, working[name]) for name in ENTITY_FIELDS if name in working]
+    recalled = [f"- ({_format_nearness(each)}) {_indent_summary(each.summary)}" for each in episodes]
     parts = (
         ("[Working Memory -- Scratchpad]", scratchpad),
         ("[Working Memory -- Extracted Entities]", entities),
@@ -300,17 +304,17 @@ def memory_message(working: Mapping[str, JsonValue], episodes: Sequence[Recalled
     return "\n".join(["=== Memory Context ===", *body]) if body else ""
 
 
-def _field(name: str, value: JsonValue) -> str:
+def _format_field(name: str, value: JsonValue) -> str:
     return f"- {name}: {', '.join(str(each) for each in value) if isinstance(value, list) else str(value)}"
 
 
-def _nearness(episode: RecalledEpisode) -> str:
+def _format_nearness(episode: RecalledEpisode) -> str:
     if episode.by == "cosine":
         return f"similarity {episode.similarity:.2f}"
     return f"{episode.by} rank {episode.similarity:.2f}"
 
 
-def _indented(summary: str) -> str:
+def _indent_summary(summary: str) -> str:
     return "\n  ".join(summary.splitlines())
 
 
@@ -333,17 +337,17 @@ def as_changed(arguments: Mapping[str, JsonValue], result: JsonValue) -> dict[st
     return {"note": CHANGED, "arguments": {**arguments}, "result": result}
 
 
-def unremembered(code: str, why: str, result: JsonValue) -> dict[str, JsonValue]:
+def note_unremembered(code: str, why: str, result: JsonValue) -> dict[str, JsonValue]:
     """Returns the result of a call that ran but whose memory updates were rejected."""
     return {"status": "error", "code": code, "message": f"{STANDS} {why}", "result": result}
 
 
-def inside(value: JsonValue) -> PlainResult:
+def unwrap_result(value: JsonValue) -> PlainResult:
     """Returns the tool's own result without any note around it."""
     if not isinstance(value, dict):
         return PlainResult(value)
     if value.keys() == {"note", "arguments", "result"} and value["note"] == CHANGED:
-        return PlainResult(inside(value["result"]).result, edited=True)
+        return PlainResult(unwrap_result(value["result"]).result, edited=True)
     if value.keys() == {"status", "code", "message", "result"} and str(value["message"]).startswith(STANDS):
         return PlainResult(value["result"])
     return PlainResult(value)

@@ -16,7 +16,14 @@ from perdure.contracts.calls import EffectClass
 from perdure.contracts.ids import checkpoint_id
 from perdure.contracts.messages import CallRef
 from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
-from perdure.core.agents.rules import RuleMatch, Subject, Unreadable, deciding, matching_rules, read_condition
+from perdure.core.agents.rules import (
+    InvalidCondition,
+    RuleMatch,
+    Subject,
+    deciding_match,
+    matching_rules,
+    read_condition,
+)
 from perdure.core.approvals.gates import RULE_MUTATING, asks_by_itself, gate_round
 
 _FIXED = ("tool", "capability")
@@ -32,7 +39,7 @@ class MatchedRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class AnsweredCall:
     """A call that answered."""
 
     call: CallRef
@@ -43,7 +50,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Ruled:
+class RuleResult:
     """The result of applying the rules."""
 
     fired: tuple[MatchedRules, ...] = ()
@@ -56,16 +63,16 @@ class Ruled:
     """The rule that ends the turn."""
 
 
-def before_round(plan: TurnPlan, calls: Sequence[CallRef], counters: Mapping[str, JsonValue]) -> Ruled:
+def before_round(plan: TurnPlan, calls: Sequence[CallRef], counters: Mapping[str, JsonValue]) -> RuleResult:
     """Returns which of these calls are held, decided for all of them before any runs."""
     fired: list[MatchedRules] = []
     gated = {each.call_id: each for each in gate_round(plan, calls)}
     stopped = {*gated}
     abort: RuleMatch | None = None
     for call in calls:
-        fires = matching_rules(plan.rules, RuleTrigger.BEFORE_TOOL_CALL, _subject(plan, call, counters))
+        fires = matching_rules(plan.rules, RuleTrigger.BEFORE_TOOL_CALL, _subject_of(plan, call, counters))
         fired += [MatchedRules(call.call_id, each) for each in fires]
-        decided = deciding(fires)
+        decided = deciding_match(fires)
         if decided is not None:
             stopped.add(call.call_id)
         if decided is not None and decided.action is RuleAction.ABORT:
@@ -78,7 +85,7 @@ def before_round(plan: TurnPlan, calls: Sequence[CallRef], counters: Mapping[str
                 checkpoint=decided.checkpoint,
                 message=decided.message,
             )
-    return Ruled(
+    return RuleResult(
         tuple(fired),
         tuple(gated[call.call_id] for call in calls if call.call_id in gated),
         tuple(call for call in calls if call.call_id not in stopped and _is_exempt(plan, call)),
@@ -91,7 +98,7 @@ def _is_exempt(plan: TurnPlan, call: CallRef) -> bool:
     return card is not None and card.needs_approval and not asks_by_itself(card, plan.waived)
 
 
-def after_round(plan: TurnPlan, ran: Sequence[Ran]) -> Ruled:
+def after_round(plan: TurnPlan, ran: Sequence[AnsweredCall]) -> RuleResult:
     """Returns the checkpoints that the outcomes of a round open, one for each call that a rule matches.
 
     A rule whose only condition is a counter applies to the turn, not to a call. It fires once per round.
@@ -102,11 +109,11 @@ def after_round(plan: TurnPlan, ran: Sequence[Ran]) -> Ruled:
     fired_once: set[str] = set()
     for each in ran:
         rules = [rule for rule in plan.rules if rule.id not in fired_once]
-        subject = _subject(plan, each.call, each.counters, _nested(each.facts))
+        subject = _subject_of(plan, each.call, each.counters, _nest_facts(each.facts))
         fires = matching_rules(rules, RuleTrigger.AFTER_TOOL_CALL, subject)
         fired += [MatchedRules(each.call.call_id, one) for one in fires]
         fired_once |= {rule.id for rule in rules if rule.when.keys() <= {"counter"}} & {one.rule_id for one in fires}
-        decided = deciding(fires)
+        decided = deciding_match(fires)
         if decided is not None and decided.action is RuleAction.ABORT:
             abort = abort or decided
         elif decided is not None:
@@ -118,13 +125,13 @@ def after_round(plan: TurnPlan, ran: Sequence[Ran]) -> Ruled:
                     kind=RequestKind.CHECKPOINT,
                     checkpoint=checkpoint_name(decided),
                     message=decided.message,
-                    go_on_when_unavailable=all(_goes_on(plan, one) for one in fires),
+                    go_on_when_unavailable=all(_can_continue(plan, one) for one in fires),
                 )
             )
-    return Ruled(tuple(fired), tuple(gated), abort=abort)
+    return RuleResult(tuple(fired), tuple(gated), abort=abort)
 
 
-def _goes_on(plan: TurnPlan, fired: RuleMatch) -> bool:
+def _can_continue(plan: TurnPlan, fired: RuleMatch) -> bool:
     """Returns whether a checkpoint of the rule's skill lets the turn continue if no approval can be requested."""
     skill = next((each for each in plan.skills if each.id == fired.skill_id), None)
     opened = [each for each in skill.checkpoints if each.name == checkpoint_name(fired)] if skill else []
@@ -160,7 +167,7 @@ def that_can_fire(rules: Iterable[Rule], cards: Sequence[PlanCard]) -> tuple[Rul
 
 def _may_match(rule: Rule, card: PlanCard) -> bool:
     subject = Subject(card.name, card.capability)
-    return all(_holds(name, rule.when[name], subject) for name in _FIXED if name in rule.when)
+    return all(_condition_holds(name, rule.when[name], subject) for name in _FIXED if name in rule.when)
 
 
 def _never_counts(rule: Rule, counted: set[str]) -> bool:
@@ -169,22 +176,22 @@ def _never_counts(rule: Rule, counted: set[str]) -> bool:
     name = condition.get("name") if isinstance(condition, dict) else None
     if name != "consecutive_failed_resolves" or name in counted:
         return False
-    return not _holds("counter", condition, Subject("", counters={name: 0}))
+    return not _condition_holds("counter", condition, Subject("", counters={name: 0}))
 
 
-def _holds(name: str, value: JsonValue, subject: Subject) -> bool:
+def _condition_holds(name: str, value: JsonValue, subject: Subject) -> bool:
     try:
         return read_condition(name, value)(subject)
-    except Unreadable:
+    except InvalidCondition:
         return True
 
 
-def _subject(plan: TurnPlan, call: CallRef, counters: Mapping[str, JsonValue], result: JsonValue = None) -> Subject:
+def _subject_of(plan: TurnPlan, call: CallRef, counters: Mapping[str, JsonValue], result: JsonValue = None) -> Subject:
     card = plan.card(call.tool)
     return Subject(call.tool, card.capability if card else "", result, counters)
 
 
-def _nested(facts: Mapping[str, JsonValue]) -> JsonValue:
+def _nest_facts(facts: Mapping[str, JsonValue]) -> JsonValue:
     """Builds the known part of the result: values by path, nested where conditions look for them."""
     result: dict[str, JsonValue] = {}
     for path, value in facts.items():

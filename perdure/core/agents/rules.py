@@ -24,7 +24,7 @@ _GLOB = re.compile(r"[A-Za-z0-9_.:*?-]+\Z")
 _TOOL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
 
 
-class Unreadable(Exception):
+class InvalidCondition(Exception):
     """A condition that is invalid here; `place` is the path to the invalid part."""
 
     def __init__(self, why: str, *place: str) -> None:
@@ -55,55 +55,55 @@ def read_condition(name: str, value: JsonValue) -> Holds:
     Raises: Unreadable.
     """
     if name not in _READERS:
-        raise Unreadable(f"unknown condition {name!r}")
+        raise InvalidCondition(f"unknown condition {name!r}")
     return _READERS[name](value)
 
 
 def _tool(value: JsonValue) -> Holds:
-    names = _texts(value, _TOOL, "a tool name or a list of tool names")
+    names = _read_texts(value, _TOOL, "a tool name or a list of tool names")
     return lambda subject: subject.tool in names
 
 
 def _capability(value: JsonValue) -> Holds:
-    globs = _texts(value, _GLOB, "a capability pattern with the wildcards * and ?, or a list of them")
+    globs = _read_texts(value, _GLOB, "a capability pattern with the wildcards * and ?, or a list of them")
     return lambda subject: any(fnmatchcase(subject.capability, glob) for glob in globs)
 
 
 def _counter(value: JsonValue) -> Holds:
-    fields = _fields(value, ("name", "at_least"))
+    fields = _read_fields(value, ("name", "at_least"))
     name, least = fields.get("name"), _number(fields.get("at_least"), "at_least")
     if not isinstance(name, str) or name not in COUNTERS:
-        raise Unreadable(f"unknown counter {name!r}", "name")
+        raise InvalidCondition(f"unknown counter {name!r}", "name")
 
     def holds(subject: Subject) -> bool:
         counters = subject.counters or {}
         if name not in counters:
-            raise Unreadable(f"this turn has no counter {name}", "name")
+            raise InvalidCondition(f"this turn has no counter {name}", "name")
         return _number(counters[name], "name") >= least
 
     return holds
 
 
 def _result(value: JsonValue) -> Holds:
-    fields = _fields(value, ("path", *RESULT_TESTS))
+    fields = _read_fields(value, ("path", *RESULT_TESTS))
     path = fields.pop("path", None)
     if not isinstance(path, str) or not _PATH.match(path):
-        raise Unreadable("must be names and list indexes separated by dots", "path")
+        raise InvalidCondition("must be names and list indexes separated by dots", "path")
     if len(fields) != 1:
-        raise Unreadable(f"needs exactly one of {', '.join(RESULT_TESTS)}")
+        raise InvalidCondition(f"needs exactly one of {', '.join(RESULT_TESTS)}")
     ((test, wanted),) = fields.items()
     if test in ("at_least", "at_most"):
         bound, reaches = _number(wanted, test), ge if test == "at_least" else le
-        return lambda subject: bool(reaches(_number(_at(subject.result, path), "path"), bound))
+        return lambda subject: bool(reaches(_number(_value_at(subject.result, path), "path"), bound))
     choices = wanted if isinstance(wanted, list) and test == "one_of" else [wanted]
     if (test == "one_of") is not isinstance(wanted, list) or not choices or not all(map(_plain, choices)):
-        raise Unreadable("must be plain values: one for `equals`, a list for `one_of`", test)
+        raise InvalidCondition("must be plain values: one for `equals`, a list for `one_of`", test)
 
     def holds(subject: Subject) -> bool:
-        found = _at(subject.result, path)
+        found = _value_at(subject.result, path)
         if not _plain(found):
-            raise Unreadable("the result has no plain value at this path", "path")
-        return any(_same(found, choice) for choice in choices)
+            raise InvalidCondition("the result has no plain value at this path", "path")
+        return any(_same_value(found, choice) for choice in choices)
 
     return holds
 
@@ -114,8 +114,8 @@ def plain_facts(result: JsonValue, paths: Iterable[str]) -> dict[str, JsonValue]
     facts: dict[str, JsonValue] = {}
     for path in paths:
         try:
-            found = _at(result, path)
-        except Unreadable:
+            found = _value_at(result, path)
+        except InvalidCondition:
             continue
         if _plain(found) and not (isinstance(found, str) and len(found) > MOST_CHARACTERS):
             facts[path] = found
@@ -132,32 +132,32 @@ CONDITIONS = tuple(_READERS)
 """The conditions that a rule can have."""
 
 
-def _texts(value: JsonValue, form: re.Pattern[str], wanted: str) -> list[str]:
+def _read_texts(value: JsonValue, form: re.Pattern[str], wanted: str) -> list[str]:
     listed = value if isinstance(value, list) else [value]
     texts = [each for each in listed if isinstance(each, str) and form.match(each)]
     if not listed or len(texts) < len(listed):
-        raise Unreadable(f"must be {wanted}")
+        raise InvalidCondition(f"must be {wanted}")
     return texts
 
 
-def _fields(value: JsonValue, known: tuple[str, ...]) -> dict[str, JsonValue]:
+def _read_fields(value: JsonValue, known: tuple[str, ...]) -> dict[str, JsonValue]:
     if not isinstance(value, dict):
-        raise Unreadable(f"must be an object with the fields: {', '.join(known)}")
+        raise InvalidCondition(f"must be an object with the fields: {', '.join(known)}")
     for name in value:
         if name not in known:
-            raise Unreadable(f"unknown field {name!r}", name)
+            raise InvalidCondition(f"unknown field {name!r}", name)
     return dict(value)
 
 
 def _number(value: JsonValue, place: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Unreadable("is not a number", place)
+        raise InvalidCondition("is not a number", place)
     if isinstance(value, float) and not isfinite(value):
-        raise Unreadable("is not a number", place)
+        raise InvalidCondition("is not a number", place)
     return value
 
 
-def _at(result: JsonValue, path: str) -> JsonValue:
+def _value_at(result: JsonValue, path: str) -> JsonValue:
     found = result
     for step in path.split("."):
         if isinstance(found, dict) and step in found:
@@ -165,7 +165,7 @@ def _at(result: JsonValue, path: str) -> JsonValue:
         elif isinstance(found, list) and step.isascii() and step.isdigit() and int(step) < len(found):
             found = found[int(step)]
         else:
-            raise Unreadable(f"the result has no {path}", "path")
+            raise InvalidCondition(f"the result has no {path}", "path")
     return found
 
 
@@ -173,7 +173,7 @@ def _plain(value: JsonValue) -> bool:
     return value is None or isinstance(value, str | int | float | bool)
 
 
-def _same(one: JsonValue, other: JsonValue) -> bool:
+def _same_value(one: JsonValue, other: JsonValue) -> bool:
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 
 
@@ -213,7 +213,7 @@ class RuleMatch:
 
 
 def matching_rules(rules: Iterable[Rule], trigger: RuleTrigger, subject: Subject) -> tuple[RuleMatch, ...]:
-    """Returns every rule that fires, in order. All of them are recorded; `deciding` selects the one that counts.
+    """Returns every rule that fires, in order. All of them are recorded; `deciding_match` selects the one that counts.
 
     Rules only stop calls; no rule allows one.
 
@@ -224,11 +224,11 @@ def matching_rules(rules: Iterable[Rule], trigger: RuleTrigger, subject: Subject
     - A tenant can make a rule stricter, never looser.
     - The order of the fires does not depend on the order of the rules: the platform's, the app's, the skills'.
     """
-    fires = (_fired(rule, trigger, subject) for rule in sorted(rules, key=_rank))
+    fires = (_match_rule(rule, trigger, subject) for rule in sorted(rules, key=_rank_rule))
     return tuple(each for each in fires if each is not None)
 
 
-def deciding(fires: Iterable[RuleMatch]) -> RuleMatch | None:
+def deciding_match(fires: Iterable[RuleMatch]) -> RuleMatch | None:
     """Returns the fire that decides: the first that aborts, else the first that names a checkpoint, else the first."""
     ranked = sorted(fires, key=lambda each: (each.action is not RuleAction.ABORT, not each.checkpoint))
     return ranked[0] if ranked else None
@@ -256,11 +256,11 @@ def with_overrides(rules: Iterable[Rule], overrides: Mapping[str, str]) -> tuple
     )
 
 
-def _rank(rule: Rule) -> tuple[bool, bool, str, str, str]:
+def _rank_rule(rule: Rule) -> tuple[bool, bool, str, str, str]:
     return (bool(rule.app or rule.skill_id), bool(rule.skill_id), rule.app, rule.skill_id, rule.id)
 
 
-def _fired(rule: Rule, trigger: RuleTrigger, subject: Subject) -> RuleMatch | None:
+def _match_rule(rule: Rule, trigger: RuleTrigger, subject: Subject) -> RuleMatch | None:
     unreadable = []
     if rule.on != trigger:
         if rule.on in _TRIGGERS or trigger is not RuleTrigger.BEFORE_TOOL_CALL:
@@ -270,7 +270,7 @@ def _fired(rule: Rule, trigger: RuleTrigger, subject: Subject) -> RuleMatch | No
         try:
             if not read_condition(name, value)(subject):
                 return None
-        except Unreadable as fault:
+        except InvalidCondition as fault:
             unreadable.append(f"{'.'.join((name, *fault.place))}: {fault.why}")
     if rule.do not in _ACTIONS:
         unreadable.append(f"unknown action {rule.do!r}")

@@ -29,47 +29,51 @@ def safety_keywords_in(message: str, before: str, words: Words) -> str:
     there is none. Phrases that are completely in `before` do not count; they were found in that message."""
     if not words:
         return ""
-    texts = readings(message)
-    seams = [_seam(*pair) for pair in zip(readings(before), texts, strict=True)] if before else []
+    texts = text_readings(message)
+    seams = [_seam_between(*pair) for pair in zip(text_readings(before), texts, strict=True)] if before else []
     for category, phrases in words.items():
         for phrase in phrases:
-            if any(form in text for text, each in zip(texts, forms(phrase), strict=True) for form in each):
+            if any(form in text for text, each in zip(texts, phrase_forms(phrase), strict=True) for form in each):
                 return category
-            if any(_crosses(form, seam) for seam, each in zip(seams, forms(phrase), strict=False) for form in each):
+            if any(
+                _crosses_seam(form, seam)
+                for seam, each in zip(seams, phrase_forms(phrase), strict=False)
+                for form in each
+            ):
                 return category
     return ""
 
 
 def is_phrase(phrase: str) -> bool:
     """Returns whether the phrase can be searched: words, fewer than REACH characters, and no `*` except at its end."""
-    return len(phrase) < REACH and bool(forms(phrase)) and "*" not in phrase.rstrip()[:-1]
+    return len(phrase) < REACH and bool(phrase_forms(phrase)) and "*" not in phrase.rstrip()[:-1]
 
 
-def _seam(before: str, after: str) -> tuple[str, str, str]:
+def _seam_between(before: str, after: str) -> tuple[str, str, str]:
     """Returns the end of one text, the beginning of the other, and both joined."""
     end, beginning = before[-REACH:], after[:REACH]
     return end, beginning, end.rstrip() + beginning
 
 
-def _crosses(form: str, seam: tuple[str, str, str]) -> bool:
+def _crosses_seam(form: str, seam: tuple[str, str, str]) -> bool:
     """Returns whether `form` is in the joined text but in neither part alone."""
     end, beginning, both = seam
     return form in both and form not in end and form not in beginning
 
 
-def _table(pairs: str) -> dict[int, str]:
+def _letter_table(pairs: str) -> dict[int, str]:
     return {ord(pair[0]): pair[1] for pair in pairs.split()}
 
 
-_CAPITALS: Final = _table("Αa Βb Εe Ζz Ηh Ιi Κk Μm Νn Οo Ρp Τt Υy Χx")
+_CAPITALS: Final = _letter_table("Αa Βb Εe Ζz Ηh Ιi Κk Μm Νn Οo Ρp Τt Υy Χx")
 """Greek capitals, which resemble other letters than the lower-case ones do."""
-_LETTERS: Final = _table(
+_LETTERS: Final = _letter_table(
     "аa вb еe кk мm нh оo рp сc тt уy хx іi јj ѕs ԁd ԛq ԝw ӏl һh ьb гr "  # Cyrillic
     "αa βb γy εe ηn ιi κk μu νv οo ρp σo τt υu χx ωw "  # Greek
     "ıi łl øo đd ɑa ɡg ɩi ɪi ᴀa ʙb ᴄc ᴅd ᴇe ɢg ʜh ᴊj ᴋk ʟl ᴍm ɴn ᴏo ᴘp ʀr ꜱs ᴛt ᴜu ᴠv ᴡw ʏy ᴢz"  # Latin
 )
-_DIGITS: Final = _table("0o 1i 3e 4a 5s 7t @a $s !i |l")
-_ONES: Final = _DIGITS | _table("1l !l")
+_DIGITS: Final = _letter_table("0o 1i 3e 4a 5s 7t @a $s !i |l")
+_ONES: Final = _DIGITS | _letter_table("1l !l")
 _UNSEEN: Final = frozenset("\u115f\u1160\u2800")
 """Invisible characters besides formats and marks. Normalization decomposes other fillers into these."""
 _WORD: Final = re.compile(r"[\w@$!|]+")
@@ -81,7 +85,7 @@ _SPELLED: Final = re.compile(r"(?<!\S)(?:[^\W\d] ){2,}[^\W\d](?!\S)")
 _DOUBLED: Final = re.compile(r"(.)\1+")
 
 
-def readings(text: str) -> tuple[str, ...]:
+def text_readings(text: str) -> tuple[str, ...]:
     """Returns the words of a text in five readings, with one space before, between and after the words.
 
     The readings are: as written, as it looks, with digits as letters, with `1` as `l`, and without its signs. Only
@@ -91,24 +95,24 @@ def readings(text: str) -> tuple[str, ...]:
     dashes and apostrophes are ignored, as are doubled letters and letters that are spelled out one by one. Letters of
     other scripts, and digits within a word, can replace the letters that they resemble; so a text has several readings.
     """
-    seen = _seen(text)
-    looks = seen if text.isascii() else _seen(unicodedata.normalize("NFKD", text).translate(_CAPITALS))
+    seen = _visible_text(text)
+    looks = seen if text.isascii() else _visible_text(unicodedata.normalize("NFKD", text).translate(_CAPITALS))
     looks = looks.translate(_LETTERS)
-    digits = _WORD.sub(lambda word: _lettered(word[0], _DIGITS), looks)
-    ones = _WORD.sub(lambda word: _lettered(word[0], _ONES), looks)
+    digits = _WORD.sub(lambda word: _replace_digits(word[0], _DIGITS), looks)
+    ones = _WORD.sub(lambda word: _replace_digits(word[0], _ONES), looks)
     return tuple(_words(each) for each in (seen, looks, digits, ones, _SIGNS.sub("", looks)))
 
 
 @cache
-def forms(phrase: str) -> tuple[tuple[str, ...], ...]:
+def phrase_forms(phrase: str) -> tuple[tuple[str, ...], ...]:
     """Returns what to search for, by reading: the phrase, and the phrase as one word. If the phrase ends with `*`, its
     last word matches as a prefix. Empty for a phrase without a word."""
     end = "" if phrase.rstrip().endswith("*") else " "
-    found = [words.strip() for words in readings(phrase.replace("*", " "))]
+    found = [words.strip() for words in text_readings(phrase.replace("*", " "))]
     return tuple((f" {words}{end}", f" {words.replace(' ', '')}{end}") for words in found) if all(found) else ()
 
 
-def _seen(text: str) -> str:
+def _visible_text(text: str) -> str:
     """Returns the text in lower case, without accents and invisible characters."""
     if text.isascii():
         return text.lower()
@@ -118,18 +122,18 @@ def _seen(text: str) -> str:
     )
 
 
-def _lettered(word: str, table: dict[int, str]) -> str:
+def _replace_digits(word: str, table: dict[int, str]) -> str:
     """Returns the word with letters for its digits, if it contains a letter. Plain numbers stay numbers."""
     return word.translate(table) if _LETTER.search(word) else word
 
 
 def _words(text: str) -> str:
     apart = _NO_WORD.sub(" ", _APOSTROPHES.sub("", text)).strip()
-    single = _DOUBLED.sub(r"\1", _SPELLED.sub(_joined, apart))
+    single = _DOUBLED.sub(r"\1", _SPELLED.sub(_join_letters, apart))
     return f" {single} "
 
 
-def _joined(spelled: re.Match[str]) -> str:
+def _join_letters(spelled: re.Match[str]) -> str:
     """Joins spelled-out letters to a word. A leading `i` or `a` may be a separate word, so both readings are
     returned."""
     letters = spelled[0].replace(" ", "")

@@ -23,7 +23,7 @@ def unknown_marks(text: str) -> Iterator[tuple[int, str]]:
                 yield number, name
 
 
-def filled(text: str, values: Mapping[str, str]) -> str:
+def fill_variables(text: str, values: Mapping[str, str]) -> str:
     """Returns `text` with its variables filled in. A variable without a value becomes empty; unknown marks are
     unchanged."""
 
@@ -126,7 +126,7 @@ def names_in(template: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def described(template: str, args: Mapping[str, JsonValue]) -> str:
+def describe_call(template: str, args: Mapping[str, JsonValue]) -> str:
     """Returns the sentence for these arguments; empty without a template.
 
     It is filled only from the exact arguments.
@@ -138,10 +138,10 @@ def described(template: str, args: Mapping[str, JsonValue]) -> str:
     - The sentence can omit parts of the arguments but does not alter them: a long value is truncated, with the number
       of missing characters.
     """
-    return _PART.sub(lambda part: _filled(part, args) if part[1] else part.group()[:1], template)
+    return _PART.sub(lambda part: _fill_part(part, args) if part[1] else part.group()[:1], template)
 
 
-def _filled(part: re.Match[str], args: Mapping[str, JsonValue]) -> str:
+def _fill_part(part: re.Match[str], args: Mapping[str, JsonValue]) -> str:
     value = args.get(part[1])
     return part[2] if part[2] and value in (None, "") else json_text(value)
 

@@ -48,7 +48,7 @@ class Card(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class LoadResult:
     """The result of a call to `load_toolset`."""
 
     loaded: dict[str, bool]
@@ -112,14 +112,14 @@ def load_card(cards: Sequence[Card]) -> ToolCard:
     return card.model_copy(update={"version": digest_of(card.model_dump(mode="json"))})
 
 
-def load(args: Mapping[str, JsonValue], cards: Sequence[Card], loaded: Loaded) -> Loading:
+def load(args: Mapping[str, JsonValue], cards: Sequence[Card], loaded: Loaded) -> LoadResult:
     """Loads a toolset for a call with these arguments. The result of invalid arguments names the valid ones."""
     names, toolset, writes = known_toolsets(cards), args.get("toolset"), args.get(_FLAG)
     if not isinstance(toolset, str) or toolset not in names:
         requested = toolset[:64] if isinstance(toolset, str) else toolset if toolset is None else type(toolset).__name__
-        return _refused(loaded, f"there is no toolset {requested!r}; available toolsets: {', '.join(names)}")
+        return _refuse_load(loaded, f"there is no toolset {requested!r}; available toolsets: {', '.join(names)}")
     if not isinstance(writes, bool):
-        return _refused(loaded, f"{_FLAG} must be true or false; set true only if the task changes something")
+        return _refuse_load(loaded, f"{_FLAG} must be true or false; set true only if the task changes something")
     before = loaded.get(toolset)
     after = {**loaded, toolset: writes or bool(before)}
     new = set(offered_cards(cards, after)) - set(offered_cards(cards, loaded))
@@ -129,10 +129,10 @@ def load(args: Mapping[str, JsonValue], cards: Sequence[Card], loaded: Loaded) -
         "write_tools": after[toolset],
         "new_tools": [card.name for card in cards if card.name in new],
     }
-    return Loading(after, result, done=True)
+    return LoadResult(after, result, done=True)
 
 
-def held(value: JsonValue, cards: Sequence[Card], begins_with: Loaded) -> dict[str, bool]:
+def initial_toolsets(value: JsonValue, cards: Sequence[Card], begins_with: Loaded) -> dict[str, bool]:
     """Returns what is loaded when a turn starts: the agent's initial toolsets and those stored by its conversation
     (`value`).
 
@@ -147,21 +147,23 @@ def held(value: JsonValue, cards: Sequence[Card], begins_with: Loaded) -> dict[s
     return found
 
 
-def _refused(loaded: Loaded, why: str) -> Loading:
-    return Loading(dict(loaded), {"status": "error", "message": why}, done=False)
+def _refuse_load(loaded: Loaded, why: str) -> LoadResult:
+    return LoadResult(dict(loaded), {"status": "error", "message": why}, done=False)
 
 
 def loaded_skills(agent: AgentDefinition, injected: Iterable[str]) -> tuple[Skill, ...]:
     """Returns the root skill and the injected ones with all their dependencies, in the agent's order. They determine
     the tools that the agent's model is offered."""
-    loaded = _reached({skill.id: skill.dependencies for skill in agent.skills}, agent.root_skill or "", injected)
+    loaded = _reachable_skills(
+        {skill.id: skill.dependencies for skill in agent.skills}, agent.root_skill or "", injected
+    )
     return tuple(skill for skill in agent.skills if skill.id in loaded)
 
 
 def loaded_ids(plan: TurnPlan, injected: Iterable[str]) -> tuple[str, ...]:
     """Returns the ids of a plan's loaded skills, as `loaded_skills` does for an agent."""
     dependencies = dict.fromkeys(plan.skill_ids, ()) | {skill.id: skill.dependencies for skill in plan.skills}
-    loaded = _reached(dependencies, plan.root_skill, injected)
+    loaded = _reachable_skills(dependencies, plan.root_skill, injected)
     return tuple(skill_id for skill_id in plan.skill_ids if skill_id in loaded)
 
 
@@ -179,20 +181,20 @@ def brought_by(plan: TurnPlan, selected: Iterable[str]) -> tuple[str, ...]:
     ordered: dict[str, None] = {}
     under_way: set[str] = set()
 
-    def bring(skill_id: str) -> None:
+    def add_skill(skill_id: str) -> None:
         if skill_id not in dependencies or skill_id in under_way:
             return
         under_way.add(skill_id)
         for each in dependencies[skill_id]:
-            bring(each)
+            add_skill(each)
         ordered[skill_id] = None
 
     for skill_id in selected:
-        bring(skill_id)
+        add_skill(skill_id)
     return tuple(ordered)
 
 
-def _reached(dependencies: Mapping[str, Sequence[str]], root: str, injected: Iterable[str]) -> set[str]:
+def _reachable_skills(dependencies: Mapping[str, Sequence[str]], root: str, injected: Iterable[str]) -> set[str]:
     """Returns these skills and all their dependencies; ids that the agent does not have are ignored."""
     reached: set[str] = set()
     waiting = [root, *injected]
@@ -210,7 +212,7 @@ _TAG = re.compile(r"\w[\w .:/-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ToolTreatment:
     """The engine's treatment of a server's tool."""
 
     effect: EffectClass
@@ -222,7 +224,7 @@ class Standing:
     """The argument of a `keyed` tool that receives the key; empty for `_meta`."""
 
 
-def standing(server: McpServer, tool: McpToolListing) -> Standing:
+def treatment_of(server: McpServer, tool: McpToolListing) -> ToolTreatment:
     """Returns how `tool` of `server` is treated, by the table below.
 
     | source                                      | declares        | effect | approval |
@@ -249,11 +251,11 @@ def standing(server: McpServer, tool: McpToolListing) -> Standing:
         effect, ttl = EffectClass.KEYED, tool.key_ttl_seconds
     else:
         effect, ttl = EffectClass.OPAQUE, None
-    risk = settings.risk or _risk(server, tool, effect)
-    return Standing(effect, tool_needs_approval(effect, None), risk, ttl, settings.key_argument)
+    risk = settings.risk or _risk_of(server, tool, effect)
+    return ToolTreatment(effect, tool_needs_approval(effect, None), risk, ttl, settings.key_argument)
 
 
-def _risk(server: McpServer, tool: McpToolListing, effect: EffectClass) -> str:
+def _risk_of(server: McpServer, tool: McpToolListing, effect: EffectClass) -> str:
     """Returns the risk that reviewers see. Without a trusted hint it is high, as the protocol assumes destructive
     tools."""
     if effect is EffectClass.READ:

@@ -7,7 +7,7 @@ from perdure.core.approvals.decisions import (
     Decider,
     Delegation,
     Facts,
-    closed,
+    closed_refusal,
     delegations_for,
     has_voted,
     held_by_another,
@@ -28,7 +28,7 @@ def reassigner_refusal(facts: Facts, decider: Decider) -> CallerError | None:
         return CallerError("own_request", "You requested this call, so you cannot choose its reviewer", status=403)
     if refused is not None and facts.panel.is_for(decider.credential):
         return decider.credential.own_request()
-    over = closed(facts) or held_by_another(facts.claim, decider.user_id, facts.now)
+    over = closed_refusal(facts) or held_by_another(facts.claim, decider.user_id, facts.now)
     if over is not None or not facts.reviewers:
         return over
     # If reviewers are named, a used place, named or assigned, cannot be passed on.
@@ -82,7 +82,7 @@ def release_refusal(facts: Facts, decider: Decider) -> CallerError | None:
             delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
         except CallerError as refused:
             return refused
-    over = closed(facts)
+    over = closed_refusal(facts)
     if over is not None:
         return over
     if facts.claim is None or not facts.claim.is_active(facts.now):
@@ -121,7 +121,7 @@ def withdrawal_refusal(facts: Facts, decider: Decider, deciders: frozenset[str],
             {"status": facts.status, "decision": facts.decided_before},
             status=409,
         )
-    return None if facts.status in _GIVEN else closed(facts)
+    return None if facts.status in _GIVEN else closed_refusal(facts)
 
 
 def _may(facts: Facts, decider: Decider, deciders: frozenset[str]) -> bool:

@@ -103,7 +103,7 @@ def delegations_for(
     return tuple(sorted(fit, key=lambda delegation: delegation.user_id != user_id))
 
 
-def lent(owner: Delegation, to: Delegation) -> frozenset[str]:
+def delegated_roles(owner: Delegation, to: Delegation) -> frozenset[str]:
     """Returns the roles in which `to` can act as the owner's delegate: the deciding roles that both users have.
 
     Raises: CallerError 422 `nothing_to_delegate`, `cannot_decide`.
@@ -139,7 +139,7 @@ seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ReviewClaim:
     """A claim on a request: its holder and its end. While it is valid, no other reviewer can decide. It expires by
     itself, so that no request stays locked. Consecutive claims of one user count as one claim, which ends after an hour
     however often it is renewed. Other reviewers and the fallback reviewer then have their turn."""
@@ -155,7 +155,7 @@ class Claimed:
         return now < self.until
 
 
-def held_by_another(claim: Claimed | None, user_id: str, now: datetime) -> CallerError | None:
+def held_by_another(claim: ReviewClaim | None, user_id: str, now: datetime) -> CallerError | None:
     """Returns the refusal if another user has claimed the request, or None."""
     if claim is None or claim.user_id == user_id or not claim.is_active(now):
         return None
@@ -165,7 +165,7 @@ def held_by_another(claim: Claimed | None, user_id: str, now: datetime) -> Calle
     )
 
 
-def claim_span(claim: Claimed | None, user_id: str, now: datetime, seconds: int) -> tuple[datetime, datetime]:
+def claim_span(claim: ReviewClaim | None, user_id: str, now: datetime, seconds: int) -> tuple[datetime, datetime]:
     """Returns the start and the end of this user's claim, if it is made or renewed now for `seconds`.
 
     Raises: CallerError 409 `claimed_too_long`.
@@ -247,7 +247,7 @@ class Facts:
     reviewers: tuple[str, ...] = ()
     assignee: str = ""
     votes: tuple[Vote, ...] = ()
-    claim: Claimed | None = None
+    claim: ReviewClaim | None = None
     requester_is_admin: bool = False
     quorum: int = 1
 
@@ -293,7 +293,7 @@ class Decider:
         return self.user_id == user_id or bool(self.roles & DECIDING_ROLES)
 
 
-def refusal(
+def decision_refusal(
     facts: Facts,
     decider: Decider,
     decision: Decision,
@@ -340,7 +340,7 @@ def not_open_to(facts: Facts, decider: Decider) -> CallerError | None:
         sits = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
     except CallerError as refused:
         return refused
-    over = closed(facts)
+    over = closed_refusal(facts)
     if over is not None:
         return over
     if has_voted((decider.user_id,), facts.votes) or all(
@@ -366,7 +366,7 @@ def _same_person(credential: Credential) -> CallerError:
     return CallerError("already_voted", f"{why}. {ways}", reason, status=409)
 
 
-def closed(facts: Facts) -> CallerError | None:
+def closed_refusal(facts: Facts) -> CallerError | None:
     """Returns the refusal of a request that is no longer pending, or None."""
     if facts.status == "expired" or (facts.status == "pending" and facts.expires_at <= facts.now):
         expired = f"too late: it expired undecided at {format_time(facts.expires_at)} and counts as denied"
@@ -380,7 +380,7 @@ def closed(facts: Facts) -> CallerError | None:
 def delegation_for(facts: Facts, decider: Decider) -> Delegation:
     """Returns the place in which an accepted decision is made: the user's own place, if it is free.
 
-    Raises: CallerError 403 as in `refusal`.
+    Raises: CallerError 403 as in `decision_refusal`.
     """
     sits = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
     return next((delegation for delegation in sits if not is_taken(delegation.user_id, facts.votes)), sits[0])
@@ -398,7 +398,7 @@ def _too_late(facts: Facts) -> str:
 PENDING = "pending"
 
 
-def counted(votes: Sequence[Vote]) -> tuple[Vote, ...]:
+def counted_votes(votes: Sequence[Vote]) -> tuple[Vote, ...]:
     """Returns the approvals that count towards the quorum. If reviewers are named, at most one of the counted approvals
     is from another place. An assignee replaces one named reviewer, and only one however often the request is
     reassigned."""
@@ -418,7 +418,7 @@ def status_after(decision: Decision, quorum: int, votes: Sequence[Vote], mine: V
     if decision not in (Decision.APPROVE, Decision.EDIT):
         return STATUS_OF[decision]
     before = () if decision is Decision.EDIT else votes
-    if len(counted((*before, mine))) < quorum:
+    if len(counted_votes((*before, mine))) < quorum:
         return PENDING
     return STATUS_OF[Decision.EDIT if revised else decision]
 
@@ -440,7 +440,7 @@ class DecisionRequest:
     risk: str
 
 
-def alone(kind: str, risk: str) -> str:
+def single_decision_reason(kind: str, risk: str) -> str:
     """Returns why a request of this kind and risk must be approved on its own, or an empty string."""
     if kind == RequestKind.CHECKPOINT:
         return "a checkpoint must be reviewed on its own page"
@@ -454,4 +454,4 @@ def approvable_together(requests: Sequence[DecisionRequest]) -> bool:
     version, can. All other requests are decided one by one."""
     # Another agent's tool of the same name can do something else.
     alike = len({(each.agent_id, each.tool, each.tool_version) for each in requests}) <= 1
-    return alike and not any(alone(each.kind, each.risk) for each in requests)
+    return alike and not any(single_decision_reason(each.kind, each.risk) for each in requests)

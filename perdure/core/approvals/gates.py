@@ -67,7 +67,7 @@ def open_requests(requests: Sequence[RequestRef], verdicts: Sequence[Verdict]) -
     return tuple(request for request in requests if request.request_id in still)
 
 
-def startable(
+def startable_calls(
     calls: Sequence[str],
     requests: Sequence[RequestRef],
     verdicts: Sequence[Verdict],
@@ -111,7 +111,7 @@ def is_exemptible(name: str, effect: EffectClass) -> bool:
     return name in WAIVABLE and effect is EffectClass.LOCAL
 
 
-def exempted(cards: Iterable[ToolCard], exempt_tools: Collection[str]) -> tuple[str, ...]:
+def exempted_tools(cards: Iterable[ToolCard], exempt_tools: Collection[str]) -> tuple[str, ...]:
     """Returns the tools among these cards that `exempt_tools` exempt from their own approval.
 
     Only two of the engine's own memory tools can run without approval. Rules can only stop calls

@@ -68,7 +68,7 @@ REFUSED = frozenset({"rejected", "responded", "expired", "withdrawn"})
 
 REASONED = frozenset({"rejected", "responded", "withdrawn"})
 """Statuses of an approval whose comment gives the reason for the denial. An approver's comment is not such a reason."""
-_TOLD = {
+_MESSAGES = {
     "withdrawn": "the approval was withdrawn",
     "responded": "a reviewer responded instead of approving the call; the reason is the response",
 }
@@ -100,7 +100,7 @@ class ApprovalValidity:
 
 def why_not_allowed(status: str) -> str:
     """Returns why an approval with such a status denies its call."""
-    return _TOLD.get(status, f"the approval is {status}")
+    return _MESSAGES.get(status, f"the approval is {status}")
 
 
 def why_void(

@@ -35,7 +35,7 @@ _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedArguments:
     """The result of parsing or checking arguments."""
 
     args: dict[str, JsonValue]
@@ -53,37 +53,40 @@ class InvalidArguments(Exception):
     """The value is not a set of arguments, or jsonb would not return it unchanged."""
 
 
-def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> Parsed:
+def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> ParsedArguments:
     """Parses a model's `text` into canonical arguments and checks them against `schema`, after at most one repair."""
     if len(text) > MOST_CHARACTERS:
-        return _faulty(f"the arguments exceed {MOST_CHARACTERS} characters; send fewer")
+        return _invalid_arguments(f"the arguments exceed {MOST_CHARACTERS} characters; send fewer")
     if not text.strip() and not schema.get("properties"):
         return check_arguments({}, schema)  # Some providers send nothing if there are no arguments.
     try:
         return check_arguments(_parse(text), schema)
     except InvalidArguments as unfit:
-        return _faulty(f"the arguments are invalid: {unfit}; send them again as one JSON object")
+        return _invalid_arguments(f"the arguments are invalid: {unfit}; send them again as one JSON object")
     except (ValueError, RecursionError):
-        repaired = _repair(text)
+        repaired = _repair_object(text)
     if repaired is None:
-        return _faulty("the arguments are not valid JSON and could not be repaired; send them again as one JSON object")
+        return _invalid_arguments(
+            "the arguments are not valid JSON and could not be repaired; send them again as one JSON object"
+        )
     checked = check_arguments(repaired, schema)
     return replace(checked, repaired=checked.fault is None)
 
 
-def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> Parsed:
+def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArguments:
     """Checks arguments that are JSON already: a reviewer's edit, or stored arguments before their use."""
     try:
-        args = canonical(value)
+        args = jsonb_form(value)
         if not isinstance(args, dict):
             raise InvalidArguments("they must be a JSON object")
     except InvalidArguments as unfit:
-        return _faulty(f"the arguments are invalid: {unfit}; send them again as one JSON object")
+        return _invalid_arguments(f"the arguments are invalid: {unfit}; send them again as one JSON object")
     found = schema_errors(args, schema)
     if not found:
-        return Parsed(args, digest_of(args))
+        return ParsedArguments(args, digest_of(args))
     return replace(
-        _faulty(f"the arguments do not match the schema: {schema_errors_text(found)}"), schema_errors=tuple(found)
+        _invalid_arguments(f"the arguments do not match the schema: {schema_errors_text(found)}"),
+        schema_errors=tuple(found),
     )
 
 
@@ -102,7 +105,7 @@ def _refuse_constant(name: str) -> object:
     raise InvalidArguments(f"{name} is not a valid number")
 
 
-def _repair(text: str) -> dict[str, object] | None:
+def _repair_object(text: str) -> dict[str, object] | None:
     """Returns json-repair's result for `text` if it is an object that is not empty."""
     if len(text) > MOST_REPAIR_CHARACTERS or not _is_complete(text):
         return None
@@ -128,7 +131,7 @@ def _is_complete(text: str) -> bool:
     return closed and '"' not in outside
 
 
-def canonical(value: object, depth: int = MOST_DEPTH) -> JsonValue:
+def jsonb_form(value: object, depth: int = MOST_DEPTH) -> JsonValue:
     """Returns `value` as jsonb would return it.
 
     Raises: InvalidArguments.
@@ -152,9 +155,9 @@ def canonical(value: object, depth: int = MOST_DEPTH) -> JsonValue:
             raise InvalidArguments("a number is too large")
         return value
     if isinstance(value, list):
-        return [canonical(item, depth - 1) for item in value]
+        return [jsonb_form(item, depth - 1) for item in value]
     if isinstance(value, dict):
-        return {_name(key): canonical(item, depth - 1) for key, item in value.items()}
+        return {_name(key): jsonb_form(item, depth - 1) for key, item in value.items()}
     raise InvalidArguments(f"a {type(value).__name__} cannot be written as JSON")
 
 
@@ -164,15 +167,15 @@ def _name(key: object) -> str:
     return key
 
 
-def _faulty(fault: str) -> Parsed:
-    return Parsed({}, digest_of({}), fault)
+def _invalid_arguments(fault: str) -> ParsedArguments:
+    return ParsedArguments({}, digest_of({}), fault)
 
 
 class InvalidArgumentText(Exception):
     """The text is not a set of arguments for this tool; the message contains the reason."""
 
 
-def parsed(text: str) -> dict[str, Any]:
+def parse_object(text: str) -> dict[str, Any]:
     """Parses a JSON object strictly.
 
     A person wrote it, so nothing is repaired.
@@ -199,7 +202,7 @@ def parsed_value(text: str) -> Any:
         raise InvalidArgumentText(f"invalid JSON: {error}") from error
 
 
-def same(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+def same_json(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Returns whether both are the same JSON. 1 and `true` are different."""
     return canonical_json(before) == canonical_json(after)
 
@@ -220,21 +223,21 @@ def _refuse_number_word(name: str) -> object:
 _FENCED = re.compile(r"\A\s*```(?:json)?\s*\n(?P<inside>.*?)\n?\s*```\s*\Z", re.DOTALL)
 
 
-def read_object(text: str, schema: Mapping[str, JsonValue]) -> Parsed:
+def read_object(text: str, schema: Mapping[str, JsonValue]) -> ParsedArguments:
     """Returns the object in a model's answer. Its fault is in words for the model. The text is parsed strictly,
     repaired once, and accepted only if it matches the schema."""
     fenced = _FENCED.match(text)
     parsed = parse_arguments(fenced["inside"] if fenced else text, schema)
     if parsed.fault is None:
         return parsed
-    return Parsed({}, parsed.digest, parsed.fault.replace("the arguments", "the answer", 1))
+    return ParsedArguments({}, parsed.digest, parsed.fault.replace("the arguments", "the answer", 1))
 
 
 MOST = 20
 """Further markers are ignored, so that a runaway answer does not fill a history."""
 
 
-def extracted(pattern: str, text: str) -> tuple[str, ...]:
+def extract_groups(pattern: str, text: str) -> tuple[str, ...]:
     """Returns the first group of every match of `pattern`, in order, without duplicates. A topology extracts them from
     a model's whole answer, before the answer is replaced by a reference."""
     if not pattern:

@@ -19,7 +19,7 @@ ZOMBIE_GRACE = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class LockedTurn:
     """The state of the locked turn row."""
 
     ended: bool
@@ -35,7 +35,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RecordedClaim:
     """The recorded claim."""
 
     epoch: int
@@ -59,7 +59,7 @@ class Claim(StrEnum):
     """No approval covers exactly this call."""
 
 
-def claim(gate: Gate, held: Held | None, attempt: Attempt) -> Claim:
+def claim(gate: LockedTurn, held: RecordedClaim | None, attempt: Attempt) -> Claim:
     """Returns whether `attempt` can run a call. A stopped turn still receives a settled result."""
     if held is not None and held.settled:
         return Claim.REPLAY
@@ -77,7 +77,7 @@ class Reservation:
     """A tool call's row in the ledger, as a new attempt needs it."""
 
     state: CallState
-    held: Held | None
+    held: RecordedClaim | None
     effect: EffectClass
     first_sent_at: datetime | None = None
     key_ttl_seconds: float | None = None
@@ -88,7 +88,7 @@ class Reservation:
 SETTLED = frozenset({CallState.DONE, CallState.FAILED, CallState.DENIED})
 
 
-def claim_tool(gate: Gate, row: Reservation, attempt: Attempt, *, allowed: bool, now: datetime) -> Claim:
+def claim_tool(gate: LockedTurn, row: Reservation, attempt: Attempt, *, allowed: bool, now: datetime) -> Claim:
     """Returns whether `attempt` can run a tool call.
 
     `allowed` means that the call needs no approval, or has one for exactly these arguments and this version.
@@ -124,7 +124,7 @@ def may_send_again(row: Reservation, now: datetime) -> bool:
     return sent_by - row.first_sent_at < timedelta(seconds=row.key_ttl_seconds)
 
 
-class Acted(StrEnum):
+class ActionEnd(StrEnum):
     """The end of a tool's run, as its caller saw it."""
 
     RETURNED = "returned"
@@ -138,7 +138,7 @@ class Acted(StrEnum):
     """The effect may have happened: a timeout or a broken connection after the request was sent."""
 
 
-class Settle(StrEnum):
+class SettleAction(StrEnum):
     """The record of a run, or the next attempt."""
 
     DONE = "done"
@@ -152,13 +152,13 @@ class Settle(StrEnum):
 
 def after_act(
     effect: EffectClass,
-    acted: Acted,
+    acted: ActionEnd,
     *,
     last_attempt: bool,
     timed_out: bool = False,
     hopeless: bool = False,
     sent_before: bool = False,
-) -> Settle:
+) -> SettleAction:
     """Returns what to record after a tool ran. A call that may have happened is never recorded as undone.
 
     `sent_before` means that a lost attempt may have sent the call. This attempt's own rejection or "not sent" then
@@ -170,23 +170,23 @@ def after_act(
     An attempt that is not allowed to send settles nothing, not even as the last. The attempt that owns the call settles
     it, or the end of the turn does.
     """
-    if acted is Acted.RETURNED:
-        return Settle.DONE
-    if acted is Acted.NOT_OWNED:
-        return Settle.RETRY if sent_before else Settle.RELEASE
+    if acted is ActionEnd.RETURNED:
+        return SettleAction.DONE
+    if acted is ActionEnd.NOT_OWNED:
+        return SettleAction.RETRY if sent_before else SettleAction.RELEASE
     if sent_before:
-        return Settle.OUTCOME_UNKNOWN if last_attempt or acted is Acted.REFUSED else Settle.RETRY
-    if acted is Acted.REFUSED:
-        return Settle.FAILED
-    if acted is Acted.NOT_SENT:
-        return Settle.FAILED if last_attempt else Settle.RELEASE
+        return SettleAction.OUTCOME_UNKNOWN if last_attempt or acted is ActionEnd.REFUSED else SettleAction.RETRY
+    if acted is ActionEnd.REFUSED:
+        return SettleAction.FAILED
+    if acted is ActionEnd.NOT_SENT:
+        return SettleAction.FAILED if last_attempt else SettleAction.RELEASE
     if effect is EffectClass.OPAQUE:
-        return Settle.OUTCOME_UNKNOWN
+        return SettleAction.OUTCOME_UNKNOWN
     if effect is EffectClass.KEYED:
-        return Settle.OUTCOME_UNKNOWN if last_attempt else Settle.RETRY
+        return SettleAction.OUTCOME_UNKNOWN if last_attempt else SettleAction.RETRY
     if effect is EffectClass.LOCAL:
-        return Settle.FAILED  # Its transaction was rolled back, so nothing happened.
-    return Settle.FAILED if last_attempt or timed_out or hopeless else Settle.RETRY
+        return SettleAction.FAILED  # Its transaction was rolled back, so nothing happened.
+    return SettleAction.FAILED if last_attempt or timed_out or hopeless else SettleAction.RETRY
 
 
 def reservation_deadline(now: datetime) -> datetime:

@@ -101,7 +101,7 @@ def retry_after_seconds(headers: Mapping[str, str], now: datetime) -> float | No
         return finer / 1000
     value = lower.get("retry-after", "").strip()
     seconds = _number(value)
-    return seconds if seconds is not None else _until(value, now)
+    return seconds if seconds is not None else _seconds_until(value, now)
 
 
 def _number(value: str) -> float | None:
@@ -112,7 +112,7 @@ def _number(value: str) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
-def _until(value: str, now: datetime) -> float | None:
+def _seconds_until(value: str, now: datetime) -> float | None:
     try:
         moment = parsedate_to_datetime(value)
     except ValueError:
@@ -142,7 +142,7 @@ def is_hopeless(problem: Problem) -> bool:
     return problem.code in HOPELESS
 
 
-def assumed(request_tokens: int, price: Callable[[Usage], int], reserved: Hold | None = None) -> Usage:
+def assumed_usage(request_tokens: int, price: Callable[[Usage], int], reserved: Hold | None = None) -> Usage:
     """Returns the assumed usage of an attempt with this many prompt tokens, with the cost from `price` or the
     reservation.
 

@@ -165,7 +165,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergeResult:
     """The frames to send now, and the state of the reader after them."""
 
     frames: Sequence[Frame]
@@ -187,16 +187,16 @@ def unknown_calls(
 
 def merge(
     state: ReaderState, events: Sequence[LoggedEvent], batch: TokenBatch, *, turn_id: str | None = None
-) -> Merged:
+) -> MergeResult:
     """Merges a batch of events with the live entries that were read after it.
 
     `turn_id` limits the stream to one turn. Entries and events that were not consumed come after the new state's
     positions. The caller has added to `closed` the calls from `unknown_calls` that began before the state's events.
     """
-    return _Merge(state, batch, turn_id).run(events)
+    return _StreamMerge(state, batch, turn_id).run(events)
 
 
-class _Merge:
+class _StreamMerge:
     def __init__(self, state: ReaderState, batch: TokenBatch, turn_id: str | None) -> None:
         self.cursor = state.cursor
         self.epoch, self.entry_id = state.epoch, state.entry_id
@@ -211,7 +211,7 @@ class _Merge:
         self.frames: list[Frame] = []
         self.blocked = False
 
-    def run(self, events: Sequence[LoggedEvent]) -> Merged:
+    def run(self, events: Sequence[LoggedEvent]) -> MergeResult:
         starved = False
         for event in events:
             self._take_live_entries()
@@ -222,7 +222,7 @@ class _Merge:
         if not starved:
             self._take_live_entries()
         state = ReaderState(self.cursor, self.epoch, self.entry_id, self.calls, tuple(self.closed[-CLOSED_KEPT:]))
-        return Merged(self.frames, state, self.blocked, starved)
+        return MergeResult(self.frames, state, self.blocked, starved)
 
     def _take_live_entries(self) -> None:
         self.blocked = False
@@ -381,7 +381,7 @@ class OpenCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class StreamMark:
     """The live stream's data of a call at the cursor, within the cursor's epoch."""
 
     attempt: int
@@ -395,7 +395,7 @@ class Mark:
     """True if some of the attempt's reasoning came before the cursor."""
 
 
-def resumed(cursor: Cursor, open_calls: Sequence[OpenCall], marks: Mapping[CallKey, Mark]) -> ReaderState:
+def resume_reader(cursor: Cursor, open_calls: Sequence[OpenCall], marks: Mapping[CallKey, StreamMark]) -> ReaderState:
     """Returns the state of a reader that resumes with `cursor`. `marks` lacks the calls that the live stream does not
     know.
 
@@ -408,7 +408,7 @@ def resumed(cursor: Cursor, open_calls: Sequence[OpenCall], marks: Mapping[CallK
     return ReaderState(cursor, cursor.epoch, cursor.entry_id, calls)
 
 
-def _held_call(cursor: Cursor, call: OpenCall, mark: Mark | None) -> HeldCall:
+def _held_call(cursor: Cursor, call: OpenCall, mark: StreamMark | None) -> HeldCall:
     if cursor.epoch == NO_EPOCH:
         return HeldCall(call.attempt, 0)
     if mark is None:

@@ -34,7 +34,7 @@ Attributes = dict[str, JsonValue]
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class TurnLogEvent:
     """One event of a turn's log, without content and without data from outside."""
 
     kind: str
@@ -63,7 +63,7 @@ class TurnRecord:
     problem_code: str = ""
     given_trace_id: str = ""
     """The trace id in the request's metadata, if it is valid (perdure/contracts/ids.py)."""
-    happened: tuple[Happened, ...] = ()
+    happened: tuple[TurnLogEvent, ...] = ()
     """The events in the order of the log."""
     failures: Mapping[str, str] = field(default_factory=dict)
     """The error code of each failed call, by call id."""
@@ -104,14 +104,14 @@ class Span:
 
 def spans_of(record: TurnRecord, unspanned: frozenset[str] = frozenset()) -> tuple[Span, ...]:
     """Returns the spans of a turn, each after its parent. Nodes in `unspanned` get no span."""
-    reading = _Reading(record, unspanned)
+    reading = _LogReading(record, unspanned)
     for happened in record.happened:
-        reading.take(happened)
+        reading.read_event(happened)
     return reading.close()
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenSpan:
     """A span that has not ended yet."""
 
     id: str
@@ -126,27 +126,27 @@ class _Open:
     error: str = ""
 
 
-class _Reading:
+class _LogReading:
     """Reads the log from its beginning."""
 
     def __init__(self, record: TurnRecord, unspanned: frozenset[str]) -> None:
         self._record = record
         self._unspanned = unspanned
-        self._root = _Open(
+        self._root = _OpenSpan(
             record.span_id("turn"), "", f"invoke_agent {record.agent_id}", record.began, _of_turn(record)
         )
         self._all = [self._root]
-        self._nodes: list[_Open] = []
-        self._calls: dict[str, _Open] = {}
+        self._nodes: list[_OpenSpan] = []
+        self._calls: dict[str, _OpenSpan] = {}
         self._visits: dict[str, int] = {}
 
-    def take(self, happened: Happened) -> None:
+    def read_event(self, happened: TurnLogEvent) -> None:
         """Processes one event."""
         kind, data = happened.kind, happened.data
         if kind == e.NODE_START:
-            self._enter(str(data.get("node", "")), happened.at)
+            self._enter_node(str(data.get("node", "")), happened.at)
         elif kind == e.NODE_END:
-            self._leave(str(data.get("node", "")), happened.at)
+            self._leave_node(str(data.get("node", "")), happened.at)
         elif kind == e.GENERATION_START and happened.call_id:
             self._chat(happened.call_id, happened)
         elif kind == e.TOOL_EXECUTING and happened.call_id:
@@ -154,9 +154,9 @@ class _Reading:
         elif happened.call_id in self._calls and kind in {e.TOKEN_USAGE, e.TTFT}:
             self._count(self._calls[happened.call_id], data)
         elif happened.call_id in self._calls and kind in CHAT_ENDS | TOOL_ENDS:
-            self._done(happened.call_id, happened)
+            self._end_call(happened.call_id, happened)
         elif kind in TOLD:
-            self._inner().events.append(SpanEvent(kind, happened.at, dict(data)))
+            self._innermost().events.append(SpanEvent(kind, happened.at, dict(data)))
 
     def close(self) -> tuple[Span, ...]:
         """Returns all spans. A span without an end was lost with its worker, or with the turn."""
@@ -165,9 +165,9 @@ class _Reading:
         self._root.error = record.problem_code or ("" if record.status == "completed" else record.status)
         return tuple(span for one in self._all for span in self._closed(one))
 
-    def _closed(self, one: _Open) -> list[Span]:
+    def _closed(self, one: _OpenSpan) -> list[Span]:
         ended = one.ended or max(one.began, self._record.ended)
-        common = {**_identity(self._record), **one.attributes}
+        common = {**_identity_of(self._record), **one.attributes}
         error = one.error or ("" if one.ended else LOST)
         trace = self._record.trace_id
         own = Span(trace, one.id, one.parent_id, one.name, one.began, ended, common, tuple(one.events), error)
@@ -179,26 +179,26 @@ class _Reading:
                 name,
                 one.began,
                 one.began,
-                {**_identity(self._record), **attributes},
+                {**_identity_of(self._record), **attributes},
             )
             for name, attributes in one.inside
         ]
         return [own, *inside]
 
-    def _inner(self) -> _Open:
+    def _innermost(self) -> _OpenSpan:
         return self._nodes[-1] if self._nodes else self._root
 
-    def _open(self, name: str, shown: str, at: datetime, attributes: Attributes) -> _Open:
+    def _open(self, name: str, shown: str, at: datetime, attributes: Attributes) -> _OpenSpan:
         visit = self._visits[name] = self._visits.get(name, 0) + 1
-        one = _Open(self._record.span_id(f"{name}/{visit}"), self._inner().id, shown, at, attributes)
+        one = _OpenSpan(self._record.span_id(f"{name}/{visit}"), self._innermost().id, shown, at, attributes)
         self._all.append(one)
         return one
 
-    def _enter(self, node: str, at: datetime) -> None:
+    def _enter_node(self, node: str, at: datetime) -> None:
         if node not in self._unspanned:
             self._nodes.append(self._open(f"node/{node}", f"node {node}", at, {"perdure.node": node}))
 
-    def _leave(self, node: str, at: datetime) -> None:
+    def _leave_node(self, node: str, at: datetime) -> None:
         for one in reversed(self._nodes):
             if one.attributes["perdure.node"] == node:
                 one.ended = at
@@ -208,7 +208,7 @@ class _Reading:
         if node not in self._unspanned:
             self._open(f"node/{node}", f"node {node}", at, {"perdure.node": node}).ended = at
 
-    def _chat(self, call_id: str, happened: Happened) -> None:
+    def _chat(self, call_id: str, happened: TurnLogEvent) -> None:
         model = happened.data.get("model")
         attributes: Attributes = {
             "gen_ai.operation.name": "chat",
@@ -219,7 +219,7 @@ class _Reading:
         one = self._calls[call_id] = self._open(f"call/{call_id}", f"chat {model}", happened.at, attributes)
         one.events.append(SpanEvent("model_call_attempted", happened.at, {"status": "attempted"}))
 
-    def _tool(self, call_id: str, happened: Happened) -> None:
+    def _tool(self, call_id: str, happened: TurnLogEvent) -> None:
         tool = happened.data.get("tool")
         attributes: Attributes = {
             "gen_ai.operation.name": "execute_tool",
@@ -229,7 +229,7 @@ class _Reading:
         }
         self._calls[call_id] = self._open(f"call/{call_id}", f"execute_tool {tool}", happened.at, attributes)
 
-    def _count(self, one: _Open, data: Mapping[str, JsonValue]) -> None:
+    def _count(self, one: _OpenSpan, data: Mapping[str, JsonValue]) -> None:
         for name in ("input_tokens", "output_tokens"):
             if isinstance(data.get(name), int):
                 one.attributes[f"gen_ai.usage.{name}"] = data[name]
@@ -238,7 +238,7 @@ class _Reading:
         if isinstance(data.get("seconds"), int | float):
             one.attributes["gen_ai.response.time_to_first_chunk"] = data["seconds"]
 
-    def _done(self, call_id: str, happened: Happened) -> None:
+    def _end_call(self, call_id: str, happened: TurnLogEvent) -> None:
         one, data = self._calls.pop(call_id), happened.data
         one.ended = happened.at
         if happened.kind in TOOL_ENDS:
@@ -257,7 +257,7 @@ class _Reading:
         one.events.append(SpanEvent("model_call_completed", happened.at, completed))
 
 
-def _identity(record: TurnRecord) -> Attributes:
+def _identity_of(record: TurnRecord) -> Attributes:
     """The attributes of every span."""
     return {
         "perdure.trace_id": record.given_trace_id or record.turn_id,
@@ -328,7 +328,7 @@ def is_denied(name: str) -> str:
     return next((word for word in LONG if word in run_together), "")
 
 
-def filtered(attributes: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], tuple[str, ...]]:
+def filter_attributes(attributes: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], tuple[str, ...]]:
     """Returns the attributes that are allowed, and the denied word of each removed one.
 
     Content, secrets and internals never reach a tracer. They are recognized by name. A name is split into words,
@@ -337,11 +337,11 @@ def filtered(attributes: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue],
     other values are cut to 200 characters.
     """
     removed: list[str] = []
-    kept = dict(_pairs(attributes, removed, 0))
+    kept = dict(_allowed_pairs(attributes, removed, 0))
     return kept, tuple(removed)
 
 
-def _pairs(given: Mapping[str, JsonValue], removed: list[str], depth: int) -> Iterator[tuple[str, JsonValue]]:
+def _allowed_pairs(given: Mapping[str, JsonValue], removed: list[str], depth: int) -> Iterator[tuple[str, JsonValue]]:
     named = next(filter(None, (_word_of(given.get(name)) for name in NAMING)), "")
     if named and len(given) > 1:
         removed.append(named)
@@ -365,7 +365,7 @@ def _value(value: JsonValue, removed: list[str], depth: int) -> JsonValue:
         removed.append("depth")
         return None
     if isinstance(value, dict):
-        return dict(_pairs(value, removed, depth + 1))
+        return dict(_allowed_pairs(value, removed, depth + 1))
     if isinstance(value, list):
         if len(value) == 2 and depth and isinstance(value[0], str) and (word := _word_of(value[0])):
             removed.append(word)  # A pair of a name and its value.
@@ -403,7 +403,7 @@ def _singular(word: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class TopologyEdges:
     """The edges of a topology, as far as a record can be checked against them."""
 
     edges: frozenset[tuple[str, str]]
@@ -417,7 +417,7 @@ class Ways:
     """Nodes that a trace leaves out."""
 
 
-def alarms_of(nodes: Sequence[str], ways: Ways, trace_id: str) -> Iterator[Alarm]:
+def alarms_of(nodes: Sequence[str], ways: TopologyEdges, trace_id: str) -> Iterator[Alarm]:
     """Yields the broken invariants of a turn whose nodes ended in this order. Nodes of nested topologies are not
     checked. The nodes of a finished turn follow the edges of its topology. An alarm is a value. Its receiver logs and
     counts it; the turn is not affected."""

@@ -54,22 +54,22 @@ class Place:
 def write_refusal(writer: Writer, place: Place, document_type: str) -> CallerError | None:
     """Returns why this writer cannot write a document of this type here, or None."""
     if writer.user_id is None:
-        return _denied("memory_unauthenticated", "The writer is not authenticated", 401)
+        return _write_denial("memory_unauthenticated", "The writer is not authenticated", 401)
     if place.archived:
-        return _denied("store_archived", f"The store {place.store} is archived; reopen it before you write", 409)
+        return _write_denial("store_archived", f"The store {place.store} is archived; reopen it before you write", 409)
     if place.scope is Scope.WORKSPACE and not writer.is_admin:
         if writer.is_agent:
             message = "Agents cannot write to the workspace; propose a promotion"
         else:
             message = "Only administrators can write to the workspace; propose a promotion"
-        return _denied("workspace_read_only", message, 403)
+        return _write_denial("workspace_read_only", message, 403)
     if place.scope is not Scope.WORKSPACE and place.owner_id != writer.user_id:
-        return _denied("store_not_yours", "These documents belong to another user", 403)
+        return _write_denial("store_not_yours", "These documents belong to another user", 403)
     fault = type_fault(document_type)
     if fault is not None:
         return CallerError("document_type_unknown", fault)
     if writer.is_agent and place.scope is Scope.USER and document_type != USER_PREFERENCE:
-        return _denied(
+        return _write_denial(
             "type_not_allowed", f"Agents can write only documents of the type {USER_PREFERENCE} for a user", 403
         )
     return None
@@ -99,7 +99,7 @@ class Edit:
     replace: str
 
 
-def patched(content: str, edits: Sequence[Edit]) -> str:
+def apply_edits(content: str, edits: Sequence[Edit]) -> str:
     """Returns `content` with the edits made one after the other.
 
     Raises: CallerError 422 `patch_mismatch` if a text to replace does not occur exactly once.
@@ -113,7 +113,7 @@ def patched(content: str, edits: Sequence[Edit]) -> str:
     return content
 
 
-def stale(expected_sha256: str, sha256: str) -> CallerError | None:
+def stale_refusal(expected_sha256: str, sha256: str) -> CallerError | None:
     """Returns the refusal of a change that is based on an old version, or None."""
     if expected_sha256 == sha256:
         return None
@@ -121,7 +121,7 @@ def stale(expected_sha256: str, sha256: str) -> CallerError | None:
     return CallerError("memory_conflict", message, {"sha256": sha256}, status=409)
 
 
-def _denied(code: str, message: str, status: int) -> CallerError:
+def _write_denial(code: str, message: str, status: int) -> CallerError:
     return CallerError(code, message, status=status)
 
 
@@ -262,7 +262,7 @@ class Finding:
         return {"rule": self.rule, "message": self.message, "blocks": self.blocks, "line": self.line}
 
 
-def scan(text: str, scope: Scope, limits: MemoryLimits = DEFAULT_LIMITS) -> tuple[Finding, ...]:
+def scan_text(text: str, scope: Scope, limits: MemoryLimits = DEFAULT_LIMITS) -> tuple[Finding, ...]:
     """Returns all findings in `text`, blocking ones first. A write is preceded by a scan. It is pure, and its time is
     proportional to the length of the text. A finding contains its rule and line but never the text, because it is
     included in events and answers."""
@@ -270,7 +270,7 @@ def scan(text: str, scope: Scope, limits: MemoryLimits = DEFAULT_LIMITS) -> tupl
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > most_bytes:  # A text over the limit is not scanned.
         return (Finding("too_large", f"the document has {size} bytes; the limit is {most_bytes}", blocks=True),)
-    found = [*_blocking(text, scope), *_warning(text, size, limits.write_bytes)]
+    found = [*_blocking_findings(text, scope), *_warning_findings(text, size, limits.write_bytes)]
     return tuple(sorted(found, key=lambda finding: not finding.blocks))
 
 
@@ -279,11 +279,11 @@ def is_blocked(findings: tuple[Finding, ...]) -> bool:
     return any(finding.blocks for finding in findings)
 
 
-def _blocking(text: str, scope: Scope) -> Iterator[Finding]:
+def _blocking_findings(text: str, scope: Scope) -> Iterator[Finding]:
     logs = sum(1 for line in text.split("\n") if _LOG_LINE.match(line))
     if logs > MOST_LOG_LINES:
         yield Finding("raw_logs", f"{logs} lines look like log output; describe what they mean instead", blocks=True)
-    plain = _plain(text)
+    plain = _plain_text(text)
     for kind, offset in find_secrets(plain):
         yield Finding(f"secret.{kind}", "the text appears to contain a secret", True, plain.count("\n", 0, offset) + 1)
     if scope is not Scope.CONVERSATION:
@@ -293,7 +293,7 @@ def _blocking(text: str, scope: Scope) -> Iterator[Finding]:
             yield Finding("injection", "the text contains instructions to a model", True, line)
 
 
-def _warning(text: str, size: int, large_bytes: int) -> Iterator[Finding]:
+def _warning_findings(text: str, size: int, large_bytes: int) -> Iterator[Finding]:
     if size > large_bytes:
         yield Finding(
             "large", f"the document has {size} bytes; only 1,200 characters of it are shown to a turn", blocks=False
@@ -311,7 +311,7 @@ def entropy_bits(text: str) -> float:
     return -sum(share * math.log2(share) for share in shares)
 
 
-def _plain(text: str) -> str:
+def _plain_text(text: str) -> str:
     """Returns `text` without compatibility forms and invisible characters, which hide words from a pattern."""
     shown = unicodedata.normalize("NFKC", text)
     return shown if shown.isascii() else "".join(each for each in shown if unicodedata.category(each) != "Cf")

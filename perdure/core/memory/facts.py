@@ -59,20 +59,20 @@ class Resolution(StrEnum):
     NOT_FOUND = "not_found"
 
 
-def resolve(found: Sequence[tuple[str, str]]) -> Resolution:
+def resolve_entity(found: Sequence[tuple[str, str]]) -> Resolution:
     """Returns whether `found` ((id, name), best first) is decisive, ambiguous or empty."""
     if not found:
         return Resolution.NOT_FOUND
     return Resolution.DECISIVE if len(found) == 1 else Resolution.AMBIGUOUS
 
 
-def remember(recent: JsonValue, entity_id: str) -> list[JsonValue]:
+def remember_entity(recent: JsonValue, entity_id: str) -> list[JsonValue]:
     """Returns the recent entities with `entity_id` as the newest: no duplicates, at most ten."""
     before = [each for each in recent if each != entity_id] if isinstance(recent, list) else []
     return [*before, entity_id][-RECENT_MOST:]
 
 
-def joined(before: list[JsonValue], now: list[JsonValue], after: list[JsonValue]) -> list[JsonValue]:
+def merge_lists(before: list[JsonValue], now: list[JsonValue], after: list[JsonValue]) -> list[JsonValue]:
     """Merges a list that one of several parallel calls changed from `before` to `after`, while others changed it to
     `now`.
 

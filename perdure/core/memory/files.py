@@ -88,7 +88,7 @@ def too_large(limit_bytes: int, variable: str) -> CallerError:
     return CallerError("too_large", message, {"limit_bytes": limit_bytes, "variable": variable}, status=413)
 
 
-def contradiction(table: Mapping[str, Any]) -> str:
+def find_contradiction(table: Mapping[str, Any]) -> str:
     """Returns the first contradiction in the description of a table and its other tables, or an empty string. Counts
     and ranges that contradict each other are rejected with their position; no described value is quoted. The form is
     validated earlier (perdure/contracts/memory.py, the schema of a pause)."""

@@ -50,10 +50,10 @@ class Candidate:
     @property
     def score(self) -> float:
         """The score from 0 to 1."""
-        return score(self.signals)
+        return signal_score(self.signals)
 
 
-def score(signals: Signals) -> float:
+def signal_score(signals: Signals) -> float:
     """Returns the weighted sum of the signals."""
     return (
         TEXT * _share(signals.text)
@@ -76,7 +76,7 @@ def recency(age_days: float | None) -> float:
     return float(0.5 ** (max(age_days, 0.0) / HALF_LIFE_DAYS))
 
 
-def best(candidates: Iterable[Candidate], most: int) -> tuple[Candidate, ...]:
+def best_candidates(candidates: Iterable[Candidate], most: int) -> tuple[Candidate, ...]:
     """Returns the best `most` candidates, best first. Equal scores are ordered by id: searches are repeatable."""
     return tuple(sorted(candidates, key=lambda each: (-each.score, each.ref.document_id))[:most])
 
@@ -138,7 +138,7 @@ _MOST_WORDS = 48
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
 
 
-def escaped(text: str) -> str:
+def escape_markup(text: str) -> str:
     """Returns `text` with all characters escaped that could open or close a tag or an attribute."""
     return text.translate(_ESCAPES)
 
@@ -148,13 +148,15 @@ def words_of(question: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(match.group() for match in _QUERY_WORD.finditer(question)))[:_MOST_WORDS]
 
 
-def excerpt(content: str, words: Sequence[str] = ()) -> str:
+def make_excerpt(content: str, words: Sequence[str] = ()) -> str:
     """Returns the beginning of `content`, escaped. If none of the words occurs there, it returns the first place where
     one does. It has at most 1,200 characters, escaped so that they cannot close the block that contains them."""
     text = content.strip()
     start = _start(text, words) if len(text) > EXCERPT_CHARACTERS else 0
     before = "…" if start else ""
-    return before + _cut(escaped(text[start : start + EXCERPT_CHARACTERS]), len(before), len(text) - start)
+    return before + _cut_escaped(
+        escape_markup(text[start : start + EXCERPT_CHARACTERS]), len(before), len(text) - start
+    )
 
 
 def _start(text: str, words: Sequence[str]) -> int:
@@ -167,7 +169,7 @@ def _start(text: str, words: Sequence[str]) -> int:
     return line + 1 if line >= 0 else found.start()
 
 
-def _cut(shown: str, taken: int, raw_length: int) -> str:
+def _cut_escaped(shown: str, taken: int, raw_length: int) -> str:
     """Returns the start of an escaped text. Escapes are not split, and an ellipsis marks omitted text."""
     if len(shown) + taken <= EXCERPT_CHARACTERS and raw_length <= EXCERPT_CHARACTERS:
         return shown
@@ -192,14 +194,14 @@ _ABOUT_DRAFTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownDocument:
     """A document as it is shown to a model."""
 
     ref: DocumentRef
     document_type: str
     title: str
     excerpt: str
-    """The excerpt from the function `excerpt`, escaped."""
+    """The excerpt from the function `make_excerpt`, escaped."""
 
     @property
     def tokens(self) -> int:
@@ -207,9 +209,9 @@ class Shown:
         return -(-(len(self.excerpt) + HIT_OVERHEAD_CHARACTERS) // CHARACTERS_A_TOKEN)
 
 
-def within_budget(shown: Sequence[Shown], budget_tokens: int) -> tuple[Shown, ...]:
+def within_budget(shown: Sequence[ShownDocument], budget_tokens: int) -> tuple[ShownDocument, ...]:
     """Returns the best of `shown` (best first) that fit into the budget. It stops at the first that does not fit."""
-    left, kept = budget_tokens, list[Shown]()
+    left, kept = budget_tokens, list[ShownDocument]()
     for each in shown:
         left -= each.tokens
         if left < 0:
@@ -218,20 +220,20 @@ def within_budget(shown: Sequence[Shown], budget_tokens: int) -> tuple[Shown, ..
     return tuple(kept)
 
 
-def context_message(shown: Sequence[Shown]) -> str:
+def context_message(shown: Sequence[ShownDocument]) -> str:
     """Returns the system message; empty if there is nothing to show. It has two blocks, trusted documents and drafts.
     Each turn builds its own. The message is not part of the transcript, so that it does not accumulate."""
     trusted = [each for each in shown if each.ref.trust is not Trust.AGENT_DRAFT]
     drafts = [each for each in shown if each.ref.trust is Trust.AGENT_DRAFT]
-    parts = [*_block(TRUSTED_BLOCK, _ABOUT_TRUSTED, trusted), *_block(DRAFT_BLOCK, _ABOUT_DRAFTS, drafts)]
+    parts = [*_format_block(TRUSTED_BLOCK, _ABOUT_TRUSTED, trusted), *_format_block(DRAFT_BLOCK, _ABOUT_DRAFTS, drafts)]
     return "\n".join(parts)
 
 
-def _block(name: str, about: str, shown: Sequence[Shown]) -> list[str]:
-    return [f"<{name}>", about, *(_document(each) for each in shown), f"</{name}>"] if shown else []
+def _format_block(name: str, about: str, shown: Sequence[ShownDocument]) -> list[str]:
+    return [f"<{name}>", about, *(_format_document(each) for each in shown), f"</{name}>"] if shown else []
 
 
-def _document(shown: Shown) -> str:
+def _format_document(shown: ShownDocument) -> str:
     marks = {
         "store": shown.ref.store,
         "path": shown.ref.path,
@@ -239,5 +241,5 @@ def _document(shown: Shown) -> str:
         "trust": shown.ref.trust.value,
         "title": " ".join(shown.title.split()),
     }
-    attributes = " ".join(f'{name}="{escaped(value)}"' for name, value in marks.items())
+    attributes = " ".join(f'{name}="{escape_markup(value)}"' for name, value in marks.items())
     return f"<document {attributes}>\n{shown.excerpt}\n</document>"

@@ -11,7 +11,7 @@ from perdure.contracts.errors import Problem
 from perdure.contracts.events import HITL_WARNING
 from perdure.contracts.ids import reviewed_call
 from perdure.contracts.messages import MessageRef, Patch, Role
-from perdure.core.approvals.gates import ALLOWING, open_requests, round_is_decided, round_is_refused, startable
+from perdure.core.approvals.gates import ALLOWING, open_requests, round_is_decided, round_is_refused, startable_calls
 from perdure.core.calls.ledger import STOPPED
 from perdure.graph.nodes.call_model import spent_by
 from perdure.graph.nodes.fields import (
@@ -49,30 +49,30 @@ class AwaitVerdict:
         if read.problem is not None and read.problem.code == STOPPED.code:
             return {"error": read.problem.model_dump(mode="json"), "status": "stopped"}
         if read.problem is not None:
-            return _paused(requests)
+            return _pause_patch(requests)
         kinds = {request.kind for request in requests}
         if not kinds & {RequestKind.LIMIT, RequestKind.CHECKPOINT}:
             return self._of_round(state, requests, read)
         if not round_is_decided(read.verdicts, len(requests)):
-            return _paused(requests)
+            return _pause_patch(requests)
         if RequestKind.LIMIT in kinds:
-            return raised(state, read)
+            return raise_limits(state, read)
         record_skipped_checkpoints(ports, read.verdicts)
-        return passed(state, read.verdicts)
+        return pass_checkpoints(state, read.verdicts)
 
     def _of_round(self, state: State, requests: Sequence[RequestRef], read: Verdicts) -> Patch:
         """Starts each call by its own request. If all calls are refused and none has begun, drops the round."""
         done = outcomes_of(state)
         droppable = not self.ungated_first and not done and not open_requests(requests, read.verdicts)
         if droppable and round_is_refused(read.verdicts):
-            return _acknowledge(state, read.verdicts)
+            return _drop_round(state, read.verdicts)
         gated_round = MessageRef.model_validate(state["pending_round"])
         calls = [call.call_id for call in gated_round.calls if not call.answer_id]
-        start = startable(calls, requests, read.verdicts, begun=done, ungated_first=self.ungated_first)
-        return _replay(state, gated_round, start) if start else _paused(requests)
+        start = startable_calls(calls, requests, read.verdicts, begun=done, ungated_first=self.ungated_first)
+        return _replay_round(state, gated_round, start) if start else _pause_patch(requests)
 
 
-def _paused(requests: Sequence[RequestRef]) -> Patch:
+def _pause_patch(requests: Sequence[RequestRef]) -> Patch:
     return {
         "status": AWAITING_HITL,
         "pending_requests": [request.model_dump(mode="json") for request in requests],
@@ -80,7 +80,7 @@ def _paused(requests: Sequence[RequestRef]) -> Patch:
     }
 
 
-def _acknowledge(state: State, verdicts: Sequence[Verdict]) -> Patch:
+def _drop_round(state: State, verdicts: Sequence[Verdict]) -> Patch:
     """Drops the round, of which no call can run, and gives the model the reasons."""
     messages = [message.model_dump(mode="json") for message in messages_of(state)]
     note = MessageRef(
@@ -119,7 +119,7 @@ def _verdict_message(verdict: Verdict) -> str:
     )
 
 
-def _replay(state: State, gated_round: MessageRef, start: Collection[str]) -> Patch:
+def _replay_round(state: State, gated_round: MessageRef, start: Collection[str]) -> Patch:
     """Rebuilds the removed round, its assistant message first, with the calls that can start.
 
     The ledger decides whether they run. A settled call returns its stored result, a denied one its denial.
@@ -135,7 +135,7 @@ def _replay(state: State, gated_round: MessageRef, start: Collection[str]) -> Pa
 
 
 # The turn continues, receives the reason for a rejection, or runs an edited call.
-def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
+def pass_checkpoints(state: State, verdicts: Sequence[Verdict]) -> Patch:
     """Returns the state after these verdicts, one for each checkpoint of the pause.
 
     If a result is approved, the model receives no note and the result remains. If a call is edited, the edited call
@@ -145,7 +145,7 @@ def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
     """
     settled = any(verdict.state is VerdictState.SETTLED for verdict in verdicts)
     refused = [] if settled else [verdict for verdict in verdicts if _is_refused(verdict)]
-    notes = [_note(verdict) for verdict in refused]
+    notes = [_verdict_note(verdict) for verdict in refused]
     again = [verdict.round for verdict in verdicts if verdict.round is not None]
     before = messages_of(state)
     there = {message.id for message in before if message.id}
@@ -167,7 +167,7 @@ def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
             "hitl_reviewer_id": None,
         } | over_limit(state)
     if any(reviewed_call(verdict.call_id) is None for verdict in verdicts):
-        patch |= _unforced(state, refused=bool(notes))
+        patch |= _clear_forced(state, refused=bool(notes))
     return patch
 
 
@@ -179,7 +179,7 @@ def record_skipped_checkpoints(ports: Ports, verdicts: Sequence[Verdict]) -> Non
             ports.events.emit(HITL_WARNING, data, reviewed_call(verdict.call_id))
 
 
-def _unforced(state: State, *, refused: bool) -> Patch:
+def _clear_forced(state: State, *, refused: bool) -> Patch:
     """Removes a checkpoint that the request forced, so that it opens once. If it was approved, the synthesis follows.
     If it was refused, the model acknowledges that and there is no synthesis."""
     metadata = state["metadata"]
@@ -202,7 +202,7 @@ _WHAT = {
 }
 
 
-def _note(verdict: Verdict) -> MessageRef:
+def _verdict_note(verdict: Verdict) -> MessageRef:
     quotes = (verdict.request_id,) if verdict.is_cut else ()
     return MessageRef(role=Role.SYSTEM, text=_checkpoint_message(verdict), quotes=quotes)
 
@@ -226,7 +226,7 @@ def _checkpoint_message(verdict: Verdict) -> str:
     )
 
 
-def raised(state: State, read: Verdicts) -> Patch:
+def raise_limits(state: State, read: Verdicts) -> Patch:
     """Returns the state after this verdict. After a raise, the model is called in the phase that reached the limit."""
     patch: Patch = {
         "status": "running",

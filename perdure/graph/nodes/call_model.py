@@ -13,7 +13,7 @@ from perdure.contracts.events import BUDGET
 from perdure.contracts.messages import MessageRef, Patch, Role
 from perdure.contracts.turns import OnSpent, Usage
 from perdure.core.agents.toolsets import LOAD_TOOLSET, known_toolsets, offered_cards, offered_tools
-from perdure.core.budgets import DAY_CODES, TURN_CODES, spent
+from perdure.core.budgets import DAY_CODES, TURN_CODES, spent_limit
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.calls.retries import TRIES, is_hopeless
 from perdure.graph.nodes.fields import error_of, limits_of, messages_of, number_of, plan_of, sources_of, toolsets_of
@@ -34,7 +34,7 @@ def ended_by(problem: Problem) -> str:
 
 def spent_by(state: State) -> Problem | None:
     """Returns the problem of the limit that the turn has reached, or None."""
-    return spent(
+    return spent_limit(
         limits_of(state),
         tokens_used=number_of(state, "tokens_used"),
         cost_microusd=number_of(state, "cost_microusd"),
@@ -69,7 +69,7 @@ class CallModel:
         reply = await ports.model.complete(
             ModelCallRequest(
                 messages=tuple(messages_of(state)),
-                tools=tools if loaded is None else _within(plan, tools, loaded),
+                tools=tools if loaded is None else _loaded_tools(plan, tools, loaded),
                 prompt=user if isinstance(user, dict) else {},
                 extract_pattern=self.extract_pattern,
                 deaf=self.deaf,
@@ -88,7 +88,7 @@ class CallModel:
         return _patch(state, reply)
 
 
-def _within(plan: TurnPlan, tools: Sequence[str], loaded: dict[str, bool]) -> tuple[str, ...]:
+def _loaded_tools(plan: TurnPlan, tools: Sequence[str], loaded: dict[str, bool]) -> tuple[str, ...]:
     """Returns those of `tools` that the loaded toolsets contain, and `load_toolset` if the plan has toolsets."""
     opened = set(offered_cards(plan.cards, loaded))
     own = (LOAD_TOOLSET,) if known_toolsets(plan.cards) else ()
@@ -98,7 +98,7 @@ def _within(plan: TurnPlan, tools: Sequence[str], loaded: dict[str, bool]) -> tu
 def _patch(state: State, reply: ModelReply) -> Patch:
     before = state["messages"]
     messages: list[JsonValue] = list(before) if isinstance(before, list) else []
-    patch: Patch = {**paid(state, reply), "pending_tool_calls": []}
+    patch: Patch = {**add_costs(state, reply), "pending_tool_calls": []}
     if "extracted" in state:
         patch["extracted"] = [*reply.extracted]
     if "ttft_emitted" in state and reply.message is not None and reply.message.text:
@@ -114,7 +114,7 @@ def _patch(state: State, reply: ModelReply) -> Patch:
     return patch
 
 
-class Paid(Protocol):
+class PaidReply(Protocol):
     """A reply with its cost."""
 
     @property
@@ -128,7 +128,7 @@ class Paid(Protocol):
         ...
 
 
-def paid(state: State, *replies: Paid) -> Patch:
+def add_costs(state: State, *replies: PaidReply) -> Patch:
     """Returns the turn's counters after `replies`. Attempts that were broken off are paid for too; only a reply's
     `turn_used` includes them."""
     known = [reply.turn_used or Usage() for reply in replies]
@@ -143,7 +143,7 @@ def paid(state: State, *replies: Paid) -> Patch:
 # Structured output: up to six tries, each with the fault of the last one; no object if all of them fail. These
 # functions never raise, because the node continues without the object.
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedOutput:
     """A structured output, with the stage in which the agent defines its prompt."""
 
     stage: str
@@ -151,7 +151,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
+class OutputResult:
     """The result of all tries."""
 
     value: dict[str, JsonValue] | None
@@ -171,16 +171,16 @@ class Got:
         return patch
 
 
-async def ask_object(state: State, ports: Ports, wanted: Wanted, messages: Sequence[MessageRef]) -> Got:
+async def ask_object(state: State, ports: Ports, wanted: WantedOutput, messages: Sequence[MessageRef]) -> OutputResult:
     """Returns the object, if an answer fits the schema strictly. Returns no value after the last try, or immediately if
     another try cannot help."""
     tokens = cost = tries = 0
     prompt = [*messages]
     user = state["user"]
     for form in TRIES:
-        over = _spent(state, tokens, cost)
+        over = _spent_limit(state, tokens, cost)
         if over is not None:
-            return Got(None, tokens, cost, tries, over)
+            return OutputResult(None, tokens, cost, tries, over)
         reply = await ports.model.complete(
             ModelCallRequest(
                 messages=tuple(prompt),
@@ -194,19 +194,19 @@ async def ask_object(state: State, ports: Ports, wanted: Wanted, messages: Seque
         tokens += reply.usage.tokens
         cost += reply.usage.cost_microusd
         if reply.problem is not None and is_hopeless(reply.problem):
-            return Got(None, tokens, cost, tries, reply.problem)
+            return OutputResult(None, tokens, cost, tries, reply.problem)
         if reply.problem is None and reply.value is not None:
-            return Got(reply.value, tokens, cost, tries)
+            return OutputResult(reply.value, tokens, cost, tries)
         if reply.fault:
-            prompt = [*messages, note(f"Your last answer was refused: {reply.fault}")]
-    return Got(None, tokens, cost, tries)
+            prompt = [*messages, engine_note(f"Your last answer was refused: {reply.fault}")]
+    return OutputResult(None, tokens, cost, tries)
 
 
-def note(text: str) -> MessageRef:
+def engine_note(text: str) -> MessageRef:
     """Returns a message of the engine to the model."""
     return MessageRef(role=Role.SYSTEM, text=text)
 
 
-def _spent(state: State, tokens: int, cost_microusd: int) -> Problem | None:
+def _spent_limit(state: State, tokens: int, cost_microusd: int) -> Problem | None:
     used, paid = number_of(state, "tokens_used") + tokens, number_of(state, "cost_microusd") + cost_microusd
-    return spent(limits_of(state), tokens_used=used, cost_microusd=paid)
+    return spent_limit(limits_of(state), tokens_used=used, cost_microusd=paid)

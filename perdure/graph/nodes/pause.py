@@ -42,7 +42,7 @@ def record_exemptions(ports: Ports, calls: Sequence[CallRef]) -> None:
         ports.events.emit(HITL_RULE_FIRE, exemption_event(each.tool), each.call_id)
 
 
-def stripped(
+def pause_round(
     state: State,
     ports: Ports,
     gated: Sequence[GatedCall],
@@ -61,8 +61,8 @@ def stripped(
     # The checkpoints of calls that a reviewer made again stay, because passing them rebuilds their round.
     reviewed = [each for each in requests_of(state, "pending_mutation") if each.kind is RequestKind.CHECKPOINT]
     checkpoint = next((each.checkpoint for each in gated if each.checkpoint), "before_tool_call")
-    return _waits(state, opened, checkpoint if gated else "outcome_unknown") | {
-        "pending_mutation": [*_dumped(reviewed), *_dumped(opened)],
+    return _pause_patch(state, opened, checkpoint if gated else "outcome_unknown") | {
+        "pending_mutation": [*_dump_requests(reviewed), *_dump_requests(opened)],
         "pending_round": messages[-1].model_dump(mode="json"),
         "pending_tool_calls": [],
         "settled_calls": carried_outcomes(done),
@@ -86,7 +86,10 @@ def carried_outcomes(done: Sequence[ToolOutcome]) -> list[JsonValue]:
 def at_checkpoint(state: State, ports: Ports, gated: Sequence[GatedCall]) -> Patch:
     """Opens requests to review the round's results. Nothing is removed, because every call has its answer."""
     opened = ports.people.ask(gated, [], snapshot(state, messages_of(state), complete=True))
-    return _waits(state, opened, gated[0].checkpoint) | {"pending_mutation": _dumped(opened), "pending_round": None}
+    return _pause_patch(state, opened, gated[0].checkpoint) | {
+        "pending_mutation": _dump_requests(opened),
+        "pending_round": None,
+    }
 
 
 def at_limit(state: State, ports: Ports, over: Problem) -> Patch:
@@ -96,14 +99,14 @@ def at_limit(state: State, ports: Ports, over: Problem) -> Patch:
         [],
         snapshot(state, messages_of(state), complete=True),
     )
-    return _waits(state, opened, RequestKind.LIMIT) | {
-        "pending_mutation": _dumped(opened),
+    return _pause_patch(state, opened, RequestKind.LIMIT) | {
+        "pending_mutation": _dump_requests(opened),
         "pending_round": None,
         "pending_tool_calls": [],
     }
 
 
-def _waits(state: State, requests: Sequence[RequestRef], checkpoint: str) -> Patch:
+def _pause_patch(state: State, requests: Sequence[RequestRef], checkpoint: str) -> Patch:
     reviewers = reviewers_of(state)
     return {
         "status": AWAITING_HITL,
@@ -113,11 +116,11 @@ def _waits(state: State, requests: Sequence[RequestRef], checkpoint: str) -> Pat
         # With several named reviewers, no single one is set. The request's record has its current assignee.
         "hitl_reviewer_id": reviewers[0] if len(reviewers) == 1 else None,
         "hitl_reviewer_strategy": NAMED_INDIVIDUAL if reviewers else ROLE_BASED,
-        "pending_requests": _dumped(requests),
+        "pending_requests": _dump_requests(requests),
     }
 
 
-def _dumped(requests: Sequence[RequestRef]) -> list[JsonValue]:
+def _dump_requests(requests: Sequence[RequestRef]) -> list[JsonValue]:
     return [request.model_dump(mode="json") for request in requests]
 
 
@@ -154,7 +157,7 @@ def snapshot(state: State, messages: Sequence[MessageRef], *, complete: bool = F
     return kept
 
 
-def restored(kept: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def restore_snapshot(kept: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Returns the state that a snapshot contains; empty if the snapshot is not whole."""
     if "messages" not in kept:
         return {}
@@ -166,7 +169,7 @@ def _by_id(message: MessageRef) -> JsonValue:
     return shown.model_dump(mode="json", exclude_defaults=True)
 
 
-def planned(context: TurnContext) -> Patch:
+def plan_patch(context: TurnContext) -> Patch:
     """Returns the fields that the turn pinned. The prompt is named here and assembled for each model call."""
     plan = context.plan
     if plan is None:
@@ -185,7 +188,7 @@ def planned(context: TurnContext) -> Patch:
     return patch | {"model": plan.model} if plan.model else patch
 
 
-def remembered(context: TurnContext, user_message: MessageRef) -> Patch:
+def memory_patch(context: TurnContext, user_message: MessageRef) -> Patch:
     """Returns the message, with the memory that belongs to it."""
     memory: Patch = {"fields": context.injected_fields}
     if context.injected:
@@ -215,4 +218,4 @@ def found_gate(context: TurnContext, user_message: MessageRef) -> Patch:
         "cost_microusd": context.used.cost_microusd,
         "iteration": sum(1 for message in context.earlier if message.calls),
     }
-    return gate | restored(context.restored)
+    return gate | restore_snapshot(context.restored)

@@ -15,12 +15,12 @@ from perdure.contracts.calls import CallState, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import Problem
 from perdure.contracts.events import TOOLS_PENDING
 from perdure.contracts.messages import CallRef, MessageRef, Patch, Role
-from perdure.core.agents.rule_matching import Ran, Ruled, after_round, before_round, rule_paths
+from perdure.core.agents.rule_matching import AnsweredCall, RuleResult, after_round, before_round, rule_paths
 from perdure.core.agents.rules import COUNTERS, RuleMatch
 from perdure.core.agents.toolsets import LOAD_TOOLSET, is_of_memory
 from perdure.core.approvals.gates import RULE_MUTATING, RULE_OUTCOME_UNKNOWN, gate_round, rule_for
 from perdure.core.calls.ledger import SETTLED
-from perdure.core.memory.facts import joined
+from perdure.core.memory.facts import merge_lists
 from perdure.graph.nodes.call_model import ended_by
 from perdure.graph.nodes.fields import (
     TOOL_WRITABLE,
@@ -32,7 +32,7 @@ from perdure.graph.nodes.fields import (
     plan_of,
     requests_of,
 )
-from perdure.graph.nodes.pause import at_checkpoint, record_exemptions, record_matches, stripped
+from perdure.graph.nodes.pause import at_checkpoint, pause_round, record_exemptions, record_matches
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 
@@ -86,7 +86,7 @@ def pending_approvals(plan: TurnPlan, requests: Sequence[RequestRef]) -> list[Ga
     """Returns the pending approvals, to be opened again. That changes nothing of their records, which keep the rule
     that fired."""
     return [
-        GatedCall(call_id=each.call_id, tool=each.tool, rule=_rule(plan, each))
+        GatedCall(call_id=each.call_id, tool=each.tool, rule=_rule_of(plan, each))
         for each in requests
         if each.kind is RequestKind.APPROVAL
     ]
@@ -105,26 +105,26 @@ def to_settle(
     ]
 
 
-def _rule(plan: TurnPlan, request: RequestRef) -> str:
+def _rule_of(plan: TurnPlan, request: RequestRef) -> str:
     return rule_for(plan, CallRef(call_id=request.call_id, tool=request.tool, digest="")) or RULE_MUTATING
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class SettledRound:
     """A settled round."""
 
     patch: Patch
-    ran: tuple[Ran, ...]
+    ran: tuple[AnsweredCall, ...]
     """The calls that were done, for the rules."""
 
 
-def settled(
+def settle_round(
     state: State,
     plan: TurnPlan,
     calls: Sequence[CallRef],
     outcomes: Sequence[ToolOutcome],
     reviewed: Collection[str],
-) -> Round:
+) -> SettledRound:
     """Returns the round with answers as messages, updates as fields, and one more iteration.
 
     `reviewed` calls are a reviewer's edits of calls that rules had selected. A reviewer has handled them, so no rule
@@ -151,20 +151,20 @@ def settled(
         writable = TOOL_WRITABLE.intersection(card.wants_state) if card else ()
         for name, value in outcome.patch.items():
             if name in writable:
-                patch[name] = _joined(state[name], patch.get(name, state[name]), value)
+                patch[name] = _merge_field(state[name], patch.get(name, state[name]), value)
         if outcome.state is CallState.DONE and call.call_id not in reviewed:
             counters = {name: patch.get(name, state[name]) for name in COUNTERS}
-            ran.append(Ran(call, outcome.facts, counters))
-    return Round(patch, tuple(ran))
+            ran.append(AnsweredCall(call, outcome.facts, counters))
+    return SettledRound(patch, tuple(ran))
 
 
-def _joined(before: JsonValue, now: JsonValue, after: JsonValue) -> JsonValue:
+def _merge_field(before: JsonValue, now: JsonValue, after: JsonValue) -> JsonValue:
     """Merges a field that several calls of a round have changed, from its value before the round.
 
     Each call adds its own difference to a counter; 0 resets it. In lists, the entries of earlier calls remain.
     """
     if isinstance(before, list) and isinstance(now, list) and isinstance(after, list):
-        return joined(before, now, after)
+        return merge_lists(before, now, after)
     counts = [each for each in (before, now, after) if isinstance(each, int) and not isinstance(each, bool)]
     if len(counts) < 3 or after == 0:
         return after
@@ -183,7 +183,7 @@ def over_limit(state: State) -> Patch:
     return {"error": over.model_dump(mode="json"), "status": "limited"}
 
 
-def ended(problem: Problem) -> Patch:
+def end_patch(problem: Problem) -> Patch:
     """Returns the patch with which a problem ends the run."""
     return {"error": problem.model_dump(mode="json"), "status": ended_by(problem), "pending_tool_calls": []}
 
@@ -206,58 +206,60 @@ class RunTools:
             return {"pending_tool_calls": []}
         plan, found = plan_of(state), round_of(state)
         if found.requests:
-            ruled = Ruled(gated=gate_round(plan, found.without_request))
+            ruled = RuleResult(gated=gate_round(plan, found.without_request))
         else:
             ruled = before_round(plan, found.without_request, {name: state[name] for name in COUNTERS})
-            if pending := _pending(plan, found.calls, ruled.gated):
+            if pending := _pending_calls(plan, found.calls, ruled.gated):
                 ports.events.emit(TOOLS_PENDING, {"calls": pending})
             record_matches(ports, ruled.fired)
             record_exemptions(ports, ruled.waived)
         if ruled.abort is not None:
-            return ended(_aborted(ruled.abort))
+            return end_patch(_abort_problem(ruled.abort))
         if ruled.gated:
-            return self._gated(state, ports, plan, found, ruled.gated)
-        asks = [_ask(state, plan, call) for call in found.to_run]
+            return self._open_gates(state, ports, plan, found, ruled.gated)
+        asks = [_call_request(state, plan, call) for call in found.to_run]
         outcomes = await ports.tools.run(asks, [*found.waiting.values()])
-        return await _went_on(state, ports, plan, found, outcomes)
+        return await _finish_round(state, ports, plan, found, outcomes)
 
-    def _gated(self, state: State, ports: Ports, plan: TurnPlan, found: OpenRound, gated: Sequence[GatedCall]) -> Patch:
+    def _open_gates(
+        self, state: State, ports: Ports, plan: TurnPlan, found: OpenRound, gated: Sequence[GatedCall]
+    ) -> Patch:
         """Opens requests for the gated calls, and pending ones again. No call runs in this step."""
         free = len(found.without_request) > len(gated)
         unknown = to_settle(found.calls, found.requests, {})
         requests = [*pending_approvals(plan, found.requests), *gated]
-        return stripped(state, ports, requests, unknown, [*found.done.values()], goes_on=self.ungated_first and free)
+        return pause_round(state, ports, requests, unknown, [*found.done.values()], goes_on=self.ungated_first and free)
 
 
-async def _went_on(
+async def _finish_round(
     state: State, ports: Ports, plan: TurnPlan, found: OpenRound, outcomes: Sequence[ToolOutcome]
 ) -> Patch:
     """Returns the patch of a round: a pause for its open calls, the end of the run, or all results."""
     new = {outcome.call_id: outcome for outcome in outcomes}
-    open_ones = [found.waiting[each.call_id] for each in outcomes if _waits(each)]
+    open_ones = [found.waiting[each.call_id] for each in outcomes if _is_waiting(each)]
     unknown = to_settle(found.calls, open_ones, new)
     problem = next((outcome.problem for outcome in outcomes if outcome.problem is not None), None)
     if unknown or (open_ones and problem is None):
         done = {**found.done, **{each.call_id: each for each in outcomes if each.state in SETTLED}}
         kept = [done[call.call_id] for call in found.calls if call.call_id in done]
-        return stripped(state, ports, pending_approvals(plan, open_ones), unknown, kept)
+        return pause_round(state, ports, pending_approvals(plan, open_ones), unknown, kept)
     if problem is not None:
-        return ended(problem)
+        return end_patch(problem)
     missing = [call for call in found.calls if call.call_id in found.done and found.done[call.call_id].message is None]
     if missing:  # the pause could not carry these outcomes; the ledger returns its stored results
-        stored = await ports.tools.run([_ask(state, plan, call) for call in missing])
+        stored = await ports.tools.run([_call_request(state, plan, call) for call in missing])
         rest = {call_id: each for call_id, each in found.done.items() if each.message is not None}
-        return await _went_on(state, ports, plan, replace(found, done=rest), [*outcomes, *stored])
+        return await _finish_round(state, ports, plan, replace(found, done=rest), [*outcomes, *stored])
     done = {**found.done, **new}
-    every = [_refused(call) if call.answer_id else done[call.call_id] for call in found.calls]
-    return _looked_at(state, ports, plan, settled(state, plan, found.calls, every, found.reviewed))
+    every = [_refused_outcome(call) if call.answer_id else done[call.call_id] for call in found.calls]
+    return _looked_at(state, ports, plan, settle_round(state, plan, found.calls, every, found.reviewed))
 
 
-def _waits(outcome: ToolOutcome) -> bool:
+def _is_waiting(outcome: ToolOutcome) -> bool:
     return outcome.state is CallState.PLANNED and outcome.problem is None
 
 
-def _pending(plan: TurnPlan, calls: Sequence[CallRef], gated: Sequence[GatedCall]) -> list[JsonValue]:
+def _pending_calls(plan: TurnPlan, calls: Sequence[CallRef], gated: Sequence[GatedCall]) -> list[JsonValue]:
     """Returns the calls that the event lists. Calls of the engine itself are not listed."""
     needing = {call.call_id for call in gated}
     listed = [call for call in calls if call.tool != LOAD_TOOLSET and not _is_memory(plan, call)]
@@ -271,7 +273,7 @@ def _is_memory(plan: TurnPlan, call: CallRef) -> bool:
     return card is not None and is_of_memory(card)
 
 
-def _ask(state: State, plan: TurnPlan, call: CallRef) -> ToolCallRequest:
+def _call_request(state: State, plan: TurnPlan, call: CallRef) -> ToolCallRequest:
     card = plan.card(call.tool)
     if card is None:
         return ToolCallRequest(call_id=call.call_id, tool=call.tool)
@@ -284,25 +286,25 @@ def _ask(state: State, plan: TurnPlan, call: CallRef) -> ToolCallRequest:
     )
 
 
-def _refused(call: CallRef) -> ToolOutcome:
+def _refused_outcome(call: CallRef) -> ToolOutcome:
     """Returns the outcome of a call that was rejected when it was planned. It needs no activity."""
     answer = MessageRef(id=call.answer_id, role=Role.TOOL, call_id=call.call_id)
     return ToolOutcome(call_id=call.call_id, state=CallState.FAILED, message=answer)
 
 
-def _looked_at(state: State, ports: Ports, plan: TurnPlan, done: Round) -> Patch:
+def _looked_at(state: State, ports: Ports, plan: TurnPlan, done: SettledRound) -> Patch:
     """Returns the round's patch with the effect of the rules: the end of the run, a checkpoint, or nothing. A pause has
     priority over the limit."""
     ruled = after_round(plan, done.ran)
     record_matches(ports, ruled.fired)
     after = {**state, **done.patch}
     if ruled.abort is not None:
-        return done.patch | ended(_aborted(ruled.abort))
+        return done.patch | end_patch(_abort_problem(ruled.abort))
     if ruled.gated:
         return done.patch | at_checkpoint(after, ports, ruled.gated)
     return done.patch | over_limit(after)
 
 
-def _aborted(fired: RuleMatch) -> Problem:
+def _abort_problem(fired: RuleMatch) -> Problem:
     message = fired.message or f"the rule {fired.rule_id} ends the turn at a call to {fired.tool}"
     return Problem(code="rule_abort", message=message)

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from perdure.client import ApiError
-from perdure.core.calls.arguments import InvalidArgumentText, check_arguments, parsed, same
+from perdure.core.calls.arguments import InvalidArgumentText, check_arguments, parse_object, same_json
 from perdure.pages.approvals.page import PRESENT, Sent, differences, opened_from, read_fields, show
 from perdure.pages.render import page
 from perdure.pages.request import AGAIN, Form, PageProblem, Post, Posted
@@ -30,7 +30,7 @@ async def decision(post: Posted, approval_id: str) -> Response:
     args = None
     if taken == "edit":
         try:
-            args = parsed(form.whole("args") or "")
+            args = parse_object(form.whole("args") or "")
         except InvalidArgumentText as unfit:
             return await _refused(post, approval_id, 422, str(unfit))
     try:
@@ -86,7 +86,7 @@ def _edited(approval: Approval, form: Form) -> tuple[dict[str, object], dict[str
     """Returns the arguments from the form, the faults of its fields, and a fault of the whole."""
     try:
         if form.get("as") == "json":
-            args, faults = parsed(form.whole("json") or ""), {}
+            args, faults = parse_object(form.whole("json") or ""), {}
         else:
             read = read_fields(approval.args, approval.args_schema, form)
             args, faults = read.args, dict(read.faults)
@@ -99,7 +99,7 @@ def _edited(approval: Approval, form: Form) -> tuple[dict[str, object], dict[str
         by_field = {each.field: each.problem for each in checked.schema_errors if each.field in args}
         as_json = form.get("as") == "json" or len(by_field) < len(checked.schema_errors)
         return args, by_field, f"Not sent: {checked.fault}." if as_json else ""
-    return args, {}, _UNCHANGED if same(approval.args, args) else ""
+    return args, {}, _UNCHANGED if same_json(approval.args, args) else ""
 
 
 async def _refused(post: Post, approval_id: str, status: int, why: str) -> HTMLResponse:

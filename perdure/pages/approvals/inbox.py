@@ -13,8 +13,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from perdure.client import ApiError
 from perdure.client.approvals import Item
 from perdure.client.memory import list_promotions
-from perdure.core.agents.prompts import inside
-from perdure.core.approvals.decisions import NOT_IN_BULK, alone
+from perdure.core.agents.prompts import unwrap_result
+from perdure.core.approvals.decisions import NOT_IN_BULK, single_decision_reason
 from perdure.pages.approvals.page import DAY_SECONDS, KINDS, PAST, PRESENT, DecisionForm, is_long, reasons_for
 from perdure.pages.render import page
 from perdure.pages.request import BrowserRequest, Form, PageProblem, Posted, Visitor
@@ -173,7 +173,7 @@ async def _look(
 
 def _apart(picked: Sequence[Approval]) -> dict[str, str]:
     """Returns, by request id, why it cannot be approved together with the others."""
-    why = {each.id: alone(each.kind, each.risk) for each in picked}
+    why = {each.id: single_decision_reason(each.kind, each.risk) for each in picked}
     first = next((each for each in picked if not why[each.id]), None)
     for each in picked:
         if first is not None and not why[each.id] and (each.agent, each.tool) != (first.agent, first.tool):
@@ -213,7 +213,7 @@ async def mine(visit: Visitor, cursor: Annotated[str | None, Query(max_length=40
 def came_of(result: str) -> str:
     """Returns a call's result for display: its `message`, if it contains one."""
     try:
-        read = inside(json.loads(result)).result
+        read = unwrap_result(json.loads(result)).result
     except ValueError:  # for example if only the beginning of the result is stored
         return result
     message = read.get("message") if isinstance(read, dict) else None

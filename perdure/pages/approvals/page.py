@@ -13,8 +13,8 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
 from perdure.core.calls.arguments import InvalidArgumentText, parsed_value
-from perdure.core.json_schema import followed, kind
-from perdure.core.text import escape_terminal, flat, pieces
+from perdure.core.json_schema import field_type, follow_reference
+from perdure.core.text import escape_terminal, flat, printable_runs
 from perdure.pages.render import page
 from perdure.pages.request import BrowserRequest, Form, Typed, Visitor
 from perdure.schemas.approvals import Approval
@@ -89,7 +89,7 @@ def fields_of(
     found = []
     for number, name in enumerate([*declared, *(name for name in args if name not in declared)]):
         needed = isinstance(required, list) and name in required
-        field = _field(name, f"arg.{number}", args, followed(declared.get(name, {}), schema), schema, needed)
+        field = _field(name, f"arg.{number}", args, follow_reference(declared.get(name, {}), schema), schema, needed)
         found.append(_typed(field, typed, (faults or {}).get(name, "")))
     return found
 
@@ -130,7 +130,7 @@ def _field(
         given=given,
         required=required,
         nullable=nullable,
-        may_hold=kind(spec, root),
+        may_hold=field_type(spec, root),
         meaning=flat(str(spec.get("description") or ""), 300),
         choices=tuple(choices) if shape is Shape.CHOICE else (),
     )
@@ -158,7 +158,7 @@ def _kinds(spec: Mapping[str, Any], root: Mapping[str, Any], looks: Iterator[int
     if isinstance(either, list):
         read: list[_Kinds] = []
         for each in either:
-            found = _kinds(followed(each, root), root, looks, depth + 1)
+            found = _kinds(follow_reference(each, root), root, looks, depth + 1)
             if found is None:
                 return None
             read.append(found)
@@ -191,7 +191,12 @@ def _shape(value: Any, kinds: set[str], choices: list[str]) -> Shape:
         return shape if _json(value) in choices else Shape.JSON
     if shape is Shape.NUMBER:
         return shape if isinstance(value, int | float) and not isinstance(value, bool) else Shape.JSON
-    if shape is not Shape.LINE or not isinstance(value, str) or "\t" in value or any(hid for _, hid in pieces(value)):
+    if (
+        shape is not Shape.LINE
+        or not isinstance(value, str)
+        or "\t" in value
+        or any(hid for _, hid in printable_runs(value))
+    ):
         return Shape.JSON
     return Shape.LINES if "\n" in value or len(value) > _LINE_CHARACTERS else Shape.LINE
 

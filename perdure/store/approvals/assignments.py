@@ -13,7 +13,7 @@ from perdure.core.approvals.assignments import (
     reviewers_after,
     withdrawal_refusal,
 )
-from perdure.core.approvals.decisions import Decider, Delegation, claim_span, lent, not_open_to
+from perdure.core.approvals.decisions import Decider, Delegation, claim_span, delegated_roles, not_open_to
 from perdure.core.identity import Credential
 from perdure.store import audit
 from perdure.store.approvals.requests import event_call_id
@@ -221,7 +221,7 @@ async def add_delegation(
     if other.user_id == user_id:
         raise CallerError("to_yourself", "You cannot delegate to yourself; name another user", status=422)
     # Decisions check the roles again, because roles can change.
-    lent(next((each for each in people if each is not other), Delegation(user_id, name, frozenset())), other)
+    delegated_roles(next((each for each in people if each is not other), Delegation(user_id, name, frozenset())), other)
     delegation_id = new_id()
     created_at = await tx.fetchval(_ADD, delegation_id, user_id, other.user_id, until, MOST_DAYS, credential.created_by)
     if created_at is None:

@@ -12,14 +12,14 @@ from perdure.contracts.turns import Limits, TurnAddress
 from perdure.contracts.values import Frozen, frozen_call_digest
 from perdure.core.approvals.decisions import PENDING, STATUS_OF, Decider, Decision, DecisionRequest, status_after
 from perdure.core.approvals.validity import GIVEN, runs_by
-from perdure.core.budgets import spent
+from perdure.core.budgets import spent_limit
 from perdure.core.calls.arguments import check_arguments
 from perdure.core.delivery import CHAT, chat_may_decide
-from perdure.core.json_schema import MOST_TOLD
+from perdure.core.json_schema import MOST_FAULTS
 from perdure.core.text import is_blank
 from perdure.store import audit
 from perdure.store.approvals.requests import event_call_id, plan_again
-from perdure.store.approvals.review import Review, outdated, take_up
+from perdure.store.approvals.review import Review, find_outdated, take_up
 from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import HEAD_START, Note, Wake
 from perdure.store.events.event_log import NewEvent, write
@@ -67,10 +67,10 @@ async def decide(
     `turn_stopped`, 409 `approval_outdated`, 429, in this order.
     """
     review = await take_up(tx, approval_id, decider, alone=per_minute is not None, checked_on_write=True)
-    _refuse(review, ask, unfit)
-    ballot = _ballot(review, ask, name)
+    _check_allowed(review, ask, unfit)
+    ballot = _make_ballot(review, ask, name)
     await _refuse_outdated(tx, review, ask.decision)
-    counted = await cast(tx, review, ballot, per_minute)
+    counted = await cast_ballot(tx, review, ballot, per_minute)
     kind = "approval.voted" if ballot.status == PENDING else "approval.decided"
     address = review.address
     await audit.record(tx, kind, approval_id, ballot.record, actor=review.decider.user_id, turn_id=address.turn_id)
@@ -87,7 +87,7 @@ async def decide(
     return decided, counted.note
 
 
-def _refuse(review: Review, ask: DecisionAsk, unfit: CallerError | None) -> None:
+def _check_allowed(review: Review, ask: DecisionAsk, unfit: CallerError | None) -> None:
     """Checks that this user can make this decision and that the request is still open.
 
     Raises: CallerError.
@@ -111,15 +111,15 @@ def _refuse(review: Review, ask: DecisionAsk, unfit: CallerError | None) -> None
     review.refuse_stopped()
 
 
-def _ballot(review: Review, ask: DecisionAsk, name: str) -> "Ballot":
+def _make_ballot(review: Review, ask: DecisionAsk, name: str) -> "Ballot":
     """Returns the decision in the form that is recorded.
 
     Raises: CallerError 422 `args_invalid`.
     """
-    row, edit = review.row, _edited(review, ask)
-    revision = edit or _revised(row["revision"])
+    row, edit = review.row, _edit_record(review, ask)
+    revision = edit or _earlier_edit(row["revision"])
     status = status_after(ask.decision, row["quorum"], review.facts.votes, review.vote, revised=bool(revision))
-    record = decision_record(review, ask, name) | (edit if status == PENDING else _freed(ask, revision))
+    record = decision_record(review, ask, name) | (edit if status == PENDING else _changed_arguments(ask, revision))
     plans_again = row["kind"] == RequestKind.CHECKPOINT and "args" in record and status != PENDING
     if plans_again:
         record["message_id"] = new_id()
@@ -142,7 +142,7 @@ async def _refuse_outdated(tx: Connection, review: Review, decision: Decision) -
     row = review.row
     if decision not in runs_by(row["kind"], row["tool"]):
         return
-    why = (await outdated(tx, [row])).get(review.approval_id)
+    why = (await find_outdated(tx, [row])).get(review.approval_id)
     if why is not None:
         message = f"{why}, so the call would not run; reject the request with that reason, and the agent can ask again"
         raise CallerError("approval_outdated", message, {"outdated": why}, status=409)
@@ -163,7 +163,7 @@ def decision_record(review: Review, ask: DecisionAsk, name: str) -> dict[str, Js
     return record if review.delegation.user_id == review.decider.user_id else {**record, "for": review.delegation.name}
 
 
-def _edited(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:
+def _edit_record(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:
     """Returns the edited arguments with their digest, and the arguments before, so that both versions are stored.
 
     Returns an empty dict if the decision is not an edit.
@@ -175,7 +175,7 @@ def _edited(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:
     row = review.row
     checked = check_arguments(ask.args, row["schema"])
     if checked.fault is not None:
-        fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.schema_errors[:MOST_TOLD]]
+        fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.schema_errors[:MOST_FAULTS]]
         raise CallerError("args_invalid", f"The edit is invalid: {checked.fault}", {"fields": fields}, status=422)
     digest = frozen_call_digest(
         tenant_id=row["tenant_id"],
@@ -189,12 +189,12 @@ def _edited(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:
     return {"args": checked.args, "digest": digest, "args_before": row["args"]}
 
 
-def _revised(revision: dict[str, JsonValue] | None) -> dict[str, JsonValue]:
+def _earlier_edit(revision: dict[str, JsonValue] | None) -> dict[str, JsonValue]:
     """Returns the call of an earlier edit in a request that is still voted on, with the user who edited it."""
     return {"edited_by" if name == "by" else name: value for name, value in (revision or {}).items()}
 
 
-def _freed(ask: DecisionAsk, revision: dict[str, JsonValue]) -> dict[str, JsonValue]:
+def _changed_arguments(ask: DecisionAsk, revision: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Returns what the deciding vote adds to its record: the arguments that will run, if they differ from the requested
     ones."""
     return revision if ask.decision in (Decision.APPROVE, Decision.EDIT) else {}
@@ -272,7 +272,7 @@ class Ballot:
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class CastResult:
     """The result of a recorded decision."""
 
     version: int
@@ -280,7 +280,7 @@ class Cast:
     """The note that wakes the turn now. None if the request is still pending, or if a hold begins."""
 
 
-async def cast(tx: Connection, review: Review, ballot: Ballot, per_minute: int | None = None) -> Cast:
+async def cast_ballot(tx: Connection, review: Review, ballot: Ballot, per_minute: int | None = None) -> CastResult:
     """Counts this decision: vote, approval and wake signal in one statement. `tx` must hold the locks of `review`.
 
     The approval changes in one conditional UPDATE, whatever the kind of the request.
@@ -306,14 +306,14 @@ async def cast(tx: Connection, review: Review, ballot: Ballot, per_minute: int |
     if row is None:
         raise InvariantBroken("no_answer", "the statement that counts votes returned no row")
     if row["version"] is None:
-        raise _refused(review, overdue=row["overdue"], too_many=row["too_many"], wait_seconds=row["wait_seconds"])
+        raise _cast_refusal(review, overdue=row["overdue"], too_many=row["too_many"], wait_seconds=row["wait_seconds"])
     address, note = review.address, None
     if row["note"] is not None and not row["held"]:
         note = Note(row["note"], address.tenant_id, Wake.RING, address.turn_id, review.approval_id)
-    return Cast(row["version"], note)
+    return CastResult(row["version"], note)
 
 
-def _refused(review: Review, *, overdue: bool, too_many: bool | None, wait_seconds: int | None) -> CallerError:
+def _cast_refusal(review: Review, *, overdue: bool, too_many: bool | None, wait_seconds: int | None) -> CallerError:
     if overdue:
         return CallerError("approval_expired", "The request expired undecided and counts as denied", status=410)
     if too_many:
@@ -344,7 +344,7 @@ async def decision_requests(tx: Connection, approval_ids: Sequence[str], person:
 
 
 @dataclass(frozen=True, slots=True)
-class Raise:
+class LimitRaise:
     """The limits that a reviewer enters; None leaves a limit unchanged."""
 
     max_tokens: int | None = None
@@ -352,7 +352,7 @@ class Raise:
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class RaisedTurn:
     """A turn that continues with raised limits."""
 
     address: TurnAddress
@@ -361,8 +361,8 @@ class Raised:
 
 
 async def raise_limits(
-    tx: Connection, turn_id: str, decider: Decider, name: str, wanted: Raise
-) -> tuple[Raised, Note | None]:
+    tx: Connection, turn_id: str, decider: Decider, name: str, wanted: LimitRaise
+) -> tuple[RaisedTurn, Note | None]:
     """Raises the limits of a turn that is paused for it, with an audit row. The returned note wakes the turn.
 
     Raises: CallerError 404 `turn_not_found`, 409 `not_waiting_for_a_limit`, then as for a decision: 403, 409 decided,
@@ -386,23 +386,23 @@ async def raise_limits(
     review.refuse(Decision.APPROVE, digest, reasoned=True, args_given=False, text=False)
     review.refuse_stopped()
     before = Limits.model_validate(turn["limits"])
-    limits = _raised(before, wanted, tokens_used=turn["tokens"], cost_microusd=turn["cost_microusd"])
+    limits = _raise_limits(before, wanted, tokens_used=turn["tokens"], cost_microusd=turn["cost_microusd"])
     record = decision_record(review, DecisionAsk(decision=Decision.APPROVE, digest=digest), name) | {
         "limits": limits.model_dump(mode="json"),
         "limits_before": before.model_dump(mode="json"),
     }
     await tx.execute("UPDATE turns SET limits = $2 WHERE id = $1", turn_id, limits.model_dump(mode="json"))
-    counted = await cast(tx, review, Ballot(Decision.APPROVE, STATUS_OF[Decision.APPROVE], digest, record))
+    counted = await cast_ballot(tx, review, Ballot(Decision.APPROVE, STATUS_OF[Decision.APPROVE], digest, record))
     address, approval_id = review.address, review.approval_id
     await audit.record(tx, "turn.limits_raised", approval_id, record, actor=decider.user_id, turn_id=turn_id)
     now: dict[str, JsonValue] = {"max_tokens": limits.max_tokens, "max_cost_usd": limits.max_cost_microusd / 1e6}
     await write(
         tx, address, [NewEvent(BUDGET, {"code": "limit_raised", "approval_id": approval_id, "by": name, **now})]
     )
-    return Raised(address, approval_id, limits), counted.note
+    return RaisedTurn(address, approval_id, limits), counted.note
 
 
-def _raised(before: Limits, wanted: Raise, *, tokens_used: int, cost_microusd: int) -> Limits:
+def _raise_limits(before: Limits, wanted: LimitRaise, *, tokens_used: int, cost_microusd: int) -> Limits:
     """Returns the requested limits.
 
     Raises: CallerError `limit_not_raised` if one is lower than before, `still_spent` if the turn has reached one
@@ -416,7 +416,7 @@ def _raised(before: Limits, wanted: Raise, *, tokens_used: int, cost_microusd: i
     if limits.max_tokens < before.max_tokens or limits.max_cost_microusd < before.max_cost_microusd:
         now: dict[str, object] = {"max_tokens": before.max_tokens, "max_cost_usd": before.max_cost_microusd / 1e6}
         raise CallerError("limit_not_raised", "A limit can only be raised, not lowered", now)
-    over = spent(limits, tokens_used=tokens_used, cost_microusd=cost_microusd)
+    over = spent_limit(limits, tokens_used=tokens_used, cost_microusd=cost_microusd)
     if over is not None:
         raise CallerError("still_spent", f"The new limit is still too low: {over.message}")
     return limits

@@ -31,7 +31,7 @@ from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.contracts.values import Frozen, canonical_json, digest_of, frozen_call_digest
 from perdure.core.approvals.gates import pause_kind
 from perdure.core.approvals.validity import QuestionRecord, answer_refusal
-from perdure.core.calls.arguments import InvalidArguments, canonical
+from perdure.core.calls.arguments import InvalidArguments, jsonb_form
 from perdure.store import audit
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note, Wake, put
@@ -85,11 +85,11 @@ async def subject_of(tx: Connection, ask: OpenRequest, gated: GatedCall) -> Subj
         row = await tx.fetchrow(_CALL, turn_id, call_id)
     if row is None:
         raise InvariantBroken("call_not_planned", f"the call {call_id} is not in the ledger")
-    result = _parsed(row["content"] or "") if gated.kind is RequestKind.CHECKPOINT else None
+    result = _parse_content(row["content"] or "") if gated.kind is RequestKind.CHECKPOINT else None
     return Subject(row["args"], row["effect"], row["tool_version"], result)
 
 
-def covered(kind: str, args: dict[str, Any], result: object) -> dict[str, Any]:
+def covered_values(kind: str, args: dict[str, Any], result: object) -> dict[str, Any]:
     """Returns the values that an approval's digest covers besides its ids: the arguments, and at a checkpoint also the
     result."""
     return {"args": args, "result": result} if kind == RequestKind.CHECKPOINT else args
@@ -137,11 +137,11 @@ def edited_round(approval: asyncpg.Record) -> MessageRef | None:
     return MessageRef(id=decision["message_id"], role=Role.ASSISTANT, calls=(call,))
 
 
-def _parsed(content: str) -> JsonValue:
+def _parse_content(content: str) -> JsonValue:
     """Returns the value in the form that jsonb returns, so that the digest matches the stored record. Measured: `-0.0`
     and `1e16` came back as other numbers, which made the approved checkpoint permanently unreadable."""
     try:
-        return canonical(json.loads(content))
+        return jsonb_form(json.loads(content))
     # Text that was cut, or that jsonb cannot store, is shown as plain text.
     except (ValueError, RecursionError, InvalidArguments):
         return content
@@ -174,10 +174,10 @@ async def open_requests(
         [gated.call_id for gated in ask.gated],
     )
     for gated in ask.gated:
-        found = await _found(tx, ask, gated)
+        found = await _find_request(tx, ask, gated)
         requests.append(found or await _open(tx, ask, gated, agent, policy or agent.definition.approvals, turn))
         if found is None:
-            events.append(_awaiting(requests[-1], gated))
+            events.append(_awaiting_event(requests[-1], gated))
     if ask.questions:
         in_force = policy or agent.definition.approvals
         questions, question_events, answered = await open_questions(tx, ask, in_force.expires_seconds)
@@ -188,11 +188,11 @@ async def open_requests(
     return Opened(requests=tuple(requests), decided=bool(decided))
 
 
-async def _found(tx: Connection, ask: OpenRequest, gated: GatedCall) -> RequestRef | None:
+async def _find_request(tx: Connection, ask: OpenRequest, gated: GatedCall) -> RequestRef | None:
     row = await tx.fetchrow(
         "SELECT id, expires_at FROM approvals WHERE turn_id = $1 AND call_id = $2", ask.address.turn_id, gated.call_id
     )
-    return _ref(str(row["id"]), gated, row["expires_at"]) if row is not None else None
+    return _request_ref(str(row["id"]), gated, row["expires_at"]) if row is not None else None
 
 
 async def _open(
@@ -204,7 +204,7 @@ async def _open(
     turn: asyncpg.Record,
 ) -> RequestRef:
     about = await subject_of(tx, ask, gated)
-    frozen = _call(ask, gated, about, agent) | _policy(gated, policy, agent)
+    frozen = _call(ask, gated, about, agent) | _request_policy(gated, policy, agent)
     frozen |= {
         "prompt_excerpt": turn["content"][:_PROMPT_CHARACTERS],
         "snapshot": {**ask.snapshot, "metadata": turn["metadata"]},
@@ -225,7 +225,7 @@ async def _open(
     }
     actor = str(turn["user_id"])
     await audit.record(tx, "approval.opened", request_id, data, actor=actor, turn_id=ask.address.turn_id)
-    return _ref(request_id, gated, expires_at)
+    return _request_ref(request_id, gated, expires_at)
 
 
 def _call(ask: OpenRequest, gated: GatedCall, about: Subject, agent: PublishedAgent) -> dict[str, object]:
@@ -237,7 +237,7 @@ def _call(ask: OpenRequest, gated: GatedCall, about: Subject, agent: PublishedAg
         call_id=gated.call_id,
         tool=gated.tool,
         tool_version=about.tool_version,
-        args=covered(gated.kind, about.args, about.result),
+        args=covered_values(gated.kind, about.args, about.result),
         nonce=nonce,
     )
     return {
@@ -265,7 +265,7 @@ def _call(ask: OpenRequest, gated: GatedCall, about: Subject, agent: PublishedAg
     }
 
 
-def _policy(gated: GatedCall, policy: ApprovalPolicy, agent: PublishedAgent) -> dict[str, object]:
+def _request_policy(gated: GatedCall, policy: ApprovalPolicy, agent: PublishedAgent) -> dict[str, object]:
     """Returns the approval policy of the request. A limit has a quorum of 1, because two reviewers would have to enter
     the same limit."""
     card = agent.card(gated.tool)
@@ -303,13 +303,13 @@ _INSERT_APPROVAL = (
 )
 
 
-def _ref(request_id: str, gated: GatedCall, expires_at: datetime) -> RequestRef:
+def _request_ref(request_id: str, gated: GatedCall, expires_at: datetime) -> RequestRef:
     return RequestRef(
         request_id=request_id, kind=gated.kind, call_id=gated.call_id, tool=gated.tool, expires_at=expires_at
     )
 
 
-def _awaiting(request: RequestRef, gated: GatedCall) -> NewEvent:
+def _awaiting_event(request: RequestRef, gated: GatedCall) -> NewEvent:
     data: dict[str, JsonValue] = {
         "tool": request.tool,
         "approval_id": request.request_id,

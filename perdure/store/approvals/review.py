@@ -16,14 +16,14 @@ from perdure.contracts.approvals import ApprovalPolicy, RequestKind
 from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import TurnAddress
 from perdure.core.approvals.decisions import (
-    Claimed,
     Decider,
     Decision,
     Delegation,
     Facts,
+    ReviewClaim,
     Vote,
+    decision_refusal,
     delegation_for,
-    refusal,
 )
 from perdure.core.approvals.validity import InForce, has_call_ahead, outdated_reason
 from perdure.core.identity import UNKNOWN, Credential
@@ -112,7 +112,7 @@ class Review:
         Raises: CallerError, the first reason in the contract's order.
         """
         given = {"reasoned": reasoned, "args_given": args_given, "text": text}
-        found = refusal(self.facts, self.decider, decision, digest, **given, unfit=unfit)
+        found = decision_refusal(self.facts, self.decider, decision, digest, **given, unfit=unfit)
         if found is not None:
             raise found
 
@@ -207,7 +207,7 @@ def facts_of(row: asyncpg.Record, votes: Sequence[Vote]) -> Facts:
     claimed = None
     if row["claimed_by"] is not None:
         since = row["claimed_since"] or row["now"]
-        claimed = Claimed(str(row["claimed_by"]), row["claimer"] or "", row["claimed_until"], since)
+        claimed = ReviewClaim(str(row["claimed_by"]), row["claimer"] or "", row["claimed_until"], since)
     return Facts(
         row["status"],
         (row["revision"] or row)["digest"],
@@ -292,19 +292,19 @@ SELECT * FROM given UNION ALL SELECT * FROM others
 async def escalate_overdue(tx: Connection, approval_id: str) -> bool:
     """Escalates a request past its first deadline if its policy requires it. Returns whether it did. The first reader
     does this: the turn, a user who reviews, or the reconciler. It wakes no turn. `tx` must hold its lock."""
-    return bool(await _escalated(tx, _ONE, approval_id))
+    return bool(await _escalate(tx, _ONE, approval_id))
 
 
 async def escalate_overdue_of(tx: Connection, turn_id: str) -> int:
     """Escalates all requests of a turn that are past their first deadline, and returns their number. `tx` must hold the
     turn's lock."""
-    return await _escalated(tx, _OF_TURN, turn_id)
+    return await _escalate(tx, _OF_TURN, turn_id)
 
 
 async def escalate_all_overdue(tx: Connection) -> int:
     """Escalates overdue requests of the tenant for the reconciler, and returns their number. Rows that are locked are
     left for the next pass."""
-    return await _escalated(tx, _ALL)
+    return await _escalate(tx, _ALL)
 
 
 async def fall_back(tx: Connection) -> int:
@@ -324,7 +324,7 @@ async def fall_back(tx: Connection) -> int:
     return len(rows)
 
 
-async def _escalated(tx: Connection, statement: str, *given: str) -> int:
+async def _escalate(tx: Connection, statement: str, *given: str) -> int:
     rows = await tx.fetch(statement, *given)
     for row in rows:
         data: dict[str, JsonValue] = {
@@ -354,24 +354,24 @@ class Publication:
     """Tool versions by tool name."""
 
 
-async def published(tx: Connection, agent_ids: Collection[str]) -> dict[str, Publication]:
+async def read_publications(tx: Connection, agent_ids: Collection[str]) -> dict[str, Publication]:
     """Returns the publications by agent id. Agents that are no longer published are left out."""
     rows = await tx.fetch(_PUBLISHED, list(agent_ids))
     return {row["agent_id"]: Publication(_digest(row["policy"]), row["tools"] or {}) for row in rows}
 
 
-async def outdated(tx: Connection, rows: Collection[asyncpg.Record]) -> dict[str, str]:
+async def find_outdated(tx: Connection, rows: Collection[asyncpg.Record]) -> dict[str, str]:
     """Returns what changed since each request was opened, by approval id. It contains only changed requests whose call
     can still start."""
     ahead = [row for row in rows if has_call_ahead(row["status"], row["kind"], row["tool"])]
     if not ahead:
         return {}
-    found = await published(tx, {row["agent_id"] for row in ahead})
-    reasons = {str(row["id"]): _why(row, found.get(row["agent_id"])) for row in ahead}
+    found = await read_publications(tx, {row["agent_id"] for row in ahead})
+    reasons = {str(row["id"]): _outdated_reason(row, found.get(row["agent_id"])) for row in ahead}
     return {approval_id: why for approval_id, why in reasons.items() if why is not None}
 
 
-def _why(row: asyncpg.Record, agent: Publication | None) -> str | None:
+def _outdated_reason(row: asyncpg.Record, agent: Publication | None) -> str | None:
     in_force = InForce(agent.policy_digest, agent.tools.get(row["tool"], "")) if agent is not None else None
     return outdated_reason(row["policy_digest"], row["tool_version"], in_force)
 

@@ -12,7 +12,7 @@ from perdure.contracts.turns import Limits
 from perdure.contracts.values import frozen_call_digest
 from perdure.core.text import preview
 from perdure.store import audit
-from perdure.store.approvals.requests import covered, edited_round, event_call_id, read_answers
+from perdure.store.approvals.requests import covered_values, edited_round, event_call_id, read_answers
 from perdure.store.approvals.review import escalate_overdue_of
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, write
@@ -32,13 +32,13 @@ async def read_verdicts(tx: Connection, ask: VerdictsRequest) -> Verdicts:
         expired = await _close_overdue(tx, ask.address.turn_id)
         rows = await tx.fetch(_ROWS, ask.address.turn_id)
     approvals = {str(row["id"]): row for row in rows}
-    effects = await _effects(tx, ask)
+    effects = await _read_effects(tx, ask)
     has_questions = any(request.kind in ANSWERED_BY_CLIENT for request in ask.requests)
     answers = await read_answers(tx, ask) if has_questions else {}
     verdicts = tuple(
         _effect_verdict(request, effects.get(request.request_id))
         if request.kind is RequestKind.EFFECT
-        else answers.get(request.request_id) or _verdict(request, approvals.get(request.request_id), ask)
+        else answers.get(request.request_id) or _make_verdict(request, approvals.get(request.request_id), ask)
         for request in ask.requests
     )
     denied = [
@@ -72,7 +72,7 @@ async def _close_overdue(tx: Connection, turn_id: str) -> list[asyncpg.Record]:
     return expired
 
 
-async def _effects(tx: Connection, ask: VerdictsRequest) -> dict[str, asyncpg.Record]:
+async def _read_effects(tx: Connection, ask: VerdictsRequest) -> dict[str, asyncpg.Record]:
     keys = [request.request_id for request in ask.requests if request.kind is RequestKind.EFFECT]
     if not keys:
         return {}
@@ -91,7 +91,7 @@ _STATES = {state.value: state for state in VerdictState if state is not VerdictS
 }
 
 
-def _verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsRequest) -> Verdict:
+def _make_verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsRequest) -> Verdict:
     unreadable = Verdict(
         request_id=request.request_id, call_id=request.call_id, tool=request.tool, state=VerdictState.UNREADABLE
     )
@@ -105,7 +105,7 @@ def _verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsReque
         call_id=row["call_id"],
         tool=row["tool"],
         tool_version=row["tool_version"],
-        args=covered(row["kind"], row["args"], row["result"]),
+        args=covered_values(row["kind"], row["args"], row["result"]),
         nonce=row["nonce"],
     )
     if frozen != row["digest"]:

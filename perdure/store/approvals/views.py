@@ -12,13 +12,13 @@ from perdure.contracts.activities import ApprovalStatus
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import TurnAddress
-from perdure.core.agents.templates import at_a_glance, described
-from perdure.core.approvals.decisions import DECIDING_ROLES, Decider, Vote, counted, not_open_to
+from perdure.core.agents.templates import at_a_glance, describe_call
+from perdure.core.approvals.decisions import DECIDING_ROLES, Decider, Vote, counted_votes, not_open_to
 from perdure.core.approvals.validity import runs_by
 from perdure.core.delivery import says_args
 from perdure.core.identity import OWN, Credential
 from perdure.store.approvals.requests import event_call_id
-from perdure.store.approvals.review import facts_of, outdated, with_delegations
+from perdure.store.approvals.review import facts_of, find_outdated, with_delegations
 from perdure.store.database import Connection
 from perdure.store.paging import WhereBuilder, cursor_after, read_cursor, read_number_cursor
 
@@ -108,7 +108,7 @@ async def list_approvals(
     rows = await tx.fetch(*_page(filters, limit, cursor))
     last = rows[limit - 1] if len(rows) > limit else None
     sitting = await with_delegations(tx, viewer) if viewer is not None and rows else None
-    changed = await _changed(tx, rows[:limit])
+    changed = await _find_changed(tx, rows[:limit])
     shown = [_approval_view(row, sitting, changed) for row in rows[:limit]]
     if brief:
         shown = [brief_of(card) for card in shown]
@@ -119,21 +119,21 @@ def _page(filters: Filters, limit: int, cursor: str | None) -> tuple[str, *tuple
     """Returns the SQL of one page plus one row, and its parameters."""
     only = WhereBuilder()
     if filters.status == "pending" or filters.decidable_by or filters.expiring_within_seconds is not None:
-        only.by(OPEN)
+        only.add_condition(OPEN)
     if filters.status == "expired":
-        only.by(_EXPIRED)
+        only.add_condition(_EXPIRED)
     elif filters.status != "pending":
-        only.being("a.status", filters.status, _OVER)
-    only.by("a.agent_id = {0}", filters.agent)
-    only.by("a.tool = {0}", filters.tool)
-    only.by("a.risk = {0}", filters.risk)
-    only.by("a.turn_id = {0}", filters.turn_id)
-    only.by("a.reviewer_role = {0}", filters.role)
-    only.by("s.name = {0}", filters.assignee)
-    only.by("a.requested_by = {0}", filters.requested_by)
-    only.by(f"{OPEN_TO} AND NOT {VOTED}", filters.decidable_by, filters.signed_in_by.created_by)
-    only.by("a.expires_at < now() + make_interval(secs => {0})", filters.expiring_within_seconds)
-    only.by("(a.requested_at, a.id) < ({0}, {1}::uuid)", *read_cursor(cursor))
+        only.add_state("a.status", filters.status, _OVER)
+    only.add_condition("a.agent_id = {0}", filters.agent)
+    only.add_condition("a.tool = {0}", filters.tool)
+    only.add_condition("a.risk = {0}", filters.risk)
+    only.add_condition("a.turn_id = {0}", filters.turn_id)
+    only.add_condition("a.reviewer_role = {0}", filters.role)
+    only.add_condition("s.name = {0}", filters.assignee)
+    only.add_condition("a.requested_by = {0}", filters.requested_by)
+    only.add_condition(f"{OPEN_TO} AND NOT {VOTED}", filters.decidable_by, filters.signed_in_by.created_by)
+    only.add_condition("a.expires_at < now() + make_interval(secs => {0})", filters.expiring_within_seconds)
+    only.add_condition("(a.requested_at, a.id) < ({0}, {1}::uuid)", *read_cursor(cursor))
     most = only.parameter(limit + 1)
     return (
         f"SELECT {_APPROVAL_COLUMNS} {_APPROVAL_FROM} {only} ORDER BY a.requested_at DESC, a.id DESC LIMIT {most}",
@@ -155,21 +155,21 @@ async def get_approval(
         raise CallerError("approval_not_found", "Approval not found", status=404)
     is_open = row["status_now"] == "pending"
     sitting = await with_delegations(tx, viewer) if viewer is not None and is_open else None
-    return _approval_view(row, sitting, await _changed(tx, [row])) | {
+    return _approval_view(row, sitting, await _find_changed(tx, [row])) | {
         "snapshot": row["snapshot"],
         "preview": _preview(row) if viewer is None or viewer.roles & DECIDING_ROLES else None,
         "history": row["history"] or [],
     }
 
 
-async def _changed(tx: Connection, rows: Sequence[asyncpg.Record]) -> dict[str, str]:
-    return await outdated(tx, [row for row in rows if row["status_now"] != "expired"])
+async def _find_changed(tx: Connection, rows: Sequence[asyncpg.Record]) -> dict[str, str]:
+    return await find_outdated(tx, [row for row in rows if row["status_now"] != "expired"])
 
 
 def _approval_view(row: asyncpg.Record, viewer: Decider | None, changed: Mapping[str, str]) -> dict[str, object]:
     why = changed.get(str(row["id"]))
     barred = runs_by(row["kind"], row["tool"]) if why is not None else ()
-    return card_of(row, [each for each in _allowed(row, viewer) if each not in barred], why)
+    return card_of(row, [each for each in _allowed_decisions(row, viewer) if each not in barred], why)
 
 
 def _preview(row: asyncpg.Record) -> dict[str, object] | None:
@@ -183,7 +183,7 @@ def _preview(row: asyncpg.Record) -> dict[str, object] | None:
     return kept | {"is_current": found.get("digest", digest) == digest}
 
 
-def _allowed(row: asyncpg.Record, viewer: Decider | None) -> list[str]:
+def _allowed_decisions(row: asyncpg.Record, viewer: Decider | None) -> list[str]:
     """Returns the allowed decisions. An answer has no arguments to edit, and a limit is raised by a separate route."""
     if row["status_now"] != "pending":
         return []
@@ -209,7 +209,7 @@ def brief_of(card: dict[str, object]) -> dict[str, object]:
 def card_of(row: asyncpg.Record, allowed: list[str], outdated: str | None) -> dict[str, object]:
     """Returns the approval with its allowed decisions. `args` and `digest` belong to the call that is currently decided
     on. `outdated` states what changed since the request was opened, so that its call would not run."""
-    return _call(row) | _people(row) | {"outdated": outdated, "allowed_decisions": allowed}
+    return _call(row) | _show_people(row) | {"outdated": outdated, "allowed_decisions": allowed}
 
 
 def frozen_of(row: asyncpg.Record) -> Mapping[str, Any] | asyncpg.Record:
@@ -234,7 +234,7 @@ def _call(row: asyncpg.Record) -> dict[str, object]:
         "effect": row["effect"],
         "risk": row["risk"],
         "description": row["description"],
-        "says": described(row["describe"], frozen_of(row)["args"]),
+        "says": describe_call(row["describe"], frozen_of(row)["args"]),
         "args_brief": at_a_glance(frozen_of(row)["args"]),
         "args": (revision or row)["args"],
         "schema": row["schema"],
@@ -252,7 +252,7 @@ def _call(row: asyncpg.Record) -> dict[str, object]:
     }
 
 
-def _people(row: asyncpg.Record) -> dict[str, object]:
+def _show_people(row: asyncpg.Record) -> dict[str, object]:
     claimed = row["claimed_until"] is not None and row["claimed_until"] > row["now"]
     return {
         "requested_by": row["requester"],
@@ -262,9 +262,9 @@ def _people(row: asyncpg.Record) -> dict[str, object]:
         "reviewer_role": row["reviewer_role"],
         "reviewers": row["reviewers"],
         "quorum": row["quorum"],
-        "votes": _votes(row),
+        "votes": _show_votes(row),
         "assignee": row["assigned"],
-        "fallback": _fallback(row),
+        "fallback": _show_fallback(row),
         "claimed_by": row["claimer"] if claimed else None,
         "claimed_until": row["claimed_until"] if claimed else None,
         "escalated_at": row["escalated_at"],
@@ -285,9 +285,9 @@ def votes_of(row: asyncpg.Record) -> list[Vote]:
     ]
 
 
-def _votes(row: asyncpg.Record) -> list[dict[str, object]]:
+def _show_votes(row: asyncpg.Record) -> list[dict[str, object]]:
     votes = votes_of(row)
-    standing = counted(votes)
+    standing = counted_votes(votes)
     return [_vote(shown, counts=vote in standing) for shown, vote in zip(row["votes"] or (), votes, strict=True)]
 
 
@@ -296,7 +296,7 @@ def _vote(vote: dict[str, object], *, counts: bool) -> dict[str, object]:
     return shown | {"counts": counts, "for": vote["owner"] if vote["reviewer_id"] != vote["user"] else None}
 
 
-def _fallback(row: asyncpg.Record) -> dict[str, object] | None:
+def _show_fallback(row: asyncpg.Record) -> dict[str, object] | None:
     if not row["fallback_reviewer"]:
         return None
     return {"reviewer": row["fallback_reviewer"], "at": row["fallback_at"], "fell_back_at": row["fell_back_at"]}
@@ -322,13 +322,13 @@ FROM waiting a GROUP BY 1, 2, 3, 4
 """
 
 
-async def counts(
+async def count_requests(
     tx: Connection, requester_id: str | None, decider: Decider, expiring_seconds: int
 ) -> dict[str, object]:
     """Counts the pending requests, those that `decider` can decide on, and those that expire within `expiring_seconds`.
     With `requester_id`, only that user's requests are counted."""
     only = WhereBuilder(OPEN)
-    only.by("a.requested_by = {0}", requester_id)
+    only.add_condition("a.requested_by = {0}", requester_id)
     who, made_by = only.parameter(decider.user_id), only.parameter(decider.credential.created_by)
     open_to = OPEN_TO.format(who, made_by)
     soon = only.parameter(float(expiring_seconds))
@@ -397,7 +397,7 @@ ORDER BY min(requested_at), agent_id LIMIT 500
 """
 
 
-async def ageing(tx: Connection, requester_id: str | None) -> list[dict[str, object]]:
+async def list_oldest(tx: Connection, requester_id: str | None) -> list[dict[str, object]]:
     """Returns groups of pending requests, oldest first, at most 500. With `requester_id`, only that user's requests are
     counted."""
     return [
@@ -430,8 +430,8 @@ async def own_decisions(
 ) -> tuple[list[dict[str, object]], str | None]:
     """Returns a page of the user's decisions with their outcomes, newest first, and the cursor of the next page."""
     only = WhereBuilder()
-    only.by("v.user_id = {0}", user_id)
-    only.by("(v.at, v.id) < ({0}, {1})", *read_number_cursor(cursor))
+    only.add_condition("v.user_id = {0}", user_id)
+    only.add_condition("(v.at, v.id) < ({0}, {1})", *read_number_cursor(cursor))
     most = only.parameter(limit + 1)
     rows = await tx.fetch(
         f"SELECT {_DECISION_COLUMNS} {_DECISION_FROM} {only} ORDER BY v.at DESC, v.id DESC LIMIT {most}", *only.given
@@ -455,7 +455,7 @@ def _decision_view(row: asyncpg.Record) -> dict[str, object]:
         "kind": row["kind"],
         "checkpoint": row["checkpoint"],
         "tool": row["tool"],
-        "says": described(row["describe"], row["args"]),
+        "says": describe_call(row["describe"], row["args"]),
         "args_brief": at_a_glance(row["args"]),
         "agent": row["agent_id"],
         "risk": row["risk"],

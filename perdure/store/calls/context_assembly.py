@@ -17,7 +17,7 @@ from perdure.store.events.event_log import write
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class StartedTool:
     """The state of a tool's row at the start of an attempt, with the tool's inputs."""
 
     failed: int
@@ -54,7 +54,7 @@ FROM turns t LEFT JOIN bundles b ON (b.turn_id, b.tool) = (t.id, $3) WHERE t.id 
 """
 
 
-async def begin(tx: Connection, call: AssembleCall, hears: int) -> Begun | None:
+async def begin(tx: Connection, call: AssembleCall, hears: int) -> StartedTool | None:
     """Creates the row of this tool if there is none, and returns it with the tool's inputs, or None if the turn does
     not exist. `hears` is the number of the user's newest messages to include. Pending events are written; if there are
     any, `tx` must hold the turn's lock."""
@@ -64,7 +64,7 @@ async def begin(tx: Connection, call: AssembleCall, hears: int) -> Begun | None:
         return None
     if call.events and not row["ended"]:
         await write(tx, call.address, [], pending=call.events)
-    return Begun(
+    return StartedTool(
         row["failed"] or 0,
         Assembled.model_validate(row["outcome"]) if row["outcome"] else None,
         row["ended"],
@@ -117,7 +117,9 @@ async def newest_bundles(tx: Connection, address: TurnAddress) -> tuple[Bundle, 
     return tuple(Bundle.model_validate(row["bundle"]) for row in rows)
 
 
-async def outputs(tx: Connection, conversation_id: str, sources: Sequence[Source]) -> dict[str, dict[str, JsonValue]]:
+async def read_outputs(
+    tx: Connection, conversation_id: str, sources: Sequence[Source]
+) -> dict[str, dict[str, JsonValue]]:
     """Returns the outputs of these sources, by tool."""
     rows = await tx.fetch(
         "SELECT o.tool, o.output FROM jsonb_to_recordset($2) AS s(tool text, turn_id uuid) "

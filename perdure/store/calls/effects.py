@@ -53,7 +53,7 @@ async def settle_by_person(
         raise CallerError(
             "outcome_invalid", "Send the outcome (happened or did_not_happen) and a comment that says how you know"
         )
-    call = await _unsettled(tx, key, outcome)
+    call = await _lock_unsettled(tx, key, outcome)
     address = TurnAddress(
         tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
     )
@@ -61,7 +61,7 @@ async def settle_by_person(
     return address, await _record(tx, address, call, statement, ended=row["ended_at"] is not None)
 
 
-async def _unsettled(tx: Connection, key: str, outcome: str) -> asyncpg.Record:
+async def _lock_unsettled(tx: Connection, key: str, outcome: str) -> asyncpg.Record:
     """Returns the call of an effect whose outcome is unknown, locked.
 
     Raises: CallerError 409 `already_settled`, `too_early`.
@@ -169,17 +169,17 @@ async def list_effects(
     calls of that user's turns."""
     rows = await tx.fetch(*_page(user_id, state, limit, cursor))
     last = rows[limit - 1] if len(rows) > limit else None
-    shown = [_shown(row) for row in rows[:limit]]
+    shown = [_show_effect(row) for row in rows[:limit]]
     return shown, cursor_after(last["created_at"], last["key"]) if last else None
 
 
 def _page(user_id: str | None, state: str | None, limit: int, cursor: str | None) -> tuple[str, *tuple[object, ...]]:
     """Returns the SQL of one page plus one row, and its parameters."""
     only = WhereBuilder("c.effect <> 'read'")
-    only.being("c.state", state, frozenset(CallState))
-    only.by("t.user_id = {0}", user_id)
+    only.add_state("c.state", state, frozenset(CallState))
+    only.add_condition("t.user_id = {0}", user_id)
     # All calls of a round have the same time, so the key orders them.
-    only.by("(c.created_at, c.key) < ({0}, {1})", *read_key_cursor(cursor))
+    only.add_condition("(c.created_at, c.key) < ({0}, {1})", *read_key_cursor(cursor))
     most = only.parameter(limit + 1)
     return f"{_SELECT} {only} ORDER BY c.created_at DESC, c.key DESC LIMIT {most}", *only.given
 
@@ -194,7 +194,7 @@ async def get_effect(tx: Connection, key: str, user_id: str | None) -> dict[str,
     )
     if row is None:
         raise CallerError("effect_not_found", "Effect not found", status=404)
-    return _shown(row) | {
+    return _show_effect(row) | {
         # Until the deadline, a frozen worker may still send the call.
         "may_be_settled_as": ["happened"] + ([] if row["early"] else ["did_not_happen"])
         if row["state"] == "outcome_unknown"
@@ -202,12 +202,12 @@ async def get_effect(tx: Connection, key: str, user_id: str | None) -> dict[str,
         "failed_tries": row["errors"],
         "late_answers": row["lost_settles"],
         "outcome": row["outcome"],
-        "approval": await _approval(tx, row),
-        "events": await _events(tx, row),
+        "approval": await _read_approval(tx, row),
+        "events": await _read_events(tx, row),
     }
 
 
-def _shown(row: asyncpg.Record) -> dict[str, object]:
+def _show_effect(row: asyncpg.Record) -> dict[str, object]:
     return {
         "key": row["key"],
         "state": row["state"],
@@ -227,7 +227,7 @@ def _shown(row: asyncpg.Record) -> dict[str, object]:
     }
 
 
-async def _approval(tx: Connection, call: asyncpg.Record) -> dict[str, object] | None:
+async def _read_approval(tx: Connection, call: asyncpg.Record) -> dict[str, object] | None:
     """Returns the approval of the call. Its decision contains the arguments that were sent if a reviewer edited
     them."""
     row = await tx.fetchrow(
@@ -247,7 +247,7 @@ async def _approval(tx: Connection, call: asyncpg.Record) -> dict[str, object] |
     }
 
 
-async def _events(tx: Connection, call: asyncpg.Record) -> list[dict[str, object]]:
+async def _read_events(tx: Connection, call: asyncpg.Record) -> list[dict[str, object]]:
     """Returns the events of the call, oldest first, at most 100."""
     rows = await tx.fetch(
         "SELECT kind, at, data FROM events WHERE turn_id = $1 AND call_id = $2 ORDER BY seq LIMIT 100",

@@ -13,8 +13,8 @@ from perdure.contracts.errors import LimitReached
 from perdure.contracts.events import GENERATION_START
 from perdure.contracts.messages import NOBODY, Joined
 from perdure.contracts.turns import Limits, TurnStatus, Usage
-from perdure.core.budgets import most_of_answer, spent
-from perdure.core.calls.ledger import Attempt, Claim, Gate, Held, claim
+from perdure.core.budgets import most_of_answer, spent_limit
+from perdure.core.calls.ledger import Attempt, Claim, LockedTurn, RecordedClaim, claim
 from perdure.store import budgets
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, NewMessage, write
@@ -92,12 +92,12 @@ async def claim_call(
         return ModelClaim(Claim.ENDED)
     held = None
     if row["epoch"] is not None:
-        held = Held(row["epoch"], Attempt(row["run_id"], row["attempt"]), row["reply"] is not None)
-    verdict = claim(Gate(row["ended"], row["stopped"]), held, attempt)
+        held = RecordedClaim(row["epoch"], Attempt(row["run_id"], row["attempt"]), row["reply"] is not None)
+    verdict = claim(LockedTurn(row["ended"], row["stopped"]), held, attempt)
     if verdict in (Claim.REPLAY, Claim.STOPPED) and call.events:
         await write(tx, call.address, [], pending=call.events)
     if verdict is Claim.REPLAY:
-        return ModelClaim(verdict, reply=ModelReply.model_validate(row["reply"] | {"turn_used": _used(row)}))
+        return ModelClaim(verdict, reply=ModelReply.model_validate(row["reply"] | {"turn_used": _read_usage(row)}))
     if verdict is not Claim.ACT:
         return ModelClaim(verdict)
     if row["lost"]:
@@ -105,13 +105,15 @@ async def claim_call(
     return _to_act(row, call, model, fallback_model, held)
 
 
-def _to_act(row: asyncpg.Record, call: ModelCall, model: str, fallback_model: str, held: Held | None) -> ModelClaim:
+def _to_act(
+    row: asyncpg.Record, call: ModelCall, model: str, fallback_model: str, held: RecordedClaim | None
+) -> ModelClaim:
     """Returns the claim of an attempt that can act, with the rest of the turn's limits.
 
     Raises: LimitReached.
     """
-    limits, used = Limits.model_validate(row["limits"]), _used(row)
-    over = spent(limits, tokens_used=used.tokens, cost_microusd=used.cost_microusd)
+    limits, used = Limits.model_validate(row["limits"]), _read_usage(row)
+    over = spent_limit(limits, tokens_used=used.tokens, cost_microusd=used.cost_microusd)
     if over is not None:
         raise LimitReached(over.code, over.message)
     on_fallback = bool(row["fallback"] and fallback_model)
@@ -218,7 +220,7 @@ FROM mine, used, locked
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettleResult:
     """The result of a settle."""
 
     mine: bool
@@ -239,7 +241,7 @@ async def settle_call(
     messages: Sequence[NewMessage],
     planned: Sequence[PlannedCall],
     events: Sequence[NewEvent],
-) -> Settled:
+) -> SettleResult:
     """Records a model call's result if this claim still owns the call.
 
     If the turn has ended in the meantime, only the usage is recorded, because `done` is a turn's last event.
@@ -261,13 +263,13 @@ async def settle_call(
         claimed.assumed.cost_microusd,
     )
     if row is None:
-        return Settled(mine=False)
+        return SettleResult(mine=False)
     if not row["ended"]:
         await write(tx, call.address, events, messages)
-    return Settled(mine=True, counted=row["counted"], was_lost=row["was_lost"], turn_used=_used(row))
+    return SettleResult(mine=True, counted=row["counted"], was_lost=row["was_lost"], turn_used=_read_usage(row))
 
 
-def _used(row: asyncpg.Record) -> Usage:
+def _read_usage(row: asyncpg.Record) -> Usage:
     """Returns the turn's usage from a row."""
     return Usage(**{name: row[name] for name in ("input_tokens", "output_tokens", "cached_tokens", "cost_microusd")})
 
@@ -341,7 +343,7 @@ async def correct(tx: Connection, call: ModelCall, claimed: ModelClaim, used: Us
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostAttempt:
     """An attempt that was counted with the usage that its claim had assumed."""
 
     call_id: str
@@ -368,7 +370,7 @@ SELECT * FROM lost
 """
 
 
-async def count_lost(tx: Connection, turn_id: str, call_id: str | None = None) -> Sequence[Lost]:
+async def count_lost(tx: Connection, turn_id: str, call_id: str | None = None) -> Sequence[LostAttempt]:
     """Counts the lost attempt of this call, or all lost attempts of the turn: those without a result or a reported
     usage.
 
@@ -377,7 +379,7 @@ async def count_lost(tx: Connection, turn_id: str, call_id: str | None = None) -
     """
     rows = await tx.fetch(_LOST, turn_id, call_id)
     return [
-        Lost(
+        LostAttempt(
             row["call_id"],
             row["epoch"],
             Usage(
@@ -390,7 +392,7 @@ async def count_lost(tx: Connection, turn_id: str, call_id: str | None = None) -
     ]
 
 
-async def count_left(tx: Connection, turn_id: str) -> Sequence[Lost]:
+async def count_left(tx: Connection, turn_id: str) -> Sequence[LostAttempt]:
     """Runs `count_lost` for every call of a turn that ends, in a transaction that has not waited for settles yet."""
     await tx.execute(budgets.TO_CHARGE)
     return await count_lost(tx, turn_id)
@@ -410,7 +412,7 @@ async def words_left(tx: Connection, turn_id: str) -> str:
     return str(text or "")
 
 
-async def charge_lost(tx: Connection, turn_id: str, lost: Sequence[Lost]) -> None:
+async def charge_lost(tx: Connection, turn_id: str, lost: Sequence[LostAttempt]) -> None:
     """Replaces the reservations of these attempts in their day's budgets with their assumed usage."""
     for each in lost:
         await budgets.charge(tx, turn_id, each.call_id, each.epoch, each.used, each.used)

@@ -16,17 +16,17 @@ from perdure.contracts.ids import effect_key
 from perdure.contracts.values import digest_of, frozen_call_digest
 from perdure.core.approvals.gates import RULE_WAIVED
 from perdure.core.approvals.validity import ApprovalValidity
-from perdure.core.calls.ledger import Attempt, Gate, Held, Reservation
+from perdure.core.calls.ledger import Attempt, LockedTurn, RecordedClaim, Reservation
 from perdure.store import audit
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 
 
 @dataclass(frozen=True, slots=True)
-class Locked:
+class LockedCall:
     """A tool call and its turn, locked for this transaction."""
 
-    gate: Gate
+    gate: LockedTurn
     row: Reservation
     tool_version: str
     args: dict[str, JsonValue]
@@ -57,16 +57,16 @@ WHERE t.id = $1 FOR UPDATE OF t
 """
 
 
-async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked | None:
+async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> LockedCall | None:
     """Returns the call with its turn and its approval, or None if no such call was planned. `tx` must hold the turn's
     lock."""
     r = await tx.fetchrow(_READ, call.address.turn_id, call.ask.call_id)
     if r is None:
         return None
     state = CallState(r["state"])
-    held = Held(r["epoch"], Attempt(r["run_id"], r["attempt"]), False) if r["epoch"] else None
-    return Locked(
-        Gate(r["ended"], r["stopped"]),
+    held = RecordedClaim(r["epoch"], Attempt(r["run_id"], r["attempt"]), False) if r["epoch"] else None
+    return LockedCall(
+        LockedTurn(r["ended"], r["stopped"]),
         Reservation(
             state,
             held,
@@ -134,7 +134,7 @@ def _approval_of(r: asyncpg.Record, call: ToolCall) -> ApprovalValidity:
 async def reserve(
     tx: Connection,
     call: ToolCall,
-    locked: Locked,
+    locked: LockedCall,
     attempt: Attempt,
     deadline: datetime,
     timeout_seconds: float,

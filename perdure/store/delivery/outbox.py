@@ -52,7 +52,7 @@ async def put(tx: Connection, tenant_id: str, kind: Wake, turn_id: str, request_
     return Note(number, tenant_id, kind, turn_id, request_id)
 
 
-async def delivered(db: Database, note: Note) -> None:
+async def delete_delivered(db: Database, note: Note) -> None:
     """Deletes a delivered wake signal."""
     await db.execute(note.tenant_id, f"DELETE FROM outbox WHERE id = {note.id:d}")
 
@@ -72,7 +72,7 @@ async def claim_due(relay_pool: asyncpg.Pool, most: int = 50) -> list[Note]:
     ]
 
 
-async def forget(relay_pool: asyncpg.Pool, notes: list[int]) -> None:
+async def delete_as_relay(relay_pool: asyncpg.Pool, notes: list[int]) -> None:
     """Deletes delivered wake signals with the relay's role."""
     await relay_pool.execute("DELETE FROM outbox WHERE id = ANY($1)", notes)
 

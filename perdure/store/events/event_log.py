@@ -17,7 +17,7 @@ from perdure.contracts.ids import trace_id
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import TurnAddress
 from perdure.core.events.stream import CallKey, LoggedEvent, OpenCall
-from perdure.core.events.traces import Happened, TurnRecord
+from perdure.core.events.traces import TurnLogEvent, TurnRecord
 from perdure.core.text import clean
 from perdure.store import audit
 from perdure.store.database import Connection
@@ -304,6 +304,6 @@ async def record_of(tx: Connection, address: TurnAddress) -> TurnRecord | None:
         cost_microusd=turn["cost_microusd"],
         problem_code=str((turn["problem"] or {}).get("code", "")),
         given_trace_id=trace_id(turn["metadata"].get("trace_id"), ""),
-        happened=tuple(Happened(row["kind"], row["at"], row["call_id"], row["data"]) for row in events),
+        happened=tuple(TurnLogEvent(row["kind"], row["at"], row["call_id"], row["data"]) for row in events),
         failures={row["call_id"]: row["code"] for row in failed},
     )

@@ -15,8 +15,8 @@ from typing import Any, cast
 from redis.exceptions import NoScriptError
 
 from perdure.contracts.turns import TurnAddress
-from perdure.core.events.stream import CallKey, Cursor, Mark, TokenBatch, TokenEntry, entry_order
-from perdure.store.valkey import Valkey, messages, subscribed
+from perdure.core.events.stream import CallKey, Cursor, StreamMark, TokenBatch, TokenEntry, entry_order
+from perdure.store.valkey import Valkey, read_messages, subscribe
 
 # The braces in the names of keys and channels keep the keys of a conversation together in a cluster.
 WOKEN_BY_EVENTS = "e"
@@ -119,7 +119,7 @@ end
 
 TokensPlace = tuple[str, str, str, str]
 """Tenant, conversation, epoch and id of the last entry that the reader has."""
-Marks = dict[CallKey, Mark]
+Marks = dict[CallKey, StreamMark]
 _Rows = list[tuple[str, dict[str, str]]]
 
 _BATCH_ENTRIES = 200
@@ -168,27 +168,27 @@ class LiveReader:
                 rows = await self._valkey.attempt(partial(self._round_trip, list(requests)))
             except BaseException as error:
                 for answer in requests.values():
-                    _fail(answer, error)
+                    _fail_read(answer, error)
                 if not isinstance(error, Exception):
                     raise  # The process is ending.
                 continue
             for answer, found in zip(requests.values(), rows or [None] * len(requests), strict=True):
                 try:
-                    batch = _batch(found)
+                    batch = _parse_batch(found)
                 except Exception as error:  # A foreign entry must not block the other readers.
-                    _fail(answer, error)
+                    _fail_read(answer, error)
                     continue
                 if not answer.done():
                     answer.set_result(batch)
 
     async def _round_trip(self, places: Sequence[TokensPlace]) -> list[Any]:
         try:
-            return await self._ask(places)
+            return await self._read_places(places)
         except NoScriptError:  # Valkey was restarted, or its scripts were flushed.
             await self._valkey.client.script_load(READ)
-            return await self._ask(places)
+            return await self._read_places(places)
 
-    async def _ask(self, places: Sequence[TokensPlace]) -> list[Any]:
+    async def _read_places(self, places: Sequence[TokensPlace]) -> list[Any]:
         async with self._valkey.client.pipeline(transaction=False) as pipe:
             for tenant_id, conversation_id, epoch, entry_id in places:
                 keys = stream_and_epoch(tenant_id, conversation_id)
@@ -198,7 +198,7 @@ class LiveReader:
             return answers
 
 
-def _fail(answer: "asyncio.Future[TokenBatch]", error: BaseException) -> None:
+def _fail_read(answer: "asyncio.Future[TokenBatch]", error: BaseException) -> None:
     if not isinstance(error, Exception):
         answer.cancel()
     elif not answer.done():
@@ -206,15 +206,17 @@ def _fail(answer: "asyncio.Future[TokenBatch]", error: BaseException) -> None:
         answer.exception()  # Marks the error as retrieved, so that asyncio does not log it if no reader is left.
 
 
-def _batch(answer: Any) -> TokenBatch:
+def _parse_batch(answer: Any) -> TokenBatch:
     if not answer:
         return TokenBatch(None)
     epoch, rows, more = answer
-    entries = [_entry(entry_id, dict(zip(flat[::2], flat[1::2], strict=True))) for entry_id, flat in rows]
+    entries = [_parse_entry(entry_id, dict(zip(flat[::2], flat[1::2], strict=True))) for entry_id, flat in rows]
     return TokenBatch(epoch, entries, more=bool(more))
 
 
-async def marks(valkey: Valkey, tenant_id: str, conversation_id: str, cursor: Cursor, keys: Sequence[CallKey]) -> Marks:
+async def read_marks(
+    valkey: Valkey, tenant_id: str, conversation_id: str, cursor: Cursor, keys: Sequence[CallKey]
+) -> Marks:
     """Returns the live stream's marks of these calls at `cursor`. Calls that the stream does not know are left out.
 
     Raises: the errors of the Valkey driver.
@@ -233,22 +235,22 @@ async def marks(valkey: Valkey, tenant_id: str, conversation_id: str, cursor: Cu
         if fence_epoch is None or fence_epoch != epoch or epoch != cursor.epoch:
             continue
         if entry_order(first) > at:
-            found[key] = Mark(int(attempt), 0, chained_from == "0", begun=False)
+            found[key] = StreamMark(int(attempt), 0, chained_from == "0", begun=False)
         elif entry_order(first) < kept_from:
             # The beginning was trimmed: a reader may have reached this place without it.
             continue
         elif entry_order(last) <= at:
-            found[key] = Mark(int(attempt), int(end), chained_from == "0", thought=int(thought or 0) > 0)
+            found[key] = StreamMark(int(attempt), int(end), chained_from == "0", thought=int(thought or 0) > 0)
         else:
             # The reader was behind: its place is in the middle of this call, most often close to the cursor.
             rows = cast(_Rows, await valkey.client.xrevrange(stream, cursor.entry_id, "-", count=_SEARCH_ENTRIES))
-            mark = next((_mark(fields) for _, fields in rows if (fields["t"], fields["c"]) == key), None)
+            mark = next((_parse_mark(fields) for _, fields in rows if (fields["t"], fields["c"]) == key), None)
             if mark is not None:
                 found[key] = mark
     return found
 
 
-def _entry(entry_id: str, fields: Mapping[str, str]) -> TokenEntry:
+def _parse_entry(entry_id: str, fields: Mapping[str, str]) -> TokenEntry:
     thinking = "y" in fields
     return TokenEntry(
         entry_id,
@@ -263,9 +265,11 @@ def _entry(entry_id: str, fields: Mapping[str, str]) -> TokenEntry:
     )
 
 
-def _mark(fields: Mapping[str, str]) -> Mark:
+def _parse_mark(fields: Mapping[str, str]) -> StreamMark:
     thought = "y" in fields or int(fields.get("h", 0)) > 0
-    return Mark(int(fields["a"]), int(fields["s"]) + len(fields.get("x", "")), fields["f"] == "0", thought=thought)
+    return StreamMark(
+        int(fields["a"]), int(fields["s"]) + len(fields.get("x", "")), fields["f"] == "0", thought=thought
+    )
 
 
 LIVE_SECONDS = 3_600
@@ -274,7 +278,7 @@ LIVE_ENTRIES = 10_000
 _FORGOTTEN_AT_ONCE = 500
 
 
-class Appended(StrEnum):
+class AppendResult(StrEnum):
     """The result of an append."""
 
     ACCEPTED = "accepted"
@@ -313,7 +317,7 @@ class LiveTokens:
         text: str,
         thinking: bool = False,
         thought: int = 0,
-    ) -> Appended:
+    ) -> AppendResult:
         """Sends the next piece of a call's answer to its readers, or of its reasoning if `thinking` is set.
 
         `epoch` is the attempt that claimed the call. `sequence` is the number of characters of the answer before
@@ -322,7 +326,7 @@ class LiveTokens:
         A repeated piece is shown once. If a piece of the answer is missing, readers wait for the stored text.
         """
         if not text:
-            return Appended.ACCEPTED
+            return AppendResult.ACCEPTED
         stream, epoch_key = stream_and_epoch(address.tenant_id, address.conversation_id)
         fence, stop = fence_of(stream, (address.turn_id, call_id)), stop_of(stream, address.turn_id)
         arguments = (
@@ -341,7 +345,7 @@ class LiveTokens:
             thought + (len(text) if thinking else 0),
         )
         answer = await self._valkey.attempt(lambda: self._append(keys=[stream, epoch_key, fence, stop], args=arguments))
-        return Appended.DEGRADED if answer is None else Appended(answer)
+        return AppendResult.DEGRADED if answer is None else AppendResult(answer)
 
     async def stop(self, address: TurnAddress) -> None:
         """Stops the live text of this turn: its next append returns `STOPPED`, and its worker is notified."""
@@ -369,7 +373,7 @@ class LiveTokens:
         """Returns the stream's marks of these calls at `cursor`. Calls that the stream does not know are left out."""
         if not keys:
             return {}
-        answer = await self._valkey.attempt(lambda: marks(self._valkey, tenant_id, conversation_id, cursor, keys))
+        answer = await self._valkey.attempt(lambda: read_marks(self._valkey, tenant_id, conversation_id, cursor, keys))
         return answer or {}
 
 
@@ -384,6 +388,6 @@ async def stop_signals(valkey: Valkey) -> AsyncGenerator[str, None]:
 
     Raises: RedisError, OSError or TimeoutError if the subscription is lost.
     """
-    async with subscribed(valkey, STOP_CHANNEL) as subscription:
-        async for message in messages(subscription):
+    async with subscribe(valkey, STOP_CHANNEL) as subscription:
+        async for message in read_messages(subscription):
             yield str(message["data"])

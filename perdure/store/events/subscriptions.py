@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from perdure.store.database import Database
 from perdure.store.events.event_log import last_seqs
 from perdure.store.events.live import WOKEN_BY_EVENTS, channel
-from perdure.store.valkey import Valkey, messages, subscribed
+from perdure.store.valkey import Valkey, read_messages, subscribe
 
 POLL_SECONDS = 1.0
 _OWN_CHANNEL = "perdure:wakes"
@@ -32,27 +32,27 @@ class ReaderWake:
 
     def __init__(self) -> None:
         self.events = True
-        self._rung = asyncio.Event()
+        self._signaled = asyncio.Event()
 
     def wake(self, *, events: bool) -> None:
         """Wakes the reader."""
         self.events = self.events or events
-        self._rung.set()
+        self._signaled.set()
 
-    def quiet(self) -> bool:
+    def clear(self) -> bool:
         """Clears the signal before the reader looks. Returns whether durable events may be new."""
-        self._rung.clear()
+        self._signaled.clear()
         events, self.events = self.events, False
         return events
 
     async def wait(self, seconds: float) -> bool:
         """Waits for the next signal; returns False on timeout."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._rung.wait(), seconds)
-        return self._rung.is_set()
+            await asyncio.wait_for(self._signaled.wait(), seconds)
+        return self._signaled.is_set()
 
 
-class Wakes:
+class ConversationWakes:
     """The wake signals of this process, by conversation."""
 
     def __init__(self, database: Database, valkey: Valkey) -> None:
@@ -79,7 +79,7 @@ class Wakes:
         readers.add(reader)
         self._tenants[conversation_id] = tenant_id
         if len(readers) == 1:
-            await self._tell("subscribe", conversation_id)
+            await self._send_command("subscribe", conversation_id)
         try:
             yield reader
         finally:
@@ -87,7 +87,7 @@ class Wakes:
             if not readers and self._readers.get(conversation_id) is readers:
                 for book in (self._readers, self._tenants, self._seen):
                     book.pop(conversation_id, None)
-                await self._tell("unsubscribe", conversation_id)
+                await self._send_command("unsubscribe", conversation_id)
 
     async def run(self) -> None:
         """Delivers wake signals until cancelled."""
@@ -105,21 +105,21 @@ class Wakes:
                 log.exception("wakes.unforeseen")  # The readers of every stream depend on these loops.
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _tell(self, verb: str, conversation_id: str) -> None:
+    async def _send_command(self, verb: str, conversation_id: str) -> None:
         # An error here means that the connection failed. The follower detects that too and subscribes again.
         if self._subscription is not None:
             with suppress(RedisError, OSError, TimeoutError, RuntimeError):
                 await getattr(self._subscription, verb)(channel(conversation_id))
 
     async def _follow_valkey(self) -> None:
-        async with subscribed(self._valkey, _OWN_CHANNEL, *map(channel, self._readers)) as subscription:
+        async with subscribe(self._valkey, _OWN_CHANNEL, *map(channel, self._readers)) as subscription:
             self._subscription = subscription
             try:
                 # Readers that arrived during the subscription are missing from it. Later ones add themselves.
                 if late := {*map(channel, self._readers)} - subscription.channels.keys():
                     await subscription.subscribe(*sorted(late))
                 self._wake_all(events=False)
-                async for message in messages(subscription):
+                async for message in read_messages(subscription):
                     self._wake(str(message["channel"]).rpartition(":")[2], message["data"] == WOKEN_BY_EVENTS)
             finally:
                 # It is cleared before the connection closes, because a command on a closed subscription would reconnect
@@ -171,7 +171,7 @@ class SharedReads(Generic[K, V]):
         task = self._not_begun.get(key)
         if task is None:
             task = self._not_begun[key] = asyncio.create_task(self._run(key))
-            task.add_done_callback(_seen)
+            task.add_done_callback(_retrieve_error)
         # Canceling one reader must not cancel the shared read.
         return await asyncio.shield(task)
 
@@ -181,7 +181,7 @@ class SharedReads(Generic[K, V]):
         return await self._read(key)
 
 
-def _seen(task: "asyncio.Task[V]") -> None:
+def _retrieve_error(task: "asyncio.Task[V]") -> None:
     """Marks the error as retrieved, so that asyncio does not log it if no reader is left."""
     if not task.cancelled():
         task.exception()
@@ -208,10 +208,10 @@ class ReviewChanges:
         while True:
             for tenant_id in [tenant for tenant, readers in self._readers.items() if readers > 0]:
                 with suppress(OSError, TimeoutError, *Database.outages):
-                    await self._look(tenant_id)
+                    await self._read_head(tenant_id)
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _look(self, tenant_id: str) -> None:
+    async def _read_head(self, tenant_id: str) -> None:
         async with self._database.transaction(tenant_id) as tx:
             head: int = await tx.fetchval(_HEAD) or 0
         if self._heads.get(tenant_id) != head:

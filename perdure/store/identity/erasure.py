@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from perdure.contracts.errors import CallerError
 from perdure.core.audit import DONE, KEPT_KINDS
 from perdure.store import audit
-from perdure.store.audit import announce, announced
+from perdure.store.audit import announce_erasure, announced_rows
 from perdure.store.budgets import FORGET_TEXTS
 from perdure.store.database import Connection, Database
 from perdure.store.events.live import LiveTokens
@@ -221,7 +221,7 @@ _BY_HAND = ("user_id", "also")
 _UNRAISED = ("user_id", "also", "unraised")
 
 
-def _renamed(column: str) -> str:
+def _rename_sql(column: str) -> str:
     """Returns an assignment that replaces the user's name with the pseudonym and removes the user's comments."""
     expression = (
         f"{column} || CASE WHEN $5 IN ({column}->>'by', {column}->>'settled_by') THEN {_SILENCE} ELSE '{{}}' END"
@@ -240,29 +240,29 @@ WHERE a.turn_id = ANY(ARRAY({TOUCHED})) AND CASE WHEN a.withdrawal IS NULL THEN 
 """
 
 
-def _reasoned(text: str) -> str:
+def _reason_condition(text: str) -> str:
     """Returns an SQL condition: the denial contains a reason. Quotes inside JSON strings are escaped, so they cannot
     match."""
     return f"""position(',"reason":"' IN {text}) > 0"""
 
 
-def _unreasoned(text: str) -> str:
+def _no_reason(text: str) -> str:
     return f"""regexp_replace({text}, ',"reason":".*', ',"status":"denied"}}')"""
 
 
-_TOLD, _SHOWN = "k.outcome #>> '{message,text}'", "data->>'result'"
+_TEXT, _SHOWN = "k.outcome #>> '{message,text}'", "data->>'result'"
 
 ELSEWHERE: tuple[Step, ...] = (
     Step(
         "approval_votes",
-        f"UPDATE approval_votes SET {_renamed('record')} WHERE (user_id = $1 OR seat_id = $1 OR approval_id = ANY("
+        f"UPDATE approval_votes SET {_rename_sql('record')} WHERE (user_id = $1 OR seat_id = $1 OR approval_id = ANY("
         f"ARRAY(SELECT id FROM approvals WHERE turn_id = ANY(ARRAY({TOUCHED}))))) AND record::text ~ $3",
         _NAMING,
     ),
     *(
         Step(
             "approvals",
-            f"UPDATE approvals SET {_renamed(column)} WHERE (turn_id = ANY(ARRAY({TOUCHED})) OR id = ANY("
+            f"UPDATE approvals SET {_rename_sql(column)} WHERE (turn_id = ANY(ARRAY({TOUCHED})) OR id = ANY("
             f"ARRAY(SELECT approval_id FROM approval_votes WHERE seat_id = $1))) AND {column}::text ~ $3",
             _NAMING,
         )
@@ -293,23 +293,23 @@ ELSEWHERE: tuple[Step, ...] = (
     ),
     Step(
         "messages",
-        f"UPDATE messages SET content = {_unreasoned('content')} WHERE id = ANY(ARRAY(SELECT m.id "
+        f"UPDATE messages SET content = {_no_reason('content')} WHERE id = ANY(ARRAY(SELECT m.id "
         f"FROM ({_DENIED}) d JOIN messages m ON m.turn_id = d.turn_id AND m.conversation_id = d.conversation_id "
-        f"AND m.call_id = d.call_id AND m.role = 'tool' WHERE {_reasoned('m.content')} LIMIT {CHUNK_ROWS}))",
+        f"AND m.call_id = d.call_id AND m.role = 'tool' WHERE {_reason_condition('m.content')} LIMIT {CHUNK_ROWS}))",
         _BY_HAND,
     ),
     Step(
         "tool_calls",
-        f"UPDATE tool_calls k SET outcome = jsonb_set(k.outcome, '{{message,text}}', to_jsonb({_unreasoned(_TOLD)})) "
-        f"FROM ({_DENIED}) d WHERE k.turn_id = d.turn_id AND k.call_id = d.call_id AND {_reasoned(_TOLD)}",
+        f"UPDATE tool_calls k SET outcome = jsonb_set(k.outcome, '{{message,text}}', to_jsonb({_no_reason(_TEXT)})) "
+        f"FROM ({_DENIED}) d WHERE k.turn_id = d.turn_id AND k.call_id = d.call_id AND {_reason_condition(_TEXT)}",
         _BY_HAND,
     ),
     Step(
         "events",
-        f"UPDATE events SET data = jsonb_set(data, '{{result}}', to_jsonb({_unreasoned(_SHOWN)})) "
+        f"UPDATE events SET data = jsonb_set(data, '{{result}}', to_jsonb({_no_reason(_SHOWN)})) "
         f"WHERE ctid = ANY(ARRAY(SELECT e.ctid FROM ({_DENIED}) d JOIN events e ON e.turn_id = d.turn_id "
         "AND e.conversation_id = d.conversation_id AND e.call_id = d.call_id AND e.kind = 'tool.denied' "
-        f"WHERE {_reasoned('e.' + _SHOWN)} LIMIT {CHUNK_ROWS}))",
+        f"WHERE {_reason_condition('e.' + _SHOWN)} LIMIT {CHUNK_ROWS}))",
         _BY_HAND,
     ),
     Step(  # the user who did not raise a limit, and the reason
@@ -342,7 +342,7 @@ ELSEWHERE: tuple[Step, ...] = (
     ),
     Step(
         "events",
-        f"UPDATE events SET {_renamed('data')} WHERE ctid = ANY(ARRAY(SELECT ctid FROM events "
+        f"UPDATE events SET {_rename_sql('data')} WHERE ctid = ANY(ARRAY(SELECT ctid FROM events "
         f"WHERE turn_id = ANY(ARRAY({TOUCHED})) AND data::text ~ $3 LIMIT {CHUNK_ROWS}))",
         _NAMING,
     ),
@@ -409,7 +409,7 @@ class Erasure:
         """The replacement for matches of `naming`."""
         return f'"\\1": "{self.pseudonym}"'
 
-    def given(self, step: Step) -> list[Any]:
+    def parameters_of(self, step: Step) -> list[Any]:
         """Returns the parameters of a step."""
         return [getattr(self, name) for name in step.takes]
 
@@ -437,21 +437,23 @@ async def erase(
     for step in (*OWN, *ELSEWHERE):
         while True:
             async with db.transaction(tenant_id) as tx:
-                rows = await _do(tx, step, erasure)
+                rows = await _run_chunk(tx, step, erasure)
             if not rows:
                 break
             erased[step.table] += rows
-    runs, left = await _forgotten(db, tenant_id, erasure, histories)
+    runs, left = await _delete_histories(db, tenant_id, erasure, histories)
     kept: dict[str, JsonValue] = {"runs": runs, "turns_left": left}
     async with db.transaction(tenant_id) as tx:
-        await _end(tx, erasure, actor, erased, kept)
+        await _end_erasure(tx, erasure, actor, erased, kept)
     if live is not None:
         await live.forget(tenant_id, await _conversations(db, tenant_id, erasure.user_id))
     report = {"erased": dict(sorted(erased.items())), "histories": kept}
     return {"name": erasure.pseudonym, "user_id": erasure.user_id, **report}
 
 
-async def _forgotten(db: Database, tenant_id: str, erasure: Erasure, histories: Histories | None) -> tuple[int, int]:
+async def _delete_histories(
+    db: Database, tenant_id: str, erasure: Erasure, histories: Histories | None
+) -> tuple[int, int]:
     """Deletes the histories of the user's turns, and of turns in which the user acted."""
     async with db.transaction(tenant_id) as tx:
         rows = await tx.fetch(_CARRIED, erasure.user_id, list(erasure.also), timeout=_SCAN_SECONDS)
@@ -469,11 +471,11 @@ async def _begin(tx: Connection, name: str, actor: str) -> Erasure:
     await may_be_erased(tx, user_id)
     await tx.execute("UPDATE users SET disabled_at = coalesce(disabled_at, now()), roles = '{}' WHERE id = $1", user_id)
     await tx.execute("DELETE FROM api_tokens WHERE user_id = $1", user_id)
-    begun = Erasure(user_id, name, 0, also=tuple(await announced(tx, user_id)))
-    return await _announced(tx, begun, actor, again=False)
+    begun = Erasure(user_id, name, 0, also=tuple(await announced_rows(tx, user_id)))
+    return await _announce(tx, begun, actor, again=False)
 
 
-async def _announced(tx: Connection, erasure: Erasure, actor: str, *, again: bool) -> Erasure:
+async def _announce(tx: Connection, erasure: Erasure, actor: str, *, again: bool) -> Erasure:
     """Announces the turns and audit rows that have not been announced yet. With `again`, writes nothing if there are
     none."""
     turns = [row[0] for row in await tx.fetch(_TURNS, erasure.user_id, erasure.turns)]
@@ -481,7 +483,7 @@ async def _announced(tx: Connection, erasure: Erasure, actor: str, *, again: boo
     also = [row["id"] for row in named]
     if again and not turns and not also:
         return erasure
-    audit_id = await announce(tx, erasure.user_id, actor, turns, also)
+    audit_id = await announce_erasure(tx, erasure.user_id, actor, turns, also)
     await tx.execute(_ALSO, also, audit_id)
     return replace(erasure, audit_id=audit_id, turns=(*erasure.turns, *turns), also=(*erasure.also, *also))
 
@@ -491,26 +493,26 @@ async def _conversations(db: Database, tenant_id: str, user_id: str) -> list[str
         return [row[0] for row in await tx.fetch("SELECT id::text FROM conversations WHERE user_id = $1", user_id)]
 
 
-async def _do(tx: Connection, step: Step, erasure: Erasure) -> int:
+async def _run_chunk(tx: Connection, step: Step, erasure: Erasure) -> int:
     """Runs one chunk of a step and returns the number of affected rows."""
-    return int((await tx.execute(step.sql, *erasure.given(step))).rpartition(" ")[2])
+    return int((await tx.execute(step.sql, *erasure.parameters_of(step))).rpartition(" ")[2])
 
 
-async def _end(
+async def _end_erasure(
     tx: Connection, erasure: Erasure, actor: str, erased: Counter[str], histories: dict[str, JsonValue]
 ) -> None:
     # Under this lock no turn can start for the user. The steps see the work of earlier lock holders.
     await tx.execute("SELECT FROM users WHERE id = $1 FOR UPDATE", erasure.user_id)
     await may_be_erased(tx, erasure.user_id)
-    erasure = await _announced(tx, erasure, actor, again=True)
-    await _rest(tx, (*OWN, *ELSEWHERE), erasure, erased)
+    erasure = await _announce(tx, erasure, actor, again=True)
+    await _run_steps(tx, (*OWN, *ELSEWHERE), erasure, erased)
     await tx.execute("UPDATE users SET name = $2, display_name = '' WHERE id = $1", erasure.user_id, erasure.pseudonym)
     await retire(tx, erasure.name, actor)
     counts: dict[str, JsonValue] = {"erasure": erasure.audit_id, "rows": {**erased}, "histories": histories}
     await audit.record(tx, DONE, erasure.user_id, counts, actor=actor, turn_id=None)
 
 
-async def _rest(tx: Connection, steps: Sequence[Step], erasure: Erasure, erased: Counter[str]) -> None:
+async def _run_steps(tx: Connection, steps: Sequence[Step], erasure: Erasure, erased: Counter[str]) -> None:
     for step in steps:
-        while rows := await _do(tx, step, erasure):
+        while rows := await _run_chunk(tx, step, erasure):
             erased[step.table] += rows

@@ -7,7 +7,16 @@ from datetime import datetime, timedelta
 
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
-from perdure.core.identity import CODE_BYTES, MOST_TRIES, Credential, How, SetupCode, code_of, code_refusal, sha256_of
+from perdure.core.identity import (
+    CODE_BYTES,
+    MOST_TRIES,
+    Credential,
+    SetupCode,
+    SignInMethod,
+    code_of,
+    code_refusal,
+    sha256_of,
+)
 from perdure.store import audit
 from perdure.store.database import Connection
 from perdure.store.identity import sign_in, users
@@ -77,14 +86,14 @@ async def registration_refusal(tx: Connection, comer: Newcomer, *, is_open: bool
 
 
 async def _try_code(tx: Connection, given: str) -> CallerError | None:
-    kept = await _kept(tx, lock=True)
+    kept = await _read_setup_code(tx, lock=True)
     refused = code_refusal(given, kept)
-    if refused is not None and given.strip() and kept is not None and not kept.fits(given):
+    if refused is not None and given.strip() and kept is not None and not kept.matches(given):
         await tx.execute("UPDATE setup_codes SET wrong_tries = wrong_tries + 1")
     return refused
 
 
-async def _kept(tx: Connection, *, lock: bool = False) -> SetupCode | None:
+async def _read_setup_code(tx: Connection, *, lock: bool = False) -> SetupCode | None:
     row = await tx.fetchrow(f"{_CODE} FOR UPDATE" if lock else _CODE)
     return None if row is None else SetupCode(row["code_sha256"], row["is_expired"], row["wrong_tries"])
 
@@ -118,7 +127,7 @@ async def register(
     return user_id, credential, is_first
 
 
-_REGISTERED = Credential(How.REGISTRATION)
+_REGISTERED = Credential(SignInMethod.REGISTRATION)
 
 
 async def _use_code(tx: Connection, comer: Newcomer) -> None:
@@ -135,7 +144,7 @@ async def _use_code(tx: Connection, comer: Newcomer) -> None:
     if used or comer.is_vouched_for:
         await tx.execute("DELETE FROM setup_codes")
         return
-    raise code_refusal(comer.setup_code, await _kept(tx)) or _closed()
+    raise code_refusal(comer.setup_code, await _read_setup_code(tx)) or _closed()
 
 
 def _closed() -> CallerError:
@@ -152,8 +161,8 @@ async def ensure_code(owner: Connection, tenant_id: str, before: str, *, local: 
     if not await awaits_first(owner, local=local):
         await owner.execute("DELETE FROM setup_codes WHERE tenant_id = $1", tenant_id)
         return ""
-    kept = await _kept(owner, lock=True)
-    if before and kept is not None and kept.is_good and kept.fits(before):
+    kept = await _read_setup_code(owner, lock=True)
+    if before and kept is not None and kept.is_good and kept.matches(before):
         return before
     code = code_of(secrets.token_bytes(CODE_BYTES))
     await owner.execute(_PUT_CODE, tenant_id, sha256_of(code), CODE_LASTS)
@@ -235,7 +244,11 @@ async def take_invitation(tx: Connection, token: str, name: str) -> tuple[str, C
     inviters = tuple(map(str, row["created_by"]))
     # An inviter who resets the password of an account in use could act as its owner. A first invitation opens an unused
     # account.
-    made = Credential(How.INVITATION, inviters) if row["in_use"] else Credential(How.INVITATION, (), inviters)
+    made = (
+        Credential(SignInMethod.INVITATION, inviters)
+        if row["in_use"]
+        else Credential(SignInMethod.INVITATION, (), inviters)
+    )
     return str(row["id"]), made
 
 

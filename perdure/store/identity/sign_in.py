@@ -11,7 +11,17 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from perdure.contracts.values import sha256_hex
-from perdure.core.identity import AccessKey, AccessKeys, Credential, How, Pace, Refresh, RefreshFacts, Tally, outcome
+from perdure.core.identity import (
+    AccessKey,
+    AccessKeys,
+    Credential,
+    GuessRate,
+    GuessTally,
+    RefreshFacts,
+    RefreshOutcome,
+    SignInMethod,
+    refresh_outcome,
+)
 from perdure.store import audit
 from perdure.store.database import Connection, new_id
 from perdure.store.valkey import Valkey
@@ -95,7 +105,7 @@ class Rotation:
     A successor is derived from the token before it. It can therefore be returned again within the grace period without
     being stored."""
 
-    outcome: Refresh
+    outcome: RefreshOutcome
     session_id: str = ""
     user_id: str = ""
     successor: str = ""
@@ -112,7 +122,7 @@ def tenant_of_refresh_token(token: str) -> str | None:
 
 async def first_refresh_token(tx: Connection, tenant_id: str, session_id: str, lasts: timedelta) -> str:
     """Creates and returns the first token of a session."""
-    token = _token(tenant_id, secrets.token_urlsafe(32))
+    token = _make_token(tenant_id, secrets.token_urlsafe(32))
     await _insert(tx, token, session_id, lasts)
     return token
 
@@ -126,21 +136,21 @@ async def rotate_refresh_token(
     """
     row = await tx.fetchrow(_FOUND, sha256_hex(token))
     if row is None:
-        return Rotation(Refresh.OVER)
+        return Rotation(RefreshOutcome.OVER)
     ended = row["ended_at"] or row["disabled_at"] or row["session_expires_at"] <= row["now"]
-    found = outcome(RefreshFacts(row["now"], row["expires_at"], row["used_at"], bool(ended)))
+    found = refresh_outcome(RefreshFacts(row["now"], row["expires_at"], row["used_at"], bool(ended)))
     session_id, user_id = str(row["session_id"]), str(row["user_id"])
-    if found is Refresh.BETRAYED:
+    if found is RefreshOutcome.BETRAYED:
         await end_session(tx, session_id, user_id, "a refresh token was reused")
-    if found in (Refresh.BETRAYED, Refresh.OVER):
+    if found in (RefreshOutcome.BETRAYED, RefreshOutcome.OVER):
         return Rotation(found)
-    if found is Refresh.REPEAT:
-        successor = _again(row, tenant_id, token, keys)
+    if found is RefreshOutcome.REPEAT:
+        successor = _returned_successor(row, tenant_id, token, keys)
         if successor is None:
-            return Rotation(Refresh.OVER)
+            return Rotation(RefreshOutcome.OVER)
         return Rotation(found, session_id, user_id, successor, row["session_expires_at"])
     nonce = secrets.token_hex(16)
-    successor = _successor(keys.newest, tenant_id, token, nonce)
+    successor = _derive_successor(keys.newest, tenant_id, token, nonce)
     await tx.execute(
         "UPDATE refresh_tokens SET used_at = now(), nonce = $2, successor_sha256 = $3 WHERE token_sha256 = $1",
         row["token_sha256"],
@@ -169,17 +179,17 @@ async def _insert(tx: Connection, token: str, session_id: str, lasts: timedelta)
     )
 
 
-def _token(tenant_id: str, secret: str) -> str:
+def _make_token(tenant_id: str, secret: str) -> str:
     return f"prt.{tenant_id}.{secret}"
 
 
-def _successor(key: AccessKey, tenant_id: str, token: str, nonce: str) -> str:
-    return _token(tenant_id, key.derived("refresh token", token, nonce))
+def _derive_successor(key: AccessKey, tenant_id: str, token: str, nonce: str) -> str:
+    return _make_token(tenant_id, key.derive("refresh token", token, nonce))
 
 
-def _again(row: asyncpg.Record, tenant_id: str, token: str, keys: AccessKeys) -> str | None:
+def _returned_successor(row: asyncpg.Record, tenant_id: str, token: str, keys: AccessKeys) -> str | None:
     """Returns the successor that was returned before, or None if the key that made it was removed."""
-    made = (_successor(key, tenant_id, token, row["nonce"]) for key in keys.keys)
+    made = (_derive_successor(key, tenant_id, token, row["nonce"]) for key in keys.keys)
     return next((each for each in made if sha256_hex(each) == row["successor_sha256"]), None)
 
 
@@ -231,7 +241,7 @@ async def take_sign_in_code(tx: Connection, code: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredPassword:
     """The password hash of a user who can sign in with it. Users without a password sign in with a token or through an
     identity provider."""
 
@@ -240,7 +250,7 @@ class Kept:
     credential: Credential
 
 
-async def password_of_name(tx: Connection, name: str) -> Kept | None:
+async def password_of_name(tx: Connection, name: str) -> StoredPassword | None:
     """Returns the password of the user with this name, or None if the user has none or is disabled."""
     row = await tx.fetchrow(
         "SELECT u.id, p.hash, p.created_by, p.invited_by FROM users u JOIN passwords p ON p.user_id = u.id "
@@ -249,8 +259,8 @@ async def password_of_name(tx: Connection, name: str) -> Kept | None:
     )
     if row is None:
         return None
-    made = Credential(How.PASSWORD, tuple(map(str, row["created_by"])), tuple(map(str, row["invited_by"])))
-    return Kept(str(row["id"]), row["hash"], made)
+    made = Credential(SignInMethod.PASSWORD, tuple(map(str, row["created_by"])), tuple(map(str, row["invited_by"])))
+    return StoredPassword(str(row["id"]), row["hash"], made)
 
 
 async def password_of_user(tx: Connection, user_id: str, *, lock: bool = False) -> str | None:
@@ -275,7 +285,7 @@ async def set_password(tx: Connection, user_id: str, hashed: str, credential: Cr
     await audit.record(tx, "user.password_set", user_id, {}, actor=user_id, turn_id=None)
 
 
-Key = tuple[Pace, str]
+Key = tuple[GuessRate, str]
 """The kind of count and the value that it is counted for."""
 _PREFIX = "perdure:guesses"
 _MOST_ALONE = 20_000
@@ -305,25 +315,25 @@ end
 """
 
 
-class Guesses:
+class GuessCounter:
     """The tallies of wrong passwords. Valkey counts them for all API processes. If Valkey is unavailable, each process
     counts separately."""
 
     def __init__(self, valkey: Valkey) -> None:
         self._valkey = valkey
-        self._alone: OrderedDict[str, Tally] = OrderedDict()
+        self._alone: OrderedDict[str, GuessTally] = OrderedDict()
 
-    async def read(self, keys: Sequence[Key]) -> tuple[float, list[Tally]]:
+    async def read(self, keys: Sequence[Key]) -> tuple[float, list[GuessTally]]:
         """Returns the current time of the counting clock, and the tally of each key."""
         names = [_name(key) for key in keys]
 
-        async def work() -> tuple[float, list[Tally]]:
+        async def work() -> tuple[float, list[GuessTally]]:
             async with self._valkey.client.pipeline(transaction=False) as pipeline:
                 pipeline.time()
                 for name in names:
                     pipeline.hmget(name, "failures", "last")
                 (seconds, micros), *found = await pipeline.execute()
-            return float(seconds) + micros / 1e6, [Tally(int(each[0] or 0), float(each[1] or 0)) for each in found]
+            return float(seconds) + micros / 1e6, [GuessTally(int(each[0] or 0), float(each[1] or 0)) for each in found]
 
         shared = await self._valkey.attempt(work)
         if shared is not None:
@@ -331,7 +341,7 @@ class Guesses:
         now = time.time()
         return now, [self._alone_of(key, now) for key in keys]
 
-    async def count(self, keys: Sequence[Key], seen: Sequence[Tally]) -> bool:
+    async def count(self, keys: Sequence[Key], seen: Sequence[GuessTally]) -> bool:
         """Counts one wrong guess under each key. Returns False if another guess was counted since `seen` was read."""
         names = [_name(key) for key in keys]
         given = [
@@ -349,15 +359,15 @@ class Guesses:
             return bool(shared)
         now = time.time()
         for key, name in zip(keys, names, strict=True):
-            self._alone[name] = Tally(self._alone_of(key, now).failures + 1, now)
+            self._alone[name] = GuessTally(self._alone_of(key, now).failures + 1, now)
             self._alone.move_to_end(name)
         while len(self._alone) > _MOST_ALONE:
             self._alone.popitem(last=False)
         return True
 
-    def _alone_of(self, key: Key, now: float) -> Tally:
-        tally = self._alone.get(_name(key), Tally())
-        return tally if now - tally.last_at < key[0].kept_seconds else Tally()
+    def _alone_of(self, key: Key, now: float) -> GuessTally:
+        tally = self._alone.get(_name(key), GuessTally())
+        return tally if now - tally.last_at < key[0].kept_seconds else GuessTally()
 
     async def take_back(self, keys: Sequence[Key]) -> None:
         """Removes a counted guess, because it was right or was never checked."""
@@ -371,7 +381,7 @@ class Guesses:
         for name in names:
             tally = self._alone.get(name)
             if tally is not None:
-                self._alone[name] = Tally(max(0, tally.failures - 1), tally.last_at)
+                self._alone[name] = GuessTally(max(0, tally.failures - 1), tally.last_at)
 
     async def forget(self, keys: Sequence[Key]) -> None:
         """Resets these keys."""

@@ -10,7 +10,7 @@ import asyncpg
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
 from perdure.core.audit import Keyring, name_text
-from perdure.core.identity import OWN, Credential, How, display_name_from, name_from
+from perdure.core.identity import OWN, Credential, SignInMethod, display_name_from, name_from
 from perdure.store import audit
 from perdure.store.database import Connection, new_id, signer_of
 from perdure.store.identity import sign_in
@@ -32,7 +32,7 @@ class User:
 async def list_users(tx: Connection) -> list[User]:
     """Returns all active users, sorted by name."""
     rows = await tx.fetch("SELECT * FROM users WHERE disabled_at IS NULL ORDER BY name")
-    return [_user(row) for row in rows]
+    return [_read_user(row) for row in rows]
 
 
 async def get_user(tx: Connection, user_id: str) -> User:
@@ -40,7 +40,7 @@ async def get_user(tx: Connection, user_id: str) -> User:
 
     Raises: CallerError 404 `user_not_found`.
     """
-    return _found(await tx.fetchrow("SELECT * FROM users WHERE id = $1", user_id))
+    return _require_user(await tx.fetchrow("SELECT * FROM users WHERE id = $1", user_id))
 
 
 async def set_display_name(tx: Connection, user_id: str, display_name: str, actor: str) -> None:
@@ -79,7 +79,7 @@ async def set_roles(tx: Connection, name: str, roles: tuple[str, ...], actor: st
     Raises: CallerError 404 `user_not_found`; 409 `own_account` if administrators would remove their own admin role.
     """
     row = await tx.fetchrow("UPDATE users SET roles = $2 WHERE name = $1 RETURNING *", name, list(roles))
-    user = _found(row)
+    user = _require_user(row)
     if user.id == actor and "admin" not in roles:
         raise own_account()
     await audit.record(tx, "user.roles_set", user.id, {"name": name, "roles": [*roles]}, actor=actor, turn_id=None)
@@ -95,7 +95,7 @@ async def mint_token(tx: Connection, name: str, label: str, actor: str, credenti
     if label == LOCAL:
         why = f"The label `{LOCAL}` is for the tokens that perdure/apps/bootstrap.py creates; choose another one"
         raise CallerError("label_reserved", why, {"label": label}, status=422)
-    user = _found(await tx.fetchrow("SELECT * FROM users WHERE name = $1 AND disabled_at IS NULL", name))
+    user = _require_user(await tx.fetchrow("SELECT * FROM users WHERE name = $1 AND disabled_at IS NULL", name))
     token = f"perdure_{name}_{secrets.token_urlsafe(24)}"
     await tx.execute(
         "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label, created_by) "
@@ -116,13 +116,13 @@ def own_account() -> CallerError:
     )
 
 
-def _found(row: asyncpg.Record | None) -> User:
+def _require_user(row: asyncpg.Record | None) -> User:
     if row is None:
         raise CallerError("user_not_found", "User not found", status=404)
-    return _user(row)
+    return _read_user(row)
 
 
-def _user(row: asyncpg.Record) -> User:
+def _read_user(row: asyncpg.Record) -> User:
     return User(str(row["id"]), row["name"], row["display_name"], tuple(row["roles"]))
 
 
@@ -184,7 +184,7 @@ class Member:
 
 async def list_members(tx: Connection) -> list[Member]:
     """Returns all users of the tenant that are not erased, sorted by name."""
-    return [_member(row) for row in await tx.fetch(f"{_MEMBERS} ORDER BY u.name")]
+    return [_read_member(row) for row in await tx.fetch(f"{_MEMBERS} ORDER BY u.name")]
 
 
 async def get_member(tx: Connection, name: str) -> Member:
@@ -195,7 +195,7 @@ async def get_member(tx: Connection, name: str) -> Member:
     row = await tx.fetchrow(f"{_MEMBERS} AND u.name = $1 FOR UPDATE OF u", name)
     if row is None:
         raise CallerError("user_not_found", "User not found", status=404)
-    return _member(row)
+    return _read_member(row)
 
 
 async def change_member(
@@ -222,11 +222,11 @@ async def change_member(
     if roles is not None:
         await set_roles(tx, name, roles, actor)
     if active is not None and active is not member.active:
-        await _let(tx, member, actor, active=active)
+        await _set_active(tx, member, actor, active=active)
     return await get_member(tx, name)
 
 
-async def _let(tx: Connection, member: Member, actor: str, *, active: bool) -> None:
+async def _set_active(tx: Connection, member: Member, actor: str, *, active: bool) -> None:
     await tx.execute(
         "UPDATE users SET disabled_at = CASE WHEN $2 THEN NULL ELSE now() END WHERE id = $1", member.id, active
     )
@@ -237,7 +237,7 @@ async def _let(tx: Connection, member: Member, actor: str, *, active: bool) -> N
     await audit.record(tx, kind, member.id, {"name": member.name}, actor=actor, turn_id=None)
 
 
-def _member(row: asyncpg.Record) -> Member:
+def _read_member(row: asyncpg.Record) -> Member:
     return Member(
         id=str(row["id"]),
         name=row["name"],
@@ -292,7 +292,7 @@ async def grant(owner: asyncpg.Connection, tenant_id: str, name: str, roles: lis
     )
 
 
-def _entered(row: asyncpg.Record, link_to: str | None) -> tuple[str, Credential]:
+def _read_identity(row: asyncpg.Record, link_to: str | None) -> tuple[str, Credential]:
     """Returns the id of the user with a known identity, and their credential.
 
     Raises: CallerError 403 `account_closed`; 409 `identity_taken`.
@@ -303,7 +303,7 @@ def _entered(row: asyncpg.Record, link_to: str | None) -> tuple[str, Credential]
     if link_to not in (None, user_id):
         raise CallerError("identity_taken", "This identity is linked to another user", status=409)
     made_by, invited_by = (tuple(map(str, row[name])) for name in ("created_by", "invited_by"))
-    return user_id, Credential(How.OIDC, made_by, invited_by)
+    return user_id, Credential(SignInMethod.OIDC, made_by, invited_by)
 
 
 async def enter_by_identity(
@@ -327,7 +327,7 @@ async def enter_by_identity(
         subject,
     )
     if row is not None:
-        return _entered(row, link_to)
+        return _read_identity(row, link_to)
     if link_to is None:
         name = name_from(claims)
         if not newcomers or name is None:
@@ -345,4 +345,4 @@ async def enter_by_identity(
         linked_by.invited_by,
     )
     await audit.record(tx, "user.identity_linked", link_to, {"issuer": issuer}, actor=link_to, turn_id=None)
-    return link_to, replace(linked_by, how=How.OIDC)
+    return link_to, replace(linked_by, how=SignInMethod.OIDC)

@@ -21,12 +21,12 @@ from perdure.core.memory.documents import (
     Finding,
     Place,
     Writer,
+    apply_edits,
     evidence_refusal,
     is_blocked,
-    patched,
     path_refusal,
-    scan,
-    stale,
+    scan_text,
+    stale_refusal,
     trust_of,
     write_refusal,
 )
@@ -75,7 +75,7 @@ async def seed(tx: Connection) -> None:
     )
 
 
-async def named(tx: Connection, scope: Scope, slug: str | None) -> Store:
+async def find_store(tx: Connection, scope: Scope, slug: str | None) -> Store:
     """Returns the store of this scope with this slug. The slug is optional if the scope has only one store.
 
     Raises: CallerError 404 `store_not_found`.
@@ -88,7 +88,7 @@ async def named(tx: Connection, scope: Scope, slug: str | None) -> Store:
         known = sorted(name for name, its in SEEDED.items() if its is scope)
         message = f"The scope {scope.value} has no such store; available stores: {', '.join(known)}"
         raise CallerError("store_not_found", message, status=404)
-    return _store(row)
+    return _read_store(row)
 
 
 async def list_stores(tx: Connection) -> list[dict[str, object]]:
@@ -117,7 +117,7 @@ async def set_store_archived(tx: Connection, slug: str, archived: bool, actor: s
     return {name: value for name, value in row.items() if name != "id"}
 
 
-def _store(row: asyncpg.Record) -> Store:
+def _read_store(row: asyncpg.Record) -> Store:
     return Store(str(row["id"]), row["slug"], Scope(row["scope"]), row["archived_at"] is not None)
 
 
@@ -135,7 +135,7 @@ NO_BASIS = Basis()
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenVersion:
     """The version that a write added."""
 
     ref: DocumentRef
@@ -204,7 +204,7 @@ RETURNING versions
 
 async def create_document(
     tx: Connection, writer: Writer, draft: Draft, basis: Basis = NO_BASIS, limits: MemoryLimits = DEFAULT_LIMITS
-) -> Written:
+) -> WrittenVersion:
     """Creates a document at a path that has none.
 
     Raises: the CallerErrors of `perdure/core/memory/documents.py`; 422 `memory_unsafe` with the findings; 409
@@ -212,19 +212,21 @@ async def create_document(
     Nothing is written if it raises.
     """
     draft = replace(draft, title=clean(draft.title), content=clean(draft.content))
-    store = await named(tx, draft.scope, draft.store)
-    _may(writer, store, writer.user_id, draft.document_type, basis, limits)
+    store = await find_store(tx, draft.scope, draft.store)
+    _check_write(writer, store, writer.user_id, draft.document_type, basis, limits)
     refused = path_refusal(draft.path)
     if refused is not None:
         raise refused
-    warnings = scanned(draft.scope, draft.path, draft.title, draft.content, *draft.entities, basis=basis, limits=limits)
+    warnings = scan_texts(
+        draft.scope, draft.path, draft.title, draft.content, *draft.entities, basis=basis, limits=limits
+    )
     owner_id = None if draft.scope is Scope.WORKSPACE else writer.user_id
     if draft.scope is Scope.CONVERSATION:
         await _need_conversation(tx, draft.conversation_id, owner_id)
     elif draft.conversation_id is not None:
         draft = replace(draft, conversation_id=None)
     await read_as(tx, owner_id or "")
-    return await _created(tx, writer, store, draft, basis, owner_id, warnings)
+    return await _create(tx, writer, store, draft, basis, owner_id, warnings)
 
 
 async def update_document(
@@ -238,7 +240,7 @@ async def update_document(
     title: str | None = None,
     entities: Sequence[str] | None = None,
     limits: MemoryLimits = DEFAULT_LIMITS,
-) -> Written:
+) -> WrittenVersion:
     """Adds a version to `document`, which the caller has read and locked. `content` is the new text, or edits of the
     current one.
 
@@ -246,30 +248,30 @@ async def update_document(
     422 `patch_mismatch`; 409 `version_redacted` if the edits apply to redacted content.
     """
     ref = document.ref
-    store = await named(tx, document.scope, ref.store)
-    _may(writer, store, document.owner_id, document.document_type, basis, limits)
-    refused = stale(expected_sha256, document.sha256)
+    store = await find_store(tx, document.scope, ref.store)
+    _check_write(writer, store, document.owner_id, document.document_type, basis, limits)
+    refused = stale_refusal(expected_sha256, document.sha256)
     if refused is not None:
         raise refused
-    text = clean(content if isinstance(content, str) else _edited(document, content))
+    text = clean(content if isinstance(content, str) else _edited_content(document, content))
     new_title = document.title if title is None else clean(title)
     given = _given_entities(document) if entities is None else tuple(entities)
-    warnings = scanned(document.scope, ref.path, new_title, text, *given, basis=basis, limits=limits)
+    warnings = scan_texts(document.scope, ref.path, new_title, text, *given, basis=basis, limits=limits)
     version_id, sha256, trust = new_id(), sha256_hex(text), trust_of(writer, document.scope)
     keys = entity_keys(given, f"{new_title}\n{text}")
-    words = _words(ref.path, new_title, text, keys)
+    words = _index_text(ref.path, new_title, text, keys)
     number = await tx.fetchval(_CHANGE, ref.document_id, version_id, sha256, trust.value, list(keys), new_title, words)
     await add(tx, writer, ref.document_id, document.owner_id, version_id, number, text, trust, basis)
     changed = ref.model_copy(update={"version_id": version_id, "trust": trust})
-    return Written(changed, document.scope, sha256, number, warnings)
+    return WrittenVersion(changed, document.scope, sha256, number, warnings)
 
 
-def scanned(scope: Scope, *texts: str, basis: Basis, limits: MemoryLimits) -> tuple[Finding, ...]:
+def scan_texts(scope: Scope, *texts: str, basis: Basis, limits: MemoryLimits) -> tuple[Finding, ...]:
     """Scans all texts of a write, and returns the warnings. The size limit applies to all texts together.
 
     Raises: CallerError 422 `memory_unsafe` with the findings that block.
     """
-    findings = scan("\n".join([*texts, basis.evidence_summary, *map(str, basis.source_refs)]), scope, limits)
+    findings = scan_text("\n".join([*texts, basis.evidence_summary, *map(str, basis.source_refs)]), scope, limits)
     if is_blocked(findings):
         blocking = [finding.as_data() for finding in findings if finding.blocks]
         rules = ", ".join(str(each["rule"]) for each in blocking)
@@ -277,7 +279,7 @@ def scanned(scope: Scope, *texts: str, basis: Basis, limits: MemoryLimits) -> tu
     return findings
 
 
-def _may(
+def _check_write(
     writer: Writer, store: Store, owner_id: str | None, document_type: str, basis: Basis, limits: MemoryLimits
 ) -> None:
     refused = write_refusal(writer, store.place(owner_id), document_type) or evidence_refusal(
@@ -297,7 +299,7 @@ async def _need_conversation(tx: Connection, conversation_id: str | None, owner_
         raise CallerError("conversation_not_found", "Conversation not found", status=404)
 
 
-async def _created(
+async def _create(
     tx: Connection,
     writer: Writer,
     store: Store,
@@ -305,7 +307,7 @@ async def _created(
     basis: Basis,
     owner_id: str | None,
     warnings: tuple[Finding, ...],
-) -> Written:
+) -> WrittenVersion:
     document_id, version_id, sha256 = new_id(), new_id(), sha256_hex(draft.content)
     trust, keys = trust_of(writer, draft.scope), entity_keys(draft.entities, f"{draft.title}\n{draft.content}")
     made = await tx.fetchval(
@@ -322,7 +324,7 @@ async def _created(
         trust.value,
         version_id,
         sha256,
-        _words(draft.path, draft.title, draft.content, keys),
+        _index_text(draft.path, draft.title, draft.content, keys),
     )
     if made is None:
         there = await tx.fetchval(
@@ -336,13 +338,13 @@ async def _created(
         raise CallerError("document_exists", message, {"path": draft.path, "sha256": there}, status=409)
     await add(tx, writer, document_id, owner_id, version_id, 1, draft.content, trust, basis)
     ref = DocumentRef(document_id=document_id, version_id=version_id, store=store.slug, path=draft.path, trust=trust)
-    return Written(ref, draft.scope, sha256, 1, warnings)
+    return WrittenVersion(ref, draft.scope, sha256, 1, warnings)
 
 
-def _edited(document: Document, edits: Sequence[Edit]) -> str:
+def _edited_content(document: Document, edits: Sequence[Edit]) -> str:
     if document.content is None:
         raise CallerError("version_redacted", "The document's text was redacted; send the whole text", status=409)
-    return patched(document.content, edits)
+    return apply_edits(document.content, edits)
 
 
 def _given_entities(document: Document) -> tuple[str, ...]:
@@ -351,7 +353,7 @@ def _given_entities(document: Document) -> tuple[str, ...]:
     return tuple(each for each in document.entities if each not in named_by_text)
 
 
-def _words(path: str, title: str, content: str, keys: Sequence[str]) -> str:
+def _index_text(path: str, title: str, content: str, keys: Sequence[str]) -> str:
     """Returns the text to index. The parts of the path are separated, because the text search parser would read the
     path as a file name."""
     apart = path.replace("/", " ").replace(".", " ").replace("_", " ").replace("-", " ")

@@ -65,7 +65,7 @@ ORDER BY similarity DESC, created_at DESC LIMIT $4
 """
 
 
-async def keep(
+async def store_summary(
     tx: Connection, conversation_id: str, user_id: str, agent_id: str, summary: str, turn_id: str | None = None
 ) -> str:
     """Stores a summary, at most one per turn."""

@@ -54,7 +54,7 @@ class FoundFile:
     size_bytes: int
 
 
-async def keep(
+async def store_files(
     tx: Connection,
     conversation_id: str,
     user_id: str,
@@ -63,7 +63,7 @@ async def keep(
     turn_id: str | None = None,
     call_id: str | None = None,
 ) -> list[dict[str, object]]:
-    """Stores files and returns them as `shown`. If a file's id already exists, the file is neither changed nor
+    """Stores files and returns them as `show_file` does. If a file's id already exists, the file is neither changed nor
     returned."""
     kept = []
     for file in files:
@@ -84,7 +84,7 @@ async def keep(
             timeout=_KEEP_SECONDS,
         )
         if row is not None:
-            kept.append(shown(dict(row)))
+            kept.append(show_file(dict(row)))
     return kept
 
 
@@ -104,7 +104,7 @@ async def find(tx: Connection, file_id: str, user_id: str | None = None) -> Foun
     return FoundFile(str(row["id"]), row["name"], row["media_type"], row["size_bytes"])
 
 
-async def part(tx: Connection, file_id: str, begin: int, count: int) -> bytes:
+async def read_part(tx: Connection, file_id: str, begin: int, count: int) -> bytes:
     """Returns a part of a file's content. Postgres reads only that part, because the column is stored uncompressed.
 
     Raises: CallerError 404 `file_not_found` if the file was deleted in the meantime.
@@ -167,7 +167,7 @@ async def of_conversation(
         limit + 1,
     )
     following = cursor_after(rows[limit - 1]["created_at"], str(rows[limit - 1]["id"])) if len(rows) > limit else None
-    return [shown(dict(row)) for row in rows[:limit]], following
+    return [show_file(dict(row)) for row in rows[:limit]], following
 
 
 async def of_turns(tx: Connection, turn_ids: Sequence[str]) -> list[dict[str, object]]:
@@ -175,7 +175,7 @@ async def of_turns(tx: Connection, turn_ids: Sequence[str]) -> list[dict[str, ob
     rows = await tx.fetch(
         f"SELECT {_COLUMNS} FROM files WHERE turn_id = ANY($1::uuid[]) ORDER BY created_at, name", list(turn_ids)
     )
-    return [shown(dict(row)) for row in rows]
+    return [show_file(dict(row)) for row in rows]
 
 
 async def last_uploaded(tx: Connection, conversation_id: str, media_types: Sequence[str], most: int) -> list[str]:
@@ -192,7 +192,7 @@ async def last_uploaded(tx: Connection, conversation_id: str, media_types: Seque
     return [str(row["id"]) for row in rows]
 
 
-def shown(row: dict[str, object]) -> dict[str, object]:
+def show_file(row: dict[str, object]) -> dict[str, object]:
     """Returns the API representation of a file."""
     return {
         "id": str(row["id"]),

@@ -20,11 +20,19 @@ from perdure.core.memory.documents import (
     decision_refusal,
     evidence_refusal,
     path_refusal,
-    stale,
+    stale_refusal,
 )
 from perdure.store import audit
 from perdure.store.database import Connection, new_id
-from perdure.store.memory.documents import Basis, Draft, Written, create_document, named, scanned, update_document
+from perdure.store.memory.documents import (
+    Basis,
+    Draft,
+    WrittenVersion,
+    create_document,
+    find_store,
+    scan_texts,
+    update_document,
+)
 from perdure.store.memory.search import Document, at_path
 from perdure.store.paging import cursor_after, read_cursor
 
@@ -66,7 +74,7 @@ async def propose(
     """
     if source.content is None:
         raise CallerError("version_redacted", "The document's text was redacted; it cannot be proposed", status=409)
-    store = await named(tx, Scope.WORKSPACE, target.store)
+    store = await find_store(tx, Scope.WORKSPACE, target.store)
     if store.archived:
         raise CallerError(
             "store_archived", f"The store {store.slug} is archived; reopen it before you write", status=409
@@ -76,8 +84,8 @@ async def propose(
     )
     if refused is not None:
         raise refused
-    scanned(Scope.WORKSPACE, target.path, source.title, source.content, *source.entities, basis=basis, limits=limits)
-    shared = await _shared(tx, target.store, target.path, writer.user_id or "")
+    scan_texts(Scope.WORKSPACE, target.path, source.title, source.content, *source.entities, basis=basis, limits=limits)
+    shared = await _read_shared(tx, target.store, target.path, writer.user_id or "")
     base = shared.sha256 if shared else None
     promotion_id = await _insert(tx, writer, source, target, basis, store_id=store.id, base_sha256=base)
     if promotion_id is None:
@@ -139,7 +147,7 @@ async def get_promotion(tx: Connection, promotion_id: str, proposer: str | None,
     )
     if row is None:
         raise CallerError("promotion_not_found", "Promotion not found", status=404)
-    return _shown(row)
+    return _show_promotion(row)
 
 
 async def list_promotions(
@@ -159,7 +167,7 @@ async def list_promotions(
         limit + 1,
     )
     following = cursor_after(rows[limit - 1]["created_at"], str(rows[limit - 1]["id"])) if len(rows) > limit else None
-    return [_shown(row) for row in rows[:limit]], following
+    return [_show_promotion(row) for row in rows[:limit]], following
 
 
 _DECIDED = """
@@ -197,7 +205,7 @@ async def decide(
     )
     if refused is not None:
         raise refused
-    made = await _share(tx, decider, found, limits) if decision is PromotionDecision.APPROVE else None
+    made = await _write_shared(tx, decider, found, limits) if decision is PromotionDecision.APPROVE else None
     state = PromotionState.APPROVED if made else PromotionState.REJECTED
     version_id = made.ref.version_id if made else None
     await tx.execute(_DECIDED, promotion_id, state.value, decider.user_id, comment, version_id)
@@ -206,11 +214,11 @@ async def decide(
     return await get_promotion(tx, promotion_id, None)
 
 
-async def _share(tx: Connection, decider: Writer, found: dict[str, Any], limits: MemoryLimits) -> Written:
+async def _write_shared(tx: Connection, decider: Writer, found: dict[str, Any], limits: MemoryLimits) -> WrittenVersion:
     """Writes the shared version by the same rules as any other write."""
     basis = Basis(found["evidence_summary"], found["source_refs"], found["turn_id"], found["call_id"])
-    shared = await _shared(tx, found["store"], found["path"], decider.user_id or "", lock=True)
-    refused = stale(found["base_sha256"] or "", shared.sha256 if shared else "")
+    shared = await _read_shared(tx, found["store"], found["path"], decider.user_id or "", lock=True)
+    refused = stale_refusal(found["base_sha256"] or "", shared.sha256 if shared else "")
     if refused is not None:
         raise refused
     if shared is None:
@@ -228,7 +236,7 @@ async def _share(tx: Connection, decider: Writer, found: dict[str, Any], limits:
     return await update_document(tx, decider, shared, shared.sha256, found["content"], basis, **given)
 
 
-async def _shared(tx: Connection, store: str, path: str, reader: str, *, lock: bool = False) -> Document | None:
+async def _read_shared(tx: Connection, store: str, path: str, reader: str, *, lock: bool = False) -> Document | None:
     try:
         return await at_path(tx, Scope.WORKSPACE, store, path, reader, None, lock=lock)
     except CallerError as error:
@@ -243,6 +251,6 @@ async def _record(
     await audit.record(tx, kind, str(subject), data, actor=actor, turn_id=turn_id)
 
 
-def _shown(row: asyncpg.Record) -> View:
+def _show_promotion(row: asyncpg.Record) -> View:
     view = {**dict(row), "proposer_id": str(row["proposer_id"]), "entities": list(row["entities"])}
     return view | {name: str(view[name]) if view[name] is not None else None for name in _IDS}

@@ -24,10 +24,10 @@ from perdure.core.memory.search import (
     OVER_FETCH,
     TEXT,
     Candidate,
-    Shown,
+    ShownDocument,
     Signals,
-    best,
-    excerpt,
+    best_candidates,
+    make_excerpt,
     names_in,
     words_of,
 )
@@ -104,7 +104,7 @@ async def get_document(tx: Connection, document_id: str, reader: str, *, lock: b
     Raises: CallerError 404 `document_not_found`.
     """
     await read_as(tx, reader)
-    return await _one(tx, "d.id = $2", reader, document_id, lock=lock)
+    return await _read_one(tx, "d.id = $2", reader, document_id, lock=lock)
 
 
 async def at_path(
@@ -116,7 +116,7 @@ async def at_path(
     """
     await read_as(tx, reader)
     which = "d.scope = $2 AND s.slug = $3 AND d.path = $4 AND (d.conversation_id IS NULL OR d.conversation_id = $5)"
-    return await _one(tx, which, reader, scope.value, store, path, conversation_id, lock=lock)
+    return await _read_one(tx, which, reader, scope.value, store, path, conversation_id, lock=lock)
 
 
 async def list_documents(
@@ -162,7 +162,7 @@ async def document_history(tx: Connection, document: Document, limit: int = 50) 
     newest = _VERSIONS.format("") + "v.number > $2 ORDER BY v.number DESC"
     # The range is correct because version numbers have no gaps.
     rows = await tx.fetch(newest, document.ref.document_id, max(document.versions - limit, 0))
-    return [_entry(row) for row in rows]
+    return [_show_entry(row) for row in rows]
 
 
 async def document_version(tx: Connection, document: Document, version_id: str) -> dict[str, object]:
@@ -173,14 +173,14 @@ async def document_version(tx: Connection, document: Document, version_id: str) 
     row = await tx.fetchrow(_VERSIONS.format(", v.content") + "v.id = $2", document.ref.document_id, version_id)
     if row is None:
         raise CallerError("version_not_found", "Version not found", status=404)
-    return _entry(row)
+    return _show_entry(row)
 
 
-def _entry(row: asyncpg.Record) -> dict[str, object]:
+def _show_entry(row: asyncpg.Record) -> dict[str, object]:
     return {**dict(row), "id": str(row["id"]), "turn_id": row["turn_id"] and str(row["turn_id"])}
 
 
-async def _one(tx: Connection, which: str, reader: str, *given: object, lock: bool) -> Document:
+async def _read_one(tx: Connection, which: str, reader: str, *given: object, lock: bool) -> Document:
     held = "FOR UPDATE OF d" if lock else ""
     row = await tx.fetchrow(
         f"SELECT {_COLUMNS}, (SELECT v.content FROM memory_versions v WHERE v.id = d.version_id) AS content "
@@ -292,10 +292,10 @@ async def search(tx: Connection, question: Question, most: int) -> tuple[Candida
         )
         for row in rows
     ]
-    return best(found, most)
+    return best_candidates(found, most)
 
 
-async def shown(tx: Connection, question: Question, found: tuple[Candidate, ...]) -> tuple[Shown, ...]:
+async def add_excerpts(tx: Connection, question: Question, found: tuple[Candidate, ...]) -> tuple[ShownDocument, ...]:
     """Returns the same documents with their excerpts, without redacted ones."""
     rows = await tx.fetch(
         "SELECT id, content FROM memory_versions WHERE id = ANY($1::uuid[]) AND content IS NOT NULL",
@@ -304,13 +304,15 @@ async def shown(tx: Connection, question: Question, found: tuple[Candidate, ...]
     contents = {str(row["id"]): row["content"] for row in rows}
     words = words_of(question.text[:MOST_QUESTION_CHARACTERS])
     return tuple(
-        Shown(each.ref, each.signals.document_type, each.title, excerpt(contents[each.ref.version_id], words))
+        ShownDocument(
+            each.ref, each.signals.document_type, each.title, make_excerpt(contents[each.ref.version_id], words)
+        )
         for each in found
         if each.ref.version_id in contents
     )
 
 
-async def hold(tx: Connection, turn_id: str) -> None:
+async def lock_turn(tx: Connection, turn_id: str) -> None:
     """Locks the turn. It must be called before a document is locked.
 
     Raises: UpstreamUnavailable `turn_over` if the turn has ended; nothing may be written for it. The next attempt reads
@@ -320,7 +322,7 @@ async def hold(tx: Connection, turn_id: str) -> None:
         raise UpstreamUnavailable("turn_over", "the turn has ended")
 
 
-async def note(tx: Connection, address: TurnAddress, use: Use, versions: Iterable[str], call_id: str = "") -> None:
+async def note_use(tx: Connection, address: TurnAddress, use: Use, versions: Iterable[str], call_id: str = "") -> None:
     """Records how this turn used these versions. Repeated calls add no rows."""
     await tx.execute(
         "INSERT INTO conversation_memory_usage (tenant_id, conversation_id, turn_id, call_id, kind, version_id) "
@@ -334,7 +336,7 @@ async def note(tx: Connection, address: TurnAddress, use: Use, versions: Iterabl
     )
 
 
-async def tell(tx: Connection, address: TurnAddress, events: Sequence[NewEvent]) -> None:
+async def write_events(tx: Connection, address: TurnAddress, events: Sequence[NewEvent]) -> None:
     """Writes the events of a call before its result. The caller holds the turn's lock; this is its last write."""
     if events:
         await write(tx, address, events)

@@ -61,7 +61,7 @@ SELECT bytes FROM total
 _HOLD = "pg_advisory_xact_lock(hashtextextended('working_memory ' || $1, 0))"
 
 
-async def hold(tx: Connection, conversation_id: str, turn_id: str | None = None) -> None:
+async def lock_writes(tx: Connection, conversation_id: str, turn_id: str | None = None) -> None:
     """Takes the conversation's write lock until the transaction ends. If `turn_id` is given, locks the turn's row
     first.
 

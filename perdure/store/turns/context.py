@@ -14,10 +14,10 @@ from perdure.contracts.ids import effect_key, step_of
 from perdure.contracts.messages import CallRef, MessageRef, Role, WindowPolicy
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.contracts.values import Tolerant
-from perdure.core.agents.prompts import PromptMessage, Windowed, halved, keep
-from perdure.core.agents.templates import filled
-from perdure.core.text import preview, unabridged
-from perdure.core.turns import Round, keep_rounds
+from perdure.core.agents.prompts import PromptMessage, WindowedMessage, halve_window, select_messages
+from perdure.core.agents.templates import fill_variables
+from perdure.core.text import preview, restore_previews
+from perdure.core.turns import CallRound, keep_rounds
 from perdure.store.agents import ACTIONS, WAIVERS
 from perdure.store.approvals.verdicts import words_of
 from perdure.store.database import Connection
@@ -25,7 +25,7 @@ from perdure.store.memory.working_memory import TOUCH, read
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class PauseRequests:
     """The requests for which a turn is paused."""
 
     requests: tuple[RequestRef, ...]
@@ -38,7 +38,7 @@ class Gate:
     """The state that the pause stored; empty if it did not store all of it."""
 
 
-async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
+async def find_gate(tx: Connection, address: TurnAddress) -> PauseRequests | None:
     """Returns the gate or checkpoint at which the turn is paused, or None if it has passed all its requests.
 
     A round that was denied as a whole stays planned forever, so the latest round with an unsettled call counts. All its
@@ -55,7 +55,7 @@ async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
         address.turn_id,
     )
     # Sorted by number: as text, t10.0 comes before t2.0.
-    waiting = [row for row in rows if _waits(row)]
+    waiting = [row for row in rows if _is_ahead(row)]
     if not waiting:
         return None
     latest = max(step_of(row["call_id"]) for row in waiting)
@@ -64,9 +64,9 @@ async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
     limits = [row for row in waiting if row["kind"] == RequestKind.LIMIT and row in gated]
     checkpoints = limits or [row for row in waiting if row["kind"] == RequestKind.CHECKPOINT and row in gated]
     if checkpoints:
-        return Gate(tuple(map(_request, checkpoints)), None, (), _full_snapshot(checkpoints))
+        return PauseRequests(tuple(map(_read_request, checkpoints)), None, (), _full_snapshot(checkpoints))
     gated = [row for row in gated if row["kind"] == RequestKind.APPROVAL]
-    requests = tuple(map(_request, gated))
+    requests = tuple(map(_read_request, gated))
     messages = await tx.fetch(
         "SELECT id, role, content, tokens, calls, call_id FROM messages WHERE conversation_id = $1 "
         "AND turn_id = $2 AND (role IN ('assistant', 'tool') OR joins <> '') ORDER BY seq",
@@ -75,10 +75,14 @@ async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
     )
     refs = [_message(row) for row in messages]
     places = [place for place, ref in enumerate(refs) if any(call.call_id == requests[0].call_id for call in ref.calls)]
-    return Gate(requests, refs[places[-1]], _answered(refs[: places[-1]]), _full_snapshot(gated)) if places else None
+    return (
+        PauseRequests(requests, refs[places[-1]], _answered_rounds(refs[: places[-1]]), _full_snapshot(gated))
+        if places
+        else None
+    )
 
 
-def _waits(row: asyncpg.Record) -> bool:
+def _is_ahead(row: asyncpg.Record) -> bool:
     """Returns whether the request is still ahead of a restarted turn."""
     if row["kind"] in (RequestKind.CHECKPOINT, RequestKind.LIMIT):
         return bool(step_of(row["call_id"]) >= (row["step"] or 0))
@@ -91,18 +95,18 @@ def _full_snapshot(rows: Sequence[asyncpg.Record]) -> dict[str, JsonValue]:
     return {name: value for name, value in kept.items() if name != "metadata"} if "messages" in kept else {}
 
 
-def _answered(refs: list[MessageRef]) -> tuple[MessageRef, ...]:
+def _answered_rounds(refs: list[MessageRef]) -> tuple[MessageRef, ...]:
     """Returns the rounds whose calls are all answered, and the messages added between them. A denied round has no
     answers, so its calls stay removed."""
     answers = {ref.call_id: ref.id for ref in refs if ref.role is Role.TOOL}
-    rounds = [Round(ref.id, tuple(call.call_id for call in ref.calls), answers) for ref in refs if ref.calls]
+    rounds = [CallRound(ref.id, tuple(call.call_id for call in ref.calls), answers) for ref in refs if ref.calls]
     by_id = {ref.id: ref for ref in refs}
     kept = {each.message_ids[0]: each.message_ids for each in keep_rounds(rounds, {})}
     kept |= {ref.id: (ref.id,) for ref in refs if ref.role is Role.USER}
     return tuple(by_id[message_id] for ref in refs for message_id in kept.get(ref.id, ()))
 
 
-def _request(row: asyncpg.Record) -> RequestRef:
+def _read_request(row: asyncpg.Record) -> RequestRef:
     return RequestRef(
         request_id=str(row["id"]),
         kind=RequestKind(row["kind"]),
@@ -155,13 +159,13 @@ async def fix_persona(tx: Connection, turn_id: str, template: str, values: dict[
 
     Raises: the database's errors if Postgres is unavailable.
     """
-    persona = await _rendered(tx, turn_id, template, values)
+    persona = await _render_persona(tx, turn_id, template, values)
     kept = persona.model_dump(mode="json", exclude_defaults=True)
     await tx.execute("UPDATE turns SET persona = $2 WHERE id = $1", turn_id, kept)
     return persona
 
 
-async def _rendered(tx: Connection, turn_id: str, template: str, values: dict[str, str]) -> TurnPersona:
+async def _render_persona(tx: Connection, turn_id: str, template: str, values: dict[str, str]) -> TurnPersona:
     await tx.execute("SAVEPOINT persona")  # Without a savepoint, a failed statement would abort the whole transaction.
     try:
         row = await tx.fetchrow(_RESOLVE, turn_id, template, timeout=_SECONDS)
@@ -172,7 +176,7 @@ async def _rendered(tx: Connection, turn_id: str, template: str, values: dict[st
     if row is None:
         return TurnPersona(template=template, problem="not_found")
     found = TurnPersona(template=template, version_id=str(row["id"]), stage=row["stage"])
-    text = filled(row["text"], values)
+    text = fill_variables(row["text"], values)
     return found.model_copy(update={"text": text} if text.strip() else {"problem": "empty"})
 
 
@@ -198,7 +202,7 @@ async def mark_injected(tx: Connection, address: TurnAddress, skill_ids: Sequenc
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedTurn:
     """The rows from which a turn starts. Optional fields are empty if the turn is new."""
 
     user_message: MessageRef
@@ -212,7 +216,7 @@ class Loaded:
     working: dict[str, JsonValue]
     injected: tuple[str, ...]
     """Skills that earlier turns of the conversation injected."""
-    gate: Gate | None
+    gate: PauseRequests | None
     """Set if the turn is restarted and had opened a gate."""
     used: Usage
     memory_text: str | None
@@ -240,7 +244,7 @@ FROM turns t JOIN messages m ON m.id = t.message_id JOIN users u ON u.id = t.use
 """
 
 
-async def load_turn(tx: Connection, ask: LoadRequest) -> Loaded | None:
+async def load_turn(tx: Connection, ask: LoadRequest) -> LoadedTurn | None:
     """Returns everything that a new turn needs, or None if the turn has ended or was asked to stop."""
     row = await tx.fetchrow(_LOAD, ask.address.conversation_id, ask.address.turn_id)
     if row is None or row["ended_at"] or row["stop_requested_at"]:
@@ -251,7 +255,7 @@ async def load_turn(tx: Connection, ask: LoadRequest) -> Loaded | None:
         # lock, it saw all other rows as they were before the wait.
         gate = await find_gate(tx, ask.address)
         working = await read(tx, ask.address.conversation_id)
-    return Loaded(
+    return LoadedTurn(
         MessageRef(id=str(row["message_id"]), role=Role.USER, text=preview(row["content"]), tokens=row["tokens"]),
         row["content"],
         str(row["user_id"]),
@@ -308,7 +312,7 @@ ORDER BY seq
 """
 
 
-async def bodies(
+async def read_bodies(
     tx: Connection, conversation_id: str, through_seq: int, window: WindowPolicy, ids: Sequence[str]
 ) -> tuple[list[StoredMessage], dict[str, StoredMessage]]:
     """Returns the conversation up to the turn's start, oldest first, and the messages `ids` by id, in one statement.
@@ -350,20 +354,20 @@ async def prompt_messages(
     ids = [ref.id for ref in call.ask.messages if ref.id]
     quoted = [request_id for ref in call.ask.messages for request_id in ref.quotes]
     words = await words_of(tx, call.address.turn_id, quoted) if quoted else {}
-    past, own = await bodies(tx, call.address.conversation_id, through_seq, window, ids)
+    past, own = await read_bodies(tx, call.address.conversation_id, through_seq, window, ids)
     everything: list[StoredMessage | MessageRef] = [*past]
     everything += [own.get(ref.id, ref) if ref.id else ref for ref in call.ask.messages]
-    windowed = [_windowed(index, message) for index, message in enumerate(everything)]
+    windowed = [_window_message(index, message) for index, message in enumerate(everything)]
     if call.ask.output is not None:
         windowed[len(past) :] = [replace(message, tokens=0) for message in windowed[len(past) :]]
-    kept = keep(windowed, halved(windowed, window) if compacted else window)
+    kept = select_messages(windowed, halve_window(windowed, window) if compacted else window)
     return [_prompt_message(everything[index], skills, words) for index in kept]
 
 
-def _windowed(index: int, message: StoredMessage | MessageRef) -> Windowed:
+def _window_message(index: int, message: StoredMessage | MessageRef) -> WindowedMessage:
     if isinstance(message, StoredMessage):
-        return Windowed(index, message.role, message.tokens, _keys(message), _answers(message))
-    return Windowed(index, message.role, message.tokens, (), message.call_id)
+        return WindowedMessage(index, message.role, message.tokens, _keys(message), _answers(message))
+    return WindowedMessage(index, message.role, message.tokens, (), message.call_id)
 
 
 def _prompt_message(
@@ -371,7 +375,7 @@ def _prompt_message(
 ) -> PromptMessage:
     if isinstance(message, StoredMessage):
         return PromptMessage(message.role, message.content, message.calls, _answers(message))
-    text = unabridged(message.text, [words[each] for each in message.quotes if each in words])
+    text = restore_previews(message.text, [words[each] for each in message.quotes if each in words])
     return PromptMessage(message.role, skills.get(message.skill_id, text))
 
 

@@ -11,7 +11,7 @@ from perdure.store.database import Connection, new_id
 from perdure.store.memory import episodes, facts, files
 from perdure.store.paging import cursor_after, read_cursor
 from perdure.store.turns import views
-from perdure.store.turns.views import stories
+from perdure.store.turns.views import read_segments
 
 Page = tuple[list[dict[str, object]], str | None]
 _SIZE = "octet_length($4) + octet_length($5::jsonb::text)"
@@ -31,7 +31,7 @@ async def create_conversation(
         title,
         metadata,
     )
-    return _shown(_there(row))
+    return _show_conversation(_require_row(row))
 
 
 async def get_conversation(tx: Connection, conversation_id: str, user_id: str | None) -> dict[str, object]:
@@ -45,7 +45,7 @@ async def get_conversation(tx: Connection, conversation_id: str, user_id: str | 
         conversation_id,
         user_id,
     )
-    return _shown(_there(row))
+    return _show_conversation(_require_row(row))
 
 
 async def list_conversations(tx: Connection, user_id: str, title: str | None, limit: int, cursor: str | None) -> Page:
@@ -63,7 +63,7 @@ async def list_conversations(tx: Connection, user_id: str, title: str | None, li
         limit + 1,
     )
     following = cursor_after(rows[limit - 1]["updated_at"], str(rows[limit - 1]["id"])) if len(rows) > limit else None
-    return [_shown(row) for row in rows[:limit]], following
+    return [_show_conversation(row) for row in rows[:limit]], following
 
 
 async def patch_conversation(
@@ -83,7 +83,7 @@ async def patch_conversation(
         title,
         metadata,
     )
-    return _shown(_there(row))
+    return _show_conversation(_require_row(row))
 
 
 async def delete_conversation(tx: Connection, conversation_id: str, user_id: str) -> None:
@@ -91,7 +91,7 @@ async def delete_conversation(tx: Connection, conversation_id: str, user_id: str
 
     Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy` while a turn is open.
     """
-    row = _there(
+    row = _require_row(
         await tx.fetchrow(
             "SELECT active_turn_id, text_bytes FROM conversations WHERE id = $1 AND user_id = $2 "
             "AND deleted_at IS NULL FOR UPDATE",
@@ -146,13 +146,13 @@ async def list_messages(tx: Connection, conversation_id: str, limit: int, after_
     return shown, str(rows[limit - 1]["seq"]) if len(rows) > limit else None
 
 
-def _there(row: asyncpg.Record | None) -> asyncpg.Record:
+def _require_row(row: asyncpg.Record | None) -> asyncpg.Record:
     if row is None:
         raise CallerError("conversation_not_found", "Conversation not found", status=404)
     return row
 
 
-def _shown(row: asyncpg.Record) -> dict[str, object]:
+def _show_conversation(row: asyncpg.Record) -> dict[str, object]:
     return {
         "id": str(row["id"]),
         "agent": row["agent_id"],
@@ -193,7 +193,7 @@ async def turn_of(tx: Connection, conversation_id: str, turn_id: str) -> list[di
 
 async def _with_details(tx: Connection, turns: list[dict[str, object]]) -> list[dict[str, object]]:
     ids = [str(turn["turn_id"]) for turn in turns]
-    segments = await stories(tx, ids)
+    segments = await read_segments(tx, ids)
     messages: dict[str, list[dict[str, object]]] = defaultdict(list)
     # A message that a model call received during the turn is one of its segments.
     for row in await tx.fetch(

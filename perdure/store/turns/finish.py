@@ -28,7 +28,7 @@ from perdure.core.approvals.validity import REASONED, REFUSED, why_not_allowed
 from perdure.core.text import estimated_tokens, preview
 from perdure.core.turns import (
     READ_CHARACTERS,
-    Round,
+    CallRound,
     keep_rounds,
     status_without_result,
     summary_of,
@@ -42,7 +42,7 @@ from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 from perdure.store.memory import episodes
-from perdure.store.turns.steer import leave
+from perdure.store.turns.steer import queue_unreceived
 
 _NEXT = """SELECT id FROM turns WHERE {where} conversation_id = {conversation} AND status = 'queued'
     AND stop_requested_at IS NULL ORDER BY id = {replaced_by} DESC NULLS LAST, created_at, id
@@ -104,20 +104,23 @@ async def finish(tx: Connection, ask: FinishRequest) -> tuple[Finished, Note | N
     transcript, answers, closed = await _what_stays(tx, ask)
     last_messages = await _last_word(tx, ask)
     was_active = str(active) == turn_id  # A queued turn that is stopped does not affect the active one.
-    ended = await _end(tx, ask, status, transcript, last_messages, replaced_by, was_active=was_active)
+    ended = await _end_turn(tx, ask, status, transcript, last_messages, replaced_by, was_active=was_active)
     cancelled_outside = ask.status is TurnStatus.STOPPED and row["stop_requested_at"] is None
     await _record(tx, turn_id, status, ended["cancelled"] or (), cancelled_outside=cancelled_outside)
     next_id, left_over = await _left_behind(tx, ask.address, ended, replaced_by, was_active=was_active)
     after: dict[str, JsonValue] = {"replaced_by": str(replaced_by)} if status is TurnStatus.REPLACED else {}
     if left_over is not None:
         after["left_over"] = left_over
-    kept = [*await _remember(tx, ask, ended), *await _entitle(tx, ask.address.conversation_id, ended["untitled"])]
-    last = [*_last_events(ask, after, ended["duration_ms"]), _done(turn_id, status, ended, after)]
+    kept = [
+        *await _store_summary(tx, ask, ended),
+        *await _set_title(tx, ask.address.conversation_id, ended["untitled"]),
+    ]
+    last = [*_last_events(ask, after, ended["duration_ms"]), _done_event(turn_id, status, ended, after)]
     events = [*map(_answer_event, last_messages), *closed, *kept, *last]
     await write(tx, ask.address, events, [*answers, *last_messages], pending=ask.events)
     note = None
     if next_id is not None:
-        note = await admit(tx, ask.address.model_copy(update={"turn_id": str(next_id)}))
+        note = await admit_queued(tx, ask.address.model_copy(update={"turn_id": str(next_id)}))
     await model_calls.charge_lost(tx, turn_id, lost)  # The budget rows of the day are locked last.
     return Finished(status=status, admitted_turn_id=note.turn_id if note else None), note
 
@@ -132,7 +135,7 @@ async def _what_stays(tx: Connection, ask: FinishRequest) -> tuple[list[str], li
     return transcript, answers, await ends_of_open_calls(tx, ask.address.turn_id, answers)
 
 
-async def _end(
+async def _end_turn(
     tx: Connection,
     ask: FinishRequest,
     status: TurnStatus,
@@ -167,7 +170,7 @@ async def _left_behind(
     """Returns the id of the next queued turn, and the id of the turn made from messages that no model call received."""
     if not ended["left_over"]:
         return ended["next_id"], None
-    left_over = await leave(tx, address)
+    left_over = await queue_unreceived(tx, address)
     return await tx.fetchval(_NEXT_NOW, address.conversation_id, replaced_by) if was_active else None, left_over
 
 
@@ -195,7 +198,7 @@ async def _record(
         await audit.record(tx, "turn.cancelled", turn_id, {"because": because}, actor=None, turn_id=turn_id)
 
 
-def _done(turn_id: str, status: TurnStatus, ended: asyncpg.Record, after: Mapping[str, JsonValue]) -> NewEvent:
+def _done_event(turn_id: str, status: TurnStatus, ended: asyncpg.Record, after: Mapping[str, JsonValue]) -> NewEvent:
     """Returns the turn's last event."""
     data: dict[str, JsonValue] = {
         "execution_id": turn_id,
@@ -214,17 +217,17 @@ def _answer_event(message: NewMessage) -> NewEvent:
     return NewEvent(GENERATION_COMPLETE, {**data, "partial": message.partial, "tool_calls": []}, LAST_WORD_ID)
 
 
-async def _remember(tx: Connection, ask: FinishRequest, ended: asyncpg.Record) -> list[NewEvent]:
+async def _store_summary(tx: Connection, ask: FinishRequest, ended: asyncpg.Record) -> list[NewEvent]:
     """Stores a summary of a completed turn if its agent asks for it. The relay adds the vector later."""
     if not ended["remembers"] or ask.status is not TurnStatus.COMPLETED:
         return []
     summary = summary_of(ended["asked"] or "", ended["answer"] or "")
     user_id, agent_id = str(ended["user_id"]), ended["agent_id"]
-    await episodes.keep(tx, ask.address.conversation_id, user_id, agent_id, summary, ask.address.turn_id)
+    await episodes.store_summary(tx, ask.address.conversation_id, user_id, agent_id, summary, ask.address.turn_id)
     return [NewEvent(MEMORY_WRITE_CREATED, {"scope": "episodic"})]
 
 
-async def _entitle(tx: Connection, conversation_id: str, first_message: str | None) -> list[NewEvent]:
+async def _set_title(tx: Connection, conversation_id: str, first_message: str | None) -> list[NewEvent]:
     """Gives an untitled conversation a title once it has an answer."""
     title = title_of(first_message or "")
     if not title:
@@ -289,7 +292,7 @@ UPDATE turns SET status = 'accepted', through_seq = message_seq - 1 FROM behind 
 """
 
 
-async def admit(tx: Connection, address: TurnAddress) -> Note:
+async def admit_queued(tx: Connection, address: TurnAddress) -> Note:
     """Starts a queued turn. Its message moves after all messages that were written in the meantime.
 
     The caller holds the turn's and the conversation's lock, and has written everything that comes before this turn's
@@ -357,7 +360,7 @@ async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], l
     )
     refused = {row["call_id"]: row for row in found if row["status"]}
     states = {row["call_id"]: CallState(row["state"]) for row in found}
-    rounds = _rounds(rows)
+    rounds = _read_rounds(rows)
     kept = keep_rounds(rounds, states)
     bare = words_only(rounds, kept)
     if bare:
@@ -369,12 +372,12 @@ async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], l
     return stay, [_answer(call_id, states.get(call_id), refused.get(call_id)) for call_id in unanswered]
 
 
-def _rounds(rows: Sequence[asyncpg.Record]) -> list[Round]:
+def _read_rounds(rows: Sequence[asyncpg.Record]) -> list[CallRound]:
     """Returns the rounds of calls among a turn's messages."""
     answers = {row["call_id"]: str(row["id"]) for row in rows if row["role"] == "tool"}
     rounds = [row for row in rows if row["role"] != "tool"]
     return [
-        Round(
+        CallRound(
             str(row["id"]),
             tuple(call["call_id"] for call in row["calls"]),
             answers,

@@ -8,7 +8,7 @@ import asyncpg
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Wake
-from perdure.store.turns.finish import admit
+from perdure.store.turns.finish import admit_queued
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class OpenTurn:
         return self.status.value.startswith("awaiting")
 
 
-async def tenants(relay_pool: asyncpg.Pool) -> list[str]:
+async def list_tenants(relay_pool: asyncpg.Pool) -> list[str]:
     """Returns the ids of all tenants, read with the relay's database role."""
     rows = await relay_pool.fetch("SELECT tenant_id FROM tenants WHERE tenant_id <> '*' ORDER BY tenant_id")
     return [row["tenant_id"] for row in rows]
@@ -71,20 +71,20 @@ async def wake_stopped(tx: Connection, tenant_id: str) -> int:
     The first signal may have come before the workflow existed, whose start was recorded before the stop.
     """
     rows = await tx.fetch(
-        "WITH rung AS (UPDATE turns t SET rung_at = now() WHERE t.ended_at IS NULL AND t.status <> 'queued' "
+        "WITH woken AS (UPDATE turns t SET rung_at = now() WHERE t.ended_at IS NULL AND t.status <> 'queued' "
         "AND t.stop_requested_at < now() - interval '10 seconds' "
         "AND (t.rung_at IS NULL OR t.rung_at < now() - interval '1 minute') "
         # A signal for the end of a hold, days ahead, does not count as a signal for now.
         "AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.due_at <= now() + interval '10 seconds') "
         "RETURNING t.id) "
-        "INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM rung RETURNING turn_id",
+        "INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM woken RETURNING turn_id",
         tenant_id,
         Wake.STOP.value,
     )
     return len(rows)
 
 
-_RING_DECIDED = """
+_WAKE_DECIDED = """
 WITH waiting AS MATERIALIZED (  -- of all that wait the few that may go on: nothing of them is open, or held
   SELECT t.id FROM turns t WHERE t.status = 'awaiting_approval' AND t.ended_at IS NULL
     AND NOT EXISTS (SELECT FROM approvals a WHERE a.turn_id = t.id
@@ -105,7 +105,7 @@ WITH waiting AS MATERIALIZED (  -- of all that wait the few that may go on: noth
       AND t.rung_at < now() - least(t.rung_at - decided.at, interval '15 minutes'))
     AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.due_at <= now() + interval '10 seconds')
   FOR UPDATE OF t SKIP LOCKED
-), rung AS (
+), woken AS (
   UPDATE turns SET rung_at = now() WHERE id = ANY(ARRAY(SELECT id FROM due))
 ), noted AS (
   INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM due
@@ -114,7 +114,7 @@ SELECT id FROM due WHERE rung_at > at AND at < now() - interval '10 minutes'
 """
 
 
-_RING_ANSWERED = """
+_WAKE_ANSWERED = """
 WITH due AS (
   SELECT t.id FROM turns t WHERE t.status = 'awaiting_answer' AND t.ended_at IS NULL
     AND EXISTS (SELECT FROM questions q WHERE q.turn_id = t.id)
@@ -122,7 +122,7 @@ WITH due AS (
     AND (t.rung_at IS NULL OR t.rung_at < now() - interval '1 minute')
     AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.due_at <= now() + interval '10 seconds')
   FOR UPDATE OF t SKIP LOCKED
-), rung AS (
+), woken AS (
   UPDATE turns SET rung_at = now() WHERE id = ANY(ARRAY(SELECT id FROM due))
 )
 INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM due RETURNING turn_id
@@ -132,7 +132,7 @@ INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM due RETURNI
 async def wake_answered(tx: Connection, tenant_id: str) -> int:
     """Puts a wake signal in the outbox for every turn that still waits although its questions are answered or expired.
     Returns their number."""
-    return len(await tx.fetch(_RING_ANSWERED, tenant_id, Wake.RING.value))
+    return len(await tx.fetch(_WAKE_ANSWERED, tenant_id, Wake.RING.value))
 
 
 async def wake_decided(tx: Connection, tenant_id: str) -> list[str]:
@@ -142,7 +142,7 @@ async def wake_decided(tx: Connection, tenant_id: str) -> list[str]:
     A turn whose decision cannot be read keeps waiting. It is signaled after a minute, then less and less often, down to
     every 15 minutes. Returns the turns that were signaled before and still wait ten minutes after the decision.
     """
-    rows = await tx.fetch(_RING_DECIDED, tenant_id, Wake.RING.value)
+    rows = await tx.fetch(_WAKE_DECIDED, tenant_id, Wake.RING.value)
     return [str(row["id"]) for row in rows]
 
 
@@ -169,5 +169,5 @@ async def _start_if_stranded(tx: Connection, address: TurnAddress) -> bool:
         "SELECT true FROM conversations WHERE id = $1 AND active_turn_id IS NULL FOR UPDATE", address.conversation_id
     )
     if free:
-        await admit(tx, address)
+        await admit_queued(tx, address)
     return bool(free)

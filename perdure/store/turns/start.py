@@ -13,16 +13,16 @@ from perdure.contracts.events import QUEUED, READY, STAGE
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import ENDED, FinishRequest, Limits, Routing, TurnAddress, TurnInput, TurnStatus
 from perdure.core.agents.safety_keywords import Words, safety_keywords_in
-from perdure.core.budgets import Used, check, tightened
+from perdure.core.budgets import UsedStorage, check, tighten_limits
 from perdure.core.text import estimated_tokens
-from perdure.core.turns import Admission, Caps, Load, OnBusy, admit, too_many, unfit
+from perdure.core.turns import Admission, AdmissionLoad, Caps, OnBusy, admit, metadata_refusal, too_many
 from perdure.store import audit
 from perdure.store.budgets import quota_columns
 from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import HEAD_START, Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 from perdure.store.turns.finish import finish
-from perdure.store.turns.steer import join
+from perdure.store.turns.steer import add_message
 from perdure.store.turns.views import WAITS_FOR
 
 
@@ -48,7 +48,7 @@ class NewTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedTurn:
     """A turn that is durable after the commit."""
 
     turn_id: str
@@ -97,7 +97,7 @@ _TRIES = 5
 """The number of times that the active turn is read again. Before each repetition, an active turn has just ended."""
 
 
-async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps) -> Started:
+async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps) -> StartedTurn:
     """Inserts the turn with its message, pinned versions and wake signal. `steer` joins the open turn instead.
 
     A message with safety keywords is never queued or rejected because the conversation is busy or a limit is reached.
@@ -106,10 +106,10 @@ async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: 
     Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy`, 429 `queue_full`, `too_many_turns`,
     `quota_reached`, 422 `bad_input_type`, `bad_trace_id`.
     """
-    fault = unfit(agent.definition.topology, new.metadata)
+    fault = metadata_refusal(agent.definition.topology, new.metadata)
     if fault is not None:
         raise fault
-    active, message_seq = await _lock(tx, new)
+    active, message_seq = await _lock_conversation(tx, new)
     # Counted after the locks: a statement that waits for a lock sees the rows as they were before the wait.
     counted = await tx.fetchrow(_COUNT, new.user_id, new.conversation_id, active)
     if counted is None:
@@ -119,9 +119,9 @@ async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: 
     if admission not in (Admission.START, Admission.REPLACE):
         danger = await safety_response(tx, new.conversation_id, new.message, agent)
         if danger:
-            return await _intervene(tx, new, agent, message_seq, danger)
+            return await _answer_separately(tx, new, agent, message_seq, danger)
     if admission is Admission.BUSY:
-        raise await _busy(tx, str(active))
+        raise await _busy_error(tx, str(active))
     if admission is Admission.TOO_MANY:
         raise too_many(load, caps)
     if admission is Admission.QUOTA:
@@ -130,7 +130,7 @@ async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: 
         full = "This conversation's queue is full; retry when a turn ends"
         raise CallerError("queue_full", full, {"retry_after_seconds": 5}, status=429)
     if admission is Admission.JOIN and active is not None:
-        return await _join(tx, new, active)
+        return await _steer_turn(tx, new, active)
     first = Admission.START if admission is Admission.START else Admission.QUEUE
     started = await _insert(tx, new, agent, message_seq, first)
     if admission is Admission.REPLACE and active is not None:
@@ -139,15 +139,15 @@ async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: 
     return started
 
 
-def _load(new: NewTurn, counted: asyncpg.Record, *, busy: bool) -> Load:
+def _load(new: NewTurn, counted: asyncpg.Record, *, busy: bool) -> AdmissionLoad:
     sizes = ("conversation_bytes", "user_bytes", "tenant_bytes")
     counts = {name: value for name, value in counted.items() if name not in sizes}
-    used = Used(*(counted[name] for name in sizes))
+    used = UsedStorage(*(counted[name] for name in sizes))
     message_bytes = len(new.message.encode(errors="surrogatepass")) + new.beside_bytes
-    return Load(busy=busy, used=used, message_bytes=message_bytes, **counts)
+    return AdmissionLoad(busy=busy, used=used, message_bytes=message_bytes, **counts)
 
 
-async def _lock(tx: Connection, new: NewTurn) -> tuple[str | None, int]:
+async def _lock_conversation(tx: Connection, new: NewTurn) -> tuple[str | None, int]:
     """Returns the conversation's active turn and the number of its last message, under its lock. A turn that receives
     this message or is replaced by it is locked first."""
     first_the_turn = new.on_busy in (OnBusy.STEER, OnBusy.REPLACE)
@@ -163,25 +163,27 @@ async def _lock(tx: Connection, new: NewTurn) -> tuple[str | None, int]:
         if not first_the_turn or active in (None, held):
             return active, conversation["message_seq"]
         await tx.execute("ROLLBACK TO SAVEPOINT looking")  # Releases all these locks.
-    raise await _busy(tx, str(active))
+    raise await _busy_error(tx, str(active))
 
 
-async def _join(tx: Connection, new: NewTurn, active: str) -> Started:
+async def _steer_turn(tx: Connection, new: NewTurn, active: str) -> StartedTurn:
     address = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=active)
-    message_id = await join(tx, address, new.message)
+    message_id = await add_message(tx, address, new.message)
     status = TurnStatus(await tx.fetchval("SELECT status FROM turns WHERE id = $1", active))
-    return Started(active, status, None, message_id, joined=True)
+    return StartedTurn(active, status, None, message_id, joined=True)
 
 
-async def _intervene(tx: Connection, new: NewTurn, agent: PublishedAgent, message_seq: int, danger: str) -> Started:
+async def _answer_separately(
+    tx: Connection, new: NewTurn, agent: PublishedAgent, message_seq: int, danger: str
+) -> StartedTurn:
     """Starts a separate turn in addition to the open one and completes it in the same transaction."""
     started = await _insert(tx, new, agent, message_seq, None)
     own = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=started.turn_id)
-    await answer(tx, own, agent, danger)
+    await answer_queued(tx, own, agent, danger)
     return replace(started, status=TurnStatus.COMPLETED)
 
 
-def _input(address: TurnAddress, new: NewTurn, agent: PublishedAgent) -> TurnInput:
+def _workflow_input(address: TurnAddress, new: NewTurn, agent: PublishedAgent) -> TurnInput:
     """Returns the input of the turn's workflow."""
     return TurnInput(
         address=address,
@@ -194,13 +196,13 @@ def _input(address: TurnAddress, new: NewTurn, agent: PublishedAgent) -> TurnInp
 
 async def _insert(
     tx: Connection, new: NewTurn, agent: PublishedAgent, message_seq: int, first: Admission | None
-) -> Started:
+) -> StartedTurn:
     """Inserts the turn with its message. `first` is START to start it, QUEUE to queue it, or None if it is answered at
     once and no workflow starts."""
     at_once, waits = first is Admission.START, first is Admission.QUEUE
     turn_id, message_id = new_id(), new_id()
     status = TurnStatus.ACCEPTED if at_once else TurnStatus.QUEUED
-    limits = tightened(agent.definition.limits, new.limits)
+    limits = tighten_limits(agent.definition.limits, new.limits)
     number = await tx.fetchval(
         _START,
         turn_id,
@@ -222,16 +224,16 @@ async def _insert(
     address = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=turn_id)
     note = None
     if number is not None:
-        note = Note(number, new.tenant_id, Wake.START, turn_id, begins=_input(address, new, agent))
+        note = Note(number, new.tenant_id, Wake.START, turn_id, begins=_workflow_input(address, new, agent))
     event = NewEvent(QUEUED if waits else READY, {"agent": agent.definition.id, "run_id": turn_id})
     message = NewMessage(message_id, Role.USER, new.message, tokens=estimated_tokens(new.message))
     await write(tx, address, [event], [message], beside_bytes=new.beside_bytes)
     if waits:  # The message is not in the transcript yet: the turn before it must not receive it.
         await tx.execute("UPDATE messages SET in_transcript = false WHERE id = $1", message_id)
-    return Started(turn_id, status, note, message_id)
+    return StartedTurn(turn_id, status, note, message_id)
 
 
-async def _busy(tx: Connection, turn_id: str) -> CallerError:
+async def _busy_error(tx: Connection, turn_id: str) -> CallerError:
     row = await tx.fetchrow(f"SELECT status, {WAITS_FOR} FROM turns t WHERE id = $1", turn_id)
     details: dict[str, object] = {
         "turn_id": turn_id,
@@ -334,7 +336,7 @@ async def find_safety_keywords(message: str, before: str, words: Words) -> str:
     return await asyncio.to_thread(safety_keywords_in, message, before, words)
 
 
-async def answer(tx: Connection, address: TurnAddress, agent: PublishedAgent, category: str) -> None:
+async def answer_queued(tx: Connection, address: TurnAddress, agent: PublishedAgent, category: str) -> None:
     """Ends the queued turn with the fixed text. It writes the same two stage events as any other turn, although no node
     has run. The text is its agent's. The answer is a separate turn that ends in the same transaction. The open turn and
     its pending requests are not affected (ADR 25)."""

@@ -12,13 +12,13 @@ wait for it at the commit, where foreign keys are checked, while holding the con
 from perdure.contracts.events import MESSAGE_JOINED, QUEUED
 from perdure.contracts.messages import Joined, MessageRef, Role
 from perdure.contracts.turns import Limits, TurnAddress, TurnStatus
-from perdure.core.budgets import tightened
+from perdure.core.budgets import tighten_limits
 from perdure.core.text import estimated_tokens, preview
 from perdure.store.database import Connection, new_id
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 
 
-async def join(tx: Connection, address: TurnAddress, text: str) -> str:
+async def add_message(tx: Connection, address: TurnAddress, text: str) -> str:
     """Adds a message that waits for the next model call of the conversation's active turn. Returns its id."""
     message_id = new_id()
     waits = NewMessage(message_id, Role.USER, text, tokens=estimated_tokens(text))
@@ -27,7 +27,7 @@ async def join(tx: Connection, address: TurnAddress, text: str) -> str:
     return message_id
 
 
-async def joined(tx: Connection, turn_id: str, call_id: str) -> Joined:
+async def read_joined(tx: Connection, turn_id: str, call_id: str) -> Joined:
     """Returns the messages that wait for a model call of the turn, and those that an earlier attempt of `call_id` took.
 
     `fresh` contains the ids of the waiting ones.
@@ -47,7 +47,7 @@ async def joined(tx: Connection, turn_id: str, call_id: str) -> Joined:
     )
 
 
-async def take(tx: Connection, conversation_id: str, call_id: str, fresh: tuple[str, ...]) -> NewEvent:
+async def move_to_transcript(tx: Connection, conversation_id: str, call_id: str, fresh: tuple[str, ...]) -> NewEvent:
     """Moves these messages into the transcript, after all messages written in the meantime, as received by this model
     call. Returns the event for it.
 
@@ -74,7 +74,7 @@ FROM turns t, messages m WHERE t.id = $1 AND m.id = $3 RETURNING agent_id
 """
 
 
-async def leave(tx: Connection, address: TurnAddress) -> str | None:
+async def queue_unreceived(tx: Connection, address: TurnAddress) -> str | None:
     """Turns the messages that no call received into a queued turn, as old as the first of them. Returns its id, or None
     if there are none.
 
@@ -93,7 +93,7 @@ async def leave(tx: Connection, address: TurnAddress) -> str | None:
     ) or ({}, None)
     limits = Limits.model_validate(own)
     if agents is not None:
-        limits = tightened(Limits.model_validate(agents, extra="ignore"), limits)
+        limits = tighten_limits(Limits.model_validate(agents, extra="ignore"), limits)
     agent_id = await tx.fetchval(
         _LEAVE, address.turn_id, turn_id, ids[0], TurnStatus.QUEUED.value, limits.model_dump(mode="json")
     )

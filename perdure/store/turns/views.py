@@ -42,7 +42,7 @@ async def get_turn(tx: Connection, turn_id: str, user_id: str | None) -> dict[st
     )
     if row is None:
         raise CallerError("turn_not_found", "Turn not found", status=404)
-    return shown(row)
+    return show_turn(row)
 
 
 async def list_turns(
@@ -72,10 +72,10 @@ async def list_turns(
         limit + 1,
     )
     following = cursor_after(rows[limit - 1]["created_at"], str(rows[limit - 1]["id"])) if len(rows) > limit else None
-    return [shown(row) for row in rows[:limit]], following
+    return [show_turn(row) for row in rows[:limit]], following
 
 
-def shown(row: asyncpg.Record) -> dict[str, object]:
+def show_turn(row: asyncpg.Record) -> dict[str, object]:
     """Returns the API representation of a turn's row."""
     tokens = row["input_tokens"] + row["output_tokens"]
     return {
@@ -200,7 +200,7 @@ async def metrics_of(tx: Connection, turn_id: str, user_id: str | None) -> dict[
                 "attempts": row["epoch"],
                 "errors": row["errors"],
                 "seconds": seconds,
-                **_dollars(used),
+                **_show_cost(used),
                 "refused": row["problem"] or (row["fault"] and "not_the_object_asked_for") or None,
             }
         )
@@ -208,12 +208,12 @@ async def metrics_of(tx: Connection, turn_id: str, user_id: str | None) -> dict[
         "turn_id": turn_id,
         "source": "client" if turn["at_home"] else "server",
         "calls": calls,
-        "totals": {"calls": len(calls), **_dollars(totals)},
+        "totals": {"calls": len(calls), **_show_cost(totals)},
         "retries": turn["retries"] or {},
     }
 
 
-def _dollars(used: dict[str, int]) -> dict[str, object]:
+def _show_cost(used: dict[str, int]) -> dict[str, object]:
     shown: dict[str, object] = {name: used[name] for name in _COUNTED if name != "cost_microusd"}
     return shown | {"cost_usd": used["cost_microusd"] / 1e6}
 
@@ -227,10 +227,10 @@ async def turn_segments(tx: Connection, turn_id: str, user_id: str | None) -> li
     there = "SELECT FROM turns WHERE id = $1 AND ($2::uuid IS NULL OR user_id = $2)"
     if await tx.fetchrow(there, turn_id, user_id) is None:
         raise CallerError("turn_not_found", "Turn not found", status=404)
-    return (await stories(tx, [turn_id]))[turn_id]
+    return (await read_segments(tx, [turn_id]))[turn_id]
 
 
-async def stories(tx: Connection, turn_ids: Sequence[str]) -> dict[str, list[dict[str, object]]]:
+async def read_segments(tx: Connection, turn_ids: Sequence[str]) -> dict[str, list[dict[str, object]]]:
     """Returns the segments of each of these turns, in the order in which they began."""
     rows = await tx.fetch(
         "SELECT turn_id::text, kind, call_id, data FROM events WHERE turn_id = ANY($1::uuid[]) AND kind = ANY($2) "
@@ -255,16 +255,16 @@ async def stories(tx: Connection, turn_ids: Sequence[str]) -> dict[str, list[dic
     arguments = {(row["turn_id"], row["call_id"]): row["args"] for row in calls}
     return {
         turn_id: [
-            _question(questions[each.call_id])
+            _show_question(questions[each.call_id])
             if each.call_id in questions
-            else _shown(each, texts, arguments.get((turn_id, each.call_id)))
+            else _show_segment(each, texts, arguments.get((turn_id, each.call_id)))
             for each in several
         ]
         for turn_id, several in segments.items()
     }
 
 
-def _question(row: dict[str, object]) -> dict[str, object]:
+def _show_question(row: dict[str, object]) -> dict[str, object]:
     """Returns a question to the turn's user and its answer, from the question's own record."""
     return {
         "kind": "question",
@@ -276,7 +276,7 @@ def _question(row: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _shown(segment: Segment, texts: dict[str, str], arguments: object) -> dict[str, object]:
+def _show_segment(segment: Segment, texts: dict[str, str], arguments: object) -> dict[str, object]:
     shown: dict[str, object] = {
         "kind": segment.kind,
         "call_id": segment.call_id,
@@ -288,11 +288,11 @@ def _shown(segment: Segment, texts: dict[str, str], arguments: object) -> dict[s
     if segment.kind == "tool":
         shown |= {"tool": segment.tool, "arguments": arguments}
         if segment.message_id:
-            shown |= {"message_id": segment.message_id, "result": _plain(texts.get(segment.message_id, ""))}
+            shown |= {"message_id": segment.message_id, "result": _parse_result(texts.get(segment.message_id, ""))}
     return shown
 
 
-def _plain(text: str) -> object:
+def _parse_result(text: str) -> object:
     """Returns the parsed JSON of a result, or its text if it is not JSON."""
     try:
         return json.loads(text)

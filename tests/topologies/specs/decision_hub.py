@@ -4,7 +4,7 @@ from pydantic import JsonValue
 
 from perdure.contracts.messages import Patch
 from perdure.graph.spec import State, Topology
-from perdure.graph.topologies.decision_hub.nodes import standing
+from perdure.graph.topologies.decision_hub.nodes import progress_of
 from perdure.graph.topologies.decision_hub.spec import IDS, decision_hub, next_command
 from tests.topologies.rows import Leg, row
 from tests.topologies.stand_ins import stand_ins
@@ -19,7 +19,7 @@ def topology() -> Topology:
     found: Patch = {"memory_read_status": "not_found", "memory_read_result": None}
     nodes = stand_ins(
         IDS,
-        decision_logic_node=lambda state: {"command": next_command(standing(state)).value},
+        decision_logic_node=lambda state: {"command": next_command(progress_of(state)).value},
         task_preprocessing_node=lambda state: {"preprocessing_result": "text"},
         model_call_node=lambda state: {"model_response": {"status": "success"}},
         result_handling_node=lambda state: {"final_output": "fine"},

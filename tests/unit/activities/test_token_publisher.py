@@ -8,7 +8,7 @@ import pytest
 
 from perdure.activities.model import FULL_CHARACTERS, MOST_PIECE_CHARACTERS, TokenPublisher
 from perdure.contracts.turns import TurnAddress
-from perdure.store.events.live import Appended, LiveTokens
+from perdure.store.events.live import AppendResult, LiveTokens
 
 ADDRESS = TurnAddress(tenant_id="t", conversation_id="c", turn_id="turn")
 
@@ -20,12 +20,12 @@ class Wire:
     seconds: float = 0.0
     gate: asyncio.Event | None = None
     """Where it is given, appends are answered once it is open."""
-    answer: Appended = Appended.ACCEPTED
+    answer: AppendResult = AppendResult.ACCEPTED
     pieces: list[dict[str, Any]] = field(default_factory=list)
     under_way: int = 0
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def append(self, address: TurnAddress, call_id: str, **piece: Any) -> Appended:
+    async def append(self, address: TurnAddress, call_id: str, **piece: Any) -> AppendResult:
         assert self.under_way == 0, "one at a time, or they could overtake each other"
         self.under_way += 1
         self.pieces.append(piece)
@@ -99,7 +99,7 @@ async def test_a_provider_that_never_pauses_is_held_so_that_text_is_sent_and_a_s
             await speaks.publish_text("x" * 10_000)
         assert len(wire.pieces) >= 2
     assert sum(map(len, wire.texts)) == 200_000
-    async with speaker(Wire(answer=Appended.STOPPED)) as speaks:
+    async with speaker(Wire(answer=AppendResult.STOPPED)) as speaks:
         await speaks.publish_text("one")
         await asyncio.sleep(0.01)
         assert not await speaks.publish_text("two")

@@ -11,7 +11,7 @@ import pytest
 from perdure.activities.providers.scripted import Script
 from perdure.apps import SHIPPED, App, Engine, app_folders, find_apps, load_app
 from perdure.apps.files import YamlFile, parse_yaml, read_yaml
-from perdure.core.egress import Named, Outbound
+from perdure.core.egress import NamedHost, Outbound
 from perdure.egress import EgressRefused, new_client
 from perdure.local.config import ROOT
 from perdure.worker import queues as serving
@@ -325,13 +325,18 @@ def desk_app(folder: Path, own: str = "", agent: str = "helper") -> App:
     return load_app(folder, Engine(topologies=("skill_pipeline",)))
 
 
-def named(found: App, **values: str) -> set[Named]:
+def named(found: App, **values: str) -> set[NamedHost]:
     return set(found.outbound(Outbound(), values.get).named)
 
 
 def test_an_app_names_hosts_in_its_file(tmp_path: Path) -> None:
     found = desk_app(tmp_path / "shop", "egress: [intranet, 'db.corp.test:5000', '*.corp.test', '127.0.0.1:9000']\n")
-    hosts = {Named("intranet"), Named("db.corp.test", 5000), Named("corp.test", below=True), Named("127.0.0.1", 9000)}
+    hosts = {
+        NamedHost("intranet"),
+        NamedHost("db.corp.test", 5000),
+        NamedHost("corp.test", below=True),
+        NamedHost("127.0.0.1", 9000),
+    }
     assert not found.problems and named(found) == hosts
 
 
@@ -348,7 +353,7 @@ def test_companions_and_addresses_among_credentials_count_as_named(tmp_path: Pat
     given = {"URL": "http://desk:8080/v1", "TOKEN": "127.0.0.1:5432"}
     values = {f"PERDURE_SECRET_DESK_{name}": value for name, value in given.items()}
     values |= {"DESK_ADDRESS": "http://127.0.0.1:4711", "PERDURE_SECRET_OTHER_URL": "http://10.0.0.7"}
-    assert named(found, **values) == {Named("127.0.0.1", 4711), Named("desk", 8080)}
+    assert named(found, **values) == {NamedHost("127.0.0.1", 4711), NamedHost("desk", 8080)}
     assert named(found) == set()
 
 

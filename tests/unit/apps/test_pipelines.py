@@ -12,7 +12,7 @@ from perdure.apps import SHIPPED, App, Engine, assembled_tools, load_app, publis
 from perdure.contracts.context_assembly import PipelineToolConfig
 from perdure.contracts.turns import Limits
 from perdure.core.agents.plans import turn_plan
-from perdure.core.calls.context_assembly import phases
+from perdure.core.calls.context_assembly import group_phases
 from perdure.graph.registry import names
 from tests.unit.apps.problems import are_at, is_at, told
 
@@ -172,7 +172,7 @@ def test_the_five_bundles_that_ship_run_in_two_phases_and_a_sixth_is_an_entry_of
     (agent,) = shipped.agents
     assert agent.assembly is not None
     registry = {config.name: config.dependencies for config in agent.assembly.registry}
-    assert phases(registry) == (
+    assert group_phases(registry) == (
         ("client_signal", "provider_genome", "patient_context", "session_narrative"),
         ("therapeutic_fit",),
     )
@@ -189,4 +189,4 @@ def test_the_five_bundles_that_ship_run_in_two_phases_and_a_sixth_is_an_entry_of
     (agent,) = edited.agents
     assert agent.assembly is not None
     registry = {config.name: config.dependencies for config in agent.assembly.registry}
-    assert phases(registry)[2:] == (("waiting_times",),)
+    assert group_phases(registry)[2:] == (("waiting_times",),)

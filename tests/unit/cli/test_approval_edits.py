@@ -12,7 +12,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from perdure.cli.approvals.decide import without_comments
-from perdure.core.calls.arguments import InvalidArgumentText, parsed, same
+from perdure.core.calls.arguments import InvalidArgumentText, parse_object, same_json
 from tests.unit.apps.api_double import Reply, said
 from tests.unit.cli.conftest import APPROVAL, Ended, Perdure, refusal
 
@@ -180,9 +180,9 @@ def test_arguments_given_on_the_command_line_that_are_the_same_are_not_sent(stac
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '{"a": NaN}', "[]", "", '{"a": 1} x', "{" * 100_000])
 def test_what_is_not_exactly_one_object_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentText):
-        parsed(text)
+        parse_object(text)
     with pytest.raises(InvalidArgumentText, match='"b": two'):  # a fault names the line in which it is
-        parsed('{\n"a": 1,\n"b": two\n}')
+        parse_object('{\n"a": 1,\n"b": two\n}')
 
 
 def test_a_value_that_begins_like_a_comment_is_kept() -> None:
@@ -192,4 +192,4 @@ def test_a_value_that_begins_like_a_comment_is_kept() -> None:
 
 @pytest.mark.parametrize(("one", "other", "equal"), [(1, True, False), (1, 1.0, False), ([1], [1], True)])
 def test_what_is_the_same_is_what_json_calls_the_same(one: Any, other: Any, equal: bool) -> None:
-    assert same({"a": one, "b": 0}, {"b": 0, "a": other}) is equal
+    assert same_json({"a": one, "b": 0}, {"b": 0, "a": other}) is equal

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from perdure.contracts.values import digest_of
 from perdure.core.calls import arguments
-from perdure.core.calls.arguments import MOST_DEPTH, MOST_REPAIR_CHARACTERS, check_arguments, extracted, parse_arguments
+from perdure.core.calls.arguments import (
+    MOST_DEPTH,
+    MOST_REPAIR_CHARACTERS,
+    check_arguments,
+    extract_groups,
+    parse_arguments,
+)
 from perdure.core.json_schema import schema_fault
 from perdure.graph.topologies.skill_pipeline.nodes import SKILL_PATTERN
 from tests.json_values import JSON
@@ -134,10 +140,10 @@ def test_any_text_at_all_is_arguments_that_fit_or_a_fault(text: str) -> None:
     ],
 )
 def test_marks_are_found_in_order_each_once(pattern: str, text: str, found: tuple[str, ...]) -> None:
-    assert extracted(pattern, text) == found
+    assert extract_groups(pattern, text) == found
 
 
 @given(st.lists(st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True), max_size=60))
 def test_however_many_marks_there_are_a_history_stays_small(marks: list[str]) -> None:
-    found = extracted(SKILL_PATTERN, " ".join(f"SKILL_SELECT:{mark}" for mark in marks))
+    found = extract_groups(SKILL_PATTERN, " ".join(f"SKILL_SELECT:{mark}" for mark in marks))
     assert found == tuple(dict.fromkeys(marks))[: arguments.MOST]

@@ -7,7 +7,7 @@ import pytest
 
 from perdure.core.approvals import assignments
 from perdure.core.approvals.assignments import reassignment_refusal, reviewers_after, withdrawal_refusal
-from perdure.core.approvals.decisions import Claimed, Decider, Delegation, Facts, Vote
+from perdure.core.approvals.decisions import Decider, Delegation, Facts, ReviewClaim, Vote
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
@@ -37,8 +37,8 @@ UNFIT = replace(STAND_IN, roles=frozenset())
         *((NAMED, CARL, "not_a_reviewer"), (NAMED, ADMIN, None), (replace(NAMED, assignee="carl"), CARL, None)),
         (replace(PENDING, status="approved"), ANN, "already_decided"),
         (replace(PENDING, expires_at=NOW), ANN, "approval_expired"),
-        (replace(PENDING, claim=Claimed("bob", "Bob", LATER, NOW)), ANN, "claimed"),
-        (replace(PENDING, claim=Claimed("bob", "Bob", NOW, NOW)), ANN, None),
+        (replace(PENDING, claim=ReviewClaim("bob", "Bob", LATER, NOW)), ANN, "claimed"),
+        (replace(PENDING, claim=ReviewClaim("bob", "Bob", NOW, NOW)), ANN, None),
         (replace(NAMED, votes=(Vote("ann", "ann", True),)), ANN, "already_voted"),
         (replace(PENDING, votes=(Vote("ann", "ann", True),)), ANN, None),
         # An assigned person who is not named has one place, too; it is not reassigned once it is used.
@@ -85,7 +85,7 @@ def test_a_named_reviewer_gives_the_place_to_the_new_assignee(who: Decider, to: 
     assert reviewers_after(PENDING, who, Delegation(to.lower(), to, REVIEWER)) == ()
 
 
-ANNS = Claimed("ann", "Ann", LATER, NOW)
+ANNS = ReviewClaim("ann", "Ann", LATER, NOW)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,9 @@ ANNS = Claimed("ann", "Ann", LATER, NOW)
         *((None, ANN, "not_claimed"), (None, ADMIN, "not_claimed"), (replace(ANNS, until=NOW), ANN, "not_claimed")),
     ],
 )
-def test_a_claim_is_ended_by_its_holder_or_an_admin(claim: Claimed | None, who: Decider, expected: str | None) -> None:
+def test_a_claim_is_ended_by_its_holder_or_an_admin(
+    claim: ReviewClaim | None, who: Decider, expected: str | None
+) -> None:
     found = assignments.release_refusal(replace(PENDING, claim=claim), who)
     assert (found.code if found else None) == expected
 

@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
 from perdure.core import audit
-from perdure.core.audit import Entry, Erasures, Fault, Head, Keyring, Link, Run, framed, marks_of, name_text, row_text
+from perdure.core.audit import (
+    ChainFault,
+    Entry,
+    Erasures,
+    Head,
+    Keyring,
+    Link,
+    Run,
+    frame_fields,
+    marks_of,
+    name_text,
+    row_text,
+)
 
 OLD, NEW, OTHER = "old-" * 8, "new-" * 8, "foreign-" * 4
 ROW = ("local", "approval.decided", "subject", "actor", "turn", "digest")
@@ -48,7 +60,14 @@ def test_a_signature_holds_for_no_other_row_and_an_invalid_one_for_none() -> Non
 
 
 def test_fields_cannot_be_shifted_into_each_other() -> None:
-    texts = [framed("ab", "c"), framed("a", "bc"), framed("abc"), framed("abc", None), framed("abc", ""), framed("1:a")]
+    texts = [
+        frame_fields("ab", "c"),
+        frame_fields("a", "bc"),
+        frame_fields("abc"),
+        frame_fields("abc", None),
+        frame_fields("abc", ""),
+        frame_fields("1:a"),
+    ]
     assert len(set(texts)) == len(texts)
     assert row_text("a", "b", "c", None, None, "d") != row_text("a", "b", "c", "", "", "d")
     assert audit.head_text("a", 1, "h", "t") != row_text("a", "1", "h", "t", None, "")
@@ -201,7 +220,7 @@ def test_faults_are_counted_beyond_those_that_are_reported() -> None:
     other = audit.ChainCheck("local", FOREIGN, {}, most_faults=5)
     other.feed(chain())
     assert other.report(other.last).keys_unknown == {RING.keys[0].id: ROWS}, "the missing key is named"
-    check.note([Fault(0, K.ROW_UNCHAINED, 9)])
+    check.add_faults([ChainFault(0, K.ROW_UNCHAINED, 9)])
     check.marks = {ROWS + 1: frozenset({"0"})}
     report = check.report(Head(ROWS, chain()[-1].hash))
     assert report.faults_by_kind == {K.BODY_CHANGED: ROWS, K.ROW_UNCHAINED: 1, K.TAIL_CUT: 1}
@@ -226,13 +245,13 @@ def test_a_head_is_one_line_and_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize("edit", [{"seq": 8}, {"hash": "cd" * 32}, {"at": "2027-01-01T00:00:00Z"}, {"hmac": "0" * 64}])
 def test_a_head_that_was_edited_is_forged(edit: dict[str, object]) -> None:
     edited = HEAD.model_copy(update=edit)
-    assert marks_of([edited], RING, "local") == ({}, [Fault(edited.seq, K.HEAD_FORGED)])
+    assert marks_of([edited], RING, "local") == ({}, [ChainFault(edited.seq, K.HEAD_FORGED)])
 
 
 def test_heads_of_others_say_nothing_of_us_one_by_an_unknown_key_is_reported_and_two_of_a_place_are_kept() -> None:
     assert marks_of([HEAD], RING, "other") == ({}, [])
     foreign = audit.signed_head(FOREIGN, "local", 7, "ab" * 32, "t")
-    assert marks_of([foreign], RING, "local") == ({}, [Fault(7, K.KEY_UNKNOWN, key_id=FOREIGN.keys[0].id)])
+    assert marks_of([foreign], RING, "local") == ({}, [ChainFault(7, K.KEY_UNKNOWN, key_id=FOREIGN.keys[0].id)])
     second = audit.signed_head(RING, "local", 7, "cd" * 32, "t")
     assert marks_of([HEAD, second, HEAD], RING, "local") == ({7: frozenset({"ab" * 32, "cd" * 32})}, [])
 
@@ -301,5 +320,5 @@ RUNS = st.builds(Run, st.uuids().map(str), st.sampled_from([*audit.OUTCOMES, Non
 
 @given(st.lists(RUNS))
 def test_each_that_was_not_allowed_is_one_fault_at_its_approvals_first_row(runs: list[Run]) -> None:
-    faults = [Fault(r.seq or 0, K.RAN_UNDECIDED, r.audit_id, r.approval_id) for r in runs if not r.was_allowed]
-    assert audit.undecided(runs) == faults
+    faults = [ChainFault(r.seq or 0, K.RAN_UNDECIDED, r.audit_id, r.approval_id) for r in runs if not r.was_allowed]
+    assert audit.find_undecided(runs) == faults

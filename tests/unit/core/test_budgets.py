@@ -11,8 +11,19 @@ from perdure.contracts.agents import AgentDefinition, DayLimits
 from perdure.contracts.errors import CallerError, UpstreamRejected
 from perdure.contracts.turns import Limits
 from perdure.core import budgets
-from perdure.core.budgets import TENANT, USUAL_ANSWER_TOKENS, Bound, DayUse, Hold, Quotas, Scope, Used, caps_of, hold_of
-from perdure.core.turns import Admission, Caps, Load, OnBusy, admit
+from perdure.core.budgets import (
+    TENANT,
+    USUAL_ANSWER_TOKENS,
+    DayUse,
+    Hold,
+    Quotas,
+    RequestBound,
+    Scope,
+    UsedStorage,
+    caps_of,
+    hold_of,
+)
+from perdure.core.turns import Admission, AdmissionLoad, Caps, OnBusy, admit
 
 LIMITS = Limits(max_tokens=100, max_cost_microusd=1_000)
 
@@ -25,7 +36,7 @@ LIMITS = Limits(max_tokens=100, max_cost_microusd=1_000)
     ],
 )
 def test_a_budget_is_spent_at_equality(tokens: int, cost: int, code: str | None) -> None:
-    problem = budgets.spent(LIMITS, tokens_used=tokens, cost_microusd=cost)
+    problem = budgets.spent_limit(LIMITS, tokens_used=tokens, cost_microusd=cost)
     assert (problem.code if problem else None) == code
 
 
@@ -43,7 +54,7 @@ def test_an_answer_may_use_what_is_left_and_a_usual_answer_more(used: int, left:
     ],
 )
 def test_an_answer_may_use_the_money_left_and_a_usual_one_more(most: Any, left: Any, dollars: int, bound: Any) -> None:
-    assert budgets.affordable(most, left, dollars * 1_000_000) == bound
+    assert budgets.affordable_tokens(most, left, dollars * 1_000_000) == bound
 
 
 amounts = st.integers(0, 10_000)
@@ -52,11 +63,11 @@ limits = st.builds(Limits, max_tokens=amounts, max_cost_microusd=amounts, max_it
 
 @given(limits, st.none() | limits)
 def test_a_request_lowers_a_limit_and_never_raises_one(base: Limits, asked: Limits | None) -> None:
-    result = budgets.tightened(base, asked)
+    result = budgets.tighten_limits(base, asked)
     for name in Limits.model_fields:
         wanted = getattr(base, name) if asked is None else min(getattr(base, name), getattr(asked, name))
         assert getattr(result, name) == wanted
-    assert budgets.tightened(result, asked) == result
+    assert budgets.tighten_limits(result, asked) == result
 
 
 A_DAY = DayLimits(max_tokens=100, max_cost_microusd=1_000)
@@ -79,9 +90,9 @@ def use(tokens: int = 0, held: int = 0, cost: int = 0, held_cost: int = 0) -> Da
     ],
 )
 def test_a_days_budget_is_met_where_used_and_held_reach_it(row: DayUse, code: str | None) -> None:
-    problem = budgets.met({"a": A_DAY}, [row])
+    problem = budgets.reached_budget({"a": A_DAY}, [row])
     assert (problem.code if problem else None) == code
-    assert budgets.met({"a": DayLimits()}, [row]) is None, "a limit of nothing meets nothing"
+    assert budgets.reached_budget({"a": DayLimits()}, [row]) is None, "a limit of nothing meets nothing"
 
 
 def test_a_call_waits_for_others_if_only_their_reservations_block_it() -> None:
@@ -100,19 +111,19 @@ def test_a_call_holds_the_most_that_it_can_use_in_its_agents_budget_as_published
     assert caps_of(free, DayLimits()) == {TENANT: DayLimits()}, "a tenant that had a limit once is counted on"
     assert caps_of(free, None, limited) == {"a": limited} == caps_of(agent, None, limited), "not as it was pinned"
     assert caps_of(agent, limited, DayLimits()) == {TENANT: limited}, "it has none any more"
-    assert hold_of({"a": DayLimits(max_tokens=9)}, Bound(5, None), "m") == Hold(5, 0)
-    assert hold_of({"a": DayLimits()}, Bound(None, None), "m") == Hold(0, 0)
-    assert hold_of({"a": A_DAY}, Bound(5, 7), "m") == Hold(5, 7)
+    assert hold_of({"a": DayLimits(max_tokens=9)}, RequestBound(5, None), "m") == Hold(5, 0)
+    assert hold_of({"a": DayLimits()}, RequestBound(None, None), "m") == Hold(0, 0)
+    assert hold_of({"a": A_DAY}, RequestBound(5, 7), "m") == Hold(5, 7)
 
 
-UNKNOWN = Bound(None, None)
+UNKNOWN = RequestBound(None, None)
 MONEY = DayLimits(max_cost_microusd=9)
 UNBOUNDED = [(DayLimits(max_tokens=9), UNKNOWN, "output_unbounded"), (MONEY, UNKNOWN, "output_unbounded")]
-UNBOUNDED += [(MONEY, Bound(5, None), "price_unknown"), (A_DAY, Bound(5, None), "price_unknown")]
+UNBOUNDED += [(MONEY, RequestBound(5, None), "price_unknown"), (A_DAY, RequestBound(5, None), "price_unknown")]
 
 
 @pytest.mark.parametrize(("limits", "most", "code"), UNBOUNDED)
-def test_an_unbounded_call_is_not_begun_under_a_limit(limits: DayLimits, most: Bound, code: str) -> None:
+def test_an_unbounded_call_is_not_begun_under_a_limit(limits: DayLimits, most: RequestBound, code: str) -> None:
     with pytest.raises(UpstreamRejected) as refused:
         hold_of({"a": limits}, most, "vendor/new")
     assert refused.value.code == code
@@ -127,7 +138,7 @@ def test_no_order_of_calls_overspends_by_more_than_a_hold_or_is_below_zero(limit
     used, running, largest = 0, list[int](), 0
     for what, amount, place in steps:
         held = sum(running)
-        if what == "claim" and budgets.met(caps, [use(tokens=used, held=held)]) is None:
+        if what == "claim" and budgets.reached_budget(caps, [use(tokens=used, held=held)]) is None:
             running.append(amount)
             largest = max(largest, amount)
         elif what != "claim" and running:
@@ -142,25 +153,25 @@ QUOTAS = Quotas(conversation_bytes=100, user_bytes=200, tenant_bytes=300)
 @pytest.mark.parametrize(
     ("used", "more", "expected"),
     [
-        *((Used(), 100, None), (Used(), 101, Scope.CONVERSATION), (Used(100, 200, 300), 0, None)),
-        *((Used(0, 200, 200), 1, Scope.USER), (Used(0, 0, 300), 1, Scope.TENANT)),
-        (Used(101, 201, 301), 0, Scope.CONVERSATION),  # the narrowest says what to do
-        (Used(0, 201, 301), 0, Scope.USER),
+        *((UsedStorage(), 100, None), (UsedStorage(), 101, Scope.CONVERSATION), (UsedStorage(100, 200, 300), 0, None)),
+        *((UsedStorage(0, 200, 200), 1, Scope.USER), (UsedStorage(0, 0, 300), 1, Scope.TENANT)),
+        (UsedStorage(101, 201, 301), 0, Scope.CONVERSATION),  # the narrowest says what to do
+        (UsedStorage(0, 201, 301), 0, Scope.USER),
     ],
 )
-def test_a_quota_is_exceeded_by_its_first_byte_too_many(used: Used, more: int, expected: Scope | None) -> None:
-    assert budgets.exceeded(used, QUOTAS, more) is expected
-    assert budgets.exceeded(used, Quotas(), more) is None
+def test_a_quota_is_exceeded_by_its_first_byte_too_many(used: UsedStorage, more: int, expected: Scope | None) -> None:
+    assert budgets.exceeded_scope(used, QUOTAS, more) is expected
+    assert budgets.exceeded_scope(used, Quotas(), more) is None
 
 
 sizes = st.integers(0, 400)
-uses = st.builds(Used, sizes, sizes, sizes)
+uses = st.builds(UsedStorage, sizes, sizes, sizes)
 
 
 def test_a_quota_that_is_reached_has_its_limit_in_the_refusal() -> None:
     quotas = Quotas(conversation_bytes=2**28, user_bytes=2**30, conversation_files=10)
     for scope in (Scope.USER, Scope.CONVERSATION):
-        refused = budgets.quota_reached(Used(2**28, 2**30, 2**31), quotas, scope)
+        refused = budgets.quota_reached(UsedStorage(2**28, 2**30, 2**31), quotas, scope)
         assert (refused.code, refused.http) == ("quota_reached", 429)
         assert refused.details["retry_after_seconds"] is None and refused.details["limit_bytes"] == quotas.of(scope)
     budgets.check_files(9, quotas)
@@ -171,7 +182,9 @@ def test_a_quota_that_is_reached_has_its_limit_in_the_refusal() -> None:
 
 
 @given(st.booleans(), st.integers(0, 3), st.sampled_from(OnBusy), uses, sizes)
-def test_nothing_is_admitted_over_a_quota(busy: bool, queued: int, on_busy: OnBusy, used: Used, more: int) -> None:
-    load = Load(busy, queued, 1, used=used, message_bytes=more)
+def test_nothing_is_admitted_over_a_quota(
+    busy: bool, queued: int, on_busy: OnBusy, used: UsedStorage, more: int
+) -> None:
+    load = AdmissionLoad(busy, queued, 1, used=used, message_bytes=more)
     admission = admit(load, Caps(quotas=QUOTAS), on_busy)
-    assert (admission is Admission.QUOTA) == (budgets.exceeded(used, QUOTAS, more) is not None)
+    assert (admission is Admission.QUOTA) == (budgets.exceeded_scope(used, QUOTAS, more) is not None)

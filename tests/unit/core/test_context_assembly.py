@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from perdure.contracts.context_assembly import Bundle
 from perdure.core.calls import context_assembly
-from perdure.core.calls.context_assembly import Fault, Gate, arguments, completeness_of, is_retried, phases, slice_hash
+from perdure.core.calls.context_assembly import (
+    AttemptFault,
+    Reuse,
+    completeness_of,
+    group_phases,
+    is_retried,
+    merge_arguments,
+    slice_hash,
+)
 
 Values = dict[str, Any]
 VALUES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3), max_size=4)
@@ -18,21 +26,21 @@ VALUES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3), max_size=4)
 @given(VALUES, st.lists(st.sampled_from("abcd")), VALUES, VALUES)
 def test_a_key_comes_from_the_uppermost(defaults: Values, inject: list[str], outputs: Values, caller: Values) -> None:
     injected = {key: value for key, value in outputs.items() if key in inject}
-    assert arguments(defaults, inject, outputs, caller) == {**defaults, **injected, **caller}
+    assert merge_arguments(defaults, inject, outputs, caller) == {**defaults, **injected, **caller}
 
 
 def test_one_call_cannot_alter_the_defaults_of_another() -> None:
     defaults: dict[str, Any] = {"filter": {"ids": [1]}}
-    nested: Any = arguments(defaults, (), {}, {})["filter"]
+    nested: Any = merge_arguments(defaults, (), {}, {})["filter"]
     nested["ids"].append(2)
-    assert arguments(defaults, (), {}, {}) == {"filter": {"ids": [1]}}
-    assert arguments({"a": 1}, ("a",), {"a": None}, {}) == {"a": None}, "nothing is a value as well"
+    assert merge_arguments(defaults, (), {}, {}) == {"filter": {"ids": [1]}}
+    assert merge_arguments({"a": 1}, ("a",), {"a": None}, {}) == {"a": None}, "nothing is a value as well"
 
 
 def test_later_outputs_are_over_earlier_ones_and_completeness_is_from_none_to_all() -> None:
     said = [{}, {"completeness": 0}, {"completeness": 1}, {"completeness": 0.4}]
     assert [completeness_of(output) for output in said] == [0.0, 0.0, 1.0, 0.4]
-    assert context_assembly.aggregated([{"a": 1, "completeness": 1}, {"a": 2, "b": 3}]) == {"a": 2, "b": 3}
+    assert context_assembly.merge_outputs([{"a": 1, "completeness": 1}, {"a": 2, "b": 3}]) == {"a": 2, "b": 3}
 
 
 @pytest.mark.parametrize("said", [float("nan"), float("inf"), -0.01, -1, 1.0001, 2, "0.5", None, True, [0.5], 10**400])
@@ -51,16 +59,18 @@ def test_an_invalid_output_is_refused(output: Any) -> None:
 def test_the_prompt_has_the_sections_and_says_what_is_missing() -> None:
     assert context_assembly.context_message({}) == ""
     assert '## a\n{"k":1}' in context_assembly.context_message({"a": {"k": 1}})
-    assert context_assembly.guidance([], {"Tone": ""}) == ""
-    told = context_assembly.guidance(["b", "c"], {"Tone": "warm"})
+    assert context_assembly.context_guidance([], {"Tone": ""}) == ""
+    told = context_assembly.context_guidance(["b", "c"], {"Tone": "warm"})
     assert "Tone: warm" in told and "b, c" in told
 
 
 def test_the_table_of_faults() -> None:
-    assert all(is_retried(fault, 0) for fault in (Fault.TIMEOUT, Fault.CONNECT, Fault.READ_TIMEOUT))
-    assert not any(is_retried(fault, 0) for fault in (Fault.REFUSED, Fault.UNCLASSIFIED))
+    assert all(
+        is_retried(fault, 0) for fault in (AttemptFault.TIMEOUT, AttemptFault.CONNECT, AttemptFault.READ_TIMEOUT)
+    )
+    assert not any(is_retried(fault, 0) for fault in (AttemptFault.REFUSED, AttemptFault.UNCLASSIFIED))
     statuses = (500, 503, 599, 499, 429, 404, 301)
-    assert [status for status in statuses if is_retried(Fault.STATUS, status)] == [500, 503, 599]
+    assert [status for status in statuses if is_retried(AttemptFault.STATUS, status)] == [500, 503, 599]
     assert [context_assembly.wait_seconds(0.5, failed) for failed in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 4.0], (
         "each twice the one before"
     )
@@ -69,10 +79,10 @@ def test_the_table_of_faults() -> None:
 @given(st.integers(0, 10))
 def test_attempts_are_one_more_than_retries(max_retries: int) -> None:
     attempts = 1
-    while context_assembly.goes_again(Fault.TIMEOUT, 0, failed=attempts, max_retries=max_retries):
+    while context_assembly.should_retry(AttemptFault.TIMEOUT, 0, failed=attempts, max_retries=max_retries):
         attempts += 1
     assert attempts == max_retries + 1
-    assert not context_assembly.goes_again(Fault.REFUSED, 0, failed=1, max_retries=max_retries)
+    assert not context_assembly.should_retry(AttemptFault.REFUSED, 0, failed=1, max_retries=max_retries)
 
 
 FIRST = ("client_signal", "provider_genome", "patient_context")
@@ -92,7 +102,7 @@ NAMES = [f"t{number}" for number in range(8)]
     ],
 )
 def test_the_table_of_groups(dependencies: Needs, grouped: tuple[tuple[str, ...], ...]) -> None:
-    assert phases(dependencies) == grouped
+    assert group_phases(dependencies) == grouped
 
 
 @pytest.mark.parametrize(
@@ -106,14 +116,14 @@ def test_the_table_of_groups(dependencies: Needs, grouped: tuple[tuple[str, ...]
 )
 def test_a_cycle_is_named(dependencies: Needs, cycle: str) -> None:
     with pytest.raises(ValueError) as refused:
-        phases(dependencies)
+        group_phases(dependencies)
     assert str(refused.value).endswith(f" {cycle}")
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), st.lists(st.sampled_from(NAMES), max_size=3).map(tuple)))
 def test_a_group_needs_what_is_before_it_and_begins_as_early_as_it_can(dependencies: Needs) -> None:
     try:
-        grouped = phases(dependencies)
+        grouped = group_phases(dependencies)
     except ValueError as error:
         names = [name.split()[-1] for name in str(error).split(" -> ")]
         assert names[0] == names[-1] and len(names) > 1
@@ -132,7 +142,7 @@ def test_a_list_that_leaves_out_a_dependency_is_reported() -> None:
     assert context_assembly.left_out(SAMPLE, SAMPLE) == ()
 
 
-NOW = context_assembly.Now("slice", "fed")
+NOW = context_assembly.ToolInputs("slice", "fed")
 
 
 def kept(completeness: float, slice_hash: str = "earlier", upstream: str = "fed") -> Bundle:
@@ -149,9 +159,9 @@ SCORES = st.floats(0, 1)
 @example(0.9, 0.4, True, False)  # the condition that the sample code lacks
 def test_only_what_is_fed_the_same_is_used_again(score: float, threshold: float, same: bool, fed: bool) -> None:
     before = kept(score, "slice" if same else "earlier", "fed" if fed else "other")
-    again = Gate.SAME_SLICE if same else Gate.COMPLETE if score >= threshold else Gate.RUN
-    assert context_assembly.gate(before, NOW, threshold) is (again if fed else Gate.RUN)
-    assert context_assembly.gate(None, NOW, threshold) is Gate.RUN
+    again = Reuse.SAME_SLICE if same else Reuse.COMPLETE if score >= threshold else Reuse.RUN
+    assert context_assembly.reuse_of(before, NOW, threshold) is (again if fed else Reuse.RUN)
+    assert context_assembly.reuse_of(None, NOW, threshold) is Reuse.RUN
 
 
 def test_what_feeds_a_tool_is_all_of_it() -> None:

@@ -11,8 +11,14 @@ from perdure.activities.providers import errors as vendors
 from perdure.contracts.errors import Problem
 from perdure.core.calls.ledger import REFUSED
 from perdure.graph.topologies.decision_hub import backend
-from perdure.graph.topologies.decision_hub.backend import TIMEOUTS, AnswerStatus, ErrorType, classified, fallback_text
-from perdure.graph.topologies.decision_hub.spec import IN_ORDER, OPTIONAL, Command, Standing, next_command
+from perdure.graph.topologies.decision_hub.backend import (
+    TIMEOUTS,
+    AnswerStatus,
+    ErrorType,
+    classify_answer,
+    fallback_text,
+)
+from perdure.graph.topologies.decision_hub.spec import IN_ORDER, OPTIONAL, Command, TurnProgress, next_command
 
 C = Command
 Commands = frozenset[Command]
@@ -33,7 +39,7 @@ CASES = [
 
 @pytest.mark.parametrize(("done", "allowed", "expected"), [row[1:] for row in CASES], ids=[row[0] for row in CASES])
 def test_the_table_of_commands(done: Commands, allowed: Commands, expected: Command) -> None:
-    assert next_command(Standing(False, frozenset(done), frozenset(allowed))) is expected
+    assert next_command(TurnProgress(False, frozenset(done), frozenset(allowed))) is expected
 
 
 COMMANDS = st.frozensets(st.sampled_from(Command))
@@ -41,9 +47,9 @@ COMMANDS = st.frozensets(st.sampled_from(Command))
 
 @given(COMMANDS, COMMANDS)
 def test_every_start_ends_with_no_command_twice_and_a_failure_at_once(done: Commands, allowed: Commands) -> None:
-    assert next_command(Standing(True, done, allowed)) is Command.FORMAT
+    assert next_command(TurnProgress(True, done, allowed)) is Command.FORMAT
     given_so_far: list[Command] = []
-    while (command := next_command(Standing(False, done, allowed))) is not Command.FORMAT:
+    while (command := next_command(TurnProgress(False, done, allowed))) is not Command.FORMAT:
         given_so_far.append(command)
         done |= {command}
     assert len(set(given_so_far)) == len(given_so_far) <= len(IN_ORDER)
@@ -62,11 +68,11 @@ CODES = {
 
 
 def test_the_table_of_answers() -> None:
-    assert classified(None, "words") == (S.SUCCESS, None)
-    assert classified(None, "") == classified(None, " \n\t") == INVALID
+    assert classify_answer(None, "words") == (S.SUCCESS, None)
+    assert classify_answer(None, "") == classify_answer(None, " \n\t") == INVALID
     for means, codes in CODES.items():
         for problem in (Problem(code=code, message="no") for code in codes.split()):
-            assert classified(problem, "") == classified(problem, "half an answer") == means, problem.code
+            assert classify_answer(problem, "") == classify_answer(problem, "half an answer") == means, problem.code
 
 
 def test_every_error_that_a_model_call_may_come_to_has_one_row() -> None:
@@ -88,7 +94,7 @@ def codes_of_model_calls() -> set[str]:
 
 @given(st.none() | st.builds(Problem, code=st.text(), message=st.text()), st.text())
 def test_an_error_has_a_type_and_a_success_has_words(problem: Problem | None, text: str) -> None:
-    status, error_type = classified(problem, text)
+    status, error_type = classify_answer(problem, text)
     assert (status is S.SUCCESS) == (error_type is None)
     assert status is not S.SUCCESS or text.strip()
 

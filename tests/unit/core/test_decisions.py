@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
 from perdure.core.approvals import decisions
-from perdure.core.approvals.decisions import MOST_SECONDS, Claimed, Decider, Decision, Facts, Vote, approvable_together
+from perdure.core.approvals.decisions import (
+    MOST_SECONDS,
+    Decider,
+    Decision,
+    Facts,
+    ReviewClaim,
+    Vote,
+    approvable_together,
+)
 
 LOW = decisions.DecisionRequest("approval", "desk", "note", "v1", "low")
 OTHERS = [replace(LOW, tool="label"), replace(LOW, risk="medium"), replace(LOW, kind="checkpoint")]
@@ -22,8 +30,10 @@ def test_calls_of_low_risk_and_of_one_tool_of_one_agent_are_approved_together() 
     assert not any(approvable_together([LOW, other]) for other in OTHERS)
     assert not approvable_together([replace(LOW, risk="high")])
     assert not approvable_together([replace(LOW, kind="limit", tool="")])
-    assert not decisions.alone("approval", "low") and decisions.alone("approval", "high")
-    assert decisions.alone("checkpoint", "low") and decisions.alone("limit", "low")
+    assert not decisions.single_decision_reason("approval", "low") and decisions.single_decision_reason(
+        "approval", "high"
+    )
+    assert decisions.single_decision_reason("checkpoint", "low") and decisions.single_decision_reason("limit", "low")
 
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -33,8 +43,8 @@ def at(seconds: int) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-def ann(since: int, until: int) -> Claimed:
-    return Claimed("ann", "Ann", at(until), at(since))
+def ann(since: int, until: int) -> ReviewClaim:
+    return ReviewClaim("ann", "Ann", at(until), at(since))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +56,7 @@ def ann(since: int, until: int) -> Claimed:
         (ann(-3_600, -1), "bob", 3_600, (0, 3_600)),
     ],
 )
-def test_claims_in_a_row_are_one_lease(before: Claimed | None, user: str, seconds: int, expected: Any) -> None:
+def test_claims_in_a_row_are_one_lease(before: ReviewClaim | None, user: str, seconds: int, expected: Any) -> None:
     assert decisions.claim_span(before, user, NOW, seconds) == tuple(map(at, expected))
 
 
@@ -71,7 +81,7 @@ def test_however_often_it_is_renewed_it_is_free_within_an_hour(tries: list[tuple
         assert now < until <= since + timedelta(seconds=MOST_SECONDS)
         if claim is not None and since != claim.since:
             assert now - claim.until >= timedelta(seconds=decisions.BREAK_SECONDS), "a break in between"
-        claim = Claimed("ann", "Ann", until, since)
+        claim = ReviewClaim("ann", "Ann", until, since)
 
 
 WAITING = Facts("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
@@ -81,12 +91,12 @@ FINE: dict[str, Any] = {"reasoned": False, "args_given": False, "text": False}
 
 
 def code(facts: Facts, decider: Decider, decision: Decision, parts: Any, digest: str = "digest") -> str | None:
-    found = decisions.refusal(facts, decider, decision, digest, **{**FINE, **parts})
+    found = decisions.decision_refusal(facts, decider, decision, digest, **{**FINE, **parts})
     return found.code if found else None
 
 
 def judged(facts: Facts, decider: Decider) -> tuple[str, int] | None:
-    found = decisions.refusal(facts, decider, Decision.APPROVE, "digest", **FINE)
+    found = decisions.decision_refusal(facts, decider, Decision.APPROVE, "digest", **FINE)
     return (found.code, found.http) if found else None
 
 
@@ -139,7 +149,7 @@ FIRST: dict[str, object] = {"type": "approve", "by": "ann", "at": "2026-02-28T23
     ids=["decided", "erased with its person", "taken back"],
 )
 def test_a_second_decision_is_refused_with_details_of_the_first(status: str, before: dict[str, object]) -> None:
-    found = decisions.closed(replace(WAITING, status=status, decided_before=before))
+    found = decisions.closed_refusal(replace(WAITING, status=status, decided_before=before))
     assert found is not None and found.code == "already_decided"
     assert found.details == {"status": status, "decision": before}
 
@@ -152,9 +162,13 @@ OWN, ANNS = Vote("somebody", "reviewer-1", True), Vote("somebody", "ann", True)
 @pytest.mark.parametrize(
     ("facts", "decider", "expected"),
     [
-        (replace(WAITING, claim=Claimed("ann", "Ann", NOW + timedelta(seconds=1), NOW)), REVIEWER, ("claimed", 409)),
-        (replace(WAITING, claim=Claimed("ann", "Ann", NOW, NOW)), REVIEWER, None),
-        (replace(WAITING, claim=Claimed("reviewer-1", "One", NOW + timedelta(hours=1), NOW)), REVIEWER, None),
+        (
+            replace(WAITING, claim=ReviewClaim("ann", "Ann", NOW + timedelta(seconds=1), NOW)),
+            REVIEWER,
+            ("claimed", 409),
+        ),
+        (replace(WAITING, claim=ReviewClaim("ann", "Ann", NOW, NOW)), REVIEWER, None),
+        (replace(WAITING, claim=ReviewClaim("reviewer-1", "One", NOW + timedelta(hours=1), NOW)), REVIEWER, None),
         (replace(WAITING, votes=(Vote("reviewer-1", "reviewer-1", True),)), REVIEWER, ("already_voted", 409)),
         (replace(WAITING, votes=(Vote("reviewer-1", "ann", False),)), STAND_IN, ("already_voted", 409)),
         (replace(WAITING, votes=(OWN,)), REVIEWER, ("already_voted", 409)),
@@ -190,7 +204,7 @@ def test_of_several_reasons_the_first_in_the_contracts_order_is_given(wrong: set
     facts = replace(WAITING, status=status, expires_at=NOW if "approval_expired" in wrong else WAITING.expires_at)
     user = "asker" if "own_request" in wrong else "reviewer-1"
     votes = (Vote(user, user, True),) if "already_voted" in wrong else ()
-    claim = Claimed("ann", "Ann", NOW + timedelta(minutes=1), NOW) if "claimed" in wrong else None
+    claim = ReviewClaim("ann", "Ann", NOW + timedelta(minutes=1), NOW) if "claimed" in wrong else None
     facts = replace(facts, votes=votes, claim=claim)
     decider = Decider(user, frozenset() if "role_required" in wrong else frozenset({"reviewer"}))
     digest = "stale" if "digest_differs" in wrong else "digest"

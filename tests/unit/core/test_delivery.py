@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.core import delivery
-from perdure.core.delivery import MOST_ATTEMPTS, VALID_SECONDS, refusal, sign
+from perdure.core.delivery import MOST_ATTEMPTS, VALID_SECONDS, delivery_refusal, sign
 
 SECRET, NOW = "s" * 64, 1_800_000_000
 BODY = b'{"event": "approval.opened"}'
@@ -34,15 +34,15 @@ GOOD = sign(SECRET, str(NOW), "d-1", BODY)
 def test_a_notice_is_taken_only_as_it_was_signed_and_only_then(
     timestamp: str, number: str, signature: str, body: bytes, now: int, is_taken: bool
 ) -> None:
-    assert (not refusal(SECRET, timestamp, number, signature, body, now)) is is_taken
+    assert (not delivery_refusal(SECRET, timestamp, number, signature, body, now)) is is_taken
 
 
 @given(st.binary(max_size=60), st.text("0123456789abcdef-", min_size=1, max_size=40), st.binary(min_size=1, max_size=9))
 def test_no_other_secret_and_no_other_body_fits(body: bytes, number: str, more: bytes) -> None:
     signature = sign(SECRET, str(NOW), number, body)
-    assert refusal(SECRET, str(NOW), number, signature, body, NOW) == ""
-    assert refusal(SECRET + "x", str(NOW), number, signature, body, NOW)
-    assert refusal(SECRET, str(NOW), number, signature, body + more, NOW)
+    assert delivery_refusal(SECRET, str(NOW), number, signature, body, NOW) == ""
+    assert delivery_refusal(SECRET + "x", str(NOW), number, signature, body, NOW)
+    assert delivery_refusal(SECRET, str(NOW), number, signature, body + more, NOW)
 
 
 def test_the_waits_double_up_to_an_hour_and_end() -> None:

@@ -10,9 +10,18 @@ from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import Scope, Trust
-from perdure.core.identity import OWN, UNKNOWN, Credential, How
+from perdure.core.identity import OWN, UNKNOWN, Credential, SignInMethod
 from perdure.core.memory import documents
-from perdure.core.memory.documents import Edit, Place, PromotionState, Writer, evidence_refusal, patched, scan, trust_of
+from perdure.core.memory.documents import (
+    Edit,
+    Place,
+    PromotionState,
+    Writer,
+    apply_edits,
+    evidence_refusal,
+    scan_text,
+    trust_of,
+)
 from perdure.core.memory.search import entity_keys, names_in
 from tests.scale import sized
 
@@ -75,14 +84,14 @@ def test_what_is_written_is_worth_what_its_writer_is_and_an_agent_must_say_what_
 
 
 def test_edits_are_made_in_turn_each_must_fit_exactly_once_and_be_of_the_version_there_is() -> None:
-    assert patched("one two", [Edit("one", "1"), Edit("1 two", "12")]) == "12"
+    assert apply_edits("one two", [Edit("one", "1"), Edit("1 two", "12")]) == "12"
     for text, edit, found in (("aa", Edit("a", "b"), 2), ("aa", Edit("x", "b"), 0), ("aa", Edit("", "b"), 0)):
         with pytest.raises(CallerError) as refused:
-            patched(text, [edit])
+            apply_edits(text, [edit])
         assert (refused.value.code, refused.value.details) == ("patch_mismatch", {"edit": 0, "found": found})
-    old = documents.stale("a", "b")
+    old = documents.stale_refusal("a", "b")
     assert old is not None and (old.code, old.http) == ("memory_conflict", 409)
-    assert old.details == {"sha256": "b"} and documents.stale("b", "b") is None
+    assert old.details == {"sha256": "b"} and documents.stale_refusal("b", "b") is None
 
 
 NO_PATHS = ["", "/a", "a/", "a//b", "A", "../a", "a/../b", "a/..", "a b", "a" * 201, "a\n", "é"]
@@ -110,9 +119,9 @@ REJECT, APPROVED = documents.PromotionDecision.REJECT, PromotionState.APPROVED
         ({"roles": ["reviewer"]}, "role_required"),
         ({"roles": ["reviewer"], "decider": ME, "state": APPROVED}, "role_required"),
         ({"decider": ME, "state": APPROVED}, "own_promotion"),
-        ({"credential": Credential(How.TOKEN, (OTHER, ME)), "state": APPROVED}, "own_promotion"),
-        ({"credential": Credential(How.TOKEN, (UNKNOWN,))}, "own_promotion"),
-        ({"credential": Credential(How.TOKEN, (OTHER,))}, None),
+        ({"credential": Credential(SignInMethod.TOKEN, (OTHER, ME)), "state": APPROVED}, "own_promotion"),
+        ({"credential": Credential(SignInMethod.TOKEN, (UNKNOWN,))}, "own_promotion"),
+        ({"credential": Credential(SignInMethod.TOKEN, (OTHER,))}, None),
         ({"state": PromotionState.REJECTED, "seen_sha256": "x"}, "promotion_decided"),
         ({"state": PromotionState.WITHDRAWN}, "promotion_decided"),
         ({"seen_sha256": "x", "decision": REJECT}, "memory_conflict"),
@@ -162,13 +171,13 @@ HARMLESS = [
 
 
 def rules(text: str, scope: Scope = Scope.WORKSPACE) -> list[str]:
-    return [finding.rule for finding in scan(text, scope)]
+    return [finding.rule for finding in scan_text(text, scope)]
 
 
 @pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in SECRETS.items() for text in texts])
 @pytest.mark.parametrize("scope", Scope)
 def test_a_secret_is_blocked_in_every_scope_and_not_repeated(rule: str, text: str, scope: Scope) -> None:
-    findings = scan(f"first line\nthen {text} and more", scope)
+    findings = scan_text(f"first line\nthen {text} and more", scope)
     assert rule in [finding.rule for finding in findings] and documents.is_blocked(findings)
     (found,) = (finding for finding in findings if finding.rule == rule)
     assert found.line == 2 and text not in str(found)
@@ -207,7 +216,7 @@ def test_sizes_are_of_bytes_and_what_is_too_large_is_not_read() -> None:
 
 def test_a_run_that_looks_random_only_warns() -> None:
     run = "q7Zx9Kp2Lm4Vb8Nc1Rt6Ys3Wd5Fg0HjQaEuIoPzXk"
-    (finding,) = scan(f"one\ntwo {run}", Scope.WORKSPACE)
+    (finding,) = scan_text(f"one\ntwo {run}", Scope.WORKSPACE)
     assert (finding.rule, finding.blocks, finding.line) == ("high_entropy", False, 2)
     assert documents.entropy_bits(run) >= 4.8
     assert rules(run[:39]) == rules("0123456789abcdef" * 8) == []
@@ -226,7 +235,7 @@ def test_a_run_that_looks_random_only_warns() -> None:
 def test_a_hostile_text_of_the_largest_size_is_scanned_in_bounded_time(piece: str, end: str) -> None:
     size = (documents.MOST_BYTES - 10) // sized(1, 4) // len(piece.encode())
     began = time.process_time()
-    scan(piece * size + end, Scope.WORKSPACE)
+    scan_text(piece * size + end, Scope.WORKSPACE)
     assert time.process_time() - began < sized(3, 1) / 2
 
 
@@ -234,5 +243,5 @@ def test_a_hostile_text_of_the_largest_size_is_scanned_in_bounded_time(piece: st
 @settings(max_examples=sized(100, 20))
 @given(st.text(max_size=400), st.sampled_from(Scope))
 def test_any_text_is_scanned_and_what_blocks_comes_first(text: str, scope: Scope) -> None:
-    blocks = [finding.blocks for finding in scan(text, scope)]
+    blocks = [finding.blocks for finding in scan_text(text, scope)]
     assert blocks == sorted(blocks, reverse=True)

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
 from perdure.core import egress
-from perdure.core.egress import Named, Reach, allowed_target, is_reachable, named_host, reach_of, refusal_of, target_of
+from perdure.core.egress import (
+    NamedHost,
+    NetworkKind,
+    allowed_target,
+    is_reachable,
+    named_host,
+    reach_of,
+    refusal_of,
+    target_of,
+)
 
 HOSTS = ("hooks.example.org", "*.corp.test", "localhost:9000")
 PUBLIC = target_of("https://hooks.example.org/x")
@@ -90,31 +99,31 @@ def embedded(ip: IPv4Address) -> dict[str, str]:
 
 
 REACHES = {
-    Reach.PUBLIC: "93.184.216.34 2606:2800:220:1::1 64:ff9b::5db8:d822 ::ffff:93.184.216.34",
-    Reach.PRIVATE: "10.0.0.7 172.31.255.255 192.168.1.1 100.64.0.1 198.18.0.1 fd00::7 fec0::7 64:ff9b::a00:7"
+    NetworkKind.PUBLIC: "93.184.216.34 2606:2800:220:1::1 64:ff9b::5db8:d822 ::ffff:93.184.216.34",
+    NetworkKind.PRIVATE: "10.0.0.7 172.31.255.255 192.168.1.1 100.64.0.1 198.18.0.1 fd00::7 fec0::7 64:ff9b::a00:7"
     " 2002:a00:7::",
-    Reach.LOOPBACK: "127.0.0.1 127.9.9.9 ::1 ::ffff:127.0.0.1 ::127.0.0.1 64:ff9b::7f00:1",
-    Reach.LINK_LOCAL: "169.254.169.254 169.254.0.1 fe80::1 fe80::1%eth0 febf::1 fd00:ec2::254 100.100.100.200"
+    NetworkKind.LOOPBACK: "127.0.0.1 127.9.9.9 ::1 ::ffff:127.0.0.1 ::127.0.0.1 64:ff9b::7f00:1",
+    NetworkKind.LINK_LOCAL: "169.254.169.254 169.254.0.1 fe80::1 fe80::1%eth0 febf::1 fd00:ec2::254 100.100.100.200"
     " 192.0.0.192 fd20:ce::254 168.63.129.16 ::ffff:169.254.169.254 64:ff9b::a9fe:a9fe",
-    Reach.UNUSABLE: "64:ff9b:1::1 0.0.0.0 0.1.2.3 :: 224.0.0.1 224.0.1.1 ff02::1 ff0e::1 240.0.0.1 255.255.255.255"
-    " ::ffff:0.0.0.0 localhost",
+    NetworkKind.UNUSABLE: "64:ff9b:1::1 0.0.0.0 0.1.2.3 :: 224.0.0.1 224.0.1.1 ff02::1 ff0e::1 240.0.0.1"
+    " 255.255.255.255 ::ffff:0.0.0.0 localhost",
 }
 
 
 @pytest.mark.parametrize(("reach", "address"), [(r, address) for r in REACHES for address in REACHES[r].split()])
-def test_an_address_has_a_reach(reach: Reach, address: str) -> None:
+def test_an_address_has_a_reach(reach: NetworkKind, address: str) -> None:
     assert reach_of(address) is reach
-    assert reach_of("") is Reach.UNUSABLE
+    assert reach_of("") is NetworkKind.UNUSABLE
 
 
 @given(st.ip_addresses(v=4))
 def test_an_ipv4_address_is_not_hidden_by_an_ipv6_address_that_carries_it(ip: IPv4Address) -> None:
     plain = reach_of(str(ip))
     for form, address in {"plain": str(ip), **embedded(ip)}.items():
-        if plain is Reach.PUBLIC:
-            assert reach_of(address) in (Reach.PUBLIC, Reach.PRIVATE), form
+        if plain is NetworkKind.PUBLIC:
+            assert reach_of(address) in (NetworkKind.PUBLIC, NetworkKind.PRIVATE), form
         else:
-            assert reach_of(address) is not Reach.PUBLIC, (form, address)
+            assert reach_of(address) is not NetworkKind.PUBLIC, (form, address)
             assert refusal_of("host.test", 443, [address], ()), (form, address)
             assert not is_reachable(PUBLIC, address, private=False), (form, address)
 
@@ -192,13 +201,13 @@ def test_an_app_names_no_network_whole_machine_or_cloud_and_no_invalid_entry(ent
 @pytest.mark.parametrize(
     ("url", "named"),
     [
-        ("http://127.0.0.1:8099/x", Named("127.0.0.1", 8099)),
-        ("https://Intranet./", Named("intranet", 443)),
-        *(("http://[::1]:80", Named("::1", 80)), (" http://a.test ", Named("a.test", 80)), ("sk-123", None)),
+        ("http://127.0.0.1:8099/x", NamedHost("127.0.0.1", 8099)),
+        ("https://Intranet./", NamedHost("intranet", 443)),
+        *(("http://[::1]:80", NamedHost("::1", 80)), (" http://a.test ", NamedHost("a.test", 80)), ("sk-123", None)),
         *(("postgresql://db/x", None), ("http://", None), ("http://2130706433/", None), ("http://a:b/", None)),
     ],
 )
-def test_a_written_url_names_its_host_and_port(url: str, named: Named | None) -> None:
+def test_a_written_url_names_its_host_and_port(url: str, named: NamedHost | None) -> None:
     assert egress.named_by_url(url, by_operator=False) == named
 
 
@@ -218,9 +227,9 @@ ENTRIES = st.lists(
 
 
 @given(st.sampled_from([row[0] for row in ROWS]), st.ip_addresses(), ENTRIES)
-def test_no_entry_of_an_app_allows_metadata(host: str, ip: IPv4Address | IPv6Address, entries: list[Named]) -> None:
+def test_no_entry_of_an_app_allows_metadata(host: str, ip: IPv4Address | IPv6Address, entries: list[NamedHost]) -> None:
     for address in (str(ip), METADATA, "fe80::1", "0.0.0.0"):
-        if reach_of(address) in (Reach.LINK_LOCAL, Reach.UNUSABLE):
+        if reach_of(address) in (NetworkKind.LINK_LOCAL, NetworkKind.UNUSABLE):
             assert refusal_of(host, 80, [address], entries)
 
 
@@ -232,5 +241,5 @@ def test_a_network_of_the_operator_allows_what_is_private_in_it_and_nothing_else
         if refusal_of("evil.test", 80, [address], named) is None:
             inside = ip_address(address) in network
             reach = reach_of(address)
-            assert reach is Reach.PUBLIC or (inside and reach in (Reach.PRIVATE, Reach.LOOPBACK))
-            assert reach is not Reach.LOOPBACK or network.is_loopback
+            assert reach is NetworkKind.PUBLIC or (inside and reach in (NetworkKind.PRIVATE, NetworkKind.LOOPBACK))
+            assert reach is not NetworkKind.LOOPBACK or network.is_loopback

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from perdure.contracts.memory import MOST_FACTS, Fact
-from perdure.core.memory.facts import RECENT_MOST, Resolution, derived_facts, facts_note, joined, remember, resolve
+from perdure.core.memory.facts import (
+    RECENT_MOST,
+    Resolution,
+    derived_facts,
+    facts_note,
+    merge_lists,
+    remember_entity,
+    resolve_entity,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +45,9 @@ def test_whatever_the_text_its_facts_are_few_short_and_valid(text: str) -> None:
 
 
 def test_one_match_is_decisive_a_note_says_whose_facts_they_are_and_a_hostile_text_takes_no_time() -> None:
-    assert resolve([]) is Resolution.NOT_FOUND
-    assert resolve([("1", "Ann")]) is Resolution.DECISIVE
-    assert resolve([("1", "Ann"), ("2", "Anna")]) is Resolution.AMBIGUOUS
+    assert resolve_entity([]) is Resolution.NOT_FOUND
+    assert resolve_entity([("1", "Ann")]) is Resolution.DECISIVE
+    assert resolve_entity([("1", "Ann"), ("2", "Anna")]) is Resolution.AMBIGUOUS
     note = facts_note("this person", derived_facts("my name is Ann"))
     assert "this person" in note and "name: Ann" in note
     began = time.process_time()
@@ -51,10 +59,10 @@ def test_one_match_is_decisive_a_note_says_whose_facts_they_are_and_a_hostile_te
 def test_the_newest_ten_are_remembered_each_once_newest_last(seen: list[str]) -> None:
     recent: list[JsonValue] = []
     for entity_id in seen:
-        recent = remember(recent, entity_id)
+        recent = remember_entity(recent, entity_id)
     assert recent == list(dict.fromkeys(reversed(seen)))[:RECENT_MOST][::-1]
     nothings: list[JsonValue] = [None, "text", 7, {}]
-    assert all(remember(nothing, "e1") == ["e1"] for nothing in nothings), "what is no list starts anew"
+    assert all(remember_entity(nothing, "e1") == ["e1"] for nothing in nothings), "what is no list starts anew"
 
 
 ids = st.lists(st.sampled_from([f"e{n}" for n in range(6)]), unique=True, max_size=5)
@@ -65,5 +73,5 @@ def test_what_calls_side_by_side_add_is_all_kept_with_the_last_newest(before: li
     start: list[JsonValue] = [*before]
     now = start
     for entity_id in added:
-        now = joined(start, now, remember(start, entity_id))
+        now = merge_lists(start, now, remember_entity(start, entity_id))
     assert now == [*before, *added]

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from perdure.contracts.errors import CallerError
 from perdure.core.memory import files
 from perdure.core.memory.file_content import UnfitContent, check_stream
-from perdure.core.memory.files import check_content, contradiction, handed_in_fault, is_too_slow, safe_name, too_large
+from perdure.core.memory.files import (
+    check_content,
+    find_contradiction,
+    handed_in_fault,
+    is_too_slow,
+    safe_name,
+    too_large,
+)
 
 NO_NAMES = ["../../etc/passwd", "..\\boot.ini", "/abs.csv", "..", ".", "", " ", "\u200b", "..."]
 
@@ -118,17 +125,17 @@ RESULT: dict[str, Any] = {"ok": True, "rows": 3, "columns": [NAMES, COLUMN]}
 def test_counts_and_ranges_that_contradict_each_other_are_reported_with_their_place(changed: Any, place: str) -> None:
     place = f"columns.1{place}"
     columns = [NAMES, {**COLUMN, **changed}]
-    assert contradiction({**TABLE, "columns": columns}).startswith(f"{place}: ")
+    assert find_contradiction({**TABLE, "columns": columns}).startswith(f"{place}: ")
     assert handed_in_fault({**RESULT, "columns": columns}).startswith(f"{place}: ")
     beside = {**TABLE, "others": [{**TABLE, "name": "u", "columns": columns}]}
-    assert contradiction(beside).startswith(f"others.0.{place}: ")
+    assert find_contradiction(beside).startswith(f"others.0.{place}: ")
 
 
 def test_what_can_be_true_is_taken_but_not_two_tables_of_one_name_nor_a_result_without_its_parts() -> None:
-    assert contradiction(TABLE) == "" == contradiction({**TABLE, "others": [{**TABLE, "name": "u"}]})
+    assert find_contradiction(TABLE) == "" == find_contradiction({**TABLE, "others": [{**TABLE, "name": "u"}]})
     for payload in (RESULT, {"ok": False}, {"ok": False, "error": "no"}, {"text": "another kind of answer"}):
         assert handed_in_fault(payload) == ""
-    assert contradiction({**TABLE, "others": [TABLE]})
+    assert find_contradiction({**TABLE, "others": [TABLE]})
     for name in ("rows", "columns"):
         assert handed_in_fault({key: value for key, value in RESULT.items() if key != name}).startswith(f"{name}: ")
     assert handed_in_fault({**RESULT, "error": "no"}).startswith("error: ")

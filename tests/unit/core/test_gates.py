@@ -18,7 +18,7 @@ from perdure.contracts.turns import Limits
 from perdure.core.agents.rule_matching import before_round
 from perdure.core.approvals import gates
 from perdure.core.approvals.deadlines import LONGEST, MARGIN, deadlines_of, next_look
-from perdure.core.approvals.gates import ALLOWING, OPEN_STATES, RULE_MUTATING, WAIVABLE, startable
+from perdure.core.approvals.gates import ALLOWING, OPEN_STATES, RULE_MUTATING, WAIVABLE, startable_calls
 from perdure.core.approvals.validity import why_void
 
 EFFECTS = {"look": ("read", False), "pay": ("keyed", True), "peek": ("read", True), "jot": ("local", False)}
@@ -143,14 +143,14 @@ def test_a_look_says_which_calls_start(states: tuple[Any, Any], begun: Calls, fr
     asked = [(call, state) for call, state in zip((A, B), states, strict=True) if state is not None]
     requests = [request(call) for call, _ in asked]
     verdicts = [verdict(call, state) for call, state in asked]
-    assert startable(ROUND, requests, verdicts, begun=begun, ungated_first=free_first) == starts
+    assert startable_calls(ROUND, requests, verdicts, begun=begun, ungated_first=free_first) == starts
 
 
 def test_an_answer_that_is_not_one_verdict_for_each_request_frees_nothing() -> None:
     requests, allowed = [request(A), request(B)], verdict(A, V.APPROVED)
     for read in ([allowed], [], [allowed] * 2, [allowed, verdict("x", V.APPROVED)]):
         assert gates.open_requests(requests, read) == tuple(requests)
-        assert startable(ROUND, requests, read) == ()
+        assert startable_calls(ROUND, requests, read) == ()
 
 
 def test_a_call_whose_outcome_is_unknown_starts_again_once_a_person_settles_it() -> None:
@@ -158,9 +158,9 @@ def test_a_call_whose_outcome_is_unknown_starts_again_once_a_person_settles_it()
     assert effect.kind is RequestKind.EFFECT
     said = Verdict(request_id=effect.request_id, call_id=A, state=V.SETTLED)
     unsaid = said.model_copy(update={"state": V.PENDING})
-    assert startable((A,), [effect], [unsaid], begun=(LOOK,)) == ()
-    assert startable((A,), [effect], [said]) == (A,)
-    of_both = startable((A, LOOK), [request(A), effect], [verdict(A, V.APPROVED), unsaid])
+    assert startable_calls((A,), [effect], [unsaid], begun=(LOOK,)) == ()
+    assert startable_calls((A,), [effect], [said]) == (A,)
+    of_both = startable_calls((A, LOOK), [request(A), effect], [verdict(A, V.APPROVED), unsaid])
     assert of_both == (LOOK,), "an open request holds it, whatever else was decided about it"
 
 
@@ -175,7 +175,7 @@ def test_any_looks_start_a_call_once_after_its_verdict(kinds: list[str], free_fi
     for _ in range(len(states) + 1):
         requests = [request(call) for call in calls if call in states and call not in begun]
         read = [verdict(each.call_id, states[each.call_id]) for each in requests]
-        new = startable(calls, requests, read, begun=begun, ungated_first=free_first)
+        new = startable_calls(calls, requests, read, begun=begun, ungated_first=free_first)
         assert list(new) == [call for call in calls if call in new], "in the round's order"
         assert not set(new) & set(begun)
         for call in new:
@@ -211,7 +211,7 @@ def plan(*cards: ToolCard, waived: tuple[str, ...] = (), rules: tuple[Rule, ...]
 
 def test_only_memory_tools_that_need_approval_can_be_exempted() -> None:
     assert {*WAIVABLE} == {name for name, tool in MEMORY_BY_NAME.items() if tool.card.needs_approval}
-    assert gates.exempted([tool.card for tool in MEMORY_BY_NAME.values()], [*MEMORY_BY_NAME]) == WAIVABLE
+    assert gates.exempted_tools([tool.card for tool in MEMORY_BY_NAME.values()], [*MEMORY_BY_NAME]) == WAIVABLE
     assert not gates.asks_by_itself(card("memory_remember", gated=False), ())
 
 
@@ -246,7 +246,7 @@ def test_an_exemption_applies_to_its_engine_tool_only(name: str, effect: EffectC
     free = not gates.asks_by_itself(of, waivers)
     assert free is (name in WAIVABLE and effect is EffectClass.LOCAL and name in waivers)
     assert (why_void(of, of, "v", None, waivers) is None) is free, "the tool's worker finds the same"
-    assert gates.exempted([of], waivers) == ((name,) if free else ())
+    assert gates.exempted_tools([of], waivers) == ((name,) if free else ())
     ruled = before_round(plan(of, waived=tuple(waivers)), [CallRef(call_id="c", tool=name, digest="")], {})
     assert (ruled.gated == ()) is free
     assert (gates.exemption_fault(name) is None) is (name in WAIVABLE)

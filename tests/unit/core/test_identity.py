@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
 from perdure.core import identity
-from perdure.core.identity import ACCOUNT, PLACE, AccessKey, AccessKeys, OperatorTokens, Pace, Refresh, Tally, wait_left
+from perdure.core.identity import (
+    ACCOUNT,
+    PLACE,
+    AccessKey,
+    AccessKeys,
+    GuessRate,
+    GuessTally,
+    OperatorTokens,
+    RefreshOutcome,
+    wait_left,
+)
 
 OLD, NEW = "o" * 40, "n" * 40
 TEXT = st.text(max_size=40)
@@ -27,17 +37,17 @@ def test_a_secret_and_an_operators_token_that_could_be_guessed_are_refused(text:
 def test_the_first_key_signs_and_each_is_found_by_its_id_until_it_is_taken_away() -> None:
     keys = AccessKeys.of(f"{NEW}, {OLD}\n")
     assert keys.newest == AccessKey.of(NEW)
-    assert keys.named(AccessKey.of(OLD).id) == AccessKey.of(OLD)
-    assert [keys.named(unknown) for unknown in ("", "00000000", None, 7, ["a"])] == [None] * 5
+    assert keys.find_key(AccessKey.of(OLD).id) == AccessKey.of(OLD)
+    assert [keys.find_key(unknown) for unknown in ("", "00000000", None, 7, ["a"])] == [None] * 5
     assert NEW not in repr(keys)
-    before = AccessKeys.of(OLD).newest.derived("form token", "s")
+    before = AccessKeys.of(OLD).newest.derive("form token", "s")
     assert keys.knows(before, "form token", "s") and not AccessKeys.of(NEW).knows(before, "form token", "s")
 
 
 @given(TEXT, TEXT, TEXT)
 def test_what_is_derived_for_one_thing_is_good_for_no_other(purpose: str, mine: str, others: str) -> None:
     keys = AccessKeys.of(NEW)
-    derived = keys.newest.derived(purpose, mine)
+    derived = keys.newest.derive(purpose, mine)
     assert keys.knows(derived, purpose, mine)
     assert keys.knows(derived, purpose, others) is (mine == others)
     assert not keys.knows(derived, purpose + "x", mine)
@@ -61,26 +71,26 @@ WAITS = {
 
 
 @pytest.mark.parametrize("pace", PACES)
-def test_each_wrong_guess_doubles_the_wait_up_to_a_most(pace: Pace) -> None:
+def test_each_wrong_guess_doubles_the_wait_up_to_a_most(pace: GuessRate) -> None:
     assert {failures: identity.wait_after(pace, failures) for failures in WAITS[pace]} == WAITS[pace]
 
 
 @pytest.mark.parametrize(
     ("counted", "now", "seconds"),
     [
-        *(([], 100.0, 0.0), ([(PLACE, Tally())], 100.0, 0.0), ([(PLACE, Tally(5, 100.0))], 100.0, 1.0)),
-        ([(PLACE, Tally(5, 100.0))], 100.25, 0.75),
-        ([(PLACE, Tally(5, 100.0))], 101.0, 0.0),
-        ([(PLACE, Tally(6, 100.0)), (ACCOUNT, Tally(25, 100.0))], 100.0, 32.0),
-        ([(PLACE, Tally(7, 100.0)), (ACCOUNT, Tally(1, 100.0))], 101.0, 3.0),
-        ([(PLACE, Tally(5, 500.0))], 100.0, 1.0),  # the clock was set back
+        *(([], 100.0, 0.0), ([(PLACE, GuessTally())], 100.0, 0.0), ([(PLACE, GuessTally(5, 100.0))], 100.0, 1.0)),
+        ([(PLACE, GuessTally(5, 100.0))], 100.25, 0.75),
+        ([(PLACE, GuessTally(5, 100.0))], 101.0, 0.0),
+        ([(PLACE, GuessTally(6, 100.0)), (ACCOUNT, GuessTally(25, 100.0))], 100.0, 32.0),
+        ([(PLACE, GuessTally(7, 100.0)), (ACCOUNT, GuessTally(1, 100.0))], 101.0, 3.0),
+        ([(PLACE, GuessTally(5, 500.0))], 100.0, 1.0),  # the clock was set back
     ],
 )
-def test_the_longest_wait_counts(counted: list[tuple[Pace, Tally]], now: float, seconds: float) -> None:
+def test_the_longest_wait_counts(counted: list[tuple[GuessRate, GuessTally]], now: float, seconds: float) -> None:
     assert wait_left(counted, now) == pytest.approx(seconds)
 
 
-TALLIES = st.builds(Tally, st.integers(0, 100), st.floats(0, 1e6))
+TALLIES = st.builds(GuessTally, st.integers(0, 100), st.floats(0, 1e6))
 
 
 @given(st.lists(st.tuples(st.sampled_from(PACES), TALLIES), max_size=4), st.floats(0, 2e6))
@@ -128,23 +138,27 @@ AGO = st.timedeltas(timedelta(seconds=-30), timedelta(days=30))
 @pytest.mark.parametrize(
     ("expires_at", "used_ago", "ended", "expected"),
     [
-        (LATER, None, False, Refresh.ROTATE),
-        *((NOW, None, False, Refresh.OVER), (EARLIER, None, False, Refresh.OVER), (LATER, None, True, Refresh.OVER)),
-        *((LATER, ago, False, Refresh.REPEAT) for ago in (timedelta(0), timedelta(seconds=-1), identity.GRACE)),
-        (LATER, identity.GRACE + timedelta(microseconds=1), False, Refresh.BETRAYED),
-        (EARLIER, timedelta(hours=1), False, Refresh.BETRAYED),
-        (LATER, timedelta(hours=1), True, Refresh.OVER),
+        (LATER, None, False, RefreshOutcome.ROTATE),
+        *(
+            (NOW, None, False, RefreshOutcome.OVER),
+            (EARLIER, None, False, RefreshOutcome.OVER),
+            (LATER, None, True, RefreshOutcome.OVER),
+        ),
+        *((LATER, ago, False, RefreshOutcome.REPEAT) for ago in (timedelta(0), timedelta(seconds=-1), identity.GRACE)),
+        (LATER, identity.GRACE + timedelta(microseconds=1), False, RefreshOutcome.BETRAYED),
+        (EARLIER, timedelta(hours=1), False, RefreshOutcome.BETRAYED),
+        (LATER, timedelta(hours=1), True, RefreshOutcome.OVER),
     ],
 )
-def test_what_becomes_of_a_token(expires_at: datetime, used_ago: Any, ended: bool, expected: Refresh) -> None:
+def test_what_becomes_of_a_token(expires_at: datetime, used_ago: Any, ended: bool, expected: RefreshOutcome) -> None:
     used_at = None if used_ago is None else NOW - used_ago
-    assert identity.outcome(identity.RefreshFacts(NOW, expires_at, used_at, ended)) is expected
+    assert identity.refresh_outcome(identity.RefreshFacts(NOW, expires_at, used_at, ended)) is expected
 
 
 @given(AGO, st.none() | AGO, st.booleans())
 def test_only_unused_tokens_of_open_sessions_are_succeeded(expired_ago: timedelta, used_ago: Any, ended: bool) -> None:
     facts = identity.RefreshFacts(NOW, NOW - expired_ago, None if used_ago is None else NOW - used_ago, ended)
-    found = identity.outcome(facts)
-    assert (found is Refresh.ROTATE) is (not ended and used_ago is None and expired_ago < timedelta(0))
+    found = identity.refresh_outcome(facts)
+    assert (found is RefreshOutcome.ROTATE) is (not ended and used_ago is None and expired_ago < timedelta(0))
     if ended:
-        assert found is Refresh.OVER
+        assert found is RefreshOutcome.OVER

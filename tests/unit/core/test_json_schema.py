@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from syrupy.assertion import SnapshotAssertion
 
 from perdure.core.calls.arguments import parse_arguments
-from perdure.core.json_schema import PATTERN_SECONDS, answer_fault, kind, outline, schema_fault
+from perdure.core.json_schema import PATTERN_SECONDS, answer_fault, field_type, outline_schema, schema_fault
 
 SOAK = pytest.mark.soak
 Schema = dict[str, JsonValue]
@@ -161,7 +161,7 @@ def test_a_field_is_reported_in_words(snapshot: SnapshotAssertion) -> None:
         *({"type": "array", "items": {"type": "number"}, "maxItems": 3}, {"$ref": "#/$defs/Place"}, tree),
         *({"const": 3}, {"$ref": "#/nowhere"}, {}, True),
     ]
-    assert [kind(field, {"$defs": {"Place": place, "Tree": tree}}) for field in fields] == snapshot
+    assert [field_type(field, {"$defs": {"Place": place, "Tree": tree}}) for field in fields] == snapshot
 
 
 def test_each_field_is_one_harmless_line_and_a_schema_that_says_little_or_has_no_end_is_no_mistake() -> None:
@@ -169,10 +169,10 @@ def test_each_field_is_one_harmless_line_and_a_schema_that_says_little_or_has_no
         "properties": {"a": {"type": "string", "description": "one\ntwo\x1b[2J" + "x" * 500}, "b\n": {"type": "null"}},
         "required": ["a"],
     }
-    first, second = outline(schema)
+    first, second = outline_schema(schema)
     assert first.startswith("a: ") and "one two\\u001b[2Jx" in first and len(first) < 200
     assert second.startswith("b : ")
     little: list[Any] = [{}, {"properties": []}, {"properties": {"a": 1}, "required": 3}]
-    assert [len(list(outline(schema))) for schema in little] == [0, 0, 1]
+    assert [len(list(outline_schema(schema))) for schema in little] == [0, 0, 1]
     alternatives = {"anyOf": [{"$ref": "#/$defs/n"}] * 1_000}
-    assert kind({"$ref": "#/$defs/n"}, {"$defs": {"n": alternatives}}) == kind({}, {})
+    assert field_type({"$ref": "#/$defs/n"}, {"$defs": {"n": alternatives}}) == field_type({}, {})

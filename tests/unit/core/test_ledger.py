@@ -12,11 +12,21 @@ from hypothesis import strategies as st
 from perdure.contracts import ids
 from perdure.contracts.calls import CallState, EffectClass
 from perdure.core.calls import ledger
-from perdure.core.calls.ledger import Acted, Attempt, Claim, Gate, Held, Reservation, Settle, after_act, claim_tool
+from perdure.core.calls.ledger import (
+    ActionEnd,
+    Attempt,
+    Claim,
+    LockedTurn,
+    RecordedClaim,
+    Reservation,
+    SettleAction,
+    after_act,
+    claim_tool,
+)
 from tests.scale import sized
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-OPEN, STOPPED, ENDED = Gate(False, False), Gate(False, True), Gate(True, False)
+OPEN, STOPPED, ENDED = LockedTurn(False, False), LockedTurn(False, True), LockedTurn(True, False)
 FIRST, SECOND, OTHER_RUN = Attempt("run", 1), Attempt("run", 2), Attempt("later run", 1)
 
 
@@ -24,15 +34,17 @@ FIRST, SECOND, OTHER_RUN = Attempt("run", 1), Attempt("run", 2), Attempt("later 
     ("gate", "held", "attempt", "expected"),
     [
         *((OPEN, None, FIRST, Claim.ACT), (STOPPED, None, FIRST, Claim.STOPPED)),
-        *((ENDED, None, FIRST, Claim.ENDED), (Gate(True, True), None, FIRST, Claim.ENDED)),
-        (OPEN, Held(1, FIRST, False), SECOND, Claim.ACT),
-        (OPEN, Held(2, SECOND, False), OTHER_RUN, Claim.ACT),
-        *((gate, Held(2, SECOND, False), FIRST, Claim.STALE) for gate in (OPEN, STOPPED)),
-        *((gate, Held(1, FIRST, True), SECOND, Claim.REPLAY) for gate in (OPEN, STOPPED, ENDED)),
-        (OPEN, Held(2, SECOND, True), FIRST, Claim.REPLAY),
+        *((ENDED, None, FIRST, Claim.ENDED), (LockedTurn(True, True), None, FIRST, Claim.ENDED)),
+        (OPEN, RecordedClaim(1, FIRST, False), SECOND, Claim.ACT),
+        (OPEN, RecordedClaim(2, SECOND, False), OTHER_RUN, Claim.ACT),
+        *((gate, RecordedClaim(2, SECOND, False), FIRST, Claim.STALE) for gate in (OPEN, STOPPED)),
+        *((gate, RecordedClaim(1, FIRST, True), SECOND, Claim.REPLAY) for gate in (OPEN, STOPPED, ENDED)),
+        (OPEN, RecordedClaim(2, SECOND, True), FIRST, Claim.REPLAY),
     ],
 )
-def test_gate_and_attempt_decide_a_claim(gate: Gate, held: Held | None, attempt: Attempt, expected: Claim) -> None:
+def test_gate_and_attempt_decide_a_claim(
+    gate: LockedTurn, held: RecordedClaim | None, attempt: Attempt, expected: Claim
+) -> None:
     assert ledger.claim(gate, held, attempt) is expected
 
 
@@ -47,7 +59,7 @@ def test_derived_ids_stay_what_targets_and_rows_hold_and_each_call_has_its_own()
 
 
 PLANNED = Reservation(CallState.PLANNED, None, EffectClass.KEYED)
-SENT = Reservation(CallState.RESERVED, Held(1, FIRST, False), EffectClass.KEYED, NOW, 60.0)
+SENT = Reservation(CallState.RESERVED, RecordedClaim(1, FIRST, False), EffectClass.KEYED, NOW, 60.0)
 YOUNG, OLD = NOW + timedelta(seconds=59), NOW + timedelta(seconds=60)
 
 
@@ -67,7 +79,7 @@ YOUNG, OLD = NOW + timedelta(seconds=59), NOW + timedelta(seconds=60)
         (replace(SENT, effect=EffectClass.LOCAL), OPEN, False, OLD, Claim.DENIED),
         (replace(SENT, effect=EffectClass.READ), OPEN, True, OLD, Claim.ACT),
         (replace(SENT, effect=EffectClass.READ), STOPPED, True, OLD, Claim.STOPPED),
-        (replace(SENT, held=Held(2, Attempt("run", 3), False)), OPEN, True, YOUNG, Claim.STALE),
+        (replace(SENT, held=RecordedClaim(2, Attempt("run", 3), False)), OPEN, True, YOUNG, Claim.STALE),
         (replace(SENT, state=CallState.OUTCOME_UNKNOWN), OPEN, True, YOUNG, Claim.UNKNOWN),
         (replace(SENT, state=CallState.DONE), ENDED, False, OLD, Claim.REPLAY),
         (replace(SENT, state=CallState.FAILED), STOPPED, False, OLD, Claim.REPLAY),
@@ -75,14 +87,14 @@ YOUNG, OLD = NOW + timedelta(seconds=59), NOW + timedelta(seconds=60)
     ],
 )
 def test_a_tool_call_is_claimed_by_state_class_and_age(
-    row: Reservation, gate: Gate, allowed: bool, now: datetime, expected: Claim
+    row: Reservation, gate: LockedTurn, allowed: bool, now: datetime, expected: Claim
 ) -> None:
     assert claim_tool(gate, row, SECOND, allowed=allowed, now=now) is expected
 
 
 attempts = st.builds(Attempt, st.sampled_from(["a", "b"]), st.integers(1, 3))
-gates = st.builds(Gate, st.booleans(), st.booleans())
-helds = st.builds(Held, st.integers(1, 4), attempts, st.just(False))
+gates = st.builds(LockedTurn, st.booleans(), st.booleans())
+helds = st.builds(RecordedClaim, st.integers(1, 4), attempts, st.just(False))
 sent_ats, ttls = st.none() | st.just(NOW), st.none() | st.sampled_from([0.5, 60.0, 3600.0])
 states, effects = st.sampled_from(CallState), st.sampled_from(EffectClass)
 rows = st.builds(Reservation, states, st.none() | helds, effects, sent_ats, ttls)
@@ -90,7 +102,9 @@ moments = st.sampled_from([NOW, NOW + timedelta(seconds=1), NOW + timedelta(hour
 
 
 @given(gates, rows, attempts, st.booleans(), moments)
-def test_nothing_unsafe_happens(gate: Gate, row: Reservation, attempt: Attempt, allowed: bool, now: datetime) -> None:
+def test_nothing_unsafe_happens(
+    gate: LockedTurn, row: Reservation, attempt: Attempt, allowed: bool, now: datetime
+) -> None:
     verdict = claim_tool(gate, row, attempt, allowed=allowed, now=now)
     assert (verdict is Claim.REPLAY) == (row.state in ledger.SETTLED)
     if verdict is Claim.ACT:
@@ -104,40 +118,48 @@ def test_nothing_unsafe_happens(gate: Gate, row: Reservation, attempt: Attempt, 
         assert verdict in (Claim.ACT, Claim.UNKNOWN, Claim.STALE), "it may have happened: never denied, never dropped"
 
 
-@given(gates, st.none() | st.builds(Held, st.integers(1, 4), attempts, st.booleans()), attempts)
-def test_a_result_is_replayed_if_and_only_if_it_is_settled(gate: Gate, held: Held | None, attempt: Attempt) -> None:
+@given(gates, st.none() | st.builds(RecordedClaim, st.integers(1, 4), attempts, st.booleans()), attempts)
+def test_a_result_is_replayed_if_and_only_if_it_is_settled(
+    gate: LockedTurn, held: RecordedClaim | None, attempt: Attempt
+) -> None:
     verdict = ledger.claim(gate, held, attempt)
     assert (verdict is Claim.REPLAY) == (held is not None and held.settled)
     assert verdict is not Claim.ACT or not (gate.ended or gate.stopped)
 
 
-D, F, REL, RET, UNK = Settle.DONE, Settle.FAILED, Settle.RELEASE, Settle.RETRY, Settle.OUTCOME_UNKNOWN
+D, F, REL, RET, UNK = (
+    SettleAction.DONE,
+    SettleAction.FAILED,
+    SettleAction.RELEASE,
+    SettleAction.RETRY,
+    SettleAction.OUTCOME_UNKNOWN,
+)
 FIRST_SEND = {
     # (effect, acted): recorded while tries are left, and after the last
-    **{(effect, Acted.NOT_SENT): (REL, F) for effect in EffectClass},
-    **{(effect, Acted.NOT_OWNED): (REL, REL) for effect in EffectClass},
-    (EffectClass.READ, Acted.AMBIGUOUS): (RET, F),
-    (EffectClass.LOCAL, Acted.AMBIGUOUS): (F, F),
-    (EffectClass.KEYED, Acted.AMBIGUOUS): (RET, UNK),
-    (EffectClass.OPAQUE, Acted.AMBIGUOUS): (UNK, UNK),
-    **{(effect, Acted.RETURNED): (D, D) for effect in EffectClass},
-    **{(effect, Acted.REFUSED): (F, F) for effect in EffectClass},
+    **{(effect, ActionEnd.NOT_SENT): (REL, F) for effect in EffectClass},
+    **{(effect, ActionEnd.NOT_OWNED): (REL, REL) for effect in EffectClass},
+    (EffectClass.READ, ActionEnd.AMBIGUOUS): (RET, F),
+    (EffectClass.LOCAL, ActionEnd.AMBIGUOUS): (F, F),
+    (EffectClass.KEYED, ActionEnd.AMBIGUOUS): (RET, UNK),
+    (EffectClass.OPAQUE, ActionEnd.AMBIGUOUS): (UNK, UNK),
+    **{(effect, ActionEnd.RETURNED): (D, D) for effect in EffectClass},
+    **{(effect, ActionEnd.REFUSED): (F, F) for effect in EffectClass},
 }
-RESENT = {Acted.RETURNED: (D, D), Acted.REFUSED: (UNK, UNK), Acted.NOT_SENT: (RET, UNK)}
-RESENT |= {Acted.NOT_OWNED: (RET, RET), Acted.AMBIGUOUS: (RET, UNK)}
+RESENT = {ActionEnd.RETURNED: (D, D), ActionEnd.REFUSED: (UNK, UNK), ActionEnd.NOT_SENT: (RET, UNK)}
+RESENT |= {ActionEnd.NOT_OWNED: (RET, RET), ActionEnd.AMBIGUOUS: (RET, UNK)}
 """The same for a keyed call that a lost attempt may have sent."""
 
 
-@pytest.mark.parametrize(("acted", "last"), [*product(Acted, [False, True])])
-def test_what_is_recorded_follows_the_class_and_a_resent_call_is_never_undone(acted: Acted, last: bool) -> None:
+@pytest.mark.parametrize(("acted", "last"), [*product(ActionEnd, [False, True])])
+def test_what_is_recorded_follows_the_class_and_a_resent_call_is_never_undone(acted: ActionEnd, last: bool) -> None:
     for effect in EffectClass:
         assert after_act(effect, acted, last_attempt=last) is FIRST_SEND[effect, acted][last]
     assert after_act(EffectClass.KEYED, acted, last_attempt=last, sent_before=True) is RESENT[acted][last]
 
 
 def test_a_read_that_used_its_time_is_not_tried_again() -> None:
-    assert after_act(EffectClass.READ, Acted.AMBIGUOUS, last_attempt=False, timed_out=True) is Settle.FAILED
-    assert after_act(EffectClass.KEYED, Acted.AMBIGUOUS, last_attempt=False, timed_out=True) is Settle.RETRY
+    assert after_act(EffectClass.READ, ActionEnd.AMBIGUOUS, last_attempt=False, timed_out=True) is SettleAction.FAILED
+    assert after_act(EffectClass.KEYED, ActionEnd.AMBIGUOUS, last_attempt=False, timed_out=True) is SettleAction.RETRY
     assert ledger.reservation_deadline(NOW) == NOW + ledger.ZOMBIE_GRACE
 
 
@@ -146,8 +168,12 @@ KEY_TTL_SECONDS = 13.0
 STEP_SECONDS = 4
 MOST_ATTEMPTS = sized(4, 3)
 MOST_SECONDS = sized(32, 20)
-STATE_AFTER = {Settle.DONE: CallState.DONE, Settle.FAILED: CallState.FAILED, Settle.RELEASE: CallState.PLANNED}
-STATE_AFTER |= {Settle.OUTCOME_UNKNOWN: CallState.OUTCOME_UNKNOWN, Settle.RETRY: CallState.RESERVED}
+STATE_AFTER = {
+    SettleAction.DONE: CallState.DONE,
+    SettleAction.FAILED: CallState.FAILED,
+    SettleAction.RELEASE: CallState.PLANNED,
+}
+STATE_AFTER |= {SettleAction.OUTCOME_UNKNOWN: CallState.OUTCOME_UNKNOWN, SettleAction.RETRY: CallState.RESERVED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +182,7 @@ class Owner:
 
     send_before: datetime
     sent_before: bool
-    acted: Acted | None = None
+    acted: ActionEnd | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +211,7 @@ def next_worlds(world: World) -> Iterator[tuple[str, World]]:
     if world.attempts < MOST_ATTEMPTS:
         yield "an attempt claims", claimed(world)
     if may_send(world):
-        for acted in Acted:
+        for acted in ActionEnd:
             yield f"the owner acted: {acted.value}", sent(world, acted)
     if world.owner is not None and world.owner.acted is not None:
         for last in (False, True):
@@ -199,12 +225,12 @@ def claimed(world: World) -> World:
     """Temporal dispatches another attempt, whatever became of the one before."""
     number = world.attempts + 1
     by, row = Attempt("run", number), world.row
-    verdict = claim_tool(Gate(False, world.stopped), row, by, allowed=not world.void, now=world.now)
+    verdict = claim_tool(LockedTurn(False, world.stopped), row, by, allowed=not world.void, now=world.now)
     world = replace(world, attempts=number)
     if verdict is Claim.ACT:
         epoch = row.held.epoch + 1 if row.held else 1
         owner = Owner(world.now + timedelta(seconds=TIMEOUT_SECONDS), ledger.may_have_happened(row))
-        sent_at, holder = row.first_sent_at or world.now, Held(epoch, by, False)
+        sent_at, holder = row.first_sent_at or world.now, RecordedClaim(epoch, by, False)
         held = replace(row, state=CallState.RESERVED, held=holder, first_sent_at=sent_at)
         deadline = ledger.reservation_deadline(world.now) + timedelta(seconds=TIMEOUT_SECONDS)
         return replace(world, row=held, deadline=deadline, owner=owner)
@@ -219,11 +245,11 @@ def may_send(world: World) -> bool:
     return reserved and owner is not None and owner.acted is None and world.now < owner.send_before
 
 
-def sent(world: World, acted: Acted) -> World:
+def sent(world: World, acted: ActionEnd) -> World:
     """The owner sends, or finds that it cannot; the target honours a key for as long as it said."""
     assert world.owner is not None
     world = replace(world, owner=replace(world.owner, acted=acted))
-    if acted not in (Acted.RETURNED, Acted.AMBIGUOUS):
+    if acted not in (ActionEnd.RETURNED, ActionEnd.AMBIGUOUS):
         return world
     known = world.key_known_since if world.row.effect is EffectClass.KEYED else None
     if known is not None and world.now - known < timedelta(seconds=KEY_TTL_SECONDS):
@@ -239,7 +265,7 @@ def settled(world: World, owner: Owner, last: bool) -> World:
         return world
     settle = after_act(world.row.effect, owner.acted, last_attempt=last, sent_before=owner.sent_before)
     row = replace(world.row, state=STATE_AFTER[settle])
-    return replace(world, row=replace(row, first_sent_at=None) if settle is Settle.RELEASE else row)
+    return replace(world, row=replace(row, first_sent_at=None) if settle is SettleAction.RELEASE else row)
 
 
 def broken_promise(world: World) -> str:

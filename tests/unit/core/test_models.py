@@ -7,7 +7,14 @@ from pydantic import JsonValue
 
 from perdure.contracts.agents import AgentStage, Reasoning
 from perdure.contracts.errors import Problem
-from perdure.core.agents.models import LEAST_CAP_TOKENS, Thinking, decided, is_ambiguous, with_stage, with_thinking
+from perdure.core.agents.models import (
+    LEAST_CAP_TOKENS,
+    ThinkingSetting,
+    choose_thinking,
+    is_ambiguous,
+    with_stage,
+    with_thinking,
+)
 from perdure.core.calls.arguments import read_object
 from perdure.core.calls.retries import is_hopeless
 
@@ -21,16 +28,22 @@ AUTO = Reasoning()
 @pytest.mark.parametrize(
     ("asked", "can_think", "counts"),
     [
-        *((None, True, Thinking()), (AUTO, True, Thinking(effort="high")), (AUTO, False, Thinking())),
-        (Reasoning(effort="low"), True, Thinking(effort="low")),
-        (Reasoning(effort="low"), False, Thinking(effort="low")),
-        (Reasoning(effort="none"), True, Thinking()),
-        (Reasoning(budget_tokens=2_000), False, Thinking(budget_tokens=2_000)),
-        (Reasoning(budget_tokens=2_000, effort="low"), True, Thinking(budget_tokens=2_000)),
+        *(
+            (None, True, ThinkingSetting()),
+            (AUTO, True, ThinkingSetting(effort="high")),
+            (AUTO, False, ThinkingSetting()),
+        ),
+        (Reasoning(effort="low"), True, ThinkingSetting(effort="low")),
+        (Reasoning(effort="low"), False, ThinkingSetting(effort="low")),
+        (Reasoning(effort="none"), True, ThinkingSetting()),
+        (Reasoning(budget_tokens=2_000), False, ThinkingSetting(budget_tokens=2_000)),
+        (Reasoning(budget_tokens=2_000, effort="low"), True, ThinkingSetting(budget_tokens=2_000)),
     ],
 )
-def test_a_budget_comes_before_effort_and_both_before_the_model(asked: Any, can_think: bool, counts: Thinking) -> None:
-    assert decided(asked, can_think=can_think) == counts
+def test_a_budget_comes_before_effort_and_both_before_the_model(
+    asked: Any, can_think: bool, counts: ThinkingSetting
+) -> None:
+    assert choose_thinking(asked, can_think=can_think) == counts
     assert is_ambiguous(asked) == (asked == Reasoning(budget_tokens=2_000, effort="low"))
 
 

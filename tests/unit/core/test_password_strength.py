@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zxcvbn.frequency_lists import FREQUENCY_LISTS
 
-from perdure.core.identity import names_of, weakness
+from perdure.core.identity import names_of, password_weakness
 from tests.scale import sized
 
 MARIA = names_of("maria.garcia", "Maria García-Lopez", "acmecorp")
@@ -25,7 +25,7 @@ MARIA = names_of("maria.garcia", "Maria García-Lopez", "acmecorp")
     ],
 )  # fmt: skip
 def test_weak_ones_are_refused_with_a_reason(password: str) -> None:
-    assert weakness(password, MARIA)
+    assert password_weakness(password, MARIA)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_weak_ones_are_refused_with_a_reason(password: str) -> None:
     ],
 )  # fmt: skip
 def test_others_are_taken_whatever_characters_they_have(password: str) -> None:
-    assert weakness(password, MARIA) is None
+    assert password_weakness(password, MARIA) is None
 
 
 @pytest.mark.sized
@@ -45,7 +45,7 @@ def test_each_of_the_most_common_passwords_is_refused() -> None:
     common = [word for word in FREQUENCY_LISTS["passwords"] if len(word) >= 8][:3_000]
     assert len(common) == 3_000
     common = common[:: sized(1, 10)]
-    taken = [word for word in common if weakness(word, ()) is None]
+    taken = [word for word in common if password_weakness(word, ()) is None]
     assert taken == []
 
 
@@ -53,12 +53,12 @@ def test_each_of_the_most_common_passwords_is_refused() -> None:
     "password", [pytest.param("4@8({[<36!1|0$57+%2" * 10, marks=pytest.mark.soak), "a4@" * 66, "1|!" * 66, "x" * 200]
 )
 def test_no_password_takes_long(password: str) -> None:
-    weakness("warm up the lists", MARIA)
+    password_weakness("warm up the lists", MARIA)
     began = time.process_time()
-    weakness(password, MARIA)
+    password_weakness(password, MARIA)
     assert time.process_time() - began < 2
 
 
 @given(st.text(min_size=1, max_size=200))
 def test_any_text_is_judged(password: str) -> None:
-    assert weakness(password, MARIA) is None or weakness(password, MARIA)
+    assert password_weakness(password, MARIA) is None or password_weakness(password, MARIA)

@@ -14,7 +14,16 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import Role, WindowPolicy
 from perdure.contracts.skills import SkillText
 from perdure.core.agents import prompts
-from perdure.core.agents.prompts import Persona, PlainResult, PromptMessage, User, Windowed, base_message, inside, keep
+from perdure.core.agents.prompts import (
+    Persona,
+    PlainResult,
+    PromptMessage,
+    User,
+    WindowedMessage,
+    base_message,
+    select_messages,
+    unwrap_result,
+)
 from perdure.core.agents.toolsets import loaded_skills
 from perdure.core.text import estimated_tokens
 from tests.repo.test_domain_words import ANYWHERE
@@ -27,7 +36,7 @@ HOST = {"persona": "Be a host.", "persona_key": "host"}
 
 def said_first(definition: AgentDefinition, user: User, override: str | None = None) -> str:
     """The prefix, of the persona that the agent has."""
-    return prompts.prefix(definition, prompts.persona_of(definition), user, override)
+    return prompts.system_prefix(definition, prompts.persona_of(definition), user, override)
 
 
 PLATFORM = Persona("platform_default", "platform_default", prompts.PLATFORM_DEFAULT_PERSONA)
@@ -63,19 +72,19 @@ def test_the_prefix_is_persona_user_block_and_manifest_or_the_callers_own_prompt
     assert before == head and "SKILL_SELECT:<id>" in how
     assert (first, second) == ("- a: A. Does a. Triggers: brew, kettle. Tags: drinks.", "- b: B. Does b.")
     assert said_first(skilled, ANN, "My own.") == "My own."
-    assert prompts.manifest([]) == prompts.skill_list([]) == ""
+    assert prompts.skill_manifest([]) == prompts.skill_list([]) == ""
     assert prompts.skill_list([("a", "First."), ("b", "Second.")]).splitlines()[-2:] == ["- a: First.", "- b: Second."]
 
 
 def test_an_activated_skill_is_one_message_with_its_sections_in_order() -> None:
     artifacts = (SkillText(name="one.md", text="First.\n"), SkillText(name="two.md", text="Second."))
     given_skill = skill("a", body="## Steps\n1. Do.\n", artifacts=artifacts)
-    head, *sections = prompts.activation(given_skill, "Mary: a person").split("\n\n")
+    head, *sections = prompts.skill_activation(given_skill, "Mary: a person").split("\n\n")
     assert head == "=== Skill Activated: A ===\n## Description\nDoes a."
     assert sections[:2] == ["## Steps\n1. Do.", "## Artifact: one.md\nFirst."]
     assert sections[2:] == ["## Artifact: two.md\nSecond.", "## Entity Context\nMary: a person"]
-    assert prompts.activation(skill("b")) == prompts.skill_message("B", "Does b.", "Body of b.")
-    assert (prompts.tier(given_skill), prompts.tier(skill("b"))) == (3, 2)
+    assert prompts.skill_activation(skill("b")) == prompts.skill_message("B", "Does b.", "Body of b.")
+    assert (prompts.skill_tier(given_skill), prompts.skill_tier(skill("b"))) == (3, 2)
 
 
 def test_templates_of_loaded_skills_are_filled_and_come_in_the_agents_order() -> None:
@@ -95,10 +104,12 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
     for injected in (first, second, [], first + second):
         loaded = loaded_skills(definition, injected)
         templates = prompts.template_messages(definition, loaded, user)
-        said = [PromptMessage(Role.SYSTEM, prompts.activation(each)) for each in loaded] + [
+        said = [PromptMessage(Role.SYSTEM, prompts.skill_activation(each)) for each in loaded] + [
             PromptMessage(Role.USER, "hello")
         ]
-        sent = prompts.with_cache_breakpoint(prompts.wire(said_first(definition, user), memory, said, templates), model)
+        sent = prompts.with_cache_breakpoint(
+            prompts.wire_messages(said_first(definition, user), memory, said, templates), model
+        )
         prefixes.add(json.dumps(sent[0]).encode())
         # What the skills bring follows: each template is a system message of its own, none is there twice.
         shown = [text for text in templates if text]
@@ -120,7 +131,7 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
 def test_only_anthropics_own_path_gets_a_cache_breakpoint_behind_the_prefix(marked: bool, models: str) -> None:
     marked_base = [{"type": "text", "text": "base", "cache_control": {"type": "ephemeral"}}]
     for model in models.split():
-        messages = prompts.wire("base", "memory", [PromptMessage(Role.USER, "hello")], ["template"])
+        messages = prompts.wire_messages("base", "memory", [PromptMessage(Role.USER, "hello")], ["template"])
         sent = prompts.with_cache_breakpoint(messages, model)
         assert sent == [{"role": "system", "content": marked_base if marked else "base"}, *messages[1:]], model
         assert messages[0]["content"] == "base"
@@ -174,7 +185,7 @@ answering = st.builds(PromptMessage, st.just(Role.TOOL), texts, st.just(()), tex
 
 @given(texts, texts, st.lists(plain | asking | answering, max_size=6))
 def test_the_wire_form_has_its_base_first_and_all_in_place(base: str, memory: str, said: list[PromptMessage]) -> None:
-    sent = prompts.wire(base, memory, said)
+    sent = prompts.wire_messages(base, memory, said)
     assert sent[0] == {"role": "system", "content": base}
     head = 2 if memory else 1
     assert [message["content"] for message in sent[1:head]] == ([memory] if memory else [])
@@ -197,24 +208,24 @@ VALUES: st.SearchStrategy[JsonValue] = st.recursive(
 @settings(max_examples=sized(100, 20))
 @given(VALUES, st.dictionaries(st.text(), VALUES))
 def test_the_tools_own_result_is_what_it_was(result: JsonValue, arguments: dict[str, JsonValue]) -> None:
-    assert inside(result) == PlainResult(result)
-    assert inside(prompts.as_changed(arguments, result)) == PlainResult(result, edited=True)
-    assert inside(prompts.unremembered("memory_full", "too much", result)) == PlainResult(result)
-    both = prompts.as_changed(arguments, prompts.unremembered("memory_full", "too much", result))
-    assert inside(json.loads(json.dumps(both))) == PlainResult(result, edited=True)
+    assert unwrap_result(result) == PlainResult(result)
+    assert unwrap_result(prompts.as_changed(arguments, result)) == PlainResult(result, edited=True)
+    assert unwrap_result(prompts.note_unremembered("memory_full", "too much", result)) == PlainResult(result)
+    both = prompts.as_changed(arguments, prompts.note_unremembered("memory_full", "too much", result))
+    assert unwrap_result(json.loads(json.dumps(both))) == PlainResult(result, edited=True)
 
 
 def test_what_only_looks_like_a_note_of_ours_is_the_tools_own() -> None:
     note: dict[str, JsonValue] = {"arguments": {}, "result": 1}
     failed: dict[str, JsonValue] = {"status": "error", "code": "x", "message": "no", "result": None}
     for own in (note | {"note": "changed"}, note | {"note": prompts.CHANGED, "more": 2}, failed):
-        assert inside(own) == PlainResult(own)
+        assert unwrap_result(own) == PlainResult(own)
 
 
 ALL = WindowPolicy()
 
 
-def said(line: str) -> list[Windowed]:
+def said(line: str) -> list[WindowedMessage]:
     """A conversation in shorthand: S system, U user, A assistant, `A(x)` with a call, `x!` its answer; `:9` tokens."""
     messages = []
     for index, word in enumerate(line.split()):
@@ -222,7 +233,7 @@ def said(line: str) -> list[Windowed]:
         answers = what.removesuffix("!") if what.endswith("!") else ""
         role = Role.TOOL if answers else {"S": Role.SYSTEM, "U": Role.USER, "A": Role.ASSISTANT}[what[0]]
         calls = tuple(what[2:-1].split(",")) if "(" in what else ()
-        messages.append(Windowed(index, role, int(tokens or 1), call_ids=calls, answers=answers))
+        messages.append(WindowedMessage(index, role, int(tokens or 1), call_ids=calls, answers=answers))
     return messages
 
 
@@ -251,7 +262,7 @@ def said(line: str) -> list[Windowed]:
     ],
 )
 def test_a_window_keeps_exactly_these_messages(line: str, policy: WindowPolicy, kept: list[int]) -> None:
-    assert keep(said(line), policy) == kept
+    assert select_messages(said(line), policy) == kept
 
 
 policies = st.builds(
@@ -263,23 +274,23 @@ policies = st.builds(
 
 
 @st.composite
-def conversations(draw: st.DrawFn) -> list[Windowed]:
+def conversations(draw: st.DrawFn) -> list[WindowedMessage]:
     """Rounds in order, with answers that are missing, early, doubled or of no call."""
-    messages: list[Windowed] = []
+    messages: list[WindowedMessage] = []
     made = 0
     for _ in range(draw(st.integers(0, 8))):
         role = draw(st.sampled_from([Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.ASSISTANT, Role.TOOL]))
         tokens, answers = draw(st.integers(0, 20)), f"c{draw(st.integers(0, made + 1))}" if role is Role.TOOL else ""
         calls = tuple(f"c{made + n}" for n in range(draw(st.integers(0, 2)))) if role is Role.ASSISTANT else ()
         made += len(calls)
-        messages.append(Windowed(len(messages), role, tokens, call_ids=calls, answers=answers))
+        messages.append(WindowedMessage(len(messages), role, tokens, call_ids=calls, answers=answers))
         for call_id in calls:
             if draw(st.integers(0, 3)):
-                messages.append(Windowed(len(messages), Role.TOOL, draw(st.integers(0, 20)), answers=call_id))
+                messages.append(WindowedMessage(len(messages), Role.TOOL, draw(st.integers(0, 20)), answers=call_id))
     return messages
 
 
-def whole(messages: list[Windowed]) -> bool:
+def whole(messages: list[WindowedMessage]) -> bool:
     """Every call is answered right behind its message, and every answer has its call."""
     heads = [place for place, message in enumerate(messages) if message.role is not Role.TOOL]
     return heads[:1] == [0][: len(messages)] and all(
@@ -289,11 +300,13 @@ def whole(messages: list[Windowed]) -> bool:
 
 
 @given(conversations(), policies)
-def test_what_is_sent_has_no_orphans_its_order_and_its_newest(messages: list[Windowed], policy: WindowPolicy) -> None:
-    kept = keep(messages, policy)
+def test_what_is_sent_has_no_orphans_its_order_and_its_newest(
+    messages: list[WindowedMessage], policy: WindowPolicy
+) -> None:
+    kept = select_messages(messages, policy)
     assert len(kept) == len(set(kept))
     assert whole([messages[index] for index in kept])
-    repaired = keep(messages, ALL)
+    repaired = select_messages(messages, ALL)
     assert kept == [index for index in repaired if index in kept]
     assert kept[-1:] == repaired[-1:], "the newest message that can be sent survives"
     heads = [index for index in kept if messages[index].role is not Role.TOOL]
@@ -301,8 +314,8 @@ def test_what_is_sent_has_no_orphans_its_order_and_its_newest(messages: list[Win
 
 
 @given(conversations(), st.integers(0, 6))
-def test_only_the_newest_round_may_be_larger_than_the_window(messages: list[Windowed], most: int) -> None:
-    kept = keep(messages, WindowPolicy(max_messages=most, keep_first_user=False))
+def test_only_the_newest_round_may_be_larger_than_the_window(messages: list[WindowedMessage], most: int) -> None:
+    kept = select_messages(messages, WindowPolicy(max_messages=most, keep_first_user=False))
     others = [messages[index] for index in kept if messages[index].role is not Role.SYSTEM]
     starts = [place for place, message in enumerate(others) if message.role is not Role.TOOL]
     assert len(others) <= most or not starts or len(starts) == 1
@@ -310,7 +323,7 @@ def test_only_the_newest_round_may_be_larger_than_the_window(messages: list[Wind
 
 def test_half_of_what_would_be_sent_is_half_of_its_tokens() -> None:
     talk = said("U:100 A:100 " * 4)
-    half = prompts.halved(talk, WindowPolicy())
+    half = prompts.halve_window(talk, WindowPolicy())
     assert half.max_tokens == 400
-    assert keep(talk, half) == [0, 4, 5, 6, 7], "the first user's message stays, and the newest that fit"
-    assert keep(talk, prompts.halved(talk, half)) == [0, 6, 7]
+    assert select_messages(talk, half) == [0, 4, 5, 6, 7], "the first user's message stays, and the newest that fit"
+    assert select_messages(talk, prompts.halve_window(talk, half)) == [0, 6, 7]

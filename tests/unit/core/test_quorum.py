@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perdure.contracts.errors import CallerError
 from perdure.core.approvals import decisions
 from perdure.core.approvals.decisions import PENDING, Decision, Delegation, Panel, Vote, has_voted, is_taken, why_not
-from perdure.core.identity import OWN, UNKNOWN, Credential, How
+from perdure.core.identity import OWN, UNKNOWN, Credential, SignInMethod
 
 A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
 ONE, TWO, LOST = Vote("ann", "ann", True), Vote("bob", "bob", True), Vote("carl", "carl", False)
@@ -52,7 +52,7 @@ def test_nothing_is_approved_by_too_few(decision: Decision, quorum: int, countin
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=9))
 def test_what_is_counted_is_the_named_and_at_most_one_other(given_votes: list[tuple[bool, bool]]) -> None:
     votes = [Vote(str(n), str(n), counts, named) for n, (counts, named) in enumerate(given_votes)]
-    found = decisions.counted(votes)
+    found = decisions.counted_votes(votes)
     assert [vote for vote in found if vote.is_named] == [vote for vote in votes if vote.is_named and vote.counts]
     others = [vote for vote in found if not vote.is_named]
     assert others == [vote for vote in votes if vote.counts and not vote.is_named][:1]
@@ -111,9 +111,9 @@ def test_who_can_vote_for_whom(panel: Panel, user_id: str, seats: list[Delegatio
     assert sits(panel, user_id, *seats) == expected
 
 
-BY_ASKER, BY_ROOT = Credential(How.TOKEN, ("asker",)), Credential(How.TOKEN, ("root",))
-THROUGH_ROOT = Credential(How.TOKEN, ("root", "asker"))
-BY_UNKNOWN = Credential(How.TOKEN, (UNKNOWN,))
+BY_ASKER, BY_ROOT = Credential(SignInMethod.TOKEN, ("asker",)), Credential(SignInMethod.TOKEN, ("root",))
+THROUGH_ROOT = Credential(SignInMethod.TOKEN, ("root", "asker"))
+BY_UNKNOWN = Credential(SignInMethod.TOKEN, (UNKNOWN,))
 ADMIN_ASKS = replace(OPEN, requester_is_admin=True)
 
 
@@ -125,7 +125,7 @@ ADMIN_ASKS = replace(OPEN, requester_is_admin=True)
         *((panel, BY_ASKER, [ANN, BOB], "own_request") for panel in (OPEN, NAMED)),
         (replace(OPEN, allow_self_approval=True), BY_ASKER, [ANN], ["ann"]),
         (ADMIN_ASKS, BY_UNKNOWN, [ANN], "own_request"),
-        *((ADMIN_ASKS, by, [ANN], ["ann"]) for by in (BY_ROOT, Credential(How.PASSWORD, (), ("asker",)))),
+        *((ADMIN_ASKS, by, [ANN], ["ann"]) for by in (BY_ROOT, Credential(SignInMethod.PASSWORD, (), ("asker",)))),
         (OPEN, OWN, [ANN, replace(BOB, lent_by=BY_ASKER)], ["ann"]),
         (OPEN, OWN, [ANN, replace(BOB, lent_by=BY_ROOT)], ["ann", "bob"]),
         (NAMED, OWN, [ANN, replace(BOB, lent_by=THROUGH_ROOT)], "own_request"),
@@ -148,9 +148,9 @@ def test_no_credential_that_its_requester_could_hold_decides(
     user_id: str, is_admin: bool, created_by: list[str], handed_by: list[str]
 ) -> None:
     """However long the chain of credentials is by which the requester came to this one."""
-    credential = Credential(How.TOKEN, tuple(created_by))
+    credential = Credential(SignInMethod.TOKEN, tuple(created_by))
     for actor in handed_by:
-        credential = Credential(How.TOKEN, credential.handed_on(actor))
+        credential = Credential(SignInMethod.TOKEN, credential.handed_on(actor))
     panel = replace(OPEN, requester_is_admin=is_admin)
     found = sits(panel, user_id, ANN, BOB, credential=credential)
     could_hold = "asker" in (user_id, *created_by, *handed_by) or (is_admin and UNKNOWN in created_by)
@@ -178,7 +178,7 @@ def test_a_delegation_goes_to_an_allowed_user(
     owner: Delegation, to: Delegation, expected: frozenset[str] | str
 ) -> None:
     try:
-        assert decisions.lent(owner, to) == expected
+        assert decisions.delegated_roles(owner, to) == expected
     except CallerError as refused:
         assert (refused.code, refused.http) == (expected, 422)
 

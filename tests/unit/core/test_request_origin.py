@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
 from perdure.core import request_origin
-from perdure.core.request_origin import AllowedHosts, Named, Proxies, counted_as, exposed, local_path, named, unprobed
+from perdure.core.request_origin import (
+    AllowedHosts,
+    HostValue,
+    Proxies,
+    counted_as,
+    exposure_refusal,
+    local_path,
+    parse_host,
+    probe_refusal,
+)
 
 Address = IPv4Address | IPv6Address
 
@@ -120,17 +129,17 @@ PUBLIC = AllowedHosts.of(
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("localhost", Named("localhost")),
-        ("LocalHost:8080", Named("localhost", 8080)),
-        ("perdure.example.org.", Named("perdure.example.org")),
-        ("perdure.example.org.:443", Named("perdure.example.org", 443)),
-        ("127.0.0.1:65535", Named("127.0.0.1", 65_535)),
-        ("[0:0:0:0:0:0:0:1]:80", Named("::1", 80)),
-        ("worker_2.example", Named("worker_2.example")),
+        ("localhost", HostValue("localhost")),
+        ("LocalHost:8080", HostValue("localhost", 8080)),
+        ("perdure.example.org.", HostValue("perdure.example.org")),
+        ("perdure.example.org.:443", HostValue("perdure.example.org", 443)),
+        ("127.0.0.1:65535", HostValue("127.0.0.1", 65_535)),
+        ("[0:0:0:0:0:0:0:1]:80", HostValue("::1", 80)),
+        ("worker_2.example", HostValue("worker_2.example")),
     ],
 )
-def test_a_host_header_is_a_name_or_an_address_with_a_port_at_most(text: str, found: Named) -> None:
-    assert named(text) == found
+def test_a_host_header_is_a_name_or_an_address_with_a_port_at_most(text: str, found: HostValue) -> None:
+    assert parse_host(text) == found
 
 
 @pytest.mark.parametrize(
@@ -144,7 +153,7 @@ def test_a_host_header_is_a_name_or_an_address_with_a_port_at_most(text: str, fo
     ],
 )  # fmt: skip
 def test_anything_else_is_no_host(text: str) -> None:
-    assert named(text) is None
+    assert parse_host(text) is None
 
 
 @pytest.mark.parametrize(
@@ -220,13 +229,13 @@ def test_a_pattern_or_a_public_url_without_a_plain_host_is_refused(patterns: lis
 )
 def test_a_server_on_all_addresses_needs_a_public_url(everywhere: bool, hosts: list[str]) -> None:
     for host in hosts:
-        assert request_origin.listens_everywhere(host) is bool(exposed(host, "")) is everywhere, host
-        assert exposed(host, "https://perdure.example.org") == ""
+        assert request_origin.listens_everywhere(host) is bool(exposure_refusal(host, "")) is everywhere, host
+        assert exposure_refusal(host, "https://perdure.example.org") == ""
 
 
 def test_the_embedded_stack_says_where_it_would_not_find_its_api() -> None:
-    assert {unprobed(host) for host in ("", "127.0.0.1", "localhost", "0.0.0.0")} == {""}
-    assert all(host in unprobed(host) for host in ("192.0.2.7", "::", "::1", "127.0.0.2", "box.lan"))
+    assert {probe_refusal(host) for host in ("", "127.0.0.1", "localhost", "0.0.0.0")} == {""}
+    assert all(host in probe_refusal(host) for host in ("192.0.2.7", "::", "::1", "127.0.0.2", "box.lan"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from perdure.contracts.activities import RetryClass
 from perdure.contracts.turns import Usage
 from perdure.core.budgets import USUAL_ANSWER_TOKENS, Hold
-from perdure.core.calls.retries import ATTEMPTS, NO_CAP, NUMBERS, assumed, next_delay, retry_after_seconds
+from perdure.core.calls.retries import ATTEMPTS, NO_CAP, NUMBERS, assumed_usage, next_delay, retry_after_seconds
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def price(usage: Usage) -> int:
     ],
 )
 def test_a_lost_attempt_counts_with_what_it_may_have_cost(reserved: Hold | None, usage: Usage) -> None:
-    assert assumed(100, price, reserved) == usage
+    assert assumed_usage(100, price, reserved) == usage
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**6))
 def test_of_a_days_budget_it_takes_what_it_had_reserved_and_no_more(asked: int, tokens: int, cost: int) -> None:
-    usage = assumed(asked, price, Hold(tokens, cost))
+    usage = assumed_usage(asked, price, Hold(tokens, cost))
     assert (usage.tokens, usage.cost_microusd) == (tokens, cost)
     assert usage.input_tokens >= 0 and usage.output_tokens >= 0
 

@@ -12,7 +12,14 @@ from perdure.contracts.messages import CallRef
 from perdure.contracts.skills import Checkpoint, PlanSkill, Rule, RuleAction, RuleTrigger
 from perdure.contracts.turns import Limits
 from perdure.core.agents import rule_matching
-from perdure.core.agents.rule_matching import PLATFORM_RULES, Ran, after_round, before_round, rule_paths, that_can_fire
+from perdure.core.agents.rule_matching import (
+    PLATFORM_RULES,
+    AnsweredCall,
+    after_round,
+    before_round,
+    rule_paths,
+    that_can_fire,
+)
 from perdure.core.approvals.gates import RULE_MUTATING
 
 FAILED = "consecutive_failed_resolves"
@@ -36,8 +43,8 @@ def call(call_id: str, tool: str) -> CallRef:
     return CallRef(call_id=call_id, tool=tool, digest="d")
 
 
-def ran(call_id: str, tool: str, facts: dict[str, JsonValue] | None = None, failed: int = 0) -> Ran:
-    return Ran(call(call_id, tool), facts or {}, {**NONE, FAILED: failed})
+def ran(call_id: str, tool: str, facts: dict[str, JsonValue] | None = None, failed: int = 0) -> AnsweredCall:
+    return AnsweredCall(call(call_id, tool), facts or {}, {**NONE, FAILED: failed})
 
 
 LOOK_FIRST = rule("app/s:first", "before_tool_call", when={"tool": "look"}, message="why", checkpoint="looking")

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
 from perdure.core.agents import rules as engine
 from perdure.core.agents.rule_matching import PLATFORM_RULES, RULE_FORCE_CLARIFY
-from perdure.core.agents.rules import COUNTERS, Subject, deciding, matching_rules, override_fault, with_overrides
+from perdure.core.agents.rules import COUNTERS, Subject, deciding_match, matching_rules, override_fault, with_overrides
 from perdure.core.approvals.gates import RULE_MUTATING
 
 BEFORE, AFTER = RuleTrigger.BEFORE_TOOL_CALL, RuleTrigger.AFTER_TOOL_CALL
@@ -120,7 +120,7 @@ def test_fires_come_from_the_platform_first_then_the_app_then_its_skills() -> No
 
 def test_the_strictest_fire_decides_then_one_with_a_checkpoint() -> None:
     def decides(*rules: Rule) -> str | None:
-        decided = deciding(matching_rules(rules, AFTER, CALL))
+        decided = deciding_match(matching_rules(rules, AFTER, CALL))
         return decided.rule_id if decided else None
 
     assert decides() is None
@@ -152,7 +152,7 @@ def test_after_three_failed_resolves_a_person_is_asked_and_a_tenant_may_abort() 
         subject = Subject("entity_resolve", counters={"consecutive_failed_resolves": failed})
         fires = matching_rules(PLATFORM_RULES, AFTER, subject)
         assert [each.rule_id for each in fires] == ([RULE_FORCE_CLARIFY] if action else [])
-        decided = deciding(matching_rules(stricter, AFTER, subject))
+        decided = deciding_match(matching_rules(stricter, AFTER, subject))
         assert (decided and decided.action) == action
 
 
@@ -191,7 +191,7 @@ def _judged(given: Rule, subject: Subject) -> Iterator[bool | None]:
     for name, value in given.when.items():
         try:
             yield engine.read_condition(name, value)(subject)
-        except engine.Unreadable:
+        except engine.InvalidCondition:
             yield None
 
 
@@ -219,8 +219,8 @@ def test_neither_order_nor_a_rule_more_nor_an_override_takes_a_stop_away(
     chance.shuffle(turned)
     assert sorted(map(repr, matching_rules(turned, trigger, subject))) == sorted(map(repr, fires))
     overridden = matching_rules(with_overrides(rules, overrides | {"a:3": "abort"}), trigger, subject)
-    assert len(overridden) == len(fires) and _is_as_strict(deciding(overridden), deciding(fires))
-    assert _is_as_strict(deciding(fires), deciding(matching_rules(rules[1:], trigger, subject)))
+    assert len(overridden) == len(fires) and _is_as_strict(deciding_match(overridden), deciding_match(fires))
+    assert _is_as_strict(deciding_match(fires), deciding_match(matching_rules(rules[1:], trigger, subject)))
 
 
 def _is_as_strict(more: engine.RuleMatch | None, fewer: engine.RuleMatch | None) -> bool:

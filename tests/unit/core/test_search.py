@@ -12,7 +12,15 @@ from syrupy.assertion import SnapshotAssertion
 from perdure.contracts.memory import DocumentRef, Trust
 from perdure.core.memory import search
 from perdure.core.memory.documents import DOCUMENT_TYPES, TYPE_BOOSTS, type_fault
-from perdure.core.memory.search import DRAFT_BLOCK, EXCERPT_CHARACTERS, Signals, best, context_message, excerpt, recency
+from perdure.core.memory.search import (
+    DRAFT_BLOCK,
+    EXCERPT_CHARACTERS,
+    Signals,
+    best_candidates,
+    context_message,
+    make_excerpt,
+    recency,
+)
 
 SHARES = st.floats(0, 1)
 ENTITIES = st.integers(0, 5)
@@ -37,7 +45,7 @@ def candidate(name: str, signals: Signals) -> search.Candidate:
     ],
 )
 def test_a_score_is_the_weighted_sum(signals: Signals, expected: float) -> None:
-    assert search.score(signals) == pytest.approx(expected)
+    assert search.signal_score(signals) == pytest.approx(expected)
 
 
 def test_recency_halves_every_thirty_days_and_entities_count_by_their_share() -> None:
@@ -55,24 +63,26 @@ def test_recency_halves_every_thirty_days_and_entities_count_by_their_share() ->
 @given(st.lists(SIGNALS, max_size=12), st.integers(0, 12), st.randoms())
 def test_the_best_are_in_falling_order_whatever_order_they_come_in(several: list[Signals], most: int, chance) -> None:  # type: ignore[no-untyped-def]
     found = [candidate(f"{number:02}", signals) for number, signals in enumerate(several)]
-    kept = best(found, most)
+    kept = best_candidates(found, most)
     assert [each.score for each in kept] == sorted((each.score for each in found), reverse=True)[:most]
     assert all(0.0 <= each.score <= 1.0 for each in found)
     chance.shuffle(found)
-    assert best(found, most) == kept
+    assert best_candidates(found, most) == kept
 
 
 TEXTS = st.text(st.sampled_from('ab<>&"\n /memory_context;…'), max_size=3_000)
 
 
-def document(text: str, trust: Trust = Trust.USER_AUTHORED, title: str = "t", path: str = "a/b.md") -> search.Shown:
+def document(
+    text: str, trust: Trust = Trust.USER_AUTHORED, title: str = "t", path: str = "a/b.md"
+) -> search.ShownDocument:
     ref = DocumentRef(document_id="d", version_id="v", store="workspace_runbooks", path=path, trust=trust)
-    return search.Shown(ref, "runbook", title, excerpt(text))
+    return search.ShownDocument(ref, "runbook", title, make_excerpt(text))
 
 
 @given(TEXTS, st.lists(st.sampled_from(["ab", "memory", "context"])))
 def test_an_excerpt_is_short_and_holds_nothing_that_opens_or_closes_a_tag(text: str, words: list[str]) -> None:
-    shown = excerpt(text, words)
+    shown = make_excerpt(text, words)
     assert len(shown) <= EXCERPT_CHARACTERS
     assert not set(shown) & set('<>"')
     assert re.fullmatch(r"(?:[^&]|&(?:amp|lt|gt|quot);)*", shown)
@@ -81,15 +91,15 @@ def test_an_excerpt_is_short_and_holds_nothing_that_opens_or_closes_a_tag(text: 
 
 
 def test_an_excerpt_of_what_fits_is_all_of_it_and_else_begins_at_the_line_with_a_word_of_the_question() -> None:
-    assert excerpt("  a < b \n") == "a &lt; b"
-    assert excerpt("x" * EXCERPT_CHARACTERS) == "x" * EXCERPT_CHARACTERS
-    assert excerpt("x" * (EXCERPT_CHARACTERS + 1)) == "x" * (EXCERPT_CHARACTERS - 1) + "…"
-    assert excerpt("<" * 1_000).count("&lt;") == (EXCERPT_CHARACTERS - 1) // 4
+    assert make_excerpt("  a < b \n") == "a &lt; b"
+    assert make_excerpt("x" * EXCERPT_CHARACTERS) == "x" * EXCERPT_CHARACTERS
+    assert make_excerpt("x" * (EXCERPT_CHARACTERS + 1)) == "x" * (EXCERPT_CHARACTERS - 1) + "…"
+    assert make_excerpt("<" * 1_000).count("&lt;") == (EXCERPT_CHARACTERS - 1) // 4
     text = "filler line\n" * 200 + "Roll BACK with care\n" + "tail\n" * 400
-    shown = excerpt(text, search.words_of("how do we roll back?"))
+    shown = make_excerpt(text, search.words_of("how do we roll back?"))
     assert shown.startswith("…Roll BACK with care\n") and shown.endswith("…") and len(shown) <= EXCERPT_CHARACTERS
-    assert excerpt(text, search.words_of("penguin")).startswith("filler line")
-    assert excerpt(text, search.words_of("filler roll")).startswith("filler line")
+    assert make_excerpt(text, search.words_of("penguin")).startswith("filler line")
+    assert make_excerpt(text, search.words_of("filler roll")).startswith("filler line")
 
 
 @given(st.lists(st.integers(0, 1_200), max_size=12), st.integers(1, 4_000))

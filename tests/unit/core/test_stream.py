@@ -10,7 +10,16 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from pydantic import JsonValue
 
 from perdure.core.events import stream
-from perdure.core.events.stream import CallKey, Cursor, LoggedEvent, OpenCall, ReaderState, TokenBatch, merge, resumed
+from perdure.core.events.stream import (
+    CallKey,
+    Cursor,
+    LoggedEvent,
+    OpenCall,
+    ReaderState,
+    TokenBatch,
+    merge,
+    resume_reader,
+)
 from tests.live_model import LiveModel
 from tests.scale import sized
 
@@ -35,11 +44,11 @@ def complete(seq: int, characters: int, attempt: int = 1) -> LoggedEvent:
     return event(seq, "generation.complete", attempt=attempt, characters=characters, message_id="stored")
 
 
-def short(read: stream.Merged) -> list[str]:
+def short(read: stream.MergeResult) -> list[str]:
     return [f"{f.kind}:{f.data['text']}" if f.kind in ("token", "thinking") else f.kind for f in read.frames]
 
 
-def of(live: LiveModel, state: ReaderState, *events: LoggedEvent) -> stream.Merged:
+def of(live: LiveModel, state: ReaderState, *events: LoggedEvent) -> stream.MergeResult:
     """What a reader is shown of these events and of all that is live."""
     return merge(state, events, live.tokens(state.epoch, state.entry_id))
 
@@ -53,13 +62,13 @@ def told(*entries: tuple[CallKey, int, int, str], thinking: bool = False) -> Liv
 
 def unmarked(live: LiveModel) -> ReaderState:
     """A reader that comes back while it is unknown what it holds."""
-    return resumed(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
+    return resume_reader(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
 
 
-def comes_back(read: stream.Merged, live: LiveModel, *open_calls: OpenCall) -> ReaderState:
+def comes_back(read: stream.MergeResult, live: LiveModel, *open_calls: OpenCall) -> ReaderState:
     cursor = stream.parse_cursor(read.frames[-1].id)
     assert cursor is not None
-    return resumed(cursor, open_calls, live.marks(cursor, [call.key for call in open_calls]))
+    return resume_reader(cursor, open_calls, live.marks(cursor, [call.key for call in open_calls]))
 
 
 START, FRESH = event(1, "generation.start", attempt=1), ReaderState(Cursor())
@@ -131,13 +140,13 @@ def test_more_entries_are_asked_for_before_a_call_is_called_short() -> None:
     ("cursor", "marks", "entry", "shown"),
     [
         (Cursor(1, stream.LOST_EPOCH), {}, piece(1, 0, "Hello there"), ["reset", "token:Hello there"]),
-        (Cursor(1, "e", "1-0"), {KEY: stream.Mark(1, 6, is_whole=True)}, piece(2, 6, "there"), ["token:there"]),
+        (Cursor(1, "e", "1-0"), {KEY: stream.StreamMark(1, 6, is_whole=True)}, piece(2, 6, "there"), ["token:there"]),
     ],
 )
 def test_a_reader_continues_where_it_was_or_is_reset_where_nothing_is_known(
-    cursor: Cursor, marks: dict[CallKey, stream.Mark], entry: stream.TokenEntry, shown: list[str]
+    cursor: Cursor, marks: dict[CallKey, stream.StreamMark], entry: stream.TokenEntry, shown: list[str]
 ) -> None:
-    merged = merge(resumed(cursor, [OpenCall(KEY, 1)], marks), [complete(2, 11)], TokenBatch("e", [entry]))
+    merged = merge(resume_reader(cursor, [OpenCall(KEY, 1)], marks), [complete(2, 11)], TokenBatch("e", [entry]))
     assert short(merged) == [*shown, "generation.complete"]
 
 
@@ -173,7 +182,7 @@ def test_a_call_that_rests_is_reset_when_its_new_attempt_starts() -> None:
     live = told((KEY, 1, 0, "abc"))
     calls = [OpenCall(KEY, 1), OpenCall(OTHER, 1)]
     cursor = Cursor(2, "e1", live.entries[-1].id)
-    state = resumed(cursor, calls, live.marks(cursor, [call.key for call in calls]))
+    state = resume_reader(cursor, calls, live.marks(cursor, [call.key for call in calls]))
     live.append(KEY, 2, 0, "bb")
     rests = of(live, state)
     assert not rests.frames, "it is unknown what the reader holds of the silent call"
@@ -209,7 +218,7 @@ def test_a_reader_that_comes_back_has_its_reasoning_voided_by_a_new_attempt() ->
 
 
 def test_an_unknown_reader_gets_the_reasoning_from_its_beginning_only() -> None:
-    state = resumed(Cursor(1, stream.LOST_EPOCH), [OpenCall(KEY, 1)], {})
+    state = resume_reader(Cursor(1, stream.LOST_EPOCH), [OpenCall(KEY, 1)], {})
     assert not merge(state, [], TokenBatch("e", [thought(2, 6, "yes.")])).frames
     whole = merge(state, [], TokenBatch("e", [thought(1, 0, "Well, "), thought(2, 6, "yes.")]))
     assert short(whole) == ["reset", "thinking:Well, yes."]
@@ -410,7 +419,7 @@ class StreamMachine(RuleBasedStateMachine):
     def somebody_else_joins(self, who: int) -> None:
         self.clients[who] = Client()
 
-    def merge(self, state: ReaderState, events: list[LoggedEvent], batch: TokenBatch) -> stream.Merged:
+    def merge(self, state: ReaderState, events: list[LoggedEvent], batch: TokenBatch) -> stream.MergeResult:
         over = [
             key for key in stream.unknown_calls(state, events, batch)
             if next(e.seq for e in self.log if e.key == key and e.kind == "generation.start") <= state.cursor.seq
@@ -428,7 +437,7 @@ class StreamMachine(RuleBasedStateMachine):
             if e.kind == "generation.start" and e.turn_id not in ended and e.key not in complete_keys:
                 attempts[e.key] = int(str(e.data["attempt"]))
         open_calls = [OpenCall(key, attempt) for key, attempt in attempts.items()]
-        return resumed(cursor, open_calls, {} if away else self.live.marks(cursor, list(attempts)))
+        return resume_reader(cursor, open_calls, {} if away else self.live.marks(cursor, list(attempts)))
 
     def receive(self, client: Client, frame: stream.Frame) -> None:
         client.last_id = frame.id

@@ -9,7 +9,15 @@ from pydantic import JsonValue
 from syrupy.assertion import SnapshotAssertion
 
 from perdure.core.agents import templates
-from perdure.core.agents.templates import VARIABLES, Stage, archive_refusal, at_a_glance, described, filled, names_in
+from perdure.core.agents.templates import (
+    VARIABLES,
+    Stage,
+    archive_refusal,
+    at_a_glance,
+    describe_call,
+    fill_variables,
+    names_in,
+)
 
 VALUES = {"user_name": "Ann", "user_role": "clerk"}
 
@@ -23,8 +31,8 @@ VALUES = {"user_name": "Ann", "user_role": "clerk"}
     ],
 )
 def test_a_variable_is_filled_in_and_other_text_stays(text: str, expected: str) -> None:
-    assert filled(text, VALUES) == expected
-    assert filled("{{user_name}}", VALUES | {"user_name": "{{user_role}}"}) == "{{user_role}}", "filled in once"
+    assert fill_variables(text, VALUES) == expected
+    assert fill_variables("{{user_name}}", VALUES | {"user_name": "{{user_role}}"}) == "{{user_role}}", "filled in once"
 
 
 @pytest.mark.parametrize(
@@ -48,7 +56,7 @@ pieces = st.sampled_from([*(f"{{{{{name}}}}}" for name in VARIABLES), "{{", "}}"
 @given(st.lists(pieces, max_size=8).map("".join))
 def test_a_text_without_unknown_marks_has_none_left_once_it_is_filled(text: str) -> None:
     if not list(templates.unknown_marks(text)):
-        assert "{{" not in filled(text, dict.fromkeys(VARIABLES, "value"))
+        assert "{{" not in fill_variables(text, dict.fromkeys(VARIABLES, "value"))
 
 
 @pytest.mark.parametrize(
@@ -68,11 +76,11 @@ def test_a_text_without_unknown_marks_has_none_left_once_it_is_filled(text: str)
     ],
 )
 def test_a_template_is_filled_from_the_arguments(template: str, args: dict[str, JsonValue], sentence: str) -> None:
-    assert described(template, args) == sentence
+    assert describe_call(template, args) == sentence
 
 
 def test_an_argument_that_is_missing_is_reported(snapshot: SnapshotAssertion) -> None:
-    assert described("Pay {amount}", {}) == described("Pay {amount}", {"amount": None}) == snapshot
+    assert describe_call("Pay {amount}", {}) == describe_call("Pay {amount}", {"amount": None}) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -86,7 +94,7 @@ def test_a_template_that_cannot_be_filled_is_refused(template: str) -> None:
 
 @given(st.text(max_size=70))
 def test_a_text_stays_inside_its_quotes_whatever_it_says(text: str) -> None:
-    sentence = described("Send {text} now", {"text": text})
+    sentence = describe_call("Send {text} now", {"text": text})
     if sentence.endswith('" now'):
         assert json.loads(sentence.removeprefix("Send ").removesuffix(" now")) == text
 
@@ -96,7 +104,7 @@ def test_arguments_are_shown_on_one_line_as_far_as_there_is_room() -> None:
     assert at_a_glance({"name": "web", "count": 2}) == 'name: "web", count: 2'
     long = at_a_glance({"a": "x" * 100, "b": "y" * 70, "c": 1})
     assert long.startswith('a: "xxx') and "22" in long and ", b:" in long and long.endswith("y…")
-    assert described("Send {text}", {"text": "x" * 100}).startswith('Send "' + "x" * 79 + "… (22")
+    assert describe_call("Send {text}", {"text": "x" * 100}).startswith('Send "' + "x" * 79 + "… (22")
     assert "\n" not in at_a_glance({"a": "x\ny"})
 
 

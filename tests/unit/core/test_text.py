@@ -18,7 +18,7 @@ from perdure.core.text import (
     one_line,
     pretty_json,
     preview,
-    unabridged,
+    restore_previews,
     without_word,
 )
 
@@ -78,8 +78,8 @@ LONG = st.builds(lambda text, most: (text * most)[:most], st.text(min_size=1, ma
 @given(st.lists(LONG, max_size=4))
 def test_what_quotes_the_starts_of_several_gets_the_whole_of_each(said: list[str]) -> None:
     told = "".join(f"<{preview(each)}>" for each in said)
-    assert unabridged(told, said) == "".join(f"<{each}>" for each in said)
-    assert unabridged("a note", ["", "x" * 500]) == "a note"
+    assert restore_previews(told, said) == "".join(f"<{each}>" for each in said)
+    assert restore_previews("a note", ["", "x" * 500]) == "a note"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from perdure.contracts.skills import PlanSkill
 from perdure.contracts.turns import Limits
 from perdure.core.agents import toolsets as choice
 from perdure.core.agents.plans import turn_plan
-from perdure.core.agents.toolsets import is_of_memory, known_toolsets, load, offered_cards, offered_tools, standing
+from perdure.core.agents.toolsets import is_of_memory, known_toolsets, load, offered_cards, offered_tools, treatment_of
 from perdure.core.calls.arguments import check_arguments
 from tests.unit.core.skilled import IDS, agent, agents, block, injections, skill
 
@@ -57,7 +57,7 @@ def test_what_fits_the_schema_is_loaded_and_all_else_stays(loaded: dict[str, boo
 
 @given(anything, loaded_sets)
 def test_what_a_client_wrote_opens_known_toolsets_only(value: JsonValue, begins_with: dict[str, bool]) -> None:
-    found = choice.held(value, CARDS, begins_with)
+    found = choice.initial_toolsets(value, CARDS, begins_with)
     assert found.keys() <= {*known_toolsets(CARDS)}
     for name, writes in begins_with.items():
         assert found[name] >= writes
@@ -98,14 +98,14 @@ def tool(hints: McpHints | None = None, **fields: object) -> McpToolListing:
 def test_a_trusted_servers_hints_are_believed(
     hints: dict[str, bool], ttl: float | None, expected: tuple[EffectClass, bool, str]
 ) -> None:
-    counted = standing(server(trust_annotations=True), tool(McpHints(**hints), key_ttl_seconds=ttl))
+    counted = treatment_of(server(trust_annotations=True), tool(McpHints(**hints), key_ttl_seconds=ttl))
     assert (counted.effect, counted.needs_approval, counted.risk) == expected
     assert counted.key_ttl_seconds == (ttl if expected[0] is KEYED else None)
 
 
 @given(HINTS, TTL, st.booleans())
 def test_only_reads_run_unapproved_and_untrusted_is_opaque(hints: McpHints, ttl: float | None, trusted: bool) -> None:
-    counted = standing(server(trust_annotations=trusted), tool(hints, key_ttl_seconds=ttl))
+    counted = treatment_of(server(trust_annotations=trusted), tool(hints, key_ttl_seconds=ttl))
     assert counted.needs_approval is (counted.effect is not READ)
     assert (counted.effect is KEYED) is (counted.key_ttl_seconds is not None)
     assert counted.effect is not EffectClass.LOCAL
@@ -115,10 +115,10 @@ def test_only_reads_run_unapproved_and_untrusted_is_opaque(hints: McpHints, ttl:
 @given(HINTS, st.booleans())
 def test_the_authors_own_word_counts_before_the_servers(hints: McpHints, trusted: bool) -> None:
     said = {"do": {"effect": "keyed", "key_ttl_seconds": 9, "key_argument": "id", "risk": "low"}}
-    counted = standing(server(trust_annotations=trusted, tools=said), tool(hints, key_ttl_seconds=60))
+    counted = treatment_of(server(trust_annotations=trusted, tools=said), tool(hints, key_ttl_seconds=60))
     assert (counted.effect, counted.needs_approval, counted.risk) == (KEYED, True, "low")
     assert (counted.key_ttl_seconds, counted.key_argument) == (9, "id")
-    read = standing(server(trust_annotations=trusted, tools={"do": {"effect": "read"}}), tool(hints))
+    read = treatment_of(server(trust_annotations=trusted, tools={"do": {"effect": "read"}}), tool(hints))
     assert (read.effect, read.needs_approval, read.risk) == (READ, False, "low")
 
 

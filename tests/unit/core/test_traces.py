@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from perdure.core.events import traces
-from perdure.core.events.traces import MOST_CHARACTERS, Happened, Span, TurnRecord, Ways, filtered, is_denied, spans_of
+from perdure.core.events.traces import (
+    MOST_CHARACTERS,
+    Span,
+    TopologyEdges,
+    TurnLogEvent,
+    TurnRecord,
+    filter_attributes,
+    is_denied,
+    spans_of,
+)
 from perdure.graph.registry import TOPOLOGIES
 from perdure.worker.telemetry import ways_of
 from tests.topologies.specs.decision_hub import ANSWER, BEGIN, FAILURE
@@ -18,11 +27,11 @@ from tests.topologies.specs.decision_hub import ANSWER, BEGIN, FAILURE
 BEGAN = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def at(seconds: float, kind: str, call_id: str | None = None, **data: JsonValue) -> Happened:
-    return Happened(kind, BEGAN + timedelta(seconds=seconds), call_id, data)
+def at(seconds: float, kind: str, call_id: str | None = None, **data: JsonValue) -> TurnLogEvent:
+    return TurnLogEvent(kind, BEGAN + timedelta(seconds=seconds), call_id, data)
 
 
-def record(*happened: Happened, **changed: object) -> TurnRecord:
+def record(*happened: TurnLogEvent, **changed: object) -> TurnRecord:
     names = {"tenant_id": "local", "conversation_id": "c", "turn_id": "t", "user_id": "u", "agent_id": "desk"}
     kind = {"agent_version": "v", "topology": "skill_pipeline", "status": "completed", "happened": happened}
     times = {"began": BEGAN, "ended": BEGAN + timedelta(seconds=10)}
@@ -111,7 +120,7 @@ ANY = st.lists(st.builds(at, st.integers(0, 9), st.sampled_from(KINDS), CALLS, *
 
 
 @given(ANY)
-def test_whatever_a_log_says_its_spans_are_the_same_each_time_and_follow_their_parents(log: list[Happened]) -> None:
+def test_whatever_a_log_says_its_spans_are_the_same_each_time_and_follow_their_parents(log: list[TurnLogEvent]) -> None:
     spans = spans_of(record(*log))
     assert spans == spans_of(record(*log))
     known: set[str] = {""}
@@ -147,7 +156,7 @@ def hidden(draw: st.DrawFn) -> Any:
 
 @given(hidden())
 def test_nothing_under_a_denied_name_leaves_at_any_depth(attributes: dict[str, JsonValue]) -> None:
-    kept, removed = filtered(attributes)
+    kept, removed = filter_attributes(attributes)
     assert CANARY not in json.dumps(kept)
     assert removed, "and it is told"
     assert CANARY not in json.dumps(removed), "by the word alone"
@@ -164,7 +173,7 @@ access-keys state command facts episodes reasoning kwargs last_question gen_ai.s
 @pytest.mark.parametrize("name", NAMES_DENIED.split())
 def test_names_that_are_denied(name: str) -> None:
     assert is_denied(name)
-    assert filtered({name: CANARY})[0] == {}
+    assert filter_attributes({name: CANARY})[0] == {}
 
 
 LIVES_BY = """
@@ -176,25 +185,25 @@ skill_exposed_tool_count total_tools_visible error_type duration_ms
 
 def test_names_that_a_trace_lives_by_pass_and_the_name_of_a_field_alone_is_no_content() -> None:
     lived_by: dict[str, JsonValue] = {**dict.fromkeys(LIVES_BY.split(), "x"), "context": {"field": "final_output"}}
-    assert filtered(lived_by) == (lived_by, ())
+    assert filter_attributes(lived_by) == (lived_by, ())
 
 
 def test_counts_pass_as_numbers_and_as_nothing_else() -> None:
     for name in traces.COUNTS:
-        assert filtered({name: 7})[0] == {name: 7}
-        kept, removed = filtered({name: CANARY})
+        assert filter_attributes({name: 7})[0] == {name: 7}
+        kept, removed = filter_attributes({name: CANARY})
         assert kept == {} and len(removed) == 1
 
 
 def test_values_are_short_and_what_only_looks_like_json_is_left_out() -> None:
-    kept, removed = filtered({"code": "x" * 1_000, "told": '{"prompt": "can', "deep": _deep(40)})
+    kept, removed = filter_attributes({"code": "x" * 1_000, "told": '{"prompt": "can', "deep": _deep(40)})
     assert kept["code"] == "x" * MOST_CHARACTERS and kept["told"] == ""
     assert set(removed) == {"json", "depth"} and CANARY not in json.dumps(kept)
 
 
 def test_values_that_are_not_json_do_not_leave() -> None:
     for value in (CANARY.encode(), {CANARY}, (CANARY,), object()):
-        kept, removed = filtered({"node": value, "deep": {"er": [value]}})  # type: ignore[list-item,dict-item]
+        kept, removed = filter_attributes({"node": value, "deep": {"er": [value]}})  # type: ignore[list-item,dict-item]
         assert kept == {"node": None, "deep": {"er": [None]}} and len(removed) == 2
 
 
@@ -207,7 +216,7 @@ def _deep(levels: int) -> JsonValue:
 
 HUB, PIPELINE = (ways_of(one) for name in ("decision_hub", "skill_pipeline") for one in TOPOLOGIES if one.name == name)
 EDGES = frozenset({("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")})
-FORKED = Ways(edges=EDGES, entries=frozenset({"a"}), terminal=frozenset({"d"}), parallel=True)
+FORKED = TopologyEdges(edges=EDGES, entries=frozenset({"a"}), terminal=frozenset({"d"}), parallel=True)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +234,7 @@ FORKED = Ways(edges=EDGES, entries=frozenset({"a"}), terminal=frozenset({"d"}), 
         (FORKED, "a b sub/x c d", []),
     ],
 )
-def test_the_table_of_ways(ways: Ways, nodes: str, expected: list[str]) -> None:
+def test_the_table_of_ways(ways: TopologyEdges, nodes: str, expected: list[str]) -> None:
     assert [alarm.type.value for alarm in traces.alarms_of(nodes.split(), ways, "t")] == expected
 
 

@@ -9,42 +9,91 @@ from pydantic import JsonValue
 
 from perdure.contracts.calls import CallState
 from perdure.core import turns
-from perdure.core.turns import Admission, Kept, Load, OnBusy, Round, segments_of, status_without_result, summary_of
+from perdure.core.turns import (
+    Admission,
+    AdmissionLoad,
+    CallRound,
+    KeptRound,
+    OnBusy,
+    segments_of,
+    status_without_result,
+    summary_of,
+)
 
 CAPS = turns.Caps(queue_depth=2, turns_a_user=5)
 START, QUEUE, FULL, MANY = Admission.START, Admission.QUEUE, Admission.QUEUE_FULL, Admission.TOO_MANY
-AFTER_STOP = Load(True, 0, 1, stopping=True)
+AFTER_STOP = AdmissionLoad(True, 0, 1, stopping=True)
 
 
 @pytest.mark.parametrize(
     ("on_busy", "cases"),
     [
-        (OnBusy.REJECT, {Load(False, 0, 0): START, Load(True, 0, 1): Admission.BUSY, Load(False, 0, 4): START}),
-        (OnBusy.REJECT, {Load(False, 0, 5): MANY, Load(True, 0, 5): MANY}),
-        (OnBusy.QUEUE, {Load(False, 0, 0): START, Load(True, 0, 1): QUEUE, Load(True, 1, 2): QUEUE}),
-        (OnBusy.QUEUE, {Load(True, 2, 3): FULL, Load(True, 0, 5): MANY, Load(True, 0, 5, gives_way=1): MANY}),
-        (OnBusy.STEER, {Load(False, 0, 0): START, Load(True, 0, 1): Admission.JOIN, Load(True, 1, 1): Admission.JOIN}),
-        (OnBusy.STEER, {Load(True, 2, 1): FULL, Load(False, 0, 5): MANY}),
-        (OnBusy.STEER, {Load(True, 0, 5): Admission.JOIN}),  # it opens no turn
-        (OnBusy.STEER, {AFTER_STOP: QUEUE, replace(AFTER_STOP, queued=2): FULL, Load(True, 0, 5, stopping=True): MANY}),
-        (OnBusy.REPLACE, {Load(False, 0, 0): START, Load(False, 0, 5): MANY}),
-        (OnBusy.REPLACE, {Load(True, n, n + 1, gives_way=1): Admission.REPLACE for n in (0, 2)}),  # no longer a queue
-        (OnBusy.REPLACE, {Load(True, 0, 5, gives_way=1): Admission.REPLACE, Load(True, 0, 6, gives_way=1): MANY}),
-        (OnBusy.REPLACE, {Load(True, 1, 6, stopping=True, gives_way=2): Admission.REPLACE}),
+        (
+            OnBusy.REJECT,
+            {
+                AdmissionLoad(False, 0, 0): START,
+                AdmissionLoad(True, 0, 1): Admission.BUSY,
+                AdmissionLoad(False, 0, 4): START,
+            },
+        ),
+        (OnBusy.REJECT, {AdmissionLoad(False, 0, 5): MANY, AdmissionLoad(True, 0, 5): MANY}),
+        (
+            OnBusy.QUEUE,
+            {AdmissionLoad(False, 0, 0): START, AdmissionLoad(True, 0, 1): QUEUE, AdmissionLoad(True, 1, 2): QUEUE},
+        ),
+        (
+            OnBusy.QUEUE,
+            {
+                AdmissionLoad(True, 2, 3): FULL,
+                AdmissionLoad(True, 0, 5): MANY,
+                AdmissionLoad(True, 0, 5, gives_way=1): MANY,
+            },
+        ),
+        (
+            OnBusy.STEER,
+            {
+                AdmissionLoad(False, 0, 0): START,
+                AdmissionLoad(True, 0, 1): Admission.JOIN,
+                AdmissionLoad(True, 1, 1): Admission.JOIN,
+            },
+        ),
+        (OnBusy.STEER, {AdmissionLoad(True, 2, 1): FULL, AdmissionLoad(False, 0, 5): MANY}),
+        (OnBusy.STEER, {AdmissionLoad(True, 0, 5): Admission.JOIN}),  # it opens no turn
+        (
+            OnBusy.STEER,
+            {AFTER_STOP: QUEUE, replace(AFTER_STOP, queued=2): FULL, AdmissionLoad(True, 0, 5, stopping=True): MANY},
+        ),
+        (OnBusy.REPLACE, {AdmissionLoad(False, 0, 0): START, AdmissionLoad(False, 0, 5): MANY}),
+        (
+            OnBusy.REPLACE,
+            {AdmissionLoad(True, n, n + 1, gives_way=1): Admission.REPLACE for n in (0, 2)},
+        ),  # no longer a queue
+        (
+            OnBusy.REPLACE,
+            {AdmissionLoad(True, 0, 5, gives_way=1): Admission.REPLACE, AdmissionLoad(True, 0, 6, gives_way=1): MANY},
+        ),
+        (OnBusy.REPLACE, {AdmissionLoad(True, 1, 6, stopping=True, gives_way=2): Admission.REPLACE}),
     ],
 )
-def test_a_new_turn_is_admitted_by_load_caps_and_wish(on_busy: OnBusy, cases: dict[Load, Admission]) -> None:
+def test_a_new_turn_is_admitted_by_load_caps_and_wish(on_busy: OnBusy, cases: dict[AdmissionLoad, Admission]) -> None:
     assert {load: turns.admit(load, CAPS, on_busy) for load in cases} == cases
 
 
 loads = st.builds(
-    Load, st.booleans(), st.integers(0, 30), st.integers(0, 60), stopping=st.booleans(), gives_way=st.integers(0, 2)
+    AdmissionLoad,
+    st.booleans(),
+    st.integers(0, 30),
+    st.integers(0, 60),
+    stopping=st.booleans(),
+    gives_way=st.integers(0, 2),
 )
 caps = st.builds(turns.Caps, st.integers(0, 25), st.integers(0, 55))
 
 
 @given(loads, caps, st.sampled_from(OnBusy))
-def test_no_turn_starts_beside_another_and_no_cap_is_passed(load: Load, cap: turns.Caps, on_busy: OnBusy) -> None:
+def test_no_turn_starts_beside_another_and_no_cap_is_passed(
+    load: AdmissionLoad, cap: turns.Caps, on_busy: OnBusy
+) -> None:
     admission = turns.admit(load, cap, on_busy)
     if admission is Admission.START:
         assert not load.busy
@@ -63,7 +112,7 @@ def test_no_turn_starts_beside_another_and_no_cap_is_passed(load: Load, cap: tur
 
 @pytest.mark.parametrize(("waiting", "wait_seconds"), [(5, 60), (4, 5), (0, 5)])
 def test_a_caller_with_too_many_turns_is_told_when_to_retry(waiting: int, wait_seconds: int) -> None:
-    refused = turns.too_many(Load(False, 0, 5, waiting), CAPS)
+    refused = turns.too_many(AdmissionLoad(False, 0, 5, waiting), CAPS)
     assert (refused.code, refused.http) == ("too_many_turns", 429)
     assert refused.details["retry_after_seconds"] == wait_seconds
 
@@ -165,7 +214,7 @@ def test_a_title_is_one_short_line_that_can_be_stored(message: str) -> None:
     title.encode()
 
 
-ONE, TWO = Round("m", ("a",), {}), Round("m", ("a", "b"), {"a": "ta"})
+ONE, TWO = CallRound("m", ("a",), {}), CallRound("m", ("a", "b"), {"a": "ta"})
 PLANNED, DENIED = CallState.PLANNED, CallState.DENIED
 
 
@@ -173,21 +222,23 @@ PLANNED, DENIED = CallState.PLANNED, CallState.DENIED
     ("case", "states", "kept"),
     [
         *((ONE, states, None) for states in ([PLANNED], [DENIED], [])),
-        (Round("m", ("a",), {"a": "ta"}), [DENIED], Kept(("m", "ta"), ())),
-        (ONE, [CallState.OUTCOME_UNKNOWN], Kept(("m",), ("a",))),
-        (replace(ONE, is_open=True), [PLANNED], Kept(("m",), ("a",))),
-        (TWO, [CallState.DONE, PLANNED], Kept(("m", "ta"), ("b",))),
+        (CallRound("m", ("a",), {"a": "ta"}), [DENIED], KeptRound(("m", "ta"), ())),
+        (ONE, [CallState.OUTCOME_UNKNOWN], KeptRound(("m",), ("a",))),
+        (replace(ONE, is_open=True), [PLANNED], KeptRound(("m",), ("a",))),
+        (TWO, [CallState.DONE, PLANNED], KeptRound(("m", "ta"), ("b",))),
         (TWO, [DENIED, PLANNED], None),
-        (replace(TWO, is_open=True), [DENIED, PLANNED], Kept(("m", "ta"), ("b",))),
+        (replace(TWO, is_open=True), [DENIED, PLANNED], KeptRound(("m", "ta"), ("b",))),
     ],
 )
-def test_a_round_stays_if_it_did_something_or_was_open(case: Round, states: list[CallState], kept: Kept | None) -> None:
+def test_a_round_stays_if_it_did_something_or_was_open(
+    case: CallRound, states: list[CallState], kept: KeptRound | None
+) -> None:
     assert turns.keep_rounds([case], dict(zip("ab", states, strict=False))) == ((kept,) if kept else ())
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.sampled_from(CallState)), st.sets(st.sampled_from("abcd")))
 def test_a_kept_round_has_one_answer_a_call_and_what_is_done(states: dict[str, CallState], answered: set[str]) -> None:
-    whole = Round("m", tuple("abcd"), {call: f"t{call}" for call in answered})
+    whole = CallRound("m", tuple("abcd"), {call: f"t{call}" for call in answered})
     kept = turns.keep_rounds([whole], states)
     if kept:
         assert len(kept[0].message_ids) - 1 + len(kept[0].unanswered) == len(whole.calls)
@@ -202,5 +253,8 @@ def test_a_call_that_may_have_happened_is_not_reported_as_not_run() -> None:
 
 
 def test_the_text_of_a_round_that_did_nothing_stays_without_its_calls() -> None:
-    rounds = [Round("silent", ("a",), {}), *(Round(name, (name,), {}, has_text=True) for name in ("said", "done"))]
+    rounds = [
+        CallRound("silent", ("a",), {}),
+        *(CallRound(name, (name,), {}, has_text=True) for name in ("said", "done")),
+    ]
     assert turns.words_only(rounds, turns.keep_rounds(rounds, {"done": CallState.DONE})) == ("said",)

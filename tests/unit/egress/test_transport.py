@@ -35,7 +35,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Names:
 
 def naming(*urls: str, **given: object) -> Outbound:
     """What the operator's own addresses allow."""
-    return Outbound(**given).naming(*(named_by_url(url, by_operator=True) for url in urls))  # type: ignore[arg-type]
+    return Outbound(**given).with_hosts(*(named_by_url(url, by_operator=True) for url in urls))  # type: ignore[arg-type]
 
 
 def client1(*urls: str, proxy: str = "") -> httpx.AsyncClient:
@@ -344,8 +344,8 @@ def test_a_thread_is_held_to_the_same_rules(names: Names) -> None:
 
 
 def test_an_apps_named_host_is_an_entry_like_any_other() -> None:
-    outbound = Outbound().naming(named_host("intranet", by_operator=False), None)
-    assert outbound.naming(*outbound.named) is outbound
+    outbound = Outbound().with_hosts(named_host("intranet", by_operator=False), None)
+    assert outbound.with_hosts(*outbound.named) is outbound
 
 
 async def test_httpx2_reaches_only_named_hosts_of_this_machine_and_resolves_them_once(names: Names) -> None:

@@ -9,7 +9,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from perdure.apps import SHIPPED
 from perdure.contracts.values import canonical_json
-from perdure.core.agents.prompts import as_changed, unremembered
+from perdure.core.agents.prompts import as_changed, note_unremembered
 from tests.unit.examples.scripted_answers import scripted_answer
 
 TEMPLATE = SHIPPED.parent / "apps" / "template"
@@ -47,7 +47,7 @@ async def test_a_call_is_reported_as_run_or_changed(script: str, tool: str, outp
     assert told in ran
     edited = await said(script, tool, as_changed({"any": "thing"}, output))
     assert edited.endswith(ran) and edited != ran
-    assert await said(script, tool, unremembered("memory_full", "Too much.", output)) == ran
+    assert await said(script, tool, note_unremembered("memory_full", "Too much.", output)) == ran
 
 
 @pytest.mark.parametrize(("script", "tool", "ran", "told"), RAN, ids=NAMES)

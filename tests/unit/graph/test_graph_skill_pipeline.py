@@ -9,7 +9,7 @@ from perdure.contracts.agents import PlanCard, TurnPlan
 from perdure.contracts.calls import CallState, EffectClass, ToolOutcome
 from perdure.contracts.messages import CallRef
 from perdure.contracts.turns import Limits
-from perdure.graph.nodes.run_tools import settled
+from perdure.graph.nodes.run_tools import settle_round
 from perdure.graph.spec import Outcome, Router
 from perdure.graph.topologies.skill_pipeline import spec
 from perdure.graph.topologies.skill_pipeline.spec import STATE, skill_pipeline
@@ -96,4 +96,4 @@ def test_what_calls_add_stays(before: list[JsonValue], said: list[list[JsonValue
         for call, each in zip(calls, said, strict=True)
     ]
     state = STATE.initial(**{RECENT: [*before]})
-    assert settled(state, PLAN, calls, outcomes, ()).patch[RECENT] == after
+    assert settle_round(state, PLAN, calls, outcomes, ()).patch[RECENT] == after

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from perdure.contracts.errors import InvariantBroken
 from perdure.graph import state as states
-from perdure.graph.state import ADDITIVE, DEEP_MERGE, DELETE, LAST_VALUE, Field, Reducer, StateSchema, replace, same
+from perdure.graph.state import (
+    ADDITIVE,
+    DEEP_MERGE,
+    DELETE,
+    LAST_VALUE,
+    Field,
+    Reducer,
+    StateSchema,
+    replace,
+    same_json,
+)
 
 SCHEMA = StateSchema((Field("notes", [], ADDITIVE), Field("facts", {"known": []}, DEEP_MERGE), Field("count", 0)))
 
@@ -37,7 +47,7 @@ def test_fresh_states_share_nothing_with_each_other_or_with_what_they_were_given
 
 def test_a_carried_state_takes_new_fields_and_drops_old_ones() -> None:
     carried: dict[str, Any] = {"status": "awaiting", "notes": ["kept"], "dropped_since": 1}
-    assert SCHEMA.resumed(carried) == SCHEMA.initial(status="awaiting", notes=["kept"])
+    assert SCHEMA.resume_state(carried) == SCHEMA.initial(status="awaiting", notes=["kept"])
 
 
 def test_applying_a_patch_leaves_the_state_before_as_it_was() -> None:
@@ -111,7 +121,7 @@ def merged(reducer: Reducer, old: Any, new: Any) -> Any:
     ],
 )
 def test_a_deep_merge_joins_clears_by_markers_and_empty_never_overwrites(old: Any, new: Any, after: Any) -> None:
-    assert same(merged(DEEP_MERGE, old, new), after)
+    assert same_json(merged(DEEP_MERGE, old, new), after)
 
 
 def test_what_was_cleared_does_not_come_back_with_the_next_merge() -> None:
@@ -141,7 +151,7 @@ def test_a_last_value_wins_and_additive_ones_append_or_sum(reducer: Reducer, old
 def test_a_merge_changes_neither_of_its_arguments(old: Any, new: Any) -> None:
     before = deepcopy((old, new))
     merged(DEEP_MERGE, old, new)
-    assert same(old, before[0]) and same(new, before[1])
+    assert same_json(old, before[0]) and same_json(new, before[1])
 
 
 @example(ADDITIVE, 1, True)
@@ -156,8 +166,8 @@ def test_every_difference_can_be_written_as_a_patch(reducer: Reducer, before: An
     schema = StateSchema((Field("field", None, reducer),))
     old, new = schema.initial(field=before), schema.initial(field=after)
     patch = schema.delta(old, new)
-    assert same(schema.apply(old, patch), new)
-    assert (patch == {}) == same(before, after)
+    assert same_json(schema.apply(old, patch), new)
+    assert (patch == {}) == same_json(before, after)
 
 
 @given(st.lists(plain), st.lists(plain))
@@ -171,4 +181,4 @@ def test_differences_of_two_branches_join(common: dict[str, Any], one: Any, othe
     start = schema.initial(field=common)
     left, right = (schema.delta(start, schema.initial(field={**common, **new})) for new in ({"l": one}, {"r": other}))
     both = schema.apply(schema.apply(start, left), right)
-    assert same(both["field"], {**common, "l": one, "r": other})
+    assert same_json(both["field"], {**common, "l": one, "r": other})

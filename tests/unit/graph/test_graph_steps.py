@@ -29,22 +29,22 @@ def test_no_number_is_taken_twice_and_each_branch_has_its_own_whatever_the_order
     counters = (second, *inner)
     taken: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for each in order:
-        taken[each % 3].append(counters[each % 3].take())
+        taken[each % 3].append(counters[each % 3].next_number())
     alone = Steps(last).apart(2)
     again = (alone[1], *alone[0].apart(2))
     for place, numbers in taken.items():
-        assert numbers == [again[place].take() for _ in numbers], "as if no other branch had run"
+        assert numbers == [again[place].next_number() for _ in numbers], "as if no other branch had run"
     everything = [number for numbers in taken.values() for number in numbers]
     assert len(set(everything)) == len(everything) and all(number > last for number in everything)
-    assert run.last == max(everything, default=last) and run.take() == run.last > max(everything, default=last)
+    assert run.last == max(everything, default=last) and run.next_number() == run.last > max(everything, default=last)
 
 
 def test_a_counter_counts_on_from_what_it_has_reached() -> None:
     steps = Steps()
-    assert [steps.take(), steps.take()] == [1, 2]
-    steps.reach(7)
-    steps.reach(3)
-    assert steps.take() == 8
+    assert [steps.next_number(), steps.next_number()] == [1, 2]
+    steps.advance(7)
+    steps.advance(3)
+    assert steps.next_number() == 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Recorder:
     pace: Pace
 
     async def complete(self, ask: ModelCallRequest) -> ModelReply:
-        self.calls.setdefault(ask.stage, []).append(self.steps.take())
+        self.calls.setdefault(ask.stage, []).append(self.steps.next_number())
         await self.pace(ask.stage)
         return ModelReply()
 

@@ -9,7 +9,7 @@ from redis.asyncio.client import PubSub
 
 from perdure.store.database import Database
 from perdure.store.events.live import channel
-from perdure.store.events.subscriptions import SharedReads, Wakes
+from perdure.store.events.subscriptions import ConversationWakes, SharedReads
 from perdure.store.valkey import Valkey
 
 
@@ -114,13 +114,13 @@ class Client:
 
 async def test_a_reader_that_comes_while_the_process_subscribes_is_subscribed_too() -> None:
     held = SlowSubscription()
-    wakes = Wakes(cast(Database, None), Valkey(cast(Any, Client(held))))
+    wakes = ConversationWakes(cast(Database, None), Valkey(cast(Any, Client(held))))
     following = asyncio.create_task(wakes._follow_valkey())
     told: list[object] = []
     held.closing = lambda: told.append(wakes._subscription)
     await held.begun.wait()
     async with wakes.listen("t", "late") as late:
-        late.quiet()
+        late.clear()
         held.goes_on.set()
         assert await late.wait(10), "and it looks for what it has missed"
         assert channel("late") in held.channels

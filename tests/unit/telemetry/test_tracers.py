@@ -13,7 +13,7 @@ import structlog
 from pydantic import JsonValue
 
 from perdure.contracts.events import Alarm, AlarmType
-from perdure.core.events.traces import Happened, Span, TurnRecord
+from perdure.core.events.traces import Span, TurnLogEvent, TurnRecord
 from perdure.graph.registry import TOPOLOGIES
 from perdure.telemetry.traces import KEPT, AlarmLog, send, traced
 from perdure.worker.telemetry import tracer_of, ways_of
@@ -24,7 +24,7 @@ BEGAN = datetime(2026, 3, 1, tzinfo=UTC)
 CANARY = "xylophone"
 
 
-def record(*happened: Happened) -> TurnRecord:
+def record(*happened: TurnLogEvent) -> TurnRecord:
     return TurnRecord(
         *("local", str(uuid.UUID(int=1)), str(uuid.UUID(int=2)), "u", "desk", "v", "skill_pipeline", "completed"),
         BEGAN,
@@ -33,7 +33,7 @@ def record(*happened: Happened) -> TurnRecord:
     )
 
 
-def spans(*happened: Happened, bell: AlarmLog | None = None) -> tuple[Span, ...]:
+def spans(*happened: TurnLogEvent, bell: AlarmLog | None = None) -> tuple[Span, ...]:
     return traced(record(*happened), None, bell or AlarmLog())
 
 
@@ -52,11 +52,11 @@ def test_a_tracer_without_its_package_is_off(name: str, package: str, monkeypatc
 
 def test_langsmith_is_sent_runs_of_three_kinds_without_inputs_or_outputs() -> None:
     log = (
-        Happened("node_start", BEGAN, None, {"node": "initial_llm_call"}),
-        Happened("generation.start", BEGAN, "m1", {"model": "scripted", "attempt": 1}),
-        Happened("generation.complete", BEGAN + timedelta(seconds=1), "m1", {"assembly": {"prompt.assemble": {}}}),
-        Happened("tool.executing", BEGAN, "t1.0", {"tool": "look"}),
-        Happened("tool.error", BEGAN + timedelta(seconds=2), "t1.0", {"code": "outcome_unknown"}),
+        TurnLogEvent("node_start", BEGAN, None, {"node": "initial_llm_call"}),
+        TurnLogEvent("generation.start", BEGAN, "m1", {"model": "scripted", "attempt": 1}),
+        TurnLogEvent("generation.complete", BEGAN + timedelta(seconds=1), "m1", {"assembly": {"prompt.assemble": {}}}),
+        TurnLogEvent("tool.executing", BEGAN, "t1.0", {"tool": "look"}),
+        TurnLogEvent("tool.error", BEGAN + timedelta(seconds=2), "t1.0", {"code": "outcome_unknown"}),
     )
     with collecting() as collector:
         tracer = tracer_of("langsmith", collector.url, "key")
@@ -83,7 +83,7 @@ def test_langsmith_is_sent_runs_of_three_kinds_without_inputs_or_outputs() -> No
 def test_what_is_denied_is_left_out_of_spans_and_notified() -> None:
     bell = AlarmLog()
     said: dict[str, JsonValue] = {"code": "x", "prompt": CANARY, "context": {"final_output": CANARY}}
-    made = spans(Happened("budget", BEGAN, None, said), bell=bell)
+    made = spans(TurnLogEvent("budget", BEGAN, None, said), bell=bell)
     assert CANARY not in repr(made)
     assert {alarm.type for alarm in bell.recent} == {AlarmType.FORBIDDEN_DATA_IN_TRACE}
     assert {str(alarm.context["word"]) for alarm in bell.recent} == {"prompt", "output"}
@@ -91,7 +91,7 @@ def test_what_is_denied_is_left_out_of_spans_and_notified() -> None:
 
 def test_a_thousand_alarms_are_a_thousand_counts_and_one_line_and_change_no_span() -> None:
     what: dict[str, JsonValue] = {"type": "forbidden_state_field_mutated", "node": "rogue", "severity": "error"}
-    log = [Happened("invariant.alarm", BEGAN, None, what | {"context": {"field": "x"}})] * 1_000
+    log = [TurnLogEvent("invariant.alarm", BEGAN, None, what | {"context": {"field": "x"}})] * 1_000
     bell = AlarmLog()
     with structlog.testing.capture_logs() as lines:
         made = spans(*log, bell=bell)
@@ -105,7 +105,7 @@ def test_a_thousand_alarms_are_a_thousand_counts_and_one_line_and_change_no_span
 
 def test_a_restarted_turn_whose_first_start_was_not_logged_signals_nothing_and_has_that_node() -> None:
     names = ("system_prompt_node", "memory_node")
-    log = [Happened(kind, BEGAN, None, {"node": name}) for name in names for kind in ("node_start", "node_end")]
+    log = [TurnLogEvent(kind, BEGAN, None, {"node": name}) for name in names for kind in ("node_start", "node_end")]
     bell, ways = AlarmLog(), ways_of(next(one for one in TOPOLOGIES if one.name == "skill_pipeline"))
     made = traced(record(*log, *log[1:]), ways, bell)
     assert not bell.recent
@@ -116,7 +116,7 @@ def test_a_restarted_turn_whose_first_start_was_not_logged_signals_nothing_and_h
 def test_an_alarm_of_tomorrow_is_no_trouble() -> None:
     bell = AlarmLog()
     with structlog.testing.capture_logs() as lines:
-        assert len(spans(Happened("invariant.alarm", BEGAN, None, {"type": "new"}), bell=bell)) == 1
+        assert len(spans(TurnLogEvent("invariant.alarm", BEGAN, None, {"type": "new"}), bell=bell)) == 1
     assert not bell.recent and [line["event"] for line in lines] == ["alarm_not_read"]
 
 

@@ -35,7 +35,7 @@ async def test_any_number_of_stop_signals_start_one_read_at_a_time() -> None:
     for answer in (False, True):
         mailbox.put(STOP)
         record.answers.put_nowait(answer)
-        await mailbox.confirmed()
+        await mailbox.await_confirmation()
     await asyncio.sleep(0)
     assert (record.reads, stops, mailbox.stop) == (2, ["stop"], True)
 
@@ -50,7 +50,7 @@ async def test_close_waits_for_the_read_under_way_and_starts_none() -> None:
     assert not closing.done() and record.reads == 1
     record.answers.put_nowait(False)
     await closing
-    assert (record.reads, stops, mailbox.stop_rung) == (1, [], True), "the second one is carried on"
+    assert (record.reads, stops, mailbox.stop_pending) == (1, [], True), "the second one is carried on"
 
 
 async def test_a_stop_signal_from_before_is_read_once_the_mailbox_opens() -> None:
@@ -60,5 +60,5 @@ async def test_a_stop_signal_from_before_is_read_once_the_mailbox_opens() -> Non
     assert record.reads == 0
     mailbox.open(record.look, lambda: None)
     record.answers.put_nowait(True)
-    await mailbox.confirmed()
+    await mailbox.await_confirmation()
     assert mailbox.stop

@@ -12,8 +12,8 @@ from pydantic import JsonValue
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.mcp import IDEMPOTENCY_KEY, McpHints, McpServer, McpToolListing
 from perdure.contracts.values import canonical_json, digest_of, sha256_hex
-from perdure.core.agents.toolsets import Standing, standing, toolset_of
-from perdure.core.calls.arguments import InvalidArguments, canonical
+from perdure.core.agents.toolsets import ToolTreatment, toolset_of, treatment_of
+from perdure.core.calls.arguments import InvalidArguments, jsonb_form
 from perdure.core.text import clean
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Offered:
     card: ToolCard
     tool: str
     """The server's own name of the tool."""
-    standing: Standing
+    standing: ToolTreatment
     output: Mapping[str, JsonValue] | None = None
     """The output schema of the tool, if the server lists a usable one."""
 
@@ -150,7 +150,7 @@ def offer_of(server: McpServer, listed: Iterable[McpToolListing]) -> Offer:
         if why:
             left_out.append(f"{server.name}: the tool {tool.name[:80]!r} {why}")
             continue
-        counted = standing(server, tool)
+        counted = treatment_of(server, tool)
         output = tool.output if tool.output and not _schema_fault(tool.output) else None
         tools[name] = Offered(_card(server, tool, name, toolset, counted), tool.name, counted, output)
     return Offer(tools, tuple(left_out), listed)
@@ -174,7 +174,7 @@ def _unfit(tool: McpToolListing) -> str:
 
 def _schema_fault(schema: dict[str, JsonValue]) -> str:
     try:
-        canonical(schema, MOST_SCHEMA_DEPTH)
+        jsonb_form(schema, MOST_SCHEMA_DEPTH)
     # a schema that Postgres rejects in one card would prevent all agents from being published
     except InvalidArguments:
         return "has a schema that cannot be stored"
@@ -187,7 +187,7 @@ def _schema_fault(schema: dict[str, JsonValue]) -> str:
     return ""
 
 
-def _card(server: McpServer, tool: McpToolListing, name: str, toolset: str, counted: Standing) -> ToolCard:
+def _card(server: McpServer, tool: McpToolListing, name: str, toolset: str, counted: ToolTreatment) -> ToolCard:
     settings = server.tools.get(tool.name)
     unversioned = ToolCard(
         name=name,

@@ -238,7 +238,7 @@ class McpSession:
         if self.server.url:
             headers = {name: self._filled(value) for name, value in self.server.headers.items()}
             url = self._filled(self.server.url)
-            outbound = self.outbound.naming(named_by_url(url, by_operator=False))
+            outbound = self.outbound.with_hosts(named_by_url(url, by_operator=False))
             if self.server.max_answer_bytes is not None:
                 outbound = replace(outbound, answer_bytes=self.server.max_answer_bytes)
             return http_streams(url, headers, wire, outbound)

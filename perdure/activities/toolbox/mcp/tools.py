@@ -36,7 +36,7 @@ from pydantic import JsonValue
 from perdure.contracts.agents import AgentDefinition, ToolCard
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.mcp import IDEMPOTENCY_KEY, McpServer, server_of
-from perdure.core.egress import Named, Outbound
+from perdure.core.egress import NamedHost, Outbound
 from perdure.sdk.context import ToolContext
 from perdure.sdk.outcomes import Meaning, ToolRefused, ToolResult, ToolUnavailable, meaning_of_status, result_of
 
@@ -213,7 +213,7 @@ class AppServers(Protocol):
     @property
     def servers(self) -> Mapping[str, McpServer]: ...
     @property
-    def egress(self) -> Sequence[Named]: ...
+    def egress(self) -> Sequence[NamedHost]: ...
 
 
 class McpServers:
@@ -257,7 +257,9 @@ class McpServers:
         app, key = self._apps[app_name], (app_name, server.name)
         if key not in self._sessions:
             home = self._home / "mcp" / f"{app_name}-{server.name}"
-            session = McpSession(server, app.folder, home, self._secret_of, outbound=self._outbound.naming(*app.egress))
+            session = McpSession(
+                server, app.folder, home, self._secret_of, outbound=self._outbound.with_hosts(*app.egress)
+            )
             if self._met is not None:
                 session.met = partial(self._met, *key)
             self._sessions[key] = session

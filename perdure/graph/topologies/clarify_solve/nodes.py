@@ -9,7 +9,7 @@ from perdure.contracts.calls import ModelCallRequest
 from perdure.contracts.errors import Problem
 from perdure.contracts.messages import MessageRef, Patch, Role
 from perdure.core.budgets import COST_SPENT, TOKENS_SPENT
-from perdure.graph.nodes.call_model import STOP_CODES, ask_object, note, spent_by
+from perdure.graph.nodes.call_model import STOP_CODES, ask_object, engine_note, spent_by
 from perdure.graph.nodes.fields import error_of, messages_of, plan_of
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
@@ -20,12 +20,12 @@ from perdure.graph.topologies.clarify_solve.spec import (
     MARKS,
     SPECIFY,
     XML_GENERATIONS,
-    bucket,
-    counted,
-    left,
+    count_up,
     list_of,
-    number,
     object_of,
+    read_bucket,
+    read_counter,
+    set_processing,
     text_of,
     warnings_of,
 )
@@ -35,8 +35,8 @@ from perdure.graph.topologies.clarify_solve.understanding import (
     ExpandShortcut,
     Initialize,
     at_fault,
-    described,
-    done,
+    call_stage_tool,
+    describe_table,
     fault_lines,
     question_messages,
 )
@@ -51,7 +51,7 @@ class EnterViz:
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns a patch that clears each value by name, because a merge cannot clear."""
-        return left(specification=None, xml=None, xml_fault=None, generations=0)
+        return set_processing(specification=None, xml=None, xml_fault=None, generations=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,17 @@ class GenerateXml:
         if error_of(state) is not None:
             return {}
         fault = text_of(state, "xml_fault")
-        prompt = [described(state, "run"), *at_fault("specification", fault), *question_messages(state)]
-        prompt += [note(MEND)] if fault else []
-        prompt.append(note(f"To show: {text_of(state, 'visualization')}"))
+        prompt = [describe_table(state, "run"), *at_fault("specification", fault), *question_messages(state)]
+        prompt += [engine_note(MEND)] if fault else []
+        prompt.append(engine_note(f"To show: {text_of(state, 'visualization')}"))
         got = await ask_object(state, ports, SPECIFY, prompt)
         xml = str((got.value or {}).get("xml", "")).strip()
-        generations = number(state, "generations") + 1
-        return {**got.cost, **counted(state, "specify"), **left(specification=xml or None, generations=generations)}
+        generations = read_counter(state, "generations") + 1
+        return {
+            **got.cost,
+            **count_up(state, "specify"),
+            **set_processing(specification=xml or None, generations=generations),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +86,14 @@ class ValidateXml:
             return {}
         xml = text_of(state, "specification")
         columns = object_of(state, "run").get("columns")
-        checked = await done(state, ports, "check_specification", xml=xml, columns=columns) if xml else None
+        checked = await call_stage_tool(state, ports, "check_specification", xml=xml, columns=columns) if xml else None
         if checked is not None and checked.ends:
             return checked.ends
         if checked is not None and not checked.fault and checked.output.get("ok") is True:
-            return left(xml="valid", xml_fault=None)
+            return set_processing(xml="valid", xml_fault=None)
         fault = "no specification came" if checked is None else checked.fault or fault_lines(checked.output)
-        more = number(state, "generations") < XML_GENERATIONS
-        return left(xml="retry" if more else "spent", xml_fault=fault)
+        more = read_counter(state, "generations") < XML_GENERATIONS
+        return set_processing(xml="retry" if more else "spent", xml_fault=fault)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +103,8 @@ class FinalizeXml:
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Keeps a valid specification and requests its marks; removes an invalid one."""
         if text_of(state, "xml") == "valid":
-            return left(marks="yes")
-        return left(marks="no", specification=None)
+            return set_processing(marks="yes")
+        return set_processing(marks="no", specification=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +113,13 @@ class ClassifyMarks:
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the marks with their scores. The solver's rules use scores of 0.5 and more."""
-        prompt = [*question_messages(state), note(f"The specification: {text_of(state, 'specification')}")]
+        prompt = [*question_messages(state), engine_note(f"The specification: {text_of(state, 'specification')}")]
         got = await ask_object(state, ports, MARKS, prompt)
-        return {**got.cost, **counted(state, "marks", got.tries), **left(likely=(got.value or {}).get("marks", []))}
+        return {
+            **got.cost,
+            **count_up(state, "marks", got.tries),
+            **set_processing(likely=(got.value or {}).get("marks", [])),
+        }
 
 
 # asp_solving_node solves what the specification leaves open, once, after every branch.
@@ -122,13 +130,13 @@ class SolveDesign:
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the design or a fault. If the client has the data, the run ends here and the client draws."""
         if error_of(state) is not None:
-            return left(asp="failed")
+            return set_processing(asp="failed")
         if text_of(state, "viz") == "nothing":
-            return _handed_out(state, {}) if _is_client(state) else left(asp="web")
+            return _handed_out(state, {}) if _is_client(state) else set_processing(asp="web")
         xml = text_of(state, "specification")
         if not xml:
-            return left(asp="failed", fault=text_of(state, "xml_fault") or "no specification came")
-        solved = await done(
+            return set_processing(asp="failed", fault=text_of(state, "xml_fault") or "no specification came")
+        solved = await call_stage_tool(
             state,
             ports,
             "solve",
@@ -138,17 +146,17 @@ class SolveDesign:
             exclusions=list_of(state, "exclusions"),
         )
         if solved.ends:
-            return solved.ends | left(asp="failed")
+            return solved.ends | set_processing(asp="failed")
         if solved.fault or solved.output.get("success") is not True:
             fault = solved.fault or str(solved.output.get("message", ""))
-            return left(asp="failed", solved=solved.output, fault=fault)
+            return set_processing(asp="failed", solved=solved.output, fault=fault)
         if _is_client(state):
             return _handed_out(state, solved.output)
-        return left(asp="web", solved=solved.output)
+        return set_processing(asp="web", solved=solved.output)
 
 
 def _is_client(state: State) -> bool:
-    return bool(bucket(state, "input").get("is_client"))
+    return bool(read_bucket(state, "input").get("is_client"))
 
 
 def _handed_out(state: State, solved: dict[str, JsonValue]) -> Patch:
@@ -164,13 +172,13 @@ def _handed_out(state: State, solved: dict[str, JsonValue]) -> Patch:
         "plan": text_of(state, "plan_xml"),
         "explanation": shown,
         "warnings": [*warnings, fault] if fault else warnings,
-        "retries": bucket(state, "turn_metrics"),
+        "retries": read_bucket(state, "turn_metrics"),
     }
     return {
         "status": "completed",
         "messages": [*(before if isinstance(before, list) else []), last.model_dump(mode="json")],
         "output": {name: replace(value) for name, value in output.items()},
-        **left(asp="api", solved=solved),
+        **set_processing(asp="api", solved=solved),
     }
 
 
@@ -191,10 +199,10 @@ class Build:
         colours: list[JsonValue] = [*palette_of(state)]
         if colours:
             args["palette"] = colours
-        drawn = await done(state, ports, "draw", **args)
+        drawn = await call_stage_tool(state, ports, "draw", **args)
         if drawn.ends:
             return drawn.ends
-        return left(fault=drawn.fault) if drawn.fault else left(drawn=drawn.output)
+        return set_processing(fault=drawn.fault) if drawn.fault else set_processing(drawn=drawn.output)
 
 
 def palette_of(state: State) -> list[str]:
@@ -217,7 +225,7 @@ class Feedback:
         user = state["user"]
         reply = await ports.model.complete(
             ModelCallRequest(
-                messages=(*messages[:1], note(facts(state))),
+                messages=(*messages[:1], engine_note(describe_facts(state))),
                 tools=(),
                 prompt=user if isinstance(user, dict) else {},
                 stage="feedback",
@@ -229,7 +237,7 @@ class Feedback:
             return patch
         if reply.problem is not None or reply.message is None or not reply.message.text.strip():
             return {**patch, **_own_words(state)}
-        return {**patch, "messages": _with(state, reply.message)}
+        return {**patch, "messages": _append_message(state, reply.message)}
 
 
 def _was_spent(problem: Problem) -> bool:
@@ -237,7 +245,7 @@ def _was_spent(problem: Problem) -> bool:
     return problem.code in (TOKENS_SPENT, COST_SPENT)
 
 
-def facts(state: State) -> str:
+def describe_facts(state: State) -> str:
     """Returns one sentence for each thing that happened. The model receives no other facts; without a model, the user
     reads them."""
     lines = []
@@ -256,22 +264,22 @@ def facts(state: State) -> str:
         lines.append(f"A design was found: {design.get('mark')}.")
     if object_of(state, "drawn"):
         lines.append("The picture was drawn.")
-    lines += [_sentence(str(each)) for each in warnings_of(run, solved)]
+    lines += [_make_sentence(str(each)) for each in warnings_of(run, solved)]
     fault = text_of(state, "fault")
     if fault:
         lines.append(f"It could not be finished: {fault}")
     return "\n".join(lines) or "Nothing was to be done on the data."
 
 
-def _sentence(text: str) -> str:
+def _make_sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def _own_words(state: State) -> Patch:
-    return {"messages": _with(state, MessageRef(role=Role.ASSISTANT, text=facts(state)))}
+    return {"messages": _append_message(state, MessageRef(role=Role.ASSISTANT, text=describe_facts(state)))}
 
 
-def _with(state: State, message: MessageRef) -> list[JsonValue]:
+def _append_message(state: State, message: MessageRef) -> list[JsonValue]:
     before = state["messages"]
     return [*(before if isinstance(before, list) else []), message.model_dump(mode="json")]
 
@@ -288,7 +296,10 @@ class FormatFeedback:
         """Returns the output. The answer itself stays plain text; its HTML is in `output`."""
         if error_of(state) is not None:
             return {}
-        output: dict[str, JsonValue] = {"text": html(messages_of(state)[-1].text), "suggestions": _suggestions(state)}
+        output: dict[str, JsonValue] = {
+            "text": to_html(messages_of(state)[-1].text),
+            "suggestions": _suggestions(state),
+        }
         if text_of(state, "classified") == "palette":
             output["selection_prompt"] = "Pick a palette."
         drawn = object_of(state, "drawn")
@@ -296,12 +307,12 @@ class FormatFeedback:
             output["pictures"] = {name: f"/v1/files/{file}" for name, file in drawn.items()}
         warnings, fault = warnings_of(object_of(state, "run"), object_of(state, "solved")), text_of(state, "fault")
         # A client that has the data does not read the conversation.
-        output["warnings"] = [*warnings, fault] if fault and bucket(state, "input").get("is_client") else warnings
-        output["retries"] = bucket(state, "turn_metrics")
+        output["warnings"] = [*warnings, fault] if fault and read_bucket(state, "input").get("is_client") else warnings
+        output["retries"] = read_bucket(state, "turn_metrics")
         return {"status": "completed", "output": {name: replace(value) for name, value in output.items()}}
 
 
-def html(text: str) -> str:
+def to_html(text: str) -> str:
     """Returns plain text as HTML paragraphs, escaped."""
     parts = [escape(part).replace("\n", "<br>") for part in text.split("\n\n") if part.strip()]
     return "".join(f"<p>{part}</p>" for part in parts)

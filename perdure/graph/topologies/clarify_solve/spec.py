@@ -16,7 +16,7 @@ from perdure.contracts.activities import (
 )
 from perdure.contracts.approvals import PauseKind
 from perdure.contracts.messages import Patch
-from perdure.graph.nodes.call_model import Wanted
+from perdure.graph.nodes.call_model import WantedOutput
 from perdure.graph.nodes.fields import IDENTITY
 from perdure.graph.spec import (
     END,
@@ -96,7 +96,7 @@ _VIZ_PURPOSES: Final = {
 }
 
 
-def viz(nodes: Mapping[str, Node]) -> Topology:
+def viz_topology(nodes: Mapping[str, Node]) -> Topology:
     """Returns the nested topology of viz_processing_branch."""
     limits = {"xml_generation": "xml_generations"}
     return Topology(
@@ -131,7 +131,7 @@ def clarify_solve(nodes: Mapping[str, Node], viz_nodes: Mapping[str, Node]) -> T
         name="clarify_solve",
         version=VERSION,
         state=STATE,
-        nodes=_nodes({**nodes, VIZ: Sub(viz(viz_nodes))}),
+        nodes=_nodes({**nodes, VIZ: Sub(viz_topology(viz_nodes))}),
         edges=_edges(),
         entries={FRESH: INIT, PauseKind.CLARIFICATION.value: GATE, PauseKind.CLIENT_RUN.value: RUN},
         limits=RunLimits(counted={"planning": PLANNING_ENTRIES, "clarifications": CLARIFICATIONS}),
@@ -200,7 +200,7 @@ XML_GENERATIONS: Final = 4
 """The first generation and three more."""
 
 
-def bucket(state: State, name: str) -> dict[str, JsonValue]:
+def read_bucket(state: State, name: str) -> dict[str, JsonValue]:
     """Returns a bucket of the state, to read."""
     found = state[name]
     return found if isinstance(found, dict) else {}
@@ -208,7 +208,7 @@ def bucket(state: State, name: str) -> dict[str, JsonValue]:
 
 def processing_value(state: State, name: str) -> JsonValue:
     """Returns the value that a node stored in `processing` under `name`, or None."""
-    return bucket(state, "processing").get(name)
+    return read_bucket(state, "processing").get(name)
 
 
 def text_of(state: State, name: str) -> str:
@@ -229,13 +229,13 @@ def list_of(state: State, name: str) -> list[JsonValue]:
     return value if isinstance(value, list) else []
 
 
-def number(state: State, name: str) -> int:
+def read_counter(state: State, name: str) -> int:
     """Returns a counter in `processing`, or 0."""
     value = processing_value(state, name)
     return value if isinstance(value, int) else 0
 
 
-def left(**values: JsonValue) -> Patch:
+def set_processing(**values: JsonValue) -> Patch:
     """Returns the patch that sets exactly these values in `processing`; None removes one."""
     wrapped: dict[str, JsonValue] = {
         name: DELETE if value is None else replace(value) for name, value in values.items()
@@ -243,9 +243,9 @@ def left(**values: JsonValue) -> Patch:
     return {"processing": wrapped}
 
 
-def counted(state: State, name: str, more: int = 1) -> Patch:
+def count_up(state: State, name: str, more: int = 1) -> Patch:
     """Returns the patch that increases a counter of `turn_metrics`."""
-    before = bucket(state, "turn_metrics").get(name)
+    before = read_bucket(state, "turn_metrics").get(name)
     return {"turn_metrics": {name: replace((before if isinstance(before, int) else 0) + more)}}
 
 
@@ -344,14 +344,14 @@ _TEXT: Final[Schema] = {"type": "string", "maxLength": 4_000}
 _XML: Final[Schema] = {"type": "string", "maxLength": 16_000}
 _TEXTS: Final[Schema] = {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": 6}
 
-CLASSIFY_OBJECT: Final = Wanted(
+CLASSIFY_OBJECT: Final = WantedOutput(
     "classify",
     _object(
         kind={"type": "string", "enum": ["palette", "question", "visualization", "transformation"]},
         excludes={"type": "boolean"},
     ),
 )
-PLAN_OBJECT: Final = Wanted(
+PLAN_OBJECT: Final = WantedOutput(
     "plan",
     _object(
         early_exit={"type": "boolean"},
@@ -363,9 +363,9 @@ PLAN_OBJECT: Final = Wanted(
         suggestions=_TEXTS,
     ),
 )
-PLAN_XML: Final = Wanted("plan_xml", _object(xml=_XML))
-SPECIFY: Final = Wanted("specify", _object(xml=_XML))
-MARKS: Final = Wanted(
+PLAN_XML: Final = WantedOutput("plan_xml", _object(xml=_XML))
+SPECIFY: Final = WantedOutput("specify", _object(xml=_XML))
+MARKS: Final = WantedOutput(
     "marks",
     _object(
         marks={
@@ -377,7 +377,7 @@ MARKS: Final = Wanted(
         }
     ),
 )
-EXCLUDE_OBJECT: Final = Wanted(
+EXCLUDE_OBJECT: Final = WantedOutput(
     "exclude",
     _object(
         exclusions={

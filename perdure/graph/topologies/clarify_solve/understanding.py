@@ -11,7 +11,7 @@ from perdure.contracts.calls import CallState, PlannedAsk
 from perdure.contracts.memory import CLIENT_TABLE, ClientTables, why_no_tables
 from perdure.contracts.messages import PREVIEW_CHARACTERS, MessageRef, Patch, Role
 from perdure.core.text import without_word
-from perdure.graph.nodes.call_model import STOP_CODES, ask_object, note
+from perdure.graph.nodes.call_model import STOP_CODES, ask_object, engine_note
 from perdure.graph.nodes.fields import messages_of, plan_of
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
@@ -19,12 +19,12 @@ from perdure.graph.topologies.clarify_solve.spec import (
     CLARIFICATIONS,
     CLASSIFY_OBJECT,
     EXCLUDE_OBJECT,
-    bucket,
-    counted,
-    left,
+    count_up,
     list_of,
-    number,
     object_of,
+    read_bucket,
+    read_counter,
+    set_processing,
 )
 
 
@@ -37,10 +37,10 @@ class Initialize:
         context = await ports.memory.load()
         if context.problem is not None:
             status = STOP_CODES.get(context.problem.code, "failed")
-            return _ended(context.problem.code, context.problem.message, status)
+            return _end_early(context.problem.code, context.problem.message, status)
         plan, message = context.plan, context.user_message
         if plan is None or message is None:
-            return _ended("nothing_loaded", "the turn has no plan", "failed")
+            return _end_early("nothing_loaded", "the turn has no plan", "failed")
         text = without_word(message.text, plan.words.get("bypass", ""))
         bypass = "yes" if text != message.text else None
         message = message.model_copy(update={"text": text or message.text})
@@ -57,16 +57,16 @@ class Initialize:
         if given is not None:
             fault = why_no_tables(given)
             if fault:
-                return patch | _ended("client_table_invalid", fault, "failed")
+                return patch | _end_early("client_table_invalid", fault, "failed")
             table = ClientTables.model_validate(given)
             patch["input"] = {"message": message.text, "is_client": True}
-            return patch | left(
+            return patch | set_processing(
                 start="request",
                 bypass=bypass,
                 table=table.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
             )
         patch["input"] = {"message": message.text, "is_client": False}
-        return patch | left(start=_start(message.text, plan.words), bypass=bypass)
+        return patch | set_processing(start=_start(message.text, plan.words), bypass=bypass)
 
 
 def _start(text: str, words: Mapping[str, str]) -> str:
@@ -76,9 +76,9 @@ def _start(text: str, words: Mapping[str, str]) -> str:
     return "request"
 
 
-def _ended(code: str, message: str, status: str) -> Patch:
+def _end_early(code: str, message: str, status: str) -> Patch:
     problem: dict[str, JsonValue] = {"code": code, "message": message}
-    return {"error": problem, "status": status, **left(start="upload")}
+    return {"error": problem, "status": status, **set_processing(start="upload")}
 
 
 # entry_classif_message_type finds the kind of the request, and whether there is data for it.
@@ -90,23 +90,23 @@ class Classify:
         """Returns the kind of the request. A request for a drawing without data is `no_data`."""
         patch: Patch = {}
         table = object_of(state, "table")
-        if not bucket(state, "input").get("is_client"):
-            looked = await done(state, ports, "profile")
+        if not read_bucket(state, "input").get("is_client"):
+            looked = await call_stage_tool(state, ports, "profile")
             if looked.ends:
-                return looked.ends | left(classified="question")
+                return looked.ends | set_processing(classified="question")
             table = looked.output
-            patch = left(table=table, fault=looked.fault or None)
-        after = {**state, "processing": {**bucket(state, "processing"), "table": table}}
-        got = await ask_object(after, ports, CLASSIFY_OBJECT, [described(after), *question_messages(after)])
-        patch = {**patch, **got.cost, **counted(state, "classify", got.tries)}
+            patch = set_processing(table=table, fault=looked.fault or None)
+        after = {**state, "processing": {**read_bucket(state, "processing"), "table": table}}
+        got = await ask_object(after, ports, CLASSIFY_OBJECT, [describe_table(after), *question_messages(after)])
+        patch = {**patch, **got.cost, **count_up(state, "classify", got.tries)}
         kind = str((got.value or {}).get("kind", "question"))
         if kind in ("visualization", "transformation") and not table.get("columns"):
             kind = "no_data"
         excludes = "yes" if (got.value or {}).get("excludes") is True else "no"
-        return _merged(patch, left(classified=kind, exclusion_asked=excludes))
+        return _merge_processing(patch, set_processing(classified=kind, exclusion_asked=excludes))
 
 
-def _merged(patch: Patch, more: Patch) -> Patch:
+def _merge_processing(patch: Patch, more: Patch) -> Patch:
     """Merges two patches that both write `processing`."""
     before, new = patch.get("processing"), more["processing"]
     both = {**(before if isinstance(before, dict) else {}), **(new if isinstance(new, dict) else {})}
@@ -122,7 +122,7 @@ class Exclude:
         """Returns selector, value and scope of each exclusion. An unnamed scope means the whole."""
         got = await ask_object(state, ports, EXCLUDE_OBJECT, question_messages(state))
         found = (got.value or {}).get("exclusions", [])
-        return {**got.cost, **counted(state, "exclude", got.tries), **left(exclusions=found)}
+        return {**got.cost, **count_up(state, "exclude", got.tries), **set_processing(exclusions=found)}
 
 
 # expand_shortcut_node: a specification that the user wrote goes directly to the solver.
@@ -135,17 +135,17 @@ class ExpandShortcut:
         text = messages_of(state)[0].text
         xml = text.removeprefix(plan_of(state).words.get("shortcut", "")).strip()
         if not xml or len(text) >= PREVIEW_CHARACTERS:
-            return left(fault=f"a shortcut has a specification of less than {PREVIEW_CHARACTERS} characters")
-        table = await done(state, ports, "profile")
+            return set_processing(fault=f"a shortcut has a specification of less than {PREVIEW_CHARACTERS} characters")
+        table = await call_stage_tool(state, ports, "profile")
         if table.fault or not table.output.get("table"):
-            return (table.ends or {}) | left(fault=table.fault or "there is no table")
-        ran = await done(state, ports, "run", table=table.output["table"], xml="")
+            return (table.ends or {}) | set_processing(fault=table.fault or "there is no table")
+        ran = await call_stage_tool(state, ports, "run", table=table.output["table"], xml="")
         if ran.fault:
-            return (ran.ends or {}) | left(fault=ran.fault)
-        checked = await done(state, ports, "check_specification", xml=xml, columns=ran.output.get("columns"))
+            return (ran.ends or {}) | set_processing(fault=ran.fault)
+        checked = await call_stage_tool(state, ports, "check_specification", xml=xml, columns=ran.output.get("columns"))
         if checked.fault or not checked.output.get("ok"):
-            return (checked.ends or {}) | left(fault=checked.fault or fault_lines(checked.output))
-        return left(shortcut="yes", table=table.output, run=ran.output, specification=xml)
+            return (checked.ends or {}) | set_processing(fault=checked.fault or fault_lines(checked.output))
+        return set_processing(shortcut="yes", table=table.output, run=ran.output, specification=xml)
 
 
 # Messages to the model in addition to the instructions of the stage: tables, faults, the user's texts. Texts from data
@@ -157,7 +157,7 @@ ANSWERED = (
 )
 
 
-def described(state: State, name: str = "table") -> MessageRef:
+def describe_table(state: State, name: str = "table") -> MessageRef:
     """Returns a description of the table by its columns, and of the other tables. It never contains their location."""
     table = object_of(state, name)
     lines = _lines(table, "Table")
@@ -188,13 +188,13 @@ def question_messages(state: State) -> list[MessageRef]:
     answers = [one for one in list_of(state, "answers") if isinstance(one, dict)]
     for one in answers:
         messages += [
-            _message(f"Asked back: {one.get('question')}{_offered(one.get('options'))}"),
+            _message(f"Asked back: {one.get('question')}{_format_options(one.get('options'))}"),
             _message(str(one["reply"])),
         ]
-    return [*messages, note(ANSWERED)] if answers else messages
+    return [*messages, engine_note(ANSWERED)] if answers else messages
 
 
-def _offered(options: JsonValue) -> str:
+def _format_options(options: JsonValue) -> str:
     found = ", ".join(str(one) for one in options) if isinstance(options, list) else ""
     return f" Offered: {found}." if found else ""
 
@@ -205,14 +205,14 @@ def _message(text: str) -> MessageRef:
 
 def at_the_cap(state: State) -> bool:
     """Returns whether the turn has used all its questions."""
-    return number(state, "clarifications") >= CLARIFICATIONS
+    return read_counter(state, "clarifications") >= CLARIFICATIONS
 
 
 MOST_TOLD_CHARACTERS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ToolOutput:
     """The output of a tool, or the reason why there is none."""
 
     output: dict[str, JsonValue]
@@ -221,23 +221,23 @@ class Done:
     """The end of the run, if the turn was stopped."""
 
 
-async def done(state: State, ports: Ports, stage: str, **args: JsonValue) -> Done:
+async def call_stage_tool(state: State, ports: Ports, stage: str, **args: JsonValue) -> ToolOutput:
     """Calls the tool of a stage. Any failure is returned as a fault, in one sentence."""
     plan = plan_of(state)
     name = plan.stage_tools.get(stage, "")
     card = plan.card(name)
     if card is None:
-        return Done({}, f"the agent names no tool for {stage}")
+        return ToolOutput({}, f"the agent names no tool for {stage}")
     (outcome,) = await ports.tools.make([PlannedAsk(tool=name, args=args, timeout_seconds=card.timeout_seconds)])
     output = outcome.output if isinstance(outcome.output, dict) else {}
     if outcome.problem is not None:
         code = outcome.problem.code
         ended: Patch = {"error": outcome.problem.model_dump(mode="json"), "status": STOP_CODES.get(code, "failed")}
-        return Done({}, outcome.problem.message, ended if code in STOP_CODES else None)
+        return ToolOutput({}, outcome.problem.message, ended if code in STOP_CODES else None)
     if outcome.state is not CallState.DONE:
         message = output.get("message")
-        return Done({}, str(message)[:MOST_TOLD_CHARACTERS] if message else f"{name} could not be done")
-    return Done(output)
+        return ToolOutput({}, str(message)[:MOST_TOLD_CHARACTERS] if message else f"{name} could not be done")
+    return ToolOutput(output)
 
 
 def fault_lines(output: dict[str, JsonValue]) -> str:
@@ -255,12 +255,12 @@ GOES_ON: Final[Patch] = {"status": "running", "pending_requests": []}
 """The patch at the end of a pause, whatever its result."""
 
 
-def waits(request: RequestRef) -> Patch:
+def pause_patch(request: RequestRef) -> Patch:
     """Returns the patch that pauses the run for this request."""
     return {"status": "awaiting", "pending_requests": [request.model_dump(mode="json")]}
 
 
-def ended(problem: dict[str, object], status: str) -> Patch:
+def end_patch(problem: dict[str, object], status: str) -> Patch:
     """Returns the patch that ends the run without a pause."""
     return {"error": problem, "status": status, "pending_requests": []}  # type: ignore[dict-item]
 
@@ -270,8 +270,8 @@ async def looked_at(ports: Ports, waiting: Sequence[RequestRef]) -> Verdict | Pa
     ends the run."""
     read = await ports.people.verdicts(waiting)
     if read.problem is not None and read.problem.code in STOP_CODES:
-        return ended(read.problem.model_dump(mode="json"), STOP_CODES[read.problem.code])
+        return end_patch(read.problem.model_dump(mode="json"), STOP_CODES[read.problem.code])
     verdict = read.verdicts[0] if read.problem is None and read.verdicts else None
     if verdict is None or verdict.state in (VerdictState.PENDING, VerdictState.UNREADABLE):
-        return waits(waiting[0])
+        return pause_patch(waiting[0])
     return verdict

@@ -13,13 +13,13 @@ from perdure.contracts.errors import InvariantBroken, Problem
 from perdure.contracts.events import BUDGET, STAGE
 from perdure.contracts.messages import MessageRef, Patch, Role
 from perdure.core.agents.safety_keywords import Question, Safety, answer_to, empathy_of, intent_of, safety_of
-from perdure.core.calls.context_assembly import Gate, Now, gate, guidance, phases, upstream_of
+from perdure.core.calls.context_assembly import Reuse, ToolInputs, context_guidance, group_phases, reuse_of, upstream_of
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import estimated_tokens
 from perdure.graph.nodes.await_verdict import AwaitVerdict
-from perdure.graph.nodes.call_model import BUDGET_CODES, STOP_CODES, CallModel, ended_by, paid, spent_by
+from perdure.graph.nodes.call_model import BUDGET_CODES, STOP_CODES, CallModel, add_costs, ended_by, spent_by
 from perdure.graph.nodes.fields import AWAITING_HITL, bundles_of, error_of, messages_of, plan_of
-from perdure.graph.nodes.pause import found_gate, planned, remembered
+from perdure.graph.nodes.pause import found_gate, memory_patch, plan_patch
 from perdure.graph.nodes.run_tools import RunTools
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
@@ -73,9 +73,9 @@ class Classify:
             return patch | {"error": context.problem.model_dump(mode="json"), "status": ended_by(context.problem)}
         if context.plan is None or context.plan.assembly is None:
             return patch | {"error": NO_ASSEMBLY.model_dump(mode="json"), "status": "failed"}
-        patch |= planned(context) | _context(context)
+        patch |= plan_patch(context) | _context(context)
         if context.user_message is not None:
-            patch |= remembered(context, context.user_message) | found_gate(context, context.user_message)
+            patch |= memory_patch(context, context.user_message) | found_gate(context, context.user_message)
         after = {**state, **patch}
         if context.pending:
             ports.events.emit(STAGE, {"stage": "preflight", "resumed": True})
@@ -86,7 +86,7 @@ class Classify:
         if over is not None:
             ports.events.emit(BUDGET, {"code": over.code, "message": over.message})
             return patch | {"error": over.model_dump(mode="json"), "status": "limited"}
-        return patch | await _verdicts(after, ports)
+        return patch | await _read_verdicts(after, ports)
 
 
 def _taken_over(state: State, ports: Ports, category: str) -> Patch:
@@ -98,13 +98,13 @@ def _taken_over(state: State, ports: Ports, category: str) -> Patch:
     return {"safety_hijacked": True, "safety_category": category, "intent": intent}
 
 
-async def _verdicts(state: State, ports: Ports) -> Patch:
+async def _read_verdicts(state: State, ports: Ports) -> Patch:
     safety, intent = await asyncio.gather(
         ask_model(state, ports, Question.SAFETY), ask_model(state, ports, Question.INTENT)
     )
-    patch = paid(state, safety, intent)
+    patch = add_costs(state, safety, intent)
     found = safety_of(safety.value)
-    ended = _ended(safety, intent, found)
+    ended = _safety_problem(safety, intent, found)
     if ended is not None:
         if ended.code in BUDGET_CODES:
             ports.events.emit(BUDGET, {"code": ended.code, "message": ended.message})
@@ -118,7 +118,7 @@ async def _verdicts(state: State, ports: Ports) -> Patch:
     return patch | {"safety_hijacked": found.hijacked, "safety_category": found.category, "intent": known}
 
 
-def _ended(safety: ModelReply, intent: ModelReply, found: Safety) -> Problem | None:
+def _safety_problem(safety: ModelReply, intent: ModelReply, found: Safety) -> Problem | None:
     """Returns the problem that ends the turn before it is classified: a stop or a spent budget. If only the call for
     the intent found its budget spent, a turn that is taken over continues, because the fixed text costs nothing."""
     problems = (reply.problem for reply in (safety, intent))
@@ -161,7 +161,7 @@ class OpenGate:
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the phases as lists of tool names."""
         grouped: list[JsonValue] = [
-            [*names] for names in phases({tool.name: tool.dependencies for tool in assembly_of(state).tools})
+            [*names] for names in group_phases({tool.name: tool.dependencies for tool in assembly_of(state).tools})
         ]
         ports.events.emit(STAGE, {"stage": "assembly_gate", "phases": grouped})
         return {"completed_stages": ["assembly_gate"], "phases": grouped}
@@ -180,16 +180,16 @@ class RunPhases:
         """Returns the bundles and the missing sections. If a required tool fails, returns its error, and no later phase
         starts."""
         plan = assembly_of(state)
-        put = Putting(plan, {tool.name: tool for tool in plan.tools}, bundles_of(state, "kept_bundles"))
+        put = ContextBuild(plan, {tool.name: tool for tool in plan.tools}, bundles_of(state, "kept_bundles"))
         grouped, slice_hash = state["phases"], str(state["slice_hash"])
         for number, names in enumerate(grouped if isinstance(grouped, list) else [], 1):
             phase = [put.tools[str(name)] for name in names] if isinstance(names, list) else []
             gates = {tool.name: put.gate_of(tool, slice_hash) for tool in phase}
-            asks = [put.ask(tool, slice_hash) for tool in phase if gates[tool.name] is Gate.RUN]
+            asks = [put.ask(tool, slice_hash) for tool in phase if gates[tool.name] is Reuse.RUN]
             outcomes = await ports.tools.assemble(asks) if asks else []
-            put.take(phase, gates, outcomes)
+            put.add_results(phase, gates, outcomes)
             ports.events.emit(STAGE, _round_data(number, gates, outcomes))
-            problem = _ending(put.tools, outcomes)
+            problem = _ending_problem(put.tools, outcomes)
             if problem is not None:
                 ended: Patch = {"error": problem.model_dump(mode="json"), "status": ended_by(problem)}
                 return {"completed_stages": ["context_assembly"], **put.patch(), **ended}
@@ -197,7 +197,7 @@ class RunPhases:
 
 
 @dataclass(slots=True)
-class Putting:
+class ContextBuild:
     """A context during its assembly."""
 
     plan: PlannedAssembly
@@ -207,9 +207,11 @@ class Putting:
     """The outputs so far, in the order of the phases."""
     degraded: list[JsonValue] = field(default_factory=list)
 
-    def gate_of(self, tool: PlannedTool, slice_hash: str) -> Gate:
+    def gate_of(self, tool: PlannedTool, slice_hash: str) -> Reuse:
         """Returns whether the tool runs. All earlier phases must have ended, because their outputs are its input."""
-        return gate(self.kept.get(tool.name), Now(slice_hash, self._upstream(tool, slice_hash)), self.plan.threshold)
+        return reuse_of(
+            self.kept.get(tool.name), ToolInputs(slice_hash, self._input_digest(tool, slice_hash)), self.plan.threshold
+        )
 
     def ask(self, tool: PlannedTool, slice_hash: str) -> AssembleAsk:
         """Returns the call of the tool, with the outputs of earlier phases."""
@@ -217,15 +219,17 @@ class Putting:
             tool=tool.name,
             timeout_seconds=tool.timeout_seconds,
             slice_hash=slice_hash,
-            upstream=self._upstream(tool, slice_hash),
+            upstream=self._input_digest(tool, slice_hash),
             sources=tuple(Source(tool=each.tool, turn_id=each.turn_id) for each in self.bundles.values()),
         )
 
-    def take(self, phase: Sequence[PlannedTool], gates: Mapping[str, Gate], outcomes: Sequence[Assembled]) -> None:
+    def add_results(
+        self, phase: Sequence[PlannedTool], gates: Mapping[str, Reuse], outcomes: Sequence[Assembled]
+    ) -> None:
         """Adds the results of a phase in its order, whichever tool ended first."""
         returned = {outcome.tool: outcome.bundle for outcome in outcomes}
         for tool in phase:
-            bundle = returned.get(tool.name) if gates[tool.name] is Gate.RUN else self.kept[tool.name]
+            bundle = returned.get(tool.name) if gates[tool.name] is Reuse.RUN else self.kept[tool.name]
             if bundle is not None:
                 self.bundles[tool.name] = bundle
             else:
@@ -238,7 +242,7 @@ class Putting:
             "degraded_sections": self.degraded,
         }
 
-    def _upstream(self, tool: PlannedTool, slice_hash: str) -> str:
+    def _input_digest(self, tool: PlannedTool, slice_hash: str) -> str:
         """Returns the digest of the tool's input: outputs that it depends on, and outputs of earlier phases with a key
         that is injected into it."""
         outputs = {
@@ -249,7 +253,7 @@ class Putting:
         return upstream_of(tool.basis, slice_hash if tool.hears else None, outputs)
 
 
-def _ending(tools: Mapping[str, PlannedTool], outcomes: Sequence[Assembled]) -> Problem | None:
+def _ending_problem(tools: Mapping[str, PlannedTool], outcomes: Sequence[Assembled]) -> Problem | None:
     """Returns a stop, or the problem of the first required tool that failed."""
     failed = [(each.tool, each.problem) for each in outcomes if each.problem is not None]
     for _, problem in failed:
@@ -261,13 +265,13 @@ def _ending(tools: Mapping[str, PlannedTool], outcomes: Sequence[Assembled]) -> 
     return None
 
 
-def _round_data(number: int, gates: Mapping[str, Gate], outcomes: Sequence[Assembled]) -> dict[str, JsonValue]:
+def _round_data(number: int, gates: Mapping[str, Reuse], outcomes: Sequence[Assembled]) -> dict[str, JsonValue]:
     failed = {outcome.tool: outcome.problem for outcome in outcomes if outcome.problem is not None}
     return {
         "stage": "context_assembly",
         "phase": number,
-        "ran": [name for name, each in gates.items() if each is Gate.RUN and name not in failed],
-        "skipped": [{"tool": name, "why": each.value} for name, each in gates.items() if each is not Gate.RUN],
+        "ran": [name for name, each in gates.items() if each is Reuse.RUN and name not in failed],
+        "skipped": [{"tool": name, "why": each.value} for name, each in gates.items() if each is not Reuse.RUN],
         "failed": [
             {"tool": name, "code": problem.code, "message": problem.message} for name, problem in failed.items()
         ],
@@ -282,7 +286,7 @@ class ReadTone:
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the tone and the guidance; empty if the model gave none."""
         reply = await ask_model(state, ports, Question.EMPATHY)
-        patch: Patch = {"completed_stages": ["empathy"], **paid(state, reply)}
+        patch: Patch = {"completed_stages": ["empathy"], **add_costs(state, reply)}
         if is_stop(reply):
             return patch | {"error": STOPPED.model_dump(mode="json"), "status": "stopped"}
         found = empathy_of(reply.value)
@@ -313,7 +317,7 @@ class FormatContext:
         ]
         degraded_sections: list[JsonValue] = [*degraded]
         ports.events.emit(STAGE, {"stage": "context_format", "sections": [*bundles], "degraded": degraded_sections})
-        return patch | {"context_sections": sections, "context_guidance": guidance(degraded, notes)}
+        return patch | {"context_sections": sections, "context_guidance": context_guidance(degraded, notes)}
 
 
 # navigator: the model and its tools alternate here, with the usual gates and approvals.
@@ -333,7 +337,7 @@ class Navigate:
         record."""
         patch: Patch = await self.look(state, ports) if state["pending_mutation"] else {}
         after = {**state, **patch}
-        while _goes_on(after):
+        while _continues(after):
             answers = not after["pending_tool_calls"]
             patch |= await (self.ask(after, ports) if answers else self.run(after, ports))
             after = {**state, **patch}
@@ -342,7 +346,7 @@ class Navigate:
         return patch if after["status"] == AWAITING_HITL else patch | {"completed_stages": ["navigator"]}
 
 
-def _goes_on(state: State) -> bool:
+def _continues(state: State) -> bool:
     return state["error"] is None and state["status"] != AWAITING_HITL
 
 

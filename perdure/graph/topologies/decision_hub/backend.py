@@ -28,15 +28,17 @@ class MemoryPort:
 
     async def read(self, about: str = "") -> FactsAnswer:
         """Reads the known facts in one operation, without a retry."""
-        return await self._through(FactsRequest(scope=self.scope, authorized=self.authorized, about=about))
+        return await self._call_memory(FactsRequest(scope=self.scope, authorized=self.authorized, about=about))
 
     async def write(self, facts: tuple[Fact, ...]) -> FactsAnswer:
         """Stores these facts. Without facts, it returns a success without a call."""
         if self.authorized and not facts:
             return FactsAnswer(status=FactStatus.SUCCESS)
-        return await self._through(FactsRequest(scope=self.scope, authorized=self.authorized, write=True, facts=facts))
+        return await self._call_memory(
+            FactsRequest(scope=self.scope, authorized=self.authorized, write=True, facts=facts)
+        )
 
-    async def _through(self, ask: FactsRequest) -> FactsAnswer:
+    async def _call_memory(self, ask: FactsRequest) -> FactsAnswer:
         if not ask.authorized:
             return FactsAnswer(status=FactStatus.UNAUTHORIZED)
         return await self.ports.memory.facts(ask)
@@ -86,7 +88,7 @@ _MEANS: Mapping[str, tuple[AnswerStatus, ErrorType]] = {
 }
 
 
-def classified(problem: Problem | None, text: str) -> tuple[AnswerStatus, ErrorType | None]:
+def classify_answer(problem: Problem | None, text: str) -> tuple[AnswerStatus, ErrorType | None]:
     """Returns the status and the type of error. A success without text is an error. A timeout is recoverable; other
     failures of a backend are not, except unusable answers."""
     if problem is None:
@@ -165,6 +167,6 @@ class PortBackend:
                 deaf=True,
             )
         )
-        status, error_type = classified(reply.problem, reply.message.text if reply.message else "")
+        status, error_type = classify_answer(reply.problem, reply.message.text if reply.message else "")
         output = reply.message if status is AnswerStatus.SUCCESS else None
         return ModelResponse(status, output, error_type, reply.usage, reply.problem, reply.turn_used)

@@ -11,12 +11,12 @@ from perdure.contracts.events import BUDGET, MEMORY_SEARCH, MEMORY_WRITE_BLOCKED
 from perdure.contracts.ids import trace_id
 from perdure.contracts.memory import Fact, FactsAnswer, FactScope, FactStatus
 from perdure.contracts.messages import PREVIEW_CHARACTERS, MessageRef, Patch, Role
-from perdure.core.budgets import spent
+from perdure.core.budgets import spent_limit
 from perdure.core.memory.facts import derived_facts, facts_note
 from perdure.core.turns import INPUT_TYPES
-from perdure.graph.nodes.call_model import STOP_CODES, ended_by, paid
+from perdure.graph.nodes.call_model import STOP_CODES, add_costs, ended_by
 from perdure.graph.nodes.fields import error_of, messages_of, number_of, plan_of
-from perdure.graph.nodes.pause import planned
+from perdure.graph.nodes.pause import plan_patch
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
 from perdure.graph.topologies.decision_hub.backend import (
@@ -26,10 +26,10 @@ from perdure.graph.topologies.decision_hub.backend import (
     ModelRequest,
     ModelResponse,
     PortBackend,
-    classified,
+    classify_answer,
     fallback_text,
 )
-from perdure.graph.topologies.decision_hub.spec import Command, Standing, next_command
+from perdure.graph.topologies.decision_hub.spec import Command, TurnProgress, next_command
 
 
 # state_init_node sets the requester, the ids of the turn, and the memory that it can use.
@@ -48,7 +48,7 @@ class InitState:
             return ids
         plan = context.plan
         in_conversation = FactScope.CONVERSATION in plan.facts
-        pinned = planned(context)
+        pinned = plan_patch(context)
         del pinned["max_iterations"]  # the path is fixed and has no loop
         return (ids | pinned) | {
             "messages": [context.user_message.model_dump(mode="json")],
@@ -70,13 +70,13 @@ class RouteInput:
         if problem is None:
             kind = context.metadata.get("input_type", INPUT_TYPES[0])
             raw = context.user_message.text if context.user_message else ""
-            problem = _wrong(kind, raw)
+            problem = _input_problem(kind, raw)
             if problem is None:
                 return {"input_type": kind, "raw_input": raw}
         return {"error": problem.model_dump(mode="json"), "status": ended_by(problem)}
 
 
-def _wrong(kind: object, raw: str) -> Problem | None:
+def _input_problem(kind: object, raw: str) -> Problem | None:
     if kind not in INPUT_TYPES:
         return Problem(code="bad_input_type", message=f"metadata.input_type must be one of {', '.join(INPUT_TYPES)}")
     if not raw.strip():
@@ -121,12 +121,12 @@ class Decide:
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the command."""
-        return {"command": next_command(standing(state)).value}
+        return {"command": next_command(progress_of(state)).value}
 
 
-def standing(state: State) -> Standing:
+def progress_of(state: State) -> TurnProgress:
     """Returns the progress of the turn. It reads only whether a field has a value, never which."""
-    return Standing(
+    return TurnProgress(
         failed=state["error"] is not None,
         done=frozenset(command for command, name in DONE_BY.items() if state[name] is not None),
         allowed=frozenset(command for command, name in ALLOWED_BY.items() if state[name] is True),
@@ -148,14 +148,14 @@ class ReadMemory:
         """Returns the status and the facts. There is no result if nothing was found or memory is unavailable."""
         long_term = self.scope is FactScope.USER
         command = Command.LONG_TERM_MEMORY_READ if long_term else Command.MEMORY_READ
-        door = MemoryPort(ports, self.scope, _may(state, command))
+        door = MemoryPort(ports, self.scope, _is_allowed(state, command))
         answer = await door.read(about=str(state["preprocessing_result"]) if long_term else "")
         found: list[JsonValue] = [fact.model_dump(mode="json") for fact in answer.facts]
         status: JsonValue = answer.status.value
         ports.events.emit(MEMORY_SEARCH, {"scope": self.scope.value, "status": status, "facts": len(found)})
         result: JsonValue = {"facts": found} if answer.status is FactStatus.SUCCESS else None
         prefix = "long_term_memory" if long_term else "memory"
-        return {f"{prefix}_read_status": status, f"{prefix}_read_result": result} | _health(self.scope, answer)
+        return {f"{prefix}_read_status": status, f"{prefix}_read_result": result} | _health_patch(self.scope, answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,22 +169,22 @@ class WriteMemory:
         long_term = self.scope is FactScope.USER
         command = Command.LONG_TERM_MEMORY_WRITE if long_term else Command.MEMORY_WRITE
         facts = derived_facts(str(state["preprocessing_result"])) if state["input_type"] == "text" else ()
-        answer = await MemoryPort(ports, self.scope, _may(state, command)).write(facts)
+        answer = await MemoryPort(ports, self.scope, _is_allowed(state, command)).write(facts)
         status: JsonValue = answer.status.value
         if answer.status is not FactStatus.SUCCESS:
             ports.events.emit(MEMORY_WRITE_BLOCKED, {"scope": self.scope.value, "status": status})
         elif facts:
             ports.events.emit(MEMORY_WRITE_CREATED, {"scope": self.scope.value, "facts": len(facts)})
         name = "long_term_memory_write_status" if long_term else "memory_write_status"
-        return {name: status} | _health(self.scope, answer)
+        return {name: status} | _health_patch(self.scope, answer)
 
 
-def _may(state: State, command: Command) -> bool:
+def _is_allowed(state: State, command: Command) -> bool:
     """Returns whether the turn allows the operation and the deciding node has just commanded it."""
     return state[ALLOWED_BY[command]] is True and state["command"] == command.value
 
 
-def _health(scope: FactScope, answer: FactsAnswer) -> Patch:
+def _health_patch(scope: FactScope, answer: FactsAnswer) -> Patch:
     """Returns the patch that marks memory as unavailable. It affects no decision."""
     if answer.status not in DEAD:
         return {}
@@ -204,26 +204,26 @@ class CallBackend:
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the response; without an answer, it has no text."""
         tokens, cost = number_of(state, "tokens_used"), number_of(state, "cost_microusd")
-        over = spent(plan_of(state).limits, tokens_used=tokens, cost_microusd=cost)
+        over = spent_limit(plan_of(state).limits, tokens_used=tokens, cost_microusd=cost)
         if over is not None:
             ports.events.emit(BUDGET, {"code": over.code, "message": over.message})
             return _patch(state, _spent_response(over))
         user = state["user"]
         request = ModelRequest(
             trace_id=str(state["trace_id"]),
-            prompt=_prompt(state),
-            context=_remembered(state),
+            prompt=_prompt_messages(state),
+            context=_memory_notes(state),
             constraints=tuple(user.items()) if isinstance(user, dict) else (),
         )
         return _patch(state, await self.backend(ports).generate(request))
 
 
 def _spent_response(over: Problem) -> ModelResponse:
-    status, error_type = classified(over, "")
+    status, error_type = classify_answer(over, "")
     return ModelResponse(status, error_type=error_type, problem=over)
 
 
-def _prompt(state: State) -> tuple[MessageRef, ...]:
+def _prompt_messages(state: State) -> tuple[MessageRef, ...]:
     """Returns the stored message, or the preprocessed text if that differs. A long text is known here only by its
     beginning, so its stored message is used."""
     stored, made = messages_of(state), str(state["preprocessing_result"])
@@ -233,7 +233,7 @@ def _prompt(state: State) -> tuple[MessageRef, ...]:
     return (MessageRef(role=Role.USER, text=made),)
 
 
-def _remembered(state: State) -> tuple[MessageRef, ...]:
+def _memory_notes(state: State) -> tuple[MessageRef, ...]:
     """Returns a note for each memory that has facts."""
     notes = []
     for scope, name in MEMORIES:
@@ -254,7 +254,7 @@ def _patch(state: State, response: ModelResponse) -> Patch:
             "problem": response.problem.model_dump(mode="json") if response.problem else None,
         },
         "model_metadata": response.usage.model_dump(mode="json"),
-        **paid(state, response),
+        **add_costs(state, response),
     }
 
 

@@ -64,7 +64,7 @@ class Command(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TurnProgress:
     """The progress of a turn."""
 
     failed: bool
@@ -86,7 +86,7 @@ IN_ORDER = (
 OPTIONAL = frozenset(IN_ORDER) - {Command.PREPROCESS, Command.CALL_MODEL}
 
 
-def next_command(standing: Standing) -> Command:
+def next_command(standing: TurnProgress) -> Command:
     """Returns the first command that is neither done nor forbidden; after all of them, the response."""
     if standing.failed:
         return Command.FORMAT

@@ -17,7 +17,7 @@ from perdure.core.text import preview
 from perdure.graph.nodes.await_verdict import AwaitVerdict
 from perdure.graph.nodes.call_model import CallModel, ended_by
 from perdure.graph.nodes.fields import AWAITING_HITL, INITIAL, SYNTHESIS, error_of, number_of, plan_of
-from perdure.graph.nodes.pause import at_checkpoint, found_gate, planned, remembered
+from perdure.graph.nodes.pause import at_checkpoint, found_gate, memory_patch, plan_patch
 from perdure.graph.nodes.run_tools import RunTools
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
@@ -33,7 +33,7 @@ class LoadMemory:
         context = await ports.memory.load()
         if context.problem is not None or context.user_message is None:
             return {}
-        patch = remembered(context, context.user_message)
+        patch = memory_patch(context, context.user_message)
         if state["pending_mutation"] is None:
             patch |= found_gate(context, context.user_message)
         return patch
@@ -55,7 +55,7 @@ class SetSystemPrompt:
         context = await ports.memory.load()
         if context.problem is not None:
             return patch | {"error": context.problem.model_dump(mode="json"), "status": ended_by(context.problem)}
-        return patch | planned(context)
+        return patch | plan_patch(context)
 
 
 # initial_llm_call and synthesis_llm_call: one call, two phases.
@@ -114,7 +114,7 @@ class InjectSkills:
             return {}
         plan, memory = plan_of(state), state["memory_context"]
         earlier = memory.get("injected") if isinstance(memory, dict) else None
-        at_hand = _entities(state, plan)
+        at_hand = _current_entities(state, plan)
         tiers = {skill.id: 3 for skill in plan.skills if skill.artifacts}
         coming = [each for each in brought_by(plan, map(str, selected)) if each not in injected]
         messages: list[JsonValue] = list(before)
@@ -140,7 +140,7 @@ class InjectSkills:
         return patch
 
 
-def _entities(state: State, plan: TurnPlan) -> tuple[str, ...]:
+def _current_entities(state: State, plan: TurnPlan) -> tuple[str, ...]:
     """Returns the current entities as `attribute=value`: those of working memory in the agent's fields, then the one
     that was used last."""
     working, recent = state["working"], state["recent_entity_context"]

@@ -11,7 +11,7 @@ from perdure.core.agents.toolsets import LOAD_TOOLSET, load
 from perdure.graph.nodes.await_verdict import AwaitVerdict
 from perdure.graph.nodes.call_model import CallModel, ended_by
 from perdure.graph.nodes.fields import AWAITING_HITL, calls_of, error_of, plan_of, toolsets_of
-from perdure.graph.nodes.pause import found_gate, planned, remembered
+from perdure.graph.nodes.pause import found_gate, memory_patch, plan_patch
 from perdure.graph.nodes.run_tools import RunTools
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
@@ -38,15 +38,15 @@ class Enter:
         if context.problem is not None:
             return patch | {"error": context.problem.model_dump(mode="json"), "status": ended_by(context.problem)}
         if context.user_message is not None and context.pending:
-            patch |= remembered(context, context.user_message) | found_gate(context, context.user_message)
-        return patch | _planned(context)
+            patch |= memory_patch(context, context.user_message) | found_gate(context, context.user_message)
+        return patch | _plan_patch(context)
 
 
-def _planned(context: TurnContext) -> Patch:
+def _plan_patch(context: TurnContext) -> Patch:
     """Returns what the turn pinned, with the toolsets that its conversation has loaded."""
     if context.plan is None:
         return {}
-    return planned(context) | {"loaded_toolsets": {**context.plan.toolsets}}
+    return plan_patch(context) | {"loaded_toolsets": {**context.plan.toolsets}}
 
 
 # memory_prepare adds the user's message, and a flag that the memory is in place.
@@ -62,7 +62,7 @@ class PrepareMemory:
         context = await ports.memory.load()
         patch: Patch = {"memory_context_loaded": True}
         if context.problem is None and context.user_message is not None:
-            patch |= remembered(context, context.user_message)
+            patch |= memory_patch(context, context.user_message)
         return patch
 
 
@@ -78,7 +78,7 @@ class PassGate:
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the patch of the round. It never passes an unreadable record; the run then stays paused."""
-        patch: Patch = await self.look(state, ports) if state["pending_mutation"] else _loaded(state)
+        patch: Patch = await self.look(state, ports) if state["pending_mutation"] else _toolsets_patch(state)
         after = {**state, **patch}
         if after["pending_tool_calls"] and after["error"] is None and after["status"] != AWAITING_HITL:
             patch |= await self.run(after, ports)
@@ -86,7 +86,7 @@ class PassGate:
         return patch | {"awaiting_approval": after["status"] == AWAITING_HITL}
 
 
-def _loaded(state: State) -> Patch:
+def _toolsets_patch(state: State) -> Patch:
     """Returns the toolsets after a new round. Their results were written with the round, without an activity."""
     before = loaded = toolsets_of(state)
     cards = plan_of(state).cards

@@ -14,7 +14,7 @@ from perdure.activities.providers.registry import Models
 from perdure.activities.providers.scripted import ScriptedProvider, read_script
 from perdure.contracts.agents import AgentDefinition, DayLimits, PublishedAgent
 from perdure.contracts.calls import OutputAsk, OutputForm
-from perdure.core.budgets import Bound
+from perdure.core.budgets import RequestBound
 
 if TYPE_CHECKING:
     from perdure.activities.providers.litellm_provider import LiteLLMProvider
@@ -40,7 +40,7 @@ def test_a_priced_model_is_bounded_by_its_bytes_the_agents_own_limit_and_the_tab
     asked = request("openai/gpt-4o-mini", "a" * 1_000, max_tokens=200)
     # 0.15 dollars a million in, 0.60 out.
     cost = -(-(bytes_of(asked) * 15 + 200 * 60) // 100)
-    assert litellm.most(asked) == Bound(bytes_of(asked) + 200, cost)
+    assert litellm.most(asked) == RequestBound(bytes_of(asked) + 200, cost)
     asked = request("openai/gpt-4o-mini")
     assert litellm.most(asked).tokens == bytes_of(asked) + 16_384, "the model's own limit"
     asked = request("anthropic/claude-haiku-4-5", "a" * 100_000, max_tokens=1)
@@ -49,9 +49,9 @@ def test_a_priced_model_is_bounded_by_its_bytes_the_agents_own_limit_and_the_tab
 
 
 def test_of_a_model_that_no_table_has_only_the_agents_own_limit_bounds_the_tokens(litellm: "LiteLLMProvider") -> None:
-    assert litellm.most(request("openai/nobody-knows-this")) == Bound(None, None)
+    assert litellm.most(request("openai/nobody-knows-this")) == RequestBound(None, None)
     asked = request("openai/nobody-knows-this", max_tokens=50)
-    assert litellm.most(asked) == Bound(bytes_of(asked) + 50, None)
+    assert litellm.most(asked) == RequestBound(bytes_of(asked) + 50, None)
     assert litellm.most(request("no-such-vendor/x", max_tokens=50)).cost_microusd is None
 
 

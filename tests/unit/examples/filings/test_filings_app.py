@@ -12,7 +12,7 @@ from perdure.activities.toolbox.engine_tools import CORE_BY_NAME
 from perdure.apps import App, Engine, load_app, publish
 from perdure.contracts.agents import DayLimits, PublishedAgent
 from perdure.core.agents.plans import turn_plan
-from perdure.core.agents.prompts import User, activation, persona_of, prefix, template_messages
+from perdure.core.agents.prompts import User, persona_of, skill_activation, system_prefix, template_messages
 from perdure.core.agents.toolsets import offered_tools
 from perdure.core.text import estimated_tokens
 from tests.near import new_client
@@ -141,8 +141,8 @@ def test_the_general_agents_prompt_names_no_field(agents: dict[str, PublishedAge
     general = agents["general"].definition
     assert general.root_skill is None and general.skills == ()
     desk = agents["rule_37"].definition
-    assert not DOMAIN.search(prefix(general, persona_of(general), User("Ann", "clerk")))
-    assert DOMAIN.search(prefix(desk, persona_of(desk), User("Ann", "clerk")))
+    assert not DOMAIN.search(system_prefix(general, persona_of(general), User("Ann", "clerk")))
+    assert DOMAIN.search(system_prefix(desk, persona_of(desk), User("Ann", "clerk")))
 
 
 def test_a_skills_parts_have_the_sizes_of_their_tiers_and_their_templates_are_filled(app: App) -> None:
@@ -151,7 +151,7 @@ def test_a_skills_parts_have_the_sizes_of_their_tiers_and_their_templates_are_fi
     for skill in app.skills.values():
         assert 200 <= estimated_tokens(skill.body) <= 800, skill.id
         assert skill.artifacts and skill.templates and skill.triggers and skill.domain_tags
-        assert skill.artifacts[0].text in activation(skill)
+        assert skill.artifacts[0].text in skill_activation(skill)
     texts = template_messages(rule_37, list(app.skills.values()), User("Ann"))
     assert "Ann" in texts[0]
     assert not any("{{" in text for text in texts)
