@@ -96,7 +96,7 @@ class PlannedTool(Tolerant):
 
     name: str
     dependencies: tuple[str, ...] = ()
-    """Those that run in the same turn."""
+    """Dependencies in the same turn."""
     optional: bool = False
     hears: bool = False
     timeout_seconds: float = 30.0
@@ -131,7 +131,7 @@ class Bundle(Tolerant):
     digest: str
     """Digest of the output."""
     gives: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """Those of its keys that tools of the registry inject."""
+    """Output keys that other tools receive."""
 
 
 class ContextMemory(Tolerant):

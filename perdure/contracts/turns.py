@@ -139,7 +139,7 @@ class Carried(Tolerant):
     rung: bool = False
     """Whether a signal has arrived that no run has handled yet."""
     looks: int = 0
-    """How many reads in a row found nothing new."""
+    """Number of successive reads without news."""
     stop: bool = False
     """Whether the turn must stop, by its record or because its workflow was cancelled."""
     stop_rung: bool = Field(default=False, exclude_if=lambda stop_rung: not stop_rung)

@@ -195,13 +195,13 @@ class Refresh(StrEnum):
     """The outcome of a submitted refresh token."""
 
     ROTATE = "rotate"
-    """It is now used and gets one successor."""
+    """Unused so far; one successor is issued."""
     REPEAT = "repeat"
-    """It was used a moment ago: the same successor is returned again."""
+    """Used a moment ago; the same successor is returned."""
     BETRAYED = "betrayed"
-    """It was used before, so another party has a copy: the whole session ends (RFC 9700, section 4.14)."""
+    """Used before, so another party has a copy; the whole session ends (RFC 9700, section 4.14)."""
     OVER = "over"
-    """It has expired, or its session has ended."""
+    """Expired, or its session has ended."""
 
 
 @dataclass(frozen=True, slots=True)

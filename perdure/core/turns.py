@@ -69,7 +69,7 @@ class Load:
     open_of_user: int
     """Open turns of this user in all conversations."""
     waiting_of_user: int = 0
-    """Those of them that wait for a person."""
+    """Open turns that wait for a person."""
     stopping: bool = False
     """The active turn is being stopped and accepts no further messages."""
     gives_way: int = 0

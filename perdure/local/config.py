@@ -36,7 +36,7 @@ class Link:
     """The local user that is signed in; empty for a page without sign-in."""
     host: str = HOST
     purpose: str = ""
-    """What a newcomer uses it for, and when."""
+    """Purpose of the page, for a new user."""
 
     @property
     def label_with_role(self) -> str:

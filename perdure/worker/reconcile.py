@@ -183,15 +183,15 @@ class Reconciler:
         """Repairs what was lost in Postgres itself, and returns the turns to compare."""
         await self._step("stops_not_signaled", tenant_id, lambda tx: wake_stopped(tx, tenant_id))
         await self._in_parts("deadlines_not_escalated", tenant_id, escalate_all_overdue)
-        await self._in_parts("requests_not_handed_on", tenant_id, fall_back)
+        await self._in_parts("requests_not_reassigned", tenant_id, fall_back)
         stuck = await self._step("decisions_not_signaled", tenant_id, lambda tx: wake_decided(tx, tenant_id))
         await self._step("answers_not_signaled", tenant_id, lambda tx: wake_answered(tx, tenant_id))
         for turn_id in stuck or ():
             self._trouble.is_on("decided_turn_still_waits", turn_id)
         await self._step("stranded_turns_not_started", tenant_id, lambda tx: start_stranded(tx, tenant_id))
-        await self._step("old_keys_not_forgotten", tenant_id, forget_old)
+        await self._step("old_keys_not_deleted", tenant_id, forget_old)
         if self._passes % SWEPT_EVERY == 0:
-            await self._step("expired_memory_not_forgotten", tenant_id, forget_expired)
+            await self._step("expired_memory_not_deleted", tenant_id, forget_expired)
         turns = await self._step(
             "open_turns_not_listed", tenant_id, lambda tx: open_turns(tx, SETTLING_SECONDS, self._most_paused)
         )

@@ -390,8 +390,8 @@ async def show(
 
 
 def can_be_withdrawn(approval: Approval, me: Me | None) -> bool:
-    """Returns whether the form that withdraws an approval is of use: there is a call, it has not started, and the user
-    is more than a requester."""
+    """Returns whether to show the withdrawal form: the approved call has not started, and the user has another role
+    besides requester."""
     has_call = approval.kind == "approval" and approval.status in ("approved", "edited")
     return has_call and me is not None and bool(set(me.roles) - {"requester"})
 

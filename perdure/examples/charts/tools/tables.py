@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 TABLES = ("text/csv", "text/tab-separated-values")
 MOST_TABLES = 4
-"""Of a conversation, that a plan can work with: the last upload and the ones before it."""
+"""Maximum tables of a conversation that a plan can use: the last upload and the ones before it."""
 MOST_TOLD = 60
 """Most columns of another table that are returned."""
 Xml = Annotated[str, Field(max_length=40_000)]
