@@ -377,7 +377,7 @@ class Child:
                 self._console.child(self.spec.role, self._given_up)
             failures = 0 if ready_for >= _READY_STEADY_SECONDS else failures + 1
             delay = restart_delay_seconds(failures)
-            said = "" if ready_for else self._last_words()
+            said = "" if ready_for else self._last_informative_line()
             self._console.child(self.spec.role, f"{describe_exit(code)}{said}; restarting in {delay:.1f} s")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay)
@@ -539,9 +539,9 @@ class Child:
     def _why(self, what: str) -> str:
         """Returns one line: what happened, the child's own last informative line, the file with the rest, and what to
         do."""
-        return f"{self.spec.role} {what}{self._last_words()} (log: {self.spec.log}){self.spec.advice}"
+        return f"{self.spec.role} {what}{self._last_informative_line()} (log: {self.spec.log}){self.spec.advice}"
 
-    def _last_words(self) -> str:
+    def _last_informative_line(self) -> str:
         """Returns the last informative line of the log after a colon, if there is one."""
         lines = [line.strip() for line in self._log.tail if line.strip()]
         telling = [line for line in lines if self.spec.shows is not None and self.spec.shows.search(line)] or lines

@@ -112,9 +112,9 @@ class Supervisor:
             await process.wait()
             log.close()
         if process.returncode:
-            last_words = _last_words(log) or "it printed nothing"
+            last_line = _last_line(log) or "it printed nothing"
             raise StackError(
-                f"{role} failed ({describe_exit(process.returncode)}): {last_words} (log: {self.home.log(role)})"
+                f"{role} failed ({describe_exit(process.returncode)}): {last_line} (log: {self.home.log(role)})"
             )
         self.console.part(role, "done", time.monotonic() - began, detail)
         return work.result()[0]
@@ -133,11 +133,11 @@ class Supervisor:
         while not (await asyncio.wait({work}, timeout=3.0))[0]:
             now = time.monotonic()
             slow.look(now, cpu_seconds(pid), log.lines)
-            last_words = _last_words(log) or "it has not logged anything yet"
+            last_line = _last_line(log) or "it has not logged anything yet"
             if word := slow.word(now):
-                self.console.child(role, f"{word}: {last_words}")
+                self.console.child(role, f"{word}: {last_line}")
             if why := slow.failure(now):
-                raise StackError(f"{role} {why}: {last_words} (log: {self.home.log(role)})")
+                raise StackError(f"{role} {why}: {last_line} (log: {self.home.log(role)})")
         await work
 
     def pids(self) -> dict[str, int]:
@@ -228,7 +228,7 @@ async def _kept(stream: asyncio.StreamReader) -> list[str]:
     return [line async for line in read_lines(stream)]
 
 
-def _last_words(log: LogFile) -> str:
+def _last_line(log: LogFile) -> str:
     return next((line.strip() for line in reversed(log.tail) if line.strip()), "")
 
 

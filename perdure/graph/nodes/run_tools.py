@@ -151,14 +151,14 @@ def settled(
         writable = TOOL_WRITABLE.intersection(card.wants_state) if card else ()
         for name, value in outcome.patch.items():
             if name in writable:
-                patch[name] = _joined(state[name], patch.get(name, state[name]), value)
+                patch[name] = _merge_field(state[name], patch.get(name, state[name]), value)
         if outcome.state is CallState.DONE and call.call_id not in reviewed:
             counters = {name: patch.get(name, state[name]) for name in COUNTERS}
             ran.append(Ran(call, outcome.facts, counters))
     return Round(patch, tuple(ran))
 
 
-def _joined(before: JsonValue, now: JsonValue, after: JsonValue) -> JsonValue:
+def _merge_field(before: JsonValue, now: JsonValue, after: JsonValue) -> JsonValue:
     """Merges a field that several calls of a round have changed, from its value before the round.
 
     Each call adds its own difference to a counter; 0 resets it. In lists, the entries of earlier calls remain.
