@@ -506,7 +506,7 @@ class Settings(BaseSettings):
 
 
 def _is_there(path: Path) -> bool:
-    """Returns whether the file exists, or cannot even be looked for, which reading it reports."""
+    """Returns whether the file exists. Also true if that is unknown; reading the file then reports the error."""
     try:
         return path.exists()
     except OSError:

@@ -43,7 +43,7 @@ class StepActivities:
         found = self._skills.get(turn.agent_version)
         if found is None:
             async with self._work.db.transaction(turn.address.tenant_id) as tx:
-                agent = await self._work.agent_cache.at(tx, self._work.tools.agent_id, turn.agent_version)
+                agent = await self._work.agent_cache.read_pinned(tx, self._work.tools.agent_id, turn.agent_version)
             listed = skill_manifest(agent.definition.skills)
             found = self._skills[turn.agent_version] = Skills(persona=agent.definition.persona, listed=listed)
         return found
@@ -53,7 +53,7 @@ class StepActivities:
         """Makes one model call with all its messages in the input."""
         address, work = ask.turn.address, self._work
         async with work.db.transaction(address.tenant_id) as tx:
-            agent = await work.agent_cache.at(tx, work.tools.agent_id, ask.turn.agent_version)
+            agent = await work.agent_cache.read_pinned(tx, work.tools.agent_id, ask.turn.agent_version)
             if ask.step == 1:
                 await records.mark_running(tx, address.turn_id)
             await write(tx, address, trace.before_model(ask.step, model_call_id(ask.step), ask.tokens))

@@ -41,7 +41,7 @@ class Work:
     async def load(self, address: TurnAddress, agent_version: str) -> Loaded:
         """Loads memory and skills in one step."""
         async with self.db.transaction(address.tenant_id) as tx:
-            agent = await self.agent_cache.at(tx, self.tools.agent_id, agent_version)
+            agent = await self.agent_cache.read_pinned(tx, self.tools.agent_id, agent_version)
             remembered = await records.remember(tx, address.turn_id)
             await write(tx, address, trace.loaded([*remembered.working]))
         base = prompts.base_message(agent.definition.persona, remembered.user_name, remembered.user_role, None)
@@ -51,7 +51,7 @@ class Work:
     async def model(self, address: TurnAddress, agent_version: str, step: int, known: Known) -> Said:
         """Makes one model call and records message, usage, planned calls and events."""
         async with self.db.transaction(address.tenant_id) as tx:
-            agent = await self.agent_cache.at(tx, self.tools.agent_id, agent_version)
+            agent = await self.agent_cache.read_pinned(tx, self.tools.agent_id, agent_version)
             said = await _conversation(tx, address)
             if step == 1:
                 await records.mark_running(tx, address.turn_id)

@@ -133,7 +133,7 @@ class PreviewActivities:
         except TimeoutError:
             return {"fault": f"no response within {self._seconds:g} s"}
         except Exception as error:  # an author's code can raise anything, and its text may quote anything
-            _log.warning("preview_broke_off", tool=request.tool, error=type(error).__name__)
+            _log.warning("preview_failed", tool=request.tool, error=type(error).__name__)
             return {"fault": f"the call failed ({type(error).__name__})"}
         return _bounded(made)
 

@@ -79,7 +79,7 @@ class Stops:
                 pass
             except Exception:
                 # without this loop, every stop of the process would be a second late
-                _log.exception("stops.unforeseen")
+                _log.exception("stops.unexpected_error")
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _follow(self, called: AsyncGenerator[str, None]) -> None:

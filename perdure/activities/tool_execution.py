@@ -248,7 +248,7 @@ async def _tried(held: Held, context: ToolContext) -> ToolAttempt:
     except TimeoutError:
         return ToolAttempt(ActionEnd.AMBIGUOUS, f"no response within {held.card.timeout_seconds:g} s", timed_out=True)
     except Exception as error:
-        _log.warning("tool_call_broke_off", tool=held.card.name, error=type(error).__name__)
+        _log.warning("tool_call_failed", tool=held.card.name, error=type(error).__name__)
         message = str(error) if isinstance(error, ServerLost) else f"the call failed ({type(error).__name__})"
         return ToolAttempt(ActionEnd.AMBIGUOUS, message, hopeless=isinstance(error, MISTAKES))
     return ToolAttempt(ActionEnd.RETURNED, result=result)

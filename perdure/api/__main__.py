@@ -91,7 +91,7 @@ class OneLine(logging.Filter):
     """Shortens uvicorn's traceback of a SystemExit at startup to its message for the operator."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keeps every record."""
+        """Replaces a traceback of SystemExit with its message; returns True."""
         _, found, line = record.getMessage().rpartition("\nSystemExit: ")
         if found:
             record.msg, record.args = line.strip(), ()

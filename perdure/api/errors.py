@@ -145,7 +145,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
     # Starlette raises it again after this response, so that the server logs its traceback.
     kind = type(error).__name__
-    _log.error("unforeseen_error", error=kind, path=request.url.path, request_id=_id_of(request))
+    _log.error("internal_error", error=kind, path=request.url.path, request_id=_id_of(request))
     return respond(request, 500, "internal", "Internal error; the server's log has the details under this request id")
 
 

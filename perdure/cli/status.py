@@ -45,7 +45,7 @@ class Health:
 
     @property
     def where(self) -> str:
-        """The address as people see it. `redis` is the protocol of Valkey, and no name of a part."""
+        """The address for display, without `redis://`, which names the protocol."""
         return self.address.removeprefix("redis://")
 
 

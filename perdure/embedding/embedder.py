@@ -120,7 +120,7 @@ async def query_vector(embedder: Embedder | None, text: str) -> tuple[str, list[
         async with asyncio.timeout(QUERY_SECONDS):
             (vector,) = await embedder.embed([text])
     except (EmbeddingUnavailable, TimeoutError) as error:
-        _log.warning("searching_by_words", embedder=embedder.name, error=type(error).__name__)
+        _log.warning("search_without_vector", embedder=embedder.name, error=type(error).__name__)
         return None
     return embedder.name, vector
 

@@ -233,7 +233,7 @@ class WatchedState(dict[str, JsonValue]):
 
     def _read(self, name: str) -> None:
         if name in self._advice:
-            description = "what only advises was read where something is decided"
+            description = "a node that decides read a field that only advises"
             kind = AlarmType.MEMORY_ADVISORY_OVERRIDDEN
             self._tell(Alarm(type=kind, node=self._node_id, description=description, context={"field": name}))
 
@@ -272,7 +272,9 @@ class WatchedMemory:
         if not declared or not ask.authorized:
             kind = AlarmType.MEMORY_WRITE_UNAUTHORIZED if ask.write else AlarmType.MEMORY_READ_UNAUTHORIZED
             description = (
-                "a node used memory without leave" if declared else "a node used memory without having declared it"
+                "a node used memory without authorization"
+                if declared
+                else "a node used memory without having declared it"
             )
             severity = Severity.WARN if declared else Severity.ERROR
             self.tell(Alarm(type=kind, node=self.node.id, description=description, severity=severity))

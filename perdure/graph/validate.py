@@ -17,7 +17,7 @@ from perdure.contracts.errors import InvariantBroken
 from perdure.graph.spec import END, FRESH, Edge, Fork, Join, Outcome, Router, Sub, Switch, Topology
 from perdure.graph.state import KERNEL_FIELDS, LAST_VALUE, not_json
 
-# --- Paths through a topology, read from its edges
+# Paths through a topology, read from its edges.
 # These functions tolerate an invalid topology, so that all its faults are found together. Targets that do not exist are
 # left out.
 
@@ -183,9 +183,6 @@ def is_frozen(node: object) -> bool:
     """Returns whether `node` is an instance of a frozen dataclass."""
     made_as = getattr(type(node), "__dataclass_params__", None)
     return made_as is not None and bool(made_as.frozen)
-
-
-# --- Faults of a topology
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ class ForkServer:
     ) -> None:
         self._patience = patience or StartClock()
         self.pid: int | None = None
-        """The live process; None between two."""
+        """The live process; None during a restart."""
         self._modules = modules
         self._environ = environ
         self._cwd = cwd
@@ -231,7 +231,7 @@ class ForkServer:
             self._ended[answer["pid"]] = answer["code"]
 
     def _lost(self) -> None:
-        """The kernel has ended its forks with it."""
+        """Handles the loss of the fork server; the kernel has ended its forks too."""
         if self._channel is not None:
             asyncio.get_running_loop().remove_reader(self._channel)
             self._channel = None
@@ -316,7 +316,7 @@ class Child:
         """The reason why the first start was given up."""
         self._fork_server = fork_server
         self.pid: int | None = None
-        """The live process; None between two."""
+        """The live process; None during a restart."""
         self.ready = False
         self.restarts = 0
         self._back_at = -_SETTLING_SECONDS

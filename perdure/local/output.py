@@ -32,7 +32,7 @@ _QUIET_OUTAGE_SECONDS = 15.0
 """Seconds for which an outage of a part suppresses other children's lines about it: longer than a part takes to return.
 """
 _LOOK_SECONDS = 1.0
-_OF_THE_APPS = re.compile(r"\b(app_problem|agents_not_here)\b")
+_OF_THE_APPS = re.compile(r"\b(app_problem|agents_missing)\b")
 _OF_AN_OUTAGE = re.compile(
     r"ConnectionRefused|ConnectionReset|ConnectionError|ConnectionDoesNotExist|CannotConnectNow|terminating connection"
 )

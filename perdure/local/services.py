@@ -367,5 +367,5 @@ def valkey_spec(home: DataDir, program: Path, port: int, password: str) -> Child
         death_signal=signal.SIGTERM,
         shows=_SHOWN,
         detail=f"{HOST}:{port}",
-        advice=f"; if its data is damaged, move {home.valkey} away: it has no answers, only live tokens",
+        advice=f"; if its data is damaged, move {home.valkey} away; it contains live tokens, no answers",
     )

@@ -146,8 +146,6 @@ async def _obtain(name: str, source: Source, folder: Path, console: Console) -> 
     return TemporalProgram(path, program.cli, program.server, name)
 
 
-# --- Building the Temporal server from our own Go module
-
 GO_MINIMUM = (1, 26, 4)
 """The Go version of go.mod; a unit test compares them."""
 MODULE = Path(__file__).parent / "temporal"
@@ -270,9 +268,6 @@ class _Build:
             self.failure = f"go {arguments[0]} {describe_exit(code)}: {lines[-1] if lines else 'it printed nothing'}"
             return None
         return lines
-
-
-# --- The cache of Temporal server programs
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:

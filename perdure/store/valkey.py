@@ -81,7 +81,7 @@ class Valkey:
             return None
         if self._degraded:
             self._degraded = False
-            log.info("valkey.back")
+            log.info("valkey.recovered")
         return answer
 
     async def responds(self, seconds: float) -> bool:

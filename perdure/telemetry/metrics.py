@@ -38,14 +38,14 @@ class LastingProblem:
     def __init__(self) -> None:
         self._said: set[tuple[str, str]] = set()
 
-    def is_on(self, event: str, where: str = "", *, error: BaseException | None = None) -> None:
+    def is_on(self, event: str, subject: str = "", *, error: BaseException | None = None) -> None:
         """Logs a fault, unless it has been logged and still persists."""
-        if (event, where) not in self._said:
-            self._said.add((event, where))
-            _log.error(event, where=where, error=type(error).__name__ if error is not None else "")
+        if (event, subject) not in self._said:
+            self._said.add((event, subject))
+            _log.error(event, subject=subject, error=type(error).__name__ if error is not None else "")
 
-    def is_over(self, event: str, where: str = "") -> None:
+    def is_over(self, event: str, subject: str = "") -> None:
         """Logs the end of a fault, if its start was logged."""
-        if (event, where) in self._said:
-            self._said.remove((event, where))
-            _log.info(f"{event}_no_more", where=where)
+        if (event, subject) in self._said:
+            self._said.remove((event, subject))
+            _log.info(f"{event}_resolved", subject=subject)

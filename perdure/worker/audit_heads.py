@@ -55,7 +55,7 @@ class HeadExport:
         before = await asyncio.to_thread(audit.newest_heads, self._path)
         heads = await audit.all_heads(self._relay.pool)
         for tenant_id in sorted(before.keys() - heads.keys()):
-            self._trouble.is_on("audit_head_gone", tenant_id)
+            self._trouble.is_on("audit_head_missing", tenant_id)
         moved = [
             signed_head(self._keyring, tenant_id, head.seq, head.hash, at)
             for tenant_id, (head, at) in heads.items()
@@ -67,9 +67,9 @@ class HeadExport:
 
     def _has_grown(self, tenant_id: str, head: Head, before: ExportedHead | None) -> bool:
         if before is not None and (head.seq < before.seq or (head.seq == before.seq and head.hash != before.hash)):
-            self._trouble.is_on("audit_head_went_back", tenant_id)
+            self._trouble.is_on("audit_head_regressed", tenant_id)
             return False
-        self._trouble.is_over("audit_head_went_back", tenant_id)
+        self._trouble.is_over("audit_head_regressed", tenant_id)
         return before is None or head.seq > before.seq
 
     async def _tried(self) -> bool:

@@ -87,6 +87,6 @@ async def give_up(relay: Database, notifier: Notifier, note: Note, problem: Prob
     async with relay.transaction(note.tenant_id) as tx:
         turn = await workflow_input(tx, note.turn_id)
         _, following = await finish_broken(tx, turn.address, problem) if turn is not None else (False, None)
-    _log.error("turn_not_startable", turn_id=note.turn_id, what_temporal_said=problem.message)
+    _log.error("turn_not_startable", turn_id=note.turn_id, temporal_message=problem.message)
     if following is not None:
         await notifier.deliver_soon(following)

@@ -114,7 +114,7 @@ async def _tell_missing(db: Database, apps: Sequence[App]) -> None:
     missing = sorted(set(published) - {agent.id for app in apps for agent in app.agents})
     if missing:
         why = "PERDURE_APP and PERDURE_EXAMPLES must have the values with which the agents were published"
-        _log.warning("agents_not_here", agents=missing, why=why)
+        _log.warning("agents_missing", agents=missing, why=why)
 
 
 def freeze_heap() -> None:

@@ -189,9 +189,9 @@ class Reconciler:
         for turn_id in stuck or ():
             self._trouble.is_on("decided_turn_still_waits", turn_id)
         await self._step("stranded_turns_not_started", tenant_id, lambda tx: start_stranded(tx, tenant_id))
-        await self._step("old_keys_not_forgotten", tenant_id, forget_old)
+        await self._step("old_keys_not_deleted", tenant_id, forget_old)
         if self._passes % SWEPT_EVERY == 0:
-            await self._step("expired_memory_not_forgotten", tenant_id, forget_expired)
+            await self._step("expired_memory_not_deleted", tenant_id, forget_expired)
         turns = await self._step(
             "open_turns_not_listed", tenant_id, lambda tx: open_turns(tx, SETTLING_SECONDS, self._most_paused)
         )

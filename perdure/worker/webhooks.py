@@ -178,9 +178,9 @@ async def run_deliveries(relay: Database, post: WebhookSender, public_url: str, 
             sent = 0
             try:
                 sent = await send_deliveries(relay, post, public_url)
-                trouble.is_over("notices_wait_for_postgres")
+                trouble.is_over("webhooks_wait_for_postgres")
             except (OSError, *relay.outages) as error:
-                trouble.is_on("notices_wait_for_postgres", error=error)
+                trouble.is_on("webhooks_wait_for_postgres", error=error)
                 await asyncio.sleep(OUTAGE_SECONDS)
             if not sent:
                 await asyncio.sleep(POLL_SECONDS)

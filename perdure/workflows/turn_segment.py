@@ -108,7 +108,7 @@ class TurnSegment:
         """
         ask = StopRequest(address=self.turn.address)
         try:
-            read = await self.calls.make(TURNS_READ, ask, summary="asked to stop?", stoppable=False)
+            read = await self.calls.make(TURNS_READ, ask, summary="read the stop request", stoppable=False)
         except ActivityError:
             return False
         return read.asked

@@ -36,7 +36,7 @@ class TurnWait:
         """Waits, and then continues as `TurnRun`; it never returns."""
         carried = turn.carried
         if carried is None:
-            raise ValueError("a wait needs what it carries")
+            raise ValueError("TurnWait needs the carried state")
         workflow.set_current_details(
             "waits for: " + ", ".join(f"{request.tool} ({request.request_id})" for request in carried.requests)
         )

@@ -151,7 +151,7 @@ async def test_an_outage_of_postgres_is_logged_once_and_so_is_its_end(
             await asyncio.sleep(0.1)  # time to say it again
         stop.set()
         await running
-    began, ended = "relay_waits_for_postgres", "relay_waits_for_postgres_no_more"
+    began, ended = "relay_waits_for_postgres", "relay_waits_for_postgres_resolved"
     assert [line["event"] for line in said] == [began, ended, began, ended]
     assert said[0]["error"] == "InterfaceError"
 

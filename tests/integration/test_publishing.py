@@ -86,7 +86,7 @@ async def test_a_worker_names_published_agents_that_it_lacks_and_serves_still(te
     assert [(each["event"], each["log_level"]) for each in logged] == [("agents_not_read", "warning")]
     with capture_logs() as logged:
         await _tell_missing(db, find_apps([SHIPPED / "refunds", SHIPPED / "filings"]))
-    assert logged[0]["event"] == "agents_not_here"
+    assert logged[0]["event"] == "agents_missing"
     assert logged[0]["agents"] == ["care_navigator", "chart_builder", "ops", "skeleton"]
 
 

@@ -246,7 +246,7 @@ async def test_a_decided_turn_that_never_continues_is_signaled_rarely(harness: H
     assert gaps == sorted(gaps)
     assert gaps[-3:] == [15, 15, 15], "in the end each quarter of an hour"
     told = [line for line in said if line["event"] == "decided_turn_still_waits"]
-    assert [(line["where"], line["log_level"]) for line in told] == [(address.turn_id, "error")]
+    assert [(line["subject"], line["log_level"]) for line in told] == [(address.turn_id, "error")]
 
 
 async def test_a_turn_signaled_in_vain_gets_a_signal_for_its_next_decision(
@@ -313,7 +313,7 @@ STEPS = {
     "wake_stopped": "stops_not_signaled",
     "wake_decided": "decisions_not_signaled",
     "start_stranded": "stranded_turns_not_started",
-    "forget_old": "old_keys_not_forgotten",
+    "forget_old": "old_keys_not_deleted",
     "fall_back": "requests_not_reassigned",
     "escalate_all_overdue": "deadlines_not_escalated",
 }
@@ -341,7 +341,7 @@ async def test_a_statement_that_fails_holds_up_no_other_and_is_logged_once(
     monkeypatch.undo()
     with capture_logs() as said:
         await reconciler.once()
-    assert [line["event"] for line in said] == [f"{STEPS[broken]}_no_more"]
+    assert [line["event"] for line in said] == [f"{STEPS[broken]}_resolved"]
 
 
 async def old_key(harness: Harness) -> None:
@@ -369,7 +369,7 @@ async def test_a_tenant_that_cannot_be_read_does_not_stop_those_behind_it(
     with capture_logs() as said:
         await reconciler.once()
     assert await status(harness, gone) == ("failed", "run_vanished")
-    assert ("open_turns_not_listed", "aaa") in {(line["event"], line.get("where")) for line in said}
+    assert ("open_turns_not_listed", "aaa") in {(line["event"], line.get("subject")) for line in said}
 
 
 async def test_if_temporal_does_not_list_waiting_runs_none_counts_as_lost_and_others_are_checked(

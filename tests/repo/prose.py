@@ -29,7 +29,7 @@ LONGEST_SENTENCE_WORDS = 30
 HERE = Path(__file__).parent
 LEFT = HERE / "prose_left.tsv"
 """Findings and path of each file that still has some, as one line."""
-MOST_LEFT = 32
+MOST_LEFT = 25
 """Sum of the findings in the list. Lower it after `--lower`; never raise it."""
 MOST_LEFT_IN_A_FILE = 7
 _PAGES = (".html", ".jinja", ".j2")

@@ -141,7 +141,7 @@ class LiteLLMProvider:
                     yield delta
         except Exception as error:
             ours = provider_error(error)
-            LOG.debug("model_call_failed", model=request.model, code=ours.code, vendor_says=str(error)[:500])
+            LOG.debug("model_call_failed", model=request.model, code=ours.code, vendor_message=str(error)[:500])
             if ours.code == CONTENT_REFUSED:
                 yield TextDelta(REFUSAL_TEXT)
                 usage = self._usage(request, draft) if draft.model else Usage()  # not read, not billed

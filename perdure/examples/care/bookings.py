@@ -30,7 +30,7 @@ class Bookings(BaseHTTPRequestHandler):
     """GET /healthz · GET /bookings · POST /bookings {provider, slot}."""
 
     def parse_request(self) -> bool:
-        """Refuse what a browser sends: it has no business here, and asks for no token."""
+        """Rejects requests of browsers, because the service asks for no token."""
         if not super().parse_request():
             return False
         name = self.headers.get("Host", "").rpartition(":")[0]

@@ -244,13 +244,13 @@ def raise_limits(state: State, read: Verdicts) -> Patch:
             "max_tokens": read.limits.max_tokens,
             "max_cost_microusd": read.limits.max_cost_microusd,
         }
-    over = spent_by(state) or Problem(code="limit_not_raised", message="the turn asked for a higher limit")
+    over = spent_by(state) or Problem(code="limit_not_raised", message="the turn requested a higher limit")
     problem = over.model_copy(update={"message": f"{over.message}; {_limit_message(refused)}"})
     return patch | {"error": problem.model_dump(mode="json"), "status": "limited"}
 
 
 def _limit_message(refused: Verdict | None) -> str:
     if refused is None or refused.state is VerdictState.EXPIRED:
-        return "nobody raised it in time"
+        return "no reviewer raised it in time"
     why = f": {refused.comment}" if refused.comment else ""
     return f"{refused.decided_by or 'a reviewer'} did not raise it{why}"

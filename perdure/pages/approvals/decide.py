@@ -9,7 +9,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from perdure.client import ApiError
 from perdure.core.calls.arguments import InvalidArgumentText, check_arguments, parse_object, same_json
-from perdure.pages.approvals.page import PRESENT, Sent, differences, opened_from, read_fields, show
+from perdure.pages.approvals.filters import opened_from
+from perdure.pages.approvals.page import PRESENT, Sent, differences, read_fields, show
 from perdure.pages.render import page
 from perdure.pages.request import AGAIN, Form, PageProblem, Post, Posted
 from perdure.schemas.approvals import Approval

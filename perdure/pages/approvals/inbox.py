@@ -15,7 +15,8 @@ from perdure.client.approvals import Item
 from perdure.client.memory import list_promotions
 from perdure.core.agents.prompts import unwrap_result
 from perdure.core.approvals.decisions import NOT_IN_BULK, single_decision_reason
-from perdure.pages.approvals.page import DAY_SECONDS, KINDS, PAST, PRESENT, DecisionForm, is_long, reasons_for
+from perdure.pages.approvals.filters import DAY_SECONDS, KINDS, InboxFilters
+from perdure.pages.approvals.page import PAST, PRESENT, is_long, reasons_for
 from perdure.pages.render import page
 from perdure.pages.request import BrowserRequest, Form, PageProblem, Posted, Visitor
 from perdure.schemas.approvals import Approval
@@ -30,9 +31,9 @@ _Name = Annotated[str, Query(max_length=64)]
 
 def asked_for(
     all: bool = False, risk: _Name = "", agent: _Name = "", tool: _Name = "", role: _Name = "", expiring: bool = False
-) -> DecisionForm:
+) -> InboxFilters:
     """Returns the filters from the address."""
-    return DecisionForm(not all, risk, agent, tool, role, expiring)
+    return InboxFilters(not all, risk, agent, tool, role, expiring)
 
 
 @inbox_router.get("/")
@@ -45,7 +46,7 @@ async def home(visit: Visitor) -> RedirectResponse:
 @inbox_router.get("/review")
 async def inbox(
     visit: Visitor,
-    selection: Annotated[DecisionForm, Depends(asked_for)],
+    selection: Annotated[InboxFilters, Depends(asked_for)],
     cursor: Annotated[str | None, Query(max_length=400)] = None,
 ) -> HTMLResponse:
     """Shows pending requests, newest first. For the page's script, returns only the part that changes."""

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
-from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
@@ -15,6 +14,7 @@ from fastapi.responses import HTMLResponse
 from perdure.core.calls.arguments import InvalidArgumentText, parsed_value
 from perdure.core.json_schema import field_type, follow_reference
 from perdure.core.text import escape_terminal, flat, printable_runs
+from perdure.pages.approvals.filters import InboxFilters, opened_from
 from perdure.pages.render import page
 from perdure.pages.request import BrowserRequest, Form, Typed, Visitor
 from perdure.schemas.approvals import Approval
@@ -279,61 +279,6 @@ def _lines(value: Any) -> list[str]:
     return json.dumps(value, indent=2, ensure_ascii=False, separators=("", ": ")).split("\n")
 
 
-DAY_SECONDS = 86_400
-KINDS = ("risk", "agent", "tool", "role")
-_LONGEST_NAME = 64
-_LONGEST = 600
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionForm:
-    """Filters of the list. The address of each approval that is opened from the list contains them. The next approval
-    and the way back then belong to the same list."""
-
-    mine: bool = True
-    risk: str = ""
-    agent: str = ""
-    tool: str = ""
-    role: str = ""
-    expiring: bool = False
-
-    def query(self, *, mine: bool, cursor: str | None = None) -> str:
-        """Returns the filters as a query string, with this `mine`."""
-        named = {kind: getattr(self, kind) for kind in KINDS}
-        parameters = {**({} if mine else {"all": "1"}), **named, **({"expiring": "1"} if self.expiring else {})}
-        return urlencode({name: value for name, value in {**parameters, "cursor": cursor or ""}.items() if value})
-
-    def path(self, *, mine: bool, cursor: str | None = None) -> str:
-        """Returns the address of the inbox with these filters and this `mine`."""
-        text = self.query(mine=mine, cursor=cursor)
-        return "/review" + (f"?{text}" if text else "")
-
-    @property
-    def within(self) -> str:
-        """The query string of an approval's address, which contains the filters of its list."""
-        text = self.query(mine=self.mine)
-        return "?" + urlencode({"in": text}) if text else ""
-
-    @property
-    def narrowed(self) -> bool:
-        """True if a filter besides `mine` is set."""
-        return self.expiring or any(getattr(self, kind) for kind in KINDS)
-
-    @property
-    def filters(self) -> Mapping[str, Any]:
-        """The filters as parameters of the API."""
-        named = {kind: getattr(self, kind) or None for kind in KINDS}
-        return {**named, "mine": self.mine or None, "expiring_seconds": DAY_SECONDS if self.expiring else None}
-
-
-def opened_from(visit: BrowserRequest, form: Form | None = None) -> DecisionForm:
-    """Returns the list that an approval was opened from, read from the form of its page or from its address."""
-    text = (form.get("in") if form else "") or visit.request.query_params.get("in", "")
-    parameters = dict(parse_qsl(text)) if len(text) <= _LONGEST else {}
-    risk, agent, tool, role = (parameters.get(kind, "")[:_LONGEST_NAME] for kind in KINDS)
-    return DecisionForm("all" not in parameters, risk, agent, tool, role, "expiring" in parameters)
-
-
 LONG_CHARACTERS = 6_000
 """Longer arguments must be opened before a decision. Counted as JSON, with hidden characters written out."""
 _BEGINNING_CHARACTERS = 1_500
@@ -395,8 +340,8 @@ async def show(
 
 
 def can_be_withdrawn(approval: Approval, me: Me | None) -> bool:
-    """Returns whether the form that withdraws an approval is of use: there is a call, it has not started, and the user
-    is more than a requester."""
+    """Returns whether to show the withdrawal form: the approved call has not started, and the user has another role
+    besides requester."""
     has_call = approval.kind == "approval" and approval.status in ("approved", "edited")
     return has_call and me is not None and bool(set(me.roles) - {"requester"})
 
@@ -439,7 +384,7 @@ def _asks_for_all(visit: BrowserRequest, sent: Sent) -> bool:
 
 
 async def _beside(
-    visit: BrowserRequest, approval: Approval, selection: DecisionForm
+    visit: BrowserRequest, approval: Approval, selection: InboxFilters
 ) -> tuple[Approval | None, Approval | None]:
     """Returns the approvals before and after this one in the list that it was opened from.
 

@@ -102,7 +102,7 @@ class ConversationWakes:
             except (RedisError, OSError, *Database.outages):
                 pass  # The other source continues, and users of the lost one report the outage.
             except Exception:
-                log.exception("wakes.unforeseen")  # The readers of every stream depend on these loops.
+                log.exception("wakes.unexpected_error")  # The readers of every stream depend on these loops.
             await asyncio.sleep(POLL_SECONDS)
 
     async def _send_command(self, verb: str, conversation_id: str) -> None:

@@ -60,8 +60,6 @@ async def may_be_erased(tx: Connection, user_id: str) -> None:
         )
 
 
-# --- Steps for the user's own rows, by table
-
 CHUNK_ROWS = 1_000
 """Rows per statement. No statement locks its rows for long or reaches the API's limit of five seconds."""
 
@@ -201,8 +199,7 @@ OWN: tuple[Step, ...] = (
 """The steps for the user's own rows."""
 
 
-# --- Steps for rows of other users: the user's name, comments, and reasons that models received
-#
+# Steps for rows of other users: the user's name, comments, and reasons that models received.
 # Requests of other users remain theirs, even if this user edited them. The engine's texts about them remain too.
 
 NAMING = (

@@ -24,7 +24,7 @@ class Solved:
 
 
 async def solve(program: str, seconds: float = LIMIT_SECONDS) -> Solved:
-    """The best model of a program, found within `seconds`; nothing is left running, whatever happens."""
+    """Returns the best model of a program that is found within `seconds`. No process remains, even after an error."""
     try:
         answer = await answer_of(CHILD, MEMORY_MEGABYTES, int(seconds) + 2, given=program, seconds=seconds)
     except TimeoutError:

@@ -39,33 +39,33 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One failure to come."""
+    """A failure that is armed."""
 
     kind: Kind
     tool: str = ""
-    """Only calls of this tool; empty: of any."""
+    """The tool whose calls fail; empty for any tool."""
     when: str = "after"
-    """`before` the effect is made, or `after` it is and before the answer goes out."""
+    """`before` the effect, or `after` the effect and before the answer."""
     seconds: float = 30.0
     times: int = 1
 
 
 class Faults:
-    """The failures in the file at `path`."""
+    """The armed failures, stored in the file at `path`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def arm(self, fault: Fault) -> None:
-        """Add one."""
+        """Adds a failure."""
         self._rewritten(lambda armed: [*armed, asdict(fault)])
 
     def clear(self) -> None:
-        """Forget all."""
+        """Removes all failures."""
         self._rewritten(lambda _: [])
 
     def take(self, tool: str, when: str) -> Fault | None:
-        """The failure of this moment, if one is armed; counts one of its times."""
+        """Returns the failure that is armed for this moment, if any, and counts one of its times."""
         if not self._path.exists():
             return None
         taken: list[Fault] = []
@@ -93,7 +93,7 @@ class Faults:
 
 
 def suffer(fault: Fault) -> None:
-    """Do what happens to the whole server: hang or die. In a thread of the call's own."""
+    """Lets the server hang or die. Runs in a separate thread."""
     if fault.kind is Kind.HANG:
         time.sleep(fault.seconds)
     elif fault.kind is Kind.DIE:

@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS requests (
 
 
 class OtherBody(Exception):
-    """The key came before, with another body."""
+    """The key was already used with another body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class Ledger:
             self._connection.execute("COMMIT")
 
     def make(self, effect: Effect, key: str | None, body: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        """Make the effect, or find that this key made it before: the answer, and whether it is the stored one.
+        """Makes the effect, unless this key has already made it. Returns the answer, and whether it was stored before.
 
-        Effect and stored answer are one transaction.
+        The effect and its answer are stored in one transaction.
 
         Raises: OtherBody.
         """
@@ -95,7 +95,7 @@ class Ledger:
         return {"refund": 0, "note": 0} | {row["kind"]: row["n"] for row in rows}
 
     def effects(self) -> list[dict[str, Any]]:
-        """Every effect ever made, oldest first."""
+        """Returns all effects, oldest first."""
         return [
             {name: row[name] for name in ("id", "kind", "amount_cents", "text", "key", "at")}
             | {"order": row["order_number"]}
@@ -103,7 +103,7 @@ class Ledger:
         ]
 
     def received(self, method: str, path: str, key: str | None) -> int:
-        """Note a request before anything is done for it; its number."""
+        """Stores a request before it is processed. Returns its number."""
         with self._writing() as connection:
             row = connection.execute(
                 "INSERT INTO requests (method, path, key, at) VALUES (?, ?, ?, ?)", (method, path, key, _now())
@@ -111,12 +111,12 @@ class Ledger:
         return int(row.lastrowid or 0)
 
     def answered(self, request: int, status: int) -> None:
-        """Note what a request is about to be answered."""
+        """Stores the status of a request before it is sent."""
         with self._writing() as connection:
             connection.execute("UPDATE requests SET status = ? WHERE id = ?", (status, request))
 
     def requests(self) -> list[dict[str, Any]]:
-        """Every request ever received, oldest first; `status` is null for one that was never answered."""
+        """Returns all received requests, oldest first. `status` is null if a request was not answered."""
         return [dict(row) for row in self._read("SELECT * FROM requests ORDER BY id")]
 
     def _read(self, query: str, *values: object) -> list[sqlite3.Row]:

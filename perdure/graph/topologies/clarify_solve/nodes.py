@@ -162,7 +162,7 @@ def _is_client(state: State) -> bool:
 def _handed_out(state: State, solved: dict[str, JsonValue]) -> Patch:
     """Returns the output for the client and the last message, which is written without a model."""
     warnings, fault = warnings_of(object_of(state, "run"), solved), text_of(state, "fault")
-    nothing = f"{fault[:1].upper()}{fault[1:]}" or "The plan was carried out; no picture was asked for."
+    nothing = f"{fault[:1].upper()}{fault[1:]}" or "The plan was carried out. It requests no picture."
     shown = text_of(state, "visualization").strip() or nothing
     before = state["messages"]
     last = MessageRef(role=Role.ASSISTANT, text=shown)
@@ -252,7 +252,7 @@ def describe_facts(state: State) -> str:
     if text_of(state, "classified") == "no_data":
         lines.append("There is no table yet: one must be uploaded first.")
     if text_of(state, "classified") == "palette":
-        lines.append("A palette is suggested beside this text.")
+        lines.append("A palette is proposed with this text.")
     if text_of(state, "start") == "upload":
         lines.append("The upload has arrived and can be worked with.")
     run, solved = object_of(state, "run"), object_of(state, "solved")
@@ -268,7 +268,7 @@ def describe_facts(state: State) -> str:
     fault = text_of(state, "fault")
     if fault:
         lines.append(f"It could not be finished: {fault}")
-    return "\n".join(lines) or "Nothing was to be done on the data."
+    return "\n".join(lines) or "No work on the data was requested."
 
 
 def _make_sentence(text: str) -> str:

@@ -112,7 +112,7 @@ def _patch(state: State, got: OutputResult, own: Patch, more: Patch) -> Patch:
 
 
 # transformation_clarification_gate asks the user if the plan has a question that is allowed, and reads the answer.
-NO_ANSWER = "Nobody answered in time."
+NO_ANSWER = "No answer arrived in time."
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ def _reply_patch(state: State, verdict: Verdict) -> Patch:
 
 # trigger_choregraph_run_node carries the plan out, with a tool here or by the client that has the data. The client's
 # result has counts and ranges; the rows stay with the client.
-NOT_HANDED_IN = "The client did not hand its work in in time."
-STILL_OPEN = "what is wanted is still open, and no more may be asked. Say which columns to show; there are"
+NOT_HANDED_IN = "The client did not return its result in time."
+STILL_OPEN = "the request is still unclear, and no question is left. Name the columns to show; available are"
 MOST_NAMED = 12
 """The number of columns that a message to the user lists."""
 

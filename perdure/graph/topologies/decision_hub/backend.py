@@ -106,7 +106,7 @@ def fallback_text(error_type: ErrorType) -> str:
 _WHY = {
     ErrorType.TIMEOUT: "the model did not finish in time",
     ErrorType.BACKEND_UNAVAILABLE: "the model could not be used",
-    ErrorType.INVALID_OUTPUT: "the model said nothing that could be used",
+    ErrorType.INVALID_OUTPUT: "the model's output could not be used",
     ErrorType.UNKNOWN: "the turn ended before it had one",
 }
 

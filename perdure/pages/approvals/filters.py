@@ -1,0 +1,62 @@
+"""The filters of the inbox, which the addresses of the approvals opened from it contain."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from perdure.pages.request import BrowserRequest, Form
+
+DAY_SECONDS = 86_400
+KINDS = ("risk", "agent", "tool", "role")
+_LONGEST_NAME = 64
+_LONGEST = 600
+
+
+@dataclass(frozen=True, slots=True)
+class InboxFilters:
+    """Filters of the list. The address of each approval that is opened from the list contains them. The next approval
+    and the way back then belong to the same list."""
+
+    mine: bool = True
+    risk: str = ""
+    agent: str = ""
+    tool: str = ""
+    role: str = ""
+    expiring: bool = False
+
+    def query(self, *, mine: bool, cursor: str | None = None) -> str:
+        """Returns the filters as a query string, with this `mine`."""
+        named = {kind: getattr(self, kind) for kind in KINDS}
+        parameters = {**({} if mine else {"all": "1"}), **named, **({"expiring": "1"} if self.expiring else {})}
+        return urlencode({name: value for name, value in {**parameters, "cursor": cursor or ""}.items() if value})
+
+    def path(self, *, mine: bool, cursor: str | None = None) -> str:
+        """Returns the address of the inbox with these filters and this `mine`."""
+        text = self.query(mine=mine, cursor=cursor)
+        return "/review" + (f"?{text}" if text else "")
+
+    @property
+    def within(self) -> str:
+        """The query string of an approval's address, which contains the filters of its list."""
+        text = self.query(mine=self.mine)
+        return "?" + urlencode({"in": text}) if text else ""
+
+    @property
+    def narrowed(self) -> bool:
+        """True if a filter besides `mine` is set."""
+        return self.expiring or any(getattr(self, kind) for kind in KINDS)
+
+    @property
+    def filters(self) -> Mapping[str, Any]:
+        """The filters as parameters of the API."""
+        named = {kind: getattr(self, kind) or None for kind in KINDS}
+        return {**named, "mine": self.mine or None, "expiring_seconds": DAY_SECONDS if self.expiring else None}
+
+
+def opened_from(visit: BrowserRequest, form: Form | None = None) -> InboxFilters:
+    """Returns the list that an approval was opened from, read from the form of its page or from its address."""
+    text = (form.get("in") if form else "") or visit.request.query_params.get("in", "")
+    parameters = dict(parse_qsl(text)) if len(text) <= _LONGEST else {}
+    risk, agent, tool, role = (parameters.get(kind, "")[:_LONGEST_NAME] for kind in KINDS)
+    return InboxFilters("all" not in parameters, risk, agent, tool, role, "expiring" in parameters)
