@@ -42,11 +42,11 @@ async def test_what_a_vote_still_lacks_is_told(asked: SpokenApi, browse: Browse,
     voted = {**CALL, "quorum": 2, "reviewer_role": "reviewer", "allowed_decisions": [], "votes": [vote("rita")]}
     asked.answers[f"/v1/approvals/{ID}"] = (200, voted)
     page = (await browse(f"/review/{ID}")).text
-    assert '<p class="said good">' in page and '<p class="said warn">' not in page
+    assert '<p class="callout good">' in page and '<p class="callout warn">' not in page
     assert words_of(page) == snapshot
     asked.answers[f"/v1/approvals/{ID}"] = (200, {**voted, "votes": [vote("rita", counts=False), vote("ann")]})
     page = (await browse(f"/review/{ID}")).text
-    assert '<p class="said good">' not in page and '<p class="said warn">' in page
+    assert '<p class="callout good">' not in page and '<p class="callout warn">' in page
 
 
 async def test_who_may_not_decide_is_told_no_more(
