@@ -69,7 +69,7 @@ def lay_out(names: Sequence[str], ways: Iterable[NodePair]) -> Layout:
         ]
         for way, (upper, lower) in down.items()
     }
-    layers = _order_slots(names, ranks, chains)
+    layers = _sort_slots(names, ranks, chains)
     lines = {_node_slot(name): _break_name(name) for name in names}
     widths = {slot: max(map(len, text)) * LETTER + 2 * PAD for slot, text in lines.items()}
     middles = _place_middles(layers, chains, widths)
@@ -125,7 +125,7 @@ def _neighbours(chains: Iterable[Sequence[Slot]]) -> tuple[Ties, Ties]:
     return above, below
 
 
-def _order_slots(
+def _sort_slots(
     names: Sequence[str], ranks: Mapping[str, int], chains: Mapping[NodePair, list[Slot]]
 ) -> list[list[Slot]]:
     """Returns the slots of each layer from left to right.
