@@ -33,16 +33,16 @@ class Client:
     """Starts turns and waits for their ends."""
 
     db: Database
-    doorbell: Notifier
+    notifier: Notifier
     visitor: Visitor
     _waiting: dict[str, asyncio.Future[float]]
-    _bell: asyncio.Event
+    _wake_signal: asyncio.Event
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, db: Database, doorbell: Notifier, valkey: Valkey, visitor: Visitor) -> AsyncIterator["Client"]:
+    async def open(cls, db: Database, notifier: Notifier, valkey: Valkey, visitor: Visitor) -> AsyncIterator["Client"]:
         """Opens a client that listens to the channels."""
-        client = cls(db, doorbell, visitor, {}, asyncio.Event())
+        client = cls(db, notifier, visitor, {}, asyncio.Event())
         subscription = valkey.client.pubsub(ignore_subscribe_messages=True)
         await subscription.psubscribe(channel("*"))
 
@@ -50,7 +50,7 @@ class Client:
             while True:
                 message = await subscription.get_message(timeout=30.0)
                 if message is not None and message["data"] == WOKEN_BY_EVENTS:
-                    client._bell.set()
+                    client._wake_signal.set()
 
         tasks = [asyncio.create_task(listen()), asyncio.create_task(client._look())]
         try:
@@ -68,14 +68,14 @@ class Client:
         turn_id = await begin(conversation_id)
         ended = asyncio.get_running_loop().create_future()
         self._waiting[turn_id] = ended
-        self._bell.set()
+        self._wake_signal.set()
         async with asyncio.timeout(60):
             return turn_id, await ended - began
 
     async def _look(self) -> None:
         while True:
-            await self._bell.wait()
-            self._bell.clear()
+            await self._wake_signal.wait()
+            self._wake_signal.clear()
             if not self._waiting:
                 continue
             async with self.db.transaction(self.visitor.tenant_id) as tx:
@@ -97,7 +97,7 @@ class Client:
                 agent = await agents.current_agent(tx, AGENT)
                 started = await start_turn(tx, new, agent, _CAPS)
             if started.note is not None:
-                await self.doorbell.deliver_soon(started.note)
+                await self.notifier.deliver_soon(started.note)
             return started.turn_id
 
         return begin
@@ -108,7 +108,7 @@ class Client:
         async def begin(conversation_id: str) -> str:
             turn = await self._begin(conversation_id)
             turn_id = turn.address.turn_id
-            await self.doorbell.client.start_workflow(
+            await self.notifier.client.start_workflow(
                 workflow, turn, id=turn_workflow_id(turn_id), task_queue=task_queue
             )
             return turn_id
@@ -127,5 +127,5 @@ class Client:
 
     async def _begin(self, conversation_id: str) -> Turn:
         async with self.db.transaction(self.visitor.tenant_id) as tx:
-            begun = await records.begin(tx, self.visitor, conversation_id)
+            begun = await records.begin_turn(tx, self.visitor, conversation_id)
         return Turn(address=begun.address, agent_version=begun.agent_version)

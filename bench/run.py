@@ -95,7 +95,7 @@ async def _rounds(plan: Plan, stacks: Sequence[Stack], benches: Mapping[str, Ben
         if len(products) != 1:
             raise RuntimeError(f"turns of {each.title} differ: {products}")
         turns = [*alone[each.name][-1].turn_ids, *loaded[each.name][-1].turn_ids[:20]] if each.on_temporal else []
-        histories = [await history_of(client.doorbell.client, turn) for turn in turns]
+        histories = [await history_of(client.notifier.client, turn) for turn in turns]
         measured.append(Measured(each, alone[each.name], loaded[each.name], histories, products.pop()))
     for each_measured in measured[1:]:
         if differences := measured[0].product.differences(each_measured.product):

@@ -11,7 +11,7 @@ from langgraph.graph import END, START, StateGraph
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
-from bench.baselines.values import Known, Loaded, Said, Turn
+from bench.baselines.values import Known, Loaded, ModelResult, Turn
 from bench.baselines.work import Work
 
 SAVERS: Final = 12
@@ -68,20 +68,20 @@ class PlainGraph:
 
     async def _model(self, state: State) -> State:
         turn = Turn.model_validate(state["turn"])
-        before = Said.model_validate(state["said"]) if "said" in state else None
+        before = ModelResult.model_validate(state["said"]) if "said" in state else None
         known = Known(loaded=Loaded.model_validate(state["loaded"]), tokens=before.tokens if before else 0)
         step = state["step"] + 1
         said = await self._work.model(turn.address, turn.agent_version, step, known)
         return {"said": said.model_dump(mode="json"), "step": step}
 
     async def _tools(self, state: State) -> State:
-        turn, said = Turn.model_validate(state["turn"]), Said.model_validate(state["said"])
+        turn, said = Turn.model_validate(state["turn"]), ModelResult.model_validate(state["said"])
         await asyncio.gather(*(self._work.tool(turn.address, asked, said) for asked in said.calls))
         return {}
 
     async def _finish(self, state: State) -> State:
         turn = Turn.model_validate(state["turn"])
-        await self._work.finish(turn.address, Said.model_validate(state["said"]))
+        await self._work.finish(turn.address, ModelResult.model_validate(state["said"]))
         return {}
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from temporalio import activity, workflow
 
-from bench.baselines.values import FinishStep, Known, Loaded, ModelStep, Said, ToolStep, Turn
+from bench.baselines.values import FinishStep, Known, Loaded, ModelResult, ModelStep, ToolStep, Turn
 from bench.baselines.work import Work
 
 WORKFLOW: Final = "BenchMerged"
@@ -37,7 +37,7 @@ class MergedTurn:
             said = await workflow.execute_activity(
                 "bench.model",
                 ModelStep(turn=turn, step=step, known=known),
-                result_type=Said,
+                result_type=ModelResult,
                 task_queue=LLM_QUEUE,
                 start_to_close_timeout=_LONG,
             )
@@ -72,7 +72,7 @@ class MergedActivities:
         return await self._work.load(turn.address, turn.agent_version)
 
     @activity.defn(name="bench.model")
-    async def model(self, ask: ModelStep) -> Said:
+    async def model(self, ask: ModelStep) -> ModelResult:
         """Makes one model call."""
         return await self._work.model(ask.turn.address, ask.turn.agent_version, ask.step, ask.known)
 

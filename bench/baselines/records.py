@@ -22,14 +22,14 @@ from perdure.store.events.event_log import NewEvent, NewMessage, write
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class StoredTurn:
     """A stored turn."""
 
     address: TurnAddress
     agent_version: str
 
 
-async def begin(tx: Connection, visitor: Visitor, conversation_id: str) -> Begun:
+async def begin_turn(tx: Connection, visitor: Visitor, conversation_id: str) -> StoredTurn:
     """Locks the conversation, rejects a second active turn, and writes turn and message."""
     row = await tx.fetchrow(
         "SELECT c.active_turn_id, c.message_seq, a.version FROM conversations c JOIN agents a ON a.agent_id = $2 "
@@ -59,11 +59,11 @@ async def begin(tx: Connection, visitor: Visitor, conversation_id: str) -> Begun
     address = TurnAddress(tenant_id=visitor.tenant_id, conversation_id=conversation_id, turn_id=turn_id)
     message = NewMessage(message_id, Role.USER, MESSAGE, tokens=estimated_tokens(MESSAGE))
     await write(tx, address, [NewEvent("ready", {"agent": AGENT})], [message])
-    return Begun(address, row["version"])
+    return StoredTurn(address, row["version"])
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class TurnInput:
     """The input of a turn."""
 
     user_text: str
@@ -72,7 +72,7 @@ class Remembered:
     working: dict[str, JsonValue]
 
 
-async def remember(tx: Connection, turn_id: str) -> Remembered:
+async def read_turn_input(tx: Connection, turn_id: str) -> TurnInput:
     """Reads user, message and working memory in one statement."""
     row = await tx.fetchrow(
         "SELECT m.content, u.name, u.display_name, u.roles, (SELECT jsonb_object_agg(w.field, w.value) "
@@ -82,7 +82,7 @@ async def remember(tx: Connection, turn_id: str) -> Remembered:
     )
     if row is None:
         raise InvariantBroken("turn_not_found", "there is no such turn")
-    return Remembered(
+    return TurnInput(
         row["content"],
         row["display_name"] or row["name"],
         row["roles"][0] if row["roles"] else "",
@@ -145,7 +145,7 @@ async def tool_done(tx: Connection, turn_id: str, call_id: str, outcome: JsonVal
     )
 
 
-async def finish(
+async def finish_turn(
     tx: Connection, address: TurnAddress, answer: str, said: str, messages: Sequence[NewMessage] = ()
 ) -> None:
     """Ends the turn, admits the next queued one, and writes the last messages and events."""

@@ -18,7 +18,7 @@ from perdure.store.events.live import LiveTokens
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class ModelReply:
     """The model's answer."""
 
     call_id: str
@@ -28,14 +28,14 @@ class Spoken:
     first_token_seconds: float
 
 
-async def speak(
+async def call_model(
     provider: Provider,
     live: LiveTokens,
     address: TurnAddress,
     agent: PublishedAgent,
     step: int,
     messages: Sequence[WireMessage],
-) -> Spoken:
+) -> ModelReply:
     """Calls the model and streams its text to the readers."""
     call_id = model_call_id(step)
     tools = tuple(card.name for card in agent.cards)
@@ -62,7 +62,7 @@ async def speak(
         ask=ModelCallRequest(messages=(), tools=tools),
     )
     planned = plan_calls(asked, agent, complete.tool_calls).calls
-    return Spoken(call_id, "".join(words), complete.usage, planned, first_token_seconds)
+    return ModelReply(call_id, "".join(words), complete.usage, planned, first_token_seconds)
 
 
 def _request(agent: PublishedAgent, messages: Sequence[WireMessage]) -> ProviderRequest:

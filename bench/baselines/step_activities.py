@@ -4,7 +4,7 @@ messages."""
 from temporalio import activity
 
 from bench.baselines import records, trace
-from bench.baselines.speech import speak
+from bench.baselines.speech import call_model
 from bench.baselines.values import Answer, Ask, Memory, Skills, ToolAsk, Transcript, Turn, WholeCall, WholeMessage
 from bench.baselines.work import Work
 from perdure.contracts.ids import effect_key, model_call_id
@@ -28,7 +28,7 @@ class StepActivities:
     async def memory(self, turn: Turn) -> Memory:
         """Reads the message, the user and the working memory."""
         async with self._work.db.transaction(turn.address.tenant_id) as tx:
-            found = await records.remember(tx, turn.address.turn_id)
+            found = await records.read_turn_input(tx, turn.address.turn_id)
             await write(tx, turn.address, trace.loaded([*found.working]))
         return Memory(
             user_text=found.user_text,
@@ -59,7 +59,7 @@ class StepActivities:
             await write(tx, address, trace.before_model(ask.step, model_call_id(ask.step), ask.tokens))
         await work.live.wake(address.conversation_id)
         said = [_as_prompt(message, address.turn_id) for message in ask.messages]
-        spoken = await speak(
+        spoken = await call_model(
             work.provider, work.live, address, agent, ask.step, prompts.wire_messages(ask.base, ask.memory, said)
         )
         names = [each.row.tool for each in spoken.planned]
@@ -117,7 +117,9 @@ class StepActivities:
         """Writes the messages and ends the turn."""
         answer = ask.messages[-1].content
         async with self._work.db.transaction(ask.turn.address.tenant_id) as tx:
-            await records.finish(tx, ask.turn.address, answer, preview(answer), [_new(each) for each in ask.messages])
+            await records.finish_turn(
+                tx, ask.turn.address, answer, preview(answer), [_new(each) for each in ask.messages]
+            )
         await self._work.live.wake(ask.turn.address.conversation_id)
 
 

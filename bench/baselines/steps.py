@@ -51,14 +51,14 @@ class StepsTurn:
             tokens += answer.tokens
             if not answer.message.calls:
                 break
-            messages += await _called(turn, answer)
+            messages += await _run_calls(turn, answer)
         await workflow.execute_activity(
             "bench.transcript", Transcript(turn=turn, messages=tuple(messages[1:])), start_to_close_timeout=_SHORT
         )
         return "completed"
 
 
-async def _called(turn: Turn, answer: Answer) -> list[WholeMessage]:
+async def _run_calls(turn: Turn, answer: Answer) -> list[WholeMessage]:
     """Returns the results of the model's tool calls, which run in parallel."""
     results: list[WholeMessage] = await asyncio.gather(
         *(

@@ -20,21 +20,21 @@ class Loaded(Tolerant):
     memory: str
 
 
-class Asked(Tolerant):
+class RequestedCall(Tolerant):
     """A tool call that the model requested; its arguments are in Postgres."""
 
     call_id: str
     tool: str
 
 
-class Said(Tolerant):
+class ModelResult(Tolerant):
     """The result of a model call."""
 
     said: str
     """The start of its text."""
     tokens: int
     """Tokens of the turn so far."""
-    calls: tuple[Asked, ...] = ()
+    calls: tuple[RequestedCall, ...] = ()
 
 
 class Known(Tolerant):
@@ -56,15 +56,15 @@ class ToolStep(Tolerant):
     """The input of the merged workflow's tool activity."""
 
     turn: Turn
-    asked: Asked
-    said: Said
+    asked: RequestedCall
+    said: ModelResult
 
 
 class FinishStep(Tolerant):
     """The input of the merged workflow's last activity."""
 
     turn: Turn
-    said: Said
+    said: ModelResult
 
 
 class Memory(Tolerant):

@@ -12,9 +12,9 @@ import asyncpg
 from pydantic import JsonValue
 
 from bench.baselines import records, trace
-from bench.baselines.speech import speak
+from bench.baselines.speech import call_model
 from bench.baselines.tools import Tools
-from bench.baselines.values import Asked, Known, Loaded, Said
+from bench.baselines.values import Known, Loaded, ModelResult, RequestedCall
 from perdure.activities.providers.provider import Provider
 from perdure.contracts.ids import effect_key, model_call_id
 from perdure.contracts.messages import Role
@@ -42,13 +42,13 @@ class Work:
         """Loads memory and skills in one step."""
         async with self.db.transaction(address.tenant_id) as tx:
             agent = await self.agent_cache.read_pinned(tx, self.tools.agent_id, agent_version)
-            remembered = await records.remember(tx, address.turn_id)
+            remembered = await records.read_turn_input(tx, address.turn_id)
             await write(tx, address, trace.loaded([*remembered.working]))
         base = prompts.base_message(agent.definition.persona, remembered.user_name, remembered.user_role, None)
         skills = skill_manifest(agent.definition.skills)
         return Loaded(base=base + skills, memory=memory_message(remembered.working))
 
-    async def model(self, address: TurnAddress, agent_version: str, step: int, known: Known) -> Said:
+    async def model(self, address: TurnAddress, agent_version: str, step: int, known: Known) -> ModelResult:
         """Makes one model call and records message, usage, planned calls and events."""
         async with self.db.transaction(address.tenant_id) as tx:
             agent = await self.agent_cache.read_pinned(tx, self.tools.agent_id, agent_version)
@@ -58,7 +58,7 @@ class Work:
             await write(tx, address, trace.before_model(step, model_call_id(step), known.tokens))
         await self.live.wake(address.conversation_id)
         messages = prompts.wire_messages(known.loaded.base, known.loaded.memory, said)
-        spoken = await speak(self.provider, self.live, address, agent, step, messages)
+        spoken = await call_model(self.provider, self.live, address, agent, step, messages)
         message = NewMessage(
             new_id(),
             Role.ASSISTANT,
@@ -72,10 +72,10 @@ class Work:
             await records.answered(tx, address.turn_id, spoken.usage, [each.row for each in spoken.planned])
             await write(tx, address, events, [message])
         await self.live.wake(address.conversation_id)
-        calls = tuple(Asked(call_id=each.row.call_id, tool=each.row.tool) for each in spoken.planned)
-        return Said(said=preview(spoken.text), tokens=known.tokens + spoken.usage.tokens, calls=calls)
+        calls = tuple(RequestedCall(call_id=each.row.call_id, tool=each.row.tool) for each in spoken.planned)
+        return ModelResult(said=preview(spoken.text), tokens=known.tokens + spoken.usage.tokens, calls=calls)
 
-    async def tool(self, address: TurnAddress, asked: Asked, said: Said) -> None:
+    async def tool(self, address: TurnAddress, asked: RequestedCall, said: ModelResult) -> None:
         """Makes one tool call and records its result."""
         first = asked.call_id == said.calls[0].call_id
         pairs = [(call.call_id, call.tool) for call in said.calls]
@@ -94,14 +94,14 @@ class Work:
             await write(tx, address, events, [message])
         await self.live.wake(address.conversation_id)
 
-    async def finish(self, address: TurnAddress, said: Said) -> None:
+    async def finish(self, address: TurnAddress, said: ModelResult) -> None:
         """Finishes the turn; the answer is the model's last text."""
         async with self.db.transaction(address.tenant_id) as tx:
             answer: str = await tx.fetchval(
                 "SELECT content FROM messages WHERE turn_id = $1 AND role = 'assistant' ORDER BY seq DESC LIMIT 1",
                 address.turn_id,
             )
-            await records.finish(tx, address, answer, said.said)
+            await records.finish_turn(tx, address, answer, said.said)
         await self.live.wake(address.conversation_id)
 
 

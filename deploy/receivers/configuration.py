@@ -6,13 +6,13 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
-from deploy.receivers.book import Book
+from deploy.receivers.state import ReceiverState
 
 _SECRET = re.compile(r"[\x21-\x7e]+")
 """The characters that a header can contain: visible ASCII."""
 
 
-def needed(environ: Mapping[str, str], *names: str) -> list[str]:
+def required_values(environ: Mapping[str, str], *names: str) -> list[str]:
     """Returns the values of required variables.
 
     Raises: SystemExit that names all that are missing.
@@ -23,12 +23,12 @@ def needed(environ: Mapping[str, str], *names: str) -> list[str]:
     return [environ[name] for name in names]
 
 
-def needed_secrets(environ: Mapping[str, str], *names: str) -> list[str]:
+def required_secrets(environ: Mapping[str, str], *names: str) -> list[str]:
     """Returns the values of required variables that are sent in headers or sign what is sent.
 
     Raises: SystemExit that names a variable that is missing or malformed.
     """
-    values = needed(environ, *names)
+    values = required_values(environ, *names)
     for name, value in zip(names, values, strict=True):
         if not _SECRET.fullmatch(value):
             raise SystemExit(f"{name} contains a character other than visible ASCII; set it to the secret alone")
@@ -46,32 +46,32 @@ def port_of(environ: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def private_tokens(environ: Mapping[str, str], name: str) -> dict[str, str]:
+def read_token_file(environ: Mapping[str, str], name: str) -> dict[str, str]:
     """Returns the tokens by user in the file that the variable names.
 
     Raises: SystemExit if others can read the file, or if it is damaged.
     """
-    (named,) = needed(environ, name)
-    path = Path(named)
+    (file_name,) = required_values(environ, name)
+    path = Path(file_name)
     try:
         if path.stat().st_mode & 0o077:
             raise SystemExit(f"{path} contains tokens; run `chmod 600` on it")
-        found = json.loads(path.read_text("utf-8"))
+        tokens_by_user = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise SystemExit(f"{path} cannot be read: {error}; correct the file, or {name}") from None
-    tokens = found.values() if isinstance(found, dict) else [None]
+    tokens = tokens_by_user.values() if isinstance(tokens_by_user, dict) else [None]
     if not all(isinstance(each, str) and _SECRET.fullmatch(each) for each in tokens):
         raise SystemExit(f"{path} is not a JSON object of tokens by user; correct it, as in deploy/receivers/README.md")
-    return dict(found)
+    return dict(tokens_by_user)
 
 
-def book_of(environ: Mapping[str, str]) -> Book:
+def open_state(environ: Mapping[str, str]) -> ReceiverState:
     """Returns the receiver's state in RECEIVER_BOOK.
 
     Raises: SystemExit if the file cannot be used.
     """
     path = Path(environ.get("RECEIVER_BOOK") or "receiver.db")
     try:
-        return Book(path)
+        return ReceiverState(path)
     except sqlite3.Error as error:
         raise SystemExit(f"RECEIVER_BOOK: {path} cannot be used ({error}); set it to a writable file") from None

@@ -18,10 +18,10 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from deploy.receivers.book import Book
-from deploy.receivers.configuration import book_of, needed, port_of
-from deploy.receivers.door import Door, NotTold
-from deploy.receivers.wording import facts, headline, is_open
+from deploy.receivers.configuration import open_state, port_of, required_values
+from deploy.receivers.endpoint import SendFailed, WebhookEndpoint
+from deploy.receivers.state import ReceiverState
+from deploy.receivers.wording import fact_lines, headline, is_open
 
 _TIMEOUT_SECONDS = 8.0
 _REQUIRED = ("PERDURE_WEBHOOK_SECRET", "MAIL_FROM", "MAIL_TO", "SMTP_HOST")
@@ -48,7 +48,7 @@ class Mail:
     def __init__(self, config: MailConfig) -> None:
         self._config = config
 
-    async def tell(self, notice: dict[str, Any], place: str) -> str:
+    async def send_notice(self, notice: dict[str, Any], place: str) -> str:
         """Sends the first mail of an approval, or the next one of its thread."""
         if place and is_open(notice["approval"]):
             return place  # a reassignment or a vote, which change nothing in a mail
@@ -56,18 +56,18 @@ class Mail:
         try:
             await asyncio.to_thread(self._send, message)
         except (OSError, smtplib.SMTPException) as error:
-            raise NotTold(f"mail: {type(error).__name__}") from error
+            raise SendFailed(f"mail: {type(error).__name__}") from error
         return place or str(message["Message-ID"])
 
     def _message(self, notice: dict[str, Any], first: str) -> EmailMessage:
         approval = notice["approval"]
         message = EmailMessage()
         message["From"], message["To"] = self._config.sender, ", ".join(self._config.to)
-        message["Subject"] = f"Re: {_asked(approval)}" if first else _asked(approval)
+        message["Subject"] = f"Re: {_subject(approval)}" if first else _subject(approval)
         message["Message-ID"] = f"<{notice['id']}@{self._config.sender.rpartition('@')[2]}>"
         if first:
             message["In-Reply-To"] = message["References"] = first
-        message.set_content("\n".join([headline(approval), "", *facts(approval), "", notice["url"], ""]))
+        message.set_content("\n".join([headline(approval), "", *fact_lines(approval), "", notice["url"], ""]))
         return message
 
     def _send(self, message: EmailMessage) -> None:
@@ -84,14 +84,14 @@ class Mail:
             server.send_message(message)
 
 
-def _asked(approval: dict[str, Any]) -> str:
+def _subject(approval: dict[str, Any]) -> str:
     return " ".join(headline({**approval, "status": "pending"}).split())
 
 
-def create_receiver(config: MailConfig, book: Book) -> Starlette:
+def create_receiver(config: MailConfig, state: ReceiverState) -> Starlette:
     """Returns the program's application."""
-    door = Door(config.secret, book, Mail(config).tell)
-    return Starlette(routes=[Route("/perdure", door.__call__, methods=["POST"])])
+    endpoint = WebhookEndpoint(config.secret, state, Mail(config).send_notice)
+    return Starlette(routes=[Route("/perdure", endpoint.__call__, methods=["POST"])])
 
 
 def main() -> None:
@@ -99,7 +99,7 @@ def main() -> None:
 
     Raises: SystemExit that names a setting that is missing or wrong.
     """
-    secret, sender, to, host = needed(os.environ, *_REQUIRED)
+    secret, sender, to, host = required_values(os.environ, *_REQUIRED)
     tls = os.environ.get("SMTP_TLS", "starttls")
     if tls not in ("starttls", "implicit", "none"):
         raise SystemExit("SMTP_TLS must be starttls, implicit or none")
@@ -113,8 +113,8 @@ def main() -> None:
         os.environ.get("SMTP_USER", ""),
         os.environ.get("SMTP_PASSWORD", ""),
     )
-    port, book = port_of(os.environ, "RECEIVER_PORT", 8090), book_of(os.environ)
-    uvicorn.run(create_receiver(config, book), port=port, access_log=False)
+    port, state = port_of(os.environ, "RECEIVER_PORT", 8090), open_state(os.environ)
+    uvicorn.run(create_receiver(config, state), port=port, access_log=False)
 
 
 if __name__ == "__main__":

@@ -23,10 +23,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from deploy.receivers.book import Book
-from deploy.receivers.configuration import book_of, needed, needed_secrets, port_of, private_tokens
-from deploy.receivers.door import Door, NotTold
-from deploy.receivers.wording import arguments, facts, headline, may_be_decided_here
+from deploy.receivers.configuration import open_state, port_of, read_token_file, required_secrets, required_values
+from deploy.receivers.endpoint import SendFailed, WebhookEndpoint
+from deploy.receivers.state import ReceiverState
+from deploy.receivers.wording import arguments_text, fact_lines, has_buttons, headline
 
 _VALID_SECONDS = 300
 _SECRETS = ("PERDURE_WEBHOOK_SECRET", "SLACK_TOKEN", "SLACK_SIGNING_SECRET")
@@ -53,20 +53,20 @@ class Slack:
     def __init__(self, config: SlackConfig, http: httpx.AsyncClient) -> None:
         self._config, self._http = config, http
 
-    async def tell(self, notice: dict[str, Any], place: str) -> str:
+    async def send_notice(self, notice: dict[str, Any], place: str) -> str:
         """Posts the message, or updates it."""
-        said = {"text": headline(notice["approval"]), "blocks": _blocks(notice)}
+        content = {"text": headline(notice["approval"]), "blocks": _blocks(notice)}
         if place:
             channel, _, ts = place.partition(" ")
-            await self._call("chat.update", {"channel": channel, "ts": ts, **said})
+            await self._call("chat.update", {"channel": channel, "ts": ts, **content})
             return place
-        sent = await self._call("chat.postMessage", {"channel": self._config.channel, **said})
+        sent = await self._call("chat.postMessage", {"channel": self._config.channel, **content})
         return f"{sent['channel']} {sent['ts']}"
 
-    async def act(self, request: Request) -> Response:
+    async def handle_action(self, request: Request) -> Response:
         """POST /slack/actions: a button was pressed."""
         body = await request.body()
-        if not self._is_slacks(request, body):
+        if not self._is_signed_by_slack(request, body):
             return Response(status_code=401)
         payload = json.loads(parse_qs(body.decode())["payload"][0])
         for action in payload.get("actions", ()):
@@ -88,12 +88,12 @@ class Slack:
                 json={**_DECISIONS[decision], "digest": about["digest"]},
                 headers={"Authorization": f"Bearer {token}"},
             )
-            said = answer.json()
+            reply = answer.json()
         except (httpx.HTTPError, ValueError):
             return "Perdure is unreachable; no decision was made."
-        return "" if answer.is_success else f"No decision was made: {said['error']['message']}"
+        return "" if answer.is_success else f"No decision was made: {reply['error']['message']}"
 
-    def _is_slacks(self, request: Request, body: bytes) -> bool:
+    def _is_signed_by_slack(self, request: Request, body: bytes) -> bool:
         stamp = request.headers.get("x-slack-request-timestamp", "")
         if not stamp.isdigit() or abs(int(stamp) - time.time()) > _VALID_SECONDS:
             return False
@@ -106,21 +106,25 @@ class Slack:
             answer = await self._http.post(
                 f"{self._config.api}/{method}", json=body, headers={"Authorization": f"Bearer {self._config.token}"}
             )
-            said = answer.json()
+            reply = answer.json()
         except (httpx.HTTPError, ValueError) as error:
-            raise NotTold(f"Slack: {type(error).__name__}") from error
-        if not isinstance(said, dict) or not said.get("ok"):
-            raise NotTold(f"Slack rejected {method}")
-        return said
+            raise SendFailed(f"Slack: {type(error).__name__}") from error
+        if not isinstance(reply, dict) or not reply.get("ok"):
+            raise SendFailed(f"Slack rejected {method}")
+        return reply
 
 
 def _blocks(notice: dict[str, Any]) -> list[dict[str, Any]]:
     approval = notice["approval"]
-    lines = [f"*{_plain(headline(approval))}*", *map(_plain, facts(approval)), f"<{notice['url']}|Open the approval>"]
+    lines = [
+        f"*{_escape_markup(headline(approval))}*",
+        *map(_escape_markup, fact_lines(approval)),
+        f"<{notice['url']}|Open the approval>",
+    ]
     blocks: list[dict[str, Any]] = [_section("\n".join(lines))]
-    if may_be_decided_here(approval):
+    if has_buttons(approval):
         about = json.dumps({"id": approval["id"], "digest": approval["digest"]})
-        blocks.append(_section(f"```{_plain(arguments(approval)).replace('`', 'ˋ')}```"))
+        blocks.append(_section(f"```{_escape_markup(arguments_text(approval)).replace('`', 'ˋ')}```"))
         blocks.append({"type": "actions", "elements": [_button(each, about) for each in _DECISIONS]})
     return blocks
 
@@ -134,19 +138,19 @@ def _button(decision: str, about: str) -> dict[str, Any]:
     return {"type": "button", "action_id": decision, "text": label, "value": about}
 
 
-def _plain(text: str) -> str:
+def _escape_markup(text: str) -> str:
     """Returns text that Slack does not interpret: no links, no mentions."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def create_receiver(config: SlackConfig, book: Book, http: httpx.AsyncClient) -> Starlette:
+def create_receiver(config: SlackConfig, state: ReceiverState, http: httpx.AsyncClient) -> Starlette:
     """Returns the program's application."""
     slack = Slack(config, http)
-    door = Door(config.secret, book, slack.tell)
+    endpoint = WebhookEndpoint(config.secret, state, slack.send_notice)
     return Starlette(
         routes=[
-            Route("/perdure", door.__call__, methods=["POST"]),
-            Route("/slack/actions", slack.act, methods=["POST"]),
+            Route("/perdure", endpoint.__call__, methods=["POST"]),
+            Route("/slack/actions", slack.handle_action, methods=["POST"]),
         ]
     )
 
@@ -156,12 +160,12 @@ def main() -> None:
 
     Raises: SystemExit that names a setting or file that is missing or wrong.
     """
-    url, channel, *_ = needed(os.environ, "PERDURE_URL", "SLACK_CHANNEL", *_SECRETS, "SLACK_PEOPLE")
-    secret, token, signing = needed_secrets(os.environ, *_SECRETS)
-    people = private_tokens(os.environ, "SLACK_PEOPLE")
+    url, channel, *_ = required_values(os.environ, "PERDURE_URL", "SLACK_CHANNEL", *_SECRETS, "SLACK_PEOPLE")
+    secret, token, signing = required_secrets(os.environ, *_SECRETS)
+    people = read_token_file(os.environ, "SLACK_PEOPLE")
     config = SlackConfig(url.rstrip("/"), secret, token, signing, channel, people)
-    port, book = port_of(os.environ, "RECEIVER_PORT", 8090), book_of(os.environ)
-    uvicorn.run(create_receiver(config, book, httpx.AsyncClient(timeout=8)), port=port, access_log=False)
+    port, state = port_of(os.environ, "RECEIVER_PORT", 8090), open_state(os.environ)
+    uvicorn.run(create_receiver(config, state, httpx.AsyncClient(timeout=8)), port=port, access_log=False)
 
 
 if __name__ == "__main__":

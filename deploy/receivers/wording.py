@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-MOST_CHARACTERS = 1_500
+MAX_ARGUMENTS_CHARACTERS = 1_500
 """Maximum length of arguments in a message; longer ones are read and decided on their page."""
 _OPEN = "pending"
 
@@ -22,7 +22,7 @@ def headline(approval: dict[str, Any]) -> str:
     return f"{str(approval['status']).capitalize()}{who}: {what}"
 
 
-def facts(approval: dict[str, Any]) -> list[str]:
+def fact_lines(approval: dict[str, Any]) -> list[str]:
     """Returns the lines below it."""
     lines = [f"Requested by {approval['requested_by']}, agent {approval['agent']}"]
     if is_open(approval):
@@ -31,15 +31,15 @@ def facts(approval: dict[str, Any]) -> list[str]:
     return lines
 
 
-def arguments(approval: dict[str, Any]) -> str:
+def arguments_text(approval: dict[str, Any]) -> str:
     """Returns the exact arguments with every character visible; empty if they are not included or too long for a
     message."""
     if "args" not in approval:
         return ""
     text = json.dumps(approval["args"], ensure_ascii=True, indent=1, sort_keys=True)
-    return text if len(text) <= MOST_CHARACTERS else ""
+    return text if len(text) <= MAX_ARGUMENTS_CHARACTERS else ""
 
 
-def may_be_decided_here(approval: dict[str, Any]) -> bool:
+def has_buttons(approval: dict[str, Any]) -> bool:
     """Returns whether the message has buttons: low risk, still open, and all arguments shown."""
-    return approval["risk"] == "low" and is_open(approval) and bool(arguments(approval)) and "digest" in approval
+    return approval["risk"] == "low" and is_open(approval) and bool(arguments_text(approval)) and "digest" in approval

@@ -11,8 +11,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from perdure.api.app import create_app
-from perdure.api.perimeter import Perimeter, Places, connections
-from perdure.api.rate_limits import Inside
+from perdure.api.perimeter import ConnectionSlots, Perimeter, connection_class
+from perdure.api.rate_limits import PageCalls
 from perdure.api.uploads import upload_folder
 from perdure.pages.app import Front, create_pages
 from perdure.settings import Settings, log_from
@@ -21,7 +21,7 @@ from perdure.telemetry.metrics import metrics_addresses, serve_metrics
 
 KEEP_ALIVE_SECONDS = 30
 DRAIN_SECONDS = 10
-MOST_FILES = 65_536
+MAX_OPEN_FILES = 65_536
 
 
 class Server(uvicorn.Server):
@@ -43,11 +43,11 @@ def allow_many_connections() -> int:
     """Raises the number of files that the process can open, and returns it. Each reader of a stream is an open file.
     Most systems start with 1,024 for each process, far below what they allow."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return wanted
-    return MOST_FILES if soft == resource.RLIM_INFINITY else soft
+    return MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft
 
 
 def front_door(api: FastAPI, settings: Settings, most_files: int) -> Perimeter:
@@ -57,26 +57,26 @@ def front_door(api: FastAPI, settings: Settings, most_files: int) -> Perimeter:
     URL.
     """
     return Perimeter(
-        Front(api, create_pages(Inside(api), settings.upload_bytes)),
+        Front(api, create_pages(PageCalls(api), settings.upload_bytes)),
         settings.hosts(),
         settings.trusted_proxies(),
-        Places(settings.connections_per_address, most_files),
+        ConnectionSlots(settings.connections_per_address, most_files),
         tls=settings.public_url.startswith("https://"),
     )
 
 
-def server_config(api: FastAPI, settings: Settings, most_files: int = MOST_FILES) -> uvicorn.Config:
+def server_config(api: FastAPI, settings: Settings, most_files: int = MAX_OPEN_FILES) -> uvicorn.Config:
     """Returns uvicorn's configuration for API and pages. The perimeter determines the client's address behind a proxy,
     since uvicorn would trust every process of this machine.
 
     Raises: SystemExit, as `front_door`.
     """
-    places = Places(settings.connections_per_address, most_files)
+    places = ConnectionSlots(settings.connections_per_address, most_files)
     return uvicorn.Config(
         front_door(api, settings, most_files),
         host=settings.host,
         port=settings.port,
-        http=connections(places, settings.trusted_proxies()),
+        http=connection_class(places, settings.trusted_proxies()),
         ws="none",
         log_level=settings.log_level.value,
         access_log=False,

@@ -22,7 +22,7 @@ from perdure.api.routes import (
     status,
     turns,
 )
-from perdure.api.services import opened
+from perdure.api.services import open_services
 from perdure.settings import Settings
 from perdure.telemetry.heartbeat import beating
 
@@ -65,7 +65,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with opened(settings) as services, beating(settings.ready_file):
+        async with open_services(settings) as services, beating(settings.ready_file):
             app.state.services = services
             yield
 
@@ -82,7 +82,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,  # FastAPI's own page loads from another host; the page is in perdure/pages/.
         redoc_url=None,
     )
-    errors.install(app)
+    errors.install_error_handlers(app)
     app.add_middleware(Intake, most_bytes=settings.body_bytes)
     for router in ROUTERS:
         app.include_router(router)

@@ -109,21 +109,21 @@ async def owner_of(services: Services, authorization: str, cookie: str, *, secur
                 "token_missing", "No token was sent; send `Authorization: Bearer <token>`, or sign in", status=401
             )
         return found
-    token = bearer_in(authorization)
+    token = bearer_token_of(authorization)
     if not token:
         raise CallerError("token_missing", "No token was sent; send `Authorization: Bearer <token>`", status=401)
     if token.startswith(SIGNED_PREFIX):
-        return await _of_session(services, token, Audience.HEADER)
-    return await of_token(services, token)
+        return await _session_principal(services, token, Audience.HEADER)
+    return await token_principal(services, token)
 
 
-def bearer_in(authorization: str) -> str:
+def bearer_token_of(authorization: str) -> str:
     """Returns the token in an Authorization header, or an empty text."""
     scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-async def of_token(services: Services, token: str) -> Principal:
+async def token_principal(services: Services, token: str) -> Principal:
     """Returns the owner of a token that an administrator or the stack created.
 
     Raises: CallerError 401 `token_invalid`.
@@ -149,7 +149,7 @@ async def of_token(services: Services, token: str) -> Principal:
     )
 
 
-async def is_welcome(services: Services, who: Principal) -> bool:
+async def has_same_access(services: Services, who: Principal) -> bool:
     """Returns whether an authenticated user still has the same access: a valid session or token, and the same roles.
 
     The age of a signed token does not matter: it limits single requests, and this check is for streams.
@@ -167,7 +167,7 @@ async def session_owner(services: Services, cookie: str, *, secure: bool) -> Pri
     Raises: CallerError 401 if the session has ended.
     """
     token = credentials.read_cookie(cookie, credentials.SESSION_COOKIE, secure=secure)
-    return await _of_session(services, token, Audience.COOKIE) if token else None
+    return await _session_principal(services, token, Audience.COOKIE) if token else None
 
 
 def session_in(services: Services, cookie: str, *, secure: bool) -> str | None:
@@ -180,7 +180,7 @@ def session_in(services: Services, cookie: str, *, secure: bool) -> str | None:
         return None
 
 
-async def _of_session(services: Services, token: str, audience: Audience) -> Principal:
+async def _session_principal(services: Services, token: str, audience: Audience) -> Principal:
     try:
         session_id = services.tokens.session_of(token, audience, datetime.now(UTC))
     except TokenRefused as refused:
@@ -196,11 +196,11 @@ async def _of_session(services: Services, token: str, audience: Audience) -> Pri
         frozenset(row["roles"]),
         has_local_token=services.local and row["local"],
         session_id=session_id,
-        credential=Credential(_how(row["how"]), made_by, invited_by),
+        credential=Credential(_sign_in_method(row["how"]), made_by, invited_by),
     )
 
 
-def _how(kept: str) -> SignInMethod:
+def _sign_in_method(kept: str) -> SignInMethod:
     try:
         return SignInMethod(kept)
     except ValueError:  # The session was opened before this was recorded.

@@ -59,8 +59,8 @@ class AccessTokens:
             "tenant": tenant_id,
             "sid": session_id,
             "jti": str(uuid.uuid4()),
-            "iat": _stamp(datetime.now(until.tzinfo)),
-            "exp": _stamp(until),
+            "iat": _unix_seconds(datetime.now(until.tzinfo)),
+            "exp": _unix_seconds(until),
         }
         header = {"alg": self.algorithm, "kid": key.id, "typ": TYPE}
         return jwt.encode(header, claims, OctKey.import_key(key.secret), algorithms=[self.algorithm])
@@ -76,7 +76,7 @@ class AccessTokens:
             read = jwt.decode(token, lambda found: self._key(found.headers()), registry=self._registry)
             if read.header.get("typ") != TYPE:
                 raise TokenRefused("not an access token")
-            _claims(audience, now).validate(read.claims)
+            _claims_registry(audience, now).validate(read.claims)
             return str(uuid.UUID(read.claims["sid"]))
         except (JoseError, ValueError, TypeError, AttributeError) as error:
             raise TokenRefused(type(error).__name__) from error
@@ -92,18 +92,18 @@ class AccessTokens:
         return OctKey.import_key(key.secret)
 
 
-def until(now: datetime, lasts: timedelta, session_ends: datetime) -> datetime:
+def token_expiry(now: datetime, lasts: timedelta, session_ends: datetime) -> datetime:
     """Returns when a token that is issued now expires: never after its session."""
     return min(now + lasts, session_ends)
 
 
-def _stamp(at: datetime) -> int:
+def _unix_seconds(at: datetime) -> int:
     return int(at.timestamp())
 
 
-def _claims(audience: Audience, now: datetime) -> JWTClaimsRegistry:
+def _claims_registry(audience: Audience, now: datetime) -> JWTClaimsRegistry:
     return JWTClaimsRegistry(
-        now=_stamp(now),
+        now=_unix_seconds(now),
         leeway=LEEWAY_SECONDS,
         iss={"essential": True, "value": ISSUER},
         aud={"essential": True, "value": audience.value},
@@ -170,7 +170,7 @@ T = TypeVar("T")
 MEMORY_KIB = 19_456
 ROUNDS = 2
 LANES = 1
-AT_ONCE = 2
+PARALLEL_HASHES = 2
 MOST_WAITING = 64
 """More requests than this would wait for seconds, so they are rejected instead."""
 RETRY_AFTER_SECONDS = 2
@@ -182,44 +182,44 @@ class Passwords:
 
     def __init__(self) -> None:
         self._hasher = Argon2Hasher(time_cost=ROUNDS, memory_cost=MEMORY_KIB, parallelism=LANES)
-        self._pool = ThreadPoolExecutor(AT_ONCE, "passwords")
-        self._under_way = 0
+        self._pool = ThreadPoolExecutor(PARALLEL_HASHES, "passwords")
+        self._running_hashes = 0
         self._decoy = self._hasher.hash("no user has this password")
 
-    async def hashed(self, password: str) -> str:
+    async def hash_password(self, password: str) -> str:
         """Returns the hash to store.
 
         Raises: LimitReached `sign_in_busy`.
         """
-        return await self._run(lambda: self._hasher.hash(password))
+        return await self._run_in_pool(lambda: self._hasher.hash(password))
 
     async def refuse_weak(self, password: str, *names: str) -> None:
         """Raises: CallerError 422 `password_weak` for a common password, or for one that is one of these names;
         LimitReached `sign_in_busy`."""
-        weak = await self._run(lambda: password_weakness(password, names_of(*names)))
+        weak = await self._run_in_pool(lambda: password_weakness(password, names_of(*names)))
         if weak is not None:
             raise CallerError("password_weak", weak, {"field": "password"}, status=422)
 
-    async def fits(self, password: str, kept: str | None) -> bool:
+    async def is_correct(self, password: str, kept: str | None) -> bool:
         """Returns whether the password matches the hash. Without a hash, the check takes as long and returns False.
 
         Raises: LimitReached `sign_in_busy`.
         """
-        fits = await self._run(lambda: self._hasher.verify(password, kept or self._decoy))
+        fits = await self._run_in_pool(lambda: self._hasher.verify(password, kept or self._decoy))
         return bool(fits) and kept is not None
 
-    async def _run(self, work: Callable[[], T]) -> T:
-        if self._under_way >= MOST_WAITING:
+    async def _run_in_pool(self, work: Callable[[], T]) -> T:
+        if self._running_hashes >= MOST_WAITING:
             raise LimitReached(
                 "sign_in_busy",
                 "Too many people are signing in; retry in a few seconds",
                 {"retry_after_seconds": RETRY_AFTER_SECONDS},
             )
-        self._under_way += 1
+        self._running_hashes += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
         finally:
-            self._under_way -= 1
+            self._running_hashes -= 1
 
     def close(self) -> None:
         """Stops the threads."""

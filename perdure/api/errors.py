@@ -18,7 +18,7 @@ from perdure.core.text import clean
 _log = structlog.get_logger(__name__)
 _CODES = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable", 415: "unsupported_media_type"}
 RETRY_AFTER_SECONDS = 2
-UNAVAILABLE = "The service is temporarily unavailable; retry later"
+UNAVAILABLE_MESSAGE = "The service is temporarily unavailable; retry later"
 OUTAGES: tuple[type[Exception], ...] = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -87,7 +87,7 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
 """The errors that any route can return."""
 
 
-def respond(
+def respond_error(
     request: Request,
     status: int,
     code: str,
@@ -104,7 +104,7 @@ def _id_of(request: Request) -> str:
     return str(getattr(request.state, "request_id", ""))
 
 
-async def _ours(request: Request, error: Exception) -> JSONResponse:
+async def _perdure_error_response(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, PerdureError)
     status = error.http if isinstance(error, CallerError) else error.http_status
     headers = {}
@@ -116,17 +116,17 @@ async def _ours(request: Request, error: Exception) -> JSONResponse:
         headers["WWW-Authenticate"] = "Bearer"
     if status >= 500:
         _log.error("request_failed", code=error.code, path=request.url.path, request_id=_id_of(request))
-    return respond(request, status, error.code, error.message, error.details, headers)
+    return respond_error(request, status, error.code, error.message, error.details, headers)
 
 
-async def _invalid(request: Request, error: Exception) -> JSONResponse:
+async def _invalid_input_response(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     # The input is not repeated: it can be a secret, and it may not be encodable.
     found = [
         {"field": clean(".".join(str(part) for part in each["loc"])), "problem": clean(each["msg"])}
         for each in error.errors()[:20]
     ]
-    return respond(
+    return respond_error(
         request,
         422,
         "invalid_input",
@@ -135,32 +135,34 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     )
 
 
-async def _http(request: Request, error: Exception) -> JSONResponse:
+async def _http_error_response(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     code = _CODES.get(error.status_code, "bad_request")
     headers = dict(error.headers) if error.headers else None
-    return respond(request, error.status_code, code, str(error.detail), None, headers)
+    return respond_error(request, error.status_code, code, str(error.detail), None, headers)
 
 
-async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
+async def _unexpected_error_response(request: Request, error: Exception) -> JSONResponse:
     # Starlette raises it again after this response, so that the server logs its traceback.
     kind = type(error).__name__
     _log.error("internal_error", error=kind, path=request.url.path, request_id=_id_of(request))
-    return respond(request, 500, "internal", "Internal error; the server's log has the details under this request id")
+    return respond_error(
+        request, 500, "internal", "Internal error; the server's log has the details under this request id"
+    )
 
 
-async def _outage(request: Request, error: Exception) -> JSONResponse:
+async def _outage_response(request: Request, error: Exception) -> JSONResponse:
     kind = type(error).__name__
     _log.warning("part_unavailable", error=kind, path=request.url.path, request_id=_id_of(request))
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-    return respond(request, 503, "unavailable", UNAVAILABLE, None, headers)
+    return respond_error(request, 503, "unavailable", UNAVAILABLE_MESSAGE, None, headers)
 
 
-def install(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI) -> None:
     """Registers a handler for every exception that a route can raise."""
-    app.add_exception_handler(PerdureError, _ours)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _unforeseen)
+    app.add_exception_handler(PerdureError, _perdure_error_response)
+    app.add_exception_handler(RequestValidationError, _invalid_input_response)
+    app.add_exception_handler(HTTPException, _http_error_response)
+    app.add_exception_handler(Exception, _unexpected_error_response)
     for kind in OUTAGES:
-        app.add_exception_handler(kind, _outage)
+        app.add_exception_handler(kind, _outage_response)

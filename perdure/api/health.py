@@ -27,7 +27,7 @@ WRITE_SECONDS = 5.0
 """The time for which a successful write counts for later checks."""
 NEEDED = ("postgres", "temporal", "disk")
 """Services without which the API is not ready. If Valkey is unavailable, only live tokens are missing."""
-_SILENT = "does not answer"
+_NO_ANSWER = "does not answer"
 _WRITE_NOT_TESTED = "answers; write access was not checked because its permissions do not allow the check"
 
 
@@ -55,22 +55,22 @@ class Parts:
     _notes: dict[str, str] = field(default_factory=dict)
     _hanging: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
     """Checks that timed out and have not ended yet, by service."""
-    _under_way: "asyncio.Task[dict[str, PartLook]] | None" = None
+    _reading: "asyncio.Task[dict[str, PartLook]] | None" = None
 
     async def look(self) -> Mapping[str, PartLook]:
         """Returns every service by name, within about `LOOK_SECONDS`."""
-        if self._under_way is None or self._under_way.done():
-            self._under_way = asyncio.create_task(self._look())
-        return await asyncio.shield(self._under_way)
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_parts())
+        return await asyncio.shield(self._reading)
 
-    async def _look(self) -> dict[str, PartLook]:
+    async def _read_parts(self) -> dict[str, PartLook]:
         async def ping() -> None:
             await self.valkey.client.ping()
 
         looks = await asyncio.gather(
-            self._part("postgres", self._read_postgres, lambda: write_probes.write_once(self.db)),
-            self._part("temporal", self._read_temporal, lambda: status.write_once(self.client)),
-            self._part("valkey", ping, None),
+            self._read_part("postgres", self._read_postgres, lambda: write_probes.write_once(self.db)),
+            self._read_part("temporal", self._read_temporal, lambda: status.write_once(self.client)),
+            self._read_part("valkey", ping, None),
         )
         found = dict(zip(("postgres", "temporal", "valkey"), looks, strict=True))
         if self.home is not None:
@@ -83,10 +83,10 @@ class Parts:
     async def _read_temporal(self) -> None:
         await self.client.service_client.check_health()
 
-    async def _part(self, name: str, read: Ask, write: Ask | None) -> PartLook:
+    async def _read_part(self, name: str, read: Ask, write: Ask | None) -> PartLook:
         due = write is not None and monotonic() - self._written_at.get(name, -WRITE_SECONDS) >= WRITE_SECONDS
         try:
-            await self._in_time(name, write if write is not None and due else read)
+            await self._run_in_time(name, write if write is not None and due else read)
         except Exception as error:  # Any error means that the service is not healthy.
             if due and status.not_tested(error):
                 self._written_at[name], self._notes[name] = monotonic(), _WRITE_NOT_TESTED
@@ -98,7 +98,7 @@ class Parts:
             self._notes.pop(name, None)
         return PartLook(note=self._notes.get(name, ""))
 
-    async def _in_time(self, name: str, ask: Ask) -> None:
+    async def _run_in_time(self, name: str, ask: Ask) -> None:
         """Runs a check with a timeout. Does not wait until the cancelled check has ended, which can take long.
 
         Raises: TimeoutError; the errors of the check.
@@ -111,18 +111,18 @@ class Parts:
             await task
             return
         self._hanging[name] = task
-        task.add_done_callback(lambda ended: self._has_ended(name, ended))
+        task.add_done_callback(lambda ended: self._forget_check(name, ended))
         task.cancel()
         raise TimeoutError
 
-    def _has_ended(self, name: str, task: "asyncio.Task[None]") -> None:
+    def _forget_check(self, name: str, task: "asyncio.Task[None]") -> None:
         del self._hanging[name]
         if not task.cancelled():
             task.exception()  # The late error no longer matters.
 
 
 def _no_answer(_error: BaseException) -> str:
-    return _SILENT
+    return _NO_ANSWER
 
 
 _FAULTS: Mapping[str, Callable[[BaseException], str]] = {
@@ -143,6 +143,6 @@ REQUESTS = Histogram("perdure_http_request_seconds", "Request duration", ["metho
 TURNS_STARTED = Counter("perdure_turns_started", "Turns accepted or queued", ["agent"])
 DECISIONS = Counter("perdure_decisions", "Decisions on approvals", ["decision"])
 STREAMS = Gauge("perdure_streams", "Open event streams")
-FRONT_DOOR = Counter(
+PERIMETER_EVENTS = Counter(
     "perdure_front_door", "Requests rejected before routing, and forwarding headers from unknown proxies", ["event"]
 )

@@ -25,7 +25,7 @@ Work = Callable[[Connection], Awaitable[tuple[int, dict[str, object], Note | Non
 Durable = Callable[[], Awaitable[None]]
 
 
-async def once(
+async def run_once(
     services: Services,
     who: Principal,
     route: str,

@@ -21,8 +21,17 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.api import credentials
-from perdure.api.auth import GUARDED, OPEN_PATHS, OPERATOR_PATHS, SIGN_IN, bearer_in, is_secure, owner_of, session_in
-from perdure.api.errors import OUTAGES, RETRY_AFTER_SECONDS, UNAVAILABLE, error_body
+from perdure.api.auth import (
+    GUARDED,
+    OPEN_PATHS,
+    OPERATOR_PATHS,
+    SIGN_IN,
+    bearer_token_of,
+    is_secure,
+    owner_of,
+    session_in,
+)
+from perdure.api.errors import OUTAGES, RETRY_AFTER_SECONDS, UNAVAILABLE_MESSAGE, error_body
 from perdure.api.health import REQUESTS
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError, LimitReached
@@ -34,7 +43,7 @@ _OF_CHAT = re.compile(
 )
 
 
-async def enter(scope: Scope) -> None:
+async def authenticate(scope: Scope) -> None:
     """Stores the owner of the token or session in the request's state, and counts the request. Below `/v1` it counts by
     user, for a page by session, and otherwise by address. An operator token has no owner and is not counted.
 
@@ -46,7 +55,7 @@ async def enter(scope: Scope) -> None:
     headers, secure = Headers(scope=scope), is_secure(services, scope)
     authorization, cookie = headers.get("authorization", ""), headers.get("cookie", "")
     path, count = scope["path"], services.rates.count_request
-    if path in OPERATOR_PATHS and services.operators.know(bearer_in(authorization)):
+    if path in OPERATOR_PATHS and services.operators.know(bearer_token_of(authorization)):
         scope["state"]["is_operator"] = True
         return
     if path in OPEN_PATHS or not (path.startswith(GUARDED) or path in OPERATOR_PATHS):
@@ -88,15 +97,15 @@ def check_csrf(services: Services, scope: Scope, headers: Mapping[bytes, bytes],
 
     Raises: CallerError 403 `foreign_origin`, `csrf_missing`; 422 for a form that cannot be parsed.
     """
-    form = _fields(headers, body)
+    form = _form_fields(headers, body)
     if scope["method"] in SAFE_METHODS or headers.get(b"authorization"):
         return
-    host, origin, site = (_text(headers, name) for name in (b"host", b"origin", b"sec-fetch-site"))
+    host, origin, site = (_header_text(headers, name) for name in (b"host", b"origin", b"sec-fetch-site"))
     if is_foreign(host, origin, site):
         raise CallerError("foreign_origin", "The request came from a page of another site", status=403)
     if scope["path"] in OPEN_PATHS or scope["path"] == SIGN_IN:
         return
-    session_id = session_in(services, _text(headers, b"cookie"), secure=is_secure(services, scope))
+    session_id = session_in(services, _header_text(headers, b"cookie"), secure=is_secure(services, scope))
     if session_id is None or headers.get(HEADER):
         return
     given = form.get(FIELD, [""])[0]
@@ -111,8 +120,8 @@ def check_csrf(services: Services, scope: Scope, headers: Mapping[bytes, bytes],
         )
 
 
-def _fields(headers: Mapping[bytes, bytes], body: bytes) -> dict[str, list[str]]:
-    if not _text(headers, b"content-type").startswith(FORM):
+def _form_fields(headers: Mapping[bytes, bytes], body: bytes) -> dict[str, list[str]]:
+    if not _header_text(headers, b"content-type").startswith(FORM):
         return {}
     try:
         found = parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict")
@@ -123,13 +132,13 @@ def _fields(headers: Mapping[bytes, bytes], body: bytes) -> dict[str, list[str]]
     return found
 
 
-def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
+def _header_text(headers: Mapping[bytes, bytes], name: bytes) -> str:
     return headers.get(name, b"").decode("latin-1")
 
 
 MOST_DEPTH = 64
 """The maximum depth of JSON; deeper nesting is rejected."""
-_SHOWN_CHARACTERS = 60
+_VALUE_CHARACTERS = 60
 
 
 class Refused(Exception):
@@ -156,16 +165,16 @@ def check_media_type(given: str) -> None:
         415,
         "unsupported_media_type",
         "The body must be JSON; send the header `Content-Type: application/json`"
-        + (f", not {clean(kind[:_SHOWN_CHARACTERS])}" if kind else ""),
+        + (f", not {clean(kind[:_VALUE_CHARACTERS])}" if kind else ""),
     )
 
 
-def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _reject_duplicate_names(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Builds an object and rejects duplicate names: one value would be lost, and which one depends on the parser."""
     found: dict[str, object] = {}
     for name, value in pairs:
         if name in found:
-            shown = json.dumps(clean(name[:_SHOWN_CHARACTERS]))
+            shown = json.dumps(clean(name[:_VALUE_CHARACTERS]))
             raise Refused(400, "duplicate_key", f"An object in the body contains the name {shown} twice")
         found[name] = value
     return found
@@ -176,7 +185,7 @@ def check_json(body: bytes) -> None:
     meaning for every parser."""
     try:
         # `json.loads` would also accept bytes in UTF-16 and UTF-32.
-        value = json.loads(body.decode(), object_pairs_hook=_each_once)
+        value = json.loads(body.decode(), object_pairs_hook=_reject_duplicate_names)
     except (ValueError, RecursionError):
         raise Refused(400, "malformed_json", "The body is not valid JSON") from None
     _check_value(value)
@@ -231,32 +240,32 @@ class Intake:
         began = time.monotonic()
         scope.setdefault("state", {})["request_id"] = request_id
 
-        async def named(message: MutableMapping[str, Any]) -> None:
+        async def send_with_request_id(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
-                _count(scope, message["status"], time.monotonic() - began)
+                _count_request(scope, message["status"], time.monotonic() - began)
             await send(message)
 
         is_file = scope["method"] == "POST" and _FILES.fullmatch(scope["path"]) is not None
         try:
             _check_head(scope)
-            await _let_in(scope, receive)
+            await _authenticate_or_refuse(scope, receive)
             async with asyncio.timeout(_BODY_SECONDS):
-                body = b"" if is_file else await self._body(scope, receive)
+                body = b"" if is_file else await self._read_body(scope, receive)
             _check_sender(scope, body)
         except TimeoutError:
             slow = Refused(408, "body_too_slow", f"The request body took longer than {_BODY_SECONDS:.0f} s")
-            await _refuse(named, slow, request_id)
+            await _send_refusal(send_with_request_id, slow, request_id)
             return
         except Refused as refused:
-            await _refuse(named, refused, request_id)
+            await _send_refusal(send_with_request_id, refused, request_id)
             return
         if is_file:
-            await _hand_on_file(self._app, scope, receive, named)
+            await _pass_on_upload(self._app, scope, receive, send_with_request_id)
         else:
-            await self._app(scope, _replay(body, receive), named)
+            await self._app(scope, _replay_body(body, receive), send_with_request_id)
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return b""
         most = self._most_bytes
@@ -272,72 +281,72 @@ class Intake:
             more = message.get("more_body", False)
             if size > most:
                 if more:
-                    await _read_on(receive)
+                    await _discard_body(receive)
                 excess = f"The request body exceeds {most} bytes (PERDURE_BODY_BYTES)"
                 raise Refused(413, "body_too_large", excess, details={"limit_bytes": most})
             chunks.append(chunk)
         body = b"".join(chunks)
         if body and not _is_form(scope):
-            check_media_type(_header(scope, b"content-type"))
+            check_media_type(_single_header(scope, b"content-type"))
             check_json(body)
         return body
 
 
-async def _hand_on_file(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+async def _pass_on_upload(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Passes the body on as it arrives. A response before the end of the body is a rejection. The rest is then
     discarded for some time, because a client that is disconnected while it sends does not read the response. After
     that, the connection closes."""
     is_over = False
 
-    async def watched() -> Message:
+    async def counting_receive() -> Message:
         nonlocal is_over
         message = await receive()
         is_over = message["type"] == "http.disconnect" or not message.get("more_body", False)
         return message
 
-    async def answered(message: MutableMapping[str, Any]) -> None:
+    async def recording_send(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start" and not is_over:
-            await _read_on(receive)
+            await _discard_body(receive)
             message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
         await send(message)
 
-    await app(scope, watched, answered)
+    await app(scope, counting_receive, recording_send)
 
 
-async def _let_in(scope: Scope, receive: Receive) -> None:
+async def _authenticate_or_refuse(scope: Scope, receive: Receive) -> None:
     try:
-        await enter(scope)
+        await authenticate(scope)
     except (CallerError, LimitReached) as error:
-        refused = _turned_away(scope, error)
+        refused = _refusal_of(scope, error)
         # The client waits before it sends its body, and may or may not send it after this response.
-        if _header(scope, b"expect"):
+        if _single_header(scope, b"expect"):
             refused.headers = (*refused.headers, (b"connection", b"close"))
-        elif _header(scope, b"content-length") or _header(scope, b"transfer-encoding"):
-            await _read_on(receive)
+        elif _single_header(scope, b"content-length") or _single_header(scope, b"transfer-encoding"):
+            await _discard_body(receive)
         raise refused from error
     except OUTAGES as error:
         _log.warning("part_unavailable", error=type(error).__name__, path=scope["path"])
-        again = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())
-        raise Refused(503, "unavailable", UNAVAILABLE, again) from error
+        retry_after = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())
+        raise Refused(503, "unavailable", UNAVAILABLE_MESSAGE, retry_after) from error
 
 
-def _turned_away(scope: Scope, error: CallerError | LimitReached) -> Refused:
+def _refusal_of(scope: Scope, error: CallerError | LimitReached) -> Refused:
     if isinstance(error, LimitReached):
-        again = (b"retry-after", str(error.details["retry_after_seconds"]).encode())
-        return Refused(error.http_status, error.code, error.message, again)
+        retry_after = (b"retry-after", str(error.details["retry_after_seconds"]).encode())
+        return Refused(error.http_status, error.code, error.message, retry_after)
     if error.http != 401:
         return Refused(error.http, error.code, error.message)
     headers = [(b"www-authenticate", b"Bearer")]
     secure = is_secure(scope["app"].state.services, scope)
-    given = credentials.read_cookie(_header(scope, b"cookie"), credentials.SESSION_COOKIE, secure=secure)
-    if given and not _header(scope, b"authorization"):
+    given = credentials.read_cookie(_single_header(scope, b"cookie"), credentials.SESSION_COOKIE, secure=secure)
+    if given and not _single_header(scope, b"authorization"):
         headers.append(credentials.clearing_cookies(credentials.SESSION_COOKIE, secure=secure))
     return Refused(error.http, error.code, error.message, *headers)
 
 
 def _is_form(scope: Scope) -> bool:
     """Returns whether the body is a form. Pages send forms; below `/v1`, every body is JSON."""
-    return not scope["path"].startswith(GUARDED) and _header(scope, b"content-type").startswith(FORM)
+    return not scope["path"].startswith(GUARDED) and _single_header(scope, b"content-type").startswith(FORM)
 
 
 def _check_sender(scope: Scope, body: bytes) -> None:
@@ -347,12 +356,12 @@ def _check_sender(scope: Scope, body: bytes) -> None:
         raise Refused(error.http, error.code, error.message) from error
 
 
-def _header(scope: Scope, name: bytes) -> str:
+def _single_header(scope: Scope, name: bytes) -> str:
     found = [value for key, value in scope["headers"] if key == name]
     return found[0].decode("latin-1") if found else ""
 
 
-async def _read_on(receive: Receive) -> None:
+async def _discard_body(receive: Receive) -> None:
     """Discards what still arrives, for some time: a client that is disconnected while it sends does not read the
     response."""
     left = _READ_ON_BYTES
@@ -365,7 +374,7 @@ async def _read_on(receive: Receive) -> None:
                     return
 
 
-def _count(scope: Scope, status: int, seconds: float) -> None:
+def _count_request(scope: Scope, status: int, seconds: float) -> None:
     """Counts by route and not by path, since paths contain ids. Measures to the first byte, since streams stay open."""
     route = getattr(scope.get("route"), "path", "none")
     method = scope["method"] if scope["method"] in _METHODS else "other"
@@ -389,20 +398,20 @@ def _check_head(scope: Scope) -> None:
             raise Refused(400, "header_invalid", "The header idempotency-key is empty; set a value or omit the header")
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     sent = False
 
-    async def again() -> Message:
+    async def receive_again() -> Message:
         nonlocal sent
         if not sent:
             sent = True
             return {"type": "http.request", "body": body, "more_body": False}
         return await receive()
 
-    return again
+    return receive_again
 
 
-async def _refuse(send: Send, refused: Refused, request_id: str) -> None:
+async def _send_refusal(send: Send, refused: Refused, request_id: str) -> None:
     body = json.dumps(error_body(refused.code, refused.message, refused.details, request_id)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += refused.headers

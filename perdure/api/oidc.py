@@ -35,8 +35,8 @@ _TIMEOUT_SECONDS = 10.0
 _MOST_BYTES = 1_048_576
 """The limit for each response of the provider."""
 _LEEWAY_SECONDS = 30
-_KEPT_SECONDS = 3_600.0
-_OFFERS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+_METADATA_SECONDS = 3_600.0
+_ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class OidcConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class StartedSignIn:
     """A started sign-in: the address for the browser, and the values to check when it returns."""
 
     url: str
@@ -66,22 +66,22 @@ class Provider:
 
     def __init__(self, config: OidcConfig) -> None:
         self.config = config
-        self._offers: dict[str, str] = {}
+        self._metadata: dict[str, str] = {}
         self._keys: KeySet | None = None
         self._read_at = 0.0
 
-    async def begin(self, redirect_uri: str) -> Begun:
+    async def begin(self, redirect_uri: str) -> StartedSignIn:
         """Returns the provider's address for the browser, and the values to check afterwards.
 
         Raises: UpstreamUnavailable `oidc_unavailable`.
         """
         verifier, nonce = secrets.token_urlsafe(48), secrets.token_urlsafe(24)
-        async with self._session(redirect_uri) as client:
-            offers = await self._known(client)
+        async with self._timed_client(redirect_uri) as client:
+            endpoints = await self._endpoints(client)
             url, state = client.create_authorization_url(
-                offers["authorization_endpoint"], code_verifier=verifier, nonce=nonce
+                endpoints["authorization_endpoint"], code_verifier=verifier, nonce=nonce
             )
-        return Begun(url, state, nonce, verifier)
+        return StartedSignIn(url, state, nonce, verifier)
 
     async def claims(self, code: str, begun_nonce: str, verifier: str, redirect_uri: str) -> dict[str, Any]:
         """Returns the provider's claims about the user, for the code that the browser returned with.
@@ -90,19 +90,19 @@ class Provider:
         """
         from authlib.integrations.base_client import OAuthError
 
-        async with self._session(redirect_uri) as client:
-            offers = await self._known(client)
+        async with self._timed_client(redirect_uri) as client:
+            endpoints = await self._endpoints(client)
             try:
                 token = await client.fetch_token(
-                    offers["token_endpoint"], grant_type="authorization_code", code=code, code_verifier=verifier
+                    endpoints["token_endpoint"], grant_type="authorization_code", code=code, code_verifier=verifier
                 )
             except OAuthError as error:
-                raise _refused("The provider rejected the authorization code; sign in again") from error
+                raise _refusal("The provider rejected the authorization code; sign in again") from error
             except Exception as error:  # as in _read
-                raise _away(error) from error
-            return await self._checked(client, str(token.get("id_token", "")), begun_nonce)
+                raise _provider_unavailable(error) from error
+            return await self._verified_claims(client, str(token.get("id_token", "")), begun_nonce)
 
-    async def _checked(self, client: "AsyncOAuth2Client", id_token: str, nonce: str) -> dict[str, Any]:
+    async def _verified_claims(self, client: "AsyncOAuth2Client", id_token: str, nonce: str) -> dict[str, Any]:
         keys = await self._signing_keys(client)
         try:
             try:
@@ -110,15 +110,15 @@ class Provider:
             except JoseError:
                 keys = await self._signing_keys(client, again=True)  # The provider may have changed its keys since.
                 read = jwt.decode(id_token, keys, algorithms=ALGORITHMS)
-            self._registry(nonce).validate(read.claims)
+            self._claims_registry(nonce).validate(read.claims)
         except (JoseError, ValueError, TypeError) as error:
-            raise _refused("The provider's ID token is invalid; sign in again") from error
+            raise _refusal("The provider's ID token is invalid; sign in again") from error
         audience, party = read.claims["aud"], read.claims.get("azp")
         if isinstance(audience, list) and len(audience) > 1 and party != self.config.client_id:
-            raise _refused("The provider's ID token is for another audience")
+            raise _refusal("The provider's ID token is for another audience")
         return dict(read.claims)
 
-    def _registry(self, nonce: str) -> JWTClaimsRegistry:
+    def _claims_registry(self, nonce: str) -> JWTClaimsRegistry:
         return JWTClaimsRegistry(
             now=int(time.time()),
             leeway=_LEEWAY_SECONDS,
@@ -130,49 +130,51 @@ class Provider:
             nonce={"essential": True, "value": nonce},
         )
 
-    async def _known(self, client: "AsyncOAuth2Client") -> dict[str, str]:
-        if not self._offers or time.monotonic() - self._read_at > _KEPT_SECONDS:
-            document = await self._read(client, f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration")
+    async def _endpoints(self, client: "AsyncOAuth2Client") -> dict[str, str]:
+        if not self._metadata or time.monotonic() - self._read_at > _METADATA_SECONDS:
+            document = await self._read_json(
+                client, f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration"
+            )
             if document.get("issuer") != self.config.issuer or not all(
-                isinstance(document.get(o), str) for o in _OFFERS
+                isinstance(document.get(o), str) for o in _ENDPOINTS
             ):
                 raise UpstreamUnavailable(
                     "oidc_unavailable", "The provider's metadata names another issuer; check PERDURE_OIDC_ISSUER"
                 )
-            self._offers = {offer: document[offer] for offer in _OFFERS}
+            self._metadata = {offer: document[offer] for offer in _ENDPOINTS}
             self._keys, self._read_at = None, time.monotonic()
-            for address in self._offers.values():
+            for address in self._metadata.values():
                 target_of(address)
-        return self._offers
+        return self._metadata
 
     async def _signing_keys(self, client: "AsyncOAuth2Client", *, again: bool = False) -> KeySet:
         if self._keys is None or again:
-            key_set = await self._read(client, (await self._known(client))["jwks_uri"])
+            key_set = await self._read_json(client, (await self._endpoints(client))["jwks_uri"])
             try:
                 self._keys = KeySet.import_key_set(key_set)  # type: ignore[arg-type]
             except (JoseError, KeyError, ValueError, TypeError) as error:
-                raise _away(error) from error
+                raise _provider_unavailable(error) from error
         return self._keys
 
-    async def _read(self, client: "AsyncOAuth2Client", url: str) -> dict[str, Any]:
+    async def _read_json(self, client: "AsyncOAuth2Client", url: str) -> dict[str, Any]:
         target_of(url)
         try:
             answer = await client.request("GET", url, withhold_token=True)
             body = answer.json() if answer.status_code == 200 else None
         except Exception as error:  # A fault of the provider must never let a user in.
-            raise _away(error) from error
+            raise _provider_unavailable(error) from error
         if not isinstance(body, dict):
-            raise _away()
+            raise _provider_unavailable()
         return body
 
     @asynccontextmanager
-    async def _session(self, redirect_uri: str) -> AsyncIterator["AsyncOAuth2Client"]:
+    async def _timed_client(self, redirect_uri: str) -> AsyncIterator["AsyncOAuth2Client"]:
         """Yields a client whose requests must end within the time of one sign-in."""
         with calling(Call(deadline=time.monotonic() + _TIMEOUT_SECONDS)):
-            async with self._client(redirect_uri) as client:
+            async with self._oauth_client(redirect_uri) as client:
                 yield client
 
-    def _client(self, redirect_uri: str) -> "AsyncOAuth2Client":
+    def _oauth_client(self, redirect_uri: str) -> "AsyncOAuth2Client":
         # Imported here: it takes 0.3 s, and most deployments have no provider.
         from authlib.integrations.httpx_client import AsyncOAuth2Client
 
@@ -194,11 +196,11 @@ class Provider:
         )
 
 
-def _refused(why: str) -> CallerError:
+def _refusal(why: str) -> CallerError:
     return CallerError("oidc_refused", why, status=401)
 
 
-def _away(error: Exception | None = None) -> UpstreamUnavailable:
+def _provider_unavailable(error: Exception | None = None) -> UpstreamUnavailable:
     _log.warning("oidc_provider_failed", error=type(error).__name__ if error else "")
     return UpstreamUnavailable(
         "oidc_unavailable", "The identity provider is unreachable or returned an invalid response; retry later"

@@ -16,19 +16,19 @@ from perdure.contracts.errors import LimitReached
 from perdure.core.request_origin import counted_as
 from perdure.store.valkey import Valkey
 
-ALONE_PER_MINUTE = 20
+FALLBACK_PER_MINUTE = 20
 """The limit of one process without Valkey."""
 RETRY_AFTER_SECONDS = 15
 """The window slides, so a quarter of it frees enough requests."""
 CALLS_OF_A_PAGE = 5
 """Opening a page causes several API requests. Requests of pages are therefore counted separately, with a limit that is
 this many times higher."""
-_INSIDE = "perdure.inside"
+_PAGE_CALL_MARK = "perdure.inside"
 _UNCOUNTED = frozenset({"/healthz", "/readyz"})
 _PREFIX = "perdure:rates"
 
 
-class Inside:
+class PageCalls:
     """The API as the pages of this process call it. It marks their requests, which no connection can do."""
 
     def __init__(self, api: ASGIApp) -> None:
@@ -36,10 +36,10 @@ class Inside:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on with the mark."""
-        await self._api({**scope, _INSIDE: True}, receive, send)
+        await self._api({**scope, _PAGE_CALL_MARK: True}, receive, send)
 
 
-class Rates:
+class RateLimits:
     """Counts the requests of callers."""
 
     def __init__(self, valkey: Valkey, per_minute: int, *, enabled: bool = True) -> None:
@@ -65,7 +65,7 @@ class Rates:
         together = RateLimitItemPerMinute(self._per_minute * times, namespace=_PREFIX)
         within = await self._valkey.attempt(lambda: self._shared.hit(together, *caller))
         if within is None:
-            alone = RateLimitItemPerMinute(min(self._per_minute, ALONE_PER_MINUTE) * times, namespace=_PREFIX)
+            alone = RateLimitItemPerMinute(min(self._per_minute, FALLBACK_PER_MINUTE) * times, namespace=_PREFIX)
             within = await self._own.hit(alone, *caller)
         if not within:
             raise LimitReached(
@@ -83,7 +83,7 @@ class Rates:
         if scope["path"] in _UNCOUNTED:
             return
         of = caller or ("address", counted_as((scope.get("client") or ("", 0))[0]))
-        await (self.count("page", *of, times=CALLS_OF_A_PAGE) if scope.get(_INSIDE) else self.count(*of))
+        await (self.count("page", *of, times=CALLS_OF_A_PAGE) if scope.get(_PAGE_CALL_MARK) else self.count(*of))
 
 
 class OpenStreams:
@@ -96,14 +96,14 @@ class OpenStreams:
         self._of: Counter[tuple[str, ...]] = Counter()
 
     @contextmanager
-    def one_more(self, tenant_id: str, user_id: str) -> Iterator[None]:
+    def counting(self, tenant_id: str, user_id: str) -> Iterator[None]:
         """Counts a stream of this user while the block runs.
 
         Raises: LimitReached `too_many_streams`.
         """
         person, tenant = (tenant_id, user_id), (tenant_id,)
-        self._check(person, self._per_person, "PERDURE_STREAMS_PER_USER", "You have")
-        self._check(tenant, self._per_tenant, "PERDURE_STREAMS_PER_TENANT", "Your tenant has")
+        self._check_open(person, self._per_person, "PERDURE_STREAMS_PER_USER", "You have")
+        self._check_open(tenant, self._per_tenant, "PERDURE_STREAMS_PER_TENANT", "Your tenant has")
         self._of.update((person, tenant))
         try:
             yield
@@ -113,7 +113,7 @@ class OpenStreams:
                 if not self._of[each]:
                     del self._of[each]
 
-    def _check(self, whose: tuple[str, ...], most: int, variable: str, who_has: str) -> None:
+    def _check_open(self, whose: tuple[str, ...], most: int, variable: str, who_has: str) -> None:
         held = self._of[whose]
         if held < most:
             return

@@ -33,7 +33,7 @@ from perdure.store.memory.documents import Basis
 Metadata = dict[str, JsonValue]
 
 
-def _described(metadata: Metadata) -> Metadata:
+def _check_client_table(metadata: Metadata) -> Metadata:
     given = metadata.get(CLIENT_TABLE)
     if CLIENT_TABLE not in metadata:
         return metadata
@@ -45,17 +45,17 @@ def _described(metadata: Metadata) -> Metadata:
     return metadata
 
 
-TurnMetadata = Annotated[Metadata, AfterValidator(_described)]
+TurnMetadata = Annotated[Metadata, AfterValidator(_check_client_table)]
 """The metadata of a turn. If it describes a table that stays with the client, that description is validated."""
 
 
-def _worded(text: str) -> str:
+def _check_not_blank(text: str) -> str:
     if is_blank(text):
         raise PydanticCustomError("blank", "must contain more than white space")
     return text
 
 
-Worded = AfterValidator(_worded)
+Worded = AfterValidator(_check_not_blank)
 """Validates a text that must not be blank."""
 Seen = AfterValidator(lambda text: "" if is_blank(text) else text)
 """Validates an optional text. A blank text counts as empty."""
@@ -218,7 +218,7 @@ class ManyBody(Body):
     items: tuple[ItemBody, ...] = Field(min_length=1, max_length=100)
 
     @model_validator(mode="after")
-    def _each_once(self) -> "ManyBody":
+    def _check_unique_items(self) -> "ManyBody":
         if len({item.id for item in self.items}) < len(self.items):
             raise PydanticCustomError("twice", "contains the same approval id twice; send each id once")
         return self
@@ -304,7 +304,7 @@ class LoginBody(Body):
     tenant: Tenant | None = None
 
     @model_validator(mode="after")
-    def _one_way(self) -> "LoginBody":
+    def _check_one_method(self) -> "LoginBody":
         if bool(self.token) == bool(self.name and self.password):
             raise PydanticCustomError("one_way", "send either `name` and `password`, or `token`")
         return self
@@ -359,7 +359,7 @@ class WebhookBody(Body):
 MOST_HITS = 50
 
 
-def _known(document_type: str) -> str:
+def _check_document_type(document_type: str) -> str:
     fault = type_fault(document_type)
     if fault is not None:
         raise PydanticCustomError("document_type", "{fault}", {"fault": fault})
@@ -398,7 +398,7 @@ class NewDocument(BasisBody):
         default=None, max_length=100, description="The conversation, if the document belongs to one."
     )
     path: str = Field(max_length=200)
-    type: Annotated[str, AfterValidator(_known)]
+    type: Annotated[str, AfterValidator(_check_document_type)]
     title: Title
     content: Content
     entities: Entities = ()
@@ -528,42 +528,42 @@ def as_uuid(text: str, what: str) -> str:
         raise CallerError(f"{what}_not_found", f"No {what} has this id", status=404) from None
 
 
-def _conversation(conversation_id: Annotated[str, Path()]) -> str:
+def _conversation_id(conversation_id: Annotated[str, Path()]) -> str:
     return as_uuid(conversation_id, "conversation")
 
 
-def _turn(turn_id: Annotated[str, Path()]) -> str:
+def _turn_id(turn_id: Annotated[str, Path()]) -> str:
     return as_uuid(turn_id, "turn")
 
 
-def _approval(approval_id: Annotated[str, Path()]) -> str:
+def _approval_id(approval_id: Annotated[str, Path()]) -> str:
     return as_uuid(approval_id, "approval")
 
 
-def _question(request_id: Annotated[str, Path()]) -> str:
+def _question_id(request_id: Annotated[str, Path()]) -> str:
     return as_uuid(request_id, "question")
 
 
-def _file(file_id: Annotated[str, Path()]) -> str:
+def _file_id(file_id: Annotated[str, Path()]) -> str:
     return as_uuid(file_id, "file")
 
 
-def _entity(entity_id: Annotated[str, Path()]) -> str:
+def _entity_id(entity_id: Annotated[str, Path()]) -> str:
     return as_uuid(entity_id, "entity")
 
 
-ConversationId = Annotated[str, Depends(_conversation)]
-TurnId = Annotated[str, Depends(_turn)]
-ApprovalId = Annotated[str, Depends(_approval)]
-QuestionId = Annotated[str, Depends(_question)]
-FileId = Annotated[str, Depends(_file)]
-EntityId = Annotated[str, Depends(_entity)]
+ConversationId = Annotated[str, Depends(_conversation_id)]
+TurnId = Annotated[str, Depends(_turn_id)]
+ApprovalId = Annotated[str, Depends(_approval_id)]
+QuestionId = Annotated[str, Depends(_question_id)]
+FileId = Annotated[str, Depends(_file_id)]
+EntityId = Annotated[str, Depends(_entity_id)]
 
 
 _DIGITS = 9
 
 
-def _readable(value: object) -> object:
+def _clamp_number(value: object) -> object:
     """Clamps a number whose digits exceed what can be parsed, like any other value above the list's maximum."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value.lstrip("0")) > _DIGITS:
         return 10**_DIGITS
@@ -572,7 +572,7 @@ def _readable(value: object) -> object:
 
 Limit = Annotated[
     int,
-    BeforeValidator(_readable),
+    BeforeValidator(_clamp_number),
     Query(ge=1, description="Values above the list's maximum are reduced to the maximum"),
 ]
 """The `limit` of a list. The route clamps it to its own maximum."""

@@ -14,7 +14,7 @@ from temporalio.client import Client
 from perdure.api.credentials import AccessTokens, Passwords
 from perdure.api.health import Parts
 from perdure.api.oidc import OidcConfig, Provider
-from perdure.api.rate_limits import OpenStreams, Rates
+from perdure.api.rate_limits import OpenStreams, RateLimits
 from perdure.api.streams import Streams
 from perdure.api.uploads import Uploads, upload_folder
 from perdure.contracts.memory import DEFAULT_LIMITS, MemoryLimits
@@ -48,7 +48,7 @@ class TextSums:
         self._summed: dict[tuple[str, str], float] = {}
         self._tasks = set[asyncio.Task[None]]()
 
-    def wrote(self, tenant_id: str, user_id: str) -> None:
+    def update_soon(self, tenant_id: str, user_id: str) -> None:
         """Starts an update of the sums, unless one started within the last minute."""
         who, now = (tenant_id, user_id), time.monotonic()
         if now - self._summed.get(who, -SUM_SECONDS) < SUM_SECONDS:
@@ -56,7 +56,7 @@ class TextSums:
         if len(self._summed) >= _MOST_REMEMBERED:
             self._summed.clear()
         self._summed[who] = now
-        task = asyncio.create_task(self._sum(tenant_id, user_id))
+        task = asyncio.create_task(self._update(tenant_id, user_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -67,7 +67,7 @@ class TextSums:
             with suppress(asyncio.CancelledError):
                 await task
 
-    async def _sum(self, tenant_id: str, user_id: str) -> None:
+    async def _update(self, tenant_id: str, user_id: str) -> None:
         try:
             async with self._db.transaction(tenant_id) as tx:
                 await sum_texts_of_user(tx, user_id)
@@ -113,7 +113,7 @@ class Services:
     keyring: Keyring
     tokens: AccessTokens
     passwords: Passwords
-    rates: Rates
+    rates: RateLimits
     guesses: GuessCounter
     open_streams: OpenStreams
     signing_in: SigningIn
@@ -166,7 +166,7 @@ class _Clients:
 
 
 @asynccontextmanager
-async def opened(settings: Settings) -> AsyncIterator[Services]:
+async def open_services(settings: Settings) -> AsyncIterator[Services]:
     """Opens every client, and closes them at the end.
 
     Raises: SystemExit if a variable is missing or Postgres cannot be used; the other clients' own errors if a service
@@ -188,7 +188,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
     clients = _Clients(db, valkey, wakes, ReviewChanges(db), TextSums(db), Passwords(), client)
     ringing = asyncio.gather(wakes.run(), clients.changes.run())
     try:
-        yield _services(settings, clients, keyring, tokens)
+        yield _build_services(settings, clients, keyring, tokens)
     finally:
         ringing.cancel()
         with suppress(asyncio.CancelledError):
@@ -199,7 +199,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
         await db.close()
 
 
-def _services(settings: Settings, clients: _Clients, keyring: Keyring, tokens: AccessTokens) -> Services:
+def _build_services(settings: Settings, clients: _Clients, keyring: Keyring, tokens: AccessTokens) -> Services:
     db, valkey, live = clients.db, clients.valkey, LiveTokens(clients.valkey)
     return Services(
         db=db,
@@ -217,12 +217,12 @@ def _services(settings: Settings, clients: _Clients, keyring: Keyring, tokens: A
         keyring=keyring,
         tokens=tokens,
         passwords=clients.passwords,
-        rates=Rates(valkey, settings.rate_per_minute, enabled=settings.rate_limiting),
+        rates=RateLimits(valkey, settings.rate_per_minute, enabled=settings.rate_limiting),
         guesses=GuessCounter(valkey),
         open_streams=OpenStreams(settings.streams_per_user, settings.streams_per_tenant),
-        signing_in=_signing_in(settings),
+        signing_in=_build_sign_in(settings),
         parts=Parts(db, clients.temporal, valkey, settings.home if settings.local else None, settings.least_free_bytes),
-        uploads=_uploads(settings),
+        uploads=_build_uploads(settings),
         audit_heads=settings.heads_file(),
         decisions_per_minute=settings.decisions_per_minute,
         local=settings.local,
@@ -235,7 +235,7 @@ def _services(settings: Settings, clients: _Clients, keyring: Keyring, tokens: A
     )
 
 
-def _signing_in(settings: Settings) -> SigningIn:
+def _build_sign_in(settings: Settings) -> SigningIn:
     return SigningIn(
         settings.tenant,
         settings.open_registration,
@@ -245,6 +245,6 @@ def _signing_in(settings: Settings) -> SigningIn:
     )
 
 
-def _uploads(settings: Settings) -> Uploads:
+def _build_uploads(settings: Settings) -> Uploads:
     folder = upload_folder(settings.upload_folder, settings.home)
     return Uploads(folder, settings.upload_bytes, settings.uploads_per_user)

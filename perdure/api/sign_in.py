@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from perdure.api import credentials
-from perdure.api.auth import is_secure, of_token
-from perdure.api.credentials import Audience, until
+from perdure.api.auth import is_secure, token_principal
+from perdure.api.credentials import Audience, token_expiry
 from perdure.api.requests import RegisterBody
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError, LimitReached
@@ -28,11 +28,11 @@ from perdure.store.identity import registration, sign_in
 from perdure.store.identity.registration import Newcomer
 from perdure.store.identity.sign_in import Key, Session
 
-_OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
+_PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 """Headers of proxies. With one of them, the request's address and Host header are the proxy's and do not identify the
 user."""
-_TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_BY_PASSWORD = frozenset({SignInMethod.PASSWORD, SignInMethod.REGISTRATION, SignInMethod.INVITATION})
+_TENANT_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_PASSWORD_METHODS = frozenset({SignInMethod.PASSWORD, SignInMethod.REGISTRATION, SignInMethod.INVITATION})
 _log = structlog.get_logger(__name__)
 
 
@@ -53,12 +53,12 @@ async def by_password(services: Services, scope: Scope, tenant_id: str | None, n
     """
     tenant_id = tenant_id or services.signing_in.tenant
     kept = None
-    if _TENANT.fullmatch(tenant_id):
+    if _TENANT_ID.fullmatch(tenant_id):
         async with services.db.transaction(tenant_id) as tx:
             kept = await sign_in.password_of_name(tx, name)
     user_id = kept.user_id if kept else None
-    async with guessing(services, keys_of(services, scope, tenant_id, name, user_id)) as guess:
-        fits = await services.passwords.fits(password, kept.hash if kept else None)
+    async with password_attempt(services, keys_of(services, scope, tenant_id, name, user_id)) as guess:
+        fits = await services.passwords.is_correct(password, kept.hash if kept else None)
         if kept is None or not fits:
             _log.info("sign_in_failed", tenant=tenant_id, user=user_id or "unknown")
             raise CallerError("sign_in_failed", "The name or the password is wrong", status=401)
@@ -67,7 +67,7 @@ async def by_password(services: Services, scope: Scope, tenant_id: str | None, n
         # The password was changed in the meantime.
         if await sign_in.password_of_user(tx, kept.user_id, lock=True) != kept.hash:
             raise CallerError("sign_in_failed", "The name or the password is wrong", status=401)
-        return await begin(services, tx, tenant_id, kept.user_id, kept.credential)
+        return await open_session(services, tx, tenant_id, kept.user_id, kept.credential)
 
 
 async def by_token(services: Services, token: str) -> SignedIn:
@@ -75,11 +75,13 @@ async def by_token(services: Services, token: str) -> SignedIn:
 
     Raises: CallerError 401 `token_invalid`; 403 `chat_token`.
     """
-    owner = await of_token(services, token.strip())
+    owner = await token_principal(services, token.strip())
     if owner.is_in_chat:
         raise CallerError("chat_token", "Chat tokens cannot be used to sign in", status=403)
     async with services.db.transaction(owner.tenant_id) as tx:
-        return await begin(services, tx, owner.tenant_id, owner.user_id, owner.credential, local=owner.has_local_token)
+        return await open_session(
+            services, tx, owner.tenant_id, owner.user_id, owner.credential, local=owner.has_local_token
+        )
 
 
 async def by_registration(services: Services, body: RegisterBody, authorization: str = "") -> SignedIn:
@@ -99,10 +101,10 @@ async def by_registration(services: Services, body: RegisterBody, authorization:
     if refused is not None:  # Raised after the commit, which stores the number of wrong codes.
         raise refused
     await services.passwords.refuse_weak(body.password, body.name, display_name, tenant)
-    hashed = await services.passwords.hashed(body.password)
+    hashed = await services.passwords.hash_password(body.password)
     async with services.db.transaction(tenant) as tx:
         user_id, credential, is_first = await registration.register(tx, comer, hashed, **rules)
-        signed_in = await begin(services, tx, tenant, user_id, credential)
+        signed_in = await open_session(services, tx, tenant, user_id, credential)
     if is_first and services.setup_code_file is not None:
         services.setup_code_file.unlink(missing_ok=True)  # The supervisor removes it from run.json.
     return signed_in
@@ -112,7 +114,7 @@ async def _is_vouched_for(services: Services, tenant_id: str, authorization: str
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         return False
-    who = await of_token(services, token.strip())
+    who = await token_principal(services, token.strip())
     return who.has_local_token and "admin" in who.roles and who.tenant_id == tenant_id
 
 
@@ -123,22 +125,22 @@ async def by_code(services: Services, scope: Scope, code: str) -> SignedIn:
     """
     tenant_id = sign_in.tenant_of_sign_in_code(code)
     if tenant_id is None or not may_use_codes(services, scope):
-        raise _no_code()
+        raise _invalid_code()
     async with services.db.transaction(tenant_id) as tx:
         user_id = await sign_in.take_sign_in_code(tx, code)
         if user_id is None:
-            raise _no_code()
-        return await begin(services, tx, tenant_id, user_id, Credential(SignInMethod.LINK), local=True)
+            raise _invalid_code()
+        return await open_session(services, tx, tenant_id, user_id, Credential(SignInMethod.LINK), local=True)
 
 
 def may_use_codes(services: Services, scope: Scope) -> bool:
     """Returns whether the embedded stack received this request directly from its own machine."""
     caller, headers = scope.get("client") or ("", 0), Headers(scope=scope)
-    is_direct = not any(name in headers for name in _OF_PROXIES)
+    is_direct = not any(name in headers for name in _PROXY_HEADERS)
     return services.local and is_direct and is_of_this_machine(caller[0], headers.get("host", ""))
 
 
-def _no_code() -> CallerError:
+def _invalid_code() -> CallerError:
     return CallerError(
         "code_invalid",
         ("This link was already used, has expired, or belongs to another machine; run `perdure link` for a new one"),
@@ -146,7 +148,7 @@ def _no_code() -> CallerError:
     )
 
 
-async def begin(
+async def open_session(
     services: Services, tx: Connection, tenant_id: str, user_id: str, credential: Credential, *, local: bool = False
 ) -> SignedIn:
     """Begins a session, in the transaction that identified the user by `credential`."""
@@ -159,7 +161,7 @@ async def begin(
 def tokens_of(services: Services, signed_in: SignedIn) -> dict[str, object]:
     """Returns the tokens that a program stores."""
     now, session = datetime.now(UTC), signed_in.session
-    ends = until(now, services.signing_in.access_lasts, session.expires_at)
+    ends = token_expiry(now, services.signing_in.access_lasts, session.expires_at)
     issue = services.tokens.issue
     return {
         "access_token": issue(Audience.HEADER, session.id, signed_in.tenant_id, session.user_id, until=ends),
@@ -170,7 +172,7 @@ def tokens_of(services: Services, signed_in: SignedIn) -> dict[str, object]:
     }
 
 
-def remember(services: Services, scope: Scope, response: Response, signed_in: SignedIn) -> None:
+def set_session_cookies(services: Services, scope: Scope, response: Response, signed_in: SignedIn) -> None:
     """Sets the session cookie, and after a sign-in with a password also the device cookie."""
     session = signed_in.session
     token = services.tokens.issue(
@@ -178,11 +180,11 @@ def remember(services: Services, scope: Scope, response: Response, signed_in: Si
     )
     secure = is_secure(services, scope)
     credentials.set_cookies(response, credentials.SESSION_COOKIE, token, secure=secure, expires=session.expires_at)
-    if signed_in.how in _BY_PASSWORD:
+    if signed_in.how in _PASSWORD_METHODS:
         remember_device(services, scope, response, signed_in.tenant_id, session.user_id)
 
 
-def forget(services: Services, scope: Scope, response: Response) -> None:
+def clear_session_cookie(services: Services, scope: Scope, response: Response) -> None:
     """Deletes the browser's session cookie."""
     credentials.clear_cookies(response, credentials.SESSION_COOKIE, secure=is_secure(services, scope))
 
@@ -190,19 +192,19 @@ def forget(services: Services, scope: Scope, response: Response) -> None:
 DEVICE_LASTS = timedelta(days=180)
 _COOKIE = "perdure_device"
 _PURPOSE = "known device"
-_TRIES = 20
+_ADMISSION_TRIES = 20
 """The number of times that counting an attempt is retried if others are counted at the same time."""
 
 
 @dataclass(slots=True)
-class Guess:
+class PasswordAttempt:
     """One attempt at a password, which counts as wrong until it is verified."""
 
     right: bool = False
 
 
 @asynccontextmanager
-async def guessing(services: Services, keys: Sequence[Key]) -> AsyncIterator[Guess]:
+async def password_attempt(services: Services, keys: Sequence[Key]) -> AsyncIterator[PasswordAttempt]:
     """Lets one attempt through, unless it is delayed.
 
     Each wrong password delays further attempts, except on the owner's own devices. A browser that has signed in has a
@@ -211,8 +213,8 @@ async def guessing(services: Services, keys: Sequence[Key]) -> AsyncIterator[Gue
 
     Raises: LimitReached `sign_in_delayed`.
     """
-    await _admitted(services, keys)
-    guess = Guess()
+    await _admit_attempt(services, keys)
+    guess = PasswordAttempt()
     try:
         yield guess
     except LimitReached:  # The password was not checked.
@@ -224,9 +226,9 @@ async def guessing(services: Services, keys: Sequence[Key]) -> AsyncIterator[Gue
         await services.guesses.take_back([key for key in keys if key not in own])
 
 
-async def _admitted(services: Services, keys: Sequence[Key]) -> None:
+async def _admit_attempt(services: Services, keys: Sequence[Key]) -> None:
     wait = 1.0
-    for _ in range(_TRIES):
+    for _ in range(_ADMISSION_TRIES):
         now, tallies = await services.guesses.read(keys)
         wait = wait_left([(pace, tally) for (pace, _), tally in zip(keys, tallies, strict=True)], now)
         if wait > 0:
@@ -259,20 +261,25 @@ def remember_device(services: Services, scope: Scope, response: Response, tenant
     seal = services.tokens.keys.newest.derive(_PURPOSE, tenant_id, user_id, device, until)
     value = f"{device}.{until}.{seal}"
     credentials.set_cookies(
-        response, _cookie(tenant_id, user_id), value, secure=is_secure(services, scope), expires=expires, strict=True
+        response,
+        _device_cookie(tenant_id, user_id),
+        value,
+        secure=is_secure(services, scope),
+        expires=expires,
+        strict=True,
     )
 
 
 def _known_device(services: Services, scope: Scope, tenant_id: str, user_id: str) -> str:
     """Returns the device in this browser's cookie. It is empty if the browser has not signed in as this user."""
     header, secure = Headers(scope=scope).get("cookie", ""), is_secure(services, scope)
-    device, _, rest = credentials.read_cookie(header, _cookie(tenant_id, user_id), secure=secure).partition(".")
+    device, _, rest = credentials.read_cookie(header, _device_cookie(tenant_id, user_id), secure=secure).partition(".")
     until, _, seal = rest.partition(".")
     if not services.tokens.keys.knows(seal, _PURPOSE, tenant_id, user_id, device, until):
         return ""
     return device if int(until) > datetime.now(UTC).timestamp() else ""
 
 
-def _cookie(tenant_id: str, user_id: str) -> str:
+def _device_cookie(tenant_id: str, user_id: str) -> str:
     """Returns one cookie name for each account, so that users who share a browser each keep their own."""
     return f"{_COOKIE}_{sha256_hex(f'{tenant_id}/{user_id}')[:12]}"

@@ -74,7 +74,7 @@ class StreamReader:
         of asyncpg.
         """
         state = self._state or await self._resume(cursor)
-        events: list[LoggedEvent] = await self._events(state) if look else []
+        events: list[LoggedEvent] = await self._read_new_events(state) if look else []
         # Tokens are read after the events. All tokens of a call that is complete in those events are then visible.
         batch = await self._live.tokens(self._tenant_id, self._conversation_id, state.epoch, state.entry_id)
         unknown = unknown_calls(state, events, batch, self._turn_id)
@@ -85,7 +85,7 @@ class StreamReader:
             async with self._database.transaction(self._tenant_id) as tx:
                 state = state.with_closed(await event_log.begun_until(tx, unknown, state.cursor.seq))
         merged = merge(state, events, batch, turn_id=self._turn_id)
-        frames = await self._filled(merged.frames)
+        frames = await self._with_stored_texts(merged.frames)
         self._state, self.blocked = merged.state, merged.blocked
         more_events = merged.starved or len(events) == BATCH_EVENTS
         self.behind = more_events or batch.more
@@ -105,10 +105,10 @@ class StreamReader:
         marks = await self._live.marks(self._tenant_id, self._conversation_id, cursor, keys)
         return resume_reader(cursor, open_calls, marks)
 
-    async def _events(self, state: ReaderState) -> list[LoggedEvent]:
+    async def _read_new_events(self, state: ReaderState) -> list[LoggedEvent]:
         return await self._shared.get((self._tenant_id, self._conversation_id, self._turn_id, state.cursor.seq))
 
-    async def _filled(self, frames: Sequence[Frame]) -> Sequence[Frame]:
+    async def _with_stored_texts(self, frames: Sequence[Frame]) -> Sequence[Frame]:
         """Returns the frames, with stored texts where tokens were missing."""
         ids = [frame.stored_message_id for frame in frames if frame.stored_message_id]
         if not ids:
@@ -150,7 +150,7 @@ class Streams:
         self._live = live
         self._wakes = wakes
         self._heartbeat_seconds = heartbeat_seconds
-        self._events: EventReads = SharedReads(self._read_events)
+        self._read_new_events: EventReads = SharedReads(self._read_events)
 
     async def _read_events(self, place: EventsPlace) -> list[LoggedEvent]:
         tenant_id, conversation_id, turn_id, seq = place
@@ -172,7 +172,7 @@ class Streams:
             status = await event_log.status_of(tx, done.turn_id)
         return replace(done, data={**done.data, "status": status})
 
-    async def _to_the_end(self, tenant_id: str, frames: Sequence[Frame]) -> tuple[Sequence[Frame], Frame | None]:
+    async def _up_to_end(self, tenant_id: str, frames: Sequence[Frame]) -> tuple[Sequence[Frame], Frame | None]:
         """Returns the frames of one turn up to its last event, and that event if it is among them."""
         for place, frame in enumerate(frames):
             if frame.kind == DONE:
@@ -191,15 +191,15 @@ class Streams:
         """Yields the encoded stream after `cursor`. With `turn_id`, yields only that turn's events, until it ends."""
         loop = asyncio.get_running_loop()
         beats_at = loop.time() + self._heartbeat_seconds
-        guest = _Guest(welcome, self._heartbeat_seconds)
-        reader = StreamReader(self._database, self._live, self._events, tenant_id, conversation_id, turn_id)
+        guest = _ReaderAccess(welcome, self._heartbeat_seconds)
+        reader = StreamReader(self._database, self._live, self._read_new_events, tenant_id, conversation_id, turn_id)
         with STREAMS.track_inprogress():
             async with self._wakes.listen(tenant_id, conversation_id) as wake:
                 look = True
                 while not self._wakes.closing:
                     look = wake.clear() or look
                     try:
-                        if not await guest.may_stay():
+                        if not await guest.is_still_authorized():
                             return
                         frames, look = await reader.advance(cursor, look)
                     except _DATABASE_LOST as error:
@@ -208,28 +208,28 @@ class Streams:
                         await asyncio.sleep(_DATABASE_LOST_SECONDS)
                         look = True
                         continue
-                    frames, done = await self._to_the_end(tenant_id, frames) if turn_id else (frames, None)
+                    frames, done = await self._up_to_end(tenant_id, frames) if turn_id else (frames, None)
                     if frames:
-                        yield b"".join(map(encoded, frames))
+                        yield b"".join(map(encode_frame, frames))
                         beats_at = loop.time() + self._heartbeat_seconds
                     if done is not None:
-                        yield ending(done)
+                        yield end_of_stream(done)
                         return
                     if loop.time() >= beats_at:  # Other turns can send wake signals continuously.
                         yield KEEPALIVE_COMMENT
                         beats_at = loop.time() + self._heartbeat_seconds
                     else:
-                        await _pause(reader, wake, beats_at - loop.time())
+                        await _wait_for_events(reader, wake, beats_at - loop.time())
 
 
-async def _pause(reader: StreamReader, wake: ReaderWake, seconds: float) -> None:
+async def _wait_for_events(reader: StreamReader, wake: ReaderWake, seconds: float) -> None:
     if reader.blocked:
         await asyncio.sleep(_BLOCKED_SECONDS)
     elif not reader.behind:
         await wake.wait(seconds)
 
 
-class _Guest:
+class _ReaderAccess:
     """Checks at intervals whether the reader of one stream is still authorized."""
 
     def __init__(self, welcome: Welcome | None, seconds: float) -> None:
@@ -237,7 +237,7 @@ class _Guest:
         self._seconds = seconds
         self._asks_at = time.monotonic() + seconds
 
-    async def may_stay(self) -> bool:
+    async def is_still_authorized(self) -> bool:
         if self._welcome is None or time.monotonic() < self._asks_at:
             return True
         if not await self._welcome():
@@ -246,19 +246,19 @@ class _Guest:
         return True
 
 
-def encoded(frame: Frame) -> bytes:
+def encode_frame(frame: Frame) -> bytes:
     """Encodes an event as a server-sent event."""
-    return format_sse_event(data_str=_json(frame.data), event=frame.kind, id=frame.id)
+    return format_sse_event(data_str=_compact_json(frame.data), event=frame.kind, id=frame.id)
 
 
-def ending(done: Frame) -> bytes:
+def end_of_stream(done: Frame) -> bytes:
     """Returns the event after the last event. It has no id, since reconnecting with the last event's own id returns
     204."""
     data = {"turn_id": done.turn_id, "status": done.data["status"]}
-    return format_sse_event(data_str=_json(data), event=WORKFLOW_COMPLETE)
+    return format_sse_event(data_str=_compact_json(data), event=WORKFLOW_COMPLETE)
 
 
-def _json(data: Mapping[str, object]) -> str:
+def _compact_json(data: Mapping[str, object]) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 

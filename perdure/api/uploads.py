@@ -83,7 +83,7 @@ class Uploads:
         Raises: CallerError 413 `too_large`, 408 `body_too_slow`, 400 `client_disconnected`; LimitReached
         `too_many_uploads`; UpstreamUnavailable `disk_full`.
         """
-        with self._counted(tenant_id, user_id), self._reserved(self.most_bytes if length is None else length):
+        with self._count_upload(tenant_id, user_id), self._reserve_space(self.most_bytes if length is None else length):
             with cast(BinaryIO, tempfile.TemporaryFile(dir=self._folder, buffering=0)) as file:
                 async with aclosing(chunks):
                     yield await self._spool(file, chunks)
@@ -95,7 +95,7 @@ class Uploads:
         """
         limits = (MOST_COLUMNS, MOST_ROWS, CHECK_MEMORY_BYTES, int(CHECK_SECONDS))
         async with self._checks:
-            verdict = await _verdict(spooled.file, media_type, *limits)
+            verdict = await _run_check(spooled.file, media_type, *limits)
         if verdict is None:
             raise CallerError(
                 "table_too_costly",
@@ -124,7 +124,7 @@ class Uploads:
             while left:
                 left = left[file.write(left) :]
 
-        async for chunk in _paced(chunks):
+        async for chunk in _with_idle_limit(chunks):
             size += len(chunk)
             held += chunk
             if size > self.most_bytes:
@@ -138,7 +138,7 @@ class Uploads:
         return Spooled(file, size, digest.hexdigest())
 
     @contextmanager
-    def _counted(self, tenant_id: str, user_id: str) -> Iterator[None]:
+    def _count_upload(self, tenant_id: str, user_id: str) -> Iterator[None]:
         who = (tenant_id, user_id)
         if self._open[who] >= self._per_user:
             message = (
@@ -155,7 +155,7 @@ class Uploads:
                 del self._open[who]
 
     @contextmanager
-    def _reserved(self, length: int) -> Iterator[None]:
+    def _reserve_space(self, length: int) -> Iterator[None]:
         """Reserves space before the first byte, so that concurrent uploads fit on the disk together."""
         disk = os.statvfs(self._folder)
         if disk.f_bavail * disk.f_frsize < self._reserved_bytes + length + _SPARE_BYTES:
@@ -188,7 +188,7 @@ def upload_folder(named: Path | None, home: Path) -> Path:
     return folder
 
 
-async def _paced(chunks: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+async def _with_idle_limit(chunks: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
     """Yields the chunks, and raises if one takes longer than half a minute after the one before it."""
     while True:
         try:
@@ -209,7 +209,7 @@ def _too_slow(why: str) -> CallerError:
     return CallerError("body_too_slow", f"The upload was cancelled: {why}", status=408)
 
 
-async def _verdict(file: BinaryIO, *arguments: object) -> dict[str, Any] | None:
+async def _run_check(file: BinaryIO, *arguments: object) -> dict[str, Any] | None:
     """Returns the result of the checking program; None if it ended without a result."""
     file.seek(0)
     child = await asyncio.create_subprocess_exec(

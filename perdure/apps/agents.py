@@ -57,7 +57,7 @@ def _skills(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[li
     listed = value.get("skills") or []
     if not isinstance(listed, list):
         return [], [file.problem(("skills",), "must be a list of skill folder ids or inline skills")]
-    named, written, problems = _named(listed, file)
+    named, written, problems = _read_skill_ids(listed, file)
     root = value.get("root_skill")
     if isinstance(root, str):
         named.insert(0, (("root_skill",), root))
@@ -68,7 +68,7 @@ def _skills(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[li
         elif skill_id in content.skills.skills:
             skills |= {each.id: each for each in content.skills.with_dependencies(skill_id) if each.id not in skills}
         elif not any(isinstance(each, dict) and each.get("id") == skill_id for each in listed):
-            problems.append(file.problem(place, _missing(skill_id, content)))
+            problems.append(file.problem(place, _missing_skill(skill_id, content)))
     problems += [
         file.problem(
             ("skills",), f"the skill {skill_id} is defined inline, but another skill depends on a folder with this id"
@@ -79,7 +79,9 @@ def _skills(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[li
     return list(skills.values()), problems
 
 
-def _named(listed: list[Any], file: YamlFile) -> tuple[list[tuple[Place, str]], dict[str, Skill], list[AppProblem]]:
+def _read_skill_ids(
+    listed: list[Any], file: YamlFile
+) -> tuple[list[tuple[Place, str]], dict[str, Skill], list[AppProblem]]:
     """Returns the ids in `skills`, each with its place; the skills that are written inline, by id; and the mistakes."""
     named: list[tuple[Place, str]] = []
     written: dict[str, Skill] = {}
@@ -102,7 +104,7 @@ def _named(listed: list[Any], file: YamlFile) -> tuple[list[tuple[Place, str]], 
     return named, written, problems
 
 
-def _missing(skill_id: str, content: Content) -> str:
+def _missing_skill(skill_id: str, content: Content) -> str:
     if skill_id in content.skills.broken:
         return f"the skill {skill_id} is invalid; see its own problems"
     return f"unknown skill {skill_id!r}{did_you_mean(skill_id, {*content.skills.skills, *content.skills.broken})}"
@@ -167,19 +169,19 @@ def unmet_policy(stated: object, file: YamlFile) -> list[AppProblem]:
         policy = ApprovalPolicy.model_validate(stated)
     except ValidationError:
         return []
-    return [file.problem((_APPROVALS, *place), why) for place, why in _unmet(policy)]
+    return [file.problem((_APPROVALS, *place), why) for place, why in _unmet_roles(policy)]
 
 
-def _unmet(policy: ApprovalPolicy) -> Iterator[tuple[Place, str]]:
+def _unmet_roles(policy: ApprovalPolicy) -> Iterator[tuple[Place, str]]:
     for field in ("reviewer_role", "escalation_role"):
         role = getattr(policy, field)
         if role not in ROLES:
             yield (field,), f"unknown role {role!r}{did_you_mean(role, ROLES)}"
     for index, name in enumerate(policy.reviewers):
         if not re.fullmatch(USER_NAME, name):
-            yield ("reviewers", index), _NOBODY.format(name)
+            yield ("reviewers", index), _INVALID_USER.format(name)
     if policy.fallback_reviewer and not re.fullmatch(USER_NAME, policy.fallback_reviewer):
-        yield ("fallback_reviewer",), _NOBODY.format(policy.fallback_reviewer)
+        yield ("fallback_reviewer",), _INVALID_USER.format(policy.fallback_reviewer)
     # An escalation starts a second period of the same length.
     open_seconds = policy.expires_seconds * (2 if policy.on_timeout is OnTimeout.ESCALATE else 1)
     if policy.fallback_reviewer and policy.fallback_after_seconds >= open_seconds:
@@ -190,7 +192,9 @@ def _unmet(policy: ApprovalPolicy) -> Iterator[tuple[Place, str]]:
         )
 
 
-_NOBODY = "{!r} is not a valid user name; use lower-case letters, digits, '.', '_' and '-', and start with a letter"
+_INVALID_USER = (
+    "{!r} is not a valid user name; use lower-case letters, digits, '.', '_' and '-', and start with a letter"
+)
 
 
 ALWAYS_OFFERED = ("entity_resolve", "context_assemble")

@@ -21,7 +21,7 @@ from perdure.contracts.values import digest_of
 from perdure.core.agents.toolsets import known_toolsets
 from perdure.core.approvals.gates import tool_needs_approval
 
-MOST_TOLD = 5
+MAX_LISTED = 5
 """Maximum number of an app's mistakes that are shown; `perdure skills check` shows all."""
 
 
@@ -65,15 +65,15 @@ def unloaded(app: App) -> list[str]:
     if not mistakes or (app.agents and not app.unread):
         return []
     what = f"was loaded without {', '.join(app.unread)}" if app.unread else "was skipped"
-    more = [f"  and {len(mistakes) - MOST_TOLD} more"] if len(mistakes) > MOST_TOLD else []
-    return [f"the app {app.name} {what}:", *(f"  {each}" for each in mistakes[:MOST_TOLD]), *more]
+    more = [f"  and {len(mistakes) - MAX_LISTED} more"] if len(mistakes) > MAX_LISTED else []
+    return [f"the app {app.name} {what}:", *(f"  {each}" for each in mistakes[:MAX_LISTED]), *more]
 
 
 def _why_not(
     agent: AgentDefinition, app: App, core: dict[str, ToolCard], servers: Mapping[str, Sequence[ToolCard]]
 ) -> str:
     """Returns why `agent` cannot be published; empty if it can."""
-    missing = _missing(agent, app, servers)
+    missing = _missing_tools(agent, app, servers)
     if missing:
         return f"no server offers {', '.join(missing)}"
     known = known_toolsets([*_tool_cards(agent, app, core, servers)]) if agent.toolsets else ()
@@ -85,12 +85,12 @@ def _why_not(
     )
 
 
-def _missing(agent: AgentDefinition, app: App, server_cards: Mapping[str, Sequence[ToolCard]]) -> list[str]:
+def _missing_tools(agent: AgentDefinition, app: App, server_cards: Mapping[str, Sequence[ToolCard]]) -> list[str]:
     """Returns the names in `agent`'s tools that refer to an MCP server but match none of its cards."""
     missing = []
     for name in agent.tools:
         server = server_of(name, app.servers)
-        if server is not None and not _named(name, server_cards.get(server.name, ()), server.prefix):
+        if server is not None and not _cards_named(name, server_cards.get(server.name, ()), server.prefix):
             missing.append(name)
     return missing
 
@@ -134,7 +134,7 @@ def block_card(block: CodeBlock, tables: dict[str, str]) -> ToolCard:
     )
 
 
-def _named(name: str, cards: Sequence[ToolCard], prefix: str) -> list[ToolCard]:
+def _cards_named(name: str, cards: Sequence[ToolCard], prefix: str) -> list[ToolCard]:
     """Returns the cards that a name in an agent's tools means: one, or all of a server with `<server>_*`."""
     return [card for card in cards if card.name == name or name == f"{prefix}*"]
 
@@ -147,7 +147,7 @@ def _tool_cards(
     for name in dict.fromkeys([*offered, *agent.tools, *assembled_tools(agent)]):
         server = server_of(name, app.servers)
         if server is not None:
-            fresh = [card for card in _named(name, servers[server.name], server.prefix) if card.name not in done]
+            fresh = [card for card in _cards_named(name, servers[server.name], server.prefix) if card.name not in done]
             done |= {card.name for card in fresh}
             yield from fresh
             continue

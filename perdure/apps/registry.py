@@ -49,7 +49,7 @@ from perdure.graph.registry import names
 if TYPE_CHECKING:
     from perdure.activities.toolbox.mcp.session import SecretOf
 
-_NOBODY = "check"
+_CHECK_TENANT = "check"
 """Used instead of a tenant: examples belong to none."""
 _ONLY_TOP = "\n\n\ndef run() -> None:\n    return None\n"
 """Appended to a block's source, so that only its top level runs."""
@@ -156,7 +156,7 @@ class _Checker:
             faults = [BlockFault(flaw.line, flaw.message) for flaw in flaws]
             if faults or not self._runs:
                 return faults
-            ran = await sandbox.run(_NOBODY, block.source + _ONLY_TOP, {})
+            ran = await sandbox.run(_CHECK_TENANT, block.source + _ONLY_TOP, {})
         except SandboxUnavailable as why:
             self.unchecked = str(why)
             return []
@@ -172,7 +172,9 @@ class _Checker:
         given: dict[str, JsonValue] = {"data": {**tables}} if block.needs else {}
         try:
             sandbox = await self._opened()
-            ran = await run_block(sandbox, _NOBODY, Block(block.source, block.input, block.output), inputs, given=given)
+            ran = await run_block(
+                sandbox, _CHECK_TENANT, Block(block.source, block.input, block.output), inputs, given=given
+            )
         except SandboxUnavailable as why:
             self.unchecked = str(why)
             return None

@@ -110,7 +110,7 @@ def settle(
         say(f"Settled: {outcome.value}. The turn continues.")
 
 
-_TOLD = frozenset(Effect.model_fields)
+_EFFECT_FIELDS = frozenset(Effect.model_fields)
 """Fields that have their own line. All other fields of the API follow as JSON."""
 
 
@@ -137,7 +137,7 @@ def show_effect(effect: Effect, *, whole: bool = True) -> None:
     rest = {
         name.replace("_", " "): value
         for name, value in (effect.model_extra or {}).items()
-        if name not in _TOLD and value not in (None, "", [], {})
+        if name not in _EFFECT_FIELDS and value not in (None, "", [], {})
     }
     if rest and not whole:
         say(f"{', '.join(rest)}: see {command('effects', 'show', effect.key)}")

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-_COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+_COLORS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 _ROLE_WIDTH = 16
 _PLAIN_LIVE_SECONDS = 15.0
 """Seconds between repetitions of the live line if it cannot be overwritten."""
@@ -146,7 +146,7 @@ class Console:
     def __init__(self, stream: TextIO | None, environ: Mapping[str, str] | None = None) -> None:
         self._stream = stream
         self._tty = bool(stream is not None and stream.isatty())
-        self._coloured = self._tty and not (environ or {}).get("NO_COLOR")
+        self._has_color = self._tty and not (environ or {}).get("NO_COLOR")
         self._roles: dict[str, int] = {}
         self._floods: dict[str, Flood] = {}
         self.logs: Path | None = None
@@ -215,9 +215,9 @@ class Console:
 
     def _child(self, role: str, line: str) -> None:
         prefix = f"{role:<{_ROLE_WIDTH}} |"
-        if self._coloured:
-            colour = _COLOURS[self._roles.setdefault(role, len(self._roles)) % len(_COLOURS)]
-            prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
+        if self._has_color:
+            color = _COLORS[self._roles.setdefault(role, len(self._roles)) % len(_COLORS)]
+            prefix = f"\x1b[{color}m{prefix}\x1b[0m"
         self._write(f"{prefix} {line}\n")
 
     def live(self, text: str) -> None:

@@ -5,7 +5,7 @@ import asyncio
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from perdure.pages.diagrams import graph
+from perdure.pages.diagrams import draw_graph
 from perdure.pages.render import page
 from perdure.pages.request import Visitor
 
@@ -47,5 +47,5 @@ async def topology(visit: Visitor, name: str) -> HTMLResponse:
     """Shows a topology from its manifest."""
     manifest = (await visit.api.topologies.get(name)).model_dump()
     graphs = [("", manifest), *((node["id"], node["sub"]) for node in manifest["nodes"] if "sub" in node)]
-    pictures = [(inside, each, graph(each, own=f"graph-{at}")) for at, (inside, each) in enumerate(graphs)]
+    pictures = [(inside, each, draw_graph(each, own=f"graph-{at}")) for at, (inside, each) in enumerate(graphs)]
     return page(visit, "topology.html", manifest=manifest, pictures=pictures, retries=RETRIES)

@@ -19,7 +19,7 @@ from perdure.pages import agents, calls, chat, identity, memory, status, turns
 from perdure.pages.approvals import decide, inbox
 from perdure.pages.approvals import page as approval_page
 from perdure.pages.render import MOUNTED_AT, Assets, page
-from perdure.pages.request import BrowserRequest, Form, PageProblem, StaleForm, client_for, place_of, shown_problem
+from perdure.pages.request import BrowserRequest, Form, PageProblem, StaleForm, address_of, client_for, problem_of
 
 ROUTERS = (
     identity.sign_in_router, identity.resend_router, inbox.inbox_router, inbox.bulk_router, inbox.own_decisions_router,
@@ -27,7 +27,7 @@ ROUTERS = (
     chat.chat_router, chat.conversation_router, chat.answers_router, chat.files_router, status.status_router,
     agents.agents_router, agents.topology_router, status.reference_router,
 )  # fmt: skip
-_HEADERS = {
+_SECURITY_HEADERS = {
     # Scripts, styles, images and connections only from this server, and no framing by other pages.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -35,13 +35,13 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-_DRAFTED = re.compile(r"(/review/[0-9a-f-]{36})/\w+|(/chat/[0-9a-f-]{36})(?:/files)?")
+_FORM_WITH_DRAFT = re.compile(r"(/review/[0-9a-f-]{36})/\w+|(/chat/[0-9a-f-]{36})(?:/files)?")
 """Paths of forms whose page can be shown again with the typed text. Every other form is offered for sending unchanged.
 """
-_LATER = frozenset({429, 503})
-_LONGEST_WAY_BACK = 500
+_RETRYABLE_STATUSES = frozenset({429, 503})
+_MAX_NEXT_CHARACTERS = 500
 """The API's limit."""
-STALE = {"Perdure-Form": "stale"}
+STALE_FORM_HEADER = {"Perdure-Form": "stale"}
 """Header by which the page's script recognizes that a form is of an earlier session."""
 _log = structlog.get_logger(__name__)
 
@@ -51,15 +51,15 @@ def create_pages(api: ASGIApp, most_upload_bytes: int = MOST_UPLOAD_BYTES) -> Fa
     app = FastAPI(title="Perdure pages", openapi_url=None, docs_url=None, redoc_url=None)
     app.state.api = api
     app.state.most_upload_bytes = most_upload_bytes
-    app.add_middleware(Surrounded)
+    app.add_middleware(SecurityHeaders)
     app.mount(MOUNTED_AT, Assets(), name="assets")
     for router in ROUTERS:
         app.include_router(router)
-    _install(app)
+    _install_error_handlers(app)
     return app
 
 
-class Surrounded:
+class SecurityHeaders:
     """Adds the security headers to every response, and `no-store`, so that no proxy or browser caches a page."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -68,68 +68,70 @@ class Surrounded:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on, and adds the headers to the response."""
 
-        async def added(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in _SECURITY_HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        await self._app(scope, receive, added)
+        await self._app(scope, receive, send_with_headers)
 
 
-def _install(app: FastAPI) -> None:
+def _install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> Response:
-        return await (_signed_out(request) if error.status == 401 else _shown(request, error))
+        return await (_require_sign_in(request) if error.status == 401 else _show_problem(request, error))
 
     @app.exception_handler(PageProblem)
     async def failed(request: Request, error: PageProblem) -> Response:
-        return await _shown(request, error)
+        return await _show_problem(request, error)
 
     @app.exception_handler(StaleForm)
     async def stale(request: Request, error: StaleForm) -> Response:
-        response = await _kept(request, status=error.status, signed_in=True)
-        response.headers.update(STALE)
+        response = await _show_kept_form(request, status=error.status, signed_in=True)
+        response.headers.update(STALE_FORM_HEADER)
         return response
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return await _shown(request, PageProblem(422, "The page address is invalid. Check the link."))
+        return await _show_problem(request, PageProblem(422, "The page address is invalid. Check the link."))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
         words = {404: "Page not found.", 405: "This address does not support the request. Open it as a normal page."}
         code = "not_found" if error.status_code == 404 else PageProblem.code
-        return await _shown(request, PageProblem(error.status_code, words.get(error.status_code, ""), code))
+        return await _show_problem(request, PageProblem(error.status_code, words.get(error.status_code, ""), code))
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
         # Starlette raises it again after this response, so that the server logs its traceback.
         _log.error("page_failed", error=type(error).__name__, path=request.url.path)
-        return await _shown(request, PageProblem(500, "An internal error occurred. The server log has the details."))
+        return await _show_problem(
+            request, PageProblem(500, "An internal error occurred. The server log has the details.")
+        )
 
 
-async def _shown(request: Request, error: PageProblem | ApiError) -> Response:
+async def _show_problem(request: Request, error: PageProblem | ApiError) -> Response:
     """Shows a problem as a page, or as one line if a script requested it. A form that can succeed later is kept."""
     async with client_for(request) as api:
-        problem = shown_problem(error)
-        visit = await _visit_of(request, api)
+        problem = problem_of(error)
+        visit = await _visit_for_problem(request, api)
         form: Form | None = getattr(request.state, "form", None)
-        if form is not None and problem.status in _LATER and not visit.is_live:
+        if form is not None and problem.status in _RETRYABLE_STATUSES and not visit.is_live:
             pairs = [pair for pair in form.pairs if pair[0] != "csrf"] if visit.me else form.pairs
             again = {"title": problem.title, "why": problem.message, "pairs": pairs, "action": request.url.path}
             response = page(visit, "again.html", status=problem.status, **again)
         else:
             template = "problem_line.html" if visit.is_live else "problem.html"
-            response = page(visit, template, status=problem.status, problem=problem, back=_came_from(request))
+            response = page(visit, template, status=problem.status, problem=problem, back=_referring_page(request))
     if problem.retry_after_seconds is not None:
         response.headers["Retry-After"] = str(round(problem.retry_after_seconds))
     return response
 
 
-async def _visit_of(request: Request, api: AsyncClient) -> BrowserRequest:
+async def _visit_for_problem(request: Request, api: AsyncClient) -> BrowserRequest:
     """Returns the visit for an error page, with its user if they can be determined."""
     visit = BrowserRequest(request, api)
     with suppress(ApiError):
@@ -137,36 +139,36 @@ async def _visit_of(request: Request, api: AsyncClient) -> BrowserRequest:
     return visit
 
 
-def _came_from(request: Request) -> str:
+def _referring_page(request: Request) -> str:
     """Returns the page of this server that a form was sent from; empty if there is none."""
     referer = urlsplit(request.headers.get("referer", ""))
     own = request.method == "POST" and referer.netloc == request.url.netloc
     return local_path(referer.path, "") if own else ""
 
 
-async def _signed_out(request: Request) -> Response:
+async def _require_sign_in(request: Request) -> Response:
     """Answers a request without a session: redirects users to the sign-in page and back, keeps forms, and returns 401
     to scripts."""
     if "hx-request" in request.headers:
         return Response(status_code=401)
     if request.method == "GET":
-        here = place_of(request)
-        to = here if len(here) <= _LONGEST_WAY_BACK else request.url.path
+        here = address_of(request)
+        to = here if len(here) <= _MAX_NEXT_CHARACTERS else request.url.path
         return RedirectResponse("/sign-in?" + urlencode({"next": to}), 303)
-    return await _kept(request, status=401, signed_in=False)
+    return await _show_kept_form(request, status=401, signed_in=False)
 
 
-async def _kept(request: Request, *, status: int, signed_in: bool) -> Response:
+async def _show_kept_form(request: Request, *, status: int, signed_in: bool) -> Response:
     """Shows the typed text, so that it can be sent again after sign-in."""
     form: Form | None = getattr(request.state, "form", None)
-    drafted = _DRAFTED.fullmatch(request.url.path)
+    with_draft = _FORM_WITH_DRAFT.fullmatch(request.url.path)
     async with client_for(request) as api:
         return page(
             BrowserRequest(request, api),
             "kept.html",
             status=status,
             signed_in=signed_in,
-            draft=f"{drafted[1] or drafted[2]}/draft" if drafted else "/kept",
+            draft=f"{with_draft[1] or with_draft[2]}/draft" if with_draft else "/kept",
             to=request.url.path,
             pairs=[pair for pair in form.pairs if pair[0] != "csrf"] if form else [],
         )
@@ -192,29 +194,29 @@ class Front:
         elif not is_of_api(scope["method"], scope["path"]):
             await self._pages(scope, receive, send)
         elif scope["path"] == SESSION_FORMS[0] and "text/html" in Headers(scope=scope).get("accept", ""):
-            await self._api(scope, receive, _back_to_the_form(scope, send))
+            await self._api(scope, receive, _redirect_rejected_form(scope, send))
         else:
             await self._api(scope, receive, send)
 
 
-def _back_to_the_form(scope: Scope, send: Send) -> Send:
+def _redirect_rejected_form(scope: Scope, send: Send) -> Send:
     """Wraps `send`, so that a browser's form that the API rejects is redirected to the form, which shows the reason."""
-    turned_away = False
+    was_rejected = False
 
-    async def shown_problem(message: Message) -> None:
-        nonlocal turned_away
+    async def send_or_redirect(message: Message) -> None:
+        nonlocal was_rejected
         if message["type"] == "http.response.start" and message["status"] >= 400:
-            turned_away = True
-            await RedirectResponse(_form_again(scope, message["status"], Headers(raw=message["headers"])), 303)(
-                scope, _nothing, send
+            was_rejected = True
+            await RedirectResponse(_sign_in_address(scope, message["status"], Headers(raw=message["headers"])), 303)(
+                scope, _receive_empty_body, send
             )
-        elif not turned_away:
+        elif not was_rejected:
             await send(message)
 
-    return shown_problem
+    return send_or_redirect
 
 
-def _form_again(scope: Scope, status: int, headers: Headers) -> str:
+def _sign_in_address(scope: Scope, status: int, headers: Headers) -> str:
     came_from = dict(parse_qsl(urlsplit(Headers(scope=scope).get("referer", "")).query))
     after = headers.get("retry-after", "")
     kept = {name: came_from[name] for name in ("next", "invitation") if came_from.get(name)}
@@ -222,7 +224,7 @@ def _form_again(scope: Scope, status: int, headers: Headers) -> str:
     return "/sign-in?" + urlencode({"failed": failed, **kept, **({"after": after} if after.isdecimal() else {})})
 
 
-async def _nothing() -> Message:
+async def _receive_empty_body() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 

@@ -8,24 +8,24 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from perdure.client import ApiError
 from perdure.pages.render import page
-from perdure.pages.request import AGAIN, BrowserRequest, Form, PageProblem, Posted, Visitor
+from perdure.pages.request import SEND_AGAIN, BrowserRequest, Form, PageProblem, Posted, Visitor
 
 router = APIRouter()
-HERE = "/review/unsettled"
-_SHOWN = 25
+UNSETTLED_PATH = "/review/unsettled"
+_PAGE_LIMIT = 25
 _OUTCOMES: dict[str, Literal["happened", "did_not_happen"]] = {
     "happened": "happened",
     "did_not_happen": "did_not_happen",
 }
 
 
-@router.get(HERE)
+@router.get(UNSETTLED_PATH)
 async def unsettled(visit: Visitor) -> HTMLResponse:
     """Lists these effects, newest first."""
-    return await _show(visit)
+    return await _show_unsettled(visit)
 
 
-@router.post(HERE + "/{key}")
+@router.post(UNSETTLED_PATH + "/{key}")
 async def settle(post: Posted, key: str) -> Response:
     """Settles an effect. Its turn then continues with the outcome."""
     form, outcome = post.form, _OUTCOMES.get(post.form.get("outcome"))
@@ -37,15 +37,15 @@ async def settle(post: Posted, key: str) -> Response:
     except ApiError as error:
         if error.status in (401, 404):
             raise
-        why = AGAIN if error.status in (0, 503) else f"Not settled: {error.message}"
-        return await _show(post.visit, key, form, why, status=error.status or 503)
-    return RedirectResponse(HERE, 303)
+        why = SEND_AGAIN if error.status in (0, 503) else f"Not settled: {error.message}"
+        return await _show_unsettled(post.visit, key, form, why, status=error.status or 503)
+    return RedirectResponse(UNSETTLED_PATH, 303)
 
 
-async def _show(
+async def _show_unsettled(
     visit: BrowserRequest, key: str = "", typed: Form | None = None, why: str = "", *, status: int = 200
 ) -> HTMLResponse:
     """Returns the page, with the text typed about one effect and the reason why it was not accepted."""
-    found = await visit.api.effects.list(limit=_SHOWN)
+    found = await visit.api.effects.list(limit=_PAGE_LIMIT)
     given = {"typed_of": key, "typed": typed or Form(()), "why": why, "now": datetime.now(UTC)}
     return page(visit, "unsettled.html", status=status, found=found, **given)

@@ -18,7 +18,7 @@ from perdure.core.text import cut
 from perdure.pages.approvals.page import Field, Shape, fields_of, is_long, read_fields, reasons_for
 from perdure.pages.render import fresh_key, page, seen
 from perdure.pages.request import (
-    AGAIN,
+    SEND_AGAIN,
     BrowserRequest,
     Form,
     PageProblem,
@@ -29,21 +29,21 @@ from perdure.pages.request import (
     Visitor,
     most_upload_bytes,
 )
-from perdure.pages.turns import value
+from perdure.pages.turns import value_markup
 from perdure.schemas.agents import Agent
 from perdure.schemas.approvals import Approval
 from perdure.schemas.turns import ConversationTurn, ConversationView, File, Question
 
-SHOWN = 10
+TURNS_PAGE_LIMIT = 10
 """Turns per page."""
-CHARACTERS = 60_000
+PAGE_CHARACTERS = 60_000
 """Characters of all texts on a page. Texts beyond that are cut until the user opens them."""
-_FEWEST = 1_000
+_MIN_TEXT_CHARACTERS = 1_000
 """Characters of each text that are always shown, however many texts there are."""
-_COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
-SUGGESTED = 3
+_COLOR = re.compile(r"#[0-9a-fA-F]{6}")
+MAX_SUGGESTIONS = 3
 """Maximum suggestions for the next message."""
-PICTURES = ("image/svg+xml", "image/png")
+PICTURE_TYPES = ("image/svg+xml", "image/png")
 """Media types that are shown inline, the preferred one first."""
 
 
@@ -85,7 +85,7 @@ class QuestionForm:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class TurnView:
     """One turn on the page."""
 
     turn: ConversationTurn
@@ -100,13 +100,17 @@ class Shown:
         return seen(of if self.most is None else cut(of, self.most))
 
     @property
-    def apart(self) -> str:
+    def separate_answer(self) -> str:
         """The answer; empty if a text segment already shows it."""
         answer = self.turn.answer or ""
-        return "" if any(_same(each.text, answer) for each in self.turn.segments if each.kind == "text") else answer
+        return (
+            ""
+            if any(_is_same_text(each.text, answer) for each in self.turn.segments if each.kind == "text")
+            else answer
+        )
 
     @property
-    def works(self) -> str:
+    def activity(self) -> str:
         """The activity of an open turn in words; empty if the turn has ended."""
         if self.turn.has_ended:
             return ""
@@ -122,7 +126,7 @@ class Shown:
     def pictures(self) -> list[File]:
         """One file per picture that the turn made, in the preferred media type."""
         best: dict[str, File] = {}
-        for kind in PICTURES:
+        for kind in PICTURE_TYPES:
             for file in self.turn.files:
                 if file.media_type == kind:
                     best.setdefault(file.name.rpartition(".")[0], file)
@@ -133,7 +137,7 @@ class Shown:
         """Suggestions for the next message: `{"suggestions": [{"kind": "text", "text": ...}]}` in the turn's output."""
         proposed = (self.turn.output or {}).get("suggestions")
         texts = [each.get("text") for each in proposed if isinstance(each, dict)] if isinstance(proposed, list) else []
-        return [each for each in texts if isinstance(each, str) and each.strip()][:SUGGESTED]
+        return [each for each in texts if isinstance(each, str) and each.strip()][:MAX_SUGGESTIONS]
 
     @property
     def palettes(self) -> list[list[str]]:
@@ -142,10 +146,10 @@ class Shown:
         lists = (
             [each.get("colors") for each in proposed if isinstance(each, dict)] if isinstance(proposed, list) else []
         )
-        return [[each for each in colours if _is_colour(each)] for colours in lists if isinstance(colours, list)]
+        return [[each for each in colors if _is_color(each)] for colors in lists if isinstance(colors, list)]
 
     @property
-    def settles(self) -> int:
+    def unsettled_calls(self) -> int:
         """The number of calls whose outcome is unknown and must be settled."""
         waiting = self.turn.waiting_for
         if waiting is None or waiting.kind in ANSWERED_BY_CLIENT:
@@ -156,17 +160,17 @@ class Shown:
         """Returns the predefined reasons for a rejection."""
         return reasons_for(approval)
 
-    def opened(self, approval: Approval) -> bool:
+    def shows_everything(self, approval: Approval) -> bool:
         """Returns whether the page shows everything that the decision is about."""
         return not is_long(approval) and approval.kind != "limit"
 
 
-async def shown(
+async def load_turn_views(
     api: AsyncClient, turns: Sequence[ConversationTurn], *, refused: QuestionForm | None = None, whole: bool = False
-) -> list[Shown]:
+) -> list[TurnView]:
     """Loads what these turns wait for and returns them oldest first. `refused` is an answer that was rejected."""
-    most = {} if whole else allotted(turns)
-    found = await asyncio.gather(*(_shown(api, turn, most.get(turn.turn_id), refused) for turn in turns))
+    most = {} if whole else allot_characters(turns)
+    found = await asyncio.gather(*(_load_turn_view(api, turn, most.get(turn.turn_id), refused) for turn in turns))
     return list(reversed(found))
 
 
@@ -178,43 +182,45 @@ def words_of(payload: Mapping[str, Any]) -> str:
     return texts[0] if len(texts) == len(payload) == 1 else json.dumps(payload, ensure_ascii=False, indent=2)
 
 
-def allotted(turns: Sequence[ConversationTurn]) -> dict[str, int]:
+def allot_characters(turns: Sequence[ConversationTurn]) -> dict[str, int]:
     """Returns the maximum characters of each text by turn id. Turns that are shown whole are left out.
 
     `turns` are newest first, so that the newest are shown whole.
     """
-    left, most = CHARACTERS, dict[str, int]()
+    left, most = PAGE_CHARACTERS, dict[str, int]()
     for turn in turns:
-        lengths = [len(text) for text in _texts(turn)]
+        lengths = [len(text) for text in _texts_of(turn)]
         if sum(lengths) > left:
-            most[turn.turn_id] = max(_FEWEST, left // len(lengths))
+            most[turn.turn_id] = max(_MIN_TEXT_CHARACTERS, left // len(lengths))
             lengths = [min(length, most[turn.turn_id]) for length in lengths]
         left = max(0, left - sum(lengths))
     return most
 
 
-def _texts(turn: ConversationTurn) -> list[str]:
+def _texts_of(turn: ConversationTurn) -> list[str]:
     return [*(each.content for each in turn.said), *(each.text for each in turn.segments), turn.answer or ""]
 
 
-async def _shown(api: AsyncClient, turn: ConversationTurn, most: int | None, refused: QuestionForm | None) -> Shown:
+async def _load_turn_view(
+    api: AsyncClient, turn: ConversationTurn, most: int | None, refused: QuestionForm | None
+) -> TurnView:
     waiting = turn.waiting_for
     if waiting is None:
-        return Shown(turn, most=most)
+        return TurnView(turn, most=most)
     if waiting.kind in ANSWERED_BY_CLIENT:
         questions = await asyncio.gather(*(api.turns.question(turn.turn_id, each) for each in waiting.ids))
-        return Shown(
+        return TurnView(
             turn, asked=[_question_form(each, refused) for each in questions if each.status == "pending"], most=most
         )
-    found = await asyncio.gather(*(_approval(api, each) for each in waiting.ids))
-    return Shown(turn, [each for each in found if each is not None], most=most)
+    found = await asyncio.gather(*(_find_approval(api, each) for each in waiting.ids))
+    return TurnView(turn, [each for each in found if each is not None], most=most)
 
 
 def _question_form(question: Question, refused: QuestionForm | None) -> QuestionForm:
     return refused if refused is not None and refused.question.id == question.id else QuestionForm(question)
 
 
-async def _approval(api: AsyncClient, approval_id: str) -> Approval | None:
+async def _find_approval(api: AsyncClient, approval_id: str) -> Approval | None:
     try:
         return await api.approvals.get(approval_id)
     except ApiError as error:
@@ -223,11 +229,11 @@ async def _approval(api: AsyncClient, approval_id: str) -> Approval | None:
         raise
 
 
-def _is_colour(given: object) -> bool:
-    return isinstance(given, str) and _COLOUR.fullmatch(given) is not None
+def _is_color(given: object) -> bool:
+    return isinstance(given, str) and _COLOR.fullmatch(given) is not None
 
 
-def _same(text: str, answer: str) -> bool:
+def _is_same_text(text: str, answer: str) -> bool:
     return text.strip() == answer.strip()
 
 
@@ -235,7 +241,7 @@ conversation_router = APIRouter()
 WAIT_SECONDS = 2.0
 """Time that the server waits for the answer if a form was sent without the script. The page that follows may then
 contain the answer."""
-_WAYS = get_args(OnBusy)
+_BUSY_CHOICES = get_args(OnBusy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,14 +265,16 @@ async def conversation(
     whole: bool = False,
 ) -> HTMLResponse:
     """Shows the newest turns of a conversation, or those before a cursor."""
-    return await show(visit, conversation_id, before=before, whole=whole)
+    return await show_conversation(visit, conversation_id, before=before, whole=whole)
 
 
 @conversation_router.post("/chat/{conversation_id}/draft")
 async def draft(post: Typed, conversation_id: str) -> HTMLResponse:
     """Shows the page again with the text that was typed. Nothing is sent."""
     why = "Nothing has been sent yet. Your text is below."
-    return await show(post.visit, conversation_id, Draft(fresh_key(), post.form.whole("message") or "", why))
+    return await show_conversation(
+        post.visit, conversation_id, Draft(fresh_key(), post.form.whole("message") or "", why)
+    )
 
 
 @conversation_router.get("/chat/{conversation_id}/turns/{turn_id}")
@@ -288,7 +296,7 @@ async def say(post: Posted, conversation_id: str) -> Response:
         started = await post.visit.api.turns.start(
             conversation_id,
             message,
-            on_busy=way if way in _WAYS else None,  # type: ignore[arg-type]
+            on_busy=way if way in _BUSY_CHOICES else None,  # type: ignore[arg-type]
             wait_seconds=None if live else WAIT_SECONDS,
             idempotency_key=form.get("key"),
         )
@@ -297,7 +305,7 @@ async def say(post: Posted, conversation_id: str) -> Response:
             raise
         return await not_sent(post, conversation_id, message, error)
     if live:
-        return _form(post.visit, conversation_id, Draft(fresh_key(), busy=True, started=started.turn_id))
+        return _message_form(post.visit, conversation_id, Draft(fresh_key(), busy=True, started=started.turn_id))
     return RedirectResponse(f"/chat/{conversation_id}#turn-{started.turn_id}", 303)
 
 
@@ -306,14 +314,14 @@ async def not_sent(post: Post, conversation_id: str, message: str, error: ApiErr
 
     It keeps the idempotency key, so that a retry counts once.
     """
-    why = AGAIN if error.status in (0, 503) else f"Not sent: {error.message}"
+    why = SEND_AGAIN if error.status in (0, 503) else f"Not sent: {error.message}"
     kept = Draft(post.form.get("key") or fresh_key(), message, why, busy=error.code == "conversation_busy")
     if post.visit.is_live:
-        return _form(post.visit, conversation_id, kept)
-    return await show(post.visit, conversation_id, kept, status=error.status or 503)
+        return _message_form(post.visit, conversation_id, kept)
+    return await show_conversation(post.visit, conversation_id, kept, status=error.status or 503)
 
 
-async def show(
+async def show_conversation(
     visit: BrowserRequest,
     conversation_id: str,
     draft: Draft | None = None,
@@ -327,10 +335,10 @@ async def show(
     """Returns the page of a conversation, with the text that was typed before."""
     api = visit.api
     conversation = await api.conversations.get(conversation_id)
-    story = await api.conversations.story(conversation_id, limit=SHOWN, cursor=before)
+    story = await api.conversations.story(conversation_id, limit=TURNS_PAGE_LIMIT, cursor=before)
     agent = await agent_of(visit, conversation.agent)
     takes_files = story.own and agent is not None and agent.files
-    turns = await shown(api, story.items, refused=refused, whole=whole)
+    turns = await load_turn_views(api, story.items, refused=refused, whole=whole)
     busy = any(not each.turn.has_ended for each in turns)
     given = draft or Draft(fresh_key())
     return page(
@@ -347,7 +355,7 @@ async def show(
         most_bytes=most_upload_bytes(visit.request),
         file_why=file_why,
         draft=given,
-        value=value,
+        value=value_markup,
         words_of=words_of,
         busy=busy or given.busy,
         following=before is None,
@@ -360,28 +368,28 @@ async def show_turn_again(
     story: ConversationView = await visit.api.conversations.story(conversation_id, turn=turn_id)
     if not story.items:
         raise PageProblem(404, "This conversation has no such turn. It may have been erased; reload the conversation.")
-    (shown_turn,) = await shown(visit.api, story.items, refused=refused)
+    (shown_turn,) = await load_turn_views(visit.api, story.items, refused=refused)
     me = visit.me or await visit.api.auth.me()
-    given = {"me": me, "form_token": me.form_token or "", "value": value, "words_of": words_of}
+    given = {"me": me, "form_token": me.form_token or "", "value": value_markup, "words_of": words_of}
     return page(visit, "chat_turn.html", status=status, id=conversation_id, each=shown_turn, story=story, **given)
 
 
-async def after(
+async def show_after_action(
     visit: BrowserRequest, conversation_id: str, turn_id: str, refused: QuestionForm | None = None
 ) -> Response:
     """Returns the turn, or its page, after an action on it."""
     if visit.is_live:
         return await show_turn_again(visit, conversation_id, turn_id, refused)
     if refused is not None:
-        return await show(visit, conversation_id, refused=refused, status=422)
-    return back(conversation_id, turn_id)
+        return await show_conversation(visit, conversation_id, refused=refused, status=422)
+    return redirect_to_turn(conversation_id, turn_id)
 
 
-def back(conversation_id: str, turn_id: str = "") -> RedirectResponse:
+def redirect_to_turn(conversation_id: str, turn_id: str = "") -> RedirectResponse:
     return RedirectResponse(f"/chat/{conversation_id}" + (f"#turn-{turn_id}" if turn_id else ""), 303)
 
 
-def _form(visit: BrowserRequest, conversation_id: str, draft: Draft) -> HTMLResponse:
+def _message_form(visit: BrowserRequest, conversation_id: str, draft: Draft) -> HTMLResponse:
     return page(visit, "chat_form.html", id=conversation_id, draft=draft, busy=draft.busy)
 
 
@@ -391,7 +399,7 @@ async def agent_of(visit: BrowserRequest, agent_id: str) -> Agent | None:
 
 
 chat_router = APIRouter()
-_SHOWN = 20
+_CONVERSATIONS_PAGE_LIMIT = 20
 
 
 @chat_router.get("/chat")
@@ -400,7 +408,7 @@ async def show_conversations(
 ) -> HTMLResponse:
     """Lists conversations, the most recently written first. The first page starts with the agents."""
     found, agents = await asyncio.gather(
-        visit.api.conversations.list(limit=_SHOWN, cursor=cursor), visit.api.agents.list()
+        visit.api.conversations.list(limit=_CONVERSATIONS_PAGE_LIMIT, cursor=cursor), visit.api.agents.list()
     )
     titles = {agent.id: agent.title or agent.id for agent in agents.items}
     return page(
@@ -431,7 +439,7 @@ answers_router = APIRouter(prefix="/chat/{conversation_id}/turns/{turn_id}")
 async def stop_turn(post: Posted, conversation_id: str, turn_id: str) -> Response:
     """Requests the stop of a turn."""
     await post.visit.api.turns.stop(turn_id, idempotency_key=post.form.get("key"))
-    return await after(post.visit, conversation_id, turn_id)
+    return await show_after_action(post.visit, conversation_id, turn_id)
 
 
 @answers_router.post("/answers/{request_id}")
@@ -440,7 +448,7 @@ async def answer_question(post: Posted, conversation_id: str, turn_id: str, requ
     api, form = post.visit.api, post.form
     question = await api.turns.question(turn_id, request_id)
     refused: QuestionForm | None = None
-    payload, faults = _payload(question, form)
+    payload, faults = _read_answer(question, form)
     if faults:
         refused = QuestionForm(question, form, faults, "Not sent. Correct the marked fields.")
     else:
@@ -449,12 +457,12 @@ async def answer_question(post: Posted, conversation_id: str, turn_id: str, requ
         except ApiError as error:
             if error.status in (401, 404):
                 raise
-            why = AGAIN if error.status in (0, 503) else f"Not sent: {error.message}"
+            why = SEND_AGAIN if error.status in (0, 503) else f"Not sent: {error.message}"
             refused = QuestionForm(question, form, why=why)
-    return await after(post.visit, conversation_id, turn_id, refused)
+    return await show_after_action(post.visit, conversation_id, turn_id, refused)
 
 
-def _payload(question: Question, form: Form) -> tuple[dict[str, object], dict[str, str]]:
+def _read_answer(question: Question, form: Form) -> tuple[dict[str, object], dict[str, str]]:
     """Returns the answer from the form, and the faults of its fields."""
     question_form, option = QuestionForm(question), form.get("option")
     if option and option in question_form.options:
@@ -464,27 +472,31 @@ def _payload(question: Question, form: Form) -> tuple[dict[str, object], dict[st
 
 
 files_router = APIRouter()
-_BY_ENDING = {**BY_ENDING, ".md": "text/plain"}
+_TYPES_BY_ENDING = {**BY_ENDING, ".md": "text/plain"}
 """Media types by file ending. A browser's own answer depends on what is installed on the machine."""
 
 
 @files_router.post("/chat/{conversation_id}/files")
 async def upload(post: Uploaded, conversation_id: str) -> Response:
     """Uploads a file to the conversation, for the agent's tools."""
-    visit, why = post.visit, await _kept(post, conversation_id)
+    visit, why = post.visit, await _upload_file(post, conversation_id)
     if not visit.is_live:
-        return await show(visit, conversation_id, file_why=why, status=422) if why else back(conversation_id)
+        return (
+            await show_conversation(visit, conversation_id, file_why=why, status=422)
+            if why
+            else redirect_to_turn(conversation_id)
+        )
     files = (await visit.api.files.list(conversation_id)).items
     agent = await agent_of(visit, (await visit.api.conversations.get(conversation_id)).agent)
     most = most_upload_bytes(visit.request)
     return page(visit, "chat_files.html", id=conversation_id, agent=agent, uploads=files, file_why=why, most_bytes=most)
 
 
-async def _kept(post: Post, conversation_id: str) -> str:
+async def _upload_file(post: Post, conversation_id: str) -> str:
     """Uploads the file. Returns why it failed, or an empty string."""
     if post.upload is None:
         return "Select a file first."
-    kind = _BY_ENDING.get("." + post.upload.name.rpartition(".")[2].lower(), post.upload.media_type)
+    kind = _TYPES_BY_ENDING.get("." + post.upload.name.rpartition(".")[2].lower(), post.upload.media_type)
     try:
         await post.visit.api.files.upload(
             conversation_id,

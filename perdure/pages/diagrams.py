@@ -23,7 +23,7 @@ _LETTERS = 16
 _SLOT = 10.0
 _SWEEPS = 12
 
-Way = tuple[str, str]
+NodePair = tuple[str, str]
 Slot = tuple[str, str, int]
 """A box, by its name, or the place of a way in a layer."""
 Point = tuple[float, float]
@@ -47,12 +47,12 @@ class Layout:
     """Boxes, and the points of each way from its source to its target."""
 
     boxes: tuple[Box, ...]
-    routes: Mapping[Way, tuple[Point, ...]]
+    routes: Mapping[NodePair, tuple[Point, ...]]
     width: float
     height: float
 
 
-def laid_out(names: Sequence[str], ways: Iterable[Way]) -> Layout:
+def lay_out(names: Sequence[str], ways: Iterable[NodePair]) -> Layout:
     """Returns the layout of these nodes and of the ways between them. A way from a node to itself is left out. Nodes
     are in layers from top to bottom, in the order of their declaration. A line to a node that is declared earlier goes
     back up. A line across layers gets a slot in each layer, so that it passes between the boxes and never behind
@@ -60,20 +60,20 @@ def laid_out(names: Sequence[str], ways: Iterable[Way]) -> Layout:
     place = {name: at for at, name in enumerate(names)}
     known = [way for way in dict.fromkeys(ways) if way[0] != way[1] and way[0] in place and way[1] in place]
     down = {way: way if place[way[0]] < place[way[1]] else (way[1], way[0]) for way in known}
-    ranks = _ranks(names, set(down.values()))
+    ranks = _layers_of(names, set(down.values()))
     chains = {
         way: [
-            _slot(upper),
+            _node_slot(upper),
             *((*way, rank) for rank in range(ranks[upper] + 1, ranks[lower])),
-            _slot(lower),
+            _node_slot(lower),
         ]
         for way, (upper, lower) in down.items()
     }
-    layers = _ordered(names, ranks, chains)
-    lines = {_slot(name): _broken(name) for name in names}
+    layers = _sort_slots(names, ranks, chains)
+    lines = {_node_slot(name): _break_name(name) for name in names}
     widths = {slot: max(map(len, text)) * LETTER + 2 * PAD for slot, text in lines.items()}
-    middles = _middles(layers, chains, widths)
-    tops, heights = _rows(layers, lines)
+    middles = _place_middles(layers, chains, widths)
+    tops, heights = _place_layers(layers, lines)
     boxes = {
         slot: Box(slot[0], lines[slot], middles[slot], tops[rank], widths[slot], len(lines[slot]) * LINE + PAD)
         for rank, layer in enumerate(layers)
@@ -82,18 +82,18 @@ def laid_out(names: Sequence[str], ways: Iterable[Way]) -> Layout:
     }
     routes = {
         way: points if down[way] == way else points[::-1]
-        for way, points in _routes(chains, boxes, middles, tops, heights).items()
+        for way, points in _route_lines(chains, boxes, middles, tops, heights).items()
     }
     right = max((middles[slot] + widths.get(slot, _SLOT) / 2 for slot in middles), default=0.0)
     bottom = tops[-1] + heights[-1] if tops else 0.0
-    return Layout(tuple(boxes[_slot(name)] for name in names), routes, right + MARGIN, bottom + MARGIN)
+    return Layout(tuple(boxes[_node_slot(name)] for name in names), routes, right + MARGIN, bottom + MARGIN)
 
 
-def _slot(name: str) -> Slot:
+def _node_slot(name: str) -> Slot:
     return (name, "", -1)
 
 
-def _broken(name: str) -> tuple[str, ...]:
+def _break_name(name: str) -> tuple[str, ...]:
     """Splits a name into lines after underscores."""
     lines = [""]
     for part in name.replace("_", "_\n").split("\n"):
@@ -103,7 +103,7 @@ def _broken(name: str) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _ranks(names: Sequence[str], ways: set[Way]) -> dict[str, int]:
+def _layers_of(names: Sequence[str], ways: set[NodePair]) -> dict[str, int]:
     """Returns the layer of each node, below every node that leads down to it."""
     before: defaultdict[str, list[str]] = defaultdict(list)
     for upper, lower in ways:
@@ -125,14 +125,16 @@ def _neighbours(chains: Iterable[Sequence[Slot]]) -> tuple[Ties, Ties]:
     return above, below
 
 
-def _ordered(names: Sequence[str], ranks: Mapping[str, int], chains: Mapping[Way, list[Slot]]) -> list[list[Slot]]:
+def _sort_slots(
+    names: Sequence[str], ranks: Mapping[str, int], chains: Mapping[NodePair, list[Slot]]
+) -> list[list[Slot]]:
     """Returns the slots of each layer from left to right.
 
     Each is near the middle of its connections, so that few lines cross.
     """
     layers: list[list[Slot]] = [[] for _ in range(max(ranks.values(), default=-1) + 1)]
     for name in names:
-        layers[ranks[name]].append(_slot(name))
+        layers[ranks[name]].append(_node_slot(name))
     for chain in chains.values():
         for slot in chain[1:-1]:
             layers[slot[2]].append(slot)
@@ -142,13 +144,13 @@ def _ordered(names: Sequence[str], ranks: Mapping[str, int], chains: Mapping[Way
         for layer, near in zip(order[1:], order, strict=False):
             at = {slot: (number + 0.5) / len(near) for number, slot in enumerate(near)}
             own = {slot: (number + 0.5) / len(layer) for number, slot in enumerate(layer)}
-            wanted = {slot: _mean([at[one] for one in tied[slot] if one in at], own[slot]) for slot in layer}
+            wanted = {slot: _mean_or([at[one] for one in tied[slot] if one in at], own[slot]) for slot in layer}
             layer.sort(key=wanted.__getitem__)
     return layers
 
 
-def _middles(
-    layers: Sequence[Sequence[Slot]], chains: Mapping[Way, list[Slot]], widths: Mapping[Slot, float]
+def _place_middles(
+    layers: Sequence[Sequence[Slot]], chains: Mapping[NodePair, list[Slot]], widths: Mapping[Slot, float]
 ) -> dict[Slot, float]:
     """Returns the horizontal middle of each slot: near its connections, and clear of its neighbors."""
     above, below = _neighbours(chains.values())
@@ -156,19 +158,21 @@ def _middles(
     for sweep in range(_SWEEPS):
         tied = below if sweep % 2 else above
         for layer in layers[::-1] if sweep % 2 else layers:
-            wanted = [_mean([middles[one] for one in tied[slot]], middles[slot]) for slot in layer]
+            wanted = [_mean_or([middles[one] for one in tied[slot]], middles[slot]) for slot in layer]
             edge, found = float("-inf"), list[float]()
             for slot, want in zip(layer, wanted, strict=True):
                 half = widths.get(slot, _SLOT) / 2
                 found.append(max(want, edge + GAP + half))
                 edge = found[-1] + half
-            shift = _mean([want - is_at for want, is_at in zip(wanted, found, strict=True)], 0.0)
+            shift = _mean_or([want - is_at for want, is_at in zip(wanted, found, strict=True)], 0.0)
             middles.update((slot, is_at + shift) for slot, is_at in zip(layer, found, strict=True))
     left = min((middle - widths.get(slot, _SLOT) / 2 for slot, middle in middles.items()), default=0.0)
     return {slot: middle - left + MARGIN for slot, middle in middles.items()}
 
 
-def _rows(layers: Sequence[Sequence[Slot]], lines: Mapping[Slot, tuple[str, ...]]) -> tuple[list[float], list[float]]:
+def _place_layers(
+    layers: Sequence[Sequence[Slot]], lines: Mapping[Slot, tuple[str, ...]]
+) -> tuple[list[float], list[float]]:
     """Returns the top and the height of each layer."""
     heights = [max(len(lines.get(slot, ("",))) for slot in layer) * LINE + PAD for layer in layers]
     tops, y = list[float](), MARGIN
@@ -178,20 +182,20 @@ def _rows(layers: Sequence[Sequence[Slot]], lines: Mapping[Slot, tuple[str, ...]
     return tops, heights
 
 
-def _routes(
-    chains: Mapping[Way, list[Slot]],
+def _route_lines(
+    chains: Mapping[NodePair, list[Slot]],
     boxes: Mapping[Slot, Box],
     middles: Mapping[Slot, float],
     tops: Sequence[float],
     heights: Sequence[float],
-) -> dict[Way, tuple[Point, ...]]:
+) -> dict[NodePair, tuple[Point, ...]]:
     """Returns the points of each way from its upper to its lower end. Ends on the same side of a box are spread over
     it."""
-    sides: defaultdict[tuple[Slot, bool], list[tuple[float, int, Way]]] = defaultdict(list)
+    sides: defaultdict[tuple[Slot, bool], list[tuple[float, int, NodePair]]] = defaultdict(list)
     for number, (way, chain) in enumerate(chains.items()):
         sides[chain[0], True].append((middles[chain[1]], number, way))
         sides[chain[-1], False].append((middles[chain[-2]], number, way))
-    ports: dict[tuple[Way, bool], float] = {}
+    ports: dict[tuple[NodePair, bool], float] = {}
     for (slot, is_bottom), ends in sides.items():
         for number, (_, _, way) in enumerate(sorted(ends)):
             share = (number + 1) / (len(ends) + 1) - 0.5
@@ -206,7 +210,7 @@ def _routes(
     return routes
 
 
-def _mean(values: Sequence[float], otherwise: float) -> float:
+def _mean_or(values: Sequence[float], otherwise: float) -> float:
     return sum(values) / len(values) if values else otherwise
 
 
@@ -225,7 +229,7 @@ class Path:
     """Edges that were taken, as source and target."""
 
 
-def path_over(edges: Sequence[Mapping[str, Any]], nodes: Sequence[str], *, rests: bool) -> Path:
+def path_of_turn(edges: Sequence[Mapping[str, Any]], nodes: Sequence[str], *, rests: bool) -> Path:
     """Returns the path of a turn whose `nodes` have ended in this order. `rests` is true if its run ended by itself.
 
     A node is entered by the edge from the source that ended last before it. A join is entered by the edges from all
@@ -268,7 +272,7 @@ _TEXT = Markup('<text x="{:.1f}" y="{:.1f}">{}</text>')
 _TIMES = Markup('<text class="times" x="{:.1f}" y="{:.1f}">×{}</text>')
 
 
-def graph(manifest: Mapping[str, Any], path: Path | None = None, *, own: str = "graph") -> Markup:
+def draw_graph(manifest: Mapping[str, Any], path: Path | None = None, *, own: str = "graph") -> Markup:
     """Draws the graph of a manifest, with the path of a turn if one is given.
 
     `own` is a prefix for ids that is unique on the page.
@@ -280,14 +284,16 @@ def graph(manifest: Mapping[str, Any], path: Path | None = None, *, own: str = "
     labels: dict[tuple[str, str], list[str]] = {}
     for edge in manifest["edges"]:
         labels.setdefault((edge["source"], edge["target"]), []).append(str(edge["label"]))
-    layout = laid_out(names, labels)
+    layout = lay_out(names, labels)
     purposes = {str(node["id"]): str(node["purpose"]) for node in nodes}
     lines = Markup("").join(
         # Edges that were taken are drawn last, on top of the others.
-        _line(way, points, labels[way], own, taken=way in path.taken)
+        _draw_line(way, points, labels[way], own, taken=way in path.taken)
         for way, points in sorted(layout.routes.items(), key=lambda each: each[0] in path.taken)
     )
-    boxes = Markup("").join(_box(box, purposes.get(box.name, ""), path.visits.get(box.name, 0)) for box in layout.boxes)
+    boxes = Markup("").join(
+        _draw_box(box, purposes.get(box.name, ""), path.visits.get(box.name, 0)) for box in layout.boxes
+    )
     gone = sum(name in path.visits for name in names)
     return _PICTURE.format(
         w=layout.width,
@@ -304,14 +310,16 @@ def graph(manifest: Mapping[str, Any], path: Path | None = None, *, own: str = "
     )
 
 
-def _line(way: tuple[str, str], points: Sequence[Point], labels: Sequence[str], own: str, *, taken: bool) -> Markup:
+def _draw_line(
+    way: tuple[str, str], points: Sequence[Point], labels: Sequence[str], own: str, *, taken: bool
+) -> Markup:
     label = ", ".join(filter(None, labels))
     title = f"{way[0]} to {way[1]}" + (f": {label}" if label else "") + (", taken" if taken else "")
     kind, tip = ("line taken", "tip-taken") if taken else ("line", "tip")
-    return _LINE.format(kind, _curve(points), f"{own}-{tip}", escape_terminal(title))
+    return _LINE.format(kind, _curve_data(points), f"{own}-{tip}", escape_terminal(title))
 
 
-def _curve(points: Sequence[Point]) -> str:
+def _curve_data(points: Sequence[Point]) -> str:
     """Returns the path data of a line. It is vertical at every point, so that the bends join smoothly."""
     drawn = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
     for (x, y), (to_x, to_y) in pairwise(points):
@@ -320,7 +328,7 @@ def _curve(points: Sequence[Point]) -> str:
     return " ".join(drawn)
 
 
-def _box(box: Box, purpose: str, visits: int) -> Markup:
+def _draw_box(box: Box, purpose: str, visits: int) -> Markup:
     is_end = box.name in (START, END)
     kind = "end" if is_end else "node gone" if visits else "node"
     title = box.name + (f": {purpose}" if purpose else "") + (f", {visits} times" if visits > 1 else "")
@@ -346,7 +354,7 @@ def _box(box: Box, purpose: str, visits: int) -> Markup:
 WIDTH = 240.0
 _IDLE_SHARE = 0.05
 """Maximum length of an idle time, as a share of all time in which something runs."""
-_LEAST = 2.0
+_MIN_BAR_WIDTH = 2.0
 """Minimum width in pixels, so that a call without duration is visible."""
 _BAR = Markup(
     '<svg class="bar {}" width="{:.0f}" height="12" aria-hidden="true">'
@@ -374,21 +382,23 @@ class Bar:
         return _BAR.format(kind, WIDTH, self.x, self.width)
 
 
-def bars(spans: Sequence[Span | None]) -> list[Bar | None]:
+def draw_bars(spans: Sequence[Span | None]) -> list[Bar | None]:
     """Returns a bar for each span, and None for None. A span that ends before it began has no duration. Time in which a
     call runs is drawn to scale. Idle time is shortened, because two days of a pending approval would leave no room for
     the calls."""
     known = [span for span in spans if span is not None]
-    places = _places(known)
+    places = _time_positions(known)
     longest = max(places.values(), default=0.0)
-    scale = (WIDTH - _LEAST) / longest if longest else 0.0
-    return [_bar(places, scale, span) if span is not None else None for span in spans]
+    scale = (WIDTH - _MIN_BAR_WIDTH) / longest if longest else 0.0
+    return [_draw_bar(places, scale, span) if span is not None else None for span in spans]
 
 
-def _places(spans: Sequence[Span]) -> dict[datetime, float]:
+def _time_positions(spans: Sequence[Span]) -> dict[datetime, float]:
     """Returns the position on the time line of every moment at which a span begins or ends."""
-    moments = sorted({moment for span in spans for moment in (span.began, _end(span))})
-    lengths = [((later - earlier).total_seconds(), _runs(spans, earlier)) for earlier, later in pairwise(moments)]
+    moments = sorted({moment for span in spans for moment in (span.began, _end_of(span))})
+    lengths = [
+        ((later - earlier).total_seconds(), _is_any_running(spans, earlier)) for earlier, later in pairwise(moments)
+    ]
     most_idle = _IDLE_SHARE * sum(length for length, runs in lengths if runs)
     places, at = dict.fromkeys(moments[:1], 0.0), 0.0
     for moment, (length, runs) in zip(moments[1:], lengths, strict=True):
@@ -397,14 +407,14 @@ def _places(spans: Sequence[Span]) -> dict[datetime, float]:
     return places
 
 
-def _bar(places: dict[datetime, float], scale: float, span: Span) -> Bar:
-    began, ended = places[span.began] * scale, places[_end(span)] * scale
-    return Bar(began, max(ended - began, _LEAST))
+def _draw_bar(places: dict[datetime, float], scale: float, span: Span) -> Bar:
+    began, ended = places[span.began] * scale, places[_end_of(span)] * scale
+    return Bar(began, max(ended - began, _MIN_BAR_WIDTH))
 
 
-def _end(span: Span) -> datetime:
+def _end_of(span: Span) -> datetime:
     return max(span.began, span.ended)
 
 
-def _runs(spans: Sequence[Span], at: datetime) -> bool:
-    return any(span.began <= at < _end(span) for span in spans)
+def _is_any_running(spans: Sequence[Span], at: datetime) -> bool:
+    return any(span.began <= at < _end_of(span) for span in spans)

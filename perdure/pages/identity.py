@@ -72,7 +72,7 @@ async def sign_in(
         visit,
         "sign_in.html",
         to=to,
-        said=message,
+        message=message,
         name=name,
         code=code,
         ways=ways,

@@ -10,39 +10,39 @@ from perdure.client import ApiError, AsyncClient
 from perdure.client.memory import decide_promotion, list_promotions, list_shared, read_promotion, read_shared
 from perdure.pages.approvals.page import text_differences
 from perdure.pages.render import page
-from perdure.pages.request import AGAIN, BrowserRequest, Form, PageProblem, Posted, Visitor
+from perdure.pages.request import SEND_AGAIN, BrowserRequest, Form, PageProblem, Posted, Visitor
 from perdure.schemas.memory import Promotion, SharedDocument
 
 router = APIRouter()
-HERE = "/review/memory"
-_SHOWN = 25
+PROMOTIONS_PATH = "/review/memory"
+_PAGE_LIMIT = 25
 _DECISIONS = ("approve", "reject")
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class RejectedForm:
     """A form that was not accepted."""
 
     form: Form = field(default_factory=lambda: Form(()))
     why: str = ""
 
 
-@router.get(HERE)
+@router.get(PROMOTIONS_PATH)
 async def show_promotions(
     visit: Visitor, all: bool = False, cursor: Annotated[str | None, Query(max_length=400)] = None
 ) -> HTMLResponse:
     """Lists the pending promotions, or all of them, newest first."""
-    found = await visit.api.send(list_promotions(status=None if all else "pending", limit=_SHOWN, cursor=cursor))
+    found = await visit.api.send(list_promotions(status=None if all else "pending", limit=_PAGE_LIMIT, cursor=cursor))
     return page(visit, "proposals.html", found=found, every=all)
 
 
-@router.get(HERE + "/{promotion_id}")
+@router.get(PROMOTIONS_PATH + "/{promotion_id}")
 async def show_promotion(visit: Visitor, promotion_id: str) -> HTMLResponse:
     """Shows one promotion with its text, compared with the shared document that it would change."""
-    return await _show(visit, promotion_id, Sent())
+    return await _show_promotion(visit, promotion_id, RejectedForm())
 
 
-@router.post(HERE + "/{promotion_id}/decision")
+@router.post(PROMOTIONS_PATH + "/{promotion_id}/decision")
 async def decide(post: Posted, promotion_id: str) -> Response:
     """Approves or rejects the text that was shown."""
     form, taken = post.form, post.form.get("decision")
@@ -56,14 +56,16 @@ async def decide(post: Posted, promotion_id: str) -> Response:
     except ApiError as error:
         if error.status in (401, 404):
             raise
-        why = AGAIN if error.status in (0, 503) else f"Not done: {error.message}"
-        return await _show(post.visit, promotion_id, Sent(form, why), status=error.status or 503)
-    return RedirectResponse(f"{HERE}/{promotion_id}", 303)
+        why = SEND_AGAIN if error.status in (0, 503) else f"Not done: {error.message}"
+        return await _show_promotion(post.visit, promotion_id, RejectedForm(form, why), status=error.status or 503)
+    return RedirectResponse(f"{PROMOTIONS_PATH}/{promotion_id}", 303)
 
 
-async def _show(visit: BrowserRequest, promotion_id: str, sent: Sent, *, status: int = 200) -> HTMLResponse:
+async def _show_promotion(
+    visit: BrowserRequest, promotion_id: str, sent: RejectedForm, *, status: int = 200
+) -> HTMLResponse:
     found = await visit.api.send(read_promotion(promotion_id))
-    shared = await _shared(visit.api, found) if found.status == "pending" else None
+    shared = await _shared_document(visit.api, found) if found.status == "pending" else None
     me = visit.me or await visit.api.auth.me()
     return page(
         visit,
@@ -79,7 +81,7 @@ async def _show(visit: BrowserRequest, promotion_id: str, sent: Sent, *, status:
     )
 
 
-async def _shared(api: AsyncClient, found: Promotion) -> SharedDocument | None:
+async def _shared_document(api: AsyncClient, found: Promotion) -> SharedDocument | None:
     """Returns the shared document that has this address now."""
     listed = (await api.send(list_shared(found.path))).items
     named = next((each for each in listed if (each.store, each.path) == (found.store, found.path)), None)

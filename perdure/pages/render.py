@@ -19,16 +19,16 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from perdure.core.text import flat, format_age, format_time_left, one_line, printable_runs, size, span
-from perdure.pages.request import BrowserRequest, written
+from perdure.pages.request import BrowserRequest, typed_texts
 from perdure.schemas.approvals import signed_in_words, subject
 
 FOLDER = Path(__file__).parent / "static"
 MOUNTED_AT = "/assets"
-_KEPT = "public, max-age=31536000, immutable"
+_CACHE_FOREVER = "public, max-age=31536000, immutable"
 
 
 @cache
-def asset(name: str) -> str:
+def asset_url(name: str) -> str:
     """Returns the address of a file, which changes with its bytes."""
     digest = hashlib.sha256((FOLDER / name).read_bytes()).hexdigest()[:12]
     return f"{MOUNTED_AT}/{name}?v={digest}"
@@ -45,7 +45,7 @@ class Assets(StaticFiles):
         """Returns a file. If it is requested by its digest, browsers can cache it forever."""
         response = await super().get_response(path, scope)
         if response.status_code == 200 and scope["query_string"].startswith(b"v="):
-            response.headers["Cache-Control"] = _KEPT
+            response.headers["Cache-Control"] = _CACHE_FOREVER
         return response
 
 
@@ -56,15 +56,15 @@ _PAGES = (
     ("/agents", "Agents"),
     ("/status", "Status"),
 )
-_MACHINERY = ("/status",)
+_MANAGEMENT_PATHS = ("/status",)
 """Only for roles that manage the deployment. The API refuses these pages to other users, so they get no link."""
-_LOOK_AFTER_IT = frozenset({"reviewer", "admin"})
-_BELOW = {"/topologies": "/agents"}
+_MANAGEMENT_ROLES = frozenset({"reviewer", "admin"})
+_PARENT_PAGES = {"/topologies": "/agents"}
 """Pages that are reached only from another page."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NavigationEntry:
     """One entry of the navigation."""
 
     path: str
@@ -73,14 +73,16 @@ class Entry:
     """True on this page and on pages below it."""
 
 
-def entries(path: str, roles: Collection[str] = ()) -> list[Entry]:
+def navigation_entries(path: str, roles: Collection[str] = ()) -> list[NavigationEntry]:
     """Returns the navigation for the page at `path`. The longest entry that contains the page is marked as the current
     one."""
-    path = next((above for root, above in _BELOW.items() if path.startswith(root + "/")), path)
+    path = next((above for root, above in _PARENT_PAGES.items() if path.startswith(root + "/")), path)
     below = [each for each, _ in _PAGES if path == each or path.startswith(each + "/")]
     here = max(below, key=len, default="")
-    led = _LOOK_AFTER_IT.intersection(roles)
-    return [Entry(each, label, each == here) for each, label in _PAGES if led or each not in _MACHINERY]
+    led = _MANAGEMENT_ROLES.intersection(roles)
+    return [
+        NavigationEntry(each, label, each == here) for each, label in _PAGES if led or each not in _MANAGEMENT_PATHS
+    ]
 
 
 _TEXT = Markup('<span class="text">"{}"</span>')
@@ -91,34 +93,36 @@ _LINE_END = Markup('<span class="line-end" title="a line break">↵</span>\n')
 _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\t": "\\t"})
 
 
-def drawn(value: Any) -> Markup:
+def json_markup(value: Any) -> Markup:
     """Returns `value` as indented markup. Every character of a value is shown or written out, and markup is inert. A
     line end inside a text is shown as a line end after a mark. A backslash followed by an n is shown as in JSON, with
     two backslashes, so that the two cannot be confused."""
-    return Markup("").join(_value(value, "\n"))
+    return Markup("").join(_value_markup(value, "\n"))
 
 
-def _value(value: Any, margin: str) -> Iterator[Markup]:
+def _value_markup(value: Any, margin: str) -> Iterator[Markup]:
     if isinstance(value, str):
-        yield _TEXT.format(_text(value))
+        yield _TEXT.format(_text_markup(value))
     elif isinstance(value, dict) and value:
-        yield from _block("{", "}", [(Markup(_NAME.format(_text(name))), each) for name, each in value.items()], margin)
+        yield from _block_markup(
+            "{", "}", [(Markup(_NAME.format(_text_markup(name))), each) for name, each in value.items()], margin
+        )
     elif isinstance(value, list) and value:
-        yield from _block("[", "]", [(Markup(""), each) for each in value], margin)
+        yield from _block_markup("[", "]", [(Markup(""), each) for each in value], margin)
     else:
         yield _PLAIN.format(json.dumps(value))
 
 
-def _block(opening: str, closing: str, items: list[tuple[Markup, Any]], margin: str) -> Iterator[Markup]:
+def _block_markup(opening: str, closing: str, items: list[tuple[Markup, Any]], margin: str) -> Iterator[Markup]:
     inner = margin + "  "
     yield Markup(opening)
     for number, (name, each) in enumerate(items):
         yield Markup("," if number else "") + Markup(inner) + name
-        yield from _value(each, inner)
+        yield from _value_markup(each, inner)
     yield Markup(margin) + Markup(closing)
 
 
-def _text(text: str) -> Markup:
+def _text_markup(text: str) -> Markup:
     """Returns a text as in JSON, except for its line ends. Invisible characters are written as escapes and marked."""
     lines = (seen(line.translate(_ESCAPED)) for line in text.split("\n"))
     return _LINE_END.join(lines)
@@ -159,7 +163,7 @@ with Client({url}, os.environ["PERDURE_TOKEN"]) as perdure:
     made = finish(perdure, {turn}, ClientTable.read({table}))
     open("chart.png", "wb").write(made.png())
 END"""
-_OTHERWISE = """\
+_PLAIN_PROGRAM = """\
 PERDURE_URL={url} PERDURE_TOKEN=… bin/perdure turns answer {turn}
 PERDURE_URL={url} PERDURE_TOKEN=… bin/perdure turns answer {turn} --payload answer.json"""
 
@@ -173,24 +177,24 @@ def program_for(payload: Mapping[str, Any], url: str, turn_id: str) -> str:
     """Returns the commands to run in the folder of Perdure with the user's own token. They continue the turn with work
     that a page cannot do; users copy them."""
     if not is_on_a_table(payload):
-        return _OTHERWISE.format(url=url, turn=turn_id)
+        return _PLAIN_PROGRAM.format(url=url, turn=turn_id)
     # Only the name of the file is known, without its ending and its folder.
     table = f"way/to/{payload.get('table') or 'table'}.csv"
     return _ON_A_TABLE.format(url=json.dumps(url), turn=json.dumps(turn_id), table=json.dumps(table))
 
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_TIME = Markup('<time datetime="{}" title="{}" data-told="{}">{}</time>')
+_TIME = Markup('<time datetime="{}" title="{}" data-updated="{}">{}</time>')
 
 
 def moment(at: datetime | None) -> Markup:
     """Returns a full date and time in UTC."""
-    return Markup("") if at is None else _time(at, time_text(at))
+    return Markup("") if at is None else _time_markup(at, time_text(at))
 
 
 def since(at: datetime | None) -> Markup:
     """Returns the time since then. The page's script keeps it up to date."""
-    return Markup("") if at is None else _time(at, f"{format_age(at, datetime.now(UTC))} ago", "since")
+    return Markup("") if at is None else _time_markup(at, f"{format_age(at, datetime.now(UTC))} ago", "since")
 
 
 def until(at: datetime | None) -> Markup:
@@ -198,7 +202,7 @@ def until(at: datetime | None) -> Markup:
     if at is None:
         return Markup("")
     rest = format_time_left(at, datetime.now(UTC))
-    return _time(at, f"in {rest}" if rest else "now", "until")
+    return _time_markup(at, f"in {rest}" if rest else "now", "until")
 
 
 def time_text(at: datetime) -> str:
@@ -206,18 +210,18 @@ def time_text(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%-d %b %Y, %H:%M UTC")
 
 
-def length(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Returns a duration such as `20 s`, `10 min` or `2 h 0 min`."""
     return span(timedelta(seconds=seconds))
 
 
 def clock(at: datetime | None) -> Markup:
     """Returns the time of day to the millisecond, in UTC."""
-    return Markup("") if at is None else _time(at, at.astimezone(UTC).strftime("%H:%M:%S.%f")[:-3])
+    return Markup("") if at is None else _time_markup(at, at.astimezone(UTC).strftime("%H:%M:%S.%f")[:-3])
 
 
-def _time(at: datetime, shown: str, kept_true: str = "") -> Markup:
-    return _TIME.format(at.astimezone(UTC).isoformat(timespec="seconds"), time_text(at), kept_true, shown)
+def _time_markup(at: datetime, shown: str, updated_as: str = "") -> Markup:
+    return _TIME.format(at.astimezone(UTC).isoformat(timespec="seconds"), time_text(at), updated_as, shown)
 
 
 def time_of(text: object) -> Markup:
@@ -243,18 +247,18 @@ _FILTERS: Mapping[str, Callable[..., object]] = {
     "brief": brief,
     "signed_in": signed_in_words,
     "plain": plain,
-    "drawn": drawn,
+    "drawn": json_markup,
     "moment": moment,
     "since": since,
     "until": until,
     "clock": clock,
-    "span": length,
+    "span": format_duration,
     "time_of": time_of,
     "size": size,
 }
 
 
-def _environment() -> Environment:
+def _create_environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -264,12 +268,12 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     made.filters.update(_FILTERS)
-    made.globals.update(asset=asset, as_json=as_json, fresh_key=fresh_key, subject=subject, written=written)
+    made.globals.update(asset=asset_url, as_json=as_json, fresh_key=fresh_key, subject=subject, written=typed_texts)
     made.globals.update(is_on_a_table=is_on_a_table, program_for=program_for)
     return made
 
 
-_ENVIRONMENT = _environment()
+_ENVIRONMENT = _create_environment()
 
 
 def page(visit: BrowserRequest, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
@@ -286,6 +290,6 @@ def page(visit: BrowserRequest, template: str, *, status: int = 200, **values: A
         "site": str(visit.request.base_url).rstrip("/"),
         "me": visit.me,
         "form_token": visit.me.form_token or "" if visit.me else "",
-        "navigation": entries(path, visit.me.roles if visit.me else ()),
+        "navigation": navigation_entries(path, visit.me.roles if visit.me else ()),
     }
     return HTMLResponse(_ENVIRONMENT.get_template(template).render(**{**known, **values}), status)

@@ -29,7 +29,7 @@ MOST_BYTES = 2 * 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
 _FORM_BYTES = 65_536
 """Maximum bytes of a form without its file."""
-_THROWN_AWAY_BYTES = 512 * 1024 * 1024
+_MAX_DISCARDED_BYTES = 512 * 1024 * 1024
 """Bytes of a file above the limit that are read and discarded. A browser that is disconnected while it sends does not
 show the error page."""
 _MOST_FIELDS = 2_000
@@ -57,7 +57,7 @@ class Form:
         return [value for key, value in self.pairs if key == name]
 
 
-def written(pairs: Iterable[tuple[str, str]]) -> list[str]:
+def typed_texts(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """Returns what a user typed into a form: words, and the fields of arguments."""
     return [value for name, value in pairs if value and (name in _WORDS or name.startswith("arg."))]
 
@@ -99,7 +99,7 @@ async def read_upload(request: Request) -> AsyncIterator[tuple[Form, Upload | No
         raise PageProblem(411, "The request has no Content-Length header. Reload the page and upload the file again.")
     most = most_upload_bytes(request)
     if int(announced) > most + _FORM_BYTES:
-        await _throw_away(request)
+        await _discard_rest(request)
         raise PageProblem(413, f"The file has {size(int(announced))}; the limit is {size(most)}.")
     async with AsyncExitStack() as stack:
         try:
@@ -120,8 +120,8 @@ async def read_upload(request: Request) -> AsyncIterator[tuple[Form, Upload | No
         yield Form(pairs), upload
 
 
-async def _throw_away(request: Request) -> None:
-    left = _THROWN_AWAY_BYTES
+async def _discard_rest(request: Request) -> None:
+    left = _MAX_DISCARDED_BYTES
     with suppress(TimeoutError, ClientDisconnect):
         async with asyncio.timeout(_BODY_SECONDS):
             async for chunk in request.stream():
@@ -187,8 +187,8 @@ TITLES = {
     503: "Service temporarily unavailable",
 }
 TITLES_BY_CODE = {"quota_reached": "Quota reached"}
-_OTHERWISE = "Something went wrong"
-AGAIN = "It is unclear whether your input was saved. Send it again; it counts only once."
+_DEFAULT_TITLE = "Something went wrong"
+SEND_AGAIN = "It is unclear whether your input was saved. Send it again; it counts only once."
 """Message for a form that was sent while a service was unavailable. Its idempotency key stays the same."""
 
 
@@ -218,23 +218,23 @@ class ShownProblem:
     retry_after_seconds: float | None = None
 
 
-def shown_problem(error: PageProblem | ApiError) -> ShownProblem:
+def problem_of(error: PageProblem | ApiError) -> ShownProblem:
     """Returns an error of the API or of a page as users see it."""
     if isinstance(error, PageProblem):
-        return ShownProblem(error.status, title(error.status), error.message, error.code)
+        return ShownProblem(error.status, title_of(error.status), error.message, error.code)
     status = error.status or 503
-    headline = TITLES_BY_CODE.get(error.code) or title(status)
+    headline = TITLES_BY_CODE.get(error.code) or title_of(status)
     return ShownProblem(status, headline, error.message, error.code, error.request_id, error.retry_after_seconds)
 
 
-def title(status: int) -> str:
+def title_of(status: int) -> str:
     """Returns the headline of a problem."""
-    return TITLES.get(status, _OTHERWISE)
+    return TITLES.get(status, _DEFAULT_TITLE)
 
 
-_CARRIED = ("cookie", "authorization", "origin", "sec-fetch-site", "host", "user-agent")
+_FORWARDED_HEADERS = ("cookie", "authorization", "origin", "sec-fetch-site", "host", "user-agent")
 """Headers of the browser's request that identify the user and the origin for the API."""
-_OUR_OWN = "x-perdure-request"
+_PAGE_REQUEST_HEADER = "x-perdure-request"
 """Header that marks a request to the API as made by one of these pages. It is set once the form's token was checked."""
 
 
@@ -255,7 +255,7 @@ class BrowserRequest:
     @property
     def here(self) -> str:
         """The path and query of this page."""
-        return place_of(self.request)
+        return address_of(self.request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,13 +268,13 @@ class Post:
     """The file of the form, if it takes one."""
 
 
-async def arrived(request: Request) -> AsyncIterator[BrowserRequest]:
+async def open_visit(request: Request) -> AsyncIterator[BrowserRequest]:
     """Yields a visit without a sign-in check, for the duration of the request."""
     async with client_for(request) as api:
         yield BrowserRequest(request, api)
 
 
-async def entered(request: Request) -> AsyncIterator[BrowserRequest]:
+async def signed_in_visit(request: Request) -> AsyncIterator[BrowserRequest]:
     """Yields a visit of a signed-in user.
 
     Raises ApiError 401 if no user is signed in.
@@ -284,18 +284,18 @@ async def entered(request: Request) -> AsyncIterator[BrowserRequest]:
         yield BrowserRequest(request, api, None if live else await api.auth.me())
 
 
-async def typed(request: Request) -> AsyncIterator[Post]:
+async def read_post(request: Request) -> AsyncIterator[Post]:
     """Yields a form that changes nothing by itself. Forms from other sites are rejected.
 
     Raises PageProblem, and ApiError 401.
     """
     form = request.state.form = await read_form(request)
     _check_origin(request)
-    async with client_for(request, {_OUR_OWN: "page"}) as api:
+    async with client_for(request, {_PAGE_REQUEST_HEADER: "page"}) as api:
         yield Post(BrowserRequest(request, api, await api.auth.me()), form)
 
 
-async def posted(post: Annotated[Post, Depends(typed)]) -> Post:
+async def check_post(post: Annotated[Post, Depends(read_post)]) -> Post:
     """Returns a form that can change something.
 
     Raises StaleForm if it belongs to another session, PageProblem, and ApiError 401.
@@ -304,13 +304,13 @@ async def posted(post: Annotated[Post, Depends(typed)]) -> Post:
     return post
 
 
-async def uploaded(request: Request) -> AsyncIterator[Post]:
+async def read_upload_post(request: Request) -> AsyncIterator[Post]:
     """Yields a form with a file. Its body is read only after the sender is authenticated.
 
     Raises StaleForm, PageProblem, and ApiError 401.
     """
     _check_origin(request)
-    async with client_for(request, {_OUR_OWN: "page"}) as api:
+    async with client_for(request, {_PAGE_REQUEST_HEADER: "page"}) as api:
         me = await api.auth.me()
         async with read_upload(request) as (form, upload):
             _check_token(me, form)
@@ -333,7 +333,7 @@ def _check_token(me: Me | None, form: Form) -> None:
         )
 
 
-def place_of(request: Request) -> str:
+def address_of(request: Request) -> str:
     """Returns the path and query of a request."""
     query = request.url.query
     return request.url.path + (f"?{query}" if query else "")
@@ -347,13 +347,13 @@ def client_for(request: Request, more: dict[str, str] | None = None) -> AsyncCli
         raise_app_exceptions=False,
         client=(caller.host, caller.port) if caller else ("127.0.0.1", 0),
     )
-    carried = {name: value for name in _CARRIED if (value := request.headers.get(name)) is not None}
+    carried = {name: value for name in _FORWARDED_HEADERS if (value := request.headers.get(name)) is not None}
     base_url = f"{request.url.scheme}://127.0.0.1"
     return AsyncClient(base_url, patience_seconds=0.0, transport=transport, headers={**carried, **(more or {})})
 
 
-Stranger = Annotated[BrowserRequest, Depends(arrived)]
-Visitor = Annotated[BrowserRequest, Depends(entered)]
-Typed = Annotated[Post, Depends(typed)]
-Posted = Annotated[Post, Depends(posted)]
-Uploaded = Annotated[Post, Depends(uploaded)]
+Stranger = Annotated[BrowserRequest, Depends(open_visit)]
+Visitor = Annotated[BrowserRequest, Depends(signed_in_visit)]
+Typed = Annotated[Post, Depends(read_post)]
+Posted = Annotated[Post, Depends(check_post)]
+Uploaded = Annotated[Post, Depends(read_upload_post)]

@@ -36,7 +36,7 @@ reference_router = APIRouter()
 async def reference(visit: Stranger) -> HTMLResponse:
     """Shows every request of the API, for developers."""
     document = await visit.api.send(Call("GET", "/openapi.json", lambda response: response.json()))
-    return page(visit, "reference.html", groups=operations(document), about=document["info"])
+    return page(visit, "reference.html", groups=operations_by_group(document), about=document["info"])
 
 
 _METHODS = ("get", "post", "put", "patch", "delete")
@@ -68,7 +68,7 @@ class Operation:
     fields: Sequence[Field]
 
 
-def operations(description: Mapping[str, Any]) -> dict[str, list[Operation]]:
+def operations_by_group(description: Mapping[str, Any]) -> dict[str, list[Operation]]:
     """Returns every request of an OpenAPI description, grouped by its first tag."""
     found: dict[str, list[Operation]] = {}
     for path, item in description["paths"].items():
@@ -76,18 +76,18 @@ def operations(description: Mapping[str, Any]) -> dict[str, list[Operation]]:
             if method in item:
                 operation = item[method]
                 group = str((operation.get("tags") or ["others"])[0])
-                found.setdefault(group, []).append(_operation(method, path, operation, description))
+                found.setdefault(group, []).append(_read_operation(method, path, operation, description))
     return found
 
 
-def _operation(method: str, path: str, operation: Mapping[str, Any], root: Mapping[str, Any]) -> Operation:
-    fields = [*_parameters(operation, root), *_body(operation, root)]
+def _read_operation(method: str, path: str, operation: Mapping[str, Any], root: Mapping[str, Any]) -> Operation:
+    fields = [*_parameter_fields(operation, root), *_body_fields(operation, root)]
     return Operation(
         method.upper(), path, str(operation.get("summary", "")), str(operation.get("description", "")), fields
     )
 
 
-def _parameters(operation: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Field]:
+def _parameter_fields(operation: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Field]:
     for each in operation.get("parameters", ()):
         if each["name"] not in _COMMON:
             schema = each.get("schema", {})
@@ -95,7 +95,7 @@ def _parameters(operation: Mapping[str, Any], root: Mapping[str, Any]) -> Iterat
             yield Field(each["name"], each["in"], field_type(schema, root), bool(each.get("required")), meaning)
 
 
-def _body(operation: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Field]:
+def _body_fields(operation: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Field]:
     schema = operation.get("requestBody", {}).get("content", {}).get(_JSON, {}).get("schema")
     read = follow_reference(schema, root)
     for name, each in read.get("properties", {}).items():

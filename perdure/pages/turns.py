@@ -14,19 +14,19 @@ from markupsafe import Markup
 from perdure.client import ApiError, AsyncClient
 from perdure.contracts.approvals import ANSWERED_BY_CLIENT
 from perdure.core.text import cut
-from perdure.pages.diagrams import Span, bars, graph, path_over
-from perdure.pages.render import drawn, page, seen
+from perdure.pages.diagrams import Span, draw_bars, draw_graph, path_of_turn
+from perdure.pages.render import json_markup, page, seen
 from perdure.pages.request import Visitor
 from perdure.schemas.agents import Topology
 from perdure.schemas.approvals import Approval
 from perdure.schemas.base import Answer
 from perdure.schemas.turns import Message, Segment, Turn, TurnCall
 
-SHOWN = 40
+MAX_PARTS = 40
 """Maximum segments, from the end, and calls."""
 _KINDS = {"model": "of-model", "tool": "of-tool", "context": "of-context"}
 """CSS classes of the bars by kind of call. The kind is also shown as text."""
-_CHARACTERS = 1_200
+_VALUE_CHARACTERS = 1_200
 """Characters of one text or value, so that the page stays small whatever a tool returns."""
 _PART, _PARTS = 200, 5
 """Messages per request, and maximum requests, to find this turn's message in its conversation."""
@@ -59,7 +59,7 @@ class TurnData:
             return None
         manifest = self.topology.model_dump()
         rests = self.turn.status == "completed" or self.turn.is_paused
-        return graph(manifest, path_over(manifest["edges"], self.turn.nodes, rests=rests))
+        return draw_graph(manifest, path_of_turn(manifest["edges"], self.turn.nodes, rests=rests))
 
     @property
     def purposes(self) -> dict[str, str]:
@@ -70,12 +70,12 @@ class TurnData:
     @property
     def timeline(self) -> list[tuple[TurnCall, Markup]]:
         """The last calls, each with its bar. A running call extends to the current time, or to the end of the turn."""
-        shown = self.calls[-SHOWN:]
+        shown = self.calls[-MAX_PARTS:]
         until = self.turn.ended_at or datetime.now(UTC)
         spans = [Span(call.started_at, call.settled_at or until) if call.started_at else None for call in shown]
         return [
             (call, bar.drawn(_KINDS.get(call.kind, "")) if bar else Markup(""))
-            for call, bar in zip(shown, bars(spans), strict=True)
+            for call, bar in zip(shown, draw_bars(spans), strict=True)
         ]
 
     @property
@@ -102,17 +102,17 @@ async def turn_data(api: AsyncClient, turn_id: str) -> TurnData:
         api.turns.segments(turn_id),
         api.turns.calls(turn_id),
         api.approvals.list(turn=turn_id, brief=True, limit=_APPROVALS),
-        _topology(api, turn.topology),
+        _find_topology(api, turn.topology),
     )
     return TurnData(turn, messages, story.items, calls.items, approvals.items, topology)
 
 
-def value(of: object) -> Markup:
+def value_markup(of: object) -> Markup:
     """Returns a text or a value for display, cut if it is long."""
     text = of if isinstance(of, str) else json.dumps(of, indent=2, ensure_ascii=False)
-    if isinstance(of, str) or len(text) > _CHARACTERS:
-        return seen(cut(text, _CHARACTERS))
-    return drawn(of)
+    if isinstance(of, str) or len(text) > _VALUE_CHARACTERS:
+        return seen(cut(text, _VALUE_CHARACTERS))
+    return json_markup(of)
 
 
 async def _user_messages(api: AsyncClient, turn: Turn) -> list[Message]:
@@ -132,7 +132,7 @@ async def _user_messages(api: AsyncClient, turn: Turn) -> list[Message]:
     return found
 
 
-async def _topology(api: AsyncClient, name: str) -> Topology | None:
+async def _find_topology(api: AsyncClient, name: str) -> Topology | None:
     try:
         return await api.topologies.get(name)
     except ApiError as error:
@@ -151,4 +151,4 @@ async def turn(visit: Visitor, turn_id: str, mark: Annotated[str, Query(max_leng
     if visit.is_live and mark == data.mark:
         return Response(status_code=204)
     template = "turn_now.html" if visit.is_live else "turn.html"
-    return page(visit, template, told=data, turn=data.turn, value=value, shown=SHOWN)
+    return page(visit, template, data=data, turn=data.turn, value=value_markup, shown=MAX_PARTS)

@@ -204,7 +204,7 @@ async def test_a_provider_whose_answer_does_not_end_signs_no_user_in(
 async def test_only_the_issuers_host_passes(api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     Names(monkeypatch)("keys.public.test", ["127.0.0.1"])
     config = OidcConfig(provider.issuer, CLIENT_ID, CLIENT_SECRET, ("requester",))
-    async with Provider(config)._session(f"{api.url}{CALLBACK}") as client:
+    async with Provider(config)._timed_client(f"{api.url}{CALLBACK}") as client:
         assert (await client.request("GET", f"{provider.issuer}/keys", withhold_token=True)).status_code == 200
         for url in ("https://keys.public.test/keys", "http://127.0.0.1:1/keys"):
             with pytest.raises(EgressRefused):

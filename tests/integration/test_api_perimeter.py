@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from perdure.api.auth import OPEN_PATHS
-from perdure.api.health import FRONT_DOOR
+from perdure.api.health import PERIMETER_EVENTS
 from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
@@ -62,7 +62,7 @@ async def raw(api: Api, sent: bytes, seconds: float = 10.0) -> bytes:
 
 
 async def test_no_page_answers_a_foreign_host_and_a_rebound_one_cannot_register(api: Api) -> None:
-    counter = FRONT_DOOR.labels(event="host_not_allowed")._value
+    counter = PERIMETER_EVENTS.labels(event="host_not_allowed")._value
     async with api.client(None) as client:
         for host in ("", "evil@127.0.0.1", "0.0.0.0"):
             before = counter.get()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from perdure.api.rate_limits import ALONE_PER_MINUTE, CALLS_OF_A_PAGE, Inside
+from perdure.api.rate_limits import CALLS_OF_A_PAGE, FALLBACK_PER_MINUTE, PageCalls
 from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
@@ -75,7 +75,7 @@ async def test_requests_of_this_processs_own_pages_are_counted_separately(limite
         client.headers.update(head)
         await statuses(client, PER_MINUTE)
         assert await statuses(client, 1) == {429: 1}
-    inside = httpx.ASGITransport(Inside(limited_apis.one.app))
+    inside = httpx.ASGITransport(PageCalls(limited_apis.one.app))
     async with httpx.AsyncClient(base_url="http://inside", transport=inside, headers=head) as page:
         found = await statuses(page, PER_MINUTE * CALLS_OF_A_PAGE + 10)
     assert found == {200: PER_MINUTE * CALLS_OF_A_PAGE, 429: 10}
@@ -94,6 +94,6 @@ async def test_without_valkey_every_process_counts_for_itself_up_to_a_low_number
     try:
         async with httpx.AsyncClient(base_url=limited_apis.one.url, headers=head, timeout=30) as client:
             found = await statuses(client, PER_MINUTE)
-            assert found == {200: ALONE_PER_MINUTE, 429: PER_MINUTE - ALONE_PER_MINUTE}
+            assert found == {200: FALLBACK_PER_MINUTE, 429: PER_MINUTE - FALLBACK_PER_MINUTE}
     finally:
         await limited_apis.valkey.mend()

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from prometheus_client import REGISTRY
 
-from perdure.api.auth import is_welcome, of_token
+from perdure.api.auth import has_same_access, token_principal
 from perdure.api.rate_limits import OpenStreams
 from perdure.api.streams import Streams
 from perdure.core.events.stream import Cursor, parse_cursor
@@ -358,14 +358,14 @@ async def test_coming_back_after_done_is_204(requester: Caller) -> None:
 async def test_a_reader_that_would_not_be_let_in_again_is_sent_away(api: Api, admin: Caller, how: str) -> None:
     name, services = f"leaver-{how.replace('_', '-')}", api.services
     assert (await admin.post("/v1/users", json={"name": name, "roles": ["requester"]})).status_code == 201
-    who = await of_token(services, (await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
+    who = await token_principal(services, (await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
     conversation_id = await conversation(admin)
     if how == "signed_out":
         async with services.db.transaction(who.tenant_id) as tx:
             begun = await sign_in.begin_session(tx, who.user_id, timedelta(hours=1), Credential(SignInMethod.PASSWORD))
         who = replace(who, session_id=begun.id)
     streams = Streams(services.db, services.live, services.wakes, heartbeat_seconds=0.05)
-    welcome = partial(is_welcome, services, who)
+    welcome = partial(has_same_access, services, who)
     async with aclosing(streams.frames(who.tenant_id, conversation_id, Cursor(), welcome=welcome)) as stream:
         for _ in range(3):
             assert await anext(stream) == b": ping\n\n"

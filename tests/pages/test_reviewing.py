@@ -219,7 +219,7 @@ async def test_the_call_is_shown_against_the_one_that_was_approved_last(site: Si
 async def test_the_requester_sees_it_and_has_no_buttons(site: Site) -> None:
     approval = await site.asks("post", text="my own")
     window = await site.visit("requester", f"/review/{approval}")
-    await expect(window.page.locator(".said.warn")).to_be_visible()
+    await expect(window.page.locator(".callout.warn")).to_be_visible()
     await expect(window.page.get_by_role("button", name="Approve")).to_have_count(0)
     await window.page.get_by_role("button", name="Withdraw").click()
     await decided(window.page, "withdrawn", "requester")
@@ -275,7 +275,7 @@ async def test_a_text_for_shared_memory_is_read_and_decided_on_without_javascrip
     await expect(page.locator("del")).to_contain_text("Answer briefly.")
     await expect(page.locator("ins")).to_contain_text("Answer at length.")
     await page.get_by_role("button", name="Approve").click()
-    await expect(page.locator(".said.good")).to_contain_text("admin")
+    await expect(page.locator(".callout.good")).to_contain_text("admin")
     phone = await site.visit("admin", f"/review/memory/{fresh}", viewport=NARROW, has_touch=True)
     await phone.page.get_by_role("button", name="Reject").click()
     await expect(alarm(phone.page)).to_be_visible()
@@ -283,7 +283,7 @@ async def test_a_text_for_shared_memory_is_read_and_decided_on_without_javascrip
     await phone.assert_fits()
     await phone.page.get_by_label("Comment").fill("not yet")
     await phone.page.get_by_role("button", name="Reject").click()
-    await expect(phone.page.locator(".said.bad")).to_contain_text("not yet")
+    await expect(phone.page.locator(".callout.bad")).to_contain_text("not yet")
     await phone.page.goto("/review/memory?all=1")
     await phone.checked()
     async with db.transaction("local") as tx:

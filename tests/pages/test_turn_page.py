@@ -54,7 +54,7 @@ async def test_a_turn_is_followed_from_its_approval_to_its_end(site: Site) -> No
     gone = await page.locator(".graph .gone").evaluate_all("all => all.map((each) => each.dataset.node)")
     assert gone == list(dict.fromkeys(PATH))
     await expect(page.locator('[data-node="initial_llm_call"] .times')).to_have_text("×2")
-    await expect(page.locator(".said.good")).to_have_text("asking")
+    await expect(page.locator(".callout.good")).to_have_text("asking")
     await window.checked()
     await window.assert_inert()
     await page.set_viewport_size(NARROW)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from perdure.api.auth import Open, Principal, Reader
-from perdure.api.idempotency import Key, once
+from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import DraftBody, ExemptionBody, Limit, PromotionBody, RuleActionBody, as_uuid
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.skills import Rule
@@ -25,7 +25,7 @@ from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
 
 agents_router = APIRouter(prefix="/v1", tags=["agents"])
-_TOLD = ("fallback_model", "reasoning", "root_skill", "day_limits", "memory", "window", "toolsets")
+_DETAIL_FIELDS = ("fallback_model", "reasoning", "root_skill", "day_limits", "memory", "window", "toolsets")
 """Fields of the definition that the API returns as they are in its file."""
 
 
@@ -34,7 +34,7 @@ async def list_agents(services: Open, who: Reader) -> dict[str, object]:
     """Lists all agents."""
     async with services.db.transaction(who.tenant_id) as tx:
         found = await agents.list_agents(tx)
-    items = [_brief(agent) | {"app": app, "tools": [card.name for card in agent.cards]} for app, agent in found]
+    items = [_agent_summary(agent) | {"app": app, "tools": [card.name for card in agent.cards]} for app, agent in found]
     return {"items": items, "next": None}
 
 
@@ -46,8 +46,8 @@ async def agent(services: Open, who: Reader, agent_id: str) -> dict[str, object]
     definition = found.definition.model_dump(mode="json")
     policy = found.definition.approvals
     return {
-        **_brief(found),
-        **{name: definition.get(name) for name in _TOLD},
+        **_agent_summary(found),
+        **{name: definition.get(name) for name in _DETAIL_FIELDS},
         "approvals": {name: getattr(policy, name) for name in type(policy).model_fields},
         "skills": [{"id": skill.id, "name": skill.name} for skill in found.definition.skills],
     }
@@ -60,7 +60,7 @@ async def tools(services: Open, who: Reader, agent_id: str) -> dict[str, object]
         agent = await agents.current_agent(tx, agent_id)
         rules = rules_of(agent, PLATFORM_RULES, await agents.rule_actions(tx))
         exempt = await agents.exempt_tools(tx)
-    return {"items": [_tool(card, rules, exempt) for card in agent.cards], "next": None}
+    return {"items": [_tool_description(card, rules, exempt) for card in agent.cards], "next": None}
 
 
 @agents_router.get("/topologies")
@@ -85,7 +85,7 @@ async def topology(who: Reader, name: str) -> dict[str, object]:
     return dict(manifest_of(registry.spec(name)))
 
 
-def _brief(agent: PublishedAgent) -> dict[str, object]:
+def _agent_summary(agent: PublishedAgent) -> dict[str, object]:
     return {
         "id": agent.definition.id,
         "title": agent.definition.title,
@@ -98,7 +98,7 @@ def _brief(agent: PublishedAgent) -> dict[str, object]:
     }
 
 
-def _tool(card: ToolCard, rules: tuple[Rule, ...], exempt: Sequence[str]) -> dict[str, object]:
+def _tool_description(card: ToolCard, rules: tuple[Rule, ...], exempt: Sequence[str]) -> dict[str, object]:
     asks = asks_by_itself(card, exempt)
     shown = card.model_dump(mode="json", exclude={"secrets"}) | {"needs_approval": asks}
     reasons = [asdict(each) for each in reasons_of(card, rules, exempt)]
@@ -110,11 +110,11 @@ MOST = 200
 _KEY = r"^[a-z][a-z0-9_-]{0,63}$"
 
 
-def _version(version_id: Annotated[str, Path()]) -> str:
+def _version_id(version_id: Annotated[str, Path()]) -> str:
     return as_uuid(version_id, "prompt_version")
 
 
-VersionId = Annotated[str, Depends(_version)]
+VersionId = Annotated[str, Depends(_version_id)]
 Template = Annotated[str, Path(max_length=64)]
 Shown = Literal["draft", "pre_production", "active"]
 
@@ -194,7 +194,7 @@ async def promote(
             None,
         )
 
-    return await once(services, who, f"prompt-promote/{version_id}", key, body, work)
+    return await run_once(services, who, f"prompt-promote/{version_id}", key, body, work)
 
 
 @prompt_templates_router.post("/prompt-versions/{version_id}/archive")
@@ -204,7 +204,7 @@ async def archive(services: Open, who: Reader, version_id: VersionId, key: Key =
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         return 200, await agents.archive_prompt_template(tx, version_id, PromptPromoter(who.user_id, who.roles)), None
 
-    return await once(services, who, f"prompt-archive/{version_id}", key, None, work)
+    return await run_once(services, who, f"prompt-archive/{version_id}", key, None, work)
 
 
 def _prompt_reader(who: Principal) -> PromptReader:
@@ -220,7 +220,7 @@ rules_router = APIRouter(prefix="/v1/rules", tags=["rules"])
 async def list_rules(services: Open, who: Reader) -> dict[str, object]:
     """Lists all rules that can apply to turns of this tenant."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return await _shown(tx)
+        return await _list_rule_actions(tx)
 
 
 @rules_router.put("")
@@ -228,8 +228,8 @@ async def put(services: Open, who: Reader, body: RuleActionBody) -> dict[str, ob
     """Makes a rule stricter from the next turn on, or restores its own action."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
-        await agents.set_action(tx, await _rules(tx), body.rule, body.do, who.user_id)
-        return await _shown(tx)
+        await agents.set_action(tx, await _published_rules(tx), body.rule, body.do, who.user_id)
+        return await _list_rule_actions(tx)
 
 
 @rules_router.get("/tools", operation_id="waivable_v1_rules_tools_get")
@@ -253,7 +253,7 @@ async def _exemptible_tools(tx: Connection) -> dict[str, object]:
     return {"items": [{"tool": tool, "approval": tool not in exempt} for tool in WAIVABLE], "next": None}
 
 
-async def _rules(tx: Connection) -> tuple[Rule, ...]:
+async def _published_rules(tx: Connection) -> tuple[Rule, ...]:
     """Returns all rules as published, each once."""
     rules = {rule.id: rule for rule in PLATFORM_RULES}
     for _, agent in await agents.list_agents(tx):
@@ -261,8 +261,8 @@ async def _rules(tx: Connection) -> tuple[Rule, ...]:
     return tuple(rules.values())
 
 
-async def _shown(tx: Connection) -> dict[str, object]:
-    rules, own = await _rules(tx), await agents.rule_actions(tx)
+async def _list_rule_actions(tx: Connection) -> dict[str, object]:
+    rules, own = await _published_rules(tx), await agents.rule_actions(tx)
     return {
         "items": [
             rule.model_dump(mode="json") | {"overridden": rule.do != published.do}

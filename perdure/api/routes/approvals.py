@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from perdure.api.auth import Open, Principal, Reader
 from perdure.api.errors import outcome_of
 from perdure.api.health import DECISIONS
-from perdure.api.idempotency import DELIVERY_SECONDS, Key, once
+from perdure.api.idempotency import DELIVERY_SECONDS, Key, run_once
 from perdure.api.requests import (
     ApprovalId,
     ClaimBody,
@@ -88,8 +88,8 @@ async def list_approvals(
     )
     async with services.db.transaction(who.tenant_id) as tx:
         most = min(limit, MOST)
-        items, following = await views.list_approvals(tx, filters, most, cursor, person(who), brief=brief)
-    return {"items": [item | {"links": links(services, who, item)} for item in items], "next": following}
+        items, following = await views.list_approvals(tx, filters, most, cursor, decider_of(who), brief=brief)
+    return {"items": [item | {"links": links_of(services, who, item)} for item in items], "next": following}
 
 
 @approvals_router.get("/ageing")
@@ -107,7 +107,7 @@ async def counts(
     """Counts pending requests: all, those that you can decide on, those that expire within `expiring` seconds, and
     those of each kind."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return await counted(tx, who.scope, person(who), expiring)
+        return await counted(tx, who.scope, decider_of(who), expiring)
 
 
 @approvals_router.get("/decided")
@@ -130,9 +130,9 @@ async def get_approval(services: Open, who: Reader, approval_id: ApprovalId) -> 
     """Returns one approval: the exact call, its deadline, history and allowed decisions. Reviewers also get the
     previous approved call of the same tool."""
     async with services.db.transaction(who.tenant_id) as tx:
-        approval = await views.get_approval(tx, approval_id, who.scope, person(who))
+        approval = await views.get_approval(tx, approval_id, who.scope, decider_of(who))
         before = await last_approved(tx, approval_id) if who.sees_tenant else None
-    return approval | {"last_approved": before, "links": links(services, who, approval)}
+    return approval | {"last_approved": before, "links": links_of(services, who, approval)}
 
 
 @approvals_router.post("/{approval_id}/decision")
@@ -146,18 +146,18 @@ async def decide_approval(
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         ask = decisions.DecisionAsk(**body.model_dump(), channel=CHAT if who.is_in_chat else "api")
         most = decisions_per_minute(services, who)
-        decided, note = await decisions.decide(tx, approval_id, person(who), who.name, ask, most)
+        decided, note = await decisions.decide(tx, approval_id, decider_of(who), who.name, ask, most)
         turn["conversation_id"] = decided.conversation_id
-        return 200, await views.get_approval(tx, approval_id, None, person(who)), note
+        return 200, await views.get_approval(tx, approval_id, None, decider_of(who)), note
 
-    answer = await once(services, who, f"decision/{approval_id}", key, body, work)
+    answer = await run_once(services, who, f"decision/{approval_id}", key, body, work)
     if turn:  # Counted after the commit; a replayed key decides nothing.
         DECISIONS.labels(decision=body.decision.value).inc()
         await services.live.wake(turn["conversation_id"])
     return answer
 
 
-def person(who: Principal) -> Decider:
+def decider_of(who: Principal) -> Decider:
     """Returns the user as a reviewer."""
     return Decider(who.user_id, who.roles, who.name, credential=who.credential)
 
@@ -167,7 +167,7 @@ def decisions_per_minute(services: Services, who: Principal) -> int | None:
     return None if who.has_local_token else services.decisions_per_minute
 
 
-def links(services: Services, who: Principal, approval: dict[str, object]) -> dict[str, str]:
+def links_of(services: Services, who: Principal, approval: dict[str, object]) -> dict[str, str]:
     turn_id = str(approval["turn_id"])
     links = {"turn": f"/v1/turns/{turn_id}", "decision": f"/v1/approvals/{approval['id']}/decision"}
     page = turn_page(services, who, turn_id)
@@ -187,11 +187,11 @@ async def withdraw(
     turn: list[Review] = []
 
     async def act(tx: Connection) -> tuple[Review, Note | None]:
-        review, note = await assignments.withdraw(tx, approval_id, person(who), given.comment)
+        review, note = await assignments.withdraw(tx, approval_id, decider_of(who), given.comment)
         turn.append(review)
         return review, note
 
-    answer = await _done(services, who, approval_id, "withdraw", key, given, act)
+    answer = await _run_verb(services, who, approval_id, "withdraw", key, given, act)
     for review in turn:
         await services.live.wake(review.address.conversation_id)
     return answer
@@ -206,9 +206,9 @@ async def claim(
     given = body or ClaimBody()
 
     async def act(tx: Connection) -> tuple[Review, Note | None]:
-        return await assignments.claim(tx, approval_id, person(who), given.seconds), None
+        return await assignments.claim(tx, approval_id, decider_of(who), given.seconds), None
 
-    return await _done(services, who, approval_id, "claim", key, given, act)
+    return await _run_verb(services, who, approval_id, "claim", key, given, act)
 
 
 @verbs_router.post("/{approval_id}/release")
@@ -218,9 +218,9 @@ async def release(
     """Releases a claim before it expires. An admin can release any claim."""
 
     async def act(tx: Connection) -> tuple[Review, Note | None]:
-        return await assignments.release(tx, approval_id, person(who)), None
+        return await assignments.release(tx, approval_id, decider_of(who)), None
 
-    return await _done(services, who, approval_id, "release", key, body or ReleaseBody(), act)
+    return await _run_verb(services, who, approval_id, "release", key, body or ReleaseBody(), act)
 
 
 @verbs_router.post("/{approval_id}/reassign")
@@ -230,9 +230,9 @@ async def reassign(
     """Assigns the request to a reviewer who can decide on it. A named reviewer passes on the place to that user."""
 
     async def act(tx: Connection) -> tuple[Review, Note | None]:
-        return await assignments.reassign(tx, approval_id, person(who), body.to, body.comment), None
+        return await assignments.reassign(tx, approval_id, decider_of(who), body.to, body.comment), None
 
-    return await _done(services, who, approval_id, "reassign", key, body, act)
+    return await _run_verb(services, who, approval_id, "reassign", key, body, act)
 
 
 @verbs_router.post("/{approval_id}/escalate")
@@ -243,22 +243,22 @@ async def escalate(
     given = body or CommentBody()
 
     async def act(tx: Connection) -> tuple[Review, Note | None]:
-        return await assignments.escalate(tx, approval_id, person(who), given.comment), None
+        return await assignments.escalate(tx, approval_id, decider_of(who), given.comment), None
 
-    return await _done(services, who, approval_id, "escalate", key, given, act)
+    return await _run_verb(services, who, approval_id, "escalate", key, given, act)
 
 
-async def _done(
+async def _run_verb(
     services: Services, who: Principal, approval_id: str, verb: str, key: str | None, body: BaseModel, act: Act
 ) -> JSONResponse:
     """Runs `act` once and returns the resulting approval."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         _, note = await act(tx)
-        shown = await views.get_approval(tx, approval_id, None, person(who))
-        return 200, shown | {"links": links(services, who, shown)}, note
+        shown = await views.get_approval(tx, approval_id, None, decider_of(who))
+        return 200, shown | {"links": links_of(services, who, shown)}, note
 
-    return await once(services, who, f"{verb}/{approval_id}", key, body, work)
+    return await run_once(services, who, f"{verb}/{approval_id}", key, body, work)
 
 
 # Each bulk decision has its own transaction, and its result does not affect the others.
@@ -276,7 +276,7 @@ async def decide_many(services: Open, who: Reader, body: ManyBody, key: Key = No
             before = await idempotency.claim(tx, who.user_id, ROUTE, key, digest)
         if before is not None and before[0] != 0:
             return JSONResponse(before[1], before[0], {"Idempotency-Replayed": "true"})
-    together = await _together(services, who, body)
+    together = await _can_approve_together(services, who, body)
     answers: list[dict[str, object]] = []
     recorded: list[tuple[Decided, Note | None]] = []
     for item in body.items:
@@ -294,11 +294,11 @@ async def decide_many(services: Open, who: Reader, body: ManyBody, key: Key = No
     return JSONResponse(encoded)
 
 
-async def _together(services: Services, who: Principal, body: ManyBody) -> bool:
+async def _can_approve_together(services: Services, who: Principal, body: ManyBody) -> bool:
     """Returns whether the requests to approve can be approved together."""
-    ids = [found for item in body.items if item.decision is Decision.APPROVE and (found := _uuid(item.id))]
+    ids = [found for item in body.items if item.decision is Decision.APPROVE and (found := _approval_uuid(item.id))]
     async with services.db.transaction(who.tenant_id) as tx:
-        return approvable_together(await decision_requests(tx, ids, person(who)))
+        return approvable_together(await decision_requests(tx, ids, decider_of(who)))
 
 
 async def _decide_one(
@@ -321,7 +321,7 @@ async def _decide_one(
             if before is not None and isinstance(before[1], dict):
                 return {**before[1]}, None
         most = decisions_per_minute(services, who)
-        decided = await decide(tx, approval_id, person(who), who.name, ask, most, unfit=unfit)
+        decided = await decide(tx, approval_id, decider_of(who), who.name, ask, most, unfit=unfit)
         answer: dict[str, object] = {"id": item.id, "status": decided[0].status}
         if key is not None:
             await idempotency.store_response(tx, who.user_id, route, key, 200, jsonable_encoder(answer))
@@ -339,7 +339,7 @@ async def _wake_turns(services: Services, recorded: list[tuple[Decided, Note | N
         await services.live.wake(conversation_id)
 
 
-def _uuid(text: str) -> str | None:
+def _approval_uuid(text: str) -> str | None:
     try:
         return as_uuid(text, "approval")
     except CallerError:
@@ -363,14 +363,14 @@ async def preview(services: Open, who: Reader, approval_id: ApprovalId) -> dict[
     async with services.db.transaction(who.tenant_id) as tx:
         if fault:
             await views.keep_preview(tx, approval_id, {"fault": fault})
-        shown = await views.get_approval(tx, approval_id, None, person(who))
-    return shown | {"links": links(services, who, shown)}
+        shown = await views.get_approval(tx, approval_id, None, decider_of(who))
+    return shown | {"links": links_of(services, who, shown)}
 
 
 delegations_router = APIRouter(prefix="/v1/delegations", tags=["approvals"])
 
 
-def _id(delegation_id: Annotated[str, Path()]) -> str:
+def _delegation_id(delegation_id: Annotated[str, Path()]) -> str:
     return as_uuid(delegation_id, "delegation")
 
 
@@ -387,7 +387,7 @@ async def add(services: Open, who: Reader, body: DelegationBody, key: Key = None
             None,
         )
 
-    return await once(services, who, "delegations", key, body, work)
+    return await run_once(services, who, "delegations", key, body, work)
 
 
 @delegations_router.get("")
@@ -408,7 +408,7 @@ async def list_delegations(
 
 
 @delegations_router.delete("/{delegation_id}", status_code=204)
-async def remove(services: Open, who: Reader, delegation_id: Annotated[str, Depends(_id)]) -> Response:
+async def remove(services: Open, who: Reader, delegation_id: Annotated[str, Depends(_delegation_id)]) -> Response:
     """Ends one of your delegations at once; an admin can end any. Decisions that were made under it remain valid."""
     async with services.db.transaction(who.tenant_id) as tx:
         await assignments.remove_delegation(tx, who.user_id, delegation_id, anybodys=ADMIN in who.roles)

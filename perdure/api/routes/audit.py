@@ -26,13 +26,13 @@ Place = Annotated[int, Query(ge=0, le=2**53)]
 @router.get("/audit/verify")
 async def verify(services: Open, who: Reader) -> dict[str, object]:
     """Verifies the audit chain against the exported heads: every row is unchanged and none is missing."""
-    return await _verified(services, who, ())
+    return await _verify_chain(services, who, ())
 
 
 @router.post("/audit/verify")
 async def verify_against(services: Open, who: Reader, body: HeadsBody) -> dict[str, object]:
     """Verifies the audit chain against heads that you send as well. Changes nothing."""
-    return await _verified(services, who, body.heads)
+    return await _verify_chain(services, who, body.heads)
 
 
 @router.get("/audit/export", response_class=StreamingResponse)
@@ -51,7 +51,7 @@ async def export(
         async with services.db.transaction(who.tenant_id) as tx:
             await views.get_turn(tx, turn_id, who.scope)  # Raises 404 for turns of other tenants.
     rows = audit.exported_rows(services.db, who.tenant_id, after, turn_id, limit)
-    return StreamingResponse(_lines(rows), media_type="application/jsonl")
+    return StreamingResponse(_json_lines(rows), media_type="application/jsonl")
 
 
 @router.get("/approvals/{approval_id}/audit", tags=["approvals"])
@@ -64,7 +64,7 @@ async def of_approval(
     return {"items": items, "next": following}
 
 
-async def _verified(services: Services, who: Principal, kept: tuple[ExportedHead, ...]) -> dict[str, object]:
+async def _verify_chain(services: Services, who: Principal, kept: tuple[ExportedHead, ...]) -> dict[str, object]:
     if not who.sees_tenant:
         raise CallerError(
             "role_required", "This action requires the role reviewer or admin", {"role": "reviewer"}, status=403
@@ -74,6 +74,6 @@ async def _verified(services: Services, who: Principal, kept: tuple[ExportedHead
     return {"ok": report.ok, **asdict(report)}
 
 
-async def _lines(rows: AsyncIterator[audit.View]) -> AsyncIterator[str]:
+async def _json_lines(rows: AsyncIterator[audit.View]) -> AsyncIterator[str]:
     async for row in rows:
         yield canonical_json(jsonable_encoder(row)) + "\n"

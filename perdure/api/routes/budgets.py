@@ -16,7 +16,7 @@ async def show(services: Open, who: Reader) -> dict[str, object]:
     reserved."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
-        return await _shown(tx)
+        return await _show_day_limits(tx)
 
 
 @router.put("")
@@ -25,8 +25,8 @@ async def put(services: Open, who: Reader, body: DayLimitsBody) -> dict[str, obj
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         await budgets.set_day_limits(tx, body.as_limits(), who.user_id)
-        return await _shown(tx)
+        return await _show_day_limits(tx)
 
 
-async def _shown(tx: Connection) -> dict[str, object]:
+async def _show_day_limits(tx: Connection) -> dict[str, object]:
     return await budgets.day_limits_shown(tx, [agent for _, agent in await agents.list_agents(tx)])

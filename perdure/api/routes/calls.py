@@ -6,9 +6,9 @@ from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse
 
 from perdure.api.auth import Open, Reader
-from perdure.api.idempotency import Key, once
+from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import Limit, SettleBody
-from perdure.api.routes.approvals import person
+from perdure.api.routes.approvals import decider_of
 from perdure.contracts.calls import CallState
 from perdure.contracts.turns import TurnAddress
 from perdure.store.calls import effects
@@ -50,11 +50,11 @@ async def settle(services: Open, who: Reader, effect_key: EffectKey, body: Settl
     settled: list[TurnAddress] = []
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        address, note = await settle_by_person(tx, effect_key, person(who), body.outcome, body.comment)
+        address, note = await settle_by_person(tx, effect_key, decider_of(who), body.outcome, body.comment)
         settled.append(address)
         return 200, {"key": effect_key, "outcome": body.outcome, "settled_by": who.name}, note
 
-    answer = await once(services, who, f"settle/{effect_key}", key, body, work)
+    answer = await run_once(services, who, f"settle/{effect_key}", key, body, work)
     for address in settled:
         await services.live.wake(address.conversation_id)
     return answer

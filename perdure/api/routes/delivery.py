@@ -15,11 +15,11 @@ from perdure.store.delivery import webhooks
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
 
-def _webhook(webhook_id: Annotated[str, Path()]) -> str:
+def _webhook_id(webhook_id: Annotated[str, Path()]) -> str:
     return as_uuid(webhook_id, "webhook")
 
 
-WebhookId = Annotated[str, Depends(_webhook)]
+WebhookId = Annotated[str, Depends(_webhook_id)]
 
 
 @router.get("", operation_id="listed_v1_webhooks_get")

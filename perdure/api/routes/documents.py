@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.responses import JSONResponse
 
 from perdure.api.auth import Open, Principal, Reader
-from perdure.api.idempotency import Key, once
+from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import (
     MOST_HITS,
     DocumentSearchBody,
@@ -41,16 +41,16 @@ documents_router = APIRouter(prefix="/v1/memory", tags=["memory"])
 MOST_LISTED = 200
 
 
-def _document(document_id: Annotated[str, Path()]) -> str:
+def _document_id(document_id: Annotated[str, Path()]) -> str:
     return as_uuid(document_id, "document")
 
 
-def _version(version_id: Annotated[str, Path()]) -> str:
+def _version_id(version_id: Annotated[str, Path()]) -> str:
     return as_uuid(version_id, "version")
 
 
-DocumentId = Annotated[str, Depends(_document)]
-VersionId = Annotated[str, Depends(_version)]
+DocumentId = Annotated[str, Depends(_document_id)]
+VersionId = Annotated[str, Depends(_version_id)]
 
 
 @documents_router.get("/stores")
@@ -106,10 +106,10 @@ async def create(services: Open, who: Reader, body: NewDocument, key: Key = None
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         made = await documents.create_document(tx, writer_of(who), draft, body.basis(), services.memory)
-        await _check_room(services, tx, who, made)
-        return 201, _written(made), None
+        await _check_quota(services, tx, who, made)
+        return 201, _version_body(made), None
 
-    return await once(services, who, "memory/documents", key, body, work)
+    return await run_once(services, who, "memory/documents", key, body, work)
 
 
 @documents_router.post("/documents/search")
@@ -157,8 +157,8 @@ async def update(services: Open, who: Reader, document_id: DocumentId, body: Upd
             entities=body.entities,
             limits=services.memory,
         )
-        await _check_room(services, tx, who, made)
-    return _written(made)
+        await _check_quota(services, tx, who, made)
+    return _version_body(made)
 
 
 @documents_router.patch("/documents/{document_id}")
@@ -171,8 +171,8 @@ async def patch(services: Open, who: Reader, document_id: DocumentId, body: Patc
         made = await documents.update_document(
             tx, writer_of(who), found, body.expected_sha256, edits, body.basis(), limits=services.memory
         )
-        await _check_room(services, tx, who, made)
-    return _written(made)
+        await _check_quota(services, tx, who, made)
+    return _version_body(made)
 
 
 @documents_router.delete("/documents/{document_id}", status_code=204)
@@ -210,7 +210,7 @@ async def redact(
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         return 200, await documents.redact_version(tx, document_id, version_id, body.reason, who.user_id), None
 
-    return await once(services, who, f"memory-redact/{version_id}", key, body, work)
+    return await run_once(services, who, f"memory-redact/{version_id}", key, body, work)
 
 
 def writer_of(who: Principal) -> Writer:
@@ -218,13 +218,13 @@ def writer_of(who: Principal) -> Writer:
     return Writer(who.user_id, who.roles, credential=who.credential)
 
 
-async def _check_room(services: Services, tx: Connection, who: Principal, made: WrittenVersion) -> None:
+async def _check_quota(services: Services, tx: Connection, who: Principal, made: WrittenVersion) -> None:
     """Raises: CallerError 429 `quota_reached`. Documents of the workspace count only for the tenant's quota."""
     owner_id = None if made.scope is Scope.WORKSPACE else who.user_id
     await budgets.check_room(tx, services.caps.quotas, owner_id)
 
 
-def _written(made: WrittenVersion) -> dict[str, object]:
+def _version_body(made: WrittenVersion) -> dict[str, object]:
     return {
         "id": made.ref.document_id,
         "version_id": made.ref.version_id,
@@ -241,11 +241,11 @@ def _written(made: WrittenVersion) -> dict[str, object]:
 promotions_router = APIRouter(prefix="/v1/memory/promotions", tags=["memory"])
 
 
-def _promotion(promotion_id: Annotated[str, Path()]) -> str:
+def _promotion_id(promotion_id: Annotated[str, Path()]) -> str:
     return as_uuid(promotion_id, "promotion")
 
 
-PromotionId = Annotated[str, Depends(_promotion)]
+PromotionId = Annotated[str, Depends(_promotion_id)]
 
 
 @promotions_router.post("", status_code=201)
@@ -261,7 +261,7 @@ async def propose(services: Open, who: Reader, body: ProposalBody, key: Key = No
         # The response is stored under its key for a day, so it omits the text, which can be redacted in its document.
         return 201, {name: value for name, value in made.items() if name != "content"}, None
 
-    return await once(services, who, "memory/promotions", key, body, work)
+    return await run_once(services, who, "memory/promotions", key, body, work)
 
 
 @promotions_router.get("")
@@ -271,7 +271,7 @@ async def list_promotions(
     """Lists promotions without their texts, newest first: yours, or all of them for an administrator."""
     async with services.db.transaction(who.tenant_id) as tx:
         found, following = await documents_promotions.list_promotions(
-            tx, _seen_by(who), status, min(limit, MOST_LISTED), cursor
+            tx, _proposer_filter(who), status, min(limit, MOST_LISTED), cursor
         )
     return {"items": found, "next": following}
 
@@ -280,7 +280,7 @@ async def list_promotions(
 async def get_promotion(services: Open, who: Reader, promotion_id: PromotionId) -> dict[str, object]:
     """Returns one promotion with the proposed text."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return await documents_promotions.get_promotion(tx, promotion_id, _seen_by(who))
+        return await documents_promotions.get_promotion(tx, promotion_id, _proposer_filter(who))
 
 
 @promotions_router.post("/{promotion_id}/decision")
@@ -291,14 +291,14 @@ async def decide(
     proposer cannot decide."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        await documents_promotions.get_promotion(tx, promotion_id, _seen_by(who))
+        await documents_promotions.get_promotion(tx, promotion_id, _proposer_filter(who))
         decided = await documents_promotions.decide(
             tx, promotion_id, writer_of(who), body.decision, body.sha256, body.comment, services.memory
         )
         return 200, {name: value for name, value in decided.items() if name != "content"}, None
 
-    return await once(services, who, f"memory-promotion/{promotion_id}", key, body, work)
+    return await run_once(services, who, f"memory-promotion/{promotion_id}", key, body, work)
 
 
-def _seen_by(who: Principal) -> str | None:
+def _proposer_filter(who: Principal) -> str | None:
     return None if ADMIN in who.roles else who.user_id

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from perdure.api.auth import Open, Principal, Reader, is_welcome
+from perdure.api.auth import Open, Principal, Reader, has_same_access
 from perdure.api.requests import ConversationId, TurnId
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
@@ -34,7 +34,7 @@ class EventStream(StreamingResponse):
 
 _UNBUFFERED = {"X-Accel-Buffering": "no"}
 """Proxies must not buffer events."""
-_OVER: dict[int | str, dict[str, Any]] = {
+_STREAM_RESPONSES: dict[int | str, dict[str, Any]] = {
     204: {"description": "The client has received the turn's last event; nothing follows"}
 }
 
@@ -46,18 +46,18 @@ After = Annotated[
 ]
 
 
-@router.get("/turns/{turn_id}/events", response_class=EventStream, responses=_OVER)
+@router.get("/turns/{turn_id}/events", response_class=EventStream, responses=_STREAM_RESPONSES)
 async def of_turn(
     services: Open, who: Reader, turn_id: TurnId, last_event_id: LastEventId = None, after: After = None
 ) -> Response:
     """Streams the events and tokens of a turn. The stream stays open while the turn is paused. After `done` it sends
     `workflow_complete` and closes."""
-    cursor = _cursor(last_event_id, after)
+    cursor = _parse_cursor(last_event_id, after)
     async with services.db.transaction(who.tenant_id) as tx:
         turn = await views.get_turn(tx, turn_id, who.scope)
     if await services.streams.is_over(who.tenant_id, turn_id, cursor):
         return Response(status_code=204)
-    welcome = partial(is_welcome, services, who)
+    welcome = partial(has_same_access, services, who)
     frames = services.streams.frames(who.tenant_id, str(turn["conversation_id"]), cursor, turn_id, welcome)
     return event_stream(services, who, frames)
 
@@ -67,15 +67,15 @@ async def of_conversation(
     services: Open, who: Reader, conversation_id: ConversationId, last_event_id: LastEventId = None, after: After = None
 ) -> Response:
     """Streams the events and tokens of a conversation, turn after turn; the stream stays open."""
-    cursor = _cursor(last_event_id, after)
+    cursor = _parse_cursor(last_event_id, after)
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get_conversation(tx, conversation_id, who.scope)
-    welcome = partial(is_welcome, services, who)
+    welcome = partial(has_same_access, services, who)
     frames = services.streams.frames(who.tenant_id, conversation_id, cursor, welcome=welcome)
     return event_stream(services, who, frames)
 
 
-def _cursor(last_event_id: str | None, after: str | None) -> Cursor:
+def _parse_cursor(last_event_id: str | None, after: str | None) -> Cursor:
     text = last_event_id or after
     cursor = parse_cursor(text) if text else Cursor()
     if cursor is None:
@@ -91,5 +91,5 @@ def event_stream(services: Services, who: Principal, frames: AsyncGenerator[byte
     """
     answer = EventStream(frames, headers=_UNBUFFERED)
     if not who.has_local_token:
-        answer.place = services.open_streams.one_more(who.tenant_id, who.user_id)
+        answer.place = services.open_streams.counting(who.tenant_id, who.user_id)
     return answer

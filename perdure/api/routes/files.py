@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from perdure.api.auth import Open, Reader
-from perdure.api.idempotency import Key, once
+from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import ConversationId, FileBody, FileId, Limit, as_uuid
 from perdure.api.services import Services
 from perdure.core.budgets import VARIABLES, Scope
@@ -23,7 +23,7 @@ from perdure.store.turns import conversations
 router = APIRouter(prefix="/v1", tags=["files"])
 FILES_PAGE_LIMIT = 100
 SHOWN_IN_PLACE = frozenset({"image/png", "image/svg+xml"})
-_INERT = {
+_INERT_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
 }
@@ -63,7 +63,7 @@ async def upload(
                 await budgets.check_room(tx, services.caps.quotas, who.user_id, conversation_id)
                 return 201, kept, None
 
-            return await once(services, who, route, key, body, work)
+            return await run_once(services, who, route, key, body, work)
 
 
 @router.get("/conversations/{conversation_id}/files")
@@ -85,11 +85,13 @@ async def download_file(services: Open, who: Reader, file_id: FileId) -> Respons
         first = await files.read_part(tx, file.id, 0, _PART_BYTES)
     place = "inline" if file.media_type in SHOWN_IN_PLACE else "attachment"
     headers = {
-        **_INERT,
+        **_INERT_HEADERS,
         "Content-Disposition": f"{place}; filename*=UTF-8''{quote(file.name, safe='')}",
         "Content-Length": str(file.size_bytes),
     }
-    return StreamingResponse(_parts(services, who.tenant_id, file, first), media_type=file.media_type, headers=headers)
+    return StreamingResponse(
+        _read_parts(services, who.tenant_id, file, first), media_type=file.media_type, headers=headers
+    )
 
 
 @router.delete("/files/{file_id}", status_code=204)
@@ -122,7 +124,7 @@ async def usage(services: Open, who: Reader, conversation: str | None = None) ->
     return {"items": items, "next": None}
 
 
-async def _parts(services: Services, tenant_id: str, file: files.FoundFile, first: bytes) -> AsyncIterator[bytes]:
+async def _read_parts(services: Services, tenant_id: str, file: files.FoundFile, first: bytes) -> AsyncIterator[bytes]:
     """Yields the content in parts, so that a slow reader holds one part in memory and no database connection."""
     yield first
     for begin in range(_PART_BYTES, file.size_bytes, _PART_BYTES):

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from perdure.api import credentials, sign_in
 from perdure.api.auth import SIGN_IN, Open, Principal, Reader, Visitor, is_secure
-from perdure.api.idempotency import Key, once
+from perdure.api.idempotency import Key, run_once
 from perdure.api.middleware import form_token
 from perdure.api.oidc import Provider
 from perdure.api.requests import (
@@ -35,7 +35,7 @@ from perdure.api.requests import (
     TokenBody,
 )
 from perdure.api.services import Services
-from perdure.api.sign_in import SignedIn, guessing
+from perdure.api.sign_in import SignedIn, password_attempt
 from perdure.contracts.errors import CallerError, LimitReached, PerdureError
 from perdure.core.identity import DEVICE, OWN, RefreshOutcome
 from perdure.core.request_origin import is_foreign, local_path
@@ -58,7 +58,7 @@ async def register(services: Open, request: Request, body: RegisterBody) -> JSON
     signed_in = await sign_in.by_registration(services, body, request.headers.get("authorization", ""))
     async with services.db.transaction(signed_in.tenant_id) as tx:
         user = await users.get_user(tx, signed_in.session.user_id)
-    return _answer(services, request, signed_in, {"user": user}, 201)
+    return _sign_in_response(services, request, signed_in, {"user": user}, 201)
 
 
 @auth_router.post("/login")
@@ -70,7 +70,7 @@ async def login(services: Open, request: Request, body: LoginBody) -> JSONRespon
         signed_in = await sign_in.by_password(services, request.scope, body.tenant, body.name, body.password)
     async with services.db.transaction(signed_in.tenant_id) as tx:
         user = await users.get_user(tx, signed_in.session.user_id)
-    return _answer(services, request, signed_in, {"user": user}, 200)
+    return _sign_in_response(services, request, signed_in, {"user": user}, 200)
 
 
 @auth_router.get("/ways")
@@ -104,12 +104,12 @@ async def refresh(services: Open, request: Request, body: RefreshBody) -> JSONRe
     session."""
     tenant = sign_in_store.tenant_of_refresh_token(body.refresh_token)
     if tenant is None:
-        raise _refused(RefreshOutcome.OVER)
+        raise _refresh_error(RefreshOutcome.OVER)
     keys, lasts = services.tokens.keys, services.signing_in.session_lasts
     async with services.db.transaction(tenant) as tx:
         found = await sign_in_store.rotate_refresh_token(tx, tenant, body.refresh_token, keys, lasts)
     if found.expires_at is None:
-        raise _refused(found.outcome)
+        raise _refresh_error(found.outcome)
     signed_in = SignedIn(Session(found.session_id, found.user_id, found.expires_at), tenant, found.successor)
     return JSONResponse(jsonable_encoder(sign_in.tokens_of(services, signed_in)), 200, _UNCACHED)
 
@@ -124,7 +124,7 @@ async def logout(services: Open, who: Reader, request: Request) -> JSONResponse:
     async with services.db.transaction(who.tenant_id) as tx:
         await sign_in_store.end_session(tx, who.session_id, who.user_id, "signed out")
     answer = JSONResponse({"signed_out": True})
-    sign_in.forget(services, request.scope, answer)
+    sign_in.clear_session_cookie(services, request.scope, answer)
     return answer
 
 
@@ -158,12 +158,12 @@ async def set_password(services: Open, who: Reader, body: PasswordBody) -> dict[
         kept = await sign_in_store.password_of_user(tx, who.user_id)
         display_name = (await users.get_user(tx, who.user_id)).display_name
     if kept is not None:
-        async with guessing(services, [(DEVICE, f"password of {who.tenant_id}/{who.user_id}")]) as guess:
-            if not await services.passwords.fits(body.current, kept):
+        async with password_attempt(services, [(DEVICE, f"password of {who.tenant_id}/{who.user_id}")]) as guess:
+            if not await services.passwords.is_correct(body.current, kept):
                 raise CallerError("password_wrong", "`current` is not your current password", status=403)
             guess.right = True
     await services.passwords.refuse_weak(body.password, who.name, display_name, who.tenant_id)
-    hashed = await services.passwords.hashed(body.password)
+    hashed = await services.passwords.hash_password(body.password)
     async with services.db.transaction(who.tenant_id) as tx:
         await sign_in_store.set_password(tx, who.user_id, hashed, who.credential)
         ended = await sign_in_store.end_all_sessions(
@@ -172,16 +172,16 @@ async def set_password(services: Open, who: Reader, body: PasswordBody) -> dict[
     return {"sessions_ended": ended}
 
 
-def _answer(
+def _sign_in_response(
     services: Services, request: Request, signed_in: SignedIn, more: dict[str, object], status: int
 ) -> JSONResponse:
     body = jsonable_encoder(sign_in.tokens_of(services, signed_in) | more)
     answer = JSONResponse(body, status, _UNCACHED)
-    sign_in.remember(services, request.scope, answer, signed_in)
+    sign_in.set_session_cookies(services, request.scope, answer, signed_in)
     return answer
 
 
-def _refused(outcome: RefreshOutcome) -> CallerError:
+def _refresh_error(outcome: RefreshOutcome) -> CallerError:
     if outcome is RefreshOutcome.BETRAYED:
         return CallerError(
             "refresh_token_reused",
@@ -210,13 +210,13 @@ async def start(
     """Redirects to the identity provider. With `link`, adds the provider as a sign-in method for the signed-in user.
     Only a page of this server, or the user directly, can request a link, so that another site cannot link its own
     account."""
-    provider = _provider(services)
+    provider = _configured_provider(services)
     try:
         if link and is_foreign(request.url.netloc, "", request.headers.get("sec-fetch-site", "")):
             raise CallerError("foreign_origin", "The request came from a page of another site", status=403)
         begun = await provider.begin(_redirect_uri(services, request))
     except PerdureError as error:
-        return _back(error)
+        return _redirect_with_error(error)
     kept = {
         "state": begun.state,
         "nonce": begun.nonce,
@@ -229,7 +229,7 @@ async def start(
     secure = is_secure(services, request.scope)
     answer.set_cookie(
         credentials.cookie_name(COOKIE, secure=secure),
-        _sealed(services, kept),
+        _seal_state(services, kept),
         max_age=_LASTS_SECONDS,
         path="/",
         secure=secure,
@@ -248,11 +248,11 @@ async def callback(
     state: Annotated[str, Query(max_length=500)] = "",
 ) -> RedirectResponse:
     """Receives the provider's redirect, with a code or an error."""
-    provider = _provider(services)
+    provider = _configured_provider(services)
     secure = is_secure(services, request.scope)
     sealed = credentials.read_cookie(request.headers.get("cookie", ""), COOKIE, secure=secure)
     try:
-        kept = _opened(services, sealed, state)
+        kept = _open_state(services, sealed, state)
         if not code:
             raise CallerError("oidc_refused", "The identity provider denied the sign-in", status=401)
         claims = await provider.claims(
@@ -267,17 +267,17 @@ async def callback(
             user_id, credential = await users.enter_by_identity(
                 tx, config.issuer, claims, config.newcomers, str(link) if link is not None else None, linked_by
             )
-            signed_in = await sign_in.begin(services, tx, tenant, user_id, credential)
+            signed_in = await sign_in.open_session(services, tx, tenant, user_id, credential)
     except PerdureError as error:
-        answer = _back(error)
+        answer = _redirect_with_error(error)
     else:
         answer = RedirectResponse(str(kept["next"]), _SEE_OTHER)
-        sign_in.remember(services, request.scope, answer, signed_in)
+        sign_in.set_session_cookies(services, request.scope, answer, signed_in)
     credentials.clear_cookies(answer, COOKIE, secure=secure)
     return answer
 
 
-def _provider(services: Services) -> Provider:
+def _configured_provider(services: Services) -> Provider:
     if services.oidc is None:
         raise CallerError("oidc_not_set_up", "No identity provider is configured; set PERDURE_OIDC_ISSUER", status=404)
     return services.oidc
@@ -288,16 +288,16 @@ def _redirect_uri(services: Services, request: Request) -> str:
     return f"{base}/v1/auth/oidc/callback"
 
 
-def _back(error: PerdureError) -> RedirectResponse:
+def _redirect_with_error(error: PerdureError) -> RedirectResponse:
     return RedirectResponse(f"{SIGN_IN}?{urlencode({'failed': error.code})}", _SEE_OTHER)
 
 
-def _sealed(services: Services, kept: Mapping[str, object]) -> str:
+def _seal_state(services: Services, kept: Mapping[str, object]) -> str:
     text = base64.urlsafe_b64encode(json.dumps(kept).encode()).rstrip(b"=").decode()
     return f"{text}.{services.tokens.keys.newest.derive(_PURPOSE, text)}"
 
 
-def _opened(services: Services, sealed: str, state: str) -> dict[str, object]:
+def _open_state(services: Services, sealed: str, state: str) -> dict[str, object]:
     """Raises: CallerError 401 `oidc_refused` if this browser did not start the sign-in, or if it has expired."""
     text, _, seal = sealed.partition(".")
     if services.tokens.keys.knows(seal, _PURPOSE, text):
@@ -339,7 +339,7 @@ async def enter(
         elif token:
             signed_in = await sign_in.by_token(services, token)
         elif invitation or setup_code:
-            body = _registration(name, password, invitation, setup_code)
+            body = _registration_body(name, password, invitation, setup_code)
             signed_in = await sign_in.by_registration(services, body)
         else:
             signed_in = await sign_in.by_password(services, request.scope, None, name, password)
@@ -351,11 +351,11 @@ async def enter(
             query["after"] = str(error.details.get("retry_after_seconds", ""))
         return RedirectResponse(f"{SIGN_IN}?{urlencode(query)}", _SEE_OTHER)
     answer = RedirectResponse(to, _SEE_OTHER)
-    sign_in.remember(services, request.scope, answer, signed_in)
+    sign_in.set_session_cookies(services, request.scope, answer, signed_in)
     return answer
 
 
-def _registration(name: str, password: str, invitation: str, setup_code: str) -> RegisterBody:
+def _registration_body(name: str, password: str, invitation: str, setup_code: str) -> RegisterBody:
     try:
         return RegisterBody(name=name, password=password, invitation=invitation, setup_code=setup_code)
     except ValidationError:
@@ -376,7 +376,7 @@ async def leave(services: Open, request: Request, who: Visitor) -> RedirectRespo
         async with services.db.transaction(who.tenant_id) as tx:
             await sign_in_store.end_session(tx, who.session_id, who.user_id, "signed out")
     answer = RedirectResponse(SIGN_IN, _SEE_OTHER)
-    sign_in.forget(services, request.scope, answer)
+    sign_in.clear_session_cookie(services, request.scope, answer)
     return answer
 
 
@@ -400,7 +400,7 @@ async def invite(services: Open, who: Reader, body: InviteBody) -> JSONResponse:
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         await users.add_user(tx, body.name, body.display_name, body.roles, who.user_id)
-        return await _invited(tx, body.name, who)
+        return await _invitation_response(tx, body.name, who)
 
 
 @team_router.post("/{name}/invitation", status_code=201)
@@ -408,7 +408,7 @@ async def invite_again(services: Open, who: Reader, name: Name) -> JSONResponse:
     """Creates a new invitation for an existing user, to set a first password or replace a forgotten one."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
-        return await _invited(tx, name, who)
+        return await _invitation_response(tx, name, who)
 
 
 @team_router.patch("/{name}")
@@ -428,7 +428,7 @@ async def close(services: Open, who: Reader, name: Name) -> dict[str, object]:
         return asdict(await users.change_member(tx, name, who.user_id, active=False))
 
 
-async def _invited(tx: Connection, name: str, who: Principal) -> JSONResponse:
+async def _invitation_response(tx: Connection, name: str, who: Principal) -> JSONResponse:
     made: Invitation = await registration.invite(tx, name, who.user_id, who.credential)
     answer = {"name": made.name, "invitation": made.token, "expires_at": made.expires_at}
     return JSONResponse(jsonable_encoder(answer), 201, {"Cache-Control": "no-store"})
@@ -454,7 +454,7 @@ async def add(services: Open, who: Reader, body: NewUser, key: Key = None) -> JS
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         return 201, asdict(await users.add_user(tx, body.name, body.display_name, body.roles, who.user_id)), None
 
-    return await once(services, who, "users", key, body, work)
+    return await run_once(services, who, "users", key, body, work)
 
 
 @users_router.post("/users/{name}/roles")
@@ -465,7 +465,7 @@ async def roles(services: Open, who: Reader, name: UserName, body: RolesBody, ke
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         return 200, asdict(await users.set_roles(tx, name, body.roles, who.user_id)), None
 
-    return await once(services, who, f"users/{name}/roles", key, body, work)
+    return await run_once(services, who, f"users/{name}/roles", key, body, work)
 
 
 @users_router.delete("/users/{name}/data")

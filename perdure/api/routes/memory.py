@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
 from perdure.api.auth import Open, Reader
-from perdure.api.idempotency import Key, once
+from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import (
     MOST_EPISODES,
     ConversationId,
@@ -82,7 +82,7 @@ async def keep(services: Open, who: Reader, body: EpisodeBody, key: Key = None) 
         episode_id = await episodes.store_summary(tx, conversation_id, who.user_id, agent, body.summary)
         return 201, {"id": episode_id, "conversation_id": conversation_id, "agent": agent}, None
 
-    return await once(services, who, "memory/episodic", key, body, work)
+    return await run_once(services, who, "memory/episodic", key, body, work)
 
 
 @memory_router.post("/episodic/search")
@@ -109,10 +109,10 @@ async def list_episodes(
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get_conversation(tx, wanted, who.user_id)
         items, following = await episodes.list_episodes(tx, wanted, min(limit, MOST_LISTED), cursor)
-    return {"items": [_entry(each) for each in items], "next": following}
+    return {"items": [_episode_body(each) for each in items], "next": following}
 
 
-def _entry(episode: episodes.Episode) -> dict[str, object]:
+def _episode_body(episode: episodes.Episode) -> dict[str, object]:
     shown = asdict(episode)
     del shown["similarity"], shown["by"]
     return shown

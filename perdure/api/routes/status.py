@@ -41,14 +41,14 @@ async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
     tenant_id = who.tenant_id if who is not None else services.signing_in.tenant
     looks, queues, servers, workload = await asyncio.gather(
         services.parts.look(),
-        _queues(services),
+        _read_queues(services),
         ServerLooks(services.valkey).list_recent(),
-        _workload(services, tenant_id),
+        _read_workload(services, tenant_id),
     )
     faults = {name: part.fault for name, part in looks.items()}
     faults["relay"] = relay_fault(workload.relay_sessions, workload.overdue)
     notes = {name: {"note": part.note} for name, part in looks.items() if part.note}
-    shown = [_queue(services, who, each) for each in queues]
+    shown = [_queue_body(services, who, each) for each in queues]
     of_queues, of_servers = [each["fault"] for each in shown], [each.fault for each in servers]
     is_operator = who is None or who.is_operator
     page = workflows_page(services, who)
@@ -78,7 +78,7 @@ def _parts_of_tenant(faults: dict[str, str], of_queues: list[str], of_servers: l
     return [{"name": name, "fault": UNAVAILABLE if fault else ""} for name, fault in fault_by_part.items()]
 
 
-async def _queues(services: Services) -> list[QueueLook]:
+async def _read_queues(services: Services) -> list[QueueLook]:
     """Returns the task queues; empty if Temporal does not respond. The outage itself appears among the services."""
     try:
         async with asyncio.timeout(2 * LOOK_SECONDS):
@@ -88,12 +88,12 @@ async def _queues(services: Services) -> list[QueueLook]:
         return []
 
 
-async def _workload(services: Services, tenant_id: str) -> Workload:
+async def _read_workload(services: Services, tenant_id: str) -> Workload:
     async with services.db.transaction(tenant_id) as tx:
         return await workload_of(tx)
 
 
-def _queue(services: Services, who: Principal | None, look: QueueLook) -> dict[str, Any]:
+def _queue_body(services: Services, who: Principal | None, look: QueueLook) -> dict[str, Any]:
     page = queue_page(services, who, look.name)
     links = {"links": {"temporal": page} if page else {}}
     return asdict(look) | {"fault": queue_fault(look.workers, look.backlog, look.oldest_seconds)} | links
@@ -129,20 +129,20 @@ async def metrics(_: Operator) -> Response:
 # operator configures no such pages.
 def turn_page(services: Services, who: Principal | None, turn_id: str) -> str:
     """Returns the page of a turn's workflow."""
-    return _page(services, who, "workflows", turn_workflow_id(turn_id))
+    return _temporal_page(services, who, "workflows", turn_workflow_id(turn_id))
 
 
 def queue_page(services: Services, who: Principal | None, name: str) -> str:
     """Returns the page of a task queue with its pollers."""
-    return _page(services, who, "task-queues", name)
+    return _temporal_page(services, who, "task-queues", name)
 
 
 def workflows_page(services: Services, who: Principal | None) -> str:
     """Returns the page of all workflows of the namespace."""
-    return _page(services, who, "workflows")
+    return _temporal_page(services, who, "workflows")
 
 
-def _page(services: Services, who: Principal | None, *path: str) -> str:
+def _temporal_page(services: Services, who: Principal | None, *path: str) -> str:
     """Returns the page for this user, or an empty text; None is the operator."""
     if not services.temporal_ui or (who is not None and not who.is_operator):
         return ""

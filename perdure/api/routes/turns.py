@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 
 from perdure.api.auth import Open, Principal, Reader
 from perdure.api.health import TURNS_STARTED
-from perdure.api.idempotency import Key, once
+from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import (
     AnswerBody,
     ConversationId,
@@ -24,7 +24,7 @@ from perdure.api.requests import (
     TurnId,
     as_uuid,
 )
-from perdure.api.routes.approvals import person
+from perdure.api.routes.approvals import decider_of
 from perdure.api.routes.status import turn_page
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
@@ -61,25 +61,25 @@ async def start(
         nonlocal begun, gives_way
         conversation = await conversations.get_conversation(tx, conversation_id, who.user_id)
         agent = await agents.current_agent(tx, str(conversation["agent"]))
-        new = _asked(services, who, conversation_id, body)
+        new = _new_turn(services, who, conversation_id, body)
         started = await turns.start_turn(tx, new, agent, services.caps)
         begun = None if started.joined else agent.definition.id
         gives_way = started.gives_way
-        return 202, accepted(started, conversation_id), started.note
+        return 202, accepted_body(started, conversation_id), started.note
 
     async def durable() -> None:
         if gives_way is not None:
             await services.live.stop(gives_way)
 
-    answer = await once(services, who, f"turns/{conversation_id}", key, body, work, durable)
+    answer = await run_once(services, who, f"turns/{conversation_id}", key, body, work, durable)
     if begun is not None:  # Counted after the commit; a replayed key starts nothing.
         TURNS_STARTED.labels(agent=begun).inc()
-    services.text_sums.wrote(who.tenant_id, who.user_id)
+    services.text_sums.update_soon(who.tenant_id, who.user_id)
     await services.live.wake(conversation_id)
-    return await waited(services, who, answer, wait)
+    return await wait_for_result(services, who, answer, wait)
 
 
-def _asked(services: Services, who: Principal, conversation_id: str, body: NewTurnBody) -> turns.NewTurn:
+def _new_turn(services: Services, who: Principal, conversation_id: str, body: NewTurnBody) -> turns.NewTurn:
     return turns.NewTurn(
         who.tenant_id,
         conversation_id,
@@ -92,7 +92,7 @@ def _asked(services: Services, who: Principal, conversation_id: str, body: NewTu
     )
 
 
-def accepted(started: turns.StartedTurn, conversation_id: str) -> dict[str, object]:
+def accepted_body(started: turns.StartedTurn, conversation_id: str) -> dict[str, object]:
     """Returns the body of a 202 response."""
     body: dict[str, object] = {
         "turn_id": started.turn_id,
@@ -108,12 +108,12 @@ def accepted(started: turns.StartedTurn, conversation_id: str) -> dict[str, obje
     return body
 
 
-async def waited(services: Services, who: Principal, answer: JSONResponse, seconds: float) -> JSONResponse:
+async def wait_for_result(services: Services, who: Principal, answer: JSONResponse, seconds: float) -> JSONResponse:
     """Returns the response of a start after waiting: 200 with the turn if it ended or paused, else the 202 as it is."""
     if seconds <= 0:
         return answer
-    turn = await until_rest(services, who, json.loads(bytes(answer.body))["turn_id"], seconds)
-    return JSONResponse(jsonable_encoder(turn), 200) if turn["status"] in RESTING else answer
+    turn = await wait_until_rest(services, who, json.loads(bytes(answer.body))["turn_id"], seconds)
+    return JSONResponse(jsonable_encoder(turn), 200) if turn["status"] in RESTING_STATUSES else answer
 
 
 @turns_router.get("/turns")
@@ -185,18 +185,20 @@ async def stop(services: Open, who: Reader, turn_id: TurnId, key: Key = None) ->
         if address is not None:
             await services.live.stop(address)
 
-    answer = await once(services, who, f"stop/{turn_id}", key, None, work, durable)
+    answer = await run_once(services, who, f"stop/{turn_id}", key, None, work, durable)
     if address is not None:
         await services.live.wake(address.conversation_id)
     return answer
 
 
-RESTING = frozenset({status.value for status in (*ENDED, TurnStatus.AWAITING_APPROVAL, TurnStatus.AWAITING_ANSWER)})
+RESTING_STATUSES = frozenset(
+    {status.value for status in (*ENDED, TurnStatus.AWAITING_APPROVAL, TurnStatus.AWAITING_ANSWER)}
+)
 LOOK_SECONDS = 1.0
 """The interval between checks if no wake signal arrives."""
 
 
-async def until_rest(services: Services, who: Principal, turn_id: str, seconds: float) -> dict[str, object]:
+async def wait_until_rest(services: Services, who: Principal, turn_id: str, seconds: float) -> dict[str, object]:
     """Returns the turn when it has ended or paused, or its state after `seconds`. It is for callers that want the
     result in the same request."""
     deadline = time.monotonic() + seconds
@@ -208,7 +210,7 @@ async def until_rest(services: Services, who: Principal, turn_id: str, seconds: 
             async with services.db.transaction(who.tenant_id) as tx:
                 turn = await views.get_turn(tx, turn_id, who.scope)
             left = deadline - time.monotonic()
-            if turn["status"] in RESTING or left <= 0 or services.wakes.closing:
+            if turn["status"] in RESTING_STATUSES or left <= 0 or services.wakes.closing:
                 return turn
             await bell.wait(min(left, LOOK_SECONDS))
 
@@ -227,8 +229,8 @@ async def create(services: Open, who: Reader, body: NewConversation, key: Key = 
         await budgets.check_room(tx, services.caps.quotas, who.user_id, str(made["id"]))
         return 201, made, None
 
-    answer = await once(services, who, "conversations", key, body, work)
-    services.text_sums.wrote(who.tenant_id, who.user_id)
+    answer = await run_once(services, who, "conversations", key, body, work)
+    services.text_sums.update_soon(who.tenant_id, who.user_id)
     return answer
 
 
@@ -264,7 +266,7 @@ async def patch(
         changed = await conversations.patch_conversation(tx, conversation_id, who.user_id, body.title, body.metadata)
         if body.metadata is not None:
             await budgets.check_room(tx, services.caps.quotas, who.user_id, conversation_id)
-    services.text_sums.wrote(who.tenant_id, who.user_id)
+    services.text_sums.update_soon(who.tenant_id, who.user_id)
     return changed
 
 
@@ -334,7 +336,7 @@ async def answer(
         answered, note = await requests.answer_question(tx, turn_id, request_id, who.user_id, body.kind, body.payload)
         return 200, await requests.get_question(tx, turn_id, request_id, who.user_id), note
 
-    done = await once(services, who, f"answer/{request_id}", key, body, work)
+    done = await run_once(services, who, f"answer/{request_id}", key, body, work)
     if answered is not None:
         await services.live.wake(answered.conversation_id)
     return done
@@ -350,17 +352,21 @@ async def limits(services: Open, who: Reader, turn_id: TurnId, body: RaiseBody, 
     raised: list[TurnAddress] = []
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        found, note = await raise_limits(tx, turn_id, person(who), who.name, body.as_raise())
+        found, note = await raise_limits(tx, turn_id, decider_of(who), who.name, body.as_raise())
         raised.append(found.address)
-        return 200, _shown(turn_id, found.approval_id, found.limits.max_tokens, found.limits.max_cost_microusd), note
+        return (
+            200,
+            _limits(turn_id, found.approval_id, found.limits.max_tokens, found.limits.max_cost_microusd),
+            note,
+        )
 
-    answer = await once(services, who, f"limits/{turn_id}", key, body, work)
+    answer = await run_once(services, who, f"limits/{turn_id}", key, body, work)
     for address in raised:
         await services.live.wake(address.conversation_id)
     return answer
 
 
-def _shown(turn_id: str, approval_id: str, max_tokens: int, max_cost_microusd: int) -> dict[str, object]:
+def _limits(turn_id: str, approval_id: str, max_tokens: int, max_cost_microusd: int) -> dict[str, object]:
     limits = {"max_tokens": max_tokens, "max_cost_usd": max_cost_microusd / 1e6}
     return {"turn_id": turn_id, "approval_id": approval_id, "limits": limits}
 
@@ -401,10 +407,10 @@ async def execute(services: Open, who: Reader, body: ExecuteBody, key: Key = Non
         )
         started = await turns.start_turn(tx, new, agent, services.caps)
         begun = agent.definition.id
-        return 202, accepted(started, str(conversation["id"])), started.note
+        return 202, accepted_body(started, str(conversation["id"])), started.note
 
-    answer = await once(services, who, "execute", key, body, work)
+    answer = await run_once(services, who, "execute", key, body, work)
     if begun is not None:  # Counted after the commit; a replayed key starts nothing.
         TURNS_STARTED.labels(agent=begun).inc()
-    services.text_sums.wrote(who.tenant_id, who.user_id)
-    return await waited(services, who, answer, WAIT_SECONDS)
+    services.text_sums.update_soon(who.tenant_id, who.user_id)
+    return await wait_for_result(services, who, answer, WAIT_SECONDS)

@@ -10,15 +10,15 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from perdure.client import ApiError
 from perdure.core.calls.arguments import InvalidArgumentText, check_arguments, parse_object, same_json
 from perdure.pages.approvals.filters import opened_from
-from perdure.pages.approvals.page import PRESENT, Sent, differences, read_fields, show
+from perdure.pages.approvals.page import PRESENT, RejectedForm, differences, read_fields, show_approval
 from perdure.pages.render import page
-from perdure.pages.request import AGAIN, Form, PageProblem, Post, Posted
+from perdure.pages.request import SEND_AGAIN, Form, PageProblem, Post, Posted
 from perdure.schemas.approvals import Approval
 
 decide_router = APIRouter()
 _UNCHANGED = "The arguments are unchanged, so nothing was sent. To run the call as it is, approve it."
 NOT_RESPONDING = "The service is not responding"
-_BACK = re.compile(r"/chat/[0-9a-f-]{36}(#turn-[0-9a-f-]{36})?")
+_CHAT_ADDRESS = re.compile(r"/chat/[0-9a-f-]{36}(#turn-[0-9a-f-]{36})?")
 """Addresses to which a decision taken within a conversation returns."""
 
 
@@ -33,7 +33,7 @@ async def decision(post: Posted, approval_id: str) -> Response:
         try:
             args = parse_object(form.whole("args") or "")
         except InvalidArgumentText as unfit:
-            return await _refused(post, approval_id, 422, str(unfit))
+            return await _show_refusal(post, approval_id, 422, str(unfit))
     try:
         await post.visit.api.approvals.decide(
             approval_id,
@@ -47,11 +47,11 @@ async def decision(post: Posted, approval_id: str) -> Response:
     except ApiError as error:
         if error.status in (401, 404):
             raise
-        why = AGAIN if error.status in (0, 503) else error.message
-        return await _refused(post, approval_id, error.status or 503, why)
+        why = SEND_AGAIN if error.status in (0, 503) else error.message
+        return await _show_refusal(post, approval_id, error.status or 503, why)
     back = form.get("back")
     here = f"/review/{approval_id}{opened_from(post.visit, form).within}"
-    return RedirectResponse(back if _BACK.fullmatch(back) else here, 303)
+    return RedirectResponse(back if _CHAT_ADDRESS.fullmatch(back) else here, 303)
 
 
 @decide_router.post("/review/{approval_id}/edit")
@@ -61,11 +61,11 @@ async def edit(post: Posted, approval_id: str) -> HTMLResponse:
     form = post.form
     if "edit" not in approval.allowed_decisions or form.get("digest") != approval.digest:
         why = "The call has changed since you edited it, or can no longer be edited. Review it again."
-        return await show(post.visit, approval, Sent(form, why), status=409)
-    args, faults, why = _edited(approval, form)
+        return await show_approval(post.visit, approval, RejectedForm(form, why), status=409)
+    args, faults, why = _read_edit(approval, form)
     if faults or why:
-        return await show(
-            post.visit, approval, Sent(form, why or "Not sent. Correct the marked fields.", faults), status=422
+        return await show_approval(
+            post.visit, approval, RejectedForm(form, why or "Not sent. Correct the marked fields.", faults), status=422
         )
     selection = opened_from(post.visit, form)
     return page(
@@ -83,7 +83,7 @@ async def edit(post: Posted, approval_id: str) -> HTMLResponse:
     )
 
 
-def _edited(approval: Approval, form: Form) -> tuple[dict[str, object], dict[str, str], str]:
+def _read_edit(approval: Approval, form: Form) -> tuple[dict[str, object], dict[str, str], str]:
     """Returns the arguments from the form, the faults of its fields, and a fault of the whole."""
     try:
         if form.get("as") == "json":
@@ -103,7 +103,7 @@ def _edited(approval: Approval, form: Form) -> tuple[dict[str, object], dict[str
     return args, {}, _UNCHANGED if same_json(approval.args, args) else ""
 
 
-async def _refused(post: Post, approval_id: str, status: int, why: str) -> HTMLResponse:
+async def _show_refusal(post: Post, approval_id: str, status: int, why: str) -> HTMLResponse:
     """Shows the current page with the typed text and the reason why it was not accepted."""
     try:
         approval = await post.visit.api.approvals.get(approval_id)
@@ -113,8 +113,8 @@ async def _refused(post: Post, approval_id: str, status: int, why: str) -> HTMLR
             action = f"/review/{approval_id}/decision"
             return page(post.visit, "again.html", status=503, title=NOT_RESPONDING, why=why, pairs=pairs, action=action)
         raise
-    sent = Sent(post.form, f"Not sent: {why}" if why is not AGAIN else why)
-    return await show(post.visit, approval, sent, status=status)
+    sent = RejectedForm(post.form, f"Not sent: {why}" if why is not SEND_AGAIN else why)
+    return await show_approval(post.visit, approval, sent, status=status)
 
 
 verbs_router = APIRouter()
@@ -186,6 +186,6 @@ async def act(post: Posted, approval_id: str, verb: str) -> Response:
         if error.status in (0, 401, 404, 503):
             raise
         approval = await post.visit.api.approvals.get(approval_id)
-        sent = Sent(post.form, f"Not done: {error.message}")
-        return await show(post.visit, approval, sent, status=error.status)
+        sent = RejectedForm(post.form, f"Not done: {error.message}")
+        return await show_approval(post.visit, approval, sent, status=error.status)
     return RedirectResponse(f"/review/{approval_id}{opened_from(post.visit, post.form).within}", 303)

@@ -23,7 +23,7 @@ from perdure.schemas.approvals import Approval
 from perdure.schemas.identity import Me
 
 inbox_router = APIRouter()
-SHOWN = 25
+PAGE_LIMIT = 25
 _COUNTED = 100
 """Maximum number of proposals that are counted. The page then shows "or more"."""
 _Name = Annotated[str, Query(max_length=64)]
@@ -55,13 +55,13 @@ async def inbox(
         api.approvals.list(
             status="pending",
             brief=True,
-            limit=SHOWN,
+            limit=PAGE_LIMIT,
             cursor=cursor,
             **selection.filters,
         ),
         api.approvals.counts(expiring_seconds=DAY_SECONDS),
         api.effects.list(limit=1),
-        _proposed(visit, me),
+        _count_promotions(visit, me),
     )
     return page(
         visit,
@@ -80,7 +80,7 @@ async def inbox(
     )
 
 
-async def _proposed(visit: BrowserRequest, me: Me) -> str:
+async def _count_promotions(visit: BrowserRequest, me: Me) -> str:
     """Returns the number of pending promotions that this user can decide on; empty if there are none."""
     if "admin" not in me.roles:
         return ""
@@ -91,11 +91,11 @@ async def _proposed(visit: BrowserRequest, me: Me) -> str:
 
 # Several requests are selected, shown with their exact arguments, then decided, with a result for each.
 bulk_router = APIRouter()
-MOST = 25
+MAX_SELECTED = 25
 """One page of the inbox."""
-_TOGETHER = ("approve", "reject")
+_BULK_DECISIONS = ("approve", "reject")
 _CODE = re.compile(r"[a-z_]{1,60}")
-_WHY_NOT = {
+_REASONS_BY_CODE = {
     "not_in_bulk": NOT_IN_BULK,
     "already_decided": "already decided by another reviewer",
     "already_voted": "you have already voted",
@@ -113,17 +113,17 @@ async def look(visit: Visitor, pick: _Many, decision: str = "") -> HTMLResponse:
     """Shows the selected requests one after the other, for a last check."""
     if not pick:
         raise PageProblem(422, "Nothing is selected. Go back and select the requests to decide on.")
-    return await _look(visit, list(dict.fromkeys(pick)), _known(decision))
+    return await _show_selection(visit, list(dict.fromkeys(pick)), _check_decision(decision))
 
 
 @bulk_router.post("/review/bulk/decide")
 async def decide(post: Posted) -> Response:
     """Decides on each request separately, and redirects to the results."""
-    form, taken = post.form, _known(post.form.get("decision"))
+    form, taken = post.form, _check_decision(post.form.get("decision"))
     pairs = [pair.partition(":") for pair in form.all("item")]
     if taken == "reject" and not (form.get("comment") or form.get("reason_code")):
         ids = [found for found, _, _ in pairs]
-        return await _look(post.visit, ids, taken, form, "Enter a reason for the rejection.")
+        return await _show_selection(post.visit, ids, taken, form, "Enter a reason for the rejection.")
     items: list[Item] = [
         {
             "id": found,
@@ -135,26 +135,29 @@ async def decide(post: Posted) -> Response:
         for found, _, digest in pairs
     ]
     answers = (await post.visit.api.approvals.decide_many(items, idempotency_key=form.get("key"))).items
-    became = [("of", f"{each.id}:{each.error['code']}" if each.error else each.id) for each in answers]
-    return RedirectResponse("/review/bulk/done?" + urlencode([("decision", taken), *became]), 303)
+    results = [("of", f"{each.id}:{each.error['code']}" if each.error else each.id) for each in answers]
+    return RedirectResponse("/review/bulk/done?" + urlencode([("decision", taken), *results]), 303)
 
 
 @bulk_router.get("/review/bulk/done")
 async def done(visit: Visitor, of: _Many, decision: str = "") -> HTMLResponse:
     """Shows the current status of each request, and the reason for each rejected decision."""
-    taken, codes = _known(decision), {found: code for found, _, code in (each.partition(":") for each in of[:MOST])}
-    shown = {approval.id: approval for approval in await _each(visit, list(codes))}
-    refused = {found: _why_not(code) for found, code in codes.items() if code}
+    taken, codes = (
+        _check_decision(decision),
+        {found: code for found, _, code in (each.partition(":") for each in of[:MAX_SELECTED])},
+    )
+    shown = {approval.id: approval for approval in await _load_approvals(visit, list(codes))}
+    refused = {found: _reason_of(code) for found, code in codes.items() if code}
     return page(visit, "bulk_done.html", ids=list(codes), shown=shown, refused=refused, taken=taken, past=PAST)
 
 
-async def _look(
+async def _show_selection(
     visit: BrowserRequest, ids: Sequence[str], taken: str, form: Form | None = None, why: str = ""
 ) -> HTMLResponse:
-    if len(ids) > MOST:
-        raise PageProblem(422, f"You can decide on at most {MOST} requests at once.")
-    picked = await _each(visit, ids)
-    apart = _apart(picked) if taken == "approve" else {}
+    if len(ids) > MAX_SELECTED:
+        raise PageProblem(422, f"You can decide on at most {MAX_SELECTED} requests at once.")
+    picked = await _load_approvals(visit, ids)
+    apart = _excluded_reasons(picked) if taken == "approve" else {}
     return page(
         visit,
         "bulk.html",
@@ -172,7 +175,7 @@ async def _look(
     )
 
 
-def _apart(picked: Sequence[Approval]) -> dict[str, str]:
+def _excluded_reasons(picked: Sequence[Approval]) -> dict[str, str]:
     """Returns, by request id, why it cannot be approved together with the others."""
     why = {each.id: single_decision_reason(each.kind, each.risk) for each in picked}
     first = next((each for each in picked if not why[each.id]), None)
@@ -182,7 +185,7 @@ def _apart(picked: Sequence[Approval]) -> dict[str, str]:
     return {found: words for found, words in why.items() if words}
 
 
-async def _each(visit: BrowserRequest, ids: Sequence[str]) -> list[Approval]:
+async def _load_approvals(visit: BrowserRequest, ids: Sequence[str]) -> list[Approval]:
     found = await asyncio.gather(*(visit.api.approvals.get(each) for each in ids), return_exceptions=True)
     for each in found:
         if isinstance(each, BaseException) and not (isinstance(each, ApiError) and each.status in (404, 422)):
@@ -190,28 +193,28 @@ async def _each(visit: BrowserRequest, ids: Sequence[str]) -> list[Approval]:
     return [each for each in found if isinstance(each, Approval)]
 
 
-def _why_not(code: str) -> str:
-    return _WHY_NOT.get(code, code.replace("_", " ") if _CODE.fullmatch(code) else "refused")
+def _reason_of(code: str) -> str:
+    return _REASONS_BY_CODE.get(code, code.replace("_", " ") if _CODE.fullmatch(code) else "refused")
 
 
-def _known(decision: str) -> str:
-    if decision not in _TOGETHER:
+def _check_decision(decision: str) -> str:
+    if decision not in _BULK_DECISIONS:
         raise PageProblem(422, "Bulk decisions can only approve or reject.")
     return decision
 
 
 own_decisions_router = APIRouter()
-_SHOWN = 25
+_DECISIONS_PAGE_LIMIT = 25
 
 
 @own_decisions_router.get("/review/mine")
 async def mine(visit: Visitor, cursor: Annotated[str | None, Query(max_length=400)] = None) -> HTMLResponse:
     """Lists the caller's decisions, newest first."""
-    found = await visit.api.approvals.decided(limit=_SHOWN, cursor=cursor)
-    return page(visit, "mine.html", found=found, past=PAST, came_of=came_of)
+    found = await visit.api.approvals.decided(limit=_DECISIONS_PAGE_LIMIT, cursor=cursor)
+    return page(visit, "mine.html", found=found, past=PAST, result_message=result_message)
 
 
-def came_of(result: str) -> str:
+def result_message(result: str) -> str:
     """Returns a call's result for display: its `message`, if it contains one."""
     try:
         read = unwrap_result(json.loads(result)).result

@@ -22,10 +22,10 @@ from perdure.schemas.identity import Me
 
 _LINE_CHARACTERS = 80
 """Longer texts get a field of several lines."""
-_MOST_LOOKS = 2_000
+_MAX_SCHEMAS = 2_000
 """Maximum parts of a schema that are read for one field. Alternatives can be nested and can refer to themselves."""
-_DEEPEST = 6
-_Kinds = tuple[set[str], list[str], bool]
+_MAX_DEPTH = 6
+_FieldKinds = tuple[set[str], list[str], bool]
 
 
 class Shape(StrEnum):
@@ -89,8 +89,10 @@ def fields_of(
     found = []
     for number, name in enumerate([*declared, *(name for name in args if name not in declared)]):
         needed = isinstance(required, list) and name in required
-        field = _field(name, f"arg.{number}", args, follow_reference(declared.get(name, {}), schema), schema, needed)
-        found.append(_typed(field, typed, (faults or {}).get(name, "")))
+        field = _argument_field(
+            name, f"arg.{number}", args, follow_reference(declared.get(name, {}), schema), schema, needed
+        )
+        found.append(_with_typed_text(field, typed, (faults or {}).get(name, "")))
     return found
 
 
@@ -107,19 +109,19 @@ def read_fields(args: Mapping[str, Any], schema: Mapping[str, Any], form: Form) 
         if not text and not field.required and not form.get(field.gives):
             continue
         try:
-            read[field.name] = _value(field, text)
+            read[field.name] = _parse_value(field, text)
         except InvalidArgumentText as unfit:
             faults[field.name] = str(unfit)
     return Edit(read, faults)
 
 
-def _field(
+def _argument_field(
     name: str, key: str, args: Mapping[str, Any], spec: Mapping[str, Any], root: Mapping[str, Any], required: bool
 ) -> Field:
     given = name in args
-    kinds, choices, nullable = _kinds(spec, root, iter(range(_MOST_LOOKS))) or (set(), [], False)
+    kinds, choices, nullable = _read_kinds(spec, root, iter(range(_MAX_SCHEMAS))) or (set(), [], False)
     value = args.get(name)
-    shape = _shape(value, kinds, choices) if given and value is not None else _shape_of(kinds, choices)
+    shape = _editable_shape(value, kinds, choices) if given and value is not None else _choose_shape(kinds, choices)
     if given and value is None and not nullable:
         shape = Shape.JSON
     return Field(
@@ -136,7 +138,7 @@ def _field(
     )
 
 
-def _typed(field: Field, typed: Form | None, fault: str) -> Field:
+def _with_typed_text(field: Field, typed: Form | None, fault: str) -> Field:
     text = typed.whole(field.key) if typed is not None else None
     if typed is None or text is None:
         return field
@@ -147,18 +149,20 @@ def _typed(field: Field, typed: Form | None, fault: str) -> Field:
     )  # fmt: skip
 
 
-def _kinds(spec: Mapping[str, Any], root: Mapping[str, Any], looks: Iterator[int], depth: int = 0) -> _Kinds | None:
+def _read_kinds(
+    spec: Mapping[str, Any], root: Mapping[str, Any], looks: Iterator[int], depth: int = 0
+) -> _FieldKinds | None:
     """Returns the JSON types that a field can hold, its choices as JSON, and whether null is allowed.
 
     Returns None if that cannot be found out within `looks` parts.
     """
-    if next(looks, None) is None or depth > _DEEPEST:
+    if next(looks, None) is None or depth > _MAX_DEPTH:
         return None
     either = spec.get("anyOf") or spec.get("oneOf")
     if isinstance(either, list):
-        read: list[_Kinds] = []
+        read: list[_FieldKinds] = []
         for each in either:
-            found = _kinds(follow_reference(each, root), root, looks, depth + 1)
+            found = _read_kinds(follow_reference(each, root), root, looks, depth + 1)
             if found is None:
                 return None
             read.append(found)
@@ -170,13 +174,13 @@ def _kinds(spec: Mapping[str, Any], root: Mapping[str, Any], looks: Iterator[int
     declared = spec.get("type")
     kinds = set(map(str, declared)) if isinstance(declared, list) else {str(declared)} if declared else set()
     if isinstance(options, list):
-        return kinds, [_json(each) for each in options if each is not None], None in options
+        return kinds, [_to_json(each) for each in options if each is not None], None in options
     if kinds == {"boolean"}:
         return kinds, ["true", "false"], False
     return kinds - {"null"} or kinds, [], "null" in kinds
 
 
-def _shape_of(kinds: set[str], choices: list[str]) -> Shape:
+def _choose_shape(kinds: set[str], choices: list[str]) -> Shape:
     if choices:
         return Shape.CHOICE
     if kinds == {"string"}:
@@ -184,11 +188,11 @@ def _shape_of(kinds: set[str], choices: list[str]) -> Shape:
     return Shape.NUMBER if kinds and kinds <= {"integer", "number"} else Shape.JSON
 
 
-def _shape(value: Any, kinds: set[str], choices: list[str]) -> Shape:
+def _editable_shape(value: Any, kinds: set[str], choices: list[str]) -> Shape:
     """Returns how an existing value is edited, so that it comes back unchanged."""
-    shape = _shape_of(kinds, choices)
+    shape = _choose_shape(kinds, choices)
     if shape is Shape.CHOICE:
-        return shape if _json(value) in choices else Shape.JSON
+        return shape if _to_json(value) in choices else Shape.JSON
     if shape is Shape.NUMBER:
         return shape if isinstance(value, int | float) and not isinstance(value, bool) else Shape.JSON
     if (
@@ -209,15 +213,15 @@ def _field_text(value: Any, shape: Shape) -> str:
     return json.dumps(value, indent=2 if shape is Shape.JSON else None, ensure_ascii=shape is Shape.JSON)
 
 
-def _value(field: Field, text: str) -> Any:
+def _parse_value(field: Field, text: str) -> Any:
     if not text and field.nullable:
         return None
     if field.shape in (Shape.LINE, Shape.LINES):
         return text
-    return _number(text) if field.shape is Shape.NUMBER else parsed_value(text)
+    return _parse_number(text) if field.shape is Shape.NUMBER else parsed_value(text)
 
 
-def _number(text: str) -> Any:
+def _parse_number(text: str) -> Any:
     with suppress(InvalidArgumentText):
         value = parsed_value(text)
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -225,15 +229,15 @@ def _number(text: str) -> Any:
     raise InvalidArgumentText("it is not a number")
 
 
-def _json(value: object) -> str:
+def _to_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-_MOST_LINES = 3_000
+_MAX_DIFF_LINES = 3_000
 """Longer inputs are shown in full, one below the other, because comparing them takes seconds."""
-_AROUND = 2
+_CONTEXT_LINES = 2
 """Unchanged lines that are shown around each change."""
-_FEW_LINES = 40
+_WHOLE_DIFF_LINES = 40
 """Lines of both inputs together. Up to this number all lines are shown, so that the enclosing brackets are visible."""
 
 
@@ -249,19 +253,19 @@ class Line:
 def differences(before: Any, after: Any) -> list[Line]:
     """Returns the lines that differ, with a few lines around them, or all lines if they are few. Empty if nothing
     differs."""
-    return _compared(_lines(before), _lines(after))
+    return _compare_lines(_json_lines(before), _json_lines(after))
 
 
 def text_differences(before: str, after: str) -> list[Line]:
     """Returns the lines of two texts that differ, as `differences` does."""
-    return _compared(before.splitlines(), after.splitlines())
+    return _compare_lines(before.splitlines(), after.splitlines())
 
 
-def _compared(old: list[str], new: list[str]) -> list[Line]:
-    if len(old) + len(new) > _MOST_LINES:
+def _compare_lines(old: list[str], new: list[str]) -> list[Line]:
+    if len(old) + len(new) > _MAX_DIFF_LINES:
         return [] if old == new else [*(Line("-", text) for text in old), *(Line("+", text) for text in new)]
     found: list[Line] = []
-    around = _AROUND if len(old) + len(new) > _FEW_LINES else _FEW_LINES
+    around = _CONTEXT_LINES if len(old) + len(new) > _WHOLE_DIFF_LINES else _WHOLE_DIFF_LINES
     for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(around):
         if found:
             found.append(Line("…", ""))
@@ -274,15 +278,15 @@ def _compared(old: list[str], new: list[str]) -> list[Line]:
     return found
 
 
-def _lines(value: Any) -> list[str]:
+def _json_lines(value: Any) -> list[str]:
     # Without commas, a line that is no longer the last one counts as unchanged.
     return json.dumps(value, indent=2, ensure_ascii=False, separators=("", ": ")).split("\n")
 
 
 LONG_CHARACTERS = 6_000
 """Longer arguments must be opened before a decision. Counted as JSON, with hidden characters written out."""
-_BEGINNING_CHARACTERS = 1_500
-_QUEUE = 100
+_EXCERPT_CHARACTERS = 1_500
+_MAX_SEARCHED = 100
 """Maximum approvals that are searched for the next and the previous one."""
 REASONS = ("The arguments are wrong.", "This is not needed.", "This is not allowed here.")
 """Reasons for a rejection if the agent's policy offers none."""
@@ -291,7 +295,7 @@ PAST = {"approve": "approved", "edit": "edited and approved", "reject": "rejecte
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class RejectedForm:
     """A form of the page that was not carried out, and the reason."""
 
     form: Form | None = None
@@ -300,17 +304,17 @@ class Sent:
     """Messages by argument."""
 
 
-async def show(
-    visit: BrowserRequest, approval: Approval, sent: Sent | None = None, *, status: int = 200
+async def show_approval(
+    visit: BrowserRequest, approval: Approval, sent: RejectedForm | None = None, *, status: int = 200
 ) -> HTMLResponse:
     """Returns the page of this approval, with what was typed before."""
-    sent = sent or Sent()
+    sent = sent or RejectedForm()
     text = _approval_json(approval)
     opened = not is_long(approval) or _asks_for_all(visit, sent)
     args = (approval.decision or {}).get("args") or approval.args
     before = (approval.revision or {}).get("args_before") or (approval.args if args is not approval.args else None)
     selection = opened_from(visit, sent.form)
-    previous, following = await _beside(visit, approval, selection)
+    previous, following = await _neighboring_approvals(visit, approval, selection)
     return page(
         visit,
         "approval.html",
@@ -319,10 +323,10 @@ async def show(
         args=args,
         opened=opened,
         long_characters=len(text),
-        beginning=text[:_BEGINNING_CHARACTERS],
+        beginning=text[:_EXCERPT_CHARACTERS],
         changed=differences(before, args) if before is not None else None,
-        compared=compared(approval, args),
-        previewed=previewed(approval),
+        compared=compare_with_last(approval, args),
+        previewed=preview_differences(approval),
         fields=fields_of(approval.args, approval.args_schema, sent.form, sent.faults),
         may=approval.allowed_decisions if opened else [],
         sent=sent,
@@ -363,13 +367,13 @@ def _approval_json(approval: Approval) -> str:
     return json.dumps(shown, indent=2, ensure_ascii=False)
 
 
-def compared(approval: Approval, args: Mapping[str, Any]) -> list[Line] | None:
+def compare_with_last(approval: Approval, args: Mapping[str, Any]) -> list[Line] | None:
     """Compares the call with the last approved call of its tool. Returns None for the first one."""
     last = approval.last_approved
     return differences(last["args"], args) if last else None
 
 
-def previewed(approval: Approval) -> list[Line] | None:
+def preview_differences(approval: Approval) -> list[Line] | None:
     """Returns what the call would change according to the tool's preview.
 
     Returns None if there is no preview or if it failed, and an empty list if nothing would change.
@@ -378,19 +382,19 @@ def previewed(approval: Approval) -> list[Line] | None:
     return differences(found["before"], found["after"]) if found and not found.get("fault") else None
 
 
-def _asks_for_all(visit: BrowserRequest, sent: Sent) -> bool:
+def _asks_for_all(visit: BrowserRequest, sent: RejectedForm) -> bool:
     """Returns whether the reviewer has opened all arguments, on this page or before sending the form."""
     return visit.request.query_params.get("whole") == "1" or (sent.form is not None and sent.form.get("whole") == "1")
 
 
-async def _beside(
+async def _neighboring_approvals(
     visit: BrowserRequest, approval: Approval, selection: InboxFilters
 ) -> tuple[Approval | None, Approval | None]:
     """Returns the approvals before and after this one in the list that it was opened from.
 
     If it is no longer in that list, the following one is the first of the list.
     """
-    listed = visit.api.approvals.list(status="pending", brief=True, limit=_QUEUE, **selection.filters)
+    listed = visit.api.approvals.list(status="pending", brief=True, limit=_MAX_SEARCHED, **selection.filters)
     found = (await listed).items
     at = next((place for place, each in enumerate(found) if each.id == approval.id), None)
     if at is None:
@@ -404,7 +408,7 @@ router = APIRouter()
 @router.get("/review/{approval_id}")
 async def approval(visit: Visitor, approval_id: str) -> HTMLResponse:
     """Shows the page of an approval."""
-    return await show(visit, await visit.api.approvals.get(approval_id))
+    return await show_approval(visit, await visit.api.approvals.get(approval_id))
 
 
 @router.post("/review/{approval_id}/draft")
@@ -414,7 +418,7 @@ async def draft(post: Typed, approval_id: str) -> HTMLResponse:
     why = "Nothing has been sent yet. Your text is below."
     if not found.allowed_decisions:
         why = "Nothing was sent: you cannot decide on this request, or it is already decided. Your text is below."
-    return await show(post.visit, found, Sent(post.form, why))
+    return await show_approval(post.visit, found, RejectedForm(post.form, why))
 
 
 @router.get("/review/{approval_id}/state")

@@ -40,11 +40,11 @@
     section.className = "turn";
     section.id = `turn-${turn}`;
     section.setAttribute("aria-label", `Turn ${turns.querySelectorAll(".turn").length + 1}`);
-    const told = document.createElement("div"), live = document.createElement("div");
-    told.id = `told-${turn}`;
-    told.dataset.open = "";
+    const rendered = document.createElement("div"), live = document.createElement("div");
+    rendered.id = `rendered-${turn}`;
+    rendered.dataset.open = "";
     live.className = "live";
-    section.append(told, live);
+    section.append(rendered, live);
     turns.querySelector(".starts")?.remove();
     turns.append(section);
     return section;
@@ -99,7 +99,7 @@
     const was = atEnd();
     sectionOf(turn);
     try {
-      await htmx.ajax("GET", turns.dataset.turns + turn, {source: `#told-${turn}`, target: `#told-${turn}`, swap: "outerMorph"});
+      await htmx.ajax("GET", turns.dataset.turns + turn, {source: `#rendered-${turn}`, target: `#rendered-${turn}`, swap: "outerMorph"});
     } catch (error) {
       console.debug(error);
     }

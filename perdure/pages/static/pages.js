@@ -13,16 +13,16 @@
     return hours < 24 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
   }
 
-  function tell(time) {
+  function updateTime(time) {
     const at = Date.parse(time.dateTime), now = Date.now();
     const left = (at - now) / SECONDS;
     let words = `${span(Math.max(-left, 0))} ago`;
-    if (time.dataset.told === "until") words = left > 0 ? `in ${span(left)}` : "now";
+    if (time.dataset.updated === "until") words = left > 0 ? `in ${span(left)}` : "now";
     if (time.textContent !== words) time.textContent = words;
   }
 
-  function tellAll() {
-    document.querySelectorAll("time[data-told=since], time[data-told=until]").forEach(tell);
+  function updateTimes() {
+    document.querySelectorAll("time[data-updated=since], time[data-updated=until]").forEach(updateTime);
   }
 
   // A notice about an outdated page is removed when the page is up to date again. A notice about a form stays until a form
@@ -41,14 +41,14 @@
     place.append(line);
   }
 
-  document.addEventListener("DOMContentLoaded", tellAll);
+  document.addEventListener("DOMContentLoaded", updateTimes);
   // The response to a form gets the address of the form's page in the history, so that Back or a reload does not resend it.
   document.addEventListener("DOMContentLoaded", () => {
     const {at} = document.getElementById("main").dataset;
     if (at) history.replaceState(null, "", at);
     document.querySelector(".who")?.addEventListener("submit", () => sessionStorage.clear());
   });
-  setInterval(tellAll, SECONDS);
+  setInterval(updateTimes, SECONDS);
 
   const isReading = (ctx) => ctx?.request?.method === "GET";
 
@@ -69,9 +69,9 @@
   // Sends a form of an earlier session without htmx. The next page then shows the typed text.
   function sendPlainly({form, submitter}) {
     if (submitter?.name) {
-      const said = document.createElement("input");
-      [said.type, said.name, said.value] = ["hidden", submitter.name, submitter.value];
-      form.append(said);
+      const hidden = document.createElement("input");
+      [hidden.type, hidden.name, hidden.value] = ["hidden", submitter.name, submitter.value];
+      form.append(hidden);
     }
     form.submit();
   }
@@ -89,8 +89,8 @@
     } else if (ctx.response.headers.get("Perdure-Form") === "stale") {
       sendPlainly(ctx.request);
     } else {
-      const told = new DOMParser().parseFromString(ctx.text, "text/html").querySelector("[role=alert]");
-      notice(`${told?.textContent ?? "The server could not process the request."} Nothing was sent.`, {ofSent: true});
+      const alert = new DOMParser().parseFromString(ctx.text, "text/html").querySelector("[role=alert]");
+      notice(`${alert?.textContent ?? "The server could not process the request."} Nothing was sent.`, {ofSent: true});
     }
   });
   document.addEventListener("htmx:error", (event) => {
@@ -135,7 +135,7 @@
     const {ctx} = event.detail;
     if (ctx?.response?.status >= 400) return;  // nothing was swapped, and a notice shows the reason
     notice("", {ofSent: Boolean(ctx) && !isReading(ctx)});
-    tellAll();
+    updateTimes();
   });
 
   window.perdure = {notice, follow};

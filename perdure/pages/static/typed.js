@@ -21,18 +21,18 @@
   function keep(place) {
     const fields = [...document.querySelectorAll(FIELDS)];
     const typed = fields.filter((field) => "drawn" in place.dataset || of(field) !== was(field));
-    const said = {digest: digest(), fields: typed.map((field) => [field.id, of(field)])};
+    const kept = {digest: digest(), fields: typed.map((field) => [field.id, of(field)])};
     try {
-      if (typed.length) sessionStorage.setItem(place.dataset.typed, JSON.stringify(said));
+      if (typed.length) sessionStorage.setItem(place.dataset.typed, JSON.stringify(kept));
       else sessionStorage.removeItem(place.dataset.typed);
     } catch { /* storage is full or not allowed */ }
   }
 
   function bringBack(place) {
-    const said = JSON.parse(sessionStorage.getItem(place.dataset.typed) ?? "null");
-    for (const [id, value] of said?.fields ?? []) {
+    const kept = JSON.parse(sessionStorage.getItem(place.dataset.typed) ?? "null");
+    for (const [id, value] of kept?.fields ?? []) {
       const field = document.getElementById(id);
-      if (!field || said.digest !== digest() && OF_THE_CALL.test(id) || of(field) === value) continue;
+      if (!field || kept.digest !== digest() && OF_THE_CALL.test(id) || of(field) === value) continue;
       field[isTicked(field) ? "checked" : "value"] = value;
       for (let at = field.closest("details"); at; at = at.parentElement.closest("details")) at.open = true;
     }

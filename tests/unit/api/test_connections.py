@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from perdure.api.__main__ import MOST_FILES, allow_many_connections
-from perdure.api.health import FRONT_DOOR
-from perdure.api.perimeter import SHARE_OF_FILES, Places, connections
+from perdure.api.__main__ import MAX_OPEN_FILES, allow_many_connections
+from perdure.api.health import PERIMETER_EVENTS
+from perdure.api.perimeter import SHARE_OF_FILES, ConnectionSlots, connection_class
 from perdure.core.request_origin import Proxies
 from tests.doubles.listening import Listening
 
@@ -26,7 +26,7 @@ def test_a_process_that_may_open_few_files_takes_what_its_system_allows() -> Non
         resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
         most = allow_many_connections()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        assert hard == before[1] and soft == (MOST_FILES if hard < 0 else min(MOST_FILES, hard)) == most
+        assert hard == before[1] and soft == (MAX_OPEN_FILES if hard < 0 else min(MAX_OPEN_FILES, hard)) == most
         assert allow_many_connections() == soft
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)
     finally:
@@ -34,23 +34,23 @@ def test_a_process_that_may_open_few_files_takes_what_its_system_allows() -> Non
 
 
 def test_one_address_never_holds_more_than_its_share_of_the_files() -> None:
-    assert Places(2_000, 65_536).per_address == 2_000
-    assert Places(2_000, 1_024).per_address == 1_024 // SHARE_OF_FILES
-    assert Places(0, 1_024).per_address == 0, "no limit"
+    assert ConnectionSlots(2_000, 65_536).per_address == 2_000
+    assert ConnectionSlots(2_000, 1_024).per_address == 1_024 // SHARE_OF_FILES
+    assert ConnectionSlots(0, 1_024).per_address == 0, "no limit"
 
 
 def test_places_are_counted_by_address_and_given_back() -> None:
-    places = Places(2, 1_000)
-    assert [places.take("a") for _ in range(3)] == ["", "", "too_many_connections"]
-    assert places.take("b") == "", "others have places of their own"
-    places.give_back("a")
-    assert places.take("a") == ""
-    assert [places.take("c", counted=False) for _ in range(3)] == ["", "", ""]
+    places = ConnectionSlots(2, 1_000)
+    assert [places.acquire("a") for _ in range(3)] == ["", "", "too_many_connections"]
+    assert places.acquire("b") == "", "others have places of their own"
+    places.release("a")
+    assert places.acquire("a") == ""
+    assert [places.acquire("c", counted=False) for _ in range(3)] == ["", "", ""]
 
 
 def test_a_full_process_refuses_every_caller() -> None:
-    places = Places(0, 600)
-    taken = [places.take(str(number)) for number in range(600)]
+    places = ConnectionSlots(0, 600)
+    taken = [places.acquire(str(number)) for number in range(600)]
     assert taken.count("") == places.in_all == 344 and taken[-1] == "server_full"
 
 
@@ -101,8 +101,8 @@ Dial = Callable[[], Awaitable[Wire]]
 
 
 @asynccontextmanager
-async def served(places: Places, proxies: Proxies | None = None) -> AsyncIterator[Dial]:
-    kind = connections(places, proxies or Proxies(), HEAD_SECONDS)
+async def served(places: ConnectionSlots, proxies: Proxies | None = None) -> AsyncIterator[Dial]:
+    kind = connection_class(places, proxies or Proxies(), HEAD_SECONDS)
     listening = Listening(answer, http=kind, ws="none", timeout_keep_alive=30)
     await listening.start()
     port = int(listening.url.rpartition(":")[2])
@@ -118,7 +118,7 @@ async def served(places: Places, proxies: Proxies | None = None) -> AsyncIterato
 
 
 def counted(event: str) -> float:
-    return float(FRONT_DOOR.labels(event=event)._value.get())
+    return float(PERIMETER_EVENTS.labels(event=event)._value.get())
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def counted(event: str) -> float:
 )
 async def test_a_head_that_is_not_finished_in_time_ends_its_connection(sent: bytes) -> None:
     before = counted("head_too_slow")
-    async with served(Places(100, 1_000)) as dial:
+    async with served(ConnectionSlots(100, 1_000)) as dial:
         wire = await dial()
         began = time.monotonic()
         await wire.send(sent)
@@ -150,7 +150,7 @@ async def test_a_head_that_is_not_finished_in_time_ends_its_connection(sent: byt
 
 
 async def test_bytes_that_trickle_in_do_not_make_the_deadline_later() -> None:
-    async with served(Places(100, 1_000)) as dial:
+    async with served(ConnectionSlots(100, 1_000)) as dial:
         wire = await dial()
         began = time.monotonic()
         await wire.send(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
@@ -164,7 +164,7 @@ async def test_bytes_that_trickle_in_do_not_make_the_deadline_later() -> None:
 
 
 async def test_further_requests_have_deadlines_of_their_own_and_idling_has_none() -> None:
-    async with served(Places(100, 1_000)) as dial:
+    async with served(ConnectionSlots(100, 1_000)) as dial:
         wire = await dial()
         assert await wire.is_open()
         await wire.reader.readexactly(2)
@@ -176,14 +176,14 @@ async def test_further_requests_have_deadlines_of_their_own_and_idling_has_none(
 
 
 async def test_an_answer_may_take_longer_than_a_head() -> None:
-    async with served(Places(100, 1_000)) as dial:
+    async with served(ConnectionSlots(100, 1_000)) as dial:
         wire = await dial()
         await wire.send(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await wire.head()).startswith(b"HTTP/1.1 200")
 
 
 async def test_a_body_that_was_answered_is_read_on_for_a_moment_only() -> None:
-    async with served(Places(100, 1_000)) as dial:
+    async with served(ConnectionSlots(100, 1_000)) as dial:
         wire = await dial()
         await wire.send(b"POST /a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
         assert (await wire.head()).startswith(b"HTTP/1.1 200")
@@ -198,7 +198,7 @@ async def test_a_body_that_was_answered_is_read_on_for_a_moment_only() -> None:
 
 
 async def test_pipelined_requests_are_all_answered() -> None:
-    async with served(Places(100, 1_000)) as dial:
+    async with served(ConnectionSlots(100, 1_000)) as dial:
         wire = await dial()
         await wire.send(GET * 5 + b"GET /a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert (await wire.rest()).count(b"HTTP/1.1 200") == 6
@@ -206,7 +206,7 @@ async def test_pipelined_requests_are_all_answered() -> None:
 
 async def test_one_address_holds_so_many_connections_and_others_after_them() -> None:
     before = counted("too_many_connections")
-    async with served(Places(5, 1_000)) as dial:
+    async with served(ConnectionSlots(5, 1_000)) as dial:
         wires = [await dial() for _ in range(5)]
         assert all([await wire.is_open() for wire in wires])
         one_more = await dial()
@@ -223,7 +223,7 @@ async def test_one_address_holds_so_many_connections_and_others_after_them() -> 
 
 
 async def test_a_proxys_connections_are_those_of_many() -> None:
-    async with served(Places(2, 1_000), Proxies.of(("127.0.0.0/8",))) as dial:
+    async with served(ConnectionSlots(2, 1_000), Proxies.of(("127.0.0.0/8",))) as dial:
         wires = [await dial() for _ in range(8)]
         assert all([await wire.is_open() for wire in wires])
 
@@ -242,7 +242,7 @@ async def test_a_proxys_connections_are_those_of_many() -> None:
     ],
 )
 async def test_what_is_not_http_is_refused_in_the_one_form_of_errors(sent: bytes) -> None:
-    async with served(Places(100, 1_000)) as dial:
+    async with served(ConnectionSlots(100, 1_000)) as dial:
         wire = await dial()
         await wire.send(sent)
         head, _, body = (await wire.rest()).partition(b"\r\n\r\n")
@@ -251,7 +251,7 @@ async def test_what_is_not_http_is_refused_in_the_one_form_of_errors(sent: bytes
 
 
 async def test_an_offer_to_switch_protocols_is_not_taken() -> None:
-    async with served(Places(100, 1_000)) as dial:
+    async with served(ConnectionSlots(100, 1_000)) as dial:
         wire = await dial()
         offer = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: YQ==\r\n"
         await wire.send(GET[:-2] + offer + b"\r\n")
@@ -262,7 +262,7 @@ async def test_an_offer_to_switch_protocols_is_not_taken() -> None:
 
 @pytest.mark.timed
 async def test_a_slow_flood_keeps_no_other_caller_out() -> None:
-    async with served(Places(300, 4_000)) as dial:
+    async with served(ConnectionSlots(300, 4_000)) as dial:
         flood = [await dial() for _ in range(250)]
         for wire in flood:
             await wire.send(b"GET / HTTP/1.1\r\nHost: ")

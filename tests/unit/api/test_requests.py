@@ -109,17 +109,17 @@ def test_who_meets_a_limit_is_told_which_and_others_are_let_in(
     streams = OpenStreams(per_person=2, per_tenant=3)
     with ExitStack() as held:
         for user in here:
-            held.enter_context(streams.one_more("t", user))
+            held.enter_context(streams.counting("t", user))
         with pytest.raises(LimitReached) as no:
-            held.enter_context(streams.one_more("t", refused))
+            held.enter_context(streams.counting("t", refused))
         assert no.value.details["limit"] == limit and no.value.http_status == 429
         for tenant, user in others:
-            held.enter_context(streams.one_more(tenant, user))
+            held.enter_context(streams.counting(tenant, user))
 
 
 def test_who_leaves_makes_room_and_nothing_is_kept_of_them() -> None:
     streams = OpenStreams(per_person=1, per_tenant=1)
     for _ in range(3):
-        with pytest.raises(ZeroDivisionError), streams.one_more("t", "ann"):
+        with pytest.raises(ZeroDivisionError), streams.counting("t", "ann"):
             raise ZeroDivisionError
     assert not streams._of

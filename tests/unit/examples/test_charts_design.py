@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.examples.charts.tools import _design, _drawing, _solver, _telling, _vega
+from perdure.examples.charts.tools import _design, _drawing, _solver, _vega, _warnings
 from perdure.sdk.tables import checked_xml, read_csv
 from perdure.sdk.tables.reading import drawn_rows
 from tests.eventually import until
@@ -186,14 +186,14 @@ async def test_rows_of_one_bar_are_stacked_and_a_pie_has_no_negative_slice() -> 
 async def test_rows_without_a_value_are_left_out_and_reported_and_a_missing_name_is_one() -> None:
     columns = [{**COLUMNS[0], "nulls": 1}, {**COLUMNS[1], "nulls": 2}]
     design = await designed(wanted("region", "sales"), columns=columns)
-    by_region, by_sales = _telling.warnings_of(design, columns, ())
+    by_region, by_sales = _warnings.warnings_of(design, columns, ())
     assert by_region.startswith("1 ") and "'region'" in by_region
     assert by_sales.startswith("2 ") and "'sales'" in by_sales
     table = read_csv(b"region,sales\nNorth,30\nSouth,\n,5\nEast,\n")
     drawn = await _drawing.draw(_vega.vega_lite(design, drawn_rows(table)))
     assert all(f">{word}<" in drawn.svg for word in ("North", "(missing)"))
     assert all(f">{word}<" not in drawn.svg for word in ("South", "East", "null")), "nothing is drawn as zero"
-    assert _telling.warnings_of(await designed(wanted("region", "sales")), COLUMNS, ()) == []
+    assert _warnings.warnings_of(await designed(wanted("region", "sales")), COLUMNS, ()) == []
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ async def test_rows_without_a_value_are_left_out_and_reported_and_a_missing_name
 async def test_a_mark_other_than_the_requested_one_is_reported(specification: dict[str, Any], told: int) -> None:
     found = await solved(specification)
     design = _design.design_of(found.atoms, specification, COLUMNS)
-    warnings = _telling.warnings_of(design, COLUMNS, _design.wished_of(found.atoms))
+    warnings = _warnings.warnings_of(design, COLUMNS, _design.wished_of(found.atoms))
     assert len(warnings) == told and all(("'cost'" in each) is ("cost" in str(specification)) for each in warnings)
 
 

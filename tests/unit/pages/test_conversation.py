@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from perdure.client import ConversationTurn
-from perdure.pages.chat import CHARACTERS, Shown, allotted
+from perdure.pages.chat import PAGE_CHARACTERS, TurnView, allot_characters
 from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem, words_of
 
 CONVERSATION, TURN, APPROVAL, QUESTION = (f"0192{digit}000-0000-7000-8000-000000000000" for digit in "1234")
@@ -192,7 +192,7 @@ async def test_a_script_gets_the_form_anew_and_the_turn(api: SpokenApi, view: di
     live = await browse(PATH, "POST", data={"csrf": "f-1", "key": "k-1", "message": "hi"}, headers=LIVE)
     assert f'data-started="{TURN}"' in live.text and 'value="k-1"' not in live.text
     part = await browse(f"{PATH}/turns/{TURN}", headers=LIVE)
-    assert part.status_code == 200 and part.text.lstrip().startswith(f'<div class="told" id="told-{TURN}"')
+    assert part.status_code == 200 and part.text.lstrip().startswith(f'<div class="rendered" id="rendered-{TURN}"')
     whole = await browse(f"{PATH}/turns/{TURN}")
     assert (whole.status_code, whole.headers["location"]) == (303, f"{PATH}#turn-{TURN}")
 
@@ -264,7 +264,7 @@ async def test_a_links_code_is_posted_and_never_asked_for_by_a_name(api: SpokenA
     assert 'name="next" value="/v1/auth/oidc/start?link=true"' in taken, "who signs in now goes on to link"
 
 
-texts = st.integers(0, 2 * CHARACTERS).map(lambda length: "x" * length)
+texts = st.integers(0, 2 * PAGE_CHARACTERS).map(lambda length: "x" * length)
 
 
 @given(st.lists(st.lists(texts, min_size=1, max_size=4), max_size=6))
@@ -274,13 +274,13 @@ def test_a_page_is_never_much_longer_than_it_may_be_and_the_newest_is_cut_last(t
         ConversationTurn(turn_id=str(number), conversation_id="c", status="completed", segments=each)
         for number, each in enumerate(segments)
     ]
-    most = allotted(view)
+    most = allot_characters(view)
     lengths = [
         sum(min(len(text), most.get(turn.turn_id, len(text))) for text in several)
         for turn, several in zip(view, turns, strict=True)
     ]
-    assert sum(lengths) <= CHARACTERS + 1_000 * sum(map(len, turns))
-    if turns and sum(map(len, turns[0])) <= CHARACTERS:
+    assert sum(lengths) <= PAGE_CHARACTERS + 1_000 * sum(map(len, turns))
+    if turns and sum(map(len, turns[0])) <= PAGE_CHARACTERS:
         assert "0" not in most
     for turn in view:
-        assert Shown(turn, most=most.get(turn.turn_id)).apart == ""
+        assert TurnView(turn, most=most.get(turn.turn_id)).separate_answer == ""

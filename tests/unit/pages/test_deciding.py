@@ -42,11 +42,11 @@ async def test_the_missing_votes_are_shown(call_api: SpokenApi, browse: Browse, 
     voted = {**CALL, "quorum": 2, "reviewer_role": "reviewer", "allowed_decisions": [], "votes": [vote("rita")]}
     call_api.answers[f"/v1/approvals/{ID}"] = (200, voted)
     page = (await browse(f"/review/{ID}")).text
-    assert '<p class="said good">' in page and '<p class="said warn">' not in page
+    assert '<p class="callout good">' in page and '<p class="callout warn">' not in page
     assert words_of(page) == snapshot
     call_api.answers[f"/v1/approvals/{ID}"] = (200, {**voted, "votes": [vote("rita", counts=False), vote("ann")]})
     page = (await browse(f"/review/{ID}")).text
-    assert '<p class="said good">' not in page and '<p class="said warn">' in page
+    assert '<p class="callout good">' not in page and '<p class="callout warn">' in page
 
 
 async def test_a_user_who_cannot_decide_sees_less(

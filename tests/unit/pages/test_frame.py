@@ -6,7 +6,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from perdure.pages.app import create_pages, is_of_api
-from perdure.pages.render import FOLDER, asset, entries
+from perdure.pages.render import FOLDER, asset_url, navigation_entries
 from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem, words_of
 
 NONE = ok({"items": [], "next": None})
@@ -30,7 +30,7 @@ async def test_a_page_asks_the_api_with_what_the_browser_brought_and_no_more(api
 
 async def test_every_answer_forbids_what_is_not_our_own(api: SpokenApi, browse: Browse) -> None:
     api.answers["/v1/approvals"] = NONE
-    for path in ("/review", "/nowhere", asset("pages.css")):
+    for path in ("/review", "/nowhere", asset_url("pages.css")):
         headers = (await browse(path)).headers
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
@@ -42,7 +42,7 @@ async def test_every_answer_forbids_what_is_not_our_own(api: SpokenApi, browse: 
 
 
 async def test_files_are_small_and_kept_by_browsers_only_under_the_digest_of_their_bytes(browse: Browse) -> None:
-    assert "immutable" in (await browse(asset("pages.js"))).headers["cache-control"]
+    assert "immutable" in (await browse(asset_url("pages.js"))).headers["cache-control"]
     assert (await browse("/assets/pages.js")).headers["cache-control"] == "no-store"
     assert (await browse("/assets/../pages.py")).status_code == 404
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 120_000
@@ -80,8 +80,8 @@ async def test_a_person_begins_where_the_own_work_is(api: SpokenApi, browse: Bro
 
 
 def test_where_one_is_is_one_entry_the_longest_that_fits_and_no_page_is_described_to_programs() -> None:
-    assert [entry.path for entry in entries("/review/123") if entry.is_here] == ["/review"]
-    assert not [entry for entry in entries("/reviewed") if entry.is_here]
+    assert [entry.path for entry in navigation_entries("/review/123") if entry.is_here] == ["/review"]
+    assert not [entry for entry in navigation_entries("/reviewed") if entry.is_here]
     assert create_pages(SpokenApi().app()).openapi_url is None
 
 

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from syrupy.assertion import SnapshotAssertion
 
 from perdure.core.agents.prompts import as_changed
-from perdure.pages.approvals.inbox import came_of
+from perdure.pages.approvals.inbox import result_message
 from tests.unit.pages.conftest import Browse, SpokenApi, ok, words_of
 
 ID = "01920000-0000-7000-8000-000000000000"
@@ -87,7 +87,7 @@ REFUND: dict[str, JsonValue] = {"message": "Order 1 was refunded.", "amount_cent
     ],
 )
 def test_a_call_tells_its_sentence_for_people_or_all_that_it_answered(result: str, shown: str) -> None:
-    assert came_of(result) == shown
+    assert result_message(result) == shown
 
 
 async def test_own_decisions_have_their_outcome(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:

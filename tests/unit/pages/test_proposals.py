@@ -9,7 +9,7 @@ from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem, words_of
 
 ID = "01920000-0000-7000-8000-00000000000a"
 PAGE = f"/review/memory/{ID}"
-MOVED = '<p class="said warn">'
+MOVED = '<p class="callout warn">'
 """That the shared document has changed since."""
 ONE: dict[str, Any] = {
     "id": ID, "store": "workspace_runbooks", "path": "deploys/a.md", "title": "Deploys <i>on", "type": "runbook",

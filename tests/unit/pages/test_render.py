@@ -37,9 +37,9 @@ def test_whatever_the_text_only_our_own_markup_is_in_it_and_a_brief_one_is_one_l
 
 def test_times_are_shown_in_full_and_relative() -> None:
     at = datetime(2026, 3, 1, 9, 5, tzinfo=UTC)
-    assert 'datetime="2026-03-01T09:05:00+00:00" title="1 Mar 2026, 09:05 UTC" data-told=""' in moment(at)
+    assert 'datetime="2026-03-01T09:05:00+00:00" title="1 Mar 2026, 09:05 UTC" data-updated=""' in moment(at)
     now = datetime.now(UTC)
     left, gone = until(now + timedelta(hours=2, minutes=30)), since(now - timedelta(minutes=3, seconds=5))
-    assert 'data-told="until"' in left and "2 h" in left and 'data-told="since"' in gone and "3 min" in gone
+    assert 'data-updated="until"' in left and "2 h" in left and 'data-updated="since"' in gone and "3 min" in gone
     assert re.fullmatch(r"\D+", until(now - timedelta(seconds=1)).partition(">")[2]), "nothing is left to count"
     assert since(None) == moment(None) == until(None) == ""

@@ -17,9 +17,9 @@ import pytest
 from starlette.applications import Starlette
 
 from deploy.receivers import mail, slack
-from deploy.receivers.book import Book
 from deploy.receivers.mail import MailConfig
 from deploy.receivers.slack import SlackConfig
+from deploy.receivers.state import ReceiverState
 from perdure.core.delivery import DELIVERY, SIGNATURE, TIMESTAMP, sign
 
 SECRET, SIGNING = "s" * 64, "the secret of the Slack app"
@@ -84,7 +84,7 @@ async def receiver(remote: Remote, tmp_path: Path) -> AsyncIterator[httpx.AsyncC
     people = {"U1": "perdure_ann_token"}
     config = SlackConfig("https://perdure.test", SECRET, "xoxb", SIGNING, "C1", people)
     http = httpx.AsyncClient(transport=httpx.MockTransport(remote))
-    async with client_of(slack.create_receiver(config, Book(tmp_path / "book.db"), http)) as client:
+    async with client_of(slack.create_receiver(config, ReceiverState(tmp_path / "state.db"), http)) as client:
         yield client
     await http.aclose()
 
@@ -244,7 +244,7 @@ async def mail_server() -> AsyncIterator[MailServer]:
 async def test_a_mail_asks_and_its_thread_says_what_became_of_it(mail_server: MailServer, tmp_path: Path) -> None:
     to = ("a@corp.test", "b@corp.test")
     config = MailConfig(SECRET, "perdure@corp.test", to, "127.0.0.1", mail_server.port, "none")
-    app = mail.create_receiver(config, Book(tmp_path / "book.db"))
+    app = mail.create_receiver(config, ReceiverState(tmp_path / "state.db"))
     rejected = notice(3, status="rejected", version=3, decision="reject", decided_by="ann")
     async with client_of(app) as receiver:
         await tell(receiver, notice(1), notice(2, version=2, assignee="carl"), rejected)
@@ -257,5 +257,5 @@ async def test_a_mail_asks_and_its_thread_says_what_became_of_it(mail_server: Ma
 
 async def test_an_unavailable_mail_server_makes_perdure_retry(tmp_path: Path) -> None:
     config = MailConfig(SECRET, "perdure@corp.test", ("a@corp.test",), "127.0.0.1", 9, "none")
-    async with client_of(mail.create_receiver(config, Book(tmp_path / "book.db"))) as receiver:
+    async with client_of(mail.create_receiver(config, ReceiverState(tmp_path / "state.db"))) as receiver:
         assert (await receiver.post("/perdure", **signed(notice()))).status_code == 502

@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue
 
 from perdure import MadeFile, ToolContext, ToolRefused, ToolResult, tool
 
-from . import _design, _drawing, _solver, _telling, _vega
+from . import _design, _drawing, _solver, _vega, _warnings
 
 Xml = Annotated[str, Field(max_length=40_000)]
 Columns = Annotated[list[dict[str, Any]], Field(max_length=200)]
@@ -57,7 +57,7 @@ async def solve_design(
             "message": MESSAGES[solved.outcome],
         }
     design = _design.design_of(solved.atoms, specification, columns)
-    warnings: list[JsonValue] = [*_telling.warnings_of(design, columns, _design.wished_of(solved.atoms))]
+    warnings: list[JsonValue] = [*_warnings.warnings_of(design, columns, _design.wished_of(solved.atoms))]
     unbound = _vega.vega_lite({**design, "notes": warnings}, None)
     done = {"success": True, "timed_out": False, "outcome": "solved"}
     return {**done, "design": design, "specification": unbound, "warnings": warnings}

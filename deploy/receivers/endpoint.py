@@ -12,41 +12,41 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from deploy.receivers.book import Book
+from deploy.receivers.state import ReceiverState
 from perdure.sdk.webhooks import InvalidDelivery, read
 
-Tell = Callable[[dict[str, Any], str], Awaitable[str]]
+SendMessage = Callable[[dict[str, Any], str], Awaitable[str]]
 """Sends the message of this webhook. It receives the place of the approval's message, and returns its new place."""
-_MOST_BYTES = 65_536
+_MAX_BYTES = 65_536
 _log = structlog.get_logger(__name__)
 
 
-class NotTold(Exception):
+class SendFailed(Exception):
     """The message could not be sent or changed."""
 
 
-class Door:
-    """Returns the webhook route."""
+class WebhookEndpoint:
+    """The route that receives webhooks."""
 
-    def __init__(self, secret: str, book: Book, tell: Tell) -> None:
-        self._secret, self._book, self._tell = secret, book, tell
+    def __init__(self, secret: str, state: ReceiverState, send_message: SendMessage) -> None:
+        self._secret, self._state, self._send_message = secret, state, send_message
         self._one_by_one = asyncio.Lock()
 
     async def __call__(self, request: Request) -> Response:
         """POST /perdure."""
-        if int(request.headers.get("content-length") or _MOST_BYTES) >= _MOST_BYTES:
+        if int(request.headers.get("content-length") or _MAX_BYTES) >= _MAX_BYTES:
             return JSONResponse({"error": "the body is too large"}, 413)
         try:
             notice = read(self._secret, request.headers, await request.body())
         except InvalidDelivery as error:
             return JSONResponse({"error": str(error)}, 400)
         async with self._one_by_one:
-            if not self._book.is_news(notice):
+            if not self._state.is_new(notice):
                 return Response(status_code=204)
             try:
-                place = await self._tell(notice, self._book.place(notice["approval"]["id"]))
-            except NotTold as error:
-                _log.warning("not_told", error=str(error))
+                place = await self._send_message(notice, self._state.message_place(notice["approval"]["id"]))
+            except SendFailed as error:
+                _log.warning("message_not_sent", error=str(error))
                 return JSONResponse({"error": "the message could not be sent"}, 502)
-            self._book.write_down(notice, place)
+            self._state.record_delivery(notice, place)
         return Response(status_code=204)

@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS messages (approval TEXT PRIMARY KEY, version INTEGER 
 """
 
 
-class Book:
+class ReceiverState:
     """A file that outlives the program."""
 
     def __init__(self, path: Path) -> None:
@@ -23,25 +23,25 @@ class Book:
         with closing(self._open()) as file:
             file.executescript(_TABLES)
 
-    def is_news(self, notice: dict[str, Any]) -> bool:
+    def is_new(self, notice: dict[str, Any]) -> bool:
         """Returns whether this delivery is new, and newer than the state in the approval's message."""
         approval = notice["approval"]
         with closing(self._open()) as file:
-            came = file.execute("SELECT 1 FROM seen WHERE delivery = ?", (notice["id"],)).fetchone()
+            seen = file.execute("SELECT 1 FROM seen WHERE delivery = ?", (notice["id"],)).fetchone()
             known = file.execute(
                 "SELECT version, status FROM messages WHERE approval = ?", (approval["id"],)
             ).fetchone()
-        if came:
+        if seen:
             return False
         return known is None or ((approval["version"], approval["status"]) != known and approval["version"] >= known[0])
 
-    def place(self, approval_id: str) -> str:
+    def message_place(self, approval_id: str) -> str:
         """Returns the place of the approval's message; empty if there is none."""
         with closing(self._open()) as file:
             row = file.execute("SELECT place FROM messages WHERE approval = ?", (approval_id,)).fetchone()
         return str(row[0]) if row else ""
 
-    def write_down(self, notice: dict[str, Any], place: str) -> None:
+    def record_delivery(self, notice: dict[str, Any], place: str) -> None:
         """Records this delivery as done; its approval's message is at `place`."""
         approval = notice["approval"]
         with closing(self._open()) as file, file:
