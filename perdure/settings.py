@@ -5,6 +5,7 @@ client environment (`TEMPORAL_ADDRESS`, namespace, TLS, API key, profile file) i
 here.
 """
 
+import errno
 import os
 from collections.abc import Callable
 from enum import StrEnum
@@ -161,6 +162,9 @@ class Settings(BaseSettings):
     the data folder, which the embedded stack creates."""
     audit_keys_lost: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_AUDIT_KEYS_LOST")
     """Ids of audit keys that are permanently lost, separated by commas. Otherwise a start that lacks a key fails."""
+    open_turns_lost: int = Field(default=0, ge=0, alias="PERDURE_OPEN_TURNS_LOST")
+    """The number of open turns that a start gives up, if the embedded Temporal's database is lost. Otherwise a start
+    without it fails."""
     audit_heads: Path | None = Field(default=None, alias="PERDURE_AUDIT_HEADS")
     """The file outside Postgres to which the relay exports the heads of the audit chains. Default: in the data
     folder."""
@@ -459,6 +463,23 @@ class Settings(BaseSettings):
     def heads_file(self) -> Path:
         """Returns the file with the heads of the audit chains."""
         return self.audit_heads or self.home / "audit-heads.jsonl"
+
+    def writable_heads_file(self) -> Path:
+        """Returns the same file, created if it is missing.
+
+        Raises: SystemExit that names it, if it cannot be written.
+        """
+        path = self.heads_file()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:  # a full disk is reported elsewhere and does not need another setting
+                raise SystemExit(
+                    f"PERDURE_AUDIT_HEADS: cannot write to {path}: {error.strerror}; make it a file that "
+                    "this user can write, or set PERDURE_AUDIT_HEADS to another one"
+                ) from None
+        return path
 
     def route(self) -> Routing:
         """Returns the queues that a new turn uses."""

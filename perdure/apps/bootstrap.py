@@ -41,6 +41,7 @@ from perdure.store.database import reach_postgres, set_up
 from perdure.store.identity import registration, users
 from perdure.store.migrations import bring_up, is_newest, provision
 from perdure.store.status import ServerLooks
+from perdure.store.turns.reconcile import open_turns
 from perdure.store.valkey import Valkey
 
 LOCAL_TENANT = "local"
@@ -67,29 +68,29 @@ class Bootstrapped:
 
 
 async def bootstrap(
-    settings: Settings, admin: str = "", tenant: str = LOCAL_TENANT, *, withdraw: bool = False
+    settings: Settings, admin: str = "", tenant: str = LOCAL_TENANT, *, withdraw: bool = False, lost_history: str = ""
 ) -> Bootstrapped:
     """Runs all steps; if `admin` is given, creates that administrator.
 
-    If no app is requested, the published agents stay as they are, unless `withdraw` is set.
+    If no app is requested, the published agents stay as they are, unless `withdraw` is set. `lost_history` is
+    Temporal's database, if it is missing or empty.
 
-    Raises: asyncpg's errors; SystemExit if a setting, a key of the audit or Postgres cannot be used; CallerError if
-    `admin` was erased.
+    Raises: asyncpg's errors; SystemExit if a setting, a file or Postgres cannot be used, or if data is missing;
+    CallerError if `admin` was erased.
     """
     owner_url = needed(settings.database_owner_url, "DATABASE_OWNER_URL")
     model = await _server_model(settings)
-    if settings.local and settings.jwt_secret is None:
-        _made(settings.home / ACCESS_KEY_FILE)
+    _check_files(settings)
     known = _kept_keys(settings)
     await _provisioned(settings, owner_url)
     found: AppRegistry | None = None
     if not await reach_postgres("DATABASE_OWNER_URL", is_newest(owner_url)):
         # In parallel: a first start checks every block, which takes as long as the migrations.
-        checking = _checked(settings)
-        found, _ = await asyncio.gather(checking, bring_up(owner_url))
+        found, _ = await asyncio.gather(_checked(settings), bring_up(owner_url))
     owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
     try:
         await set_up(owner)
+        await _no_turn_is_lost(owner, lost_history, settings.open_turns_lost)
         keyring = await _keyring(owner, settings, known)
         missing: tuple[str, ...] = ()
         kept: dict[str, list[str]] = {}
@@ -108,6 +109,37 @@ async def bootstrap(
         await owner.close()
 
 
+def _check_files(settings: Settings) -> None:
+    """Creates the embedded stack's key for access tokens, and checks that the heads of the audit can be exported.
+
+    Raises: SystemExit. Elsewhere the relay checks its file itself, because it can run on another machine.
+    """
+    if settings.local:
+        if settings.jwt_secret is None:
+            _made(settings.home / ACCESS_KEY_FILE)
+        settings.writable_heads_file()
+
+
+async def _no_turn_is_lost(owner: asyncpg.Connection, history: str, accepted: int) -> None:
+    """Checks that no turn needs the missing `history`, unless the operator accepts the loss of that number of turns.
+
+    Raises: SystemExit.
+    """
+    if not history:
+        return
+    count = 0
+    for row in await owner.fetch("SELECT tenant_id FROM tenants WHERE tenant_id <> $1", content.SHARED):
+        async with owner.transaction():
+            await owner.execute("SELECT set_config('perdure.tenant', $1, true)", row["tenant_id"])
+            count += len(await open_turns(owner, 0.0))
+    if count not in (0, accepted):
+        turns = "1 turn is" if count == 1 else f"{count} turns are"
+        raise SystemExit(
+            f"{history} is missing or empty, but {turns} open. Without this file, open turns fail and their pending "
+            f"approvals are cancelled. Restore it from a backup, or set PERDURE_OPEN_TURNS_LOST={count} to accept that"
+        )
+
+
 async def _provisioned(settings: Settings, owner_url: str) -> None:
     """Creates the roles and the database, if an administrator of Postgres is configured."""
     if settings.database_admin_url is not None:
@@ -117,8 +149,8 @@ async def _provisioned(settings: Settings, owner_url: str) -> None:
             app_url=needed(settings.database_url, "DATABASE_URL"),
             relay_url=needed(settings.database_relay_url, "DATABASE_RELAY_URL"),
         )
-        password = f"correct DATABASE_ADMIN_URL, or restore {settings.home / SECRETS_FILE}" if settings.local else ""
-        await reach_postgres("DATABASE_ADMIN_URL", provisioning, password)
+        own = f"correct DATABASE_ADMIN_URL, or restore {settings.home / SECRETS_FILE} or the whole folder from a backup"
+        await reach_postgres("DATABASE_ADMIN_URL", provisioning, own if settings.local else "")
 
 
 def _kept_keys(settings: Settings) -> Keyring | None:
@@ -386,6 +418,8 @@ def _kept_tokens(path: Path) -> dict[str, str]:
         for name, token in kept.items():
             if token and (why := _token_fault(token)):
                 raise ValueError(f"the token of {name!r} {why}, so the API would reject it")
+        if same := [name for name, token in kept.items() if token and [*kept.values()].count(token) > 1]:
+            raise ValueError(f"{' and '.join(map(repr, same))} have the same token")
     except FileNotFoundError:
         kept = {}
     except (OSError, ValueError) as error:
@@ -428,10 +462,14 @@ def main() -> None:
         action="store_true",
         help="withdraw the published agents that are not selected, even if no app is selected",
     )
+    parser.add_argument("--lost-history", default="", help=argparse.SUPPRESS)  # for `perdure up`
     options = parser.parse_args()
     settings = Settings.read()
     log_from(settings.log_level)
-    done = asyncio.run(bootstrap(settings, options.admin, options.tenant, withdraw=options.withdraw))
+    steps = bootstrap(
+        settings, options.admin, options.tenant, withdraw=options.withdraw, lost_history=options.lost_history
+    )
+    done = asyncio.run(steps)
     if not settings.local and not app_folders(settings.apps, settings.examples):  # `perdure up` prints it itself
         sys.stderr.write(_no_app(done.kept))
     output: dict[str, object] = {"tokens": done.tokens, "left_out": done.left_out, "kept": done.kept}

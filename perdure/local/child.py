@@ -291,6 +291,10 @@ class ChildSpec:
     """The text to print besides `ready`."""
     advice: str = ""
     """Advice that follows the message of a failed start, after a semicolon."""
+    diagnose: Callable[[Sequence[str]], str] | None = None
+    """Returns better advice, in the same form, if its last lines name a fault that it knows; else empty."""
+    hides: re.Pattern[str] | None = None
+    """The lines that never reach the terminal, because their advice is wrong here."""
 
 
 def restart_delay_seconds(failures: int) -> float:
@@ -533,16 +537,22 @@ class Child:
     def _show_last_lines(self) -> None:
         """Shows the end of the log of a child whose lines do not reach the terminal before it is ready."""
         if self.spec.shows is not None:
-            for line in [line for line in self._log.tail if line.strip()][-_LAST_LINES:]:
+            for line in self._last_lines()[-_LAST_LINES:]:
                 self._console.child(self.spec.role, line)
 
     def _why(self, what: str) -> str:
         """Returns one line: what happened, the child's own last informative line, the file with the rest, and what to
         do."""
-        return f"{self.spec.role} {what}{self._last_line_suffix()} (log: {self.spec.log}){self.spec.advice}"
+        known = self.spec.diagnose(self._last_lines()) if self.spec.diagnose is not None else ""
+        return f"{self.spec.role} {what}{self._last_line_suffix()} (log: {self.spec.log}){known or self.spec.advice}"
+
+    def _last_lines(self) -> list[str]:
+        """Returns the lines at the end of the log that can be shown."""
+        hides = self.spec.hides
+        return [line.strip() for line in self._log.tail if line.strip() and not (hides and hides.search(line))]
 
     def _last_line_suffix(self) -> str:
         """Returns the last informative line of the log after a colon, if there is one."""
-        lines = [line.strip() for line in self._log.tail if line.strip()]
+        lines = self._last_lines()
         telling = [line for line in lines if self.spec.shows is not None and self.spec.shows.search(line)] or lines
         return f": {telling[-1]}" if telling else ""

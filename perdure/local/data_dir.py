@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -81,10 +81,15 @@ class DataDir:
         return self.root / "companions" / name
 
 
+_CREATED = ("logs", "ready", "companions")
+_OTHER_FOLDERS = ("uploads", "pg", "valkey", "temporal-ui")
+_FILES = ("lock", "run.json", "ports.json", "children.json", "secrets.json", "temporal.db")
+
+
 def open_home(root: Path) -> DataDir:
     """Returns the data folder, created if it is missing.
 
-    Raises: StackError if it is not writable.
+    Raises: StackError if it is not writable, or if a file in it should be a folder or the other way round.
     """
     home = DataDir(root.absolute())
     if home.root.exists() and not home.root.is_dir():
@@ -93,15 +98,28 @@ def open_home(root: Path) -> DataDir:
         if not home.root.is_dir():
             # Postgres refuses to run as root, so root's folder lets another user pass through to `pg`, which is 0700.
             home.root.mkdir(parents=True, mode=0o711 if os.geteuid() == 0 else 0o700)
-        for name in ("logs", "ready", "companions"):
-            (home.root / name).mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=home.root):
             pass
     except OSError as error:
         raise StackError(
             f"cannot write in the data folder {home.root}: {error.strerror}; set PERDURE_HOME to a folder you own"
         ) from error
+    for name in (*_CREATED, *_OTHER_FOLDERS):
+        _must_be(home.root / name, "folder", Path.is_dir)
+    for name in _FILES:
+        _must_be(home.root / name, "file", Path.is_file)
+    with its_own(home.root):
+        for name in _CREATED:
+            (home.root / name).mkdir(mode=0o700, exist_ok=True)
     return home
+
+
+def _must_be(path: Path, kind: str, is_kind: Callable[[Path], bool]) -> None:
+    if not is_kind(path) and (path.exists() or path.is_symlink()):
+        raise StackError(f"{path} is not a {kind}; move it away, and restore the {kind} if there is a backup")
+
+
+_WRONG_KIND = dict.fromkeys((FileExistsError, IsADirectoryError, NotADirectoryError), "; move it away")
 
 
 @contextmanager
@@ -119,7 +137,7 @@ def its_own(root: Path) -> Iterator[None]:
         if path is None or not path.is_relative_to(root):
             raise
         whose = "; make this user the owner of the whole folder, or set PERDURE_HOME to another folder"
-        what_to_do = whose if isinstance(error, PermissionError) else ""
+        what_to_do = whose if isinstance(error, PermissionError) else _WRONG_KIND.get(type(error), "")
         raise StackError(f"cannot use {path} in the data folder {root}: {error.strerror}{what_to_do}") from error
 
 
@@ -207,11 +225,15 @@ class Credentials:
         return "Credentials(hidden)"
 
 
-def load_credentials(home: DataDir) -> Credentials:
-    """Returns the stored passwords, or new ones for a new folder.
+_CLUSTER = "cluster"
+"""The entry of `secrets.json` that is not a password: it records that these are the passwords of a created cluster."""
+
+
+def load_credentials(home: DataDir, *, needs_cluster: bool = False) -> Credentials:
+    """Returns the stored passwords, or new ones for a new folder, and records whether their cluster exists.
 
     Raises: StackError if the file is unreadable, or if it or the superuser's password is missing although their cluster
-    exists.
+    exists. With `needs_cluster`, also if the cluster is missing although an earlier start created it.
     """
     path = home.secrets_file
     kept: dict[str, str] = {}
@@ -225,13 +247,22 @@ def load_credentials(home: DataDir) -> Credentials:
             raise StackError(file_fault(path, error, "restore its last good copy")) from error
     elif has_cluster:
         raise StackError(
-            f"{path} is missing, but its database exists in {home.postgres}; restore the file, or move that folder away"
+            f"{path} is missing, but its database exists in {home.postgres}; restore the file from a backup, "
+            f"or move {home.root} away to start without data"
+        )
+    created = has_cluster or _CLUSTER in kept
+    # The log is of folders whose secrets.json is older than the entry.
+    if needs_cluster and not has_cluster and (created or home.log("postgres").exists()):
+        raise StackError(
+            f"the database folder {home.postgres} is missing or empty, but an earlier start created it; restore it "
+            f"from a backup, or move {home.root} away to start without data"
         )
     names = [field.name for field in fields(Credentials)]
     # No leading dash: a password that looks like an option causes errors when it is typed by hand.
     chosen = Credentials(**{name: kept.get(name) or "k" + secrets.token_urlsafe(24) for name in names})
-    if asdict(chosen) != kept:
-        write_private(path, json.dumps(asdict(chosen), indent=2) + "\n")
+    content = {**asdict(chosen), **({_CLUSTER: home.postgres.name} if created else {})}
+    if content != kept:
+        write_private(path, json.dumps(content, indent=2) + "\n")
     return chosen
 
 

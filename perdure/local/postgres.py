@@ -13,7 +13,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from perdure.local.child import ChildSpec
-from perdure.local.data_dir import Credentials, DataDir, StackError, write_private
+from perdure.local.data_dir import Credentials, DataDir, StackError, load_credentials, write_private
 from perdure.local.ports import HOST, postgres_accepts, postgres_lives
 from perdure.local.processes import POSTGRES_MAJOR, RunAs, alive, spawn
 
@@ -181,6 +181,14 @@ _SHOWN = re.compile(r"\b(WARNING|FATAL|PANIC):")
 """The levels to print. ERROR is not among them: the client reports an invalid statement, and the log file has it."""
 
 
+_HINT = re.compile(r"\bHINT: .*initdb")
+"""Another initdb would not bring the data back."""
+_FAULTY = re.compile(
+    r'in file "(?P<file>[^"\n]+)" line (?P<line>\d+)|line (?P<at>\d+) of configuration file "(?P<hba>[^"\n]+)"'
+)
+_MISSING = re.compile(r'could not [a-z ]+ file "(?P<file>[^"\n]+\.conf)": No such file')
+
+
 @dataclass(frozen=True, slots=True)
 class PostgresAddress:
     """One connection string for each role; the prepare step creates all roles except `admin`."""
@@ -231,8 +239,23 @@ def postgres_spec(home: DataDir, launch: PostgresLaunch, port: int) -> ChildSpec
         before_start=lambda: clear_stale_lock(folder),
         lives=lives,
         detail=f"{HOST}:{port}",
-        advice=f"; if its data is damaged, restore {folder} from a backup, or move it away to start without data",
+        advice=f"; if its data is damaged, restore {folder} from a backup, or set PERDURE_HOME to a new folder",
+        diagnose=configuration_fault,
+        hides=_HINT,
     )
+
+
+def configuration_fault(lines: Sequence[str]) -> str:
+    """Returns the advice, after a semicolon, if these lines of the server name a fault of its configuration files; else
+    empty."""
+    text = "\n".join(lines)
+    places = [
+        f"{found['file'] or found['hba']}, line {found['line'] or found['at']}" for found in _FAULTY.finditer(text)
+    ]
+    if places:
+        return f"; correct {' and '.join(dict.fromkeys(places))}"
+    missing = _MISSING.search(text)
+    return f"; restore {missing['file']} from a backup" if missing else ""
 
 
 BOOTSTRAP = "bootstrap"
@@ -276,6 +299,7 @@ async def make_ready(home: DataDir, launch: PostgresLaunch, credentials: Credent
     _password_file(folder).unlink(missing_ok=True)  # of an initdb that was killed
     if not check_cluster(folder):
         await _initdb(folder, launch, credentials)
+        load_credentials(home)  # records that the cluster exists
     try:
         give_to(folder, launch.owner())
     except OSError as error:

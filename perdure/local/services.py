@@ -39,6 +39,8 @@ class DataParts:
     redis_url: str | None = None
     temporal: TemporalAddress | None = None
     temporal_is_embedded: bool = True
+    lost_history: Path | None = None
+    """The embedded Temporal's database, if it was missing or empty although the database of the turns exists."""
     pids: Callable[[], Mapping[str, int]] = dict
     """The live processes of the embedded parts, by role."""
 
@@ -85,7 +87,7 @@ def checked(
         postgres_cluster.check_cluster(home.postgres)
     if "temporal" in parts:
         temporal_server.synchronous_setting(environ)
-    return load_credentials(home)
+    return load_credentials(home, needs_cluster="postgres" in parts and not replaced)
 
 
 async def start_data(
@@ -103,28 +105,41 @@ async def start_data(
     """Starts the parts together; with `overridable`, the environment can replace them.
 
     `when_stores_answer` runs once Postgres and Valkey are ready and all addresses are known, in parallel with
-    Temporal's start. `temporal_found` is set once its program exists, which may have to be downloaded or built first.
+    Temporal's start. If Temporal's database is missing although there can be open turns, Temporal starts after it: the
+    new database would hide the loss from the next start. `temporal_found` is set once its program exists, which may
+    have to be downloaded or built first.
 
     Raises: StackError.
     """
     start = DataStart(supervisor, home, book, environ, credentials, overridable)
     known: asyncio.Future[tuple[TemporalAddress, bool] | None] = asyncio.get_running_loop().create_future()
     found = temporal_found or asyncio.Event()
+    checked_turns = asyncio.Event()
+    if (lost := start.missing_history()) is None:
+        checked_turns.set()
     if "temporal" in parts:
-        temporal: Coroutine[Any, Any, None] = start.temporal(known, found)
+        temporal: Coroutine[Any, Any, None] = start.temporal(known, found, checked_turns)
     else:
         known.set_result(None)
         found.set()
         temporal = nothing()
     started: DataParts
-    started, _ = await together(_start_stores(start, parts, known, when_stores_answer), temporal)
+    stores = _start_stores(start, parts, known, lost, when_stores_answer)
+    started, _ = await together(_then(stores, checked_turns), temporal)
     return started
+
+
+async def _then(work: Awaitable[DataParts], done: asyncio.Event) -> DataParts:
+    result = await work
+    done.set()
+    return result
 
 
 async def _start_stores(
     start: "DataStart",
     parts: frozenset[str],
     temporal_known: "asyncio.Future[tuple[TemporalAddress, bool] | None]",
+    lost_history: Path | None,
     when_stores_answer: Callable[[DataParts], Awaitable[None]] | None,
 ) -> DataParts:
     """Starts Postgres and Valkey. Returns the addresses of all parts after the callback for the stores has finished."""
@@ -137,6 +152,7 @@ async def _start_stores(
         redis_url=redis_url,
         temporal=temporal[0] if temporal else None,
         temporal_is_embedded=temporal[1] if temporal else True,
+        lost_history=lost_history if temporal and temporal[1] else None,
         pids=start.supervisor.pids,
     )
     if when_stores_answer is not None:
@@ -162,6 +178,14 @@ class DataStart:
     overridable: bool
     """True if the environment can replace a part."""
     began: float = field(default_factory=time.monotonic)
+
+    def missing_history(self) -> Path | None:
+        """Returns Temporal's database if it is missing or empty although the database of the turns exists."""
+        file = self.home.temporal_db
+        outside = self.overridable and external_postgres(self.environ) is not None
+        if not outside and not postgres_cluster.check_cluster(self.home.postgres):
+            return None
+        return None if file.is_file() and file.stat().st_size else file
 
     async def postgres(self) -> PostgresAddress:
         """Returns when it responds.
@@ -194,12 +218,15 @@ class DataStart:
         return valkey_url(port, password)
 
     async def temporal(
-        self, known: "asyncio.Future[tuple[TemporalAddress, bool] | None]", found: asyncio.Event
+        self,
+        known: "asyncio.Future[tuple[TemporalAddress, bool] | None]",
+        found: asyncio.Event,
+        checked_turns: asyncio.Event,
     ) -> None:
         """Returns when it responds.
 
         `known` receives its address, and whether it is embedded, as soon as that is settled. `found` is set once its
-        program exists.
+        program exists. It is launched when `checked_turns` is set.
 
         Raises: StackError.
         """
@@ -215,6 +242,9 @@ class DataStart:
         known.set_result((temporal_server.address(ports), True))
         program = await find_temporal(self.environ, self.supervisor.console, temporal_sources(self.environ))
         found.set()
+        await checked_turns.wait()
+        if self.home.temporal_db.is_file() and not self.home.temporal_db.stat().st_size:
+            self.home.temporal_db.unlink()  # the server creates its tables only if there is no file
         await self.supervisor.launch(
             temporal_server.child_spec(self.home, program.path, ports, synchronous), self.began
         )

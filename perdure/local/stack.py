@@ -233,8 +233,9 @@ class _Start:
         if self.config.prepare is None:
             return
         environ = self._environ(data.admin_environ(self.config.environ))
+        lost = ("--lost-history", str(data.lost_history)) if data.lost_history else ()
         lines = await self.supervisor.run_once(
-            "prepare", self.config.prepare, environ, ROOT, "database and apps are up to date"
+            "prepare", (*self.config.prepare, *lost), environ, ROOT, "database and apps are up to date"
         )
         self.prepared = programs.bootstrap_line_from(lines, self.home.log("prepare"))
         if not self.config.apps:

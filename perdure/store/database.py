@@ -48,7 +48,9 @@ async def reach_postgres(name: str, opening: Awaitable[T], advice: str = "") -> 
     try:
         return await opening
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, InvariantBroken) as error:
-        why = error.message if isinstance(error, InvariantBroken) else str(error) or type(error).__name__
+        lines = (error.message if isinstance(error, InvariantBroken) else str(error)).splitlines()
+        # Postgres's hint to run initdb would not bring data back.
+        why = "; ".join(line for line in lines if "initdb" not in line) or type(error).__name__
         raise SystemExit(
             f"{name}: cannot use this Postgres: {why}; {advice or f'start it, or correct {name}'}"
         ) from None

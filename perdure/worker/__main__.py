@@ -93,7 +93,7 @@ async def _relay() -> int:
 
         stop = _stop_asked()
         await stack.enter_async_context(beating(settings.ready_file))
-        heads = HeadExport(relay, settings.heads_file(), keyring)
+        heads = HeadExport(relay, settings.writable_heads_file(), keyring)
         reconciler = Reconciler(relay, client, notifier, ended)
         work = [run_relay(relay, notifier, stop), reconciler.run(stop), heads.run(stop)]
         if settings.webhook_hosts:

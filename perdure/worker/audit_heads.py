@@ -76,7 +76,7 @@ class HeadExport:
         try:
             await self.once()
         except (OSError, *self._relay.outages) as error:
-            self._trouble.is_on("audit_heads_not_exported", error=error)
+            self._trouble.is_on("audit_heads_not_exported", str(self._path), error=error)
             return False
-        self._trouble.is_over("audit_heads_not_exported")
+        self._trouble.is_over("audit_heads_not_exported", str(self._path))
         return True

@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 from pydantic import JsonValue
+from structlog.testing import capture_logs
 
 from perdure.contracts.approvals import RequestRef
 from perdure.contracts.errors import InvariantBroken
@@ -219,7 +220,9 @@ async def test_it_exports_at_its_start_and_at_its_end_and_waits_out_a_disk_that_
     path = folder / "heads.jsonl"
     await written(db, tenant, 1)
     running = asyncio.create_task(HeadExport(relay, path, KEYRING).run(stop))
-    await asyncio.sleep(0.1)
+    with capture_logs() as said:
+        await until(lambda: bool(said))
+    assert (said[0]["event"], said[0]["where"]) == ("audit_heads_not_exported", str(path))
     folder.unlink()
     await until(path.exists)
     await written(db, tenant, 1)

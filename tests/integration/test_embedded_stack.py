@@ -18,6 +18,7 @@ import httpx
 import psutil
 import pytest
 
+from perdure.local import embedded
 from perdure.local.ports import HOST, free_port
 from perdure.local.processes import alive
 from tests.eventually import until
@@ -55,7 +56,7 @@ PROGRAMS = {
             (Path(os.environ["PERDURE_HOME"]) / "prepare-began").touch()
             time.sleep(60)
         if os.environ.get("BREAK_PREPARE"):
-            print("relation does not exist", file=sys.stderr)
+            print("relation does not exist", *sys.argv[1:], file=sys.stderr)
             sys.exit(7)
         names = [name for name in os.environ if name.endswith("_URL") or name.startswith(("PERDURE_", "TEMPORAL_"))]
         (Path(os.environ["PERDURE_HOME"]) / "prepare-saw.json").write_text(json.dumps(sorted(names)))
@@ -331,3 +332,15 @@ async def test_a_failing_prepare_step_ends_the_start(start: Start, replaced: dic
     code, _, said = await (await start(BREAK_PREPARE="1", **replaced)).ended()
     assert code == 1 and "7" in said and "relation does not exist" in said
     assert json.loads((tmp_path / "home" / "children.json").read_text()) == []
+
+
+async def test_the_prepare_step_learns_of_a_lost_history_before_it_is_made_anew(start: Start, tmp_path: Path) -> None:
+    async with embedded(tmp_path / "home", {"postgres"}):
+        pass
+    history = tmp_path / "home" / "temporal.db"
+    code, _, said = await (await start(BREAK_PREPARE="1")).ended()
+    assert code == 1 and f"--lost-history {history}" in said and not history.exists()
+    history.touch()  # an empty one is as good as none, and no obstacle
+    stack: Stack = await start()
+    await stack.up()
+    assert history.stat().st_size

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.apps.bootstrap import _no_turn_is_lost
 from perdure.contracts.ids import turn_workflow_id
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
@@ -35,6 +36,10 @@ from tests.integration.lost_turns import aged, begun, found, status
 @pytest.fixture(autouse=True)
 async def no_open_turns(harness: Harness) -> None:
     """No turn of another test is looked at."""
+    await stopped(harness)
+
+
+async def stopped(harness: Harness) -> None:
     await harness.write("UPDATE turns SET status = 'stopped', ended_at = now() WHERE ended_at IS NULL")
 
 
@@ -395,3 +400,13 @@ async def test_the_oldest_paused_turns_are_read_as_many_as_asked(harness: Harnes
     await harness.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", paused)
     turns = [turn.address.turn_id for turn in await in_transaction(harness.db, open_turns, 1.0, most)]
     assert going.turn_id in turns and [each for each in turns if each in paused] == paused[:read]
+
+
+async def test_a_start_without_histories_is_refused_while_a_turn_is_open(harness: Harness, urls: Urls) -> None:
+    await lost(harness)
+    async with as_owner(urls.owner) as owner:
+        with pytest.raises(SystemExit, match=r"^/h/temporal\.db .* PERDURE_OPEN_TURNS_LOST=1 "):
+            await _no_turn_is_lost(owner, "/h/temporal.db", 2)
+        await _no_turn_is_lost(owner, "/h/temporal.db", 1)
+        await stopped(harness)
+        await _no_turn_is_lost(owner, "/h/temporal.db", 0)

@@ -38,6 +38,12 @@ class PauseRequests:
     """The state that the pause stored; empty if it did not store all of it."""
 
 
+_TURN_MESSAGES = """
+SELECT id, role, content, tokens, calls, call_id FROM messages
+WHERE conversation_id = $1 AND turn_id = $2 AND (role IN ('assistant', 'tool') OR joins <> '') ORDER BY seq
+"""
+
+
 async def find_gate(tx: Connection, address: TurnAddress) -> PauseRequests | None:
     """Returns the gate or checkpoint at which the turn is paused, or None if it has passed all its requests.
 
@@ -67,19 +73,13 @@ async def find_gate(tx: Connection, address: TurnAddress) -> PauseRequests | Non
         return PauseRequests(tuple(map(_read_request, checkpoints)), None, (), _full_snapshot(checkpoints))
     gated = [row for row in gated if row["kind"] == RequestKind.APPROVAL]
     requests = tuple(map(_read_request, gated))
-    messages = await tx.fetch(
-        "SELECT id, role, content, tokens, calls, call_id FROM messages WHERE conversation_id = $1 "
-        "AND turn_id = $2 AND (role IN ('assistant', 'tool') OR joins <> '') ORDER BY seq",
-        address.conversation_id,
-        address.turn_id,
-    )
+    messages = await tx.fetch(_TURN_MESSAGES, address.conversation_id, address.turn_id)
     refs = [_message(row) for row in messages]
-    places = [place for place, ref in enumerate(refs) if any(call.call_id == requests[0].call_id for call in ref.calls)]
-    return (
-        PauseRequests(requests, refs[places[-1]], _answered_rounds(refs[: places[-1]]), _full_snapshot(gated))
-        if places
-        else None
-    )
+    first = requests[0].call_id
+    places = [place for place, ref in enumerate(refs) if any(call.call_id == first for call in ref.calls)]
+    if not places:
+        return None
+    return PauseRequests(requests, refs[places[-1]], _answered_rounds(refs[: places[-1]]), _full_snapshot(gated))
 
 
 def _is_ahead(row: asyncpg.Record) -> bool:

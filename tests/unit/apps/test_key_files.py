@@ -64,8 +64,12 @@ def test_a_missing_weak_or_unreadable_key_is_named(tmp_path: Path, variable: str
             read(settings(home))
 
 
+TWICE = f'{{"requester": "{"x" * 40}", "admin": "{"x" * 40}"}}'
+
+
 @pytest.mark.parametrize(
-    "text", ["{", "[]", "\udcff", '{"requester": 5}', *(f'{{"admin": "{no}"}}' for no in ("a b", "ü", "eyJ.x"))]
+    "text",
+    ["{", "[]", "\udcff", '{"requester": 5}', TWICE, *(f'{{"admin": "{no}"}}' for no in ("a b", "ü", "eyJ.x"))],
 )
 def test_tokens_that_cannot_be_read_are_not_made_anew_over_them(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tokens.json"
@@ -81,4 +85,7 @@ def test_tokens_that_cannot_be_read_are_not_made_anew_over_them(tmp_path: Path, 
 def test_heads_are_kept_in_the_data_folder_or_where_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings(tmp_path).heads_file() == tmp_path / "audit-heads.jsonl"
     monkeypatch.setenv("PERDURE_AUDIT_HEADS", os.fspath(tmp_path / "elsewhere.jsonl"))
-    assert settings(tmp_path).heads_file() == tmp_path / "elsewhere.jsonl"
+    assert settings(tmp_path).writable_heads_file() == tmp_path / "elsewhere.jsonl"
+    for unfit in (tmp_path, tmp_path / "elsewhere.jsonl" / "heads"):
+        with pytest.raises(SystemExit, match=f"PERDURE_AUDIT_HEADS.*{unfit}:"):
+            settings(tmp_path, PERDURE_AUDIT_HEADS=str(unfit)).writable_heads_file()

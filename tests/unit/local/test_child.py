@@ -134,10 +134,18 @@ async def test_a_killed_child_that_was_healthy_is_started_again_at_once(tmp_path
 
 
 async def test_a_child_that_exits_before_it_is_ready_ends_the_start_with_its_last_words(tmp_path: Path) -> None:
+    known: dict[str, Any] = {
+        "shows": re.compile("FATAL"),
+        "hides": re.compile("hush"),
+        "advice": "; ask",
+        "diagnose": " ".join,
+    }
     for end in ("exit 3", "kill -ABRT $$"):
-        script, out = f"echo starting; echo 'FATAL: no room'; echo bye; {end}", io.StringIO()
-        assert "FATAL: no room" in await refusal(child(tmp_path, script, out, shows=re.compile("FATAL")))
+        script, out = f"echo starting; echo 'FATAL: no room'; echo bye; echo hush; {end}", io.StringIO()
+        said = await refusal(child(tmp_path, script, out, **known))
+        assert ": FATAL: no room" in said and said.endswith("starting FATAL: no room bye"), "not the general advice"
         assert "starting" in out.getvalue() and "bye" in out.getvalue(), "the end of the log is shown"
+        assert "hush" not in out.getvalue()
 
 
 async def test_a_program_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import stat
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,14 @@ def test_a_data_folder_that_is_a_file_or_in_one_is_one_clear_line(tmp_path: Path
     assert "\n" not in str(caught.value)
     assert str(tmp_path / "file" / below) in str(caught.value) and "PERDURE_HOME" in str(caught.value)
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["logs", "ready", "uploads", "pg", "lock", "temporal.db"])
+def test_an_entry_of_the_wrong_kind_is_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.mkdir() if name in ("lock", "temporal.db") else path.touch()
+    with pytest.raises(data_dir.StackError, match=f"^{path} "):
+        data_dir.open_home(tmp_path)
 
 
 @pytest.mark.skipif(not Path("/proc/version").exists(), reason="needs a folder that even root cannot write in (/proc)")
@@ -132,6 +140,22 @@ def test_a_lost_or_unreadable_secrets_file_is_one_clear_line_and_stays_so(tmp_pa
     home.secrets_file.mkdir()
     with pytest.raises(data_dir.StackError, match=r"secrets\.json"):
         data_dir.load_credentials(home)
+
+
+@pytest.mark.parametrize("known_by", ["secrets.json", "logs/postgres.log"])
+def test_a_lost_database_is_named_and_not_made_anew(tmp_path: Path, known_by: str) -> None:
+    home = data_dir.open_home(tmp_path)
+    data_dir.load_credentials(home, needs_cluster=True)
+    home.postgres.mkdir()
+    (home.postgres / "PG_VERSION").write_text("18\n")
+    made = data_dir.load_credentials(home, needs_cluster=True)
+    (home.postgres / "PG_VERSION").unlink()
+    if known_by != home.secrets_file.name:  # as an earlier version left the folder
+        home.secrets_file.write_text(json.dumps(asdict(made)))
+        home.log("postgres").touch()
+    with pytest.raises(data_dir.StackError, match=f"{home.postgres} .*{home.root} ") as caught:
+        data_dir.load_credentials(home, needs_cluster=True)
+    assert (caught.value.exit_code, data_dir.load_credentials(home)) == (1, made), "a replaced Postgres needs none"
 
 
 def test_run_json_has_the_promised_keys_and_is_its_owners_alone(tmp_path: Path) -> None:

@@ -106,6 +106,27 @@ def test_a_copied_installation_is_readable_by_all_and_has_its_libraries_beside_i
     assert copy_install(install, home) == copied
 
 
+LOADED = "FATAL:  could not load"
+
+
+@pytest.mark.parametrize(
+    ("lines", "place"),
+    [
+        (['LOG:  syntax error in file "{}/postgresql.conf" line 5, near token "is"'], "{}/postgresql.conf, line 5"),
+        (['LOG:  could not open file "{}/pg_hba.conf": No such file or directory', LOADED], "{}/pg_hba.conf"),
+        (['CONTEXT:  line 9 of configuration file "{}/pg_hba.conf"', LOADED], "{}/pg_hba.conf, line 9"),
+        (['could not access the server configuration file "{}/postgresql.conf": No such file'], "{}/postgresql.conf"),
+        (['could not open file "{}/global/pg_control": No such file or directory'], ""),
+    ],
+)
+def test_a_fault_of_a_configuration_file_is_advised_by_its_place(tmp_path: Path, lines: list[str], place: str) -> None:
+    spec = postgres_spec(open_home(tmp_path), PostgresLaunch(Path("/pg")), 1)
+    assert spec.diagnose is not None and spec.hides is not None
+    advice = spec.diagnose([line.format(tmp_path / "pg") for line in lines])
+    assert place.format(tmp_path / "pg") in advice and bool(advice) is bool(place)
+    assert spec.hides.search("HINT:  You might need to initdb.") and not any(map(spec.hides.search, lines))
+
+
 def test_a_launch_puts_its_prefix_first_and_knows_the_owner_of_the_files() -> None:
     launch = PostgresLaunch(Path("/pg"), prefix=("unshare", "--user"))
     assert launch.command("initdb", "-D", "x") == ("unshare", "--user", "/pg/bin/initdb", "-D", "x")

@@ -9,7 +9,9 @@ import pytest
 
 from perdure.local import postgres, services, temporal_server
 from perdure.local.data_dir import StackError, load_credentials, open_home
+from perdure.local.output import Console
 from perdure.local.ports import PortFile
+from perdure.local.supervisor import Supervisor
 
 BASE = {"PATH": "/bin", "DATABASE_ADMIN_URL": "stale", "TEMPORAL_API_KEY": "stale", "TEMPORAL_ADDRESS": "stale:1"}
 
@@ -49,6 +51,28 @@ def test_a_replaced_database_serves_every_role_that_has_no_address_of_its_own() 
     found = services.external_postgres({"DATABASE_URL": "app", "DATABASE_OWNER_URL": "owner"})
     assert found is not None
     assert (found.app, found.owner, found.relay, found.admin) == ("app", "owner", "app", "app")
+
+
+@pytest.mark.parametrize(
+    ("before", "environ", "is_lost"),
+    [
+        ({"pg/PG_VERSION": "18"}, {}, True),
+        ({"pg/PG_VERSION": "18", "temporal.db": ""}, {}, True),
+        ({"pg/PG_VERSION": "18", "temporal.db": "SQLite"}, {}, False),
+        ({}, {}, False),
+        ({}, {"DATABASE_URL": "postgresql://db"}, True),
+    ],
+)
+def test_a_missing_history_is_noticed_if_there_can_be_turns(
+    tmp_path: Path, before: dict[str, str], environ: dict[str, str], is_lost: bool
+) -> None:
+    home = open_home(tmp_path)
+    book, credentials = PortFile(home.ports_file), load_credentials(home)
+    home.postgres.mkdir()
+    for name, content in before.items():
+        (tmp_path / name).write_text(content)
+    start = services.DataStart(Supervisor(home, Console(None)), home, book, environ, credentials, overridable=True)
+    assert start.missing_history() == (home.temporal_db if is_lost else None)
 
 
 def temporal_of(environ: dict[str, str]) -> tuple[str, str] | None:
