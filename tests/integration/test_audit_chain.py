@@ -222,7 +222,7 @@ async def test_it_exports_at_its_start_and_at_its_end_and_waits_out_a_disk_that_
     running = asyncio.create_task(HeadExport(relay, path, KEYRING).run(stop))
     with capture_logs() as said:
         await until(lambda: bool(said))
-    assert (said[0]["event"], said[0]["where"]) == ("audit_heads_not_exported", str(path))
+    assert (said[0]["event"], said[0]["subject"]) == ("audit_heads_not_exported", str(path))
     folder.unlink()
     await until(path.exists)
     await written(db, tenant, 1)
