@@ -140,8 +140,7 @@ class Harness:
         gated = [GatedCall(call_id=each, tool=await self._tool(address, each), rule="test") for each in call_ids]
         version = await self.version(agent_id)
         ask = OpenRequest(address=address, agent_id=agent_id, agent_version=version, gated=tuple(gated))
-        opened = await self.activity(ApprovalActivities(self.deps).open, ask)
-        return list(opened.requests)
+        return list((await self.activity(ApprovalActivities(self.deps).open, ask)).requests)
 
     async def decide(
         self, approval: str, decision: Decision = Decision.APPROVE, *, by: str = "reviewer", **given: Any

@@ -20,7 +20,6 @@ from tests.acceptance.running import RunningStack, running, until
 
 pytestmark = pytest.mark.soak
 
-HANG_FOUND_SECONDS = 30.0
 BACK_SECONDS = 60.0
 DISK_MIB = 420
 
@@ -65,9 +64,7 @@ def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack
     "roles",
     [("worker-turns", "valkey"), ("worker-llm", "temporal"), ("api", "payments", "worker-relay"), ("postgres",)],
 )
-def test_parts_that_are_stopped_are_named_killed_and_started_again(
-    own_stack: RunningStack, roles: tuple[str, ...]
-) -> None:
+def test_stopped_parts_are_named_killed_and_started_again(own_stack: RunningStack, roles: tuple[str, ...]) -> None:
     before = own_stack.read()["pids"]
     began = time.monotonic()
     for role in roles:
@@ -81,7 +78,7 @@ def test_parts_that_are_stopped_are_named_killed_and_started_again(
         40,
         f"{roles} were not killed",
     )
-    assert time.monotonic() - began < HANG_FOUND_SECONDS
+    assert time.monotonic() - began < 30.0
     own_stack.wait_restarted({role: before[role] for role in roles}, BACK_SECONDS)
     for role in roles:
         assert f"{role:<16} | " in terminal(own_stack)

@@ -25,8 +25,7 @@ async def opened(harness: Harness, address: TurnAddress | None = None) -> tuple[
     if address is None:
         address, _ = await harness.start(Line("hi"))
     ask = OpenRequest(address=address, agent_id="desk", agent_version=await harness.version(), questions=(ASKED,))
-    answer = await harness.activity(ApprovalActivities(harness.deps).open, ask)
-    (request,) = answer.requests
+    (request,) = (await harness.activity(ApprovalActivities(harness.deps).open, ask)).requests
     return address, request
 
 
@@ -46,8 +45,7 @@ async def say(
 
 async def read(harness: Harness, address: TurnAddress, request: RequestRef) -> Verdict:
     ask = VerdictsRequest(address=address, requests=(request,))
-    answer = await harness.activity(ApprovalActivities(harness.deps).read, ask)
-    (verdict,) = answer.verdicts
+    (verdict,) = (await harness.activity(ApprovalActivities(harness.deps).read, ask)).verdicts
     return verdict
 
 

@@ -187,8 +187,7 @@ async def test_plot_a_column_by_a_column_gives_a_picture_of_it(api: Api) -> None
         assert all(call["seconds"] > 0 and call["number"] == 1 for call in metrics["calls"])
         assert metrics["retries"] == {"classify": 1, "planning": 1, "specify": 1, "marks": 1}
         assert turn["answer"] and turn["output"]["text"].startswith("<p>")
-        made = (await client.get(f"{path}/files")).json()["items"]
-        kept = sorted(file["name"] for file in made if file["turn_id"])
+        kept = sorted(file["name"] for file in (await client.get(f"{path}/files")).json()["items"] if file["turn_id"])
         assert kept == ["chart.png", "chart.svg", "chart.vl.json", "rows.json"]
 
 

@@ -66,8 +66,7 @@ async def test_the_code_makes_one_administrator_and_is_used_up(tenant: EmptyTena
     assert await tenant.refused() == (401, "setup_code_needed")
     for password, told in (("password1", "password_weak"), ("short", "invalid_input")):
         assert await tenant.refused(setup_code=given, password=password) == (422, told), "which leaves the code good"
-    untidy = given.lower().replace("-", " ")
-    first = await tenant.register(setup_code=untidy)
+    first = await tenant.register(setup_code=given.lower().replace("-", " "))
     assert (first.status_code, first.json()["user"]["roles"]) == (201, ["requester", "reviewer", "admin"])
     assert await tenant.refused("second", setup_code=given) == (403, "invitation_needed")
     assert await tenant.refused("second") == (403, "invitation_needed")

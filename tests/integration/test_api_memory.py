@@ -194,8 +194,7 @@ async def test_search_knows_its_agents_and_clamps_its_limit(requester: Caller) -
         body = {"conversation_id": conversation_id, "summary": f"pelican number {number}"}
         assert (await requester.post("/v1/memory/episodic", json=body)).status_code == 201
     search = {"agent": "refunds", "query": "pelican", "limit": 10_000}
-    answer = await requester.post("/v1/memory/episodic/search", json=search)
-    assert len(answer.json()["items"]) == MOST_EPISODES
+    assert len((await requester.post("/v1/memory/episodic/search", json=search)).json()["items"]) == MOST_EPISODES
     for limit in (0, True, None):
         wrong = await requester.post("/v1/memory/episodic/search", json={**search, "limit": limit})
         assert [each["field"] for each in wrong.json()["error"]["details"]["fields"]] == ["body.limit"]

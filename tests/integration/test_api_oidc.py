@@ -107,8 +107,7 @@ async def test_an_identity_linked_by_a_minted_token_is_its_creators_too(api: Api
                 f"{asked.path}/decision", json=asked.body(), headers={"X-Perdure-Request": "1", "Origin": api.url}
             )
             assert answer.status_code == expected, (name, answer.text)
-    shown = answer.json()["history"][-1]["data"]
-    assert shown["signed_in"] == {"how": "oidc"}
+    assert answer.json()["history"][-1]["data"]["signed_in"] == {"how": "oidc"}
 
 
 async def test_neither_newcomers_nor_whose_account_is_closed_get_in(api: Api, provider: OidcProvider) -> None:

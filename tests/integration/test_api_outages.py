@@ -227,8 +227,7 @@ class Refusing:
 async def test_a_temporal_that_forbids_the_write_is_well_and_it_is_reported(
     api: Api, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode
 ) -> None:
-    client = api.services.notifier.client
-    monkeypatch.setattr(type(client), "workflow_service", Refusing(status))
+    monkeypatch.setattr(type(api.services.notifier.client), "workflow_service", Refusing(status))
     parts = parts_of(api)
     for _ in range(2):
         look = (await parts.look())["temporal"]
@@ -249,5 +248,4 @@ def test_each_kind_of_error_is_distinguished() -> None:
 async def test_the_write_to_temporal_leaves_nothing_behind_that_grows(temporal: Client) -> None:
     for _ in range(5):
         await write_probe.write_once(temporal)
-    running = [each async for each in temporal.list_workflows(f"TaskQueue = '{write_probe.QUEUE}'")]
-    assert running == []
+    assert [each async for each in temporal.list_workflows(f"TaskQueue = '{write_probe.QUEUE}'")] == []

@@ -271,8 +271,7 @@ class Previews:
 
     async def look(self, address: TurnAddress, approval_id: str, seconds: float = 5.0) -> bool:
         ask = PreviewRequest(address=address, approval_id=approval_id, routing=self.harness.routing)
-        made = await self.harness.activity(PreviewActivities(self.harness.deps, seconds).preview, ask)
-        return made.kept
+        return (await self.harness.activity(PreviewActivities(self.harness.deps, seconds).preview, ask)).kept
 
     async def shown(self, approval_id: str) -> dict[str, Any]:
         return await in_transaction(self.harness.db, views.get_approval, approval_id, None)

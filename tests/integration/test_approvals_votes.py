@@ -180,9 +180,7 @@ async def test_an_edit_voids_earlier_votes_even_back_to_the_original_and_signals
 
 @pytest.mark.sized
 @pytest.mark.parametrize(("policy", "needed"), [("plain", 1), ("pair", 2)])
-async def test_of_simultaneous_approvals_the_quorum_counts_and_never_the_requesters(
-    policies: Policies, policy: str, needed: int
-) -> None:
+async def test_at_once_a_quorum_counts_and_never_the_requesters(policies: Policies, policy: str, needed: int) -> None:
     asked = [(await policies.asked(policy))[1] for _ in range(sized(12, 3))]
     await policies.roles("requester", "requester", "reviewer")
     people = ["ann", "bob", "carl", "reviewer", "requester"]
@@ -249,9 +247,7 @@ async def test_at_one_deadline_it_goes_up_and_at_the_next_is_denied(policies: Po
     assert await policies.audited(request) == ["opened", "escalated", "expired"]
 
 
-async def test_an_undecided_request_goes_to_an_allowed_fallback_or_is_escalated(
-    policies: Policies, reconciler: Reconciler
-) -> None:
+async def test_an_undecided_request_falls_back_or_is_escalated(policies: Policies, reconciler: Reconciler) -> None:
     fallen, without_role = [(await policies.asked(policy))[1] for policy in ("watched", "orphaned")]
     _, own = await policies.asked("watched", by="carl")
     for request in (fallen, without_role, own):

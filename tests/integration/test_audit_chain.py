@@ -168,8 +168,7 @@ async def test_a_line_is_written_for_a_grown_chain(db: Database, relay: Database
     assert [line["seq"] for line in lines(path, one)] == [3, 4]
     for head in audit.exported_heads(path, one):
         assert head.is_signed_by(KEYRING)
-    fresh = HeadExport(relay, path, KEYRING)
-    assert await fresh.once() == [], "as after a restart"
+    assert await HeadExport(relay, path, KEYRING).once() == [], "as after a restart"
     report = await verify_chain(db, one, KEYRING, audit.exported_heads(path, one))
     assert (report.ok, report.heads_checked) == (True, 2)
 

@@ -147,8 +147,7 @@ async def test_a_worker_that_wakes_after_a_settle_is_refused(harness: Harness, t
     address = await harness.plan((tool, {"mode": "wait"}))
     key, reviewer = effect_key(address.turn_id, "t1.0"), harness.people["reviewer"]
     zombie = await frozen_inside(harness, address)
-    outcome = await harness.run_tool(address, attempt=2)
-    if outcome.state is S.OUTCOME_UNKNOWN:
+    if (await harness.run_tool(address, attempt=2)).state is S.OUTCOME_UNKNOWN:
         async with harness.db.transaction("local") as tx:
             await settle_by_person(tx, key, Decider(reviewer.user_id, reviewer.roles, "reviewer"), "happened", "seen")
     harness.world.go_on.set()

@@ -280,9 +280,7 @@ async def test_waiting_events_are_written_in_an_open_turn_never_behind_done(harn
         assert (after[-1] == "done") is has_ended
 
 
-async def test_a_call_that_anothers_reservation_keeps_back_is_tried_again_soon_and_refused_in_the_end(
-    harness: Harness,
-) -> None:
+async def test_a_call_kept_back_by_a_reservation_is_tried_again_soon_and_refused_in_the_end(harness: Harness) -> None:
     first, second = await begun(harness, Line("slow", seconds=30)), await begun(harness, Line("never said"))
     admin = harness.people["admin"].user_id
     used = await harness.value("SELECT coalesce(sum(input_tokens + output_tokens), 0)::int FROM turns")
@@ -348,9 +346,7 @@ def answering(harness: Harness) -> tuple[Harness, list[JsonValue]]:
 @example([-0.0, 1e16, 1e22, {"net": 1.0}, 0.1, 1e-9, 5e-324, 1.7976931348623157e308])
 @example(10**400)
 @example(DEEP)
-async def test_an_approved_checkpoint_reads_as_approved_at_any_value(
-    answering: tuple[Harness, list[JsonValue]], value: JsonValue
-) -> None:
+async def test_an_approval_stands_at_any_value(answering: tuple[Harness, list[JsonValue]], value: JsonValue) -> None:
     harness, values = answering
     values.append(value)
     address = await harness.plan(("book", {"what": "x"}), caps=MANY)

@@ -129,8 +129,7 @@ async def test_ids_that_a_model_names_are_overwritten_by_the_servers(harness: Ha
     read = await call(harness, "memory_read", document_id=theirs.ref.document_id, **forged)
     assert read.output["code"] == "document_not_found"
     kept = await remember(harness, "secrets/okapi", "mine", scope="user", type="user_preference", **forged)
-    document = await library.read(kept.output["document_id"])
-    assert document.owner_id == harness.people["requester"].user_id
+    assert (await library.read(kept.output["document_id"])).owner_id == harness.people["requester"].user_id
     assert (await library.read(theirs.ref.document_id, "reviewer")).content == "the okapi belongs to the reviewer"
 
 

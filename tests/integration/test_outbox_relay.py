@@ -91,8 +91,7 @@ async def test_the_relay_starts_a_turn_whose_starter_died(harness: Harness, rela
     described = await handle.describe()
     assert (described.status, described.task_queue) == (WorkflowExecutionStatus.RUNNING, harness.routing.turns)
     assert described.typed_search_attributes.search_attributes
-    config = described.raw_description.execution_config
-    assert config.default_workflow_task_timeout.ToTimedelta() == TASK_TIMEOUT
+    assert described.raw_description.execution_config.default_workflow_task_timeout.ToTimedelta() == TASK_TIMEOUT
     await handle.terminate()
 
 

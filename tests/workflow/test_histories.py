@@ -71,9 +71,7 @@ async def test_a_plain_turn_takes_fourteen_events_at_most_and_the_reference_turn
     assert size(history) < 64 * KIB
 
 
-async def test_a_paused_turn_has_at_most_six_events_in_its_current_run_and_resumed_does_not_load_again(
-    served: Served,
-) -> None:
+async def test_a_paused_turn_has_at_most_six_events_in_its_run_and_resumed_does_not_load_again(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     wait = await served.history(address)
     assert len(wait.events) <= 6 and size(wait) <= 16 * KIB
