@@ -178,8 +178,7 @@ class Harness:
         return rows[0]
 
     async def approval_row(self, address: TurnAddress, call_id: str = "t1.0") -> asyncpg.Record:
-        rows = await self.rows("SELECT * FROM approvals WHERE id = $1", approval_id(address.turn_id, call_id))
-        return rows[0]
+        return (await self.rows("SELECT * FROM approvals WHERE id = $1", approval_id(address.turn_id, call_id)))[0]
 
     async def republished(self, name: tuple[str, str], tool: Tool) -> None:
         """Publish the desk again with another tool in the place of one."""

@@ -73,11 +73,7 @@ def test_stopped_parts_are_named_killed_and_started_again(own_stack: RunningStac
     states = {part["name"]: part["state"] for part in Command(own_stack.home)("status", "--json").json["parts"]}
     for role in roles:
         assert states[{"valkey": "redis"}.get(role, role)] == "hangs", states
-    until(
-        lambda: all(own_stack.read()["pids"].get(role) != before[role] for role in roles),
-        40,
-        f"{roles} were not killed",
-    )
+    until(lambda: all(own_stack.read()["pids"].get(role) != before[role] for role in roles), 40, f"{roles} not killed")
     assert time.monotonic() - began < 30.0
     own_stack.wait_restarted({role: before[role] for role in roles}, BACK_SECONDS)
     for role in roles:
@@ -110,10 +106,8 @@ def test_while_postgres_is_stopped_the_api_answers_503_in_time(own_stack: Runnin
 def small_disk(folder: Path) -> Iterator[Path]:
     """A file system of its own with little room."""
     folder.mkdir()
-    options = f"size={DISK_MIB}m,mode=0711"
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True
-    )
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=0711", "tmpfs", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, text=True)
     assert os.geteuid() or not mounted.returncode, f"root could not mount a small disk: {mounted.stderr}"
     if mounted.returncode:
         pytest.skip(f"a small disk needs the right to mount: {mounted.stderr.strip()}")

@@ -19,6 +19,7 @@ BATCH = 25
 WARM_UP = 3
 APPROVAL_TO_CALL_SECONDS = 0.15
 """From the moment at which a reviewer sends the approval; what the API takes for it is in it."""
+HEALTHY_SECONDS = 30.0
 """The bar is 6 s on a warm machine; five times that is allowed where others keep it busy."""
 
 
@@ -87,4 +88,4 @@ async def test_a_fresh_folder_answers_its_first_turn_in_a_minute_and_a_used_one_
         healthy, answered, share = await _started(tmp_path / "home")
         said = f"start, folder {folder}: healthy {healthy:.1f} s, first answer {answered:.1f} s, others {share:.0%}"
         print(f"\n{said} of the machine")
-        assert healthy < 30.0 and answered < 60.0, said
+        assert healthy < HEALTHY_SECONDS and answered < 60.0, said

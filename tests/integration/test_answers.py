@@ -61,8 +61,7 @@ async def test_of_ten_simultaneous_answers_the_users_first_valid_one_wins_and_wa
     assert sorted(map(str, said)) == ["", *["already_answered"] * 9]
     verdict = await read(harness, address, request)
     assert verdict.state is VerdictState.ANSWERED and verdict.answer == {"text": f"number {said.index('')}"}
-    rung = await harness.value("SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'ring'", address.turn_id)
-    assert rung == 1
+    assert await harness.value("SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'ring'", address.turn_id) == 1
     assert (await opened(harness, address))[1] == request, "opening again changes nothing"
     assert (await harness.kinds(address.turn_id)).count("clarification.requested") == 1
 

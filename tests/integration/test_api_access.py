@@ -263,8 +263,7 @@ async def test_a_minted_token_decides_nothing_that_its_creator_requested_in_what
     before: dict[str, str] = {}
     for password in (PASSWORD, "another good one"):
         async with team.client(token) as client:
-            given = {"password": password, **before}
-            assert (await client.post("/v1/auth/password", json=given)).status_code == 200
+            assert (await client.post("/v1/auth/password", json={"password": password, **before})).status_code == 200
         token, before = (await team.signed_in(name=name, password=password))["access_token"], {"current": password}
         assert await team.decides(asked, token) == OWN, "a password that it set or changed"
     _, second = await team.minted(token, "reviewer")

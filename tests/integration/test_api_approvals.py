@@ -284,9 +284,8 @@ async def test_many_are_rejected_at_once_each_for_itself(api: Api, admin: Caller
 
 async def test_only_calls_of_low_risk_and_of_one_tool_are_approved_together(api: Api, reviewer: Caller) -> None:
     low, high = [await paused(api) for _ in range(2)], await paused(api)
-    await behind_its_back(
-        api, "UPDATE approvals SET risk = 'low' WHERE id = ANY($1)", [each.approval["id"] for each in low]
-    )
+    ids = [each.approval["id"] for each in low]
+    await behind_its_back(api, "UPDATE approvals SET risk = 'low' WHERE id = ANY($1)", ids)
     refused = await many(reviewer, *(item(each, "approve") for each in (*low, high)))
     assert [(each["error"]["status"], each["error"]["code"]) for each in refused] == [(422, "not_in_bulk")] * 3
     assert (await many(reviewer, item(high, "edit")))[0]["error"]["code"] == "not_in_bulk"

@@ -123,8 +123,7 @@ async def test_any_text_takes_the_same_way_and_a_success_without_a_word_fails_wi
 
 
 async def test_a_given_trace_id_reaches_the_response_and_audio_is_stood_in_for(requester: Caller) -> None:
-    given = {"trace_id": "trace-7", "input_type": "audio"}
-    body = {"agent": "skeleton", "message": "a sound", "metadata": given}
+    body = {"agent": "skeleton", "message": "a sound", "metadata": {"trace_id": "trace-7", "input_type": "audio"}}
     turn = (await requester.post("/v1/execute", json=body)).json()
     events = (await requester.get(turn["events"])).text
     bad = [{"input_type": each} for each in ("video", "", 3, ["text"], None)]

@@ -182,8 +182,7 @@ async def test_a_summary_is_kept_once_a_key_and_found_and_listed(requester: Call
     (hit,) = (await requester.post("/v1/memory/episodic/search", json=search)).json()["items"]
     assert (hit["id"], hit["summary"]) == (first.json()["id"], body["summary"])
     assert hit["by"] in ("cosine", "full_text") and 0 < hit["similarity"] <= 1
-    listed = await requester.get("/v1/memory/episodic", params={"conversation_id": conversation_id})
-    (entry,) = listed.json()["items"]
+    (entry,) = (await requester.get("/v1/memory/episodic", params={"conversation_id": conversation_id})).json()["items"]
     assert entry["summary"] == body["summary"] and "similarity" not in entry
     assert (await admin.post("/v1/memory/episodic/search", json=search)).json()["items"] == []
 

@@ -76,8 +76,7 @@ async def test_an_account_is_not_taken_over_but_linked_by_its_owner(api: Api, pr
     async with api.client(None) as client:
         assert failed(await come(client)) == "user_exists"
         assert "perdure_session" not in client.cookies
-        token = {"token": api.people["reviewer"].token}
-        assert (await client.post("/v1/auth/login", json=token)).status_code == 200
+        assert (await client.post("/v1/auth/login", json={"token": api.people["reviewer"].token})).status_code == 200
         forged = await client.get(START, params={"link": "1"}, headers={"Sec-Fetch-Site": "cross-site"})
         assert failed(forged) == "foreign_origin", "no user is linked to an identity of another site's choice"
         assert (await come(client, link="1")).headers["location"] == "/review"
@@ -186,9 +185,7 @@ HOSTILE: dict[str, Talk] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-async def test_a_provider_whose_answer_does_not_end_signs_no_user_in(
-    api: Api, provider: OidcProvider, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_endless_sign_in(api: Api, provider: OidcProvider, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == "a trickle":
         monkeypatch.setattr("perdure.api.oidc._TIMEOUT_SECONDS", 0.4)
     with threaded(HOSTILE[kind]) as made:

@@ -56,9 +56,7 @@ class TwoApis:
 
 
 @asynccontextmanager
-async def two_processes(
-    parts: DataParts, urls: Urls, people: dict[str, Person], **settings: str
-) -> AsyncIterator[TwoApis]:
+async def two_apis(parts: DataParts, urls: Urls, people: dict[str, Person], **settings: str) -> AsyncIterator[TwoApis]:
     assert parts.redis_url is not None and parts.temporal is not None
     valkey, where = await link_to(parts.redis_url), parts.temporal
     given = {"database_url": urls.app, "redis_url": through(parts.redis_url, valkey), **settings}
@@ -224,9 +222,7 @@ class Refusing:
 
 
 @pytest.mark.parametrize("status", [RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED])
-async def test_a_temporal_that_forbids_the_write_is_well_and_it_is_reported(
-    api: Api, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode
-) -> None:
+async def test_a_forbidden_write_is_reported(api: Api, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode) -> None:
     monkeypatch.setattr(type(api.services.notifier.client), "workflow_service", Refusing(status))
     parts = parts_of(api)
     for _ in range(2):

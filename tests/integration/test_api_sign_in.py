@@ -19,7 +19,7 @@ from perdure.store.identity import registration, users
 from tests.conftest import Person, Urls, as_owner
 from tests.integration.bad_tokens import bad_tokens, opened
 from tests.integration.conftest import Api
-from tests.integration.test_api_outages import TwoApis, two_processes
+from tests.integration.test_api_outages import TwoApis, two_apis
 from tests.integration.test_api_turns import code, refusal
 
 PASSWORD = "correct horse battery"
@@ -353,7 +353,7 @@ WRONG = "a wrong one, surely"
 
 @pytest.fixture(scope="module")
 async def apis(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[TwoApis]:
-    async with two_processes(parts, urls, people) as running:
+    async with two_apis(parts, urls, people) as running:
         yield running
 
 

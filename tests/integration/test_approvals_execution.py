@@ -285,8 +285,7 @@ async def previews(harness: Harness) -> AsyncIterator[Previews]:
     tools = app_agents()[1]
     pay = next(tool for agent_id, tool in tools if (agent_id, tool.card.name) == ("desk", "pay"))
     more = {"previews": True, "describe": "Pay {amount}.", "version": digest_of("with a preview")}
-    card = pay.card.model_copy(update=more)
-    seeing = replace(pay, card=card, preview=PreviewOf.of("pay", looked, pay.parameters))
+    seeing = replace(pay, card=pay.card.model_copy(update=more), preview=PreviewOf.of("pay", looked, pay.parameters))
     await harness.republished(("desk", "pay"), seeing)
     of_desk = [(agent_id, seeing if tool is pay else tool) for agent_id, tool in tools]
     toolbox = Toolbox(of_desk, lambda name: None, harness.deps.toolbox.http)

@@ -364,8 +364,7 @@ async def test_a_call_that_ran_by_a_status_written_elsewhere_is_found(harness: H
         await harness.decide(request.request_id)
         person = harness.people["reviewer"]
         async with harness.db.transaction("local") as tx:
-            decider = Decider(person.user_id, person.roles, person.name)
-            await withdraw(tx, request.request_id, decider, "not now")
+            await withdraw(tx, request.request_id, Decider(person.user_id, person.roles, person.name), "not now")
     await harness.write(GIVE, request.request_id)
     await harness.write("UPDATE approvals SET withdrawal = NULL WHERE id = $1", request.request_id)
     assert await doubted(harness) == known, "it has not run"

@@ -140,10 +140,8 @@ async def not_raised(policies: Policies) -> TurnAddress:
     asked = VerdictsRequest(address=address, requests=(request,))
     ending = raise_limits(STATE, await harness.activity(ApprovalActivities(harness.deps).read, asked))
     async with harness.db.transaction("local") as tx:
-        over = FinishRequest.model_validate(
-            {"address": address, "status": TurnStatus.LIMITED, "problem": ending["error"]}
-        )
-        await finish(tx, over)
+        over = {"address": address, "status": TurnStatus.LIMITED, "problem": ending["error"]}
+        await finish(tx, FinishRequest.model_validate(over))
     return address
 
 

@@ -121,8 +121,7 @@ class Storm:
 
     async def approvals(self) -> tuple[TurnAddress, list[asyncpg.Record]]:
         address = await self.admitted()
-        sql = "SELECT id, call_id FROM approvals WHERE turn_id = $1"
-        return address, await self.harness.rows(sql, address.turn_id)
+        return address, await self.harness.rows("SELECT id, call_id FROM approvals WHERE turn_id = $1", address.turn_id)
 
     async def read(self) -> None:
         address, rows = await self.approvals()

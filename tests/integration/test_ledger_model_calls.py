@@ -176,9 +176,7 @@ async def end(harness: Harness, address: TurnAddress, how: str) -> None:
 @pytest.mark.parametrize(
     ("fails", "attempts", "code"), [(2, 3, None), (99, PROVIDER_ERRORS, "model_unavailable")], ids=["few", "too many"]
 )
-async def test_provider_errors_are_tried_again_after_their_wait_and_end_the_call_as_data_when_they_are_too_many(
-    harness: Harness, fails: int, attempts: int, code: str | None
-) -> None:
+async def test_provider_errors_retry_then_end(harness: Harness, fails: int, attempts: int, code: str | None) -> None:
     call = await begun(harness, Line("half an", fails=fails))
     for attempt in range(1, attempts):
         with pytest.raises(ApplicationError) as raised:
@@ -295,9 +293,7 @@ async def test_a_call_kept_back_by_a_reservation_is_tried_again_soon_and_refused
     assert requests(harness, second) == 0
 
 
-async def test_libraries_are_imported_before_the_turn_is_locked_and_a_prompt_is_made_before_the_conversation_is(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_imports_and_prompts_are_made_before_the_locks(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     address, _ = await harness.start(Line("a"))
     call, free = await harness.model_call(address), list[str]()
 

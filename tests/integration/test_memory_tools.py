@@ -293,10 +293,8 @@ async def test_of_many_facts_the_nearest_are_given_oldest_first_by_words_or_by_m
         await used(harness, address, U, *said(*(f"late {n}" for n in range(MOST_FACTS)), kind="late"))
         found = [fact.content for fact in (await used(harness, address, U, about="green tea")).facts]
         assert len(found) == MOST_FACTS and "green tea" in found and (embedder or found[0] == "green tea")
-        rows = await harness.rows(
-            "SELECT embedder FROM user_facts WHERE content = 'green tea' ORDER BY id DESC LIMIT 1"
-        )
-        assert rows[0]["embedder"] == (embedder.name if embedder else None)
+        by_whom = "SELECT embedder FROM user_facts WHERE content = 'green tea' ORDER BY id DESC LIMIT 1"
+        assert await harness.value(by_whom) == (embedder.name if embedder else None)
         late = (await used(harness, address, U, types=("late",))).facts
         assert [fact.content for fact in late] == [f"late {n}" for n in range(MOST_FACTS)]
 

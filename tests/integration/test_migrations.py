@@ -78,7 +78,9 @@ async def test_both_ways_leave_the_same_schema(template: Template) -> None:
         assert ours[what] == alembics[what], what
 
 
-async def test_a_failed_start_leaves_none_many_one_schema(empty_urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_first_start_that_fails_leaves_nothing_and_several_at_once_make_one_schema(
+    empty_urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as broken:
         broken.setattr("perdure.store.migrations.NEWEST", "x" * 33)  # too long for alembic's column
         with pytest.raises(asyncpg.StringDataRightTruncationError):
@@ -236,6 +238,7 @@ OLD_CREDENTIALS = (
     "SELECT id, 'local', id, name = 'operators', now() + interval '1 day' FROM users "
     "WHERE name IN ('own', 'minted', 'invited', 'operators')",
 )
+MINTED = (("root", "second"), ("second", "through"), ("root", "minted"), ("root", "invited"))
 """Who created a token for whom."""
 CREATORS: dict[str, dict[str, list[str]]] = {
     "api_tokens": {
@@ -267,7 +270,7 @@ async def test_credentials_of_before_have_the_creators_that_the_audit_names_or_a
             for statement in OLD_CREDENTIALS:
                 await owner.execute(statement)
             await audited("session.begun", "invited", "invited", '{"how": "registration"}')
-        for by, of in (("root", "second"), ("second", "through"), ("root", "minted"), ("root", "invited")):
+        for by, of in MINTED:
             async with owner.transaction():  # both rows are of one moment
                 await owner.execute(
                     "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label) "

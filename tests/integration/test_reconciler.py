@@ -252,9 +252,8 @@ async def test_a_turn_signaled_in_vain_gets_one_for_its_next_decision(harness: H
     address = await harness.plan(("pay", {}))
     (request,) = await harness.open(address, "t1.0")
     await harness.decide(request.request_id)
-    await harness.write(
-        "UPDATE approvals SET decided_at = decided_at - interval '1 day' WHERE turn_id = $1", address.turn_id
-    )
+    earlier = "UPDATE approvals SET decided_at = decided_at - interval '1 day' WHERE turn_id = $1"
+    await harness.write(earlier, address.turn_id)
     await harness.write("UPDATE turns SET rung_at = now() - interval '2 minutes' WHERE id = $1", address.turn_id)
     await looked(harness, reconciler, address)
     assert await rung(harness, address) == 0, "it has been rung for this one, long after it"

@@ -326,10 +326,8 @@ ENDS = (TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.
 
 async def steer(harness: Harness, to: TurnAddress, text: str = "heard", caps: Caps = MANY) -> StartedTurn:
     """A message into the conversation's turn under way; the model answers it with `text`, whatever the step."""
-    line = Line(text)
-    _, started = await harness.start(
-        line, line, line, conversation_id=to.conversation_id, on_busy=OnBusy.STEER, caps=caps
-    )
+    lines = [Line(text)] * 3
+    _, started = await harness.start(*lines, conversation_id=to.conversation_id, on_busy=OnBusy.STEER, caps=caps)
     return started
 
 

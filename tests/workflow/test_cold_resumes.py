@@ -79,9 +79,8 @@ async def test_a_run_that_is_reset_to_its_beginning_pays_for_nothing_again(serve
     await until(lambda: served.harness.world.running > 0)
     requests = len(served.sent_to_model(address))
     history = await served.history(address)
-    task = next(
-        event.event_id for event in history.events if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
-    )
+    done = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    task = next(event.event_id for event in history.events if event.event_type == done)
     await served.client.workflow_service.reset_workflow_execution(
         ResetWorkflowExecutionRequest(
             namespace=served.client.namespace,

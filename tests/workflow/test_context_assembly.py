@@ -93,12 +93,8 @@ async def test_danger_while_a_booking_waits_is_answered_at_once_despite_the_cap_
     await engine.until(started.turn_id)
     half = await say("I want to kill", OnBusy.QUEUE)
     assert half.status is TurnStatus.QUEUED
-    ways = (
-        ("myself", OnBusy.QUEUE),
-        ("I want to  d\u0456e", OnBusy.STEER),
-        ("x" * 20_000 + " suicidal", OnBusy.REJECT),
-    )
-    at_once = [await say(text, way, Caps(turns_a_user=0)) for text, way in ways]
+    own = (("myself", OnBusy.QUEUE), ("I want to  d\u0456e", OnBusy.STEER), ("x" * 20_000 + " suicidal", OnBusy.REJECT))
+    at_once = [await say(text, way, Caps(turns_a_user=0)) for text, way in own]
     for said in at_once:
         row = await engine.turn(said.turn_id)
         assert (said.status, row["status"], said.joined) == (TurnStatus.COMPLETED, "completed", False)

@@ -239,9 +239,7 @@ async def goes_off_at(served: Served, address: TurnAddress, run_id: str | None =
 
     async def timers() -> list[datetime]:
         events = (await served.history(address, run_id)).events
-        waits = [
-            each.timer_started_event_attributes for each in events if each.HasField("timer_started_event_attributes")
-        ]
+        waits = [one.timer_started_event_attributes for one in events if one.HasField("timer_started_event_attributes")]
         began = [each for each in events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED]
         return [began[0].event_time.ToDatetime(UTC) + each.start_to_fire_timeout.ToTimedelta() for each in waits]
 
@@ -306,10 +304,8 @@ async def test_a_signal_before_the_deadline_does_not_delay_it(served: Served) ->
     assert (await served.harness.approval_row(address))["expires_at"] == expires_at
     await assert_expired(served, address)
     assert abs(await goes_off_at(served, address, run_id) - expires_at - MARGIN) < timedelta(seconds=0.1)
-    assert [woken_by(run) for run in (await served.runs(address))[1::2]] == [
-        ["WORKFLOW_EXECUTION_SIGNALED"],
-        ["TIMER_FIRED"],
-    ]
+    woken = [woken_by(run) for run in (await served.runs(address))[1::2]]
+    assert woken == [["WORKFLOW_EXECUTION_SIGNALED"], ["TIMER_FIRED"]]
 
 
 async def test_a_deadline_passed_while_no_worker_runs_is_kept_when_one_does(harness: Harness, temporal: Client) -> None:

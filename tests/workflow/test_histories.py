@@ -186,17 +186,14 @@ async def test_a_turns_runs_are_erased_with_its_writer_and_others_stay(served: S
     said = [SAID.encode() in event.SerializeToString() for history in before for event in history.events]
     assert any(said), "there was something to take away"
     admin = served.harness.people["admin"].user_id
-    histories = partial(forget_histories, served.client)
-    done = await erase(served.harness.db, "local", "zaphod", admin, None, histories)
+    done = await erase(served.harness.db, "local", "zaphod", admin, None, partial(forget_histories, served.client))
     assert done["histories"] == {"runs": 3, "turns_left": 0}
     started = [history.events[0].workflow_execution_started_event_attributes for history in before]
     for each in started:  # the server deletes a little later than it says so
         await until(partial(gone, served.client, theirs, each.original_execution_run_id))
     assert len(await served.runs(others)) == 3
-    last = await served.harness.value(
-        "SELECT data FROM audit_trail WHERE kind = 'user.erased' AND subject = $1", user_id
-    )
-    assert last["histories"] == {"runs": 3, "turns_left": 0}
+    data = "SELECT data FROM audit_trail WHERE kind = 'user.erased' AND subject = $1"
+    assert (await served.harness.value(data, user_id))["histories"] == {"runs": 3, "turns_left": 0}
     assert await forget_histories(served.client, [theirs.turn_id]) == (0, 0), "asked for again"
 
 

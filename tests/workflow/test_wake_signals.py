@@ -243,9 +243,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch, error: PerdureError = AWAY) -> U
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["forged", "asked"])
-async def test_while_the_record_cannot_be_read_nothing_is_cancelled_and_it_is_tried_again(
-    served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool
-) -> None:
+async def test_an_unread_record_cancels_nothing(served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
     record = unreadable(monkeypatch)
     address = await in_a_call(served)
     await (served.stop(address) if asked else served.wake(address, STOP))

@@ -25,6 +25,7 @@ CALL = "t1.0"
 """The one call that waits."""
 AT_ONCE = 24
 ROWS_AT_ONCE = 250
+WAITING_SECONDS = 600.0
 """By then every wait has had its first task."""
 _TABLES = ("conversations", "turns", "messages", "model_calls", "tool_calls", "approvals", "events")
 """In the order of their references."""
@@ -85,7 +86,7 @@ async def _come_to_wait(client: Client, turn: TurnInput) -> None:
     handle = client.get_workflow_handle(turn_workflow_id(turn.address.turn_id))
     began = time.monotonic()
     while (await handle.describe()).raw_description.HasField("pending_workflow_task"):
-        assert time.monotonic() - began < 600.0, "no worker took the wait up"
+        assert time.monotonic() - began < WAITING_SECONDS, "no worker took the wait up"
         await asyncio.sleep(0.1)
 
 
@@ -101,9 +102,7 @@ async def _pattern(db: Database, client: Client, turn_id: str) -> _Pattern:
             rows[table] = json.dumps(
                 await tx.fetchval(f"SELECT jsonb_agg(to_jsonb(t)) FROM {table} t WHERE {where}", turn_id)
             )
-    ids = [
-        row["id"] for table in ("conversations", "turns", "messages", "approvals") for row in json.loads(rows[table])
-    ]
+    ids = [row["id"] for of in ("conversations", "turns", "messages", "approvals") for row in json.loads(rows[of])]
     (call,) = json.loads(rows["approvals"])
     return _Pattern(turn_id, rows, tuple(ids), begun.input.payloads[0].data.decode(), call)
 

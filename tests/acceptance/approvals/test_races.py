@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
 
 APPROVALS = sized(2_000, 25)
 DECIDERS = 16
+APPROVALS_AT_ONCE = 4
 """64 requests under way."""
 WITHDRAWALS = sized(1_000, 60)
 AT_ONCE = 8
@@ -83,7 +84,7 @@ async def race(people: list[Person], digests: dict[str, str], chance: random.Ran
             ]
             answers.extend(await asyncio.gather(*attempts))
 
-    await asyncio.gather(*(worker() for _ in range(4)))
+    await asyncio.gather(*(worker() for _ in range(APPROVALS_AT_ONCE)))
     return answers
 
 

@@ -21,14 +21,18 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
 
 STREAMS = sized(300, 30)
 API_KILLS = sized(5, 2)
+API_WORDS = sized(165, 40)
 """At the slow agent's pace, 110 s and 27 s: a model call has 120 s."""
+LEAST_LIVE = sized(STREAMS * 9 // 10, 1)
 """Streams that are live at each kill: on a busy machine the sample's may have ended before the last."""
 WORKER_KILLS = sized(50, 2)
+WORKER_WORDS = 60
 """At the brisk agent's pace, 3 s."""
 VALKEY_TURNS = sized(90, 9)
 MEANWHILE = sized(10, 3)
 """Turns that begin while Valkey is away."""
 AWAY_SECONDS = sized(60, 6)
+VALKEY_WORDS = sized(150, 30)
 """At the slow agent's pace, 100 s and 20 s."""
 
 
@@ -67,7 +71,7 @@ def more_model_workers(stack: RunningStack, count: int) -> Iterator[None]:
 
 async def test_with_the_api_killed_readers_miss_nothing_and_get_nothing_twice(speakers: Speaking) -> None:
     client, stack = speakers.client, speakers.stack
-    texts = [words(sized(165, 40), f"s{number}") for number in range(STREAMS)]
+    texts = [words(API_WORDS, f"s{number}") for number in range(STREAMS)]
     live = []
     with ExitStack() as held, Clocked() as clocked:
         with stack.alone():  # model calls wait, so that those of all turns begin at the same time
@@ -88,7 +92,7 @@ async def test_with_the_api_killed_readers_miss_nothing_and_get_nothing_twice(sp
     resets = sum(each.resets for each in followed)
     print(f"\nAPI killed {API_KILLS} times under {live} live streams of {STREAMS}: {missing} tokens missing,")
     print(f"{repeated} repeated, {resets} resets; {clocked}")
-    assert min(live) >= sized(STREAMS * 9 // 10, 1), "the kills came while streams were live"
+    assert min(live) >= LEAST_LIVE, "the kills came while streams were live"
     assert not faults, "\n".join(faults[:20])
     assert (missing, repeated, resets) == (0, 0, 0)
 
@@ -99,7 +103,7 @@ async def test_with_the_models_worker_killed_a_reader_ends_with_the_stored_answe
     faults: list[str] = []
     with Clocked() as clocked:
         for kill in range(WORKER_KILLS):
-            texts = [words(60, f"k{kill}n{number}") for number in range(4)]
+            texts = [words(WORKER_WORDS, f"k{kill}n{number}") for number in range(4)]
             async with Readers(speakers.client) as readers:
                 readers.follow(await begin_all(speakers.client, BRISK, texts))
                 await readers.have_heard(5)
@@ -117,7 +121,7 @@ async def test_with_the_models_worker_killed_a_reader_ends_with_the_stored_answe
 
 async def test_with_valkey_lost_no_turn_fails(speakers: Speaking) -> None:
     client, valkey = speakers.client, speakers.valkey
-    texts = [words(sized(150, 30), f"v{number}") for number in range(VALKEY_TURNS)]
+    texts = [words(VALKEY_WORDS, f"v{number}") for number in range(VALKEY_TURNS)]
     short = [words(20, f"w{number}") for number in range(MEANWHILE)]
     with Clocked() as clocked:
         ids = await begin_all(client, SLOW, texts)

@@ -28,6 +28,7 @@ WARM_UP = sized(20, 5)
 LONG_WORDS = 14_000
 """150 KB at once: half of the slow clients read this, the others a turn that goes on speaking."""
 LEAST_SLOW_BYTES = 5
+SMALL_BUFFER_BYTES = 4_096
 """What the kernel may hold for a slow client, so that the API feels how slow it is."""
 
 
@@ -65,7 +66,7 @@ async def _asked(stack: RunningStack, path: str, *, small: bool) -> tuple[socket
     sock = socket.socket()
     sock.setblocking(False)
     if small:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
     await loop.sock_connect(sock, (address.hostname, address.port))
     head = f"GET {path} HTTP/1.1\r\nHost: {address.netloc}\r\nAuthorization: Bearer {stack.token('requester')}\r\n\r\n"
     await loop.sock_sendall(sock, head.encode())
