@@ -140,8 +140,7 @@ class Harness:
         gated = [GatedCall(call_id=each, tool=await self._tool(address, each), rule="test") for each in call_ids]
         version = await self.version(agent_id)
         ask = OpenRequest(address=address, agent_id=agent_id, agent_version=version, gated=tuple(gated))
-        opened = await self.activity(ApprovalActivities(self.deps).open, ask)
-        return list(opened.requests)
+        return list((await self.activity(ApprovalActivities(self.deps).open, ask)).requests)
 
     async def decide(
         self, approval: str, decision: Decision = Decision.APPROVE, *, by: str = "reviewer", **given: Any
@@ -179,8 +178,7 @@ class Harness:
         return rows[0]
 
     async def approval_row(self, address: TurnAddress, call_id: str = "t1.0") -> asyncpg.Record:
-        rows = await self.rows("SELECT * FROM approvals WHERE id = $1", approval_id(address.turn_id, call_id))
-        return rows[0]
+        return (await self.rows("SELECT * FROM approvals WHERE id = $1", approval_id(address.turn_id, call_id)))[0]
 
     async def republished(self, name: tuple[str, str], tool: Tool) -> None:
         """Publish the desk again with another tool in the place of one."""

@@ -133,8 +133,7 @@ class Served:
         return self.client.get_workflow_handle(turn_workflow_id(address.turn_id))
 
     async def history(self, address: TurnAddress, run_id: str | None = None) -> WorkflowHistory:
-        handle = self.client.get_workflow_handle(turn_workflow_id(address.turn_id), run_id=run_id)
-        return await handle.fetch_history()
+        return await self.client.get_workflow_handle(turn_workflow_id(address.turn_id), run_id=run_id).fetch_history()
 
     async def runs(self, address: TurnAddress) -> list[WorkflowHistory]:
         found: list[WorkflowHistory] = []

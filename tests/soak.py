@@ -21,7 +21,6 @@ import psutil
 from tests.scale import FULL_VARIABLE
 
 ROOT = Path(__file__).parents[1]
-TESTS = ROOT / "tests"
 RESULTS = ROOT / "docs" / "figures" / "soak.md"
 HEAD = """# Soak
 
@@ -87,7 +86,7 @@ def merged(before: str, found: list[str]) -> str:
 def _test_exists(row: str) -> bool:
     """Whether the row's test still exists; of a shared row, whether its file does."""
     file, test, *_ = [*row.removeprefix("| ").split(" | "), ""]
-    path = TESTS / f"{file.replace('.', '/')}.py"
+    path = (ROOT / "tests") / f"{file.replace('.', '/')}.py"
     if not path.is_file():
         return False
     return test.startswith("others: ") or f"def test_{test.partition('[')[0]}(" in path.read_text(encoding="utf-8")

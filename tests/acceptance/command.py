@@ -115,8 +115,7 @@ class Terminal:
         """All that was written so far, escapes and carriage returns left out, once `pattern` stands in it."""
         deadline = time.monotonic() + _MOST_SECONDS
         while not re.search(pattern, shown := _ESCAPES.sub("", self.seen).replace("\r", ""), re.DOTALL):
-            ready = select.select([self._leader], [], [], max(0.0, deadline - time.monotonic()))[0]
-            assert ready, self.seen
+            assert select.select([self._leader], [], [], max(0.0, deadline - time.monotonic()))[0], self.seen
             try:
                 self.seen += os.read(self._leader, 65_536).decode("utf-8", "replace")
             except OSError as error:  # the command has gone

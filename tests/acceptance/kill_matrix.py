@@ -202,9 +202,7 @@ async def run(
             say(outcomes[-1].row())
         counted = sum(outcome.requests for outcome in outcomes)
         if counted != len(double.requests):
-            outcomes[-1].faults.append(
-                f"all: the provider got {len(double.requests)} requests, {counted} of these turns"
-            )
+            outcomes[-1].faults.append(f"all: the provider got {len(double.requests)} requests, {counted} of the turns")
     return outcomes
 
 

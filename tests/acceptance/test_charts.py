@@ -11,16 +11,13 @@ from tests.acceptance.running import WORKERS, RunningStack
 AGENT = "chart_builder"
 
 
-def test_a_turn_that_waits_for_its_client_survives_the_death_of_every_worker(
-    stack: RunningStack, tmp_path: Path
-) -> None:
+def test_a_turn_waiting_for_its_client_survives_the_death_of_every_worker(stack: RunningStack, tmp_path: Path) -> None:
     path = tmp_path / "sales.csv"
     path.write_text("region,sales\nNorth,30\nSouth,10\nNorth,5\n")
     kept = ClientTable.read(path)
     with Client(stack.api, stack.token("requester")) as perdure:
         conversation = perdure.conversations.create(AGENT)
-        metadata = {"client_table": kept.described()}
-        turn = perdure.turns.start(conversation.id, "Plot sales by region", metadata=metadata)
+        turn = perdure.turns.start(conversation.id, "Plot sales by region", metadata={"client_table": kept.described()})
         waiting = perdure.turns.wait(turn.turn_id, timeout_seconds=60)
         assert waiting.waiting_for is not None and waiting.waiting_for.kind == "client_run"
         killed = stack.kill(*WORKERS)
@@ -33,9 +30,7 @@ def test_a_turn_that_waits_for_its_client_survives_the_death_of_every_worker(
     assert made.png()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_a_question_is_answered_from_the_command_line_after_a_restart_of_the_worker(
-    stack: RunningStack, perdure: Command
-) -> None:
+def test_a_command_answers_a_question_after_a_restart_of_the_worker(stack: RunningStack, perdure: Command) -> None:
     with Client(stack.api, stack.token("requester")) as client:
         conversation = client.conversations.create(AGENT)
         client.files.upload(conversation.id, "sales.csv", b"region,sales\nNorth,30\nSouth,10\n")

@@ -20,7 +20,6 @@ from tests.acceptance.running import RunningStack, running, until
 
 pytestmark = pytest.mark.soak
 
-HANG_FOUND_SECONDS = 30.0
 BACK_SECONDS = 60.0
 DISK_MIB = 420
 
@@ -65,9 +64,7 @@ def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack
     "roles",
     [("worker-turns", "valkey"), ("worker-llm", "temporal"), ("api", "payments", "worker-relay"), ("postgres",)],
 )
-def test_parts_that_are_stopped_are_named_killed_and_started_again(
-    own_stack: RunningStack, roles: tuple[str, ...]
-) -> None:
+def test_stopped_parts_are_named_killed_and_started_again(own_stack: RunningStack, roles: tuple[str, ...]) -> None:
     before = own_stack.read()["pids"]
     began = time.monotonic()
     for role in roles:
@@ -76,12 +73,8 @@ def test_parts_that_are_stopped_are_named_killed_and_started_again(
     states = {part["name"]: part["state"] for part in Command(own_stack.home)("status", "--json").json["parts"]}
     for role in roles:
         assert states[{"valkey": "redis"}.get(role, role)] == "hangs", states
-    until(
-        lambda: all(own_stack.read()["pids"].get(role) != before[role] for role in roles),
-        40,
-        f"{roles} were not killed",
-    )
-    assert time.monotonic() - began < HANG_FOUND_SECONDS
+    until(lambda: all(own_stack.read()["pids"].get(role) != before[role] for role in roles), 40, f"{roles} not killed")
+    assert time.monotonic() - began < 30.0
     own_stack.wait_restarted({role: before[role] for role in roles}, BACK_SECONDS)
     for role in roles:
         assert f"{role:<16} | " in terminal(own_stack)
@@ -113,10 +106,8 @@ def test_while_postgres_is_stopped_the_api_answers_503_in_time(own_stack: Runnin
 def small_disk(folder: Path) -> Iterator[Path]:
     """A file system of its own with little room."""
     folder.mkdir()
-    options = f"size={DISK_MIB}m,mode=0711"
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True
-    )
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=0711", "tmpfs", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, text=True)
     assert os.geteuid() or not mounted.returncode, f"root could not mount a small disk: {mounted.stderr}"
     if mounted.returncode:
         pytest.skip(f"a small disk needs the right to mount: {mounted.stderr.strip()}")

@@ -19,7 +19,6 @@ BATCH = 25
 WARM_UP = 3
 APPROVAL_TO_CALL_SECONDS = 0.15
 """From the moment at which a reviewer sends the approval; what the API takes for it is in it."""
-FIRST_ANSWER_SECONDS = 60.0
 HEALTHY_SECONDS = 30.0
 """The bar is 6 s on a warm machine; five times that is allowed where others keep it busy."""
 
@@ -84,11 +83,9 @@ async def _started(home: Path) -> tuple[float, float, float]:
 
 @pytest.mark.timed
 @pytest.mark.timeout(240)
-async def test_a_fresh_folder_answers_its_first_turn_within_a_minute_and_a_used_one_is_up_sooner(
-    tmp_path: Path,
-) -> None:
+async def test_a_fresh_folder_answers_its_first_turn_in_a_minute_and_a_used_one_is_up_sooner(tmp_path: Path) -> None:
     for folder in ("fresh", "used before"):
         healthy, answered, share = await _started(tmp_path / "home")
         said = f"start, folder {folder}: healthy {healthy:.1f} s, first answer {answered:.1f} s, others {share:.0%}"
         print(f"\n{said} of the machine")
-        assert healthy < HEALTHY_SECONDS and answered < FIRST_ANSWER_SECONDS, said
+        assert healthy < HEALTHY_SECONDS and answered < 60.0, said

@@ -64,10 +64,8 @@ async def records(stack: RunningStack) -> AsyncIterator[asyncpg.Connection]:
 
 async def states(connection: asyncpg.Connection, turn: dict[str, Any]) -> list[tuple[str, str]]:
     """The turn's calls in the ledger: tool and state, in the order in which they were planned."""
-    rows = await connection.fetch(
-        "SELECT tool, state FROM tool_calls WHERE turn_id = $1 ORDER BY created_at", turn["turn_id"]
-    )
-    return [tuple(row) for row in rows]
+    calls = "SELECT tool, state FROM tool_calls WHERE turn_id = $1 ORDER BY created_at"
+    return [tuple(row) for row in await connection.fetch(calls, turn["turn_id"])]
 
 
 async def test_a_well_is_registered_once_that_is_approved(stack: RunningStack) -> None:

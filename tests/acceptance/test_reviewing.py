@@ -122,8 +122,7 @@ def test_of_two_people_at_once_one_decides_and_the_other_is_reported(perdure: Co
     other = rita.start("approvals", "reject", asked.id, "--comment", "no")
     assert sorted((one.ended().code, other.ended().code)) == [0, 5]
     assert asked.ended().status == "completed"
-    kinds = [row["what"] for row in shown(perdure, asked.id)["history"]]
-    assert kinds.count("approval.decided") == 1
+    assert [row["what"] for row in shown(perdure, asked.id)["history"]].count("approval.decided") == 1
 
 
 def test_an_edit_at_a_terminal_opens_again_until_it_fits(perdure: Command, tmp_path: Path) -> None:

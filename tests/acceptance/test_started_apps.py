@@ -22,8 +22,7 @@ DESK = ROOT / "perdure" / "apps" / "template"
 
 async def agents(turns: Turns) -> set[str]:
     """Whom a requester can talk to."""
-    found = (await answered(turns.requester.get("/v1/agents")))["items"]
-    return {agent["id"] for agent in found}
+    return {agent["id"] for agent in (await answered(turns.requester.get("/v1/agents")))["items"]}
 
 
 async def paused(stack: RunningStack) -> tuple[str, str]:

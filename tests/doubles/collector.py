@@ -76,8 +76,7 @@ def collecting() -> Iterator[Collector]:
 
     server = Server(("127.0.0.1", 0), Answer)
     collector.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield collector
     finally:

@@ -190,8 +190,7 @@ class FakeTurn:
         facts = plain_facts(output, ask.paths)
         if edited is not None:
             output = as_changed(edited, output)
-        wanted = self.cards[row.tool].wants_state
-        updates = {name: patch[name] for name in wanted if name in patch}
+        updates = {name: patch[name] for name in self.cards[row.tool].wants_state if name in patch}
         return self._close(row, CallState.DONE, output, updates, facts, whole=ask.args is not None)
 
     def deny(self, row: Row, approval: Record | None) -> ToolOutcome:

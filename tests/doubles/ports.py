@@ -117,9 +117,7 @@ class FakeModel:
             read = read_object(says.text, ask.output.fits)
             value = read.args if read.fault is None else None
             return ModelReply(value=value, fault=read.fault or "", usage=says.usage)
-        calls = tuple(
-            turn.plan_call(step, index, tool, args, ask.tools) for index, (tool, args) in enumerate(says.calls)
-        )
+        calls = tuple(turn.plan_call(step, at, tool, args, ask.tools) for at, (tool, args) in enumerate(says.calls))
         message = turn.message(Role.ASSISTANT, says.text, calls=calls)
         turn.rounds += [message] if calls else []
         marks = extract_groups(ask.extract_pattern, says.text)
@@ -291,8 +289,7 @@ class FakeMemory:
         return [record for record in checkpoints if step_of(record.call_id) >= reached]
 
     def _at(self, record: Record) -> RequestRef:
-        ref = _ref(record.call_id, record.tool, record.kind)
-        return ref.model_copy(update={"expires_at": NOW + timedelta(days=7)})
+        return _ref(record.call_id, record.tool, record.kind).model_copy(update={"expires_at": NOW + timedelta(days=7)})
 
     def _restored(self, pending: Sequence[RequestRef]) -> Args:
         kept = self.run.turn.book[pending[-1].request_id].snapshot if pending else {}

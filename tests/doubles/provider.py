@@ -208,8 +208,7 @@ def main() -> None:
     parser.add_argument("--script", type=Path, help="YAML or JSON: a list of steps")
     arguments = parser.parse_args()
     steps = STEPS.validate_python(yaml.safe_load(arguments.script.read_text())) if arguments.script else []
-    double = ProviderDouble(steps)
-    uvicorn.Server(double.config(arguments.port)).run()
+    uvicorn.Server(ProviderDouble(steps).config(arguments.port)).run()
 
 
 if __name__ == "__main__":

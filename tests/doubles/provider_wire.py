@@ -8,7 +8,6 @@ from pydantic import JsonValue
 
 from tests.doubles.provider_steps import Call, Fault, Step
 
-HUGE_ARGUMENT_BYTES = 5_000_000
 DONE = b"data: [DONE]\n\n"
 
 
@@ -55,8 +54,7 @@ def _call_deltas(call: Call, place: int) -> Iterator[JsonValue]:
     text = _arguments(call)
     size = max(1, len(text) // 3)
     for start in range(0, len(text), size):
-        piece = text[start : start + size]
-        yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+        yield {"tool_calls": [{"index": index, "function": {"arguments": text[start : start + size]}}]}
 
 
 def text_lines(step: Step, model: str) -> Iterator[bytes]:
@@ -110,7 +108,7 @@ def fault_lines(fault: Fault, model: str) -> Iterator[bytes]:
         first: JsonValue = {"index": 0, "id": "c", "type": "function", "function": function}
         yield line(chunk(model, {"tool_calls": [first]}))
         piece = line(chunk(model, {"tool_calls": [{"index": 0, "function": {"arguments": "x" * 50_000}}]}))
-        yield from (piece for _ in range(HUGE_ARGUMENT_BYTES // 50_000))
+        yield from (piece for _ in range(5_000_000 // 50_000))
         yield line(chunk(model, {"tool_calls": [{"index": 0, "function": {"arguments": '"}'}}]}))
         yield calls
 

@@ -88,9 +88,7 @@ class SpokenModel:
             await gate.acquire()
             if line.waits not in self.gates:
                 gate.release()
-        calls = tuple(
-            DraftCall(f"call_{place}", tool, json.dumps(args)) for place, (tool, args) in enumerate(line.calls)
-        )
+        calls = tuple(DraftCall(f"call_{at}", tool, json.dumps(args)) for at, (tool, args) in enumerate(line.calls))
         usage = Usage(input_tokens=line.tokens - 1, output_tokens=1, cost_microusd=10)
         yield Complete(calls, usage, "tool_calls" if calls else "stop", "spoken")
 

@@ -21,7 +21,6 @@ LIES: dict[str, list[Any]] = {
     "iat": ["now"],
     "nbf": ["soon"],
 }
-CLAIMS = ("iss", "aud", "exp", "iat", "sub", "jti", "sid")
 
 
 def part(value: object) -> str:
@@ -55,7 +54,7 @@ def bad_tokens(good: str, key: AccessKey) -> Iterator[tuple[str, str]]:
     for name, values in LIES.items():
         for value in values:
             yield f"{name} is {value!r}", lying(**{name: value})
-    for name in CLAIMS:
+    for name in ("iss", "aud", "exp", "iat", "sub", "jti", "sid"):
         yield f"without {name}", signed(header, {each: claims[each] for each in claims if each != name}, key.secret)
     yield "expired", lying(exp=now - 31)
     yield "expired long ago", lying(exp=now - 10**8)
@@ -75,8 +74,7 @@ def bad_tokens(good: str, key: AccessKey) -> Iterator[tuple[str, str]]:
     curves = ((ECKey.generate_key("P-256"), "ES256"), (OKPKey.generate_key("Ed25519"), "Ed25519"))
     for own, algorithm in ((RSAKey.generate_key(2048), "RS256"), *curves):
         yield f"signed by {algorithm}", jwt.encode({**header, "alg": algorithm}, claims, own, algorithms=[algorithm])
-        public = own.as_pem(private=False)
-        yield f"HMAC with the public key of {algorithm}", signed(header, claims, public)
+        yield f"HMAC with the public key of {algorithm}", signed(header, claims, own.as_pem(private=False))
     for bent in (f"{head}.{body}.", good[:-1], good[: len(good) // 2], head, f"{head}.{body}", good + good):
         yield f"of {len(bent)} characters", bent
     yield "four parts", f"{good}.x"

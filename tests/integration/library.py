@@ -53,9 +53,8 @@ class Library:
         """A new version, on the version that `made` is, or that `sha256` names."""
         async with self.db.transaction("local") as tx:
             found = await documents_reading.get_document(tx, made.ref.document_id, self.people[by].user_id, lock=True)
-            return await documents.update_document(
-                tx, self.writer(by), found, sha256 or made.sha256, content, Basis("seen")
-            )
+            sha256 = sha256 or made.sha256
+            return await documents.update_document(tx, self.writer(by), found, sha256, content, Basis("seen"))
 
     async def found(
         self, text: str, by: str = "requester", conversation_id: str | None = None, tenant: str = "local", most: int = 6

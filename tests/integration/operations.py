@@ -47,8 +47,7 @@ def _decision(ids: Mapping[str, str]) -> Json:
 
 
 def _items(ids: Mapping[str, str]) -> Json:
-    item = {"id": ids["approval_id"], "digest": ids["digest"], "decision": "reject", "comment": "no"}
-    return {"items": [item]}
+    return {"items": [{"id": ids["approval_id"], "digest": ids["digest"], "decision": "reject", "comment": "no"}]}
 
 
 _STORE = {"store": "workspace_runbooks"}

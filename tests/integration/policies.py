@@ -43,8 +43,7 @@ class Policies:
 
     async def verdict(self, address: TurnAddress, request: RequestRef) -> Verdict:
         ask = VerdictsRequest(address=address, requests=(request,))
-        answer = await self.harness.activity(ApprovalActivities(self.harness.deps).read, ask)
-        return answer.verdicts[0]
+        return (await self.harness.activity(ApprovalActivities(self.harness.deps).read, ask)).verdicts[0]
 
     async def row(self, request: RequestRef) -> dict[str, Any]:
         return dict((await self.harness.rows("SELECT * FROM approvals WHERE id = $1", request.request_id))[0])

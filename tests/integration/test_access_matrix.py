@@ -252,8 +252,7 @@ async def test_lists_hold_nothing_of_another_tenant(actors: Actors) -> None:
     async with actors.client(STRANGER) as client:
         for path in ("turns", "conversations", "approvals", "effects", "entities?name=thing", "memory/promotions"):
             assert (await client.get(f"/v1/{path}")).json()["items"] == [], path
-        found = await client.post("/v1/memory/documents/search", json={"query": "Old"})
-        assert found.json()["items"] == []
+        assert (await client.post("/v1/memory/documents/search", json={"query": "Old"})).json()["items"] == []
         assert [user["name"] for user in (await client.get("/v1/users")).json()["items"]] == [STRANGER]
         assert (await client.get("/v1/agents")).json()["items"], "shipped content is shown to all users"
 

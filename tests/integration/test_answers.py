@@ -25,8 +25,7 @@ async def opened(harness: Harness, address: TurnAddress | None = None) -> tuple[
     if address is None:
         address, _ = await harness.start(Line("hi"))
     ask = OpenRequest(address=address, agent_id="desk", agent_version=await harness.version(), questions=(ASKED,))
-    answer = await harness.activity(ApprovalActivities(harness.deps).open, ask)
-    (request,) = answer.requests
+    (request,) = (await harness.activity(ApprovalActivities(harness.deps).open, ask)).requests
     return address, request
 
 
@@ -46,8 +45,7 @@ async def say(
 
 async def read(harness: Harness, address: TurnAddress, request: RequestRef) -> Verdict:
     ask = VerdictsRequest(address=address, requests=(request,))
-    answer = await harness.activity(ApprovalActivities(harness.deps).read, ask)
-    (verdict,) = answer.verdicts
+    (verdict,) = (await harness.activity(ApprovalActivities(harness.deps).read, ask)).verdicts
     return verdict
 
 
@@ -63,8 +61,7 @@ async def test_of_ten_simultaneous_answers_the_users_first_valid_one_wins_and_wa
     assert sorted(map(str, said)) == ["", *["already_answered"] * 9]
     verdict = await read(harness, address, request)
     assert verdict.state is VerdictState.ANSWERED and verdict.answer == {"text": f"number {said.index('')}"}
-    rung = await harness.value("SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'ring'", address.turn_id)
-    assert rung == 1
+    assert await harness.value("SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'ring'", address.turn_id) == 1
     assert (await opened(harness, address))[1] == request, "opening again changes nothing"
     assert (await harness.kinds(address.turn_id)).count("clarification.requested") == 1
 

@@ -59,8 +59,7 @@ async def test_an_administrator_adds_users_gives_roles_and_mints_tokens(api: Api
     assert (added.status_code, added.json()["roles"]) == (201, ["reviewer"])
     assert refusal(await admin.post("/v1/users", json={"name": "ann"})) == (409, "user_exists")
     token = (await admin.post("/v1/users/ann/tokens", json={"label": "laptop"})).json()["token"]
-    changed = await admin.post("/v1/users/ann/roles", json={"roles": ["requester"]})
-    assert changed.json()["roles"] == ["requester"]
+    assert (await admin.post("/v1/users/ann/roles", json={"roles": ["requester"]})).json()["roles"] == ["requester"]
     me = await admin.get("/v1/auth/me", headers={"Authorization": f"Bearer {token}"})
     assert (me.json()["name"], me.json()["roles"]) == ("ann", ["requester"])
     left = await admin.post("/v1/auth/logout", headers={"Authorization": f"Bearer {token}"})
@@ -264,8 +263,7 @@ async def test_a_minted_token_decides_nothing_that_its_creator_requested_in_what
     before: dict[str, str] = {}
     for password in (PASSWORD, "another good one"):
         async with team.client(token) as client:
-            given = {"password": password, **before}
-            assert (await client.post("/v1/auth/password", json=given)).status_code == 200
+            assert (await client.post("/v1/auth/password", json={"password": password, **before})).status_code == 200
         token, before = (await team.signed_in(name=name, password=password))["access_token"], {"current": password}
         assert await team.decides(asked, token) == OWN, "a password that it set or changed"
     _, second = await team.minted(token, "reviewer")
@@ -313,8 +311,7 @@ async def test_an_invited_reviewer_decides_and_the_history_shows_who_invited(tea
     name, session = await team.invited(team.token_of("admin"), "reviewer")
     by_password = await team.signed_in(name=name, password=PASSWORD)
     assert await team.decides(asked, by_password["access_token"]) == (200, "approved")
-    entry = (await team.history(asked))[-1]
-    assert entry["data"]["signed_in"] == {"how": "password", "invited_by": "admin"}
+    assert (await team.history(asked))[-1]["data"]["signed_in"] == {"how": "password", "invited_by": "admin"}
     asked = await paused(team.api, by="admin")
     assert await team.decides(asked, session) == (200, "approved")
     assert (await team.history(asked))[-1]["data"]["signed_in"] == {"how": "invitation", "invited_by": "admin"}

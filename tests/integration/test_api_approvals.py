@@ -90,9 +90,7 @@ NO: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(("verb", "needs", "status"), NO)
-async def test_a_no_needs_a_reason_ends_the_turn_in_an_answer_and_a_repeated_key_in_the_same_one(
-    api: Api, admin: Caller, verb: str, needs: str, status: str
-) -> None:
+async def test_a_reasoned_no_ends_in_one_answer(api: Api, admin: Caller, verb: str, needs: str, status: str) -> None:
     asked = await paused(api)
     if needs:
         assert refusal(await asked.decided(admin, verb)) == (422, needs)
@@ -278,8 +276,7 @@ async def test_many_are_rejected_at_once_each_for_itself(api: Api, admin: Caller
     ]  # fmt: skip
     assert [each["id"] for each in answers] == [each["id"] for each in items]
     assert again.json() == done.json()
-    other = await admin.post(path, json={"items": items[:1]}, headers=key)
-    assert refusal(other) == (422, "idempotency_key_reused")
+    assert refusal(await admin.post(path, json={"items": items[:1]}, headers=key)) == (422, "idempotency_key_reused")
     for each in asked[:2]:
         assert (await ended(admin, each.turn_id))["status"] == "completed"
     await stopped(admin, asked[2], own)
@@ -287,9 +284,8 @@ async def test_many_are_rejected_at_once_each_for_itself(api: Api, admin: Caller
 
 async def test_only_calls_of_low_risk_and_of_one_tool_are_approved_together(api: Api, reviewer: Caller) -> None:
     low, high = [await paused(api) for _ in range(2)], await paused(api)
-    await behind_its_back(
-        api, "UPDATE approvals SET risk = 'low' WHERE id = ANY($1)", [each.approval["id"] for each in low]
-    )
+    ids = [each.approval["id"] for each in low]
+    await behind_its_back(api, "UPDATE approvals SET risk = 'low' WHERE id = ANY($1)", ids)
     refused = await many(reviewer, *(item(each, "approve") for each in (*low, high)))
     assert [(each["error"]["status"], each["error"]["code"]) for each in refused] == [(422, "not_in_bulk")] * 3
     assert (await many(reviewer, item(high, "edit")))[0]["error"]["code"] == "not_in_bulk"
@@ -424,8 +420,7 @@ async def test_what_waits_is_counted_by_age_and_says_who_is_next(api: Api, reque
 
 async def test_effects_are_paged_and_each_is_shown_with_all_that_is_known_of_it(api: Api, reviewer: Caller) -> None:
     turn_id = (await paused(api, "Refund orders 1042 and 1043")).turn_id
-    listed = await pages(reviewer, "/v1/effects", 1)
-    keys = [item["key"] for item in listed if item["turn_id"] == turn_id]
+    keys = [item["key"] for item in await pages(reviewer, "/v1/effects", 1) if item["turn_id"] == turn_id]
     assert len(keys) == len(set(keys)) == 2, "no call of a round is lost between pages"
     approvals = (await reviewer.get("/v1/approvals", params={"turn": turn_id})).json()["items"]
     for each in approvals:

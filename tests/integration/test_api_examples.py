@@ -123,8 +123,7 @@ async def test_any_text_takes_the_same_way_and_a_success_without_a_word_fails_wi
 
 
 async def test_a_given_trace_id_reaches_the_response_and_audio_is_stood_in_for(requester: Caller) -> None:
-    given = {"trace_id": "trace-7", "input_type": "audio"}
-    body = {"agent": "skeleton", "message": "a sound", "metadata": given}
+    body = {"agent": "skeleton", "message": "a sound", "metadata": {"trace_id": "trace-7", "input_type": "audio"}}
     turn = (await requester.post("/v1/execute", json=body)).json()
     events = (await requester.get(turn["events"])).text
     bad = [{"input_type": each} for each in ("video", "", 3, ["text"], None)]
@@ -187,8 +186,7 @@ async def test_plot_a_column_by_a_column_gives_a_picture_of_it(api: Api) -> None
         assert all(call["seconds"] > 0 and call["number"] == 1 for call in metrics["calls"])
         assert metrics["retries"] == {"classify": 1, "planning": 1, "specify": 1, "marks": 1}
         assert turn["answer"] and turn["output"]["text"].startswith("<p>")
-        made = (await client.get(f"{path}/files")).json()["items"]
-        kept = sorted(file["name"] for file in made if file["turn_id"])
+        kept = sorted(file["name"] for file in (await client.get(f"{path}/files")).json()["items"] if file["turn_id"])
         assert kept == ["chart.png", "chart.svg", "chart.vl.json", "rows.json"]
 
 

@@ -182,8 +182,7 @@ async def test_a_summary_is_kept_once_a_key_and_found_and_listed(requester: Call
     (hit,) = (await requester.post("/v1/memory/episodic/search", json=search)).json()["items"]
     assert (hit["id"], hit["summary"]) == (first.json()["id"], body["summary"])
     assert hit["by"] in ("cosine", "full_text") and 0 < hit["similarity"] <= 1
-    listed = await requester.get("/v1/memory/episodic", params={"conversation_id": conversation_id})
-    (entry,) = listed.json()["items"]
+    (entry,) = (await requester.get("/v1/memory/episodic", params={"conversation_id": conversation_id})).json()["items"]
     assert entry["summary"] == body["summary"] and "similarity" not in entry
     assert (await admin.post("/v1/memory/episodic/search", json=search)).json()["items"] == []
 
@@ -194,8 +193,7 @@ async def test_search_knows_its_agents_and_clamps_its_limit(requester: Caller) -
         body = {"conversation_id": conversation_id, "summary": f"pelican number {number}"}
         assert (await requester.post("/v1/memory/episodic", json=body)).status_code == 201
     search = {"agent": "refunds", "query": "pelican", "limit": 10_000}
-    answer = await requester.post("/v1/memory/episodic/search", json=search)
-    assert len(answer.json()["items"]) == MOST_EPISODES
+    assert len((await requester.post("/v1/memory/episodic/search", json=search)).json()["items"]) == MOST_EPISODES
     for limit in (0, True, None):
         wrong = await requester.post("/v1/memory/episodic/search", json={**search, "limit": limit})
         assert [each["field"] for each in wrong.json()["error"]["details"]["fields"]] == ["body.limit"]

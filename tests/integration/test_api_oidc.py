@@ -76,8 +76,7 @@ async def test_an_account_is_not_taken_over_but_linked_by_its_owner(api: Api, pr
     async with api.client(None) as client:
         assert failed(await come(client)) == "user_exists"
         assert "perdure_session" not in client.cookies
-        token = {"token": api.people["reviewer"].token}
-        assert (await client.post("/v1/auth/login", json=token)).status_code == 200
+        assert (await client.post("/v1/auth/login", json={"token": api.people["reviewer"].token})).status_code == 200
         forged = await client.get(START, params={"link": "1"}, headers={"Sec-Fetch-Site": "cross-site"})
         assert failed(forged) == "foreign_origin", "no user is linked to an identity of another site's choice"
         assert (await come(client, link="1")).headers["location"] == "/review"
@@ -107,8 +106,7 @@ async def test_an_identity_linked_by_a_minted_token_is_its_creators_too(api: Api
                 f"{asked.path}/decision", json=asked.body(), headers={"X-Perdure-Request": "1", "Origin": api.url}
             )
             assert answer.status_code == expected, (name, answer.text)
-    shown = answer.json()["history"][-1]["data"]
-    assert shown["signed_in"] == {"how": "oidc"}
+    assert answer.json()["history"][-1]["data"]["signed_in"] == {"how": "oidc"}
 
 
 async def test_neither_newcomers_nor_whose_account_is_closed_get_in(api: Api, provider: OidcProvider) -> None:
@@ -187,9 +185,7 @@ HOSTILE: dict[str, Talk] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-async def test_a_provider_whose_answer_does_not_end_signs_no_user_in(
-    api: Api, provider: OidcProvider, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_endless_sign_in(api: Api, provider: OidcProvider, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == "a trickle":
         monkeypatch.setattr("perdure.api.oidc._TIMEOUT_SECONDS", 0.4)
     with threaded(HOSTILE[kind]) as made:

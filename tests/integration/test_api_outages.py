@@ -56,9 +56,7 @@ class TwoApis:
 
 
 @asynccontextmanager
-async def two_processes(
-    parts: DataParts, urls: Urls, people: dict[str, Person], **settings: str
-) -> AsyncIterator[TwoApis]:
+async def two_apis(parts: DataParts, urls: Urls, people: dict[str, Person], **settings: str) -> AsyncIterator[TwoApis]:
     assert parts.redis_url is not None and parts.temporal is not None
     valkey, where = await link_to(parts.redis_url), parts.temporal
     given = {"database_url": urls.app, "redis_url": through(parts.redis_url, valkey), **settings}
@@ -224,11 +222,8 @@ class Refusing:
 
 
 @pytest.mark.parametrize("status", [RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED])
-async def test_a_temporal_that_forbids_the_write_is_well_and_it_is_reported(
-    api: Api, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode
-) -> None:
-    client = api.services.notifier.client
-    monkeypatch.setattr(type(client), "workflow_service", Refusing(status))
+async def test_a_forbidden_write_is_reported(api: Api, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode) -> None:
+    monkeypatch.setattr(type(api.services.notifier.client), "workflow_service", Refusing(status))
     parts = parts_of(api)
     for _ in range(2):
         look = (await parts.look())["temporal"]
@@ -249,5 +244,4 @@ def test_each_kind_of_error_is_distinguished() -> None:
 async def test_the_write_to_temporal_leaves_nothing_behind_that_grows(temporal: Client) -> None:
     for _ in range(5):
         await write_probe.write_once(temporal)
-    running = [each async for each in temporal.list_workflows(f"TaskQueue = '{write_probe.QUEUE}'")]
-    assert running == []
+    assert [each async for each in temporal.list_workflows(f"TaskQueue = '{write_probe.QUEUE}'")] == []

@@ -205,9 +205,7 @@ async def addresses(client: httpx.AsyncClient, *forwarded: str) -> list[int]:
     return [(await client.get("/v1/auth/ways", headers={"X-Forwarded-For": each})).status_code for each in forwarded]
 
 
-async def test_a_forwarded_address_is_not_believed(
-    api: Api, parts: DataParts, urls: Urls, people: dict[str, Person]
-) -> None:
+async def test_no_forwarded_address_counts(api: Api, parts: DataParts, urls: Urls, people: dict[str, Person]) -> None:
     async with served_by(parts, urls, people) as bare, bare.client(None) as client:
         found = await addresses(client, *(f"203.0.113.{number}" for number in range(8)))
         assert found.count(429) >= 3, "all of them are of one address"

@@ -12,7 +12,7 @@ from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
 from tests.integration.test_api_access import having
-from tests.integration.test_api_outages import TwoApis, two_processes
+from tests.integration.test_api_outages import TwoApis, two_apis
 from tests.integration.test_api_turns import code, refusal
 
 PER_MINUTE = 40
@@ -30,7 +30,7 @@ class LimitedApis(TwoApis):
 @pytest.fixture(scope="module")
 async def limited_apis(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[LimitedApis]:
     limited = {"RATE_LIMITING_ENABLED": "1", "RATE_LIMIT_PER_MINUTE": str(PER_MINUTE)}
-    async with two_processes(parts, urls, people, **limited) as two:
+    async with two_apis(parts, urls, people, **limited) as two:
         yield LimitedApis(two.one, two.other, two.valkey)
 
 

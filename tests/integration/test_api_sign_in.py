@@ -19,7 +19,7 @@ from perdure.store.identity import registration, users
 from tests.conftest import Person, Urls, as_owner
 from tests.integration.bad_tokens import bad_tokens, opened
 from tests.integration.conftest import Api
-from tests.integration.test_api_outages import TwoApis, two_processes
+from tests.integration.test_api_outages import TwoApis, two_apis
 from tests.integration.test_api_turns import code, refusal
 
 PASSWORD = "correct horse battery"
@@ -63,8 +63,7 @@ async def test_who_comes_after_the_first_person_of_a_tenant_must_be_invited(api:
         assert first.json()["user"]["roles"] == ["requester", "reviewer", "admin"]
         client.cookies.clear()
         asked = {"name": "second", "roles": ["requester"]}
-        invited = await client.post("/v1/team/invitations", json=asked, headers=bearer(first))
-        token = invited.json()["invitation"]
+        token = (await client.post("/v1/team/invitations", json=asked, headers=bearer(first))).json()["invitation"]
         given = {"name": "second", "password": PASSWORD, "tenant": "fresh", "invitation": token}
         wrong = await client.post("/v1/auth/register", json={**given, "name": "third"})
         assert refusal(wrong) == (403, "invitation_invalid"), "it is for its person alone"
@@ -258,8 +257,7 @@ async def test_a_changed_password_ends_the_other_sessions_and_the_old_one_opens_
         assert refusal(wrong) == (403, "password_wrong")
         given = {"password": "a new password", "current": PASSWORD}
         assert (await client.post("/v1/auth/password", json=given, headers=here)).json()["sessions_ended"] >= 1
-        statuses = [(await client.get("/v1/auth/me", headers=head)).status_code for head in (here, there)]
-        assert statuses == [200, 401]
+        assert [(await client.get("/v1/auth/me", headers=head)).status_code for head in (here, there)] == [200, 401]
         assert (await signed_in(client, ann)).status_code == 401
         new = await client.post("/v1/auth/login", json={"name": ann, "password": "a new password"})
         assert new.status_code == 200
@@ -318,15 +316,12 @@ async def test_a_code_signs_one_browser_in_as_the_user_who_requested_it(local_ap
     assert refused(await entered(local_api, code)), "it is used up"
 
 
-async def test_a_code_is_refused_that_is_too_old_guessed_from_another_site_or_of_another_machine(
-    local_api: Api,
-) -> None:
+async def test_a_code_is_refused_that_is_old_guessed_from_another_site_or_of_another_machine(local_api: Api) -> None:
     code = await made(local_api)
     tenant, _, secret = code.partition(".")
     for guess in (f"{tenant}.{'x' * 32}", f"nobody.{secret}", secret, code + "x", "'; --", "." * 500):
         assert refused(await entered(local_api, guess)), guess
-    foreign = await entered(local_api, code, headers={"Origin": "https://elsewhere.example"})
-    assert foreign.status_code == 403
+    assert (await entered(local_api, code, headers={"Origin": "https://elsewhere.example"})).status_code == 403
     port = httpx.URL(local_api.url).port
     assert (await entered(local_api, code, headers={"Host": f"leads-here.example:{port}"})).status_code == 421
     for name in ("X-Forwarded-For", "Forwarded", "Via"):
@@ -358,7 +353,7 @@ WRONG = "a wrong one, surely"
 
 @pytest.fixture(scope="module")
 async def apis(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[TwoApis]:
-    async with two_processes(parts, urls, people) as running:
+    async with two_apis(parts, urls, people) as running:
         yield running
 
 
@@ -409,8 +404,7 @@ async def test_wrong_guesses_wait_longer_and_longer_and_the_right_password_waits
 
 
 async def test_an_unknown_name_waits_alike(owner: Account) -> None:
-    nobody = f"nobody-{new_id()[-8:]}"
-    for name in (owner.name, nobody):
+    for name in (owner.name, f"nobody-{new_id()[-8:]}"):
         seen = [await owner.sign_in(WRONG, name=name, address="127.0.0.9") for _ in range(PLACE.free + 2)]
         told = [(answer.status_code, code(answer), answer.headers.get("retry-after")) for answer in seen]
         assert told == [(401, "sign_in_failed", None)] * PLACE.free + [(429, "sign_in_delayed", "1")] * 2

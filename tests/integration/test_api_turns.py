@@ -144,8 +144,7 @@ async def test_a_stop_is_idempotent_and_ends_the_turn(requester: Caller) -> None
     turn_id = (await started(requester, conversation_id, "/echo " + "word " * 1_000)).json()["turn_id"]
     for _ in range(2):
         assert (await requester.post(f"/v1/turns/{turn_id}/stop")).status_code == 202
-    stream = (await requester.get(f"/v1/turns/{turn_id}/events")).text
-    assert "event: stopped" in stream
+    assert "event: stopped" in (await requester.get(f"/v1/turns/{turn_id}/events")).text
     assert (await requester.get(f"/v1/turns/{turn_id}")).json()["status"] == "stopped"
     assert (await requester.post(f"/v1/turns/{turn_id}/stop")).json()["status"] == "stopped"
 
@@ -159,8 +158,7 @@ async def test_the_same_key_and_body_start_one_turn_however_many_ask_at_once(req
     assert len({answer.json()["turn_id"] for answer in answers}) == 1
     other = await requester.post(path, headers=key, json={"message": "/echo other"})
     assert refusal(other) == (422, "idempotency_key_reused")
-    listed = (await requester.get("/v1/turns", params={"conversation": conversation_id})).json()["items"]
-    assert len(listed) == 1
+    assert len((await requester.get("/v1/turns", params={"conversation": conversation_id})).json()["items"]) == 1
     waited = await requester.post(path, headers=key, params={"wait": 20}, json={"message": "/echo hi"})
     assert (waited.status_code, waited.json()["answer"]) == (200, "hi")
 

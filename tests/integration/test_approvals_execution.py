@@ -271,8 +271,7 @@ class Previews:
 
     async def look(self, address: TurnAddress, approval_id: str, seconds: float = 5.0) -> bool:
         ask = PreviewRequest(address=address, approval_id=approval_id, routing=self.harness.routing)
-        made = await self.harness.activity(PreviewActivities(self.harness.deps, seconds).preview, ask)
-        return made.kept
+        return (await self.harness.activity(PreviewActivities(self.harness.deps, seconds).preview, ask)).kept
 
     async def shown(self, approval_id: str) -> dict[str, Any]:
         return await in_transaction(self.harness.db, views.get_approval, approval_id, None)
@@ -286,8 +285,7 @@ async def previews(harness: Harness) -> AsyncIterator[Previews]:
     tools = app_agents()[1]
     pay = next(tool for agent_id, tool in tools if (agent_id, tool.card.name) == ("desk", "pay"))
     more = {"previews": True, "describe": "Pay {amount}.", "version": digest_of("with a preview")}
-    card = pay.card.model_copy(update=more)
-    seeing = replace(pay, card=card, preview=PreviewOf.of("pay", looked, pay.parameters))
+    seeing = replace(pay, card=pay.card.model_copy(update=more), preview=PreviewOf.of("pay", looked, pay.parameters))
     await harness.republished(("desk", "pay"), seeing)
     of_desk = [(agent_id, seeing if tool is pay else tool) for agent_id, tool in tools]
     toolbox = Toolbox(of_desk, lambda name: None, harness.deps.toolbox.http)

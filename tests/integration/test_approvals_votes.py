@@ -108,9 +108,8 @@ async def test_a_limit_is_raised_in_anothers_place_not_by_what_its_requester_mad
     await policies.set(request, "kind = 'limit', quorum = 1")
     async with stands_in(policies, "carl", "ann"):
         with pytest.raises(CallerError) as refused:
-            await raises(
-                policies, address, Credential(SignInMethod.TOKEN, (policies.harness.people["requester"].user_id,))
-            )
+            made_by = (policies.harness.people["requester"].user_id,)
+            await raises(policies, address, Credential(SignInMethod.TOKEN, made_by))
         assert refused.value.code == "own_request"
         await raises(policies, address, OWN)
     vote = await policies.harness.value("SELECT record FROM approval_votes WHERE approval_id = $1", request.request_id)
@@ -139,10 +138,8 @@ async def test_two_credentials_that_one_person_created_are_one_vote(policies: Po
     assert await decides(policies, request, "bob", credential=minted) == "already_voted"
     assert await decides(policies, request, "bob", credential=through) == "already_voted"
     assert await decides(policies, request, "admin") == "already_voted", "the creator's own"
-    assert (
-        await decides(policies, request, "bob", credential=Credential(SignInMethod.TOKEN, (UNKNOWN,)))
-        == "already_voted"
-    )
+    unknown = Credential(SignInMethod.TOKEN, (UNKNOWN,))
+    assert await decides(policies, request, "bob", credential=unknown) == "already_voted"
     told = await seen(policies, request, replace(policies.who("bob"), credential=minted))
     assert told["allowed_decisions"] == []
     assert [vote["signed_in"] for vote in told["votes"]] == [{"how": "token", "created_by": "admin"}]
@@ -180,9 +177,7 @@ async def test_an_edit_voids_earlier_votes_even_back_to_the_original_and_signals
 
 @pytest.mark.sized
 @pytest.mark.parametrize(("policy", "needed"), [("plain", 1), ("pair", 2)])
-async def test_of_simultaneous_approvals_the_quorum_counts_and_never_the_requesters(
-    policies: Policies, policy: str, needed: int
-) -> None:
+async def test_of_many_votes_a_quorum_counts_not_the_requesters(policies: Policies, policy: str, needed: int) -> None:
     asked = [(await policies.asked(policy))[1] for _ in range(sized(12, 3))]
     await policies.roles("requester", "requester", "reviewer")
     people = ["ann", "bob", "carl", "reviewer", "requester"]
@@ -249,9 +244,7 @@ async def test_at_one_deadline_it_goes_up_and_at_the_next_is_denied(policies: Po
     assert await policies.audited(request) == ["opened", "escalated", "expired"]
 
 
-async def test_an_undecided_request_goes_to_an_allowed_fallback_or_is_escalated(
-    policies: Policies, reconciler: Reconciler
-) -> None:
+async def test_an_undecided_request_falls_back_or_is_escalated(policies: Policies, reconciler: Reconciler) -> None:
     fallen, without_role = [(await policies.asked(policy))[1] for policy in ("watched", "orphaned")]
     _, own = await policies.asked("watched", by="carl")
     for request in (fallen, without_role, own):
@@ -371,9 +364,8 @@ async def test_an_approved_call_waits_for_its_hold_and_then_signals(policies: Po
     await reconciler.once()
     kinds = await policies.harness.rows("SELECT kind FROM outbox WHERE turn_id = $1 ORDER BY kind", address.turn_id)
     assert [bell["kind"] for bell in kinds] == ["ring", "stop"], "a bell for later keeps no stop from being rung"
-    await policies.harness.write(
-        "UPDATE turns SET stop_requested_at = NULL, rung_at = NULL WHERE id = $1", address.turn_id
-    )
+    unstopped = "UPDATE turns SET stop_requested_at = NULL, rung_at = NULL WHERE id = $1"
+    await policies.harness.write(unstopped, address.turn_id)
     with pytest.raises(ApplicationError) as early:
         await run(policies, address, "held")
     assert early.value.type == "on_hold" and not early.value.non_retryable

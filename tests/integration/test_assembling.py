@@ -85,8 +85,7 @@ async def assembler(harness: Harness) -> AsyncIterator[Assembler]:
     )
     definition = agent.definition.model_copy(update={"assembly": assembly})
     cards = (*agent.cards, *(each.card for each in own))
-    changed = {"definition": definition, "cards": cards, "version": "with an assembly"}
-    published = agent.model_copy(update=changed)
+    published = agent.model_copy(update={"definition": definition, "cards": cards, "version": "with an assembly"})
     await publish_app(harness.owner_url, [(app, published)])
     async with httpx.AsyncClient() as http:
         toolbox = Toolbox([*tools, *(("desk", each) for each in own)], lambda name: None, http)

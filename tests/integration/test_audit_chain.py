@@ -168,8 +168,7 @@ async def test_a_line_is_written_for_a_grown_chain(db: Database, relay: Database
     assert [line["seq"] for line in lines(path, one)] == [3, 4]
     for head in audit.exported_heads(path, one):
         assert head.is_signed_by(KEYRING)
-    fresh = HeadExport(relay, path, KEYRING)
-    assert await fresh.once() == [], "as after a restart"
+    assert await HeadExport(relay, path, KEYRING).once() == [], "as after a restart"
     report = await verify_chain(db, one, KEYRING, audit.exported_heads(path, one))
     assert (report.ok, report.heads_checked) == (True, 2)
 
@@ -365,8 +364,7 @@ async def test_a_call_that_ran_by_a_status_written_elsewhere_is_found(harness: H
         await harness.decide(request.request_id)
         person = harness.people["reviewer"]
         async with harness.db.transaction("local") as tx:
-            decider = Decider(person.user_id, person.roles, person.name)
-            await withdraw(tx, request.request_id, decider, "not now")
+            await withdraw(tx, request.request_id, Decider(person.user_id, person.roles, person.name), "not now")
     await harness.write(GIVE, request.request_id)
     await harness.write("UPDATE approvals SET withdrawal = NULL WHERE id = $1", request.request_id)
     assert await doubted(harness) == known, "it has not run"

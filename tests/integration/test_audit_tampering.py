@@ -49,10 +49,8 @@ async def test_rows_that_were_edited_deleted_or_moved_are_all_found(db: Database
     await written(db, tenant, TAMPERED * EVERY)
     assert (await verified(db, tenant)).ok
     async with as_table_owner(urls.owner) as table_owner:
-        rows = await table_owner.fetch(
-            "SELECT seq, audit_id FROM audit_chain WHERE tenant_id = $1 ORDER BY seq", tenant
-        )
-        picked = rows[1::EVERY]
+        every = "SELECT seq, audit_id FROM audit_chain WHERE tenant_id = $1 ORDER BY seq"
+        picked = (await table_owner.fetch(every, tenant))[1::EVERY]
         assert len(picked) == TAMPERED
         for number, row in enumerate(picked):
             done = await table_owner.execute(EDITS[number % len(EDITS)], row["audit_id"])

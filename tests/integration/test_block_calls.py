@@ -58,9 +58,7 @@ async def test_a_block_is_given_its_tables_and_answers_in_a_wrapper(blocks: Harn
         ("turn_wheel", {"rounds": 10**9}, str(WALL_SECONDS)),
     ],
 )
-async def test_a_fault_or_a_forbidden_result_is_an_error_that_the_model_reads(
-    blocks: Harness, tool: str, args: dict[str, Any], told: str
-) -> None:
+async def test_the_model_reads_a_fault_or_refusal(blocks: Harness, tool: str, args: dict[str, Any], told: str) -> None:
     started = time.monotonic()
     address, outcome = await called(blocks, tool, args)
     assert time.monotonic() - started < WALL_SECONDS + 1.5
@@ -72,9 +70,7 @@ async def test_a_fault_or_a_forbidden_result_is_an_error_that_the_model_reads(
     assert await answer(blocks, after) == RESULT
 
 
-async def test_each_tenants_block_runs_for_that_tenant_and_reads_the_shared_table(
-    blocks: Harness, noted: NotedSandbox, urls: Urls
-) -> None:
+async def test_a_block_runs_for_its_tenant_on_a_shared_table(blocks: Harness, noted: NotedSandbox, urls: Urls) -> None:
     requester = blocks.people["requester"]
     other = replace(requester, tenant_id="elsewhere", user_id="00000000-0000-4000-8000-0000000000aa")
     async with as_owner(urls.owner, "elsewhere") as owner:
@@ -91,8 +87,7 @@ async def test_each_tenants_block_runs_for_that_tenant_and_reads_the_shared_tabl
 
 async def test_a_block_that_may_change_anything_waits_for_a_person_and_needs_no_transaction(blocks: Harness) -> None:
     address = await blocks.plan(("stamp", {"number": 7}), agent_id=MAKER)
-    denied = await run(blocks, address)
-    assert denied.state is CallState.DENIED
+    assert (await run(blocks, address)).state is CallState.DENIED
     address = await blocks.plan(("stamp", {"number": 7}), agent_id=MAKER)
     (request,) = await blocks.open(address, "t1.0", agent_id=MAKER)
     assert (await blocks.approval_row(address))["risk"] == "high"

@@ -87,8 +87,7 @@ async def charts(harness: Harness, temporal: Client) -> AsyncIterator[Charts]:
         at = replace(harness, deps=replace(harness.deps, models=models, toolbox=toolbox))
         provider: Any = await models.provider(agent)
         stack.push_async_callback(provider.aclose)
-        workers = await serve(stack, at, ALL_KINDS)
-        yield Charts(Served(at, temporal, workers), double)
+        yield Charts(Served(at, temporal, await serve(stack, at, ALL_KINDS)), double)
 
 
 def said(**value: object) -> Step:

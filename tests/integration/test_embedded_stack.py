@@ -285,9 +285,7 @@ async def test_after_kill_9_of_the_supervisor_the_next_start_finds_all_and_clear
     (first.home / "children.json").write_text(json.dumps(listed))
     second: Stack = await start()
     assert await asyncio.wait_for(outlived.wait(), 30) == -9
-    await until(
-        lambda: (second.home / "run.json").exists() and second.run()["supervisor"] == second.process.pid, seconds=60
-    )
+    await until(lambda: (second.home / "run.json").exists() and second.run()["supervisor"] == second.process.pid, 60)
     await until(lambda: "worker-x" in second.out, seconds=60)
     for name in ("api", "temporal", "temporal_ui", "postgres", "redis", "companions"):
         assert second.run()[name] == run[name]

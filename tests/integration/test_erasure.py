@@ -248,8 +248,7 @@ async def test_every_column_is_declared_with_a_users_words_or_not(harness: Harne
 
 
 async def test_no_word_of_the_erased_stays_and_the_chain_verifies(harness: Harness, admin: asyncpg.Connection) -> None:
-    before = await marked(admin)
-    assert len(before) > 25
+    assert len(await marked(admin)) > 25
     events = await harness.value("SELECT count(*) FROM events")
     hers = harness.people[NAME].user_id
     assert await harness.value(GUESSABLE, hers) > 0
@@ -334,8 +333,7 @@ async def test_a_turn_that_begins_during_the_erasure_ends_it_without_loss(harnes
     if open_turns:
         assert isinstance(results[0], CallerError) and results[0].code == "turns_open"
         for row in open_turns:
-            turn_id = str(row["id"])
-            await end(harness, TurnAddress(tenant_id="local", conversation_id=conversation, turn_id=turn_id))
+            await end(harness, TurnAddress(tenant_id="local", conversation_id=conversation, turn_id=str(row["id"])))
         await erase(harness.db, "local", name, admin_id)
     said = await harness.rows("SELECT content FROM messages WHERE conversation_id = $1", conversation)
     assert {row["content"] for row in said} <= {""}

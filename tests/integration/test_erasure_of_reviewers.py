@@ -71,8 +71,7 @@ async def ran(policies: Policies, address: TurnAddress, call_id: str, agent_id: 
     call = await policies.harness.tool_call(address, call_id, agent_id)
     if version:
         call = call.model_copy(update={"agent_version": version})
-    outcome = await policies.harness.activity(ToolActivities(policies.harness.deps).run, call)
-    return outcome.state.value
+    return (await policies.harness.activity(ToolActivities(policies.harness.deps).run, call)).state.value
 
 
 async def denied(policies: Policies, decision: Decision) -> TurnAddress:
@@ -141,10 +140,8 @@ async def not_raised(policies: Policies) -> TurnAddress:
     asked = VerdictsRequest(address=address, requests=(request,))
     ending = raise_limits(STATE, await harness.activity(ApprovalActivities(harness.deps).read, asked))
     async with harness.db.transaction("local") as tx:
-        over = FinishRequest.model_validate(
-            {"address": address, "status": TurnStatus.LIMITED, "problem": ending["error"]}
-        )
-        await finish(tx, over)
+        over = {"address": address, "status": TurnStatus.LIMITED, "problem": ending["error"]}
+        await finish(tx, FinishRequest.model_validate(over))
     return address
 
 
@@ -299,9 +296,7 @@ async def test_a_verification_in_the_midst_of_erasures_finds_no_fault(harness: H
     assert looked > 1
 
 
-async def test_a_turn_that_begins_and_ends_while_its_person_is_erased_is_accounted_for_too(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_turn_within_its_persons_erasure_is_counted(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (await verified(harness)).faults_found
     name = "ursula"
     made = await person(harness, name)

@@ -195,8 +195,7 @@ async def test_no_effect_follows_the_end_or_a_stop(harness: Harness, how: str) -
         harness.run_tool(turns[0]),
         *(each for address in turns[1:] for each in (harness.run_tool(address), ends(address))),
     )
-    odd = [each for each in answers if isinstance(each, BaseException) and not isinstance(each, ApplicationError)]
-    assert not odd
+    assert not [each for each in answers if isinstance(each, BaseException) and not isinstance(each, ApplicationError)]
     effects = list(harness.world.effects)
     fell = set()
     for address in turns:

@@ -147,8 +147,7 @@ async def test_a_worker_that_wakes_after_a_settle_is_refused(harness: Harness, t
     address = await harness.plan((tool, {"mode": "wait"}))
     key, reviewer = effect_key(address.turn_id, "t1.0"), harness.people["reviewer"]
     zombie = await frozen_inside(harness, address)
-    outcome = await harness.run_tool(address, attempt=2)
-    if outcome.state is S.OUTCOME_UNKNOWN:
+    if (await harness.run_tool(address, attempt=2)).state is S.OUTCOME_UNKNOWN:
         async with harness.db.transaction("local") as tx:
             await settle_by_person(tx, key, Decider(reviewer.user_id, reviewer.roles, "reviewer"), "happened", "seen")
     harness.world.go_on.set()
@@ -158,10 +157,8 @@ async def test_a_worker_that_wakes_after_a_settle_is_refused(harness: Harness, t
     assert (row["state"], row["epoch"], row["lost_settles"]) == ("done", epoch, 1)
     assert row["comment"] == ("seen" if tool == "shout" else None)
     assert harness.world.effects.count((f"/{tool}", key if tool == "book" else f"{address.turn_id}/t1.0")) == 1
-    messages = await harness.value(
-        "SELECT count(*) FROM messages WHERE turn_id = $1 AND role = 'tool'", address.turn_id
-    )
-    assert messages == 1
+    messages = "SELECT count(*) FROM messages WHERE turn_id = $1 AND role = 'tool'"
+    assert await harness.value(messages, address.turn_id) == 1
 
 
 @pytest.mark.parametrize("tool", ["jot", "book"], ids=["local", "keyed"])
@@ -263,9 +260,8 @@ async def test_a_sent_call_stays_open_to_settle_if_a_stop_meets_it(harness: Harn
     await unsent(harness, address, 2)
     row = await harness.call_row(address)
     assert row["state"] == "reserved" and row["first_sent_at"] is not None
-    await harness.activity(
-        TurnActivities(harness.deps).finish, FinishRequest(address=address, status=TurnStatus.STOPPED)
-    )
+    end = FinishRequest(address=address, status=TurnStatus.STOPPED)
+    await harness.activity(TurnActivities(harness.deps).finish, end)
     assert (await harness.call_row(address))["state"] == "outcome_unknown"
     assert harness.world.effects.count(("/book", effect_key(address.turn_id, "t1.0"))) == 1
 
@@ -338,9 +334,7 @@ async def cut(urls: Urls, where: str) -> None:
     await admin.close()
 
 
-async def is_left_to_the_next_attempt(
-    harness: Harness, address: TurnAddress, attempt: asyncio.Task[ToolOutcome]
-) -> None:
+async def is_left_to_the_next(harness: Harness, address: TurnAddress, attempt: asyncio.Task[ToolOutcome]) -> None:
     """The attempt failed with Postgres, nothing is settled or counted as lost; the next one does the call, once."""
     (failure,) = await gathered(attempt)
     assert isinstance(failure, ApplicationError), failure
@@ -356,7 +350,7 @@ async def test_a_connection_that_breaks_inside_the_tool(harness: Harness, urls: 
     async with entities_locked(urls):
         attempt = asyncio.create_task(harness.run_tool(address))
         await cut(urls, "wait_event_type = 'Lock'")
-    await is_left_to_the_next_attempt(harness, address, attempt)
+    await is_left_to_the_next(harness, address, attempt)
 
 
 async def test_a_statement_that_hangs_inside_the_tool(harness: Harness, urls: Urls) -> None:
@@ -367,7 +361,7 @@ async def test_a_statement_that_hangs_inside_the_tool(harness: Harness, urls: Ur
         attempt = asyncio.create_task(harness.activity(activity, await harness.tool_call(address, "t1.0")))
         await gathered(attempt)
     await impatient.close()
-    await is_left_to_the_next_attempt(harness, address, attempt)
+    await is_left_to_the_next(harness, address, attempt)
 
 
 async def test_a_connection_that_breaks_between_the_tool_and_its_settle(harness: Harness, urls: Urls) -> None:
@@ -375,7 +369,7 @@ async def test_a_connection_that_breaks_between_the_tool_and_its_settle(harness:
     attempt = await frozen_inside(harness, address)
     await cut(urls, "state = 'idle in transaction'")
     harness.world.go_on.set()
-    await is_left_to_the_next_attempt(harness, address, attempt)
+    await is_left_to_the_next(harness, address, attempt)
 
 
 async def test_no_free_connection_for_the_tool(harness: Harness, monkeypatch: Patch) -> None:
@@ -392,7 +386,7 @@ async def test_no_free_connection_for_the_tool(harness: Harness, monkeypatch: Pa
     monkeypatch.setattr(harness.db, "transaction", busy_once)
     attempt = asyncio.create_task(harness.activity(ToolActivities(harness.deps).run, call))
     await gathered(attempt)
-    await is_left_to_the_next_attempt(harness, address, attempt)
+    await is_left_to_the_next(harness, address, attempt)
 
 
 async def test_a_tools_time_out_fails_it_and_our_fault_is_no_lost_settle(harness: Harness, monkeypatch: Patch) -> None:
@@ -449,8 +443,7 @@ async def test_an_answer_too_large_fails_a_read_and_leaves_a_write_done(harness:
     outcome, made = await run(harness, address, FLOODS[kind])
     assert (psutil.Process().memory_info().rss - before) // MEBI < 150
     assert outcome.state is state and len(made.heads) == 1 and outcome.message is not None
-    told = await harness.value("SELECT content FROM messages WHERE id = $1", outcome.message.id)
-    assert "answer_too_large" in told
+    assert "answer_too_large" in await harness.value("SELECT content FROM messages WHERE id = $1", outcome.message.id)
     assert (await harness.call_row(address))["state"] == state.value
     assert await harness.value("SELECT count(*) FROM entities WHERE created_by_turn = $1", address.turn_id) == 0
     again, other = await run(harness, address, says())

@@ -37,7 +37,6 @@ Operation = Callable[[], Coroutine[Any, Any, Any]]
 Call = tuple[str, dict[str, JsonValue]]
 CONVERSATIONS = 6
 FEW_EFFECTS = 2
-OPERATIONS = sized(900, 400)
 AT_ONCE = 30
 ROUND: list[Call] = [("pay", {"amount": 1}), ("post", {"mode": "break"}), ("jot", {"text": "x"}), ("look", {})]
 CALLS = [f"t1.{index}" for index in range(len(ROUND))]
@@ -122,8 +121,7 @@ class Storm:
 
     async def approvals(self) -> tuple[TurnAddress, list[asyncpg.Record]]:
         address = await self.admitted()
-        sql = "SELECT id, call_id FROM approvals WHERE turn_id = $1"
-        return address, await self.harness.rows(sql, address.turn_id)
+        return address, await self.harness.rows("SELECT id, call_id FROM approvals WHERE turn_id = $1", address.turn_id)
 
     async def read(self) -> None:
         address, rows = await self.approvals()
@@ -183,7 +181,7 @@ class Storm:
             self.finish: 1.2, self.reconcile: 1,
         }  # fmt: skip
         weighted = often | steady | seldom
-        return self.chance.choices(list(weighted), list(weighted.values()), k=OPERATIONS)
+        return self.chance.choices(list(weighted), list(weighted.values()), k=sized(900, 400))
 
 
 @pytest.mark.sized

@@ -176,9 +176,7 @@ async def end(harness: Harness, address: TurnAddress, how: str) -> None:
 @pytest.mark.parametrize(
     ("fails", "attempts", "code"), [(2, 3, None), (99, PROVIDER_ERRORS, "model_unavailable")], ids=["few", "too many"]
 )
-async def test_provider_errors_are_tried_again_after_their_wait_and_end_the_call_as_data_when_they_are_too_many(
-    harness: Harness, fails: int, attempts: int, code: str | None
-) -> None:
+async def test_provider_errors_retry_then_end(harness: Harness, fails: int, attempts: int, code: str | None) -> None:
     call = await begun(harness, Line("half an", fails=fails))
     for attempt in range(1, attempts):
         with pytest.raises(ApplicationError) as raised:
@@ -280,9 +278,7 @@ async def test_waiting_events_are_written_in_an_open_turn_never_behind_done(harn
         assert (after[-1] == "done") is has_ended
 
 
-async def test_a_call_that_anothers_reservation_keeps_back_is_tried_again_soon_and_refused_in_the_end(
-    harness: Harness,
-) -> None:
+async def test_a_call_kept_back_by_a_reservation_is_tried_again_soon_and_refused_in_the_end(harness: Harness) -> None:
     first, second = await begun(harness, Line("slow", seconds=30)), await begun(harness, Line("never said"))
     admin = harness.people["admin"].user_id
     used = await harness.value("SELECT coalesce(sum(input_tokens + output_tokens), 0)::int FROM turns")
@@ -297,9 +293,7 @@ async def test_a_call_that_anothers_reservation_keeps_back_is_tried_again_soon_a
     assert requests(harness, second) == 0
 
 
-async def test_libraries_are_imported_before_the_turn_is_locked_and_a_prompt_is_made_before_the_conversation_is(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_imports_and_prompts_are_made_before_the_locks(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     address, _ = await harness.start(Line("a"))
     call, free = await harness.model_call(address), list[str]()
 
@@ -348,9 +342,7 @@ def answering(harness: Harness) -> tuple[Harness, list[JsonValue]]:
 @example([-0.0, 1e16, 1e22, {"net": 1.0}, 0.1, 1e-9, 5e-324, 1.7976931348623157e308])
 @example(10**400)
 @example(DEEP)
-async def test_an_approved_checkpoint_reads_as_approved_at_any_value(
-    answering: tuple[Harness, list[JsonValue]], value: JsonValue
-) -> None:
+async def test_an_approval_stands_at_any_value(answering: tuple[Harness, list[JsonValue]], value: JsonValue) -> None:
     harness, values = answering
     values.append(value)
     address = await harness.plan(("book", {"what": "x"}), caps=MANY)

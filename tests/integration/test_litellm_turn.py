@@ -89,9 +89,7 @@ async def test_a_rate_limit_is_waited_for_as_long_as_it_says_and_is_in_the_event
 
 
 @pytest.mark.parametrize("fault", [Fault.RESET, Fault.RESET_AT_ONCE, Fault.GARBAGE])
-async def test_a_broken_connection_or_garbage_is_tried_again_and_half_an_answer_is_void(
-    agent: LitellmAgent, fault: Fault
-) -> None:
+async def test_garbage_or_a_cut_is_tried_again_and_half_an_answer_is_void(agent: LitellmAgent, fault: Fault) -> None:
     address, row = await agent.ended(Step(text="half an answer ", fault=fault), Step(text="whole"))
     assert (row["status"], row["answer"], row["attempts"]) == ("completed", "whole", 2)
     assert [each["code"] for each in await agent.data(address, TRANSIENT_ERROR)] == ["model_unavailable"]

@@ -38,9 +38,7 @@ async def test_pieces_come_back_in_order_with_their_place(live: LiveTokens, addr
         assert (await live.tokens(*elsewhere, "", "0-0")).epoch is None, "no other reader receives it"
 
 
-async def test_of_many_places_read_a_bad_one_fails_alone(
-    live: LiveTokens, valkey: Valkey, address: TurnAddress
-) -> None:
+async def test_of_many_places_a_bad_one_fails_alone(live: LiveTokens, valkey: Valkey, address: TurnAddress) -> None:
     places = [address.model_copy(update={"conversation_id": new_id()}) for _ in range(150)]
     await asyncio.gather(*(live.append(each, "m1", epoch=1, sequence=0, text="well") for each in places))
     stream, _ = stream_and_epoch("local", places[0].conversation_id)
@@ -72,8 +70,7 @@ async def test_all_is_gone_in_an_hour_and_trimmed(live: LiveTokens, valkey: Valk
         for _ in range(LIVE_ENTRIES + 500):
             pipe.xadd(stream, {"t": "turn", "c": "m0", "a": "1", "s": "-1", "f": "-1", "x": "filler"})
         await pipe.execute()
-    other = address.model_copy(update={"turn_id": "other"})
-    await live.append(other, "m1", epoch=1, sequence=0, text="b")
+    await live.append(address.model_copy(update={"turn_id": "other"}), "m1", epoch=1, sequence=0, text="b")
     assert await valkey.client.xlen(stream) < LIVE_ENTRIES + 200
 
 

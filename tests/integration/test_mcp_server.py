@@ -355,9 +355,7 @@ async def called(servers: McpServers, app: App, home: Path) -> ToolResult:
 @pytest.mark.parametrize(
     "change", [{"description": "List them."}, {"tags": ("k8s", "new")}, {"parameters": {"type": "object"}}]
 )
-async def test_a_tool_under_its_lock_is_called_and_one_that_differs_from_it_is_refused(
-    servers: McpServers, tmp_path: Path, change: dict[str, object]
-) -> None:
+async def test_a_tool_runs_only_as_locked(servers: McpServers, tmp_path: Path, change: dict[str, object]) -> None:
     app = load_app(OPS)
     assert (await called(servers, app, tmp_path)).output
     lock = app.locks["cluster"]
@@ -471,9 +469,7 @@ async def test_standard_error_does_not_fill_the_disk_and_bytes_that_are_no_text_
 
 
 @pytest.mark.parametrize("how", ["other_id", "hangs"])
-async def test_a_call_without_an_answer_ends_with_its_time_and_the_server_is_started_anew(
-    start: Raws, how: str
-) -> None:
+async def test_a_call_without_an_answer_ends_with_its_time_and_the_server_starts_anew(start: Raws, how: str) -> None:
     raw = start(how)
     with pytest.raises(TimeoutError):
         await raw.press(seconds=1.0)

@@ -129,8 +129,7 @@ async def test_ids_that_a_model_names_are_overwritten_by_the_servers(harness: Ha
     read = await call(harness, "memory_read", document_id=theirs.ref.document_id, **forged)
     assert read.output["code"] == "document_not_found"
     kept = await remember(harness, "secrets/okapi", "mine", scope="user", type="user_preference", **forged)
-    document = await library.read(kept.output["document_id"])
-    assert document.owner_id == harness.people["requester"].user_id
+    assert (await library.read(kept.output["document_id"])).owner_id == harness.people["requester"].user_id
     assert (await library.read(theirs.ref.document_id, "reviewer")).content == "the okapi belongs to the reviewer"
 
 
@@ -294,10 +293,8 @@ async def test_of_many_facts_the_nearest_are_given_oldest_first_by_words_or_by_m
         await used(harness, address, U, *said(*(f"late {n}" for n in range(MOST_FACTS)), kind="late"))
         found = [fact.content for fact in (await used(harness, address, U, about="green tea")).facts]
         assert len(found) == MOST_FACTS and "green tea" in found and (embedder or found[0] == "green tea")
-        rows = await harness.rows(
-            "SELECT embedder FROM user_facts WHERE content = 'green tea' ORDER BY id DESC LIMIT 1"
-        )
-        assert rows[0]["embedder"] == (embedder.name if embedder else None)
+        by_whom = "SELECT embedder FROM user_facts WHERE content = 'green tea' ORDER BY id DESC LIMIT 1"
+        assert await harness.value(by_whom) == (embedder.name if embedder else None)
         late = (await used(harness, address, U, types=("late",))).facts
         assert [fact.content for fact in late] == [f"late {n}" for n in range(MOST_FACTS)]
 

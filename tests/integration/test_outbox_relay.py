@@ -91,8 +91,7 @@ async def test_the_relay_starts_a_turn_whose_starter_died(harness: Harness, rela
     described = await handle.describe()
     assert (described.status, described.task_queue) == (WorkflowExecutionStatus.RUNNING, harness.routing.turns)
     assert described.typed_search_attributes.search_attributes
-    config = described.raw_description.execution_config
-    assert config.default_workflow_task_timeout.ToTimedelta() == TASK_TIMEOUT
+    assert described.raw_description.execution_config.default_workflow_task_timeout.ToTimedelta() == TASK_TIMEOUT
     await handle.terminate()
 
 
@@ -135,9 +134,7 @@ async def test_a_wake_up_without_a_place_stays(harness: Harness, relay: Database
     assert await left(relay) == 1
 
 
-async def test_an_outage_of_postgres_is_logged_once_and_so_is_its_end(
-    urls: Urls, relay: Database, temporal: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_outages_log_once(urls: Urls, relay: Database, temporal: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "OUTAGE_SECONDS", 0.01)
     away = await Database.connect(urls.relay, most=1)
     stop = asyncio.Event()

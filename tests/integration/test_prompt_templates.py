@@ -181,8 +181,7 @@ async def test_a_requester_drafts_and_drops_the_own_draft_but_moves_nothing_on(a
             (theirs, "archive", (404, "prompt_version_not_found")),
         ):
             body = {"to": "pre_production", "digest": version["digest"]} if path == "promote" else None
-            answer = await client.post(f"/v1/prompt-versions/{version['id']}/{path}", json=body)
-            assert refusal(answer) == expected
+            assert refusal(await client.post(f"/v1/prompt-versions/{version['id']}/{path}", json=body)) == expected
         assert (await client.post(f"/v1/prompt-versions/{mine['id']}/archive")).status_code == 200
         again = await client.post(f"/v1/prompt-versions/{mine['id']}/archive")
         assert again.status_code in (403, 409), "it is archived, and no draft any more"
@@ -339,8 +338,7 @@ async def test_an_outage_of_the_templates_costs_the_text_and_no_tool(harness: Ha
     (told,) = await told_of(harness, address)
     assert told["problem"] == "unavailable"
     await loaded(harness, address)
-    again = await asked(harness, address, step=2)
-    assert str(again.messages[0]["content"]).startswith(OWN), "one turn, one voice"
+    assert str((await asked(harness, address, step=2)).messages[0]["content"]).startswith(OWN), "one turn, one voice"
 
 
 SKILLS = ("house", "parcels", "weights")

@@ -39,9 +39,7 @@ async def published(db: Database) -> set[str]:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--admin", "root")])
-async def test_without_an_app_nothing_is_published_and_nothing_withdrawn(
-    urls: Urls, db: Database, tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
+async def test_no_app_withdraws_nothing(urls: Urls, db: Database, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     gone, said = prepare(urls, tmp_path, *arguments)
     assert (gone, await published(db)) == ([], SIX)
     assert any(all(f"{each} (" in line for each in SIX) for line in said)

@@ -123,8 +123,7 @@ async def test_talk_and_tenant_have_quotas(ann: httpx.AsyncClient, admin: Caller
     assert (await upload(ann, talk)).status_code == 201
     refused(await upload(ann, talk), "conversation")
     assert (await upload(ann, other)).status_code == 201
-    whole = (await in_transaction(harness.db, budgets.bytes_used, None))[0].tenant
-    limit(tenant_bytes=whole + KIB)
+    limit(tenant_bytes=(await in_transaction(harness.db, budgets.bytes_used, None))[0].tenant + KIB)
     refused(await upload(ann, other), "tenant")
     assert {"user", "tenant"} == set(await kept(admin))
     assert set(await kept(ann)) == {"user"}, "the tenant's is its administrators' to see"

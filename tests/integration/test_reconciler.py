@@ -71,9 +71,7 @@ async def stranded(harness: Harness) -> tuple[TurnAddress, TurnAddress]:
     return second, third
 
 
-async def test_a_turn_terminated_by_hand_fails_within_thirty_seconds_and_the_conversation_goes_on(
-    harness: Harness, reconciler: Reconciler, temporal: Client
-) -> None:
+async def test_a_terminated_turn_fails_within_30_s(harness: Harness, reconciler: Reconciler, temporal: Client) -> None:
     address = await begun(harness)
     waiting, _ = await harness.start(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
     stop = asyncio.Event()
@@ -85,17 +83,13 @@ async def test_a_turn_terminated_by_hand_fails_within_thirty_seconds_and_the_con
     assert await status(harness, address) == ("failed", "run_terminated")
     assert await status(harness, waiting) == ("accepted", None)
     assert described is not None and described.task_queue == harness.routing.turns
-    kinds = await harness.kinds(address.turn_id)
-    assert kinds[-2:] == ["workflow.error", "done"]
+    assert (await harness.kinds(address.turn_id))[-2:] == ["workflow.error", "done"]
 
 
 @pytest.mark.parametrize("how", ["terminated", "vanished"])
-async def test_lost_turns_are_each_ended_once(
-    harness: Harness, reconciler: Reconciler, temporal: Client, how: str
-) -> None:
+async def test_each_lost_turn_ends_once(harness: Harness, reconciler: Reconciler, temporal: Client, how: str) -> None:
     turns = [await (lost(harness) if how == "vanished" else terminated(harness, temporal)) for _ in range(3)]
-    passes = await asyncio.gather(*(reconciler.once() for _ in range(3)))
-    assert sum(passes) >= len(turns)
+    assert sum(await asyncio.gather(*(reconciler.once() for _ in range(3)))) >= len(turns)
     for address in turns:
         assert await status(harness, address) == ("failed", f"run_{how}")
         assert (await harness.kinds(address.turn_id)).count("done") == 1
@@ -254,15 +248,12 @@ async def test_a_decided_turn_that_never_continues_is_signaled_rarely(harness: H
     assert [(line["subject"], line["log_level"]) for line in told] == [(address.turn_id, "error")]
 
 
-async def test_a_turn_signaled_in_vain_gets_a_signal_for_its_next_decision(
-    harness: Harness, reconciler: Reconciler
-) -> None:
+async def test_a_turn_signaled_in_vain_gets_one_for_its_next_decision(harness: Harness, reconciler: Reconciler) -> None:
     address = await harness.plan(("pay", {}))
     (request,) = await harness.open(address, "t1.0")
     await harness.decide(request.request_id)
-    await harness.write(
-        "UPDATE approvals SET decided_at = decided_at - interval '1 day' WHERE turn_id = $1", address.turn_id
-    )
+    earlier = "UPDATE approvals SET decided_at = decided_at - interval '1 day' WHERE turn_id = $1"
+    await harness.write(earlier, address.turn_id)
     await harness.write("UPDATE turns SET rung_at = now() - interval '2 minutes' WHERE id = $1", address.turn_id)
     await looked(harness, reconciler, address)
     assert await rung(harness, address) == 0, "it has been rung for this one, long after it"
@@ -341,8 +332,7 @@ async def test_a_statement_that_fails_holds_up_no_other_and_is_logged_once(
     assert await status(harness, gone) == ("failed", "run_vanished")
     assert (await status(harness, second))[0] == ("queued" if broken == "start_stranded" else "accepted")
     assert await harness.value("SELECT count(*) FROM idempotency") == (broken == "forget_old")
-    events = Counter(line["event"] for line in said if line.get("error"))
-    assert events == {STEPS[broken]: 1}
+    assert Counter(line["event"] for line in said if line.get("error")) == {STEPS[broken]: 1}
     monkeypatch.undo()
     with capture_logs() as said:
         await reconciler.once()

@@ -140,9 +140,7 @@ async def test_without_a_certificate_of_that_authority_nothing_is_sent(
         await connect()
 
 
-async def test_a_worker_whose_namespace_is_missing_reports_it_in_one_line_and_is_never_ready(
-    urls: Urls, parts: DataParts, tmp_path: Path
-) -> None:
+async def test_a_missing_namespace_is_one_line_and_never_ready(urls: Urls, parts: DataParts, tmp_path: Path) -> None:
     assert parts.temporal is not None and parts.redis_url is not None
     given = {"DATABASE_URL": urls.app, "REDIS_URL": parts.redis_url, "TEMPORAL_ADDRESS": parts.temporal.address}
     given |= {"TEMPORAL_NAMESPACE": "misspelt", "PERDURE_READY_FILE": str(tmp_path / "ready")}

@@ -180,8 +180,7 @@ async def test_a_turns_stream_has_that_turn_only(streams: Streams, turn: TurnWri
         ended = [event.data["turn_id"] for event in both if event.kind == "done"]
         assert ended == [address.turn_id, second.address.turn_id]
         third = await TurnWriter.turn_in(turn.db, turn.live, people["requester"], address.conversation_id)
-        more = await read_until(stream, lambda sent: True)
-        assert more[0].data["turn_id"] == third.address.turn_id
+        assert (await read_until(stream, lambda sent: True))[0].data["turn_id"] == third.address.turn_id
 
 
 @pytest.mark.timed
@@ -230,9 +229,7 @@ async def test_forty_readers_share_one_subscription(streams: Streams, turn: Turn
 
 
 @pytest.mark.timed
-async def test_a_subscription_that_was_cut_is_made_again(
-    db: Database, parts: DataParts, people: dict[str, Person]
-) -> None:
+async def test_a_cut_subscription_is_made_again(db: Database, parts: DataParts, people: dict[str, Person]) -> None:
     assert parts.redis_url is not None
     login, _, address = urlsplit(parts.redis_url).netloc.rpartition("@")
     host, _, port = address.rpartition(":")

@@ -65,8 +65,7 @@ async def test_of_many_that_queue_the_queue_takes_twenty_and_they_run_in_their_o
     conversation_id = await harness.conversation()
     given: dict[str, Any] = {"conversation_id": conversation_id, "on_busy": OnBusy.QUEUE, "caps": MANY}
     answers = await gathered(*(harness.start(Line(str(n)), **given) for n in range(24)))
-    codes = Counter(each.code for each in answers if isinstance(each, CallerError))
-    assert codes == {"queue_full": 3}
+    assert Counter(each.code for each in answers if isinstance(each, CallerError)) == {"queue_full": 3}
     statuses = Counter(each[1].status for each in answers if isinstance(each, tuple))
     assert statuses == {TurnStatus.ACCEPTED: 1, TurnStatus.QUEUED: 20}
     in_order = "SELECT id, status FROM turns WHERE conversation_id = $1 ORDER BY created_at, id"
@@ -126,8 +125,7 @@ async def test_starts_at_once_in_many_conversations_do_not_pass_the_cap_of_their
     answers = await gathered(
         *(harness.start(Line("hi"), conversation_id=each, caps=caps, by="reviewer") for each in conversations)
     )
-    codes = Counter(each.code for each in answers if isinstance(each, CallerError))
-    assert codes == {"too_many_turns": 17}
+    assert Counter(each.code for each in answers if isinstance(each, CallerError)) == {"too_many_turns": 17}
     assert len([each for each in answers if isinstance(each, tuple)]) == 3
 
 
@@ -328,10 +326,8 @@ ENDS = (TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.
 
 async def steer(harness: Harness, to: TurnAddress, text: str = "heard", caps: Caps = MANY) -> StartedTurn:
     """A message into the conversation's turn under way; the model answers it with `text`, whatever the step."""
-    line = Line(text)
-    _, started = await harness.start(
-        line, line, line, conversation_id=to.conversation_id, on_busy=OnBusy.STEER, caps=caps
-    )
+    lines = [Line(text)] * 3
+    _, started = await harness.start(*lines, conversation_id=to.conversation_id, on_busy=OnBusy.STEER, caps=caps)
     return started
 
 

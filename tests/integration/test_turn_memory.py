@@ -117,8 +117,7 @@ async def test_what_has_expired_takes_no_room_and_goes_with_the_next_write_or_sw
 async def test_writers_of_one_conversation_never_go_over_the_cap_together(harness: Harness) -> None:
     conversation_id = await harness.conversation()
     writes = (put(harness, conversation_id, TTL_SECONDS, **{f"f{number}": "x" * 9_000}) for number in range(20))
-    ended = await asyncio.gather(*writes, return_exceptions=True)
-    refused = [each for each in ended if isinstance(each, CallerError)]
+    refused = [each for each in await asyncio.gather(*writes, return_exceptions=True) if isinstance(each, CallerError)]
     assert (len(refused), len(await got(harness, conversation_id))) == (13, 7)
 
 
@@ -302,8 +301,7 @@ async def test_the_operators_numbers_hold_and_no_fault_fails_the_turn(harness: H
     assert len((await recall_or_nothing(harness.deps, address, "rollback")).hits) == 2
     assert len((await recall_or_nothing(few, address, "rollback")).hits) == 1
     for unknown in ({"turn_id": "not-a-turn"}, {"tenant_id": "other"}):
-        nobodys = address.model_copy(update=unknown)
-        assert await recall_or_nothing(harness.deps, nobodys, "rollback") == NOTHING
+        assert await recall_or_nothing(harness.deps, address.model_copy(update=unknown), "rollback") == NOTHING
     mistaken = replace(harness.deps, memory=cast(MemoryLimits, None))
     with capture_logs() as logged:
         assert await recall_or_nothing(mistaken, address, "rollback") == NOTHING
@@ -481,9 +479,7 @@ async def test_vectors_that_a_broken_model_left_are_near_to_nothing_and_stop_no_
         assert [each.similarity for each in near] == similarities
 
 
-async def test_what_an_old_loop_embeds_after_a_roll_out_is_embedded_anew(
-    harness: Harness, relay: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_old_loops_work_is_redone(harness: Harness, relay: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remember, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(remember, "SWEEP_SECONDS", 0.05)
     old, new, stop = Hashing("rolled-old"), Hashing("rolled-new"), asyncio.Event()

@@ -95,9 +95,7 @@ async def send(client: httpx.AsyncClient, path: str, content: bytes, kind: str =
 
 @pytest.mark.soak
 @pytest.mark.timed
-async def test_sixteen_files_of_20_mib_at_once_leave_memory_and_others_alone(
-    served: Served, people: dict[str, Person]
-) -> None:
+async def test_16_files_of_20_mib_at_once_spare_memory_and_others(served: Served, people: dict[str, Person]) -> None:
     """Before uploads went to the disk, the process grew by 1,166 MiB and others waited for 2 s (p95)."""
     async with client_of(served, people["requester"]) as client:
         path, other = await new_conversation(client), await new_conversation(client)
@@ -135,8 +133,7 @@ async def test_one_person_has_so_many_uploads_under_way(served: Served, people: 
         answers = await asyncio.gather(*(upload() for _ in range(17)))
         assert sorted(answer.status_code for answer in answers) == [201] * 16 + [429]
         refused = next(answer for answer in answers if answer.status_code == 429)
-        error = refused.json()["error"]
-        assert error["code"] == "too_many_uploads"
+        assert refused.json()["error"]["code"] == "too_many_uploads"
         assert refused.headers["retry-after"] == "15"
         assert (await upload()).status_code == 201, "the others are over, and count no more"
 
@@ -175,9 +172,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "a million columns" else pytest.mark.soak) for name in HOSTILE]
 )
-async def test_a_hostile_table_is_a_typed_refusal_and_others_are_answered_meanwhile(
-    served: Served, people: dict[str, Person], name: str
-) -> None:
+async def test_hostile_tables_are_refused_and_none_waits(served: Served, people: dict[str, Person], name: str) -> None:
     """Before, eight of them took 900 MiB in the API itself, and a request of others waited for 0.6 s."""
     make, code = HOSTILE[name]
     content = make()

@@ -130,8 +130,7 @@ async def test_a_message_sent_meanwhile_is_queued_or_replaces_the_turn_and_a_tur
 
 
 async def test_without_javascript_a_file_a_question_and_a_picture_work_by_forms(talking: Site) -> None:
-    window = await begun(talking, "chart_builder", java_script_enabled=False)
-    page = window.page
+    page = (await begun(talking, "chart_builder", java_script_enabled=False)).page
     sheet: FilePayload = {**SALES, "mimeType": "application/vnd.ms-excel"}  # what browsers on some machines say
     await page.locator("#file").set_input_files({**sheet, "buffer": b"a,b\n1\n"})
     await page.get_by_role("button", name="Upload").click()
@@ -162,9 +161,7 @@ async def again_until(page: Page, place: str, text: str) -> None:
     raise AssertionError(await page.locator("main").inner_text())
 
 
-async def test_a_chosen_file_goes_before_the_words_and_what_is_not_taken_is_reported(
-    talking: Site, tmp_path: Path
-) -> None:
+async def test_a_chosen_file_goes_before_the_words_and_one_not_taken_is_reported(talking: Site, tmp_path: Path) -> None:
     window = await begun(talking, "chart_builder")
     page = window.page
     field = page.locator("#file")

@@ -19,8 +19,7 @@ from tests.pages.test_reviewing import status_of
 async def test_hostile_text_is_inert_and_nothing_of_it_is_hidden(site: Site, text: str) -> None:
     approval, window = await site.shown("post", {"text": text})
     page = window.page
-    shown = await page.locator("pre.json").first.inner_text()
-    assert not set(shown) & set(UNSEEN)
+    assert not set(await page.locator("pre.json").first.inner_text()) & set(UNSEEN)
     marks = await page.locator("pre.json").first.locator(".unseen").all_inner_texts()
     unseen = [each for each in text if each in UNSEEN]
     for each in unseen:

@@ -44,10 +44,8 @@ async def first_paint_ms(window: Window) -> float:
     """When the page in this window first showed something, since it was asked for."""
     deadline = time.monotonic() + 20
     while True:  # asked again and again from outside: the page's own policy lets nothing poll inside it
-        found = await window.page.evaluate(
-            "performance.getEntriesByName('first-contentful-paint').map(each => each.startTime)"
-        )
-        if found:
+        paints = "performance.getEntriesByName('first-contentful-paint').map(each => each.startTime)"
+        if found := await window.page.evaluate(paints):
             return float(found[0])
         assert time.monotonic() < deadline, "the page was never painted"
         await asyncio.sleep(0.02)

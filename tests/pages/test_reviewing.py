@@ -123,8 +123,7 @@ async def test_an_edit_is_made_in_fields_compared_and_sent(site: Site) -> None:
 
 
 async def test_everything_works_without_javascript(site: Site) -> None:
-    window = await site.visit("reviewer", java_script_enabled=False)
-    page = window.page
+    page = (await site.visit("reviewer", java_script_enabled=False)).page
     approved, rejected, edited, answered = [await site.asks("post", text=f"plain {number}") for number in range(4)]
     await page.goto("/review")
     await page.locator(f"#row-{approved} a").click()
@@ -268,8 +267,7 @@ async def test_a_text_for_shared_memory_is_read_and_decided_on_without_javascrip
         return str(found["id"])
 
     changed, fresh = await proposed("pages/tone", "Answer at length.\nUse names."), await proposed("pages/b", "New.")
-    window = await site.visit("admin", java_script_enabled=False)
-    page = window.page
+    page = (await site.visit("admin", java_script_enabled=False)).page
     await page.get_by_role("link", name="2 texts").click()
     await page.locator(f'a[href="/review/memory/{changed}"]').click()
     await expect(page.locator("del")).to_contain_text("Answer briefly.")

@@ -84,8 +84,7 @@ class Replaying:
 
     async def heard(self, run: Run) -> tuple[Heard, Exception | None]:
         heard = self._listener.heard = Heard()
-        result = await self._replayer.replay_workflow(run.history, raise_on_replay_failure=False)
-        return heard, result.replay_failure
+        return heard, (await self._replayer.replay_workflow(run.history, raise_on_replay_failure=False)).replay_failure
 
     async def fault(self, shape: str, number: int, run: Run) -> Fault | None:
         """How the run's recording and today's code differ and what to do about it; None if they agree."""

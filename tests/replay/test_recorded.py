@@ -51,9 +51,7 @@ def runners() -> dict[str, Replaying]:
 
 
 @pytest.mark.parametrize(("where", "path"), CASES)
-async def test_a_recorded_turn_is_replayed_to_the_same_commands_and_values(
-    runners: dict[str, Replaying], where: str, path: Path
-) -> None:
+async def test_it_replays_the_same_commands_and_values(runners: dict[str, Replaying], where: str, path: Path) -> None:
     replaying, shape = runners[where], path.stem.partition("--")[0]
     faults = [await replaying.fault(shape, number, run) for number, run in enumerate(read(path), 1)]
     assert faults

@@ -53,9 +53,8 @@ class Engine:
     async def conversation(self, agent_id: str) -> str:
         row = new_id(), "local", self.people["requester"].user_id, agent_id
         async with self.deps.db.transaction("local") as tx:
-            await tx.execute(
-                "INSERT INTO conversations (id, tenant_id, user_id, agent_id) VALUES ($1, $2, $3, $4)", *row
-            )
+            sql = "INSERT INTO conversations (id, tenant_id, user_id, agent_id) VALUES ($1, $2, $3, $4)"
+            await tx.execute(sql, *row)
         return row[0]
 
     async def begin(

@@ -54,8 +54,7 @@ async def test_a_gate_is_found_in_the_store_and_its_approved_call_runs_once(serv
     assert len(served.sent_to_model(address)) == requests, "the guard paused it before any model call"
     await served.decide(address, "t2.0")
     await served.decide(address, "t2.1", Decision.REJECT, comment="no")
-    row = await served.until(address, TurnStatus.COMPLETED)
-    assert row["answer"] == "well"
+    assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "well"
     assert await served.states(address) == {"t1.0": "done", "t2.0": "done", "t2.1": "denied"}
     assert served.effects(address, "/pay", "t2.0") == 1
     assert len(served.sent_to_model(address)) == requests + 1
@@ -80,9 +79,8 @@ async def test_a_run_that_is_reset_to_its_beginning_pays_for_nothing_again(serve
     await until(lambda: served.harness.world.running > 0)
     requests = len(served.sent_to_model(address))
     history = await served.history(address)
-    task = next(
-        event.event_id for event in history.events if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
-    )
+    done = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    task = next(event.event_id for event in history.events if event.event_type == done)
     await served.client.workflow_service.reset_workflow_execution(
         ResetWorkflowExecutionRequest(
             namespace=served.client.namespace,
@@ -93,8 +91,7 @@ async def test_a_run_that_is_reset_to_its_beginning_pays_for_nothing_again(serve
         )
     )
     served.harness.world.go_on.set()
-    row = await served.until(address, TurnStatus.COMPLETED)
-    assert row["answer"] == "well"
+    assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "well"
     assert len(served.sent_to_model(address)) == requests + 1
     assert served.effects(address, "/book", "t1.1") == 1
     kinds = await served.harness.kinds(address.turn_id)
@@ -126,9 +123,7 @@ async def fires(served: Served, address: TurnAddress) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("way", ["warm", "cold"])
-async def test_a_reviewer_sees_what_came_of_the_call_and_it_goes_on_approved_having_run_once(
-    served: Served, way: str
-) -> None:
+async def test_reviewers_see_what_came_of_a_call_that_goes_on_approved_and_runs_once(served: Served, way: str) -> None:
     address = await at_checkpoint(served)
     shown = await seen(served, address)
     assert (shown["kind"], shown["checkpoint"], shown["tool"]) == ("checkpoint", "before_sending", "book")
@@ -212,21 +207,17 @@ async def test_a_request_may_force_a_checkpoint_on_the_answer(served: Served) ->
         await served.decide(address, "c1", Decision.EDIT, args={})
     await start_cold(served, address)
     await served.decide(address, "c1")
-    row = await served.until(address, TurnStatus.COMPLETED)
-    assert row["answer"] == "my answer"
+    assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "my answer"
     assert len(served.sent_to_model(address)) == 1, "no skill, no synthesis"
 
 
 @pytest.mark.parametrize("decision", [Decision.APPROVE, Decision.REJECT])
-async def test_a_call_that_was_decided_on_and_settled_does_not_hold_up_a_cold_start(
-    served: Served, decision: Decision
-) -> None:
+async def test_a_decided_and_settled_call_does_not_hold_up_a_cold_start(served: Served, decision: Decision) -> None:
     address = await served.paused(Line("first", [PAY]), Line("thinking", seconds=3.0))
     await served.decide(address, "t1.0", decision, comment="so be it")
     await until(lambda: served.harness.model.requests[f"{address.turn_id}.m2"] == 1)
     await start_cold(served, address, goes_on=True)
-    row = await served.until(address, TurnStatus.COMPLETED)
-    assert row["answer"] == "thinking"
+    assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "thinking"
     approved = decision is Decision.APPROVE
     assert served.effects(address, "/pay") == approved
     assert told(served, address) == ["user", *(("assistant", "tool") if approved else ("system",))]

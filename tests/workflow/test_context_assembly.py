@@ -52,13 +52,10 @@ async def test_a_first_turn_runs_two_phases_and_keeps_what_they_made(engine: Eng
 
 
 @pytest.mark.parametrize(("text", "calls"), [("/echo I think of self—hаrm", []), ("Somebody hits me", ["m1", "m2"])])
-async def test_a_message_of_danger_is_answered_by_the_fixed_text_and_no_model(
-    engine: Engine, text: str, calls: list[str]
-) -> None:
+async def test_words_of_danger_get_the_fixed_text_and_no_model(engine: Engine, text: str, calls: list[str]) -> None:
     turn_id = await turn(engine, text, await engine.conversation("care_navigator"))
     assert await engine.nodes(turn_id) == ["preflight", "safety_intervention", "finalize"]
-    row = await engine.turn(turn_id)
-    assert row["answer"].startswith(FIXED)
+    assert (await engine.turn(turn_id))["answer"].startswith(FIXED)
     asked = await engine.rows("SELECT call_id, reply FROM model_calls WHERE turn_id = $1 ORDER BY call_id", turn_id)
     assert [call["call_id"] for call in asked] == calls, "two questions at most, and nothing after them"
     messages = await engine.rows("SELECT role, in_transcript FROM messages WHERE turn_id = $1 ORDER BY seq", turn_id)
@@ -85,9 +82,7 @@ async def test_a_message_sent_into_a_turn_is_checked_and_reaches_no_answer(engin
     assert row["answer"].startswith(FIXED)
 
 
-async def test_words_of_danger_while_a_booking_waits_are_answered_at_once_whatever_the_cap_and_it_waits_on(
-    engine: Engine,
-) -> None:
+async def test_danger_while_a_booking_waits_is_answered_at_once_despite_the_cap_and_it_waits_on(engine: Engine) -> None:
     conversation_id = await engine.conversation("care_navigator")
 
     async def say(text: str, way: OnBusy = OnBusy.REJECT, caps: Caps | None = None) -> StartedTurn:
@@ -98,12 +93,8 @@ async def test_words_of_danger_while_a_booking_waits_are_answered_at_once_whatev
     await engine.until(started.turn_id)
     half = await say("I want to kill", OnBusy.QUEUE)
     assert half.status is TurnStatus.QUEUED
-    ways = (
-        ("myself", OnBusy.QUEUE),
-        ("I want to  d\u0456e", OnBusy.STEER),
-        ("x" * 20_000 + " suicidal", OnBusy.REJECT),
-    )
-    at_once = [await say(text, way, Caps(turns_a_user=0)) for text, way in ways]
+    own = (("myself", OnBusy.QUEUE), ("I want to  d\u0456e", OnBusy.STEER), ("x" * 20_000 + " suicidal", OnBusy.REJECT))
+    at_once = [await say(text, way, Caps(turns_a_user=0)) for text, way in own]
     for said in at_once:
         row = await engine.turn(said.turn_id)
         assert (said.status, row["status"], said.joined) == (TurnStatus.COMPLETED, "completed", False)

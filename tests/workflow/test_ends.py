@@ -42,9 +42,7 @@ LOOK: tuple[str, dict[str, JsonValue]] = ("look", {})
         (Limits(max_iterations=3), "iteration_limit", 3),
     ],
 )
-async def test_a_limit_ends_the_turn_as_limited_and_the_conversation_stays_usable(
-    served: Served, limits: Limits, code: str, calls: int
-) -> None:
+async def test_a_limit_ends_a_turn_not_the_conversation(served: Served, limits: Limits, code: str, calls: int) -> None:
     address, row = await served.ended(*(Line(f"round {n}", [LOOK]) for n in range(5)), limits=limits)
     assert (row["status"], row["problem"]["code"]) == ("limited", code)
     assert len(served.sent_to_model(address)) == calls
@@ -75,8 +73,7 @@ async def test_a_stop_between_two_tries_ends_the_turn_and_nothing_is_tried_again
 
     await until(tried_once)
     await served.stop(address)
-    row = await served.until(address, TurnStatus.STOPPED)
-    assert row["problem"] is None
+    assert (await served.until(address, TurnStatus.STOPPED))["problem"] is None
     assert (await served.harness.kinds(address.turn_id))[-2:] == ["stopped", "done"]
     assert served.harness.model.requests[f"{address.turn_id}.m1"] == 1
     assert served.harness.world.requests[f"{address.turn_id}/t1.0"] == (1 if what == "tool" else 0)
@@ -93,9 +90,7 @@ async def test_a_stop_between_two_tries_ends_the_turn_and_nothing_is_tried_again
 
 @pytest.mark.parametrize("way", Breaks)
 @pytest.mark.parametrize("brief", [Brief.LOAD, Brief.READ, Brief.FINISH])
-async def test_what_breaks_inside_the_workflow_task_is_made_again_as_an_ordinary_activity(
-    served: Served, way: Breaks, brief: Brief
-) -> None:
+async def test_what_breaks_in_the_task_is_made_again_as_an_activity(served: Served, way: Breaks, brief: Brief) -> None:
     with broken_inside(way, brief) as broken:
         address = await served.paused(Line("", [PAY]), DONE)
         await served.decide(address)
@@ -147,9 +142,7 @@ either = pytest.mark.parametrize("end", [cancelled, stopped])
 
 
 @either
-async def test_a_paused_turn_that_is_stopped_cancels_what_it_asked_for_and_admits_the_next(
-    served: Served, end: End
-) -> None:
+async def test_a_paused_turn_stopped_cancels_what_it_asked_for_and_admits_the_next(served: Served, end: End) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     waiting = await served.begin(Line("my turn"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
     await end(served, address)
@@ -169,9 +162,7 @@ async def test_a_turn_stopped_while_the_model_streams_keeps_its_text(served: Ser
 
 
 @either
-async def test_a_turn_stopped_while_calls_are_under_way_leaves_their_outcome_to_a_person(
-    served: Served, end: End
-) -> None:
+async def test_a_turn_stopped_while_calls_run_leaves_their_outcome_to_a_person(served: Served, end: End) -> None:
     served.harness.world.go_on.clear()
     address = await served.begin(Line("", [("shout", {"mode": "wait"}), ("look", {"mode": "wait"})]), DONE)
     await until(lambda: served.effects(address, "/shout") == 1)
@@ -196,9 +187,7 @@ async def test_a_turn_that_is_stopped_and_cancelled_was_stopped_by_the_user_who_
     [(cancelled, each) for each in (Kind.TURNS, Kind.MEMORY, Kind.APPROVALS)]
     + [(stopped, each) for each in (Kind.MEMORY, Kind.APPROVALS)],
 )
-async def test_a_cancel_and_a_stop_end_the_turn_whatever_it_waits_for(
-    harness: Harness, temporal: Client, end: End, late: Kind
-) -> None:
+async def test_cancel_and_stop_end_any_waiting_turn(harness: Harness, temporal: Client, end: End, late: Kind) -> None:
     """The work that the end meets waits for a worker, so that it surely meets it; of turns it is the first task."""
     served = apart(harness, temporal, Routing.spread())
     at = served.harness
@@ -244,8 +233,7 @@ async def test_a_raised_limit_lets_the_turn_go_on_with_all_it_had_and_may_be_ask
     row = await served.until(address, *ENDED)
     assert (row["status"], row["answer"]) == ("completed", "found")
     assert (row["limits"]["max_tokens"], row["attempts"]) == (100, 3), "nothing was asked of the model twice"
-    sent = served.sent_to_model(address)
-    assert [message["role"] for message in sent[-1]] == ["user", *["assistant", "tool"] * 2]
+    assert [message["role"] for message in served.sent_to_model(address)[-1]] == ["user", *["assistant", "tool"] * 2]
     assert (await served.states(address)) == {"t1.0": "done", "t2.0": "done"}
     budget = "SELECT array_agg(data->>'code' ORDER BY seq) FROM events WHERE turn_id = $1 AND kind = 'budget'"
     assert await served.harness.value(budget, address.turn_id) == ["limit_spent", "limit_raised"] * 2
@@ -289,9 +277,7 @@ REFUSED: list[tuple[str, dict[str, int], str]] = [
 ]
 
 
-async def test_a_raise_that_may_not_be_or_would_not_help_is_refused_and_no_limit_is_approved_like_a_call(
-    served: Served,
-) -> None:
+async def test_a_forbidden_or_useless_raise_is_refused_and_no_limit_is_approved_like_a_call(served: Served) -> None:
     address = await served.paused(LOOKS, Line("found"), limits=ASKS)
     with refused("raise_the_limit"):
         await served.decide(address, "l1", Decision.APPROVE)
@@ -351,17 +337,14 @@ async def test_two_hundred_turns_on_one_days_budget_whose_worker_is_killed_overs
     ends = {(row["status"], (row["problem"] or {}).get("code")) for row in rows}
     assert ends == {("completed", None), ("limited", "day_token_budget_spent")}
     used, held = await today(at)
-    counted = sum(row["input_tokens"] + row["output_tokens"] for row in rows)
-    assert (used, held) == (counted, 0)
+    assert (used, held) == (sum(row["input_tokens"] + row["output_tokens"] for row in rows), 0)
     answered = sum(1 for row in rows if row["status"] == "completed")
     assert used == 10 * answered + lost, "what was lost counts with all that it had reserved"
     assert LIMIT * 3 // 4 <= used < LIMIT + HOLDS_TOKENS, "most of it was used, and not refused for reservations"
     await limit_tenant(at, DayLimits())
 
 
-async def test_a_days_budget_spent_while_a_turn_waits_ends_it_after_the_resume_and_the_next_day_it_goes_on(
-    served: Served, harness: Harness
-) -> None:
+async def test_a_days_budget_spent_in_a_wait_ends_the_turn_until_the_next_day(served: Served, harness: Harness) -> None:
     address = await served.paused(Line("may I?", [PAY]), Line("paid"))
     await limit_tenant(harness, DayLimits(max_tokens=1))
     await served.decide(address)
@@ -383,9 +366,7 @@ RECOVERY_SECONDS = 8.0
 
 
 @pytest.mark.timed
-async def test_a_turn_whose_worker_is_killed_while_it_ends_it_ends_soon_elsewhere(
-    harness: Harness, temporal: Client, urls: Urls, parts: DataParts
-) -> None:
+async def test_a_killed_end_goes_on_elsewhere(harness: Harness, temporal: Client, urls: Urls, parts: DataParts) -> None:
     served = apart(harness, temporal, Routing.spread())
     at = served.harness
     async with AsyncExitStack() as stack:

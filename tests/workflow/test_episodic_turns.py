@@ -98,9 +98,7 @@ async def test_a_turn_that_does_not_complete_leaves_no_episode(remembering: Serv
     assert await remembering.harness.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
 
 
-async def test_a_turn_continues_without_an_unavailable_memory(
-    remembering: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_turn_continues_while_memory_is_away(remembering: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*_: object) -> list[episodes.Episode]:
         raise OSError("no route to memory")
 

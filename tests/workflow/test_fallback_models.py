@@ -59,9 +59,7 @@ async def test_the_other_model_answers_where_the_own_one_is_down(served: Served)
     assert [each["data"]["model"] for each in begun] == [OWN] * PROVIDER_ERRORS + [OTHER]
 
 
-async def test_a_model_that_is_not_there_is_given_up_at_once_and_asked_first_again_by_the_next_call(
-    served: Served,
-) -> None:
+async def test_an_absent_model_is_given_up_at_once_and_asked_first_again_by_the_next_call(served: Served) -> None:
     served.harness.model.broken[OWN] = UpstreamRejected("model_not_found", "The provider does not know this model.")
     address, _ = await served.ended(Line("from the other"), agent_id=TWO)
     assert asked(served.harness, address) == [OWN, OTHER]

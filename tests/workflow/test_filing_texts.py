@@ -138,5 +138,4 @@ async def test_a_filing_waits_with_its_package_and_each_decision_ends_it(
     sent = filings.sent(turn_id)
     assert (len(asked), len(sent)) == (2, 3), "the model is asked once more"
     assert sum(len(message.get("tool_calls", [])) for message in sent[-1].messages) == calls
-    said = [note for note in sent[-1].notes if given.get("comment", "no comment") in note]
-    assert len(said) == ("comment" in given)
+    assert len([note for note in sent[-1].notes if given.get("comment", "no comment") in note]) == ("comment" in given)

@@ -109,8 +109,7 @@ async def test_an_approved_local_call_creates_its_entity_once_with_its_name_in_o
 
 
 async def test_a_turn_waits_until_an_unknown_outcome_is_settled_and_continues_with_it(served: Served) -> None:
-    breaks = ("post", {"mode": "break"})
-    address = await served.paused(Line("asking", [breaks, PAY, ("look", {})]), DONE)
+    address = await served.paused(Line("asking", [("post", {"mode": "break"}), PAY, ("look", {})]), DONE)
     await served.decide(address, "t1.0")
     await served.waits_for(address, effect_key(address.turn_id, "t1.0"))
     waiting = (await served.row(address))["waiting"]["ids"]
@@ -211,9 +210,7 @@ async def test_one_approved_and_one_that_expires_end_the_round_together(served: 
     assert (await served.harness.approval_row(address, "t1.1"))["status"] == "expired"
 
 
-async def test_a_worker_that_is_killed_while_calls_of_a_round_run_takes_none_of_them_with_it(
-    harness: Harness, temporal: Client, urls: Urls, parts: DataParts
-) -> None:
+async def test_a_killed_worker_loses_no_call(harness: Harness, temporal: Client, urls: Urls, parts: DataParts) -> None:
     served = apart(harness, temporal, Routing.spread())
     at = served.harness
     at.world.go_on.clear()
@@ -242,18 +239,14 @@ async def goes_off_at(served: Served, address: TurnAddress, run_id: str | None =
 
     async def timers() -> list[datetime]:
         events = (await served.history(address, run_id)).events
-        waits = [
-            each.timer_started_event_attributes for each in events if each.HasField("timer_started_event_attributes")
-        ]
+        waits = [one.timer_started_event_attributes for one in events if one.HasField("timer_started_event_attributes")]
         began = [each for each in events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED]
         return [began[0].event_time.ToDatetime(UTC) + each.start_to_fire_timeout.ToTimedelta() for each in waits]
 
     return (await until(timers))[0]
 
 
-async def test_a_wait_is_until_the_earliest_look_that_a_pending_record_names(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_wait_is_until_the_earliest_pending_look(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     began, hour, minute = datetime.now(UTC), timedelta(hours=1), timedelta(minutes=1)
     looks = {"t1.0": began + 3 * hour, "t1.1": began + 6 * hour}
     address = await served.paused(Line("asking", [PAY, POST]), DONE)
@@ -311,15 +304,11 @@ async def test_a_signal_before_the_deadline_does_not_delay_it(served: Served) ->
     assert (await served.harness.approval_row(address))["expires_at"] == expires_at
     await assert_expired(served, address)
     assert abs(await goes_off_at(served, address, run_id) - expires_at - MARGIN) < timedelta(seconds=0.1)
-    assert [woken_by(run) for run in (await served.runs(address))[1::2]] == [
-        ["WORKFLOW_EXECUTION_SIGNALED"],
-        ["TIMER_FIRED"],
-    ]
+    woken = [woken_by(run) for run in (await served.runs(address))[1::2]]
+    assert woken == [["WORKFLOW_EXECUTION_SIGNALED"], ["TIMER_FIRED"]]
 
 
-async def test_a_deadline_that_passes_while_no_worker_runs_is_kept_when_one_does(
-    harness: Harness, temporal: Client
-) -> None:
+async def test_a_deadline_passed_while_no_worker_runs_is_kept_when_one_does(harness: Harness, temporal: Client) -> None:
     served = apart(harness, temporal)
     async with AsyncExitStack() as stack:
         await serve(stack, served.harness, ALL_KINDS)

@@ -71,9 +71,7 @@ async def test_a_plain_turn_takes_fourteen_events_at_most_and_the_reference_turn
     assert size(history) < 64 * KIB
 
 
-async def test_a_paused_turn_has_at_most_six_events_in_its_current_run_and_resumed_does_not_load_again(
-    served: Served,
-) -> None:
+async def test_a_paused_turn_has_at_most_six_events_in_its_run_and_resumed_does_not_load_again(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     wait = await served.history(address)
     assert len(wait.events) <= 6 and size(wait) <= 16 * KIB
@@ -188,17 +186,14 @@ async def test_a_turns_runs_are_erased_with_its_writer_and_others_stay(served: S
     said = [SAID.encode() in event.SerializeToString() for history in before for event in history.events]
     assert any(said), "there was something to take away"
     admin = served.harness.people["admin"].user_id
-    histories = partial(forget_histories, served.client)
-    done = await erase(served.harness.db, "local", "zaphod", admin, None, histories)
+    done = await erase(served.harness.db, "local", "zaphod", admin, None, partial(forget_histories, served.client))
     assert done["histories"] == {"runs": 3, "turns_left": 0}
     started = [history.events[0].workflow_execution_started_event_attributes for history in before]
     for each in started:  # the server deletes a little later than it says so
         await until(partial(gone, served.client, theirs, each.original_execution_run_id))
     assert len(await served.runs(others)) == 3
-    last = await served.harness.value(
-        "SELECT data FROM audit_trail WHERE kind = 'user.erased' AND subject = $1", user_id
-    )
-    assert last["histories"] == {"runs": 3, "turns_left": 0}
+    data = "SELECT data FROM audit_trail WHERE kind = 'user.erased' AND subject = $1"
+    assert (await served.harness.value(data, user_id))["histories"] == {"runs": 3, "turns_left": 0}
     assert await forget_histories(served.client, [theirs.turn_id]) == (0, 0), "asked for again"
 
 

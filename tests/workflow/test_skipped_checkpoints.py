@@ -114,9 +114,7 @@ async def warnings(served: Served, address: TurnAddress) -> list[tuple[str, str]
     return [tuple(row) for row in await served.harness.rows(warned, address.turn_id)]
 
 
-async def test_a_skipped_checkpoint_records_a_warning_and_a_later_gate_pauses(
-    served: Served, record: ApprovalRecord
-) -> None:
+async def test_a_skipped_checkpoint_warns_and_a_later_gate_pauses(served: Served, record: ApprovalRecord) -> None:
     record.closed = AWAY
     address = await served.begin(SAID[0], Line("", [("pay", {"amount": 1})]), SAID[1], agent_id=LENIENT)
     await until(lambda: len(served.sent_to_model(address)) == 2)
@@ -172,9 +170,7 @@ async def test_every_other_checkpoint_waits_until_it_can_be_opened(served: Serve
         await served.stop(address)
 
 
-async def test_one_that_was_opened_without_a_reply_and_cannot_be_read_is_not_checked_again(
-    served: Served, record: ApprovalRecord
-) -> None:
+async def test_one_opened_unanswered_and_unreadable_is_checked_once(served: Served, record: ApprovalRecord) -> None:
     record.loses_answers = record.unreadable = True
     waits = Line("", [("look", {"mode": "wait"})])
     served.harness.world.go_on.clear()
@@ -193,9 +189,7 @@ async def test_one_that_was_opened_without_a_reply_and_cannot_be_read_is_not_che
 
 
 @pytest.mark.parametrize("how", ["not opened at first", "opened unheard"])
-async def test_one_that_can_be_opened_or_read_in_time_waits_for_its_decision(
-    served: Served, record: ApprovalRecord, how: str
-) -> None:
+async def test_one_opened_or_read_in_time_waits_for_decision(served: Served, record: ApprovalRecord, how: str) -> None:
     record.closed, record.loses_answers = (None, True) if how == "opened unheard" else (AWAY, False)
     address = await served.begin(*SAID, agent_id=LENIENT)
     await until(lambda: (record.looked if how == "opened unheard" else record.tried)[address.turn_id] > 0)
@@ -213,8 +207,7 @@ async def test_an_unreadable_rejection_ends_the_turn_that_continued(served: Serv
     address = await served.begin(*SAID, agent_id=LENIENT)
     await served.until(address, PAUSED)
     await served.decide(address, "c1.0", Decision.REJECT, comment="not that one")
-    row = await served.until(address, TurnStatus.FAILED)
-    assert row["problem"]["code"] == "checkpoint_decided"
+    assert (await served.until(address, TurnStatus.FAILED))["problem"]["code"] == "checkpoint_decided"
     assert len(served.sent_to_model(address)) == 1, "the model was not asked again"
     assert (await served.harness.approval_row(address, "c1.0"))["status"] == "rejected"
     audited = await served.harness.rows("SELECT kind FROM audit WHERE turn_id = $1", address.turn_id)

@@ -41,11 +41,9 @@ def last_asked(served: Served, address: TurnAddress) -> list[str]:
 
 async def test_a_message_sent_while_a_call_runs_is_received_with_its_result(served: Served) -> None:
     address = await in_a_call(served, NEVER)
-    joined = await send(served, address, OnBusy.STEER, NEVER, Line("as you say"))
-    assert joined.turn_id == address.turn_id
+    assert (await send(served, address, OnBusy.STEER, NEVER, Line("as you say"))).turn_id == address.turn_id
     served.harness.world.go_on.set()
-    row = await served.until(address, TurnStatus.COMPLETED)
-    assert row["answer"] == "as you say"
+    assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "as you say"
     assert last_asked(served, address) == ["user", "assistant", "tool", "user"]
     scheduled = [name for history in await served.runs(address) for name, _ in run_of(history).scheduled]
     assert scheduled.count("model.complete") == 2 and scheduled.count("tools.run") == 1, "no hop of its own"

@@ -43,8 +43,7 @@ class Ops:
         Faults(folder / "faults.json").arm(fault)
 
     async def begin(self, text: str) -> str:
-        started = await self.engine.begin(text, agent_id="ops", conversation_id=self.conversation_id)
-        return started.turn_id
+        return (await self.engine.begin(text, agent_id="ops", conversation_id=self.conversation_id)).turn_id
 
     async def restarted(self, turn_id: str) -> list[str]:
         """What this turn has restarted, in order, by the cluster's own record."""

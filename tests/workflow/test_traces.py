@@ -120,8 +120,7 @@ async def test_a_collector_gets_the_spans_of_a_turn_and_no_word_of_it(served: Se
     for attributes in told.values():
         assert attributes["gen_ai.conversation.id"] == address.conversation_id
         assert attributes["user.id"] == served.harness.people["requester"].user_id
-    events = [event.name for event in spans[chat].events]
-    assert events == ["model_call_attempted", "model_call_completed"]
+    assert [event.name for event in spans[chat].events] == ["model_call_attempted", "model_call_completed"]
     assert not [body for _, body in traced.collector.bodies if CANARY.encode() in body]
     assert not traced.bell.recent
 

@@ -71,8 +71,7 @@ async def test_any_number_of_signals_to_a_paused_turn_run_nothing_and_lose_nothi
     assert await served.states(address) == {"t1.0": "planned"}
     assert (await served.row(address))["status"] == PAUSED.value
     await served.decide(address)
-    row = await served.until(address, TurnStatus.COMPLETED)
-    assert row["answer"] == "well"
+    assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "well"
     assert served.effects(address, "/pay") == 1
 
 
@@ -206,9 +205,7 @@ async def test_a_forged_stop_changes_nothing(served: Served, place: Place) -> No
 
 @everywhere
 @pytest.mark.parametrize("forged_first", [5, *(pytest.param(few, marks=pytest.mark.soak) for few in (0, 1))])
-async def test_a_stop_ends_the_turn_also_right_after_forged_ones(
-    served: Served, place: Place, forged_first: int
-) -> None:
+async def test_a_stop_ends_the_turn_even_after_forged_ones(served: Served, place: Place, forged_first: int) -> None:
     address = await place.reached(served, 60.0)
     for _ in range(forged_first):
         await served.wake(address, STOP)
@@ -246,9 +243,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch, error: PerdureError = AWAY) -> U
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["forged", "asked"])
-async def test_while_the_record_cannot_be_read_nothing_is_cancelled_and_it_is_tried_again(
-    served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool
-) -> None:
+async def test_an_unread_record_cancels_nothing(served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
     record = unreadable(monkeypatch)
     address = await in_a_call(served)
     await (served.stop(address) if asked else served.wake(address, STOP))
@@ -264,9 +259,7 @@ async def test_while_the_record_cannot_be_read_nothing_is_cancelled_and_it_is_tr
     assert (await called(served, address)).count(CONFIRM) == 2, "inside the task, then with all its attempts outside"
 
 
-async def test_an_unreadable_record_confirms_nothing_until_the_next_signal(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unreadable_record_confirms_nothing_for_now(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     record = unreadable(monkeypatch, InvariantBroken("unexpected", "Something unforeseen."))
     address = await in_a_call(served)
     await served.stop(address)
@@ -280,9 +273,7 @@ async def test_an_unreadable_record_confirms_nothing_until_the_next_signal(
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["forged", "asked"])
-async def test_a_pause_and_an_end_wait_for_the_look_that_is_under_way(
-    served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool
-) -> None:
+async def test_a_pause_and_an_end_await_the_look(served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
     record = unreadable(monkeypatch)
     address = await served.begin(Line("", [PAY], seconds=2.0), Line("well", seconds=2.0))
     await until(lambda: served.harness.model.requests[f"{address.turn_id}.m1"] == 1)

@@ -30,8 +30,7 @@ class LoadedStack:
         pattern = await self.turns.begin("Refund order 1042")
         assert await self.turns.until([pattern], "awaiting_approval") == []
         made = await paused_turns(self.db, self.temporal, pattern, count)
-        stopped = await self.turns.requester.post(f"/v1/turns/{pattern}/stop")
-        stopped.raise_for_status()
+        (await self.turns.requester.post(f"/v1/turns/{pattern}/stop")).raise_for_status()
         return made
 
     async def refunds(self) -> list[str]:

@@ -102,9 +102,7 @@ async def _pattern(db: Database, client: Client, turn_id: str) -> _Pattern:
             rows[table] = json.dumps(
                 await tx.fetchval(f"SELECT jsonb_agg(to_jsonb(t)) FROM {table} t WHERE {where}", turn_id)
             )
-    ids = [
-        row["id"] for table in ("conversations", "turns", "messages", "approvals") for row in json.loads(rows[table])
-    ]
+    ids = [row["id"] for of in ("conversations", "turns", "messages", "approvals") for row in json.loads(rows[of])]
     (call,) = json.loads(rows["approvals"])
     return _Pattern(turn_id, rows, tuple(ids), begun.input.payloads[0].data.decode(), call)
 

@@ -20,7 +20,6 @@ from tests.acceptance.running import RunningStack, running
 SLOW, BRISK, USUAL, AT_ONCE = "speaks_slowly", "speaks_briskly", "speaks_as_usual", "speaks_at_once"
 PACES = {SLOW: 1.5, BRISK: 20.0, USUAL: 50.0, AT_ONCE: 0.0}
 """Tokens a second; 0 is all at once."""
-UP_SECONDS = 20.0
 
 
 class OwnValkey:
@@ -44,7 +43,7 @@ class OwnValkey:
 
     def _client(self) -> "redis.Redis":
         """A connection that is tried until the server is there."""
-        often = redis.retry.Retry(redis.backoff.ConstantBackoff(0.1), int(UP_SECONDS / 0.1))
+        often = redis.retry.Retry(redis.backoff.ConstantBackoff(0.1), int(20.0 / 0.1))
         return redis.Redis.from_url(self.url, retry=often, retry_on_error=[redis.ConnectionError])
 
     def wipe(self) -> None:

@@ -23,12 +23,9 @@ STREAMS = sized(300, 30)
 API_KILLS = sized(5, 2)
 API_WORDS = sized(165, 40)
 """At the slow agent's pace, 110 s and 27 s: a model call has 120 s."""
-MORE_WORKERS = sized(2, 0)
-BETWEEN_SECONDS = sized(4, 1)
 LEAST_LIVE = sized(STREAMS * 9 // 10, 1)
 """Streams that are live at each kill: on a busy machine the sample's may have ended before the last."""
 WORKER_KILLS = sized(50, 2)
-TURNS_A_KILL = 4
 WORKER_WORDS = 60
 """At the brisk agent's pace, 3 s."""
 VALKEY_TURNS = sized(90, 9)
@@ -82,12 +79,12 @@ async def test_with_the_api_killed_readers_miss_nothing_and_get_nothing_twice(sp
             ids = await begin_all(client, SLOW, texts)
         async with Readers(client) as readers:
             readers.follow(ids)
-            await asyncio.to_thread(held.enter_context, more_model_workers(stack, MORE_WORKERS))
+            await asyncio.to_thread(held.enter_context, more_model_workers(stack, sized(2, 0)))
             await readers.have_heard()
             for _ in range(API_KILLS):
                 live.append(readers.mid_stream)
                 await asyncio.to_thread(stack.wait_restarted, stack.kill("api"))
-                await asyncio.sleep(BETWEEN_SECONDS)
+                await asyncio.sleep(sized(4, 1))
         faults = await readers.faults(texts)
     followed = readers.followed
     missing = sum(len(text.split()) - len(set(each.words)) for each, text in zip(followed, texts, strict=True))
@@ -106,7 +103,7 @@ async def test_with_the_models_worker_killed_a_reader_ends_with_the_stored_answe
     faults: list[str] = []
     with Clocked() as clocked:
         for kill in range(WORKER_KILLS):
-            texts = [words(WORKER_WORDS, f"k{kill}n{number}") for number in range(TURNS_A_KILL)]
+            texts = [words(WORKER_WORDS, f"k{kill}n{number}") for number in range(4)]
             async with Readers(speakers.client) as readers:
                 readers.follow(await begin_all(speakers.client, BRISK, texts))
                 await readers.have_heard(5)
