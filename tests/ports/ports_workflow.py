@@ -1,8 +1,5 @@
 """A run's ports as the suites call them, and a workflow that holds a run's real ports and offers these calls."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
-
 from temporalio import workflow
 
 from perdure.contracts.activities import APPROVALS_OPEN, WAKE, TurnContext, Verdicts
@@ -60,8 +57,7 @@ class Calls:
         return await self._ports.people.verdicts(requests)
 
 
-UPDATES: list[Callable[..., Awaitable[Any]]] = [call for name, call in vars(Calls).items() if name[0] != "_"]
-for _call in UPDATES:
+for _call in [call for name, call in vars(Calls).items() if name[0] != "_"]:
     workflow.update(_call)
 
 

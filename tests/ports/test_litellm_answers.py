@@ -47,9 +47,7 @@ async def test_a_refusal_for_content_is_an_answer_that_leaves_no_calls(listener:
         (Step(calls=(Call(name="look_up", arguments={"a": 1}),), finish_reason="stop"), "", "tool_calls"),
     ],
 )
-async def test_a_refusal_in_the_stream_a_text_cut_at_the_limit_and_calls_that_end_with_stop_are_answers(
-    listener: Listener, step: Step, text: str, reason: str
-) -> None:
+async def test_refusals_cut_texts_and_calls_are_answers(listener: Listener, step: Step, text: str, reason: str) -> None:
     await listener.ask(step)
     assert (listener.text, listener.complete.finish_reason) == (text, reason)
 
@@ -155,8 +153,6 @@ async def test_chunks_that_have_all_arrived_let_the_other_calls_run_between_them
     assert beats >= 99
 
 
-# --- Thinking and caches, in both vendors' forms
-
 CLAUDE, OPENAI = "anthropic/claude-sonnet-4-5", "openai/o3-mini"
 HELLO: tuple[dict[str, JsonValue], ...] = ({"role": "user", "content": "hello"},)
 
@@ -170,9 +166,7 @@ class Caching(PlayingDouble):
         return (await super()._step(seen)).model_copy(update={"usage": {**usage, **cache}})
 
 
-async def test_what_anthropic_writes_to_its_cache_and_reads_from_it_is_counted_and_priced(
-    litellm_provider: Provider,
-) -> None:
+async def test_what_anthropic_caches_and_reads_from_it_is_counted_and_priced(litellm_provider: Provider) -> None:
     with Caching(Script(fallback="Yes.")) as double:
         _, complete = await sent(litellm_provider, double, CLAUDE)
     assert isinstance(complete, Complete)

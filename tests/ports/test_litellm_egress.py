@@ -16,7 +16,6 @@ from tests.doubles.resolver import Names
 
 if TYPE_CHECKING:
     from perdure.activities.providers.litellm_provider import LiteLLMProvider  # takes seconds: the fixture imports it
-
 pytestmark = UNWARNED
 HOSTS = {
     "openai/gpt-4o-mini": "api.openai.com",
@@ -91,9 +90,7 @@ async def test_a_huge_body_of_an_error_leaves_its_status(provider: "LiteLLMProvi
 
 @two_vendors
 @pytest.mark.parametrize("talk", [endless_head(), endless_hints], ids=["head", "hints"])
-async def test_a_head_without_end_is_a_provider_that_is_down(
-    provider: "LiteLLMProvider", model: str, talk: Talk
-) -> None:
+async def test_an_endless_head_is_a_provider_that_is_down(provider: "LiteLLMProvider", model: str, talk: Talk) -> None:
     began = time.monotonic()
     with threaded(talk) as made:
         error = await fail(provider, model, made.url, seconds=3.0)
@@ -101,9 +98,7 @@ async def test_a_head_without_end_is_a_provider_that_is_down(
 
 
 @pytest.mark.parametrize("model", VENDORS)
-async def test_neither_a_redirect_to_another_host_nor_the_clouds_metadata_is_followed(
-    provider: "LiteLLMProvider", model: str
-) -> None:
+async def test_no_redirect_to_another_host_or_to_metadata_is_followed(provider: "LiteLLMProvider", model: str) -> None:
     with threaded(says()) as other:
         with threaded(says(307, b"", f"location: {other.url}/v1/chat/completions")) as made:
             redirected = await fail(provider, model, made.url)
@@ -115,9 +110,7 @@ async def test_neither_a_redirect_to_another_host_nor_the_clouds_metadata_is_fol
 
 @pytest.mark.parametrize("model", VENDORS)
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.7", "169.254.169.254"])
-async def test_a_public_name_with_a_private_address_is_refused(
-    provider: "LiteLLMProvider", names: Names, model: str, address: str
-) -> None:
+async def test_no_private_address_is_used(provider: "LiteLLMProvider", names: Names, model: str, address: str) -> None:
     asked = names(HOSTS[model], [address])
     error = await fail(provider, model)
     assert (type(error), error.code) == (UpstreamRejected, "egress_refused")
@@ -125,9 +118,7 @@ async def test_a_public_name_with_a_private_address_is_refused(
 
 
 @pytest.mark.parametrize("model", VENDORS)
-async def test_no_proxy_of_the_environment_is_used(
-    provider: "LiteLLMProvider", model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_proxy_is_inherited(provider: "LiteLLMProvider", model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with threaded(says()) as proxy, threaded(says(401, b"{}", JSON)) as made:
         for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)

@@ -15,7 +15,6 @@ from tests.doubles.provider import ProviderDouble
 from tests.doubles.provider_steps import CONTEXT_OVERFLOW, OUT_OF_CREDIT, Call, Fault, Step
 
 pytestmark = UNWARNED
-
 CUT_OFF = (Fault.CUT, Fault.NO_FINISH, Fault.TRUNCATED_JSON, Fault.HTML, Fault.EMPTY_BODY)
 DOWN = (Fault.RESET, Fault.RESET_AT_ONCE, Fault.GARBAGE, Fault.DEEP_JSON, Fault.WRONG_TYPES, Fault.ERROR_IN_STREAM)
 AFTER_TEXT: dict[Fault, tuple[type[PerdureError], str]] = {

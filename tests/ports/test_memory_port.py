@@ -105,9 +105,7 @@ async def test_a_run_that_starts_over_at_a_gate_counts_its_steps_on_from_there(n
 
 
 @pytest.mark.parametrize("run_first", [("t1.0",), ("t1.1",), ("t1.0", "t1.1")], ids="-".join)
-async def test_a_gated_round_is_found_whole_until_all_of_it_is_settled(
-    new_turn: NewTurn, run_first: tuple[str, ...]
-) -> None:
+async def test_a_gated_round_is_found_whole_until_it_is_settled(new_turn: NewTurn, run_first: tuple[str, ...]) -> None:
     """Else the call that has run would count as one without an approval, and be asked for again."""
     turn = await new_turn(line(("pay", {}), ("post", {})))
     run, _ = await paused(turn, "pay", "post")
@@ -155,9 +153,6 @@ async def test_the_tenth_round_is_newer_than_the_second(new_turn: NewTurn) -> No
     context = await (await turn.run()).load()
     assert gate(context) == ["t10.0"]
     assert context.pending_round is not None and context.pending_round.text == "round 10"
-
-
-# --- Facts
 
 
 def fact(content: str, kind: str = "likes", confidence: float = 0.5) -> Fact:

@@ -51,9 +51,7 @@ async def test_requests_are_named_before_anything_is_opened_and_the_same_at_ever
     assert await (await turn.run(step=1)).ask([pay, post], [shout]) == first
 
 
-async def test_what_a_run_asked_for_is_open_once_the_run_has_paused_and_opening_again_changes_nothing(
-    new_turn: NewTurn,
-) -> None:
+async def test_what_a_run_asked_for_is_open_once_it_pauses_and_opening_again_changes_nothing(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("pay", {}), ("post", {})))
     run = await planned(turn)
     requests = await run.ask(gated("pay", "post"))
@@ -101,9 +99,7 @@ async def test_verdicts_come_in_the_order_of_the_requests_one_for_each(new_turn:
     assert await states(run, []) == []
 
 
-async def test_a_crossed_request_a_forged_record_and_a_garbled_one_are_unreadable_and_a_sibling_is_not(
-    new_turn: NewTurn,
-) -> None:
+async def test_crossed_forged_and_garbled_records_are_unreadable_and_a_sibling_is_not(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("pay", {}), ("post", {})))
     run, requests = await paused(turn, "pay", "post")
     await decided(turn, "t1.0", V.APPROVED)
@@ -151,9 +147,6 @@ async def test_an_effect_is_pending_until_a_person_says_what_became_of_it(new_tu
     assert (settled.request_id, settled.call_id, settled.tool) == (effect.request_id, "t1.0", "post")
 
 
-# --- Checkpoints
-
-
 def checkpoint(call_id: str = "c1.0", tool: str = "look") -> GatedCall:
     return GatedCall(call_id=call_id, tool=tool, rule="test", kind=RequestKind.CHECKPOINT, checkpoint="before_sending")
 
@@ -177,9 +170,7 @@ async def test_a_checkpoint_on_no_call_is_named_by_the_step_at_which_it_is_asked
 
 
 @pytest.mark.parametrize("state", [V.APPROVED, V.REJECTED, V.RESPONDED, V.EXPIRED])
-async def test_a_run_that_starts_over_finds_the_checkpoint_and_its_verdict(
-    new_turn: NewTurn, state: VerdictState
-) -> None:
+async def test_a_restarted_run_finds_the_checkpoint_and_its_verdict(new_turn: NewTurn, state: VerdictState) -> None:
     turn = await new_turn(line(("look", {})))
     await at_checkpoint(turn)
     await turn.decide("c1.0", state, "because")
@@ -191,9 +182,7 @@ async def test_a_run_that_starts_over_finds_the_checkpoint_and_its_verdict(
     assert (verdict.state, verdict.round) == (state, None)
 
 
-async def test_an_edited_checkpoint_names_the_round_that_makes_its_call_again_and_it_runs_once(
-    new_turn: NewTurn,
-) -> None:
+async def test_an_edited_checkpoint_names_the_round_that_repeats_its_call_and_it_runs_once(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("look", {})))
     run = await at_checkpoint(turn)
     requests = await run.ask([checkpoint()])
@@ -214,9 +203,6 @@ async def test_an_unedited_call_is_not_one_to_run(new_turn: NewTurn) -> None:
     await turn.decide("c1.0", V.APPROVED)
     (outcome,) = await run.run_tools([ToolCallRequest(call_id="c1.0", tool="look")])
     assert problem(outcome) == "call_not_planned"
-
-
-# --- Questions to the turn's own user
 
 
 async def asked(turn: Turn, run: Run | None = None) -> tuple[Run, RequestRef]:

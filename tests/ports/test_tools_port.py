@@ -130,9 +130,7 @@ async def test_a_call_with_an_unknown_outcome_says_so_and_is_never_sent_again(ne
 
 
 @pytest.mark.parametrize(("happened", "state"), [(True, S.DONE), (False, S.FAILED)])
-async def test_what_a_person_states_is_the_outcome_from_then_on(
-    new_turn: NewTurn, happened: bool, state: CallState
-) -> None:
+async def test_what_a_person_states_stays_the_outcome(new_turn: NewTurn, happened: bool, state: CallState) -> None:
     turn = await new_turn(line(("shout", {"mode": "break"})))
     run = await planned(turn)
     await run.run_tools(asks("shout"))
@@ -203,9 +201,7 @@ async def test_a_call_that_waits_is_neither_run_nor_settled_and_its_siblings_are
 @pytest.mark.parametrize(
     ("state", "becomes"), [(V.APPROVED, S.DONE), (V.REJECTED, S.DENIED), (V.UNREADABLE, S.PLANNED)]
 )
-async def test_a_signal_while_calls_run_starts_what_was_decided_meanwhile_and_nothing_without_a_record(
-    new_turn: NewTurn, state: VerdictState, becomes: CallState
-) -> None:
+async def test_a_signal_starts_only_decided_calls(new_turn: NewTurn, state: VerdictState, becomes: CallState) -> None:
     turn = await new_turn(line(("pay", {}), ("post", {}), ("pay", {})))
     run, requests = await paused(turn, "pay", "post", "pay")
     await turn.decide("t1.0", V.APPROVED)
@@ -217,9 +213,6 @@ async def test_a_signal_while_calls_run_starts_what_was_decided_meanwhile_and_no
     outcomes = await run.run_tools(asks("pay", "post", "pay"), requests[1:])
     assert [outcome.state for outcome in outcomes] == [S.DONE, becomes, S.PLANNED]
     assert [await turn.dispatched(f"t1.{index}") for index in range(3)] == [1, int(state is V.APPROVED), 0]
-
-
-# --- Calls of the graph's own
 
 
 async def test_calls_of_the_graphs_own_are_done_once_and_answer_whole_in_their_order(new_turn: NewTurn) -> None:

@@ -13,7 +13,6 @@ ASKER, ADMIN = "requester", "admin"
 REVIEWER_ROLE, ADMIN_ROLE = "reviewer", "admin"
 GIVEN = ("approved", "edited")
 BEGUN = ("reserved", "done", "failed", "outcome_unknown")
-SETTLED = ("done", "failed", "denied")
 
 
 class Refused(Exception):
@@ -379,7 +378,7 @@ class Model:
     def run(self, ask: Ask) -> str:
         """A worker's attempt asks whether it may send the call."""
         call = self.calls[ask.call]
-        if call.ledger in SETTLED:
+        if call.ledger in ("done", "failed", "denied"):
             return f"is {call.ledger}"
         if call.ledger == "outcome_unknown":
             return "is outcome_unknown"

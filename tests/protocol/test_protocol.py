@@ -61,8 +61,6 @@ EXAMPLES_FOR_A_MUTANT = 150
 """Each of them is found before."""
 MUTANTS_PLANTED = sized(len(MUTANTS), 3)
 """All of them in full; the others take a minute together."""
-
-
 REACHED = {
     *(("decide", says) for says in ("approved", "edited", "pending", "rejected", "responded", "403", "410")),
     *(("decide", f"409 {code}") for code in ("already_decided", "already_voted", "claimed", "digest_differs")),

@@ -73,14 +73,13 @@ def test_temporals_web_ui_is_reached_through_its_proxy_alone_and_its_http_api_re
     assert settings["frontend.httpAllowedHosts"] == [{"value": ["nobody.perdure.invalid"]}]
 
 
-OURS = sorted(name for name, service in SERVICES.items() if service["image"] == "perdure")
 READ = {str(field.alias) for field in Settings.model_fields.values()} | {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE"}
 ASKED = {"PERDURE_APP": "${PERDURE_APP:-}", "PERDURE_EXAMPLES": "${PERDURE_EXAMPLES:-}"}
 READ_APPS = {"prepare", "worker-turns", "worker-tools"}
 """The services that publish agents or run their tools."""
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", sorted(name for name, service in SERVICES.items() if service["image"] == "perdure"))
 def test_a_service_of_ours_is_given_what_its_program_reads_and_apps_only_where_it_reads_them(name: str) -> None:
     given = SERVICES[name]["environment"]
     assert not set(given) - READ, "perdure/settings.py does not read it"

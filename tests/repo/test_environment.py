@@ -51,9 +51,7 @@ def test_variables_of_the_same_name_as_a_field_mean_something_else() -> None:
     assert bare(HOME="/home/somebody", PORT="1", HOST="example.org", LOCAL="1", APPS="/tmp") == bare()
 
 
-def test_relative_folders_lie_beside_the_env_file_wherever_the_process_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_folders_lie_beside_the_env_file_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = bare(PERDURE_HOME="data", PERDURE_APP="perdure/examples/refunds")
     refunds = EXAMPLE.parent / "perdure" / "examples" / "refunds"

@@ -2,17 +2,7 @@
 
 import pytest
 
-from tests.repo.prose import (
-    MOST_LEFT,
-    NAMES,
-    RULES,
-    Text,
-    differences,
-    hits,
-    left_to_mend,
-    names,
-    texts,
-)
+from tests.repo.prose import MOST_LEFT, NAMES, RULES, Text, differences, hits, left_to_mend, names, texts
 
 _MODULE = '''"""By name."""
 MOST = 2

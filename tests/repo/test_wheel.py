@@ -22,8 +22,7 @@ from tests.repo.committed import ROOT, files
 from tests.repo.loaded import PROGRAMS, loaded, said
 from tests.repo.test_one_root import LINKS
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-VERSION = PROJECT["version"]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 ABOUT = f"perdure-{VERSION}.dist-info"
 THEIRS = ("activities", "api", "cli", "contracts", "examples", "graph", "local", "store", "workflows")
 """Folders of a user's own, beside THEIR_FILES: common names, which were import names of Perdure once."""
@@ -133,9 +132,7 @@ def users_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_wheel_holds_all_files_below_perdure_and_building_it_leaves_nothing_behind(
-    checkout: Path, wheel: Path
-) -> None:
+def test_the_wheel_holds_all_files_below_perdure_and_its_build_leaves_nothing(checkout: Path, wheel: Path) -> None:
     assert {path.name for path in checkout.iterdir()} == {path.partition("/")[0] for path in (*files(), *LINKS)}
     found = held(wheel)
     ours = {path for path in files() if path.startswith("perdure/")}
@@ -184,9 +181,7 @@ def test_each_way_of_asking_names_the_version(installed: Path, checkout: Path, u
 ASK = [sys.executable, "-c", "import perdure; print(perdure.__version__)"]
 
 
-def test_a_checkout_says_its_own_version_and_an_installed_perdure_none_of_a_project_that_it_is_in(
-    linkless: Path, installed: Path, tmp_path: Path
-) -> None:
+def test_a_version_is_its_own_and_of_no_project_around_it(linkless: Path, installed: Path, tmp_path: Path) -> None:
     written = (linkless / "pyproject.toml").read_text()
     try:
         (linkless / "pyproject.toml").write_text(written.replace(f'version = "{VERSION}"', 'version = "9.9"'))
@@ -221,9 +216,7 @@ def test_a_new_app_of_an_installed_perdure_names_the_environments_own_command(wh
 
 
 @pytest.mark.soak
-def test_without_links_the_wheel_is_the_same_a_worker_starts_and_the_checks_find_the_same_files(
-    built: Path, linkless: Path, wheel: Path
-) -> None:
+def test_without_links_the_wheel_a_start_and_the_checks_are_the_same(built: Path, linkless: Path, wheel: Path) -> None:
     uv("build", "--wheel", "-o", built / "linkless", linkless, cache=built / "cache")
     assert held(built / "linkless" / wheel.name) == held(wheel)
     bin_ = Path(sys.executable).parent

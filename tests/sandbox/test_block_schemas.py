@@ -134,9 +134,7 @@ def declared(signature: str) -> str:
         (declared("radius_feet: float, places: int = 2"), None),
     ],
 )
-async def test_a_flaw_of_the_code_or_of_what_its_schemas_cannot_call_has_its_line(
-    sandbox: MontySandbox, code: str, line: int | None
-) -> None:
+async def test_a_flaw_of_code_or_of_its_call_has_its_line(sandbox: MontySandbox, code: str, line: int | None) -> None:
     found = await sandbox.check(code, INPUTS, OUTPUTS)
     assert line in [flaw.line for flaw in found] if line else found == (), found
 
@@ -150,9 +148,7 @@ async def test_an_invalid_schema_is_refused_with_its_place(sandbox: MontySandbox
         assert repr(name) in (await flaws(sandbox, CIRCLE, named))[0]
 
 
-async def test_a_block_without_run_is_refused_and_nothing_of_a_block_runs_when_it_is_checked(
-    sandbox: MontySandbox,
-) -> None:
+async def test_a_block_without_run_is_refused_and_a_check_runs_nothing_of_a_block(sandbox: MontySandbox) -> None:
     assert len(await sandbox.check("def ran():\n    return 1", INPUTS, OUTPUTS)) == 1
     assert await flaws(sandbox, "x = '''\ndef run(): pass\n'''") != []
     code = "print('x' * 10)\nwhile True:\n    pass\n\ndef run() -> dict[str, int]:\n    return {}"

@@ -150,9 +150,7 @@ def assert_told_nothing(ran: Ran, host: Host) -> None:
     [pytest.param(each, marks=() if number % 3 == 0 else pytest.mark.soak) for number, each in enumerate(HOSTILE)],
     ids=[f"{each.attack}: {each.name}" for each in HOSTILE],
 )
-async def test_a_hostile_block_is_stopped_and_the_next_tenant_served(
-    sandbox: MontySandbox, host: Host, each: Hostile
-) -> None:
+async def test_a_hostile_block_stops_and_the_next_tenant_runs(sandbox: MontySandbox, host: Host, each: Hostile) -> None:
     async def attack() -> float:
         started = time.monotonic()
         ran = await sandbox.run("hostile", each.code, {"given": host.given})

@@ -28,7 +28,6 @@ from tests.eventually import until
 from tests.sandbox.conftest import reached_by
 
 ONE = "def run():\n    return 1"
-
 OPENER = """
 import asyncio
 from perdure.activities.sandbox import SandboxConfig, open_sandbox
@@ -72,9 +71,7 @@ async def test_a_sandbox_that_proved_itself_says_so_and_leaves_nothing_behind(ba
     await until(lambda: not any(each.is_running() for each in workers), seconds=20)  # a zombie counts
 
 
-async def test_without_a_jail_a_bare_sandbox_is_opened_only_where_the_operator_allows_it_and_is_logged_loudly(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_bare_sandboxes_need_leave_and_are_logged_loudly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", reached_by(tmp_path, ("env", "prlimit", "setpriv", "ldd")))
     with pytest.raises(SandboxUnavailable) as raised:
         await open_sandbox(SandboxConfig())
@@ -167,9 +164,7 @@ async def test_a_caller_who_gives_up_waiting_does_not_stop_the_opening() -> None
     ("error", "why"),
     [(SandboxUnavailable("bwrap is not installed"), "bwrap is not installed"), (OSError("secret path"), "OSError")],
 )
-async def test_blocks_get_the_reason_if_the_sandbox_cannot_open_and_a_later_one_runs(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
-) -> None:
+async def test_blocks_are_told_why_it_cannot_open(monkeypatch: pytest.MonkeyPatch, error: Exception, why: str) -> None:
     tries: list[int] = []
 
     async def opening(config: SandboxConfig) -> Sandbox:

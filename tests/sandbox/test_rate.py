@@ -9,7 +9,6 @@ from perdure.activities.sandbox.pool import MontySandbox
 from tests.sandbox.rate import BLOCK, INPUTS
 
 pytestmark = pytest.mark.soak
-
 RUNS = 200
 TWO_PROCESSORS_AT_200_A_SECOND = 2 / 200
 

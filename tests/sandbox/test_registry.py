@@ -76,9 +76,7 @@ async def test_a_block_that_was_published_is_not_checked_again(tmp_path: Path) -
     assert [agent.id for agent in again.apps[-1].agents] == ["host"]
 
 
-async def test_where_no_sandbox_can_be_had_apps_are_loaded_and_it_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_sandbox_apps_load_and_it_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(config: SandboxConfig) -> None:
         raise SandboxUnavailable("bwrap is not installed")
 

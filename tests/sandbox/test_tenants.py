@@ -78,9 +78,7 @@ async def test_a_tenant_keeps_its_worker_until_a_fault_and_not_what_it_left_in_i
     assert first == second != other and after_fault != second
 
 
-async def test_a_worker_that_is_killed_is_not_used_again_and_at_work_that_is_the_blocks_fault(
-    sandbox: MontySandbox,
-) -> None:
+async def test_a_killed_worker_is_not_used_again_and_at_work_that_is_the_blocks_fault(sandbox: MontySandbox) -> None:
     await sandbox.run("a", ONE, {})
     await until(lambda: bool(sandbox._crew._spares), seconds=20)
     killed = {_served.pop()[1], sandbox._crew._spares[0].pid}

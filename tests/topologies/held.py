@@ -5,32 +5,23 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from perdure.contracts.activities import (
-    APPROVALS_OPEN,
-    APPROVALS_READ,
-    MEMORY_FACTS,
-    MEMORY_LOAD,
-    MODEL_COMPLETE,
-    TOOLS_ASSEMBLE,
-    TOOLS_RUN,
-    ActivityRef,
-)
+from perdure.contracts import activities
 from perdure.contracts.messages import Patch
 from perdure.graph.compile import CompiledTopology, compile_topology
 from perdure.graph.ports import Ports
 from perdure.graph.registry import spec
 from perdure.graph.spec import Node, NodeSpec, State, Sub, Topology
 
-BY_METHOD: Mapping[tuple[str, str], ActivityRef[Any, Any]] = {
-    ("model", "complete"): MODEL_COMPLETE,
-    ("tools", "run"): TOOLS_RUN,
-    ("tools", "make"): TOOLS_RUN,
-    ("tools", "assemble"): TOOLS_ASSEMBLE,
-    ("memory", "load"): MEMORY_LOAD,
-    ("memory", "facts"): MEMORY_FACTS,
-    ("people", "ask"): APPROVALS_OPEN,
-    ("people", "question"): APPROVALS_OPEN,
-    ("people", "verdicts"): APPROVALS_READ,
+BY_METHOD: Mapping[tuple[str, str], activities.ActivityRef[Any, Any]] = {
+    ("model", "complete"): activities.MODEL_COMPLETE,
+    ("tools", "run"): activities.TOOLS_RUN,
+    ("tools", "make"): activities.TOOLS_RUN,
+    ("tools", "assemble"): activities.TOOLS_ASSEMBLE,
+    ("memory", "load"): activities.MEMORY_LOAD,
+    ("memory", "facts"): activities.MEMORY_FACTS,
+    ("people", "ask"): activities.APPROVALS_OPEN,
+    ("people", "question"): activities.APPROVALS_OPEN,
+    ("people", "verdicts"): activities.APPROVALS_READ,
 }
 
 

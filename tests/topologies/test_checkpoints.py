@@ -107,9 +107,7 @@ async def test_checkpoints_wait_for_all_and_are_passed_once_though_an_edited_cal
 
 @each_way
 @pytest.mark.parametrize(("asks", "call_id", "first"), [(SHOUTS, "c2.0", ""), (PAYS, "t2.0", "tool_node ")])
-async def test_what_waited_in_the_synthesis_continues_there_with_the_skill_still_there(
-    way: Way, asks: Says, call_id: str, first: str
-) -> None:
+async def test_the_synthesis_continues_there_with_its_skill(way: Way, asks: Says, call_id: str, first: str) -> None:
     played = await checked(SELECTS, asks, Says("done"), skill_ids=("plan",), skills=(PlanSkill(id="plan"),))
     assert played.asked_for() == [call_id]
     assert await decided(played, call_id, V.APPROVED, way=way) is Outcome.COMPLETED

@@ -83,7 +83,6 @@ def plan(xml: str = "<plan/>", *, asks: bool = False, shows: str = "sales by reg
 
 
 XML, MARKS, DONE = says(xml="<chart/>"), says(marks=[{"mark": "bar", "score": 0.9}]), Says("Here it is.")
-EXCLUSIONS = says(exclusions=[{"selector": "mark", "value": "bar", "scope": "*"}])
 FAULTY = Says("this is no object")
 HANDED_IN = {"ok": True, "rows": 2, "columns": COLUMNS}
 
@@ -167,9 +166,7 @@ UNPAID = dict.fromkeys(("token_budget_spent", "day_cost_budget_spent", "answer_o
 
 
 @pytest.mark.parametrize(("code", "outcome"), [*(MET_AGAIN | UNPAID).items(), ("stopped", Outcome.STOPPED)])
-async def test_what_another_try_would_meet_again_or_cannot_pay_for_ends_the_ladder_at_once(
-    code: str, outcome: Outcome
-) -> None:
+async def test_what_another_try_would_meet_again_or_cannot_pay_ends_the_ladder(code: str, outcome: Outcome) -> None:
     played = await play(kind(), fails(code), DONE)
     assert (played.outcome(), len(played.turn.asks)) == (outcome, 3 if outcome is Outcome.COMPLETED else 2)
 
@@ -287,7 +284,7 @@ async def test_the_tables_before_the_last_one_are_reported_and_can_be_joined() -
 
 
 async def test_exclusions_run_beside_the_specification_and_the_solver_runs_once_after_both() -> None:
-    both, told = [XML, EXCLUSIONS], []
+    both, told = [XML, says(exclusions=[{"selector": "mark", "value": "bar", "scope": "*"}])], []
     for script in (both, both[::-1]):
         played = await play(kind(excludes=True), plan(), *script, MARKS, *[DONE] * 60)
         trace = played.traces()[0].split()
@@ -333,9 +330,7 @@ WHATEVER: Sequence[Says] = (
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(WHATEVER), max_size=25), st.booleans(), st.sampled_from([{}, CLIENT]))
-async def test_whatever_the_model_says_the_run_ends_within_its_budgets(
-    script: list[Says], replies: bool, metadata: Args
-) -> None:
+async def test_whatever_the_model_says_the_budgets_hold(script: list[Says], replies: bool, metadata: Args) -> None:
     made = turn(*script, *[DONE] * 80, metadata=metadata)
     played = await begin(made, "clarify_solve")
     for _ in range(6):

@@ -103,9 +103,7 @@ async def test_any_verdict_but_a_plain_no_is_answered_by_the_text_and_no_model(v
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(max_tokens=0)])
-async def test_words_of_danger_are_answered_by_the_text_though_no_model_is_asked_and_no_budget_left(
-    limits: Limits,
-) -> None:
+async def test_words_of_danger_are_answered_by_the_text_with_no_model_asked_and_no_budget_left(limits: Limits) -> None:
     made = context()
     made.danger, made.said = {"harm": ["end it*"]}, ["hello", "I will END  it"]
     played = await play(made, Says("never said"), limits=limits)
@@ -127,9 +125,7 @@ async def test_a_turn_restarted_after_its_check_uses_the_recorded_verdict() -> N
 
 @pytest.mark.parametrize("code", ["token_budget_spent", "day_token_budget_spent"])
 @pytest.mark.parametrize("verdict", [{"hijacked": True}, Problem(code="model_unavailable", message="m")])
-async def test_a_turn_that_is_taken_over_has_its_text_though_the_budget_ended_at_the_intent(
-    verdict: Args | Problem, code: str
-) -> None:
+async def test_a_turn_taken_over_has_its_text_after_its_budget_ended_early(verdict: Args | Problem, code: str) -> None:
     made = context()
     made.verdicts |= {"safety": verdict, "intent": Problem(code=code, message="spent")}
     played = await play(made, Says("never said"))

@@ -44,9 +44,7 @@ async def paused(state: V, reading: Reading = lambda read: read) -> Played:
 
 @each_way
 @pytest.mark.parametrize(("state", "reading"), CLOSED.values(), ids=list(CLOSED))
-async def test_a_gate_that_is_open_or_unreadable_pauses_again_with_nothing_dispatched(
-    way: Way, state: V, reading: Reading
-) -> None:
+async def test_an_open_or_unreadable_gate_pauses_again_with_no_dispatch(way: Way, state: V, reading: Reading) -> None:
     played = await paused(state, reading)
     await way(played)
     assert (played.outcome(), played.turn.ran) == (Outcome.AWAITING, [])
@@ -96,9 +94,7 @@ calls = st.lists(st.sampled_from(["look", "pay", "post", "shout", "nobody"]), mi
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(calls, st.data())
-async def test_whatever_the_round_and_the_verdicts_each_call_runs_at_most_once_and_only_if_allowed(
-    tools: list[str], data: st.DataObject
-) -> None:
+async def test_each_call_of_a_round_runs_once_at_most_and_if_allowed(tools: list[str], data: st.DataObject) -> None:
     breaks = {f"t1.{index}" for index in range(len(tools)) if data.draw(st.booleans())}
     script = tuple((tool, {"breaks": True} if f"t1.{index}" in breaks else {}) for index, tool in enumerate(tools))
     played = await play(Says("asking", script), Says("well"))

@@ -47,9 +47,7 @@ def waits_for(played: Played) -> list[str]:
 
 
 @pytest.mark.parametrize("order", [*permutations(("t1.0", "t1.1", "t1.2"))], ids="-".join)
-async def test_three_calls_decided_in_any_order_start_as_they_are_decided_and_are_asked_for_once(
-    order: tuple[str, ...],
-) -> None:
+async def test_three_calls_decided_in_any_order_start_as_decided_and_are_asked_for_once(order: tuple[str, ...]) -> None:
     played = await play(Says("asking", (PAY, PAY, PAY, LOOK)), Says("well"))
     for number, call_id in enumerate(order, 1):
         outcome = await decided(played, call_id, V.APPROVED)

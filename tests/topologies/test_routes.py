@@ -22,9 +22,7 @@ from tests.topologies.stand_ins import StandIn
 
 
 @pytest.mark.parametrize("compiled", COMPILED.values(), ids=list(COMPILED))
-def test_a_topology_is_valid_wired_as_its_manifest_says_and_can_be_resumed_where_it_pauses(
-    compiled: CompiledTopology,
-) -> None:
+def test_a_topology_is_valid_wired_as_its_manifest_says_and_resumes_where_it_pauses(compiled: CompiledTopology) -> None:
     topology = compiled.topology
     assert validate(topology) == ()
     assert compiled.wired_edges() == tuple(sorted({(line.source, line.target) for line in lines_of(topology)}))

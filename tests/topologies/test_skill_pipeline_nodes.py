@@ -181,9 +181,7 @@ async def test_a_gate_opens_every_approval_strips_the_round_and_dispatches_nothi
     ("reviewers", "strategy", "reviewer"),
     [((), "role_based", None), (("ann",), "named_individual", "ann"), (("ann", "bob"), "named_individual", None)],
 )
-async def test_a_pause_says_who_decides_as_long_as_it_lasts(
-    reviewers: tuple[str, ...], strategy: str, reviewer: str | None
-) -> None:
+async def test_while_it_lasts_a_pause_says_who(reviewers: tuple[str, ...], strategy: str, reviewer: str | None) -> None:
     played = await play(Says("", (PAY,)), Says("paid"), reviewers=reviewers)
     assert (played.state["hitl_reviewer_strategy"], played.state["hitl_reviewer_id"]) == (strategy, reviewer)
     assert await decided(played, "t1.0", V.APPROVED) is Outcome.COMPLETED
@@ -205,9 +203,7 @@ DECIDED = {
 
 
 @pytest.mark.parametrize(("calls", "verdicts", "dispatched"), DECIDED.values(), ids=list(DECIDED))
-async def test_a_decided_round_runs_whole_or_is_acknowledged(
-    calls: tuple[Call, ...], verdicts: dict[str, V], dispatched: list[str]
-) -> None:
+async def test_decided_rounds_run_whole(calls: tuple[Call, ...], verdicts: dict[str, V], dispatched: list[str]) -> None:
     played = await play(Says("asking", calls), Says("well"))
     for call_id, state in verdicts.items():
         played.turn.decide(call_id, state, f"because {call_id}", {"amount": 1} if state is V.EDITED else None)

@@ -30,9 +30,7 @@ def topology() -> Topology:
 
 
 GATHER = "preflight assembly_gate context_assembly empathy context_format"
-
 WAITS: Patch = {"status": AWAITING_HITL, "pending_requests": [{"request_id": "r1"}]}
-
 ROWS = (
     row(
         "a hijacked turn takes the safety path",

@@ -47,7 +47,6 @@ ALLOWED: dict[str, JsonValue] = {
     "long_term_memory_requested": True,
 }
 FAILED: Patch = {"model_response": {"status": "recoverable_error", "error_type": "timeout"}}
-
 ROWS = (
     row("the failure path", Leg(f"{BEGIN} {FAILURE}", {"model_call_node": [FAILED]}, "failed"), error="timeout"),
     row(

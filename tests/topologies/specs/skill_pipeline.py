@@ -56,12 +56,10 @@ GATE: Patch = {
     "pending_requests": [{"request_id": "r1"}],
 }
 APPROVED: Patch = {"status": "running", "pending_tool_calls": [{"id": "c1"}], "pending_requests": []}
-REJECTED: Patch = {"status": "running", "pending_mutation": None, "pending_requests": []}
 BROKEN: Patch = {"error": {"code": "model_refused", "message": "The provider said no."}}
 CHECKPOINT: Patch = {"status": "awaiting_hitl", "pending_requests": [{"request_id": "r2"}]}
 LIMIT: Patch = {"status": "awaiting_hitl", "pending_requests": [{"request_id": "r3"}]}
 RAISED: Patch = {"status": "running", "pending_requests": [], "pending_tool_calls": []}
-SELECTS: Patch = {"selected_skill_ids": ["s1"]}
 ANSWER = f"initial_llm_call {FINISH}"
 SYNTHESIS = "initial_llm_call skill_select_node approval_node synthesis_llm_call"
 
@@ -77,7 +75,6 @@ def resumed(trace: str, patch: Patch) -> Leg:
 
 
 GATED = waits("initial_llm_call tool_node", {"initial_llm_call": [ASKS], "tool_node": [GATE]})
-
 ROWS = (
     row(
         "the first model call fails",
@@ -89,7 +86,7 @@ ROWS = (
         Leg(
             f"{START} initial_llm_call skill_select_node skill_inject_node approval_node"
             " synthesis_llm_call tool_node synthesis_llm_call output_format",
-            {"skill_select_node": [SELECTS], "synthesis_llm_call": [ASKS]},
+            {"skill_select_node": [{"selected_skill_ids": ["s1"]}], "synthesis_llm_call": [ASKS]},
         ),
     ),
     row(
@@ -107,7 +104,7 @@ ROWS = (
     row(
         "a checkpoint skips the synthesis until it is approved",
         waits("initial_llm_call skill_select_node approval_node", {"approval_node": [CHECKPOINT]}),
-        resumed(ANSWER, REJECTED),
+        resumed(ANSWER, {"status": "running", "pending_mutation": None, "pending_requests": []}),
     ),
     row(
         "a limit that is spent before the model is called pauses until it is raised",

@@ -7,8 +7,6 @@ from perdure.graph.topologies.tool_loop.spec import tool_loop
 from tests.topologies.rows import Leg, row
 from tests.topologies.stand_ins import count, stand_ins
 
-IDS = ("entry", "memory_prepare", "model", "gate", "final")
-
 
 def run_calls(state: State) -> Patch:
     """Counts a round; the last that is allowed ends the turn."""
@@ -28,7 +26,7 @@ def settle(state: State) -> Patch:
 
 def topology() -> Topology:
     nodes = stand_ins(
-        IDS,
+        ("entry", "memory_prepare", "model", "gate", "final"),
         entry=lambda state: {"awaiting_approval": False, "memory_context_loaded": False, "status": "running"},
         memory_prepare=lambda state: {"memory_context_loaded": True},
         gate=run_calls,
@@ -48,11 +46,9 @@ WAITS: Patch = {
 }
 RAN: Patch = {"messages": [{"role": "tool", "text": "ok"}], "pending_requests": []}
 LIMIT: Patch = WAITS | {"pending_tool_calls": [], "awaiting_approval": False}
-
 GATED = Leg(f"{FRESH_RUN} gate final", {"model": [ASKS], "gate": [WAITS]}, AWAITING_HITL)
 GOES_ON = Leg("entry gate model final", {"gate": [RAN], "model": [SAYS]}, entry="approval")
 FAILS: Patch = {"error": {"code": "gate_failed", "message": "The gate failed."}}
-
 ROWS = (
     row("an approval pauses the turn, and the resumed turn skips memory", GATED, GOES_ON),
     row(

@@ -54,9 +54,6 @@ def test_a_comment_of_invisible_characters_is_empty(unseen: str) -> None:
     assert CommentBody(comment="\u200bno ").comment == "\u200bno ", "what is seen stays as it was said"
 
 
-# --- The session cookie: what the browser is told, and what is read of what it sends.
-
-
 @pytest.mark.parametrize(("secure", "named"), [(True, "__host-perdure_session=v"), (False, "perdure_session=v")])
 def test_no_script_no_neighbour_and_over_tls_no_plain_connection_gets_it(secure: bool, named: str) -> None:
     answer, expires = Response(), datetime(2027, 1, 1, tzinfo=UTC)
@@ -92,9 +89,6 @@ def test_a_cookie_is_read_only_where_it_says_one_thing(header: str, secure: bool
     assert credentials.read_cookie(header, credentials.SESSION_COOKIE, secure=secure) == value
 
 
-# --- How many streams are open, and of whom.
-
-
 @pytest.mark.parametrize(
     ("here", "refused", "limit", "others"),
     [
@@ -103,9 +97,7 @@ def test_a_cookie_is_read_only_where_it_says_one_thing(header: str, secure: bool
     ],
     ids=["of a person", "of a tenant's people together"],
 )
-def test_who_meets_a_limit_is_told_which_and_others_are_let_in(
-    here: tuple[str, ...], refused: str, limit: int, others: list[tuple[str, str]]
-) -> None:
+def test_a_met_limit_is_named(here: tuple[str, ...], refused: str, limit: int, others: list[tuple[str, str]]) -> None:
     streams = OpenStreams(per_person=2, per_tenant=3)
     with ExitStack() as held:
         for user in here:

@@ -11,7 +11,6 @@ LEAVES = "skills/tea/artifacts/leaves.md"
 DATA = "data/leaves.json"
 ALL = None
 """Instead of the whole file."""
-
 Mistake = tuple[str, str | None, str, int | None, str]
 FRONT: list[Mistake] = [
     (TEA, "id: tea", "id: coffee", 2, "coffee tea"),

@@ -207,9 +207,6 @@ def test_a_line_is_known_for_every_value_and_the_nearest_for_what_is_not_there(t
     assert lines == [4, 2, 6, 1, 1]
 
 
-# --- perdure/apps: nothing comes into an app by a link from outside of its folder.
-
-
 def linked(folder: Path, path: str, to: Path) -> Path:
     """The app in `folder` with a link at `path`."""
     write_app(folder, {path: None})
@@ -252,8 +249,6 @@ def test_links_that_stay_inside_are_read_and_so_is_an_app_that_is_itself_behind_
         assert told(load_app(each)) == []
 
 
-# --- Files that are nested to bring a parser down.
-
 DEEP = ["a: " + "[" * 30_000, "a: " + "{b: " * 30_000, "- " * 30_000 + "x", "[" * 101 + "]" * 101]
 READ = "import sys, pathlib, perdure.apps.files as y; print(y.read_yaml(pathlib.Path(sys.argv[1])))"
 
@@ -268,8 +263,6 @@ def test_what_is_nested_too_deep_is_refused_with_its_line_and_the_process_lives(
 def test_what_is_nested_as_deep_as_people_do_is_read() -> None:
     assert isinstance(parse_yaml(Path("app.yaml"), "[" * 50 + "]" * 50), YamlFile)
 
-
-# --- An agent whose gated calls no user could ever decide on is not loaded, and its author finds the line.
 
 DEFAULT = Engine().expires_seconds
 ESCALATES = "expires_seconds: 60\n  on_timeout: escalate\n  fallback_reviewer: c\n  fallback_after_seconds: "
@@ -296,9 +289,7 @@ POLICIES: list[tuple[str, int, str]] = [
 
 
 @pytest.mark.parametrize(("approvals", "deadline", "expected"), POLICIES)
-def test_a_policy_that_cannot_be_satisfied_is_refused(
-    tmp_path: Path, approvals: str, deadline: int, expected: str
-) -> None:
+def test_a_policy_nobody_can_satisfy_is_refused(tmp_path: Path, approvals: str, deadline: int, expected: str) -> None:
     folder = write(tmp_path, agents__helper_yaml=f"{AGENT}approvals:\n  {approvals}\n")
     app = load_app(folder, Engine(topologies=("skill_pipeline",), expires_seconds=deadline))
     assert are_at(told(app), [f"agents/helper.yaml:{expected}"] if expected else [])
@@ -308,9 +299,6 @@ def test_a_policy_that_cannot_be_satisfied_is_refused(
         assert agent.approvals.expires_seconds == said
 
 
-# --- Which hosts an app may name, and that no other app's tools may reach them.
-
-DESK_TOOL = TOOL.replace('"read"', '"read", secrets=("desk_url", "desk_token")')
 COMPANIONS = "companions: [{name: desk, command: [python, x.py], port_env: DESK_PORT, url_env: DESK_ADDRESS}]\n"
 
 
@@ -320,7 +308,7 @@ def desk_app(folder: Path, own: str = "", agent: str = "helper") -> App:
         folder,
         app_yaml=f"name: {folder.name}\n{own}",
         agents__helper_yaml=AGENT.replace("id: helper", f"id: {agent}") + "tools: [look]\n",
-        tools__desk_py=DESK_TOOL,
+        tools__desk_py=TOOL.replace('"read"', '"read", secrets=("desk_url", "desk_token")'),
     )
     return load_app(folder, Engine(topologies=("skill_pipeline",)))
 

@@ -19,7 +19,6 @@ from tests.doubles.hostile_target import HUGE_BYTES, MEBI, bomb, floods, says, t
 from tests.near import new_client
 from tests.unit.apps.tool_contexts import card, context
 
-COLUMNS = (("read", "local"), ("keyed",), ("opaque",))
 STATUSES = {
     "2xx": [200, 201, 202, 204],
     "3xx": [301, 302, 303, 307, 308],
@@ -74,7 +73,7 @@ def test_every_row_of_the_table_is_tested_here() -> None:
 
 @pytest.mark.parametrize("label", [*STATUSES, *FAILURES, *WITHHELD, "503 with Retry-After"])
 def test_a_status_a_failure_and_a_body_that_is_not_read_mean_what_their_row_says(label: str) -> None:
-    for column, effects in enumerate(COLUMNS):
+    for column, effects in enumerate((("read", "local"), ("keyed",), ("opaque",))):
         for effect in map(EffectClass, effects):
             found = [outcomes.meaning_of_status(effect, status, names_wait=False) for status in STATUSES.get(label, [])]
             found += [outcomes.meaning_of_failure(effect, error) for error in FAILURES.get(label, [])]

@@ -68,8 +68,7 @@ TWICE = f'{{"requester": "{"x" * 40}", "admin": "{"x" * 40}"}}'
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["{", "[]", "\udcff", '{"requester": 5}', TWICE, *(f'{{"admin": "{no}"}}' for no in ("a b", "ü", "eyJ.x"))],
+    "text", ["{", "[]", "\udcff", '{"requester": 5}', TWICE, *(f'{{"admin": "{no}"}}' for no in ("a b", "ü", "eyJ.x"))]
 )
 def test_tokens_that_cannot_be_read_are_not_made_anew_over_them(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tokens.json"

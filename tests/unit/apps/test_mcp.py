@@ -97,8 +97,6 @@ def test_an_agent_has_the_cards_that_it_names_each_once(tmp_path: Path, tools: s
     assert not names or published[0].version == digest_of(published[0].model_dump(mode="json", exclude={"version"}))
 
 
-# --- Locks of MCP servers' tools: read with every mistake, written whole, compared as versions are.
-
 GOOD = '{"tools": [{"name": "look", "parameters": {"type": "object"}}]}'
 
 

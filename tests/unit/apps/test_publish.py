@@ -142,8 +142,6 @@ def test_an_agent_without_skill_folders_is_stored_as_it_always_was() -> None:
     assert stored["version"] == digest_of({"definition": stored["definition"], "cards": stored["cards"]})
 
 
-# --- Which apps are published: those that are asked for, the same for the stack, for bootstrap and for the workers.
-
 SIX = tuple(apps.SHIPPED / name for name in ("care", "charts", "filings", "ops", "refunds", "skeleton"))
 MINE, OTHER = "mine", "other"
 Asked = tuple[str, str, tuple[str | Path, ...], bool | None, tuple[str | Path, ...]]

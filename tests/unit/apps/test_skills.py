@@ -183,8 +183,6 @@ def test_an_app_may_not_take_the_engines_name(tmp_path: Path) -> None:
     assert not any(rule.id.startswith("platform:") for rule in app.rules)
 
 
-# --- perdure/apps: what an agent names of its app's skills, and the rules that hold for all agents of an app.
-
 AGENT = FILES["agents/host.yaml"]
 HOUSE = FILES["rules/house.yaml"]
 
@@ -267,8 +265,6 @@ def test_a_rule_of_the_app_that_cannot_be_read_keeps_its_agents_back(tmp_path: P
     assert is_at(told(app)[-1], "rules") or text is HOUSE
     assert app.agents == ()
 
-
-# --- perdure/apps: examples of a card are held against what the block comes to, each at its line.
 
 INPUT_EXAMPLES = STEEP_CARD.replace("  required: [leaf]\n", "  required: [leaf]\n  examples:\n    - {leaf: green}\n", 1)
 EXAMPLES = f"""{INPUT_EXAMPLES}examples:

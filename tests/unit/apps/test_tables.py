@@ -38,7 +38,6 @@ def ran(steps: str, table: pl.DataFrame = TABLE, **others: pl.DataFrame) -> list
 
 ON = '<on left="side" right="key"/>'
 TURNED = '<on left="key" right="side"/>'
-NAMES = read_csv(b"key,name\nN,North\nS,South\n")
 SUM = '<group><by column="side"/><aggregate column="n" function="sum" as="t"/></group>'
 
 
@@ -68,7 +67,7 @@ SUM = '<group><by column="side"/><aggregate column="n" function="sum" as="t"/></
     ],
 )
 def test_a_step_does_what_it_says(steps: str, left: list[dict[str, Any]]) -> None:
-    rows = ran(steps, names=NAMES)
+    rows = ran(steps, names=read_csv(b"key,name\nN,North\nS,South\n"))
     for row, wanted in zip(rows, left, strict=False):
         assert {name: row[name] for name in wanted} == wanted
     assert len(rows) >= len(left)
@@ -273,8 +272,6 @@ def test_lines_may_end_and_columns_may_change_their_kind_in_the_middle() -> None
     assert read_csv(b"k,v\n" + b"a,1\n" * 10_001 + b"b,2.5\n")["v"][-1] == 2.5
     assert read_csv(b"k,v\n" + b"a,2024-01-01\n" * 10_001 + b"b,soon\n")["v"][-1] == "soon"
 
-
-# --- A table that stays at home: what is told of it holds no cell of a text, whatever the plan; nothing waits for ever.
 
 LINES = "customer,side,amount,day\n" + "".join(
     f"secret-{n}-{n * 7919 % 997:03d},{'east' if n % 2 else 'west'}-ward,{73_519 + n},2024-01-0{1 + n % 9}\n"

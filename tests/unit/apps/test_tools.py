@@ -212,9 +212,6 @@ def test_a_tool_that_is_written_wrongly_is_refused_by_name(function: Any, given:
         tool(function)
 
 
-# --- perdure/sdk/outcomes.py: whatever a tool returns can be stored, because by then its effect has happened.
-
-
 class _Hostile:
     def __str__(self) -> str:
         raise RuntimeError
@@ -255,9 +252,6 @@ def test_a_value_becomes_json_that_postgres_takes(returned: object, stored: Json
 def test_any_result_can_be_written_as_strict_json(value: object) -> None:
     text = json.dumps(result_of(value).output, allow_nan=False, ensure_ascii=False)
     assert is_clean(text) and "\\u0000" not in text.replace("\\\\", "")
-
-
-# --- perdure/sdk/tools.py: which previews a tool may have, what they are given, and that they change nothing.
 
 
 def made_with(preview: Any) -> Tool:

@@ -63,7 +63,6 @@ class Ended:
     code: int
     out: str
     err: str
-
     folder: str
     """The data folder, which differs from run to run."""
 

@@ -42,9 +42,7 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> InterruptAfter:
     return after
 
 
-def test_each_approval_is_shown_once_and_its_end(
-    stack: Perdure, interrupt_after: InterruptAfter, snapshot: SnapshotAssertion
-) -> None:
+def test_each_is_shown_and_ended(stack: Perdure, interrupt_after: InterruptAfter, snapshot: SnapshotAssertion) -> None:
     interrupt_after(3)
     stack.will(waits(), waits(), NONE, said({**APPROVAL, "status": "rejected"}))
     ended = stack("approvals watch --mine --agent refunds")

@@ -162,8 +162,6 @@ def test_a_change_meanwhile_is_reported_once(stack: Perdure, verb: str, reply: R
     assert verb != "withdraw" or len(ended.err.splitlines()) == 1, "nothing is said of a decision that was not made"
 
 
-# --- `approvals batch`: several at once, each for itself.
-
 FIRST = {**APPROVAL, "risk": "low"}
 SECOND = {**FIRST, "id": "a-2", "digest": "e" * 64, "args": {"order": "7"}}
 

@@ -93,8 +93,6 @@ def test_reasoning_is_shown_apart_from_the_answer_and_only_to_who_asks_for_it() 
     assert shown(*events, details=True)[:2] == ["Hm. Well.", "Yes."]
 
 
-# --- Streamed text on a terminal: after a reset only the new text stands there, wherever lines were wrapped.
-
 COLUMNS, LINES = 20, 8
 
 

@@ -69,9 +69,6 @@ def test_a_folder_without_servers_and_one_with_a_mistake_are_refused(perdure: Pe
     assert perdure("mcp", "check", str(folder)).code == 2
 
 
-# --- `perdure skills check`: every mistake with its place, without anything that runs.
-
-
 def test_good_apps_are_reported_in_a_line_and_a_warning_alone_is_no_failure(perdure: Perdure, tmp_path: Path) -> None:
     ended = perdure("skills check")
     assert (ended.code, ended.err) == (0, ""), "the apps that ship"

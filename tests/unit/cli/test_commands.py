@@ -102,9 +102,6 @@ def test_status_of_a_tenant_says_whose_the_rest_is(stack: Perdure) -> None:
     assert ended.code == 1 and "PERDURE_TOKEN" in ended.out
 
 
-# --- `perdure effects`: settled once, by who has seen it.
-
-
 def test_before_the_deadline_did_not_happen_is_not_suggested(stack: Perdure) -> None:
     shown = stack("effects show pdk_1", said({**EFFECT, "deadline": "2999-01-01T00:00:00Z"})).out
     assert "2999-01-01 00:00:00 UTC" in shown
@@ -117,8 +114,6 @@ def test_what_is_settled_already_is_not_settled_again(stack: Perdure, as_json: s
     ended = stack(f"effects settle pdk_1 happened --comment seen{as_json}", done)
     assert (ended.code, len(stack.asked)) == (5, 1) and "rita" in ended.err
 
-
-# --- Files from the command line: uploaded before a message, listed, fetched.
 
 DRAWN = said({**TURN, "output": {"pictures": {"png": "/v1/files/f-2", "specification": "/v1/files/f-3"}}})
 ASKS = streamed(
@@ -143,9 +138,6 @@ def test_a_file_is_uploaded_before_the_message_and_pictures_are_saved(stack: Per
     assert ended.code == 1 and "Traceback" not in ended.err
 
 
-# --- Links as a person asks for them.
-
-
 @pytest.mark.parametrize(("role", "host"), [("requester", "127.0.0.1"), ("reviewer", "localhost")])
 def test_each_local_user_has_a_name_of_the_machine(stack: Perdure, role: str, host: str) -> None:
     words = f"link --path /chat {role if role == 'reviewer' else ''}"
@@ -156,9 +148,6 @@ def test_each_local_user_has_a_name_of_the_machine(stack: Perdure, role: str, ho
     assert dict(address.params) == {"code": "local.abc", "next": "/chat"}
     (asked,) = stack.asked
     assert (asked.method, asked.path, asked.headers["authorization"]) == ("POST", "/v1/auth/codes", f"Bearer t-{role}")
-
-
-# --- `perdure prompts`: what is promoted is the text that was shown, and a draft is what the editor left.
 
 
 @pytest.mark.parametrize("stage", ["active", "archived"])
@@ -177,8 +166,6 @@ def test_the_editor_opens_on_what_speaks_now(stack: Perdure, tmp_path: Path, mon
     ended = stack("prompts edit voice", refusal(404, "prompt_template_not_found"))
     assert (ended.code, len(stack.asked)) == (2, 3)
 
-
-# --- `perdure users register`: the first person with the setup code or the local administrator's token, others invited.
 
 BOSS = {"id": "u", "name": "boss", "display_name": "boss", "roles": ["requester", "admin"]}
 DONE = said({"user": BOSS, "access_token": "hush-access", "refresh_token": "hush-refresh", "expires_in": 900}, 201)
@@ -222,8 +209,6 @@ def test_each_way_to_sign_in_has_its_words_and_names_who_vouched() -> None:
         assert signed_in_words(data) == ""
 
 
-# --- The audit as an auditor types it.
-
 HEAD = {"tenant": "local", "seq": 7, "hash": "ab" * 32, "at": "t", "key": "k", "hmac": "h"}
 
 
@@ -264,8 +249,6 @@ def test_a_person_is_erased_only_when_asked_once_more(stack: Perdure, monkeypatc
     assert stack.asked == []
     assert stack("users erase ann --yes", said(ERASED)).code == 0 and len(stack.asked) == 1
 
-
-# --- The demo's claims fail where what they claim is not so.
 
 START, COMPLETE = "generation.start", "generation.complete"
 

@@ -111,9 +111,6 @@ def test_a_command_of_an_installed_package_names_its_folder(tmp_path: Path, monk
     assert Path(program).is_absolute()
 
 
-# --- `perdure up` refuses an address that would open the stack to every host, or at which it would not find itself.
-
-
 def test_nothing_is_started_at_such_an_address(perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PERDURE_PUBLIC_URL", raising=False)
     for host, named in (("0.0.0.0", "PERDURE_PUBLIC_URL"), ("::", "PERDURE_PUBLIC_URL"), ("192.0.2.7", "127.0.0.1")):
@@ -151,8 +148,6 @@ def test_a_wrong_setting_is_one_line_that_names_it(
     assert (ended.code, ended.out, len(ended.err.splitlines())) == (code, "", 1)
     assert name in ended.err and "hush" not in ended.err and not list(home.iterdir())
 
-
-# --- Ctrl-C at any moment is no traceback.
 
 WHILE_IT_IMPORTS = """
 import builtins, signal, sys

@@ -28,7 +28,6 @@ STREAM = streamed(
 ENDED = said(TURN | {"status": "completed", "waiting_for": None})
 ASKED = {"id": "q-1", "turn_id": "t-1", "kind": "clarification", "status": "pending", "answer_schema": {}}
 ASKS = TURN | {"status": "awaiting_answer", "waiting_for": {"kind": "clarification", "ids": ["q-1"]}}
-DECIDED = said(APPROVAL | {"status": "approved", "ready_at": LATER})
 REJECTED = said(APPROVAL | {"status": "rejected"})
 OUTDATED = APPROVAL | {"outdated": "the tool has changed since"}
 CLAIMED = APPROVAL | {"claimed_by": "rita", "claimed_until": LATER}
@@ -125,7 +124,7 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("approvals ageing", [items(AGEING)], "reviewer GET /v1/approvals/ageing"),
     ("approvals preview a-1", [said(APPROVAL | {"preview": {"at": AT, "before": {"n": 9}, "after": {"n": 4}}})],
      "reviewer POST /v1/approvals/a-1/preview"),
-    ("approvals approve a-1", [said(APPROVAL), DECIDED],
+    ("approvals approve a-1", [said(APPROVAL), said(APPROVAL | {"status": "approved", "ready_at": LATER})],
      'reviewer POST /v1/approvals/a-1/decision {"decision": "approve", "digest": "d…"}'),
     ("approvals approve a-2", [said(OPEN | {"votes": []}), said(OPEN)],
      'reviewer POST /v1/approvals/a-1/decision {"decision": "approve", "digest": "d…"}'),

@@ -225,9 +225,7 @@ def test_a_refusal_has_its_exit_code(stack: Perdure, line: str, status: int, cod
         (409, "too_early", {"deadline": "2026-11-21T10:00:00Z"}, ["2026-11-21T10:00:00Z"]),
     ],
 )
-def test_a_refusal_names_its_details(
-    stack: Perdure, status: int, code: str, details: dict[str, Any], named: list[str]
-) -> None:
+def test_refusal_has_details(stack: Perdure, status: int, code: str, details: dict[str, Any], named: list[str]) -> None:
     ended = stack("turns show t", refusal(status, code, details))
     assert all(each in ended.err for each in named) and "None" not in ended.err and ended.out == ""
 

@@ -96,9 +96,7 @@ ANNS = ReviewClaim("ann", "Ann", LATER, NOW)
         *((None, ANN, "not_claimed"), (None, ADMIN, "not_claimed"), (replace(ANNS, until=NOW), ANN, "not_claimed")),
     ],
 )
-def test_a_claim_is_ended_by_its_holder_or_an_admin(
-    claim: ReviewClaim | None, who: Decider, expected: str | None
-) -> None:
+def test_its_holder_or_an_admin_ends_a_claim(claim: ReviewClaim | None, who: Decider, expected: str | None) -> None:
     found = assignments.release_refusal(replace(PENDING, claim=claim), who)
     assert (found.code if found else None) == expected
 

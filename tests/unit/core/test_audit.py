@@ -315,10 +315,9 @@ def test_a_call_that_ran_was_allowed_by_exactly_these(outcome: str | None, said:
 
 SEQS = st.integers(1, 99) | st.none()
 SAID = st.sampled_from([*audit.GIVEN, "reject", "respond", None])
-RUNS = st.builds(Run, st.uuids().map(str), st.sampled_from([*audit.OUTCOMES, None]), SAID, SEQS, SEQS)
 
 
-@given(st.lists(RUNS))
+@given(st.lists(st.builds(Run, st.uuids().map(str), st.sampled_from([*audit.OUTCOMES, None]), SAID, SEQS, SEQS)))
 def test_each_that_was_not_allowed_is_one_fault_at_its_approvals_first_row(runs: list[Run]) -> None:
     faults = [ChainFault(r.seq or 0, K.RAN_UNDECIDED, r.audit_id, r.approval_id) for r in runs if not r.was_allowed]
     assert audit.find_undecided(runs) == faults

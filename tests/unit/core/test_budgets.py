@@ -165,7 +165,6 @@ def test_a_quota_is_exceeded_by_its_first_byte_too_many(used: UsedStorage, more:
 
 
 sizes = st.integers(0, 400)
-uses = st.builds(UsedStorage, sizes, sizes, sizes)
 
 
 def test_a_quota_that_is_reached_has_its_limit_in_the_refusal() -> None:
@@ -181,10 +180,8 @@ def test_a_quota_that_is_reached_has_its_limit_in_the_refusal() -> None:
     assert (too_many.value.code, too_many.value.http) == ("quota_reached", 429)
 
 
-@given(st.booleans(), st.integers(0, 3), st.sampled_from(OnBusy), uses, sizes)
-def test_nothing_is_admitted_over_a_quota(
-    busy: bool, queued: int, on_busy: OnBusy, used: UsedStorage, more: int
-) -> None:
+@given(st.booleans(), st.integers(0, 3), st.sampled_from(OnBusy), st.builds(UsedStorage, sizes, sizes, sizes), sizes)
+def test_nothing_is_let_in_over_a_quota(busy: bool, queued: int, on_busy: OnBusy, used: UsedStorage, more: int) -> None:
     load = AdmissionLoad(busy, queued, 1, used=used, message_bytes=more)
     admission = admit(load, Caps(quotas=QUOTAS), on_busy)
     assert (admission is Admission.QUOTA) == (budgets.exceeded_scope(used, QUOTAS, more) is not None)

@@ -56,7 +56,6 @@ def test_every_start_ends_with_no_command_twice_and_a_failure_at_once(done: Comm
     assert not [command for command in given_so_far if command in OPTIONAL and command not in allowed]
 
 
-ROOT = Path(__file__).parents[3]
 S, E = AnswerStatus, ErrorType
 INVALID, AWAY = (S.RECOVERABLE_ERROR, E.INVALID_OUTPUT), (S.FATAL_ERROR, E.BACKEND_UNAVAILABLE)
 CODES = {
@@ -86,7 +85,7 @@ def codes_of_model_calls() -> set[str]:
     tables = (vars(vendors), vendors.PROVIDER, vendors.PROVIDER_STATUS, vendors.STORE)
     vendor = {each.code for table in tables for each in table.values() if isinstance(each, vendors.Meaning)}
     raised = re.compile(r"(?:UpstreamUnavailable|UpstreamRejected|LimitReached|InvariantBroken)\(\s*\"([a-z_]+)\"")
-    activities = ROOT / "perdure" / "activities"
+    activities = Path(__file__).parents[3] / "perdure" / "activities"
     files = [*(activities / "providers").glob("*.py"), activities / "model_request.py"]
     named = {code for file in files for code in raised.findall(file.read_text())}
     return vendor | named | {problem.code for problem in REFUSED.values()} | {"activity_timeout", "activity_failed"}

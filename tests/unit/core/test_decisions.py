@@ -86,6 +86,9 @@ def test_however_often_it_is_renewed_it_is_free_within_an_hour(tries: list[tuple
 
 WAITING = Facts("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
 REVIEWER = Decider("reviewer-1", frozenset({"reviewer"}))
+ANN = decisions.Delegation("ann", "Ann", frozenset({"reviewer"}))
+STAND_IN = Decider("reviewer-1", frozenset({"reviewer"}), "One", (ANN,))
+OWN, ANNS = Vote("somebody", "reviewer-1", True), Vote("somebody", "ann", True)
 CLOSED = ("approved", "cancelled", "reserved", "outcome_unknown")
 FINE: dict[str, Any] = {"reasoned": False, "args_given": False, "text": False}
 
@@ -93,11 +96,6 @@ FINE: dict[str, Any] = {"reasoned": False, "args_given": False, "text": False}
 def code(facts: Facts, decider: Decider, decision: Decision, parts: Any, digest: str = "digest") -> str | None:
     found = decisions.decision_refusal(facts, decider, decision, digest, **{**FINE, **parts})
     return found.code if found else None
-
-
-def judged(facts: Facts, decider: Decider) -> tuple[str, int] | None:
-    found = decisions.decision_refusal(facts, decider, Decision.APPROVE, "digest", **FINE)
-    return (found.code, found.http) if found else None
 
 
 A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
@@ -134,34 +132,6 @@ def test_each_decision_needs_its_own_parts(decision: Decision, parts: dict[str, 
         # Decided in time stays decided, however late one asks.
         (replace(WAITING, status="approved", expires_at=NOW), REVIEWER, ("already_decided", 409)),
         (replace(WAITING, digest="another"), REVIEWER, ("digest_differs", 409)),
-    ],
-)
-def test_the_record_and_the_decider_are_judged(facts: Facts, decider: Decider, expected: Any) -> None:
-    assert judged(facts, decider) == expected
-
-
-FIRST: dict[str, object] = {"type": "approve", "by": "ann", "at": "2026-02-28T23:59:01.16712+00:00"}
-
-
-@pytest.mark.parametrize(
-    ("status", "before"),
-    [("approved", FIRST), ("approved", {"type": "approve"}), ("withdrawn", FIRST)],
-    ids=["decided", "erased with its person", "taken back"],
-)
-def test_a_second_decision_is_refused_with_details_of_the_first(status: str, before: dict[str, object]) -> None:
-    found = decisions.closed_refusal(replace(WAITING, status=status, decided_before=before))
-    assert found is not None and found.code == "already_decided"
-    assert found.details == {"status": status, "decision": before}
-
-
-ANN = decisions.Delegation("ann", "Ann", frozenset({"reviewer"}))
-STAND_IN = Decider("reviewer-1", frozenset({"reviewer"}), "One", (ANN,))
-OWN, ANNS = Vote("somebody", "reviewer-1", True), Vote("somebody", "ann", True)
-
-
-@pytest.mark.parametrize(
-    ("facts", "decider", "expected"),
-    [
         (
             replace(WAITING, claim=ReviewClaim("ann", "Ann", NOW + timedelta(seconds=1), NOW)),
             REVIEWER,
@@ -182,8 +152,23 @@ OWN, ANNS = Vote("somebody", "reviewer-1", True), Vote("somebody", "ann", True)
         (replace(WAITING, requested_by="ann", reviewers=("Ann",)), STAND_IN, ("own_request", 403)),
     ],
 )
-def test_votes_claims_delegations_and_named_reviewers_are_judged(facts: Facts, decider: Decider, expected: Any) -> None:
-    assert judged(facts, decider) == expected
+def test_the_record_the_decider_votes_and_claims_are_judged(facts: Facts, decider: Decider, expected: Any) -> None:
+    found = decisions.decision_refusal(facts, decider, Decision.APPROVE, "digest", **FINE)
+    assert (found and (found.code, found.http)) == expected
+
+
+FIRST: dict[str, object] = {"type": "approve", "by": "ann", "at": "2026-02-28T23:59:01.16712+00:00"}
+
+
+@pytest.mark.parametrize(
+    ("status", "before"),
+    [("approved", FIRST), ("approved", {"type": "approve"}), ("withdrawn", FIRST)],
+    ids=["decided", "erased with its person", "taken back"],
+)
+def test_a_second_decision_is_refused_with_details_of_the_first(status: str, before: dict[str, object]) -> None:
+    found = decisions.closed_refusal(replace(WAITING, status=status, decided_before=before))
+    assert found is not None and found.code == "already_decided"
+    assert found.details == {"status": status, "decision": before}
 
 
 def test_a_decision_counts_as_ones_own_or_if_that_is_used_for_the_next_delegator() -> None:

@@ -164,10 +164,7 @@ def test_a_call_whose_outcome_is_unknown_starts_again_once_a_person_settles_it()
     assert of_both == (LOOK,), "an open request holds it, whatever else was decided about it"
 
 
-rounds = st.lists(st.sampled_from(["gated", "free"]), min_size=1, max_size=6)
-
-
-@given(rounds, st.booleans(), st.data())
+@given(st.lists(st.sampled_from(["gated", "free"]), min_size=1, max_size=6), st.booleans(), st.data())
 def test_any_looks_start_a_call_once_after_its_verdict(kinds: list[str], free_first: bool, data: st.DataObject) -> None:
     calls = [f"t1.{index}" for index in range(len(kinds))]
     states = {call: V.PENDING for call, kind in zip(calls, kinds, strict=True) if kind == "gated"}

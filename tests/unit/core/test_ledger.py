@@ -102,9 +102,7 @@ moments = st.sampled_from([NOW, NOW + timedelta(seconds=1), NOW + timedelta(hour
 
 
 @given(gates, rows, attempts, st.booleans(), moments)
-def test_nothing_unsafe_happens(
-    gate: LockedTurn, row: Reservation, attempt: Attempt, allowed: bool, now: datetime
-) -> None:
+def test_nothing_is_unsafe(gate: LockedTurn, row: Reservation, attempt: Attempt, allowed: bool, now: datetime) -> None:
     verdict = claim_tool(gate, row, attempt, allowed=allowed, now=now)
     assert (verdict is Claim.REPLAY) == (row.state in ledger.SETTLED)
     if verdict is Claim.ACT:
@@ -119,9 +117,7 @@ def test_nothing_unsafe_happens(
 
 
 @given(gates, st.none() | st.builds(RecordedClaim, st.integers(1, 4), attempts, st.booleans()), attempts)
-def test_a_result_is_replayed_if_and_only_if_it_is_settled(
-    gate: LockedTurn, held: RecordedClaim | None, attempt: Attempt
-) -> None:
+def test_a_result_is_replayed_only_if_settled(gate: LockedTurn, held: RecordedClaim | None, attempt: Attempt) -> None:
     verdict = ledger.claim(gate, held, attempt)
     assert (verdict is Claim.REPLAY) == (held is not None and held.settled)
     assert verdict is not Claim.ACT or not (gate.ended or gate.stopped)

@@ -40,9 +40,7 @@ AUTO = Reasoning()
         (Reasoning(budget_tokens=2_000, effort="low"), True, ThinkingSetting(budget_tokens=2_000)),
     ],
 )
-def test_a_budget_comes_before_effort_and_both_before_the_model(
-    asked: Any, can_think: bool, counts: ThinkingSetting
-) -> None:
+def test_a_budget_beats_effort_and_both_beat_the_model(asked: Any, can_think: bool, counts: ThinkingSetting) -> None:
     assert choose_thinking(asked, can_think=can_think) == counts
     assert is_ambiguous(asked) == (asked == Reasoning(budget_tokens=2_000, effort="low"))
 

@@ -161,9 +161,7 @@ def test_the_facts_of_an_assembly_are_those_of_its_span() -> None:
     ],
     ids=["fields", "entities", "both", "by vector", "by text"],
 )
-def test_a_memory_message_has_its_parts_in_order(
-    fields: dict[str, JsonValue], recalled: list[Any], snapshot: SnapshotAssertion
-) -> None:
+def test_memory_has_its_parts(fields: dict[str, JsonValue], recalled: list[Any], snapshot: SnapshotAssertion) -> None:
     assert prompts.memory_message(fields, [prompts.RecalledEpisode(*each) for each in recalled]) == snapshot
     assert prompts.memory_message({}, []) == ""
 
@@ -300,9 +298,7 @@ def whole(messages: list[WindowedMessage]) -> bool:
 
 
 @given(conversations(), policies)
-def test_what_is_sent_has_no_orphans_its_order_and_its_newest(
-    messages: list[WindowedMessage], policy: WindowPolicy
-) -> None:
+def test_what_is_sent_has_its_order_and_no_orphans(messages: list[WindowedMessage], policy: WindowPolicy) -> None:
     kept = select_messages(messages, policy)
     assert len(kept) == len(set(kept))
     assert whole([messages[index] for index in kept])

@@ -174,9 +174,7 @@ TOM, TIM = (Delegation(name, name.title(), frozenset({"requester"})) for name in
         *((owner, to, "nothing_to_delegate") for owner, to in ((CARL, BOB), (TOM, TIM))),
     ],
 )
-def test_a_delegation_goes_to_an_allowed_user(
-    owner: Delegation, to: Delegation, expected: frozenset[str] | str
-) -> None:
+def test_delegation_goes_to_an_allowed_user(owner: Delegation, to: Delegation, expected: frozenset[str] | str) -> None:
     try:
         assert decisions.delegated_roles(owner, to) == expected
     except CallerError as refused:

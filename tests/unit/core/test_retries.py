@@ -70,9 +70,6 @@ def test_the_difference_of_two_usages_is_added_to_the_smaller_one_again() -> Non
     assert more.cost_microusd == USUAL.cost_microusd - 1
 
 
-NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
-
-
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
@@ -88,4 +85,4 @@ NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
     ],
 )
 def test_a_wait_is_read_in_each_of_its_forms(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after_seconds(headers, NOW) == seconds
+    assert retry_after_seconds(headers, datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)) == seconds

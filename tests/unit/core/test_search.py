@@ -22,10 +22,9 @@ from perdure.core.memory.search import (
     recency,
 )
 
-SHARES = st.floats(0, 1)
 ENTITIES = st.integers(0, 5)
 SIGNALS = st.builds(
-    Signals, SHARES, st.sampled_from(Trust), st.sampled_from(DOCUMENT_TYPES), ENTITIES, ENTITIES,
+    Signals, st.floats(0, 1), st.sampled_from(Trust), st.sampled_from(DOCUMENT_TYPES), ENTITIES, ENTITIES,
     st.none() | st.floats(0, 3650),
 )  # fmt: skip
 

@@ -95,9 +95,7 @@ BEGINS = piece(2, 0, "", 2, begins=True)
     ids=["a new attempt resets", "settled", "never settled", "settled as nothing", "another turn",
          "reasoning is no text", "reset", "lost"],
 )  # fmt: skip
-def test_a_new_reader_sees_what_counts(
-    events: list[LoggedEvent], entries: list[stream.TokenEntry], shown: list[str]
-) -> None:
+def test_new_readers_see_enough(events: list[LoggedEvent], entries: list[stream.TokenEntry], shown: list[str]) -> None:
     merged = merge(FRESH, [START, *events], TokenBatch("e", entries), turn_id="turn")
     assert short(merged) == ["generation.start", *shown]
     assert merged.state.cursor == Cursor(1 + len(events), "e", entries[-1].id)

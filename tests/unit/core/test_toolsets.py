@@ -72,7 +72,6 @@ def test_memorys_own_tools_are_distinguished() -> None:
 
 MAYBE = st.sampled_from([None, True, False])
 HINTS = st.builds(McpHints, read_only=MAYBE, destructive=MAYBE, idempotent=MAYBE, open_world=MAYBE)
-TTL = st.sampled_from([None, 60.0])
 READ, KEYED, OPAQUE = EffectClass.READ, EffectClass.KEYED, EffectClass.OPAQUE
 
 
@@ -103,7 +102,7 @@ def test_a_trusted_servers_hints_are_believed(
     assert counted.key_ttl_seconds == (ttl if expected[0] is KEYED else None)
 
 
-@given(HINTS, TTL, st.booleans())
+@given(HINTS, st.sampled_from([None, 60.0]), st.booleans())
 def test_only_reads_run_unapproved_and_untrusted_is_opaque(hints: McpHints, ttl: float | None, trusted: bool) -> None:
     counted = treatment_of(server(trust_annotations=trusted), tool(hints, key_ttl_seconds=ttl))
     assert counted.needs_approval is (counted.effect is not READ)

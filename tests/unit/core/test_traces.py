@@ -10,16 +10,6 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from perdure.core.events import traces
-from perdure.core.events.traces import (
-    MOST_CHARACTERS,
-    Span,
-    TopologyEdges,
-    TurnLogEvent,
-    TurnRecord,
-    filter_attributes,
-    is_denied,
-    spans_of,
-)
 from perdure.graph.registry import TOPOLOGIES
 from perdure.worker.telemetry import ways_of
 from tests.topologies.specs.decision_hub import ANSWER, BEGIN, FAILURE
@@ -27,18 +17,18 @@ from tests.topologies.specs.decision_hub import ANSWER, BEGIN, FAILURE
 BEGAN = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def at(seconds: float, kind: str, call_id: str | None = None, **data: JsonValue) -> TurnLogEvent:
-    return TurnLogEvent(kind, BEGAN + timedelta(seconds=seconds), call_id, data)
+def at(seconds: float, kind: str, call_id: str | None = None, **data: JsonValue) -> traces.TurnLogEvent:
+    return traces.TurnLogEvent(kind, BEGAN + timedelta(seconds=seconds), call_id, data)
 
 
-def record(*happened: TurnLogEvent, **changed: object) -> TurnRecord:
+def record(*happened: traces.TurnLogEvent, **changed: object) -> traces.TurnRecord:
     names = {"tenant_id": "local", "conversation_id": "c", "turn_id": "t", "user_id": "u", "agent_id": "desk"}
     kind = {"agent_version": "v", "topology": "skill_pipeline", "status": "completed", "happened": happened}
     times = {"began": BEGAN, "ended": BEGAN + timedelta(seconds=10)}
-    return TurnRecord(**{**names, **kind, **times, **changed})  # type: ignore[arg-type]
+    return traces.TurnRecord(**{**names, **kind, **times, **changed})  # type: ignore[arg-type]
 
 
-def by_name(spans: tuple[Span, ...]) -> dict[str, Span]:
+def by_name(spans: tuple[traces.Span, ...]) -> dict[str, traces.Span]:
     return {span.name: span for span in spans}
 
 
@@ -62,7 +52,7 @@ TURN = (
 
 
 def test_a_turn_is_an_agents_invocation_with_chats_and_tools_inside_their_nodes() -> None:
-    spans = by_name(spans_of(record(*TURN)))
+    spans = by_name(traces.spans_of(record(*TURN)))
     root, chat, tool = spans["invoke_agent desk"], spans["chat scripted"], spans["execute_tool look"]
     assert root.parent_id == "" and root.attributes["gen_ai.operation.name"] == "invoke_agent"
     assert chat.parent_id == spans["node initial_llm_call"].id and tool.parent_id == spans["node tool_node"].id
@@ -88,7 +78,7 @@ def test_attempts_are_spans_of_their_own_and_a_lost_one_says_so() -> None:
         at(5, "generation.complete", "m1", attempt=3, partial=True),
     )
     failed = {"failures": {"m1": "model_timeout"}, "status": "failed", "problem_code": "model_timeout"}
-    spans = spans_of(record(*log, **failed))
+    spans = traces.spans_of(record(*log, **failed))
     assert [(span.name, span.error) for span in spans] == [
         ("invoke_agent desk", "model_timeout"),
         ("chat own", "model_unavailable"),
@@ -99,7 +89,7 @@ def test_attempts_are_spans_of_their_own_and_a_lost_one_says_so() -> None:
 
 
 def test_a_node_without_a_span_is_left_out_and_what_is_in_it_hangs_above() -> None:
-    spans = by_name(spans_of(record(*TURN), frozenset({"initial_llm_call"})))
+    spans = by_name(traces.spans_of(record(*TURN), frozenset({"initial_llm_call"})))
     assert "node initial_llm_call" not in spans
     assert spans["chat scripted"].parent_id == spans["invoke_agent desk"].id
 
@@ -110,19 +100,18 @@ def test_a_trace_id_that_came_with_the_request_is_kept_where_it_can_be() -> None
     own = record().trace_id
     for unfit in ("trace-7", "0" * 32, given_id.upper(), ""):
         assert record(given_trace_id=unfit).trace_id == own
-    assert spans_of(record(given_trace_id="trace-7"))[0].attributes["perdure.trace_id"] == "trace-7"
+    assert traces.spans_of(record(given_trace_id="trace-7"))[0].attributes["perdure.trace_id"] == "trace-7"
 
 
 KINDS = ("node_start", "node_end", "generation.start", "generation.complete", "tool.executing", "tool.error", "budget")
 PLACED = {"node": st.sampled_from("abc"), "tool": st.just("look"), "model": st.just("m")}
 CALLS = st.sampled_from((None, "m1", "t1.0"))
-ANY = st.lists(st.builds(at, st.integers(0, 9), st.sampled_from(KINDS), CALLS, **PLACED))
 
 
-@given(ANY)
-def test_whatever_a_log_says_its_spans_are_the_same_each_time_and_follow_their_parents(log: list[TurnLogEvent]) -> None:
-    spans = spans_of(record(*log))
-    assert spans == spans_of(record(*log))
+@given(st.lists(st.builds(at, st.integers(0, 9), st.sampled_from(KINDS), CALLS, **PLACED)))
+def test_whatever_a_log_says_its_spans_are_the_same_and_follow_their_parents(log: list[traces.TurnLogEvent]) -> None:
+    spans = traces.spans_of(record(*log))
+    assert spans == traces.spans_of(record(*log))
     known: set[str] = {""}
     for span in spans:
         assert span.parent_id in known and span.id not in known
@@ -156,7 +145,7 @@ def hidden(draw: st.DrawFn) -> Any:
 
 @given(hidden())
 def test_nothing_under_a_denied_name_leaves_at_any_depth(attributes: dict[str, JsonValue]) -> None:
-    kept, removed = filter_attributes(attributes)
+    kept, removed = traces.filter_attributes(attributes)
     assert CANARY not in json.dumps(kept)
     assert removed, "and it is told"
     assert CANARY not in json.dumps(removed), "by the word alone"
@@ -172,8 +161,8 @@ access-keys state command facts episodes reasoning kwargs last_question gen_ai.s
 
 @pytest.mark.parametrize("name", NAMES_DENIED.split())
 def test_names_that_are_denied(name: str) -> None:
-    assert is_denied(name)
-    assert filter_attributes({name: CANARY})[0] == {}
+    assert traces.is_denied(name)
+    assert traces.filter_attributes({name: CANARY})[0] == {}
 
 
 LIVES_BY = """
@@ -185,25 +174,25 @@ skill_exposed_tool_count total_tools_visible error_type duration_ms
 
 def test_names_that_a_trace_lives_by_pass_and_the_name_of_a_field_alone_is_no_content() -> None:
     lived_by: dict[str, JsonValue] = {**dict.fromkeys(LIVES_BY.split(), "x"), "context": {"field": "final_output"}}
-    assert filter_attributes(lived_by) == (lived_by, ())
+    assert traces.filter_attributes(lived_by) == (lived_by, ())
 
 
 def test_counts_pass_as_numbers_and_as_nothing_else() -> None:
     for name in traces.COUNTS:
-        assert filter_attributes({name: 7})[0] == {name: 7}
-        kept, removed = filter_attributes({name: CANARY})
+        assert traces.filter_attributes({name: 7})[0] == {name: 7}
+        kept, removed = traces.filter_attributes({name: CANARY})
         assert kept == {} and len(removed) == 1
 
 
 def test_values_are_short_and_what_only_looks_like_json_is_left_out() -> None:
-    kept, removed = filter_attributes({"code": "x" * 1_000, "told": '{"prompt": "can', "deep": _deep(40)})
-    assert kept["code"] == "x" * MOST_CHARACTERS and kept["told"] == ""
+    kept, removed = traces.filter_attributes({"code": "x" * 1_000, "told": '{"prompt": "can', "deep": _deep(40)})
+    assert kept["code"] == "x" * traces.MOST_CHARACTERS and kept["told"] == ""
     assert set(removed) == {"json", "depth"} and CANARY not in json.dumps(kept)
 
 
 def test_values_that_are_not_json_do_not_leave() -> None:
     for value in (CANARY.encode(), {CANARY}, (CANARY,), object()):
-        kept, removed = filter_attributes({"node": value, "deep": {"er": [value]}})  # type: ignore[list-item,dict-item]
+        kept, removed = traces.filter_attributes({"node": value, "deep": {"er": [value]}})  # type: ignore[list-item,dict-item]
         assert kept == {"node": None, "deep": {"er": [None]}} and len(removed) == 2
 
 
@@ -216,7 +205,7 @@ def _deep(levels: int) -> JsonValue:
 
 HUB, PIPELINE = (ways_of(one) for name in ("decision_hub", "skill_pipeline") for one in TOPOLOGIES if one.name == name)
 EDGES = frozenset({("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")})
-FORKED = TopologyEdges(edges=EDGES, entries=frozenset({"a"}), terminal=frozenset({"d"}), parallel=True)
+FORKED = traces.TopologyEdges(edges=EDGES, entries=frozenset({"a"}), terminal=frozenset({"d"}), parallel=True)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +223,7 @@ FORKED = TopologyEdges(edges=EDGES, entries=frozenset({"a"}), terminal=frozenset
         (FORKED, "a b sub/x c d", []),
     ],
 )
-def test_the_table_of_ways(ways: TopologyEdges, nodes: str, expected: list[str]) -> None:
+def test_the_table_of_ways(ways: traces.TopologyEdges, nodes: str, expected: list[str]) -> None:
     assert [alarm.type.value for alarm in traces.alarms_of(nodes.split(), ways, "t")] == expected
 
 

@@ -87,13 +87,10 @@ loads = st.builds(
     stopping=st.booleans(),
     gives_way=st.integers(0, 2),
 )
-caps = st.builds(turns.Caps, st.integers(0, 25), st.integers(0, 55))
 
 
-@given(loads, caps, st.sampled_from(OnBusy))
-def test_no_turn_starts_beside_another_and_no_cap_is_passed(
-    load: AdmissionLoad, cap: turns.Caps, on_busy: OnBusy
-) -> None:
+@given(loads, st.builds(turns.Caps, st.integers(0, 25), st.integers(0, 55)), st.sampled_from(OnBusy))
+def test_no_turn_starts_beside_another_or_over_a_cap(load: AdmissionLoad, cap: turns.Caps, on_busy: OnBusy) -> None:
     admission = turns.admit(load, cap, on_busy)
     if admission is Admission.START:
         assert not load.busy
@@ -230,9 +227,7 @@ PLANNED, DENIED = CallState.PLANNED, CallState.DENIED
         (replace(TWO, is_open=True), [DENIED, PLANNED], KeptRound(("m", "ta"), ("b",))),
     ],
 )
-def test_a_round_stays_if_it_did_something_or_was_open(
-    case: CallRound, states: list[CallState], kept: KeptRound | None
-) -> None:
+def test_a_round_that_acted_or_was_open_stays(case: CallRound, states: list[CallState], kept: KeptRound | None) -> None:
     assert turns.keep_rounds([case], dict(zip("ab", states, strict=False))) == ((kept,) if kept else ())
 
 

@@ -9,7 +9,6 @@ from perdure.embedding.embedder import Embedder, EmbeddingUnavailable, query_vec
 from tests.near import near_guard
 from tests.unit.apps.api_double import ApiDouble, Reply, said
 
-MODEL = "openai/text-embedding-3-small"
 USAGE = {"prompt_tokens": 1, "total_tokens": 1}
 
 
@@ -21,7 +20,7 @@ def provider() -> Iterator[ApiDouble]:
 
 @pytest.fixture
 def embedder(provider: ApiDouble) -> Embedder:
-    made = embedder_of(MODEL, provider.url, "k-1", guard=near_guard)
+    made = embedder_of("openai/text-embedding-3-small", provider.url, "k-1", guard=near_guard)
     assert made is not None
     return made
 

@@ -36,10 +36,8 @@ def wanted(*shows: str, concept: str = "", intent: str = "", title: str = "t") -
     }
 
 
-async def solved(
-    specification: dict[str, Any], columns: list[dict[str, Any]] = COLUMNS, **given: Any
-) -> _solver.Solved:
-    return await _solver.solve(_design.program_of(specification, columns, **given), 30.0)
+async def solved(spec: dict[str, Any], columns: list[dict[str, Any]] = COLUMNS, **given: Any) -> _solver.Solved:
+    return await _solver.solve(_design.program_of(spec, columns, **given), 30.0)
 
 
 async def designed(specification: dict[str, Any], **given: Any) -> dict[str, Any]:
@@ -75,9 +73,7 @@ GROUNDS = "p(1..3000). q(A,B,C,D) :- p(A), p(B), p(C), p(D)."
         (wanted("region@y", "sales@x"), "bar", {"x": "sales", "y": "region"}),
     ],
 )
-async def test_what_a_specification_leaves_open_is_decided(
-    specification: dict[str, Any], mark: str, places: dict[str, str] | None
-) -> None:
+async def test_open_choices_are_made(specification: dict[str, Any], mark: str, places: dict[str, str] | None) -> None:
     design = await designed(specification)
     assert design["mark"] == mark
     shown = {channel: one["column"] for channel, one in design["encodings"].items()}

@@ -69,9 +69,7 @@ def test_counts_keys_and_requests_survive_kill_9(own_payments: PaymentsProcess, 
 @pytest.mark.parametrize(
     ("point", "made"), [pytest.param("before_commit", 0, marks=pytest.mark.soak), ("after_commit", 1)]
 )
-def test_killed_around_the_commit_it_made_the_refund_or_not_and_a_retry_makes_it_one(
-    own_payments: PaymentsProcess, order: str, key: str, point: str, made: int
-) -> None:
+def test_one_refund_after_a_kill(own_payments: PaymentsProcess, order: str, key: str, point: str, made: int) -> None:
     own_payments.hold(point)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(refund, own_payments, order, key)

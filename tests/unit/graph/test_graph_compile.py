@@ -21,8 +21,7 @@ from perdure.graph.state import Field, StateSchema
 from tests.topologies.stand_ins import Rows, ScriptedPorts, at_once, scripted_ports
 from tests.unit.graph.sketches import by_note, left_or_right, sketch
 
-FORKED = "a>b+c b+c>d d>."
-DIAMOND = sketch("a b c d", FORKED)
+DIAMOND = sketch("a b c d", "a>b+c b+c>d d>.")
 OPTIONAL = sketch(
     "x a b c d",
     Switch("x", left_or_right, {"left": "a", "right": "d"}),

@@ -92,7 +92,6 @@ def calling(topology: Any, **times: int) -> Any:
 
 
 INNER = calling(sketch("p q", "p>q q>.", name="inner", statuses={}), p=1, q=2)
-FORKED = calling(sketch("a n c d", "a>n+c n+c>d d>.", bodies={"n": Sub(INNER)}), a=1, c=2, d=1)
 
 
 @given(st.lists(st.integers(0, 3), min_size=8, max_size=8))
@@ -104,7 +103,7 @@ async def test_calls_of_branches_have_the_same_names_whichever_is_faster(waits: 
         for _ in range(3 * next(left, 0)):
             await asyncio.sleep(0)
 
-    compiled = compile_topology(FORKED)
+    compiled = compile_topology(calling(sketch("a n c d", "a>n+c n+c>d d>.", bodies={"n": Sub(INNER)}), a=1, c=2, d=1))
     state = compiled.topology.state.initial()
     await compiled.run(state, FRESH, ports(Steps(), calls, pace))
     assert calls == {"a": [1], "p": [2], "q": [4, 6], "c": [3, 5], "d": [7]}

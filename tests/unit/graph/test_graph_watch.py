@@ -114,9 +114,7 @@ async def misled(state: State) -> Literal["there", "not"]:
     ],
     ids=["a node that may", "a node that may not", "a node that copies", "a router"],
 )
-async def test_missed_advice_and_facts_are_reported(
-    node: Node, advised: bool, edge: Goto | Switch, told: list[str]
-) -> None:
+async def test_missed_advice_is_reported(node: Node, advised: bool, edge: Goto | Switch, told: list[str]) -> None:
     only = NodeSpec("only", node, writes=("status", "seen"), reaches=("memory",), advised=advised)
     compiled = watched(only, StateSchema((Field("advice", "left"), Field("seen"))), edge, advice=("advice",))
     run = FakeRun(FakeTurn({}, {}, []))

@@ -331,7 +331,6 @@ async def test_stopping_does_not_wait_for_the_pause_before_a_restart(tmp_path: P
 
 
 OF_A_USER = "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:], __package__)\n    sys.exit(4)\n"
-SLOW = "import time\ntime.sleep(0.3)\nWHEN = time.monotonic()\n"
 
 
 def fork_server(folder: Path, *modules: str, out: io.StringIO | None = None, hang_seconds: float = 20) -> ForkServer:
@@ -342,7 +341,7 @@ def fork_server(folder: Path, *modules: str, out: io.StringIO | None = None, han
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[ForkServer]:
-    (tmp_path / "shared_by_all.py").write_text(SLOW)
+    (tmp_path / "shared_by_all.py").write_text("import time\ntime.sleep(0.3)\nWHEN = time.monotonic()\n")
     (tmp_path / "broken_here.py").write_text("raise RuntimeError('not today')\n")
     (tmp_path / "of_a_user").mkdir()
     (tmp_path / "of_a_user" / "__init__.py").touch()

@@ -60,9 +60,7 @@ def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("there", "missing"), [((), ("agents/", "app.yaml")), (("app.yaml",), ("agents/",))])
-def test_a_refused_folder_is_reported_with_its_gaps(
-    tmp_path: Path, there: tuple[str, ...], missing: tuple[str, ...]
-) -> None:
+def test_a_refused_folder_is_told_with_gaps(tmp_path: Path, there: tuple[str, ...], missing: tuple[str, ...]) -> None:
     for name in there:
         (tmp_path / name).touch()
     with pytest.raises(StackError) as caught:
@@ -100,8 +98,6 @@ def test_a_printed_configuration_does_not_show_the_environment() -> None:
 
 
 TOKENS = {"requester": "t-req", "reviewer": "t-rev"}
-
-
 CHAT, REVIEW, DOCS = (link.label_with_role for link in PAGES)
 
 

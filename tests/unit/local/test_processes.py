@@ -78,9 +78,7 @@ def test_a_stranger_of_its_pid_and_an_ended_child_are_left_alone(path: Path, sle
     assert sleeper.poll() is None
 
 
-def test_a_look_names_live_processes_and_their_keeper_and_ends_none(
-    path: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_a_look_names_processes_and_their_keeper_and_ends_none(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     assert look(path) == Found(None, {})
     ProcessRegistry(path).add("api", sleeper.pid, signal.SIGKILL)
     assert look(path) == Found(os.getpid(), {"api": sleeper.pid})

@@ -63,9 +63,7 @@ def test_a_replaced_database_serves_every_role_that_has_no_address_of_its_own() 
         ({}, {"DATABASE_URL": "postgresql://db"}, True),
     ],
 )
-def test_a_missing_history_is_noticed_if_there_can_be_turns(
-    tmp_path: Path, before: dict[str, str], environ: dict[str, str], is_lost: bool
-) -> None:
+def test_lost_history_is_found(tmp_path: Path, before: dict[str, str], environ: dict[str, str], is_lost: bool) -> None:
     home = open_home(tmp_path)
     book, credentials = PortFile(home.ports_file), load_credentials(home)
     home.postgres.mkdir()

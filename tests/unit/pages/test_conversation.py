@@ -119,9 +119,7 @@ async def test_who_may_decide_decides_beside_the_words_and_comes_back(
         assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
 
 
-async def test_a_user_who_cannot_decide_sees_the_reviewers(
-    api: SpokenApi, view: dict[str, Any], browse: Browse
-) -> None:
+async def test_who_cannot_decide_sees_the_reviewers(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
     for changed, names in (
         ({"requested_by": "rita", "allowed_decisions": []}, ["reviewer"]),
         ({"reviewers": ["bea", "bob"], "allowed_decisions": []}, ["bea", "bob"]),
@@ -154,9 +152,7 @@ async def test_a_field_or_an_option_answers_a_question(api: SpokenApi, view: dic
     assert (await browse(to, "POST", data={"csrf": "f-1", "arg.0": "x"})).status_code == 422
 
 
-async def test_work_on_client_data_is_shown_with_its_command(
-    api: SpokenApi, view: dict[str, Any], browse: Browse
-) -> None:
+async def test_work_on_client_data_has_its_command(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
     view |= {"status": "awaiting_answer", "waiting_for": {"kind": "client_run", "ids": [QUESTION]}}
     question: dict[str, Any] = {
         "id": QUESTION, "turn_id": TURN, "kind": "client_run", "status": "pending", "answer_schema": {},

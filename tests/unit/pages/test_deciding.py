@@ -49,9 +49,7 @@ async def test_the_missing_votes_are_shown(call_api: SpokenApi, browse: Browse, 
     assert '<p class="callout good">' not in page and '<p class="callout warn">' in page
 
 
-async def test_a_user_who_cannot_decide_sees_less(
-    call_api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_who_cannot_decide_sees_less(call_api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     typed = {"decision": "reject", "comment": "half an hour <b>of typing"}
     mine = await browse(f"/review/{ID}/draft", "POST", data=typed)
     assert "half an hour &lt;b&gt;of typing" in mine.text
@@ -110,9 +108,7 @@ async def test_mute_calls_differ_by_arguments(call_api: SpokenApi, browse: Brows
     assert "name: &#34;2 &lt;b&gt;&#34;" in (await browse(f"/review/{ID}")).text, "of the next one"
 
 
-async def test_the_history_names_the_new_holder_and_its_end_has_one_full_stop(
-    call_api: SpokenApi, browse: Browse
-) -> None:
+async def test_the_history_names_the_new_holder_and_ends_in_one_full_stop(call_api: SpokenApi, browse: Browse) -> None:
     given = {"what": "approval.reassigned", "by": "rita", "at": "2026-01-01T10:00:00+00:00", "data": {"to": "bob"}}
     taken = {"by": "ann", "comment": "not <b>needed"}
     over = {**CALL, "status": "cancelled", "withdrawal": taken, "allowed_decisions": [], "history": [given]}

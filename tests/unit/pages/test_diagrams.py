@@ -12,7 +12,6 @@ from perdure.graph.registry import names, spec
 from perdure.pages.diagrams import END, START, WIDTH, Bar, Box, Layout, Span, draw_bars, lay_out, path_of_turn
 
 NAMES = [f"node_{'long_' * (number % 4)}{number}" for number in range(9)]
-GRAPHS = some.lists(some.tuples(some.sampled_from(NAMES), some.sampled_from(NAMES)), max_size=25)
 
 
 def covers(box: Box, x: float, y: float) -> bool:
@@ -42,7 +41,7 @@ def check(layout: Layout) -> None:
             assert not any(covers(box, x, y) for box in layout.boxes)
 
 
-@given(GRAPHS)
+@given(some.lists(some.tuples(some.sampled_from(NAMES), some.sampled_from(NAMES)), max_size=25))
 def test_whatever_the_graph_boxes_are_apart_and_lines_end_at_their_boxes(ways: list[tuple[str, str]]) -> None:
     layout = lay_out(NAMES, ways)
     assert [box.name for box in layout.boxes] == NAMES

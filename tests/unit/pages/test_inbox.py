@@ -105,9 +105,7 @@ async def test_own_decisions_have_their_outcome(api: SpokenApi, browse: Browse, 
     assert words_of(page) == snapshot
 
 
-async def test_a_user_without_decisions_sees_the_list(
-    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_who_has_no_decisions_sees_the_list(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     api.answers |= {"/v1/approvals": ok({"items": []}), "/v1/approvals/counts": ok({**COUNTS, "waiting": 1})}
     said = [words_of((await browse("/review")).text)]
     api.answers["/v1/auth/me"] = ok({"name": "ann", "roles": ["requester"], "form_token": "f-1"})

@@ -74,9 +74,7 @@ CASES: list[Case] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
-async def test_a_preview_is_offered_shown_or_reported_as_failed(
-    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion, case: Case
-) -> None:
+async def test_a_preview_has_its_state(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion, case: Case) -> None:
     name, status, preview, shown, hidden = case
     allowed = ["approve", "reject"] if status == "pending" else []
     approval = {"id": ID, "status": status, "tool": "pay", "preview": preview, "allowed_decisions": allowed}

@@ -200,9 +200,7 @@ SET = dict.fromkeys((*slack._SECRETS, *mail._REQUIRED, "PERDURE_URL", "SLACK_CHA
         (slack, {"SLACK_PEOPLE": "/no/such/people"}, "/no/such/people"),
     ],
 )
-def test_a_receiver_names_a_setting_that_is_missing_or_wrong(
-    receiver: Any, given: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_settings_named(receiver: Any, given: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**SET, **given}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit, match=named) as ended:

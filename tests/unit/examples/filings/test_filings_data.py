@@ -9,10 +9,8 @@ import pytest
 
 from tests.unit.examples.filings.blocks import FILINGS, blocks, rows, run, table
 
-TABLES = sorted(path.stem for path in FILINGS.glob("data/*.json"))
 
-
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", sorted(path.stem for path in FILINGS.glob("data/*.json")))
 def test_a_table_says_that_it_is_made_up_and_a_block_needs_it(name: str) -> None:
     assert set(table(name)) == {"_about", "rows"} and table(name)["_about"].startswith("Made up for this app")
     assert any(name in block.card["needs"] for block in blocks().values())

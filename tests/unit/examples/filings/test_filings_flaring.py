@@ -91,9 +91,7 @@ def test_an_exception_without_an_end_covers_and_one_that_begins_in_the_month_cov
         ((("01", "30"), ("11", "20")), 4500, []),  # on both the higher rate holds
     ],
 )
-def test_two_exceptions_of_a_month_cover_it(
-    days: tuple[tuple[str, str], ...], flared_mcf: float, found: list[str]
-) -> None:
+def test_two_exceptions_cover_a_month(days: tuple[tuple[str, str], ...], flared_mcf: float, found: list[str]) -> None:
     exceptions = [
         {"exception_id": f"R32-{place}", "lease_id": "L-01", "authorised_mcf_per_day": rate}
         | {"from_day": f"2026-09-{first}", "to_day": f"2026-09-{last}"}
