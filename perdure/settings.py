@@ -318,11 +318,12 @@ class Settings(BaseSettings):
         try:
             if path.exists() or path.is_symlink():
                 check_env_file(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise SystemExit(file_fault(path, error, ENV_FILE_ADVICE)) from None
+        try:
             return cls(**given)  # type: ignore[arg-type]
         except ValidationError as error:
             raise SystemExit(setting_faults(error, cls)) from None
-        except (OSError, ValueError) as error:
-            raise SystemExit(file_fault(path, error, ENV_FILE_ADVICE)) from None
 
     def check(self) -> None:
         """Checks the settings that only some processes parse, and the key files that exist.
