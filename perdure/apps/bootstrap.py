@@ -16,10 +16,12 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import asyncpg
 
@@ -44,6 +46,7 @@ from perdure.store.status import ServerLooks
 from perdure.store.turns.reconcile import open_turns
 from perdure.store.valkey import Valkey
 
+T = TypeVar("T")
 LOCAL_TENANT = "local"
 SECRETS_FILE = "secrets.json"
 """The file in the data folder with the embedded stack's passwords."""
@@ -127,11 +130,8 @@ async def _no_turn_is_lost(owner: asyncpg.Connection, history: str, accepted: in
     """
     if not history:
         return
-    count = 0
-    for row in await owner.fetch("SELECT tenant_id FROM tenants WHERE tenant_id <> $1", content.SHARED):
-        async with owner.transaction():
-            await owner.execute("SELECT set_config('perdure.tenant', $1, true)", row["tenant_id"])
-            count += len(await open_turns(owner, 0.0))
+    found = await _in_each_tenant(owner, lambda _: open_turns(owner, 0.0))
+    count = sum(map(len, found.values()))
     if count not in (0, accepted):
         turns = "1 turn is" if count == 1 else f"{count} turns are"
         raise SystemExit(
@@ -169,11 +169,9 @@ async def _keyring(owner: asyncpg.Connection, settings: Settings, known: Keyring
     rows cannot be verified, and others could use the names of erased users.
     """
     signers: dict[str, list[str]] = {}
-    for row in await owner.fetch("SELECT tenant_id FROM tenants ORDER BY tenant_id"):
-        async with owner.transaction():
-            await owner.execute("SELECT set_config('perdure.tenant', $1, true)", row["tenant_id"])
-            for key_id in await signers_of(owner, row["tenant_id"]):
-                signers.setdefault(key_id, []).append(row["tenant_id"])
+    for tenant, key_ids in (await _in_each_tenant(owner, partial(signers_of, owner))).items():
+        for key_id in key_ids:
+            signers.setdefault(key_id, []).append(tenant)
     present = {key.id for key in known.keys} if known else set()
     if missing := sorted(signers.keys() - present - set(settings.audit_keys_lost)):
         raise SystemExit(_key_missing(settings, missing, sorted({each for key in missing for each in signers[key]})))
@@ -375,10 +373,17 @@ def _kept_code(path: Path) -> str:
 
 async def _sealed(owner: asyncpg.Connection, keyring: Keyring) -> None:
     """Seals audit rows of all tenants that are older than signing."""
-    for row in await owner.fetch("SELECT tenant_id FROM tenants"):
+    await _in_each_tenant(owner, lambda tenant: seal(owner, tenant, keyring))
+
+
+async def _in_each_tenant(owner: asyncpg.Connection, work: Callable[[str], Awaitable[T]]) -> dict[str, T]:
+    """Returns the result of `work` for each tenant. It runs in a transaction of that tenant."""
+    results: dict[str, T] = {}
+    for row in await owner.fetch("SELECT tenant_id FROM tenants ORDER BY tenant_id"):
         async with owner.transaction():
             await owner.execute("SELECT set_config('perdure.tenant', $1, true)", row["tenant_id"])
-            await seal(owner, row["tenant_id"], keyring)
+            results[row["tenant_id"]] = await work(row["tenant_id"])
+    return results
 
 
 def _write_private(path: Path, text: str) -> None:
