@@ -12,6 +12,7 @@ from perdure.cli.terminal import (
     USAGE,
     AsJson,
     AsName,
+    Cursor,
     EditFailed,
     Limit,
     NoTemporaryFile,
@@ -70,7 +71,7 @@ def list_prompts(
     template: Annotated[str | None, typer.Option(metavar="KEY", help="Only versions of this template.")] = None,
     stage: Annotated[str | None, typer.Option(help="draft, pre_production, active or archived.")] = None,
     limit: Limit = 50,
-    cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
+    cursor: Cursor = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:

@@ -11,6 +11,7 @@ from perdure.cli.terminal import (
     DECIDED,
     AsJson,
     AsName,
+    Cursor,
     Limit,
     Yes,
     check_choice,
@@ -43,7 +44,7 @@ class Outcome(StrEnum):
 def list_effects(
     state: Annotated[str, typer.Option(help=f"One of {', '.join(CallState)}.")] = UNKNOWN,
     limit: Limit = 50,
-    cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
+    cursor: Cursor = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:

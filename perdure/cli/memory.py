@@ -15,6 +15,7 @@ from perdure.cli.terminal import (
     USAGE,
     AsJson,
     AsName,
+    Cursor,
     Limit,
     Yes,
     ago,
@@ -57,7 +58,7 @@ Digest = Annotated[
 def print_promotions(
     status: Annotated[str, typer.Option(help="pending, approved, rejected, withdrawn, or all.")] = "pending",
     limit: Limit = 50,
-    cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
+    cursor: Cursor = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:

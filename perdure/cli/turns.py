@@ -15,6 +15,7 @@ from perdure.cli.terminal import (
     USAGE,
     AsJson,
     AsName,
+    Cursor,
     Limit,
     check_choice,
     fail,
@@ -38,7 +39,7 @@ def list_turns(
     agent: Annotated[str | None, typer.Option(metavar="ID", help="Only turns of this agent.")] = None,
     conversation: Annotated[str | None, typer.Option(metavar="ID", help="Only turns of this conversation.")] = None,
     limit: Limit = 20,
-    cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
+    cursor: Cursor = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:

@@ -381,8 +381,8 @@ class Child:
                 self._console.child(self.spec.role, self._given_up)
             failures = 0 if ready_for >= _READY_STEADY_SECONDS else failures + 1
             delay = restart_delay_seconds(failures)
-            said = "" if ready_for else self._last_line_suffix()
-            self._console.child(self.spec.role, f"{describe_exit(code)}{said}; restarting in {delay:.1f} s")
+            cause = "" if ready_for else self._last_line_suffix()
+            self._console.child(self.spec.role, f"{describe_exit(code)}{cause}; restarting in {delay:.1f} s")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay)
             self.restarts += 1
@@ -458,8 +458,7 @@ class Child:
         works = pid if pid is not None or self._fork_server is None else self._fork_server.pid
         starting.look(now, cpu_seconds(works) if works is not None else 0.0, self._log.lines)
         if word := starting.word(now):
-            last_line = next((line.strip() for line in reversed(self._log.tail) if line.strip()), "")
-            doing = last_line or (
+            doing = self._log.last_line() or (
                 "it has not logged anything yet" if pid is not None else "it is importing its modules"
             )
             self._console.child(self.spec.role, f"{word}: {doing}")

@@ -307,6 +307,10 @@ class LogFile:
         """The last lines, to report why a child did not start."""
         self._file = self._open()
 
+    def last_line(self) -> str:
+        """Returns the last line that is not blank; empty if there is none."""
+        return next((line.strip() for line in reversed(self.tail) if line.strip()), "")
+
     def write(self, line: str) -> None:
         """Stores one line. A full disk must not stop the stack, so a failed write is dropped.
 

@@ -112,7 +112,7 @@ class Supervisor:
             await process.wait()
             log.close()
         if process.returncode:
-            last_line = _last_line(log) or "it printed nothing"
+            last_line = log.last_line() or "it printed nothing"
             raise StackError(
                 f"{role} failed ({describe_exit(process.returncode)}): {last_line} (log: {self.home.log(role)})"
             )
@@ -133,7 +133,7 @@ class Supervisor:
         while not (await asyncio.wait({work}, timeout=3.0))[0]:
             now = time.monotonic()
             slow.look(now, cpu_seconds(pid), log.lines)
-            last_line = _last_line(log) or "it has not logged anything yet"
+            last_line = log.last_line() or "it has not logged anything yet"
             if word := slow.word(now):
                 self.console.child(role, f"{word}: {last_line}")
             if why := slow.failure(now):
@@ -226,10 +226,6 @@ def _taken(work: "asyncio.Future[Any]") -> None:
 
 async def _kept(stream: asyncio.StreamReader) -> list[str]:
     return [line async for line in read_lines(stream)]
-
-
-def _last_line(log: LogFile) -> str:
-    return next((line.strip() for line in reversed(log.tail) if line.strip()), "")
 
 
 async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:

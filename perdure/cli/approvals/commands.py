@@ -15,6 +15,7 @@ from perdure.cli.terminal import (
     USAGE,
     AsJson,
     AsName,
+    Cursor,
     Limit,
     Yes,
     ago,
@@ -155,7 +156,7 @@ def list_approvals(
         int | None, typer.Option(min=1, metavar="SECONDS", help="Only requests that expire within this time.")
     ] = None,
     limit: Limit = 50,
-    cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
+    cursor: Cursor = None,
     full: Annotated[bool, typer.Option("--full", help="Show arguments in full.")] = False,
     as_json: AsJson = False,
     as_name: AsName = None,
