@@ -140,7 +140,7 @@ async def silence(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None
 @cache
 def bomb(window: int = zlib.MAX_WBITS | 16, mebibytes: int = 100) -> bytes:
     """That many MiB of zeros. One of them is packed and repeated, because modules of tests make bombs when they are
-    imported; the checksum at the end, which nobody is to reach, is wrong."""
+    imported; the checksum at the end, which no reader reaches, is wrong."""
     packer = zlib.compressobj(9, zlib.DEFLATED, window)
     first, again = (packer.compress(bytes(MEBI)) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
     return first + again * (mebibytes - 1) + packer.flush()

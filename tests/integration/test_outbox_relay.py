@@ -44,7 +44,7 @@ async def nothing_due(relay: Database) -> None:
 
 
 class Heard(Notifier):
-    """A notifier that only counts, and fails as often as it is told."""
+    """A notifier that only counts, and fails as often as the test sets."""
 
     def __init__(
         self, client: Client, db: Database, fails: int = 0, status: RPCStatusCode = RPCStatusCode.UNAVAILABLE

@@ -264,7 +264,7 @@ async def test_the_message_of_a_turn_that_never_began_stays_with_its_outcome(har
     async with harness.db.transaction("local") as tx:
         through = await tx.fetchval("SELECT through_seq FROM turns WHERE id = $1", waits.turn_id)
         said = await prompt_messages(tx, call, through, WindowPolicy(), {})
-    assert len(said) == 3, "a model is told of the old turn, the new one and its own, and of nothing else"
+    assert len(said) == 3, "a model receives the old turn, the new one and its own, and nothing else"
 
 
 async def test_a_replacement_that_is_stopped_itself_leaves_its_place_to_those_that_wait(harness: Harness) -> None:

@@ -1,4 +1,4 @@
-"""Everything of ours is below `perdure`; the folders on top are links that no module imports through."""
+"""All code is below `perdure`; the folders on top are links that no module imports through."""
 
 import sys
 from collections.abc import Mapping
