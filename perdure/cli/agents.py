@@ -69,7 +69,9 @@ _NEXT = {"draft": "pre_production", "pre_production": "active"}
 @prompts_app.command("list")
 def list_prompts(
     template: Annotated[str | None, typer.Option(metavar="KEY", help="Only versions of this template.")] = None,
-    stage: Annotated[str | None, typer.Option(help="draft, pre_production, active or archived.")] = None,
+    stage: Annotated[
+        str | None, typer.Option(metavar="STAGE", help="draft, pre_production, active or archived.")
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
     as_json: AsJson = False,
@@ -95,7 +97,7 @@ def show_prompt(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Show the version that applies to you: your draft, else the active version."""
+    """Show the version that applies to you. This is your draft, or else the active version."""
     with connect(Role.REQUESTER, as_name) as client:
         read = client.prompts.render if rendered else client.prompts.get
         found = read(template, stage=stage)
@@ -112,7 +114,7 @@ def edit(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Save your own draft; $EDITOR opens with the version that applies to you now."""
+    """Save your own draft of a template. $EDITOR opens with the version that applies to you now."""
     with connect(Role.REQUESTER, as_name) as client:
         try:
             text = _read(file) if file else edited_text(_text_now(client, template), "prompt.md", "--file FILE")
@@ -126,13 +128,13 @@ def edit(
     if as_json:
         say_json(saved)
     else:
-        say(f"Saved as your draft {saved.id}. It applies to your own turns until it is promoted or archived,")
+        say(f"Saved as your draft {saved.id}. Until it is promoted or archived, it applies to your own turns")
         say(f"with agents whose file has `persona_template: {template}`.")
 
 
 @prompts_app.command("promote")
 def promote(version_id: VersionId, yes: Yes = False, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Promote a version: a draft to pre-production, a pre-production version to active."""
+    """Promote a version to the next stage: pre-production, then active."""
     with connect(Role.REVIEWER, as_name) as client:
         found = client.prompts.version(version_id)
         to = _NEXT.get(found.stage)

@@ -35,10 +35,11 @@ def check_skills(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Report each mistake in an app folder with file and line: skills, code blocks, rules, personas, data and agents.
+    """Report each mistake in an app folder with its file and line.
 
-    No stack is needed. Imports the app's tools/*.py, as a worker does. If a sandbox is available, also checks the types
-    of code blocks and runs their examples. Exit code 1 if there is a mistake; warnings do not count.
+    Checks skills, code blocks, rules, personas, data and agents. No stack is needed. Imports the app's tools/*.py, as a
+    worker does. If a sandbox is available, also checks the types of code blocks and runs their examples. Exit code 1 if
+    there is a mistake; warnings do not count.
     """
     if folder is not None and not folder.is_dir():
         raise fail(f"{folder} is not a folder", USAGE)
@@ -146,11 +147,12 @@ def mcp_group() -> None:
 
 @mcp_app.command("lock")
 def lock(folder: AppFolder, as_json: AsJson = False) -> None:
-    """Write the current tool list of each MCP server of an app to mcp/<server>.lock.json, and print the changes.
+    """Write the tools of each MCP server of an app to its lock file.
 
-    Starts or contacts the servers, as the stack does. A server with a lock file is published from it without being
-    contacted. Calls to a tool that differs from the lock are refused, so review the changes before you commit them. If
-    a server does not answer, its lock is kept and the exit code is 1.
+    The file is mcp/<server>.lock.json; the changes are printed. Starts or contacts the servers, as the stack does. A
+    server with a lock file is published from it without being contacted. Calls to a tool that differs from the lock are
+    refused, so review the changes before you commit them. If a server does not answer, its lock is kept and the exit
+    code is 1.
     """
     app, listings = _ask_servers(folder)
     _tell(app, [_locked(app.folder, server, found) for server, found in listings.items()], as_json)
@@ -158,7 +160,7 @@ def lock(folder: AppFolder, as_json: AsJson = False) -> None:
 
 @mcp_app.command("check")
 def check_mcp(folder: AppFolder, as_json: AsJson = False) -> None:
-    """Compare each MCP server of an app with its lock file; exit code 1 if they differ.
+    """Compare each MCP server of an app with its lock file. Exit code 1 if they differ.
 
     A lock that cannot be read or a server that does not answer also counts as a difference. A server without a lock is
     reported and is not an error. Nothing is written.
@@ -231,11 +233,12 @@ def _tell(app: App, outcomes: list[_Outcome], as_json: bool) -> None:
 def _say(outcome: _Outcome) -> None:
     unlike, changed = outcome.unlike, outcome.unlike.changed
     counts = f"{len(unlike.added)} added, {len(unlike.removed)} removed, {len(changed)} changed"
+    tools = _counted(outcome.tools, "tool")
     texts = {
-        "written": f"lock written, {outcome.tools} tools: {counts}",
-        "same": f"{outcome.tools} tools, matches its lock",
+        "written": f"lock written, {tools}: {counts}",
+        "same": f"{tools}, matches its lock",
         "differs": f"differs from its lock: {counts}",
-        "unlocked": f"{outcome.tools} tools, no lock; create one with `perdure mcp lock`",
+        "unlocked": f"{tools}, no lock; create one with `perdure mcp lock`",
         "failed": "failed",
     }
     say(f"{outcome.server}: {texts[outcome.state]}")

@@ -10,7 +10,7 @@ import httpx
 import typer
 
 from perdure.cli.connection import Role, connect
-from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, say, say_json, table
+from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, say, say_json, table, time_text
 from perdure.client import Client
 from perdure.client.requests import Call, get, path
 
@@ -46,7 +46,7 @@ def verify(
 
 @app.command("export")
 def export(
-    after: Annotated[int, typer.Option(min=0, help="Only rows after this position in the chain.")] = 0,
+    after: Annotated[int, typer.Option(min=0, metavar="N", help="Only rows after this position in the chain.")] = 0,
     turn: Annotated[str | None, typer.Option(metavar="ID", help="Only rows of this turn.")] = None,
     as_name: AsName = None,
     as_json: AsJson = False,
@@ -72,7 +72,7 @@ def show(
         say_json({"items": rows, "next": None})
         return
     lines = [
-        (row["seq"], row["at"], row["kind"], row["actor"] or "-", "erased" if row["erased"] else row["data"])
+        (row["seq"], time_text(row["at"]), row["kind"], row["actor"] or "-", "erased" if row["erased"] else row["data"])
         for row in rows
     ]
     table(("position", "at", "event", "by", "details"), lines, "No audit rows.")

@@ -26,16 +26,19 @@ def show(as_json: AsJson = False, as_name: AsName = None) -> None:
 @app.command("set")
 def set_limits(
     tokens: Annotated[
-        int | None, typer.Option(min=1, max=MOST_TOKENS, help="Tokens per day; omit to keep the current limit.")
+        int | None,
+        typer.Option(min=1, max=MOST_TOKENS, metavar="N", help="Tokens per day; omit to keep the current limit."),
     ] = None,
-    usd: Annotated[float | None, typer.Option(help="US dollars per day; omit to keep the current limit.")] = None,
+    usd: Annotated[
+        float | None, typer.Option(metavar="AMOUNT", help="US dollars per day; omit to keep the current limit.")
+    ] = None,
     no_tokens: Annotated[bool, typer.Option("--no-tokens", help="Remove the token limit.")] = False,
     no_usd: Annotated[bool, typer.Option("--no-usd", help="Remove the cost limit.")] = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Set the daily limits of all agents of the tenant, from the next model call on. Omitted limits stay as they
-    are."""
+    """Set the daily limits of the tenant, for all its agents together. They apply from the next model call on. Omitted
+    limits stay as they are."""
     if (tokens is not None and no_tokens) or (usd is not None and no_usd):
         raise fail("--tokens and --no-tokens, or --usd and --no-usd, cannot be combined", USAGE)
     if tokens is None and usd is None and not no_tokens and not no_usd:

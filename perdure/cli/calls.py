@@ -42,7 +42,7 @@ class Outcome(StrEnum):
 
 @app.command("list")
 def list_effects(
-    state: Annotated[str, typer.Option(help=f"One of {', '.join(CallState)}.")] = UNKNOWN,
+    state: Annotated[str, typer.Option(metavar="STATE", help=f"One of {', '.join(CallState)}.")] = UNKNOWN,
     limit: Limit = 50,
     cursor: Cursor = None,
     as_json: AsJson = False,
@@ -55,8 +55,11 @@ def list_effects(
     if as_json:
         say_json(page)
         return
-    rows = [(effect.key, effect.tool, effect.state, left(effect.deadline), effect.turn_id) for effect in page.items]
-    table(("effect", "tool", "state", "may be sent for", "turn"), rows, f"No effects with the state {state}.")
+    rows = [
+        (each.key, each.tool, each.state, left(each.deadline) if still_sendable(each) else "no longer", each.turn_id)
+        for each in page.items
+    ]
+    table(("effect", "tool", "state", "can be sent for", "turn"), rows, f"No effects with the state {state}.")
     for effect in page.items:
         say()
         say(f"{effect.tool} {effect.key}, exact arguments:")
@@ -87,13 +90,15 @@ def show(key: EffectKey, as_json: AsJson = False, as_name: AsName = None) -> Non
 @app.command("settle")
 def settle(
     key: EffectKey,
-    outcome: Annotated[Outcome, typer.Argument(help="The outcome that you found in the target system.")],
-    comment: Annotated[str, typer.Option(help="How you know the outcome.")],
+    outcome: Annotated[
+        Outcome, typer.Argument(metavar="OUTCOME", help="The outcome that you found in the target system.")
+    ],
+    comment: Annotated[str, typer.Option(metavar="TEXT", help="How you know the outcome.")],
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Record the outcome of an effect whose outcome is unknown; its turn then continues."""
+    """Record the outcome of an effect whose outcome is unknown. Its turn then continues."""
     with connect(Role.REVIEWER, as_name) as client:
         effect = client.effects.get(key)
         if effect.state != UNKNOWN:
@@ -127,7 +132,7 @@ def show_effect(effect: Effect, *, whole: bool = True) -> None:
             ("started", moment(effect.created_at)),
             ("attempts", effect.attempts or ""),
             ("first sent", moment(effect.first_sent_at)),
-            ("may be sent until", _deadline(effect)),
+            ("can be sent until", _deadline(effect)),
             ("approval", _approval(effect)),
             ("settled", _settled(effect)),
         ],
@@ -141,7 +146,7 @@ def show_effect(effect: Effect, *, whole: bool = True) -> None:
         if name not in _EFFECT_FIELDS and value not in (None, "", [], {})
     }
     if rest and not whole:
-        say(f"{', '.join(rest)}: see {command('effects', 'show', effect.key)}")
+        say(f"For more ({', '.join(rest)}): {command('effects', 'show', effect.key)}")
         return
     for name, value in rest.items():
         say(f"{name}:")

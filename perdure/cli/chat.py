@@ -82,12 +82,13 @@ def rows_below_start(text: str, columns: int) -> int:
 
 
 def chat(
-    agent: Annotated[str, typer.Argument(help="The agent's id; see `perdure agents list`.")],
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent's id; see `perdure agents list`.")],
     message: Annotated[
         str | None,
         typer.Option(
             "-m",
             "--message",
+            metavar="TEXT",
             help="Send one message, print the answer and exit; exit code 1 if the turn did not complete.",
         ),
     ] = None,
@@ -104,7 +105,7 @@ def chat(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Chat with an agent. With --json: print each event and then the turn, one JSON value per line."""
+    """Chat with an agent. With --json, print each event and then the turn, one JSON value per line."""
     if message is not None and not message.strip():
         raise fail("The message is empty; pass a text to -m, or omit -m to chat interactively", USAGE)
     files = [ToSend.at(path) for path in file or ()]

@@ -61,7 +61,7 @@ class Surroundings:
         if found.supervisor is not None:
             return f"Perdure is starting or stopping (supervisor pid {found.supervisor}); see its terminal"
         if not found.children:
-            return f"no stack runs on the data in {self.home}; start it as before, {HOW_TO_START}"
+            return f"No stack runs on the data in {self.home}; start it as before, {HOW_TO_START}"
         still = ", ".join(f"{role} {pid}" for role, pid in found.children.items())
         return f"The supervisor has exited, but these processes still run: {still}; `make up` stops them and restarts"
 

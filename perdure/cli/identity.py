@@ -29,14 +29,15 @@ def erase(
         say_json(done)
         return
     say(f"{name} is now called {done['name']}.")
-    for name_of_table, rows in done["erased"].items():
-        say(f"{rows} rows of {name_of_table}")
     histories = done["histories"]
-    say(f"{histories['runs']} workflow histories in Temporal")
+    say("Erased:")
+    for name_of_table, rows in done["erased"].items():
+        say(f"  {rows} rows of {name_of_table}")
+    say(f"  {histories['runs']} workflow histories in Temporal")
     say("Kept: messages and requests of other users, and what their models derived from this user's texts.")
     if histories["turns_left"]:
-        kept = "Temporal keeps the beginnings of messages in its histories until its retention period ends (ADR 13)"
-        say(f"{kept}: of {histories['turns_left']} turns.")
+        beginnings = f"the beginnings of messages of {histories['turns_left']} turns"
+        say(f"Temporal's histories keep {beginnings} until Temporal's retention period ends (ADR 13).")
 
 
 def _json(response: httpx.Response) -> Any:
@@ -45,7 +46,7 @@ def _json(response: httpx.Response) -> Any:
 
 app = typer.Typer(help="Manage users, roles, tokens and invitations.", no_args_is_help=True, rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
-Roles = Annotated[list[str], typer.Argument(metavar="ROLE...", help="One or more of requester, reviewer and admin.")]
+Roles = Annotated[list[str], typer.Argument(metavar="ROLE", help="One or more of requester, reviewer and admin.")]
 
 
 @app.command("list")
@@ -63,7 +64,8 @@ def list_users(as_json: AsJson = False, as_name: AsName = None) -> None:
 def add(
     name: Name,
     role: Annotated[
-        list[str] | None, typer.Option("--role", help="requester, reviewer or admin; repeat it for several roles.")
+        list[str] | None,
+        typer.Option("--role", metavar="ROLE", help="requester, reviewer or admin; repeat it for several."),
     ] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
@@ -78,7 +80,7 @@ def add(
 @app.command("token")
 def token(
     name: Name,
-    label: Annotated[str, typer.Option(help="A label that says what the token is for.")] = "",
+    label: Annotated[str, typer.Option(metavar="TEXT", help="A label that says what the token is for.")] = "",
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
@@ -130,7 +132,8 @@ def team(as_json: AsJson = False, as_name: AsName = None) -> None:
 def invite(
     name: Name,
     role: Annotated[
-        list[str] | None, typer.Option("--role", help="requester, reviewer or admin; repeat it for several roles.")
+        list[str] | None,
+        typer.Option("--role", metavar="ROLE", help="requester, reviewer or admin; repeat it for several."),
     ] = None,
     again: Annotated[
         bool,
@@ -141,7 +144,7 @@ def invite(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Invite a new user, who sets a password with an invitation that is shown only once."""
+    """Invite a new user, who then sets a password. The invitation is shown only once."""
     if again and role:
         raise fail("--again cannot change roles; use `perdure users role`", USAGE)
     with connect(Role.ADMIN, as_name) as client:
@@ -150,16 +153,19 @@ def invite(
         say_json(made)
         return
     say(f"Invitation for {made.name} (shown only now): {made.invitation}")
-    say(f"Valid until {moment(made.expires_at)}, to set one password at /sign-in or with POST /v1/auth/register")
+    say(f"Use it once, until {moment(made.expires_at)}, at /sign-in or with POST /v1/auth/register")
 
 
 def register(
     name: Name,
     setup_code: Annotated[
-        str, typer.Option("--setup-code", help="The setup code that `perdure up` prints, for the first user.")
+        str,
+        typer.Option(
+            "--setup-code", metavar="CODE", help="The setup code that `perdure up` prints, for the first user."
+        ),
     ] = "",
     invitation: Annotated[
-        str, typer.Option("--invitation", help="An invitation from an administrator, for later users.")
+        str, typer.Option("--invitation", metavar="CODE", help="An invitation from an administrator, for later users.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -175,7 +181,7 @@ def register(
 
 
 def close(name: Name, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Close an account: its sessions end and its tokens become invalid. The user's records are kept."""
+    """Close an account. Its sessions end and its tokens become invalid. The user's records are kept."""
     with connect(Role.ADMIN, as_name) as client:
         _print_member(client.team.close(name), as_json)
 
@@ -195,7 +201,7 @@ def _print_member(member: Member, as_json: bool) -> None:
 
 def _way_in(member: Member) -> str:
     if not member.active:
-        return "cannot sign in: the account is closed"
+        return "account closed"
     ways = [
         "password" if member.has_password else "",
         "identity provider" if member.has_identity else "",

@@ -56,7 +56,9 @@ Digest = Annotated[
 
 @promotions_app.command("list")
 def print_promotions(
-    status: Annotated[str, typer.Option(help="pending, approved, rejected, withdrawn, or all.")] = "pending",
+    status: Annotated[
+        str, typer.Option(metavar="STATUS", help="pending, approved, rejected, withdrawn or all.")
+    ] = "pending",
     limit: Limit = 50,
     cursor: Cursor = None,
     as_json: AsJson = False,
@@ -95,7 +97,7 @@ def show_promotion(promotion_id: PromotionId, as_json: AsJson = False, as_name: 
 @promotions_app.command("approve")
 def approve(
     promotion_id: PromotionId,
-    comment: Annotated[str, typer.Option(help="A comment for the record.")] = "",
+    comment: Annotated[str, typer.Option(metavar="TEXT", help="A comment for the record.")] = "",
     digest: Digest = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -109,7 +111,7 @@ def approve(
 @promotions_app.command("reject")
 def reject(
     promotion_id: PromotionId,
-    comment: Annotated[str, typer.Option(help="The reason.")],
+    comment: Annotated[str, typer.Option(metavar="TEXT", help="The reason.")],
     digest: Digest = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -160,7 +162,7 @@ def _by(found: Promotion) -> str:
 
 
 memory_app = typer.Typer(
-    help="Show and edit a conversation's working memory, and decide on promotions.",
+    help="Show and edit working memory, and decide on promotions.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -184,10 +186,10 @@ def set_fields(
     conversation: Conversation,
     fields: Annotated[
         list[str],
-        typer.Argument(metavar="NAME=VALUE...", help="NAME=VALUE; VALUE is parsed as JSON, otherwise used as text."),
+        typer.Argument(metavar="NAME=VALUE", help="A field; VALUE is parsed as JSON, otherwise used as text."),
     ],
     ttl_seconds: Annotated[
-        int | None, typer.Option(help="Seconds until the fields expire; 24 hours by default.")
+        int | None, typer.Option(metavar="N", help="Seconds until the fields expire; 24 hours by default.")
     ] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
@@ -243,7 +245,7 @@ def upload(
     if as_json:
         say_json(file)
     else:
-        say(f"Uploaded {file.name} ({file.size_bytes} bytes, {file.id}).")
+        say(f"Uploaded {file.name} ({size(file.size_bytes)}, {file.id}).")
 
 
 @files_app.command("list")
@@ -277,7 +279,7 @@ def download_file(
         path.write_bytes(content)
     except OSError as error:
         raise fail(f"{path}: {error.strerror}", OTHER) from None
-    say(f"{path}: {len(content)} bytes.")
+    say(f"Saved {path} ({size(len(content))}).")
 
 
 @files_app.command("delete")
@@ -292,7 +294,7 @@ def delete(
 
 @files_app.command("usage")
 def usage(
-    conversation: Annotated[str | None, typer.Argument(metavar="[CONVERSATION]", help="The conversation's id.")] = None,
+    conversation: Annotated[str | None, typer.Argument(metavar="CONVERSATION", help="The conversation's id.")] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:

@@ -35,7 +35,7 @@ def up(
         Routing | None, typer.Option(help="compact (fewer task queues) or spread (one queue for each kind of work).")
     ] = None,
 ) -> None:
-    """Start Postgres, Valkey, Temporal, the workers and the API in the foreground. Ctrl-C stops them; data is kept.
+    """Start Postgres, Valkey, Temporal, the workers and the API. They run in the foreground until Ctrl-C; data is kept.
 
     Select apps with --app and --examples, or with PERDURE_APP and PERDURE_EXAMPLES. If no app is selected, nothing is
     published and nothing is withdrawn.
@@ -62,7 +62,7 @@ PAGE = "/sign-in"
 
 
 def link(
-    role: Annotated[Role, typer.Argument(help="The local user to sign in as.")] = Role.REQUESTER,
+    role: Annotated[Role, typer.Argument(metavar="ROLE", help="The local user to sign in as.")] = Role.REQUESTER,
     path: Annotated[str, typer.Option(metavar="PATH", help="The page to open; by default the user's home page.")] = "",
     as_json: AsJson = False,
 ) -> None:

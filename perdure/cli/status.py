@@ -50,8 +50,8 @@ class Health:
 
 
 def status(as_json: AsJson = False) -> None:
-    """Show the state of this stack: addresses, processes, and the API's report on queues, workers and MCP servers. With
-    PERDURE_URL, only that API's report. Exit code 0 if all components work, otherwise 1."""
+    """Show whether all parts of the stack work. Lists addresses and processes, and the API's report on queues, workers
+    and MCP servers; with PERDURE_URL, only that API's report. The exit code is 0 if all parts work, otherwise 1."""
     here = Surroundings.here()
     if here.run is None and here.url is not None:
         raise typer.Exit(_of_api(as_json))
@@ -221,7 +221,7 @@ def show_deployment(found: DeploymentStatus) -> None:
     """Shows the status as tables. Parts are shown only if one has a fault."""
     faults = [(part.name, part.fault or part.note) for part in found.parts if part.fault or part.note]
     if faults:
-        table(("part", "problem, or unknown"), faults, "")
+        table(("part", "problem or note"), faults, "")
     if found.is_operator:
         rows = [(each.name, each.fault or "served", each.workers, each.backlog) for each in found.queues]
         table(("queue", "state", "workers", "backlog"), rows, "No data about the queues.")
@@ -229,7 +229,7 @@ def show_deployment(found: DeploymentStatus) -> None:
         say("Set PERDURE_TOKEN to an operator token to see queues and MCP servers.")
     if found.mcp_servers:
         met = [(f"{each.app}/{each.name}", each.fault or "answers", each.at) for each in found.mcp_servers]
-        table(("mcp server", "last used", "at"), met, "")
+        table(("mcp server", "last result", "at"), met, "")
     waiting = ", ".join(f"{each.count} {each.status.replace('_', ' ')}" for each in found.turns)
     say(f"Open turns: {waiting or 'none'}")
 

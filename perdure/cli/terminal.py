@@ -28,7 +28,7 @@ AsName = Annotated[
     str | None,
     typer.Option("--as", metavar="NAME", help="Use the token of this local user instead of the default one."),
 ]
-Cursor = Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")]
+Cursor = Annotated[str | None, typer.Option(metavar="CURSOR", help="The cursor that the previous page printed.")]
 Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Maximum rows of this page.")]
 _CELL_CHARACTERS = 200
 _FIELD_CHARACTERS = 4_000

@@ -35,7 +35,9 @@ TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]
 
 @app.command("list")
 def list_turns(
-    status: Annotated[str | None, typer.Option(help=f"Only turns with this status: {', '.join(TurnStatus)}.")] = None,
+    status: Annotated[
+        str | None, typer.Option(metavar="STATUS", help=f"Only turns with this status: {', '.join(TurnStatus)}.")
+    ] = None,
     agent: Annotated[str | None, typer.Option(metavar="ID", help="Only turns of this agent.")] = None,
     conversation: Annotated[str | None, typer.Option(metavar="ID", help="Only turns of this conversation.")] = None,
     limit: Limit = 20,
@@ -56,7 +58,7 @@ def list_turns(
         else (turn.turn_id, turn.status, turn.agent, turn.started_at, turn.answer or "")
         for turn in page.items
     ]
-    table(("turn", "status", "agent", "started", "answer, or what it waits for"), rows, "No turns.")
+    table(("turn", "status", "agent", "started", "answer or pending requests"), rows, "No turns.")
     if page.next:
         say(f"Next page: --cursor {page.next}")
 
@@ -130,8 +132,10 @@ def stop(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
 @app.command("answer")
 def answer(
     turn_id: TurnId,
-    text: Annotated[str | None, typer.Argument(help="The answer. Omit it to see the question.")] = None,
-    payload: Annotated[Path | None, typer.Option(help="A JSON file with the whole answer, instead of a text.")] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The answer. Omit it to see the question.")] = None,
+    payload: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A JSON file with the whole answer, instead of a text.")
+    ] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
@@ -171,8 +175,12 @@ def _payload(path: Path | None) -> dict[str, Any] | None:
 @app.command("raise")
 def raise_limits(
     turn_id: TurnId,
-    tokens: Annotated[int | None, typer.Option(min=1, help="The new token limit of the whole turn.")] = None,
-    usd: Annotated[float | None, typer.Option(help="The new cost limit of the whole turn, in US dollars.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="The new token limit of the whole turn.")
+    ] = None,
+    usd: Annotated[
+        float | None, typer.Option(metavar="AMOUNT", help="The new cost limit of the whole turn, in US dollars.")
+    ] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:

@@ -84,12 +84,13 @@ def no_app(command: str, kept: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
             f"  {own}   your own app",
         )
     named = f"{command} up --app DIR"
+    width = max(len(examples), len(named))
     return (
         "No app is selected: nothing was published, and nothing was withdrawn. These stay published:",
         *(f"  {app} ({', '.join(agents)})" for app, agents in kept.items()),
         "Their apps are not loaded: calls of their tools wait until they are. Stop this stack and start it with them:",
-        f"  {examples:<{len(named)}}   the examples that ship",
-        f"  {named:<{len(named)}}   the app in DIR; all agents of other apps are withdrawn",
+        f"  {examples:<{width}}   the examples that ship",
+        f"  {named:<{width}}   the app in DIR; all agents of other apps are withdrawn",
     )
 
 

@@ -265,7 +265,7 @@ ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approva
 
 
 def preview(approval_id: ApprovalId, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Run the tool's preview, which only reads, and show the predicted changes. You can decide without a preview."""
+    """Preview what the call would change. The tool's preview only reads. You can decide without it."""
     with connect(Role.REVIEWER, as_name) as client:
         approval = client.approvals.preview(approval_id)
     if as_json:

@@ -35,7 +35,7 @@ from perdure.core.text import cut
 from perdure.schemas.approvals import Ageing, Approval, Fallback, subject
 
 _NOT_BEGUN = frozenset({"pending", "approved", "edited"})
-Comment = Annotated[str, typer.Option(help="A comment for the record.")]
+Comment = Annotated[str, typer.Option(metavar="TEXT", help="A comment for the record.")]
 
 
 def claim(
@@ -46,8 +46,8 @@ def claim(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Claim a request while you review it, so that no other reviewer can decide; repeat to extend. A claim expires by
-    itself."""
+    """Claim a request while you review it. No other reviewer can decide until the claim expires. Repeat the command to
+    extend it."""
     _hand(
         approval_id,
         as_name,
@@ -82,7 +82,7 @@ def reassign(
 
 
 def escalate(approval_id: ApprovalId, comment: Comment = "", as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Escalate the request to the role that its policy names; possible once."""
+    """Escalate the request to the role that its policy names. A request can be escalated once."""
     _hand(
         approval_id,
         as_name,
@@ -95,8 +95,9 @@ def escalate(approval_id: ApprovalId, comment: Comment = "", as_json: AsJson = F
 def withdraw(
     approval_id: ApprovalId, comment: Comment = "", yes: Yes = False, as_json: AsJson = False, as_name: AsName = None
 ) -> None:
-    """Withdraw a pending request (the requester or an admin), or an approval whose call has not started (its approvers,
-    other reviewers who could have approved it, or an admin). The agent is informed."""
+    """Withdraw a request, or an approval whose call has not started. The requester or an admin can withdraw a pending
+    request. The approvers, other reviewers who could have approved it, or an admin can withdraw an approval. The agent
+    is informed."""
     with connect(Role.REVIEWER, as_name) as client:
         approval = show_open(client, approval_id, as_json, _NOT_BEGUN)
     confirm("Withdraw this request?", yes=yes, as_json=as_json)
@@ -145,12 +146,12 @@ _BUCKETS = ("1h", "1d", "3d", "older")
 
 @approvals_app.command("list")
 def list_approvals(
-    status: Annotated[str, typer.Option(help=f"One of {', '.join(_STATUSES)}.")] = "pending",
+    status: Annotated[str, typer.Option(metavar="STATUS", help=f"One of {', '.join(_STATUSES)}.")] = "pending",
     agent: AgentId = None,
     tool: Annotated[str | None, typer.Option(metavar="NAME", help="Only requests for this tool.")] = None,
     turn: Annotated[str | None, typer.Option(metavar="ID", help="Only requests of this turn.")] = None,
     assignee: Annotated[str | None, typer.Option(metavar="NAME", help="Only requests assigned to this user.")] = None,
-    role: Annotated[str | None, typer.Option(help="Only requests for this reviewer role.")] = None,
+    role: Annotated[str | None, typer.Option(metavar="ROLE", help="Only requests for this reviewer role.")] = None,
     mine: Mine = False,
     expiring: Annotated[
         int | None, typer.Option(min=1, metavar="SECONDS", help="Only requests that expire within this time.")
@@ -192,7 +193,7 @@ def show(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Show an approval: the exact call, its reviewers, deadline, decisions and history."""
+    """Show one approval: the exact call, reviewers and history."""
     with connect(Role.REVIEWER, as_name) as client:
         approval = client.approvals.get(approval_id)
     if as_json:
@@ -216,8 +217,7 @@ def ageing(as_json: AsJson = False, as_name: AsName = None) -> None:
 
 @approvals_app.command("watch")
 def watch(mine: Mine = False, agent: AgentId = None, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Watch the queue live: as a table on a terminal, otherwise as lines, with --json as JSON lines. Ctrl-C stops
-    it."""
+    """Watch the queue live. It is a table on a terminal, otherwise lines; with --json, JSON lines. Ctrl-C stops it."""
     with connect(Role.REVIEWER, as_name) as client:
         try:
             watch_approvals(client, screen_for(as_json=as_json), mine=mine, agent=agent)
@@ -282,7 +282,7 @@ def list_delegations(
         return
     rows = [(each.id, each.by, each.to, moment(each.until), left(each.until)) for each in page.items]
     empty = "No active delegations." if everybodys else "You have no active delegations."
-    table(("delegation", "on behalf of", "to", "until", "for"), rows, empty)
+    table(("delegation", "on behalf of", "to", "until", "ends in"), rows, empty)
     if page.next:
         say("More delegations exist: use the cursor from --json with GET /v1/delegations?all=true&cursor=…")
 
@@ -293,7 +293,9 @@ def add(
     until: Annotated[
         str | None, typer.Option(metavar="WHEN", help="The last day (UTC) or an exact time, such as 2027-01-31T12:00Z.")
     ] = None,
-    days: Annotated[int | None, typer.Option(min=1, help="Or a number of days from now, at most 90.")] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Or a number of days from now, at most 90.")
+    ] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
@@ -318,7 +320,7 @@ def remove(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """End one of your delegations at once; with --as admin, any delegation."""
+    """End one of your delegations immediately. With --as admin, it can be any delegation."""
     with connect(Role.REVIEWER, as_name) as client:
         client.delegations.remove(delegation_id)
     if as_json:

@@ -44,8 +44,10 @@ from perdure.core.text import is_blank, one_line, pretty_json
 from perdure.schemas.approvals import Approval, ItemAnswer, subject
 
 ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approval's id.")]
-Comment = Annotated[str, typer.Option(help="A comment for the record and for the agent.")]
-Digest = Annotated[str, typer.Option(help="Decide only if the call has this digest (see `show --json`).")]
+Comment = Annotated[str, typer.Option(metavar="TEXT", help="A comment for the record and for the agent.")]
+Digest = Annotated[
+    str, typer.Option(metavar="SHA256", help="Decide only if the call has this digest (see `show --json`).")
+]
 _UNCHANGED = "The arguments are unchanged, so nothing was sent; to run the call as it is, use `approve`"
 _REFUSED_ARGUMENTS = frozenset({"args_invalid", "invalid_input"})
 
@@ -65,14 +67,14 @@ def approve(
 
 def reject(
     approval_id: ApprovalId,
-    comment: Annotated[str, typer.Option(help="The reason, which is sent to the agent.")] = "",
+    comment: Annotated[str, typer.Option(metavar="TEXT", help="The reason, which is sent to the agent.")] = "",
     reason: Annotated[str, typer.Option(metavar="CODE", help="A reason code of the policy, or your own.")] = "",
     digest: Digest = "",
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Reject the request with --comment or --reason; on a terminal, the command offers the policy's reasons."""
+    """Reject the request with --comment or --reason. On a terminal, the command offers the policy's reasons."""
     asks = at_terminal() and not (as_json or yes)
     if not (comment.strip() or reason.strip() or asks):
         raise fail("A rejection needs --comment or --reason", USAGE)
@@ -96,8 +98,8 @@ def edit(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Edit the arguments in $EDITOR, review the changes, and approve the edited call. Invalid arguments reopen the
-    editor."""
+    """Edit the arguments in $EDITOR and approve the edited call. The changes are shown before they are sent. Invalid
+    arguments reopen the editor."""
     with undecided(approval_id, as_name, as_json) as (client, approval):
         try:
             if args is not None:
@@ -129,7 +131,9 @@ def edit(
 
 def respond(
     approval_id: ApprovalId,
-    text: Annotated[str, typer.Argument(help="The response that the agent receives instead of the call's result.")],
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="The response that the agent receives instead of the call's result.")
+    ],
     digest: Digest = "",
     yes: Yes = False,
     as_json: AsJson = False,
@@ -322,15 +326,17 @@ class Together(StrEnum):
 
 
 def batch(
-    decision: Annotated[Together, typer.Argument(help="approve (low-risk calls of one tool only) or reject.")],
-    approval_ids: Annotated[list[str], typer.Argument(metavar="APPROVAL...", help="The approvals' ids, at most 100.")],
-    comment: Annotated[str, typer.Option(help="A comment for the record and for the agents.")] = "",
+    decision: Annotated[
+        Together, typer.Argument(metavar="DECISION", help="approve (low-risk calls of one tool only) or reject.")
+    ],
+    approval_ids: Annotated[list[str], typer.Argument(metavar="APPROVAL", help="The approvals' ids, at most 100.")],
+    comment: Annotated[str, typer.Option(metavar="TEXT", help="A comment for the record and for the agents.")] = "",
     reason: Annotated[str, typer.Option(metavar="CODE", help="A reason code of the policy, or your own.")] = "",
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Decide on several requests together: show each call, ask once (see --yes), and print each result."""
+    """Decide on several requests together. Shows each call, asks once (see --yes), and prints each result."""
     if decision is Together.REJECT and not (comment.strip() or reason.strip()):
         raise fail("A rejection needs --comment or --reason", USAGE)
     wanted = list(dict.fromkeys(approval_ids))

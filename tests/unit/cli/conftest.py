@@ -34,6 +34,7 @@ APPROVAL: dict[str, Any] = {
     },
     "digest": "d" * 64,
     "requested_by": "requester",
+    "requested_at": "2020-11-21T10:00:00Z",
     "expires_at": "2999-01-01T00:00:00Z",
     "allowed_decisions": ["approve", "edit", "reject", "respond"],
     "history": [{"what": "approval.opened", "at": "2026-11-21T10:00:00Z", "by": "requester", "data": {}}],
@@ -71,6 +72,7 @@ class Ended:
         """What a user sees, without what differs between runs: folders, ports, ages, widths of columns."""
         text = f"exit code {self.code}\n{self.out}{self.err}".replace(f"PERDURE_HOME={self.folder} ", "")
         text = text.replace(self.folder, "FOLDER").replace(str(ROOT), "ROOT")
+        text = re.sub(r"\S+ \S+(?= \[info)", "TIME", text)
         text = re.sub(r"(ROOT/)?bin/perdure|/\S+/bin/perdure", "perdure", text)
         text = re.sub(r"\b\d+ d( \d+ h)?", "N d", re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:PORT", text))
         return re.sub(r"(?<=\S) {2,}", "  ", re.sub(r" +$", "", text, flags=re.MULTILINE))
@@ -83,7 +85,9 @@ class Ended:
 
 def request(asked: Asked) -> str:
     """Who asked for what: the local user, method, path, query and body. A digest is cut to its first character."""
-    sent = json.dumps(asked.body) if asked.body is not None else urlencode(asked.query, doseq=True)
+    sent = (
+        json.dumps(asked.body, default=bytes.decode) if asked.body is not None else urlencode(asked.query, doseq=True)
+    )
     who = asked.headers.get("authorization", "nobody").removeprefix("Bearer t-")
     return re.sub(r"(\w)\1{63}", r"\1…", f"{who} {asked.method} {asked.path} {sent}".rstrip())
 

@@ -1,18 +1,30 @@
-"""What a user sees of each command: one snapshot per command. No other test repeats these texts."""
+"""What a user sees of each command and of its help: one snapshot each. No other test repeats these texts."""
 
+import json
+import re
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import typer
 from syrupy.assertion import SnapshotAssertion
 
+from perdure.apps.scaffold import scaffold
+from perdure.cli.app import app
+from perdure.cli.terminal import say
+from perdure.local import StackConfig
 from tests.unit.apps.api_double import Reply, event, said, streamed
 from tests.unit.cli.conftest import APPROVAL, OPEN, Perdure, request
+from tests.unit.cli.test_checks import LIAR
+from tests.unit.local.test_welcome import WELCOME
 
 AT, LATER = "2020-11-21T10:00:00Z", "2999-01-01T00:00:00Z"
 TURN: dict[str, Any] = {
     "turn_id": "t-1", "conversation_id": "c-1", "status": "awaiting_approval", "agent": "refunds",
-    "topology": "tool_loop", "answer": "All done.", "nodes": ["a", "b"], "attempts": 2,
+    "topology": "tool_loop", "answer": "All done.", "started_at": AT, "nodes": ["a", "b"], "attempts": 2,
     "usage": {"input_tokens": 3, "output_tokens": 4, "tokens_used": 7, "cost_usd": 0.5},
     "waiting_for": {"kind": "approval", "ids": ["a-1"]},
 }  # fmt: skip
@@ -56,7 +68,8 @@ PROPOSED = {
     "status": "pending", "sha256": "5" * 64, "proposed_by": "ada", "by_agent": True, "created_at": AT,
     "content": "Restart it.",
 }  # fmt: skip
-FILE = {"id": "f-1", "conversation_id": "c-1", "name": "a.csv", "media_type": "text/csv", "size_bytes": 18}
+FILE = {"id": "f-1", "conversation_id": "c-1", "name": "a.csv", "media_type": "text/csv", "size_bytes": 18,
+        "created_at": AT}  # fmt: skip
 USAGES = [
     {"scope": "conversation", "used_bytes": 0, "limit_bytes": 2**28, "variable": "PERDURE_BYTES_PER_CONVERSATION"},
     {"scope": "user", "used_bytes": 12 * 2**20, "limit_bytes": 2**30, "variable": "PERDURE_BYTES_PER_USER"},
@@ -73,7 +86,7 @@ TOOLS = [{"tool": "memory_patch", "approval": False}, {"tool": "memory_propose_p
 USER = {"name": "bob", "roles": ["reviewer"]}
 MEMBER = USER | {"display_name": "Bob", "has_password": True, "invited_until": AT}
 WEBHOOK = {"id": "w-1", "url": "https://receiver.example/a", "made_at": AT, "waiting": 2, "secret": "hush"}
-LENT = {"id": "d-1", "to": "tom", "until": "2999-01-31T12:00:00Z"}
+LENT = {"id": "d-1", "by": "rita", "to": "tom", "until": "2999-01-31T12:00:00Z"}
 STATUS = {
     "at": AT, "well": False, "parts": [{"name": "relay", "fault": "unavailable"}],
     "queues": [{"name": "q-turns", "kinds": ["turns"], "workers": 2, "backlog": 7}],
@@ -99,7 +112,9 @@ def items(*given: dict[str, Any]) -> Reply:
 
 
 CASES: list[tuple[str, list[Reply], str]] = [
-    ("--help", [], ""),
+    ("up", [], ""),
+    ("link --path /chat", [said({"code": "local.abc", "expires_at": AT}, 201)], "requester POST /v1/auth/codes"),
+    ("init FOLDER/new", [], ""),
     ("turns list", [said({"items": [TURN], "next": "more"})], "requester GET /v1/turns limit=20"),
     ("turns show t-1", [said(TURN)], "requester GET /v1/turns/t-1"),
     ("turns watch t-1", [STREAM, said(APPROVAL), ENDED], "requester GET /v1/turns/t-1"),
@@ -122,6 +137,7 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("approvals show a-6", [said(OPEN | {"votes": [VOTE, VOTE | {"by": "bob", "counts": False}], "history": [TOKEN]})],
      "reviewer GET /v1/approvals/a-6"),
     ("approvals ageing", [items(AGEING)], "reviewer GET /v1/approvals/ageing"),
+    ("approvals watch", [items(OPEN)], "reviewer GET /v1/approvals status=pending&limit=200"),
     ("approvals preview a-1", [said(APPROVAL | {"preview": {"at": AT, "before": {"n": 9}, "after": {"n": 4}}})],
      "reviewer POST /v1/approvals/a-1/preview"),
     ("approvals approve a-1", [said(APPROVAL), said(APPROVAL | {"status": "approved", "ready_at": LATER})],
@@ -154,6 +170,9 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("effects settle pdk_1 happened --comment seen",
      [said(EFFECT), said({"key": "pdk_1", "outcome": "happened", "settled_by": "reviewer"})],
      'reviewer POST /v1/effects/pdk_1/settle {"outcome": "happened", "comment": "seen"}'),
+    ("files upload c-1 FOLDER/a.csv", [said(FILE, 201)],
+     'requester POST /v1/conversations/c-1/files "region,sales\\nN,30\\n"'),
+    ("files get f-1 FOLDER/b.csv", [Reply(200, b"region,sales\nN,30\n")], "requester GET /v1/files/f-1"),
     ("files list c-1", [items(FILE)], "requester GET /v1/conversations/c-1/files"),
     ("files delete f-1", [Reply(204)], "requester DELETE /v1/files/f-1"),
     ("files usage c-1", [items(*USAGES)], "requester GET /v1/usage conversation=c-1"),
@@ -175,6 +194,8 @@ CASES: list[tuple[str, list[Reply], str]] = [
      'admin POST /v1/memory/promotions/p-1/decision {"decision": "reject", "sha256": "5…", "comment": "no"}'),
     ("prompts list", [items(VERSION)], "reviewer GET /v1/prompt-templates limit=50"),
     ("prompts show voice", [said(VERSION)], "requester GET /v1/prompt-templates/voice"),
+    ("prompts edit voice --file FOLDER/voice.md", [said(VERSION)],
+     'requester PUT /v1/prompt-templates/voice/draft {"text": "Be kind."}'),
     ("prompts promote v-1", [said(VERSION), said(VERSION | {"stage": "pre_production"})],
      'reviewer POST /v1/prompt-versions/v-1/promote {"to": "pre_production", "digest": "d…"}'),
     ("prompts archive v-1", [said(VERSION | {"stage": "archived"})],
@@ -196,6 +217,9 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("users close bob", [said(MEMBER | {"active": False})], "admin DELETE /v1/team/bob"),
     ("users reopen bob", [said(MEMBER)], 'admin PATCH /v1/team/bob {"active": true}'),
     ("users erase bob --yes", [said(ERASED)], "admin DELETE /v1/users/bob/data"),
+    ("users register boss --setup-code ABCD-EFGH",
+     [said({"user": USER | {"name": "boss"}, "access_token": "hush", "refresh_token": "hush", "expires_in": 1}, 201)],
+     'nobody POST /v1/auth/register {"name": "boss", "password": "four plain words", "setup_code": "ABCD-EFGH"}'),
     ("webhooks list", [items(WEBHOOK)], "admin GET /v1/webhooks"),
     ("webhooks add https://receiver.example/a", [said(WEBHOOK, 201)],
      'admin POST /v1/webhooks {"url": "https://receiver.example/a", "with_args": false}'),
@@ -204,6 +228,10 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("audit verify --as admin", [said(BROKEN)], "admin GET /v1/audit/verify"),
     ("audit show a-1", [items(ROW, ROW | {"seq": 2, "data": None, "erased": True})],
      "reviewer GET /v1/approvals/a-1/audit"),
+    ("audit export", [Reply(200, json.dumps(ROW).encode())], "admin GET /v1/audit/export after=0&limit=1000"),
+    ("mcp check FOLDER/app", [], ""),
+    ("mcp lock FOLDER/app", [], ""),
+    ("skills check FOLDER/app", [], ""),
     ("status", [said({}), said(STATUS)], "reviewer GET /v1/status"),
     ("turns show refused", [said({"error": REFUSED}, 409)], "requester GET /v1/turns/refused"),
     ("turns list --as mallory", [], ""),
@@ -212,28 +240,65 @@ CASES: list[tuple[str, list[Reply], str]] = [
 ]  # fmt: skip
 
 
+@pytest.fixture
+def prepared(home: Path, stack: Perdure, monkeypatch: pytest.MonkeyPatch) -> Perdure:
+    """A command line with files in its folder, a user who types a password and then Ctrl-C, and a stack that starts
+    at once."""
+
+    async def start(_config: StackConfig) -> int:
+        say(WELCOME.text())
+        return 0
+
+    monkeypatch.setattr("perdure.cli.stack.run_stack", start)
+    interrupted = Mock(sleep=Mock(side_effect=KeyboardInterrupt), monotonic=time.monotonic)
+    monkeypatch.setattr("perdure.cli.approvals.watch.time", interrupted)
+    monkeypatch.setattr("typer.prompt", Mock(return_value="four plain words"))
+    scaffold(home / "app")
+    (home / "app" / "mcp").mkdir()
+    (home / "app" / "mcp" / "liar.yaml").write_text(f"command: [python, {LIAR}, {home}]\nstart_seconds: 30\n")
+    (home / "a.csv").write_text("region,sales\nN,30\n")
+    (home / "voice.md").write_text("Be kind.")
+    return stack
+
+
 @pytest.mark.parametrize(("line", "replies", "asked"), CASES, ids=[case[0] for case in CASES])
 def test_a_command_asks_and_shows(
-    stack: Perdure, snapshot: SnapshotAssertion, line: str, replies: list[Reply], asked: str
+    prepared: Perdure, snapshot: SnapshotAssertion, line: str, replies: list[Reply], asked: str
 ) -> None:
-    stack.will(*replies)
-    assert stack(*line.split()).seen == snapshot
-    assert [request(each) for each in stack.asked[-1:]] == ([asked] if asked else [])
-    assert not any("idempotency-key" in each.headers for each in stack.asked if each.path.endswith("/tokens"))
+    prepared.will(*replies)
+    assert prepared(*line.replace("FOLDER", str(prepared.home)).split()).seen == snapshot
+    assert [request(each) for each in prepared.asked[-1:]] == ([asked] if asked else [])
+    assert not any("idempotency-key" in each.headers for each in prepared.asked if each.path.endswith("/tokens"))
 
 
-def test_commands_that_read_and_write_files_show(stack: Perdure, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    table, text = tmp_path / "a.csv", tmp_path / "voice.md"
-    table.write_text("a\n1\n")
-    text.write_text("Be kind.")
-    stack.will(said(FILE, 201), Reply(200, b"x"), said(VERSION))
-    app, kept = tmp_path / "app", tmp_path / "b.csv"
-    lines = [f"files upload c-1 {table}", f"files get f-1 {kept}", f"prompts edit voice --file {text}"]
-    lines += [f"init {app}", f"mcp check {app}", f"skills check {app}"]
-    assert [stack(line).seen for line in lines] == snapshot
-    assert kept.read_bytes() == b"x" and stack(f"init {app}").code == 2, "a folder with files is left alone"
-    sent = 'requester PUT /v1/prompt-templates/voice/draft {"text": "Be kind."}'
-    assert [request(each) for each in stack.asked[2:]] == [sent]
+def commands_of(command: Any, *path: str) -> Iterator[tuple[str, bool]]:
+    """Yields each command and group below `command`, and whether it is a group."""
+    below = getattr(command, "commands", {})
+    yield " ".join(path), bool(below)
+    for name, each in below.items():
+        yield from commands_of(each, *path, name)
+
+
+COMMANDS = dict(commands_of(typer.main.get_command(app)))
+
+
+def test_no_command_is_without_a_snapshot() -> None:
+    shown = [f"{line} " for line, _, _ in CASES]
+    assert [
+        name
+        for name, is_group in COMMANDS.items()
+        if not is_group and not any(line.startswith(f"{name} ") for line in shown)
+    ] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_shows(
+    perdure: Perdure, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion, name: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    out = perdure(*name.split(), "--help").out
+    assert out == snapshot
+    assert not re.search(r"\w\.\.\.$", out, re.MULTILINE), "a summary in a list of commands is cut"
 
 
 def test_what_cannot_run_shows_why(
