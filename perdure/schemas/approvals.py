@@ -32,7 +32,7 @@ def signed_in_words(data: object) -> str:
         words += f" created by {made}"
     if invited:
         words += f" (account opened by invitation of {invited})"
-    return f"signed in by {words}" if words else ""
+    return f"signed in {words}" if words else ""
 
 
 def _people(signed_in: Mapping[str, Any], what: str) -> str:
@@ -42,15 +42,15 @@ def _people(signed_in: Mapping[str, Any], what: str) -> str:
 
 
 _WAYS = {
-    "password": "password",
-    "registration": "password",
-    "invitation": "password",
-    "token": "token",
-    "chat": "chat token",
-    "local": "local token",
-    "link": "local link",
-    "oidc": "organization",
-    "unknown": "a session of unknown origin",
+    "password": "with a password",
+    "registration": "with a password",
+    "invitation": "with a password",
+    "token": "with a token",
+    "chat": "with a chat token",
+    "local": "with a local token",
+    "link": "with a local link",
+    "oidc": "through the organization",
+    "unknown": "in an unknown way",
 }
 
 
