@@ -304,12 +304,12 @@ _BOUNDS = {
     "maximum": "at most {}",
     "exclusiveMaximum": "less than {}",
     "multipleOf": "a multiple of {}",
-    "minLength": "{} characters or more",
-    "maxLength": "{} characters at most",
+    "minLength": "minimum length {}",
+    "maxLength": "maximum length {}",
     "minItems": "{} or more",
     "maxItems": "{} at most",
-    "pattern": "like {}",
-    "format": "as {}",
+    "pattern": "pattern {}",
+    "format": "format {}",
 }
 
 

@@ -162,7 +162,7 @@ def _handed_on(approval: Approval) -> Iterator[tuple[str, str]]:
     if not gone_at and (fallback.at is None or fallback.at > datetime.now(UTC)):
         yield "fallback", f"{fallback.reviewer}, {until(fallback.at)}" if fallback.at else fallback.reviewer
     elif approval.assignee == fallback.reviewer:
-        yield "fallback", f"since {time_text(gone_at or fallback.at)}: {fallback.reviewer}"
+        yield "fallback", f"{fallback.reviewer}, since {time_text(gone_at or fallback.at)}"
     elif not gone_at:
         yield "fallback", f"{fallback.reviewer}, due since {moment(fallback.at)}"
 
@@ -183,7 +183,7 @@ def _why_not_counted(approval: Approval, vote: Vote) -> str:
     owner = _delegation_text(vote)
     beside = {_delegation_text(each) for each in approval.votes if each.counts} - set(approval.reviewers)
     if approval.reviewers and owner not in approval.reviewers and beside:
-        return f"not counted: {owner} is not a named reviewer, and {', '.join(sorted(beside))} already count"
+        return f"not counted: {owner} is not a named reviewer; already counted: {', '.join(sorted(beside))}"
     # An escalation changes the role, so it can differ from the one that this vote was cast with.
     role = "role that the vote was cast with" if approval.escalated_at else f"role {approval.reviewer_role}"
     return f"not counted: {owner} no longer has the {role}"

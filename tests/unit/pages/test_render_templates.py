@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -35,14 +36,13 @@ async def test_a_template_is_drawn(
     described["paths"] = {path: item for path, item in described["paths"].items() if path.startswith("/v1/delegations")}
     more = {"/v1/topologies/tool_loop": manifest_of(spec("tool_loop")), "/openapi.json": described}
     api.answers |= {path: ok(body) for path, body in (GIVEN["answers"] | more).items()}
-    drawn: list[str] = []
-    get_template = render._ENVIRONMENT.get_template
-    monkeypatch.setattr(render._ENVIRONMENT, "get_template", lambda *of: drawn.append(of[0]) or get_template(*of))
+    get_template = Mock(wraps=render._ENVIRONMENT.get_template)
+    monkeypatch.setattr(render._ENVIRONMENT, "get_template", get_template)
     request: dict[str, Any] = GIVEN["requests"][name]
     *live, method, path = request["ask"].split()
     sent = {"data": request.get("form"), "files": {"file": tuple(request["file"])} if "file" in request else None}
     text = (await browse(path, method, headers={"HX-Request": "true"} if live else {}, **sent)).text
-    assert drawn[0] == f"{name}.html"
+    assert get_template.call_args_list[0].args[0] == f"{name}.html"
     text = re.sub(r'(data-updated="\w+">)[^<]*', r"\1TIME", re.sub(r"\?(v|mark)=\w+", r"?\1=DIGEST", text))
     text = re.sub(r'(name="key" value=")[^"]+', r"\1KEY", text)
     assert (text if name == "problem" else text[max(text.find("<main"), 0) :]) == snapshot
