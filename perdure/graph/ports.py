@@ -20,7 +20,7 @@ from perdure.contracts.memory import FactsAnswer, FactsRequest
 class Model(Protocol):
     """The model of this turn's agent."""
 
-    async def complete(self, ask: ModelCallRequest) -> ModelReply:
+    async def complete(self, request: ModelCallRequest) -> ModelReply:
         """Makes one model call and returns its settled reply. A call repeated for the same step is paid once."""
         ...
 
@@ -61,7 +61,7 @@ class Memory(Protocol):
         """Loads the plan, the user message, the working memory and requests opened before, in one activity."""
         ...
 
-    async def facts(self, ask: FactsRequest) -> FactsAnswer:
+    async def facts(self, request: FactsRequest) -> FactsAnswer:
         """Reads or stores facts. An external failure is the answer's status. No operation is retried."""
         ...
 
@@ -69,26 +69,26 @@ class Memory(Protocol):
 class People(Protocol):
     """Requests to people, and their verdicts."""
 
-    def ask(
+    def open_requests(
         self,
         gated: Sequence[GatedCall],
         unknown: Sequence[GatedCall],
         snapshot: dict[str, JsonValue],
         *,
-        goes_on: bool = False,
+        continues: bool = False,
     ) -> Sequence[RequestRef]:
         """Opens requests about these calls: for approval, or for the outcome of an unknown effect.
 
         All requests of a pause open in one transaction when the run ends in it, with all earlier events. Their ids
         derive from turn and call, so they are known here. A run that ends in any other way opens none. Asking again for
-        an open request changes nothing. With `goes_on`, the turn checks the records immediately instead of waiting,
+        an open request changes nothing. With `continues`, the turn checks the records immediately instead of waiting,
         because other calls can run.
         """
         ...
 
-    def question(self, question: Question) -> RequestRef:
+    def open_question(self, question: Question) -> RequestRef:
         """Opens a question to the turn's own user. It replaces any earlier request of this run and opens like those of
-        `ask`."""
+        `open_requests`."""
         ...
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:

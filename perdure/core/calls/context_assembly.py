@@ -123,9 +123,9 @@ class Reuse(StrEnum):
 
     RUN = "run"
     COMPLETE = "complete"
-    """Its earlier output is complete enough, and its inputs have not changed (gate A)."""
+    """Its earlier output is complete enough, and its inputs have not changed."""
     SAME_SLICE = "same_slice"
-    """The user has not said anything new since then (gate B)."""
+    """The user has not said anything new since then, and its inputs have not changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +137,13 @@ class ToolInputs:
 
 
 def reuse_of(kept: Bundle | None, now: ToolInputs, threshold: float) -> Reuse:
-    """Returns whether the tool runs or its earlier output is reused. The table in the tests has the cases in this
-    order. There are two gates, and one condition before both: the tool's inputs must be the same as before. Without
-    that condition in gate A, a tool that was complete once would never see new inputs."""
+    """Returns whether the tool runs, or why its earlier output is reused. The checks are in this order.
+
+    - If the tool's inputs have changed, it runs. Without this check, a tool that was complete once would never receive
+      new inputs.
+    - If the user has said nothing new, its output is reused.
+    - If its output was complete to at least `threshold`, it is reused.
+    """
     if kept is None or kept.upstream != now.upstream:
         return Reuse.RUN
     if kept.slice_hash == now.slice_hash:
