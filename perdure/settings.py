@@ -26,7 +26,7 @@ from perdure.core.budgets import Quotas
 from perdure.core.egress import ANSWER_BYTES, Outbound, named_by_url, named_host
 from perdure.core.faults import ENV_FILE_ADVICE, check_env_file, file_fault, setting_faults
 from perdure.core.identity import SHORTEST_SECRET, AccessKeys, OperatorTokens
-from perdure.core.memory.files import MOST_UPLOAD_BYTES
+from perdure.core.memory.files import MAX_UPLOAD_BYTES
 from perdure.core.request_origin import AllowedHosts, Proxies, exposure_refusal
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class Settings(BaseSettings):
 
     body_bytes: int = Field(default=262_144, ge=1_024, le=16_777_216, alias="PERDURE_BODY_BYTES")
     """The largest request body in bytes (256 KiB); larger ones get 413."""
-    upload_bytes: int = Field(default=MOST_UPLOAD_BYTES, ge=1_024, le=104_857_600, alias="PERDURE_UPLOAD_BYTES")
+    upload_bytes: int = Field(default=MAX_UPLOAD_BYTES, ge=1_024, le=104_857_600, alias="PERDURE_UPLOAD_BYTES")
     """The largest upload in bytes (20 MiB); larger ones get 413."""
     upload_folder: Path | None = Field(default=None, alias="PERDURE_UPLOAD_FOLDER")
     """The folder for uploads until they are complete. Default: `uploads` in the data folder."""

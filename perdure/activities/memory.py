@@ -36,14 +36,14 @@ from perdure.contracts.memory import (
 from perdure.contracts.turns import Limits, TurnAddress
 from perdure.contracts.values import canonical_json
 from perdure.core.agents.plans import rules_of, turn_plan
-from perdure.core.agents.prompts import RecalledEpisode, memory_message, note_unremembered
+from perdure.core.agents.prompts import RecalledEpisode, memory_message, with_memory_error
 from perdure.core.agents.prompts import RecalledEpisode as Episode
 from perdure.core.agents.rule_matching import PLATFORM_RULES
 from perdure.core.agents.toolsets import LOADED_TOOLSETS, initial_toolsets
 from perdure.core.approvals.gates import exempted_tools
 from perdure.core.calls.context_assembly import slice_hash
 from perdure.core.calls.ledger import OVER
-from perdure.core.memory.facts import RECENT, merge_lists
+from perdure.core.memory.facts import RECENT_ENTITIES_FIELD, merge_lists
 from perdure.core.memory.search import context_message, within_budget
 from perdure.embedding.embedder import EmbeddingUnavailable, query_vector
 from perdure.sdk.tools import ToolResult
@@ -448,7 +448,7 @@ async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tupl
         await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, working)
     except CallerError as error:
         wanted = f"These fields were not saved ({', '.join(map(str, fields))}): {error.message}."
-        output: JsonValue = note_unremembered(error.code, wanted, result.output)
+        output: JsonValue = with_memory_error(error.code, wanted, result.output)
         why: dict[str, JsonValue] = {"scope": "working", "fields": fields, "code": error.code}
         return replace(result, output=output), (NewEvent(MEMORY_WRITE_BLOCKED, why, call.ask.call_id),)
     data: dict[str, JsonValue] = {"scope": "working", "fields": fields}
@@ -457,13 +457,13 @@ async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tupl
 
 async def _with_others(tx: Connection, call: ToolCall, working: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Returns the fields, with recent entities that parallel calls have added since the round began."""
-    recent, before = working.get(RECENT), call.ask.state.get(RECENT)
+    recent, before = working.get(RECENT_ENTITIES_FIELD), call.ask.state.get(RECENT_ENTITIES_FIELD)
     if not isinstance(recent, list):
         return working
-    now = await working_memory.value_of(tx, call.address.conversation_id, RECENT)
+    now = await working_memory.value_of(tx, call.address.conversation_id, RECENT_ENTITIES_FIELD)
     if not isinstance(now, list):
         return working
-    return {**working, RECENT: merge_lists(before if isinstance(before, list) else [], now, recent)}
+    return {**working, RECENT_ENTITIES_FIELD: merge_lists(before if isinstance(before, list) else [], now, recent)}
 
 
 async def keep_loaded(tx: Connection, call: ModelCall, loaded: Mapping[str, bool]) -> None:

@@ -32,7 +32,7 @@ from perdure.core.agents.prompts import (
     wire_messages,
     with_cache_breakpoint,
 )
-from perdure.core.agents.toolsets import LOAD_TOOLSET, load_card, loaded_skills
+from perdure.core.agents.toolsets import LOAD_TOOLSET, loaded_skills, loader_card
 from perdure.core.budgets import (
     PRICED_TOKENS,
     RESERVED_SECONDS,
@@ -269,7 +269,7 @@ def _tools(call: ModelCall, agent: PublishedAgent) -> tuple[dict[str, JsonValue]
         return (_function(wanted.name, description, wanted.fits),) if wanted.form is OutputForm.FUNCTION else ()
     offered = [card for card in agent.cards if card.name in call.ask.tools]
     if LOAD_TOOLSET in call.ask.tools:
-        offered.insert(0, load_card(agent.cards))
+        offered.insert(0, loader_card(agent.cards))
     return tuple(_function(card.name, card.description, card.parameters) for card in offered)
 
 

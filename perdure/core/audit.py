@@ -107,7 +107,7 @@ def name_text(tenant_id: str, name: str) -> str:
     return frame_fields("erased name", tenant_id, name)
 
 
-MOST_FAULTS = 100
+MAX_FAULTS = 100
 """Maximum number of reported faults; all are counted, by kind."""
 
 
@@ -271,7 +271,7 @@ class ChainCheck:
     """The hashes by position that signed heads and seals name."""
     unsigned_through: int = 0
     """Rows up to this position are older than signing; a seal vouches for them."""
-    most_faults: int = MOST_FAULTS
+    most_faults: int = MAX_FAULTS
     heads_found: int = 0
     last: Head = Head(0, GENESIS)
     rows: int = 0

@@ -227,7 +227,7 @@ def refresh_outcome(facts: RefreshFacts) -> RefreshOutcome:
     return RefreshOutcome.OVER if facts.expires_at <= facts.now else RefreshOutcome.ROTATE
 
 
-MOST_TRIES = 10
+MAX_TRIES = 10
 """Number of wrong attempts after which the code is invalid."""
 CODE_BYTES = 20
 _GROUP = 4
@@ -249,7 +249,7 @@ class SetupCode:
     @property
     def is_good(self) -> bool:
         """True if it can still be used."""
-        return not self.is_expired and self.wrong_tries < MOST_TRIES
+        return not self.is_expired and self.wrong_tries < MAX_TRIES
 
     def matches(self, given: str) -> bool:
         """Returns whether it was made from this text."""
@@ -276,8 +276,8 @@ def code_refusal(given: str, kept: SetupCode | None) -> CallerError | None:
         return CallerError("setup_code_needed", why, status=401)
     if kept is None or not kept.matches(given):
         why = "This setup code is wrong, was already used, or was replaced"
-    elif kept.wrong_tries >= MOST_TRIES:
-        why = f"This setup code is locked after {MOST_TRIES} failed attempts"
+    elif kept.wrong_tries >= MAX_TRIES:
+        why = f"This setup code is locked after {MAX_TRIES} failed attempts"
     elif kept.is_expired:
         why = "This setup code has expired"
     else:
@@ -312,7 +312,7 @@ def display_name_from(claims: Mapping[str, object]) -> str:
 
 
 _HOUR, _DAY = 3_600, 86_400
-_MOST_DOUBLINGS = 30
+_MAX_DOUBLINGS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +352,7 @@ def wait_after(pace: GuessRate, failures: int) -> int:
     """Returns the seconds between this number of wrong guesses and the next allowed guess."""
     if failures < pace.free:
         return 0
-    return int(min(pace.most_seconds, 2 ** min(failures - pace.free, _MOST_DOUBLINGS)))
+    return int(min(pace.most_seconds, 2 ** min(failures - pace.free, _MAX_DOUBLINGS)))
 
 
 def wait_left(counted: Sequence[tuple[GuessRate, GuessTally]], now: float) -> float:
@@ -369,7 +369,7 @@ def wait_left(counted: Sequence[tuple[GuessRate, GuessTally]], now: float) -> fl
     return min(longest, max(0.0, *due, 0.0)) if counted else 0.0
 
 
-MOST_LOOKED_AT = 32
+CHECKED_CHARACTERS = 32
 """Number of characters to check: zxcvbn takes 3 ms for 32 and up to 1.7 s for 64 of the worst kind (measured)."""
 _ENOUGH = 2
 """zxcvbn's score of more than 1,000,000 guesses."""
@@ -377,7 +377,7 @@ _ENOUGH_WITH_NAMES = 3
 """More than 100,000,000 guesses, for a password that contains a name."""
 _OURS = "perdure"
 _SHORTEST_WORD = 3
-_LEAST_BESIDE_NAMES = 6
+_MIN_CHARACTERS_BESIDE_NAMES = 6
 """Letters and digits that a password needs besides its names: a year is too little."""
 _LEET = str.maketrans("4@301!57$", "aaeoiists")
 _ADVICE = "Use a longer one, for example four unrelated words"
@@ -400,7 +400,7 @@ def password_weakness(password: str, names: Iterable[str]) -> str | None:
     (`p4ssw0rd`)."""
     given = list(names)
     # A long password is as strong as the better of its ends.
-    ends = dict.fromkeys((password[:MOST_LOOKED_AT], password[-MOST_LOOKED_AT:]))
+    ends = dict.fromkeys((password[:CHECKED_CHARACTERS], password[-CHECKED_CHARACTERS:]))
     found = [_find_weakness(end, given) for end in ends]
     return None if None in found else found[0]
 
@@ -427,4 +427,4 @@ def _is_of_names(password: str, names: list[str]) -> bool:
     left = plain
     for name in sorted({name.translate(_LEET) for name in names}, key=len, reverse=True):
         left = left.replace(re.sub(r"[\W_]+", "", name) or "\0", "")
-    return left != plain and len(left) < _LEAST_BESIDE_NAMES
+    return left != plain and len(left) < _MIN_CHARACTERS_BESIDE_NAMES

@@ -34,15 +34,15 @@ from perdure.core.text import one_line
 
 PATTERN_SECONDS = 1.0
 """Seconds for all patterns of one validation: far above what a sensible one takes on a busy machine."""
-LEAST_CHECKS, CHECKS_A_NODE, MOST_CHECKS = 10_000, 20, 200_000
+MIN_CHECKS, CHECKS_A_NODE, MAX_CHECKS = 10_000, 20, 200_000
 """Limits of evaluated keywords: a minimum, and more for each part of the value, far above what a sensible schema needs.
 A thousand take about 0.02 s (measured)."""
 _ENTRIES_A_CHECK = 10
 """A keyword with many entries (`enum`, `required`) has one more count per this many entries."""
 _UNCHECKED = frozenset({"unevaluatedProperties"})
 """Keywords that are not supported here. In arguments they are a fault, which the schema's author can fix."""
-MOST_FAULTS = 3
-_MOST_ERROR_CHARACTERS = 200
+MAX_FAULTS = 3
+_MAX_ERROR_CHARACTERS = 200
 _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*(?:\]|\\?\Z)|\$", re.DOTALL)
 """The parts of a pattern: escapes and character classes, in which `$` is not an end, and each other `$`."""
 _BY_LINES = re.compile(r"(?<!\\)\(\?[a-zA-Z]*m")
@@ -60,12 +60,12 @@ class SchemaError:
 
     def __str__(self) -> str:
         text = f"{self.field}: {self.problem}" if self.field else self.problem
-        return text if len(text) <= _MOST_ERROR_CHARACTERS else text[: _MOST_ERROR_CHARACTERS - 1] + "…"
+        return text if len(text) <= _MAX_ERROR_CHARACTERS else text[: _MAX_ERROR_CHARACTERS - 1] + "…"
 
 
 def schema_errors(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[SchemaError]:
     """Returns how `args` violate `schema`, by field; empty if they are valid."""
-    found = _held_against(args, schema)
+    found = _validation_errors(args, schema)
     if isinstance(found, str):
         return [SchemaError("", found)]
     return [SchemaError(".".join(map(str, error.absolute_path)), error.message) for error in map(_nearest_error, found)]
@@ -76,16 +76,16 @@ def answer_fault(answer: Mapping[str, JsonValue], schema: Mapping[str, JsonValue
 
     A schema that cannot be used, or not in time, forbids nothing: its author could as well have provided none.
     """
-    found = _held_against(answer, schema)
+    found = _validation_errors(answer, schema)
     if isinstance(found, str):
         return None
     kept = [error for error in found if error.validator not in _UNCHECKED]
     return schema_errors_text([SchemaError(".".join(map(str, error.absolute_path)), error.message) for error in kept])
 
 
-def _held_against(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[ValidationError] | str:
+def _validation_errors(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[ValidationError] | str:
     """Returns the library's errors, or why nothing can be validated against the schema."""
-    checks = min(LEAST_CHECKS + CHECKS_A_NODE * _nodes(args), MOST_CHECKS)
+    checks = min(MIN_CHECKS + CHECKS_A_NODE * _nodes(args), MAX_CHECKS)
     before = _EFFORT.set(_Effort(time.monotonic() + PATTERN_SECONDS, checks))
     try:
         return sorted(
@@ -126,8 +126,8 @@ def schema_errors_text(found: Sequence[SchemaError]) -> str | None:
     """Returns the first few schema errors as one text, or None if there is none."""
     if not found:
         return None
-    text = "; ".join(map(str, found[:MOST_FAULTS]))
-    return text + (f"; and {len(found) - MOST_FAULTS} more" if len(found) > MOST_FAULTS else "")
+    text = "; ".join(map(str, found[:MAX_FAULTS]))
+    return text + (f"; and {len(found) - MAX_FAULTS} more" if len(found) > MAX_FAULTS else "")
 
 
 @dataclass(slots=True)
@@ -220,7 +220,7 @@ def _count_keywords(check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _EFFORT: ContextVar[_Effort] = ContextVar("effort")
-_OWN: Mapping[str, Callable[..., Any]] = {
+_OWN_CHECKS: Mapping[str, Callable[..., Any]] = {
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,
@@ -229,7 +229,7 @@ _OWN: Mapping[str, Callable[..., Any]] = {
 }
 _BOUNDED: Any = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
-    {word: _count_keywords(check) for word, check in {**Draft202012Validator.VALIDATORS, **_OWN}.items()},
+    {word: _count_keywords(check) for word, check in {**Draft202012Validator.VALIDATORS, **_OWN_CHECKS}.items()},
 )
 
 
@@ -240,10 +240,10 @@ def _compile_pattern(pattern: str) -> Any:
     return regex.compile(pattern)
 
 
-_MOST_CHARACTERS = 160
-_DEEPEST = 6
+_MAX_CHARACTERS = 160
+_MAX_OUTLINE_DEPTH = 6
 """Limits the depth, because a schema can refer to itself."""
-_MOST_LOOKS = 500
+_MAX_SCHEMA_PARTS = 500
 """Maximum parts of a schema that are read for one field. Alternatives can be nested, and servers write the schemas."""
 
 
@@ -256,16 +256,16 @@ def outline_schema(schema: Mapping[str, Any]) -> Iterator[str]:
         read = follow_reference(field, schema)
         meaning = read.get("description") or (field.get("description") if isinstance(field, Mapping) else "")
         line = f"{name}: {field_type(field, schema)}{must}" + (f". {meaning}" if meaning else "")
-        yield one_line(line, _MOST_CHARACTERS)
+        yield one_line(line, _MAX_CHARACTERS)
 
 
 def field_type(field: object, root: Mapping[str, Any]) -> str:
     """Returns the type of a field in words."""
-    return _kind(field, root, 0, iter(range(_MOST_LOOKS)))
+    return _kind(field, root, 0, iter(range(_MAX_SCHEMA_PARTS)))
 
 
 def _kind(field: object, root: Mapping[str, Any], depth: int, looks: Iterator[int]) -> str:
-    read = follow_reference(field, root) if depth <= _DEEPEST and next(looks, None) is not None else None
+    read = follow_reference(field, root) if depth <= _MAX_OUTLINE_DEPTH and next(looks, None) is not None else None
     if not read:
         return "anything"
     if "const" in read:

@@ -15,8 +15,15 @@ from perdure.contracts.errors import CallerError, InvariantBroken
 from perdure.contracts.skills import DataTable, Rule
 from perdure.contracts.values import sha256_hex
 from perdure.core.agents.rules import override_fault
-from perdure.core.agents.templates import BEFORE, PROMOTERS, Stage, archive_refusal, promotion_refusal, text_refusal
-from perdure.core.approvals.gates import WAIVABLE, exemption_fault
+from perdure.core.agents.templates import (
+    PREVIOUS_STAGE,
+    PROMOTER_ROLES,
+    Stage,
+    archive_refusal,
+    promotion_refusal,
+    text_refusal,
+)
+from perdure.core.approvals.gates import EXEMPTIBLE_TOOLS, exemption_fault
 from perdure.store import audit
 from perdure.store.database import Connection, new_id
 from perdure.store.paging import cursor_after, read_cursor
@@ -221,7 +228,7 @@ async def set_exemption(tx: Connection, tool: str, *, waived: bool, user_id: str
     """
     fault = exemption_fault(tool)
     if fault is not None:
-        raise CallerError("approval_not_waivable", fault, {"tool": tool, "waivable": [*WAIVABLE]}, status=422)
+        raise CallerError("approval_not_waivable", fault, {"tool": tool, "waivable": [*EXEMPTIBLE_TOOLS]}, status=422)
     before = await tx.fetchval(
         "SELECT $1 = ANY(waived_tools) FROM tenants WHERE tenant_id = current_setting('perdure.tenant') FOR UPDATE",
         tool,
@@ -255,7 +262,7 @@ class PromptReader(NamedTuple):
     @property
     def sees_all(self) -> bool:
         """True if versions of every stage and author are visible."""
-        return bool(self.roles & PROMOTERS)
+        return bool(self.roles & PROMOTER_ROLES)
 
 
 async def get_prompt_template(tx: Connection, version_id: str, reader: PromptReader) -> PromptVersion:
@@ -410,7 +417,7 @@ async def promote_prompt_template(
     refused = promotion_refusal(to, before["author_id"] == promoter.user_id, promoter.roles)
     if refused is not None:
         raise refused
-    if to not in BEFORE:
+    if to not in PREVIOUS_STAGE:
         raise CallerError(
             "stage_invalid", "A version can only be promoted to pre_production or active", {"to": to.value}
         )
@@ -422,7 +429,7 @@ async def promote_prompt_template(
             "WHERE id = $1 AND stage = $3 AND digest = $4 RETURNING id",
             version_id,
             to.value,
-            BEFORE[to].value,
+            PREVIOUS_STAGE[to].value,
             digest,
         )
     except asyncpg.UniqueViolationError:
@@ -430,7 +437,7 @@ async def promote_prompt_template(
         raise CallerError("prompt_stage_taken", taken, {"stage": to.value}, status=409) from None
     now = await get_prompt_template(tx, version_id, promoter.reader)
     if row is None:
-        raise _prompt_changed(now, BEFORE[to])
+        raise _prompt_changed(now, PREVIOUS_STAGE[to])
     moved: dict[str, JsonValue] = {"template": str(now["template"]), "to": to.value, "digest": digest}
     await _record_prompt(tx, "prompt.promoted", version_id, moved, promoter.user_id)
     return now

@@ -22,7 +22,7 @@ from perdure.core.audit import (
     DECIDED,
     GENESIS,
     GIVEN,
-    MOST_FAULTS,
+    MAX_FAULTS,
     OUTCOMES,
     ChainCheck,
     ChainFault,
@@ -137,7 +137,7 @@ async def seals_of(tx: Connection, tenant_id: str, keyring: Keyring) -> Mapping[
     return sealed
 
 
-MOST_NAMED = 5_000
+MAX_IDS_PER_ROW = 5_000
 """The maximum number of ids per row; 5,000 turn ids take 200 kB."""
 _ROWS = """
 SELECT a.id, a.subject, a.actor::text, a.turn_id::text, a.body_digest, a.signature, b.salt, b.data::text AS said,
@@ -151,8 +151,8 @@ async def announce_erasure(tx: Connection, user_id: str, actor: str, turns: Sequ
     of the first row written, which the erased rows refer to. The rows are written before the erasure, and read only if
     their signature is valid."""
     ids = []
-    for start in range(0, max(len(turns), len(rows), 1), MOST_NAMED):
-        part = slice(start, start + MOST_NAMED)
+    for start in range(0, max(len(turns), len(rows), 1), MAX_IDS_PER_ROW):
+        part = slice(start, start + MAX_IDS_PER_ROW)
         body: dict[str, JsonValue] = {"turns": [*turns[part]], "also": [*rows[part]]}
         ids.append(await record(tx, BEGUN, user_id, body, actor=actor, turn_id=None))
     return ids[0]
@@ -242,7 +242,7 @@ async def verify_chain(
     keyring: Keyring,
     heads: Iterable[ExportedHead] = (),
     *,
-    most_faults: int = MOST_FAULTS,
+    most_faults: int = MAX_FAULTS,
 ) -> Report:
     """Verifies every audit row of the tenant, and the exported heads.
 
@@ -321,7 +321,7 @@ def _merge_marks(marks: Mapping[int, frozenset[str]], seals: Mapping[int, str]) 
     return {**marks, **{seq: marks.get(seq, frozenset()) | {sealed} for seq, sealed in seals.items()}}
 
 
-MOST_HEADS = 100_000
+MAX_HEADS = 100_000
 """The newest heads that are read: more than eleven years of hourly exports."""
 
 
@@ -368,7 +368,7 @@ def exported_heads(path: Path, tenant_id: str) -> list[ExportedHead]:
 
     Raises: OSError.
     """
-    return list(deque((head for head in _read(path) if head.tenant == tenant_id), maxlen=MOST_HEADS))
+    return list(deque((head for head in _read(path) if head.tenant == tenant_id), maxlen=MAX_HEADS))
 
 
 def _read(path: Path) -> Iterator[ExportedHead]:

@@ -35,7 +35,7 @@ from perdure.contracts.activities import ApprovalStatus, PreviewRequest
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.assignments import ADMIN
-from perdure.core.approvals.decisions import NOT_IN_BULK, Decider, Decision, approvable_together
+from perdure.core.approvals.decisions import BULK_REFUSAL, Decider, Decision, approvable_together
 from perdure.core.delivery import CHAT
 from perdure.store import idempotency
 from perdure.store.approvals import assignments, decisions, views
@@ -310,7 +310,7 @@ async def _decide_one(
     """
     approval_id = as_uuid(item.id, "approval")
     taken = item.decision is Decision.REJECT or (item.decision is Decision.APPROVE and together)
-    unfit = None if taken else CallerError("not_in_bulk", NOT_IN_BULK, status=422)
+    unfit = None if taken else CallerError("not_in_bulk", BULK_REFUSAL, status=422)
     ask = DecisionAsk(
         decision=item.decision, digest=item.digest, comment=item.comment, reason_code=item.reason_code, channel="bulk"
     )

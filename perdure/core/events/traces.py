@@ -309,9 +309,9 @@ COUNTS: Final = frozenset(
 """Names with a denied word that are allowed if their value is a number."""
 NAMING: Final = ("key", "name", "field", "attribute")
 """Keys under which an entry of a list names its value: `{"key": "prompt", "value": ...}`."""
-MOST_CHARACTERS: Final = 200
-MOST_DEPTH: Final = 8
-MOST_ITEMS: Final = 64
+MAX_CHARACTERS: Final = 200
+MAX_DEPTH: Final = 8
+MAX_ITEMS: Final = 64
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -346,7 +346,7 @@ def _allowed_pairs(given: Mapping[str, JsonValue], removed: list[str], depth: in
     if named and len(given) > 1:
         removed.append(named)
         return
-    for key, value in list(given.items())[:MOST_ITEMS]:
+    for key, value in list(given.items())[:MAX_ITEMS]:
         if key in COUNTS:
             if isinstance(value, int | float):
                 yield key, value
@@ -357,11 +357,11 @@ def _allowed_pairs(given: Mapping[str, JsonValue], removed: list[str], depth: in
         if word:
             removed.append(word)
         elif value is not None:
-            yield key[:MOST_CHARACTERS], _value(value, removed, depth)
+            yield key[:MAX_CHARACTERS], _value(value, removed, depth)
 
 
 def _value(value: JsonValue, removed: list[str], depth: int) -> JsonValue:
-    if depth >= MOST_DEPTH and isinstance(value, dict | list):
+    if depth >= MAX_DEPTH and isinstance(value, dict | list):
         removed.append("depth")
         return None
     if isinstance(value, dict):
@@ -370,7 +370,7 @@ def _value(value: JsonValue, removed: list[str], depth: int) -> JsonValue:
         if len(value) == 2 and depth and isinstance(value[0], str) and (word := _word_of(value[0])):
             removed.append(word)  # A pair of a name and its value.
             return None
-        return [_value(each, removed, depth + 1) for each in value[:MOST_ITEMS]]
+        return [_value(each, removed, depth + 1) for each in value[:MAX_ITEMS]]
     if isinstance(value, str):
         return _text(value, removed, depth)
     if value is None or isinstance(value, int | float):
@@ -392,7 +392,7 @@ def _text(value: str, removed: list[str], depth: int) -> JsonValue:
             removed.append("json")
             return ""
         return _value(inside, removed, depth + 1)
-    return value[:MOST_CHARACTERS]
+    return value[:MAX_CHARACTERS]
 
 
 def _singular(word: str) -> str:

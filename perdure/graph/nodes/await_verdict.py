@@ -11,7 +11,13 @@ from perdure.contracts.errors import Problem
 from perdure.contracts.events import HITL_WARNING
 from perdure.contracts.ids import reviewed_call
 from perdure.contracts.messages import MessageRef, Patch, Role
-from perdure.core.approvals.gates import ALLOWING, open_requests, round_is_decided, round_is_refused, startable_calls
+from perdure.core.approvals.gates import (
+    ALLOWING_STATES,
+    open_requests,
+    round_is_decided,
+    round_is_refused,
+    startable_calls,
+)
 from perdure.core.calls.ledger import STOPPED
 from perdure.graph.nodes.call_model import reached_limit
 from perdure.graph.nodes.fields import (
@@ -191,7 +197,7 @@ def _clear_forced(state: State, *, refused: bool) -> Patch:
 
 
 def _is_refused(verdict: Verdict) -> bool:
-    return verdict.state not in ALLOWING
+    return verdict.state not in ALLOWING_STATES
 
 
 _CHECKPOINT_OUTCOMES = {
@@ -238,7 +244,7 @@ def raise_limits(state: State, read: Verdicts) -> Patch:
         "hitl_approval_id": None,
         "hitl_reviewer_id": None,
     }
-    refused = next((verdict for verdict in read.verdicts if verdict.state not in ALLOWING), None)
+    refused = next((verdict for verdict in read.verdicts if verdict.state not in ALLOWING_STATES), None)
     if refused is None and read.limits is not None:
         return patch | {
             "max_tokens": read.limits.max_tokens,

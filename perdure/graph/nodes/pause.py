@@ -33,7 +33,7 @@ MAX_CARRIED_CHARACTERS = 16 * 1024
 def record_matches(ports: Ports, matches: Sequence[MatchedRules]) -> None:
     """Records every rule that fired, with its origin."""
     for each in matches:
-        ports.events.emit(HITL_RULE_FIRE, each.fire.event_data(), each.call_id)
+        ports.events.emit(HITL_RULE_FIRE, each.match.event_data(), each.call_id)
 
 
 def record_exemptions(ports: Ports, calls: Sequence[CallRef]) -> None:

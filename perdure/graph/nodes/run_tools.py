@@ -17,7 +17,7 @@ from perdure.contracts.events import TOOLS_PENDING
 from perdure.contracts.messages import CallRef, MessageRef, Patch, Role
 from perdure.core.agents.rule_matching import AnsweredCall, RuleResult, after_round, before_round, rule_paths
 from perdure.core.agents.rules import COUNTERS, RuleMatch
-from perdure.core.agents.toolsets import LOAD_TOOLSET, is_of_memory
+from perdure.core.agents.toolsets import LOAD_TOOLSET, is_memory_tool
 from perdure.core.approvals.gates import RULE_MUTATING, RULE_OUTCOME_UNKNOWN, gate_round, rule_for
 from perdure.core.calls.ledger import SETTLED
 from perdure.core.memory.facts import merge_lists
@@ -211,8 +211,8 @@ class RunTools:
             rules = before_round(plan, open_round.without_request, {name: state[name] for name in COUNTERS})
             if pending := _pending_calls(plan, open_round.calls, rules.gated):
                 ports.events.emit(TOOLS_PENDING, {"calls": pending})
-            record_matches(ports, rules.fired)
-            record_exemptions(ports, rules.waived)
+            record_matches(ports, rules.matched)
+            record_exemptions(ports, rules.exempted)
         if rules.abort is not None:
             return end_patch(_rule_abort_problem(rules.abort))
         if rules.gated:
@@ -283,7 +283,7 @@ def _pending_calls(plan: TurnPlan, calls: Sequence[CallRef], gated: Sequence[Gat
 
 def _is_memory_call(plan: TurnPlan, call: CallRef) -> bool:
     card = plan.card(call.tool)
-    return card is not None and is_of_memory(card)
+    return card is not None and is_memory_tool(card)
 
 
 def _call_request(state: State, plan: TurnPlan, call: CallRef) -> ToolCallRequest:
@@ -309,7 +309,7 @@ def _apply_rules(state: State, ports: Ports, plan: TurnPlan, settled: SettledRou
     """Returns the round's patch with the effect of the rules: the end of the run, a checkpoint, or nothing. A pause has
     priority over the limit."""
     result = after_round(plan, settled.ran)
-    record_matches(ports, result.fired)
+    record_matches(ports, result.matched)
     after = {**state, **settled.patch}
     if result.abort is not None:
         return settled.patch | end_patch(_rule_abort_problem(result.abort))

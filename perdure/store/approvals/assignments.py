@@ -13,7 +13,7 @@ from perdure.core.approvals.assignments import (
     reviewers_after,
     withdrawal_refusal,
 )
-from perdure.core.approvals.decisions import Decider, Delegation, claim_span, delegated_roles, not_open_to
+from perdure.core.approvals.decisions import Decider, Delegation, claim_span, delegated_roles, participation_refusal
 from perdure.core.identity import Credential
 from perdure.store import audit
 from perdure.store.approvals.requests import event_call_id
@@ -32,7 +32,7 @@ async def claim(tx: Connection, approval_id: str, person: Decider, seconds: int)
     `claimed_too_long`.
     """
     review = await take_up(tx, approval_id, person)
-    refused = not_open_to(review.facts, review.decider)
+    refused = participation_refusal(review.facts, review.decider)
     if refused is not None:
         raise refused
     review.refuse_stopped()
@@ -187,7 +187,7 @@ async def void(tx: Connection, approval_id: str, because: str, turn_id: str) -> 
         await audit.record(tx, "approval.voided", approval_id, {"because": because}, actor=None, turn_id=turn_id)
 
 
-MOST_DAYS = 90
+MAX_DAYS = 90
 _ADD = """
 INSERT INTO delegations (id, tenant_id, user_id, to_user, until, created_by)
 SELECT $1, current_setting('perdure.tenant'), $2, $3, $4, $6::uuid[]
@@ -223,10 +223,10 @@ async def add_delegation(
     # Decisions check the roles again, because roles can change.
     delegated_roles(next((each for each in people if each is not other), Delegation(user_id, name, frozenset())), other)
     delegation_id = new_id()
-    created_at = await tx.fetchval(_ADD, delegation_id, user_id, other.user_id, until, MOST_DAYS, credential.created_by)
+    created_at = await tx.fetchval(_ADD, delegation_id, user_id, other.user_id, until, MAX_DAYS, credential.created_by)
     if created_at is None:
-        most = f"`until` must be in the future and at most {MOST_DAYS} days ahead"
-        raise CallerError("until_invalid", most, {"most_days": MOST_DAYS}, status=422)
+        most = f"`until` must be in the future and at most {MAX_DAYS} days ahead"
+        raise CallerError("until_invalid", most, {"most_days": MAX_DAYS}, status=422)
     data = {"to_user": other.user_id, "to": to, "until": until.isoformat()}
     await audit.record(tx, "delegation.added", delegation_id, {**data}, actor=user_id, turn_id=None)
     return {"id": delegation_id, "by": name, "to": to, "until": until, "created_at": created_at}

@@ -10,12 +10,12 @@ from perdure.contracts.errors import CallerError, InvariantBroken
 from perdure.contracts.events import BUDGET, TOOL_APPROVED, TOOL_DENIED
 from perdure.contracts.turns import Limits, TurnAddress
 from perdure.contracts.values import Frozen, frozen_call_digest
-from perdure.core.approvals.decisions import PENDING, STATUS_OF, Decider, Decision, DecisionRequest, status_after
-from perdure.core.approvals.validity import GIVEN, runs_by
+from perdure.core.approvals.decisions import PENDING, STATUS_AFTER, Decider, Decision, DecisionRequest, status_after
+from perdure.core.approvals.validity import GRANTED_STATUSES, decisions_that_run
 from perdure.core.budgets import spent_limit
 from perdure.core.calls.arguments import check_arguments
 from perdure.core.delivery import CHAT, chat_may_decide
-from perdure.core.json_schema import MOST_FAULTS
+from perdure.core.json_schema import MAX_FAULTS
 from perdure.core.text import is_blank
 from perdure.store import audit
 from perdure.store.approvals.requests import event_call_id, plan_again
@@ -129,7 +129,9 @@ def _make_ballot(review: Review, ask: DecisionAsk, name: str) -> "Ballot":
         str(edit.get("digest", review.facts.digest)),
         record,
         {**edit, "by": name} if edit and status == PENDING else None,
-        row["hold_seconds"] if status in GIVEN and (plans_again or row["kind"] == RequestKind.APPROVAL) else 0,
+        row["hold_seconds"]
+        if status in GRANTED_STATUSES and (plans_again or row["kind"] == RequestKind.APPROVAL)
+        else 0,
         plans_again,
     )
 
@@ -140,7 +142,7 @@ async def _refuse_outdated(tx: Connection, review: Review, decision: Decision) -
     Raises: CallerError 409 `approval_outdated` if the call would be denied when it starts.
     """
     row = review.row
-    if decision not in runs_by(row["kind"], row["tool"]):
+    if decision not in decisions_that_run(row["kind"], row["tool"]):
         return
     why = (await find_outdated(tx, [row])).get(review.approval_id)
     if why is not None:
@@ -175,7 +177,7 @@ def _edit_record(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:
     row = review.row
     checked = check_arguments(ask.args, row["schema"])
     if checked.fault is not None:
-        fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.schema_errors[:MOST_FAULTS]]
+        fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.schema_errors[:MAX_FAULTS]]
         raise CallerError("args_invalid", f"The edit is invalid: {checked.fault}", {"fields": fields}, status=422)
     digest = frozen_call_digest(
         tenant_id=row["tenant_id"],
@@ -392,7 +394,7 @@ async def raise_limits(
         "limits_before": before.model_dump(mode="json"),
     }
     await tx.execute("UPDATE turns SET limits = $2 WHERE id = $1", turn_id, limits.model_dump(mode="json"))
-    counted = await cast_ballot(tx, review, Ballot(Decision.APPROVE, STATUS_OF[Decision.APPROVE], digest, record))
+    counted = await cast_ballot(tx, review, Ballot(Decision.APPROVE, STATUS_AFTER[Decision.APPROVE], digest, record))
     address, approval_id = review.address, review.approval_id
     await audit.record(tx, "turn.limits_raised", approval_id, record, actor=decider.user_id, turn_id=turn_id)
     now: dict[str, JsonValue] = {"max_tokens": limits.max_tokens, "max_cost_usd": limits.max_cost_microusd / 1e6}

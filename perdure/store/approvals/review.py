@@ -232,7 +232,7 @@ ESCALATED = """
   escalated_at = clock_timestamp(), version = version + 1
 """
 """The columns that an escalation sets, by a user or at the deadline."""
-MOST_AT_ONCE = 50
+MAX_ROWS_PER_TRANSACTION = 50
 """Rows per transaction of the reconciler. Each row writes an audit row, and the tenant's audit chain is locked from the
 first one to the commit. 500 rows blocked all decisions of the tenant for half a second (measured)."""
 
@@ -259,7 +259,7 @@ _ALL = f"""
 WITH due AS (SELECT a.id, a.reviewer_role AS role_before FROM turns t JOIN approvals a ON a.turn_id = t.id
   WHERE a.status = 'pending' AND a.on_timeout = 'escalate' AND a.escalated_at IS NULL
     AND a.expires_at <= now() AND t.ended_at IS NULL
-  ORDER BY a.expires_at LIMIT {MOST_AT_ONCE} FOR UPDATE OF t, a SKIP LOCKED)
+  ORDER BY a.expires_at LIMIT {MAX_ROWS_PER_TRANSACTION} FOR UPDATE OF t, a SKIP LOCKED)
 {_OVERDUE}
 """
 _FALL_BACK = f"""
@@ -268,7 +268,7 @@ WITH due AS (
   WHERE a.status = 'pending' AND a.fallback_at <= now() AND a.fell_back_at IS NULL
     AND a.expires_at > clock_timestamp() AND (a.claimed_until IS NULL OR a.claimed_until <= clock_timestamp())
     AND t.ended_at IS NULL
-  ORDER BY a.fallback_at LIMIT {MOST_AT_ONCE} FOR UPDATE OF t, a SKIP LOCKED
+  ORDER BY a.fallback_at LIMIT {MAX_ROWS_PER_TRANSACTION} FOR UPDATE OF t, a SKIP LOCKED
 ), given AS (
   UPDATE approvals a SET assignee = u.id, claimed_by = NULL, claimed_until = NULL, fell_back_at = clock_timestamp(),
     version = version + 1

@@ -12,9 +12,9 @@ from perdure.contracts.activities import ApprovalStatus
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import TurnAddress
-from perdure.core.agents.templates import at_a_glance, describe_call
-from perdure.core.approvals.decisions import DECIDING_ROLES, Decider, Vote, counted_votes, not_open_to
-from perdure.core.approvals.validity import runs_by
+from perdure.core.agents.templates import arguments_on_one_line, describe_call
+from perdure.core.approvals.decisions import DECIDING_ROLES, Decider, Vote, counted_votes, participation_refusal
+from perdure.core.approvals.validity import decisions_that_run
 from perdure.core.delivery import says_args
 from perdure.core.identity import OWN, Credential
 from perdure.store.approvals.requests import event_call_id
@@ -49,12 +49,12 @@ _APPROVAL_FROM = """
 FROM approvals a JOIN users r ON r.id = a.requested_by LEFT JOIN users d ON d.id = a.decided_by
   LEFT JOIN users s ON s.id = a.assignee LEFT JOIN users c ON c.id = a.claimed_by
 """
-MOST_OF_HISTORY = 200
+MAX_HISTORY_ENTRIES = 200
 """The maximum number of history entries: the latest ones. The audit trail returns all of them, in pages."""
 _ONE = f"""
 SELECT {_APPROVAL_COLUMNS}, (SELECT jsonb_agg(jsonb_build_object('what', h.kind, 'at', h.at, 'by', u.name,
   'data', coalesce(h.data, '{{}}')) ORDER BY h.id)
-  FROM (SELECT * FROM audit_trail t WHERE t.subject = a.id::text ORDER BY t.id DESC LIMIT {MOST_OF_HISTORY}) h
+  FROM (SELECT * FROM audit_trail t WHERE t.subject = a.id::text ORDER BY t.id DESC LIMIT {MAX_HISTORY_ENTRIES}) h
     LEFT JOIN users u ON u.id = h.actor) AS history
 {_APPROVAL_FROM} WHERE a.id = $1 AND ($2::uuid IS NULL OR a.requested_by = $2)
 """
@@ -168,7 +168,7 @@ async def _find_changed(tx: Connection, rows: Sequence[asyncpg.Record]) -> dict[
 
 def _approval_view(row: asyncpg.Record, viewer: Decider | None, changed: Mapping[str, str]) -> dict[str, object]:
     why = changed.get(str(row["id"]))
-    barred = runs_by(row["kind"], row["tool"]) if why is not None else ()
+    barred = decisions_that_run(row["kind"], row["tool"]) if why is not None else ()
     return card_of(row, [each for each in _allowed_decisions(row, viewer) if each not in barred], why)
 
 
@@ -187,7 +187,7 @@ def _allowed_decisions(row: asyncpg.Record, viewer: Decider | None) -> list[str]
     """Returns the allowed decisions. An answer has no arguments to edit, and a limit is raised by a separate route."""
     if row["status_now"] != "pending":
         return []
-    if viewer is not None and not_open_to(facts_of(row, votes_of(row)), viewer) is not None:
+    if viewer is not None and participation_refusal(facts_of(row, votes_of(row)), viewer) is not None:
         return []
     if row["kind"] == RequestKind.LIMIT:
         return ["reject"]
@@ -235,7 +235,7 @@ def _call(row: asyncpg.Record) -> dict[str, object]:
         "risk": row["risk"],
         "description": row["description"],
         "says": describe_call(row["describe"], frozen_of(row)["args"]),
-        "args_brief": at_a_glance(frozen_of(row)["args"]),
+        "args_brief": arguments_on_one_line(frozen_of(row)["args"]),
         "args": (revision or row)["args"],
         "schema": row["schema"],
         "digest": (revision or row)["digest"],
@@ -304,7 +304,7 @@ def _show_fallback(row: asyncpg.Record) -> dict[str, object] | None:
 
 KINDS = ("agent", "tool", "risk", "role")
 """The properties that pending requests are grouped by."""
-_MOST_NAMES = 100
+_MAX_NAMES = 100
 """The maximum number of values per property, most frequent first."""
 
 
@@ -341,7 +341,7 @@ async def count_requests(
             sums[name] += row[name]
         for kind in KINDS:
             by[kind][row[kind]] += row["waiting"]
-    shown = {kind: dict(found.most_common(_MOST_NAMES)) for kind, found in by.items()}
+    shown = {kind: dict(found.most_common(_MAX_NAMES)) for kind, found in by.items()}
     return {**{name: sums[name] for name in ("waiting", "mine", "expiring")}, "by": shown}
 
 
@@ -456,7 +456,7 @@ def _decision_view(row: asyncpg.Record) -> dict[str, object]:
         "checkpoint": row["checkpoint"],
         "tool": row["tool"],
         "says": describe_call(row["describe"], row["args"]),
-        "args_brief": at_a_glance(row["args"]),
+        "args_brief": arguments_on_one_line(row["args"]),
         "agent": row["agent_id"],
         "risk": row["risk"],
         "requested_by": row["requester"],

@@ -14,7 +14,7 @@ from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import CallState, EffectClass, ToolCall
 from perdure.contracts.ids import effect_key
 from perdure.contracts.values import digest_of, frozen_call_digest
-from perdure.core.approvals.gates import RULE_WAIVED
+from perdure.core.approvals.gates import RULE_EXEMPTED
 from perdure.core.approvals.validity import ApprovalValidity
 from perdure.core.calls.ledger import Attempt, LockedTurn, RecordedClaim, Reservation
 from perdure.store import audit
@@ -260,7 +260,7 @@ async def settle(
     return True
 
 
-MOST_CHARACTERS = 2_000
+MAX_CHARACTERS = 2_000
 """The maximum length of a recorded result; the turn's message contains all of it."""
 _OUTSIDE = frozenset({EffectClass.KEYED, EffectClass.OPAQUE})
 _RAN = frozenset({CallState.DONE, CallState.FAILED, CallState.OUTCOME_UNKNOWN})
@@ -286,12 +286,12 @@ async def record_outcome(
         "args": args,
         "args_digest": digest_of(args),
         "state": state.value,
-        "result": None if result is None else result[:MOST_CHARACTERS],
+        "result": None if result is None else result[:MAX_CHARACTERS],
     }
     if row["approval_id"] is not None:
         await audit.record(tx, "call.settled", str(row["approval_id"]), body, actor=None, turn_id=turn_id)
     elif waived and state in _RAN:
-        data = {**body, "rule": RULE_WAIVED}
+        data = {**body, "rule": RULE_EXEMPTED}
         await audit.record(tx, "call.ran", row["key"], data, actor=str(row["user_id"]), turn_id=turn_id)
     elif row["effect"] in _OUTSIDE and state in _RAN:
         await audit.record(tx, "call.ran", row["key"], body, actor=str(row["user_id"]), turn_id=turn_id)

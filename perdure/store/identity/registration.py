@@ -9,7 +9,7 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
 from perdure.core.identity import (
     CODE_BYTES,
-    MOST_TRIES,
+    MAX_TRIES,
     Credential,
     SetupCode,
     SignInMethod,
@@ -139,7 +139,7 @@ async def _use_code(tx: Connection, comer: Newcomer) -> None:
         "DELETE FROM setup_codes WHERE code_sha256 = $1 AND expires_at > clock_timestamp() AND wrong_tries < $2 "
         "RETURNING true",
         sha256_of(comer.setup_code),
-        MOST_TRIES,
+        MAX_TRIES,
     )
     if used or comer.is_vouched_for:
         await tx.execute("DELETE FROM setup_codes")

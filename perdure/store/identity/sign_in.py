@@ -26,7 +26,7 @@ from perdure.store import audit
 from perdure.store.database import Connection, new_id
 from perdure.store.valkey import Valkey
 
-MOST_SESSIONS = timedelta(days=90)
+MAX_SESSIONS = timedelta(days=90)
 """The maximum duration of a session, however often it is refreshed. After it the user must sign in again."""
 _KEPT = "interval '7 days'"
 """Ended sessions are deleted after this time."""
@@ -164,7 +164,7 @@ async def rotate_refresh_token(
         "RETURNING expires_at",
         session_id,
         lasts,
-        MOST_SESSIONS,
+        MAX_SESSIONS,
     )
     return Rotation(found, session_id, user_id, successor, until)
 
@@ -288,7 +288,7 @@ async def set_password(tx: Connection, user_id: str, hashed: str, credential: Cr
 Key = tuple[GuessRate, str]
 """The kind of count and the value that it is counted for."""
 _PREFIX = "perdure:guesses"
-_MOST_ALONE = 20_000
+_MAX_LOCAL_KEYS = 20_000
 """The maximum number of keys that a process counts without Valkey. The least recently used ones are dropped."""
 # A guess is counted before it is checked, and only if the tallies have not changed since they were read. Concurrent
 # guesses therefore get as many attempts as sequential ones.
@@ -361,7 +361,7 @@ class GuessCounter:
         for key, name in zip(keys, names, strict=True):
             self._alone[name] = GuessTally(self._alone_of(key, now).failures + 1, now)
             self._alone.move_to_end(name)
-        while len(self._alone) > _MOST_ALONE:
+        while len(self._alone) > _MAX_LOCAL_KEYS:
             self._alone.popitem(last=False)
         return True
 

@@ -16,7 +16,7 @@ from perdure.store.paging import cursor_after, read_cursor
 
 BY_COSINE = "cosine"
 BY_FULL_TEXT = "full_text"
-MOST_QUERY_CHARACTERS = 2_000
+MAX_QUERY_CHARACTERS = 2_000
 RETRY_SECONDS = 60
 """The delay before the next attempt to embed a summary."""
 
@@ -97,7 +97,7 @@ async def find(
         rows = await tx.fetch(NEAREST, user_id, agent_id, *given)
         found = [_episode(row, BY_COSINE) for row in rows if math.isfinite(row["similarity"])]
     if len(found) < most:
-        but, words = vector.embedder if vector else None, text[:MOST_QUERY_CHARACTERS]
+        but, words = vector.embedder if vector else None, text[:MAX_QUERY_CHARACTERS]
         rows = await tx.fetch(_MATCHING, user_id, agent_id, words, most - len(found), but)
         found += [_episode(row, BY_FULL_TEXT) for row in rows]
     return found

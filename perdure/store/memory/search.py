@@ -218,13 +218,13 @@ def document_of(row: asyncpg.Record, content: str | None = None) -> Document:
     )
 
 
-MOST_WORDS = 48
+MAX_WORDS = 48
 """Words of a question that are searched for; later words are ignored."""
-MOST_QUESTION_CHARACTERS = 4_000
+MAX_QUESTION_CHARACTERS = 4_000
 _FOUND = f"""
 WITH asked AS MATERIALIZED (
   SELECT string_agg('''' || replace(replace(lexeme, '\\', '\\\\'), '''', '''''') || '''', ' | ')::tsquery AS words
-  FROM (SELECT lexeme FROM unnest(to_tsvector('pg_catalog.english', $2)) ORDER BY positions[1] LIMIT {MOST_WORDS}) each
+  FROM (SELECT lexeme FROM unnest(to_tsvector('pg_catalog.english', $2)) ORDER BY positions[1] LIMIT {MAX_WORDS}) each
 ), near AS MATERIALIZED (
   SELECT d.id, d.updated_at,
     least(1.0, coalesce(ts_rank('{{1,1,1,1}}', d.words, (SELECT words FROM asked)), 0.0) * pi() ^ 2 / 6) AS nearness,
@@ -259,7 +259,7 @@ class Question:
 async def search(tx: Connection, question: Question, most: int) -> tuple[Candidate, ...]:
     """Returns the best matches, best first. Returns none if the question has no searchable word and names no known
     entity."""
-    text = question.text[:MOST_QUESTION_CHARACTERS]
+    text = question.text[:MAX_QUESTION_CHARACTERS]
     entities = names_in(text)
     await read_as(tx, question.reader)
     rows = await tx.fetch(
@@ -302,7 +302,7 @@ async def add_excerpts(tx: Connection, question: Question, found: tuple[Candidat
         [each.ref.version_id for each in found],
     )
     contents = {str(row["id"]): row["content"] for row in rows}
-    words = words_of(question.text[:MOST_QUESTION_CHARACTERS])
+    words = words_of(question.text[:MAX_QUESTION_CHARACTERS])
     return tuple(
         ShownDocument(
             each.ref, each.signals.document_type, each.title, make_excerpt(contents[each.ref.version_id], words)

@@ -24,7 +24,7 @@ from perdure.contracts.ids import LAST_WORD_ID
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import Finished, FinishRequest, StopRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import canonical_json
-from perdure.core.approvals.validity import REASONED, REFUSED, why_not_allowed
+from perdure.core.approvals.validity import DENIED_STATUSES, STATUSES_WITH_REASON, denial_reason
 from perdure.core.text import estimated_tokens, preview
 from perdure.core.turns import (
     READ_CHARACTERS,
@@ -356,7 +356,7 @@ async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], l
         "FROM tool_calls c LEFT JOIN approvals a ON a.turn_id = c.turn_id AND a.call_id = c.call_id "
         "AND a.status = ANY($2), LATERAL coalesce(a.withdrawal, a.decision) AS said WHERE c.turn_id = $1",
         address.turn_id,
-        list(REFUSED),
+        list(DENIED_STATUSES),
     )
     refused = {row["call_id"]: row for row in found if row["status"]}
     states = {row["call_id"]: CallState(row["state"]) for row in found}
@@ -390,9 +390,9 @@ def _read_rounds(rows: Sequence[asyncpg.Record]) -> list[CallRound]:
 
 
 def _answer(call_id: str, state: CallState | None, refused: asyncpg.Record | None) -> NewMessage:
-    status, message = status_without_result(state, why_not_allowed(refused["status"]) if refused else None)
+    status, message = status_without_result(state, denial_reason(refused["status"]) if refused else None)
     body = {"status": status, "message": message}
-    if status == "denied" and refused and refused["status"] in REASONED and refused["comment"]:
+    if status == "denied" and refused and refused["status"] in STATUSES_WITH_REASON and refused["comment"]:
         body["reason"] = refused["comment"]
     content = canonical_json(body)
     return NewMessage(new_id(), Role.TOOL, content, call_id=call_id, tokens=estimated_tokens(content))

@@ -12,7 +12,7 @@ from perdure.contracts.errors import CallerError, InvariantBroken
 from perdure.contracts.events import QUEUED, READY, STAGE
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import ENDED, FinishRequest, Limits, Routing, TurnAddress, TurnInput, TurnStatus
-from perdure.core.agents.safety_keywords import Words, safety_keywords_in
+from perdure.core.agents.safety_keywords import Keywords, safety_keywords_in
 from perdure.core.budgets import UsedStorage, check, tighten_limits
 from perdure.core.text import estimated_tokens
 from perdure.core.turns import Admission, AdmissionLoad, Caps, OnBusy, admit, metadata_refusal, too_many
@@ -329,7 +329,7 @@ async def safety_response(tx: Connection, conversation_id: str, message: str, ag
     return await find_safety_keywords(message, await tx.fetchval(last, conversation_id) or "", assembly.danger)
 
 
-async def find_safety_keywords(message: str, before: str, words: Words) -> str:
+async def find_safety_keywords(message: str, before: str, words: Keywords) -> str:
     """Calls `safety_keywords_in` without blocking the event loop."""
     if len(message) + len(before) < _LONG_CHARACTERS:
         return safety_keywords_in(message, before, words)

@@ -203,15 +203,15 @@ LOGS = [
 
 def test_thirty_lines_of_a_log_pass_and_one_more_does_not() -> None:
     for line in LOGS:
-        assert rules("\n".join([line] * documents.MOST_LOG_LINES)) == [], line
-        assert rules("\n".join([line] * (documents.MOST_LOG_LINES + 1))) == ["raw_logs"], line
+        assert rules("\n".join([line] * documents.MAX_LOG_LINES)) == [], line
+        assert rules("\n".join([line] * (documents.MAX_LOG_LINES + 1))) == ["raw_logs"], line
 
 
 def test_sizes_are_of_bytes_and_what_is_too_large_is_not_read() -> None:
     words = "word " * 5_000
     assert rules(words) == [] and rules(words + "x") == ["large"]
-    assert rules("é" * (documents.MOST_BYTES // 2)) == ["large"]
-    assert rules("é" * (documents.MOST_BYTES // 2) + "AKI" + "A" + A16) == ["too_large"]
+    assert rules("é" * (documents.MAX_BYTES // 2)) == ["large"]
+    assert rules("é" * (documents.MAX_BYTES // 2) + "AKI" + "A" + A16) == ["too_large"]
 
 
 def test_a_run_that_looks_random_only_warns() -> None:
@@ -233,7 +233,7 @@ def test_a_run_that_looks_random_only_warns() -> None:
 @pytest.mark.parametrize("end", ["", "!"])
 @pytest.mark.sized
 def test_a_hostile_text_of_the_largest_size_is_scanned_in_bounded_time(piece: str, end: str) -> None:
-    size = (documents.MOST_BYTES - 10) // sized(1, 4) // len(piece.encode())
+    size = (documents.MAX_BYTES - 10) // sized(1, 4) // len(piece.encode())
     began = time.process_time()
     scan_text(piece * size + end, Scope.WORKSPACE)
     assert time.process_time() - began < sized(3, 1) / 2

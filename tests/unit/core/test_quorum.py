@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
 from perdure.core.approvals import decisions
-from perdure.core.approvals.decisions import PENDING, Decision, Delegation, Panel, Vote, has_voted, is_taken, why_not
+from perdure.core.approvals.decisions import (
+    PENDING,
+    Decision,
+    Delegation,
+    Panel,
+    Vote,
+    assignment_fault,
+    has_voted,
+    is_taken,
+)
 from perdure.core.identity import OWN, UNKNOWN, Credential, SignInMethod
 
 A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
@@ -42,7 +51,7 @@ def test_nothing_is_approved_by_too_few(decision: Decision, quorum: int, countin
     votes = [Vote(str(number), str(number), counts) for number, counts in enumerate(counting)]
     status = decisions.status_after(decision, quorum, votes, MINE, revised=revised)
     if decision in (R, S):
-        assert status == decisions.STATUS_OF[decision]
+        assert status == decisions.STATUS_AFTER[decision]
     else:
         approving = 1 + (sum(counting) if decision is A else 0)
         assert (status != PENDING) is (approving >= quorum)
@@ -126,10 +135,10 @@ ADMIN_ASKS = replace(OPEN, requester_is_admin=True)
         (replace(OPEN, allow_self_approval=True), BY_ASKER, [ANN], ["ann"]),
         (ADMIN_ASKS, BY_UNKNOWN, [ANN], "own_request"),
         *((ADMIN_ASKS, by, [ANN], ["ann"]) for by in (BY_ROOT, Credential(SignInMethod.PASSWORD, (), ("asker",)))),
-        (OPEN, OWN, [ANN, replace(BOB, lent_by=BY_ASKER)], ["ann"]),
-        (OPEN, OWN, [ANN, replace(BOB, lent_by=BY_ROOT)], ["ann", "bob"]),
-        (NAMED, OWN, [ANN, replace(BOB, lent_by=THROUGH_ROOT)], "own_request"),
-        (replace(ADMIN_ASKS, reviewers=("Bob",)), OWN, [ANN, replace(BOB, lent_by=BY_UNKNOWN)], "own_request"),
+        (OPEN, OWN, [ANN, replace(BOB, created_with=BY_ASKER)], ["ann"]),
+        (OPEN, OWN, [ANN, replace(BOB, created_with=BY_ROOT)], ["ann", "bob"]),
+        (NAMED, OWN, [ANN, replace(BOB, created_with=THROUGH_ROOT)], "own_request"),
+        (replace(ADMIN_ASKS, reviewers=("Bob",)), OWN, [ANN, replace(BOB, created_with=BY_UNKNOWN)], "own_request"),
     ],
 )
 def test_a_requesters_credential_cannot_vote(
@@ -158,8 +167,8 @@ def test_no_credential_that_its_requester_could_hold_decides(
 
 
 def test_to_whom_a_request_can_be_given() -> None:
-    assert [why_not(panel, ANN) for panel in (OPEN, ANN_MAY, NAMED)] == [None] * 3
-    assert why_not(OPEN, CARL) and why_not(OF_ANN, ANN)
+    assert [assignment_fault(panel, ANN) for panel in (OPEN, ANN_MAY, NAMED)] == [None] * 3
+    assert assignment_fault(OPEN, CARL) and assignment_fault(OF_ANN, ANN)
 
 
 TOM, TIM = (Delegation(name, name.title(), frozenset({"requester"})) for name in ("tom", "tim"))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core.identity import CODE_BYTES, MOST_TRIES, SetupCode, code_of, code_refusal, sha256_of
+from perdure.core.identity import CODE_BYTES, MAX_TRIES, SetupCode, code_of, code_refusal, sha256_of
 
 GOOD = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
 WRONG = GOOD.replace("A", "B")
@@ -17,14 +17,14 @@ def kept(*, is_expired: bool = False, wrong_tries: int = 0) -> SetupCode:
     return SetupCode(sha256_of(GOOD), is_expired, wrong_tries)
 
 
-VOID = (kept(is_expired=True), kept(wrong_tries=MOST_TRIES), kept(is_expired=True, wrong_tries=MOST_TRIES))
+VOID = (kept(is_expired=True), kept(wrong_tries=MAX_TRIES), kept(is_expired=True, wrong_tries=MAX_TRIES))
 
 
 @pytest.mark.parametrize(
     ("expected", "tries"),
     [
         (None, [(code, kept()) for code in (GOOD.lower(), GOOD.replace("-", " "), f"  {GOOD.replace('-', '')}\n")]),
-        (None, [(GOOD, kept()), (GOOD, kept(wrong_tries=MOST_TRIES - 1))]),
+        (None, [(GOOD, kept()), (GOOD, kept(wrong_tries=MAX_TRIES - 1))]),
         ("setup_code_needed", [("", kept()), ("  ", kept()), ("", None)]),
         ("setup_code_invalid", [(WRONG, kept()), (GOOD[:-1], kept()), (GOOD, None)]),
         ("setup_code_invalid", [(code, void) for code in (GOOD, WRONG) for void in VOID]),

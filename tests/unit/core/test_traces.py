@@ -186,7 +186,7 @@ def test_counts_pass_as_numbers_and_as_nothing_else() -> None:
 
 def test_values_are_short_and_what_only_looks_like_json_is_left_out() -> None:
     kept, removed = traces.filter_attributes({"code": "x" * 1_000, "told": '{"prompt": "can', "deep": _deep(40)})
-    assert kept["code"] == "x" * traces.MOST_CHARACTERS and kept["told"] == ""
+    assert kept["code"] == "x" * traces.MAX_CHARACTERS and kept["told"] == ""
     assert set(removed) == {"json", "depth"} and CANARY not in json.dumps(kept)
 
 

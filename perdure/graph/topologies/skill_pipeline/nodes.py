@@ -11,7 +11,7 @@ from perdure.contracts.errors import Problem
 from perdure.contracts.events import SKILL_INJECTED, SKILL_SELECTED
 from perdure.contracts.messages import MessageRef, Patch, Role
 from perdure.contracts.skills import SKILL_ID_PATTERN
-from perdure.core.agents.toolsets import brought_by
+from perdure.core.agents.toolsets import with_dependencies
 from perdure.core.approvals.gates import RULE_FORCED_CHECKPOINT
 from perdure.core.text import preview
 from perdure.graph.nodes.await_verdict import AwaitVerdict
@@ -116,7 +116,7 @@ class InjectSkills:
         injected_before = memory.get("injected") if isinstance(memory, dict) else None
         current_entities = _current_entities(state, plan)
         tiers = {skill.id: 3 for skill in plan.skills if skill.artifacts}
-        new_ids = [each for each in brought_by(plan, map(str, selected)) if each not in injected]
+        new_ids = [each for each in with_dependencies(plan, map(str, selected)) if each not in injected]
         messages: list[JsonValue] = list(before)
         for skill_id in new_ids:
             entities = current_entities if skill_id in selected else ()
