@@ -218,8 +218,8 @@ class MemoryActivities:
             wanted = _wanted(ask, agent, loaded) if self._deps.memory.enabled else None
             if wanted is not None and loaded.memory_text is None and found is None:
                 return wanted
-            exempt = exempted_tools(agent.cards, loaded.waivers)
-            if exempt != loaded.waived:
+            exempt = exempted_tools(agent.cards, loaded.exempt_tools)
+            if exempt != loaded.exempt_at_load:
                 await agents.pin_exemptions(tx, ask.address.turn_id, exempt)
             events, persona = await self._fix(tx, ask, loaded, found or Found()), None
             if agent.definition.persona_template:
@@ -288,7 +288,7 @@ def _context(
     toolsets: dict[str, bool],
     exempt: tuple[str, ...],
 ) -> TurnContext:
-    gate = loaded.gate
+    gate = loaded.pause
     mirrored = (*MIRRORED, *agent.definition.entity_fields)
     rules = rules_of(agent, PLATFORM_RULES, loaded.rule_actions)
     return TurnContext(
@@ -374,7 +374,7 @@ class FactsActivities:
                     return await self._answer(call)
             except Exception as error:  # memory only advises, so its failures must not fail a turn
                 _log.warning("facts_unavailable", scope=call.ask.scope.value, error=type(error).__name__)
-                return FactsAnswer(status=call.ask.failed(), refused_change=facts.was_change(error))
+                return FactsAnswer(status=call.ask.failed(), refused_change=facts.is_rejected_change(error))
 
     async def _answer(self, call: FactsCall) -> FactsAnswer:
         if not call.ask.authorized:
@@ -387,7 +387,7 @@ class FactsActivities:
             memory = agent.definition.memory
             if memory is None or call.ask.scope not in memory.facts:
                 return FactsAnswer(status=FactStatus.UNAUTHORIZED)
-            user_id = await facts.whose_turn(tx, call)
+            user_id = await facts.user_of_open_turn(tx, call)
             if user_id is None:
                 return FactsAnswer(status=call.ask.failed())
             return await (_kept if call.ask.write else _read)(tx, call, user_id, vectors)

@@ -213,7 +213,7 @@ class ModelActivities:
             if not settled.mine:  # the provider's answer is billed, whichever attempt counts
                 await model_calls.correct(tx, call, claimed, reply.usage)
             if settled.counted:
-                known = budgets.NOTHING.less(claimed.assumed) if settled.was_lost else budgets.NOTHING
+                known = budgets.NO_USAGE.less(claimed.assumed) if settled.was_lost else budgets.NO_USAGE
                 used = reply.usage.less(claimed.assumed) if settled.was_lost else reply.usage
                 await budgets.charge(tx, address.turn_id, call.call_id, claimed.epoch, used, known)
         await self._deps.live.wake(call.address.conversation_id)

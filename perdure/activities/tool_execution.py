@@ -84,12 +84,12 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
         await block_tool(tx, deps.tables, deps.sandbox, agent, card) if card else None
     )
     tool = tool or deps.toolbox.find(call.agent_id, call.ask.tool, card)
-    void = call_refusal(card, tool.card if tool else None, locked.tool_version, locked.approval, locked.waived)
+    void = call_refusal(card, tool.card if tool else None, locked.tool_version, locked.approval, locked.exempt_tools)
     if tool is None and not locked.published_version:
         void = NOT_PUBLISHED
     if void is None and locked.approval is not None:
         void = lapse_reason(locked.approval, await _in_force(deps, tx, call, locked.published_version))
-    verdict = claim_tool(locked.gate, locked.row, attempt, allowed=void is None, now=locked.now)
+    verdict = claim_tool(locked.turn, locked.row, attempt, allowed=void is None, now=locked.now)
     if verdict not in (Claim.ACT, Claim.STALE, Claim.ENDED) and call.events:
         await write(tx, call.address, [], pending=call.events)
     if verdict is Claim.REPLAY:

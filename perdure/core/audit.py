@@ -160,14 +160,14 @@ class ChainFault:
     """The key that signed it, if this deployment does not have that key."""
 
 
-def sample_of_faults(faults: Iterable[ChainFault], most: int) -> tuple[ChainFault, ...]:
-    """Returns at most `most` faults. Each kind gets a share, so that many faults of one kind do not hide another.
+def sample_of_faults(faults: Iterable[ChainFault], limit: int) -> tuple[ChainFault, ...]:
+    """Returns at most `limit` faults. Each kind gets a share, so that many faults of one kind do not hide another.
     Faults of heads come first, then the others by position."""
     by_kind: defaultdict[FaultKind, list[ChainFault]] = defaultdict(list)
     for fault in sorted(faults, key=lambda fault: fault.seq):
         by_kind[fault.kind].append(fault)
     turns = sorted((turn, kind) for kind, found in by_kind.items() for turn in range(len(found)))
-    sample = [by_kind[kind][turn] for turn, kind in turns[:most]]
+    sample = [by_kind[kind][turn] for turn, kind in turns[:limit]]
     return tuple(sorted(sample, key=lambda fault: (fault.kind not in ABOUT_HEADS, fault.seq, fault.kind)))
 
 

@@ -139,7 +139,7 @@ def caps_of(agent: AgentDefinition, of_tenant: DayLimits | None, published: DayL
     return caps if of_tenant is None else {**caps, TENANT: of_tenant}
 
 
-def hold_of(caps: Caps, most: RequestBound, model: str) -> Hold:
+def hold_of(caps: Caps, bound: RequestBound, model: str) -> Hold:
     """Returns what a call of `model` must reserve in these budgets.
 
     Raises: UpstreamRejected `output_unbounded` or `price_unknown`. A call without an upper bound is not started under a
@@ -147,17 +147,17 @@ def hold_of(caps: Caps, most: RequestBound, model: str) -> Hold:
     """
     tokens_limited = any(cap.max_tokens is not None for cap in caps.values())
     cost_limited = any(cap.max_cost_microusd is not None for cap in caps.values())
-    if most.tokens is None and (tokens_limited or cost_limited):
+    if bound.tokens is None and (tokens_limited or cost_limited):
         raise UpstreamRejected(
             "output_unbounded",
             f"A daily limit applies, and the maximum output of {model} is unknown; set model_params.max_tokens",
         )
-    if most.cost_microusd is None and cost_limited:
+    if bound.cost_microusd is None and cost_limited:
         raise UpstreamRejected(
             "price_unknown",
             f"A daily cost limit applies, and the price of {model} is unknown; use a token limit instead",
         )
-    return Hold(most.tokens or 0, most.cost_microusd or 0)
+    return Hold(bound.tokens or 0, bound.cost_microusd or 0)
 
 
 def reached_budget(caps: Caps, uses: Sequence[DayUse]) -> Problem | None:

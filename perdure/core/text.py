@@ -92,20 +92,20 @@ def printable_runs(text: str) -> Iterator[tuple[str, bool]]:
         yield "".join(_escape(character) if hidden else character for character in run), hidden
 
 
-def one_line(text: str, most: int | None = 200) -> str:
+def one_line(text: str, limit: int | None = 200) -> str:
     """Returns `text` for a cell or a status line, without line breaks and limited in length."""
-    return escape_terminal(flat(text, most))
+    return escape_terminal(flat(text, limit))
 
 
-def flat(text: str, most: int | None = None) -> str:
+def flat(text: str, limit: int | None = None) -> str:
     """Returns `text` as `one_line` does, but without escaping invisible characters."""
     line = _GAP.sub(" ", text).strip(" ")
-    return line if most is None or len(line) <= most else line[: most - 1] + "…"
+    return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
 
 
-def cut(text: str, most: int) -> str:
+def cut(text: str, limit: int) -> str:
     """Returns `text`, or its start and the number of missing characters if it is too long."""
-    return text if len(text) <= most else f"{text[:most]}… {len(text) - most:,} more characters"
+    return text if len(text) <= limit else f"{text[:limit]}… {len(text) - limit:,} more characters"
 
 
 def without_userinfo(text: str) -> str:

@@ -133,7 +133,10 @@ def too_many(load: AdmissionLoad, caps: Caps) -> CallerError:
 
 INPUT_TYPES: Final = ("text", "audio", "image")
 """Input types of `decision_hub`, which uses placeholders for the last two."""
-_TAKEN: Final[Mapping[str, tuple[str, ...]]] = {"decision_hub": INPUT_TYPES, "context_assembly": INPUT_TYPES[:1]}
+_INPUT_TYPES_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "decision_hub": INPUT_TYPES,
+    "context_assembly": INPUT_TYPES[:1],
+}
 """Allowed input types by topology. Other topologies do not interpret `input_type`."""
 
 
@@ -144,7 +147,7 @@ def metadata_refusal(topology: str, metadata: Mapping[str, JsonValue]) -> Caller
 
     It is checked at admission, so that a turn that could only fail does not start.
     """
-    taken = _TAKEN.get(topology)
+    taken = _INPUT_TYPES_OF.get(topology)
     if taken is None:
         return None
     if "input_type" in metadata and metadata["input_type"] not in taken:
@@ -160,7 +163,7 @@ def metadata_refusal(topology: str, metadata: Mapping[str, JsonValue]) -> Caller
     return None
 
 
-DID_SOMETHING = frozenset({CallState.DONE, CallState.FAILED, CallState.RESERVED, CallState.OUTCOME_UNKNOWN})
+MAY_HAVE_ACTED = frozenset({CallState.DONE, CallState.FAILED, CallState.RESERVED, CallState.OUTCOME_UNKNOWN})
 """States of a call that has reached its tool or may have."""
 
 
@@ -185,7 +188,7 @@ class KeptRound:
     unanswered: tuple[str, ...]
 
 
-def words_only(rounds: Sequence[CallRound], kept: Sequence[KeptRound]) -> tuple[str, ...]:
+def text_only_messages(rounds: Sequence[CallRound], kept: Sequence[KeptRound]) -> tuple[str, ...]:
     """Returns the messages with text of the rounds that are not kept; they are kept without their calls."""
     kept_ids = {each.message_ids[0] for each in kept}
     return tuple(each.message_id for each in rounds if each.has_text and each.message_id not in kept_ids)
@@ -208,7 +211,7 @@ def keep_rounds(rounds: Sequence[CallRound], states: Mapping[str, CallState]) ->
         for each in rounds
         if each.is_open
         or all(call in each.answers for call in each.calls)
-        or any(states.get(call) in DID_SOMETHING for call in each.calls)
+        or any(states.get(call) in MAY_HAVE_ACTED for call in each.calls)
     )
 
 
@@ -221,7 +224,7 @@ def status_without_result(state: CallState | None, refused: str | None = None) -
     return "not_run", "the turn ended before this call ran"
 
 
-STATES: Final[Mapping[str, str]] = {
+STATE_AFTER_EVENT: Final[Mapping[str, str]] = {
     TOOL_AWAITING_APPROVAL: "awaiting_approval",
     TOOL_APPROVED: "approved",
     TOOL_EXECUTING: "executing",
@@ -230,16 +233,23 @@ STATES: Final[Mapping[str, str]] = {
     TOOL_DENIED: "denied",
 }
 """The state of a tool segment after each event."""
-ENDED: Final = frozenset({"completed", "denied"})
-ASKED: Final = (CLARIFICATION_REQUESTED, CLIENT_RUN_REQUESTED)
+FINAL_STATES: Final = frozenset({"completed", "denied"})
+QUESTION_EVENTS: Final = (CLARIFICATION_REQUESTED, CLIENT_RUN_REQUESTED)
 """Events with questions to the turn's user."""
-KINDS: Final = (THINKING_COMPLETE, GENERATION_COMPLETE, MESSAGE_JOINED, TOOLS_PENDING, *ASKED, *STATES)
+SEGMENT_EVENTS: Final = (
+    THINKING_COMPLETE,
+    GENERATION_COMPLETE,
+    MESSAGE_JOINED,
+    TOOLS_PENDING,
+    *QUESTION_EVENTS,
+    *STATE_AFTER_EVENT,
+)
 """The events that segments are built from."""
 
 
 @dataclass(frozen=True, slots=True)
-class TranscriptTurn:
-    """An event of the turn."""
+class SegmentEvent:
+    """An event that segments are built from."""
 
     kind: str
     call_id: str | None
@@ -261,7 +271,7 @@ class Segment:
     facts: dict[str, JsonValue] = field(default_factory=dict)
 
 
-def segments_of(events: Iterable[TranscriptTurn]) -> list[Segment]:
+def segments_of(events: Iterable[SegmentEvent]) -> list[Segment]:
     """Returns the segments in the order in which they started.
 
     They contain thinking, texts and tool calls, the user's steered messages at the model call that first received them,
@@ -284,17 +294,17 @@ def segments_of(events: Iterable[TranscriptTurn]) -> list[Segment]:
             message_ids = data.get("message_ids")
             if data.get("heard") and isinstance(message_ids, list):
                 story += [Segment("message", call_id, message_id=str(each)) for each in message_ids]
-        elif event.kind in ASKED:
+        elif event.kind in QUESTION_EVENTS:
             story.append(Segment("question", str(data.get("request_id")), "pending"))
         elif event.kind == TOOLS_PENDING:
             calls = data.get("calls")
             for call in calls if isinstance(calls, list) else ():
                 if isinstance(call, dict):
                     _tool(story, tools, str(call.get("call_id")), str(call.get("tool")))
-        elif event.kind in STATES:
+        elif event.kind in STATE_AFTER_EVENT:
             segment = _tool(story, tools, call_id, str(data.get("tool", "")))
-            if segment.state not in ENDED:
-                segment.state = STATES[event.kind]
+            if segment.state not in FINAL_STATES:
+                segment.state = STATE_AFTER_EVENT[event.kind]
             segment.message_id = str(data.get("message_id") or segment.message_id)
             if "approval_id" in data:
                 segment.facts["approval_id"] = data["approval_id"]
@@ -337,10 +347,10 @@ def summary_of(question: str, answered: str) -> str:
     return "\n".join(lines)
 
 
-def _start(text: str, most: int) -> str:
+def _start(text: str, limit: int) -> str:
     """Returns the start of a text in one line."""
     line = " ".join(clean(text).split())
-    if len(line) <= most:
+    if len(line) <= limit:
         return line
-    head, _, _ = line[:most].rpartition(" ")
-    return f"{head or line[:most]} …"
+    head, _, _ = line[:limit].rpartition(" ")
+    return f"{head or line[:limit]} …"

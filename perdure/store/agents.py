@@ -65,7 +65,9 @@ async def publish_agent(
     )
 
 
-_CURRENT = "SELECT a.agent_id, a.app, v.body FROM agents a JOIN agent_versions v USING (tenant_id, agent_id, version)"
+_CURRENT_VERSION = (
+    "SELECT a.agent_id, a.app, v.body FROM agents a JOIN agent_versions v USING (tenant_id, agent_id, version)"
+)
 
 
 async def current_agent(tx: Connection, agent_id: str) -> PublishedAgent:
@@ -73,7 +75,7 @@ async def current_agent(tx: Connection, agent_id: str) -> PublishedAgent:
 
     Raises: CallerError 404 `agent_not_found`.
     """
-    row = await tx.fetchrow(f"{_CURRENT} WHERE a.agent_id = $1", agent_id)
+    row = await tx.fetchrow(f"{_CURRENT_VERSION} WHERE a.agent_id = $1", agent_id)
     if row is None:
         raise CallerError(
             "agent_not_found",
@@ -86,7 +88,7 @@ async def current_agent(tx: Connection, agent_id: str) -> PublishedAgent:
 
 async def list_agents(tx: Connection) -> list[tuple[str, PublishedAgent]]:
     """Returns all current agents with the names of their apps, sorted by agent id."""
-    rows = await tx.fetch(f"{_CURRENT} ORDER BY a.agent_id")
+    rows = await tx.fetch(f"{_CURRENT_VERSION} ORDER BY a.agent_id")
     return [(row["app"], _stored(row["body"])) for row in rows]
 
 
@@ -175,14 +177,14 @@ class TableCache:
         return {name: self._bodies[digest] for name, digest in digests.items()}
 
 
-ACTIONS = "(SELECT rule_actions FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
+RULE_ACTIONS = "(SELECT rule_actions FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
 """A subselect: the tenant's actions by rule id."""
 
 
 async def rule_actions(tx: Connection) -> dict[str, str]:
     """Returns the actions that the tenant has set, by rule id. They are stricter than the rule's own action, and pinned
     at the start of a turn."""
-    found: dict[str, str] = await tx.fetchval(f"SELECT {ACTIONS}")
+    found: dict[str, str] = await tx.fetchval(f"SELECT {RULE_ACTIONS}")
     return found
 
 
@@ -197,7 +199,7 @@ async def set_action(tx: Connection, rules: Iterable[Rule], rule_id: str, do: st
     fault = override_fault(rule, do)
     if fault is not None:
         raise CallerError("rule_looser", fault, {"rule": rule_id}, status=422)
-    before = await tx.fetchval(f"SELECT {ACTIONS}->>$1", rule_id)
+    before = await tx.fetchval(f"SELECT {RULE_ACTIONS}->>$1", rule_id)
     await tx.execute(
         "UPDATE tenants SET rule_actions = CASE WHEN $3 THEN rule_actions - $1::text "
         "ELSE rule_actions || jsonb_build_object($1::text, $2::text) END "
@@ -210,18 +212,18 @@ async def set_action(tx: Connection, rules: Iterable[Rule], rule_id: str, do: st
     await audit.record(tx, "rule.action_set", rule_id, {**data}, actor=user_id, turn_id=None)
 
 
-WAIVERS = "(SELECT waived_tools FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
+EXEMPT_TOOLS = "(SELECT waived_tools FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
 """A subselect: the names of the tenant's exempt tools."""
 
 
 async def exempt_tools(tx: Connection) -> list[str]:
     """Returns the names of the tenant's exempt tools. Exempt tools run without approval
     (perdure/core/approvals/gates.py)."""
-    found: list[str] = await tx.fetchval(f"SELECT {WAIVERS}")
+    found: list[str] = await tx.fetchval(f"SELECT {EXEMPT_TOOLS}")
     return found
 
 
-async def set_exemption(tx: Connection, tool: str, *, waived: bool, user_id: str) -> None:
+async def set_exemption(tx: Connection, tool: str, *, exempt: bool, user_id: str) -> None:
     """Exempts a tool from its approval, or ends the exemption, starting with the next turn.
 
     Raises: CallerError 422 `approval_not_waivable`.
@@ -237,15 +239,15 @@ async def set_exemption(tx: Connection, tool: str, *, waived: bool, user_id: str
         "UPDATE tenants SET waived_tools = array_remove(waived_tools, $1) || CASE WHEN $2 THEN ARRAY[$1] "
         "ELSE '{}'::text[] END WHERE tenant_id = current_setting('perdure.tenant')",
         tool,
-        waived,
+        exempt,
     )
-    data = {"approval": not waived, "before": not before}
+    data = {"approval": not exempt, "before": not before}
     await audit.record(tx, "approval.waiver_set", tool, {**data}, actor=user_id, turn_id=None)
 
 
-async def pin_exemptions(tx: Connection, turn_id: str, waived: Sequence[str]) -> None:
+async def pin_exemptions(tx: Connection, turn_id: str, exempt: Sequence[str]) -> None:
     """Pins the turn to these exemptions at its start. Its calls are checked against them."""
-    await tx.execute("UPDATE turns SET waived_tools = $2 WHERE id = $1", turn_id, [*waived])
+    await tx.execute("UPDATE turns SET waived_tools = $2 WHERE id = $1", turn_id, [*exempt])
 
 
 PromptVersion = dict[str, object]

@@ -249,7 +249,7 @@ async def verify_chain(
     Each chunk has a separate transaction. The chain only grows, so no snapshot is needed.
 
     The chain is read in chunks of links, each with its row. An exported head reveals rows that are missing from the
-    database. `_strays` finds rows without a link.
+    database. `_find_strays` finds rows without a link.
     """
     async with db.transaction(tenant_id) as tx:
         row = await tx.fetchrow(_END)
@@ -406,14 +406,14 @@ WHERE t.id = ANY(ARRAY(SELECT id FROM mine ORDER BY id LIMIT $4)) ORDER BY t.id
 
 
 async def exported_rows(
-    db: Database, tenant_id: str, after_seq: int, turn_id: str | None, most: int | None
+    db: Database, tenant_id: str, after_seq: int, turn_id: str | None, limit: int | None
 ) -> AsyncIterator[View]:
-    """Yields the rows after `after_seq` that exist at the start, at most `most`. With `turn_id`, only rows of that
+    """Yields the rows after `after_seq` that exist at the start, at most `limit`. With `turn_id`, only rows of that
     turn. Each chunk has a separate transaction, so that a slow reader keeps none open."""
     given = 0
     async with db.transaction(tenant_id) as tx:
         end = (await head_of(tx)).seq
-    while after_seq < end and (most is None or given < most):
+    while after_seq < end and (limit is None or given < limit):
         async with db.transaction(tenant_id) as tx:
             if turn_id is None:
                 rows, following = await tx.fetch(_EXPORT, after_seq, end), after_seq + TRAIL_CHUNK_ROWS
@@ -422,7 +422,7 @@ async def exported_rows(
             else:
                 rows = await tx.fetch(_EXPORT_OF_TURN, after_seq, end, turn_id)
                 following = rows[-1]["seq"] if rows else end
-        for row in rows[: None if most is None else most - given]:
+        for row in rows[: None if limit is None else limit - given]:
             given += 1
             yield show_row(row) | {
                 "body_digest": row["body_digest"],

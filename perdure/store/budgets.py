@@ -33,7 +33,7 @@ from perdure.core.budgets import (
 from perdure.store import audit
 from perdure.store.database import Connection
 
-NOTHING = Usage()
+NO_USAGE = Usage()
 _RESERVE = """
 WITH caps AS (
   SELECT * FROM unnest($3::text[], $4::bigint[], $5::bigint[]) AS c(agent_id, max_tokens, max_cost_microusd)
@@ -85,7 +85,7 @@ _OPEN = f"""
 WITH {_USED}
 INSERT INTO day_usage (tenant_id, day, agent_id, used_tokens, used_cost_microusd)
 SELECT current_setting('perdure.tenant'), day, agent_id, used_tokens, used_cost_microusd FROM uncounted
-ORDER BY agent_id DESC ON CONFLICT DO NOTHING
+ORDER BY agent_id DESC ON CONFLICT DO NO_USAGE
 """
 _COUNTED = """
 SELECT count(*) = cardinality($1::text[]) FROM day_usage
@@ -177,7 +177,9 @@ FROM locked JOIN held USING (day, agent_id) WHERE d.day = locked.day AND d.agent
 """
 
 
-async def charge(tx: Connection, turn_id: str, call_id: str, epoch: int, used: Usage, assumed: Usage = NOTHING) -> None:
+async def charge(
+    tx: Connection, turn_id: str, call_id: str, epoch: int, used: Usage, assumed: Usage = NO_USAGE
+) -> None:
     """Replaces the reservation of the attempt `epoch` with its use, in all rows that its day has by now. The
     reservation of a later attempt does not change.
 

@@ -26,7 +26,7 @@ from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.identity import OWN, UNKNOWN, Credential, SignInMethod
 from perdure.store.approvals import assignments, views
 from perdure.store.approvals.assignments import withdraw
-from perdure.store.approvals.decisions import DecisionAsk, LimitRaise, decide, raise_limits
+from perdure.store.approvals.decisions import LimitRaise, SubmittedDecision, decide, raise_limits
 from perdure.store.approvals.review import escalate_all_overdue, fall_back
 from perdure.store.approvals.views import Filters
 from perdure.store.database import Database
@@ -66,7 +66,7 @@ async def decides(policies: Policies, request: RequestRef, by: str, decision: st
     shown_digest = (await seen(policies, request))["digest"]
     try:
         async with policies.harness.db.transaction("local") as tx:
-            ask = DecisionAsk.model_validate({"decision": decision, "digest": shown_digest, **given})
+            ask = SubmittedDecision.model_validate({"decision": decision, "digest": shown_digest, **given})
             decided, note = await decide(tx, request.request_id, who, who.name, ask, most)
     except CallerError as refused:
         return refused.code

@@ -102,7 +102,7 @@ async def test_tenants_have_chains_of_their_own(db: Database, urls: Urls) -> Non
 
 
 async def test_nothing_is_audited_without_a_key(urls: Urls) -> None:
-    keyless = await Database.connect(urls.app, most=1)
+    keyless = await Database.connect(urls.app, max_connections=1)
     with pytest.raises(InvariantBroken) as refused:
         await in_transaction(keyless, note, "x")
     await keyless.close()

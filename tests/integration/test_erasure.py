@@ -17,7 +17,7 @@ from perdure.contracts.values import sha256_hex
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.identity import OWN, Credential, SignInMethod
 from perdure.store import audit
-from perdure.store.approvals.decisions import DecisionAsk, decide
+from perdure.store.approvals.decisions import SubmittedDecision, decide
 from perdure.store.audit import verify_chain
 from perdure.store.calls.effects import settle_by_person
 from perdure.store.database import Connection, new_id
@@ -230,7 +230,7 @@ async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
     async with harness.db.transaction("local") as tx:  # by a user whose token and account the person created
         digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", asked.request_id)
         decider = Decider(reviewer.user_id, reviewer.roles, "reviewer", credential=made)
-        ask = DecisionAsk(decision=Decision.REJECT, digest=digest, comment="not now")
+        ask = SubmittedDecision(decision=Decision.REJECT, digest=digest, comment="not now")
         await decide(tx, asked.request_id, decider, "reviewer", ask)
     for each in (minted, address, other):
         await end(harness, each)

@@ -136,7 +136,7 @@ async def test_a_wake_up_without_a_place_stays(harness: Harness, relay: Database
 
 async def test_outages_log_once(urls: Urls, relay: Database, temporal: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "OUTAGE_SECONDS", 0.01)
-    away = await Database.connect(urls.relay, most=1)
+    away = await Database.connect(urls.relay, max_connections=1)
     stop = asyncio.Event()
     open_pool, closed_pool = relay.pool, away.pool
     await away.close()

@@ -149,7 +149,7 @@ async def memory_ops(ops: Ops, urls: Urls) -> AsyncIterator[Ops]:
 async def waive(ops: Ops, tool: str, *, waived: bool = True) -> None:
     """What an administrator does by PUT /v1/rules/tools."""
     async with ops.engine.deps.db.transaction("local") as tx:
-        await set_exemption(tx, tool, waived=waived, user_id=ops.engine.people["admin"].user_id)
+        await set_exemption(tx, tool, exempt=waived, user_id=ops.engine.people["admin"].user_id)
 
 
 async def let_pass(ops: Ops, turn_id: str) -> list[str]:

@@ -244,7 +244,7 @@ async def set_exemption(services: Open, who: Reader, body: ExemptionBody) -> dic
     """Exempts a tool from approval from the next turn on, or removes the exemption."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
-        await agents.set_exemption(tx, body.tool, waived=not body.approval, user_id=who.user_id)
+        await agents.set_exemption(tx, body.tool, exempt=not body.approval, user_id=who.user_id)
         return await _exemptible_tools(tx)
 
 

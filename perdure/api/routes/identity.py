@@ -167,7 +167,7 @@ async def set_password(services: Open, who: Reader, body: PasswordBody) -> dict[
     async with services.db.transaction(who.tenant_id) as tx:
         await sign_in_store.set_password(tx, who.user_id, hashed, who.credential)
         ended = await sign_in_store.end_all_sessions(
-            tx, who.user_id, who.user_id, "password changed", but=who.session_id
+            tx, who.user_id, who.user_id, "password changed", except_session_id=who.session_id
         )
     return {"sessions_ended": ended}
 

@@ -76,9 +76,9 @@ def recency(age_days: float | None) -> float:
     return float(0.5 ** (max(age_days, 0.0) / HALF_LIFE_DAYS))
 
 
-def best_candidates(candidates: Iterable[Candidate], most: int) -> tuple[Candidate, ...]:
-    """Returns the best `most` candidates, best first. Equal scores are ordered by id: searches are repeatable."""
-    return tuple(sorted(candidates, key=lambda each: (-each.score, each.ref.document_id))[:most])
+def best_candidates(candidates: Iterable[Candidate], limit: int) -> tuple[Candidate, ...]:
+    """Returns the best `limit` candidates, best first. Equal scores are ordered by id: searches are repeatable."""
+    return tuple(sorted(candidates, key=lambda each: (-each.score, each.ref.document_id))[:limit])
 
 
 def _share(value: float) -> float:
@@ -98,8 +98,8 @@ def name_form(text: str) -> str:
     return " ".join(text.casefold().split())[:NAME_CHARACTERS]
 
 
-def names_in(text: str, most: int = MAX_NAMES) -> tuple[str, ...]:
-    """Returns the first `most` entities in `text`, in order, without duplicates. They are words that look like names,
+def names_in(text: str, limit: int = MAX_NAMES) -> tuple[str, ...]:
+    """Returns the first `limit` entities in `text`, in order, without duplicates. They are words that look like names,
     compared without case. A name has a dash, dot, slash, underscore, colon or digit inside it, or is in backticks. The
     rule is independent of the domain: `billing-api`, `eu/west-2` and `T_1000` are names in any of them."""
     found: dict[str, int] = {}
@@ -109,7 +109,7 @@ def names_in(text: str, most: int = MAX_NAMES) -> tuple[str, ...]:
         word = match.group().rstrip("./:-")
         if len(word) >= 3 and _INNER.search(word[1:]) and _is_name(word):
             _note(found, word, match.start())
-    return tuple(sorted(found, key=lambda name: found[name]))[:most]
+    return tuple(sorted(found, key=lambda name: found[name]))[:limit]
 
 
 def entity_keys(given: Iterable[str], text: str = "") -> tuple[str, ...]:

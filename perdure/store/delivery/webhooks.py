@@ -127,12 +127,12 @@ class Receiver:
     with_args: bool
 
 
-async def claim_due_deliveries(relay_pool: asyncpg.Pool, most: int = 20) -> list[WebhookDelivery]:
+async def claim_due_deliveries(relay_pool: asyncpg.Pool, limit: int = 20) -> list[WebhookDelivery]:
     """Claims due notices of all tenants for a minute. Only the relay's role can see them. Concurrent relays claim
     different notices. A notice has the approval's state at the time of sending."""
     return [
         WebhookDelivery(str(r["id"]), r["tenant_id"], str(r["webhook_id"]), str(r["approval_id"]), *tuple(r)[4:])
-        for r in await relay_pool.fetch(_CLAIM, most)
+        for r in await relay_pool.fetch(_CLAIM, limit)
     ]
 
 

@@ -144,7 +144,7 @@ def _size(message: NewMessage) -> int:
 
 
 async def read_after(
-    tx: Connection, conversation_id: str, seq: int, most: int, *, turn_id: str | None = None
+    tx: Connection, conversation_id: str, seq: int, limit: int, *, turn_id: str | None = None
 ) -> list[LoggedEvent]:
     """Returns the next events of a conversation, or of one of its turns, in order."""
     rows = await tx.fetch(
@@ -153,7 +153,7 @@ async def read_after(
         conversation_id,
         seq,
         turn_id,
-        most,
+        limit,
     )
     return [LoggedEvent(r["seq"], str(r["turn_id"]), r["kind"], r["call_id"], r["data"], r["at"]) for r in rows]
 

@@ -256,7 +256,7 @@ class Question:
     scope: Scope | None = None
 
 
-async def search(tx: Connection, question: Question, most: int) -> tuple[Candidate, ...]:
+async def search(tx: Connection, question: Question, limit: int) -> tuple[Candidate, ...]:
     """Returns the best matches, best first. Returns none if the question has no searchable word and names no known
     entity."""
     text = question.text[:MAX_QUESTION_CHARACTERS]
@@ -269,7 +269,7 @@ async def search(tx: Connection, question: Question, most: int) -> tuple[Candida
         list(entities),
         question.conversation_id,
         question.scope.value if question.scope else None,
-        OVER_FETCH * most,
+        OVER_FETCH * limit,
     )
     found = [
         Candidate(
@@ -292,7 +292,7 @@ async def search(tx: Connection, question: Question, most: int) -> tuple[Candida
         )
         for row in rows
     ]
-    return best_candidates(found, most)
+    return best_candidates(found, limit)
 
 
 async def add_excerpts(tx: Connection, question: Question, found: tuple[Candidate, ...]) -> tuple[ShownDocument, ...]:

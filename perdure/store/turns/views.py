@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import asyncpg
 
 from perdure.contracts.errors import CallerError
-from perdure.core.turns import KINDS, Segment, TranscriptTurn, segments_of
+from perdure.core.turns import SEGMENT_EVENTS, Segment, SegmentEvent, segments_of
 from perdure.store.database import Connection
 from perdure.store.paging import cursor_after, read_cursor
 
@@ -236,11 +236,11 @@ async def read_segments(tx: Connection, turn_ids: Sequence[str]) -> dict[str, li
         "SELECT turn_id::text, kind, call_id, data FROM events WHERE turn_id = ANY($1::uuid[]) AND kind = ANY($2) "
         "ORDER BY seq",
         list(turn_ids),
-        list(KINDS),
+        list(SEGMENT_EVENTS),
     )
-    by_turn: dict[str, list[TranscriptTurn]] = {turn_id: [] for turn_id in turn_ids}
+    by_turn: dict[str, list[SegmentEvent]] = {turn_id: [] for turn_id in turn_ids}
     for row in rows:
-        by_turn[row["turn_id"]].append(TranscriptTurn(row["kind"], row["call_id"], row["data"]))
+        by_turn[row["turn_id"]].append(SegmentEvent(row["kind"], row["call_id"], row["data"]))
     segments = {turn_id: segments_of(events) for turn_id, events in by_turn.items()}
     ids = [segment.message_id for several in segments.values() for segment in several if segment.message_id]
     message_rows = await tx.fetch("SELECT id::text, content FROM messages WHERE id = ANY($1::uuid[])", ids)

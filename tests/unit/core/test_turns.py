@@ -127,9 +127,9 @@ def test_a_summary_says_what_was_asked_and_what_was_answered_cut_at_a_word() -> 
     assert parts("x" * 1_000, "")[0].endswith("x …"), "a text without a word's end is cut anywhere"
 
 
-def told(kind: str, call_id: str | None = None, **data: JsonValue) -> turns.TranscriptTurn:
+def told(kind: str, call_id: str | None = None, **data: JsonValue) -> turns.SegmentEvent:
     """An event."""
-    return turns.TranscriptTurn(kind, call_id, data)
+    return turns.SegmentEvent(kind, call_id, data)
 
 
 PENDING = told("tools.pending", calls=[{"call_id": "t1.0", "tool": "pay", "requires_approval": True}])
@@ -174,21 +174,24 @@ def test_the_story_is_reported_in_order_with_what_is_known_of_each_part() -> Non
     assert story[2].facts == {"approval_id": "x"}
 
 
-kinds = st.sampled_from([*turns.KINDS, "node_end", "token.usage"])
+kinds = st.sampled_from([*turns.SEGMENT_EVENTS, "node_end", "token.usage"])
 events = st.builds(told, kinds, st.sampled_from(["t1.0", "t1.1", "t2.0", None]), tool=st.sampled_from(["pay", "look"]))
 
 
 @given(st.lists(events, max_size=30))
-def test_any_events_make_a_story_with_one_segment_a_call_and_no_end_undone(given: list[turns.TranscriptTurn]) -> None:
+def test_any_events_make_a_story_with_one_segment_a_call_and_no_end_undone(given: list[turns.SegmentEvent]) -> None:
     story = segments_of(given)
     calls = [segment.call_id for segment in story if segment.kind == "tool"]
     assert len(calls) == len(set(calls))
     for place in range(len(given)):
         for earlier in segments_of(given[:place]):
-            if earlier.kind == "tool" and earlier.state in turns.ENDED:
+            if earlier.kind == "tool" and earlier.state in turns.FINAL_STATES:
                 (now,) = (each for each in story if each.kind == "tool" and each.call_id == earlier.call_id)
                 assert now.state == earlier.state
-    assert {segment.state for segment in story if segment.kind == "tool"} <= {"pending", *turns.STATES.values()}
+    assert {segment.state for segment in story if segment.kind == "tool"} <= {
+        "pending",
+        *turns.STATE_AFTER_EVENT.values(),
+    }
 
 
 @pytest.mark.parametrize(
@@ -252,4 +255,4 @@ def test_the_text_of_a_round_that_did_nothing_stays_without_its_calls() -> None:
         CallRound("silent", ("a",), {}),
         *(CallRound(name, (name,), {}, has_text=True) for name in ("said", "done")),
     ]
-    assert turns.words_only(rounds, turns.keep_rounds(rounds, {"done": CallState.DONE})) == ("said",)
+    assert turns.text_only_messages(rounds, turns.keep_rounds(rounds, {"done": CallState.DONE})) == ("said",)
