@@ -12,7 +12,7 @@ import pytest
 
 from perdure.api.credentials import Audience, TokenRefused
 from perdure.contracts.values import sha256_hex
-from perdure.core.identity import ACCOUNT, ADDRESS, DEVICE, PLACE
+from perdure.core.passwords import ACCOUNT, ADDRESS, DEVICE, PLACE
 from perdure.local import DataParts
 from perdure.store.database import new_id
 from perdure.store.identity import registration, users

@@ -37,7 +37,8 @@ from perdure.api.requests import (
 from perdure.api.services import Services
 from perdure.api.sign_in import SignedIn, password_attempt
 from perdure.contracts.errors import CallerError, LimitReached, PerdureError
-from perdure.core.identity import DEVICE, OWN, RefreshOutcome
+from perdure.core.identity import OWN, RefreshOutcome
+from perdure.core.passwords import DEVICE
 from perdure.core.request_origin import is_foreign, local_path
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note

@@ -15,13 +15,12 @@ from perdure.core.identity import (
     AccessKey,
     AccessKeys,
     Credential,
-    GuessRate,
-    GuessTally,
     RefreshFacts,
     RefreshOutcome,
     SignInMethod,
     refresh_outcome,
 )
+from perdure.core.passwords import GuessRate, GuessTally
 from perdure.store import audit
 from perdure.store.database import Connection, new_id
 from perdure.store.valkey import Valkey

@@ -17,7 +17,7 @@ from perdure.contracts.values import Tolerant
 from perdure.core.agents.prompts import PromptMessage, WindowedMessage, halve_window, select_messages
 from perdure.core.agents.templates import fill_variables
 from perdure.core.text import preview, restore_previews
-from perdure.core.turns import CallRound, keep_rounds
+from perdure.core.transcript import CallRound, keep_rounds
 from perdure.store.agents import EXEMPT_TOOLS, RULE_ACTIONS
 from perdure.store.approvals.verdicts import comments_of
 from perdure.store.database import Connection

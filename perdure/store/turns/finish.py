@@ -26,7 +26,7 @@ from perdure.contracts.turns import Finished, FinishRequest, StopRequest, TurnAd
 from perdure.contracts.values import canonical_json
 from perdure.core.approvals.validity import DENIED_STATUSES, STATUSES_WITH_REASON, denial_reason
 from perdure.core.text import estimated_tokens, preview
-from perdure.core.turns import (
+from perdure.core.transcript import (
     READ_CHARACTERS,
     CallRound,
     keep_rounds,

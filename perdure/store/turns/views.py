@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import asyncpg
 
 from perdure.contracts.errors import CallerError
-from perdure.core.turns import SEGMENT_EVENTS, Segment, SegmentEvent, segments_of
+from perdure.core.transcript import SEGMENT_EVENTS, Segment, SegmentEvent, segments_of
 from perdure.store.database import Connection
 from perdure.store.paging import cursor_after, read_cursor
 

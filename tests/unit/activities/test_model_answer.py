@@ -17,7 +17,7 @@ from perdure.contracts.errors import Problem, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.core.agents.toolsets import LOAD_TOOLSET
 from perdure.core.approvals.validity import ApprovalValidity
-from perdure.core.turns import SegmentEvent, segments_of
+from perdure.core.transcript import SegmentEvent, segments_of
 from perdure.sdk.tools import ToolResult
 from perdure.store.events.event_log import NewEvent
 

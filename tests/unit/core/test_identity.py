@@ -9,18 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
-from perdure.core import identity
-from perdure.core.identity import (
-    ACCOUNT,
-    PLACE,
-    AccessKey,
-    AccessKeys,
-    GuessRate,
-    GuessTally,
-    OperatorTokens,
-    RefreshOutcome,
-    wait_left,
-)
+from perdure.core import identity, passwords
+from perdure.core.identity import AccessKey, AccessKeys, OperatorTokens, RefreshOutcome
+from perdure.core.passwords import ACCOUNT, PLACE, GuessRate, GuessTally, wait_left
 
 OLD, NEW = "o" * 40, "n" * 40
 TEXT = st.text(max_size=40)
@@ -61,18 +52,18 @@ def test_an_operators_token_is_known_whole_and_never_kept() -> None:
     assert NEW not in repr(tokens) and not OperatorTokens().know("")
 
 
-PACES = (identity.DEVICE, PLACE, ACCOUNT, identity.ADDRESS)
+PACES = (passwords.DEVICE, PLACE, ACCOUNT, passwords.ADDRESS)
 WAITS = {
     PLACE: {0: 0, 4: 0, 5: 1, 6: 2, 10: 32, 14: 512, 15: 900, 10_000: 900},
-    identity.DEVICE: {5: 1},
+    passwords.DEVICE: {5: 1},
     ACCOUNT: {19: 0, 20: 1, 26: 60},
-    identity.ADDRESS: {49: 0, 10**9: 60},
+    passwords.ADDRESS: {49: 0, 10**9: 60},
 }
 
 
 @pytest.mark.parametrize("pace", PACES)
 def test_each_wrong_guess_doubles_the_wait_up_to_a_most(pace: GuessRate) -> None:
-    assert {failures: identity.wait_after(pace, failures) for failures in WAITS[pace]} == WAITS[pace]
+    assert {failures: passwords.wait_after(pace, failures) for failures in WAITS[pace]} == WAITS[pace]
 
 
 @pytest.mark.parametrize(
