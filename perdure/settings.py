@@ -25,7 +25,7 @@ from perdure.core.audit import Keyring
 from perdure.core.budgets import Quotas
 from perdure.core.egress import ANSWER_BYTES, Outbound, named_by_url, named_host
 from perdure.core.faults import ENV_FILE_ADVICE, check_env_file, file_fault, setting_faults
-from perdure.core.identity import SHORTEST_SECRET, AccessKeys, OperatorTokens
+from perdure.core.identity import MIN_SECRET_CHARACTERS, AccessKeys, OperatorTokens
 from perdure.core.memory.files import MAX_UPLOAD_BYTES
 from perdure.core.request_origin import AllowedHosts, Proxies, exposure_refusal
 
@@ -398,7 +398,7 @@ class Settings(BaseSettings):
         except CallerError as error:
             if given:
                 raise SystemExit(f"{name}: {error.message}") from None
-            short = ValueError(f"a key must have at least {SHORTEST_SECRET} characters")
+            short = ValueError(f"a key must have at least {MIN_SECRET_CHARACTERS} characters")
             raise SystemExit(file_fault(kept, short, f"restore its last good copy, or set {name}")) from None
 
     def hosts(self) -> AllowedHosts:

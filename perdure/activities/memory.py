@@ -42,7 +42,7 @@ from perdure.core.agents.rule_matching import PLATFORM_RULES
 from perdure.core.agents.toolsets import LOADED_TOOLSETS, initial_toolsets
 from perdure.core.approvals.gates import exempted_tools
 from perdure.core.calls.context_assembly import slice_hash
-from perdure.core.calls.ledger import OVER
+from perdure.core.calls.ledger import STOPPED_OR_ENDED
 from perdure.core.memory.facts import RECENT_ENTITIES_FIELD, merge_lists
 from perdure.core.memory.search import context_message, within_budget
 from perdure.embedding.embedder import EmbeddingUnavailable, query_vector
@@ -213,7 +213,7 @@ class MemoryActivities:
             if loaded is None:
                 if ask.events:
                     await write(tx, ask.address, [], pending=ask.events)
-                return TurnContext(problem=OVER)
+                return TurnContext(problem=STOPPED_OR_ENDED)
             kept = loaded.working.pop(LOADED_TOOLSETS, None)  # only for the engine: the model does not receive it
             wanted = _wanted(ask, agent, loaded) if self._deps.memory.enabled else None
             if wanted is not None and loaded.memory_text is None and found is None:

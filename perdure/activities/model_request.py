@@ -43,7 +43,7 @@ from perdure.core.budgets import (
     hold_of,
 )
 from perdure.core.calls.context_assembly import context_message
-from perdure.core.calls.ledger import REFUSED, Attempt, Claim
+from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, Attempt, Claim
 from perdure.core.calls.retries import assumed_usage
 from perdure.core.text import without_word
 from perdure.store import budgets
@@ -89,7 +89,7 @@ async def claim_model_call(deps: Deps, call: ModelCall, agent: PublishedAgent, a
                 if claimed.verdict is Claim.REPLAY and claimed.reply is not None:
                     return claimed.reply
                 if claimed.verdict is not Claim.ACT:
-                    return ModelReply(problem=REFUSED[claimed.verdict])
+                    return ModelReply(problem=PROBLEM_OF_CLAIM[claimed.verdict])
                 if not claimed.lost:
                     return await _begun(deps, tx, call, agent, attempt, claimed)
             await count_lost(deps.db, call)

@@ -30,7 +30,7 @@ from perdure.core.approvals.validity import (
     call_refusal,
     lapse_reason,
 )
-from perdure.core.calls.ledger import REFUSED, ActionEnd, Attempt, Claim, claim_tool, reservation_deadline
+from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, ActionEnd, Attempt, Claim, claim_tool, reservation_deadline
 from perdure.core.text import estimated_tokens, preview
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.outcomes import WITHHELD_ADVICE, Meaning, meaning_of_withheld, result_of
@@ -97,7 +97,7 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
     if verdict is Claim.UNKNOWN:
         return await _unknown(tx, call, locked)
     if verdict not in (Claim.ACT, Claim.DENIED):
-        return _not_run(call, REFUSED[verdict])
+        return _not_run(call, PROBLEM_OF_CLAIM[verdict])
     if card is not None and (tool is None or tool.card.version != card.version):
         await _need_current_card(deps, tx, call, card)
     if verdict is Claim.DENIED or tool is None or card is None:

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import Frozen, canonical_json
-from perdure.core.identity import ADVICE, key_id, split_secrets
+from perdure.core.identity import SECRET_ADVICE, key_id, split_secrets
 
 
 def frame_fields(*fields: str | None) -> str:
@@ -61,7 +61,7 @@ class Keyring:
         """
         secrets = split_secrets(text)
         if not secrets:
-            raise CallerError("audit_key_weak", f"The audit key {ADVICE}")
+            raise CallerError("audit_key_weak", f"The audit key {SECRET_ADVICE}")
         return cls(tuple(map(AuditKey.of, secrets)))
 
     def sign(self, text: str) -> str:
@@ -144,7 +144,7 @@ class FaultKind(StrEnum):
     """A call that needed an approval has started, and no row records an approval before that."""
 
 
-ABOUT_HEADS = frozenset({FaultKind.HEAD_MOVED, FaultKind.HEAD_DIFFERS, FaultKind.HEAD_FORGED, FaultKind.TAIL_CUT})
+HEAD_FAULTS = frozenset({FaultKind.HEAD_MOVED, FaultKind.HEAD_DIFFERS, FaultKind.HEAD_FORGED, FaultKind.TAIL_CUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def sample_of_faults(faults: Iterable[ChainFault], limit: int) -> tuple[ChainFau
         by_kind[fault.kind].append(fault)
     turns = sorted((turn, kind) for kind, found in by_kind.items() for turn in range(len(found)))
     sample = [by_kind[kind][turn] for turn, kind in turns[:limit]]
-    return tuple(sorted(sample, key=lambda fault: (fault.kind not in ABOUT_HEADS, fault.seq, fault.kind)))
+    return tuple(sorted(sample, key=lambda fault: (fault.kind not in HEAD_FAULTS, fault.seq, fault.kind)))
 
 
 GENESIS = "0" * 64
@@ -414,10 +414,10 @@ def marks_of(
     return {seq: frozenset(hashes) for seq, hashes in by_seq.items()}, forged
 
 
-BEGUN = "user.erasure_begun"
+ERASURE_BEGUN = "user.erasure_begun"
 """Rows that list what is erased with a user, their subject: the turns, and the rows of others that name the user."""
-DONE = "user.erased"
-KEPT_KINDS = (BEGUN, DONE)
+ERASURE_DONE = "user.erased"
+KEPT_KINDS = (ERASURE_BEGUN, ERASURE_DONE)
 """Rows about erasures. They contain only ids and counts, account for missing bodies, and are never erased."""
 
 
@@ -432,7 +432,7 @@ class Erasures:
     _rows: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def add(self, audit_id: int, person: str, turns: Collection[str], rows: Collection[int]) -> None:
-        """Adds a row of BEGUN whose signature and body were verified."""
+        """Adds a row of ERASURE_BEGUN whose signature and body were verified."""
         self._persons[audit_id] = person
         self._turns[person].update(turns)
         self._rows[person].update(rows)
@@ -454,10 +454,10 @@ class Erasures:
         )
 
 
-DECIDED = "approval.decided"
-OUTCOMES = (DECIDED, "approval.withdrawn", "approval.voided", "approval.expired", "approval.cancelled")
+DECISION_KIND = "approval.decided"
+OUTCOME_KINDS = (DECISION_KIND, "approval.withdrawn", "approval.voided", "approval.expired", "approval.cancelled")
 """Kinds of rows with the outcome of a request; the last one applies."""
-GIVEN = ("approve", "edit")
+ALLOWING_DECISIONS = ("approve", "edit")
 """Decisions that allow a call to run."""
 
 
@@ -477,7 +477,7 @@ class Run:
     @property
     def was_allowed(self) -> bool:
         """True if a reviewer allowed it, as far as can still be determined."""
-        return self.outcome == DECIDED and (self.decision is None or self.decision in GIVEN)
+        return self.outcome == DECISION_KIND and (self.decision is None or self.decision in ALLOWING_DECISIONS)
 
 
 def find_undecided(runs: Iterable[Run]) -> list[ChainFault]:

@@ -20,7 +20,7 @@ from enum import StrEnum
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
 
-UNKNOWN = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_CREATOR = "00000000-0000-0000-0000-000000000000"
 """The creator's id if the creator is not recorded."""
 
 
@@ -57,7 +57,7 @@ class Credential:
     @property
     def is_unknown(self) -> bool:
         """True if a creator is not recorded."""
-        return UNKNOWN in self.created_by
+        return UNKNOWN_CREATOR in self.created_by
 
     def handed_on(self, user_id: str) -> tuple[str, ...]:
         """Returns the creators of a credential that this user creates for another user while signed in with this
@@ -88,15 +88,15 @@ class Credential:
         )
 
 
-OWN = Credential()
+OWN_CREDENTIAL = Credential()
 """A credential that only its owner can hold."""
 
 
 SIGNED_PREFIX = "eyJ"
 """The beginning of a signed token: its header is a JSON object."""
-SHORTEST_SECRET = 32
+MIN_SECRET_CHARACTERS = 32
 """Minimum characters of a secret: 128 bits if they are hexadecimal."""
-ADVICE = f"must have at least {SHORTEST_SECRET} characters; create one with `openssl rand -hex 32`"
+SECRET_ADVICE = f"must have at least {MIN_SECRET_CHARACTERS} characters; create one with `openssl rand -hex 32`"
 """Advice in the error about a rejected secret."""
 
 
@@ -104,7 +104,7 @@ def split_secrets(text: str) -> tuple[str, ...]:
     """Returns the secrets in `text`, separated by commas or line breaks; empty if one of them is too short. There are
     several during a rotation. Each must be long enough to be random."""
     parts = tuple(part.strip() for part in text.replace(",", "\n").splitlines() if part.strip())
-    return parts if all(len(part) >= SHORTEST_SECRET for part in parts) else ()
+    return parts if all(len(part) >= MIN_SECRET_CHARACTERS for part in parts) else ()
 
 
 def key_id(purpose: str, secret: bytes) -> str:
@@ -149,7 +149,7 @@ class AccessKeys:
         """
         secrets = split_secrets(text)
         if not secrets:
-            raise CallerError("access_secret_weak", f"The secret {ADVICE}")
+            raise CallerError("access_secret_weak", f"The secret {SECRET_ADVICE}")
         return cls(tuple(map(AccessKey.of, secrets)))
 
     @property
@@ -181,7 +181,7 @@ class OperatorTokens:
         """
         secrets = split_secrets(text)
         if not secrets:
-            raise CallerError("operator_token_weak", f"The token {ADVICE}")
+            raise CallerError("operator_token_weak", f"The token {SECRET_ADVICE}")
         return cls(tuple(hashlib.sha256(each.encode()).digest() for each in secrets))
 
     def know(self, token: str) -> bool:
@@ -190,7 +190,7 @@ class OperatorTokens:
         return any(hmac.compare_digest(given, each) for each in self.digests)
 
 
-GRACE = timedelta(seconds=10)
+REFRESH_GRACE = timedelta(seconds=10)
 """Time after its use in which a refresh token still returns its successor: for parallel tabs and lost responses."""
 
 
@@ -224,15 +224,15 @@ def refresh_outcome(facts: RefreshFacts) -> RefreshOutcome:
     if facts.session_ended:
         return RefreshOutcome.OVER
     if facts.used_at is not None:
-        return RefreshOutcome.REPEAT if facts.now - facts.used_at <= GRACE else RefreshOutcome.BETRAYED
+        return RefreshOutcome.REPEAT if facts.now - facts.used_at <= REFRESH_GRACE else RefreshOutcome.BETRAYED
     return RefreshOutcome.OVER if facts.expires_at <= facts.now else RefreshOutcome.ROTATE
 
 
 MAX_TRIES = 10
 """Number of wrong attempts after which the code is invalid."""
 CODE_BYTES = 20
-_GROUP = 4
-_NEW = (
+_GROUP_CHARACTERS = 4
+_NEW_CODE_ADVICE = (
     "For a new one, start the stack again as before, such as with `make up`, or run `python -m perdure.apps.bootstrap` "
     "with the same settings"
 )
@@ -254,16 +254,16 @@ class SetupCode:
 
     def matches(self, given: str) -> bool:
         """Returns whether it was made from this text."""
-        return hmac.compare_digest(self.sha256, sha256_of(given))
+        return hmac.compare_digest(self.sha256, code_sha256(given))
 
 
-def code_of(bits: bytes) -> str:
+def format_code(bits: bytes) -> str:
     """Returns these 160 bits as 8 groups of 4 base32 characters."""
     text = base64.b32encode(bits).decode()
-    return "-".join(text[at : at + _GROUP] for at in range(0, len(text), _GROUP))
+    return "-".join(text[at : at + _GROUP_CHARACTERS] for at in range(0, len(text), _GROUP_CHARACTERS))
 
 
-def sha256_of(code: str) -> str:
+def code_sha256(code: str) -> str:
     """Returns the stored hash of a code; case, spaces and dashes are ignored."""
     return sha256_hex("".join(code.upper().replace("-", "").split()))
 
@@ -283,11 +283,11 @@ def code_refusal(given: str, kept: SetupCode | None) -> CallerError | None:
         why = "This setup code has expired"
     else:
         return None
-    return CallerError("setup_code_invalid", f"{why}. {_NEW}", status=403)
+    return CallerError("setup_code_invalid", f"{why}. {_NEW_CODE_ADVICE}", status=403)
 
 
-_NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}")
-_CLAIMS = ("preferred_username", "email", "sub")
+_USER_NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}")
+_NAME_CLAIMS = ("preferred_username", "email", "sub")
 """The first claim that results in a valid name is used."""
 _RESERVED = "erased-"
 
@@ -295,13 +295,13 @@ _RESERVED = "erased-"
 def name_from(claims: Mapping[str, object]) -> str | None:
     """Returns a valid user name from the provider's claims, or None if no claim results in one. The name is for the
     first sign-in with an external provider."""
-    for claim in _CLAIMS:
+    for claim in _NAME_CLAIMS:
         given = claims.get(claim)
         if not isinstance(given, str):
             continue
         plain = unicodedata.normalize("NFKD", given.partition("@")[0]).encode("ascii", "ignore").decode().lower()
         name = re.sub(r"[^a-z0-9._-]+", "-", plain).strip("-._")[:63]
-        if _NAME.fullmatch(name) and not name.startswith(_RESERVED):
+        if _USER_NAME.fullmatch(name) and not name.startswith(_RESERVED):
             return name
     return None
 

@@ -13,9 +13,9 @@ class GuessRate:
     """The allowed rate of password guesses."""
 
     name: str
-    free: int
+    free_guesses: int
     """Wrong guesses without a delay."""
-    most_seconds: int
+    max_seconds: int
     """The longest delay; the first one is a second, and each is twice the previous one."""
     kept_seconds: int = _DAY
     """Seconds after the last wrong guess until the count is reset."""
@@ -43,9 +43,9 @@ class GuessTally:
 
 def wait_after(rate: GuessRate, failures: int) -> int:
     """Returns the seconds between this number of wrong guesses and the next allowed guess."""
-    if failures < rate.free:
+    if failures < rate.free_guesses:
         return 0
-    return int(min(rate.most_seconds, 2 ** min(failures - rate.free, _MAX_DOUBLINGS)))
+    return int(min(rate.max_seconds, 2 ** min(failures - rate.free_guesses, _MAX_DOUBLINGS)))
 
 
 def wait_left(tallies: Sequence[tuple[GuessRate, GuessTally]], now: float) -> float:

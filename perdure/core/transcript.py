@@ -1,4 +1,4 @@
-"""What a turn leaves in its conversation: the rounds of calls that stay, segments for views, a title, a summary."""
+"""The parts of a turn that stay in its conversation: rounds of calls, segments for views, a title, a summary."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

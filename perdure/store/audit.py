@@ -18,12 +18,12 @@ from pydantic import JsonValue
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import canonical_json, sha256_hex
 from perdure.core.audit import (
-    BEGUN,
-    DECIDED,
+    ALLOWING_DECISIONS,
+    DECISION_KIND,
+    ERASURE_BEGUN,
     GENESIS,
-    GIVEN,
     MAX_FAULTS,
-    OUTCOMES,
+    OUTCOME_KINDS,
     ChainCheck,
     ChainFault,
     Entry,
@@ -154,7 +154,7 @@ async def announce_erasure(tx: Connection, user_id: str, actor: str, turns: Sequ
     for start in range(0, max(len(turns), len(rows), 1), MAX_IDS_PER_ROW):
         part = slice(start, start + MAX_IDS_PER_ROW)
         body: dict[str, JsonValue] = {"turns": [*turns[part]], "also": [*rows[part]]}
-        ids.append(await record(tx, BEGUN, user_id, body, actor=actor, turn_id=None))
+        ids.append(await record(tx, ERASURE_BEGUN, user_id, body, actor=actor, turn_id=None))
     return ids[0]
 
 
@@ -163,7 +163,7 @@ async def announced_rows(tx: Connection, user_id: str) -> list[int]:
     rows = await tx.fetch(
         "SELECT jsonb_array_elements(data->'also')::bigint AS id FROM audit_trail WHERE subject = $1 AND kind = $2",
         user_id,
-        BEGUN,
+        ERASURE_BEGUN,
     )
     return [row["id"] for row in rows]
 
@@ -171,8 +171,8 @@ async def announced_rows(tx: Connection, user_id: str) -> list[int]:
 async def erasures_of(tx: Connection, tenant_id: str, keyring: Keyring, seconds: float) -> Erasures:
     """Returns what the tenant's erasures account for. Rows with an invalid signature or another body are ignored."""
     found = Erasures()
-    for row in await tx.fetch(_ROWS, BEGUN, timeout=seconds):
-        text = row_text(tenant_id, BEGUN, row["subject"], row["actor"], row["turn_id"], row["body_digest"])
+    for row in await tx.fetch(_ROWS, ERASURE_BEGUN, timeout=seconds):
+        text = row_text(tenant_id, ERASURE_BEGUN, row["subject"], row["actor"], row["turn_id"], row["body_digest"])
         is_intact = sha256_hex(row["salt"] + row["said"]) == row["body_digest"]
         if is_intact and keyring.verifies(text, row["signature"]):
             found.add(row["id"], row["subject"], row["data"].get("turns", ()), row["data"].get("also", ()))
@@ -200,7 +200,7 @@ WHERE o.kind IS DISTINCT FROM $2 OR o.said <> ALL($3) LIMIT 1000
 
 async def doubtful_runs(tx: Connection, timeout_seconds: float) -> list[Run]:
     """Returns the runs without a recorded approval, at most 1,000. perdure/core/audit.py evaluates them."""
-    rows = await tx.fetch(_RUNS, list(OUTCOMES), DECIDED, list(GIVEN), timeout=timeout_seconds)
+    rows = await tx.fetch(_RUNS, list(OUTCOME_KINDS), DECISION_KIND, list(ALLOWING_DECISIONS), timeout=timeout_seconds)
     return [Run(row["approval_id"], row["outcome"], row["said"], row["seq"], row["audit_id"]) for row in rows]
 
 

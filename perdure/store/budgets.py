@@ -24,7 +24,7 @@ from perdure.core.budgets import (
     Hold,
     Quotas,
     UsedStorage,
-    check,
+    check_bytes,
     check_files,
     only_reserved,
     reached_budget,
@@ -339,13 +339,13 @@ async def bytes_used(
 
 
 async def check_room(
-    tx: Connection, quotas: Quotas, user_id: str | None, conversation_id: str | None = None, more: int = 0
+    tx: Connection, quotas: Quotas, user_id: str | None, conversation_id: str | None = None, added_bytes: int = 0
 ) -> None:
-    """Checks that the stored bytes plus `more` bytes are within the quotas. For a workspace, `user_id` must be None.
+    """Checks that the stored bytes plus `added_bytes` are within the quotas. For a workspace, `user_id` must be None.
 
     Raises: CallerError 429 `quota_reached`.
     """
-    check((await bytes_used(tx, user_id, conversation_id))[0], quotas, more)
+    check_bytes((await bytes_used(tx, user_id, conversation_id))[0], quotas, added_bytes)
 
 
 async def check_room_for_file(
@@ -357,7 +357,7 @@ async def check_room_for_file(
     """
     kept, files = await bytes_used(tx, user_id, conversation_id)
     check_files(files, quotas)
-    check(kept, quotas, size_bytes)
+    check_bytes(kept, quotas, size_bytes)
 
 
 async def sum_texts_of_user(tx: Connection, user_id: str) -> None:

@@ -15,7 +15,7 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import sha256_hex
 from perdure.core.approvals.decisions import Decider, Decision
-from perdure.core.identity import OWN, Credential, SignInMethod
+from perdure.core.identity import OWN_CREDENTIAL, Credential, SignInMethod
 from perdure.store import audit
 from perdure.store.approvals.decisions import SubmittedDecision, decide
 from perdure.store.audit import verify_chain
@@ -107,7 +107,7 @@ async def person(harness: Harness, name: str) -> Person:
     actor = harness.people["admin"].user_id
     async with harness.db.transaction("local") as tx:
         user = await users.add_user(tx, name, f"{MARK} the display name", roles, actor)
-        token = await users.mint_token(tx, name, f"{MARK}'s laptop", actor, OWN)
+        token = await users.mint_token(tx, name, f"{MARK}'s laptop", actor, OWN_CREDENTIAL)
     made = Person("local", user.id, name, frozenset(roles), token)
     harness.people[name] = made
     return made

@@ -21,7 +21,7 @@ from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider
 from perdure.core.calls.ledger import Attempt
-from perdure.core.identity import OWN
+from perdure.core.identity import OWN_CREDENTIAL
 from perdure.sdk.tools import ToolResult
 from perdure.store.approvals import assignments
 from perdure.store.approvals.assignments import claim, escalate, reassign, release, withdraw
@@ -260,7 +260,7 @@ class Ground:
 
     async def _delegate(self, tx: Connection, ask: Ask) -> str:
         until = datetime.now(UTC) + timedelta(seconds=ask.seconds)
-        await assignments.add_delegation(tx, self._ids[ask.who], ask.who, ask.to, until, OWN)
+        await assignments.add_delegation(tx, self._ids[ask.who], ask.who, ask.to, until, OWN_CREDENTIAL)
         return "delegated"
 
     async def _set_role(self, tx: Connection, ask: Ask) -> str:

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError
-from perdure.core.identity import OWN, Credential
+from perdure.core.identity import OWN_CREDENTIAL, Credential
 from perdure.core.text import format_time
 
 ROLES = frozenset({"requester", "reviewer", "admin"})
@@ -41,7 +41,7 @@ class Delegation:
     user_id: str
     name: str
     roles: frozenset[str]
-    created_with: Credential = OWN
+    created_with: Credential = OWN_CREDENTIAL
     """The credential with which the owner created the delegation."""
 
 
@@ -273,7 +273,7 @@ class Decider:
     name: str = ""
     in_place_of: tuple[Delegation, ...] = ()
     """The users who currently delegate to this user."""
-    credential: Credential = OWN
+    credential: Credential = OWN_CREDENTIAL
 
     @property
     def people(self) -> frozenset[str]:

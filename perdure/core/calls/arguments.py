@@ -95,10 +95,12 @@ def _parse(text: str) -> object:
 
 
 def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    read = dict(pairs)
-    if len(read) < len(pairs):
-        raise InvalidArguments("a name appears twice")
-    return read
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise InvalidArguments(f"the name {repeated!r} appears twice")
+    return unique
 
 
 def _refuse_constant(name: str) -> object:
@@ -194,30 +196,17 @@ def parsed_value(text: str) -> Any:
     Raises: InvalidArgumentText.
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique_names, parse_constant=_refuse_number_word)
+        return _parse(text)
     except json.JSONDecodeError as error:
         line = (text.split("\n") or [""])[error.lineno - 1].strip()
         raise InvalidArgumentText(f"invalid JSON: {error.msg} at column {error.colno} of the line {line!r}") from error
-    except (ValueError, RecursionError) as error:
+    except (InvalidArguments, ValueError, RecursionError) as error:
         raise InvalidArgumentText(f"invalid JSON: {error}") from error
 
 
 def same_json(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Returns whether both are the same JSON. 1 and `true` are different."""
     return canonical_json(before) == canonical_json(after)
-
-
-def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    read = dict(pairs)
-    if len(read) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {twice!r} appears twice")
-    return read
-
-
-def _refuse_number_word(name: str) -> object:
-    raise ValueError(f"{name} is not a valid number")
 
 
 _FENCED = re.compile(r"\A\s*```(?:json)?\s*\n(?P<inside>.*?)\n?\s*```\s*\Z", re.DOTALL)

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from perdure.contracts.context_assembly import Bundle
 from perdure.contracts.values import canonical_json, digest_of
-from perdure.core.text import cut
+from perdure.core.text import truncate
 
 COMPLETENESS = "completeness"
 """The key of an output that states how complete it is, from 0 to 1."""
@@ -56,7 +56,7 @@ def completeness_of(output: object) -> float:
     completeness = output.get(COMPLETENESS, 0.0)
     if isinstance(completeness, bool) or not isinstance(completeness, int | float) or not 0 <= completeness <= 1:
         is_none = completeness is None or completeness != completeness  # Stored values have NaN as null.
-        actual = "not a finite number" if is_none else cut(repr(completeness), 40)
+        actual = "not a finite number" if is_none else truncate(repr(completeness), 40)
         raise ValueError(f"its completeness must be a number from 0 to 1, but is {actual}")
     if len(canonical_json(dict(output))) > MAX_CHARACTERS:
         raise ValueError(f"the output exceeds {MAX_CHARACTERS} characters")

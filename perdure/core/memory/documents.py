@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import DEFAULT_LIMITS, MemoryLimits, Scope, Trust
-from perdure.core.identity import OWN, Credential
+from perdure.core.identity import OWN_CREDENTIAL, Credential
 
 ADMIN = "admin"
 POLICY_CODES = frozenset(
@@ -30,7 +30,7 @@ class Writer:
     user_id: str | None
     roles: frozenset[str] = frozenset()
     is_agent: bool = False
-    credential: Credential = OWN
+    credential: Credential = OWN_CREDENTIAL
     """The credential with which the user signed in."""
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import MOST_COLUMNS, MOST_ROWS
 from perdure.core.memory.file_content import TABLES, UnfitContent, check_stream
-from perdure.core.text import size
+from perdure.core.text import format_size
 
 MAX_NAME_CHARACTERS = 120
 MAX_UPLOAD_BYTES = 20_971_520
@@ -84,7 +84,7 @@ def is_too_slow(received_bytes: int, seconds: float) -> bool:
 
 def too_large(limit_bytes: int, variable: str) -> CallerError:
     """Builds the refusal of a file over the size limit: 413 `too_large`."""
-    message = f"The file exceeds {size(limit_bytes)}; an operator can raise {variable}"
+    message = f"The file exceeds {format_size(limit_bytes)}; an operator can raise {variable}"
     return CallerError("too_large", message, {"limit_bytes": limit_bytes, "variable": variable}, status=413)
 
 

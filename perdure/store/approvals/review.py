@@ -26,7 +26,7 @@ from perdure.core.approvals.decisions import (
     delegation_for,
 )
 from perdure.core.approvals.validity import InForce, has_call_ahead, outdated_reason
-from perdure.core.identity import UNKNOWN, Credential
+from perdure.core.identity import UNKNOWN_CREATOR, Credential
 from perdure.store import audit
 from perdure.store.database import Connection
 
@@ -164,7 +164,7 @@ async def signed_in(tx: Connection, credential: Credential) -> dict[str, JsonVal
         return sign_in
     ids = [each for group in made.values() for each in group]
     rows = await tx.fetch("SELECT id, name FROM users WHERE id = ANY($1::uuid[])", ids)
-    names = {str(row["id"]): str(row["name"]) for row in rows} | {UNKNOWN: "unknown"}
+    names = {str(row["id"]): str(row["name"]) for row in rows} | {UNKNOWN_CREATOR: "unknown"}
     for what, group in made.items():
         first, *through = [names[each] for each in group if each in names] or [""]
         if first:

@@ -16,7 +16,7 @@ from perdure.core.agents.templates import arguments_on_one_line, describe_call
 from perdure.core.approvals.decisions import DECIDING_ROLES, Decider, Vote, counted_votes, participation_refusal
 from perdure.core.approvals.validity import decisions_that_run
 from perdure.core.delivery import says_args
-from perdure.core.identity import OWN, Credential
+from perdure.core.identity import OWN_CREDENTIAL, Credential
 from perdure.store.approvals.requests import event_call_id
 from perdure.store.approvals.review import approval_facts, find_outdated, with_delegations
 from perdure.store.database import Connection
@@ -89,7 +89,7 @@ class Filters:
     requested_by: str | None = None
     decidable_by: str | None = None
     """A user id: only requests that this user can decide on now."""
-    signed_in_by: Credential = OWN
+    signed_in_by: Credential = OWN_CREDENTIAL
     """The credential of that user."""
     expiring_within_seconds: int | None = None
 

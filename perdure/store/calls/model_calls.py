@@ -13,7 +13,7 @@ from perdure.contracts.errors import LimitReached
 from perdure.contracts.events import GENERATION_START
 from perdure.contracts.messages import NO_JOINED_MESSAGES, Joined
 from perdure.contracts.turns import Limits, TurnStatus, Usage
-from perdure.core.budgets import most_of_answer, spent_limit
+from perdure.core.budgets import answer_token_limit, spent_limit
 from perdure.core.calls.ledger import Attempt, Claim, LockedTurn, RecordedClaim, claim
 from perdure.store import budgets
 from perdure.store.database import Connection
@@ -131,7 +131,7 @@ def _granted_claim(
         on_fallback=on_fallback,
         day_limits=DayLimits(**row["day_limits"]) if row["day_limits"] else None,
         published_limits=None if published is None else DayLimits.model_validate(published, extra="ignore"),
-        most_tokens=most_of_answer(limits, tokens_used=used.tokens),
+        most_tokens=answer_token_limit(limits, tokens_used=used.tokens),
         left_microusd=limits.max_cost_microusd - used.cost_microusd,
         is_joined=bool(row["joined"]) and not (call.ask.stage or call.ask.output or call.ask.deaf),
         turn_seconds=row["turn_seconds"],

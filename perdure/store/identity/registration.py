@@ -13,9 +13,9 @@ from perdure.core.identity import (
     Credential,
     SetupCode,
     SignInMethod,
-    code_of,
     code_refusal,
-    sha256_of,
+    code_sha256,
+    format_code,
 )
 from perdure.store import audit
 from perdure.store.database import Connection
@@ -141,7 +141,7 @@ async def _use_code(tx: Connection, newcomer: Newcomer) -> None:
     used = await tx.fetchval(
         "DELETE FROM setup_codes WHERE code_sha256 = $1 AND expires_at > clock_timestamp() AND wrong_tries < $2 "
         "RETURNING true",
-        sha256_of(newcomer.setup_code),
+        code_sha256(newcomer.setup_code),
         MAX_TRIES,
     )
     if used or newcomer.is_vouched_for:
@@ -167,8 +167,8 @@ async def ensure_code(owner: Connection, tenant_id: str, before: str, *, local: 
     kept = await _read_setup_code(owner, lock=True)
     if before and kept is not None and kept.is_good and kept.matches(before):
         return before
-    code = code_of(secrets.token_bytes(CODE_BYTES))
-    await owner.execute(_PUT_CODE, tenant_id, sha256_of(code), CODE_LIFETIME)
+    code = format_code(secrets.token_bytes(CODE_BYTES))
+    await owner.execute(_PUT_CODE, tenant_id, code_sha256(code), CODE_LIFETIME)
     return code
 
 

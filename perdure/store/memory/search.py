@@ -115,8 +115,8 @@ async def at_path(
     Raises: CallerError 404 `document_not_found`.
     """
     await read_as(tx, reader)
-    which = "d.scope = $2 AND s.slug = $3 AND d.path = $4 AND (d.conversation_id IS NULL OR d.conversation_id = $5)"
-    return await _read_one(tx, which, reader, scope.value, store, path, conversation_id, lock=lock)
+    condition = "d.scope = $2 AND s.slug = $3 AND d.path = $4 AND (d.conversation_id IS NULL OR d.conversation_id = $5)"
+    return await _read_one(tx, condition, reader, scope.value, store, path, conversation_id, lock=lock)
 
 
 async def list_documents(
@@ -180,11 +180,11 @@ def _show_entry(row: asyncpg.Record) -> dict[str, object]:
     return {**dict(row), "id": str(row["id"]), "turn_id": row["turn_id"] and str(row["turn_id"])}
 
 
-async def _read_one(tx: Connection, which: str, reader: str, *given: object, lock: bool) -> Document:
+async def _read_one(tx: Connection, condition: str, reader: str, *given: object, lock: bool) -> Document:
     held = "FOR UPDATE OF d" if lock else ""
     row = await tx.fetchrow(
         f"SELECT {_COLUMNS}, (SELECT v.content FROM memory_versions v WHERE v.id = d.version_id) AS content "
-        f"FROM {FROM} WHERE {VISIBLE} AND {which} {held}",
+        f"FROM {FROM} WHERE {VISIBLE} AND {condition} {held}",
         reader,
         *given,
     )

@@ -13,7 +13,7 @@ from perdure.contracts.events import QUEUED, READY, STAGE
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import ENDED, FinishRequest, Limits, Routing, TurnAddress, TurnInput, TurnStatus
 from perdure.core.agents.safety_keywords import Keywords, safety_keywords_in
-from perdure.core.budgets import UsedStorage, check, tighten_limits
+from perdure.core.budgets import UsedStorage, check_bytes, tighten_limits
 from perdure.core.text import estimated_tokens
 from perdure.core.turns import Admission, AdmissionLoad, Caps, OnBusy, admit, metadata_refusal, too_many
 from perdure.store import audit
@@ -125,7 +125,7 @@ async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: 
     if admission is Admission.TOO_MANY:
         raise too_many(load, caps)
     if admission is Admission.QUOTA:
-        check(load.used, caps.quotas, load.message_bytes)
+        check_bytes(load.used, caps.quotas, load.message_bytes)
     if admission is Admission.QUEUE_FULL:
         full = "This conversation's queue is full; retry when a turn ends"
         raise CallerError("queue_full", full, {"retry_after_seconds": 5}, status=429)

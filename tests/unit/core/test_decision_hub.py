@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perdure.activities.providers import errors as vendors
 from perdure.contracts.errors import Problem
-from perdure.core.calls.ledger import REFUSED
+from perdure.core.calls.ledger import PROBLEM_OF_CLAIM
 from perdure.graph.topologies.decision_hub import backend
 from perdure.graph.topologies.decision_hub.backend import (
     TIMEOUT_CODES,
@@ -94,7 +94,12 @@ def codes_of_model_calls() -> set[str]:
     activities = Path(__file__).parents[3] / "perdure" / "activities"
     files = [*(activities / "providers").glob("*.py"), activities / "model_request.py"]
     named = {code for file in files for code in raised.findall(file.read_text())}
-    return vendor | named | {problem.code for problem in REFUSED.values()} | {"activity_timeout", "activity_failed"}
+    return (
+        vendor
+        | named
+        | {problem.code for problem in PROBLEM_OF_CLAIM.values()}
+        | {"activity_timeout", "activity_failed"}
+    )
 
 
 @given(st.none() | st.builds(Problem, code=st.text(), message=st.text()), st.text())

@@ -87,7 +87,7 @@ TALLIES = st.builds(GuessTally, st.integers(0, 100), st.floats(0, 1e6))
 @given(st.lists(st.tuples(st.sampled_from(PACES), TALLIES), max_size=4), st.floats(0, 2e6))
 def test_no_wait_is_longer_than_its_pace_and_time_only_shortens_it(counted: list[Any], now: float) -> None:
     wait = wait_left(counted, now)
-    assert 0 <= wait <= max((pace.most_seconds for pace, _ in counted), default=0)
+    assert 0 <= wait <= max((pace.max_seconds for pace, _ in counted), default=0)
     assert wait_left(counted, now + 1) <= wait
     assert wait_left(counted, now + wait + 1_000_000) == 0
 
@@ -135,8 +135,11 @@ AGO = st.timedeltas(timedelta(seconds=-30), timedelta(days=30))
             (EARLIER, None, False, RefreshOutcome.OVER),
             (LATER, None, True, RefreshOutcome.OVER),
         ),
-        *((LATER, ago, False, RefreshOutcome.REPEAT) for ago in (timedelta(0), timedelta(seconds=-1), identity.GRACE)),
-        (LATER, identity.GRACE + timedelta(microseconds=1), False, RefreshOutcome.BETRAYED),
+        *(
+            (LATER, ago, False, RefreshOutcome.REPEAT)
+            for ago in (timedelta(0), timedelta(seconds=-1), identity.REFRESH_GRACE)
+        ),
+        (LATER, identity.REFRESH_GRACE + timedelta(microseconds=1), False, RefreshOutcome.BETRAYED),
         (EARLIER, timedelta(hours=1), False, RefreshOutcome.BETRAYED),
         (LATER, timedelta(hours=1), True, RefreshOutcome.OVER),
     ],
