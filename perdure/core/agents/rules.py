@@ -46,13 +46,13 @@ class Subject:
 
 
 Check = Callable[[Subject], bool]
-"""Returns whether a condition holds. Raises Unreadable if the subject does not contain the value."""
+"""Returns whether a condition holds. Raises InvalidCondition if the subject does not contain the value."""
 
 
 def read_condition(name: str, value: JsonValue) -> Check:
     """Returns the check for the condition `name` of a rule.
 
-    Raises: Unreadable.
+    Raises: InvalidCondition.
     """
     if name not in _READERS:
         raise InvalidCondition(f"unknown condition {name!r}")
