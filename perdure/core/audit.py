@@ -431,11 +431,11 @@ class Erasures:
     _turns: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _rows: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
-    def add(self, audit_id: int, person: str, turns: Collection[str], rows: Collection[int]) -> None:
+    def add(self, audit_id: int, user_id: str, turns: Collection[str], rows: Collection[int]) -> None:
         """Adds a row of ERASURE_BEGUN whose signature and body were verified."""
-        self._persons[audit_id] = person
-        self._turns[person].update(turns)
-        self._rows[person].update(rows)
+        self._persons[audit_id] = user_id
+        self._turns[user_id].update(turns)
+        self._rows[user_id].update(rows)
 
     @property
     def known(self) -> frozenset[int]:

@@ -34,14 +34,14 @@ PRICED_TOKENS: Final = 1_000_000
 """Prices are per this many tokens, because a single one may cost less than a micro-dollar."""
 
 
-def affordable_tokens(most_tokens: int | None, left_microusd: int | None, price_microusd: int) -> int | None:
+def affordable_tokens(max_tokens: int | None, left_microusd: int | None, price_microusd: int) -> int | None:
     """Returns the number of tokens after which an answer is cut off, given the money that the turn has left.
 
-    `price_microusd` is the price of PRICED_TOKENS of an answer. Without a price, only `most_tokens` limits the answer.
+    `price_microusd` is the price of PRICED_TOKENS of an answer. Without a price, only `max_tokens` limits the answer.
     """
-    if most_tokens is None or left_microusd is None or price_microusd <= 0:
-        return most_tokens
-    return min(most_tokens, max(0, left_microusd) * PRICED_TOKENS // price_microusd + USUAL_ANSWER_TOKENS)
+    if max_tokens is None or left_microusd is None or price_microusd <= 0:
+        return max_tokens
+    return min(max_tokens, max(0, left_microusd) * PRICED_TOKENS // price_microusd + USUAL_ANSWER_TOKENS)
 
 
 def spent_limit(limits: Limits, *, tokens_used: int, cost_microusd: int) -> Problem | None:

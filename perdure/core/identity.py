@@ -268,18 +268,18 @@ def code_sha256(code: str) -> str:
     return sha256_hex("".join(code.upper().replace("-", "").split()))
 
 
-def code_refusal(given: str, kept: SetupCode | None) -> CallerError | None:
+def code_refusal(given: str, stored: SetupCode | None) -> CallerError | None:
     """Returns the error for an invalid code, or None if it is valid. A caller without the code learns nothing about it;
     a caller with it learns why it is invalid."""
     if not given.strip():
         why = "The first person registers with the setup code that the start of the stack (such as `make up`) or "
         why += "`python -m perdure.apps.bootstrap` printed; send it"
         return CallerError("setup_code_needed", why, status=401)
-    if kept is None or not kept.matches(given):
+    if stored is None or not stored.matches(given):
         why = "This setup code is wrong, was already used, or was replaced"
-    elif kept.wrong_tries >= MAX_TRIES:
+    elif stored.wrong_tries >= MAX_TRIES:
         why = f"This setup code is locked after {MAX_TRIES} failed attempts"
-    elif kept.is_expired:
+    elif stored.is_expired:
         why = "This setup code has expired"
     else:
         return None

@@ -86,7 +86,7 @@ def answer_fault(answer: Mapping[str, JsonValue], schema: Mapping[str, JsonValue
 def _validation_errors(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[ValidationError] | str:
     """Returns the library's errors, or why nothing can be validated against the schema."""
     checks = min(MIN_CHECKS + CHECKS_A_NODE * _nodes(args), MAX_CHECKS)
-    before = _EFFORT.set(_Effort(time.monotonic() + PATTERN_SECONDS, checks))
+    token = _EFFORT.set(_Effort(time.monotonic() + PATTERN_SECONDS, checks))
     try:
         return sorted(
             _BOUNDED(dict(schema), registry=_NOTHING_OUTSIDE).iter_errors(dict(args)),
@@ -103,7 +103,7 @@ def _validation_errors(args: Mapping[str, JsonValue], schema: Mapping[str, JsonV
     except Exception as error:  # a schema that refers to itself endlessly must not end the turn
         why = f"the schema is invalid, so no value can be validated ({type(error).__name__})"
     finally:
-        _EFFORT.reset(before)
+        _EFFORT.reset(token)
     return why
 
 
@@ -122,12 +122,12 @@ def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue])
     return schema_errors_text(schema_errors(args, schema))
 
 
-def schema_errors_text(found: Sequence[SchemaError]) -> str | None:
+def schema_errors_text(errors: Sequence[SchemaError]) -> str | None:
     """Returns the first few schema errors as one text, or None if there is none."""
-    if not found:
+    if not errors:
         return None
-    text = "; ".join(map(str, found[:MAX_FAULTS]))
-    return text + (f"; and {len(found) - MAX_FAULTS} more" if len(found) > MAX_FAULTS else "")
+    text = "; ".join(map(str, errors[:MAX_FAULTS]))
+    return text + (f"; and {len(errors) - MAX_FAULTS} more" if len(errors) > MAX_FAULTS else "")
 
 
 @dataclass(slots=True)
@@ -138,12 +138,12 @@ class _Effort:
     """The deadline for patterns."""
     checks: int
 
-    def spend(self, wanted: object) -> None:
+    def spend(self, keyword_value: object) -> None:
         """Counts one keyword and its entries.
 
         Raises: _TooMuch.
         """
-        entries = len(wanted) if isinstance(wanted, list | dict) else 0
+        entries = len(keyword_value) if isinstance(keyword_value, list | dict) else 0
         self.checks -= 1 + entries // _ENTRIES_A_CHECK
         if self.checks < 0:
             raise _TooMuch
@@ -155,15 +155,15 @@ class _TooMuch(Exception):
 
 def _nodes(value: object) -> int:
     """Returns the number of parts of a value, including itself."""
-    found, left = 0, [value]
-    while left:
-        each = left.pop()
-        found += 1
+    count, pending = 0, [value]
+    while pending:
+        each = pending.pop()
+        count += 1
         if isinstance(each, Mapping):
-            left += each.values()
+            pending += each.values()
         elif isinstance(each, list):
-            left += each
-    return found
+            pending += each
+    return count
 
 
 def _matches(pattern: str, text: str) -> bool:
@@ -177,13 +177,13 @@ def _matches(pattern: str, text: str) -> bool:
     return _compile_pattern(pattern).search(text, timeout=left, concurrent=True) is not None
 
 
-def _pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if isinstance(instance, str) and not _matches(wanted, instance):
-        yield ValidationError(f"{instance!r} does not match {wanted!r}")
+def _pattern(validator: Any, keyword_value: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if isinstance(instance, str) and not _matches(keyword_value, instance):
+        yield ValidationError(f"{instance!r} does not match {keyword_value!r}")
 
 
-def _pattern_properties(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    for each, its in wanted.items() if isinstance(instance, dict) else ():
+def _pattern_properties(validator: Any, keyword_value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    for each, its in keyword_value.items() if isinstance(instance, dict) else ():
         for name, value in instance.items():
             if _matches(each, name):
                 yield from validator.descend(value, its, path=name, schema_path=each)
@@ -206,15 +206,19 @@ def _unevaluated(validator: Any, allowed: Any, instance: Any, schema: Any) -> It
     yield ValidationError("the keyword unevaluatedProperties is not supported; use additionalProperties")
 
 
-def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if wanted and isinstance(instance, list) and len({canonical_json(item) for item in instance}) < len(instance):
+def _unique_items(validator: Any, keyword_value: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if (
+        keyword_value
+        and isinstance(instance, list)
+        and len({canonical_json(item) for item in instance}) < len(instance)
+    ):
         yield ValidationError("has non-unique elements")
 
 
 def _count_keywords(check: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
-        _EFFORT.get().spend(wanted)
-        return check(validator, wanted, instance, schema)
+    def counted(validator: Any, keyword_value: Any, instance: Any, schema: Any) -> Any:
+        _EFFORT.get().spend(keyword_value)
+        return check(validator, keyword_value, instance, schema)
 
     return counted
 

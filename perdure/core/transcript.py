@@ -48,9 +48,9 @@ class KeptRound:
     unanswered: tuple[str, ...]
 
 
-def text_only_messages(rounds: Sequence[CallRound], kept: Sequence[KeptRound]) -> tuple[str, ...]:
+def text_only_messages(rounds: Sequence[CallRound], kept_rounds: Sequence[KeptRound]) -> tuple[str, ...]:
     """Returns the messages with text of the rounds that are not kept; they are kept without their calls."""
-    kept_ids = {each.message_ids[0] for each in kept}
+    kept_ids = {each.message_ids[0] for each in kept_rounds}
     return tuple(each.message_id for each in rounds if each.has_text and each.message_id not in kept_ids)
 
 

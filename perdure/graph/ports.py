@@ -28,9 +28,11 @@ class Model(Protocol):
 class Tools(Protocol):
     """The tools of this turn."""
 
-    async def run(self, asks: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
-        """Runs calls in parallel and returns their outcomes in the order of `asks`. A settled call returns its stored
-        result.
+    async def run(
+        self, requests: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()
+    ) -> Sequence[ToolOutcome]:
+        """Runs calls in parallel and returns their outcomes in the order of `requests`. A settled call returns its
+        stored result.
 
         Calls of a gated round whose requests are `waiting` do not start. While others run, every wake signal makes the
         port read the records again. A call that is decided by then starts immediately. If the outcome of a call
@@ -39,7 +41,7 @@ class Tools(Protocol):
         """
         ...
 
-    async def make(self, asks: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
+    async def make(self, calls: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
         """Makes the graph's own calls in parallel. Returns outcomes in their order, each with the tool's whole
         `output`.
 
@@ -48,8 +50,8 @@ class Tools(Protocol):
         """
         ...
 
-    async def assemble(self, asks: Sequence[AssembleAsk]) -> Sequence[Assembled]:
-        """Runs the tools of one phase in parallel and returns their results in the order of `asks`. Each tool is
+    async def assemble(self, calls: Sequence[AssembleAsk]) -> Sequence[Assembled]:
+        """Runs the tools of one phase in parallel and returns their results in the order of `calls`. Each tool is
         retried as its registry defines."""
         ...
 

@@ -355,9 +355,9 @@ async def check_room_for_file(
 
     Raises: CallerError 429 `quota_reached`.
     """
-    kept, files = await bytes_used(tx, user_id, conversation_id)
+    used, files = await bytes_used(tx, user_id, conversation_id)
     check_files(files, quotas)
-    check_bytes(kept, quotas, size_bytes)
+    check_bytes(used, quotas, size_bytes)
 
 
 async def sum_texts_of_user(tx: Connection, user_id: str) -> None:

@@ -91,14 +91,14 @@ def group_phases(dependencies: Mapping[str, Sequence[str]]) -> tuple[tuple[str, 
 
     Raises: ValueError with the cycle.
     """
-    waits = {name: {each for each in needed if each in dependencies} for name, needed in dependencies.items()}
+    waits_for = {name: {each for each in needed if each in dependencies} for name, needed in dependencies.items()}
     found: list[tuple[str, ...]] = []
-    while waits:
-        ready = tuple(name for name, needed in waits.items() if not needed)
+    while waits_for:
+        ready = tuple(name for name, needed in waits_for.items() if not needed)
         if not ready:
-            raise ValueError(f"cycle in pipeline: {' -> '.join(_find_cycle(waits))}")
+            raise ValueError(f"cycle in pipeline: {' -> '.join(_find_cycle(waits_for))}")
         found.append(ready)
-        waits = {name: needed.difference(ready) for name, needed in waits.items() if needed}
+        waits_for = {name: needed.difference(ready) for name, needed in waits_for.items() if needed}
     return tuple(found)
 
 
@@ -108,11 +108,12 @@ def left_out(listed: Iterable[str], dependencies: Mapping[str, Sequence[str]]) -
     return tuple((name, each) for name in names for each in dependencies.get(name, ()) if each not in names)
 
 
-def _find_cycle(waits: Mapping[str, Iterable[str]]) -> list[str]:
-    """Returns one cycle, with its first name repeated at the end. Each name must wait for another name in `waits`."""
-    path = [min(waits)]
+def _find_cycle(waits_for: Mapping[str, Iterable[str]]) -> list[str]:
+    """Returns one cycle, with its first name repeated at the end. Each name must wait for another one in
+    `waits_for`."""
+    path = [min(waits_for)]
     while True:
-        following = min(waits[path[-1]])
+        following = min(waits_for[path[-1]])
         if following in path:
             return [*path[path.index(following) :], following]
         path.append(following)
@@ -136,7 +137,7 @@ class ToolInputs:
     upstream: str
 
 
-def reuse_of(kept: Bundle | None, now: ToolInputs, threshold: float) -> Reuse:
+def reuse_of(earlier: Bundle | None, now: ToolInputs, threshold: float) -> Reuse:
     """Returns whether the tool runs, or why its earlier output is reused. The checks are in this order.
 
     - If the tool's inputs have changed, it runs. Without this check, a tool that was complete once would never receive
@@ -144,11 +145,11 @@ def reuse_of(kept: Bundle | None, now: ToolInputs, threshold: float) -> Reuse:
     - If the user has said nothing new, its output is reused.
     - If its output was complete to at least `threshold`, it is reused.
     """
-    if kept is None or kept.upstream != now.upstream:
+    if earlier is None or earlier.upstream != now.upstream:
         return Reuse.RUN
-    if kept.slice_hash == now.slice_hash:
+    if earlier.slice_hash == now.slice_hash:
         return Reuse.SAME_SLICE
-    return Reuse.COMPLETE if kept.completeness >= threshold else Reuse.RUN
+    return Reuse.COMPLETE if earlier.completeness >= threshold else Reuse.RUN
 
 
 def upstream_of(basis: str, slice_hash: str | None, outputs: Mapping[str, str]) -> str:

@@ -179,7 +179,7 @@ async def withdraw(tx: Connection, approval_id: str, decider: Decider, comment: 
     return review, note
 
 
-async def void(tx: Connection, approval_id: str, because: str, turn_id: str) -> None:
+async def void(tx: Connection, approval_id: str, reason: str, turn_id: str) -> None:
     """Cancels an approval that no longer covers its call. Approvals in other statuses do not change. `tx` must hold the
     turn's lock."""
     closed = await tx.fetchval(
@@ -188,7 +188,7 @@ async def void(tx: Connection, approval_id: str, because: str, turn_id: str) -> 
         approval_id,
     )
     if closed:
-        await audit.record(tx, "approval.voided", approval_id, {"because": because}, actor=None, turn_id=turn_id)
+        await audit.record(tx, "approval.voided", approval_id, {"because": reason}, actor=None, turn_id=turn_id)
 
 
 MAX_DAYS = 90

@@ -526,14 +526,14 @@ async def ask_for_preview(tx: Connection, approval_id: str) -> AskedPreview | No
     return None if row is None else AskedPreview(**row)
 
 
-async def keep_preview(tx: Connection, approval_id: str, made: dict[str, JsonValue]) -> bool:
+async def keep_preview(tx: Connection, approval_id: str, preview: dict[str, JsonValue]) -> bool:
     """Replaces the preview and stores the database's time with it. Returns False if the request is no longer
     pending."""
     kept = await tx.fetchval(
         "UPDATE approvals a SET preview = $2::jsonb || jsonb_build_object('at', clock_timestamp()) "
         f"WHERE id = $1 AND preview IS NOT NULL AND {OPEN} RETURNING true",
         approval_id,
-        made,
+        preview,
     )
     return bool(kept)
 

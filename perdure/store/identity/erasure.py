@@ -438,13 +438,13 @@ async def erase(
             if not rows:
                 break
             erased[step.table] += rows
-    runs, left = await _delete_histories(db, tenant_id, erasure, histories)
-    kept: dict[str, JsonValue] = {"runs": runs, "turns_left": left}
+    runs, turns_left = await _delete_histories(db, tenant_id, erasure, histories)
+    history_counts: dict[str, JsonValue] = {"runs": runs, "turns_left": turns_left}
     async with db.transaction(tenant_id) as tx:
-        await _end_erasure(tx, erasure, actor, erased, kept)
+        await _end_erasure(tx, erasure, actor, erased, history_counts)
     if live is not None:
         await live.forget(tenant_id, await _conversations(db, tenant_id, erasure.user_id))
-    report = {"erased": dict(sorted(erased.items())), "histories": kept}
+    report = {"erased": dict(sorted(erased.items())), "histories": history_counts}
     return {"name": erasure.pseudonym, "user_id": erasure.user_id, **report}
 
 

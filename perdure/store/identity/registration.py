@@ -86,9 +86,9 @@ async def registration_refusal(tx: Connection, newcomer: Newcomer, *, is_open: b
 
 
 async def _try_code(tx: Connection, given: str) -> CallerError | None:
-    kept = await _read_setup_code(tx, lock=True)
-    refused = code_refusal(given, kept)
-    if refused is not None and given.strip() and kept is not None and not kept.matches(given):
+    stored = await _read_setup_code(tx, lock=True)
+    refused = code_refusal(given, stored)
+    if refused is not None and given.strip() and stored is not None and not stored.matches(given):
         await tx.execute("UPDATE setup_codes SET wrong_tries = wrong_tries + 1")
     return refused
 
@@ -164,8 +164,8 @@ async def ensure_code(owner: Connection, tenant_id: str, before: str, *, local: 
     if not await awaits_first(owner, local=local):
         await owner.execute("DELETE FROM setup_codes WHERE tenant_id = $1", tenant_id)
         return ""
-    kept = await _read_setup_code(owner, lock=True)
-    if before and kept is not None and kept.is_good and kept.matches(before):
+    stored = await _read_setup_code(owner, lock=True)
+    if before and stored is not None and stored.is_good and stored.matches(before):
         return before
     code = format_code(secrets.token_bytes(CODE_BYTES))
     await owner.execute(_PUT_CODE, tenant_id, code_sha256(code), CODE_LIFETIME)

@@ -295,11 +295,13 @@ async def search(tx: Connection, question: Question, limit: int) -> tuple[Candid
     return best_candidates(found, limit)
 
 
-async def add_excerpts(tx: Connection, question: Question, found: tuple[Candidate, ...]) -> tuple[ShownDocument, ...]:
+async def add_excerpts(
+    tx: Connection, question: Question, candidates: tuple[Candidate, ...]
+) -> tuple[ShownDocument, ...]:
     """Returns the same documents with their excerpts, without redacted ones."""
     rows = await tx.fetch(
         "SELECT id, content FROM memory_versions WHERE id = ANY($1::uuid[]) AND content IS NOT NULL",
-        [each.ref.version_id for each in found],
+        [each.ref.version_id for each in candidates],
     )
     contents = {str(row["id"]): row["content"] for row in rows}
     words = words_of(question.text[:MAX_QUESTION_CHARACTERS])
@@ -307,7 +309,7 @@ async def add_excerpts(tx: Connection, question: Question, found: tuple[Candidat
         ShownDocument(
             each.ref, each.signals.document_type, each.title, make_excerpt(contents[each.ref.version_id], words)
         )
-        for each in found
+        for each in candidates
         if each.ref.version_id in contents
     )
 
