@@ -167,7 +167,7 @@ async def _bootstrap(data: DataParts, environ: Mapping[str, str], folder: Path) 
 
 @asynccontextmanager
 async def _client(environ: Mapping[str, str], token: str) -> AsyncIterator[Client]:
-    db = await Database.connect(environ["DATABASE_URL"], most=20, application="bench-client")
+    db = await Database.connect(environ["DATABASE_URL"], max_connections=20, application="bench-client")
     valkey = Valkey.connect(environ["REDIS_URL"])
     try:
         row = await db.principal_row(sha256_hex(token))

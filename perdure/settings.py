@@ -25,8 +25,8 @@ from perdure.core.audit import Keyring
 from perdure.core.budgets import Quotas
 from perdure.core.egress import ANSWER_BYTES, Outbound, named_by_url, named_host
 from perdure.core.faults import ENV_FILE_ADVICE, check_env_file, file_fault, setting_faults
-from perdure.core.identity import SHORTEST_SECRET, AccessKeys, OperatorTokens
-from perdure.core.memory.files import MOST_UPLOAD_BYTES
+from perdure.core.identity import MIN_SECRET_CHARACTERS, AccessKeys, OperatorTokens
+from perdure.core.memory.files import MAX_UPLOAD_BYTES
 from perdure.core.request_origin import AllowedHosts, Proxies, exposure_refusal
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class Settings(BaseSettings):
 
     body_bytes: int = Field(default=262_144, ge=1_024, le=16_777_216, alias="PERDURE_BODY_BYTES")
     """The largest request body in bytes (256 KiB); larger ones get 413."""
-    upload_bytes: int = Field(default=MOST_UPLOAD_BYTES, ge=1_024, le=104_857_600, alias="PERDURE_UPLOAD_BYTES")
+    upload_bytes: int = Field(default=MAX_UPLOAD_BYTES, ge=1_024, le=104_857_600, alias="PERDURE_UPLOAD_BYTES")
     """The largest upload in bytes (20 MiB); larger ones get 413."""
     upload_folder: Path | None = Field(default=None, alias="PERDURE_UPLOAD_FOLDER")
     """The folder for uploads until they are complete. Default: `uploads` in the data folder."""
@@ -398,7 +398,7 @@ class Settings(BaseSettings):
         except CallerError as error:
             if given:
                 raise SystemExit(f"{name}: {error.message}") from None
-            short = ValueError(f"a key must have at least {SHORTEST_SECRET} characters")
+            short = ValueError(f"a key must have at least {MIN_SECRET_CHARACTERS} characters")
             raise SystemExit(file_fault(kept, short, f"restore its last good copy, or set {name}")) from None
 
     def hosts(self) -> AllowedHosts:

@@ -219,7 +219,7 @@ async def as_owner(url: str, tenant: str = "") -> AsyncIterator[asyncpg.Connecti
 @pytest.fixture(scope="module")
 async def db(urls: Urls) -> AsyncIterator[Database]:
     """The module's database as a worker sees it."""
-    database = await Database.connect(urls.app, most=40, plan_once=True, keyring=KEYRING)
+    database = await Database.connect(urls.app, max_connections=40, plan_once=True, keyring=KEYRING)
     yield database
     await database.close()
 

@@ -33,7 +33,7 @@ from perdure.core.turns import Caps, OnBusy
 from perdure.local import DataParts
 from perdure.sdk.tools import Tool
 from perdure.store import agents as content
-from perdure.store.approvals.decisions import Decided, DecisionAsk, decide
+from perdure.store.approvals.decisions import Decided, SubmittedDecision, decide
 from perdure.store.database import Database, new_id
 from perdure.store.delivery.outbox import Note
 from perdure.store.events.live import LiveTokens
@@ -149,7 +149,7 @@ class Harness:
         person = self.people[by]
         async with self.db.transaction(person.tenant_id) as tx:
             digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", approval)
-            ask = DecisionAsk.model_validate({"decision": decision, "digest": digest, **given})
+            ask = SubmittedDecision.model_validate({"decision": decision, "digest": digest, **given})
             return await decide(tx, approval, Decider(person.user_id, person.roles), person.name, ask)
 
     async def approved(self, *calls: tuple[str, dict[str, Any]], agent_id: str = "desk", **given: Any) -> TurnAddress:

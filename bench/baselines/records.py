@@ -15,7 +15,7 @@ from perdure.contracts.errors import CallerError, InvariantBroken
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import Limits, Routing, TurnAddress, Usage
 from perdure.core.text import estimated_tokens
-from perdure.core.turns import READ_CHARACTERS, title_of
+from perdure.core.transcript import READ_CHARACTERS, title_of
 from perdure.store.calls.model_calls import PlannedCall
 from perdure.store.database import Connection, new_id
 from perdure.store.events.event_log import NewEvent, NewMessage, write

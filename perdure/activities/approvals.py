@@ -13,7 +13,7 @@ from perdure.activities.guard import activity_guard
 from perdure.contracts.activities import Opened, OpenRequest, PreviewKept, PreviewRequest, Verdicts, VerdictsRequest
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.values import canonical_json
-from perdure.core.calls.ledger import OVER
+from perdure.core.calls.ledger import STOPPED_OR_ENDED
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.tools import Preview, PreviewOf, Tool, ToolContext, ToolRefused, ToolUnavailable
 from perdure.store.approvals import views
@@ -39,7 +39,7 @@ class ApprovalActivities:
                 in_force = await self._deps.agent_cache.read_published(tx, ask.agent_id) or agent
                 opened = await open_requests(tx, ask, agent, in_force.definition.approvals)
             await self._deps.live.wake(ask.address.conversation_id)
-        return opened or Opened(problem=OVER)
+        return opened or Opened(problem=STOPPED_OR_ENDED)
 
     @activity.defn(name="approvals.read")
     async def read(self, ask: VerdictsRequest) -> Verdicts:

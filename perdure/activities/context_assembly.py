@@ -28,7 +28,7 @@ from perdure.core.calls.context_assembly import (
     should_retry,
     wait_seconds,
 )
-from perdure.core.calls.ledger import OVER, STOPPED
+from perdure.core.calls.ledger import STOPPED, STOPPED_OR_ENDED
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.outcomes import ToolRefused, ToolUnavailable
 from perdure.sdk.tools import Tool, ToolContext
@@ -86,7 +86,7 @@ class AssemblyActivities:
         async with self._deps.db.transaction(address.tenant_id, locked) as tx:
             begun = await bundles.begin(tx, call, declared.hears if declared else 0)
         if begun is None or (begun.outcome is None and (begun.ended or begun.stopped)):
-            return Assembled(tool=call.ask.tool, problem=STOPPED if begun and begun.stopped else OVER)
+            return Assembled(tool=call.ask.tool, problem=STOPPED if begun and begun.stopped else STOPPED_OR_ENDED)
         if begun.outcome is not None:
             return begun.outcome
         if declared is None:

@@ -36,14 +36,14 @@ from perdure.contracts.memory import (
 from perdure.contracts.turns import Limits, TurnAddress
 from perdure.contracts.values import canonical_json
 from perdure.core.agents.plans import rules_of, turn_plan
-from perdure.core.agents.prompts import RecalledEpisode, memory_message, note_unremembered
+from perdure.core.agents.prompts import RecalledEpisode, memory_message, with_memory_error
 from perdure.core.agents.prompts import RecalledEpisode as Episode
 from perdure.core.agents.rule_matching import PLATFORM_RULES
 from perdure.core.agents.toolsets import LOADED_TOOLSETS, initial_toolsets
 from perdure.core.approvals.gates import exempted_tools
 from perdure.core.calls.context_assembly import slice_hash
-from perdure.core.calls.ledger import OVER
-from perdure.core.memory.facts import RECENT, merge_lists
+from perdure.core.calls.ledger import STOPPED_OR_ENDED
+from perdure.core.memory.facts import RECENT_ENTITIES_FIELD, merge_lists
 from perdure.core.memory.search import context_message, within_budget
 from perdure.embedding.embedder import EmbeddingUnavailable, query_vector
 from perdure.sdk.tools import ToolResult
@@ -213,13 +213,13 @@ class MemoryActivities:
             if loaded is None:
                 if ask.events:
                     await write(tx, ask.address, [], pending=ask.events)
-                return TurnContext(problem=OVER)
+                return TurnContext(problem=STOPPED_OR_ENDED)
             kept = loaded.working.pop(LOADED_TOOLSETS, None)  # only for the engine: the model does not receive it
             wanted = _wanted(ask, agent, loaded) if self._deps.memory.enabled else None
             if wanted is not None and loaded.memory_text is None and found is None:
                 return wanted
-            exempt = exempted_tools(agent.cards, loaded.waivers)
-            if exempt != loaded.waived:
+            exempt = exempted_tools(agent.cards, loaded.exempt_tools)
+            if exempt != loaded.exempt_at_load:
                 await agents.pin_exemptions(tx, ask.address.turn_id, exempt)
             events, persona = await self._fix(tx, ask, loaded, found or Found()), None
             if agent.definition.persona_template:
@@ -288,7 +288,7 @@ def _context(
     toolsets: dict[str, bool],
     exempt: tuple[str, ...],
 ) -> TurnContext:
-    gate = loaded.gate
+    gate = loaded.pause
     mirrored = (*MIRRORED, *agent.definition.entity_fields)
     rules = rules_of(agent, PLATFORM_RULES, loaded.rule_actions)
     return TurnContext(
@@ -374,7 +374,7 @@ class FactsActivities:
                     return await self._answer(call)
             except Exception as error:  # memory only advises, so its failures must not fail a turn
                 _log.warning("facts_unavailable", scope=call.ask.scope.value, error=type(error).__name__)
-                return FactsAnswer(status=call.ask.failed(), refused_change=facts.was_change(error))
+                return FactsAnswer(status=call.ask.failed(), refused_change=facts.is_rejected_change(error))
 
     async def _answer(self, call: FactsCall) -> FactsAnswer:
         if not call.ask.authorized:
@@ -387,7 +387,7 @@ class FactsActivities:
             memory = agent.definition.memory
             if memory is None or call.ask.scope not in memory.facts:
                 return FactsAnswer(status=FactStatus.UNAUTHORIZED)
-            user_id = await facts.whose_turn(tx, call)
+            user_id = await facts.user_of_open_turn(tx, call)
             if user_id is None:
                 return FactsAnswer(status=call.ask.failed())
             return await (_kept if call.ask.write else _read)(tx, call, user_id, vectors)
@@ -448,7 +448,7 @@ async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tupl
         await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, working)
     except CallerError as error:
         wanted = f"These fields were not saved ({', '.join(map(str, fields))}): {error.message}."
-        output: JsonValue = note_unremembered(error.code, wanted, result.output)
+        output: JsonValue = with_memory_error(error.code, wanted, result.output)
         why: dict[str, JsonValue] = {"scope": "working", "fields": fields, "code": error.code}
         return replace(result, output=output), (NewEvent(MEMORY_WRITE_BLOCKED, why, call.ask.call_id),)
     data: dict[str, JsonValue] = {"scope": "working", "fields": fields}
@@ -457,13 +457,13 @@ async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tupl
 
 async def _with_others(tx: Connection, call: ToolCall, working: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Returns the fields, with recent entities that parallel calls have added since the round began."""
-    recent, before = working.get(RECENT), call.ask.state.get(RECENT)
+    recent, before = working.get(RECENT_ENTITIES_FIELD), call.ask.state.get(RECENT_ENTITIES_FIELD)
     if not isinstance(recent, list):
         return working
-    now = await working_memory.value_of(tx, call.address.conversation_id, RECENT)
+    now = await working_memory.value_of(tx, call.address.conversation_id, RECENT_ENTITIES_FIELD)
     if not isinstance(now, list):
         return working
-    return {**working, RECENT: merge_lists(before if isinstance(before, list) else [], now, recent)}
+    return {**working, RECENT_ENTITIES_FIELD: merge_lists(before if isinstance(before, list) else [], now, recent)}
 
 
 async def keep_loaded(tx: Connection, call: ModelCall, loaded: Mapping[str, bool]) -> None:

@@ -26,7 +26,7 @@ from perdure.contracts.calls import ModelCall, ModelReply
 from perdure.contracts.errors import PerdureError, Problem, UpstreamUnavailable
 from perdure.contracts.events import RATE_LIMIT, TRANSIENT_ERROR
 from perdure.contracts.turns import TurnAddress, Usage
-from perdure.core.calls.ledger import REFUSED, Attempt, Claim
+from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, Attempt, Claim
 from perdure.core.calls.retries import FALLBACK_SECONDS, NUMBERS, PROVIDER_ERRORS, errors_allowed, gives_up, next_delay
 from perdure.store import budgets
 from perdure.store.calls import model_calls
@@ -213,12 +213,12 @@ class ModelActivities:
             if not settled.mine:  # the provider's answer is billed, whichever attempt counts
                 await model_calls.correct(tx, call, claimed, reply.usage)
             if settled.counted:
-                known = budgets.NOTHING.less(claimed.assumed) if settled.was_lost else budgets.NOTHING
+                known = budgets.NO_USAGE.less(claimed.assumed) if settled.was_lost else budgets.NO_USAGE
                 used = reply.usage.less(claimed.assumed) if settled.was_lost else reply.usage
                 await budgets.charge(tx, address.turn_id, call.call_id, claimed.epoch, used, known)
         await self._deps.live.wake(call.address.conversation_id)
         if not settled.mine:
-            return ModelReply(problem=REFUSED[Claim.STALE])
+            return ModelReply(problem=PROBLEM_OF_CLAIM[Claim.STALE])
         return reply.model_copy(update={"turn_used": settled.turn_used})
 
 

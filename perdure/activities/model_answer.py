@@ -16,7 +16,7 @@ from perdure.contracts.ids import effect_key, tool_call_id
 from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import canonical_json, digest_of
-from perdure.core.agents.toolsets import LOAD_TOOLSET, LoadResult, load, load_card
+from perdure.core.agents.toolsets import LOAD_TOOLSET, LoadResult, load, loader_card
 from perdure.core.calls.arguments import extract_groups, parse_arguments, read_object
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import CHARACTERS_A_TOKEN, estimated_tokens, preview
@@ -103,7 +103,7 @@ def _load(
     else:
         loading = load(parsed.args, agent.cards, loaded)
     state = CallState.DONE if loading.done else CallState.FAILED
-    made = _made(call, load_card(agent.cards), draft, call_id, parsed.args, (state, loading.result))
+    made = _made(call, loader_card(agent.cards), draft, call_id, parsed.args, (state, loading.result))
     return loading, made
 
 

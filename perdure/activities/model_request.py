@@ -32,7 +32,7 @@ from perdure.core.agents.prompts import (
     wire_messages,
     with_cache_breakpoint,
 )
-from perdure.core.agents.toolsets import LOAD_TOOLSET, load_card, loaded_skills
+from perdure.core.agents.toolsets import LOAD_TOOLSET, loaded_skills, loader_card
 from perdure.core.budgets import (
     PRICED_TOKENS,
     RESERVED_SECONDS,
@@ -43,7 +43,7 @@ from perdure.core.budgets import (
     hold_of,
 )
 from perdure.core.calls.context_assembly import context_message
-from perdure.core.calls.ledger import REFUSED, Attempt, Claim
+from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, Attempt, Claim
 from perdure.core.calls.retries import assumed_usage
 from perdure.core.text import without_word
 from perdure.store import budgets
@@ -89,7 +89,7 @@ async def claim_model_call(deps: Deps, call: ModelCall, agent: PublishedAgent, a
                 if claimed.verdict is Claim.REPLAY and claimed.reply is not None:
                     return claimed.reply
                 if claimed.verdict is not Claim.ACT:
-                    return ModelReply(problem=REFUSED[claimed.verdict])
+                    return ModelReply(problem=PROBLEM_OF_CLAIM[claimed.verdict])
                 if not claimed.lost:
                     return await _begun(deps, tx, call, agent, attempt, claimed)
             await count_lost(deps.db, call)
@@ -269,7 +269,7 @@ def _tools(call: ModelCall, agent: PublishedAgent) -> tuple[dict[str, JsonValue]
         return (_function(wanted.name, description, wanted.fits),) if wanted.form is OutputForm.FUNCTION else ()
     offered = [card for card in agent.cards if card.name in call.ask.tools]
     if LOAD_TOOLSET in call.ask.tools:
-        offered.insert(0, load_card(agent.cards))
+        offered.insert(0, loader_card(agent.cards))
     return tuple(_function(card.name, card.description, card.parameters) for card in offered)
 
 

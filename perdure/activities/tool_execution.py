@@ -19,18 +19,18 @@ from perdure.contracts.errors import PerdureError, Problem, UpstreamUnavailable
 from perdure.contracts.events import TOOL_DENIED, TOOL_ERROR, TOOL_EXECUTING, TOOL_RESULT
 from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.values import canonical_json
-from perdure.core.agents.prompts import as_changed
+from perdure.core.agents.prompts import with_changed_arguments
 from perdure.core.agents.rules import plain_facts
 from perdure.core.approvals.validity import (
-    GIVEN,
+    GRANTED_STATUSES,
     NOT_PUBLISHED,
-    REASONED,
+    STATUSES_WITH_REASON,
     ApprovalValidity,
     InForce,
-    why_lapsed,
-    why_void,
+    call_refusal,
+    lapse_reason,
 )
-from perdure.core.calls.ledger import REFUSED, ActionEnd, Attempt, Claim, claim_tool, reservation_deadline
+from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, ActionEnd, Attempt, Claim, claim_tool, reservation_deadline
 from perdure.core.text import estimated_tokens, preview
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.outcomes import WITHHELD_ADVICE, Meaning, meaning_of_withheld, result_of
@@ -84,12 +84,12 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
         await block_tool(tx, deps.tables, deps.sandbox, agent, card) if card else None
     )
     tool = tool or deps.toolbox.find(call.agent_id, call.ask.tool, card)
-    void = why_void(card, tool.card if tool else None, locked.tool_version, locked.approval, locked.waived)
+    void = call_refusal(card, tool.card if tool else None, locked.tool_version, locked.approval, locked.exempt_tools)
     if tool is None and not locked.published_version:
         void = NOT_PUBLISHED
     if void is None and locked.approval is not None:
-        void = why_lapsed(locked.approval, await _in_force(deps, tx, call, locked.published_version))
-    verdict = claim_tool(locked.gate, locked.row, attempt, allowed=void is None, now=locked.now)
+        void = lapse_reason(locked.approval, await _in_force(deps, tx, call, locked.published_version))
+    verdict = claim_tool(locked.turn, locked.row, attempt, allowed=void is None, now=locked.now)
     if verdict not in (Claim.ACT, Claim.STALE, Claim.ENDED) and call.events:
         await write(tx, call.address, [], pending=call.events)
     if verdict is Claim.REPLAY:
@@ -97,7 +97,7 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
     if verdict is Claim.UNKNOWN:
         return await _unknown(tx, call, locked)
     if verdict not in (Claim.ACT, Claim.DENIED):
-        return _not_run(call, REFUSED[verdict])
+        return _not_run(call, PROBLEM_OF_CLAIM[verdict])
     if card is not None and (tool is None or tool.card.version != card.version):
         await _need_current_card(deps, tx, call, card)
     if verdict is Claim.DENIED or tool is None or card is None:
@@ -141,7 +141,7 @@ async def _in_force(deps: Deps, tx: Connection, call: ToolCall, version: str) ->
 
 async def _voided(tx: Connection, call: ToolCall, approval: ApprovalValidity | None, why: str | None) -> str | None:
     """Voids a given approval that no longer covers its call. Returns the message for the model."""
-    if approval is None or why is None or approval.status not in GIVEN:
+    if approval is None or why is None or approval.status not in GRANTED_STATUSES:
         return why
     await void_approval(tx, approval.approval_id, why, call.address.turn_id)
     return f"{why}; a new approval is needed"
@@ -340,7 +340,7 @@ def settled_answer(call: ToolCall, card: ToolCard, approval: ApprovalValidity | 
     """
     output: JsonValue = result.output
     if approval is not None and approval.edited:
-        output = as_changed(approval.args, output)
+        output = with_changed_arguments(approval.args, output)
     patch = {name: value for name, value in result.state.items() if name in card.wants_state}
     if len(canonical_json(patch)) > MOST_STATE_CHARACTERS:
         _log.warning("tool_state_dropped", tool=card.name, most=MOST_STATE_CHARACTERS)
@@ -361,7 +361,7 @@ def error_answer(call: ToolCall, message: str, *, wrapped: bool = False) -> Answ
 def denial(call: ToolCall, approval: ApprovalValidity | None, why: str | None) -> Answer:
     """Returns the answer for a call that a person or a rule forbade, with the reviewer's reason if there is one."""
     body: dict[str, JsonValue] = {"status": "denied", "message": why or "the call was not allowed"}
-    if approval is not None and approval.status in REASONED and approval.comment:
+    if approval is not None and approval.status in STATUSES_WITH_REASON and approval.comment:
         body["reason"] = approval.comment
     return _answer(call, CallState.DENIED, body, TOOL_DENIED)
 

@@ -18,7 +18,7 @@ from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
 from perdure.core.delivery import CHAT
-from perdure.core.identity import OWN, SIGNED_PREFIX, Credential, SignInMethod
+from perdure.core.identity import OWN_CREDENTIAL, SIGNED_PREFIX, Credential, SignInMethod
 from perdure.store.identity.users import LOCAL
 
 GUARDED = "/v1/"
@@ -71,7 +71,7 @@ class Principal:
     """The session id, if the user signed in. Tokens that an administrator created have no session."""
     token_sha256: str = field(default="", repr=False)
     """The token's hash, if the request came with a token that is not of a session."""
-    credential: Credential = OWN
+    credential: Credential = OWN_CREDENTIAL
     """The sign-in method, and the users with possible access to the token besides its owner."""
 
     @property

@@ -22,7 +22,8 @@ from pwdlib.hashers.argon2 import Argon2Hasher
 from starlette.responses import Response
 
 from perdure.contracts.errors import CallerError, LimitReached
-from perdure.core.identity import AccessKeys, names_of, password_weakness
+from perdure.core.identity import AccessKeys
+from perdure.core.passwords import own_names, password_weakness
 
 ISSUER = "perdure"
 TYPE = "at+jwt"
@@ -196,7 +197,7 @@ class Passwords:
     async def refuse_weak(self, password: str, *names: str) -> None:
         """Raises: CallerError 422 `password_weak` for a common password, or for one that is one of these names;
         LimitReached `sign_in_busy`."""
-        weak = await self._run_in_pool(lambda: password_weakness(password, names_of(*names)))
+        weak = await self._run_in_pool(lambda: password_weakness(password, own_names(*names)))
         if weak is not None:
             raise CallerError("password_weak", weak, {"field": "password"}, status=422)
 

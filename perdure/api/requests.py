@@ -20,7 +20,7 @@ from perdure.contracts.agents import DayLimits
 from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import CLIENT_TABLE, Risk, Scope, why_no_tables
 from perdure.contracts.turns import Limits, OnSpent
-from perdure.core.approvals.decisions import DEFAULT_SECONDS, MOST_SECONDS, USER_NAME, Decision
+from perdure.core.approvals.decisions import DEFAULT_CLAIM_SECONDS, MAX_CLAIM_SECONDS, USER_NAME, Decision
 from perdure.core.audit import ExportedHead
 from perdure.core.memory.documents import PromotionDecision, type_fault
 from perdure.core.memory.files import find_contradiction
@@ -188,7 +188,7 @@ class CommentBody(Body):
 class ClaimBody(Body):
     """POST /v1/approvals/{id}/claim."""
 
-    seconds: int = Field(default=DEFAULT_SECONDS, ge=1, le=MOST_SECONDS, strict=True)
+    seconds: int = Field(default=DEFAULT_CLAIM_SECONDS, ge=1, le=MAX_CLAIM_SECONDS, strict=True)
 
 
 class ReleaseBody(Body):
@@ -490,7 +490,7 @@ class FieldsBody(Body):
 
     fields: dict[FieldName, JsonValue]
     """Merged into the existing fields; null removes a field."""
-    ttl_seconds: int = Field(default=working_memory.TTL_SECONDS, ge=1, le=working_memory.MOST_TTL_SECONDS, strict=True)
+    ttl_seconds: int = Field(default=working_memory.TTL_SECONDS, ge=1, le=working_memory.MAX_TTL_SECONDS, strict=True)
 
 
 class EpisodeBody(Body):

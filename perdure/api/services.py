@@ -175,7 +175,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
     keyring, tokens = settings.keyring(), AccessTokens(settings.access_keys(), settings.jwt_algorithm.value)
     opening = Database.connect(
         needed(settings.database_url, "DATABASE_URL"),
-        most=settings.pool_size,
+        max_connections=settings.pool_size,
         application="perdure-api",
         wait_seconds=DATABASE_SECONDS,
         keyring=keyring,

@@ -21,7 +21,8 @@ from perdure.api.requests import RegisterBody
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError, LimitReached
 from perdure.contracts.values import sha256_hex
-from perdure.core.identity import ACCOUNT, ADDRESS, DEVICE, PLACE, Credential, SignInMethod, wait_left
+from perdure.core.identity import Credential, SignInMethod
+from perdure.core.passwords import ACCOUNT, ADDRESS, DEVICE, PLACE, wait_left
 from perdure.core.request_origin import counted_as, is_of_this_machine
 from perdure.store.database import Connection
 from perdure.store.identity import registration, sign_in

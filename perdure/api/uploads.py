@@ -25,7 +25,7 @@ from starlette.requests import ClientDisconnect
 
 from perdure.contracts.errors import CallerError, LimitReached, UpstreamUnavailable
 from perdure.contracts.memory import MOST_COLUMNS, MOST_ROWS
-from perdure.core.memory.files import LEAST_BYTES_PER_SECOND, is_too_slow, too_large
+from perdure.core.memory.files import MIN_BYTES_PER_SECOND, is_too_slow, too_large
 
 SIZE_VARIABLE, COUNT_VARIABLE = "PERDURE_UPLOAD_BYTES", "PERDURE_UPLOADS_PER_USER"
 CHECK_SECONDS = 30.0
@@ -130,7 +130,7 @@ class Uploads:
             if size > self.most_bytes:
                 raise too_large(self.most_bytes, SIZE_VARIABLE)
             if is_too_slow(size, time.monotonic() - began):
-                raise _too_slow(f"the upload was slower than {LEAST_BYTES_PER_SECOND // 1024} KiB/s")
+                raise _too_slow(f"the upload was slower than {MIN_BYTES_PER_SECOND // 1024} KiB/s")
             if len(held) >= _WRITTEN_BYTES:
                 await asyncio.to_thread(write, bytes(held))
                 held.clear()

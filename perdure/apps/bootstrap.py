@@ -42,7 +42,7 @@ from perdure.store.audit import seal, signers_of
 from perdure.store.database import reach_postgres, set_up
 from perdure.store.identity import registration, users
 from perdure.store.migrations import bring_up, is_newest, provision
-from perdure.store.status import ServerLooks
+from perdure.store.status import ServerStates
 from perdure.store.turns.reconcile import open_turns
 from perdure.store.valkey import Valkey
 
@@ -331,7 +331,7 @@ async def _met(settings: Settings) -> AsyncIterator[ServerMet | None]:
         return
     valkey = Valkey.connect(settings.redis_url.get_secret_value())
     try:
-        yield ServerLooks(valkey).record_look
+        yield ServerStates(valkey).record_state
     finally:
         await valkey.close()
 

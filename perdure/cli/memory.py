@@ -37,7 +37,7 @@ from perdure.client.memory import (
     write_memory,
 )
 from perdure.core.memory.files import BY_ENDING
-from perdure.core.text import pretty_json, size
+from perdure.core.text import format_size, pretty_json
 from perdure.schemas.memory import Promotion
 from perdure.schemas.turns import File, Turn, Usage
 
@@ -312,8 +312,8 @@ def usage_line(found: Usage) -> str:
     """Returns the storage that a scope uses, as a sentence."""
     whose = {"conversation": "this conversation", "user": "you", "tenant": "your tenant"}.get(found.scope, found.scope)
     if found.limit_bytes is None:
-        return f"{size(found.used_bytes)} used by {whose}; no quota."
-    return f"{size(found.used_bytes)} of {size(found.limit_bytes)} used by {whose} ({found.variable})."
+        return f"{format_size(found.used_bytes)} used by {whose}; no quota."
+    return f"{format_size(found.used_bytes)} of {format_size(found.limit_bytes)} used by {whose} ({found.variable})."
 
 
 @dataclass(frozen=True, slots=True)

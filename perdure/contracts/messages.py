@@ -65,7 +65,7 @@ class Joined:
     """Ids of the messages that no attempt has received yet."""
 
 
-NOBODY = Joined((), ())
+NO_JOINED_MESSAGES = Joined((), ())
 
 
 class WindowPolicy(Tolerant):

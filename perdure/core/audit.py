@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import Frozen, canonical_json
-from perdure.core.identity import ADVICE, key_id, split_secrets
+from perdure.core.identity import SECRET_ADVICE, key_id, split_secrets
 
 
 def frame_fields(*fields: str | None) -> str:
@@ -61,7 +61,7 @@ class Keyring:
         """
         secrets = split_secrets(text)
         if not secrets:
-            raise CallerError("audit_key_weak", f"The audit key {ADVICE}")
+            raise CallerError("audit_key_weak", f"The audit key {SECRET_ADVICE}")
         return cls(tuple(map(AuditKey.of, secrets)))
 
     def sign(self, text: str) -> str:
@@ -107,7 +107,7 @@ def name_text(tenant_id: str, name: str) -> str:
     return frame_fields("erased name", tenant_id, name)
 
 
-MOST_FAULTS = 100
+MAX_FAULTS = 100
 """Maximum number of reported faults; all are counted, by kind."""
 
 
@@ -144,7 +144,7 @@ class FaultKind(StrEnum):
     """A call that needed an approval has started, and no row records an approval before that."""
 
 
-ABOUT_HEADS = frozenset({FaultKind.HEAD_MOVED, FaultKind.HEAD_DIFFERS, FaultKind.HEAD_FORGED, FaultKind.TAIL_CUT})
+HEAD_FAULTS = frozenset({FaultKind.HEAD_MOVED, FaultKind.HEAD_DIFFERS, FaultKind.HEAD_FORGED, FaultKind.TAIL_CUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +160,15 @@ class ChainFault:
     """The key that signed it, if this deployment does not have that key."""
 
 
-def sample_of_faults(faults: Iterable[ChainFault], most: int) -> tuple[ChainFault, ...]:
-    """Returns at most `most` faults. Each kind gets a share, so that many faults of one kind do not hide another.
+def sample_of_faults(faults: Iterable[ChainFault], limit: int) -> tuple[ChainFault, ...]:
+    """Returns at most `limit` faults. Each kind gets a share, so that many faults of one kind do not hide another.
     Faults of heads come first, then the others by position."""
     by_kind: defaultdict[FaultKind, list[ChainFault]] = defaultdict(list)
     for fault in sorted(faults, key=lambda fault: fault.seq):
         by_kind[fault.kind].append(fault)
     turns = sorted((turn, kind) for kind, found in by_kind.items() for turn in range(len(found)))
-    sample = [by_kind[kind][turn] for turn, kind in turns[:most]]
-    return tuple(sorted(sample, key=lambda fault: (fault.kind not in ABOUT_HEADS, fault.seq, fault.kind)))
+    sample = [by_kind[kind][turn] for turn, kind in turns[:limit]]
+    return tuple(sorted(sample, key=lambda fault: (fault.kind not in HEAD_FAULTS, fault.seq, fault.kind)))
 
 
 GENESIS = "0" * 64
@@ -271,7 +271,7 @@ class ChainCheck:
     """The hashes by position that signed heads and seals name."""
     unsigned_through: int = 0
     """Rows up to this position are older than signing; a seal vouches for them."""
-    most_faults: int = MOST_FAULTS
+    most_faults: int = MAX_FAULTS
     heads_found: int = 0
     last: Head = Head(0, GENESIS)
     rows: int = 0
@@ -414,10 +414,10 @@ def marks_of(
     return {seq: frozenset(hashes) for seq, hashes in by_seq.items()}, forged
 
 
-BEGUN = "user.erasure_begun"
+ERASURE_BEGUN = "user.erasure_begun"
 """Rows that list what is erased with a user, their subject: the turns, and the rows of others that name the user."""
-DONE = "user.erased"
-KEPT_KINDS = (BEGUN, DONE)
+ERASURE_DONE = "user.erased"
+KEPT_KINDS = (ERASURE_BEGUN, ERASURE_DONE)
 """Rows about erasures. They contain only ids and counts, account for missing bodies, and are never erased."""
 
 
@@ -431,11 +431,11 @@ class Erasures:
     _turns: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _rows: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
-    def add(self, audit_id: int, person: str, turns: Collection[str], rows: Collection[int]) -> None:
-        """Adds a row of BEGUN whose signature and body were verified."""
-        self._persons[audit_id] = person
-        self._turns[person].update(turns)
-        self._rows[person].update(rows)
+    def add(self, audit_id: int, user_id: str, turns: Collection[str], rows: Collection[int]) -> None:
+        """Adds a row of ERASURE_BEGUN whose signature and body were verified."""
+        self._persons[audit_id] = user_id
+        self._turns[user_id].update(turns)
+        self._rows[user_id].update(rows)
 
     @property
     def known(self) -> frozenset[int]:
@@ -454,10 +454,10 @@ class Erasures:
         )
 
 
-DECIDED = "approval.decided"
-OUTCOMES = (DECIDED, "approval.withdrawn", "approval.voided", "approval.expired", "approval.cancelled")
+DECISION_KIND = "approval.decided"
+OUTCOME_KINDS = (DECISION_KIND, "approval.withdrawn", "approval.voided", "approval.expired", "approval.cancelled")
 """Kinds of rows with the outcome of a request; the last one applies."""
-GIVEN = ("approve", "edit")
+ALLOWING_DECISIONS = ("approve", "edit")
 """Decisions that allow a call to run."""
 
 
@@ -477,7 +477,7 @@ class Run:
     @property
     def was_allowed(self) -> bool:
         """True if a reviewer allowed it, as far as can still be determined."""
-        return self.outcome == DECIDED and (self.decision is None or self.decision in GIVEN)
+        return self.outcome == DECISION_KIND and (self.decision is None or self.decision in ALLOWING_DECISIONS)
 
 
 def find_undecided(runs: Iterable[Run]) -> list[ChainFault]:

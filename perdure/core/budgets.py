@@ -13,7 +13,7 @@ from typing import Final
 from perdure.contracts.agents import AgentDefinition, DayLimits
 from perdure.contracts.errors import CallerError, Problem, UpstreamRejected
 from perdure.contracts.turns import Limits, OnSpent
-from perdure.core.text import size
+from perdure.core.text import format_size
 
 USUAL_ANSWER_TOKENS: Final = 4_096
 """Tokens beyond the budget that an answer may use if it was started within the budget."""
@@ -25,7 +25,7 @@ TURN_CODES: Final = frozenset({TOKENS_SPENT, COST_SPENT, ANSWER_OVER_BUDGET})
 """The codes of the turn's own limits, which a reviewer can raise."""
 
 
-def most_of_answer(limits: Limits, *, tokens_used: int) -> int:
+def answer_token_limit(limits: Limits, *, tokens_used: int) -> int:
     """Returns the number of tokens after which an answer is cut off."""
     return max(0, limits.max_tokens - tokens_used) + USUAL_ANSWER_TOKENS
 
@@ -34,14 +34,14 @@ PRICED_TOKENS: Final = 1_000_000
 """Prices are per this many tokens, because a single one may cost less than a micro-dollar."""
 
 
-def affordable_tokens(most_tokens: int | None, left_microusd: int | None, price_microusd: int) -> int | None:
+def affordable_tokens(max_tokens: int | None, left_microusd: int | None, price_microusd: int) -> int | None:
     """Returns the number of tokens after which an answer is cut off, given the money that the turn has left.
 
-    `price_microusd` is the price of PRICED_TOKENS of an answer. Without a price, only `most_tokens` limits the answer.
+    `price_microusd` is the price of PRICED_TOKENS of an answer. Without a price, only `max_tokens` limits the answer.
     """
-    if most_tokens is None or left_microusd is None or price_microusd <= 0:
-        return most_tokens
-    return min(most_tokens, max(0, left_microusd) * PRICED_TOKENS // price_microusd + USUAL_ANSWER_TOKENS)
+    if max_tokens is None or left_microusd is None or price_microusd <= 0:
+        return max_tokens
+    return min(max_tokens, max(0, left_microusd) * PRICED_TOKENS // price_microusd + USUAL_ANSWER_TOKENS)
 
 
 def spent_limit(limits: Limits, *, tokens_used: int, cost_microusd: int) -> Problem | None:
@@ -79,9 +79,9 @@ def tighten_limits(base: Limits, requested: Limits | None) -> Limits:
 
 TENANT = ""
 """Used instead of an agent's id for all agents of the tenant together."""
-TOKENS_MET = "day_token_budget_spent"
-COST_MET = "day_cost_budget_spent"
-DAY_CODES = frozenset({TOKENS_MET, COST_MET})
+DAY_TOKENS_SPENT = "day_token_budget_spent"
+DAY_COST_SPENT = "day_cost_budget_spent"
+DAY_CODES = frozenset({DAY_TOKENS_SPENT, DAY_COST_SPENT})
 """The codes of a spent budget; such a turn ends as limited."""
 RESERVED_SECONDS = 3.0
 """Seconds until a call that only other reservations prevent is retried."""
@@ -139,7 +139,7 @@ def caps_of(agent: AgentDefinition, of_tenant: DayLimits | None, published: DayL
     return caps if of_tenant is None else {**caps, TENANT: of_tenant}
 
 
-def hold_of(caps: Caps, most: RequestBound, model: str) -> Hold:
+def hold_of(caps: Caps, bound: RequestBound, model: str) -> Hold:
     """Returns what a call of `model` must reserve in these budgets.
 
     Raises: UpstreamRejected `output_unbounded` or `price_unknown`. A call without an upper bound is not started under a
@@ -147,17 +147,17 @@ def hold_of(caps: Caps, most: RequestBound, model: str) -> Hold:
     """
     tokens_limited = any(cap.max_tokens is not None for cap in caps.values())
     cost_limited = any(cap.max_cost_microusd is not None for cap in caps.values())
-    if most.tokens is None and (tokens_limited or cost_limited):
+    if bound.tokens is None and (tokens_limited or cost_limited):
         raise UpstreamRejected(
             "output_unbounded",
             f"A daily limit applies, and the maximum output of {model} is unknown; set model_params.max_tokens",
         )
-    if most.cost_microusd is None and cost_limited:
+    if bound.cost_microusd is None and cost_limited:
         raise UpstreamRejected(
             "price_unknown",
             f"A daily cost limit applies, and the price of {model} is unknown; use a token limit instead",
         )
-    return Hold(most.tokens or 0, most.cost_microusd or 0)
+    return Hold(bound.tokens or 0, bound.cost_microusd or 0)
 
 
 def reached_budget(caps: Caps, uses: Sequence[DayUse]) -> Problem | None:
@@ -166,7 +166,7 @@ def reached_budget(caps: Caps, uses: Sequence[DayUse]) -> Problem | None:
         cap = caps[use.agent_id]
         if cap.max_tokens is not None and use.used_tokens + use.held_tokens >= cap.max_tokens:
             figures = f"{use.used_tokens} of {cap.max_tokens} tokens are used and {use.held_tokens} reserved"
-            return Problem(code=TOKENS_MET, message=_day_use_text(use, figures))
+            return Problem(code=DAY_TOKENS_SPENT, message=_day_use_text(use, figures))
         if cap.max_cost_microusd is not None and use.used_cost_microusd + use.held_cost_microusd >= (
             cap.max_cost_microusd
         ):
@@ -175,7 +175,7 @@ def reached_budget(caps: Caps, uses: Sequence[DayUse]) -> Problem | None:
                 for microusd in (use.used_cost_microusd, cap.max_cost_microusd, use.held_cost_microusd)
             )
             return Problem(
-                code=COST_MET, message=_day_use_text(use, f"{used} of {limit} USD are used and {held} reserved")
+                code=DAY_COST_SPENT, message=_day_use_text(use, f"{used} of {limit} USD are used and {held} reserved")
             )
     return None
 
@@ -253,17 +253,17 @@ class UsedStorage:
         return dict(zip(Scope, (self.conversation, self.user, self.tenant), strict=True))[scope]
 
 
-def exceeded_scope(used: UsedStorage, quotas: Quotas, more: int = 0) -> Scope | None:
-    """Returns the first quota that would be exceeded with `more` bytes, the narrowest first, or None."""
-    return next((each for each in Scope if 0 < quotas.of(each) < used.of(each) + more), None)
+def exceeded_scope(used: UsedStorage, quotas: Quotas, added_bytes: int = 0) -> Scope | None:
+    """Returns the first quota that would be exceeded with `added_bytes` bytes, the narrowest first, or None."""
+    return next((each for each in Scope if 0 < quotas.of(each) < used.of(each) + added_bytes), None)
 
 
 def quota_reached(used: UsedStorage, quotas: Quotas, scope: Scope) -> CallerError:
     """Returns the error 429 `quota_reached`. Waiting does not help, so it contains no retry time."""
     held, limit, variable = used.of(scope), quotas.of(scope), VARIABLES[scope]
     message = (
-        f"{_SUBJECTS[scope]} {size(held)} of storage, and the quota is {size(limit)}; {_WAYS_OUT[scope]}. An "
-        f"operator can raise {variable}"
+        f"{_SUBJECTS[scope]} {format_size(held)} of storage, and the quota is {format_size(limit)}; "
+        f"{_WAYS_OUT[scope]}. An operator can raise {variable}"
     )
     details: dict[str, object] = {
         "scope": scope.value,
@@ -275,12 +275,12 @@ def quota_reached(used: UsedStorage, quotas: Quotas, scope: Scope) -> CallerErro
     return CallerError("quota_reached", message, details, status=429)
 
 
-def check(used: UsedStorage, quotas: Quotas, more: int = 0) -> None:
-    """Checks that `more` bytes fit.
+def check_bytes(used: UsedStorage, quotas: Quotas, added_bytes: int = 0) -> None:
+    """Checks that `added_bytes` bytes fit.
 
     Raises: CallerError 429 `quota_reached`.
     """
-    scope = exceeded_scope(used, quotas, more)
+    scope = exceeded_scope(used, quotas, added_bytes)
     if scope is not None:
         raise quota_reached(used, quotas, scope)
 
@@ -290,8 +290,8 @@ def check_files(count: int, quotas: Quotas) -> None:
 
     Raises: CallerError 429 `quota_reached`.
     """
-    most = quotas.conversation_files
-    if 0 < most <= count:
+    limit = quotas.conversation_files
+    if 0 < limit <= count:
         message = (
             f"This conversation has {count} files, the limit ({FILES_VARIABLE}); delete some, or start another "
             "conversation"
@@ -299,7 +299,7 @@ def check_files(count: int, quotas: Quotas) -> None:
         details: dict[str, object] = {
             "scope": Scope.CONVERSATION.value,
             "used_files": count,
-            "limit_files": most,
+            "limit_files": limit,
             "variable": FILES_VARIABLE,
             "retry_after_seconds": None,
         }

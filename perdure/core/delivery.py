@@ -14,9 +14,9 @@ SIGNATURE = "x-perdure-signature"
 VALID_SECONDS = 300
 """Maximum difference between a delivery's time and the receiver's clock, in seconds."""
 _SCHEME = "v1="
-_FIRST = timedelta(seconds=5)
-_MOST = timedelta(hours=1)
-MOST_ATTEMPTS = 24
+_FIRST_DELAY = timedelta(seconds=5)
+_LONGEST_DELAY = timedelta(hours=1)
+MAX_ATTEMPTS = 24
 """Delays of 5 s, 10 s, 20 s … up to an hour each: most of a day in total."""
 
 
@@ -42,9 +42,9 @@ def delivery_refusal(
 
 def wait_after(attempts: int) -> timedelta | None:
     """Returns the delay until the next attempt after this many failures, or None if there is none."""
-    if attempts >= MOST_ATTEMPTS:
+    if attempts >= MAX_ATTEMPTS:
         return None
-    return min(_FIRST * 2 ** min(attempts - 1, 20), _MOST) if attempts > 0 else _FIRST
+    return min(_FIRST_DELAY * 2 ** min(attempts - 1, 20), _LONGEST_DELAY) if attempts > 0 else _FIRST_DELAY
 
 
 def says_args(risk: str, *, with_args: bool) -> bool:

@@ -77,10 +77,10 @@ def is_reachable(target: Target, address: str, *, private: bool) -> bool:
     Infrastructure addresses never qualify (link-local including cloud metadata, multicast, reserved). This machine
     qualifies only if the URL names it, a private network only if the operator allows it.
     """
-    reach = reach_of(address)
-    if reach is NetworkKind.LOOPBACK or target.is_loopback:
-        return target.is_loopback and reach is NetworkKind.LOOPBACK
-    return reach is NetworkKind.PUBLIC or (private and reach is NetworkKind.PRIVATE)
+    kind = network_kind(address)
+    if kind is NetworkKind.LOOPBACK or target.is_loopback:
+        return target.is_loopback and kind is NetworkKind.LOOPBACK
+    return kind is NetworkKind.PUBLIC or (private and kind is NetworkKind.PRIVATE)
 
 
 def _invalid_entry(why: str) -> CallerError:
@@ -101,7 +101,7 @@ class NetworkKind(StrEnum):
     """Multicast, reserved or unspecified: not a valid target."""
 
 
-def reach_of(address: str) -> NetworkKind:
+def network_kind(address: str) -> NetworkKind:
     """Returns the class of an IP address. An address with an embedded IPv4 address has the worse class of the two."""
     try:
         ip = ip_address(address.partition("%")[0])
@@ -192,7 +192,7 @@ def is_loopback_host(host: str) -> bool:
     """Returns whether a canonical host always means this machine, whatever a resolver returns."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
-    return reach_of(host) is NetworkKind.LOOPBACK
+    return network_kind(host) is NetworkKind.LOOPBACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,21 +211,21 @@ class NamedHost:
 
     def covers(self, host: str, port: int, address: str) -> bool:
         """Returns whether this entry allows `address`, to which the canonical `host` resolves."""
-        reach = reach_of(address)
-        if self.port not in (None, port) or reach is NetworkKind.UNUSABLE:
+        kind = network_kind(address)
+        if self.port not in (None, port) or kind is NetworkKind.UNUSABLE:
             return False
         if self.network is not None:
             inside = ip_address(address.partition("%")[0]) in self.network
             return inside and (
-                reach is NetworkKind.PRIVATE or (reach is NetworkKind.LOOPBACK and self.network.is_loopback)
+                kind is NetworkKind.PRIVATE or (kind is NetworkKind.LOOPBACK and self.network.is_loopback)
             )
         if self.below:
-            return reach is NetworkKind.PRIVATE and host.endswith(f".{self.host}")
+            return kind is NetworkKind.PRIVATE and host.endswith(f".{self.host}")
         if host != self.host and not (is_loopback_host(host) and is_loopback_host(self.host)):
             return False
-        if reach is NetworkKind.LINK_LOCAL:
+        if kind is NetworkKind.LINK_LOCAL:
             return self.by_operator
-        return reach is not NetworkKind.LOOPBACK or self.by_operator or self.port is not None
+        return kind is not NetworkKind.LOOPBACK or self.by_operator or self.port is not None
 
     def is_of(self, host: str, port: int) -> bool:
         """Returns whether this entry names the canonical `host`, whatever it resolves to."""
@@ -270,7 +270,7 @@ def named_host(text: str, *, by_operator: bool) -> NamedHost:
         raise _invalid(text, "after *. write a domain of at least two parts, such as *.corp.example")
     if not by_operator and port is None and is_loopback_host(host):
         raise _invalid(text, f"an app can name a local service only with its port, such as {text}:9000")
-    if not by_operator and _is_address(host) and reach_of(host) in (NetworkKind.LINK_LOCAL, NetworkKind.UNUSABLE):
+    if not by_operator and _is_address(host) and network_kind(host) in (NetworkKind.LINK_LOCAL, NetworkKind.UNUSABLE):
         raise _invalid(text, "only the operator can allow this address, in PERDURE_EGRESS_HOSTS")
     return NamedHost(host, port, below, by_operator=by_operator)
 
@@ -295,9 +295,9 @@ def refusal_of(host: str, port: int, addresses: Sequence[str], named: Collection
     if not addresses:
         return f"{host} has no IP address"
     for address in addresses:
-        reach = reach_of(address)
-        if reach is not NetworkKind.PUBLIC and not any(each.covers(host, port, address) for each in named):
-            return _refusal_reason(host, port, reach)
+        kind = network_kind(address)
+        if kind is not NetworkKind.PUBLIC and not any(each.covers(host, port, address) for each in named):
+            return _refusal_reason(host, port, kind)
     return None
 
 
@@ -307,20 +307,20 @@ def proxied_refusal_of(host: str, port: int) -> str | None:
     Only the name is checked: non-public addresses, and names that are useless outside, are rejected.
     """
     if _is_address(host):
-        reach = reach_of(host)
+        kind = network_kind(host)
     elif is_loopback_host(host):
-        reach = NetworkKind.LOOPBACK
+        kind = NetworkKind.LOOPBACK
     else:
-        reach = NetworkKind.PRIVATE if "." not in host or host.endswith(_PRIVATE_ENDINGS) else NetworkKind.PUBLIC
-    return None if reach is NetworkKind.PUBLIC else _refusal_reason(host, port, reach)
+        kind = NetworkKind.PRIVATE if "." not in host or host.endswith(_PRIVATE_ENDINGS) else NetworkKind.PUBLIC
+    return None if kind is NetworkKind.PUBLIC else _refusal_reason(host, port, kind)
 
 
-def _refusal_reason(host: str, port: int, reach: NetworkKind) -> str:
+def _refusal_reason(host: str, port: int, kind: NetworkKind) -> str:
     is_address = _is_address(host)
-    what = f"the address {host} is {reach}" if is_address else f"{host} resolves to an address that is {reach}"
-    if reach is NetworkKind.UNUSABLE:
+    what = f"the address {host} is {kind}" if is_address else f"{host} resolves to an address that is {kind}"
+    if kind is NetworkKind.UNUSABLE:
         return f"{what}; requests to it are not possible"
-    if reach is NetworkKind.LINK_LOCAL:
+    if kind is NetworkKind.LINK_LOCAL:
         return f"{what}; only the operator can allow it, with {host} in PERDURE_EGRESS_HOSTS"
     entry = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return f"{what}; add {entry} to PERDURE_EGRESS_HOSTS or to `egress:` in the app's app.yaml"

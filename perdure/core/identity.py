@@ -1,4 +1,5 @@
-"""Credentials of callers, and their holders: the creator of a credential can use it too.
+"""Credentials of callers: who created them and can use them, the secrets that sign them, and the codes and names of
+registrations.
 
 Invariants:
 - A credential that another user created cannot decide on that user's requests, under any role or delegation.
@@ -11,7 +12,7 @@ import hashlib
 import hmac
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -19,7 +20,7 @@ from enum import StrEnum
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
 
-UNKNOWN = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_CREATOR = "00000000-0000-0000-0000-000000000000"
 """The creator's id if the creator is not recorded."""
 
 
@@ -56,7 +57,7 @@ class Credential:
     @property
     def is_unknown(self) -> bool:
         """True if a creator is not recorded."""
-        return UNKNOWN in self.created_by
+        return UNKNOWN_CREATOR in self.created_by
 
     def handed_on(self, user_id: str) -> tuple[str, ...]:
         """Returns the creators of a credential that this user creates for another user while signed in with this
@@ -87,15 +88,15 @@ class Credential:
         )
 
 
-OWN = Credential()
+OWN_CREDENTIAL = Credential()
 """A credential that only its owner can hold."""
 
 
 SIGNED_PREFIX = "eyJ"
 """The beginning of a signed token: its header is a JSON object."""
-SHORTEST_SECRET = 32
+MIN_SECRET_CHARACTERS = 32
 """Minimum characters of a secret: 128 bits if they are hexadecimal."""
-ADVICE = f"must have at least {SHORTEST_SECRET} characters; create one with `openssl rand -hex 32`"
+SECRET_ADVICE = f"must have at least {MIN_SECRET_CHARACTERS} characters; create one with `openssl rand -hex 32`"
 """Advice in the error about a rejected secret."""
 
 
@@ -103,7 +104,7 @@ def split_secrets(text: str) -> tuple[str, ...]:
     """Returns the secrets in `text`, separated by commas or line breaks; empty if one of them is too short. There are
     several during a rotation. Each must be long enough to be random."""
     parts = tuple(part.strip() for part in text.replace(",", "\n").splitlines() if part.strip())
-    return parts if all(len(part) >= SHORTEST_SECRET for part in parts) else ()
+    return parts if all(len(part) >= MIN_SECRET_CHARACTERS for part in parts) else ()
 
 
 def key_id(purpose: str, secret: bytes) -> str:
@@ -148,7 +149,7 @@ class AccessKeys:
         """
         secrets = split_secrets(text)
         if not secrets:
-            raise CallerError("access_secret_weak", f"The secret {ADVICE}")
+            raise CallerError("access_secret_weak", f"The secret {SECRET_ADVICE}")
         return cls(tuple(map(AccessKey.of, secrets)))
 
     @property
@@ -180,7 +181,7 @@ class OperatorTokens:
         """
         secrets = split_secrets(text)
         if not secrets:
-            raise CallerError("operator_token_weak", f"The token {ADVICE}")
+            raise CallerError("operator_token_weak", f"The token {SECRET_ADVICE}")
         return cls(tuple(hashlib.sha256(each.encode()).digest() for each in secrets))
 
     def know(self, token: str) -> bool:
@@ -189,7 +190,7 @@ class OperatorTokens:
         return any(hmac.compare_digest(given, each) for each in self.digests)
 
 
-GRACE = timedelta(seconds=10)
+REFRESH_GRACE = timedelta(seconds=10)
 """Time after its use in which a refresh token still returns its successor: for parallel tabs and lost responses."""
 
 
@@ -223,15 +224,15 @@ def refresh_outcome(facts: RefreshFacts) -> RefreshOutcome:
     if facts.session_ended:
         return RefreshOutcome.OVER
     if facts.used_at is not None:
-        return RefreshOutcome.REPEAT if facts.now - facts.used_at <= GRACE else RefreshOutcome.BETRAYED
+        return RefreshOutcome.REPEAT if facts.now - facts.used_at <= REFRESH_GRACE else RefreshOutcome.BETRAYED
     return RefreshOutcome.OVER if facts.expires_at <= facts.now else RefreshOutcome.ROTATE
 
 
-MOST_TRIES = 10
+MAX_TRIES = 10
 """Number of wrong attempts after which the code is invalid."""
 CODE_BYTES = 20
-_GROUP = 4
-_NEW = (
+_GROUP_CHARACTERS = 4
+_NEW_CODE_ADVICE = (
     "For a new one, start the stack again as before, such as with `make up`, or run `python -m perdure.apps.bootstrap` "
     "with the same settings"
 )
@@ -249,44 +250,44 @@ class SetupCode:
     @property
     def is_good(self) -> bool:
         """True if it can still be used."""
-        return not self.is_expired and self.wrong_tries < MOST_TRIES
+        return not self.is_expired and self.wrong_tries < MAX_TRIES
 
     def matches(self, given: str) -> bool:
         """Returns whether it was made from this text."""
-        return hmac.compare_digest(self.sha256, sha256_of(given))
+        return hmac.compare_digest(self.sha256, code_sha256(given))
 
 
-def code_of(bits: bytes) -> str:
+def format_code(bits: bytes) -> str:
     """Returns these 160 bits as 8 groups of 4 base32 characters."""
     text = base64.b32encode(bits).decode()
-    return "-".join(text[at : at + _GROUP] for at in range(0, len(text), _GROUP))
+    return "-".join(text[at : at + _GROUP_CHARACTERS] for at in range(0, len(text), _GROUP_CHARACTERS))
 
 
-def sha256_of(code: str) -> str:
+def code_sha256(code: str) -> str:
     """Returns the stored hash of a code; case, spaces and dashes are ignored."""
     return sha256_hex("".join(code.upper().replace("-", "").split()))
 
 
-def code_refusal(given: str, kept: SetupCode | None) -> CallerError | None:
+def code_refusal(given: str, stored: SetupCode | None) -> CallerError | None:
     """Returns the error for an invalid code, or None if it is valid. A caller without the code learns nothing about it;
     a caller with it learns why it is invalid."""
     if not given.strip():
         why = "The first person registers with the setup code that the start of the stack (such as `make up`) or "
         why += "`python -m perdure.apps.bootstrap` printed; send it"
         return CallerError("setup_code_needed", why, status=401)
-    if kept is None or not kept.matches(given):
+    if stored is None or not stored.matches(given):
         why = "This setup code is wrong, was already used, or was replaced"
-    elif kept.wrong_tries >= MOST_TRIES:
-        why = f"This setup code is locked after {MOST_TRIES} failed attempts"
-    elif kept.is_expired:
+    elif stored.wrong_tries >= MAX_TRIES:
+        why = f"This setup code is locked after {MAX_TRIES} failed attempts"
+    elif stored.is_expired:
         why = "This setup code has expired"
     else:
         return None
-    return CallerError("setup_code_invalid", f"{why}. {_NEW}", status=403)
+    return CallerError("setup_code_invalid", f"{why}. {_NEW_CODE_ADVICE}", status=403)
 
 
-_NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}")
-_CLAIMS = ("preferred_username", "email", "sub")
+_USER_NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}")
+_NAME_CLAIMS = ("preferred_username", "email", "sub")
 """The first claim that results in a valid name is used."""
 _RESERVED = "erased-"
 
@@ -294,13 +295,13 @@ _RESERVED = "erased-"
 def name_from(claims: Mapping[str, object]) -> str | None:
     """Returns a valid user name from the provider's claims, or None if no claim results in one. The name is for the
     first sign-in with an external provider."""
-    for claim in _CLAIMS:
+    for claim in _NAME_CLAIMS:
         given = claims.get(claim)
         if not isinstance(given, str):
             continue
         plain = unicodedata.normalize("NFKD", given.partition("@")[0]).encode("ascii", "ignore").decode().lower()
         name = re.sub(r"[^a-z0-9._-]+", "-", plain).strip("-._")[:63]
-        if _NAME.fullmatch(name) and not name.startswith(_RESERVED):
+        if _USER_NAME.fullmatch(name) and not name.startswith(_RESERVED):
             return name
     return None
 
@@ -309,122 +310,3 @@ def display_name_from(claims: Mapping[str, object]) -> str:
     """Returns the user's full name; empty if the provider does not send one."""
     given = claims.get("name")
     return " ".join(given.split())[:100] if isinstance(given, str) and given.isprintable() else ""
-
-
-_HOUR, _DAY = 3_600, 86_400
-_MOST_DOUBLINGS = 30
-
-
-@dataclass(frozen=True, slots=True)
-class GuessRate:
-    """The allowed rate of password guesses."""
-
-    name: str
-    free: int
-    """Wrong guesses without a delay."""
-    most_seconds: int
-    """The longest delay; the first one is a second, and each is twice the previous one."""
-    kept_seconds: int = _DAY
-    """Seconds after the last wrong guess until the count is reset."""
-    is_window: bool = False
-    """True if the count is reset this long after the first wrong guess. If many people share a key, their mistakes must
-    not add up indefinitely."""
-
-
-DEVICE = GuessRate("device", 5, 900)
-PLACE = GuessRate("place", 5, 900)
-"""One address at one account."""
-ACCOUNT = GuessRate("account", 20, 60, _HOUR, is_window=True)
-"""All unknown devices at one account. Short, because continued guessing also delays an owner on a new device."""
-ADDRESS = GuessRate("address", 50, 60, _HOUR, is_window=True)
-"""One address at all accounts: many people may share one."""
-
-
-@dataclass(frozen=True, slots=True)
-class GuessTally:
-    """The wrong guesses that are counted under one key."""
-
-    failures: int = 0
-    last_at: float = 0.0
-
-
-def wait_after(pace: GuessRate, failures: int) -> int:
-    """Returns the seconds between this number of wrong guesses and the next allowed guess."""
-    if failures < pace.free:
-        return 0
-    return int(min(pace.most_seconds, 2 ** min(failures - pace.free, _MOST_DOUBLINGS)))
-
-
-def wait_left(counted: Sequence[tuple[GuessRate, GuessTally]], now: float) -> float:
-    """Returns the seconds until the next allowed guess, or 0.
-
-    Guessing slows down after wrong passwords, and the owner can still sign in. A device from which the owner has signed
-    in before is limited only by its own wrong guesses; guesses from elsewhere never delay it. Three counts limit every
-    other caller: its address at this account, all unknown devices at this account, and its address at all accounts. The
-    longest delay applies.
-    """
-    due = (tally.last_at + wait_after(pace, tally.failures) - now for pace, tally in counted if tally.failures)
-    # If the clock was set back, no delay is longer than a full one from now.
-    longest = max((wait_after(pace, tally.failures) for pace, tally in counted), default=0)
-    return min(longest, max(0.0, *due, 0.0)) if counted else 0.0
-
-
-MOST_LOOKED_AT = 32
-"""Number of characters to check: zxcvbn takes 3 ms for 32 and up to 1.7 s for 64 of the worst kind (measured)."""
-_ENOUGH = 2
-"""zxcvbn's score of more than 1,000,000 guesses."""
-_ENOUGH_WITH_NAMES = 3
-"""More than 100,000,000 guesses, for a password that contains a name."""
-_OURS = "perdure"
-_SHORTEST_WORD = 3
-_LEAST_BESIDE_NAMES = 6
-"""Letters and digits that a password needs besides its names: a year is too little."""
-_LEET = str.maketrans("4@301!57$", "aaeoiists")
-_ADVICE = "Use a longer one, for example four unrelated words"
-_OF_NAMES = f"This password consists of your name, the tenant's name or the product's name. {_ADVICE}"
-
-
-def names_of(*texts: str) -> list[str]:
-    """Returns the words that this user's password must not consist of: names in full, in parts and without spaces."""
-    found = [_OURS]
-    for text in texts:
-        parts = re.split(r"[\W_]+", text.casefold())
-        found += [text.casefold(), "".join(parts), *parts]
-    return list(dict.fromkeys(word for word in found if len(word) >= _SHORTEST_WORD))
-
-
-def password_weakness(password: str, names: Iterable[str]) -> str | None:
-    """Returns why this password is rejected, as a sentence, or None. `names` are those of `names_of`. Rejected are
-    common passwords, patterns, and words that an attacker knows about the owner. zxcvbn has 30,000 common passwords,
-    names, words and keyboard patterns. It also finds them reversed, with digits appended and with letters replaced
-    (`p4ssw0rd`)."""
-    given = list(names)
-    # A long password is as strong as the better of its ends.
-    ends = dict.fromkeys((password[:MOST_LOOKED_AT], password[-MOST_LOOKED_AT:]))
-    found = [_find_weakness(end, given) for end in ends]
-    return None if None in found else found[0]
-
-
-def _find_weakness(password: str, names: list[str]) -> str | None:
-    from zxcvbn import zxcvbn  # 60 ms to import (measured), for the few requests that set a password
-
-    estimate = zxcvbn(password, user_inputs=names)
-    joined = re.sub(r"[\W_]+", "", password)  # signs between names hide them from zxcvbn
-    for result in (estimate, zxcvbn(joined, user_inputs=names)) if joined and joined != password else (estimate,):
-        has_names = any(match.get("dictionary_name") == "user_inputs" for match in result["sequence"])
-        if has_names and result["score"] < _ENOUGH_WITH_NAMES:
-            return _OF_NAMES
-    if _is_of_names(password, names):
-        return _OF_NAMES
-    if estimate["score"] < _ENOUGH:
-        return f"{estimate['feedback']['warning'] or 'This password is easy to guess.'} {_ADVICE}"
-    return None
-
-
-def _is_of_names(password: str, names: list[str]) -> bool:
-    """Returns whether almost nothing is left of the password without its names, however often they are repeated."""
-    plain = re.sub(r"[\W_]+", "", password.casefold().translate(_LEET))
-    left = plain
-    for name in sorted({name.translate(_LEET) for name in names}, key=len, reverse=True):
-        left = left.replace(re.sub(r"[\W_]+", "", name) or "\0", "")
-    return left != plain and len(left) < _LEAST_BESIDE_NAMES

@@ -34,15 +34,15 @@ from perdure.core.text import one_line
 
 PATTERN_SECONDS = 1.0
 """Seconds for all patterns of one validation: far above what a sensible one takes on a busy machine."""
-LEAST_CHECKS, CHECKS_A_NODE, MOST_CHECKS = 10_000, 20, 200_000
+MIN_CHECKS, CHECKS_A_NODE, MAX_CHECKS = 10_000, 20, 200_000
 """Limits of evaluated keywords: a minimum, and more for each part of the value, far above what a sensible schema needs.
 A thousand take about 0.02 s (measured)."""
 _ENTRIES_A_CHECK = 10
 """A keyword with many entries (`enum`, `required`) has one more count per this many entries."""
 _UNCHECKED = frozenset({"unevaluatedProperties"})
 """Keywords that are not supported here. In arguments they are a fault, which the schema's author can fix."""
-MOST_FAULTS = 3
-_MOST_ERROR_CHARACTERS = 200
+MAX_FAULTS = 3
+_MAX_ERROR_CHARACTERS = 200
 _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*(?:\]|\\?\Z)|\$", re.DOTALL)
 """The parts of a pattern: escapes and character classes, in which `$` is not an end, and each other `$`."""
 _BY_LINES = re.compile(r"(?<!\\)\(\?[a-zA-Z]*m")
@@ -60,12 +60,12 @@ class SchemaError:
 
     def __str__(self) -> str:
         text = f"{self.field}: {self.problem}" if self.field else self.problem
-        return text if len(text) <= _MOST_ERROR_CHARACTERS else text[: _MOST_ERROR_CHARACTERS - 1] + "…"
+        return text if len(text) <= _MAX_ERROR_CHARACTERS else text[: _MAX_ERROR_CHARACTERS - 1] + "…"
 
 
 def schema_errors(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[SchemaError]:
     """Returns how `args` violate `schema`, by field; empty if they are valid."""
-    found = _held_against(args, schema)
+    found = _validation_errors(args, schema)
     if isinstance(found, str):
         return [SchemaError("", found)]
     return [SchemaError(".".join(map(str, error.absolute_path)), error.message) for error in map(_nearest_error, found)]
@@ -76,17 +76,17 @@ def answer_fault(answer: Mapping[str, JsonValue], schema: Mapping[str, JsonValue
 
     A schema that cannot be used, or not in time, forbids nothing: its author could as well have provided none.
     """
-    found = _held_against(answer, schema)
+    found = _validation_errors(answer, schema)
     if isinstance(found, str):
         return None
     kept = [error for error in found if error.validator not in _UNCHECKED]
     return schema_errors_text([SchemaError(".".join(map(str, error.absolute_path)), error.message) for error in kept])
 
 
-def _held_against(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[ValidationError] | str:
+def _validation_errors(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[ValidationError] | str:
     """Returns the library's errors, or why nothing can be validated against the schema."""
-    checks = min(LEAST_CHECKS + CHECKS_A_NODE * _nodes(args), MOST_CHECKS)
-    before = _EFFORT.set(_Effort(time.monotonic() + PATTERN_SECONDS, checks))
+    checks = min(MIN_CHECKS + CHECKS_A_NODE * _nodes(args), MAX_CHECKS)
+    token = _EFFORT.set(_Effort(time.monotonic() + PATTERN_SECONDS, checks))
     try:
         return sorted(
             _BOUNDED(dict(schema), registry=_NOTHING_OUTSIDE).iter_errors(dict(args)),
@@ -103,7 +103,7 @@ def _held_against(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]
     except Exception as error:  # a schema that refers to itself endlessly must not end the turn
         why = f"the schema is invalid, so no value can be validated ({type(error).__name__})"
     finally:
-        _EFFORT.reset(before)
+        _EFFORT.reset(token)
     return why
 
 
@@ -122,12 +122,12 @@ def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue])
     return schema_errors_text(schema_errors(args, schema))
 
 
-def schema_errors_text(found: Sequence[SchemaError]) -> str | None:
+def schema_errors_text(errors: Sequence[SchemaError]) -> str | None:
     """Returns the first few schema errors as one text, or None if there is none."""
-    if not found:
+    if not errors:
         return None
-    text = "; ".join(map(str, found[:MOST_FAULTS]))
-    return text + (f"; and {len(found) - MOST_FAULTS} more" if len(found) > MOST_FAULTS else "")
+    text = "; ".join(map(str, errors[:MAX_FAULTS]))
+    return text + (f"; and {len(errors) - MAX_FAULTS} more" if len(errors) > MAX_FAULTS else "")
 
 
 @dataclass(slots=True)
@@ -138,12 +138,12 @@ class _Effort:
     """The deadline for patterns."""
     checks: int
 
-    def spend(self, wanted: object) -> None:
+    def spend(self, keyword_value: object) -> None:
         """Counts one keyword and its entries.
 
         Raises: _TooMuch.
         """
-        entries = len(wanted) if isinstance(wanted, list | dict) else 0
+        entries = len(keyword_value) if isinstance(keyword_value, list | dict) else 0
         self.checks -= 1 + entries // _ENTRIES_A_CHECK
         if self.checks < 0:
             raise _TooMuch
@@ -155,15 +155,15 @@ class _TooMuch(Exception):
 
 def _nodes(value: object) -> int:
     """Returns the number of parts of a value, including itself."""
-    found, left = 0, [value]
-    while left:
-        each = left.pop()
-        found += 1
+    count, pending = 0, [value]
+    while pending:
+        each = pending.pop()
+        count += 1
         if isinstance(each, Mapping):
-            left += each.values()
+            pending += each.values()
         elif isinstance(each, list):
-            left += each
-    return found
+            pending += each
+    return count
 
 
 def _matches(pattern: str, text: str) -> bool:
@@ -177,13 +177,13 @@ def _matches(pattern: str, text: str) -> bool:
     return _compile_pattern(pattern).search(text, timeout=left, concurrent=True) is not None
 
 
-def _pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if isinstance(instance, str) and not _matches(wanted, instance):
-        yield ValidationError(f"{instance!r} does not match {wanted!r}")
+def _pattern(validator: Any, keyword_value: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if isinstance(instance, str) and not _matches(keyword_value, instance):
+        yield ValidationError(f"{instance!r} does not match {keyword_value!r}")
 
 
-def _pattern_properties(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    for each, its in wanted.items() if isinstance(instance, dict) else ():
+def _pattern_properties(validator: Any, keyword_value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    for each, its in keyword_value.items() if isinstance(instance, dict) else ():
         for name, value in instance.items():
             if _matches(each, name):
                 yield from validator.descend(value, its, path=name, schema_path=each)
@@ -206,21 +206,25 @@ def _unevaluated(validator: Any, allowed: Any, instance: Any, schema: Any) -> It
     yield ValidationError("the keyword unevaluatedProperties is not supported; use additionalProperties")
 
 
-def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if wanted and isinstance(instance, list) and len({canonical_json(item) for item in instance}) < len(instance):
+def _unique_items(validator: Any, keyword_value: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if (
+        keyword_value
+        and isinstance(instance, list)
+        and len({canonical_json(item) for item in instance}) < len(instance)
+    ):
         yield ValidationError("has non-unique elements")
 
 
 def _count_keywords(check: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
-        _EFFORT.get().spend(wanted)
-        return check(validator, wanted, instance, schema)
+    def counted(validator: Any, keyword_value: Any, instance: Any, schema: Any) -> Any:
+        _EFFORT.get().spend(keyword_value)
+        return check(validator, keyword_value, instance, schema)
 
     return counted
 
 
 _EFFORT: ContextVar[_Effort] = ContextVar("effort")
-_OWN: Mapping[str, Callable[..., Any]] = {
+_OWN_CHECKS: Mapping[str, Callable[..., Any]] = {
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,
@@ -229,7 +233,7 @@ _OWN: Mapping[str, Callable[..., Any]] = {
 }
 _BOUNDED: Any = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
-    {word: _count_keywords(check) for word, check in {**Draft202012Validator.VALIDATORS, **_OWN}.items()},
+    {word: _count_keywords(check) for word, check in {**Draft202012Validator.VALIDATORS, **_OWN_CHECKS}.items()},
 )
 
 
@@ -240,10 +244,10 @@ def _compile_pattern(pattern: str) -> Any:
     return regex.compile(pattern)
 
 
-_MOST_CHARACTERS = 160
-_DEEPEST = 6
+_MAX_CHARACTERS = 160
+_MAX_OUTLINE_DEPTH = 6
 """Limits the depth, because a schema can refer to itself."""
-_MOST_LOOKS = 500
+_MAX_SCHEMA_PARTS = 500
 """Maximum parts of a schema that are read for one field. Alternatives can be nested, and servers write the schemas."""
 
 
@@ -256,16 +260,16 @@ def outline_schema(schema: Mapping[str, Any]) -> Iterator[str]:
         read = follow_reference(field, schema)
         meaning = read.get("description") or (field.get("description") if isinstance(field, Mapping) else "")
         line = f"{name}: {field_type(field, schema)}{must}" + (f". {meaning}" if meaning else "")
-        yield one_line(line, _MOST_CHARACTERS)
+        yield one_line(line, _MAX_CHARACTERS)
 
 
 def field_type(field: object, root: Mapping[str, Any]) -> str:
     """Returns the type of a field in words."""
-    return _kind(field, root, 0, iter(range(_MOST_LOOKS)))
+    return _kind(field, root, 0, iter(range(_MAX_SCHEMA_PARTS)))
 
 
 def _kind(field: object, root: Mapping[str, Any], depth: int, looks: Iterator[int]) -> str:
-    read = follow_reference(field, root) if depth <= _DEEPEST and next(looks, None) is not None else None
+    read = follow_reference(field, root) if depth <= _MAX_OUTLINE_DEPTH and next(looks, None) is not None else None
     if not read:
         return "anything"
     if "const" in read:

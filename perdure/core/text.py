@@ -12,7 +12,7 @@ from perdure.contracts.messages import PREVIEW_CHARACTERS
 
 CHARACTERS_A_TOKEN = 4
 """The estimate if no provider counted the tokens."""
-_UNSEEN = frozenset("\u115f\u1160\u3164\uffa0\u2800")
+_INVISIBLE_LETTERS = frozenset("\u115f\u1160\u3164\uffa0\u2800")
 """Letters and signs by category that are invisible: Hangul fillers and the empty Braille pattern."""
 
 
@@ -34,7 +34,7 @@ def is_clean(text: str) -> bool:
 
 def is_blank(text: str) -> bool:
     """Returns whether `text` looks empty: it contains no visible letter, digit, punctuation or sign."""
-    return not any(unicodedata.category(each)[0] in "LNPS" and each not in _UNSEEN for each in text)
+    return not any(unicodedata.category(each)[0] in "LNPS" and each not in _INVISIBLE_LETTERS for each in text)
 
 
 def preview(text: str) -> str:
@@ -64,8 +64,6 @@ def estimated_tokens(text: str) -> int:
 
 
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
-"""Invisible letters."""
 _SELECTORS = range(0xE0100, 0xE01F0)
 """Invisible variation selectors; any number of them can follow a letter."""
 _KEPT = frozenset("\n\t")
@@ -92,20 +90,20 @@ def printable_runs(text: str) -> Iterator[tuple[str, bool]]:
         yield "".join(_escape(character) if hidden else character for character in run), hidden
 
 
-def one_line(text: str, most: int | None = 200) -> str:
+def one_line(text: str, limit: int | None = 200) -> str:
     """Returns `text` for a cell or a status line, without line breaks and limited in length."""
-    return escape_terminal(flat(text, most))
+    return escape_terminal(flat(text, limit))
 
 
-def flat(text: str, most: int | None = None) -> str:
+def flat(text: str, limit: int | None = None) -> str:
     """Returns `text` as `one_line` does, but without escaping invisible characters."""
     line = _GAP.sub(" ", text).strip(" ")
-    return line if most is None or len(line) <= most else line[: most - 1] + "…"
+    return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
 
 
-def cut(text: str, most: int) -> str:
+def truncate(text: str, limit: int) -> str:
     """Returns `text`, or its start and the number of missing characters if it is too long."""
-    return text if len(text) <= most else f"{text[:most]}… {len(text) - most:,} more characters"
+    return text if len(text) <= limit else f"{text[:limit]}… {len(text) - limit:,} more characters"
 
 
 def without_userinfo(text: str) -> str:
@@ -127,7 +125,7 @@ def _is_hidden(character: str) -> bool:
     if character in _KEPT:
         return False
     hidden = unicodedata.category(character) in _HIDDEN_CATEGORIES
-    return hidden or character in _BLANK or ord(character) in _SELECTORS
+    return hidden or character in _INVISIBLE_LETTERS or ord(character) in _SELECTORS
 
 
 def _escape(character: str) -> str:
@@ -135,7 +133,7 @@ def _escape(character: str) -> str:
     return "".join(f"\\u{high:02x}{low:02x}" for high, low in zip(units[::2], units[1::2], strict=True))
 
 
-def size(count: int) -> str:
+def format_size(count: int) -> str:
     """Returns a number of bytes for people: `1 GB`, `20 MB`, `1.5 KB`."""
     for name, unit in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
         if count >= unit:
@@ -150,17 +148,17 @@ def format_time(at: datetime) -> str:
 
 def format_time_left(until: datetime, now: datetime) -> str:
     """Returns the time until `until`, such as `6 d 23 h` or `59 min`; empty if it has passed."""
-    return span(until - now) if until > now else ""
+    return duration_text(until - now) if until > now else ""
 
 
 def format_age(at: datetime, now: datetime) -> str:
     """Returns the time since `at`; a time in the future counts as now."""
-    return span(max(now - at, timedelta(0)))
+    return duration_text(max(now - at, timedelta(0)))
 
 
-def span(length: timedelta) -> str:
+def duration_text(duration: timedelta) -> str:
     """Returns a duration such as `12 s`, `59 min`, `3 h 5 min` or `6 d 23 h`."""
-    seconds = int(length.total_seconds())
+    seconds = int(duration.total_seconds())
     minutes, hours = seconds // 60, seconds // 3600
     if minutes < 1:
         return f"{seconds} s"

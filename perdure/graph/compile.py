@@ -134,29 +134,31 @@ def compile_topology(topology: Topology) -> CompiledTopology:
 def _compile(topology: Topology) -> CompiledTopology:
     steps = _make_steps(topology)
     names = {node.id: f"{place:03d}.{node.id}" for place, node in enumerate(topology.nodes)}
-    ways = {**names, END: LG_END}
-    choices = {edge.source: edge for edge in topology.edges if isinstance(edge, Switch | Fork) and _is_choice(edge)}
+    names_and_end = {**names, END: LG_END}
+    choosing_edges = {
+        edge.source: edge for edge in topology.edges if isinstance(edge, Switch | Fork) and _is_chosen_at_runtime(edge)
+    }
     forks = {edge.source: edge.heads for edge in topology.edges if isinstance(edge, Fork)}
     calling = _calling_heads(topology)
     deferred = {edge.target for edge in topology.edges if isinstance(edge, Join) and edge.deferred}
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(_state_channel(topology))
     for step in steps.values():
-        choice = choices.get(step.id)
+        choice = choosing_edges.get(step.id)
         if choice:
-            node, ends = _choosing_node(step, choice, ways, calling), targets_of(choice)
+            node, ends = _make_choosing_node(step, choice, names_and_end, calling), targets_of(choice)
         else:
             node, ends = _make_node(step, [head for head in forks.get(step.id, ()) if head in calling]), ()
-        destinations = tuple(ways[target] for target in ends) or None
+        destinations = tuple(names_and_end[target] for target in ends) or None
         graph.add_node(names[step.id], node, defer=step.id in deferred, destinations=destinations)
     graph.add_conditional_edges(
         LG_START, _make_entrance(topology, names), [names[node] for node in topology.entries.values()]
     )
     for edge in topology.edges:
-        _add_edge(graph, edge, ways)
+        _add_edge(graph, edge, names_and_end)
     return CompiledTopology(topology, graph.compile(checkpointer=None, name=topology.name), names)
 
 
-def _is_choice(edge: Fork | Switch) -> bool:
+def _is_chosen_at_runtime(edge: Fork | Switch) -> bool:
     return isinstance(edge, Switch) or bool(edge.optional)
 
 
@@ -164,20 +166,20 @@ def _calling_heads(topology: Topology) -> frozenset[str]:
     """Returns the heads of the branches in which calls are numbered."""
     bodies = {node.id: node for node in topology.nodes}
     branches = branches_of(topology)
-    return frozenset(one.head for one in branches if any(_calls_out(bodies[node]) for node in one.nodes))
+    return frozenset(one.head for one in branches if any(_makes_numbered_calls(bodies[node]) for node in one.nodes))
 
 
-def _calls_out(node: NodeSpec) -> bool:
+def _makes_numbered_calls(node: NodeSpec) -> bool:
     if isinstance(node.run, Sub):
-        return any(map(_calls_out, node.run.topology.nodes))
+        return any(map(_makes_numbered_calls, node.run.topology.nodes))
     return any(ref in NUMBERED for ref in node.calls)
 
 
 def _state_channel(topology: Topology) -> type:
     """Returns one channel for the whole state, so that the topology's reducers merge the patches, not LangGraph's."""
 
-    def joined(old: dict[str, JsonValue], new: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        return topology.state.apply(old, new) if old else new
+    def joined(before: dict[str, JsonValue], after: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        return topology.state.apply(before, after) if before else after
 
     class Channels(TypedDict):
         state: Annotated[dict[str, Any], joined]
@@ -199,15 +201,15 @@ def _make_steps(topology: Topology) -> dict[str, Step]:
 
 
 def _make_body(node: NodeSpec, topology: Topology) -> Body:
-    inner = node.run
-    if not isinstance(inner, Sub):
+    body = node.run
+    if not isinstance(body, Sub):
 
         async def work(state: State, run: Run, ports: Ports) -> Patch:
-            seen = state if node.advised else watch_state(state, topology, node.id, run.alarm)
-            return await inner(seen, watch_ports(ports, node, run.alarm))
+            watched = state if node.advised else watch_state(state, topology, node.id, run.alarm)
+            return await body(watched, watch_ports(ports, node, run.alarm))
 
         return work
-    nested = _compile(inner.topology)
+    nested = _compile(body.topology)
 
     async def work_through(state: State, run: Run, ports: Ports) -> Patch:
         after = await nested.drive(Run(FRESH, ports, state, path=f"{run.path}{node.id}/"))
@@ -228,7 +230,7 @@ def _make_node(step: Step, heads: Sequence[str]) -> Any:
     return node
 
 
-def _choosing_node(step: Step, edge: Fork | Switch, names: Mapping[str, str], calling: frozenset[str]) -> Any:
+def _make_choosing_node(step: Step, edge: Fork | Switch, names: Mapping[str, str], calling: frozenset[str]) -> Any:
     """Returns a node that chooses its successors itself. A conditional edge of LangGraph would cost as much as another
     node."""
 
@@ -280,8 +282,8 @@ async def choose_targets(edge: Fork | Switch, state: State) -> tuple[str, ...]:
         raise InvariantBroken(
             "unknown_label", f"The router after `{edge.source}` returned `{label}`, which is not one of its labels."
         )
-    way = edge.targets[label]
-    return await choose_targets(way, state) if isinstance(way, Fork) else (way,)
+    target = edge.targets[label]
+    return await choose_targets(target, state) if isinstance(target, Fork) else (target,)
 
 
 # The topologies that ship are checked and compiled once, when this module is imported.

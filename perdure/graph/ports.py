@@ -20,7 +20,7 @@ from perdure.contracts.memory import FactsAnswer, FactsRequest
 class Model(Protocol):
     """The model of this turn's agent."""
 
-    async def complete(self, ask: ModelCallRequest) -> ModelReply:
+    async def complete(self, request: ModelCallRequest) -> ModelReply:
         """Makes one model call and returns its settled reply. A call repeated for the same step is paid once."""
         ...
 
@@ -28,9 +28,11 @@ class Model(Protocol):
 class Tools(Protocol):
     """The tools of this turn."""
 
-    async def run(self, asks: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
-        """Runs calls in parallel and returns their outcomes in the order of `asks`. A settled call returns its stored
-        result.
+    async def run(
+        self, requests: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()
+    ) -> Sequence[ToolOutcome]:
+        """Runs calls in parallel and returns their outcomes in the order of `requests`. A settled call returns its
+        stored result.
 
         Calls of a gated round whose requests are `waiting` do not start. While others run, every wake signal makes the
         port read the records again. A call that is decided by then starts immediately. If the outcome of a call
@@ -39,7 +41,7 @@ class Tools(Protocol):
         """
         ...
 
-    async def make(self, asks: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
+    async def make(self, calls: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
         """Makes the graph's own calls in parallel. Returns outcomes in their order, each with the tool's whole
         `output`.
 
@@ -48,8 +50,8 @@ class Tools(Protocol):
         """
         ...
 
-    async def assemble(self, asks: Sequence[AssembleAsk]) -> Sequence[Assembled]:
-        """Runs the tools of one phase in parallel and returns their results in the order of `asks`. Each tool is
+    async def assemble(self, calls: Sequence[AssembleAsk]) -> Sequence[Assembled]:
+        """Runs the tools of one phase in parallel and returns their results in the order of `calls`. Each tool is
         retried as its registry defines."""
         ...
 
@@ -61,7 +63,7 @@ class Memory(Protocol):
         """Loads the plan, the user message, the working memory and requests opened before, in one activity."""
         ...
 
-    async def facts(self, ask: FactsRequest) -> FactsAnswer:
+    async def facts(self, request: FactsRequest) -> FactsAnswer:
         """Reads or stores facts. An external failure is the answer's status. No operation is retried."""
         ...
 
@@ -69,26 +71,26 @@ class Memory(Protocol):
 class People(Protocol):
     """Requests to people, and their verdicts."""
 
-    def ask(
+    def open_requests(
         self,
         gated: Sequence[GatedCall],
         unknown: Sequence[GatedCall],
         snapshot: dict[str, JsonValue],
         *,
-        goes_on: bool = False,
+        continues: bool = False,
     ) -> Sequence[RequestRef]:
         """Opens requests about these calls: for approval, or for the outcome of an unknown effect.
 
         All requests of a pause open in one transaction when the run ends in it, with all earlier events. Their ids
         derive from turn and call, so they are known here. A run that ends in any other way opens none. Asking again for
-        an open request changes nothing. With `goes_on`, the turn checks the records immediately instead of waiting,
+        an open request changes nothing. With `continues`, the turn checks the records immediately instead of waiting,
         because other calls can run.
         """
         ...
 
-    def question(self, question: Question) -> RequestRef:
+    def open_question(self, question: Question) -> RequestRef:
         """Opens a question to the turn's own user. It replaces any earlier request of this run and opens like those of
-        `ask`."""
+        `open_requests`."""
         ...
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:

@@ -130,13 +130,13 @@ class Step:
 
     async def _run_body(self, state: State, run: Run) -> Patch:
         name = run.path + self.id
-        here: dict[str, JsonValue] = {"current_node": name}
+        node_field: dict[str, JsonValue] = {"current_node": name}
         run.ports.events.emit(NODE_START, {"node": name})
-        patch = await self.body({**state, **here}, run, run.ports_of(self.branches))
+        patch = await self.body({**state, **node_field}, run, run.ports_of(self.branches))
         self.topology.state.check(patch, f"Node `{name}`")
         for alarm in undeclared_writes(self.topology, self.spec, patch):
             run.alarm(alarm)
-        patch = {**patch, **here}
+        patch = {**patch, **node_field}
         after = self.topology.state.apply(state, patch)
         run.ports.events.emit(NODE_END, {"node": name, "data": _visible_fields(state, after)})
         return patch
@@ -178,7 +178,7 @@ def _last_message(before: JsonValue, after: JsonValue) -> dict[str, JsonValue] |
 # Declarations of nodes are compared with what the nodes do. A difference raises an alarm and changes nothing. A node
 # that writes a field of another node has written it. A port that a node did not declare still answers. Advice that a
 # node should not use remains readable.
-Tell = Callable[[Alarm], None]
+AlarmHandler = Callable[[Alarm], None]
 MODEL = "model"
 MEMORY = "memory"
 
@@ -198,28 +198,28 @@ def undeclared_writes(topology: Topology, node: NodeSpec, patch: Patch) -> Itera
         )
 
 
-def watch_ports(ports: Ports, node: NodeSpec, tell: Tell) -> Ports:
+def watch_ports(ports: Ports, node: NodeSpec, on_alarm: AlarmHandler) -> Ports:
     """Returns the ports for a node with a declaration. All of them answer; undeclared use raises an alarm."""
     if node.reaches is None:
         return ports
-    model = ports.model if MODEL in node.reaches else WatchedModel(ports.model, node, tell)
-    return replace(ports, model=model, memory=WatchedMemory(ports.memory, node, tell))
+    model = ports.model if MODEL in node.reaches else WatchedModel(ports.model, node, on_alarm)
+    return replace(ports, model=model, memory=WatchedMemory(ports.memory, node, on_alarm))
 
 
-def watch_state(state: State, topology: Topology, node_id: str, tell: Tell) -> State:
+def watch_state(state: State, topology: Topology, node_id: str, on_alarm: AlarmHandler) -> State:
     """Returns the state for a router, or for a node that is not `advised`. All of it is readable; reading advice raises
     an alarm."""
-    return WatchedState(state, topology.advice, node_id, tell) if topology.advice else state
+    return WatchedState(state, topology.advice, node_id, on_alarm) if topology.advice else state
 
 
 class WatchedState(dict[str, JsonValue]):
     """A state in which reading advice raises an alarm. A copy does not count as reading."""
 
-    __slots__ = ("_advice", "_node_id", "_tell")
+    __slots__ = ("_advice", "_node_id", "_on_alarm")
 
-    def __init__(self, state: State, advice: tuple[str, ...], node_id: str, tell: Tell) -> None:
+    def __init__(self, state: State, advice: tuple[str, ...], node_id: str, on_alarm: AlarmHandler) -> None:
         super().__init__(state)
-        self._advice, self._node_id, self._tell = advice, node_id, tell
+        self._advice, self._node_id, self._on_alarm = advice, node_id, on_alarm
 
     def __getitem__(self, name: str) -> JsonValue:
         """Returns the value; raises an alarm if it is advice."""
@@ -235,7 +235,7 @@ class WatchedState(dict[str, JsonValue]):
         if name in self._advice:
             description = "a node that decides read a field that only advises"
             kind = AlarmType.MEMORY_ADVISORY_OVERRIDDEN
-            self._tell(Alarm(type=kind, node=self._node_id, description=description, context={"field": name}))
+            self._on_alarm(Alarm(type=kind, node=self._node_id, description=description, context={"field": name}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,13 +244,13 @@ class WatchedModel:
 
     model: Model
     node: NodeSpec
-    tell: Tell
+    on_alarm: AlarmHandler
 
-    async def complete(self, ask: ModelCallRequest) -> ModelReply:
+    async def complete(self, request: ModelCallRequest) -> ModelReply:
         """Raises an alarm and returns the model's answer."""
         description = "a node called the model without having declared it"
-        self.tell(Alarm(type=AlarmType.MODEL_ACCESS_UNAUTHORIZED, node=self.node.id, description=description))
-        return await self.model.complete(ask)
+        self.on_alarm(Alarm(type=AlarmType.MODEL_ACCESS_UNAUTHORIZED, node=self.node.id, description=description))
+        return await self.model.complete(request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,27 +259,27 @@ class WatchedMemory:
 
     memory: Memory
     node: NodeSpec
-    tell: Tell
+    on_alarm: AlarmHandler
 
     async def load(self) -> TurnContext:
         """Loads the context of the turn, which every node can do."""
         return await self.memory.load()
 
-    async def facts(self, ask: FactsRequest) -> FactsAnswer:
+    async def facts(self, request: FactsRequest) -> FactsAnswer:
         """Returns the answer. Without authorization, its status is `unauthorized`; undeclared or unauthorized use
         raises an alarm."""
         declared = MEMORY in (self.node.reaches or ())
-        if not declared or not ask.authorized:
-            kind = AlarmType.MEMORY_WRITE_UNAUTHORIZED if ask.write else AlarmType.MEMORY_READ_UNAUTHORIZED
+        if not declared or not request.authorized:
+            kind = AlarmType.MEMORY_WRITE_UNAUTHORIZED if request.write else AlarmType.MEMORY_READ_UNAUTHORIZED
             description = (
                 "a node used memory without authorization"
                 if declared
                 else "a node used memory without having declared it"
             )
             severity = Severity.WARN if declared else Severity.ERROR
-            self.tell(Alarm(type=kind, node=self.node.id, description=description, severity=severity))
-        answer = await self.memory.facts(ask)
+            self.on_alarm(Alarm(type=kind, node=self.node.id, description=description, severity=severity))
+        answer = await self.memory.facts(request)
         if answer.refused_change:
             description = "a fact about a person would have been changed; the database refused it"
-            self.tell(Alarm(type=AlarmType.MEMORY_NOT_APPEND_ONLY, node=self.node.id, description=description))
+            self.on_alarm(Alarm(type=AlarmType.MEMORY_NOT_APPEND_ONLY, node=self.node.id, description=description))
         return answer

@@ -47,8 +47,8 @@ def sources_of(edge: Edge) -> tuple[str, ...]:
 def targets_of(edge: Edge) -> tuple[str, ...]:
     """Returns the nodes, or END, that an edge can lead to. A fork inside a switch counts by its heads."""
     if isinstance(edge, Switch):
-        ways = (way.heads if isinstance(way, Fork) else (way,) for way in edge.targets.values())
-        return tuple(dict.fromkeys(target for way in ways for target in way))
+        targets = (way.heads if isinstance(way, Fork) else (way,) for way in edge.targets.values())
+        return tuple(dict.fromkeys(target for way in targets for target in way))
     return edge.heads if isinstance(edge, Fork) else (edge.target,)
 
 
@@ -74,16 +74,16 @@ def successors(topology: Topology) -> dict[str, tuple[str, ...]]:
 
 def reachable(starts: Iterable[str], after: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """Returns everything that is reachable from `starts`, including `starts`, nearest first."""
-    found = dict.fromkeys(starts)
-    queue = list(found)
+    reached = dict.fromkeys(starts)
+    queue = list(reached)
     for node in queue:
-        new = [target for target in after.get(node, ()) if target not in found]
-        found.update(dict.fromkeys(new))
-        queue.extend(dict.fromkeys(new))
-    return tuple(found)
+        unseen = [target for target in after.get(node, ()) if target not in reached]
+        reached.update(dict.fromkeys(unseen))
+        queue.extend(dict.fromkeys(unseen))
+    return tuple(reached)
 
 
-def reversed_ways(after: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def reversed_edges(after: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """Returns the same paths in the opposite direction."""
     before: dict[str, list[str]] = {}
     for node, targets in after.items():
@@ -94,23 +94,23 @@ def reversed_ways(after: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, 
 
 def cycle_without(stops: frozenset[str], after: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """Returns the nodes, in order, of one cycle that contains none of `stops`; empty without one."""
-    ways = {
+    edges = {
         node: tuple(target for target in targets if target not in stops)
         for node, targets in after.items()
         if node not in stops
     }
-    for node in ways:
-        path = _way_back(node, ways)
+    for node in edges:
+        path = _path_back_to(node, edges)
         if path:
             return path
     return ()
 
 
-def _way_back(start: str, ways: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def _path_back_to(start: str, edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     previous: dict[str, str] = {}
     queue = [start]
     for node in queue:
-        for target in ways.get(node, ()):
+        for target in edges.get(node, ()):
             if target == start:
                 path = [node]
                 while path[0] != start:
@@ -135,42 +135,42 @@ def branches_of(topology: Topology) -> tuple[Branch, ...]:
 
 def _read_branch(topology: Topology, after: Mapping[str, tuple[str, ...]], fork: Fork, head: str) -> Branch:
     joins = [edge for edge in topology.edges if isinstance(edge, Join)]
-    by_source = {source: join for join in joins for source in join.sources}
-    by_deferred_target = {join.target: join for join in joins if join.deferred}
-    forking = {one.source for one in forks_of(topology.edges)}
+    joins_by_source = {source: join for join in joins for source in join.sources}
+    joins_by_target = {join.target: join for join in joins if join.deferred}
+    fork_sources = {one.source for one in forks_of(topology.edges)}
     nodes: dict[str, None] = {}
     ends: list[str] = []
     escapes: list[str] = []
-    arrived: list[Join] = []
+    reached_joins: list[Join] = []
     queue = [head]
     for node in queue:
         if node in nodes:
             continue
-        if node in by_deferred_target:
-            arrived.append(by_deferred_target[node])
+        if node in joins_by_target:
+            reached_joins.append(joins_by_target[node])
             continue
         nodes[node] = None
-        if node in by_source:
+        if node in joins_by_source:
             ends.append(node)
-            arrived.append(by_source[node])
-        elif node not in forking:
+            reached_joins.append(joins_by_source[node])
+        elif node not in fork_sources:
             escapes += [node] * (END in after[node])
             queue += [target for target in after[node] if target != END]
-    joined = tuple(join for index, join in enumerate(arrived) if join not in arrived[:index])
-    again = tuple(node for node in nodes if node in forking)
-    return Branch(fork, head, tuple(nodes), tuple(ends), joined, tuple(escapes), again)
+    joins_in_order = tuple(join for index, join in enumerate(reached_joins) if join not in reached_joins[:index])
+    again = tuple(node for node in nodes if node in fork_sources)
+    return Branch(fork, head, tuple(nodes), tuple(ends), joins_in_order, tuple(escapes), again)
 
 
 def labels_of(router: Router) -> tuple[str, ...]:
     """Returns the labels that a router declares in its return type; empty if the type is open."""
     try:
-        returned = get_type_hints(router if inspect.isfunction(router) else type(router).__call__).get("return")
+        return_type = get_type_hints(router if inspect.isfunction(router) else type(router).__call__).get("return")
     except NameError:
         return ()
-    if get_origin(returned) is Literal:
-        return tuple(str(label) for label in get_args(returned))
-    if isinstance(returned, EnumMeta) and issubclass(returned, StrEnum):
-        return tuple(label.value for label in returned)
+    if get_origin(return_type) is Literal:
+        return tuple(str(label) for label in get_args(return_type))
+    if isinstance(return_type, EnumMeta) and issubclass(return_type, StrEnum):
+        return tuple(label.value for label in return_type)
     return ()
 
 
@@ -181,8 +181,8 @@ def is_async(called: object) -> bool:
 
 def is_frozen(node: object) -> bool:
     """Returns whether `node` is an instance of a frozen dataclass."""
-    made_as = getattr(type(node), "__dataclass_params__", None)
-    return made_as is not None and bool(made_as.frozen)
+    dataclass_params = getattr(type(node), "__dataclass_params__", None)
+    return dataclass_params is not None and bool(dataclass_params.frozen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,9 @@ RESERVED: Final = (
     *("style", "class", "classdef", "linkstyle", "click", "call", "href", "default"),
 )
 """START and END in any case, and the reserved words of Mermaid flowcharts."""
-HANGS: Final = "synchronous code is sent to a thread pool, which a workflow does not have, and the turn would hang"
+WHY_SYNC_HANGS: Final = (
+    "synchronous code is sent to a thread pool, which a workflow does not have, and the turn would hang"
+)
 
 
 def check(topology: Topology) -> None:
@@ -230,8 +232,8 @@ def validate(topology: Topology) -> tuple[TopologyFault, ...]:
         _check_names,
         _check_state,
         _check_bodies,
-        _ends_of_edges,
-        _ways_out,
+        _check_edge_ends,
+        _check_outgoing_edges,
         _check_routes,
         fork_faults,
         _check_entries,
@@ -281,14 +283,14 @@ def _check_bodies(topology: Topology) -> Iterator[TopologyFault]:
         if isinstance(node.run, Sub):
             continue
         if not is_async(node.run):
-            yield TopologyFault("sync_node", node.id, f"is not async: {HANGS}")
+            yield TopologyFault("sync_node", node.id, f"is not async: {WHY_SYNC_HANGS}")
         if not inspect.isfunction(node.run) and not is_frozen(node.run):
             yield TopologyFault(
                 "mutable_node", node.id, "is not a frozen dataclass; concurrent turns would share its state"
             )
 
 
-def _ends_of_edges(topology: Topology) -> Iterator[TopologyFault]:
+def _check_edge_ends(topology: Topology) -> Iterator[TopologyFault]:
     known = {node.id for node in topology.nodes}
     for edge in topology.edges:
         for source in sources_of(edge):
@@ -301,20 +303,22 @@ def _ends_of_edges(topology: Topology) -> Iterator[TopologyFault]:
                 )
 
 
-def _ways_out(topology: Topology) -> Iterator[TopologyFault]:
+def _check_outgoing_edges(topology: Topology) -> Iterator[TopologyFault]:
     sources = [source for edge in topology.edges for source in sources_of(edge)]
     for node in topology.nodes:
-        ways = sources.count(node.id)
-        if ways == 0:
+        count = sources.count(node.id)
+        if count == 0:
             yield TopologyFault("no_way_out", node.id, "has no outgoing edge")
-        if ways > 1:
-            yield TopologyFault("several_ways_out", node.id, f"has {ways} outgoing edges; a node has one")
+        if count > 1:
+            yield TopologyFault("several_ways_out", node.id, f"has {count} outgoing edges; a node has one")
 
 
 def _check_routes(topology: Topology) -> Iterator[TopologyFault]:
     for switch in (edge for edge in topology.edges if isinstance(edge, Switch)):
         if not is_async(switch.router):
-            yield TopologyFault("sync_router", switch.source, f"is followed by a router that is not async: {HANGS}")
+            yield TopologyFault(
+                "sync_router", switch.source, f"is followed by a router that is not async: {WHY_SYNC_HANGS}"
+            )
         labels = labels_of(switch.router)
         if not labels:
             yield TopologyFault(
@@ -331,7 +335,9 @@ def _check_routes(topology: Topology) -> Iterator[TopologyFault]:
         for head, wanted in fork.optional.items():
             if not is_async(wanted):
                 yield TopologyFault(
-                    "sync_router", fork.source, f"selects the branch {head} with a function that is not async: {HANGS}"
+                    "sync_router",
+                    fork.source,
+                    f"selects the branch {head} with a function that is not async: {WHY_SYNC_HANGS}",
                 )
 
 
@@ -355,7 +361,7 @@ def _check_entries(topology: Topology) -> Iterator[TopologyFault]:
 def _check_reach(topology: Topology) -> Iterator[TopologyFault]:
     after = successors(topology)
     reached = set(reachable(topology.entries.values(), after))
-    ending = set(reachable([END], reversed_ways(after)))
+    ending = set(reachable([END], reversed_edges(after)))
     for node in topology.nodes:
         if node.id not in reached:
             yield TopologyFault("unreachable", node.id, "cannot be reached from any entry")
@@ -409,7 +415,7 @@ def fork_faults(topology: Topology) -> Iterator[TopologyFault]:
         yield from _check_meeting(fork, [branch for branch in branches if branch.fork is fork])
     for join in joins:
         yield from _check_waiting(join, [branch for branch in branches if join in branch.joins])
-        yield from _ways_into(topology, join)
+        yield from _check_join_bypass(topology, join)
     yield from _check_inside(topology, branches)
 
 
@@ -464,18 +470,18 @@ def _check_waiting(join: Join, branches: Sequence[Branch]) -> Iterator[TopologyF
             yield TopologyFault(
                 "plain_join", join.target, f"would wait for all of {ways}, of which only one runs; defer it"
             )
-        ends_here = _ends_of_fork(branch.fork, branches)
+        ends_here = _branch_ends_of(branch.fork, branches)
         for source in (source for source in join.sources if source not in ends_here):
             yield TopologyFault(
                 "plain_join", join.target, f"would wait for {source} after the fork at {branch.fork.source}"
             )
 
 
-def _ends_of_fork(fork: Fork, branches: Sequence[Branch]) -> list[str]:
+def _branch_ends_of(fork: Fork, branches: Sequence[Branch]) -> list[str]:
     return [end for branch in branches if branch.fork is fork for end in branch.ends]
 
 
-def _ways_into(topology: Topology, join: Join) -> Iterator[TopologyFault]:
+def _check_join_bypass(topology: Topology, join: Join) -> Iterator[TopologyFault]:
     into = [edge for edge in topology.edges if edge is not join and join.target in targets_of(edge)]
     for edge in into:
         if not join.deferred or isinstance(edge, Join):
@@ -496,14 +502,14 @@ def _check_inside(topology: Topology, branches: Sequence[Branch]) -> Iterator[To
     for edge in topology.edges:
         if all(source in inside for source in sources_of(edge)):
             continue
-        for target in _single_targets(edge):
+        for target in _targets_without_fork(edge):
             if target in inside:
                 source = "+".join(sources_of(edge))
                 yield TopologyFault("entered_from_outside", target, f"is inside a fork but is reached from {source}")
 
 
-def _single_targets(edge: Edge) -> Sequence[str]:
+def _targets_without_fork(edge: Edge) -> Sequence[str]:
     """Returns the targets of an edge that it reaches without a fork."""
     if isinstance(edge, Switch):
-        return [way for way in edge.targets.values() if not isinstance(way, Fork)]
+        return [target for target in edge.targets.values() if not isinstance(target, Fork)]
     return [] if isinstance(edge, Fork) else [edge.target]

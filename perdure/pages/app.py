@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.client import ApiError, AsyncClient
-from perdure.core.memory.files import MOST_UPLOAD_BYTES
+from perdure.core.memory.files import MAX_UPLOAD_BYTES
 from perdure.core.request_origin import local_path
 from perdure.pages import agents, calls, chat, identity, memory, status, turns
 from perdure.pages.approvals import decide, inbox
@@ -46,7 +46,7 @@ STALE_FORM_HEADER = {"Perdure-Form": "stale"}
 _log = structlog.get_logger(__name__)
 
 
-def create_pages(api: ASGIApp, most_upload_bytes: int = MOST_UPLOAD_BYTES) -> FastAPI:
+def create_pages(api: ASGIApp, most_upload_bytes: int = MAX_UPLOAD_BYTES) -> FastAPI:
     """Creates the pages for this API, which accepts files up to `most_upload_bytes`."""
     app = FastAPI(title="Perdure pages", openapi_url=None, docs_url=None, redoc_url=None)
     app.state.api = api

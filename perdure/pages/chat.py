@@ -14,7 +14,7 @@ from perdure.client import ApiError, AsyncClient
 from perdure.client.turns import OnBusy
 from perdure.contracts.approvals import ANSWERED_BY_CLIENT
 from perdure.core.memory.files import BY_ENDING
-from perdure.core.text import cut
+from perdure.core.text import truncate
 from perdure.pages.approvals.page import Field, Shape, fields_of, is_long, read_fields, reasons_for
 from perdure.pages.render import fresh_key, page, seen
 from perdure.pages.request import (
@@ -97,7 +97,7 @@ class TurnView:
 
     def text(self, of: str) -> object:
         """Returns a text of the turn for the page, cut to `most`."""
-        return seen(of if self.most is None else cut(of, self.most))
+        return seen(of if self.most is None else truncate(of, self.most))
 
     @property
     def separate_answer(self) -> str:

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from perdure.core.text import flat, format_age, format_time_left, one_line, printable_runs, size, span
+from perdure.core.text import duration_text, flat, format_age, format_size, format_time_left, one_line, printable_runs
 from perdure.pages.request import BrowserRequest, typed_texts
 from perdure.schemas.approvals import signed_in_words, subject
 
@@ -212,7 +212,7 @@ def time_text(at: datetime) -> str:
 
 def format_duration(seconds: float) -> str:
     """Returns a duration such as `20 s`, `10 min` or `2 h 0 min`."""
-    return span(timedelta(seconds=seconds))
+    return duration_text(timedelta(seconds=seconds))
 
 
 def clock(at: datetime | None) -> Markup:
@@ -254,7 +254,7 @@ _FILTERS: Mapping[str, Callable[..., object]] = {
     "clock": clock,
     "span": format_duration,
     "time_of": time_of,
-    "size": size,
+    "size": format_size,
 }
 
 

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 
 from perdure.client import ApiError, AsyncClient
 from perdure.core.request_origin import is_foreign
-from perdure.core.text import is_clean, size
+from perdure.core.text import format_size, is_clean
 from perdure.schemas.identity import Me
 
 MOST_BYTES = 2 * 1024 * 1024
@@ -100,7 +100,7 @@ async def read_upload(request: Request) -> AsyncIterator[tuple[Form, Upload | No
     most = most_upload_bytes(request)
     if int(announced) > most + _FORM_BYTES:
         await _discard_rest(request)
-        raise PageProblem(413, f"The file has {size(int(announced))}; the limit is {size(most)}.")
+        raise PageProblem(413, f"The file has {format_size(int(announced))}; the limit is {format_size(most)}.")
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(_UPLOAD_SECONDS):

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from perdure.client import ApiError, AsyncClient
 from perdure.contracts.approvals import ANSWERED_BY_CLIENT
-from perdure.core.text import cut
+from perdure.core.text import truncate
 from perdure.pages.diagrams import Span, draw_bars, draw_graph, path_of_turn
 from perdure.pages.render import json_markup, page, seen
 from perdure.pages.request import Visitor
@@ -111,7 +111,7 @@ def value_markup(of: object) -> Markup:
     """Returns a text or a value for display, cut if it is long."""
     text = of if isinstance(of, str) else json.dumps(of, indent=2, ensure_ascii=False)
     if isinstance(of, str) or len(text) > _VALUE_CHARACTERS:
-        return seen(cut(text, _VALUE_CHARACTERS))
+        return seen(truncate(text, _VALUE_CHARACTERS))
     return json_markup(of)
 
 

@@ -15,8 +15,15 @@ from perdure.contracts.errors import CallerError, InvariantBroken
 from perdure.contracts.skills import DataTable, Rule
 from perdure.contracts.values import sha256_hex
 from perdure.core.agents.rules import override_fault
-from perdure.core.agents.templates import BEFORE, PROMOTERS, Stage, archive_refusal, promotion_refusal, text_refusal
-from perdure.core.approvals.gates import WAIVABLE, exemption_fault
+from perdure.core.agents.templates import (
+    PREVIOUS_STAGE,
+    PROMOTER_ROLES,
+    Stage,
+    archive_refusal,
+    promotion_refusal,
+    text_refusal,
+)
+from perdure.core.approvals.gates import EXEMPTIBLE_TOOLS, exemption_fault
 from perdure.store import audit
 from perdure.store.database import Connection, new_id
 from perdure.store.paging import cursor_after, read_cursor
@@ -58,7 +65,9 @@ async def publish_agent(
     )
 
 
-_CURRENT = "SELECT a.agent_id, a.app, v.body FROM agents a JOIN agent_versions v USING (tenant_id, agent_id, version)"
+_CURRENT_VERSION = (
+    "SELECT a.agent_id, a.app, v.body FROM agents a JOIN agent_versions v USING (tenant_id, agent_id, version)"
+)
 
 
 async def current_agent(tx: Connection, agent_id: str) -> PublishedAgent:
@@ -66,7 +75,7 @@ async def current_agent(tx: Connection, agent_id: str) -> PublishedAgent:
 
     Raises: CallerError 404 `agent_not_found`.
     """
-    row = await tx.fetchrow(f"{_CURRENT} WHERE a.agent_id = $1", agent_id)
+    row = await tx.fetchrow(f"{_CURRENT_VERSION} WHERE a.agent_id = $1", agent_id)
     if row is None:
         raise CallerError(
             "agent_not_found",
@@ -79,7 +88,7 @@ async def current_agent(tx: Connection, agent_id: str) -> PublishedAgent:
 
 async def list_agents(tx: Connection) -> list[tuple[str, PublishedAgent]]:
     """Returns all current agents with the names of their apps, sorted by agent id."""
-    rows = await tx.fetch(f"{_CURRENT} ORDER BY a.agent_id")
+    rows = await tx.fetch(f"{_CURRENT_VERSION} ORDER BY a.agent_id")
     return [(row["app"], _stored(row["body"])) for row in rows]
 
 
@@ -168,14 +177,14 @@ class TableCache:
         return {name: self._bodies[digest] for name, digest in digests.items()}
 
 
-ACTIONS = "(SELECT rule_actions FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
+RULE_ACTIONS = "(SELECT rule_actions FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
 """A subselect: the tenant's actions by rule id."""
 
 
 async def rule_actions(tx: Connection) -> dict[str, str]:
     """Returns the actions that the tenant has set, by rule id. They are stricter than the rule's own action, and pinned
     at the start of a turn."""
-    found: dict[str, str] = await tx.fetchval(f"SELECT {ACTIONS}")
+    found: dict[str, str] = await tx.fetchval(f"SELECT {RULE_ACTIONS}")
     return found
 
 
@@ -190,7 +199,7 @@ async def set_action(tx: Connection, rules: Iterable[Rule], rule_id: str, do: st
     fault = override_fault(rule, do)
     if fault is not None:
         raise CallerError("rule_looser", fault, {"rule": rule_id}, status=422)
-    before = await tx.fetchval(f"SELECT {ACTIONS}->>$1", rule_id)
+    before = await tx.fetchval(f"SELECT {RULE_ACTIONS}->>$1", rule_id)
     await tx.execute(
         "UPDATE tenants SET rule_actions = CASE WHEN $3 THEN rule_actions - $1::text "
         "ELSE rule_actions || jsonb_build_object($1::text, $2::text) END "
@@ -203,25 +212,25 @@ async def set_action(tx: Connection, rules: Iterable[Rule], rule_id: str, do: st
     await audit.record(tx, "rule.action_set", rule_id, {**data}, actor=user_id, turn_id=None)
 
 
-WAIVERS = "(SELECT waived_tools FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
+EXEMPT_TOOLS = "(SELECT waived_tools FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
 """A subselect: the names of the tenant's exempt tools."""
 
 
 async def exempt_tools(tx: Connection) -> list[str]:
     """Returns the names of the tenant's exempt tools. Exempt tools run without approval
     (perdure/core/approvals/gates.py)."""
-    found: list[str] = await tx.fetchval(f"SELECT {WAIVERS}")
+    found: list[str] = await tx.fetchval(f"SELECT {EXEMPT_TOOLS}")
     return found
 
 
-async def set_exemption(tx: Connection, tool: str, *, waived: bool, user_id: str) -> None:
+async def set_exemption(tx: Connection, tool: str, *, exempt: bool, user_id: str) -> None:
     """Exempts a tool from its approval, or ends the exemption, starting with the next turn.
 
     Raises: CallerError 422 `approval_not_waivable`.
     """
     fault = exemption_fault(tool)
     if fault is not None:
-        raise CallerError("approval_not_waivable", fault, {"tool": tool, "waivable": [*WAIVABLE]}, status=422)
+        raise CallerError("approval_not_waivable", fault, {"tool": tool, "waivable": [*EXEMPTIBLE_TOOLS]}, status=422)
     before = await tx.fetchval(
         "SELECT $1 = ANY(waived_tools) FROM tenants WHERE tenant_id = current_setting('perdure.tenant') FOR UPDATE",
         tool,
@@ -230,15 +239,15 @@ async def set_exemption(tx: Connection, tool: str, *, waived: bool, user_id: str
         "UPDATE tenants SET waived_tools = array_remove(waived_tools, $1) || CASE WHEN $2 THEN ARRAY[$1] "
         "ELSE '{}'::text[] END WHERE tenant_id = current_setting('perdure.tenant')",
         tool,
-        waived,
+        exempt,
     )
-    data = {"approval": not waived, "before": not before}
+    data = {"approval": not exempt, "before": not before}
     await audit.record(tx, "approval.waiver_set", tool, {**data}, actor=user_id, turn_id=None)
 
 
-async def pin_exemptions(tx: Connection, turn_id: str, waived: Sequence[str]) -> None:
+async def pin_exemptions(tx: Connection, turn_id: str, exempt: Sequence[str]) -> None:
     """Pins the turn to these exemptions at its start. Its calls are checked against them."""
-    await tx.execute("UPDATE turns SET waived_tools = $2 WHERE id = $1", turn_id, [*waived])
+    await tx.execute("UPDATE turns SET waived_tools = $2 WHERE id = $1", turn_id, [*exempt])
 
 
 PromptVersion = dict[str, object]
@@ -255,7 +264,7 @@ class PromptReader(NamedTuple):
     @property
     def sees_all(self) -> bool:
         """True if versions of every stage and author are visible."""
-        return bool(self.roles & PROMOTERS)
+        return bool(self.roles & PROMOTER_ROLES)
 
 
 async def get_prompt_template(tx: Connection, version_id: str, reader: PromptReader) -> PromptVersion:
@@ -410,7 +419,7 @@ async def promote_prompt_template(
     refused = promotion_refusal(to, before["author_id"] == promoter.user_id, promoter.roles)
     if refused is not None:
         raise refused
-    if to not in BEFORE:
+    if to not in PREVIOUS_STAGE:
         raise CallerError(
             "stage_invalid", "A version can only be promoted to pre_production or active", {"to": to.value}
         )
@@ -422,7 +431,7 @@ async def promote_prompt_template(
             "WHERE id = $1 AND stage = $3 AND digest = $4 RETURNING id",
             version_id,
             to.value,
-            BEFORE[to].value,
+            PREVIOUS_STAGE[to].value,
             digest,
         )
     except asyncpg.UniqueViolationError:
@@ -430,7 +439,7 @@ async def promote_prompt_template(
         raise CallerError("prompt_stage_taken", taken, {"stage": to.value}, status=409) from None
     now = await get_prompt_template(tx, version_id, promoter.reader)
     if row is None:
-        raise _prompt_changed(now, BEFORE[to])
+        raise _prompt_changed(now, PREVIOUS_STAGE[to])
     moved: dict[str, JsonValue] = {"template": str(now["template"]), "to": to.value, "digest": digest}
     await _record_prompt(tx, "prompt.promoted", version_id, moved, promoter.user_id)
     return now

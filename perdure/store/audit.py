@@ -18,12 +18,12 @@ from pydantic import JsonValue
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import canonical_json, sha256_hex
 from perdure.core.audit import (
-    BEGUN,
-    DECIDED,
+    ALLOWING_DECISIONS,
+    DECISION_KIND,
+    ERASURE_BEGUN,
     GENESIS,
-    GIVEN,
-    MOST_FAULTS,
-    OUTCOMES,
+    MAX_FAULTS,
+    OUTCOME_KINDS,
     ChainCheck,
     ChainFault,
     Entry,
@@ -137,7 +137,7 @@ async def seals_of(tx: Connection, tenant_id: str, keyring: Keyring) -> Mapping[
     return sealed
 
 
-MOST_NAMED = 5_000
+MAX_IDS_PER_ROW = 5_000
 """The maximum number of ids per row; 5,000 turn ids take 200 kB."""
 _ROWS = """
 SELECT a.id, a.subject, a.actor::text, a.turn_id::text, a.body_digest, a.signature, b.salt, b.data::text AS said,
@@ -151,10 +151,10 @@ async def announce_erasure(tx: Connection, user_id: str, actor: str, turns: Sequ
     of the first row written, which the erased rows refer to. The rows are written before the erasure, and read only if
     their signature is valid."""
     ids = []
-    for start in range(0, max(len(turns), len(rows), 1), MOST_NAMED):
-        part = slice(start, start + MOST_NAMED)
+    for start in range(0, max(len(turns), len(rows), 1), MAX_IDS_PER_ROW):
+        part = slice(start, start + MAX_IDS_PER_ROW)
         body: dict[str, JsonValue] = {"turns": [*turns[part]], "also": [*rows[part]]}
-        ids.append(await record(tx, BEGUN, user_id, body, actor=actor, turn_id=None))
+        ids.append(await record(tx, ERASURE_BEGUN, user_id, body, actor=actor, turn_id=None))
     return ids[0]
 
 
@@ -163,7 +163,7 @@ async def announced_rows(tx: Connection, user_id: str) -> list[int]:
     rows = await tx.fetch(
         "SELECT jsonb_array_elements(data->'also')::bigint AS id FROM audit_trail WHERE subject = $1 AND kind = $2",
         user_id,
-        BEGUN,
+        ERASURE_BEGUN,
     )
     return [row["id"] for row in rows]
 
@@ -171,8 +171,8 @@ async def announced_rows(tx: Connection, user_id: str) -> list[int]:
 async def erasures_of(tx: Connection, tenant_id: str, keyring: Keyring, seconds: float) -> Erasures:
     """Returns what the tenant's erasures account for. Rows with an invalid signature or another body are ignored."""
     found = Erasures()
-    for row in await tx.fetch(_ROWS, BEGUN, timeout=seconds):
-        text = row_text(tenant_id, BEGUN, row["subject"], row["actor"], row["turn_id"], row["body_digest"])
+    for row in await tx.fetch(_ROWS, ERASURE_BEGUN, timeout=seconds):
+        text = row_text(tenant_id, ERASURE_BEGUN, row["subject"], row["actor"], row["turn_id"], row["body_digest"])
         is_intact = sha256_hex(row["salt"] + row["said"]) == row["body_digest"]
         if is_intact and keyring.verifies(text, row["signature"]):
             found.add(row["id"], row["subject"], row["data"].get("turns", ()), row["data"].get("also", ()))
@@ -200,7 +200,7 @@ WHERE o.kind IS DISTINCT FROM $2 OR o.said <> ALL($3) LIMIT 1000
 
 async def doubtful_runs(tx: Connection, timeout_seconds: float) -> list[Run]:
     """Returns the runs without a recorded approval, at most 1,000. perdure/core/audit.py evaluates them."""
-    rows = await tx.fetch(_RUNS, list(OUTCOMES), DECIDED, list(GIVEN), timeout=timeout_seconds)
+    rows = await tx.fetch(_RUNS, list(OUTCOME_KINDS), DECISION_KIND, list(ALLOWING_DECISIONS), timeout=timeout_seconds)
     return [Run(row["approval_id"], row["outcome"], row["said"], row["seq"], row["audit_id"]) for row in rows]
 
 
@@ -242,14 +242,14 @@ async def verify_chain(
     keyring: Keyring,
     heads: Iterable[ExportedHead] = (),
     *,
-    most_faults: int = MOST_FAULTS,
+    most_faults: int = MAX_FAULTS,
 ) -> Report:
     """Verifies every audit row of the tenant, and the exported heads.
 
     Each chunk has a separate transaction. The chain only grows, so no snapshot is needed.
 
     The chain is read in chunks of links, each with its row. An exported head reveals rows that are missing from the
-    database. `_strays` finds rows without a link.
+    database. `_find_strays` finds rows without a link.
     """
     async with db.transaction(tenant_id) as tx:
         row = await tx.fetchrow(_END)
@@ -321,7 +321,7 @@ def _merge_marks(marks: Mapping[int, frozenset[str]], seals: Mapping[int, str]) 
     return {**marks, **{seq: marks.get(seq, frozenset()) | {sealed} for seq, sealed in seals.items()}}
 
 
-MOST_HEADS = 100_000
+MAX_HEADS = 100_000
 """The newest heads that are read: more than eleven years of hourly exports."""
 
 
@@ -368,7 +368,7 @@ def exported_heads(path: Path, tenant_id: str) -> list[ExportedHead]:
 
     Raises: OSError.
     """
-    return list(deque((head for head in _read(path) if head.tenant == tenant_id), maxlen=MOST_HEADS))
+    return list(deque((head for head in _read(path) if head.tenant == tenant_id), maxlen=MAX_HEADS))
 
 
 def _read(path: Path) -> Iterator[ExportedHead]:
@@ -406,14 +406,14 @@ WHERE t.id = ANY(ARRAY(SELECT id FROM mine ORDER BY id LIMIT $4)) ORDER BY t.id
 
 
 async def exported_rows(
-    db: Database, tenant_id: str, after_seq: int, turn_id: str | None, most: int | None
+    db: Database, tenant_id: str, after_seq: int, turn_id: str | None, limit: int | None
 ) -> AsyncIterator[View]:
-    """Yields the rows after `after_seq` that exist at the start, at most `most`. With `turn_id`, only rows of that
+    """Yields the rows after `after_seq` that exist at the start, at most `limit`. With `turn_id`, only rows of that
     turn. Each chunk has a separate transaction, so that a slow reader keeps none open."""
     given = 0
     async with db.transaction(tenant_id) as tx:
         end = (await head_of(tx)).seq
-    while after_seq < end and (most is None or given < most):
+    while after_seq < end and (limit is None or given < limit):
         async with db.transaction(tenant_id) as tx:
             if turn_id is None:
                 rows, following = await tx.fetch(_EXPORT, after_seq, end), after_seq + TRAIL_CHUNK_ROWS
@@ -422,7 +422,7 @@ async def exported_rows(
             else:
                 rows = await tx.fetch(_EXPORT_OF_TURN, after_seq, end, turn_id)
                 following = rows[-1]["seq"] if rows else end
-        for row in rows[: None if most is None else most - given]:
+        for row in rows[: None if limit is None else limit - given]:
             given += 1
             yield show_row(row) | {
                 "body_digest": row["body_digest"],

@@ -24,7 +24,7 @@ from perdure.core.budgets import (
     Hold,
     Quotas,
     UsedStorage,
-    check,
+    check_bytes,
     check_files,
     only_reserved,
     reached_budget,
@@ -33,7 +33,7 @@ from perdure.core.budgets import (
 from perdure.store import audit
 from perdure.store.database import Connection
 
-NOTHING = Usage()
+NO_USAGE = Usage()
 _RESERVE = """
 WITH caps AS (
   SELECT * FROM unnest($3::text[], $4::bigint[], $5::bigint[]) AS c(agent_id, max_tokens, max_cost_microusd)
@@ -85,7 +85,7 @@ _OPEN = f"""
 WITH {_USED}
 INSERT INTO day_usage (tenant_id, day, agent_id, used_tokens, used_cost_microusd)
 SELECT current_setting('perdure.tenant'), day, agent_id, used_tokens, used_cost_microusd FROM uncounted
-ORDER BY agent_id DESC ON CONFLICT DO NOTHING
+ORDER BY agent_id DESC ON CONFLICT DO NO_USAGE
 """
 _COUNTED = """
 SELECT count(*) = cardinality($1::text[]) FROM day_usage
@@ -177,7 +177,9 @@ FROM locked JOIN held USING (day, agent_id) WHERE d.day = locked.day AND d.agent
 """
 
 
-async def charge(tx: Connection, turn_id: str, call_id: str, epoch: int, used: Usage, assumed: Usage = NOTHING) -> None:
+async def charge(
+    tx: Connection, turn_id: str, call_id: str, epoch: int, used: Usage, assumed: Usage = NO_USAGE
+) -> None:
     """Replaces the reservation of the attempt `epoch` with its use, in all rows that its day has by now. The
     reservation of a later attempt does not change.
 
@@ -337,13 +339,13 @@ async def bytes_used(
 
 
 async def check_room(
-    tx: Connection, quotas: Quotas, user_id: str | None, conversation_id: str | None = None, more: int = 0
+    tx: Connection, quotas: Quotas, user_id: str | None, conversation_id: str | None = None, added_bytes: int = 0
 ) -> None:
-    """Checks that the stored bytes plus `more` bytes are within the quotas. For a workspace, `user_id` must be None.
+    """Checks that the stored bytes plus `added_bytes` are within the quotas. For a workspace, `user_id` must be None.
 
     Raises: CallerError 429 `quota_reached`.
     """
-    check((await bytes_used(tx, user_id, conversation_id))[0], quotas, more)
+    check_bytes((await bytes_used(tx, user_id, conversation_id))[0], quotas, added_bytes)
 
 
 async def check_room_for_file(
@@ -353,9 +355,9 @@ async def check_room_for_file(
 
     Raises: CallerError 429 `quota_reached`.
     """
-    kept, files = await bytes_used(tx, user_id, conversation_id)
+    used, files = await bytes_used(tx, user_id, conversation_id)
     check_files(files, quotas)
-    check(kept, quotas, size_bytes)
+    check_bytes(used, quotas, size_bytes)
 
 
 async def sum_texts_of_user(tx: Connection, user_id: str) -> None:

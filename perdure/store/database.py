@@ -124,7 +124,7 @@ class Database:
         cls,
         dsn: str,
         *,
-        most: int = 12,
+        max_connections: int = 12,
         application: str = "perdure",
         wait_seconds: float = 15.0,
         plan_once: bool = False,
@@ -142,7 +142,7 @@ class Database:
         pool = await asyncpg.create_pool(
             dsn,
             min_size=1,
-            max_size=most,
+            max_size=max_connections,
             init=set_up,
             connection_class=TenantConnection,
             reset=_skip_reset,

@@ -85,7 +85,7 @@ KEPT_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class ServerLook:
+class ServerState:
     """The state of a server that a worker reported."""
 
     app: str
@@ -95,19 +95,19 @@ class ServerLook:
     at: datetime
 
 
-class ServerLooks:
+class ServerStates:
     """The states of all servers of a deployment. They are stored in Valkey, for display only. If it is unavailable,
     nothing is stored or returned."""
 
     def __init__(self, valkey: Valkey) -> None:
         self._valkey = valkey
 
-    async def record_look(self, app: str, name: str, fault: str) -> None:
+    async def record_state(self, app: str, name: str, fault: str) -> None:
         """Stores the current state of a server."""
         written = json.dumps({"fault": fault, "at": time.time()})
         await self._valkey.attempt(lambda: self._valkey.client.hset(_KEY, f"{app}/{name}", written))
 
-    async def list_recent(self) -> list[ServerLook]:
+    async def list_recent(self) -> list[ServerState]:
         """Returns the recent states of all servers, sorted by app and name."""
         found = await self._valkey.attempt(lambda: self._valkey.client.hgetall(_KEY))
         looks = []
@@ -115,5 +115,5 @@ class ServerLooks:
             app, _, name = place.partition("/")
             stored = json.loads(written)
             if time.time() - stored["at"] < KEPT_SECONDS:
-                looks.append(ServerLook(app, name, stored["fault"], datetime.fromtimestamp(stored["at"], UTC)))
+                looks.append(ServerState(app, name, stored["fault"], datetime.fromtimestamp(stored["at"], UTC)))
         return looks

@@ -40,15 +40,16 @@ class Valkey:
         self._degraded = False
 
     @classmethod
-    def connect(cls, url: str, *, most: int = 32) -> "Valkey":
-        """Returns a client that connects on first use. If `most` connections are in use, callers wait for one.
+    def connect(cls, url: str, *, max_connections: int = 32) -> "Valkey":
+        """Returns a client that connects on first use. If all of its `max_connections` are in use, callers
+        wait for one.
 
         redis-py's default pool raises beyond 100 connections instead. Nothing is retried, because an append whose
         response was lost may have been done.
         """
         pool = BlockingConnectionPool.from_url(
             url,
-            max_connections=most,
+            max_connections=max_connections,
             timeout=_POOL_SECONDS,
             socket_timeout=_TIMEOUT_SECONDS,
             socket_connect_timeout=_TIMEOUT_SECONDS,

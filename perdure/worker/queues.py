@@ -43,7 +43,7 @@ from perdure.settings import Settings, needed, secret, variable
 from perdure.store import agents
 from perdure.store.database import Database, reach_postgres
 from perdure.store.events.live import LiveTokens
-from perdure.store.status import ServerLooks
+from perdure.store.status import ServerStates
 from perdure.store.valkey import Valkey
 from perdure.telemetry.heartbeat import beating
 from perdure.telemetry.metrics import metrics_addresses, serve_metrics
@@ -142,7 +142,7 @@ async def _deps(
 ) -> Deps:
     opening = Database.connect(
         needed(settings.database_url, "DATABASE_URL"),
-        most=settings.pool_size,
+        max_connections=settings.pool_size,
         application="perdure-worker",
         plan_once=True,
         keyring=settings.keyring(),
@@ -156,7 +156,7 @@ async def _deps(
     ours, sdk = metrics_addresses(settings.metrics_port, settings.metrics_host, kinds[0].value)
     serve_metrics(ours)
     notifier = Notifier(await connect(sdk), db)
-    servers = McpServers(apps, secret, settings.home, ServerLooks(valkey).record_look, outbound)
+    servers = McpServers(apps, secret, settings.home, ServerStates(valkey).record_state, outbound)
     stack.push_async_callback(servers.close)
     toolbox = Toolbox(tools_of(apps), secret, http, servers, await _clients(apps, outbound, stack))
     base, key, rules = settings.embeddings_base, secret("embeddings"), partial(guard, outbound=to_providers)

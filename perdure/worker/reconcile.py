@@ -20,7 +20,7 @@ from perdure.contracts.activities import TURN_RUN, TURN_WAIT
 from perdure.contracts.errors import Problem
 from perdure.contracts.ids import turn_workflow_id
 from perdure.contracts.turns import TurnAddress
-from perdure.store.approvals.review import MOST_AT_ONCE, escalate_all_overdue, fall_back
+from perdure.store.approvals.review import MAX_ROWS_PER_TRANSACTION, escalate_all_overdue, fall_back
 from perdure.store.database import Connection, Database
 from perdure.store.idempotency import forget_old
 from perdure.store.memory.working_memory import forget_expired
@@ -111,7 +111,7 @@ LISTED_AT = 12
 """The first of these passes is a minute after the start, since more urgent work comes first."""
 MOST_HANDED_ON = 1_000
 """The maximum of a tenant's requests that one pass escalates or assigns to fallback reviewers, in transactions of
-MOST_AT_ONCE. The next pass continues."""
+MAX_ROWS_PER_TRANSACTION. The next pass continues."""
 SWEPT_EVERY = 720
 """Expired working memory is invisible, so it is deleted only in every 720th pass, within an hour."""
 T = TypeVar("T")
@@ -207,8 +207,8 @@ class Reconciler:
 
     async def _in_parts(self, failed: str, tenant_id: str, work: Callable[[Connection], Awaitable[int]]) -> None:
         """Runs `work` until it finds fewer rows than its maximum, each time in its own transaction."""
-        for _ in range(MOST_HANDED_ON // MOST_AT_ONCE):
-            if await self._step(failed, tenant_id, work) != MOST_AT_ONCE:
+        for _ in range(MOST_HANDED_ON // MAX_ROWS_PER_TRANSACTION):
+            if await self._step(failed, tenant_id, work) != MAX_ROWS_PER_TRANSACTION:
                 return
 
     async def _step(self, failed: str, tenant_id: str, work: Callable[[Connection], Awaitable[T]]) -> T | None:

@@ -163,18 +163,18 @@ class PeoplePort:
 
     segment: TurnSegment
 
-    def ask(
+    def open_requests(
         self,
         gated: Sequence[GatedCall],
         unknown: Sequence[GatedCall],
         snapshot: dict[str, JsonValue],
         *,
-        goes_on: bool = False,
+        continues: bool = False,
     ) -> list[RequestRef]:
         """Records the requests that the pause opens and returns their references. A checkpoint on the answer gets its
         name here."""
         turn = self.segment.turn
-        self.segment.goes_on = goes_on
+        self.segment.continues = continues
         gated = [name_request(call, self.segment.steps.last) for call in gated]
         self.segment.asked = OpenRequest(
             address=turn.address,
@@ -193,7 +193,7 @@ class PeoplePort:
         ]
         return [*approvals, *(effect_request(turn_id, call.call_id, call.tool) for call in unknown)]
 
-    def question(self, question: Question) -> RequestRef:
+    def open_question(self, question: Question) -> RequestRef:
         """Records the question that the pause opens. It is named by the step before it."""
         turn = self.segment.turn
         named = question.model_copy(update={"call_id": question.call_id or question_id(self.segment.steps.last)})

@@ -81,14 +81,14 @@ class TurnRun:
         while outcome is Outcome.AWAITING and not self._mailbox.stop:
             kind = pause_kind(requests_of(state, "pending_requests"))
             opened = await self._open(segment, state)
-            waits = opened is not None and not segment.goes_on
+            waits = opened is not None and not segment.continues
             if waits:
                 await self._mailbox.close()
             if opened is not None and (opened.problem is not None or self._mailbox.stop):
                 break
             if waits:
                 self._wait(segment, state, segment.waits_for(state), kind)
-            segment.asked, segment.goes_on = None, False
+            segment.asked, segment.continues = None, False
             state = await compiled.run(state, kind.value, ports)
             outcome = compiled.topology.outcome(state)
         if outcome is Outcome.AWAITING:

@@ -51,7 +51,7 @@ class TurnSegment:
         self.steps = Steps(carried.step if carried else 0)
         self.asked: OpenRequest | None = None
         """The requests that the pause opens if the run ends in it."""
-        self.goes_on = False
+        self.continues = False
         """The run does not wait for these requests, because other work can run meanwhile."""
         self.requests = carried.requests if carried else ()
         """The requests of the pause as they were opened, with their expiry dates."""

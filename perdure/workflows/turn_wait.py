@@ -14,7 +14,7 @@ from temporalio import workflow
 
 from perdure.contracts.activities import TURN_RUN, TURN_WAIT, WAKE
 from perdure.contracts.turns import TurnInput
-from perdure.core.approvals.deadlines import deadlines_of, next_look
+from perdure.core.approvals.deadlines import deadlines_of, wait_before_check
 from perdure.workflows.mailbox import Mailbox, attributes
 
 
@@ -43,7 +43,7 @@ class TurnWait:
         with suppress(TimeoutError):  # The deadline has the same effect as a wake signal.
             woken_or_stopped = workflow.wait_condition(
                 lambda: self._mailbox.wake_pending or self._mailbox.stop_pending or self._mailbox.stop,
-                timeout=next_look(workflow.now(), deadlines_of(carried.requests), carried.looks),
+                timeout=wait_before_check(workflow.now(), deadlines_of(carried.requests), carried.looks),
             )
             await self._mailbox.uncancelled(woken_or_stopped)
         box = self._mailbox

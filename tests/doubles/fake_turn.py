@@ -18,7 +18,7 @@ from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.skills import PlanSkill, Rule
 from perdure.contracts.turns import Limits, Usage
 from perdure.contracts.values import canonical_json, digest_of
-from perdure.core.agents.prompts import as_changed
+from perdure.core.agents.prompts import with_changed_arguments
 from perdure.core.agents.rules import plain_facts
 from perdure.core.agents.toolsets import LOAD_TOOLSET, load
 from perdure.core.text import preview
@@ -189,7 +189,7 @@ class FakeTurn:
         output, patch = answer if isinstance(answer, tuple) else (answer, {})
         facts = plain_facts(output, ask.paths)
         if edited is not None:
-            output = as_changed(edited, output)
+            output = with_changed_arguments(edited, output)
         updates = {name: patch[name] for name in self.cards[row.tool].wants_state if name in patch}
         return self._close(row, CallState.DONE, output, updates, facts, whole=ask.args is not None)
 

@@ -58,7 +58,9 @@ async def _serve(
 ) -> None:
     database, redis, temporal, namespace, queue = where
     async with AsyncExitStack() as stack:
-        db = await Database.connect(database, most=12, plan_once=True, keyring=Settings(_env_file=None).keyring())
+        db = await Database.connect(
+            database, max_connections=12, plan_once=True, keyring=Settings(_env_file=None).keyring()
+        )
         client = await Client.connect(temporal, namespace=namespace, data_converter=DATA_CONVERTER)
         http = await stack.enter_async_context(new_client())
         deps = Deps(db, LiveTokens(Valkey.connect(redis)), toolbox(http), models, Notifier(client, db))

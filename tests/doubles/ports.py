@@ -47,7 +47,7 @@ class FakeRun:
     asked: tuple[tuple[GatedCall, ...], tuple[GatedCall, ...]] | None = None
     questions: tuple[Question, ...] = ()
     snapshot: Args = field(default_factory=dict)
-    goes_on: bool = False
+    continues: bool = False
     """What it asks for is not waited for."""
     stopped: bool = False
     """A stop has rung this run: nothing is called any more, the ledger neither."""
@@ -316,17 +316,17 @@ class FakePeople:
 
     run: FakeRun
 
-    def ask(
-        self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: Args, *, goes_on: bool = False
+    def open_requests(
+        self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: Args, *, continues: bool = False
     ) -> list[RequestRef]:
-        self.run.goes_on = goes_on
+        self.run.continues = continues
         own = {RequestKind.CHECKPOINT: forced_checkpoint_id(self.run.step), RequestKind.LIMIT: limit_id(self.run.step)}
         gated = [call if call.call_id else call.model_copy(update={"call_id": own[call.kind]}) for call in gated]
         self.run.asked, self.run.snapshot = (tuple(gated), tuple(unknown)), snapshot
         approvals = [_ref(call.call_id, call.tool, call.kind) for call in gated]
         return [*approvals, *(effect_request(TURN_ID, call.call_id, call.tool) for call in unknown)]
 
-    def question(self, question: Question) -> RequestRef:
+    def open_question(self, question: Question) -> RequestRef:
         """Kept until the run ends; named by the step."""
         call_id = question.call_id or question_id(self.run.step)
         self.run.questions = (question.model_copy(update={"call_id": call_id}),)

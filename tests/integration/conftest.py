@@ -127,7 +127,7 @@ async def api(parts: DataParts, urls: Urls, db: Database, people: dict[str, Pers
 @pytest.fixture(scope="module")
 async def relay(urls: Urls) -> AsyncIterator[Database]:
     """The database as the relay sees it."""
-    database = await Database.connect(urls.relay, most=8, keyring=KEYRING)
+    database = await Database.connect(urls.relay, max_connections=8, keyring=KEYRING)
     yield database
     await database.close()
 

@@ -13,7 +13,7 @@ from perdure.contracts.turns import Kind
 from perdure.contracts.values import sha256_hex
 from perdure.core.identity import OperatorTokens
 from perdure.store.database import new_id
-from perdure.store.status import ServerLooks
+from perdure.store.status import ServerStates
 from tests.integration.conftest import Api, Caller
 from tests.integration.test_api_approvals import Paused, ended, item, many, paused
 from tests.integration.test_api_turns import code, conversation, refusal
@@ -109,9 +109,9 @@ async def operator(api: Api) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_an_operator_sees_who_serves_which_queue_and_how_servers_were_met(api: Api) -> None:
-    looks = ServerLooks(api.services.valkey)
-    await looks.record_look("tools", "dead", FAULT)
-    await looks.record_look("tools", "living", "")
+    looks = ServerStates(api.services.valkey)
+    await looks.record_state("tools", "dead", FAULT)
+    await looks.record_state("tools", "living", "")
     async with operator(api) as client:
         found = (await client.get("/v1/status")).json()
     routing = api.services.routing
@@ -128,7 +128,7 @@ async def test_an_operator_sees_who_serves_which_queue_and_how_servers_were_met(
 
 @pytest.mark.parametrize("name", ["reviewer", "admin"])
 async def test_of_the_deployment_a_tenant_sees_only_whether_it_is_well(api: Api, requester: Caller, name: str) -> None:
-    await ServerLooks(api.services.valkey).record_look("tools", "dead", FAULT)
+    await ServerStates(api.services.valkey).record_state("tools", "dead", FAULT)
     asked = await paused(api)
     async with api.client(name) as client:
         found = (await client.get("/v1/status")).json()

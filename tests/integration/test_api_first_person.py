@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from perdure.apps.bootstrap import bootstrap
-from perdure.core.identity import MOST_TRIES
+from perdure.core.identity import MAX_TRIES
 from perdure.settings import Settings
 from perdure.store.database import new_id
 from perdure.store.identity import registration, users
@@ -83,7 +83,7 @@ async def test_of_many_at_once_with_the_same_code_one_is_the_first(tenant: Empty
 
 async def test_ten_wrong_tries_void_the_code(tenant: EmptyTenant) -> None:
     given = await tenant.prepared()
-    for wrong in (*[WRONG] * (MOST_TRIES - 1), "x", given):
+    for wrong in (*[WRONG] * (MAX_TRIES - 1), "x", given):
         assert await tenant.refused(setup_code=wrong) == (403, "setup_code_invalid")
     again = await tenant.prepared(given)
     assert again != given and (await tenant.register(setup_code=again)).status_code == 201
@@ -91,7 +91,7 @@ async def test_ten_wrong_tries_void_the_code(tenant: EmptyTenant) -> None:
 
 async def test_wrong_tries_at_once_are_all_counted(tenant: EmptyTenant) -> None:
     given = await tenant.prepared()
-    await asyncio.gather(*(tenant.refused(setup_code=WRONG) for _ in range(MOST_TRIES)))
+    await asyncio.gather(*(tenant.refused(setup_code=WRONG) for _ in range(MAX_TRIES)))
     assert await tenant.refused(setup_code=given) == (403, "setup_code_invalid")
 
 

@@ -166,7 +166,7 @@ async def test_fields_are_put_merged_read_and_removed_and_refused_whole_where_th
         full = await client.put(path, json={"fields": {"big": "x" * 65_536}})
         assert refusal(full) == (413, "working_memory_full")
         details = full.json()["error"]["details"]
-        assert details["most_bytes"] == working_memory.MOST_BYTES < details["bytes"]
+        assert details["most_bytes"] == working_memory.MAX_BYTES < details["bytes"]
         assert (await client.get(path)).json()["fields"] == {"b": {"c": []}}
         assert (await client.delete(path)).status_code == 204
         assert (await client.get(path)).json()["fields"] == {}

@@ -12,7 +12,7 @@ import pytest
 
 from perdure.api.credentials import Audience, TokenRefused
 from perdure.contracts.values import sha256_hex
-from perdure.core.identity import ACCOUNT, ADDRESS, DEVICE, PLACE
+from perdure.core.passwords import ACCOUNT, ADDRESS, DEVICE, PLACE
 from perdure.local import DataParts
 from perdure.store.database import new_id
 from perdure.store.identity import registration, users
@@ -392,7 +392,7 @@ def delayed(answer: httpx.Response) -> int:
 
 
 async def test_wrong_guesses_wait_longer_and_longer_and_the_right_password_waits_too(owner: Account) -> None:
-    assert await owner.wrong(PLACE.free) == {(401, "sign_in_failed"): PLACE.free}
+    assert await owner.wrong(PLACE.free_guesses) == {(401, "sign_in_failed"): PLACE.free_guesses}
     assert delayed(await owner.sign_in(WRONG)) == 1
     assert delayed(await owner.sign_in(PASSWORD)) == 1, "or a guesser would know"
     await asyncio.sleep(1.1)
@@ -405,15 +405,15 @@ async def test_wrong_guesses_wait_longer_and_longer_and_the_right_password_waits
 
 async def test_an_unknown_name_waits_alike(owner: Account) -> None:
     for name in (owner.name, f"nobody-{new_id()[-8:]}"):
-        seen = [await owner.sign_in(WRONG, name=name, address="127.0.0.9") for _ in range(PLACE.free + 2)]
+        seen = [await owner.sign_in(WRONG, name=name, address="127.0.0.9") for _ in range(PLACE.free_guesses + 2)]
         told = [(answer.status_code, code(answer), answer.headers.get("retry-after")) for answer in seen]
-        assert told == [(401, "sign_in_failed", None)] * PLACE.free + [(429, "sign_in_delayed", "1")] * 2
+        assert told == [(401, "sign_in_failed", None)] * PLACE.free_guesses + [(429, "sign_in_delayed", "1")] * 2
 
 
 async def test_many_guesses_at_once_get_no_further_than_one_after_the_other(owner: Account) -> None:
     answers = await asyncio.gather(*(owner.sign_in(WRONG, address="127.0.0.7") for _ in range(40)))
     seen = Counter(answer.status_code for answer in answers)
-    assert seen[401] <= PLACE.free + 1 and seen[401] + seen[429] == 40
+    assert seen[401] <= PLACE.free_guesses + 1 and seen[401] + seen[429] == 40
 
 
 async def test_guesses_from_elsewhere_never_delay_a_known_device(owner: Account) -> None:
@@ -422,12 +422,13 @@ async def test_guesses_from_elsewhere_never_delay_a_known_device(owner: Account)
         (device,) = [cookie for cookie in browser.cookies.jar if cookie.name.startswith("perdure_device_")]
         assert device.has_nonstandard_attr("HttpOnly") and "strict" in str(device.__dict__).lower()
         browser.cookies.delete("perdure_session")
-        for place in range(ACCOUNT.free // PLACE.free + 2):
-            await owner.wrong(PLACE.free, address=f"127.0.1.{place + 1}")
+        for place in range(ACCOUNT.free_guesses // PLACE.free_guesses + 2):
+            await owner.wrong(PLACE.free_guesses, address=f"127.0.1.{place + 1}")
         delayed(await owner.sign_in(PASSWORD, address="127.0.2.1"))
-        for _ in range(DEVICE.free + 2):
+        for _ in range(DEVICE.free_guesses + 2):
             assert (await owner.sign_in(PASSWORD, browser)).status_code == 200
-        assert [(await owner.sign_in(WRONG, browser)).status_code for _ in range(DEVICE.free)] == [401] * DEVICE.free
+        wrong = [(await owner.sign_in(WRONG, browser)).status_code for _ in range(DEVICE.free_guesses)]
+        assert wrong == [401] * DEVICE.free_guesses
         assert delayed(await owner.sign_in(PASSWORD, browser)) == 1, "it has a counter of its own"
         await asyncio.sleep(1.1)
         assert (await owner.sign_in(PASSWORD, browser)).status_code == 200
@@ -436,8 +437,8 @@ async def test_guesses_from_elsewhere_never_delay_a_known_device(owner: Account)
 
 async def test_one_address_that_guesses_at_many_accounts_is_delayed_at_all_of_them(owner: Account) -> None:
     """And what many people share is forgotten an hour after the first mistake, however many follow."""
-    codes = [(await owner.sign_in(WRONG, name=f"n{index}")).status_code for index in range(ADDRESS.free + 1)]
-    assert codes == [401] * ADDRESS.free + [429]
+    codes = [(await owner.sign_in(WRONG, name=f"n{index}")).status_code for index in range(ADDRESS.free_guesses + 1)]
+    assert codes == [401] * ADDRESS.free_guesses + [429]
     delayed(await owner.sign_in(PASSWORD))
     client = owner.two.one.services.valkey.client
     lasts = {}
@@ -452,7 +453,7 @@ async def test_a_forged_or_foreign_device_is_an_unknown_one(owner: Account) -> N
         (device,) = [cookie for cookie in browser.cookies.jar if cookie.name.startswith("perdure_device_")]
         assert device.value is not None
         name, until, seal = device.value.split(".")
-        await owner.wrong(PLACE.free + 1, address="127.0.0.1")
+        await owner.wrong(PLACE.free_guesses + 1, address="127.0.0.1")
         forged = (f"{name}x.{until}.{seal}", f"{name}.{int(until) + 1}.{seal}", f"{name}.{until}.x", "x", "..", ".0.")
         for value in forged:
             forger.cookies.set(device.name, value)
@@ -468,8 +469,8 @@ async def test_the_own_password_cannot_be_guessed_by_a_session_either(owner: Acc
     async with owner.two.one.client(None) as client:
         client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
         body = {"password": "another good one", "current": WRONG}
-        seen = [await client.post("/v1/auth/password", json=body) for _ in range(DEVICE.free + 1)]
-        assert [each.status_code for each in seen] == [403] * DEVICE.free + [429]
+        seen = [await client.post("/v1/auth/password", json=body) for _ in range(DEVICE.free_guesses + 1)]
+        assert [each.status_code for each in seen] == [403] * DEVICE.free_guesses + [429]
         right = await client.post("/v1/auth/password", json={**body, "current": PASSWORD})
         assert refusal(right) == (429, "sign_in_delayed")
 
@@ -502,7 +503,7 @@ async def test_without_valkey_each_process_counts_alone(owner: Account) -> None:
         assert (await owner.sign_in(PASSWORD, browser)).status_code == 200
         await apis.valkey.cut()
         try:
-            assert (await owner.wrong(PLACE.free + 2))[(429, "sign_in_delayed")] == 2
+            assert (await owner.wrong(PLACE.free_guesses + 2))[(429, "sign_in_delayed")] == 2
             assert (await owner.sign_in(PASSWORD, browser)).status_code == 200, "a known device gets in"
         finally:
             await apis.valkey.mend()

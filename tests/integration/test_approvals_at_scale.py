@@ -104,7 +104,7 @@ async def test_all_that_are_due_go_on_in_small_steps(paused: Harness, relay: Dat
     await paused.write("UPDATE approvals SET fallback_at = now() WHERE agent_id = 'desk' AND call_id = 't1.0'")
     async with relay.transaction("local") as tx:
         began = time.perf_counter()
-        assert await review.fall_back(tx) == review.MOST_AT_ONCE == 50
+        assert await review.fall_back(tx) == review.MAX_ROWS_PER_TRANSACTION == 50
         print("held for ms", round(1_000 * (time.perf_counter() - began), 1))
     done = "SELECT count(*) FROM approvals WHERE fell_back_at IS NOT NULL AND assignee IS NOT NULL"
     assert await paused.value(done) == 50

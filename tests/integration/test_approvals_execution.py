@@ -23,7 +23,7 @@ from perdure.contracts.ids import effect_key
 from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider, Decision
-from perdure.core.identity import OWN, Credential, SignInMethod
+from perdure.core.identity import OWN_CREDENTIAL, Credential, SignInMethod
 from perdure.core.turns import Caps
 from perdure.sdk.tools import Preview, PreviewOf, ToolContext
 from perdure.store.approvals import assignments, views
@@ -168,7 +168,7 @@ async def settles(
     by: str,
     outcome: str = "happened",
     comment: str = "I looked",
-    credential: Credential = OWN,
+    credential: Credential = OWN_CREDENTIAL,
 ) -> str:
     """As a token that was looked up before says, with every role: `done`, or the refusal's code."""
     person = policies.harness.people[by]
@@ -206,7 +206,9 @@ async def test_only_reviewers_and_delegates_settle_and_the_record_names_the_dele
     for by, code in (("carl", "not_a_reviewer"), ("dora", "role_required"), ("requester", "role_required")):
         assert await settles(policies, address, by) == code
     assert (await policies.harness.call_row(address))["state"] == "outcome_unknown"
-    made = await in_transaction(policies.harness.db, assignments.add_delegation, ann, "ann", "carl", TOMORROW, OWN)
+    made = await in_transaction(
+        policies.harness.db, assignments.add_delegation, ann, "ann", "carl", TOMORROW, OWN_CREDENTIAL
+    )
     assert await settles(policies, address, "carl") == "done"
     await in_transaction(policies.harness.db, assignments.remove_delegation, ann, str(made["id"]))
     said = await policies.harness.value(SETTLED, address.turn_id)

@@ -23,10 +23,10 @@ from perdure.contracts.ids import effect_key
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider, Decision
-from perdure.core.identity import OWN, UNKNOWN, Credential, SignInMethod
+from perdure.core.identity import OWN_CREDENTIAL, UNKNOWN_CREATOR, Credential, SignInMethod
 from perdure.store.approvals import assignments, views
 from perdure.store.approvals.assignments import withdraw
-from perdure.store.approvals.decisions import DecisionAsk, LimitRaise, decide, raise_limits
+from perdure.store.approvals.decisions import LimitRaise, SubmittedDecision, decide, raise_limits
 from perdure.store.approvals.review import escalate_all_overdue, fall_back
 from perdure.store.approvals.views import Filters
 from perdure.store.database import Database
@@ -61,12 +61,12 @@ async def seen(policies: Policies, request: RequestRef, who: Decider | None = No
 
 async def decides(policies: Policies, request: RequestRef, by: str, decision: str = "approve", **given: Any) -> str:
     """The status after that person's decision on what the record shows now, or the refusal's code."""
-    who = replace(policies.who(by), credential=given.pop("credential", OWN))
+    who = replace(policies.who(by), credential=given.pop("credential", OWN_CREDENTIAL))
     most = given.pop("per_minute", None)
     shown_digest = (await seen(policies, request))["digest"]
     try:
         async with policies.harness.db.transaction("local") as tx:
-            ask = DecisionAsk.model_validate({"decision": decision, "digest": shown_digest, **given})
+            ask = SubmittedDecision.model_validate({"decision": decision, "digest": shown_digest, **given})
             decided, note = await decide(tx, request.request_id, who, who.name, ask, most)
     except CallerError as refused:
         return refused.code
@@ -79,7 +79,9 @@ async def stands_in(policies: Policies, to: str, *owners: str) -> AsyncIterator[
     made = []
     for owner in owners:
         user_id = policies.harness.people[owner].user_id
-        lent = await in_transaction(policies.harness.db, assignments.add_delegation, user_id, owner, to, TOMORROW, OWN)
+        lent = await in_transaction(
+            policies.harness.db, assignments.add_delegation, user_id, owner, to, TOMORROW, OWN_CREDENTIAL
+        )
         made.append((user_id, str(lent["id"])))
     try:
         yield
@@ -111,7 +113,7 @@ async def test_a_limit_is_raised_in_anothers_place_not_by_what_its_requester_mad
             made_by = (policies.harness.people["requester"].user_id,)
             await raises(policies, address, Credential(SignInMethod.TOKEN, made_by))
         assert refused.value.code == "own_request"
-        await raises(policies, address, OWN)
+        await raises(policies, address, OWN_CREDENTIAL)
     vote = await policies.harness.value("SELECT record FROM approval_votes WHERE approval_id = $1", request.request_id)
     assert (vote["by"], vote["for"], vote["limits"]["max_tokens"]) == ("carl", "ann", 2**50)
 
@@ -138,7 +140,7 @@ async def test_two_credentials_that_one_person_created_are_one_vote(policies: Po
     assert await decides(policies, request, "bob", credential=minted) == "already_voted"
     assert await decides(policies, request, "bob", credential=through) == "already_voted"
     assert await decides(policies, request, "admin") == "already_voted", "the creator's own"
-    unknown = Credential(SignInMethod.TOKEN, (UNKNOWN,))
+    unknown = Credential(SignInMethod.TOKEN, (UNKNOWN_CREATOR,))
     assert await decides(policies, request, "bob", credential=unknown) == "already_voted"
     told = await seen(policies, request, replace(policies.who("bob"), credential=minted))
     assert told["allowed_decisions"] == []

@@ -102,7 +102,7 @@ async def test_tenants_have_chains_of_their_own(db: Database, urls: Urls) -> Non
 
 
 async def test_nothing_is_audited_without_a_key(urls: Urls) -> None:
-    keyless = await Database.connect(urls.app, most=1)
+    keyless = await Database.connect(urls.app, max_connections=1)
     with pytest.raises(InvariantBroken) as refused:
         await in_transaction(keyless, note, "x")
     await keyless.close()
@@ -317,12 +317,12 @@ async def test_a_history_that_goes_on_and_on_is_shown_by_its_latest(harness: Har
     address = await harness.plan(("pay", {}))
     (asked,) = await harness.open(address, "t1.0")
     async with harness.db.transaction("local") as tx:
-        for number in range(views.MOST_OF_HISTORY):
+        for number in range(views.MAX_HISTORY_ENTRIES):
             told: dict[str, JsonValue] = {"number": number}
             await audit.record(tx, "approval.claimed", asked.request_id, told, actor=None, turn_id=address.turn_id)
         history = (await views.get_approval(tx, asked.request_id, None))["history"]
     assert isinstance(history, list)
-    assert [entry["data"]["number"] for entry in history] == [*range(views.MOST_OF_HISTORY)]
+    assert [entry["data"]["number"] for entry in history] == [*range(views.MAX_HISTORY_ENTRIES)]
 
 
 async def asked(harness: Harness) -> tuple[TurnAddress, RequestRef]:

@@ -18,7 +18,7 @@ from perdure.contracts.calls import ModelCall, ModelReply
 from perdure.contracts.errors import UpstreamUnavailable
 from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
-from perdure.core.budgets import TENANT, TOKENS_MET
+from perdure.core.budgets import DAY_TOKENS_SPENT, TENANT
 from perdure.core.turns import Caps
 from perdure.store import budgets
 from perdure.store.budgets import day_limits_shown, set_day_limits
@@ -135,7 +135,7 @@ async def test_a_met_budget_refuses_the_call_and_its_claim_leaves_nothing(harnes
     agent_id = await limited_agent(harness, max_tokens=10)
     assert (await ask(harness, await begun(harness, agent_id))).problem is None
     call = await begun(harness, agent_id)
-    await refused(harness, call, TOKENS_MET)
+    await refused(harness, call, DAY_TOKENS_SPENT)
     assert await harness.kinds(call.address.turn_id) == ["ready"]
     assert await harness.value("SELECT count(*) FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 0
     assert (await ask(harness, await begun(harness, "desk"))).problem is None
@@ -148,7 +148,7 @@ async def test_the_tenants_budget_counts_what_was_used_before_it(harness: Harnes
     await limit_tenant(harness, max_tokens=counted + 5)
     assert (await ask(harness, await begun(harness, "desk"))).problem is None
     assert (await row(harness, TENANT))[0] == counted + 10
-    await refused(harness, await begun(harness, "desk"), TOKENS_MET)
+    await refused(harness, await begun(harness, "desk"), DAY_TOKENS_SPENT)
     await limit_tenant(harness)
     assert (await ask(harness, await begun(harness, "desk"))).problem is None, "no limit, from the next call on"
     audited = await harness.rows("SELECT data FROM audit_trail WHERE kind = 'day_limits.set' ORDER BY id DESC LIMIT 2")
@@ -279,7 +279,7 @@ async def test_what_broke_off_or_runs_when_a_budget_begins_counts_in_it(harness:
         assert (await row(harness, TENANT))[0] == before + 10
     assert {reply.problem for reply in await asyncio.gather(*under_way)} == {None}
     assert (await row(harness, TENANT))[::2] == (before + 130, 0) == (await used_by(harness), 0)
-    await refused(harness, await begun(harness, "desk"), TOKENS_MET)
+    await refused(harness, await begun(harness, "desk"), DAY_TOKENS_SPENT)
 
 
 async def test_a_call_of_the_tenants_budget_counts_in_its_agents_later_one(harness: Harness, uncounted: None) -> None:
@@ -325,7 +325,7 @@ async def test_a_limit_that_was_lowered_binds_the_turns_that_began_before(harnes
     old = [await begun(harness, agent_id, Line("yes", tokens=30)) for _ in range(3)]
     await publish(harness, DayLimits(max_tokens=20), agent_id)
     assert (await ask(harness, old[0])).problem is None, "nothing was used yet"
-    await refused(harness, old[1], TOKENS_MET)
+    await refused(harness, old[1], DAY_TOKENS_SPENT)
     assert (await row(harness, agent_id))[::2] == (30, 0)
     await publish(harness, None, agent_id)
     assert (await ask(harness, old[2])).problem is None, "and a lifted one binds no turn"

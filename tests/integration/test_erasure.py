@@ -15,9 +15,9 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import sha256_hex
 from perdure.core.approvals.decisions import Decider, Decision
-from perdure.core.identity import OWN, Credential, SignInMethod
+from perdure.core.identity import OWN_CREDENTIAL, Credential, SignInMethod
 from perdure.store import audit
-from perdure.store.approvals.decisions import DecisionAsk, decide
+from perdure.store.approvals.decisions import SubmittedDecision, decide
 from perdure.store.audit import verify_chain
 from perdure.store.calls.effects import settle_by_person
 from perdure.store.database import Connection, new_id
@@ -107,7 +107,7 @@ async def person(harness: Harness, name: str) -> Person:
     actor = harness.people["admin"].user_id
     async with harness.db.transaction("local") as tx:
         user = await users.add_user(tx, name, f"{MARK} the display name", roles, actor)
-        token = await users.mint_token(tx, name, f"{MARK}'s laptop", actor, OWN)
+        token = await users.mint_token(tx, name, f"{MARK}'s laptop", actor, OWN_CREDENTIAL)
     made = Person("local", user.id, name, frozenset(roles), token)
     harness.people[name] = made
     return made
@@ -230,7 +230,7 @@ async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
     async with harness.db.transaction("local") as tx:  # by a user whose token and account the person created
         digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", asked.request_id)
         decider = Decider(reviewer.user_id, reviewer.roles, "reviewer", credential=made)
-        ask = DecisionAsk(decision=Decision.REJECT, digest=digest, comment="not now")
+        ask = SubmittedDecision(decision=Decision.REJECT, digest=digest, comment="not now")
         await decide(tx, asked.request_id, decider, "reviewer", ask)
     for each in (minted, address, other):
         await end(harness, each)

@@ -20,7 +20,7 @@ from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.core.audit import FaultKind, Keyring, Report
-from perdure.core.identity import OWN
+from perdure.core.identity import OWN_CREDENTIAL
 from perdure.graph.compile import topology
 from perdure.graph.nodes.await_verdict import _verdict_message, raise_limits
 from perdure.graph.nodes.pause import snapshot
@@ -157,7 +157,7 @@ async def handed_on(policies: Policies) -> None:
                 await assignments.claim(tx, request.request_id, policies.who(NAME), 60)
                 await assignments.release(tx, request.request_id, policies.who("admin"))
             else:
-                await assignments.add_delegation(tx, her_id, NAME, "carl", TOMORROW, OWN)
+                await assignments.add_delegation(tx, her_id, NAME, "carl", TOMORROW, OWN_CREDENTIAL)
         if handing == "seated":
             await harness.decide(request.request_id, Decision.REJECT, by="carl", comment=OTHERS)
         async with harness.db.transaction("local") as tx:
@@ -219,14 +219,14 @@ async def test_an_erasure_that_was_cut_off_knows_the_turns_that_name_the_person_
     await policies.republish({"named": {"reviewers": [name, "bob"]}})
     address, request = await policies.asked("named")
     async with harness.db.transaction("local") as tx:
-        await assignments.add_delegation(tx, harness.people[name].user_id, name, "ann", TOMORROW, OWN)
+        await assignments.add_delegation(tx, harness.people[name].user_id, name, "ann", TOMORROW, OWN_CREDENTIAL)
     await harness.decide(request.request_id, by="ann")
     named = "UPDATE events SET data = jsonb_build_object('assignee', $2::text) WHERE turn_id = $1 AND seq = 2"
     await harness.write(named, address.turn_id, name)
     await end(harness, address)
     await policies.republish({})
     with monkeypatch.context() as patch:
-        patch.setattr("perdure.store.identity.erasure.ELSEWHERE", ())
+        patch.setattr("perdure.store.identity.erasure.OTHER_USERS_STEPS", ())
         patch.setattr("perdure.store.identity.erasure._end_erasure", None)
         with pytest.raises(TypeError):
             await erase(harness.db, "local", name, harness.people["admin"].user_id)

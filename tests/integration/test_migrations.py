@@ -167,7 +167,7 @@ async def test_old_audit_rows_are_chained_sealed_and_erasable_and_none_is_slippe
     ann = await written(empty_urls, OLD_AUDIT)
     await asyncio.to_thread(upgrade, empty_urls.owner)
     async with as_owner(empty_urls.owner, "local") as owner:
-        db = await Database.connect(empty_urls.app, most=2, keyring=KEYRING)
+        db = await Database.connect(empty_urls.app, max_connections=2, keyring=KEYRING)
         async with db.transaction("local") as tx:
             told = await tx.fetchrow("SELECT subject, data FROM audit_trail WHERE kind = 'user.added'")
             assert told is not None and tuple(told) == (ann, {"roles": [], "name": "ann"})
@@ -209,7 +209,7 @@ async def test_bytes_of_before_are_counted(empty_urls: Urls) -> None:
     await asyncio.to_thread(upgrade, empty_urls.owner, "0027")
     own_id = await written(empty_urls, OLD_BYTES)
     await asyncio.to_thread(upgrade, empty_urls.owner)
-    db = await Database.connect(empty_urls.app, most=2, keyring=KEYRING)
+    db = await Database.connect(empty_urls.app, max_connections=2, keyring=KEYRING)
     async with db.transaction("local") as tx:
         texts = 2 + 2 + 5 + 2 + 4  # title, metadata of the conversation, message, metadata and prompt of the turn
         used, count = await budgets.bytes_used(tx, own_id, own_id)

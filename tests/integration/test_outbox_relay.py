@@ -17,7 +17,7 @@ from perdure.contracts.approvals import RequestRef
 from perdure.contracts.ids import turn_workflow_id
 from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
-from perdure.core.delivery import MOST_ATTEMPTS
+from perdure.core.delivery import MAX_ATTEMPTS
 from perdure.core.turns import OnBusy
 from perdure.store import audit
 from perdure.store.database import Database, new_id
@@ -136,7 +136,7 @@ async def test_a_wake_up_without_a_place_stays(harness: Harness, relay: Database
 
 async def test_outages_log_once(urls: Urls, relay: Database, temporal: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "OUTAGE_SECONDS", 0.01)
-    away = await Database.connect(urls.relay, most=1)
+    away = await Database.connect(urls.relay, max_connections=1)
     stop = asyncio.Event()
     open_pool, closed_pool = relay.pool, away.pool
     await away.close()
@@ -302,7 +302,7 @@ async def test_what_does_not_get_through_is_tried_again_later_and_later_and_then
     assert len(noticed.receiver.requests) == 3, "a redirect is not followed"
     assert len({headers["x-perdure-delivery"] for headers, _ in noticed.receiver.requests}) == 1, "it is one delivery"
     assert not noticed.receiver.refused, "each attempt is signed for its own time"
-    await noticed.harness.write("UPDATE notices SET attempts = $1", MOST_ATTEMPTS - 1)
+    await noticed.harness.write("UPDATE notices SET attempts = $1", MAX_ATTEMPTS - 1)
     await noticed.deliver()
     (waiting,) = await noticed.waiting()
     assert waiting["gave_up"] is True

@@ -203,7 +203,7 @@ async def test_an_invalid_tenant_name_is_refused(harness: Harness, tenant: str) 
 
 async def test_the_relay_sees_wake_ups_of_all_tenants_and_nothing_else_of_them(urls: Urls, harness: Harness) -> None:
     await harness.start(Line("hi"))
-    relay = await Database.connect(urls.relay, most=2)
+    relay = await Database.connect(urls.relay, max_connections=2)
     try:
         async with relay.pool.acquire() as connection:
             assert await connection.fetchval("SELECT count(*) FROM outbox") > 0
@@ -219,7 +219,7 @@ async def test_the_relay_sees_wake_ups_of_all_tenants_and_nothing_else_of_them(u
 
 @pytest.mark.sized
 async def test_transactions_of_two_tenants_never_mix_even_when_they_are_cancelled(urls: Urls, harness: Harness) -> None:
-    shared = await Database.connect(urls.app, most=3)
+    shared = await Database.connect(urls.app, max_connections=3)
     chance = random.Random(3)
     seen: list[tuple[str, str | None]] = []
 

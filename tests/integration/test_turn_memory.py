@@ -22,7 +22,7 @@ from perdure.store.database import Database
 from perdure.store.memory import episodes, facts, working_memory
 from perdure.store.memory.episodes import Episode, Vector
 from perdure.store.memory.search import Question, search
-from perdure.store.memory.working_memory import MOST_BYTES, TTL_SECONDS
+from perdure.store.memory.working_memory import MAX_BYTES, TTL_SECONDS
 from perdure.store.turns import conversations
 from perdure.store.turns.context import keep_memory_text
 from perdure.store.turns.conversations import delete_conversation
@@ -90,14 +90,14 @@ async def test_reads_writes_and_turns_that_begin_give_every_live_field_its_own_t
 
 async def test_what_does_not_fit_is_refused_whole_and_what_just_fits_is_taken(harness: Harness) -> None:
     conversation_id = await harness.conversation()
-    room = MOST_BYTES - len("a") - len('""')
-    assert await put(harness, conversation_id, a="x" * room) == MOST_BYTES
+    room = MAX_BYTES - len("a") - len('""')
+    assert await put(harness, conversation_id, a="x" * room) == MAX_BYTES
     with pytest.raises(CallerError) as refused:
         await put(harness, conversation_id, b=0)
     with pytest.raises(CallerError):
-        await put(harness, conversation_id, a="é" * (MOST_BYTES // 2))
+        await put(harness, conversation_id, a="é" * (MAX_BYTES // 2))
     assert (refused.value.status, refused.value.code) == (413, "working_memory_full")
-    assert refused.value.details == {"most_bytes": MOST_BYTES, "bytes": MOST_BYTES + 2}
+    assert refused.value.details == {"most_bytes": MAX_BYTES, "bytes": MAX_BYTES + 2}
     assert list(await got(harness, conversation_id)) == ["a"]
     await put(harness, conversation_id, a=None, b="y" * room)
     assert list(await got(harness, conversation_id)) == ["b"], "what is removed makes room in the same write"

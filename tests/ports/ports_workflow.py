@@ -42,7 +42,7 @@ class Calls:
         return [*await self._ports.tools.make(asks)]
 
     async def question(self, question: Question) -> RequestRef:
-        return self._ports.people.question(question)
+        return self._ports.people.open_question(question)
 
     async def load(self) -> TurnContext:
         return await self._ports.memory.load()
@@ -51,7 +51,7 @@ class Calls:
         return await self._ports.memory.facts(ask)
 
     async def ask(self, asked: Asked) -> list[RequestRef]:
-        return [*self._ports.people.ask(asked.gated, asked.unknown, {})]
+        return [*self._ports.people.open_requests(asked.gated, asked.unknown, {})]
 
     async def verdicts(self, requests: list[RequestRef]) -> Verdicts:
         return await self._ports.people.verdicts(requests)

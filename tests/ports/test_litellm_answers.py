@@ -22,7 +22,7 @@ from perdure.activities.providers.provider import (
 from perdure.activities.providers.scripted import Script
 from perdure.contracts.agents import Reasoning
 from perdure.contracts.turns import Usage
-from perdure.core.agents.models import LEAST_CAP_TOKENS
+from perdure.core.agents.models import MIN_CAP_TOKENS
 from tests.doubles.listener import UNWARNED, Listener
 from tests.doubles.playing import PlayingDouble
 from tests.doubles.provider import ProviderDouble, Seen
@@ -193,7 +193,7 @@ async def test_a_budget_and_an_effort_reach_each_vendor_in_its_own_words(litellm
 
         budget = await body(CLAUDE, Reasoning(budget_tokens=4_000))
         assert budget["thinking"] == {"type": "enabled", "budget_tokens": 4_000}
-        assert budget["max_tokens"] == LEAST_CAP_TOKENS
+        assert budget["max_tokens"] == MIN_CAP_TOKENS
         thinking = (await body(CLAUDE, Reasoning(effort="low")))["thinking"]
         assert thinking["type"] == "enabled" and thinking["budget_tokens"] >= 1_024
         assert (await body(OPENAI, Reasoning()))["reasoning_effort"] == "high", "where nothing is said"
@@ -201,4 +201,4 @@ async def test_a_budget_and_an_effort_reach_each_vendor_in_its_own_words(litellm
         assert "reasoning_effort" not in await body("openai/gpt-4o-mini", Reasoning()), "it cannot think"
         asked = await body(OPENAI, Reasoning(budget_tokens=4_000))
         assert asked["reasoning_effort"] == "medium", "the vendor counts no thinking"
-        assert LEAST_CAP_TOKENS in (asked.get("max_tokens"), asked.get("max_completion_tokens"))
+        assert MIN_CAP_TOKENS in (asked.get("max_tokens"), asked.get("max_completion_tokens"))

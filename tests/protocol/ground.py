@@ -21,11 +21,11 @@ from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider
 from perdure.core.calls.ledger import Attempt
-from perdure.core.identity import OWN
+from perdure.core.identity import OWN_CREDENTIAL
 from perdure.sdk.tools import ToolResult
 from perdure.store.approvals import assignments
 from perdure.store.approvals.assignments import claim, escalate, reassign, release, withdraw
-from perdure.store.approvals.decisions import DecisionAsk, decide
+from perdure.store.approvals.decisions import SubmittedDecision, decide
 from perdure.store.approvals.review import escalate_all_overdue, fall_back
 from perdure.store.approvals.verdicts import read_verdicts
 from perdure.store.calls import tool_calls
@@ -236,7 +236,7 @@ class Ground:
             "args": None if ask.amount is None else {"amount": ask.amount},
             "comment": ask.comment,
         }
-        asked = DecisionAsk.model_validate(given)
+        asked = SubmittedDecision.model_validate(given)
         decided, _ = await decide(tx, self._approval(ask), self._person(ask.who), ask.who, asked)
         return decided.status
 
@@ -260,7 +260,7 @@ class Ground:
 
     async def _delegate(self, tx: Connection, ask: Ask) -> str:
         until = datetime.now(UTC) + timedelta(seconds=ask.seconds)
-        await assignments.add_delegation(tx, self._ids[ask.who], ask.who, ask.to, until, OWN)
+        await assignments.add_delegation(tx, self._ids[ask.who], ask.who, ask.to, until, OWN_CREDENTIAL)
         return "delegated"
 
     async def _set_role(self, tx: Connection, ask: Ask) -> str:

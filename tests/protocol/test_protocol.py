@@ -47,9 +47,9 @@ def _value(name: str, module: ModuleType, attribute: str, value: object) -> Muta
 
 MUTANTS = [
     _text("an old worker settles", perdure.store.calls.tool_calls, "_SETTLE", "AND epoch = $3", ""),
-    _text("an edit keeps the votes before it", cast, "_CAST", "v.voided_at IS NULL AND $7 = 'edit'", "false"),
+    _text("an edit keeps the votes before it", cast, "_COUNT_VOTE", "v.voided_at IS NULL AND $7 = 'edit'", "false"),
     _value("a claim keeps nobody away", perdure.core.approvals.decisions, "held_by_another", lambda *_: None),
-    _text("a hold is not kept", cast, "_CAST", "$9::int > 0 AND", "false AND"),
+    _text("a hold is not kept", cast, "_COUNT_VOTE", "$9::int > 0 AND", "false AND"),
     _value("what has begun may be withdrawn", perdure.core.approvals.assignments, "_BEGUN", frozenset()),
     _value("somebody counts twice", perdure.core.approvals.decisions, "has_voted", lambda *_: False),
     _text("an escalation is not the only one", perdure.store.approvals.review, "_ONE", "AND escalated_at IS NULL", ""),

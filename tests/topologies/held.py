@@ -19,8 +19,8 @@ BY_METHOD: Mapping[tuple[str, str], activities.ActivityRef[Any, Any]] = {
     ("tools", "assemble"): activities.TOOLS_ASSEMBLE,
     ("memory", "load"): activities.MEMORY_LOAD,
     ("memory", "facts"): activities.MEMORY_FACTS,
-    ("people", "ask"): activities.APPROVALS_OPEN,
-    ("people", "question"): activities.APPROVALS_OPEN,
+    ("people", "open_requests"): activities.APPROVALS_OPEN,
+    ("people", "open_question"): activities.APPROVALS_OPEN,
     ("people", "verdicts"): activities.APPROVALS_READ,
 }
 

@@ -157,7 +157,7 @@ async def _leg(played: Played, entry: str, step: int) -> None:
     played.runs.append(run)
     if played.outcome() is Outcome.AWAITING:
         run.open()
-        if run.goes_on:
+        if run.continues:
             await _leg(played, PauseKind.APPROVAL.value, run.step)
 
 

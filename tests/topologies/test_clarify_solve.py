@@ -14,7 +14,7 @@ from perdure.contracts.calls import EffectClass, OutputForm
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import Limits
 from perdure.graph.spec import Outcome
-from perdure.graph.topologies.clarify_solve.planning import NO_ANSWER, NO_QUESTION, STILL_OPEN
+from perdure.graph.topologies.clarify_solve.planning import NO_ANSWER_IN_TIME, NO_QUESTION, STILL_OPEN
 from tests.doubles.fake_turn import USAGE, Args, FakeTurn, Refused, Says
 from tests.topologies.played import Played, _leg, again_from_the_store, begin
 from tests.topologies.specs.clarify_solve import CLASSIFY, DRAW, PLAN, RUN, SAY, VIZ
@@ -249,7 +249,7 @@ async def test_an_unanswered_question_waits_on_and_an_expired_one_ends_in_words(
     await _leg(played, PauseKind.CLARIFICATION.value, played.run.step)
     assert played.outcome() is Outcome.AWAITING and not played.run.questions, "nothing is asked anew"
     assert await answered(played, PauseKind.CLARIFICATION, {}, state=VerdictState.EXPIRED) is Outcome.COMPLETED
-    assert NO_ANSWER in notes(played, -1)
+    assert NO_ANSWER_IN_TIME in notes(played, -1)
 
 
 async def test_the_clients_form_asks_no_question_plans_what_failed_again_and_ends_with_the_design() -> None:

@@ -11,7 +11,7 @@ from perdure.contracts.messages import Role
 from perdure.contracts.skills import Rule
 from perdure.contracts.values import canonical_json
 from perdure.graph.nodes.fields import outcomes_of
-from perdure.graph.nodes.pause import MOST_KEPT_CHARACTERS
+from perdure.graph.nodes.pause import MAX_CARRIED_CHARACTERS
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import Args, FakeTurn, Says
 from tests.topologies.played import (
@@ -157,7 +157,7 @@ async def test_outcomes_that_do_not_fit_are_left_to_the_ledger_and_asked_for_at_
     made = FakeTurn(CARDS, {**TOOLS, "resolve": resolve}, [Says("", (*calls, PAY, PAY)), Says("well")])
     played = await begin(made)
     await decided(played, "t1.3", V.APPROVED)
-    assert len(canonical_json(played.state["settled_calls"])) <= MOST_KEPT_CHARACTERS + 200
+    assert len(canonical_json(played.state["settled_calls"])) <= MAX_CARRIED_CHARACTERS + 200
     left = [call_id for call_id, outcome in outcomes_of(played.state).items() if outcome.message is None]
     assert left == ["t1.2"], "two of them fit"
     assert await decided(played, "t1.4", V.APPROVED) is Outcome.COMPLETED

@@ -23,7 +23,7 @@ from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.turns import Caps
 from perdure.local import DataParts
 from perdure.store import agents
-from perdure.store.approvals.decisions import DecisionAsk, decide
+from perdure.store.approvals.decisions import SubmittedDecision, decide
 from perdure.store.database import Database, new_id
 from perdure.store.events.live import LiveTokens
 from perdure.store.turns.start import NewTurn, StartedTurn, request_stop, start_turn
@@ -95,7 +95,7 @@ class Engine:
         person = self.people[by]
         async with self.deps.db.transaction(person.tenant_id) as tx:
             digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", approval_id)
-            ask = DecisionAsk.model_validate({"decision": decision, "digest": digest, **given})
+            ask = SubmittedDecision.model_validate({"decision": decision, "digest": digest, **given})
             _, note = await decide(tx, approval_id, Decider(person.user_id, person.roles), person.name, ask)
         if note is not None:
             await self.deps.notifier.deliver_soon(note)

@@ -118,7 +118,7 @@ async def test_an_agent_that_does_not_ask_neither_searches_nor_keeps(remembering
 
 async def test_with_a_model_the_hits_are_by_cosine(remembering: Served, embedder: Hashing, urls: Urls) -> None:
     await turn(remembering, Line("the okapi sleeps in the barn"))
-    relay = await Database.connect(urls.relay, most=2)
+    relay = await Database.connect(urls.relay, max_connections=2)
     embedder.down = False
     try:
         while await embed_due(relay, embedder, "local"):

@@ -10,7 +10,7 @@ from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decision
-from perdure.core.approvals.gates import RULE_WAIVED, WAIVABLE
+from perdure.core.approvals.gates import EXEMPTIBLE_TOOLS, RULE_EXEMPTED
 from perdure.examples.ops.cluster.faults import Fault, Faults
 from perdure.examples.ops.cluster.state import State
 from perdure.store import agents
@@ -142,14 +142,14 @@ async def memory_ops(ops: Ops, urls: Urls) -> AsyncIterator[Ops]:
     await publish_app(urls.owner, [("ops", shipped.model_copy(update=more))])
     yield ops
     await publish_app(urls.owner, [("ops", shipped)])
-    for tool in WAIVABLE:
+    for tool in EXEMPTIBLE_TOOLS:
         await waive(ops, tool, waived=False)
 
 
 async def waive(ops: Ops, tool: str, *, waived: bool = True) -> None:
     """What an administrator does by PUT /v1/rules/tools."""
     async with ops.engine.deps.db.transaction("local") as tx:
-        await set_exemption(tx, tool, waived=waived, user_id=ops.engine.people["admin"].user_id)
+        await set_exemption(tx, tool, exempt=waived, user_id=ops.engine.people["admin"].user_id)
 
 
 async def let_pass(ops: Ops, turn_id: str) -> list[str]:
@@ -159,7 +159,7 @@ async def let_pass(ops: Ops, turn_id: str) -> list[str]:
 
 
 async def test_a_tenant_exempts_either_memory_tool_from_the_next_turn_on(memory_ops: Ops, db: Database) -> None:
-    patch, propose = WAIVABLE
+    patch, propose = EXEMPTIBLE_TOOLS
     library, engine = Library(db, memory_ops.engine.people), memory_ops.engine
 
     async def tidy() -> str:
@@ -185,7 +185,7 @@ async def test_a_tenant_exempts_either_memory_tool_from_the_next_turn_on(memory_
     assert await let_pass(memory_ops, both) == [patch, propose]
     ran = await engine.rows("SELECT data FROM audit_trail WHERE turn_id = $1 AND kind = 'call.ran' ORDER BY id", both)
     assert {(each["data"]["tool"], each["data"]["rule"]) for each in ran} == {
-        (patch, RULE_WAIVED), (propose, RULE_WAIVED)
+        (patch, RULE_EXEMPTED), (propose, RULE_EXEMPTED)
     }  # fmt: skip
     await waive(memory_ops, patch, waived=False)
     again = await tidy()

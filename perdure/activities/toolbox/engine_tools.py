@@ -19,7 +19,7 @@ from perdure.contracts.memory import (
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of
 from perdure.core.memory.documents import CONVERSATION_NOTE, DOCUMENT_TYPES, POLICY_CODES, Edit, Writer
-from perdure.core.memory.facts import RECENT, Resolution, remember_entity, resolve_entity
+from perdure.core.memory.facts import RECENT_ENTITIES_FIELD, Resolution, remember_entity, resolve_entity
 from perdure.core.text import preview
 from perdure.sdk.tools import Audited, Parameters, Tool, ToolContext, ToolRefused, ToolResult, tool
 from perdure.store.database import Connection
@@ -38,7 +38,7 @@ FAILED = "consecutive_failed_resolves"
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-@tool(effect="local", approval=False, wants_state=(RECENT, FAILED))
+@tool(effect="local", approval=False, wants_state=(RECENT_ENTITIES_FIELD, FAILED))
 async def entity_resolve(context: ToolContext, name: Name) -> ToolResult:
     """Find an entity by its name or an alias. Answers with the one match, or with candidates to ask about."""
     found = await entities.find_entities(_transaction(context), name)
@@ -54,15 +54,15 @@ async def entity_resolve(context: ToolContext, name: Name) -> ToolResult:
             state={FAILED: failed + 1},
         )
     entity = found[0]
-    recent = remember_entity(context.state.get(RECENT), entity.id)
+    recent = remember_entity(context.state.get(RECENT_ENTITIES_FIELD), entity.id)
     return ToolResult(
         {"status": "resolved", "entity": _shown(entity)},
-        state={FAILED: 0, RECENT: recent},
-        working={RECENT: recent},
+        state={FAILED: 0, RECENT_ENTITIES_FIELD: recent},
+        working={RECENT_ENTITIES_FIELD: recent},
     )
 
 
-@tool(effect="local", approval=False, wants_state=(RECENT,))
+@tool(effect="local", approval=False, wants_state=(RECENT_ENTITIES_FIELD,))
 async def context_assemble(
     context: ToolContext, entity_id: Annotated[str, Field(pattern="^[0-9a-f-]{36}$")]
 ) -> ToolResult:
@@ -70,11 +70,15 @@ async def context_assemble(
     entity = await entities.get_entity(_transaction(context), entity_id)
     if entity is None:
         raise ToolRefused("the entity does not exist; call entity_resolve with its name first")
-    recent = remember_entity(context.state.get(RECENT), entity.id)
-    return ToolResult({"status": "ok", "entity": _shown(entity)}, state={RECENT: recent}, working={RECENT: recent})
+    recent = remember_entity(context.state.get(RECENT_ENTITIES_FIELD), entity.id)
+    return ToolResult(
+        {"status": "ok", "entity": _shown(entity)},
+        state={RECENT_ENTITIES_FIELD: recent},
+        working={RECENT_ENTITIES_FIELD: recent},
+    )
 
 
-@tool(effect="local", capability="create_entity", risk="medium", wants_state=(RECENT,))
+@tool(effect="local", capability="create_entity", risk="medium", wants_state=(RECENT_ENTITIES_FIELD,))
 async def create_entity(
     context: ToolContext,
     kind: Annotated[str, Field(min_length=1, max_length=60)],
@@ -85,11 +89,11 @@ async def create_entity(
     entity = await entities.create_entity(
         _transaction(context), kind, name, attributes or {}, context.turn_id, context.call_id
     )
-    recent = remember_entity(context.state.get(RECENT), entity.id)
+    recent = remember_entity(context.state.get(RECENT_ENTITIES_FIELD), entity.id)
     return ToolResult(
         {"status": "created", "entity": _shown(entity)},
-        state={RECENT: recent},
-        working={RECENT: recent},
+        state={RECENT_ENTITIES_FIELD: recent},
+        working={RECENT_ENTITIES_FIELD: recent},
         audited=Audited(entity.id, {"kind": entity.kind, "name": entity.name}),
     )
 

@@ -13,10 +13,10 @@ from perdure.api.requests import DraftBody, ExemptionBody, Limit, PromotionBody,
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.skills import Rule
 from perdure.core.agents.plans import rules_of
-from perdure.core.agents.rule_matching import PLATFORM_RULES, free_because, reasons_of
+from perdure.core.agents.rule_matching import PLATFORM_RULES, reasons_of, why_no_approval
 from perdure.core.agents.rules import with_overrides
 from perdure.core.agents.templates import Stage, fill_variables
-from perdure.core.approvals.gates import WAIVABLE, asks_by_itself
+from perdure.core.approvals.gates import EXEMPTIBLE_TOOLS, requires_approval
 from perdure.graph import registry
 from perdure.graph.manifest import manifest_of, mermaid_of
 from perdure.store import agents
@@ -99,10 +99,10 @@ def _agent_summary(agent: PublishedAgent) -> dict[str, object]:
 
 
 def _tool_description(card: ToolCard, rules: tuple[Rule, ...], exempt: Sequence[str]) -> dict[str, object]:
-    asks = asks_by_itself(card, exempt)
+    asks = requires_approval(card, exempt)
     shown = card.model_dump(mode="json", exclude={"secrets"}) | {"needs_approval": asks}
     reasons = [asdict(each) for each in reasons_of(card, rules, exempt)]
-    return shown | {"reasons": reasons, "free_because": "" if asks else free_because(card)}
+    return shown | {"reasons": reasons, "free_because": "" if asks else why_no_approval(card)}
 
 
 prompt_templates_router = APIRouter(prefix="/v1", tags=["prompt templates"])
@@ -244,13 +244,13 @@ async def set_exemption(services: Open, who: Reader, body: ExemptionBody) -> dic
     """Exempts a tool from approval from the next turn on, or removes the exemption."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
-        await agents.set_exemption(tx, body.tool, waived=not body.approval, user_id=who.user_id)
+        await agents.set_exemption(tx, body.tool, exempt=not body.approval, user_id=who.user_id)
         return await _exemptible_tools(tx)
 
 
 async def _exemptible_tools(tx: Connection) -> dict[str, object]:
     exempt = await agents.exempt_tools(tx)
-    return {"items": [{"tool": tool, "approval": tool not in exempt} for tool in WAIVABLE], "next": None}
+    return {"items": [{"tool": tool, "approval": tool not in exempt} for tool in EXEMPTIBLE_TOOLS], "next": None}
 
 
 async def _published_rules(tx: Connection) -> tuple[Rule, ...]:

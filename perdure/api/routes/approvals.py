@@ -35,11 +35,11 @@ from perdure.contracts.activities import ApprovalStatus, PreviewRequest
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.assignments import ADMIN
-from perdure.core.approvals.decisions import NOT_IN_BULK, Decider, Decision, approvable_together
+from perdure.core.approvals.decisions import BULK_REFUSAL, Decider, Decision, approvable_together
 from perdure.core.delivery import CHAT
 from perdure.store import idempotency
 from perdure.store.approvals import assignments, decisions, views
-from perdure.store.approvals.decisions import Decided, DecisionAsk, decide, decision_requests
+from perdure.store.approvals.decisions import Decided, SubmittedDecision, decide, decision_requests
 from perdure.store.approvals.review import Review
 from perdure.store.approvals.views import Filters, last_approved, own_decisions
 from perdure.store.approvals.views import count_requests as counted
@@ -144,7 +144,7 @@ async def decide_approval(
     turn: dict[str, Any] = {}
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        ask = decisions.DecisionAsk(**body.model_dump(), channel=CHAT if who.is_in_chat else "api")
+        ask = decisions.SubmittedDecision(**body.model_dump(), channel=CHAT if who.is_in_chat else "api")
         most = decisions_per_minute(services, who)
         decided, note = await decisions.decide(tx, approval_id, decider_of(who), who.name, ask, most)
         turn["conversation_id"] = decided.conversation_id
@@ -310,8 +310,8 @@ async def _decide_one(
     """
     approval_id = as_uuid(item.id, "approval")
     taken = item.decision is Decision.REJECT or (item.decision is Decision.APPROVE and together)
-    unfit = None if taken else CallerError("not_in_bulk", NOT_IN_BULK, status=422)
-    ask = DecisionAsk(
+    unfit = None if taken else CallerError("not_in_bulk", BULK_REFUSAL, status=422)
+    ask = SubmittedDecision(
         decision=item.decision, digest=item.digest, comment=item.comment, reason_code=item.reason_code, channel="bulk"
     )
     route = f"{ROUTE}/{approval_id}"
@@ -357,7 +357,7 @@ async def preview(services: Open, who: Reader, approval_id: ApprovalId) -> dict[
     if not who.sees_tenant:
         raise CallerError("role_required", "This action requires the role reviewer or admin", status=403)
     async with services.db.transaction(who.tenant_id) as tx:
-        address = await views.place_of(tx, approval_id)
+        address = await views.address_for_preview(tx, approval_id)
     ask = PreviewRequest(address=address, approval_id=approval_id, routing=services.routing)
     fault = await made(services.notifier.client, ask)
     async with services.db.transaction(who.tenant_id) as tx:
@@ -411,5 +411,5 @@ async def list_delegations(
 async def remove(services: Open, who: Reader, delegation_id: Annotated[str, Depends(_delegation_id)]) -> Response:
     """Ends one of your delegations at once; an admin can end any. Decisions that were made under it remain valid."""
     async with services.db.transaction(who.tenant_id) as tx:
-        await assignments.remove_delegation(tx, who.user_id, delegation_id, anybodys=ADMIN in who.roles)
+        await assignments.remove_delegation(tx, who.user_id, delegation_id, any_owner=ADMIN in who.roles)
     return Response(status_code=204)

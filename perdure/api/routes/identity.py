@@ -37,7 +37,8 @@ from perdure.api.requests import (
 from perdure.api.services import Services
 from perdure.api.sign_in import SignedIn, password_attempt
 from perdure.contracts.errors import CallerError, LimitReached, PerdureError
-from perdure.core.identity import DEVICE, OWN, RefreshOutcome
+from perdure.core.identity import OWN_CREDENTIAL, RefreshOutcome
+from perdure.core.passwords import DEVICE
 from perdure.core.request_origin import is_foreign, local_path
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
@@ -167,7 +168,7 @@ async def set_password(services: Open, who: Reader, body: PasswordBody) -> dict[
     async with services.db.transaction(who.tenant_id) as tx:
         await sign_in_store.set_password(tx, who.user_id, hashed, who.credential)
         ended = await sign_in_store.end_all_sessions(
-            tx, who.user_id, who.user_id, "password changed", but=who.session_id
+            tx, who.user_id, who.user_id, "password changed", except_session_id=who.session_id
         )
     return {"sessions_ended": ended}
 
@@ -263,7 +264,7 @@ async def callback(
             raise CallerError("session_over", "Sign in again before you link an account", status=401)
         tenant, config = services.signing_in.tenant, provider.config
         async with services.db.transaction(tenant) as tx:
-            linked_by = OWN if link is None or who is None else who.credential
+            linked_by = OWN_CREDENTIAL if link is None or who is None else who.credential
             user_id, credential = await users.enter_by_identity(
                 tx, config.issuer, claims, config.newcomers, str(link) if link is not None else None, linked_by
             )

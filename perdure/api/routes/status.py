@@ -17,7 +17,7 @@ from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import turn_workflow_id
 from perdure.core.status import queue_fault, relay_fault
-from perdure.store.status import ServerLooks, Workload, workload_of
+from perdure.store.status import ServerStates, Workload, workload_of
 from perdure.temporal.status import QueueLook, look_at_queues
 
 status_router = APIRouter(prefix="/v1", tags=["status"])
@@ -42,7 +42,7 @@ async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
     looks, queues, servers, workload = await asyncio.gather(
         services.parts.look(),
         _read_queues(services),
-        ServerLooks(services.valkey).list_recent(),
+        ServerStates(services.valkey).list_recent(),
         _read_workload(services, tenant_id),
     )
     faults = {name: part.fault for name, part in looks.items()}

@@ -9,7 +9,7 @@ import typer
 
 from perdure.cli.connection import Role, command, connect
 from perdure.cli.terminal import AsJson, AsName, fields, left, moment, say, say_json, time_text, until
-from perdure.core.text import cut, escape_terminal, one_line, pretty_json
+from perdure.core.text import escape_terminal, one_line, pretty_json, truncate
 from perdure.schemas.approvals import Approval, Vote, signed_in_words, subject
 
 
@@ -254,7 +254,7 @@ def _changed(approval: Approval) -> tuple[dict[str, Any] | None, dict[str, Any]]
 
 
 def _block(text: str, full: bool) -> None:
-    shown = text if full else cut(text, _MOST_CHARACTERS)
+    shown = text if full else truncate(text, _MOST_CHARACTERS)
     for line in shown.splitlines():
         say(f"  {line}")
     if len(shown) < len(text):

@@ -31,7 +31,7 @@ from perdure.cli.terminal import (
 )
 from perdure.client import Client
 from perdure.contracts.activities import ApprovalStatus
-from perdure.core.text import cut
+from perdure.core.text import truncate
 from perdure.schemas.approvals import Ageing, Approval, Fallback, subject
 
 _NOT_BEGUN = frozenset({"pending", "approved", "edited"})
@@ -246,7 +246,7 @@ def _row(each: Approval, full: bool) -> tuple[object, ...]:
         whose,
         votes_of(each),
         left(each.expires_at) if each.status == "pending" else "",
-        args if full else cut(args, _ARGUMENTS_SHOWN),
+        args if full else truncate(args, _ARGUMENTS_SHOWN),
     )
 
 

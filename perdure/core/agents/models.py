@@ -25,7 +25,7 @@ def takes_thinking_budget(model: str) -> bool:
     return is_claude(model) or model.startswith("gemini/") or (model.startswith("vertex_ai/") and "gemini" in model)
 
 
-LEAST_CAP_TOKENS: Final = 16_384
+MIN_CAP_TOKENS: Final = 16_384
 """Minimum answer limit in tokens of a request with a thinking budget, if the agent sets no limit. The limit is twice
 the budget if that is more."""
 _LEVELS: Final = ((2_048, "low"), (8_192, "medium"))
@@ -71,16 +71,16 @@ def with_thinking(
         return dict(params)
     if thinking.budget_tokens is None:
         return {"reasoning_effort": thinking.effort, **params}
-    sent: dict[str, JsonValue] = {"reasoning_effort": _level_of(thinking.budget_tokens)}
+    merged: dict[str, JsonValue] = {"reasoning_effort": _level_of(thinking.budget_tokens)}
     if takes_thinking_budget(model):
-        sent = {"thinking": {"type": "enabled", "budget_tokens": thinking.budget_tokens}}
+        merged = {"thinking": {"type": "enabled", "budget_tokens": thinking.budget_tokens}}
     if not any(name in params for name in _CAPS):
-        sent["max_tokens"] = max(2 * thinking.budget_tokens, LEAST_CAP_TOKENS)
-    return {**sent, **params}
+        merged["max_tokens"] = max(2 * thinking.budget_tokens, MIN_CAP_TOKENS)
+    return {**merged, **params}
 
 
 def _level_of(budget_tokens: int) -> str:
-    return next((level for most, level in _LEVELS if budget_tokens <= most), "high")
+    return next((level for max_tokens, level in _LEVELS if budget_tokens <= max_tokens), "high")
 
 
 def _must_not_think(model: str, messages: Sequence[Mapping[str, JsonValue]]) -> bool:

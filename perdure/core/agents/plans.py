@@ -9,8 +9,8 @@ from perdure.contracts.context_assembly import PipelineToolConfig, PlannedAssemb
 from perdure.contracts.skills import PlanSkill, Rule, Skill
 from perdure.contracts.turns import Limits
 from perdure.contracts.values import digest_of
-from perdure.core.agents.prompts import ROOT_SKILL, persona_of
-from perdure.core.agents.rule_matching import that_can_fire
+from perdure.core.agents.prompts import ROOT_SKILL_PERSONA, persona_of
+from perdure.core.agents.rule_matching import applicable_rules
 from perdure.core.agents.rules import with_overrides
 
 
@@ -38,14 +38,14 @@ def turn_plan(
         reviewers=agent.definition.approvals.reviewers,
         skill_ids=tuple(skill.id for skill in agent.definition.skills),
         root_skill=agent.definition.root_skill or "",
-        persona_source=ROOT_SKILL if persona.source == ROOT_SKILL else "",
+        persona_source=ROOT_SKILL_PERSONA if persona.source == ROOT_SKILL_PERSONA else "",
         skills=tuple(planned for skill in agent.definition.skills if (planned := _plan_skill(skill)) is not None),
         entity_fields=agent.definition.entity_fields,
         stage_tools={name: stage.tool for name, stage in agent.definition.stages.items() if stage.tool},
         words=agent.definition.words,
         toolsets={**(toolsets or {})},
         facts=agent.definition.memory.facts if agent.definition.memory else (),
-        rules=that_can_fire(rules, cards),
+        rules=applicable_rules(rules, cards),
         waived=tuple(exempt_tools),
         assembly=_plan_assembly(agent),
     )

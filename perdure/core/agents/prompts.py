@@ -58,8 +58,8 @@ def base_message(persona: str, user_name: str, user_role: str, override: str | N
     """Returns the persona and the user block, or the caller's own system prompt instead of both."""
     if override:
         return override
-    who = f"Name: {user_name or 'user'}" + (f"\nRole: {user_role}" if user_role else "")
-    return f"{persona or PLATFORM_DEFAULT_PERSONA}\n\n=== User ===\n{who}"
+    user = f"Name: {user_name or 'user'}" + (f"\nRole: {user_role}" if user_role else "")
+    return f"{persona or PLATFORM_DEFAULT_PERSONA}\n\n=== User ===\n{user}"
 
 
 def wire_messages(
@@ -69,14 +69,14 @@ def wire_messages(
     message."""
     sent: list[WireMessage] = [{"role": "system", "content": base}]
     sent.extend({"role": "system", "content": text} for text in (memory, *templates) if text)
-    sent.extend(_wire_one(message) for message in messages)
+    sent.extend(_wire_message(message) for message in messages)
     return sent
 
 
-def _wire_one(message: PromptMessage) -> WireMessage:
-    one: WireMessage = {"role": message.role.value, "content": message.content}
+def _wire_message(message: PromptMessage) -> WireMessage:
+    wire: WireMessage = {"role": message.role.value, "content": message.content}
     if message.calls:
-        one["tool_calls"] = [
+        wire["tool_calls"] = [
             {
                 "id": call["key"],
                 "type": "function",
@@ -85,13 +85,13 @@ def _wire_one(message: PromptMessage) -> WireMessage:
             for call in message.calls
         ]
     if message.role is Role.TOOL:
-        one["tool_call_id"] = message.answers
-    return one
+        wire["tool_call_id"] = message.answers
+    return wire
 
 
-AGENT: Final = "agent"
-ROOT_SKILL: Final = "root_skill"
-PLATFORM: Final = "platform_default"
+AGENT_PERSONA: Final = "agent"
+ROOT_SKILL_PERSONA: Final = "root_skill"
+PLATFORM_PERSONA: Final = "platform_default"
 GENERAL_PERSONA = (
     f"{PLATFORM_DEFAULT_PERSONA} You have no special knowledge of any field. Where a request needs the knowledge, the "
     "data or the procedures of a particular field, say that this is not yours to do and that an agent for that field "
@@ -133,12 +133,12 @@ def persona_of(agent: AgentDefinition) -> Persona:
     """Returns the agent's own persona, else that of its root skill, else the platform's. Other skills do not contribute
     one."""
     if agent.persona:
-        return Persona(agent.persona_key or AGENT, AGENT, agent.persona)
+        return Persona(agent.persona_key or AGENT_PERSONA, AGENT_PERSONA, agent.persona)
     root = next((skill for skill in agent.skills if skill.id == agent.root_skill), None)
     if root is not None and root.persona:
-        return Persona(root.persona_key or root.id, ROOT_SKILL, root.persona)
+        return Persona(root.persona_key or root.id, ROOT_SKILL_PERSONA, root.persona)
     general = agent.root_skill is None and not agent.skills and not agent.tools
-    return Persona(PLATFORM, PLATFORM, GENERAL_PERSONA if general else PLATFORM_DEFAULT_PERSONA)
+    return Persona(PLATFORM_PERSONA, PLATFORM_PERSONA, GENERAL_PERSONA if general else PLATFORM_DEFAULT_PERSONA)
 
 
 def manifest_entry(skill: Skill) -> str:
@@ -238,19 +238,22 @@ def select_messages(messages: Sequence[WindowedMessage], policy: WindowPolicy) -
     if policy.keep_first_user:
         first = next((each[0] for each in rounds if each[0].role is Role.USER), None)
         anchors |= {first.index} if first else set()
-    chosen = set(anchors)
-    room = policy.max_messages
-    tokens = policy.max_tokens
+    selected = set(anchors)
+    messages_left = policy.max_messages
+    tokens_left = policy.max_tokens
     others = [each for each in rounds if each[0].index not in anchors]
     for each in reversed(others):
-        size, weight = len(each), sum(message.tokens for message in each)
+        size, round_tokens = len(each), sum(message.tokens for message in each)
         newest = each is others[-1]
-        if not newest and ((room is not None and room < size) or (tokens is not None and tokens < weight)):
+        if not newest and (
+            (messages_left is not None and messages_left < size)
+            or (tokens_left is not None and tokens_left < round_tokens)
+        ):
             break
-        chosen |= {message.index for message in each}
-        room = None if room is None else room - size
-        tokens = None if tokens is None else tokens - weight
-    return [message.index for each in rounds for message in each if message.index in chosen]
+        selected |= {message.index for message in each}
+        messages_left = None if messages_left is None else messages_left - size
+        tokens_left = None if tokens_left is None else tokens_left - round_tokens
+    return [message.index for each in rounds for message in each if message.index in selected]
 
 
 def halve_window(messages: Sequence[WindowedMessage], policy: WindowPolicy) -> WindowPolicy:
@@ -264,13 +267,13 @@ def _group_rounds(messages: Sequence[WindowedMessage]) -> list[list[WindowedMess
     """Groups messages that are kept or dropped together: a single message, or calls with all their results. Orphans are
     omitted."""
     rounds: list[list[WindowedMessage]] = []
-    asking: dict[str, list[WindowedMessage]] = {}
+    round_by_call: dict[str, list[WindowedMessage]] = {}
     for message in messages:
         if message.role is Role.TOOL:
-            asking.get(message.answers, []).append(message)
+            round_by_call.get(message.answers, []).append(message)
             continue
         rounds.append([message])
-        asking |= dict.fromkeys(message.call_ids, rounds[-1])
+        round_by_call |= dict.fromkeys(message.call_ids, rounds[-1])
     return [each for each in rounds if set(each[0].call_ids) <= {message.answers for message in each[1:]}]
 
 
@@ -318,8 +321,10 @@ def _indent_summary(summary: str) -> str:
     return "\n  ".join(summary.splitlines())
 
 
-CHANGED: Final = "A reviewer changed the arguments of this call and it has run as changed. Do not issue it again."
-STANDS: Final = "The call has run and its effect stands; do not repeat it."
+CHANGED_BY_REVIEWER: Final = (
+    "A reviewer changed the arguments of this call and it has run as changed. Do not issue it again."
+)
+ALREADY_RAN: Final = "The call has run and its effect stands; do not repeat it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,22 +337,22 @@ class PlainResult:
     """True if a reviewer changed the call before it ran."""
 
 
-def as_changed(arguments: Mapping[str, JsonValue], result: JsonValue) -> dict[str, JsonValue]:
+def with_changed_arguments(arguments: Mapping[str, JsonValue], result: JsonValue) -> dict[str, JsonValue]:
     """Returns the result of a call that a reviewer changed."""
-    return {"note": CHANGED, "arguments": {**arguments}, "result": result}
+    return {"note": CHANGED_BY_REVIEWER, "arguments": {**arguments}, "result": result}
 
 
-def note_unremembered(code: str, why: str, result: JsonValue) -> dict[str, JsonValue]:
+def with_memory_error(code: str, reason: str, result: JsonValue) -> dict[str, JsonValue]:
     """Returns the result of a call that ran but whose memory updates were rejected."""
-    return {"status": "error", "code": code, "message": f"{STANDS} {why}", "result": result}
+    return {"status": "error", "code": code, "message": f"{ALREADY_RAN} {reason}", "result": result}
 
 
 def unwrap_result(value: JsonValue) -> PlainResult:
     """Returns the tool's own result without any note around it."""
     if not isinstance(value, dict):
         return PlainResult(value)
-    if value.keys() == {"note", "arguments", "result"} and value["note"] == CHANGED:
+    if value.keys() == {"note", "arguments", "result"} and value["note"] == CHANGED_BY_REVIEWER:
         return PlainResult(unwrap_result(value["result"]).result, edited=True)
-    if value.keys() == {"status", "code", "message", "result"} and str(value["message"]).startswith(STANDS):
+    if value.keys() == {"status", "code", "message", "result"} and str(value["message"]).startswith(ALREADY_RAN):
         return PlainResult(value["result"])
     return PlainResult(value)

@@ -16,7 +16,7 @@ from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
 
 COUNTERS = ("consecutive_failed_resolves", "iteration", "tokens_used", "cost_microusd")
 """Fields of a turn's state that a rule can compare."""
-MOST_CHARACTERS = 200
+MAX_CHARACTERS = 200
 """Maximum length of a text in a result that a rule can check, because the text is stored in the turn's history."""
 RESULT_TESTS = ("equals", "one_of", "at_least", "at_most")
 _PATH = re.compile(r"[^.\s]{1,100}(\.[^.\s]{1,100}){0,15}\Z")
@@ -45,31 +45,31 @@ class Subject:
     """The turn's fields of COUNTERS."""
 
 
-Holds = Callable[[Subject], bool]
-"""Returns whether a condition holds. Raises Unreadable if the subject does not contain the value."""
+Check = Callable[[Subject], bool]
+"""Returns whether a condition holds. Raises InvalidCondition if the subject does not contain the value."""
 
 
-def read_condition(name: str, value: JsonValue) -> Holds:
+def read_condition(name: str, value: JsonValue) -> Check:
     """Returns the check for the condition `name` of a rule.
 
-    Raises: Unreadable.
+    Raises: InvalidCondition.
     """
     if name not in _READERS:
         raise InvalidCondition(f"unknown condition {name!r}")
     return _READERS[name](value)
 
 
-def _tool(value: JsonValue) -> Holds:
+def _tool(value: JsonValue) -> Check:
     names = _read_texts(value, _TOOL, "a tool name or a list of tool names")
     return lambda subject: subject.tool in names
 
 
-def _capability(value: JsonValue) -> Holds:
+def _capability(value: JsonValue) -> Check:
     globs = _read_texts(value, _GLOB, "a capability pattern with the wildcards * and ?, or a list of them")
     return lambda subject: any(fnmatchcase(subject.capability, glob) for glob in globs)
 
 
-def _counter(value: JsonValue) -> Holds:
+def _counter(value: JsonValue) -> Check:
     fields = _read_fields(value, ("name", "at_least"))
     name, least = fields.get("name"), _number(fields.get("at_least"), "at_least")
     if not isinstance(name, str) or name not in COUNTERS:
@@ -84,26 +84,26 @@ def _counter(value: JsonValue) -> Holds:
     return holds
 
 
-def _result(value: JsonValue) -> Holds:
+def _result(value: JsonValue) -> Check:
     fields = _read_fields(value, ("path", *RESULT_TESTS))
     path = fields.pop("path", None)
     if not isinstance(path, str) or not _PATH.match(path):
         raise InvalidCondition("must be names and list indexes separated by dots", "path")
     if len(fields) != 1:
         raise InvalidCondition(f"needs exactly one of {', '.join(RESULT_TESTS)}")
-    ((test, wanted),) = fields.items()
+    ((test, expected),) = fields.items()
     if test in ("at_least", "at_most"):
-        bound, reaches = _number(wanted, test), ge if test == "at_least" else le
-        return lambda subject: bool(reaches(_number(_value_at(subject.result, path), "path"), bound))
-    choices = wanted if isinstance(wanted, list) and test == "one_of" else [wanted]
-    if (test == "one_of") is not isinstance(wanted, list) or not choices or not all(map(_plain, choices)):
+        bound, compare = _number(expected, test), ge if test == "at_least" else le
+        return lambda subject: bool(compare(_number(_value_at(subject.result, path), "path"), bound))
+    choices = expected if isinstance(expected, list) and test == "one_of" else [expected]
+    if (test == "one_of") is not isinstance(expected, list) or not choices or not all(map(_plain, choices)):
         raise InvalidCondition("must be plain values: one for `equals`, a list for `one_of`", test)
 
     def holds(subject: Subject) -> bool:
-        found = _value_at(subject.result, path)
-        if not _plain(found):
+        value = _value_at(subject.result, path)
+        if not _plain(value):
             raise InvalidCondition("the result has no plain value at this path", "path")
-        return any(_same_value(found, choice) for choice in choices)
+        return any(_same_value(value, choice) for choice in choices)
 
     return holds
 
@@ -114,15 +114,15 @@ def plain_facts(result: JsonValue, paths: Iterable[str]) -> dict[str, JsonValue]
     facts: dict[str, JsonValue] = {}
     for path in paths:
         try:
-            found = _value_at(result, path)
+            value = _value_at(result, path)
         except InvalidCondition:
             continue
-        if _plain(found) and not (isinstance(found, str) and len(found) > MOST_CHARACTERS):
-            facts[path] = found
+        if _plain(value) and not (isinstance(value, str) and len(value) > MAX_CHARACTERS):
+            facts[path] = value
     return facts
 
 
-_READERS: Mapping[str, Callable[[JsonValue], Holds]] = {
+_READERS: Mapping[str, Callable[[JsonValue], Check]] = {
     "tool": _tool,
     "capability": _capability,
     "result": _result,
@@ -132,11 +132,11 @@ CONDITIONS = tuple(_READERS)
 """The conditions that a rule can have."""
 
 
-def _read_texts(value: JsonValue, form: re.Pattern[str], wanted: str) -> list[str]:
+def _read_texts(value: JsonValue, pattern: re.Pattern[str], expected: str) -> list[str]:
     listed = value if isinstance(value, list) else [value]
-    texts = [each for each in listed if isinstance(each, str) and form.match(each)]
+    texts = [each for each in listed if isinstance(each, str) and pattern.match(each)]
     if not listed or len(texts) < len(listed):
-        raise InvalidCondition(f"must be {wanted}")
+        raise InvalidCondition(f"must be {expected}")
     return texts
 
 
@@ -158,15 +158,15 @@ def _number(value: JsonValue, place: str) -> float:
 
 
 def _value_at(result: JsonValue, path: str) -> JsonValue:
-    found = result
+    value = result
     for step in path.split("."):
-        if isinstance(found, dict) and step in found:
-            found = found[step]
-        elif isinstance(found, list) and step.isascii() and step.isdigit() and int(step) < len(found):
-            found = found[int(step)]
+        if isinstance(value, dict) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isascii() and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
         else:
             raise InvalidCondition(f"the result has no {path}", "path")
-    return found
+    return value
 
 
 def _plain(value: JsonValue) -> bool:
@@ -197,7 +197,7 @@ class RuleMatch:
     """The parts that could not be read, with the reasons."""
 
     def event_data(self) -> dict[str, JsonValue]:
-        """Returns the fire as the data of an event, without empty fields."""
+        """Returns the match as the data of an event, without empty fields."""
         data: dict[str, JsonValue] = {
             "rule_id": self.rule_id,
             "trigger": self.trigger.value,
@@ -218,19 +218,19 @@ def matching_rules(rules: Iterable[Rule], trigger: RuleTrigger, subject: Subject
     Rules only stop calls; no rule allows one.
 
     Invariants:
-    - All conditions of a rule must hold. A condition that cannot be read counts as held and is listed in the fire (fail
-      closed). If another condition clearly does not hold, the rule does not fire.
+    - All conditions of a rule must hold. A condition that cannot be read counts as held and is listed in the match
+      (fail closed). If another condition clearly does not hold, the rule does not fire.
     - A rule with an unknown trigger is checked before each call; an unknown action requires an approval.
     - A tenant can make a rule stricter, never looser.
-    - The order of the fires does not depend on the order of the rules: the platform's, the app's, the skills'.
+    - The order of the matches does not depend on the order of the rules: the platform's, the app's, the skills'.
     """
-    fires = (_match_rule(rule, trigger, subject) for rule in sorted(rules, key=_rank_rule))
-    return tuple(each for each in fires if each is not None)
+    matches = (_match_rule(rule, trigger, subject) for rule in sorted(rules, key=_rank_rule))
+    return tuple(each for each in matches if each is not None)
 
 
-def deciding_match(fires: Iterable[RuleMatch]) -> RuleMatch | None:
-    """Returns the fire that decides: the first that aborts, else the first that names a checkpoint, else the first."""
-    ranked = sorted(fires, key=lambda each: (each.action is not RuleAction.ABORT, not each.checkpoint))
+def deciding_match(matches: Iterable[RuleMatch]) -> RuleMatch | None:
+    """Returns the match that decides: the first that aborts, else the first that names a checkpoint, else the first."""
+    ranked = sorted(matches, key=lambda each: (each.action is not RuleAction.ABORT, not each.checkpoint))
     return ranked[0] if ranked else None
 
 

@@ -17,14 +17,14 @@ from pydantic import JsonValue
 from perdure.contracts.calls import OutputAsk, OutputForm
 from perdure.core.text import clean
 
-Words = Mapping[str, Sequence[str]]
+Keywords = Mapping[str, Sequence[str]]
 """Phrases by category."""
-REACH: Final = 200
+BOUNDARY_CHARACTERS: Final = 200
 """Number of characters on each side of a message boundary in which crossing phrases are searched. Phrases are shorter.
 """
 
 
-def safety_keywords_in(message: str, before: str, words: Words) -> str:
+def safety_keywords_in(message: str, before: str, words: Keywords) -> str:
     """Returns the category of the first phrase in `message`, or across the end of `before` and its beginning; empty if
     there is none. Phrases that are completely in `before` do not count; they were found in that message."""
     if not words:
@@ -45,13 +45,14 @@ def safety_keywords_in(message: str, before: str, words: Words) -> str:
 
 
 def is_phrase(phrase: str) -> bool:
-    """Returns whether the phrase can be searched: words, fewer than REACH characters, and no `*` except at its end."""
-    return len(phrase) < REACH and bool(phrase_forms(phrase)) and "*" not in phrase.rstrip()[:-1]
+    """Returns whether the phrase can be searched: words, shorter than `BOUNDARY_CHARACTERS`, and no `*` except at its
+    end."""
+    return len(phrase) < BOUNDARY_CHARACTERS and bool(phrase_forms(phrase)) and "*" not in phrase.rstrip()[:-1]
 
 
 def _seam_between(before: str, after: str) -> tuple[str, str, str]:
     """Returns the end of one text, the beginning of the other, and both joined."""
-    end, beginning = before[-REACH:], after[:REACH]
+    end, beginning = before[-BOUNDARY_CHARACTERS:], after[:BOUNDARY_CHARACTERS]
     return end, beginning, end.rstrip() + beginning
 
 
@@ -74,14 +75,14 @@ _LETTERS: Final = _letter_table(
 )
 _DIGITS: Final = _letter_table("0o 1i 3e 4a 5s 7t @a $s !i |l")
 _ONES: Final = _DIGITS | _letter_table("1l !l")
-_UNSEEN: Final = frozenset("\u115f\u1160\u2800")
+_INVISIBLE: Final = frozenset("\u115f\u1160\u2800")
 """Invisible characters besides formats and marks. Normalization decomposes other fillers into these."""
 _WORD: Final = re.compile(r"[\w@$!|]+")
 _LETTER: Final = re.compile(r"[^\W\d_]")
 _APOSTROPHES: Final = re.compile("['`´‘’ʼ]")
-_NO_WORD: Final = re.compile(r"[\W_]+")
-_SIGNS: Final = re.compile(r"[^\w\s]|_")
-_SPELLED: Final = re.compile(r"(?<!\S)(?:[^\W\d] ){2,}[^\W\d](?!\S)")
+_NON_WORD: Final = re.compile(r"[\W_]+")
+_PUNCTUATION: Final = re.compile(r"[^\w\s]|_")
+_SPELLED_OUT: Final = re.compile(r"(?<!\S)(?:[^\W\d] ){2,}[^\W\d](?!\S)")
 _DOUBLED: Final = re.compile(r"(.)\1+")
 
 
@@ -95,12 +96,14 @@ def text_readings(text: str) -> tuple[str, ...]:
     dashes and apostrophes are ignored, as are doubled letters and letters that are spelled out one by one. Letters of
     other scripts, and digits within a word, can replace the letters that they resemble; so a text has several readings.
     """
-    seen = _visible_text(text)
-    looks = seen if text.isascii() else _visible_text(unicodedata.normalize("NFKD", text).translate(_CAPITALS))
-    looks = looks.translate(_LETTERS)
-    digits = _WORD.sub(lambda word: _replace_digits(word[0], _DIGITS), looks)
-    ones = _WORD.sub(lambda word: _replace_digits(word[0], _ONES), looks)
-    return tuple(_words(each) for each in (seen, looks, digits, ones, _SIGNS.sub("", looks)))
+    written = _visible_text(text)
+    lookalike = written if text.isascii() else _visible_text(unicodedata.normalize("NFKD", text).translate(_CAPITALS))
+    lookalike = lookalike.translate(_LETTERS)
+    digits_as_letters = _WORD.sub(lambda word: _replace_digits(word[0], _DIGITS), lookalike)
+    ones_as_l = _WORD.sub(lambda word: _replace_digits(word[0], _ONES), lookalike)
+    return tuple(
+        _words(each) for each in (written, lookalike, digits_as_letters, ones_as_l, _PUNCTUATION.sub("", lookalike))
+    )
 
 
 @cache
@@ -116,9 +119,9 @@ def _visible_text(text: str) -> str:
     """Returns the text in lower case, without accents and invisible characters."""
     if text.isascii():
         return text.lower()
-    apart = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    separated = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     return "".join(
-        each for each in apart if each not in _UNSEEN and unicodedata.category(each) not in ("Mn", "Me", "Cf")
+        each for each in separated if each not in _INVISIBLE and unicodedata.category(each) not in ("Mn", "Me", "Cf")
     )
 
 
@@ -128,8 +131,8 @@ def _replace_digits(word: str, table: dict[int, str]) -> str:
 
 
 def _words(text: str) -> str:
-    apart = _NO_WORD.sub(" ", _APOSTROPHES.sub("", text)).strip()
-    single = _DOUBLED.sub(r"\1", _SPELLED.sub(_join_letters, apart))
+    separated = _NON_WORD.sub(" ", _APOSTROPHES.sub("", text)).strip()
+    single = _DOUBLED.sub(r"\1", _SPELLED_OUT.sub(_join_letters, separated))
     return f" {single} "
 
 
@@ -140,10 +143,10 @@ def _join_letters(spelled: re.Match[str]) -> str:
     return f"{letters} {letters[0]} {letters[1:]}" if letters[0] in "ia" else letters
 
 
-_NOTHING: Final = frozenset({"", "none", "no", "null", "nothing", "n/a", "na", "safe"})
+_NO_CATEGORY: Final = frozenset({"", "none", "no", "null", "nothing", "n/a", "na", "safe"})
 """Category texts that mean no category."""
 _CATEGORY: Final = "In a word or two what danger it is; `none` where `hijacked` is false."
-MOST_CHARACTERS: Final = 500
+MAX_CHARACTERS: Final = 500
 """Maximum length of a text in a verdict, because the text is stored in the turn's state."""
 
 
@@ -158,13 +161,13 @@ class Question(StrEnum):
     EMPATHY = "empathy"
 
 
-def answer_to(question: Question, intents: Sequence[str]) -> OutputAsk:
+def expected_output(question: Question, intents: Sequence[str]) -> OutputAsk:
     """Returns the structured output that the model must answer with."""
     name = f"{question.value}_verdict"
-    return OutputAsk(name=name, fits=form_of(question, intents), form=OutputForm.FUNCTION)
+    return OutputAsk(name=name, fits=answer_schema(question, intents), form=OutputForm.FUNCTION)
 
 
-def form_of(question: Question, intents: Sequence[str]) -> dict[str, JsonValue]:
+def answer_schema(question: Question, intents: Sequence[str]) -> dict[str, JsonValue]:
     """Returns the JSON schema of an answer."""
     text: dict[str, JsonValue] = {"type": "string"}
     fields: dict[Question, dict[str, JsonValue]] = {
@@ -191,7 +194,7 @@ def safety_of(verdict: Mapping[str, JsonValue] | None) -> Safety:
     if verdict is None or not isinstance(verdict.get("hijacked"), bool):
         return Safety(True, "unavailable")
     category = _text(verdict, "category")
-    if verdict["hijacked"] is False and _is_nothing(verdict.get("category")):
+    if verdict["hijacked"] is False and _is_no_category(verdict.get("category")):
         return Safety(False, category)
     return Safety(True, category or ("" if verdict["hijacked"] is True else "unavailable"))
 
@@ -207,10 +210,10 @@ def empathy_of(verdict: Mapping[str, JsonValue] | None) -> dict[str, JsonValue]:
     return {name: text for name in ("tone", "guidance") if (text := _text(verdict or {}, name))}
 
 
-def _is_nothing(category: JsonValue) -> bool:
-    return category is None or (isinstance(category, str) and category.strip(" .").casefold() in _NOTHING)
+def _is_no_category(category: JsonValue) -> bool:
+    return category is None or (isinstance(category, str) and category.strip(" .").casefold() in _NO_CATEGORY)
 
 
 def _text(verdict: Mapping[str, JsonValue], name: str) -> str:
     value = verdict.get(name)
-    return " ".join(clean(value).split())[:MOST_CHARACTERS] if isinstance(value, str) else ""
+    return " ".join(clean(value).split())[:MAX_CHARACTERS] if isinstance(value, str) else ""

@@ -34,10 +34,10 @@ def fill_variables(text: str, values: Mapping[str, str]) -> str:
     return _MARK.sub(value_of, text)
 
 
-PROMOTERS = frozenset({"reviewer", "admin"})
+PROMOTER_ROLES = frozenset({"reviewer", "admin"})
 """The roles that can promote, since a promoted version applies to all of a tenant's users; writing a draft needs no
 role."""
-_MOST_MARKS = 20
+_MAX_MARKS = 20
 
 
 class Stage(StrEnum):
@@ -52,7 +52,7 @@ class Stage(StrEnum):
     ARCHIVED = "archived"
 
 
-BEFORE: Mapping[Stage, Stage] = MappingProxyType(
+PREVIOUS_STAGE: Mapping[Stage, Stage] = MappingProxyType(
     {Stage.PRE_PRODUCTION: Stage.DRAFT, Stage.ACTIVE: Stage.PRE_PRODUCTION}
 )
 """The only stage from which a version can be promoted to each stage."""
@@ -61,8 +61,8 @@ BEFORE: Mapping[Stage, Stage] = MappingProxyType(
 def promotion_refusal(to: Stage, is_author: bool, roles: Set[str]) -> CallerError | None:
     """Returns why a user with these roles cannot promote a version to `to`, or None. Authors cannot activate their own
     version."""
-    if not roles & PROMOTERS:
-        needed = sorted(PROMOTERS)
+    if not roles & PROMOTER_ROLES:
+        needed = sorted(PROMOTER_ROLES)
         return CallerError(
             "role_required", "Promoting a version requires the role reviewer or admin", {"roles": needed}, status=403
         )
@@ -75,9 +75,9 @@ def promotion_refusal(to: Stage, is_author: bool, roles: Set[str]) -> CallerErro
 def archive_refusal(stage: Stage, is_author: bool, roles: Set[str]) -> CallerError | None:
     """Returns why a user with these roles cannot archive a version of `stage`, or None. Authors can archive their own
     draft."""
-    if roles & PROMOTERS or (is_author and stage is Stage.DRAFT):
+    if roles & PROMOTER_ROLES or (is_author and stage is Stage.DRAFT):
         return None
-    needed = sorted(PROMOTERS)
+    needed = sorted(PROMOTER_ROLES)
     message = "Archiving a version requires the role reviewer or admin, except for your own draft"
     return CallerError("role_required", message, {"roles": needed}, status=403)
 
@@ -88,16 +88,16 @@ def text_refusal(text: str) -> CallerError | None:
     if not marks:
         return None
     first = marks[0]
-    what = f"{{{{{first['name']}}}}} is not a known variable" if first["name"] else "a {{ does not begin a variable"
-    details: dict[str, object] = {"unknown": marks[:_MOST_MARKS], "known": [*VARIABLES]}
-    return CallerError("template_variable_unknown", f"line {first['line']}: {what}", details, status=422)
+    problem = f"{{{{{first['name']}}}}} is not a known variable" if first["name"] else "a {{ does not begin a variable"
+    details: dict[str, object] = {"unknown": marks[:_MAX_MARKS], "known": [*VARIABLES]}
+    return CallerError("template_variable_unknown", f"line {first['line']}: {problem}", details, status=422)
 
 
-MOST_CHARACTERS = 300
+MAX_CHARACTERS = 300
 """Maximum length of a template."""
 _VALUE_CHARACTERS = 80
 _GLANCE_CHARACTERS = 160
-_NOTHING = "(nothing)"
+_NO_VALUE = "(nothing)"
 _PART = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*)(?:\|([^{}]+))?\}|[{}]")
 
 
@@ -110,11 +110,11 @@ def names_in(template: str) -> frozenset[str]:
 
     Raises: BadTemplate.
     """
-    if len(template) > MOST_CHARACTERS:
-        raise BadTemplate(f"the template exceeds {MOST_CHARACTERS} characters")
+    if len(template) > MAX_CHARACTERS:
+        raise BadTemplate(f"the template exceeds {MAX_CHARACTERS} characters")
     if "\n" in template:
         raise BadTemplate("the template must be one line")
-    found = set()
+    names = set()
     for part in _PART.finditer(template):
         if part.group() in "{}":
             raise BadTemplate(
@@ -122,8 +122,8 @@ def names_in(template: str) -> frozenset[str]:
                 "for the character itself"
             )
         if part[1]:
-            found.add(part[1])
-    return frozenset(found)
+            names.add(part[1])
+    return frozenset(names)
 
 
 def describe_call(template: str, args: Mapping[str, JsonValue]) -> str:
@@ -146,13 +146,13 @@ def _fill_part(part: re.Match[str], args: Mapping[str, JsonValue]) -> str:
     return part[2] if part[2] and value in (None, "") else json_text(value)
 
 
-def at_a_glance(args: Mapping[str, JsonValue]) -> str:
+def arguments_on_one_line(args: Mapping[str, JsonValue]) -> str:
     """Returns the arguments on one line, truncated to the available length."""
-    parts, room = [], _GLANCE_CHARACTERS
+    parts, characters_left = [], _GLANCE_CHARACTERS
     for name, value in args.items():
         parts.append(f"{name}: {json_text(value)}")
-        room -= len(parts[-1])
-        if room < 0:
+        characters_left -= len(parts[-1])
+        if characters_left < 0:
             return ", ".join(parts)[:_GLANCE_CHARACTERS] + "…"
     return ", ".join(parts)
 
@@ -160,7 +160,7 @@ def at_a_glance(args: Mapping[str, JsonValue]) -> str:
 def json_text(value: JsonValue) -> str:
     """Returns a value for a sentence as JSON, so that texts are in quotes and numbers are not."""
     if value is None:
-        return _NOTHING
+        return _NO_VALUE
     text = json.dumps(value, ensure_ascii=False)
     if len(text) <= _VALUE_CHARACTERS:
         return text

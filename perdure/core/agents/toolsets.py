@@ -24,11 +24,11 @@ MEMORY: Final = "memory"
 """The toolset of the tools that write document memory. Those that read it are in no toolset and so always offered."""
 LOADED_TOOLSETS: Final = "loaded_toolsets"
 """The working-memory field with the loaded toolsets of a conversation, and the field of the turn's state."""
-_FLAG: Final = "include_write_tools"
+_WRITE_FLAG: Final = "include_write_tools"
 
-_OF_MEMORY: Final = frozenset({"memory_read", "memory_write"})
+_MEMORY_CAPABILITIES: Final = frozenset({"memory_read", "memory_write"})
 
-Loaded = Mapping[str, bool]
+LoadedToolsets = Mapping[str, bool]
 
 
 class Card(Protocol):
@@ -64,41 +64,41 @@ def known_toolsets(cards: Sequence[Card]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(card.toolset for card in cards if card.toolset))
 
 
-def offered_cards(cards: Sequence[Card], loaded: Loaded) -> tuple[str, ...]:
+def offered_cards(cards: Sequence[Card], loaded: LoadedToolsets) -> tuple[str, ...]:
     """Returns the names of the offered tools: those without a toolset, and those of loaded toolsets that the access
     allows.
 
     Without write access, these are only tools that change nothing, as far as the server is trusted.
     """
-    return tuple(card.name for card in cards if not card.toolset or _is_open(card, loaded))
+    return tuple(card.name for card in cards if not card.toolset or _is_offered(card, loaded))
 
 
-def _is_open(card: Card, loaded: Loaded) -> bool:
+def _is_offered(card: Card, loaded: LoadedToolsets) -> bool:
     if card.effect is EffectClass.READ:
         return card.toolset in loaded
     return loaded.get(card.toolset, False)
 
 
-def is_of_memory(card: Card) -> bool:
+def is_memory_tool(card: Card) -> bool:
     """Returns whether a tool works on document memory: one of the engine's own tools, which have their own events.
 
     It checks the capability, which a server cannot set. A server could name a toolset `memory`.
     """
-    return card.capability in _OF_MEMORY
+    return card.capability in _MEMORY_CAPABILITIES
 
 
-def load_card(cards: Sequence[Card]) -> ToolCard:
+def loader_card(cards: Sequence[Card]) -> ToolCard:
     """Returns the card of `load_toolset` for an agent with these cards."""
     names = known_toolsets(cards)
     parameters: dict[str, JsonValue] = {
         "type": "object",
-        "properties": {"toolset": {"type": "string", "enum": [*names]}, _FLAG: {"type": "boolean"}},
-        "required": ["toolset", _FLAG],
+        "properties": {"toolset": {"type": "string", "enum": [*names]}, _WRITE_FLAG: {"type": "boolean"}},
+        "required": ["toolset", _WRITE_FLAG],
         "additionalProperties": False,
     }
     description = (
-        f"Get more tools, from your next step on: {', '.join(names)}. Set {_FLAG} only if something is to be changed; "
-        "without it you get the tools that read."
+        f"Get more tools, from your next step on: {', '.join(names)}. Set {_WRITE_FLAG} only if something is to be "
+        "changed; without it you get the tools that read."
     )
     card = ToolCard(
         name=LOAD_TOOLSET,
@@ -112,14 +112,14 @@ def load_card(cards: Sequence[Card]) -> ToolCard:
     return card.model_copy(update={"version": digest_of(card.model_dump(mode="json"))})
 
 
-def load(args: Mapping[str, JsonValue], cards: Sequence[Card], loaded: Loaded) -> LoadResult:
+def load(args: Mapping[str, JsonValue], cards: Sequence[Card], loaded: LoadedToolsets) -> LoadResult:
     """Loads a toolset for a call with these arguments. The result of invalid arguments names the valid ones."""
-    names, toolset, writes = known_toolsets(cards), args.get("toolset"), args.get(_FLAG)
+    names, toolset, writes = known_toolsets(cards), args.get("toolset"), args.get(_WRITE_FLAG)
     if not isinstance(toolset, str) or toolset not in names:
         requested = toolset[:64] if isinstance(toolset, str) else toolset if toolset is None else type(toolset).__name__
         return _refuse_load(loaded, f"there is no toolset {requested!r}; available toolsets: {', '.join(names)}")
     if not isinstance(writes, bool):
-        return _refuse_load(loaded, f"{_FLAG} must be true or false; set true only if the task changes something")
+        return _refuse_load(loaded, f"{_WRITE_FLAG} must be true or false; set true only if the task changes something")
     before = loaded.get(toolset)
     after = {**loaded, toolset: writes or bool(before)}
     new = set(offered_cards(cards, after)) - set(offered_cards(cards, loaded))
@@ -132,22 +132,22 @@ def load(args: Mapping[str, JsonValue], cards: Sequence[Card], loaded: Loaded) -
     return LoadResult(after, result, done=True)
 
 
-def initial_toolsets(value: JsonValue, cards: Sequence[Card], begins_with: Loaded) -> dict[str, bool]:
+def initial_toolsets(value: JsonValue, cards: Sequence[Card], initial: LoadedToolsets) -> dict[str, bool]:
     """Returns what is loaded when a turn starts: the agent's initial toolsets and those stored by its conversation
     (`value`).
 
     Every user who can write the conversation's working memory may have written the value, so unknown names are ignored.
     """
     names = known_toolsets(cards)
-    kept = value if isinstance(value, dict) else {}
-    found: dict[str, bool] = {}
+    stored = value if isinstance(value, dict) else {}
+    toolsets: dict[str, bool] = {}
     for name in names:
-        if name in begins_with or isinstance(kept.get(name), bool):
-            found[name] = begins_with.get(name, False) or kept.get(name) is True
-    return found
+        if name in initial or isinstance(stored.get(name), bool):
+            toolsets[name] = initial.get(name, False) or stored.get(name) is True
+    return toolsets
 
 
-def _refuse_load(loaded: Loaded, why: str) -> LoadResult:
+def _refuse_load(loaded: LoadedToolsets, why: str) -> LoadResult:
     return LoadResult(dict(loaded), {"status": "error", "message": why}, done=False)
 
 
@@ -175,16 +175,16 @@ def offered_tools(plan: TurnPlan, injected: Iterable[str]) -> tuple[str, ...]:
     return tuple(card.name for card in plan.cards if card.name not in blocks or card.name in visible)
 
 
-def brought_by(plan: TurnPlan, selected: Iterable[str]) -> tuple[str, ...]:
+def with_dependencies(plan: TurnPlan, selected: Iterable[str]) -> tuple[str, ...]:
     """Returns the selected skills and all their dependencies, a dependency before its dependents."""
     dependencies = dict.fromkeys(plan.skill_ids, ()) | {skill.id: skill.dependencies for skill in plan.skills}
     ordered: dict[str, None] = {}
-    under_way: set[str] = set()
+    visited: set[str] = set()
 
     def add_skill(skill_id: str) -> None:
-        if skill_id not in dependencies or skill_id in under_way:
+        if skill_id not in dependencies or skill_id in visited:
             return
-        under_way.add(skill_id)
+        visited.add(skill_id)
         for each in dependencies[skill_id]:
             add_skill(each)
         ordered[skill_id] = None
@@ -197,16 +197,16 @@ def brought_by(plan: TurnPlan, selected: Iterable[str]) -> tuple[str, ...]:
 def _reachable_skills(dependencies: Mapping[str, Sequence[str]], root: str, injected: Iterable[str]) -> set[str]:
     """Returns these skills and all their dependencies; ids that the agent does not have are ignored."""
     reached: set[str] = set()
-    waiting = [root, *injected]
-    while waiting:
-        skill_id = waiting.pop()
+    pending = [root, *injected]
+    while pending:
+        skill_id = pending.pop()
         if skill_id in dependencies and skill_id not in reached:
             reached.add(skill_id)
-            waiting += dependencies[skill_id]
+            pending += dependencies[skill_id]
     return reached
 
 
-_NOTHING_SAID = McpToolSettings()
+_DEFAULT_SETTINGS = McpToolSettings()
 _TAG = re.compile(r"\w[\w .:/-]{0,63}")
 """Allowed tags. Models receive a tag as a toolset's name, and servers can send any text."""
 
@@ -240,7 +240,7 @@ def treatment_of(server: McpServer, tool: McpToolListing) -> ToolTreatment:
     repeated safely (`idempotentHint`) does not necessarily honor keys: the second call may undo a change made in
     between.
     """
-    settings = server.tools.get(tool.name, _NOTHING_SAID)
+    settings = server.tools.get(tool.name, _DEFAULT_SETTINGS)
     if settings.effect is not None:
         effect, ttl = settings.effect, settings.key_ttl_seconds
     elif not server.trust_annotations:

@@ -7,12 +7,12 @@ from perdure.core.approvals.decisions import (
     Decider,
     Delegation,
     Facts,
+    assignment_fault,
     closed_refusal,
     delegations_for,
     has_voted,
     held_by_another,
     is_taken,
-    why_not,
 )
 
 
@@ -28,9 +28,9 @@ def reassigner_refusal(facts: Facts, decider: Decider) -> CallerError | None:
         return CallerError("own_request", "You requested this call, so you cannot choose its reviewer", status=403)
     if refused is not None and facts.panel.is_for(decider.credential):
         return decider.credential.own_request()
-    over = closed_refusal(facts) or held_by_another(facts.claim, decider.user_id, facts.now)
-    if over is not None or not facts.reviewers:
-        return over
+    closed = closed_refusal(facts) or held_by_another(facts.claim, decider.user_id, facts.now)
+    if closed is not None or not facts.reviewers:
+        return closed
     # If reviewers are named, a used place, named or assigned, cannot be passed on.
     if has_voted(decider.people, facts.votes) or is_taken(decider.user_id, facts.votes):
         return CallerError(
@@ -42,18 +42,18 @@ def reassigner_refusal(facts: Facts, decider: Decider) -> CallerError | None:
 def _not_entitled(facts: Facts, decider: Decider) -> CallerError | None:
     """Returns why this user cannot decide in their own place, or None."""
     try:
-        sits = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
+        places = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
     except CallerError as refused:
         return refused
-    if any(delegation.user_id == decider.user_id for delegation in sits):
+    if any(delegation.user_id == decider.user_id for delegation in places):
         return None
-    owners: dict[str, object] = {"in_place_of": [delegation.name for delegation in sits]}
+    owners: dict[str, object] = {"in_place_of": [delegation.name for delegation in places]}
     return CallerError("only_stands_in", "Delegates can decide but cannot reassign", owners, status=403)
 
 
 def reassignment_refusal(facts: Facts, to: Delegation) -> CallerError | None:
     """Returns why the request cannot be assigned to `to`, or None."""
-    why = why_not(facts.panel, to)
+    why = assignment_fault(facts.panel, to)
     if why is None and (has_voted((to.user_id,), facts.votes) or is_taken(to.user_id, facts.votes)):
         why = f"{to.name} has already decided on it"
     return (
@@ -82,9 +82,9 @@ def release_refusal(facts: Facts, decider: Decider) -> CallerError | None:
             delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
         except CallerError as refused:
             return refused
-    over = closed_refusal(facts)
-    if over is not None:
-        return over
+    closed = closed_refusal(facts)
+    if closed is not None:
+        return closed
     if facts.claim is None or not facts.claim.is_active(facts.now):
         return CallerError("not_claimed", "The request is not claimed, or the claim has expired", status=409)
     return None if ADMIN in decider.roles else held_by_another(facts.claim, decider.user_id, facts.now)
@@ -103,7 +103,7 @@ def withdrawal_refusal(facts: Facts, decider: Decider, deciders: frozenset[str],
 
     An approval can be withdrawn until its call has started; the reservation of the call decides the race.
     """
-    if not _may(facts, decider, deciders):
+    if not _may_withdraw(facts, decider, deciders):
         return CallerError(
             "role_required",
             (
@@ -124,7 +124,7 @@ def withdrawal_refusal(facts: Facts, decider: Decider, deciders: frozenset[str],
     return None if facts.status in _GIVEN else closed_refusal(facts)
 
 
-def _may(facts: Facts, decider: Decider, deciders: frozenset[str]) -> bool:
+def _may_withdraw(facts: Facts, decider: Decider, deciders: frozenset[str]) -> bool:
     if ADMIN in decider.roles:
         return True
     if facts.status not in _GIVEN | _BEGUN:

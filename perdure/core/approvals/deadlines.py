@@ -7,7 +7,7 @@ from perdure.contracts.approvals import RequestRef
 
 MARGIN = timedelta(seconds=1)
 """The time that is added to a deadline, so that the database's clock has passed it, too."""
-LONGEST = timedelta(minutes=10)
+MAX_WAIT = timedelta(minutes=10)
 
 
 def deadlines_of(requests: Sequence[RequestRef]) -> list[datetime]:
@@ -16,16 +16,16 @@ def deadlines_of(requests: Sequence[RequestRef]) -> list[datetime]:
     return [time for time in times if time is not None]
 
 
-def next_look(now: datetime, deadlines: Sequence[datetime], looks: int) -> timedelta | None:
+def wait_before_check(now: datetime, deadlines: Sequence[datetime], checks: int) -> timedelta | None:
     """Returns the wait before the next check, until the first deadline; None without deadlines.
 
     A turn can be undecided after its deadline, for example if its record is unreadable or the clocks differ. It is then
-    checked after 1, 2, 4 ... seconds, at most every ten minutes. `looks` is the number of consecutive checks without a
+    checked after 1, 2, 4 ... seconds, at most every ten minutes. `checks` is the number of consecutive checks without a
     change.
     """
     if not deadlines:
         return None
-    left = min(deadlines) - now + MARGIN
-    if left > timedelta(0):
-        return left
-    return min(LONGEST, timedelta(seconds=2 ** min(looks, 20)))
+    remaining = min(deadlines) - now + MARGIN
+    if remaining > timedelta(0):
+        return remaining
+    return min(MAX_WAIT, timedelta(seconds=2 ** min(checks, 20)))

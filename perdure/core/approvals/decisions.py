@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError
-from perdure.core.identity import OWN, Credential
+from perdure.core.identity import OWN_CREDENTIAL, Credential
 from perdure.core.text import format_time
 
 ROLES = frozenset({"requester", "reviewer", "admin"})
@@ -41,7 +41,7 @@ class Delegation:
     user_id: str
     name: str
     roles: frozenset[str]
-    lent_by: Credential = OWN
+    created_with: Credential = OWN_CREDENTIAL
     """The credential with which the owner created the delegation."""
 
 
@@ -87,20 +87,20 @@ def delegations_for(
             {"role": panel.role},
             status=403,
         )
-    fit = [delegation for delegation in delegations if is_entitled(panel, delegation)]
-    if not fit:
-        who: dict[str, object] = {"reviewers": list(panel.reviewers)}
+    eligible = [delegation for delegation in delegations if is_entitled(panel, delegation)]
+    if not eligible:
+        named: dict[str, object] = {"reviewers": list(panel.reviewers)}
         raise CallerError(
-            "not_a_reviewer", "The approval policy names other reviewers for this request", who, status=403
+            "not_a_reviewer", "The approval policy names other reviewers for this request", named, status=403
         )
     if not panel.allow_self_approval:
-        fit = [delegation for delegation in fit if panel.requested_by not in (user_id, delegation.user_id)]
-        if fit and panel.is_for(credential):
+        eligible = [delegation for delegation in eligible if panel.requested_by not in (user_id, delegation.user_id)]
+        if eligible and panel.is_for(credential):
             raise credential.own_request()
-        fit = [delegation for delegation in fit if not panel.is_for(delegation.lent_by)]
-    if not fit:
+        eligible = [delegation for delegation in eligible if not panel.is_for(delegation.created_with)]
+    if not eligible:
         raise CallerError("own_request", "You requested this call, so you cannot decide on it", status=403)
-    return tuple(sorted(fit, key=lambda delegation: delegation.user_id != user_id))
+    return tuple(sorted(eligible, key=lambda delegation: delegation.user_id != user_id))
 
 
 def delegated_roles(owner: Delegation, to: Delegation) -> frozenset[str]:
@@ -121,7 +121,7 @@ def delegated_roles(owner: Delegation, to: Delegation) -> frozenset[str]:
     return both
 
 
-def why_not(panel: Panel, delegation: Delegation) -> str | None:
+def assignment_fault(panel: Panel, delegation: Delegation) -> str | None:
     """Returns why a request cannot be assigned to this user, or None."""
     if panel.role not in delegation.roles:
         return f"{delegation.name} does not have the role {panel.role}"
@@ -130,10 +130,10 @@ def why_not(panel: Panel, delegation: Delegation) -> str | None:
     return None
 
 
-DEFAULT_SECONDS = 900
-MOST_SECONDS = 3_600
+DEFAULT_CLAIM_SECONDS = 900
+MAX_CLAIM_SECONDS = 3_600
 """The maximum for consecutive claims of one user."""
-BREAK_SECONDS = 300
+CLAIM_BREAK_SECONDS = 300
 """The time after the end of a claim when the same user's next claim is a new one. The fallback check runs every few
 seconds."""
 
@@ -170,14 +170,14 @@ def claim_span(claim: ReviewClaim | None, user_id: str, now: datetime, seconds: 
 
     Raises: CallerError 409 `claimed_too_long`.
     """
-    again_at = now if claim is None else claim.until + timedelta(seconds=BREAK_SECONDS)
-    goes_on = claim is not None and claim.user_id == user_id and now < again_at
-    since = claim.since if claim is not None and goes_on else now
-    most = since + timedelta(seconds=MOST_SECONDS)
-    if most <= now:
-        why = f"you have kept it for an hour; decide, or claim it again after {format_time(again_at)}"
-        raise CallerError("claimed_too_long", why, {"again_at": again_at}, status=409)
-    return since, min(most, now + timedelta(seconds=seconds))
+    claimable_at = now if claim is None else claim.until + timedelta(seconds=CLAIM_BREAK_SECONDS)
+    is_renewal = claim is not None and claim.user_id == user_id and now < claimable_at
+    since = claim.since if claim is not None and is_renewal else now
+    latest = since + timedelta(seconds=MAX_CLAIM_SECONDS)
+    if latest <= now:
+        why = f"you have kept it for an hour; decide, or claim it again after {format_time(claimable_at)}"
+        raise CallerError("claimed_too_long", why, {"again_at": claimable_at}, status=409)
+    return since, min(latest, now + timedelta(seconds=seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class Decision(StrEnum):
     RESPOND = "respond"
 
 
-STATUS_OF = {
+STATUS_AFTER = {
     Decision.APPROVE: "approved",
     Decision.EDIT: "edited",
     Decision.REJECT: "rejected",
@@ -273,7 +273,7 @@ class Decider:
     name: str = ""
     in_place_of: tuple[Delegation, ...] = ()
     """The users who currently delegate to this user."""
-    credential: Credential = OWN
+    credential: Credential = OWN_CREDENTIAL
 
     @property
     def people(self) -> frozenset[str]:
@@ -306,9 +306,9 @@ def decision_refusal(
 ) -> CallerError | None:
     """Returns the first reason why this decision is refused, or None. `unfit` is a refusal of the route, which comes
     after the digest check."""
-    found = not_open_to(facts, decider)
-    if found is not None:
-        return found
+    refusal = participation_refusal(facts, decider)
+    if refusal is not None:
+        return refusal
     if digest != facts.digest:
         return CallerError(
             "digest_differs",
@@ -333,28 +333,28 @@ def decision_refusal(
     return None
 
 
-def not_open_to(facts: Facts, decider: Decider) -> CallerError | None:
+def participation_refusal(facts: Facts, decider: Decider) -> CallerError | None:
     """Returns why this user cannot make any decision here, or None: first 403, then 409 or 410 from the request's
     status."""
     try:
-        sits = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
+        places = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
     except CallerError as refused:
         return refused
-    over = closed_refusal(facts)
-    if over is not None:
-        return over
+    closed = closed_refusal(facts)
+    if closed is not None:
+        return closed
     if has_voted((decider.user_id,), facts.votes) or all(
-        is_taken(delegation.user_id, facts.votes) for delegation in sits
+        is_taken(delegation.user_id, facts.votes) for delegation in places
     ):
         return CallerError(
             "already_voted", "You have already decided on this call; other reviewers must decide, too", status=409
         )
     if has_voted(decider.people, facts.votes) or (decider.credential.is_unknown and facts.quorum > 1):
-        return _same_person(decider.credential)
+        return _same_voter_refusal(decider.credential)
     return held_by_another(facts.claim, decider.user_id, facts.now)
 
 
-def _same_person(credential: Credential) -> CallerError:
+def _same_voter_refusal(credential: Credential) -> CallerError:
     """Returns the refusal of a vote that may come from a user with an earlier vote."""
     why = (
         "It is unknown who created your token or session"
@@ -373,7 +373,7 @@ def closed_refusal(facts: Facts) -> CallerError | None:
         return CallerError("approval_expired", expired, status=410)
     if facts.status != "pending":
         now: dict[str, object] = {"status": facts.status, "decision": facts.decided_before}
-        return CallerError("already_decided", _too_late(facts), now, status=409)
+        return CallerError("already_decided", _already_decided_text(facts), now, status=409)
     return None
 
 
@@ -382,17 +382,17 @@ def delegation_for(facts: Facts, decider: Decider) -> Delegation:
 
     Raises: CallerError 403 as in `decision_refusal`.
     """
-    sits = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
-    return next((delegation for delegation in sits if not is_taken(delegation.user_id, facts.votes)), sits[0])
+    places = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
+    return next((delegation for delegation in places if not is_taken(delegation.user_id, facts.votes)), places[0])
 
 
-def _too_late(facts: Facts) -> str:
+def _already_decided_text(facts: Facts) -> str:
     """Returns the decision with its reviewer and time, or the status if no reviewer decided (a stopped turn)."""
-    before = facts.decided_before
-    if "by" not in before or facts.status == "withdrawn":  # Erasing a user also erases these details.
+    first = facts.decided_before
+    if "by" not in first or facts.status == "withdrawn":  # Erasing a user also erases these details.
         return f"The request is already {facts.status}"
-    what = STATUS_OF[Decision(str(before["type"]))]
-    return f"too late: {what} by {before['by']} at {format_time(datetime.fromisoformat(str(before['at'])))}"
+    outcome = STATUS_AFTER[Decision(str(first["type"]))]
+    return f"too late: {outcome} by {first['by']} at {format_time(datetime.fromisoformat(str(first['at'])))}"
 
 
 PENDING = "pending"
@@ -402,28 +402,28 @@ def counted_votes(votes: Sequence[Vote]) -> tuple[Vote, ...]:
     """Returns the approvals that count towards the quorum. If reviewers are named, at most one of the counted approvals
     is from another place. An assignee replaces one named reviewer, and only one however often the request is
     reassigned."""
-    standing = [vote for vote in votes if vote.counts]
-    extra = [vote for vote in standing if not vote.is_named][1:]
-    return tuple(vote for vote in standing if vote not in extra)
+    valid = [vote for vote in votes if vote.counts]
+    surplus = [vote for vote in valid if not vote.is_named][1:]
+    return tuple(vote for vote in valid if vote not in surplus)
 
 
-def status_after(decision: Decision, quorum: int, votes: Sequence[Vote], mine: Vote, *, revised: bool) -> str:
+def status_after(decision: Decision, quorum: int, votes: Sequence[Vote], vote: Vote, *, revised: bool) -> str:
     """Returns the request's status after this decision: `pending` if approvals are still missing.
 
-    `mine` is the vote of this decision. `revised` means that the call was edited before; the status is then `edited`.
+    `vote` is the vote of this decision. `revised` means that the call was edited before; the status is then `edited`.
 
     A rejection or a response decides at once. Approvals need the quorum of the policy. An edit pins a changed call:
     earlier approvals were for another call and become void, and the editor's vote is the first.
     """
     if decision not in (Decision.APPROVE, Decision.EDIT):
-        return STATUS_OF[decision]
+        return STATUS_AFTER[decision]
     before = () if decision is Decision.EDIT else votes
-    if len(counted_votes((*before, mine))) < quorum:
+    if len(counted_votes((*before, vote))) < quorum:
         return PENDING
-    return STATUS_OF[Decision.EDIT if revised else decision]
+    return STATUS_AFTER[Decision.EDIT if revised else decision]
 
 
-NOT_IN_BULK = (
+BULK_REFUSAL = (
     "Only low-risk calls of one tool can be approved in bulk; decide on checkpoints, limits, edits and responses "
     "one by one"
 )

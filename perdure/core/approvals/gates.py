@@ -29,7 +29,7 @@ def rule_for(plan: TurnPlan, call: CallRef) -> str | None:
     card = plan.card(call.tool)
     if card is None:
         return RULE_UNKNOWN
-    return RULE_MUTATING if asks_by_itself(card, plan.waived) else None
+    return RULE_MUTATING if requires_approval(card, plan.waived) else None
 
 
 def gate_round(plan: TurnPlan, calls: Sequence[CallRef]) -> tuple[GatedCall, ...]:
@@ -48,7 +48,7 @@ def tool_needs_approval(effect: EffectClass, author_says: bool | None) -> bool:
 
 
 OPEN_STATES = frozenset({VerdictState.PENDING, VerdictState.UNREADABLE})
-ALLOWING = frozenset({VerdictState.APPROVED, VerdictState.EDITED, VerdictState.SETTLED})
+ALLOWING_STATES = frozenset({VerdictState.APPROVED, VerdictState.EDITED, VerdictState.SETTLED})
 
 
 def effect_request(turn_id: str, call_id: str, tool: str) -> RequestRef:
@@ -82,12 +82,12 @@ def startable_calls(
     No call starts until a verdict allows a call of the round. A round that is denied as a whole therefore leaves no
     trace. With `ungated_first`, ungated calls run at once, and each gated call depends only on its own verdict.
     """
-    waiting = open_requests(requests, verdicts)
-    held = {request.call_id for request in waiting}
-    decided = {request.request_id for request in requests} - {request.request_id for request in waiting}
-    allowed = any(each.request_id in decided and each.state in ALLOWING for each in verdicts)
-    freed = ungated_first or bool(begun) or allowed
-    return tuple(call for call in calls if freed and call not in begun and call not in held)
+    open_now = open_requests(requests, verdicts)
+    held = {request.call_id for request in open_now}
+    decided = {request.request_id for request in requests} - {request.request_id for request in open_now}
+    allowed = any(each.request_id in decided and each.state in ALLOWING_STATES for each in verdicts)
+    may_start = ungated_first or bool(begun) or allowed
+    return tuple(call for call in calls if may_start and call not in begun and call not in held)
 
 
 def round_is_decided(verdicts: Sequence[Verdict], request_count: int) -> bool:
@@ -97,18 +97,18 @@ def round_is_decided(verdicts: Sequence[Verdict], request_count: int) -> bool:
 
 def round_is_refused(verdicts: Sequence[Verdict]) -> bool:
     """Returns whether no requested call can run; the model then only acknowledges."""
-    return all(verdict.state not in ALLOWING for verdict in verdicts)
+    return all(verdict.state not in ALLOWING_STATES for verdict in verdicts)
 
 
-WAIVABLE = ("memory_patch", "memory_propose_promotion")
+EXEMPTIBLE_TOOLS = ("memory_patch", "memory_propose_promotion")
 """Both write only what their user is allowed to write, in the user's own scope, or request an admin's approval."""
-RULE_WAIVED = "tenant:approval_waived"
+RULE_EXEMPTED = "tenant:approval_waived"
 """The rule that is recorded in place of the rule that matched."""
 
 
 def is_exemptible(name: str, effect: EffectClass) -> bool:
     """Returns whether a tenant can exempt this tool from approval. A server's tool is never `local`."""
-    return name in WAIVABLE and effect is EffectClass.LOCAL
+    return name in EXEMPTIBLE_TOOLS and effect is EffectClass.LOCAL
 
 
 def exempted_tools(cards: Iterable[ToolCard], exempt_tools: Collection[str]) -> tuple[str, ...]:
@@ -131,22 +131,22 @@ def exempted_tools(cards: Iterable[ToolCard], exempt_tools: Collection[str]) -> 
     )
 
 
-def asks_by_itself(card: ToolCard | PlanCard, exempt_tools: Collection[str]) -> bool:
+def requires_approval(card: ToolCard | PlanCard, exempt_tools: Collection[str]) -> bool:
     """Returns whether the card itself requires approval in a turn with these exemptions."""
     return card.needs_approval and not (card.name in exempt_tools and is_exemptible(card.name, card.effect))
 
 
 def exemption_fault(tool: str) -> str | None:
     """Returns why a tenant cannot exempt `tool` from approval, or None."""
-    if tool in WAIVABLE:
+    if tool in EXEMPTIBLE_TOOLS:
         return None
-    return f"Only these tools can be exempt from approval: {', '.join(WAIVABLE)}"
+    return f"Only these tools can be exempt from approval: {', '.join(EXEMPTIBLE_TOOLS)}"
 
 
 def exemption_event(tool: str) -> dict[str, JsonValue]:
     """Returns the event data of an exempt call, in the form of a rule event."""
     return {
-        "rule_id": RULE_WAIVED,
+        "rule_id": RULE_EXEMPTED,
         "trigger": RuleTrigger.BEFORE_TOOL_CALL.value,
         "tool": tool,
         "action": "allow",

@@ -11,7 +11,7 @@ from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import canonical_json
 from perdure.core.approvals.decisions import Decision
-from perdure.core.approvals.gates import asks_by_itself
+from perdure.core.approvals.gates import requires_approval
 from perdure.core.calls.arguments import check_arguments
 from perdure.core.json_schema import schema_fault
 from perdure.core.memory.files import handed_in_fault
@@ -44,11 +44,11 @@ def outdated_reason(policy_digest: str, tool_version: str, in_force: InForce | N
 def has_call_ahead(status: str, kind: str, tool: str) -> bool:
     """Returns whether a call can still start because of such a request."""
     if status == "pending":
-        return bool(runs_by(kind, tool))
+        return bool(decisions_that_run(kind, tool))
     return status == "edited" or (status == "approved" and kind == RequestKind.APPROVAL)
 
 
-def runs_by(kind: str, tool: str) -> frozenset[Decision]:
+def decisions_that_run(kind: str, tool: str) -> frozenset[Decision]:
     """Returns the decisions on such a request that would run a call of `tool`. An outdated request refuses them.
 
     The call of a checkpoint has already run: an approval starts nothing, and an edit runs it again.
@@ -58,15 +58,15 @@ def runs_by(kind: str, tool: str) -> frozenset[Decision]:
     return frozenset({Decision.EDIT}) if kind == RequestKind.CHECKPOINT and tool else frozenset()
 
 
-GIVEN = frozenset({"approved", "edited"})
+GRANTED_STATUSES = frozenset({"approved", "edited"})
 """Statuses of an approval whose call is not reserved yet; it can still be withdrawn."""
-ALLOWED = GIVEN | {"reserved"}
+ALLOWING_STATUSES = GRANTED_STATUSES | {"reserved"}
 """Statuses of an approval that lets its call run. `reserved` means that an earlier attempt has reserved the call."""
 
-REFUSED = frozenset({"rejected", "responded", "expired", "withdrawn"})
+DENIED_STATUSES = frozenset({"rejected", "responded", "expired", "withdrawn"})
 """Statuses of an approval that denies its call permanently."""
 
-REASONED = frozenset({"rejected", "responded", "withdrawn"})
+STATUSES_WITH_REASON = frozenset({"rejected", "responded", "withdrawn"})
 """Statuses of an approval whose comment gives the reason for the denial. An approver's comment is not such a reason."""
 _MESSAGES = {
     "withdrawn": "the approval was withdrawn",
@@ -95,52 +95,51 @@ class ApprovalValidity:
 
     def holds(self, now: datetime) -> bool:
         """Returns whether the approval is granted but its call must still wait."""
-        return self.status in GIVEN and self.ready_at is not None and now < self.ready_at
+        return self.status in GRANTED_STATUSES and self.ready_at is not None and now < self.ready_at
 
 
-def why_not_allowed(status: str) -> str:
+def denial_reason(status: str) -> str:
     """Returns why an approval with such a status denies its call."""
     return _MESSAGES.get(status, f"the approval is {status}")
 
 
-def why_void(
-    card: ToolCard | None,
-    here: ToolCard | None,
+def call_refusal(
+    pinned_card: ToolCard | None,
+    worker_card: ToolCard | None,
     planned_version: str,
     approval: ApprovalValidity | None,
     exempt_tools: Collection[str] = (),
 ) -> str | None:
     """Returns why this call cannot run, or None.
 
-    `card` is the tool card that the turn pinned, and `here` is the card of this worker's tool. `exempt_tools` are the
-    tools
-    that the turn can run without the approval that their cards require.
+    `pinned_card` is the tool card that the turn pinned, and `worker_card` is the card of this worker's tool.
+    `exempt_tools` are the tools that the turn can run without the approval that their cards require.
     """
-    if card is None or here is None:
+    if pinned_card is None or worker_card is None:
         return "this worker does not have the tool"
-    if here.version != planned_version:
+    if worker_card.version != planned_version:
         return "the tool has changed since the call was made"
     if approval is None:
-        return "the call requires an approval and has none" if asks_by_itself(card, exempt_tools) else None
-    if approval.status not in ALLOWED:
-        return why_not_allowed(approval.status)
-    if not approval.intact or approval.tool_version != here.version:
+        return "the call requires an approval and has none" if requires_approval(pinned_card, exempt_tools) else None
+    if approval.status not in ALLOWING_STATUSES:
+        return denial_reason(approval.status)
+    if not approval.intact or approval.tool_version != worker_card.version:
         return "the approval is for a different call"
-    fault = schema_fault(approval.args, here.parameters)
+    fault = schema_fault(approval.args, worker_card.parameters)
     return f"the approved arguments no longer match the schema: {fault}" if fault else None
 
 
-def why_lapsed(approval: ApprovalValidity | None, in_force: InForce | None) -> str | None:
+def lapse_reason(approval: ApprovalValidity | None, in_force: InForce | None) -> str | None:
     """Returns what changed after an approval that is still unused, or None if it is still valid.
 
     A call that one attempt has reserved can be finished by the next attempt.
     """
-    if approval is None or approval.status not in GIVEN:
+    if approval is None or approval.status not in GRANTED_STATUSES:
         return None
     return outdated_reason(approval.policy_digest, approval.tool_version, in_force)
 
 
-MOST_CHARACTERS = 65_536
+MAX_CHARACTERS = 65_536
 """The maximum length of an answer as JSON. The turn's history contains the answer once."""
 
 
@@ -170,8 +169,8 @@ def answer_refusal(question: QuestionRecord, kind: str, payload: dict[str, JsonV
         return CallerError(
             "wrong_kind", f"The request is a {question.kind}, not a {kind[:40]}; send the matching `kind`", status=422
         )
-    if len(canonical_json(payload)) > MOST_CHARACTERS:
-        return CallerError("answer_too_large", f"The answer exceeds {MOST_CHARACTERS} characters", status=422)
+    if len(canonical_json(payload)) > MAX_CHARACTERS:
+        return CallerError("answer_too_large", f"The answer exceeds {MAX_CHARACTERS} characters", status=422)
     checked = check_arguments(payload, question.answer_schema)
     if checked.fault is not None:
         return CallerError("answer_invalid", checked.fault.replace("the arguments", "the answer", 1), status=422)

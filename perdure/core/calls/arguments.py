@@ -23,13 +23,13 @@ from perdure.contracts.values import canonical_json, digest_of
 from perdure.core.json_schema import SchemaError, schema_errors, schema_errors_text
 from perdure.core.text import is_clean
 
-MOST_CHARACTERS = 262_144
+MAX_CHARACTERS = 262_144
 """Longer argument texts are rejected unread."""
-MOST_REPAIR_CHARACTERS = 8_192
+MAX_REPAIR_CHARACTERS = 8_192
 """Longer invalid texts are not repaired: json-repair is quadratic on hostile text (measured: 2.9 s for 17,500
 characters)."""
-MOST_DEPTH = 32
-_MOST_DIGITS = 300
+MAX_DEPTH = 32
+_MAX_DIGITS = 300
 """An integer beyond the range of a float is not a useful argument."""
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.DOTALL)
 
@@ -55,8 +55,8 @@ class InvalidArguments(Exception):
 
 def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> ParsedArguments:
     """Parses a model's `text` into canonical arguments and checks them against `schema`, after at most one repair."""
-    if len(text) > MOST_CHARACTERS:
-        return _invalid_arguments(f"the arguments exceed {MOST_CHARACTERS} characters; send fewer")
+    if len(text) > MAX_CHARACTERS:
+        return _invalid_arguments(f"the arguments exceed {MAX_CHARACTERS} characters; send fewer")
     if not text.strip() and not schema.get("properties"):
         return check_arguments({}, schema)  # Some providers send nothing if there are no arguments.
     try:
@@ -95,10 +95,12 @@ def _parse(text: str) -> object:
 
 
 def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    read = dict(pairs)
-    if len(read) < len(pairs):
-        raise InvalidArguments("a name appears twice")
-    return read
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise InvalidArguments(f"the name {repeated!r} appears twice")
+    return unique
 
 
 def _refuse_constant(name: str) -> object:
@@ -107,7 +109,7 @@ def _refuse_constant(name: str) -> object:
 
 def _repair_object(text: str) -> dict[str, object] | None:
     """Returns json-repair's result for `text` if it is an object that is not empty."""
-    if len(text) > MOST_REPAIR_CHARACTERS or not _is_complete(text):
+    if len(text) > MAX_REPAIR_CHARACTERS or not _is_complete(text):
         return None
     try:
         value = json_repair.loads(text, skip_json_loads=True)
@@ -131,13 +133,13 @@ def _is_complete(text: str) -> bool:
     return closed and '"' not in outside
 
 
-def jsonb_form(value: object, depth: int = MOST_DEPTH) -> JsonValue:
+def jsonb_form(value: object, depth: int = MAX_DEPTH) -> JsonValue:
     """Returns `value` as jsonb would return it.
 
     Raises: InvalidArguments.
     """
     if depth == 0 and isinstance(value, list | dict):
-        raise InvalidArguments(f"they are nested deeper than {MOST_DEPTH} levels")
+        raise InvalidArguments(f"they are nested deeper than {MAX_DEPTH} levels")
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -151,7 +153,7 @@ def jsonb_form(value: object, depth: int = MOST_DEPTH) -> JsonValue:
             return value
         value = int(value)
     if isinstance(value, int):
-        if abs(value) >= 10**_MOST_DIGITS:
+        if abs(value) >= 10**_MAX_DIGITS:
             raise InvalidArguments("a number is too large")
         return value
     if isinstance(value, list):
@@ -194,30 +196,17 @@ def parsed_value(text: str) -> Any:
     Raises: InvalidArgumentText.
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique_names, parse_constant=_refuse_number_word)
+        return _parse(text)
     except json.JSONDecodeError as error:
         line = (text.split("\n") or [""])[error.lineno - 1].strip()
         raise InvalidArgumentText(f"invalid JSON: {error.msg} at column {error.colno} of the line {line!r}") from error
-    except (ValueError, RecursionError) as error:
+    except (InvalidArguments, ValueError, RecursionError) as error:
         raise InvalidArgumentText(f"invalid JSON: {error}") from error
 
 
 def same_json(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Returns whether both are the same JSON. 1 and `true` are different."""
     return canonical_json(before) == canonical_json(after)
-
-
-def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    read = dict(pairs)
-    if len(read) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {twice!r} appears twice")
-    return read
-
-
-def _refuse_number_word(name: str) -> object:
-    raise ValueError(f"{name} is not a valid number")
 
 
 _FENCED = re.compile(r"\A\s*```(?:json)?\s*\n(?P<inside>.*?)\n?\s*```\s*\Z", re.DOTALL)
@@ -233,7 +222,7 @@ def read_object(text: str, schema: Mapping[str, JsonValue]) -> ParsedArguments:
     return ParsedArguments({}, parsed.digest, parsed.fault.replace("the arguments", "the answer", 1))
 
 
-MOST = 20
+MAX_GROUPS = 20
 """Further markers are ignored, so that a runaway answer does not fill a history."""
 
 
@@ -243,4 +232,4 @@ def extract_groups(pattern: str, text: str) -> tuple[str, ...]:
     if not pattern:
         return ()
     found = dict.fromkeys(match.group(1)[:200] for match in re.finditer(pattern, text))
-    return tuple(found)[:MOST]
+    return tuple(found)[:MAX_GROUPS]

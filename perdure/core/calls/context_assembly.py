@@ -10,11 +10,11 @@ from pydantic import JsonValue
 
 from perdure.contracts.context_assembly import Bundle
 from perdure.contracts.values import canonical_json, digest_of
-from perdure.core.text import cut
+from perdure.core.text import truncate
 
 COMPLETENESS = "completeness"
 """The key of an output that states how complete it is, from 0 to 1."""
-MOST_CHARACTERS = 32 * 1024
+MAX_CHARACTERS = 32 * 1024
 """The maximum length of an output, because it becomes part of the prompt."""
 
 
@@ -56,10 +56,10 @@ def completeness_of(output: object) -> float:
     completeness = output.get(COMPLETENESS, 0.0)
     if isinstance(completeness, bool) or not isinstance(completeness, int | float) or not 0 <= completeness <= 1:
         is_none = completeness is None or completeness != completeness  # Stored values have NaN as null.
-        actual = "not a finite number" if is_none else cut(repr(completeness), 40)
+        actual = "not a finite number" if is_none else truncate(repr(completeness), 40)
         raise ValueError(f"its completeness must be a number from 0 to 1, but is {actual}")
-    if len(canonical_json(dict(output))) > MOST_CHARACTERS:
-        raise ValueError(f"the output exceeds {MOST_CHARACTERS} characters")
+    if len(canonical_json(dict(output))) > MAX_CHARACTERS:
+        raise ValueError(f"the output exceeds {MAX_CHARACTERS} characters")
     return float(completeness)
 
 
@@ -91,14 +91,14 @@ def group_phases(dependencies: Mapping[str, Sequence[str]]) -> tuple[tuple[str, 
 
     Raises: ValueError with the cycle.
     """
-    waits = {name: {each for each in needed if each in dependencies} for name, needed in dependencies.items()}
+    waits_for = {name: {each for each in needed if each in dependencies} for name, needed in dependencies.items()}
     found: list[tuple[str, ...]] = []
-    while waits:
-        ready = tuple(name for name, needed in waits.items() if not needed)
+    while waits_for:
+        ready = tuple(name for name, needed in waits_for.items() if not needed)
         if not ready:
-            raise ValueError(f"cycle in pipeline: {' -> '.join(_find_cycle(waits))}")
+            raise ValueError(f"cycle in pipeline: {' -> '.join(_find_cycle(waits_for))}")
         found.append(ready)
-        waits = {name: needed.difference(ready) for name, needed in waits.items() if needed}
+        waits_for = {name: needed.difference(ready) for name, needed in waits_for.items() if needed}
     return tuple(found)
 
 
@@ -108,11 +108,12 @@ def left_out(listed: Iterable[str], dependencies: Mapping[str, Sequence[str]]) -
     return tuple((name, each) for name in names for each in dependencies.get(name, ()) if each not in names)
 
 
-def _find_cycle(waits: Mapping[str, Iterable[str]]) -> list[str]:
-    """Returns one cycle, with its first name repeated at the end. Each name must wait for another name in `waits`."""
-    path = [min(waits)]
+def _find_cycle(waits_for: Mapping[str, Iterable[str]]) -> list[str]:
+    """Returns one cycle, with its first name repeated at the end. Each name must wait for another one in
+    `waits_for`."""
+    path = [min(waits_for)]
     while True:
-        following = min(waits[path[-1]])
+        following = min(waits_for[path[-1]])
         if following in path:
             return [*path[path.index(following) :], following]
         path.append(following)
@@ -123,9 +124,9 @@ class Reuse(StrEnum):
 
     RUN = "run"
     COMPLETE = "complete"
-    """Its earlier output is complete enough, and its inputs have not changed (gate A)."""
+    """Its earlier output is complete enough, and its inputs have not changed."""
     SAME_SLICE = "same_slice"
-    """The user has not said anything new since then (gate B)."""
+    """The user has not said anything new since then, and its inputs have not changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +137,19 @@ class ToolInputs:
     upstream: str
 
 
-def reuse_of(kept: Bundle | None, now: ToolInputs, threshold: float) -> Reuse:
-    """Returns whether the tool runs or its earlier output is reused. The table in the tests has the cases in this
-    order. There are two gates, and one condition before both: the tool's inputs must be the same as before. Without
-    that condition in gate A, a tool that was complete once would never see new inputs."""
-    if kept is None or kept.upstream != now.upstream:
+def reuse_of(earlier: Bundle | None, now: ToolInputs, threshold: float) -> Reuse:
+    """Returns whether the tool runs, or why its earlier output is reused. The checks are in this order.
+
+    - If the tool's inputs have changed, it runs. Without this check, a tool that was complete once would never receive
+      new inputs.
+    - If the user has said nothing new, its output is reused.
+    - If its output was complete to at least `threshold`, it is reused.
+    """
+    if earlier is None or earlier.upstream != now.upstream:
         return Reuse.RUN
-    if kept.slice_hash == now.slice_hash:
+    if earlier.slice_hash == now.slice_hash:
         return Reuse.SAME_SLICE
-    return Reuse.COMPLETE if kept.completeness >= threshold else Reuse.RUN
+    return Reuse.COMPLETE if earlier.completeness >= threshold else Reuse.RUN
 
 
 def upstream_of(basis: str, slice_hash: str | None, outputs: Mapping[str, str]) -> str:

@@ -199,10 +199,10 @@ def reservation_deadline(now: datetime) -> datetime:
 
 # Reasons why work is not done, for nodes, streams and clients.
 STOPPED = Problem(code="stopped", message="the turn was stopped")
-OVER = Problem(code=STOPPED.code, message="the turn was stopped or has ended")
+STOPPED_OR_ENDED = Problem(code=STOPPED.code, message="the turn was stopped or has ended")
 """The problem for a single read of the turn's row that covers both cases."""
 
-REFUSED: Mapping[Claim, Problem] = MappingProxyType(
+PROBLEM_OF_CLAIM: Mapping[Claim, Problem] = MappingProxyType(
     {
         Claim.STOPPED: STOPPED,
         Claim.ENDED: Problem(code="turn_ended", message="the turn has ended"),

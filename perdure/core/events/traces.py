@@ -21,7 +21,7 @@ from perdure.contracts import events as e
 from perdure.contracts.events import Alarm, AlarmType
 
 TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
-TOLD = frozenset(
+SPAN_EVENTS = frozenset(
     {e.MEMORY_SEARCH, e.MEMORY_WRITE_CREATED, e.MEMORY_WRITE_BLOCKED, e.MEMORY_CONTEXT_LOADED, e.ALARM}
     | {e.HITL_RULE_FIRE, e.HITL_WARNING, e.SKILL_SELECTED, e.SKILL_INJECTED, e.BUDGET, e.TOOL_AWAITING_APPROVAL}
 )
@@ -155,7 +155,7 @@ class _LogReading:
             self._count(self._calls[happened.call_id], data)
         elif happened.call_id in self._calls and kind in CHAT_ENDS | TOOL_ENDS:
             self._end_call(happened.call_id, happened)
-        elif kind in TOLD:
+        elif kind in SPAN_EVENTS:
             self._innermost().events.append(SpanEvent(kind, happened.at, dict(data)))
 
     def close(self) -> tuple[Span, ...]:
@@ -299,19 +299,19 @@ DENIED: Final = frozenset(
     | {"reasoning", "thinking", "thought"}
 )
 """The words are in the singular; plurals match, too."""
-PAIRS: Final = frozenset({("api", "key"), ("private", "key"), ("access", "key")})
-LONG: Final = tuple(sorted(word for word in DENIED if len(word) >= 5 and word not in ("state", "stack")))
+DENIED_PAIRS: Final = frozenset({("api", "key"), ("private", "key"), ("access", "key")})
+LONG_DENIED_WORDS: Final = tuple(sorted(word for word in DENIED if len(word) >= 5 and word not in ("state", "stack")))
 """Also denied in names without separators: `rawinput`. Shorter words are parts of harmless words."""
-COUNTS: Final = frozenset(
+ALLOWED_COUNTS: Final = frozenset(
     {"gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens", "gen_ai.usage.cache_read.input_tokens"}
     | {"gen_ai.response.time_to_first_chunk", "token_estimate"}
 )
 """Names with a denied word that are allowed if their value is a number."""
-NAMING: Final = ("key", "name", "field", "attribute")
+NAMING_KEYS: Final = ("key", "name", "field", "attribute")
 """Keys under which an entry of a list names its value: `{"key": "prompt", "value": ...}`."""
-MOST_CHARACTERS: Final = 200
-MOST_DEPTH: Final = 8
-MOST_ITEMS: Final = 64
+MAX_CHARACTERS: Final = 200
+MAX_DEPTH: Final = 8
+MAX_ITEMS: Final = 64
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -322,10 +322,10 @@ def is_denied(name: str) -> str:
         if word in DENIED:
             return word
     for pair in pairwise(words):
-        if pair in PAIRS:
+        if pair in DENIED_PAIRS:
             return " ".join(pair)
     run_together = "".join(words)
-    return next((word for word in LONG if word in run_together), "")
+    return next((word for word in LONG_DENIED_WORDS if word in run_together), "")
 
 
 def filter_attributes(attributes: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], tuple[str, ...]]:
@@ -342,12 +342,12 @@ def filter_attributes(attributes: Mapping[str, JsonValue]) -> tuple[dict[str, Js
 
 
 def _allowed_pairs(given: Mapping[str, JsonValue], removed: list[str], depth: int) -> Iterator[tuple[str, JsonValue]]:
-    named = next(filter(None, (_word_of(given.get(name)) for name in NAMING)), "")
+    named = next(filter(None, (_word_of(given.get(name)) for name in NAMING_KEYS)), "")
     if named and len(given) > 1:
         removed.append(named)
         return
-    for key, value in list(given.items())[:MOST_ITEMS]:
-        if key in COUNTS:
+    for key, value in list(given.items())[:MAX_ITEMS]:
+        if key in ALLOWED_COUNTS:
             if isinstance(value, int | float):
                 yield key, value
             else:
@@ -357,11 +357,11 @@ def _allowed_pairs(given: Mapping[str, JsonValue], removed: list[str], depth: in
         if word:
             removed.append(word)
         elif value is not None:
-            yield key[:MOST_CHARACTERS], _value(value, removed, depth)
+            yield key[:MAX_CHARACTERS], _value(value, removed, depth)
 
 
 def _value(value: JsonValue, removed: list[str], depth: int) -> JsonValue:
-    if depth >= MOST_DEPTH and isinstance(value, dict | list):
+    if depth >= MAX_DEPTH and isinstance(value, dict | list):
         removed.append("depth")
         return None
     if isinstance(value, dict):
@@ -370,7 +370,7 @@ def _value(value: JsonValue, removed: list[str], depth: int) -> JsonValue:
         if len(value) == 2 and depth and isinstance(value[0], str) and (word := _word_of(value[0])):
             removed.append(word)  # A pair of a name and its value.
             return None
-        return [_value(each, removed, depth + 1) for each in value[:MOST_ITEMS]]
+        return [_value(each, removed, depth + 1) for each in value[:MAX_ITEMS]]
     if isinstance(value, str):
         return _text(value, removed, depth)
     if value is None or isinstance(value, int | float):
@@ -392,7 +392,7 @@ def _text(value: str, removed: list[str], depth: int) -> JsonValue:
             removed.append("json")
             return ""
         return _value(inside, removed, depth + 1)
-    return value[:MOST_CHARACTERS]
+    return value[:MAX_CHARACTERS]
 
 
 def _singular(word: str) -> str:
@@ -417,15 +417,15 @@ class TopologyEdges:
     """Nodes that a trace leaves out."""
 
 
-def alarms_of(nodes: Sequence[str], ways: TopologyEdges, trace_id: str) -> Iterator[Alarm]:
+def alarms_of(nodes: Sequence[str], topology: TopologyEdges, trace_id: str) -> Iterator[Alarm]:
     """Yields the broken invariants of a turn whose nodes ended in this order. Nodes of nested topologies are not
     checked. The nodes of a finished turn follow the edges of its topology. An alarm is a value. Its receiver logs and
     counts it; the turn is not affected."""
     own = [node for node in nodes if "/" not in node]
     ran: list[str] = []
     for node in own:
-        before = ran if ways.parallel else ran[-1:]
-        if node not in ways.entries and not any((each, node) in ways.edges for each in before):
+        before = ran if topology.parallel else ran[-1:]
+        if node not in topology.entries and not any((each, node) in topology.edges for each in before):
             yield Alarm(
                 type=AlarmType.UNEXPECTED_ROUTING,
                 node=node,
@@ -435,8 +435,8 @@ def alarms_of(nodes: Sequence[str], ways: TopologyEdges, trace_id: str) -> Itera
             )
         ran.append(node)
     counted = Counter(own)
-    begun = sum(counted[node] for node in ways.entries)
-    ended = sum(counted[node] for node in ways.terminal)
+    begun = sum(counted[node] for node in topology.entries)
+    ended = sum(counted[node] for node in topology.terminal)
     if ended > begun:
         yield Alarm(
             type=AlarmType.MULTIPLE_TERMINAL_NODES,

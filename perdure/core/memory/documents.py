@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import DEFAULT_LIMITS, MemoryLimits, Scope, Trust
-from perdure.core.identity import OWN, Credential
+from perdure.core.identity import OWN_CREDENTIAL, Credential
 
 ADMIN = "admin"
 POLICY_CODES = frozenset(
@@ -30,7 +30,7 @@ class Writer:
     user_id: str | None
     roles: frozenset[str] = frozenset()
     is_agent: bool = False
-    credential: Credential = OWN
+    credential: Credential = OWN_CREDENTIAL
     """The credential with which the user signed in."""
 
     @property
@@ -154,7 +154,7 @@ def type_fault(document_type: str) -> str | None:
     return f"{document_type[:60]!r} is not a document type; use one of {', '.join(DOCUMENT_TYPES)}"
 
 
-MOST_CHARACTERS = 200
+MAX_CHARACTERS = 200
 PATTERN = r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$"
 _PATH = re.compile(PATTERN)
 
@@ -162,11 +162,11 @@ _PATH = re.compile(PATTERN)
 def path_refusal(path: str) -> CallerError | None:
     """Returns why this is not a valid path, or None. A path has lower-case words between slashes, for example
     `deploys/rollback.md`."""
-    if len(path) <= MOST_CHARACTERS and _PATH.fullmatch(path) and ".." not in path:
+    if len(path) <= MAX_CHARACTERS and _PATH.fullmatch(path) and ".." not in path:
         return None
     message = (
         "The path is invalid; use lower-case letters, digits, dots, underscores and dashes, with / between "
-        f"parts, and at most {MOST_CHARACTERS} characters"
+        f"parts, and at most {MAX_CHARACTERS} characters"
     )
     return CallerError("path_invalid", message)
 
@@ -226,8 +226,8 @@ def decision_refusal(
     return None
 
 
-MOST_BYTES, LARGE_BYTES = DEFAULT_LIMITS.document_bytes, DEFAULT_LIMITS.write_bytes
-MOST_LOG_LINES = 30
+MAX_BYTES, LARGE_BYTES = DEFAULT_LIMITS.document_bytes, DEFAULT_LIMITS.write_bytes
+MAX_LOG_LINES = 30
 ENTROPY_CHARACTERS = 40
 ENTROPY_BITS = 4.8
 """Bits per character, in a sequence of at least `ENTROPY_CHARACTERS` characters without a blank."""
@@ -281,7 +281,7 @@ def is_blocked(findings: tuple[Finding, ...]) -> bool:
 
 def _blocking_findings(text: str, scope: Scope) -> Iterator[Finding]:
     logs = sum(1 for line in text.split("\n") if _LOG_LINE.match(line))
-    if logs > MOST_LOG_LINES:
+    if logs > MAX_LOG_LINES:
         yield Finding("raw_logs", f"{logs} lines look like log output; describe what they mean instead", blocks=True)
     plain = _plain_text(text)
     for kind, offset in find_secrets(plain):

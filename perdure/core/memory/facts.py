@@ -45,9 +45,9 @@ def facts_note(scope: str, facts: tuple[Fact, ...]) -> str:
     return f"=== Remembered ({scope}) ===\n{lines}"
 
 
-RECENT = "recent_entity_context"
+RECENT_ENTITIES_FIELD = "recent_entity_context"
 """The field of the state and of working memory that contains the recent entities."""
-RECENT_MOST = 10
+MAX_RECENT_ENTITIES = 10
 """The maximum number of recent entities; the oldest is dropped first."""
 
 
@@ -69,7 +69,7 @@ def resolve_entity(found: Sequence[tuple[str, str]]) -> Resolution:
 def remember_entity(recent: JsonValue, entity_id: str) -> list[JsonValue]:
     """Returns the recent entities with `entity_id` as the newest: no duplicates, at most ten."""
     before = [each for each in recent if each != entity_id] if isinstance(recent, list) else []
-    return [*before, entity_id][-RECENT_MOST:]
+    return [*before, entity_id][-MAX_RECENT_ENTITIES:]
 
 
 def merge_lists(before: list[JsonValue], now: list[JsonValue], after: list[JsonValue]) -> list[JsonValue]:
@@ -79,4 +79,4 @@ def merge_lists(before: list[JsonValue], now: list[JsonValue], after: list[JsonV
     The additions of the other calls are kept, before the newest entry.
     """
     others = [each for each in now if each not in before and each not in after]
-    return [*after[:-1], *others, *after[-1:]][-RECENT_MOST:] if others else after
+    return [*after[:-1], *others, *after[-1:]][-MAX_RECENT_ENTITIES:] if others else after

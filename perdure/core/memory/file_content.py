@@ -23,7 +23,7 @@ class UnfitContent(Exception):
         self.code, self.message, self.details = code, message, details or {}
 
 
-def check_stream(stream: BinaryIO, media_type: str, most_columns: int, most_rows: int) -> None:
+def check_stream(stream: BinaryIO, media_type: str, max_columns: int, max_rows: int) -> None:
     """Checks a seekable file from its beginning.
 
     Raises: UnfitContent `file_empty`, `file_has_nul`, `file_not_utf8`, `table_broken`, `table_too_large`.
@@ -35,7 +35,7 @@ def check_stream(stream: BinaryIO, media_type: str, most_columns: int, most_rows
         stream.seek(0)
         text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
         try:
-            _check_table(text, separator, most_columns, most_rows)
+            _check_table(text, separator, max_columns, max_rows)
         finally:
             text.detach()
 
@@ -74,17 +74,17 @@ def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, seen: int, *, fina
         raise UnfitContent("file_not_utf8", f"The file is not valid UTF-8 at byte {at}", {"byte": at}) from None
 
 
-def _check_table(text: io.TextIOWrapper, delimiter: str, most_columns: int, most_rows: int) -> None:
+def _check_table(text: io.TextIOWrapper, delimiter: str, max_columns: int, max_rows: int) -> None:
     reader = csv.reader(text, delimiter=delimiter, strict=True)
     try:
         header = next(reader, [])
         width, rows = len(header), 0
-        if width > most_columns:
-            raise _too_large("columns", most_columns)
+        if width > max_columns:
+            raise _too_large("columns", max_columns)
         for row in reader:
             rows += bool(row)
-            if rows > most_rows:
-                raise _too_large("rows", most_rows)
+            if rows > max_rows:
+                raise _too_large("rows", max_rows)
             if row and len(row) != width:
                 raise csv.Error(f"has {len(row)} fields, but the header has {width}")
     except csv.Error as error:
@@ -97,5 +97,5 @@ def _check_table(text: io.TextIOWrapper, delimiter: str, most_columns: int, most
         raise UnfitContent("table_broken", "The file has a header but no rows")
 
 
-def _too_large(what: str, most: int) -> UnfitContent:
-    return UnfitContent("table_too_large", f"A table can have at most {most} {what}", {"limit": what, "most": most})
+def _too_large(what: str, limit: int) -> UnfitContent:
+    return UnfitContent("table_too_large", f"A table can have at most {limit} {what}", {"limit": what, "most": limit})

@@ -13,10 +13,10 @@ from typing import Any
 from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import MOST_COLUMNS, MOST_ROWS
 from perdure.core.memory.file_content import TABLES, UnfitContent, check_stream
-from perdure.core.text import size
+from perdure.core.text import format_size
 
-MOST_NAME_CHARACTERS = 120
-MOST_UPLOAD_BYTES = 20_971_520
+MAX_NAME_CHARACTERS = 120
+MAX_UPLOAD_BYTES = 20_971_520
 """The default maximum size of a file, 20 MiB; operators can change it."""
 BY_ENDING = {
     ".csv": "text/csv",
@@ -27,7 +27,7 @@ BY_ENDING = {
 """Media types by file extension."""
 MEDIA_TYPES = TABLES | {"application/json", "text/plain"}
 """The media types that can be uploaded."""
-LEAST_BYTES_PER_SECOND = 16_384
+MIN_BYTES_PER_SECOND = 16_384
 """An upload with a lower average speed is ended. 20 MiB then take 21 minutes at most."""
 GRACE_SECONDS = 30.0
 """The time before which the average does not count."""
@@ -47,10 +47,10 @@ def safe_name(given: str) -> str:
     text = _ODD.sub("_", text).strip().lstrip(".")
     if not text.strip("._ "):
         raise CallerError("name_not_safe", "The file name has no printable characters", status=422)
-    if len(text) > MOST_NAME_CHARACTERS:
+    if len(text) > MAX_NAME_CHARACTERS:
         stem, dot, ending = text.rpartition(".")
         ending = dot + ending if stem and len(ending) <= 10 else ""
-        text = text[: MOST_NAME_CHARACTERS - len(ending)] + ending
+        text = text[: MAX_NAME_CHARACTERS - len(ending)] + ending
     return text
 
 
@@ -79,12 +79,12 @@ def check_content(media_type: str, content: bytes) -> None:
 
 def is_too_slow(received_bytes: int, seconds: float) -> bool:
     """Returns whether an upload must be ended because it is too slow."""
-    return seconds > GRACE_SECONDS and received_bytes < seconds * LEAST_BYTES_PER_SECOND
+    return seconds > GRACE_SECONDS and received_bytes < seconds * MIN_BYTES_PER_SECOND
 
 
 def too_large(limit_bytes: int, variable: str) -> CallerError:
     """Builds the refusal of a file over the size limit: 413 `too_large`."""
-    message = f"The file exceeds {size(limit_bytes)}; an operator can raise {variable}"
+    message = f"The file exceeds {format_size(limit_bytes)}; an operator can raise {variable}"
     return CallerError("too_large", message, {"limit_bytes": limit_bytes, "variable": variable}, status=413)
 
 

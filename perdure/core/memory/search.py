@@ -76,16 +76,16 @@ def recency(age_days: float | None) -> float:
     return float(0.5 ** (max(age_days, 0.0) / HALF_LIFE_DAYS))
 
 
-def best_candidates(candidates: Iterable[Candidate], most: int) -> tuple[Candidate, ...]:
-    """Returns the best `most` candidates, best first. Equal scores are ordered by id: searches are repeatable."""
-    return tuple(sorted(candidates, key=lambda each: (-each.score, each.ref.document_id))[:most])
+def best_candidates(candidates: Iterable[Candidate], limit: int) -> tuple[Candidate, ...]:
+    """Returns the best `limit` candidates, best first. Equal scores are ordered by id: searches are repeatable."""
+    return tuple(sorted(candidates, key=lambda each: (-each.score, each.ref.document_id))[:limit])
 
 
 def _share(value: float) -> float:
     return min(max(value, 0.0), 1.0) if not math.isnan(value) else 0.0
 
 
-MOST_NAMES = 32
+MAX_NAMES = 32
 NAME_CHARACTERS = 100
 _QUOTED = re.compile(r"`([^`\n]{2,100})`")
 _NAME_WORD = re.compile(r"\w[\w./:-]*")
@@ -98,8 +98,8 @@ def name_form(text: str) -> str:
     return " ".join(text.casefold().split())[:NAME_CHARACTERS]
 
 
-def names_in(text: str, most: int = MOST_NAMES) -> tuple[str, ...]:
-    """Returns the first `most` entities in `text`, in order, without duplicates. They are words that look like names,
+def names_in(text: str, limit: int = MAX_NAMES) -> tuple[str, ...]:
+    """Returns the first `limit` entities in `text`, in order, without duplicates. They are words that look like names,
     compared without case. A name has a dash, dot, slash, underscore, colon or digit inside it, or is in backticks. The
     rule is independent of the domain: `billing-api`, `eu/west-2` and `T_1000` are names in any of them."""
     found: dict[str, int] = {}
@@ -109,13 +109,13 @@ def names_in(text: str, most: int = MOST_NAMES) -> tuple[str, ...]:
         word = match.group().rstrip("./:-")
         if len(word) >= 3 and _INNER.search(word[1:]) and _is_name(word):
             _note(found, word, match.start())
-    return tuple(sorted(found, key=lambda name: found[name]))[:most]
+    return tuple(sorted(found, key=lambda name: found[name]))[:limit]
 
 
 def entity_keys(given: Iterable[str], text: str = "") -> tuple[str, ...]:
     """Returns the entities of a document: those of its author, then those in its text."""
     keys = dict.fromkeys([*(name_form(each) for each in given), *names_in(text)])
-    return tuple(key for key in keys if key)[:MOST_NAMES]
+    return tuple(key for key in keys if key)[:MAX_NAMES]
 
 
 def _note(found: dict[str, int], text: str, at: int) -> None:
@@ -134,7 +134,7 @@ EXCERPT_CHARACTERS = 1_200
 _BEFORE = 200
 """An excerpt from the middle begins at the start of a line, at most this many characters before its matching word."""
 _QUERY_WORD = re.compile(r"\w{3,}")
-_MOST_WORDS = 48
+_MAX_WORDS = 48
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
 
 
@@ -145,7 +145,7 @@ def escape_markup(text: str) -> str:
 
 def words_of(question: str) -> tuple[str, ...]:
     """Returns the words that select an excerpt."""
-    return tuple(dict.fromkeys(match.group() for match in _QUERY_WORD.finditer(question)))[:_MOST_WORDS]
+    return tuple(dict.fromkeys(match.group() for match in _QUERY_WORD.finditer(question)))[:_MAX_WORDS]
 
 
 def make_excerpt(content: str, words: Sequence[str] = ()) -> str:

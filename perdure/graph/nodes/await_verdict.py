@@ -11,9 +11,15 @@ from perdure.contracts.errors import Problem
 from perdure.contracts.events import HITL_WARNING
 from perdure.contracts.ids import reviewed_call
 from perdure.contracts.messages import MessageRef, Patch, Role
-from perdure.core.approvals.gates import ALLOWING, open_requests, round_is_decided, round_is_refused, startable_calls
+from perdure.core.approvals.gates import (
+    ALLOWING_STATES,
+    open_requests,
+    round_is_decided,
+    round_is_refused,
+    startable_calls,
+)
 from perdure.core.calls.ledger import STOPPED
-from perdure.graph.nodes.call_model import spent_by
+from perdure.graph.nodes.call_model import reached_limit
 from perdure.graph.nodes.fields import (
     AWAITING_HITL,
     INITIAL,
@@ -23,7 +29,7 @@ from perdure.graph.nodes.fields import (
     outcomes_of,
     requests_of,
 )
-from perdure.graph.nodes.run_tools import over_limit
+from perdure.graph.nodes.run_tools import iteration_limit_patch
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 
@@ -68,8 +74,8 @@ class AwaitVerdict:
             return _drop_round(state, read.verdicts)
         gated_round = MessageRef.model_validate(state["pending_round"])
         calls = [call.call_id for call in gated_round.calls if not call.answer_id]
-        start = startable_calls(calls, requests, read.verdicts, begun=done, ungated_first=self.ungated_first)
-        return _replay_round(state, gated_round, start) if start else _pause_patch(requests)
+        startable = startable_calls(calls, requests, read.verdicts, begun=done, ungated_first=self.ungated_first)
+        return _replay_round(state, gated_round, startable) if startable else _pause_patch(requests)
 
 
 def _pause_patch(requests: Sequence[RequestRef]) -> Patch:
@@ -119,7 +125,7 @@ def _verdict_message(verdict: Verdict) -> str:
     )
 
 
-def _replay_round(state: State, gated_round: MessageRef, start: Collection[str]) -> Patch:
+def _replay_round(state: State, gated_round: MessageRef, startable: Collection[str]) -> Patch:
     """Rebuilds the removed round, its assistant message first, with the calls that can start.
 
     The ledger decides whether they run. A settled call returns its stored result, a denied one its denial.
@@ -130,7 +136,7 @@ def _replay_round(state: State, gated_round: MessageRef, start: Collection[str])
         "status": "running",
         "pending_requests": [],
         "messages": [*messages, gated_round.model_dump(mode="json")],
-        "pending_tool_calls": [call.model_dump(mode="json") for call in gated_round.calls if call.call_id in start],
+        "pending_tool_calls": [call.model_dump(mode="json") for call in gated_round.calls if call.call_id in startable],
     }
 
 
@@ -146,26 +152,26 @@ def pass_checkpoints(state: State, verdicts: Sequence[Verdict]) -> Patch:
     settled = any(verdict.state is VerdictState.SETTLED for verdict in verdicts)
     refused = [] if settled else [verdict for verdict in verdicts if _is_refused(verdict)]
     notes = [_verdict_note(verdict) for verdict in refused]
-    again = [verdict.round for verdict in verdicts if verdict.round is not None]
+    repeated_rounds = [verdict.round for verdict in verdicts if verdict.round is not None]
     before = messages_of(state)
-    there = {message.id for message in before if message.id}
-    messages = [*before, *notes, *(each for each in again if each.id not in there)]
+    present_ids = {message.id for message in before if message.id}
+    messages = [*before, *notes, *(each for each in repeated_rounds if each.id not in present_ids)]
     patch: Patch = {
         "status": "running",
         "messages": [message.model_dump(mode="json") for message in messages],
-        "pending_tool_calls": [call.model_dump(mode="json") for each in again for call in each.calls],
+        "pending_tool_calls": [call.model_dump(mode="json") for each in repeated_rounds for call in each.calls],
         "pending_requests": [],
     }
     if any(verdict.state is not VerdictState.UNAVAILABLE for verdict in verdicts):
         patch["consecutive_failed_resolves"] = 0  # a reviewer has answered
-    if not again:
+    if not repeated_rounds:
         patch |= {
             "pending_mutation": None,
             "hitl_required": False,
             "hitl_checkpoint_type": "",
             "hitl_approval_id": None,
             "hitl_reviewer_id": None,
-        } | over_limit(state)
+        } | iteration_limit_patch(state)
     if any(reviewed_call(verdict.call_id) is None for verdict in verdicts):
         patch |= _clear_forced(state, refused=bool(notes))
     return patch
@@ -183,18 +189,18 @@ def _clear_forced(state: State, *, refused: bool) -> Patch:
     """Removes a checkpoint that the request forced, so that it opens once. If it was approved, the synthesis follows.
     If it was refused, the model acknowledges that and there is no synthesis."""
     metadata = state["metadata"]
-    left: dict[str, JsonValue] = dict(metadata) if isinstance(metadata, dict) else {}
-    left.pop("hitl_checkpoint_type", None)
+    cleared: dict[str, JsonValue] = dict(metadata) if isinstance(metadata, dict) else {}
+    cleared.pop("hitl_checkpoint_type", None)
     if refused:
-        return {"metadata": left, "llm_phase": INITIAL, "skill_injection_done": False}
-    return {"metadata": left, "llm_phase": SYNTHESIS}
+        return {"metadata": cleared, "llm_phase": INITIAL, "skill_injection_done": False}
+    return {"metadata": cleared, "llm_phase": SYNTHESIS}
 
 
 def _is_refused(verdict: Verdict) -> bool:
-    return verdict.state not in ALLOWING
+    return verdict.state not in ALLOWING_STATES
 
 
-_WHAT = {
+_CHECKPOINT_OUTCOMES = {
     VerdictState.REJECTED: "was rejected",
     VerdictState.EXPIRED: "expired undecided and counts as rejected",
     VerdictState.CANCELLED: "was cancelled",
@@ -218,7 +224,7 @@ def _checkpoint_message(verdict: Verdict) -> str:
     if verdict.state is VerdictState.RESPONDED:
         answer = f"{of} was answered{by}: {verdict.comment}\nGo on with this answer."
         return f"{answer} Do not call {verdict.tool} again unless it asks for that." if verdict.tool else answer
-    what = _WHAT.get(verdict.state, "was not approved")
+    what = _CHECKPOINT_OUTCOMES.get(verdict.state, "was not approved")
     why = f": {verdict.comment}" if verdict.comment else ""
     return (
         f"{of} {what}{by}{why}\n"
@@ -238,13 +244,13 @@ def raise_limits(state: State, read: Verdicts) -> Patch:
         "hitl_approval_id": None,
         "hitl_reviewer_id": None,
     }
-    refused = next((verdict for verdict in read.verdicts if verdict.state not in ALLOWING), None)
+    refused = next((verdict for verdict in read.verdicts if verdict.state not in ALLOWING_STATES), None)
     if refused is None and read.limits is not None:
         return patch | {
             "max_tokens": read.limits.max_tokens,
             "max_cost_microusd": read.limits.max_cost_microusd,
         }
-    over = spent_by(state) or Problem(code="limit_not_raised", message="the turn requested a higher limit")
+    over = reached_limit(state) or Problem(code="limit_not_raised", message="the turn requested a higher limit")
     problem = over.model_copy(update={"message": f"{over.message}; {_limit_message(refused)}"})
     return patch | {"error": problem.model_dump(mode="json"), "status": "limited"}
 

@@ -17,7 +17,7 @@ from perdure.core.budgets import DAY_CODES, TURN_CODES, spent_limit
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.calls.retries import TRIES, is_hopeless
 from perdure.graph.nodes.fields import error_of, limits_of, messages_of, number_of, plan_of, sources_of, toolsets_of
-from perdure.graph.nodes.pause import at_limit
+from perdure.graph.nodes.pause import pause_at_limit
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 
@@ -27,12 +27,12 @@ STOP_CODES = {STOPPED.code: "stopped", **dict.fromkeys(BUDGET_CODES, "limited")}
 """The status for each problem that ends a run with a status other than failed, by its code."""
 
 
-def ended_by(problem: Problem) -> str:
+def end_status(problem: Problem) -> str:
     """Returns the status of a run that ends with this problem."""
     return STOP_CODES.get(problem.code, "failed")
 
 
-def spent_by(state: State) -> Problem | None:
+def reached_limit(state: State) -> Problem | None:
     """Returns the problem of the limit that the turn has reached, or None."""
     return spent_limit(
         limits_of(state),
@@ -56,13 +56,13 @@ class CallModel:
         limit of the turn, the run pauses for them."""
         if error_of(state) is not None:
             return {}
-        over, plan = spent_by(state), plan_of(state)
-        asks = plan.limits.on_spent is OnSpent.ASK
-        if over is not None and asks:
-            return at_limit(state, ports, over)
-        if over is not None:
-            ports.events.emit(BUDGET, {"code": over.code, "message": over.message})
-            return {"error": over.model_dump(mode="json"), "status": "limited"}
+        problem, plan = reached_limit(state), plan_of(state)
+        reviewer_can_raise = plan.limits.on_spent is OnSpent.ASK
+        if problem is not None and reviewer_can_raise:
+            return pause_at_limit(state, ports, problem)
+        if problem is not None:
+            ports.events.emit(BUDGET, {"code": problem.code, "message": problem.message})
+            return {"error": problem.model_dump(mode="json"), "status": "limited"}
         user, injected = state["user"], state.get("injected_skill_ids")
         tools = offered_tools(plan, map(str, injected) if isinstance(injected, list) else ())
         loaded = toolsets_of(state) if self.by_toolsets else None
@@ -79,23 +79,23 @@ class CallModel:
                 guidance=str(state.get("context_guidance") or ""),
             )
         )
-        if reply.problem is not None and reply.problem.code in TURN_CODES and asks:
+        if reply.problem is not None and reply.problem.code in TURN_CODES and reviewer_can_raise:
             # The answer was broken off, so its text is dropped and the model is called again.
-            counted = _patch(state, reply.model_copy(update={"message": None, "problem": None}))
-            return counted | at_limit({**state, **counted}, ports, reply.problem)
+            counted = _reply_patch(state, reply.model_copy(update={"message": None, "problem": None}))
+            return counted | pause_at_limit({**state, **counted}, ports, reply.problem)
         if reply.problem is not None and reply.problem.code in BUDGET_CODES:
             ports.events.emit(BUDGET, {"code": reply.problem.code, "message": reply.problem.message})
-        return _patch(state, reply)
+        return _reply_patch(state, reply)
 
 
 def _loaded_tools(plan: TurnPlan, tools: Sequence[str], loaded: dict[str, bool]) -> tuple[str, ...]:
     """Returns those of `tools` that the loaded toolsets contain, and `load_toolset` if the plan has toolsets."""
-    opened = set(offered_cards(plan.cards, loaded))
-    own = (LOAD_TOOLSET,) if known_toolsets(plan.cards) else ()
-    return (*own, *(name for name in tools if name in opened))
+    offered = set(offered_cards(plan.cards, loaded))
+    loader = (LOAD_TOOLSET,) if known_toolsets(plan.cards) else ()
+    return (*loader, *(name for name in tools if name in offered))
 
 
-def _patch(state: State, reply: ModelReply) -> Patch:
+def _reply_patch(state: State, reply: ModelReply) -> Patch:
     before = state["messages"]
     messages: list[JsonValue] = list(before) if isinstance(before, list) else []
     patch: Patch = {**add_costs(state, reply), "pending_tool_calls": []}
@@ -109,7 +109,7 @@ def _patch(state: State, reply: ModelReply) -> Patch:
     if reply.message is not None:
         patch["pending_tool_calls"] = [call.model_dump(mode="json") for call in reply.message.calls]
     if reply.problem is not None:
-        patch |= {"error": reply.problem.model_dump(mode="json"), "status": ended_by(reply.problem)}
+        patch |= {"error": reply.problem.model_dump(mode="json"), "status": end_status(reply.problem)}
         patch["pending_tool_calls"] = []
     return patch
 
@@ -131,12 +131,12 @@ class PaidReply(Protocol):
 def add_costs(state: State, *replies: PaidReply) -> Patch:
     """Returns the turn's counters after `replies`. Attempts that were broken off are paid for too; only a reply's
     `turn_used` includes them."""
-    known = [reply.turn_used or Usage() for reply in replies]
+    turn_usages = [reply.turn_used or Usage() for reply in replies]
     tokens = number_of(state, "tokens_used") + sum(reply.usage.tokens for reply in replies)
     cost_microusd = number_of(state, "cost_microusd") + sum(reply.usage.cost_microusd for reply in replies)
     return {
-        "tokens_used": max(tokens, *(used.tokens for used in known)),
-        "cost_microusd": max(cost_microusd, *(used.cost_microusd for used in known)),
+        "tokens_used": max(tokens, *(used.tokens for used in turn_usages)),
+        "cost_microusd": max(cost_microusd, *(used.cost_microusd for used in turn_usages)),
     }
 
 
@@ -178,9 +178,9 @@ async def ask_object(state: State, ports: Ports, wanted: WantedOutput, messages:
     prompt = [*messages]
     user = state["user"]
     for form in TRIES:
-        over = _spent_limit(state, tokens, cost)
-        if over is not None:
-            return OutputResult(None, tokens, cost, tries, over)
+        problem = _reached_limit_after(state, tokens, cost)
+        if problem is not None:
+            return OutputResult(None, tokens, cost, tries, problem)
         reply = await ports.model.complete(
             ModelCallRequest(
                 messages=tuple(prompt),
@@ -207,6 +207,6 @@ def engine_note(text: str) -> MessageRef:
     return MessageRef(role=Role.SYSTEM, text=text)
 
 
-def _spent_limit(state: State, tokens: int, cost_microusd: int) -> Problem | None:
+def _reached_limit_after(state: State, tokens: int, cost_microusd: int) -> Problem | None:
     used, paid = number_of(state, "tokens_used") + tokens, number_of(state, "cost_microusd") + cost_microusd
     return spent_limit(limits_of(state), tokens_used=used, cost_microusd=paid)

@@ -79,8 +79,8 @@ MEMORY: Final = (
 
 def messages_of(state: State) -> list[MessageRef]:
     """Returns the messages of this turn."""
-    found = state["messages"]
-    return [MessageRef.model_validate(each) for each in found] if isinstance(found, list) else []
+    value = state["messages"]
+    return [MessageRef.model_validate(each) for each in value] if isinstance(value, list) else []
 
 
 def plan_of(state: State) -> TurnPlan:
@@ -91,58 +91,58 @@ def plan_of(state: State) -> TurnPlan:
 def reviewers_of(state: State) -> list[str]:
     """Returns the only users who can decide, if the agent names them. It reads them without parsing the whole plan."""
     plan = state["plan"]
-    found = plan.get("reviewers") if isinstance(plan, dict) else None
-    return [str(name) for name in found] if isinstance(found, list) else []
+    value = plan.get("reviewers") if isinstance(plan, dict) else None
+    return [str(name) for name in value] if isinstance(value, list) else []
 
 
 def calls_of(state: State, name: str = "pending_tool_calls") -> list[CallRef]:
     """Returns the calls of a round that will run."""
-    found = state[name]
-    return [CallRef.model_validate(each) for each in found] if isinstance(found, list) else []
+    value = state[name]
+    return [CallRef.model_validate(each) for each in value] if isinstance(value, list) else []
 
 
 def requests_of(state: State, name: str) -> list[RequestRef]:
     """Returns the requests in the field `name`."""
-    found = state[name]
-    return [RequestRef.model_validate(each) for each in found] if isinstance(found, list) else []
+    value = state[name]
+    return [RequestRef.model_validate(each) for each in value] if isinstance(value, list) else []
 
 
 def outcomes_of(state: State, name: str = "settled_calls") -> dict[str, ToolOutcome]:
     """Returns the settled calls of a paused round, by id."""
-    found = state[name]
-    outcomes = [ToolOutcome.model_validate(each) for each in found] if isinstance(found, list) else []
+    value = state[name]
+    outcomes = [ToolOutcome.model_validate(each) for each in value] if isinstance(value, list) else []
     return {outcome.call_id: outcome for outcome in outcomes}
 
 
 def toolsets_of(state: State) -> dict[str, bool]:
     """Returns the loaded toolsets by name; True if the tools that write are included."""
-    found = state["loaded_toolsets"]
-    return {name: writes is True for name, writes in found.items()} if isinstance(found, dict) else {}
+    value = state["loaded_toolsets"]
+    return {name: writes is True for name, writes in value.items()} if isinstance(value, dict) else {}
 
 
 def bundles_of(state: State, name: str) -> dict[str, Bundle]:
     """Returns the outputs of a context assembly in the field `name`, by tool, in their order."""
-    found = state[name]
-    bundles = [Bundle.model_validate(each) for each in found] if isinstance(found, list) else []
+    value = state[name]
+    bundles = [Bundle.model_validate(each) for each in value] if isinstance(value, list) else []
     return {bundle.tool: bundle for bundle in bundles}
 
 
 def sources_of(state: State) -> tuple[Source, ...]:
     """Returns the outputs that precede the conversation, in a topology that has any."""
-    found = state.get("context_sections")
-    return tuple(Source.model_validate(each) for each in found) if isinstance(found, list) else ()
+    value = state.get("context_sections")
+    return tuple(Source.model_validate(each) for each in value) if isinstance(value, list) else ()
 
 
 def number_of(state: State, name: str) -> int:
     """Returns the counter `name`, or 0."""
-    found = state[name]
-    return found if isinstance(found, int) else 0
+    value = state[name]
+    return value if isinstance(value, int) else 0
 
 
 def error_of(state: State) -> Problem | None:
     """Returns the problem that ends the run, or None."""
-    found = state["error"]
-    return Problem.model_validate(found) if found else None
+    value = state["error"]
+    return Problem.model_validate(value) if value else None
 
 
 def limits_of(state: State) -> Limits:

@@ -25,15 +25,15 @@ from perdure.graph.nodes.fields import (
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 
-MOST_KEPT_CHARACTERS = 16 * 1024
+MAX_CARRIED_CHARACTERS = 16 * 1024
 """The size up to which a pause carries the outcomes of a partly run round. A state is copied into workflow histories.
 """
 
 
-def record_matches(ports: Ports, fired: Sequence[MatchedRules]) -> None:
+def record_matches(ports: Ports, matches: Sequence[MatchedRules]) -> None:
     """Records every rule that fired, with its origin."""
-    for each in fired:
-        ports.events.emit(HITL_RULE_FIRE, each.fire.event_data(), each.call_id)
+    for each in matches:
+        ports.events.emit(HITL_RULE_FIRE, each.match.event_data(), each.call_id)
 
 
 def record_exemptions(ports: Ports, calls: Sequence[CallRef]) -> None:
@@ -49,7 +49,7 @@ def pause_round(
     unknown: Sequence[GatedCall],
     done: Sequence[ToolOutcome] = (),
     *,
-    goes_on: bool = False,
+    continues: bool = False,
 ) -> Patch:
     """Opens all requests together and removes the round from the messages. Keeps the outcomes of the calls that are
     `done`.
@@ -57,7 +57,7 @@ def pause_round(
     The pause waits for these requests only. Decided requests are not opened again.
     """
     messages = messages_of(state)
-    opened = ports.people.ask(gated, unknown, snapshot(state, messages[:-1]), goes_on=goes_on)
+    opened = ports.people.open_requests(gated, unknown, snapshot(state, messages[:-1]), continues=continues)
     # The checkpoints of calls that a reviewer made again stay, because passing them rebuilds their round.
     reviewed = [each for each in requests_of(state, "pending_mutation") if each.kind is RequestKind.CHECKPOINT]
     checkpoint = next((each.checkpoint for each in gated if each.checkpoint), "before_tool_call")
@@ -65,37 +65,37 @@ def pause_round(
         "pending_mutation": [*_dump_requests(reviewed), *_dump_requests(opened)],
         "pending_round": messages[-1].model_dump(mode="json"),
         "pending_tool_calls": [],
-        "settled_calls": carried_outcomes(done),
+        "settled_calls": outcomes_to_carry(done),
         "messages": [message.model_dump(mode="json") for message in messages[:-1]],
     }
 
 
-def carried_outcomes(done: Sequence[ToolOutcome]) -> list[JsonValue]:
+def outcomes_to_carry(outcomes: Sequence[ToolOutcome]) -> list[JsonValue]:
     """Returns the outcomes that a pause carries: whole while they fit, then only as settled. The ledger has all."""
-    found: list[JsonValue] = []
-    left = MOST_KEPT_CHARACTERS
-    for outcome in done:
-        full = outcome.model_dump(mode="json", exclude_defaults=True)
-        size = len(canonical_json(full))
-        bare: JsonValue = {"call_id": outcome.call_id, "state": outcome.state.value}
-        found.append(full if size <= left else bare)
-        left -= size if size <= left else 0
-    return found
+    carried: list[JsonValue] = []
+    remaining_characters = MAX_CARRIED_CHARACTERS
+    for outcome in outcomes:
+        whole = outcome.model_dump(mode="json", exclude_defaults=True)
+        size = len(canonical_json(whole))
+        state_only: JsonValue = {"call_id": outcome.call_id, "state": outcome.state.value}
+        carried.append(whole if size <= remaining_characters else state_only)
+        remaining_characters -= size if size <= remaining_characters else 0
+    return carried
 
 
-def at_checkpoint(state: State, ports: Ports, gated: Sequence[GatedCall]) -> Patch:
+def pause_at_checkpoint(state: State, ports: Ports, gated: Sequence[GatedCall]) -> Patch:
     """Opens requests to review the round's results. Nothing is removed, because every call has its answer."""
-    opened = ports.people.ask(gated, [], snapshot(state, messages_of(state), complete=True))
+    opened = ports.people.open_requests(gated, [], snapshot(state, messages_of(state), complete=True))
     return _pause_patch(state, opened, gated[0].checkpoint) | {
         "pending_mutation": _dump_requests(opened),
         "pending_round": None,
     }
 
 
-def at_limit(state: State, ports: Ports, over: Problem) -> Patch:
+def pause_at_limit(state: State, ports: Ports, problem: Problem) -> Patch:
     """Opens a request to raise the spent limit. Nothing is removed, because every call has its answer."""
-    opened = ports.people.ask(
-        [GatedCall(call_id="", tool="", rule=RULE_LIMIT_SPENT, kind=RequestKind.LIMIT, message=over.message)],
+    opened = ports.people.open_requests(
+        [GatedCall(call_id="", tool="", rule=RULE_LIMIT_SPENT, kind=RequestKind.LIMIT, message=problem.message)],
         [],
         snapshot(state, messages_of(state), complete=True),
     )
@@ -125,7 +125,7 @@ def _dump_requests(requests: Sequence[RequestRef]) -> list[JsonValue]:
 
 
 # A snapshot is for the reviewer of a pause, and for a turn that starts again from its records.
-RESTORED: Final = (
+RESTORED_FIELDS: Final = (
     "messages",
     "llm_phase",
     "injected_skill_ids",
@@ -145,28 +145,28 @@ def snapshot(state: State, messages: Sequence[MessageRef], *, complete: bool = F
     Messages are stored by id, because their texts are in Postgres. The ledger has everything else that a gate of a turn
     without a loaded skill needs.
     """
-    kept: dict[str, JsonValue] = {
+    fields: dict[str, JsonValue] = {
         "tokens_used": state["tokens_used"],
         "cost_microusd": state["cost_microusd"],
         "injected_skill_ids": state.get("injected_skill_ids", []),
         "recent_entity_context": state["recent_entity_context"],
     }
-    if complete or kept["injected_skill_ids"] or state["consecutive_failed_resolves"]:
-        kept |= {name: state[name] for name in RESTORED if name in state}
-        kept["messages"] = [_by_id(message) for message in messages]
-    return kept
+    if complete or fields["injected_skill_ids"] or state["consecutive_failed_resolves"]:
+        fields |= {name: state[name] for name in RESTORED_FIELDS if name in state}
+        fields["messages"] = [_reference_by_id(message) for message in messages]
+    return fields
 
 
-def restore_snapshot(kept: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def restored_fields(fields: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Returns the state that a snapshot contains; empty if the snapshot is not whole."""
-    if "messages" not in kept:
+    if "messages" not in fields:
         return {}
-    return {name: kept[name] for name in RESTORED if name in kept}
+    return {name: fields[name] for name in RESTORED_FIELDS if name in fields}
 
 
-def _by_id(message: MessageRef) -> JsonValue:
-    shown = MessageRef(id=message.id, role=message.role) if message.id else message
-    return shown.model_dump(mode="json", exclude_defaults=True)
+def _reference_by_id(message: MessageRef) -> JsonValue:
+    reference = MessageRef(id=message.id, role=message.role) if message.id else message
+    return reference.model_dump(mode="json", exclude_defaults=True)
 
 
 def plan_patch(context: TurnContext) -> Patch:
@@ -204,7 +204,7 @@ def memory_patch(context: TurnContext, user_message: MessageRef) -> Patch:
     return patch
 
 
-def found_gate(context: TurnContext, user_message: MessageRef) -> Patch:
+def gate_patch(context: TurnContext, user_message: MessageRef) -> Patch:
     """Returns the open requests of the turn and its position: from a whole snapshot, or else from its rounds. Empty if
     the turn waits for nothing."""
     if not context.pending:
@@ -218,4 +218,4 @@ def found_gate(context: TurnContext, user_message: MessageRef) -> Patch:
         "cost_microusd": context.used.cost_microusd,
         "iteration": sum(1 for message in context.earlier if message.calls),
     }
-    return gate | restore_snapshot(context.restored)
+    return gate | restored_fields(context.restored)

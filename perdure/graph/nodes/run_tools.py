@@ -17,11 +17,11 @@ from perdure.contracts.events import TOOLS_PENDING
 from perdure.contracts.messages import CallRef, MessageRef, Patch, Role
 from perdure.core.agents.rule_matching import AnsweredCall, RuleResult, after_round, before_round, rule_paths
 from perdure.core.agents.rules import COUNTERS, RuleMatch
-from perdure.core.agents.toolsets import LOAD_TOOLSET, is_of_memory
+from perdure.core.agents.toolsets import LOAD_TOOLSET, is_memory_tool
 from perdure.core.approvals.gates import RULE_MUTATING, RULE_OUTCOME_UNKNOWN, gate_round, rule_for
 from perdure.core.calls.ledger import SETTLED
 from perdure.core.memory.facts import merge_lists
-from perdure.graph.nodes.call_model import ended_by
+from perdure.graph.nodes.call_model import end_status
 from perdure.graph.nodes.fields import (
     TOOL_WRITABLE,
     calls_of,
@@ -32,7 +32,7 @@ from perdure.graph.nodes.fields import (
     plan_of,
     requests_of,
 )
-from perdure.graph.nodes.pause import at_checkpoint, pause_round, record_exemptions, record_matches
+from perdure.graph.nodes.pause import pause_at_checkpoint, pause_round, record_exemptions, record_matches
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 
@@ -74,25 +74,25 @@ def round_of(state: State) -> OpenRound:
     """
     calls = tuple(calls_of(state))
     requests = tuple(requests_of(state, "pending_mutation"))
-    found = OpenRound(calls, requests, {}, outcomes_of(state) if requests else {})
-    if not requests or found.reviewed:
-        return found
+    open_round = OpenRound(calls, requests, {}, outcomes_of(state) if requests else {})
+    if not requests or open_round.reviewed:
+        return open_round
     start = {call.call_id for call in calls}
     waiting = {request.call_id: request for request in requests if request.call_id not in start}
-    return OpenRound(MessageRef.model_validate(state["pending_round"]).calls, requests, waiting, found.done)
+    return OpenRound(MessageRef.model_validate(state["pending_round"]).calls, requests, waiting, open_round.done)
 
 
 def pending_approvals(plan: TurnPlan, requests: Sequence[RequestRef]) -> list[GatedCall]:
     """Returns the pending approvals, to be opened again. That changes nothing of their records, which keep the rule
     that fired."""
     return [
-        GatedCall(call_id=each.call_id, tool=each.tool, rule=_rule_of(plan, each))
+        GatedCall(call_id=each.call_id, tool=each.tool, rule=_gating_rule(plan, each))
         for each in requests
         if each.kind is RequestKind.APPROVAL
     ]
 
 
-def to_settle(
+def calls_to_settle(
     calls: Sequence[CallRef], requests: Sequence[RequestRef], outcomes: Mapping[str, ToolOutcome]
 ) -> list[GatedCall]:
     """Returns the calls whose outcome is unknown, from this run and from earlier ones."""
@@ -105,7 +105,7 @@ def to_settle(
     ]
 
 
-def _rule_of(plan: TurnPlan, request: RequestRef) -> str:
+def _gating_rule(plan: TurnPlan, request: RequestRef) -> str:
     return rule_for(plan, CallRef(call_id=request.call_id, tool=request.tool, digest="")) or RULE_MUTATING
 
 
@@ -171,21 +171,21 @@ def _merge_field(before: JsonValue, now: JsonValue, after: JsonValue) -> JsonVal
     return counts[1] + counts[2] - counts[0]
 
 
-def over_limit(state: State) -> Patch:
+def iteration_limit_patch(state: State) -> Patch:
     """Returns the end of a turn that has made all its rounds; empty if it can make another."""
-    iteration, most = number_of(state, "iteration"), number_of(state, "max_iterations")
-    if iteration < most:
+    iteration, limit = number_of(state, "iteration"), number_of(state, "max_iterations")
+    if iteration < limit:
         return {}
-    over = Problem(
+    problem = Problem(
         code="iteration_limit",
         message=f"the turn made {iteration} rounds of tool calls, its limit; raise limits.max_iterations",
     )
-    return {"error": over.model_dump(mode="json"), "status": "limited"}
+    return {"error": problem.model_dump(mode="json"), "status": "limited"}
 
 
 def end_patch(problem: Problem) -> Patch:
     """Returns the patch with which a problem ends the run."""
-    return {"error": problem.model_dump(mode="json"), "status": ended_by(problem), "pending_tool_calls": []}
+    return {"error": problem.model_dump(mode="json"), "status": end_status(problem), "pending_tool_calls": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,55 +204,68 @@ class RunTools:
         """
         if error_of(state) is not None:
             return {"pending_tool_calls": []}
-        plan, found = plan_of(state), round_of(state)
-        if found.requests:
-            ruled = RuleResult(gated=gate_round(plan, found.without_request))
+        plan, open_round = plan_of(state), round_of(state)
+        if open_round.requests:
+            rules = RuleResult(gated=gate_round(plan, open_round.without_request))
         else:
-            ruled = before_round(plan, found.without_request, {name: state[name] for name in COUNTERS})
-            if pending := _pending_calls(plan, found.calls, ruled.gated):
+            rules = before_round(plan, open_round.without_request, {name: state[name] for name in COUNTERS})
+            if pending := _pending_calls(plan, open_round.calls, rules.gated):
                 ports.events.emit(TOOLS_PENDING, {"calls": pending})
-            record_matches(ports, ruled.fired)
-            record_exemptions(ports, ruled.waived)
-        if ruled.abort is not None:
-            return end_patch(_abort_problem(ruled.abort))
-        if ruled.gated:
-            return self._open_gates(state, ports, plan, found, ruled.gated)
-        asks = [_call_request(state, plan, call) for call in found.to_run]
-        outcomes = await ports.tools.run(asks, [*found.waiting.values()])
-        return await _finish_round(state, ports, plan, found, outcomes)
+            record_matches(ports, rules.matched)
+            record_exemptions(ports, rules.exempted)
+        if rules.abort is not None:
+            return end_patch(_rule_abort_problem(rules.abort))
+        if rules.gated:
+            return self._open_gates(state, ports, plan, open_round, rules.gated)
+        requests = [_call_request(state, plan, call) for call in open_round.to_run]
+        outcomes = await ports.tools.run(requests, [*open_round.waiting.values()])
+        return await _finish_round(state, ports, plan, open_round, outcomes)
 
     def _open_gates(
-        self, state: State, ports: Ports, plan: TurnPlan, found: OpenRound, gated: Sequence[GatedCall]
+        self, state: State, ports: Ports, plan: TurnPlan, open_round: OpenRound, gated: Sequence[GatedCall]
     ) -> Patch:
         """Opens requests for the gated calls, and pending ones again. No call runs in this step."""
-        free = len(found.without_request) > len(gated)
-        unknown = to_settle(found.calls, found.requests, {})
-        requests = [*pending_approvals(plan, found.requests), *gated]
-        return pause_round(state, ports, requests, unknown, [*found.done.values()], goes_on=self.ungated_first and free)
+        others_can_run = len(open_round.without_request) > len(gated)
+        unknown = calls_to_settle(open_round.calls, open_round.requests, {})
+        requests = [*pending_approvals(plan, open_round.requests), *gated]
+        return pause_round(
+            state,
+            ports,
+            requests,
+            unknown,
+            [*open_round.done.values()],
+            continues=self.ungated_first and others_can_run,
+        )
 
 
 async def _finish_round(
-    state: State, ports: Ports, plan: TurnPlan, found: OpenRound, outcomes: Sequence[ToolOutcome]
+    state: State, ports: Ports, plan: TurnPlan, open_round: OpenRound, outcomes: Sequence[ToolOutcome]
 ) -> Patch:
     """Returns the patch of a round: a pause for its open calls, the end of the run, or all results."""
-    new = {outcome.call_id: outcome for outcome in outcomes}
-    open_ones = [found.waiting[each.call_id] for each in outcomes if _is_waiting(each)]
-    unknown = to_settle(found.calls, open_ones, new)
+    new_outcomes = {outcome.call_id: outcome for outcome in outcomes}
+    open_requests = [open_round.waiting[each.call_id] for each in outcomes if _is_waiting(each)]
+    unknown = calls_to_settle(open_round.calls, open_requests, new_outcomes)
     problem = next((outcome.problem for outcome in outcomes if outcome.problem is not None), None)
-    if unknown or (open_ones and problem is None):
-        done = {**found.done, **{each.call_id: each for each in outcomes if each.state in SETTLED}}
-        kept = [done[call.call_id] for call in found.calls if call.call_id in done]
-        return pause_round(state, ports, pending_approvals(plan, open_ones), unknown, kept)
+    if unknown or (open_requests and problem is None):
+        done = {**open_round.done, **{each.call_id: each for each in outcomes if each.state in SETTLED}}
+        done_in_order = [done[call.call_id] for call in open_round.calls if call.call_id in done]
+        return pause_round(state, ports, pending_approvals(plan, open_requests), unknown, done_in_order)
     if problem is not None:
         return end_patch(problem)
-    missing = [call for call in found.calls if call.call_id in found.done and found.done[call.call_id].message is None]
+    missing = [
+        call
+        for call in open_round.calls
+        if call.call_id in open_round.done and open_round.done[call.call_id].message is None
+    ]
     if missing:  # the pause could not carry these outcomes; the ledger returns its stored results
         stored = await ports.tools.run([_call_request(state, plan, call) for call in missing])
-        rest = {call_id: each for call_id, each in found.done.items() if each.message is not None}
-        return await _finish_round(state, ports, plan, replace(found, done=rest), [*outcomes, *stored])
-    done = {**found.done, **new}
-    every = [_refused_outcome(call) if call.answer_id else done[call.call_id] for call in found.calls]
-    return _looked_at(state, ports, plan, settle_round(state, plan, found.calls, every, found.reviewed))
+        complete = {call_id: each for call_id, each in open_round.done.items() if each.message is not None}
+        return await _finish_round(state, ports, plan, replace(open_round, done=complete), [*outcomes, *stored])
+    done = {**open_round.done, **new_outcomes}
+    all_outcomes = [_refused_outcome(call) if call.answer_id else done[call.call_id] for call in open_round.calls]
+    return _apply_rules(
+        state, ports, plan, settle_round(state, plan, open_round.calls, all_outcomes, open_round.reviewed)
+    )
 
 
 def _is_waiting(outcome: ToolOutcome) -> bool:
@@ -261,16 +274,16 @@ def _is_waiting(outcome: ToolOutcome) -> bool:
 
 def _pending_calls(plan: TurnPlan, calls: Sequence[CallRef], gated: Sequence[GatedCall]) -> list[JsonValue]:
     """Returns the calls that the event lists. Calls of the engine itself are not listed."""
-    needing = {call.call_id for call in gated}
-    listed = [call for call in calls if call.tool != LOAD_TOOLSET and not _is_memory(plan, call)]
+    gated_ids = {call.call_id for call in gated}
+    listed = [call for call in calls if call.tool != LOAD_TOOLSET and not _is_memory_call(plan, call)]
     return [
-        {"call_id": call.call_id, "tool": call.tool, "requires_approval": call.call_id in needing} for call in listed
+        {"call_id": call.call_id, "tool": call.tool, "requires_approval": call.call_id in gated_ids} for call in listed
     ]
 
 
-def _is_memory(plan: TurnPlan, call: CallRef) -> bool:
+def _is_memory_call(plan: TurnPlan, call: CallRef) -> bool:
     card = plan.card(call.tool)
-    return card is not None and is_of_memory(card)
+    return card is not None and is_memory_tool(card)
 
 
 def _call_request(state: State, plan: TurnPlan, call: CallRef) -> ToolCallRequest:
@@ -292,19 +305,19 @@ def _refused_outcome(call: CallRef) -> ToolOutcome:
     return ToolOutcome(call_id=call.call_id, state=CallState.FAILED, message=answer)
 
 
-def _looked_at(state: State, ports: Ports, plan: TurnPlan, done: SettledRound) -> Patch:
+def _apply_rules(state: State, ports: Ports, plan: TurnPlan, settled: SettledRound) -> Patch:
     """Returns the round's patch with the effect of the rules: the end of the run, a checkpoint, or nothing. A pause has
     priority over the limit."""
-    ruled = after_round(plan, done.ran)
-    record_matches(ports, ruled.fired)
-    after = {**state, **done.patch}
-    if ruled.abort is not None:
-        return done.patch | end_patch(_abort_problem(ruled.abort))
-    if ruled.gated:
-        return done.patch | at_checkpoint(after, ports, ruled.gated)
-    return done.patch | over_limit(after)
+    result = after_round(plan, settled.ran)
+    record_matches(ports, result.matched)
+    after = {**state, **settled.patch}
+    if result.abort is not None:
+        return settled.patch | end_patch(_rule_abort_problem(result.abort))
+    if result.gated:
+        return settled.patch | pause_at_checkpoint(after, ports, result.gated)
+    return settled.patch | iteration_limit_patch(after)
 
 
-def _abort_problem(fired: RuleMatch) -> Problem:
-    message = fired.message or f"the rule {fired.rule_id} ends the turn at a call to {fired.tool}"
+def _rule_abort_problem(match: RuleMatch) -> Problem:
+    message = match.message or f"the rule {match.rule_id} ends the turn at a call to {match.tool}"
     return Problem(code="rule_abort", message=message)

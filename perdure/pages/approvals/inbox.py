@@ -14,7 +14,7 @@ from perdure.client import ApiError
 from perdure.client.approvals import Item
 from perdure.client.memory import list_promotions
 from perdure.core.agents.prompts import unwrap_result
-from perdure.core.approvals.decisions import NOT_IN_BULK, single_decision_reason
+from perdure.core.approvals.decisions import BULK_REFUSAL, single_decision_reason
 from perdure.pages.approvals.filters import DAY_SECONDS, KINDS, InboxFilters
 from perdure.pages.approvals.page import PAST, PRESENT, is_long, reasons_for
 from perdure.pages.render import page
@@ -96,7 +96,7 @@ MAX_SELECTED = 25
 _BULK_DECISIONS = ("approve", "reject")
 _CODE = re.compile(r"[a-z_]{1,60}")
 _REASONS_BY_CODE = {
-    "not_in_bulk": NOT_IN_BULK,
+    "not_in_bulk": BULK_REFUSAL,
     "already_decided": "already decided by another reviewer",
     "already_voted": "you have already voted",
     "approval_expired": "expired",

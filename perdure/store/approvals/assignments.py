@@ -13,49 +13,49 @@ from perdure.core.approvals.assignments import (
     reviewers_after,
     withdrawal_refusal,
 )
-from perdure.core.approvals.decisions import Decider, Delegation, claim_span, delegated_roles, not_open_to
+from perdure.core.approvals.decisions import Decider, Delegation, claim_span, delegated_roles, participation_refusal
 from perdure.core.identity import Credential
 from perdure.store import audit
 from perdure.store.approvals.requests import event_call_id
-from perdure.store.approvals.review import ESCALATED, Review, take_up
+from perdure.store.approvals.review import ESCALATED, Review, lock_for_review
 from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, write
 from perdure.store.paging import cursor_after, read_cursor
 
 
-async def claim(tx: Connection, approval_id: str, person: Decider, seconds: int) -> Review:
+async def claim(tx: Connection, approval_id: str, decider: Decider, seconds: int) -> Review:
     """Claims a request for `seconds` from now, so that no other reviewer decides. The same reviewer can extend the
     claim, up to one hour in total.
 
     Raises: CallerError 404, 403, 409 decided, 410, 409 `already_voted`, 409 `claimed`, 409 `turn_stopped`, 409
     `claimed_too_long`.
     """
-    review = await take_up(tx, approval_id, person)
-    refused = not_open_to(review.facts, review.decider)
+    review = await lock_for_review(tx, approval_id, decider)
+    refused = participation_refusal(review.facts, review.decider)
     if refused is not None:
         raise refused
     review.refuse_stopped()
-    since, until = claim_span(review.facts.claim, person.user_id, review.facts.now, seconds)
+    since, until = claim_span(review.facts.claim, decider.user_id, review.facts.now, seconds)
     await tx.execute(
         "UPDATE approvals SET claimed_by = $2, claimed_since = $3, claimed_until = $4, version = version + 1 "
         "WHERE id = $1",
         approval_id,
-        person.user_id,
+        decider.user_id,
         since,
         until,
     )
     data: dict[str, JsonValue] = {"until": until.isoformat()}
-    await audit.record(tx, "approval.claimed", approval_id, data, actor=person.user_id, turn_id=review.address.turn_id)
+    await audit.record(tx, "approval.claimed", approval_id, data, actor=decider.user_id, turn_id=review.address.turn_id)
     return review
 
 
-async def release(tx: Connection, approval_id: str, person: Decider) -> Review:
+async def release(tx: Connection, approval_id: str, decider: Decider) -> Review:
     """Ends a claim before it expires. Reviewers can end their own claims, admins can end any.
 
     Raises: CallerError 404, 403, 409 decided, 410, 409 `not_claimed`, 409 `claimed`.
     """
-    review = await take_up(tx, approval_id, person)
+    review = await lock_for_review(tx, approval_id, decider)
     refused = release_refusal(review.facts, review.decider)
     if refused is not None:
         raise refused
@@ -66,18 +66,20 @@ async def release(tx: Connection, approval_id: str, person: Decider) -> Review:
     )
     was = review.facts.claim
     data: dict[str, JsonValue] = {"was_claimed_by": was.name if was else ""}
-    await audit.record(tx, "approval.released", approval_id, data, actor=person.user_id, turn_id=review.address.turn_id)
+    await audit.record(
+        tx, "approval.released", approval_id, data, actor=decider.user_id, turn_id=review.address.turn_id
+    )
     return review
 
 
-async def reassign(tx: Connection, approval_id: str, person: Decider, to: str, comment: str) -> Review:
+async def reassign(tx: Connection, approval_id: str, decider: Decider, to: str, comment: str) -> Review:
     """Assigns the request to the user named `to`. Other reviewers can still decide. A named reviewer who reassigns is
     replaced by that user.
 
     Raises: CallerError 404, 403, 409 decided, 410, 409 `claimed`, 409 `already_voted`, 409 `turn_stopped`, 422
     `cannot_decide`.
     """
-    review = await _to_hand_over(tx, approval_id, person)
+    review = await _lock_for_reassignment(tx, approval_id, decider)
     row = await tx.fetchrow("SELECT id, name, roles FROM users WHERE name = $1 AND disabled_at IS NULL", to)
     if row is None:
         raise CallerError(
@@ -106,14 +108,14 @@ async def reassign(tx: Connection, approval_id: str, person: Decider, to: str, c
     return review
 
 
-async def escalate(tx: Connection, approval_id: str, person: Decider, comment: str) -> Review:
+async def escalate(tx: Connection, approval_id: str, decider: Decider, comment: str) -> Review:
     """Escalates the request to the other role of its policy, once. The deadline does not change, and the request is
     denied then.
 
     Raises: CallerError 404, 403, 409 decided, 410, 409 `claimed`, 409 `already_voted`, 409 `turn_stopped`, 409
     `already_escalated`.
     """
-    review = await _to_hand_over(tx, approval_id, person)
+    review = await _lock_for_reassignment(tx, approval_id, decider)
     row = review.row
     if row["escalated_at"] is not None:
         details: dict[str, object] = {"escalated_at": row["escalated_at"], "role": row["reviewer_role"]}
@@ -129,9 +131,9 @@ async def escalate(tx: Connection, approval_id: str, person: Decider, comment: s
     return review
 
 
-async def _to_hand_over(tx: Connection, approval_id: str, person: Decider) -> Review:
+async def _lock_for_reassignment(tx: Connection, approval_id: str, decider: Decider) -> Review:
     """Returns the locked approval if this user can reassign it."""
-    review = await take_up(tx, approval_id, person)
+    review = await lock_for_review(tx, approval_id, decider)
     refused = reassigner_refusal(review.facts, review.decider)
     if refused is not None:
         raise refused
@@ -150,14 +152,14 @@ UPDATE approvals SET status = 'withdrawn', withdrawal = $2::jsonb || jsonb_build
 """
 
 
-async def withdraw(tx: Connection, approval_id: str, person: Decider, comment: str) -> tuple[Review, Note]:
+async def withdraw(tx: Connection, approval_id: str, decider: Decider, comment: str) -> tuple[Review, Note]:
     """Withdraws a request, or an approval whose call is not reserved. The returned note wakes the turn.
 
     It locks the turn's row, as the claim of the call does, so that only one of the two succeeds.
 
     Raises: CallerError 404, 403, 409 `already_running`, 409 decided, 410, 409 `turn_stopped`.
     """
-    review = await take_up(tx, approval_id, person)
+    review = await lock_for_review(tx, approval_id, decider)
     votes = await tx.fetch(_DECIDERS, approval_id)
     row, decided_by = review.row, review.row["decided_by"]
     deciders = frozenset(str(vote["user_id"]) for vote in votes) if decided_by is not None else frozenset()
@@ -168,14 +170,16 @@ async def withdraw(tx: Connection, approval_id: str, person: Decider, comment: s
     withdrawal: dict[str, JsonValue] = {"by": review.decider.name, "comment": comment, "was": row["status"]}
     await tx.execute(_WITHDRAW, approval_id, withdrawal)
     address = review.address
-    await audit.record(tx, "approval.withdrawn", approval_id, withdrawal, actor=person.user_id, turn_id=address.turn_id)
+    await audit.record(
+        tx, "approval.withdrawn", approval_id, withdrawal, actor=decider.user_id, turn_id=address.turn_id
+    )
     note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, approval_id)
     event: dict[str, JsonValue] = {"tool": row["tool"], "approval_id": approval_id, "reason": "withdrawn", **withdrawal}
     await write(tx, address, [NewEvent(TOOL_DENIED, event, event_call_id(row["kind"], row["call_id"]))])
     return review, note
 
 
-async def void(tx: Connection, approval_id: str, because: str, turn_id: str) -> None:
+async def void(tx: Connection, approval_id: str, reason: str, turn_id: str) -> None:
     """Cancels an approval that no longer covers its call. Approvals in other statuses do not change. `tx` must hold the
     turn's lock."""
     closed = await tx.fetchval(
@@ -184,11 +188,11 @@ async def void(tx: Connection, approval_id: str, because: str, turn_id: str) -> 
         approval_id,
     )
     if closed:
-        await audit.record(tx, "approval.voided", approval_id, {"because": because}, actor=None, turn_id=turn_id)
+        await audit.record(tx, "approval.voided", approval_id, {"because": reason}, actor=None, turn_id=turn_id)
 
 
-MOST_DAYS = 90
-_ADD = """
+MAX_DAYS = 90
+_ADD_DELEGATION = """
 INSERT INTO delegations (id, tenant_id, user_id, to_user, until, created_by)
 SELECT $1, current_setting('perdure.tenant'), $2, $3, $4, $6::uuid[]
 WHERE $4 > clock_timestamp() AND $4 <= clock_timestamp() + make_interval(days => $5) RETURNING created_at
@@ -196,7 +200,7 @@ WHERE $4 > clock_timestamp() AND $4 <= clock_timestamp() + make_interval(days =>
 _PEOPLE = """
 SELECT id, name, roles FROM users WHERE (id = $1 OR name = $2) AND disabled_at IS NULL
 """
-_HELD = """
+_LIST_DELEGATIONS = """
 SELECT d.id, g.name AS by, t.name AS to, d.until, d.created_at FROM delegations d JOIN users g ON g.id = d.user_id
 JOIN users t ON t.id = d.to_user WHERE ($1::uuid IS NULL OR d.user_id = $1) AND d.ended_at IS NULL
   AND d.until > clock_timestamp() AND ($2::timestamptz IS NULL OR (d.created_at, d.id) < ($2, $3::uuid))
@@ -223,10 +227,12 @@ async def add_delegation(
     # Decisions check the roles again, because roles can change.
     delegated_roles(next((each for each in people if each is not other), Delegation(user_id, name, frozenset())), other)
     delegation_id = new_id()
-    created_at = await tx.fetchval(_ADD, delegation_id, user_id, other.user_id, until, MOST_DAYS, credential.created_by)
+    created_at = await tx.fetchval(
+        _ADD_DELEGATION, delegation_id, user_id, other.user_id, until, MAX_DAYS, credential.created_by
+    )
     if created_at is None:
-        most = f"`until` must be in the future and at most {MOST_DAYS} days ahead"
-        raise CallerError("until_invalid", most, {"most_days": MOST_DAYS}, status=422)
+        most = f"`until` must be in the future and at most {MAX_DAYS} days ahead"
+        raise CallerError("until_invalid", most, {"most_days": MAX_DAYS}, status=422)
     data = {"to_user": other.user_id, "to": to, "until": until.isoformat()}
     await audit.record(tx, "delegation.added", delegation_id, {**data}, actor=user_id, turn_id=None)
     return {"id": delegation_id, "by": name, "to": to, "until": until, "created_at": created_at}
@@ -237,14 +243,14 @@ async def list_delegations(
 ) -> tuple[list[dict[str, object]], str | None]:
     """Returns a page of the active delegations that this user created, newest first, and the cursor of the next page.
     With `user_id` None, returns those of all users of the tenant."""
-    rows = await tx.fetch(_HELD, user_id, *read_cursor(cursor), limit + 1)
+    rows = await tx.fetch(_LIST_DELEGATIONS, user_id, *read_cursor(cursor), limit + 1)
     last = rows[limit - 1] if len(rows) > limit else None
     shown = [{**dict(row), "id": str(row["id"])} for row in rows[:limit]]
     return shown, cursor_after(last["created_at"], str(last["id"])) if last else None
 
 
-async def remove_delegation(tx: Connection, user_id: str, delegation_id: str, *, anybodys: bool = False) -> None:
-    """Ends a delegation of this user immediately, or any delegation with `anybodys`. Earlier decisions remain valid.
+async def remove_delegation(tx: Connection, user_id: str, delegation_id: str, *, any_owner: bool = False) -> None:
+    """Ends a delegation of this user immediately, or any delegation with `any_owner`. Earlier decisions remain valid.
 
     Each delegation also ends at its date.
 
@@ -254,7 +260,7 @@ async def remove_delegation(tx: Connection, user_id: str, delegation_id: str, *,
         "UPDATE delegations SET ended_at = clock_timestamp() WHERE id = $1 AND ($2::uuid IS NULL OR user_id = $2) "
         "AND ended_at IS NULL RETURNING true",
         delegation_id,
-        None if anybodys else user_id,
+        None if any_owner else user_id,
     )
     if not ended:
         raise CallerError("delegation_not_found", "Delegation not found", status=404)

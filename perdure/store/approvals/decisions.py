@@ -10,22 +10,22 @@ from perdure.contracts.errors import CallerError, InvariantBroken
 from perdure.contracts.events import BUDGET, TOOL_APPROVED, TOOL_DENIED
 from perdure.contracts.turns import Limits, TurnAddress
 from perdure.contracts.values import Frozen, frozen_call_digest
-from perdure.core.approvals.decisions import PENDING, STATUS_OF, Decider, Decision, DecisionRequest, status_after
-from perdure.core.approvals.validity import GIVEN, runs_by
+from perdure.core.approvals.decisions import PENDING, STATUS_AFTER, Decider, Decision, DecisionRequest, status_after
+from perdure.core.approvals.validity import GRANTED_STATUSES, decisions_that_run
 from perdure.core.budgets import spent_limit
 from perdure.core.calls.arguments import check_arguments
 from perdure.core.delivery import CHAT, chat_may_decide
-from perdure.core.json_schema import MOST_FAULTS
+from perdure.core.json_schema import MAX_FAULTS
 from perdure.core.text import is_blank
 from perdure.store import audit
-from perdure.store.approvals.requests import event_call_id, plan_again
-from perdure.store.approvals.review import Review, find_outdated, take_up
+from perdure.store.approvals.requests import event_call_id, plan_edited_call
+from perdure.store.approvals.review import Review, find_outdated, lock_for_review
 from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import HEAD_START, Note, Wake
 from perdure.store.events.event_log import NewEvent, write
 
 
-class DecisionAsk(Frozen):
+class SubmittedDecision(Frozen):
     """A reviewer's decision as the API receives it."""
 
     decision: Decision
@@ -51,13 +51,13 @@ async def decide(
     approval_id: str,
     decider: Decider,
     name: str,
-    ask: DecisionAsk,
+    submitted: SubmittedDecision,
     per_minute: int | None = None,
     *,
     unfit: CallerError | None = None,
 ) -> tuple[Decided, Note | None]:
-    """Records `ask` as this user's only decision on this approval. `unfit` is a 422 of the route, which is raised only
-    after all checks that precede a 422.
+    """Records `submitted` as this user's only decision on this approval. `unfit` is a 422 of the route, which is raised
+    only after all checks that precede a 422.
 
     The returned note wakes the turn; the caller must send it immediately. There is no note if other reviewers must
     decide too, or if a hold begins; the relay wakes the turn at its end. `per_minute` limits the user's decisions
@@ -66,17 +66,19 @@ async def decide(
     Raises: CallerError 404, 403, 409 decided (with the decision), 410, 409 voted or claimed, 409 digest, 422, 409
     `turn_stopped`, 409 `approval_outdated`, 429, in this order.
     """
-    review = await take_up(tx, approval_id, decider, alone=per_minute is not None, checked_on_write=True)
-    _check_allowed(review, ask, unfit)
-    ballot = _make_ballot(review, ask, name)
-    await _refuse_outdated(tx, review, ask.decision)
-    counted = await cast_ballot(tx, review, ballot, per_minute)
+    review = await lock_for_review(
+        tx, approval_id, decider, one_at_a_time=per_minute is not None, checked_on_write=True
+    )
+    _check_allowed(review, submitted, unfit)
+    ballot = _make_ballot(review, submitted, name)
+    await _refuse_outdated(tx, review, submitted.decision)
+    counted = await count_vote(tx, review, ballot, per_minute)
     kind = "approval.voted" if ballot.status == PENDING else "approval.decided"
     address = review.address
     await audit.record(tx, kind, approval_id, ballot.record, actor=review.decider.user_id, turn_id=address.turn_id)
     if ballot.status != PENDING:
-        again = [await plan_again(tx, review.row, ballot.record)] if ballot.plans_again else []
-        await write(tx, address, [_decision_event(review, ask, name)], again)
+        again = [await plan_edited_call(tx, review.row, ballot.record)] if ballot.plans_again else []
+        await write(tx, address, [_decision_event(review, submitted, name)], again)
     decided = Decided(
         approval_id=approval_id,
         status=ballot.status,
@@ -87,49 +89,53 @@ async def decide(
     return decided, counted.note
 
 
-def _check_allowed(review: Review, ask: DecisionAsk, unfit: CallerError | None) -> None:
+def _check_allowed(review: Review, submitted: SubmittedDecision, unfit: CallerError | None) -> None:
     """Checks that this user can make this decision and that the request is still open.
 
     Raises: CallerError.
     """
-    if ask.channel == CHAT and not chat_may_decide(review.row["risk"]):
+    if submitted.channel == CHAT and not chat_may_decide(review.row["risk"]):
         raise CallerError(
             "not_from_chat", "Only low-risk calls can be decided here; open the approval's page", status=403
         )
     review.refuse(
-        ask.decision,
-        ask.digest,
-        reasoned=not (is_blank(ask.comment) and is_blank(ask.reason_code)),
-        args_given=ask.args is not None,
-        text=not is_blank(ask.comment),
+        submitted.decision,
+        submitted.digest,
+        reasoned=not (is_blank(submitted.comment) and is_blank(submitted.reason_code)),
+        args_given=submitted.args is not None,
+        text=not is_blank(submitted.comment),
         unfit=unfit,
     )
-    if review.row["kind"] == RequestKind.LIMIT and ask.decision is not Decision.REJECT:
+    if review.row["kind"] == RequestKind.LIMIT and submitted.decision is not Decision.REJECT:
         raise CallerError(
             "raise_the_limit", "Raise the limit with POST /v1/turns/{id}/limits, or reject the request", status=422
         )
     review.refuse_stopped()
 
 
-def _make_ballot(review: Review, ask: DecisionAsk, name: str) -> "Ballot":
+def _make_ballot(review: Review, submitted: SubmittedDecision, name: str) -> "Ballot":
     """Returns the decision in the form that is recorded.
 
     Raises: CallerError 422 `args_invalid`.
     """
-    row, edit = review.row, _edit_record(review, ask)
+    row, edit = review.row, _edit_record(review, submitted)
     revision = edit or _earlier_edit(row["revision"])
-    status = status_after(ask.decision, row["quorum"], review.facts.votes, review.vote, revised=bool(revision))
-    record = decision_record(review, ask, name) | (edit if status == PENDING else _changed_arguments(ask, revision))
+    status = status_after(submitted.decision, row["quorum"], review.facts.votes, review.vote, revised=bool(revision))
+    record = decision_record(review, submitted, name) | (
+        edit if status == PENDING else _changed_arguments(submitted, revision)
+    )
     plans_again = row["kind"] == RequestKind.CHECKPOINT and "args" in record and status != PENDING
     if plans_again:
         record["message_id"] = new_id()
     return Ballot(
-        ask.decision,
+        submitted.decision,
         status,
         str(edit.get("digest", review.facts.digest)),
         record,
         {**edit, "by": name} if edit and status == PENDING else None,
-        row["hold_seconds"] if status in GIVEN and (plans_again or row["kind"] == RequestKind.APPROVAL) else 0,
+        row["hold_seconds"]
+        if status in GRANTED_STATUSES and (plans_again or row["kind"] == RequestKind.APPROVAL)
+        else 0,
         plans_again,
     )
 
@@ -140,7 +146,7 @@ async def _refuse_outdated(tx: Connection, review: Review, decision: Decision) -
     Raises: CallerError 409 `approval_outdated` if the call would be denied when it starts.
     """
     row = review.row
-    if decision not in runs_by(row["kind"], row["tool"]):
+    if decision not in decisions_that_run(row["kind"], row["tool"]):
         return
     why = (await find_outdated(tx, [row])).get(review.approval_id)
     if why is not None:
@@ -148,34 +154,34 @@ async def _refuse_outdated(tx: Connection, review: Review, decision: Decision) -
         raise CallerError("approval_outdated", message, {"outdated": why}, status=409)
 
 
-def decision_record(review: Review, ask: DecisionAsk, name: str) -> dict[str, JsonValue]:
+def decision_record(review: Review, submitted: SubmittedDecision, name: str) -> dict[str, JsonValue]:
     """Returns the first part of every decision's record: the decision, its comment, its user, and the user whose place
     it takes."""
     record: dict[str, JsonValue] = {
-        "type": ask.decision.value,
+        "type": submitted.decision.value,
         "by": name,
-        "comment": ask.comment,
-        "reason_code": ask.reason_code,
-        "channel": ask.channel,
-        "seen_digest": ask.digest,
+        "comment": submitted.comment,
+        "reason_code": submitted.reason_code,
+        "channel": submitted.channel,
+        "seen_digest": submitted.digest,
         "signed_in": review.signed_in,
     }
     return record if review.delegation.user_id == review.decider.user_id else {**record, "for": review.delegation.name}
 
 
-def _edit_record(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:
+def _edit_record(review: Review, submitted: SubmittedDecision) -> dict[str, JsonValue]:
     """Returns the edited arguments with their digest, and the arguments before, so that both versions are stored.
 
     Returns an empty dict if the decision is not an edit.
 
     Raises: CallerError 422 `args_invalid`.
     """
-    if ask.decision is not Decision.EDIT or ask.args is None:
+    if submitted.decision is not Decision.EDIT or submitted.args is None:
         return {}
     row = review.row
-    checked = check_arguments(ask.args, row["schema"])
+    checked = check_arguments(submitted.args, row["schema"])
     if checked.fault is not None:
-        fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.schema_errors[:MOST_FAULTS]]
+        fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.schema_errors[:MAX_FAULTS]]
         raise CallerError("args_invalid", f"The edit is invalid: {checked.fault}", {"fields": fields}, status=422)
     digest = frozen_call_digest(
         tenant_id=row["tenant_id"],
@@ -194,30 +200,30 @@ def _earlier_edit(revision: dict[str, JsonValue] | None) -> dict[str, JsonValue]
     return {"edited_by" if name == "by" else name: value for name, value in (revision or {}).items()}
 
 
-def _changed_arguments(ask: DecisionAsk, revision: dict[str, JsonValue]) -> dict[str, JsonValue]:
+def _changed_arguments(submitted: SubmittedDecision, revision: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Returns what the deciding vote adds to its record: the arguments that will run, if they differ from the requested
     ones."""
-    return revision if ask.decision in (Decision.APPROVE, Decision.EDIT) else {}
+    return revision if submitted.decision in (Decision.APPROVE, Decision.EDIT) else {}
 
 
-def _decision_event(review: Review, ask: DecisionAsk, name: str) -> NewEvent:
+def _decision_event(review: Review, submitted: SubmittedDecision, name: str) -> NewEvent:
     row = review.row
     event: dict[str, JsonValue] = {
         "tool": row["tool"],
         "approval_id": review.approval_id,
-        "decision": ask.decision.value,
+        "decision": submitted.decision.value,
         "by": name,
-        "comment": ask.comment or ask.reason_code,
+        "comment": submitted.comment or submitted.reason_code,
     }
     if row["checkpoint"]:
         event["checkpoint"] = row["checkpoint"]
-    allowed = ask.decision in (Decision.APPROVE, Decision.EDIT)
+    allowed = submitted.decision in (Decision.APPROVE, Decision.EDIT)
     return NewEvent(TOOL_APPROVED if allowed else TOOL_DENIED, event, event_call_id(row["kind"], row["call_id"]))
 
 
 # A statement that waited for a lock sees only the locked row in its new state. The statement that records the decision
 # starts after the lock is acquired, so it checks role, delegation and deadline again.
-_CAST = f"""
+_COUNT_VOTE = f"""
 WITH recent AS (
   SELECT count(*) AS taken, min(at) AS since FROM (
     SELECT at FROM approval_votes WHERE user_id = $5 AND at > clock_timestamp() - interval '1 minute'
@@ -280,7 +286,7 @@ class CastResult:
     """The note that wakes the turn now. None if the request is still pending, or if a hold begins."""
 
 
-async def cast_ballot(tx: Connection, review: Review, ballot: Ballot, per_minute: int | None = None) -> CastResult:
+async def count_vote(tx: Connection, review: Review, ballot: Ballot, per_minute: int | None = None) -> CastResult:
     """Counts this decision: vote, approval and wake signal in one statement. `tx` must hold the locks of `review`.
 
     The approval changes in one conditional UPDATE, whatever the kind of the request.
@@ -289,7 +295,7 @@ async def cast_ballot(tx: Connection, review: Review, ballot: Ballot, per_minute
     removed.
     """
     row = await tx.fetchrow(
-        _CAST,
+        _COUNT_VOTE,
         review.approval_id,
         ballot.status,
         ballot.record,
@@ -329,7 +335,7 @@ def _cast_refusal(review: Review, *, overdue: bool, too_many: bool | None, wait_
     )
 
 
-async def decision_requests(tx: Connection, approval_ids: Sequence[str], person: Decider) -> list[DecisionRequest]:
+async def decision_requests(tx: Connection, approval_ids: Sequence[str], decider: Decider) -> list[DecisionRequest]:
     """Returns the subjects of those approvals that this user can see. The subject of an approval never changes. It is
     for bulk decisions."""
     rows = await tx.fetch(
@@ -339,7 +345,7 @@ async def decision_requests(tx: Connection, approval_ids: Sequence[str], person:
     return [
         DecisionRequest(row["kind"], row["agent_id"], row["tool"], row["tool_version"], row["risk"])
         for row in rows
-        if person.sees(str(row["requested_by"]))
+        if decider.sees(str(row["requested_by"]))
     ]
 
 
@@ -361,7 +367,7 @@ class RaisedTurn:
 
 
 async def raise_limits(
-    tx: Connection, turn_id: str, decider: Decider, name: str, wanted: LimitRaise
+    tx: Connection, turn_id: str, decider: Decider, name: str, raised: LimitRaise
 ) -> tuple[RaisedTurn, Note | None]:
     """Raises the limits of a turn that is paused for it, with an audit row. The returned note wakes the turn.
 
@@ -381,18 +387,18 @@ async def raise_limits(
         raise CallerError(
             "not_waiting_for_a_limit", "The turn does not wait for a limit, so none can be raised", status=409
         )
-    review = await take_up(tx, str(turn["approval_id"]), decider, checked_on_write=True)
+    review = await lock_for_review(tx, str(turn["approval_id"]), decider, checked_on_write=True)
     digest = review.facts.digest
     review.refuse(Decision.APPROVE, digest, reasoned=True, args_given=False, text=False)
     review.refuse_stopped()
     before = Limits.model_validate(turn["limits"])
-    limits = _raise_limits(before, wanted, tokens_used=turn["tokens"], cost_microusd=turn["cost_microusd"])
-    record = decision_record(review, DecisionAsk(decision=Decision.APPROVE, digest=digest), name) | {
+    limits = _raise_limits(before, raised, tokens_used=turn["tokens"], cost_microusd=turn["cost_microusd"])
+    record = decision_record(review, SubmittedDecision(decision=Decision.APPROVE, digest=digest), name) | {
         "limits": limits.model_dump(mode="json"),
         "limits_before": before.model_dump(mode="json"),
     }
     await tx.execute("UPDATE turns SET limits = $2 WHERE id = $1", turn_id, limits.model_dump(mode="json"))
-    counted = await cast_ballot(tx, review, Ballot(Decision.APPROVE, STATUS_OF[Decision.APPROVE], digest, record))
+    counted = await count_vote(tx, review, Ballot(Decision.APPROVE, STATUS_AFTER[Decision.APPROVE], digest, record))
     address, approval_id = review.address, review.approval_id
     await audit.record(tx, "turn.limits_raised", approval_id, record, actor=decider.user_id, turn_id=turn_id)
     now: dict[str, JsonValue] = {"max_tokens": limits.max_tokens, "max_cost_usd": limits.max_cost_microusd / 1e6}
@@ -402,15 +408,15 @@ async def raise_limits(
     return RaisedTurn(address, approval_id, limits), counted.note
 
 
-def _raise_limits(before: Limits, wanted: LimitRaise, *, tokens_used: int, cost_microusd: int) -> Limits:
+def _raise_limits(before: Limits, raised: LimitRaise, *, tokens_used: int, cost_microusd: int) -> Limits:
     """Returns the requested limits.
 
     Raises: CallerError `limit_not_raised` if one is lower than before, `still_spent` if the turn has reached one
     already.
     """
     given = {
-        "max_tokens": before.max_tokens if wanted.max_tokens is None else wanted.max_tokens,
-        "max_cost_microusd": before.max_cost_microusd if wanted.max_cost_microusd is None else wanted.max_cost_microusd,
+        "max_tokens": before.max_tokens if raised.max_tokens is None else raised.max_tokens,
+        "max_cost_microusd": before.max_cost_microusd if raised.max_cost_microusd is None else raised.max_cost_microusd,
     }
     limits = before.model_copy(update=given)
     if limits.max_tokens < before.max_tokens or limits.max_cost_microusd < before.max_cost_microusd:

@@ -50,7 +50,7 @@ class Subject:
 
 
 _CALL = "SELECT args, effect, tool_version FROM tool_calls WHERE turn_id = $1 AND call_id = $2"
-_DONE = """
+_FINISHED_CALL = """
 SELECT coalesce(a.decision->'args', c.args) AS args, c.effect, c.tool_version, m.content FROM tool_calls c
 LEFT JOIN approvals a ON a.turn_id = c.turn_id AND a.call_id = c.call_id
 LEFT JOIN messages m ON m.conversation_id = c.conversation_id AND m.turn_id = c.turn_id AND m.call_id = c.call_id
@@ -67,20 +67,20 @@ ORDER BY seq DESC LIMIT 1
 """
 
 
-async def subject_of(tx: Connection, ask: OpenRequest, gated: GatedCall) -> Subject:
+async def subject_of(tx: Connection, request: OpenRequest, gated: GatedCall) -> Subject:
     """Returns what the reviewer sees: the pending call, the result of a finished call, or the answer so far.
 
     Raises: InvariantBroken `call_not_planned`.
     """
-    turn_id, call_id = ask.address.turn_id, gated.call_id
+    turn_id, call_id = request.address.turn_id, gated.call_id
     if gated.kind is RequestKind.LIMIT:
         return Subject(await tx.fetchval(_LIMITS, turn_id), "read", "")
     if gated.kind is RequestKind.CHECKPOINT:
         seen = reviewed_call(call_id)
         if seen is None:
-            answer = await tx.fetchval(_ANSWER_TEXT, ask.address.conversation_id, turn_id)
+            answer = await tx.fetchval(_ANSWER_TEXT, request.address.conversation_id, turn_id)
             return Subject({}, "read", "", answer or "")
-        row, call_id = await tx.fetchrow(_DONE, turn_id, seen), seen
+        row, call_id = await tx.fetchrow(_FINISHED_CALL, turn_id, seen), seen
     else:
         row = await tx.fetchrow(_CALL, turn_id, call_id)
     if row is None:
@@ -100,7 +100,7 @@ def event_call_id(kind: str, call_id: str) -> str | None:
     return call_id if kind == RequestKind.APPROVAL else reviewed_call(call_id)
 
 
-_PLAN = """
+_PLAN_EDITED_CALL = """
 INSERT INTO tool_calls (tenant_id, turn_id, call_id, conversation_id, agent_id, key, tool, tool_version, effect, args,
   digest)
 SELECT tenant_id, turn_id, call_id, conversation_id, agent_id, $2, tool, tool_version, effect, $3, $4
@@ -108,14 +108,14 @@ FROM approvals WHERE id = $1 ON CONFLICT (turn_id, call_id) DO NOTHING
 """
 
 
-async def plan_again(tx: Connection, approval: asyncpg.Record, decision: Mapping[str, Any]) -> NewMessage:
+async def plan_edited_call(tx: Connection, approval: asyncpg.Record, decision: Mapping[str, Any]) -> NewMessage:
     """Plans the call of a checkpoint again, with the reviewer's edits. Returns the message that makes the call; the
     caller must write it. The approval of a checkpoint has a separate call id. It covers no call until a reviewer edits
     one. The decision then plans the edited call under that id as approved, and the ledger runs it like any other
     call."""
     args = decision["args"]
     key = effect_key(str(approval["turn_id"]), approval["call_id"])
-    await tx.execute(_PLAN, approval["id"], key, args, digest_of(args))
+    await tx.execute(_PLAN_EDITED_CALL, approval["id"], key, args, digest_of(args))
     call: dict[str, JsonValue] = {
         "call_id": approval["call_id"],
         "key": key,
@@ -152,7 +152,7 @@ _PROMPT_CHARACTERS = 2_000
 
 
 async def open_requests(
-    tx: Connection, ask: OpenRequest, agent: PublishedAgent, policy: ApprovalPolicy | None = None
+    tx: Connection, request: OpenRequest, agent: PublishedAgent, policy: ApprovalPolicy | None = None
 ) -> Opened | None:
     """Opens all requests of one pause and pauses the turn. A repeated call returns the same requests.
 
@@ -162,7 +162,7 @@ async def open_requests(
     turn = await tx.fetchrow(
         "SELECT t.user_id, t.ended_at IS NOT NULL OR t.stop_requested_at IS NOT NULL AS over, t.metadata, m.content "
         "FROM turns t JOIN messages m ON m.id = t.message_id WHERE t.id = $1 FOR UPDATE OF t",
-        ask.address.turn_id,
+        request.address.turn_id,
     )
     if turn is None or turn["over"]:
         return None
@@ -170,90 +170,92 @@ async def open_requests(
     events: list[NewEvent] = []
     decided = await tx.fetchval(
         "SELECT true FROM approvals WHERE turn_id = $1 AND call_id = ANY($2) AND status <> 'pending' LIMIT 1",
-        ask.address.turn_id,
-        [gated.call_id for gated in ask.gated],
+        request.address.turn_id,
+        [gated.call_id for gated in request.gated],
     )
-    for gated in ask.gated:
-        found = await _find_request(tx, ask, gated)
-        requests.append(found or await _open(tx, ask, gated, agent, policy or agent.definition.approvals, turn))
-        if found is None:
+    for gated in request.gated:
+        existing = await _find_request(tx, request, gated)
+        requests.append(existing or await _open(tx, request, gated, agent, policy or agent.definition.approvals, turn))
+        if existing is None:
             events.append(_awaiting_event(requests[-1], gated))
-    if ask.questions:
+    if request.questions:
         in_force = policy or agent.definition.approvals
-        questions, question_events, answered = await open_questions(tx, ask, in_force.expires_seconds)
+        questions, question_events, answered = await open_questions(tx, request, in_force.expires_seconds)
         requests, events, decided = [*requests, *questions], [*events, *question_events], decided or answered
-    requests += await _unknown_effects(tx, ask)
-    await _wait(tx, ask.address.turn_id, requests)
-    await write(tx, ask.address, events, pending=ask.events)
+    requests += await _unknown_effects(tx, request)
+    await _pause_turn(tx, request.address.turn_id, requests)
+    await write(tx, request.address, events, pending=request.events)
     return Opened(requests=tuple(requests), decided=bool(decided))
 
 
-async def _find_request(tx: Connection, ask: OpenRequest, gated: GatedCall) -> RequestRef | None:
+async def _find_request(tx: Connection, request: OpenRequest, gated: GatedCall) -> RequestRef | None:
     row = await tx.fetchrow(
-        "SELECT id, expires_at FROM approvals WHERE turn_id = $1 AND call_id = $2", ask.address.turn_id, gated.call_id
+        "SELECT id, expires_at FROM approvals WHERE turn_id = $1 AND call_id = $2",
+        request.address.turn_id,
+        gated.call_id,
     )
     return _request_ref(str(row["id"]), gated, row["expires_at"]) if row is not None else None
 
 
 async def _open(
     tx: Connection,
-    ask: OpenRequest,
+    request: OpenRequest,
     gated: GatedCall,
     agent: PublishedAgent,
     policy: ApprovalPolicy,
     turn: asyncpg.Record,
 ) -> RequestRef:
-    about = await subject_of(tx, ask, gated)
-    frozen = _call(ask, gated, about, agent) | _request_policy(gated, policy, agent)
-    frozen |= {
+    subject = await subject_of(tx, request, gated)
+    columns = _call_columns(request, gated, subject, agent) | _request_policy(gated, policy, agent)
+    columns |= {
         "prompt_excerpt": turn["content"][:_PROMPT_CHARACTERS],
-        "snapshot": {**ask.snapshot, "metadata": turn["metadata"]},
+        "snapshot": {**request.snapshot, "metadata": turn["metadata"]},
         "requested_by": turn["user_id"],
     }
-    waits = policy.fallback_after_seconds if policy.fallback_reviewer else None
+    fallback_seconds = policy.fallback_after_seconds if policy.fallback_reviewer else None
     expires_at = await tx.fetchval(
-        _INSERT_APPROVAL, policy.expires_seconds, waits, *(frozen[name] for name in _COLUMNS)
+        _INSERT_APPROVAL, policy.expires_seconds, fallback_seconds, *(columns[name] for name in _COLUMNS)
     )
-    request_id = str(frozen["id"])
+    request_id = str(columns["id"])
     data: dict[str, JsonValue] = {
         "tool": gated.tool,
         "rule": gated.rule,
-        "digest": str(frozen["digest"]),
+        "digest": str(columns["digest"]),
         "call_id": gated.call_id,
-        "args": about.args,
-        "args_digest": digest_of(about.args),
+        "args": subject.args,
+        "args_digest": digest_of(subject.args),
     }
     actor = str(turn["user_id"])
-    await audit.record(tx, "approval.opened", request_id, data, actor=actor, turn_id=ask.address.turn_id)
+    await audit.record(tx, "approval.opened", request_id, data, actor=actor, turn_id=request.address.turn_id)
     return _request_ref(request_id, gated, expires_at)
 
 
-def _call(ask: OpenRequest, gated: GatedCall, about: Subject, agent: PublishedAgent) -> dict[str, object]:
+def _call_columns(request: OpenRequest, gated: GatedCall, subject: Subject, agent: PublishedAgent) -> dict[str, object]:
     """Returns the call as it is stored, with its description for reviewers."""
     card, nonce = agent.card(gated.tool), secrets.token_hex(16)
     digest = frozen_call_digest(
-        tenant_id=ask.address.tenant_id,
-        turn_id=ask.address.turn_id,
+        tenant_id=request.address.tenant_id,
+        turn_id=request.address.turn_id,
         call_id=gated.call_id,
         tool=gated.tool,
-        tool_version=about.tool_version,
-        args=covered_values(gated.kind, about.args, about.result),
+        tool_version=subject.tool_version,
+        args=covered_values(gated.kind, subject.args, subject.result),
         nonce=nonce,
     )
     return {
-        "id": approval_id(ask.address.turn_id, gated.call_id),
-        "conversation_id": ask.address.conversation_id,
-        "turn_id": ask.address.turn_id,
+        "id": approval_id(request.address.turn_id, gated.call_id),
+        "conversation_id": request.address.conversation_id,
+        "turn_id": request.address.turn_id,
         "call_id": gated.call_id,
-        "agent_id": ask.agent_id,
+        "agent_id": request.agent_id,
         "tool": gated.tool,
-        "tool_version": about.tool_version,
-        "effect": about.effect,
+        "tool_version": subject.tool_version,
+        "effect": subject.effect,
         "risk": card.risk if card else HIGH_RISK,
         "description": card.description if card else "",
         "describe": card.describe if card else "",
         "preview": {} if card and card.previews and gated.kind is RequestKind.APPROVAL else None,
-        "args": about.args,
+        "args": subject.args,
         "schema": card.parameters if card else {},
         "digest": digest,
         "nonce": nonce,
@@ -261,7 +263,7 @@ def _call(ask: OpenRequest, gated: GatedCall, about: Subject, agent: PublishedAg
         "kind": gated.kind.value,
         "checkpoint": gated.checkpoint,
         "reason": gated.message,
-        "result": about.result,
+        "result": subject.result,
     }
 
 
@@ -323,11 +325,11 @@ def _awaiting_event(request: RequestRef, gated: GatedCall) -> NewEvent:
     return NewEvent(TOOL_AWAITING_APPROVAL, data, event_call_id(gated.kind, gated.call_id))
 
 
-async def _unknown_effects(tx: Connection, ask: OpenRequest) -> list[RequestRef]:
+async def _unknown_effects(tx: Connection, request: OpenRequest) -> list[RequestRef]:
     rows = await tx.fetch(
         "SELECT call_id, key, tool FROM tool_calls WHERE turn_id = $1 AND call_id = ANY($2) ORDER BY call_id",
-        ask.address.turn_id,
-        [call.call_id for call in ask.unknown],
+        request.address.turn_id,
+        [call.call_id for call in request.unknown],
     )
     return [
         RequestRef(request_id=row["key"], kind=RequestKind.EFFECT, call_id=row["call_id"], tool=row["tool"])
@@ -335,7 +337,7 @@ async def _unknown_effects(tx: Connection, ask: OpenRequest) -> list[RequestRef]
     ]
 
 
-async def _wait(tx: Connection, turn_id: str, requests: list[RequestRef]) -> None:
+async def _pause_turn(tx: Connection, turn_id: str, requests: list[RequestRef]) -> None:
     expiries = [request.expires_at for request in requests if request.expires_at]
     by_reviewer = pause_kind(requests) is PauseKind.APPROVAL
     status = TurnStatus.AWAITING_APPROVAL if by_reviewer else TurnStatus.AWAITING_ANSWER
@@ -377,7 +379,7 @@ class Answered(Frozen):
 
 
 async def open_questions(
-    tx: Connection, ask: OpenRequest, expires_seconds: int
+    tx: Connection, request: OpenRequest, expires_seconds: int
 ) -> tuple[list[RequestRef], list[NewEvent], bool]:
     """Opens the questions of a pause. Returns their requests, the events of the new ones, and whether one is closed
     already.
@@ -388,13 +390,13 @@ async def open_questions(
     before the question's row, as everywhere. The first answer that matches the question's schema counts.
     """
     requests, events, decided = list[RequestRef](), list[NewEvent](), False
-    for question in ask.questions:
-        request_id = approval_id(ask.address.turn_id, question.call_id)
+    for question in request.questions:
+        request_id = approval_id(request.address.turn_id, question.call_id)
         expires_at = await tx.fetchval(
             _INSERT_QUESTION,
             request_id,
-            ask.address.conversation_id,
-            ask.address.turn_id,
+            request.address.conversation_id,
+            request.address.turn_id,
             question.call_id,
             question.kind.value,
             question.asked,
@@ -404,8 +406,8 @@ async def open_questions(
         if expires_at is not None:
             events.append(_question_event(question, request_id, expires_at))
         else:
-            for found in await tx.fetch("SELECT expires_at, status FROM questions WHERE id = $1", request_id):
-                expires_at, decided = found["expires_at"], decided or found["status"] != "pending"
+            for existing in await tx.fetch("SELECT expires_at, status FROM questions WHERE id = $1", request_id):
+                expires_at, decided = existing["expires_at"], decided or existing["status"] != "pending"
         requests.append(
             RequestRef(
                 request_id=request_id, kind=question.kind, call_id=question.call_id, tool="", expires_at=expires_at
@@ -424,9 +426,9 @@ def _question_event(question: Question, request_id: str, expires_at: datetime) -
     return NewEvent(EVENTS[question.kind], body)
 
 
-async def read_answers(tx: Connection, ask: VerdictsRequest) -> dict[str, Verdict]:
+async def read_answers(tx: Connection, request: VerdictsRequest) -> dict[str, Verdict]:
     """Returns the current verdicts of the turn's questions, by request id. Overdue questions expire here."""
-    turn_id = ask.address.turn_id
+    turn_id = request.address.turn_id
     expired = await tx.fetch(
         "UPDATE questions SET status = 'expired', closed_at = clock_timestamp() "
         "WHERE turn_id = $1 AND status = 'pending' AND expires_at <= clock_timestamp() RETURNING id",

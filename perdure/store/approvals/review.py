@@ -26,7 +26,7 @@ from perdure.core.approvals.decisions import (
     delegation_for,
 )
 from perdure.core.approvals.validity import InForce, has_call_ahead, outdated_reason
-from perdure.core.identity import UNKNOWN, Credential
+from perdure.core.identity import UNKNOWN_CREATOR, Credential
 from perdure.store import audit
 from perdure.store.database import Connection
 
@@ -112,9 +112,9 @@ class Review:
         Raises: CallerError, the first reason in the contract's order.
         """
         given = {"reasoned": reasoned, "args_given": args_given, "text": text}
-        found = decision_refusal(self.facts, self.decider, decision, digest, **given, unfit=unfit)
-        if found is not None:
-            raise found
+        current = decision_refusal(self.facts, self.decider, decision, digest, **given, unfit=unfit)
+        if current is not None:
+            raise current
 
     def refuse_stopped(self) -> None:
         """Checks that the turn was not stopped.
@@ -127,29 +127,31 @@ class Review:
             raise CallerError("turn_stopped", "The turn was stopped, so its calls will not run", stopped, status=409)
 
 
-async def take_up(
-    tx: Connection, approval_id: str, person: Decider, *, alone: bool = False, checked_on_write: bool = False
+async def lock_for_review(
+    tx: Connection, approval_id: str, decider: Decider, *, one_at_a_time: bool = False, checked_on_write: bool = False
 ) -> Review:
     """Locks the approval and its turn for this user. A request past its deadline is escalated first, if its policy
     requires it.
 
-    `alone` makes the user's other decisions wait until the commit. `checked_on_write` means that the statement that
-    records the decision checks role and delegation itself. Otherwise both are read again after the locks are
+    `one_at_a_time` makes the user's other decisions wait until the commit. `checked_on_write` means that the statement
+    that records the decision checks role and delegation itself. Otherwise both are read again after the locks are
     acquired.
 
     Raises: CallerError 404 `approval_not_found`, even if the approval exists but this user is not allowed to see it.
     """
-    row = await tx.fetchrow(_LOCK, approval_id, person.user_id, alone)
-    if row is None or not person.sees(str(row["requested_by"])):
+    row = await tx.fetchrow(_LOCK, approval_id, decider.user_id, one_at_a_time)
+    if row is None or not decider.sees(str(row["requested_by"])):
         raise CallerError("approval_not_found", "Approval not found", status=404)
     overdue = row["status"] == "pending" and row["expires_at"] <= row["now"]
     if overdue and await escalate_overdue(tx, approval_id):
-        row = await tx.fetchrow(_LOCK, approval_id, person.user_id, alone) or row
+        row = await tx.fetchrow(_LOCK, approval_id, decider.user_id, one_at_a_time) or row
     # With a quorum of 1 there are no votes to count.
     votes = await tx.fetch(_VOTES, approval_id) if row["quorum"] > 1 else []
-    facts = facts_of(row, [_vote(vote, row["reviewers"]) for vote in votes])
-    current = _with_delegations(person, row["delegations"]) if checked_on_write else await with_delegations(tx, person)
-    return Review(row, facts, current, await signed_in(tx, person.credential))
+    facts = approval_facts(row, [_vote(vote, row["reviewers"]) for vote in votes])
+    current = (
+        _with_delegations(decider, row["delegations"]) if checked_on_write else await with_delegations(tx, decider)
+    )
+    return Review(row, facts, current, await signed_in(tx, decider.credential))
 
 
 async def signed_in(tx: Connection, credential: Credential) -> dict[str, JsonValue]:
@@ -162,7 +164,7 @@ async def signed_in(tx: Connection, credential: Credential) -> dict[str, JsonVal
         return sign_in
     ids = [each for group in made.values() for each in group]
     rows = await tx.fetch("SELECT id, name FROM users WHERE id = ANY($1::uuid[])", ids)
-    names = {str(row["id"]): str(row["name"]) for row in rows} | {UNKNOWN: "unknown"}
+    names = {str(row["id"]): str(row["name"]) for row in rows} | {UNKNOWN_CREATOR: "unknown"}
     for what, group in made.items():
         first, *through = [names[each] for each in group if each in names] or [""]
         if first:
@@ -177,13 +179,13 @@ def _vote(vote: asyncpg.Record, reviewers: Sequence[str]) -> Vote:
     return Vote(str(vote["user_id"]), str(vote["seat_id"]), vote["counts"], named, tuple(map(str, vote["created_by"])))
 
 
-async def with_delegations(tx: Connection, person: Decider) -> Decider:
+async def with_delegations(tx: Connection, decider: Decider) -> Decider:
     """Returns this user with their current roles and delegations."""
-    return _with_delegations(person, await tx.fetchval(f"SELECT {_DELEGATIONS.format(user='$1')}", person.user_id))
+    return _with_delegations(decider, await tx.fetchval(f"SELECT {_DELEGATIONS.format(user='$1')}", decider.user_id))
 
 
-def _with_delegations(person: Decider, delegations: list[dict[str, Any]] | None) -> Decider:
-    found = [
+def _with_delegations(decider: Decider, delegations: list[dict[str, Any]] | None) -> Decider:
+    current = [
         Delegation(
             each["id"],
             each["name"],
@@ -192,16 +194,16 @@ def _with_delegations(person: Decider, delegations: list[dict[str, Any]] | None)
         )
         for each in delegations or ()
     ]
-    own = next((each for each in found if each.user_id == person.user_id), None)
+    own = next((each for each in current if each.user_id == decider.user_id), None)
     return replace(
-        person,
+        decider,
         roles=own.roles if own else frozenset(),
-        name=own.name if own else person.name,
-        in_place_of=tuple(each for each in found if each is not own),
+        name=own.name if own else decider.name,
+        in_place_of=tuple(each for each in current if each is not own),
     )
 
 
-def facts_of(row: asyncpg.Record, votes: Sequence[Vote]) -> Facts:
+def approval_facts(row: asyncpg.Record, votes: Sequence[Vote]) -> Facts:
     """Returns the facts of an approval's row. The row must also contain `now`, `requester_is_admin`, and `claimer`, the
     claimer's name."""
     claimed = None
@@ -232,7 +234,7 @@ ESCALATED = """
   escalated_at = clock_timestamp(), version = version + 1
 """
 """The columns that an escalation sets, by a user or at the deadline."""
-MOST_AT_ONCE = 50
+MAX_ROWS_PER_TRANSACTION = 50
 """Rows per transaction of the reconciler. Each row writes an audit row, and the tenant's audit chain is locked from the
 first one to the commit. 500 rows blocked all decisions of the tenant for half a second (measured)."""
 
@@ -259,7 +261,7 @@ _ALL = f"""
 WITH due AS (SELECT a.id, a.reviewer_role AS role_before FROM turns t JOIN approvals a ON a.turn_id = t.id
   WHERE a.status = 'pending' AND a.on_timeout = 'escalate' AND a.escalated_at IS NULL
     AND a.expires_at <= now() AND t.ended_at IS NULL
-  ORDER BY a.expires_at LIMIT {MOST_AT_ONCE} FOR UPDATE OF t, a SKIP LOCKED)
+  ORDER BY a.expires_at LIMIT {MAX_ROWS_PER_TRANSACTION} FOR UPDATE OF t, a SKIP LOCKED)
 {_OVERDUE}
 """
 _FALL_BACK = f"""
@@ -268,7 +270,7 @@ WITH due AS (
   WHERE a.status = 'pending' AND a.fallback_at <= now() AND a.fell_back_at IS NULL
     AND a.expires_at > clock_timestamp() AND (a.claimed_until IS NULL OR a.claimed_until <= clock_timestamp())
     AND t.ended_at IS NULL
-  ORDER BY a.fallback_at LIMIT {MOST_AT_ONCE} FOR UPDATE OF t, a SKIP LOCKED
+  ORDER BY a.fallback_at LIMIT {MAX_ROWS_PER_TRANSACTION} FOR UPDATE OF t, a SKIP LOCKED
 ), given AS (
   UPDATE approvals a SET assignee = u.id, claimed_by = NULL, claimed_until = NULL, fell_back_at = clock_timestamp(),
     version = version + 1
@@ -366,8 +368,8 @@ async def find_outdated(tx: Connection, rows: Collection[asyncpg.Record]) -> dic
     ahead = [row for row in rows if has_call_ahead(row["status"], row["kind"], row["tool"])]
     if not ahead:
         return {}
-    found = await read_publications(tx, {row["agent_id"] for row in ahead})
-    reasons = {str(row["id"]): _outdated_reason(row, found.get(row["agent_id"])) for row in ahead}
+    current = await read_publications(tx, {row["agent_id"] for row in ahead})
+    reasons = {str(row["id"]): _outdated_reason(row, current.get(row["agent_id"])) for row in ahead}
     return {approval_id: why for approval_id, why in reasons.items() if why is not None}
 
 

@@ -18,41 +18,41 @@ from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, write
 
 
-async def read_verdicts(tx: Connection, ask: VerdictsRequest) -> Verdicts:
+async def read_verdicts(tx: Connection, query: VerdictsRequest) -> Verdicts:
     """Returns the current verdict of each request. Overdue requests expire here, by the database's clock.
 
     The turn's status does not change until its next call is claimed. If this result is lost, the turn therefore stays
     paused.
     """
     # The turn is locked first: every writer of a turn's rows takes this lock before any other.
-    turn = await tx.fetchrow("SELECT limits FROM turns WHERE id = $1 FOR UPDATE", ask.address.turn_id)
-    rows = await tx.fetch(_ROWS, ask.address.turn_id)
+    turn = await tx.fetchrow("SELECT limits FROM turns WHERE id = $1 FOR UPDATE", query.address.turn_id)
+    rows = await tx.fetch(_APPROVALS, query.address.turn_id)
     expired: list[asyncpg.Record] = []
     if any(row["status"] == "pending" and row["expires_at"] <= row["now"] for row in rows):
-        expired = await _close_overdue(tx, ask.address.turn_id)
-        rows = await tx.fetch(_ROWS, ask.address.turn_id)
+        expired = await _close_overdue(tx, query.address.turn_id)
+        rows = await tx.fetch(_APPROVALS, query.address.turn_id)
     approvals = {str(row["id"]): row for row in rows}
-    effects = await _read_effects(tx, ask)
-    has_questions = any(request.kind in ANSWERED_BY_CLIENT for request in ask.requests)
-    answers = await read_answers(tx, ask) if has_questions else {}
+    effects = await _read_effects(tx, query)
+    has_questions = any(request.kind in ANSWERED_BY_CLIENT for request in query.requests)
+    answers = await read_answers(tx, query) if has_questions else {}
     verdicts = tuple(
         _effect_verdict(request, effects.get(request.request_id))
         if request.kind is RequestKind.EFFECT
-        else answers.get(request.request_id) or _make_verdict(request, approvals.get(request.request_id), ask)
-        for request in ask.requests
+        else answers.get(request.request_id) or _approval_verdict(request, approvals.get(request.request_id), query)
+        for request in query.requests
     )
     denied = [
         NewEvent(TOOL_DENIED, {"tool": row["tool"], "reason": "expired"}, event_call_id(row["kind"], row["call_id"]))
         for row in expired
     ]
-    if denied or ask.events:
-        await write(tx, ask.address, denied, pending=ask.events)
-    if turn is None or all(request.kind is not RequestKind.LIMIT for request in ask.requests):
+    if denied or query.events:
+        await write(tx, query.address, denied, pending=query.events)
+    if turn is None or all(request.kind is not RequestKind.LIMIT for request in query.requests):
         return Verdicts(verdicts=verdicts)
     return Verdicts(verdicts=verdicts, limits=Limits.model_validate(turn["limits"]))
 
 
-_ROWS = """
+_APPROVALS = """
 SELECT a.*, u.name AS decider, clock_timestamp() AS now FROM approvals a LEFT JOIN users u ON u.id = a.decided_by
 WHERE a.turn_id = $1
 """
@@ -72,12 +72,12 @@ async def _close_overdue(tx: Connection, turn_id: str) -> list[asyncpg.Record]:
     return expired
 
 
-async def _read_effects(tx: Connection, ask: VerdictsRequest) -> dict[str, asyncpg.Record]:
-    keys = [request.request_id for request in ask.requests if request.kind is RequestKind.EFFECT]
+async def _read_effects(tx: Connection, query: VerdictsRequest) -> dict[str, asyncpg.Record]:
+    keys = [request.request_id for request in query.requests if request.kind is RequestKind.EFFECT]
     if not keys:
         return {}
     rows = await tx.fetch(
-        "SELECT key, state, comment FROM tool_calls WHERE turn_id = $1 AND key = ANY($2)", ask.address.turn_id, keys
+        "SELECT key, state, comment FROM tool_calls WHERE turn_id = $1 AND key = ANY($2)", query.address.turn_id, keys
     )
     return {row["key"]: row for row in rows}
 
@@ -91,7 +91,7 @@ _STATES = {state.value: state for state in VerdictState if state is not VerdictS
 }
 
 
-def _make_verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsRequest) -> Verdict:
+def _approval_verdict(request: RequestRef, row: asyncpg.Record | None, query: VerdictsRequest) -> Verdict:
     unreadable = Verdict(
         request_id=request.request_id, call_id=request.call_id, tool=request.tool, state=VerdictState.UNREADABLE
     )
@@ -99,42 +99,42 @@ def _make_verdict(request: RequestRef, row: asyncpg.Record | None, ask: Verdicts
         return unreadable.model_copy(update={"no_record": True})
     if row["call_id"] != request.call_id or row["status"] not in _STATES:
         return unreadable
-    frozen = frozen_call_digest(
+    recomputed_digest = frozen_call_digest(
         tenant_id=row["tenant_id"],
-        turn_id=ask.address.turn_id,
+        turn_id=query.address.turn_id,
         call_id=row["call_id"],
         tool=row["tool"],
         tool_version=row["tool_version"],
         args=covered_values(row["kind"], row["args"], row["result"]),
         nonce=row["nonce"],
     )
-    if frozen != row["digest"]:
+    if recomputed_digest != row["digest"]:
         return unreadable
     look_at = _look_at(request, row)
     if look_at is not None or row["status"] == "pending":
         return unreadable.model_copy(update={"state": VerdictState.PENDING, "look_at": look_at})
-    again, record = edited_round(row), _decision_or_withdrawal(row)
-    words = _words(record)
+    edited, record = edited_round(row), _decision_or_withdrawal(row)
+    comment = _comment(record)
     return unreadable.model_copy(
         update={
             # The call of an edited checkpoint is made even if the approval was withdrawn; the ledger then denies it.
-            "state": VerdictState.EDITED if again else _STATES[row["status"]],
-            "round": again,
-            "comment": preview(words),
-            "is_cut": preview(words) != words,
+            "state": VerdictState.EDITED if edited else _STATES[row["status"]],
+            "round": edited,
+            "comment": preview(comment),
+            "is_cut": preview(comment) != comment,
             "decided_by": (record.get("by") if row["status"] == "withdrawn" else row["decider"]) or "",
         }
     )
 
 
-async def words_of(tx: Connection, turn_id: str, request_ids: Collection[str]) -> dict[str, str]:
+async def comments_of(tx: Connection, turn_id: str, request_ids: Collection[str]) -> dict[str, str]:
     """Returns the full comments of these requests of the turn, by request id. A verdict contains only the start."""
     rows = await tx.fetch(
         "SELECT id, status, decision, withdrawal FROM approvals WHERE turn_id = $1 AND id = ANY($2)",
         turn_id,
         list(request_ids),
     )
-    return {str(row["id"]): _words(_decision_or_withdrawal(row)) for row in rows}
+    return {str(row["id"]): _comment(_decision_or_withdrawal(row)) for row in rows}
 
 
 def _decision_or_withdrawal(row: asyncpg.Record) -> Mapping[str, str]:
@@ -143,7 +143,7 @@ def _decision_or_withdrawal(row: asyncpg.Record) -> Mapping[str, str]:
     return record or {}
 
 
-def _words(record: Mapping[str, str]) -> str:
+def _comment(record: Mapping[str, str]) -> str:
     return record.get("comment") or record.get("reason_code") or ""
 
 

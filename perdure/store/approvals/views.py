@@ -12,13 +12,13 @@ from perdure.contracts.activities import ApprovalStatus
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import TurnAddress
-from perdure.core.agents.templates import at_a_glance, describe_call
-from perdure.core.approvals.decisions import DECIDING_ROLES, Decider, Vote, counted_votes, not_open_to
-from perdure.core.approvals.validity import runs_by
+from perdure.core.agents.templates import arguments_on_one_line, describe_call
+from perdure.core.approvals.decisions import DECIDING_ROLES, Decider, Vote, counted_votes, participation_refusal
+from perdure.core.approvals.validity import decisions_that_run
 from perdure.core.delivery import says_args
-from perdure.core.identity import OWN, Credential
+from perdure.core.identity import OWN_CREDENTIAL, Credential
 from perdure.store.approvals.requests import event_call_id
-from perdure.store.approvals.review import facts_of, find_outdated, with_delegations
+from perdure.store.approvals.review import approval_facts, find_outdated, with_delegations
 from perdure.store.database import Connection
 from perdure.store.paging import WhereBuilder, cursor_after, read_cursor, read_number_cursor
 
@@ -49,16 +49,16 @@ _APPROVAL_FROM = """
 FROM approvals a JOIN users r ON r.id = a.requested_by LEFT JOIN users d ON d.id = a.decided_by
   LEFT JOIN users s ON s.id = a.assignee LEFT JOIN users c ON c.id = a.claimed_by
 """
-MOST_OF_HISTORY = 200
+MAX_HISTORY_ENTRIES = 200
 """The maximum number of history entries: the latest ones. The audit trail returns all of them, in pages."""
-_ONE = f"""
+_SELECT_ONE = f"""
 SELECT {_APPROVAL_COLUMNS}, (SELECT jsonb_agg(jsonb_build_object('what', h.kind, 'at', h.at, 'by', u.name,
   'data', coalesce(h.data, '{{}}')) ORDER BY h.id)
-  FROM (SELECT * FROM audit_trail t WHERE t.subject = a.id::text ORDER BY t.id DESC LIMIT {MOST_OF_HISTORY}) h
+  FROM (SELECT * FROM audit_trail t WHERE t.subject = a.id::text ORDER BY t.id DESC LIMIT {MAX_HISTORY_ENTRIES}) h
     LEFT JOIN users u ON u.id = h.actor) AS history
 {_APPROVAL_FROM} WHERE a.id = $1 AND ($2::uuid IS NULL OR a.requested_by = $2)
 """
-OPEN_TO = """((a.requested_by <> ALL({0}::uuid || {1}::uuid[]) OR a.allow_self_approval)
+CAN_DECIDE = """((a.requested_by <> ALL({0}::uuid || {1}::uuid[]) OR a.allow_self_approval)
   AND a.reviewer_role = ANY(ARRAY(SELECT unnest(m.roles) FROM users m WHERE m.id = {0} AND m.disabled_at IS NULL))
   AND EXISTS (SELECT FROM users u WHERE u.disabled_at IS NULL AND a.reviewer_role = ANY(u.roles)
     AND (u.id <> a.requested_by OR a.allow_self_approval)
@@ -69,7 +69,7 @@ OPEN_TO = """((a.requested_by <> ALL({0}::uuid || {1}::uuid[]) OR a.allow_self_a
 """An SQL condition: the user `{0}` can decide, as themselves or as a delegate. `{1}` is the list of the users who
 created the credential. A request of one of these users is excluded unless its policy allows self-approval."""
 # With a quorum of 1, a pending request has no votes. Only requests with a larger quorum need the subquery.
-VOTED = """(a.quorum > 1 AND EXISTS (
+HAS_VOTED = """(a.quorum > 1 AND EXISTS (
   SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = {0} AND v.voided_at IS NULL))
 """
 
@@ -89,7 +89,7 @@ class Filters:
     requested_by: str | None = None
     decidable_by: str | None = None
     """A user id: only requests that this user can decide on now."""
-    signed_in_by: Credential = OWN
+    signed_in_by: Credential = OWN_CREDENTIAL
     """The credential of that user."""
     expiring_within_seconds: int | None = None
 
@@ -107,9 +107,9 @@ async def list_approvals(
     `viewer` is allowed to make. `brief` omits all fields that can be long."""
     rows = await tx.fetch(*_page(filters, limit, cursor))
     last = rows[limit - 1] if len(rows) > limit else None
-    sitting = await with_delegations(tx, viewer) if viewer is not None and rows else None
+    current_viewer = await with_delegations(tx, viewer) if viewer is not None and rows else None
     changed = await _find_changed(tx, rows[:limit])
-    shown = [_approval_view(row, sitting, changed) for row in rows[:limit]]
+    shown = [_approval_view(row, current_viewer, changed) for row in rows[:limit]]
     if brief:
         shown = [brief_of(card) for card in shown]
     return shown, cursor_after(last["requested_at"], str(last["id"])) if last else None
@@ -117,27 +117,28 @@ async def list_approvals(
 
 def _page(filters: Filters, limit: int, cursor: str | None) -> tuple[str, *tuple[object, ...]]:
     """Returns the SQL of one page plus one row, and its parameters."""
-    only = WhereBuilder()
+    where = WhereBuilder()
     if filters.status == "pending" or filters.decidable_by or filters.expiring_within_seconds is not None:
-        only.add_condition(OPEN)
+        where.add_condition(OPEN)
     if filters.status == "expired":
-        only.add_condition(_EXPIRED)
+        where.add_condition(_EXPIRED)
     elif filters.status != "pending":
-        only.add_state("a.status", filters.status, _OVER)
-    only.add_condition("a.agent_id = {0}", filters.agent)
-    only.add_condition("a.tool = {0}", filters.tool)
-    only.add_condition("a.risk = {0}", filters.risk)
-    only.add_condition("a.turn_id = {0}", filters.turn_id)
-    only.add_condition("a.reviewer_role = {0}", filters.role)
-    only.add_condition("s.name = {0}", filters.assignee)
-    only.add_condition("a.requested_by = {0}", filters.requested_by)
-    only.add_condition(f"{OPEN_TO} AND NOT {VOTED}", filters.decidable_by, filters.signed_in_by.created_by)
-    only.add_condition("a.expires_at < now() + make_interval(secs => {0})", filters.expiring_within_seconds)
-    only.add_condition("(a.requested_at, a.id) < ({0}, {1}::uuid)", *read_cursor(cursor))
-    most = only.parameter(limit + 1)
+        where.add_state("a.status", filters.status, _OVER)
+    where.add_condition("a.agent_id = {0}", filters.agent)
+    where.add_condition("a.tool = {0}", filters.tool)
+    where.add_condition("a.risk = {0}", filters.risk)
+    where.add_condition("a.turn_id = {0}", filters.turn_id)
+    where.add_condition("a.reviewer_role = {0}", filters.role)
+    where.add_condition("s.name = {0}", filters.assignee)
+    where.add_condition("a.requested_by = {0}", filters.requested_by)
+    where.add_condition(f"{CAN_DECIDE} AND NOT {HAS_VOTED}", filters.decidable_by, filters.signed_in_by.created_by)
+    where.add_condition("a.expires_at < now() + make_interval(secs => {0})", filters.expiring_within_seconds)
+    where.add_condition("(a.requested_at, a.id) < ({0}, {1}::uuid)", *read_cursor(cursor))
+    limit_parameter = where.parameter(limit + 1)
     return (
-        f"SELECT {_APPROVAL_COLUMNS} {_APPROVAL_FROM} {only} ORDER BY a.requested_at DESC, a.id DESC LIMIT {most}",
-        *only.given,
+        f"SELECT {_APPROVAL_COLUMNS} {_APPROVAL_FROM} {where} ORDER BY a.requested_at DESC, a.id DESC "
+        f"LIMIT {limit_parameter}",
+        *where.given,
     )
 
 
@@ -150,12 +151,12 @@ async def get_approval(
 
     Raises: CallerError 404 `approval_not_found`.
     """
-    row = await tx.fetchrow(_ONE, approval_id, requester_id)
+    row = await tx.fetchrow(_SELECT_ONE, approval_id, requester_id)
     if row is None:
         raise CallerError("approval_not_found", "Approval not found", status=404)
     is_open = row["status_now"] == "pending"
-    sitting = await with_delegations(tx, viewer) if viewer is not None and is_open else None
-    return _approval_view(row, sitting, await _find_changed(tx, [row])) | {
+    current_viewer = await with_delegations(tx, viewer) if viewer is not None and is_open else None
+    return _approval_view(row, current_viewer, await _find_changed(tx, [row])) | {
         "snapshot": row["snapshot"],
         "preview": _preview(row) if viewer is None or viewer.roles & DECIDING_ROLES else None,
         "history": row["history"] or [],
@@ -168,42 +169,42 @@ async def _find_changed(tx: Connection, rows: Sequence[asyncpg.Record]) -> dict[
 
 def _approval_view(row: asyncpg.Record, viewer: Decider | None, changed: Mapping[str, str]) -> dict[str, object]:
     why = changed.get(str(row["id"]))
-    barred = runs_by(row["kind"], row["tool"]) if why is not None else ()
+    barred = decisions_that_run(row["kind"], row["tool"]) if why is not None else ()
     return card_of(row, [each for each in _allowed_decisions(row, viewer) if each not in barred], why)
 
 
 def _preview(row: asyncpg.Record) -> dict[str, object] | None:
     """Returns the preview of the target. `is_current` is False if it was made for other arguments than those that are
     decided on, or that ran."""
-    found = row["preview"]
-    if not found:
-        return None if found is None else {}
-    digest = frozen_of(row)["digest"]
-    kept = {name: found.get(name) for name in ("at", "before", "after", "fault")}
-    return kept | {"is_current": found.get("digest", digest) == digest}
+    stored = row["preview"]
+    if not stored:
+        return None if stored is None else {}
+    digest = decided_call(row)["digest"]
+    shown = {name: stored.get(name) for name in ("at", "before", "after", "fault")}
+    return shown | {"is_current": stored.get("digest", digest) == digest}
 
 
 def _allowed_decisions(row: asyncpg.Record, viewer: Decider | None) -> list[str]:
     """Returns the allowed decisions. An answer has no arguments to edit, and a limit is raised by a separate route."""
     if row["status_now"] != "pending":
         return []
-    if viewer is not None and not_open_to(facts_of(row, votes_of(row)), viewer) is not None:
+    if viewer is not None and participation_refusal(approval_facts(row, votes_of(row)), viewer) is not None:
         return []
     if row["kind"] == RequestKind.LIMIT:
         return ["reject"]
-    return [each for each in ALLOWED if each != "edit" or row["tool"]]
+    return [each for each in DECISIONS if each != "edit" or row["tool"]]
 
 
-ALLOWED = ("approve", "edit", "reject", "respond")
+DECISIONS = ("approve", "edit", "reject", "respond")
 
 
-_BODIES = ("args", "schema", "revision", "result", "decision")
+_LONG_FIELDS = ("args", "schema", "revision", "result", "decision")
 """The fields of a card that can be long."""
 
 
 def brief_of(card: dict[str, object]) -> dict[str, object]:
     """Returns a card without the arguments and the other fields that can be long, for long lists."""
-    return {name: value for name, value in card.items() if name not in _BODIES}
+    return {name: value for name, value in card.items() if name not in _LONG_FIELDS}
 
 
 def card_of(row: asyncpg.Record, allowed: list[str], outdated: str | None) -> dict[str, object]:
@@ -212,7 +213,7 @@ def card_of(row: asyncpg.Record, allowed: list[str], outdated: str | None) -> di
     return _call(row) | _show_people(row) | {"outdated": outdated, "allowed_decisions": allowed}
 
 
-def frozen_of(row: asyncpg.Record) -> Mapping[str, Any] | asyncpg.Record:
+def decided_call(row: asyncpg.Record) -> Mapping[str, Any] | asyncpg.Record:
     """Returns the record with the arguments and the digest of the call that is currently decided on, or that was
     approved."""
     decision: Mapping[str, Any] = row["decision"] or {}
@@ -234,8 +235,8 @@ def _call(row: asyncpg.Record) -> dict[str, object]:
         "effect": row["effect"],
         "risk": row["risk"],
         "description": row["description"],
-        "says": describe_call(row["describe"], frozen_of(row)["args"]),
-        "args_brief": at_a_glance(frozen_of(row)["args"]),
+        "says": describe_call(row["describe"], decided_call(row)["args"]),
+        "args_brief": arguments_on_one_line(decided_call(row)["args"]),
         "args": (revision or row)["args"],
         "schema": row["schema"],
         "digest": (revision or row)["digest"],
@@ -287,8 +288,8 @@ def votes_of(row: asyncpg.Record) -> list[Vote]:
 
 def _show_votes(row: asyncpg.Record) -> list[dict[str, object]]:
     votes = votes_of(row)
-    standing = counted_votes(votes)
-    return [_vote(shown, counts=vote in standing) for shown, vote in zip(row["votes"] or (), votes, strict=True)]
+    counted = counted_votes(votes)
+    return [_vote(shown, counts=vote in counted) for shown, vote in zip(row["votes"] or (), votes, strict=True)]
 
 
 def _vote(vote: dict[str, object], *, counts: bool) -> dict[str, object]:
@@ -304,7 +305,7 @@ def _show_fallback(row: asyncpg.Record) -> dict[str, object] | None:
 
 KINDS = ("agent", "tool", "risk", "role")
 """The properties that pending requests are grouped by."""
-_MOST_NAMES = 100
+_MAX_NAMES = 100
 """The maximum number of values per property, most frequent first."""
 
 
@@ -327,13 +328,13 @@ async def count_requests(
 ) -> dict[str, object]:
     """Counts the pending requests, those that `decider` can decide on, and those that expire within `expiring_seconds`.
     With `requester_id`, only that user's requests are counted."""
-    only = WhereBuilder(OPEN)
-    only.add_condition("a.requested_by = {0}", requester_id)
-    who, made_by = only.parameter(decider.user_id), only.parameter(decider.credential.created_by)
-    open_to = OPEN_TO.format(who, made_by)
-    soon = only.parameter(float(expiring_seconds))
-    grouped = _GROUPED.format(voted=VOTED.format(who), soon=soon, only=only, open_to=open_to)
-    rows = await tx.fetch(grouped, *only.given)
+    where = WhereBuilder(OPEN)
+    where.add_condition("a.requested_by = {0}", requester_id)
+    user, creators = where.parameter(decider.user_id), where.parameter(decider.credential.created_by)
+    open_to = CAN_DECIDE.format(user, creators)
+    soon = where.parameter(float(expiring_seconds))
+    grouped = _GROUPED.format(voted=HAS_VOTED.format(user), soon=soon, only=where, open_to=open_to)
+    rows = await tx.fetch(grouped, *where.given)
     sums: Counter[str] = Counter()
     by: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
     for row in rows:
@@ -341,11 +342,11 @@ async def count_requests(
             sums[name] += row[name]
         for kind in KINDS:
             by[kind][row[kind]] += row["waiting"]
-    shown = {kind: dict(found.most_common(_MOST_NAMES)) for kind, found in by.items()}
+    shown = {kind: dict(found.most_common(_MAX_NAMES)) for kind, found in by.items()}
     return {**{name: sums[name] for name in ("waiting", "mine", "expiring")}, "by": shown}
 
 
-_LAST = """
+_LAST_APPROVED = """
 SELECT p.id, coalesce(p.decision->'args', p.args) AS args, p.decided_at, u.name AS by, p.agent_id, r.name AS requester
 FROM approvals a JOIN approvals p ON p.tool = a.tool
   LEFT JOIN users u ON u.id = p.decided_by JOIN users r ON r.id = p.requested_by
@@ -359,7 +360,7 @@ ORDER BY p.decided_at DESC LIMIT 1
 async def last_approved(tx: Connection, approval_id: str) -> dict[str, object] | None:
     """Returns the arguments of the tool's last approved call, its reviewer and its time, for comparison. Returns None
     if there is none."""
-    row = await tx.fetchrow(_LAST, approval_id)
+    row = await tx.fetchrow(_LAST_APPROVED, approval_id)
     if row is None:
         return None
     return {
@@ -429,12 +430,13 @@ async def own_decisions(
     tx: Connection, user_id: str, limit: int, cursor: str | None
 ) -> tuple[list[dict[str, object]], str | None]:
     """Returns a page of the user's decisions with their outcomes, newest first, and the cursor of the next page."""
-    only = WhereBuilder()
-    only.add_condition("v.user_id = {0}", user_id)
-    only.add_condition("(v.at, v.id) < ({0}, {1})", *read_number_cursor(cursor))
-    most = only.parameter(limit + 1)
+    where = WhereBuilder()
+    where.add_condition("v.user_id = {0}", user_id)
+    where.add_condition("(v.at, v.id) < ({0}, {1})", *read_number_cursor(cursor))
+    limit_parameter = where.parameter(limit + 1)
     rows = await tx.fetch(
-        f"SELECT {_DECISION_COLUMNS} {_DECISION_FROM} {only} ORDER BY v.at DESC, v.id DESC LIMIT {most}", *only.given
+        f"SELECT {_DECISION_COLUMNS} {_DECISION_FROM} {where} ORDER BY v.at DESC, v.id DESC LIMIT {limit_parameter}",
+        *where.given,
     )
     last = rows[limit - 1] if len(rows) > limit else None
     return [_decision_view(row) for row in rows[:limit]], cursor_after(
@@ -456,7 +458,7 @@ def _decision_view(row: asyncpg.Record) -> dict[str, object]:
         "checkpoint": row["checkpoint"],
         "tool": row["tool"],
         "says": describe_call(row["describe"], row["args"]),
-        "args_brief": at_a_glance(row["args"]),
+        "args_brief": arguments_on_one_line(row["args"]),
         "agent": row["agent_id"],
         "risk": row["risk"],
         "requested_by": row["requester"],
@@ -503,7 +505,7 @@ FROM approvals a WHERE id = $1
 """
 
 
-async def place_of(tx: Connection, approval_id: str) -> TurnAddress:
+async def address_for_preview(tx: Connection, approval_id: str) -> TurnAddress:
     """Returns the address of the approval's turn, if a preview can be made.
 
     Raises: CallerError 404 `approval_not_found`, 409 `no_preview`, `already_decided`.
@@ -524,14 +526,14 @@ async def ask_for_preview(tx: Connection, approval_id: str) -> AskedPreview | No
     return None if row is None else AskedPreview(**row)
 
 
-async def keep_preview(tx: Connection, approval_id: str, made: dict[str, JsonValue]) -> bool:
+async def keep_preview(tx: Connection, approval_id: str, preview: dict[str, JsonValue]) -> bool:
     """Replaces the preview and stores the database's time with it. Returns False if the request is no longer
     pending."""
     kept = await tx.fetchval(
         "UPDATE approvals a SET preview = $2::jsonb || jsonb_build_object('at', clock_timestamp()) "
         f"WHERE id = $1 AND preview IS NOT NULL AND {OPEN} RETURNING true",
         approval_id,
-        made,
+        preview,
     )
     return bool(kept)
 
@@ -570,6 +572,6 @@ async def approval_delivery(tx: Connection, approval_id: str, *, with_args: bool
         "decided_at": row["decided_at"].isoformat() if row["decided_at"] else None,
     }
     if says_args(row["risk"], with_args=with_args):
-        frozen = row["revision"] if row["revision"] and row["status_now"] == "pending" else row
-        delivery |= {"args": frozen["args"], "digest": frozen["digest"]}
+        decided = row["revision"] if row["revision"] and row["status_now"] == "pending" else row
+        delivery |= {"args": decided["args"], "digest": decided["digest"]}
     return delivery

@@ -33,7 +33,7 @@ class StartedTool:
     """The user's messages, newest last."""
 
 
-_SAID = """
+_USER_MESSAGES = """
 SELECT array_agg(content ORDER BY seq) FROM (
   SELECT m.content, m.seq FROM messages m, turns t WHERE t.id = $1 AND m.conversation_id = t.conversation_id
     AND m.role = 'user' AND m.in_transcript AND (m.seq <= t.through_seq OR m.id = t.message_id)
@@ -46,7 +46,7 @@ WITH made AS (
   ON CONFLICT (turn_id, tool) DO NOTHING
 )
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.user_id, b.failed, b.outcome,
-  CASE WHEN $2 > 0 THEN ({_SAID}) END AS said,
+  CASE WHEN $2 > 0 THEN ({_USER_MESSAGES}) END AS said,
   (SELECT jsonb_agg(o.output ORDER BY s.n) FROM jsonb_to_recordset($4) AS s(n int, tool text, turn_id uuid)
     JOIN bundles o ON (o.turn_id, o.tool) = (s.turn_id, s.tool) AND o.conversation_id = t.conversation_id
     WHERE o.output IS NOT NULL) AS outputs
@@ -54,12 +54,12 @@ FROM turns t LEFT JOIN bundles b ON (b.turn_id, b.tool) = (t.id, $3) WHERE t.id 
 """
 
 
-async def begin(tx: Connection, call: AssembleCall, hears: int) -> StartedTool | None:
+async def begin(tx: Connection, call: AssembleCall, message_count: int) -> StartedTool | None:
     """Creates the row of this tool if there is none, and returns it with the tool's inputs, or None if the turn does
-    not exist. `hears` is the number of the user's newest messages to include. Pending events are written; if there are
-    any, `tx` must hold the turn's lock."""
+    not exist. `message_count` is the number of the user's newest messages to include. Pending events are
+    written; if there are any, `tx` must hold the turn's lock."""
     sources: list[JsonValue] = [{"n": n, **source.model_dump()} for n, source in enumerate(call.ask.sources)]
-    row = await tx.fetchrow(_BEGIN, call.address.turn_id, hears, call.ask.tool, sources)
+    row = await tx.fetchrow(_BEGIN, call.address.turn_id, message_count, call.ask.tool, sources)
     if row is None:
         return None
     if call.events and not row["ended"]:
@@ -102,9 +102,9 @@ async def settle(
     return Assembled.model_validate(stored) if stored else outcome
 
 
-async def newest_user_messages(tx: Connection, turn_id: str, most: int) -> list[str]:
+async def newest_user_messages(tx: Connection, turn_id: str, limit: int) -> list[str]:
     """Returns the user's newest messages, up to the message of this turn, oldest first."""
-    return list(await tx.fetchval(_SAID, turn_id, most) or ())
+    return list(await tx.fetchval(_USER_MESSAGES, turn_id, limit) or ())
 
 
 async def newest_bundles(tx: Connection, address: TurnAddress) -> tuple[Bundle, ...]:

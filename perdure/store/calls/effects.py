@@ -28,7 +28,7 @@ OUTCOMES = {"happened": CallState.DONE, "did_not_happen": CallState.FAILED}
 
 
 async def settle_by_person(
-    tx: Connection, key: str, person: Decider, outcome: str, comment: str
+    tx: Connection, key: str, decider: Decider, outcome: str, comment: str
 ) -> tuple[TurnAddress, Note]:
     """Records the outcome of an effect. The returned note wakes its turn, which continues with that outcome.
 
@@ -43,10 +43,10 @@ async def settle_by_person(
         "WHERE t.id = (SELECT turn_id FROM tool_calls WHERE key = $1) FOR UPDATE",
         key,
     )
-    if row is None or not person.sees(str(row["user_id"])):
+    if row is None or not decider.sees(str(row["user_id"])):
         raise CallerError("effect_not_found", "Effect not found", status=404)
     settler = await with_delegations(
-        tx, person
+        tx, decider
     )  # reads the roles after the lock, because those of the request may be outdated
     delegation = await _settler_delegation(tx, key, str(row["user_id"]), settler)
     if outcome not in OUTCOMES or is_blank(comment):
@@ -175,13 +175,13 @@ async def list_effects(
 
 def _page(user_id: str | None, state: str | None, limit: int, cursor: str | None) -> tuple[str, *tuple[object, ...]]:
     """Returns the SQL of one page plus one row, and its parameters."""
-    only = WhereBuilder("c.effect <> 'read'")
-    only.add_state("c.state", state, frozenset(CallState))
-    only.add_condition("t.user_id = {0}", user_id)
+    where = WhereBuilder("c.effect <> 'read'")
+    where.add_state("c.state", state, frozenset(CallState))
+    where.add_condition("t.user_id = {0}", user_id)
     # All calls of a round have the same time, so the key orders them.
-    only.add_condition("(c.created_at, c.key) < ({0}, {1})", *read_key_cursor(cursor))
-    most = only.parameter(limit + 1)
-    return f"{_SELECT} {only} ORDER BY c.created_at DESC, c.key DESC LIMIT {most}", *only.given
+    where.add_condition("(c.created_at, c.key) < ({0}, {1})", *read_key_cursor(cursor))
+    limit_parameter = where.parameter(limit + 1)
+    return f"{_SELECT} {where} ORDER BY c.created_at DESC, c.key DESC LIMIT {limit_parameter}", *where.given
 
 
 async def get_effect(tx: Connection, key: str, user_id: str | None) -> dict[str, object]:

@@ -11,9 +11,9 @@ from perdure.contracts.agents import DayLimits
 from perdure.contracts.calls import ModelCall, ModelReply
 from perdure.contracts.errors import LimitReached
 from perdure.contracts.events import GENERATION_START
-from perdure.contracts.messages import NOBODY, Joined
+from perdure.contracts.messages import NO_JOINED_MESSAGES, Joined
 from perdure.contracts.turns import Limits, TurnStatus, Usage
-from perdure.core.budgets import most_of_answer, spent_limit
+from perdure.core.budgets import answer_token_limit, spent_limit
 from perdure.core.calls.ledger import Attempt, Claim, LockedTurn, RecordedClaim, claim
 from perdure.store import budgets
 from perdure.store.database import Connection
@@ -52,7 +52,7 @@ class ModelClaim:
     """The rest of the turn's money."""
     is_joined: bool = False
     """True if this call must receive messages that the user sent during the turn. The caller reads them."""
-    joined: Joined = NOBODY
+    joined: Joined = NO_JOINED_MESSAGES
     """The messages of that kind, after the caller has read them."""
     turn_seconds: float = 0.0
     """Seconds since the turn was requested."""
@@ -102,10 +102,10 @@ async def claim_call(
         return ModelClaim(verdict)
     if row["lost"]:
         return ModelClaim(verdict, lost=True)
-    return _to_act(row, call, model, fallback_model, held)
+    return _granted_claim(row, call, model, fallback_model, held)
 
 
-def _to_act(
+def _granted_claim(
     row: asyncpg.Record, call: ModelCall, model: str, fallback_model: str, held: RecordedClaim | None
 ) -> ModelClaim:
     """Returns the claim of an attempt that can act, with the rest of the turn's limits.
@@ -131,7 +131,7 @@ def _to_act(
         on_fallback=on_fallback,
         day_limits=DayLimits(**row["day_limits"]) if row["day_limits"] else None,
         published_limits=None if published is None else DayLimits.model_validate(published, extra="ignore"),
-        most_tokens=most_of_answer(limits, tokens_used=used.tokens),
+        most_tokens=answer_token_limit(limits, tokens_used=used.tokens),
         left_microusd=limits.max_cost_microusd - used.cost_microusd,
         is_joined=bool(row["joined"]) and not (call.ask.stage or call.ask.output or call.ask.deaf),
         turn_seconds=row["turn_seconds"],
@@ -160,14 +160,16 @@ async def begin_call(tx: Connection, call: ModelCall, attempt: Attempt, claimed:
     )
 
 
-async def write_begun(tx: Connection, call: ModelCall, claimed: ModelClaim, taken: Sequence[NewEvent] = ()) -> None:
-    """Writes the pending events and generation.start, after `taken`, the events of messages that the call has just
-    received.
+async def write_begun(
+    tx: Connection, call: ModelCall, claimed: ModelClaim, joined_events: Sequence[NewEvent] = ()
+) -> None:
+    """Writes the pending events and generation.start, after `joined_events`, the events of messages that the call has
+    just received.
 
     It must be the last statement of a claim, because it locks the conversation.
     """
     started = NewEvent(GENERATION_START, {"model": claimed.model, "attempt": claimed.epoch}, call.call_id)
-    await write(tx, call.address, [*taken, started], pending=call.events)
+    await write(tx, call.address, [*joined_events, started], pending=call.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +305,8 @@ async def count(
 ) -> None:
     """Counts the usage of an attempt that another attempt follows. `failed` is the event of its provider's error.
 
-    `text` is the answer's text so far. It is stored in case the turn is stopped before the next attempt (`words_left`).
+    `text` is the answer's text so far. It is stored in case the turn is stopped before the next attempt
+    (`unfinished_text`).
 
     With `compact`, the next attempt sends half of the conversation. With `fall_back`, it uses the agent's fallback
     model. `tx` must hold the turn's lock.
@@ -398,7 +401,7 @@ async def count_left(tx: Connection, turn_id: str) -> Sequence[LostAttempt]:
     return await count_lost(tx, turn_id)
 
 
-async def words_left(tx: Connection, turn_id: str) -> str:
+async def unfinished_text(tx: Connection, turn_id: str) -> str:
     """Returns the text that the turn's last call had streamed when its provider failed; empty if that attempt had
     ended.
 

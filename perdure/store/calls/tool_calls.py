@@ -14,7 +14,7 @@ from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import CallState, EffectClass, ToolCall
 from perdure.contracts.ids import effect_key
 from perdure.contracts.values import digest_of, frozen_call_digest
-from perdure.core.approvals.gates import RULE_WAIVED
+from perdure.core.approvals.gates import RULE_EXEMPTED
 from perdure.core.approvals.validity import ApprovalValidity
 from perdure.core.calls.ledger import Attempt, LockedTurn, RecordedClaim, Reservation
 from perdure.store import audit
@@ -26,7 +26,7 @@ from perdure.store.events.event_log import NewEvent, NewMessage, write
 class LockedCall:
     """A tool call and its turn, locked for this transaction."""
 
-    gate: LockedTurn
+    turn: LockedTurn
     row: Reservation
     tool_version: str
     args: dict[str, JsonValue]
@@ -39,7 +39,7 @@ class LockedCall:
     """Failures of earlier attempts. A worker's crash is not counted."""
     published_version: str
     """The version of the published agent; empty if the agent is no longer published."""
-    waived: tuple[str, ...]
+    exempt_tools: tuple[str, ...]
     """The exempt tools of the turn, which run without the approval that their cards require."""
 
 
@@ -60,31 +60,31 @@ WHERE t.id = $1 FOR UPDATE OF t
 async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> LockedCall | None:
     """Returns the call with its turn and its approval, or None if no such call was planned. `tx` must hold the turn's
     lock."""
-    r = await tx.fetchrow(_READ, call.address.turn_id, call.ask.call_id)
-    if r is None:
+    row = await tx.fetchrow(_READ, call.address.turn_id, call.ask.call_id)
+    if row is None:
         return None
-    state = CallState(r["state"])
-    held = RecordedClaim(r["epoch"], Attempt(r["run_id"], r["attempt"]), False) if r["epoch"] else None
+    state = CallState(row["state"])
+    held = RecordedClaim(row["epoch"], Attempt(row["run_id"], row["attempt"]), False) if row["epoch"] else None
     return LockedCall(
-        LockedTurn(r["ended"], r["stopped"]),
+        LockedTurn(row["ended"], row["stopped"]),
         Reservation(
             state,
             held,
-            EffectClass(r["effect"]),
-            r["first_sent_at"],
+            EffectClass(row["effect"]),
+            row["first_sent_at"],
             card.key_ttl_seconds if card else None,
             card.timeout_seconds if card else 0.0,
         ),
-        r["tool_version"],
-        r["args"],
-        r["key"],
-        r["outcome"],
-        _approval_of(r, call) if r["approval_id"] is not None else None,
-        str(r["user_id"]),
-        r["now"],
-        r["errors"],
-        r["published_version"] or "",
-        tuple(r["waived_tools"]),
+        row["tool_version"],
+        row["args"],
+        row["key"],
+        row["outcome"],
+        _approval_of(row, call) if row["approval_id"] is not None else None,
+        str(row["user_id"]),
+        row["now"],
+        row["errors"],
+        row["published_version"] or "",
+        tuple(row["waived_tools"]),
     )
 
 
@@ -104,30 +104,30 @@ async def plan(tx: Connection, call: ToolCall, card: ToolCard) -> None:
     await tx.execute(_PLAN, turn_id, *named, args, digest_of(args))
 
 
-def _approval_of(r: asyncpg.Record, call: ToolCall) -> ApprovalValidity:
+def _approval_of(row: asyncpg.Record, call: ToolCall) -> ApprovalValidity:
     """Returns the approval of the call, with its digest recomputed from the stored values."""
-    decision = r["decision"] or {}
-    args = decision["args"] if "args" in decision else r["frozen_args"]
-    frozen = frozen_call_digest(
-        tenant_id=r["tenant_id"],
+    decision = row["decision"] or {}
+    args = decision["args"] if "args" in decision else row["frozen_args"]
+    recomputed_digest = frozen_call_digest(
+        tenant_id=row["tenant_id"],
         turn_id=call.address.turn_id,
         call_id=call.ask.call_id,
-        tool=r["tool"],
-        tool_version=r["approved_version"],
+        tool=row["tool"],
+        tool_version=row["approved_version"],
         args=args,
-        nonce=r["nonce"],
+        nonce=row["nonce"],
     )
-    record = r["withdrawal"] or decision
+    record = row["withdrawal"] or decision
     return ApprovalValidity(
-        str(r["approval_id"]),
-        r["approval_status"],
-        r["approved_version"],
+        str(row["approval_id"]),
+        row["approval_status"],
+        row["approved_version"],
         args,
-        frozen == (decision.get("digest") or r["approved_digest"]),
+        recomputed_digest == (decision.get("digest") or row["approved_digest"]),
         record.get("comment") or record.get("reason_code") or "",
         "args" in decision,
-        r["policy_digest"],
-        r["ready_at"],
+        row["policy_digest"],
+        row["ready_at"],
     )
 
 
@@ -254,26 +254,26 @@ async def settle(
     row = await tx.fetchrow(_SETTLE, turn_id, call_id, epoch, state.value, outcome)
     if row is None:
         return False
-    await record_outcome(tx, turn_id, row, state, message.content if message else None, waived=row["waived"])
+    await record_outcome(tx, turn_id, row, state, message.content if message else None, exempt=row["waived"])
     if not row["ended"]:  # `done` is the last event of an ended turn
         await write(tx, call.address, events, [message] if message else [])
     return True
 
 
-MOST_CHARACTERS = 2_000
+MAX_CHARACTERS = 2_000
 """The maximum length of a recorded result; the turn's message contains all of it."""
 _OUTSIDE = frozenset({EffectClass.KEYED, EffectClass.OPAQUE})
 _RAN = frozenset({CallState.DONE, CallState.FAILED, CallState.OUTCOME_UNKNOWN})
 
 
 async def record_outcome(
-    tx: Connection, turn_id: str, row: asyncpg.Record, state: CallState, result: str | None, *, waived: bool = False
+    tx: Connection, turn_id: str, row: asyncpg.Record, state: CallState, result: str | None, *, exempt: bool = False
 ) -> None:
     """Appends the outcome of the call to the audit trail, in the transaction that records it. Without a result, pass
     None as `result`.
 
     `row` contains call_id, key, tool, effect and the args that ran, and the turn's user_id. Its approval_id is the
-    approval of the call, or None if it needed none. `waived` is true if the tool was exempt.
+    approval of the call, or None if it needed none. `exempt` is true if the tool was exempt.
 
     An outcome contains the tool, the arguments and the result. An approved call is recorded under its approval. A call
     without an approval is recorded under its effect, as its user's, if it changes a target or was exempt. Other calls
@@ -286,12 +286,12 @@ async def record_outcome(
         "args": args,
         "args_digest": digest_of(args),
         "state": state.value,
-        "result": None if result is None else result[:MOST_CHARACTERS],
+        "result": None if result is None else result[:MAX_CHARACTERS],
     }
     if row["approval_id"] is not None:
         await audit.record(tx, "call.settled", str(row["approval_id"]), body, actor=None, turn_id=turn_id)
-    elif waived and state in _RAN:
-        data = {**body, "rule": RULE_WAIVED}
+    elif exempt and state in _RAN:
+        data = {**body, "rule": RULE_EXEMPTED}
         await audit.record(tx, "call.ran", row["key"], data, actor=str(row["user_id"]), turn_id=turn_id)
     elif row["effect"] in _OUTSIDE and state in _RAN:
         await audit.record(tx, "call.ran", row["key"], body, actor=str(row["user_id"]), turn_id=turn_id)

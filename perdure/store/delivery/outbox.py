@@ -57,14 +57,14 @@ async def delete_delivered(db: Database, note: Note) -> None:
     await db.execute(note.tenant_id, f"DELETE FROM outbox WHERE id = {note.id:d}")
 
 
-async def claim_due(relay_pool: asyncpg.Pool, most: int = 50) -> list[Note]:
+async def claim_due(relay_pool: asyncpg.Pool, limit: int = 50) -> list[Note]:
     """Claims due wake signals of all tenants for ten seconds. Only the relay's role can see them. Concurrent relays
     claim different signals."""
     rows = await relay_pool.fetch(
         "UPDATE outbox SET due_at = now() + interval '10 seconds', attempts = attempts + 1 WHERE id IN ("
         "SELECT id FROM outbox WHERE due_at <= now() ORDER BY due_at, id LIMIT $1 FOR UPDATE SKIP LOCKED) "
         "RETURNING id, tenant_id, kind, turn_id, request_id, attempts",
-        most,
+        limit,
     )
     return [
         Note(r["id"], r["tenant_id"], Wake(r["kind"]), str(r["turn_id"]), r["request_id"], attempts=r["attempts"])

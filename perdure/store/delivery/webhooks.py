@@ -9,8 +9,8 @@ from perdure.contracts.errors import CallerError
 from perdure.store import audit
 from perdure.store.database import Connection, new_id, signer_of
 
-MOST = 20
-_SHOWN = """
+MAX_WEBHOOKS = 20
+_LIST = """
 SELECT w.*, u.name AS maker, count(n.id) FILTER (WHERE n.gave_up_at IS NULL) AS waiting,
   count(n.gave_up_at) AS given_up, (array_agg(n.problem ORDER BY n.at DESC) FILTER (WHERE n.problem IS NOT NULL))[1]
   AS problem
@@ -38,7 +38,7 @@ class Webhook:
 
 async def list_webhooks(tx: Connection) -> list[Webhook]:
     """Returns the active webhooks with the state of their deliveries, oldest first."""
-    return [_webhook(row) for row in await tx.fetch(_SHOWN)]
+    return [_webhook(row) for row in await tx.fetch(_LIST)]
 
 
 async def add_webhook(tx: Connection, url: str, actor: str, name: str, *, with_args: bool) -> tuple[Webhook, str]:
@@ -47,9 +47,9 @@ async def add_webhook(tx: Connection, url: str, actor: str, name: str, *, with_a
     Raises: CallerError 409 `too_many_webhooks`.
     """
     tenant_id, keyring = signer_of(tx)
-    if await tx.fetchval("SELECT count(*) FROM webhooks WHERE ended_at IS NULL") >= MOST:
+    if await tx.fetchval("SELECT count(*) FROM webhooks WHERE ended_at IS NULL") >= MAX_WEBHOOKS:
         raise CallerError(
-            "too_many_webhooks", f"The tenant has the maximum of {MOST} webhooks; delete one first", status=409
+            "too_many_webhooks", f"The tenant has the maximum of {MAX_WEBHOOKS} webhooks; delete one first", status=409
         )
     webhook_id, key = new_id(), keyring.keys[0]
     made_at = await tx.fetchval(
@@ -93,10 +93,10 @@ def _webhook(row: asyncpg.Record) -> Webhook:
     )
 
 
-TAKEN_SECONDS = 60
+CLAIM_SECONDS = 60
 """If a relay is killed while it sends, its notices are sent again after this time."""
 _CLAIM = f"""
-UPDATE notices SET due_at = now() + interval '{TAKEN_SECONDS} seconds', attempts = attempts + 1 WHERE id IN (
+UPDATE notices SET due_at = now() + interval '{CLAIM_SECONDS} seconds', attempts = attempts + 1 WHERE id IN (
   SELECT id FROM notices WHERE due_at <= now() AND gave_up_at IS NULL ORDER BY due_at, at LIMIT $1
   FOR UPDATE SKIP LOCKED)
 RETURNING id, tenant_id, webhook_id, approval_id, event, at, attempts
@@ -127,12 +127,12 @@ class Receiver:
     with_args: bool
 
 
-async def claim_due_deliveries(relay_pool: asyncpg.Pool, most: int = 20) -> list[WebhookDelivery]:
+async def claim_due_deliveries(relay_pool: asyncpg.Pool, limit: int = 20) -> list[WebhookDelivery]:
     """Claims due notices of all tenants for a minute. Only the relay's role can see them. Concurrent relays claim
     different notices. A notice has the approval's state at the time of sending."""
     return [
         WebhookDelivery(str(r["id"]), r["tenant_id"], str(r["webhook_id"]), str(r["approval_id"]), *tuple(r)[4:])
-        for r in await relay_pool.fetch(_CLAIM, most)
+        for r in await relay_pool.fetch(_CLAIM, limit)
     ]
 
 

@@ -144,7 +144,7 @@ def _size(message: NewMessage) -> int:
 
 
 async def read_after(
-    tx: Connection, conversation_id: str, seq: int, most: int, *, turn_id: str | None = None
+    tx: Connection, conversation_id: str, seq: int, limit: int, *, turn_id: str | None = None
 ) -> list[LoggedEvent]:
     """Returns the next events of a conversation, or of one of its turns, in order."""
     rows = await tx.fetch(
@@ -153,7 +153,7 @@ async def read_after(
         conversation_id,
         seq,
         turn_id,
-        most,
+        limit,
     )
     return [LoggedEvent(r["seq"], str(r["turn_id"]), r["kind"], r["call_id"], r["data"], r["at"]) for r in rows]
 
@@ -255,7 +255,7 @@ async def record_skipped_checkpoints(
             )
 
 
-MOST_EVENTS = 20_000
+MAX_EVENTS = 20_000
 NAMED = (
     *("node", "tool", "model", "attempt", "code", "status", "input_tokens", "output_tokens", "cached_tokens"),
     *("seconds", "assembly", "scope", "partial", "type", "severity", "rule_id", "skill_id", "skill_ids", "tier"),
@@ -282,7 +282,7 @@ async def record_of(tx: Connection, address: TurnAddress) -> TurnRecord | None:
     turn = await tx.fetchrow("SELECT * FROM turns WHERE id = $1 AND ended_at IS NOT NULL", address.turn_id)
     if turn is None:
         return None
-    events = await tx.fetch(_EVENTS, address.turn_id, list(NAMED), list(KINDS), MOST_EVENTS)
+    events = await tx.fetch(_EVENTS, address.turn_id, list(NAMED), list(KINDS), MAX_EVENTS)
     failed = await tx.fetch(
         "SELECT call_id, reply #>> '{problem,code}' AS code FROM model_calls WHERE turn_id = $1 "
         "AND reply #>> '{problem,code}' IS NOT NULL",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pydantic import JsonValue
 
 from perdure.contracts.errors import CallerError
-from perdure.core.audit import DONE, KEPT_KINDS
+from perdure.core.audit import ERASURE_DONE, KEPT_KINDS
 from perdure.store import audit
 from perdure.store.audit import announce_erasure, announced_rows
 from perdure.store.budgets import FORGET_TEXTS
@@ -34,7 +34,7 @@ WHERE t.user_id = $1 AND k.state = 'outcome_unknown' LIMIT 20
 """
 
 
-async def may_be_erased(tx: Connection, user_id: str) -> None:
+async def check_no_open_work(tx: Connection, user_id: str) -> None:
     """Checks that the user has no open work.
 
     Open work would repeat the user's texts or need them.
@@ -75,29 +75,29 @@ class Step(NamedTuple):
     """Attributes of the erasure, in the order of the statement's parameters."""
 
 
-def _bodies(which: str, *takes: str) -> Step:
+def _audit_bodies_step(condition: str, *takes: str) -> Step:
     sql = (
         "UPDATE audit_bodies SET data = NULL, salt = NULL, erased_by = $2 WHERE audit_id = ANY(ARRAY("
-        f"SELECT b.audit_id FROM audit a JOIN audit_bodies b ON b.audit_id = a.id WHERE {which} AND b.data IS NOT NULL "
-        f"AND a.kind <> ALL('{{{','.join(KEPT_KINDS)}}}') LIMIT {CHUNK_ROWS}))"
+        f"SELECT b.audit_id FROM audit a JOIN audit_bodies b ON b.audit_id = a.id WHERE {condition} "
+        f"AND b.data IS NOT NULL AND a.kind <> ALL('{{{','.join(KEPT_KINDS)}}}') LIMIT {CHUNK_ROWS}))"
     )
     return Step("audit_bodies", sql, takes)
 
 
-def _of_turns(table: str, sets: str, left: str, extra: str = "") -> Step:
-    """Returns a step for rows of the user's turns. `left` is the condition for rows that are not erased yet."""
+def _turn_rows_step(table: str, assignments: str, condition: str, suffix: str = "") -> Step:
+    """Returns a step for rows of the user's turns. `condition` is the condition for rows that are not erased yet."""
     sql = (
-        f"UPDATE {table} x SET {sets} WHERE x.ctid = ANY(ARRAY(SELECT r.ctid FROM turns t JOIN {table} r "
-        f"ON r.turn_id = t.id WHERE t.user_id = $1 AND ({left}) {extra} LIMIT {CHUNK_ROWS}))"
+        f"UPDATE {table} x SET {assignments} WHERE x.ctid = ANY(ARRAY(SELECT r.ctid FROM turns t JOIN {table} r "
+        f"ON r.turn_id = t.id WHERE t.user_id = $1 AND ({condition}) {suffix} LIMIT {CHUNK_ROWS}))"
     )
     return Step(table, sql)
 
 
-OWN: tuple[Step, ...] = (
-    _bodies("a.actor = $1", "user_id", "audit_id"),
+OWN_STEPS: tuple[Step, ...] = (
+    _audit_bodies_step("a.actor = $1", "user_id", "audit_id"),
     # the announced turns, because the owner of a turn can change
-    _bodies("a.turn_id = ANY($1::uuid[])", "turns", "audit_id"),
-    _bodies("a.subject = $1::uuid::text", "user_id", "audit_id"),
+    _audit_bodies_step("a.turn_id = ANY($1::uuid[])", "turns", "audit_id"),
+    _audit_bodies_step("a.subject = $1::uuid::text", "user_id", "audit_id"),
     Step(
         "messages",
         "UPDATE messages SET content = '', calls = '[]' WHERE id = ANY(ARRAY("
@@ -110,10 +110,10 @@ OWN: tuple[Step, ...] = (
         "SELECT e.ctid FROM conversations c JOIN events e ON e.conversation_id = c.id "
         f"WHERE c.user_id = $1 AND e.data <> '{{}}' LIMIT {CHUNK_ROWS}))",
     ),
-    _of_turns("model_calls", "reply = NULL, said = NULL", "r.reply IS NOT NULL OR r.said IS NOT NULL"),
+    _turn_rows_step("model_calls", "reply = NULL, said = NULL", "r.reply IS NOT NULL OR r.said IS NOT NULL"),
     # The digest of a tool call has no nonce, so its arguments could be guessed from it: it is erased. Other digests
     # cannot be guessed once their nonce is erased.
-    _of_turns(
+    _turn_rows_step(
         "tool_calls",
         "args = '{}', digest = '', outcome = NULL, comment = NULL, provider_call_id = ''",
         "r.args <> '{}' OR r.digest <> '' OR r.outcome IS NOT NULL OR r.comment IS NOT NULL "
@@ -124,7 +124,7 @@ OWN: tuple[Step, ...] = (
         "DELETE FROM bundles WHERE ctid = ANY(ARRAY(SELECT b.ctid FROM turns t "
         f"JOIN bundles b ON b.turn_id = t.id WHERE t.user_id = $1 LIMIT {CHUNK_ROWS}))",
     ),
-    _of_turns(
+    _turn_rows_step(
         "approvals",
         "args = '{}', nonce = '', snapshot = '{}', prompt_excerpt = '', reason = '', result = NULL, revision = NULL, "
         "decision = CASE WHEN x.decision IS NOT NULL THEN jsonb_build_object('type', x.decision->'type') END, "
@@ -134,7 +134,7 @@ OWN: tuple[Step, ...] = (
         "OR r.result IS NOT NULL OR r.revision IS NOT NULL "
         "OR r.decision <> jsonb_build_object('type', r.decision->'type') OR r.withdrawal <> '{}' OR r.preview <> '{}'",
     ),
-    _of_turns(
+    _turn_rows_step(
         "questions",
         "asked = '{}', answer = CASE WHEN x.answer IS NOT NULL THEN '{}'::jsonb END",
         "r.asked <> '{}' OR r.answer <> '{}'",
@@ -202,14 +202,14 @@ OWN: tuple[Step, ...] = (
 # Steps for rows of other users: the user's name, comments, and reasons that models received.
 # Requests of other users remain theirs, even if this user edited them. The engine's texts about them remain too.
 
-NAMING = (
+NAME_KEYS = (
     "name", "by", "to", "from", "for", "edited_by", "requested_by", "decided_by", "settled_by", "assignee",
     "claimed_by", "was_claimed_by", "created_by", "invited_by", "fallback", "reviewer", "reviewers", "reviewers_before",
 )  # fmt: skip
 """The JSON keys whose values name a user, alone or in a list."""
-NAMED = "$.** ? (" + " || ".join(f"@.{key} == $name" for key in NAMING) + ")"
+NAMES_USER = "$.** ? (" + " || ".join(f"@.{key} == $name" for key in NAME_KEYS) + ")"
 """The path uses lax mode, so that it matches inside lists."""
-TOUCHED = "SELECT turn_id FROM audit WHERE (actor = $1 OR id = ANY($2)) AND turn_id IS NOT NULL"
+TURNS_ACTED_IN = "SELECT turn_id FROM audit WHERE (actor = $1 OR id = ANY($2)) AND turn_id IS NOT NULL"
 """The turns in which the user acted or is named. The audit trail contains every action of a user."""
 
 _SILENCE = "jsonb_build_object('comment', '', 'reason_code', '')"
@@ -232,7 +232,7 @@ def _rename_sql(column: str) -> str:
 _DENIED = f"""
 SELECT a.turn_id, a.call_id, a.conversation_id FROM approvals a
 JOIN tool_calls k ON k.turn_id = a.turn_id AND k.call_id = a.call_id AND k.state IN ('denied', 'planned')
-WHERE a.turn_id = ANY(ARRAY({TOUCHED})) AND CASE WHEN a.withdrawal IS NULL THEN a.decided_by = $1 ELSE EXISTS (
+WHERE a.turn_id = ANY(ARRAY({TURNS_ACTED_IN})) AND CASE WHEN a.withdrawal IS NULL THEN a.decided_by = $1 ELSE EXISTS (
   SELECT FROM audit w WHERE w.subject = a.id::text AND w.kind = 'approval.withdrawn' AND w.actor = $1) END
 """
 
@@ -249,17 +249,17 @@ def _no_reason(text: str) -> str:
 
 _TEXT, _SHOWN = "k.outcome #>> '{message,text}'", "data->>'result'"
 
-ELSEWHERE: tuple[Step, ...] = (
+OTHER_USERS_STEPS: tuple[Step, ...] = (
     Step(
         "approval_votes",
         f"UPDATE approval_votes SET {_rename_sql('record')} WHERE (user_id = $1 OR seat_id = $1 OR approval_id = ANY("
-        f"ARRAY(SELECT id FROM approvals WHERE turn_id = ANY(ARRAY({TOUCHED}))))) AND record::text ~ $3",
+        f"ARRAY(SELECT id FROM approvals WHERE turn_id = ANY(ARRAY({TURNS_ACTED_IN}))))) AND record::text ~ $3",
         _NAMING,
     ),
     *(
         Step(
             "approvals",
-            f"UPDATE approvals SET {_rename_sql(column)} WHERE (turn_id = ANY(ARRAY({TOUCHED})) OR id = ANY("
+            f"UPDATE approvals SET {_rename_sql(column)} WHERE (turn_id = ANY(ARRAY({TURNS_ACTED_IN})) OR id = ANY("
             f"ARRAY(SELECT approval_id FROM approval_votes WHERE seat_id = $1))) AND {column}::text ~ $3",
             _NAMING,
         )
@@ -284,7 +284,7 @@ ELSEWHERE: tuple[Step, ...] = (
         "UPDATE approvals SET snapshot = jsonb_set(snapshot, '{messages}', (SELECT jsonb_agg("
         "CASE WHEN m ? 'id' OR m ? 'skill_id' THEN m ELSE m - 'text' END ORDER BY n) "
         "FROM jsonb_array_elements(snapshot->'messages') WITH ORDINALITY AS each(m, n))) "
-        f"WHERE turn_id = ANY(ARRAY({TOUCHED})) AND jsonb_path_exists(snapshot, "
+        f"WHERE turn_id = ANY(ARRAY({TURNS_ACTED_IN})) AND jsonb_path_exists(snapshot, "
         "'$.messages[*] ? (!exists(@.id) && !exists(@.skill_id) && exists(@.text))')",
         _BY_HAND,
     ),
@@ -313,14 +313,14 @@ ELSEWHERE: tuple[Step, ...] = (
         "turns",
         "UPDATE turns SET problem = jsonb_set(problem, '{message}', to_jsonb(regexp_replace("
         "problem->>'message', $3, '; a reviewer did not raise it'))) "
-        f"WHERE id = ANY(ARRAY({TOUCHED})) AND problem->>'message' ~ $3",
+        f"WHERE id = ANY(ARRAY({TURNS_ACTED_IN})) AND problem->>'message' ~ $3",
         _UNRAISED,
     ),
     Step(
         "events",
         "UPDATE events SET data = jsonb_set(data, '{message}', to_jsonb(regexp_replace("
         "data->>'message', $3, '; a reviewer did not raise it'))) "
-        f"WHERE turn_id = ANY(ARRAY({TOUCHED})) AND data->>'message' ~ $3",
+        f"WHERE turn_id = ANY(ARRAY({TURNS_ACTED_IN})) AND data->>'message' ~ $3",
         _UNRAISED,
     ),
     Step(
@@ -340,7 +340,7 @@ ELSEWHERE: tuple[Step, ...] = (
     Step(
         "events",
         f"UPDATE events SET {_rename_sql('data')} WHERE ctid = ANY(ARRAY(SELECT ctid FROM events "
-        f"WHERE turn_id = ANY(ARRAY({TOUCHED})) AND data::text ~ $3 LIMIT {CHUNK_ROWS}))",
+        f"WHERE turn_id = ANY(ARRAY({TURNS_ACTED_IN})) AND data::text ~ $3 LIMIT {CHUNK_ROWS}))",
         _NAMING,
     ),
     Step(
@@ -350,7 +350,7 @@ ELSEWHERE: tuple[Step, ...] = (
         # An answer to a bulk decision can contain an earlier decision, with the arguments that it changed.
         "OR jsonb_path_query_array(answer, '$.items[*].id') ?| ARRAY("
         "SELECT a.id::text FROM turns t JOIN approvals a ON a.turn_id = t.id WHERE t.user_id = $1) "
-        f"OR jsonb_path_exists(answer, '{NAMED}', jsonb_build_object('name', $2::text)))",
+        f"OR jsonb_path_exists(answer, '{NAMES_USER}', jsonb_build_object('name', $2::text)))",
         ("user_id", "name"),
     ),
 )
@@ -367,9 +367,9 @@ WHERE b.data IS NOT NULL AND position('"' || $2 || '"' IN b.data::text) > 0 AND 
   AND NOT EXISTS (SELECT FROM turns t WHERE t.id = a.turn_id AND t.user_id = $1)
   -- An escalation goes from a role to a role, and a person may be called as a role is.
   AND (a.kind <> 'approval.escalated' OR b.data::jsonb->>'fallback' = $2)
-  AND jsonb_path_exists(b.data::jsonb, '{NAMED}', jsonb_build_object('name', $2::text)) ORDER BY a.id
+  AND jsonb_path_exists(b.data::jsonb, '{NAMES_USER}', jsonb_build_object('name', $2::text)) ORDER BY a.id
 """
-_CARRIED = f"SELECT id::text FROM turns WHERE (user_id = $1 OR id IN ({TOUCHED})) AND ended_at IS NOT NULL"
+_CARRIED = f"SELECT id::text FROM turns WHERE (user_id = $1 OR id IN ({TURNS_ACTED_IN})) AND ended_at IS NOT NULL"
 _ALSO = "UPDATE audit_bodies SET data = NULL, salt = NULL, erased_by = $2 WHERE audit_id = ANY($1) AND data IS NOT NULL"
 
 
@@ -394,7 +394,7 @@ class Erasure:
     @property
     def naming(self) -> str:
         """A pattern that matches JSON text that names the user."""
-        return f'"({"|".join(NAMING)})": "{re.escape(self.name)}"'
+        return f'"({"|".join(NAME_KEYS)})": "{re.escape(self.name)}"'
 
     @property
     def unraised(self) -> str:
@@ -431,20 +431,20 @@ async def erase(
     async with db.transaction(tenant_id) as tx:
         erasure = await _begin(tx, name, actor)
     erased: Counter[str] = Counter()
-    for step in (*OWN, *ELSEWHERE):
+    for step in (*OWN_STEPS, *OTHER_USERS_STEPS):
         while True:
             async with db.transaction(tenant_id) as tx:
                 rows = await _run_chunk(tx, step, erasure)
             if not rows:
                 break
             erased[step.table] += rows
-    runs, left = await _delete_histories(db, tenant_id, erasure, histories)
-    kept: dict[str, JsonValue] = {"runs": runs, "turns_left": left}
+    runs, turns_left = await _delete_histories(db, tenant_id, erasure, histories)
+    history_counts: dict[str, JsonValue] = {"runs": runs, "turns_left": turns_left}
     async with db.transaction(tenant_id) as tx:
-        await _end_erasure(tx, erasure, actor, erased, kept)
+        await _end_erasure(tx, erasure, actor, erased, history_counts)
     if live is not None:
         await live.forget(tenant_id, await _conversations(db, tenant_id, erasure.user_id))
-    report = {"erased": dict(sorted(erased.items())), "histories": kept}
+    report = {"erased": dict(sorted(erased.items())), "histories": history_counts}
     return {"name": erasure.pseudonym, "user_id": erasure.user_id, **report}
 
 
@@ -465,7 +465,7 @@ async def _begin(tx: Connection, name: str, actor: str) -> Erasure:
     user_id = str(row["id"])
     if user_id == actor:
         raise CallerError("own_data", "You cannot erase yourself; ask another administrator", status=409)
-    await may_be_erased(tx, user_id)
+    await check_no_open_work(tx, user_id)
     await tx.execute("UPDATE users SET disabled_at = coalesce(disabled_at, now()), roles = '{}' WHERE id = $1", user_id)
     await tx.execute("DELETE FROM api_tokens WHERE user_id = $1", user_id)
     begun = Erasure(user_id, name, 0, also=tuple(await announced_rows(tx, user_id)))
@@ -500,13 +500,13 @@ async def _end_erasure(
 ) -> None:
     # Under this lock no turn can start for the user. The steps see the work of earlier lock holders.
     await tx.execute("SELECT FROM users WHERE id = $1 FOR UPDATE", erasure.user_id)
-    await may_be_erased(tx, erasure.user_id)
+    await check_no_open_work(tx, erasure.user_id)
     erasure = await _announce(tx, erasure, actor, again=True)
-    await _run_steps(tx, (*OWN, *ELSEWHERE), erasure, erased)
+    await _run_steps(tx, (*OWN_STEPS, *OTHER_USERS_STEPS), erasure, erased)
     await tx.execute("UPDATE users SET name = $2, display_name = '' WHERE id = $1", erasure.user_id, erasure.pseudonym)
     await retire(tx, erasure.name, actor)
     counts: dict[str, JsonValue] = {"erasure": erasure.audit_id, "rows": {**erased}, "histories": histories}
-    await audit.record(tx, DONE, erasure.user_id, counts, actor=actor, turn_id=None)
+    await audit.record(tx, ERASURE_DONE, erasure.user_id, counts, actor=actor, turn_id=None)
 
 
 async def _run_steps(tx: Connection, steps: Sequence[Step], erasure: Erasure, erased: Counter[str]) -> None:

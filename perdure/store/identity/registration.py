@@ -9,13 +9,13 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
 from perdure.core.identity import (
     CODE_BYTES,
-    MOST_TRIES,
+    MAX_TRIES,
     Credential,
     SetupCode,
     SignInMethod,
-    code_of,
     code_refusal,
-    sha256_of,
+    code_sha256,
+    format_code,
 )
 from perdure.store import audit
 from perdure.store.database import Connection
@@ -25,7 +25,7 @@ FIRST_ROLES = ("requester", "reviewer", "admin")
 ROLES = ("requester",)
 LOCAL_USERS = ("requester", "reviewer", "admin")
 """The users of the embedded stack, which are not people."""
-CODE_LASTS = timedelta(hours=24)
+CODE_LIFETIME = timedelta(hours=24)
 _ONE_AT_A_TIME = (
     "SELECT pg_advisory_xact_lock(hashtextextended('perdure register ' || current_setting('perdure.tenant'), 0))"
 )
@@ -62,33 +62,33 @@ async def awaits_first(tx: Connection, *, local: bool) -> bool:
     return row is not None and row["is_there"] and not row["is_taken"]
 
 
-async def invited_as(tx: Connection, comer: Newcomer) -> str:
+async def invited_as(tx: Connection, newcomer: Newcomer) -> str:
     """Returns the display name of the registration, or else the one of the invitation.
 
     Raises: CallerError 403 `invitation_invalid`.
     """
-    given = await check_invitation(tx, comer.invitation, comer.name) if comer.invitation else ""
-    return comer.display_name or given
+    given = await check_invitation(tx, newcomer.invitation, newcomer.name) if newcomer.invitation else ""
+    return newcomer.display_name or given
 
 
-async def registration_refusal(tx: Connection, comer: Newcomer, *, is_open: bool, local: bool) -> CallerError | None:
+async def registration_refusal(tx: Connection, newcomer: Newcomer, *, is_open: bool, local: bool) -> CallerError | None:
     """Returns why this person cannot register without an invitation, or None. A wrong setup code is counted, so the
     caller must let the transaction commit."""
     # A missing tenant gets the same error as a closed one, so that callers cannot find out which tenants exist.
     if await awaits_first(tx, local=local):
-        if comer.is_vouched_for or (is_open and not comer.setup_code):
+        if newcomer.is_vouched_for or (is_open and not newcomer.setup_code):
             return None
-        return await _try_code(tx, comer.setup_code)
+        return await _try_code(tx, newcomer.setup_code)
     is_there = await tx.fetchval("SELECT true FROM tenants WHERE tenant_id = current_setting('perdure.tenant')")
     if not is_open or not is_there:
         return _closed()
-    return code_refusal(comer.setup_code, None) if comer.setup_code else None
+    return code_refusal(newcomer.setup_code, None) if newcomer.setup_code else None
 
 
 async def _try_code(tx: Connection, given: str) -> CallerError | None:
-    kept = await _read_setup_code(tx, lock=True)
-    refused = code_refusal(given, kept)
-    if refused is not None and given.strip() and kept is not None and not kept.matches(given):
+    stored = await _read_setup_code(tx, lock=True)
+    refused = code_refusal(given, stored)
+    if refused is not None and given.strip() and stored is not None and not stored.matches(given):
         await tx.execute("UPDATE setup_codes SET wrong_tries = wrong_tries + 1")
     return refused
 
@@ -99,7 +99,7 @@ async def _read_setup_code(tx: Connection, *, lock: bool = False) -> SetupCode |
 
 
 async def register(
-    tx: Connection, comer: Newcomer, hashed: str, *, is_open: bool, local: bool
+    tx: Connection, newcomer: Newcomer, password_hash: str, *, is_open: bool, local: bool
 ) -> tuple[str, Credential, bool]:
     """Registers a user with this password. Returns the user's id, their credential, and whether they are the first
     user. Roles are set here and never taken from the caller.
@@ -108,29 +108,32 @@ async def register(
     409 `user_exists`, `name_erased`.
     """
     is_first = False
-    if comer.invitation:
-        user_id, credential = await take_invitation(tx, comer.invitation, comer.name)
+    if newcomer.invitation:
+        user_id, credential = await take_invitation(tx, newcomer.invitation, newcomer.name)
         await sign_in.end_all_sessions(tx, user_id, user_id, "a password was set with an invitation")
-        if comer.display_name:
-            await tx.execute("UPDATE users SET display_name = $2 WHERE id = $1", user_id, comer.display_name)
+        if newcomer.display_name:
+            await tx.execute("UPDATE users SET display_name = $2 WHERE id = $1", user_id, newcomer.display_name)
     else:
         await tx.execute(_ONE_AT_A_TIME)
-        has_key = comer.is_vouched_for or bool(comer.setup_code)
+        has_key = newcomer.is_vouched_for or bool(newcomer.setup_code)
         is_first = has_key and await awaits_first(tx, local=local)
         if is_first:
-            await _use_code(tx, comer)
-        elif comer.setup_code or not is_open:
+            await _use_code(tx, newcomer)
+        elif newcomer.setup_code or not is_open:
             raise _closed()
         roles = FIRST_ROLES if is_first else ROLES
-        user_id, credential = (await users.add_user(tx, comer.name, comer.display_name, roles, None)).id, _REGISTERED
-    await sign_in.set_password(tx, user_id, hashed, credential)
+        user_id, credential = (
+            (await users.add_user(tx, newcomer.name, newcomer.display_name, roles, None)).id,
+            _REGISTERED,
+        )
+    await sign_in.set_password(tx, user_id, password_hash, credential)
     return user_id, credential, is_first
 
 
 _REGISTERED = Credential(SignInMethod.REGISTRATION)
 
 
-async def _use_code(tx: Connection, comer: Newcomer) -> None:
+async def _use_code(tx: Connection, newcomer: Newcomer) -> None:
     """Uses up the setup code.
 
     Raises: CallerError 403 `setup_code_invalid` if it has just become invalid.
@@ -138,13 +141,13 @@ async def _use_code(tx: Connection, comer: Newcomer) -> None:
     used = await tx.fetchval(
         "DELETE FROM setup_codes WHERE code_sha256 = $1 AND expires_at > clock_timestamp() AND wrong_tries < $2 "
         "RETURNING true",
-        sha256_of(comer.setup_code),
-        MOST_TRIES,
+        code_sha256(newcomer.setup_code),
+        MAX_TRIES,
     )
-    if used or comer.is_vouched_for:
+    if used or newcomer.is_vouched_for:
         await tx.execute("DELETE FROM setup_codes")
         return
-    raise code_refusal(comer.setup_code, await _read_setup_code(tx)) or _closed()
+    raise code_refusal(newcomer.setup_code, await _read_setup_code(tx)) or _closed()
 
 
 def _closed() -> CallerError:
@@ -161,15 +164,15 @@ async def ensure_code(owner: Connection, tenant_id: str, before: str, *, local: 
     if not await awaits_first(owner, local=local):
         await owner.execute("DELETE FROM setup_codes WHERE tenant_id = $1", tenant_id)
         return ""
-    kept = await _read_setup_code(owner, lock=True)
-    if before and kept is not None and kept.is_good and kept.matches(before):
+    stored = await _read_setup_code(owner, lock=True)
+    if before and stored is not None and stored.is_good and stored.matches(before):
         return before
-    code = code_of(secrets.token_bytes(CODE_BYTES))
-    await owner.execute(_PUT_CODE, tenant_id, sha256_of(code), CODE_LASTS)
+    code = format_code(secrets.token_bytes(CODE_BYTES))
+    await owner.execute(_PUT_CODE, tenant_id, code_sha256(code), CODE_LIFETIME)
     return code
 
 
-_LASTS = "interval '7 days'"
+_INVITATION_LIFETIME = "interval '7 days'"
 _IN_USE = """
 (EXISTS (SELECT FROM passwords p WHERE p.user_id = t.id) OR EXISTS (SELECT FROM identities d WHERE d.user_id = t.id)
   OR EXISTS (SELECT FROM api_tokens k WHERE k.user_id = t.id AND NOT k.created_by && t.created_by))
@@ -200,7 +203,7 @@ async def invite(tx: Connection, name: str, actor: str, credential: Credential) 
     token = f"perdure_invitation_{secrets.token_urlsafe(32)}"
     expires_at = await tx.fetchval(
         "INSERT INTO invitations (token_sha256, tenant_id, user_id, expires_at, created_by) VALUES "
-        f"($1, current_setting('perdure.tenant'), $2, now() + {_LASTS}, array_remove($3::uuid[], $2)) "
+        f"($1, current_setting('perdure.tenant'), $2, now() + {_INVITATION_LIFETIME}, array_remove($3::uuid[], $2)) "
         "ON CONFLICT (user_id) DO UPDATE SET token_sha256 = excluded.token_sha256, expires_at = excluded.expires_at, "
         "created_by = excluded.created_by RETURNING expires_at",
         sha256_hex(token),

@@ -15,18 +15,17 @@ from perdure.core.identity import (
     AccessKey,
     AccessKeys,
     Credential,
-    GuessRate,
-    GuessTally,
     RefreshFacts,
     RefreshOutcome,
     SignInMethod,
     refresh_outcome,
 )
+from perdure.core.passwords import GuessRate, GuessTally
 from perdure.store import audit
 from perdure.store.database import Connection, new_id
 from perdure.store.valkey import Valkey
 
-MOST_SESSIONS = timedelta(days=90)
+MAX_SESSIONS = timedelta(days=90)
 """The maximum duration of a session, however often it is refreshed. After it the user must sign in again."""
 _KEPT = "interval '7 days'"
 """Ended sessions are deleted after this time."""
@@ -46,7 +45,7 @@ class Session:
 
 
 async def begin_session(
-    tx: Connection, user_id: str, lasts: timedelta, credential: Credential, *, local: bool = False
+    tx: Connection, user_id: str, lifetime: timedelta, credential: Credential, *, local: bool = False
 ) -> Session:
     """Begins a session for the user who signed in with `credential`. `local` marks sessions of a token that the stack
     created for its own machine."""
@@ -57,7 +56,7 @@ async def begin_session(
         session_id,
         user_id,
         local,
-        lasts,
+        lifetime,
         credential.how.value,
         credential.created_by,
         credential.invited_by,
@@ -78,13 +77,15 @@ async def end_session(tx: Connection, session_id: str, actor: str, why: str) -> 
     return True
 
 
-async def end_all_sessions(tx: Connection, user_id: str, actor: str, why: str, *, but: str | None = None) -> int:
-    """Ends all open sessions of this user, except `but`. Returns their number."""
+async def end_all_sessions(
+    tx: Connection, user_id: str, actor: str, why: str, *, except_session_id: str | None = None
+) -> int:
+    """Ends all open sessions of this user, except `except_session_id`. Returns their number."""
     rows = await tx.fetch(
         "UPDATE sessions SET ended_at = now() WHERE user_id = $1 AND ended_at IS NULL "
         "AND id IS DISTINCT FROM $2::uuid RETURNING id",
         user_id,
-        but,
+        except_session_id,
     )
     for row in rows:
         await audit.record(tx, "session.ended", str(row["id"]), {"why": why}, actor=actor, turn_id=None)
@@ -92,7 +93,7 @@ async def end_all_sessions(tx: Connection, user_id: str, actor: str, why: str, *
 
 
 _REFRESH_TOKEN_FORM = re.compile(r"prt\.([a-z0-9][a-z0-9-]{0,62})\.[\w-]{43}", re.ASCII)
-_FOUND = """
+_LOCK_TOKEN = """
 SELECT r.*, s.user_id, s.ended_at, s.expires_at AS session_expires_at, u.disabled_at, now() AS now
 FROM refresh_tokens r JOIN sessions s ON s.id = r.session_id JOIN users u ON u.id = s.user_id
 WHERE r.token_sha256 = $1 FOR UPDATE OF r, s
@@ -120,21 +121,21 @@ def tenant_of_refresh_token(token: str) -> str | None:
     return found[1] if found else None
 
 
-async def first_refresh_token(tx: Connection, tenant_id: str, session_id: str, lasts: timedelta) -> str:
+async def first_refresh_token(tx: Connection, tenant_id: str, session_id: str, lifetime: timedelta) -> str:
     """Creates and returns the first token of a session."""
     token = _make_token(tenant_id, secrets.token_urlsafe(32))
-    await _insert(tx, token, session_id, lasts)
+    await _insert(tx, token, session_id, lifetime)
     return token
 
 
 async def rotate_refresh_token(
-    tx: Connection, tenant_id: str, token: str, keys: AccessKeys, lasts: timedelta
+    tx: Connection, tenant_id: str, token: str, keys: AccessKeys, lifetime: timedelta
 ) -> Rotation:
     """Uses a refresh token. Of two concurrent requests, the second waits for the first and gets the same result.
 
     A token used again after the grace period ends its session in this transaction, so the caller must let it commit.
     """
-    row = await tx.fetchrow(_FOUND, sha256_hex(token))
+    row = await tx.fetchrow(_LOCK_TOKEN, sha256_hex(token))
     if row is None:
         return Rotation(RefreshOutcome.OVER)
     ended = row["ended_at"] or row["disabled_at"] or row["session_expires_at"] <= row["now"]
@@ -158,24 +159,24 @@ async def rotate_refresh_token(
         sha256_hex(successor),
     )
     await tx.execute("DELETE FROM refresh_tokens WHERE session_id = $1 AND expires_at < now()", row["session_id"])
-    await _insert(tx, successor, session_id, lasts)
+    await _insert(tx, successor, session_id, lifetime)
     until: datetime = await tx.fetchval(
         "UPDATE sessions SET expires_at = least(now() + $2::interval, began_at + $3::interval) WHERE id = $1 "
         "RETURNING expires_at",
         session_id,
-        lasts,
-        MOST_SESSIONS,
+        lifetime,
+        MAX_SESSIONS,
     )
     return Rotation(found, session_id, user_id, successor, until)
 
 
-async def _insert(tx: Connection, token: str, session_id: str, lasts: timedelta) -> None:
+async def _insert(tx: Connection, token: str, session_id: str, lifetime: timedelta) -> None:
     await tx.execute(
         "INSERT INTO refresh_tokens (token_sha256, tenant_id, session_id, expires_at) "
         "VALUES ($1, current_setting('perdure.tenant'), $2, now() + $3::interval)",
         sha256_hex(token),
         session_id,
-        lasts,
+        lifetime,
     )
 
 
@@ -193,7 +194,7 @@ def _returned_successor(row: asyncpg.Record, tenant_id: str, token: str, keys: A
     return next((each for each in made if sha256_hex(each) == row["successor_sha256"]), None)
 
 
-LASTS = timedelta(minutes=15)
+CODE_LIFETIME = timedelta(minutes=15)
 _SIGN_IN_CODE_FORM = re.compile(r"([a-z0-9][a-z0-9-]{0,62})\.[\w-]{32}", re.ASCII)
 
 
@@ -223,7 +224,7 @@ async def make_sign_in_code(tx: Connection, tenant_id: str, user_id: str) -> Cod
         sha256_hex(code),
         tenant_id,
         user_id,
-        LASTS,
+        CODE_LIFETIME,
     )
     await audit.record(tx, "sign_in_code.made", user_id, {}, actor=user_id, turn_id=None)
     return Code(code, expires_at)
@@ -270,7 +271,7 @@ async def password_of_user(tx: Connection, user_id: str, *, lock: bool = False) 
     return found
 
 
-async def set_password(tx: Connection, user_id: str, hashed: str, credential: Credential) -> None:
+async def set_password(tx: Connection, user_id: str, password_hash: str, credential: Credential) -> None:
     """Replaces the user's password. `credential` is what the caller signed in with; the users who created it may know
     the password."""
     await tx.execute(
@@ -278,7 +279,7 @@ async def set_password(tx: Connection, user_id: str, hashed: str, credential: Cr
         "VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4) ON CONFLICT (user_id) DO UPDATE SET "
         "hash = excluded.hash, set_at = now(), created_by = excluded.created_by, invited_by = excluded.invited_by",
         user_id,
-        hashed,
+        password_hash,
         credential.created_by,
         credential.invited_by,
     )
@@ -288,7 +289,7 @@ async def set_password(tx: Connection, user_id: str, hashed: str, credential: Cr
 Key = tuple[GuessRate, str]
 """The kind of count and the value that it is counted for."""
 _PREFIX = "perdure:guesses"
-_MOST_ALONE = 20_000
+_MAX_LOCAL_KEYS = 20_000
 """The maximum number of keys that a process counts without Valkey. The least recently used ones are dropped."""
 # A guess is counted before it is checked, and only if the tallies have not changed since they were read. Concurrent
 # guesses therefore get as many attempts as sequential ones.
@@ -361,7 +362,7 @@ class GuessCounter:
         for key, name in zip(keys, names, strict=True):
             self._alone[name] = GuessTally(self._alone_of(key, now).failures + 1, now)
             self._alone.move_to_end(name)
-        while len(self._alone) > _MOST_ALONE:
+        while len(self._alone) > _MAX_LOCAL_KEYS:
             self._alone.popitem(last=False)
         return True
 

@@ -10,7 +10,7 @@ import asyncpg
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
 from perdure.core.audit import Keyring, name_text
-from perdure.core.identity import OWN, Credential, SignInMethod, display_name_from, name_from
+from perdure.core.identity import OWN_CREDENTIAL, Credential, SignInMethod, display_name_from, name_from
 from perdure.store import audit
 from perdure.store.database import Connection, new_id, signer_of
 from perdure.store.identity import sign_in
@@ -312,7 +312,7 @@ async def enter_by_identity(
     claims: Mapping[str, object],
     newcomers: tuple[str, ...],
     link_to: str | None,
-    linked_by: Credential = OWN,
+    linked_by: Credential = OWN_CREDENTIAL,
 ) -> tuple[str, Credential]:
     """Returns the id of the user with this identity, and their credential. A new user gets an account with the roles
     `newcomers`. `link_to` adds the identity as a sign-in method for the user who is signed in by `linked_by`.

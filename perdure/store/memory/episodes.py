@@ -16,7 +16,7 @@ from perdure.store.paging import cursor_after, read_cursor
 
 BY_COSINE = "cosine"
 BY_FULL_TEXT = "full_text"
-MOST_QUERY_CHARACTERS = 2_000
+MAX_QUERY_CHARACTERS = 2_000
 RETRY_SECONDS = 60
 """The delay before the next attempt to embed a summary."""
 
@@ -84,7 +84,7 @@ async def store_summary(
 
 
 async def find(
-    tx: Connection, user_id: str, agent_id: str, text: str, vector: Vector | None, most: int
+    tx: Connection, user_id: str, agent_id: str, text: str, vector: Vector | None, limit: int
 ) -> list[Episode]:
     """Returns a user's episodes with an agent that are nearest to `text`, by its vector, or by full text without one.
 
@@ -93,12 +93,12 @@ async def find(
     """
     found: list[Episode] = []
     if vector is not None:
-        given = (vector.embedder, vector.literal(), most, len(vector.values))
+        given = (vector.embedder, vector.literal(), limit, len(vector.values))
         rows = await tx.fetch(NEAREST, user_id, agent_id, *given)
         found = [_episode(row, BY_COSINE) for row in rows if math.isfinite(row["similarity"])]
-    if len(found) < most:
-        but, words = vector.embedder if vector else None, text[:MOST_QUERY_CHARACTERS]
-        rows = await tx.fetch(_MATCHING, user_id, agent_id, words, most - len(found), but)
+    if len(found) < limit:
+        other_than, words = vector.embedder if vector else None, text[:MAX_QUERY_CHARACTERS]
+        rows = await tx.fetch(_MATCHING, user_id, agent_id, words, limit - len(found), other_than)
         found += [_episode(row, BY_FULL_TEXT) for row in rows]
     return found
 
@@ -125,13 +125,13 @@ async def forget(tx: Connection, conversation_id: str) -> None:
     await tx.execute("DELETE FROM episodes WHERE conversation_id = $1", conversation_id)
 
 
-async def to_embed(tx: Connection, most: int) -> list[tuple[str, str]]:
-    """Claims up to `most` episodes without a vector for RETRY_SECONDS. Returns their ids and summaries."""
+async def to_embed(tx: Connection, limit: int) -> list[tuple[str, str]]:
+    """Claims up to `limit` episodes without a vector for RETRY_SECONDS. Returns their ids and summaries."""
     rows = await tx.fetch(
         "UPDATE episodes SET embed_after = now() + make_interval(secs => $2) WHERE id = ANY(ARRAY("
         "SELECT id FROM episodes WHERE embedder IS NULL AND embed_after <= now() ORDER BY embed_after LIMIT $1 "
         "FOR UPDATE SKIP LOCKED)) RETURNING id, summary",
-        most,
+        limit,
         RETRY_SECONDS,
     )
     return [(str(row["id"]), row["summary"]) for row in rows]

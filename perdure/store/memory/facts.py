@@ -16,7 +16,7 @@ from perdure.contracts.memory import MOST_FACTS, Fact, FactsCall
 from perdure.store.database import Connection, new_id
 from perdure.store.memory.episodes import Vector
 
-CHANGED = "23000"
+CHANGE_REJECTED = "23000"
 """The SQLSTATE that the trigger on a user's facts raises."""
 _WHOSE = "SELECT user_id::text FROM turns WHERE id = $1 AND ended_at IS NULL AND stop_requested_at IS NULL"
 _NEAREST = """
@@ -31,7 +31,7 @@ ORDER BY id
 """
 
 
-async def whose_turn(tx: Connection, call: FactsCall) -> str | None:
+async def user_of_open_turn(tx: Connection, call: FactsCall) -> str | None:
     """Returns the user of the turn, or None if the turn has ended or was asked to stop. For a write, it locks the
     turn's row."""
     lock = " FOR UPDATE" if call.ask.write else ""
@@ -105,10 +105,10 @@ async def add_for_user(tx: Connection, call: FactsCall, user_id: str, vectors: S
         )
 
 
-def was_change(error: BaseException) -> bool:
+def is_rejected_change(error: BaseException) -> bool:
     """Returns whether the database rejected a change to a user's fact. The trigger raises the error of the whole class,
     unlike the constraints of a row."""
-    return isinstance(error, asyncpg.IntegrityConstraintViolationError) and error.sqlstate == CHANGED
+    return isinstance(error, asyncpg.IntegrityConstraintViolationError) and error.sqlstate == CHANGE_REJECTED
 
 
 async def forget_facts(tx: Connection, conversation_id: str) -> None:
@@ -161,7 +161,7 @@ async def create_entity(
     return entity
 
 
-async def find_entities(tx: Connection, text: str, most: int = 10) -> list[Entity]:
+async def find_entities(tx: Connection, text: str, limit: int = 10) -> list[Entity]:
     """Returns entities whose name is `text`. If there are none, returns those whose name contains it."""
     key = name_key(text)
     if not key:  # Every name contains the empty text.
@@ -170,7 +170,7 @@ async def find_entities(tx: Connection, text: str, most: int = 10) -> list[Entit
         "SELECT e.* FROM entity_names n JOIN entities e ON e.id = n.entity_id WHERE n.name_key = $1 ORDER BY e.id "
         "LIMIT $2",
         key,
-        most,
+        limit,
     )
     if exact:
         return [_entity(row) for row in exact]
@@ -178,7 +178,7 @@ async def find_entities(tx: Connection, text: str, most: int = 10) -> list[Entit
         "SELECT DISTINCT ON (e.id) e.* FROM entity_names n JOIN entities e ON e.id = n.entity_id "
         "WHERE strpos(n.name_key, $1) > 0 ORDER BY e.id LIMIT $2",
         key,
-        most,
+        limit,
     )
     return [_entity(row) for row in near]
 

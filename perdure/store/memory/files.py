@@ -178,7 +178,7 @@ async def of_turns(tx: Connection, turn_ids: Sequence[str]) -> list[dict[str, ob
     return [show_file(dict(row)) for row in rows]
 
 
-async def last_uploaded(tx: Connection, conversation_id: str, media_types: Sequence[str], most: int) -> list[str]:
+async def last_uploaded(tx: Connection, conversation_id: str, media_types: Sequence[str], limit: int) -> list[str]:
     """Returns the ids of the latest uploads of these types, newest first. If several have the same name, only the
     newest counts."""
     rows = await tx.fetch(
@@ -187,7 +187,7 @@ async def last_uploaded(tx: Connection, conversation_id: str, media_types: Seque
         "ORDER BY created_at DESC, id DESC LIMIT $3",
         conversation_id,
         list(media_types),
-        most,
+        limit,
     )
     return [str(row["id"]) for row in rows]
 

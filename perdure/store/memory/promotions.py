@@ -191,49 +191,51 @@ async def decide(
     `memory_conflict` if the shared document has changed since the proposal; the errors of `create_document` and
     `update_document`.
     """
-    found: dict[str, Any] = await get_promotion(tx, promotion_id, None, lock=True)
+    promotion: dict[str, Any] = await get_promotion(tx, promotion_id, None, lock=True)
     refused = decision_refusal(
         decider=decider.user_id or "",
         roles=decider.roles,
-        proposer=str(found["proposer_id"]),
-        state=PromotionState(found["status"]),
+        proposer=str(promotion["proposer_id"]),
+        state=PromotionState(promotion["status"]),
         seen_sha256=seen_sha256,
-        sha256=found["sha256"],
+        sha256=promotion["sha256"],
         decision=decision,
         comment=comment,
         credential=decider.credential,
     )
     if refused is not None:
         raise refused
-    made = await _write_shared(tx, decider, found, limits) if decision is PromotionDecision.APPROVE else None
+    made = await _write_shared(tx, decider, promotion, limits) if decision is PromotionDecision.APPROVE else None
     state = PromotionState.APPROVED if made else PromotionState.REJECTED
     version_id = made.ref.version_id if made else None
     await tx.execute(_DECIDED, promotion_id, state.value, decider.user_id, comment, version_id)
-    data: dict[str, JsonValue] = {"decision": state.value, "sha256": found["sha256"], "comment": comment}
+    data: dict[str, JsonValue] = {"decision": state.value, "sha256": promotion["sha256"], "comment": comment}
     await _record(tx, "memory.promotion_decided", promotion_id, data, decider.user_id, None)
     return await get_promotion(tx, promotion_id, None)
 
 
-async def _write_shared(tx: Connection, decider: Writer, found: dict[str, Any], limits: MemoryLimits) -> WrittenVersion:
+async def _write_shared(
+    tx: Connection, decider: Writer, promotion: dict[str, Any], limits: MemoryLimits
+) -> WrittenVersion:
     """Writes the shared version by the same rules as any other write."""
-    basis = Basis(found["evidence_summary"], found["source_refs"], found["turn_id"], found["call_id"])
-    shared = await _read_shared(tx, found["store"], found["path"], decider.user_id or "", lock=True)
-    refused = stale_refusal(found["base_sha256"] or "", shared.sha256 if shared else "")
+    basis = Basis(promotion["evidence_summary"], promotion["source_refs"], promotion["turn_id"], promotion["call_id"])
+    shared = await _read_shared(tx, promotion["store"], promotion["path"], decider.user_id or "", lock=True)
+    refused = stale_refusal(promotion["base_sha256"] or "", shared.sha256 if shared else "")
     if refused is not None:
         raise refused
     if shared is None:
         draft = Draft(
             Scope.WORKSPACE,
-            found["path"],
-            found["type"],
-            found["title"],
-            found["content"],
-            found["store"],
-            entities=found["entities"],
+            promotion["path"],
+            promotion["type"],
+            promotion["title"],
+            promotion["content"],
+            promotion["store"],
+            entities=promotion["entities"],
         )
         return await create_document(tx, decider, draft, basis, limits)
-    given = {"title": found["title"], "entities": found["entities"], "limits": limits}
-    return await update_document(tx, decider, shared, shared.sha256, found["content"], basis, **given)
+    given = {"title": promotion["title"], "entities": promotion["entities"], "limits": limits}
+    return await update_document(tx, decider, shared, shared.sha256, promotion["content"], basis, **given)
 
 
 async def _read_shared(tx: Connection, store: str, path: str, reader: str, *, lock: bool = False) -> Document | None:

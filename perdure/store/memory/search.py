@@ -115,8 +115,8 @@ async def at_path(
     Raises: CallerError 404 `document_not_found`.
     """
     await read_as(tx, reader)
-    which = "d.scope = $2 AND s.slug = $3 AND d.path = $4 AND (d.conversation_id IS NULL OR d.conversation_id = $5)"
-    return await _read_one(tx, which, reader, scope.value, store, path, conversation_id, lock=lock)
+    condition = "d.scope = $2 AND s.slug = $3 AND d.path = $4 AND (d.conversation_id IS NULL OR d.conversation_id = $5)"
+    return await _read_one(tx, condition, reader, scope.value, store, path, conversation_id, lock=lock)
 
 
 async def list_documents(
@@ -180,11 +180,11 @@ def _show_entry(row: asyncpg.Record) -> dict[str, object]:
     return {**dict(row), "id": str(row["id"]), "turn_id": row["turn_id"] and str(row["turn_id"])}
 
 
-async def _read_one(tx: Connection, which: str, reader: str, *given: object, lock: bool) -> Document:
+async def _read_one(tx: Connection, condition: str, reader: str, *given: object, lock: bool) -> Document:
     held = "FOR UPDATE OF d" if lock else ""
     row = await tx.fetchrow(
         f"SELECT {_COLUMNS}, (SELECT v.content FROM memory_versions v WHERE v.id = d.version_id) AS content "
-        f"FROM {FROM} WHERE {VISIBLE} AND {which} {held}",
+        f"FROM {FROM} WHERE {VISIBLE} AND {condition} {held}",
         reader,
         *given,
     )
@@ -218,13 +218,13 @@ def document_of(row: asyncpg.Record, content: str | None = None) -> Document:
     )
 
 
-MOST_WORDS = 48
+MAX_WORDS = 48
 """Words of a question that are searched for; later words are ignored."""
-MOST_QUESTION_CHARACTERS = 4_000
+MAX_QUESTION_CHARACTERS = 4_000
 _FOUND = f"""
 WITH asked AS MATERIALIZED (
   SELECT string_agg('''' || replace(replace(lexeme, '\\', '\\\\'), '''', '''''') || '''', ' | ')::tsquery AS words
-  FROM (SELECT lexeme FROM unnest(to_tsvector('pg_catalog.english', $2)) ORDER BY positions[1] LIMIT {MOST_WORDS}) each
+  FROM (SELECT lexeme FROM unnest(to_tsvector('pg_catalog.english', $2)) ORDER BY positions[1] LIMIT {MAX_WORDS}) each
 ), near AS MATERIALIZED (
   SELECT d.id, d.updated_at,
     least(1.0, coalesce(ts_rank('{{1,1,1,1}}', d.words, (SELECT words FROM asked)), 0.0) * pi() ^ 2 / 6) AS nearness,
@@ -256,10 +256,10 @@ class Question:
     scope: Scope | None = None
 
 
-async def search(tx: Connection, question: Question, most: int) -> tuple[Candidate, ...]:
+async def search(tx: Connection, question: Question, limit: int) -> tuple[Candidate, ...]:
     """Returns the best matches, best first. Returns none if the question has no searchable word and names no known
     entity."""
-    text = question.text[:MOST_QUESTION_CHARACTERS]
+    text = question.text[:MAX_QUESTION_CHARACTERS]
     entities = names_in(text)
     await read_as(tx, question.reader)
     rows = await tx.fetch(
@@ -269,7 +269,7 @@ async def search(tx: Connection, question: Question, most: int) -> tuple[Candida
         list(entities),
         question.conversation_id,
         question.scope.value if question.scope else None,
-        OVER_FETCH * most,
+        OVER_FETCH * limit,
     )
     found = [
         Candidate(
@@ -292,22 +292,24 @@ async def search(tx: Connection, question: Question, most: int) -> tuple[Candida
         )
         for row in rows
     ]
-    return best_candidates(found, most)
+    return best_candidates(found, limit)
 
 
-async def add_excerpts(tx: Connection, question: Question, found: tuple[Candidate, ...]) -> tuple[ShownDocument, ...]:
+async def add_excerpts(
+    tx: Connection, question: Question, candidates: tuple[Candidate, ...]
+) -> tuple[ShownDocument, ...]:
     """Returns the same documents with their excerpts, without redacted ones."""
     rows = await tx.fetch(
         "SELECT id, content FROM memory_versions WHERE id = ANY($1::uuid[]) AND content IS NOT NULL",
-        [each.ref.version_id for each in found],
+        [each.ref.version_id for each in candidates],
     )
     contents = {str(row["id"]): row["content"] for row in rows}
-    words = words_of(question.text[:MOST_QUESTION_CHARACTERS])
+    words = words_of(question.text[:MAX_QUESTION_CHARACTERS])
     return tuple(
         ShownDocument(
             each.ref, each.signals.document_type, each.title, make_excerpt(contents[each.ref.version_id], words)
         )
-        for each in found
+        for each in candidates
         if each.ref.version_id in contents
     )
 

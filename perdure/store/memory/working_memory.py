@@ -1,7 +1,7 @@
 """Working memory: fields of a conversation that expire.
 
 They are stored only in Postgres (ADR 9). A field expires after 24 h, or after the time that its write set. Each read or
-write of a conversation restarts the time of every live field. All fields together have at most MOST_BYTES.
+write of a conversation restarts the time of every live field. All fields together have at most MAX_BYTES.
 
 Locks: a writer takes the conversation's write lock before any row. Writers of one conversation are thereby serialized,
 and the limit holds. A writer that also needs the turn's row locks that row first. Readers do not wait.
@@ -14,8 +14,8 @@ from perdure.store.database import Connection
 
 TTL_SECONDS = 86_400
 """24 h."""
-MOST_TTL_SECONDS = 30 * 86_400
-MOST_BYTES = 65_536
+MAX_TTL_SECONDS = 30 * 86_400
+MAX_BYTES = 65_536
 """The limit for the names and values of a conversation's live fields. Values count as Postgres writes their JSON."""
 FULL = "working_memory_full"
 
@@ -91,12 +91,12 @@ async def merge(
 
     Raises: CallerError 413 `working_memory_full`. Nothing is written then, and the transaction can continue.
     """
-    total: int = await tx.fetchval(_MERGE, tenant_id, conversation_id, fields, ttl_seconds, MOST_BYTES)
-    if total > MOST_BYTES:
+    total: int = await tx.fetchval(_MERGE, tenant_id, conversation_id, fields, ttl_seconds, MAX_BYTES)
+    if total > MAX_BYTES:
         raise CallerError(
             FULL,
-            f"The fields of a conversation can hold {MOST_BYTES} bytes; remove some first",
-            {"most_bytes": MOST_BYTES, "bytes": total},
+            f"The fields of a conversation can hold {MAX_BYTES} bytes; remove some first",
+            {"most_bytes": MAX_BYTES, "bytes": total},
             status=413,
         )
     return total

@@ -17,9 +17,9 @@ from perdure.contracts.values import Tolerant
 from perdure.core.agents.prompts import PromptMessage, WindowedMessage, halve_window, select_messages
 from perdure.core.agents.templates import fill_variables
 from perdure.core.text import preview, restore_previews
-from perdure.core.turns import CallRound, keep_rounds
-from perdure.store.agents import ACTIONS, WAIVERS
-from perdure.store.approvals.verdicts import words_of
+from perdure.core.transcript import CallRound, keep_rounds
+from perdure.store.agents import EXEMPT_TOOLS, RULE_ACTIONS
+from perdure.store.approvals.verdicts import comments_of
 from perdure.store.database import Connection
 from perdure.store.memory.working_memory import TOUCH, read
 
@@ -44,7 +44,7 @@ WHERE conversation_id = $1 AND turn_id = $2 AND (role IN ('assistant', 'tool') O
 """
 
 
-async def find_gate(tx: Connection, address: TurnAddress) -> PauseRequests | None:
+async def find_pause(tx: Connection, address: TurnAddress) -> PauseRequests | None:
     """Returns the gate or checkpoint at which the turn is paused, or None if it has passed all its requests.
 
     A round that was denied as a whole stays planned forever, so the latest round with an unsettled call counts. All its
@@ -180,7 +180,7 @@ async def _render_persona(tx: Connection, turn_id: str, template: str, values: d
     return found.model_copy(update={"text": text} if text.strip() else {"problem": "empty"})
 
 
-INJECTED = """
+INJECTED_SKILLS = """
 SELECT array_agg(DISTINCT skill_id ORDER BY skill_id) FROM injection_ledger
 WHERE conversation_id = $1 AND turn_id <> $2
 """
@@ -216,7 +216,7 @@ class LoadedTurn:
     working: dict[str, JsonValue]
     injected: tuple[str, ...]
     """Skills that earlier turns of the conversation injected."""
-    gate: PauseRequests | None
+    pause: PauseRequests | None
     """Set if the turn is restarted and had opened a gate."""
     used: Usage
     memory_text: str | None
@@ -225,9 +225,9 @@ class LoadedTurn:
     """The number of the last event that the turn's nodes wrote."""
     rule_actions: dict[str, str]
     """The tenant's actions for rules (`perdure/store/agents.py`)."""
-    waivers: tuple[str, ...]
+    exempt_tools: tuple[str, ...]
     """The tools that the tenant exempts from approval."""
-    waived: tuple[str, ...]
+    exempt_at_load: tuple[str, ...]
     """The exempt tools that an earlier load of the turn used."""
     persona: dict[str, JsonValue] | None = None
     """The persona from a template that an earlier load fixed."""
@@ -237,24 +237,24 @@ _LOAD = f"""
 WITH {TOUCH}
 SELECT t.metadata, t.limits, t.memory_text, t.persona, t.events_through, t.attempts, t.ended_at, t.stop_requested_at,
   m.id AS message_id, t.input_tokens, t.output_tokens, t.cost_microusd, m.content, m.tokens, u.name, u.display_name,
-  u.id AS user_id, u.roles, ({INJECTED}) AS injected, {ACTIONS} AS rule_actions,
-  {WAIVERS} AS waivers, t.waived_tools,
+  u.id AS user_id, u.roles, ({INJECTED_SKILLS}) AS injected, {RULE_ACTIONS} AS rule_actions,
+  {EXEMPT_TOOLS} AS waivers, t.waived_tools,
   (SELECT jsonb_object_agg(field, value) FROM live) AS working
 FROM turns t JOIN messages m ON m.id = t.message_id JOIN users u ON u.id = t.user_id WHERE t.id = $2 FOR UPDATE OF t
 """
 
 
-async def load_turn(tx: Connection, ask: LoadRequest) -> LoadedTurn | None:
+async def load_turn(tx: Connection, request: LoadRequest) -> LoadedTurn | None:
     """Returns everything that a new turn needs, or None if the turn has ended or was asked to stop."""
-    row = await tx.fetchrow(_LOAD, ask.address.conversation_id, ask.address.turn_id)
+    row = await tx.fetchrow(_LOAD, request.address.conversation_id, request.address.turn_id)
     if row is None or row["ended_at"] or row["stop_requested_at"]:
         return None
-    gate, working = None, row["working"]
+    pause, working = None, row["working"]
     if row["attempts"]:
         # The turn is restarted, so that run's own writes are read again. If the statement above waited for the turn's
         # lock, it saw all other rows as they were before the wait.
-        gate = await find_gate(tx, ask.address)
-        working = await read(tx, ask.address.conversation_id)
+        pause = await find_pause(tx, request.address)
+        working = await read(tx, request.address.conversation_id)
     return LoadedTurn(
         MessageRef(id=str(row["message_id"]), role=Role.USER, text=preview(row["content"]), tokens=row["tokens"]),
         row["content"],
@@ -265,7 +265,7 @@ async def load_turn(tx: Connection, ask: LoadRequest) -> LoadedTurn | None:
         row["limits"],
         working or {},
         tuple(row["injected"] or ()),
-        gate,
+        pause,
         Usage(input_tokens=row["input_tokens"], output_tokens=row["output_tokens"], cost_microusd=row["cost_microusd"]),
         row["memory_text"],
         row["events_through"],
@@ -353,15 +353,15 @@ async def prompt_messages(
     """
     ids = [ref.id for ref in call.ask.messages if ref.id]
     quoted = [request_id for ref in call.ask.messages for request_id in ref.quotes]
-    words = await words_of(tx, call.address.turn_id, quoted) if quoted else {}
+    comments = await comments_of(tx, call.address.turn_id, quoted) if quoted else {}
     past, own = await read_bodies(tx, call.address.conversation_id, through_seq, window, ids)
-    everything: list[StoredMessage | MessageRef] = [*past]
-    everything += [own.get(ref.id, ref) if ref.id else ref for ref in call.ask.messages]
-    windowed = [_window_message(index, message) for index, message in enumerate(everything)]
+    all_messages: list[StoredMessage | MessageRef] = [*past]
+    all_messages += [own.get(ref.id, ref) if ref.id else ref for ref in call.ask.messages]
+    windowed = [_window_message(index, message) for index, message in enumerate(all_messages)]
     if call.ask.output is not None:
         windowed[len(past) :] = [replace(message, tokens=0) for message in windowed[len(past) :]]
     kept = select_messages(windowed, halve_window(windowed, window) if compacted else window)
-    return [_prompt_message(everything[index], skills, words) for index in kept]
+    return [_prompt_message(all_messages[index], skills, comments) for index in kept]
 
 
 def _window_message(index: int, message: StoredMessage | MessageRef) -> WindowedMessage:
@@ -371,11 +371,11 @@ def _window_message(index: int, message: StoredMessage | MessageRef) -> Windowed
 
 
 def _prompt_message(
-    message: StoredMessage | MessageRef, skills: Mapping[str, str], words: Mapping[str, str]
+    message: StoredMessage | MessageRef, skills: Mapping[str, str], comments: Mapping[str, str]
 ) -> PromptMessage:
     if isinstance(message, StoredMessage):
         return PromptMessage(message.role, message.content, message.calls, _answers(message))
-    text = restore_previews(message.text, [words[each] for each in message.quotes if each in words])
+    text = restore_previews(message.text, [comments[each] for each in message.quotes if each in comments])
     return PromptMessage(message.role, skills.get(message.skill_id, text))
 
 

@@ -203,10 +203,10 @@ async def _with_details(tx: Connection, turns: list[dict[str, object]]) -> list[
     ):
         message = {name: row[name] for name in ("id", "content", "waits", "created_at")}
         messages[row["turn_id"]].append(message)
-    made: dict[str, list[dict[str, object]]] = defaultdict(list)
+    files_by_turn: dict[str, list[dict[str, object]]] = defaultdict(list)
     for file in await files.of_turns(tx, ids):
-        made[str(file["turn_id"])].append(file)
+        files_by_turn[str(file["turn_id"])].append(file)
     return [
-        turn | {"said": messages[id], "segments": segments[id], "files": made[id]}
+        turn | {"said": messages[id], "segments": segments[id], "files": files_by_turn[id]}
         for turn, id in zip(turns, ids, strict=True)
     ]

@@ -24,16 +24,16 @@ from perdure.contracts.ids import LAST_WORD_ID
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import Finished, FinishRequest, StopRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import canonical_json
-from perdure.core.approvals.validity import REASONED, REFUSED, why_not_allowed
+from perdure.core.approvals.validity import DENIED_STATUSES, STATUSES_WITH_REASON, denial_reason
 from perdure.core.text import estimated_tokens, preview
-from perdure.core.turns import (
+from perdure.core.transcript import (
     READ_CHARACTERS,
     CallRound,
     keep_rounds,
     status_without_result,
     summary_of,
+    text_only_messages,
     title_of,
-    words_only,
 )
 from perdure.store import audit
 from perdure.store.calls import model_calls
@@ -83,61 +83,65 @@ RETURNING input_tokens + output_tokens AS tokens, cost_microusd, remembers, user
 """
 
 
-async def stop_requested(tx: Connection, ask: StopRequest) -> bool:
+async def stop_requested(tx: Connection, request: StopRequest) -> bool:
     """Returns whether the turn was asked to stop; False if the turn does not exist."""
-    return bool(await tx.fetchval("SELECT stop_requested_at IS NOT NULL FROM turns WHERE id = $1", ask.address.turn_id))
+    return bool(
+        await tx.fetchval("SELECT stop_requested_at IS NOT NULL FROM turns WHERE id = $1", request.address.turn_id)
+    )
 
 
-async def finish(tx: Connection, ask: FinishRequest) -> tuple[Finished, Note | None]:
+async def finish(tx: Connection, request: FinishRequest) -> tuple[Finished, Note | None]:
     """Sets the outcome, closes what is open, writes the last events and admits the next queued turn. Idempotent."""
-    turn_id = ask.address.turn_id
+    turn_id = request.address.turn_id
     row = await tx.fetchrow(_LOCK, turn_id)
     if row is None or row["ended_at"] is not None:
-        return Finished(status=TurnStatus(row["status"]) if row else ask.status), None
+        return Finished(status=TurnStatus(row["status"]) if row else request.status), None
     lost = await model_calls.count_left(tx, turn_id) if row["lost"] else ()
     active = await tx.fetchval(
-        "SELECT active_turn_id FROM conversations WHERE id = $1 FOR UPDATE", ask.address.conversation_id
+        "SELECT active_turn_id FROM conversations WHERE id = $1 FOR UPDATE", request.address.conversation_id
     )
-    status, replaced_by = ask.status, row["replaced_by"]
+    status, replaced_by = request.status, row["replaced_by"]
     if status is TurnStatus.STOPPED and replaced_by is not None:
         status = TurnStatus.REPLACED
-    transcript, answers, closed = await _what_stays(tx, ask)
-    last_messages = await _last_word(tx, ask)
+    transcript, answers, closed = await _close_transcript(tx, request)
+    last_messages = await _final_answer(tx, request)
     was_active = str(active) == turn_id  # A queued turn that is stopped does not affect the active one.
-    ended = await _end_turn(tx, ask, status, transcript, last_messages, replaced_by, was_active=was_active)
-    cancelled_outside = ask.status is TurnStatus.STOPPED and row["stop_requested_at"] is None
+    ended = await _end_turn(tx, request, status, transcript, last_messages, replaced_by, was_active=was_active)
+    cancelled_outside = request.status is TurnStatus.STOPPED and row["stop_requested_at"] is None
     await _record(tx, turn_id, status, ended["cancelled"] or (), cancelled_outside=cancelled_outside)
-    next_id, left_over = await _left_behind(tx, ask.address, ended, replaced_by, was_active=was_active)
+    next_id, left_over = await _next_turn(tx, request.address, ended, replaced_by, was_active=was_active)
     after: dict[str, JsonValue] = {"replaced_by": str(replaced_by)} if status is TurnStatus.REPLACED else {}
     if left_over is not None:
         after["left_over"] = left_over
     kept = [
-        *await _store_summary(tx, ask, ended),
-        *await _set_title(tx, ask.address.conversation_id, ended["untitled"]),
+        *await _store_summary(tx, request, ended),
+        *await _set_title(tx, request.address.conversation_id, ended["untitled"]),
     ]
-    last = [*_last_events(ask, after, ended["duration_ms"]), _done_event(turn_id, status, ended, after)]
+    last = [*_last_events(request, after, ended["duration_ms"]), _done_event(turn_id, status, ended, after)]
     events = [*map(_answer_event, last_messages), *closed, *kept, *last]
-    await write(tx, ask.address, events, [*answers, *last_messages], pending=ask.events)
+    await write(tx, request.address, events, [*answers, *last_messages], pending=request.events)
     note = None
     if next_id is not None:
-        note = await admit_queued(tx, ask.address.model_copy(update={"turn_id": str(next_id)}))
+        note = await admit_queued(tx, request.address.model_copy(update={"turn_id": str(next_id)}))
     await model_calls.charge_lost(tx, turn_id, lost)  # The budget rows of the day are locked last.
     return Finished(status=status, admitted_turn_id=note.turn_id if note else None), note
 
 
-async def _what_stays(tx: Connection, ask: FinishRequest) -> tuple[list[str], list[NewMessage], list[NewEvent]]:
+async def _close_transcript(
+    tx: Connection, request: FinishRequest
+) -> tuple[list[str], list[NewMessage], list[NewEvent]]:
     """Returns the ids of the messages that stay in the transcript. If the turn did not complete, also returns the
     answers of its open calls and the events that end them."""
-    if ask.status is TurnStatus.COMPLETED:
-        return list(ask.transcript), [], []
-    transcript, answers = await broken_off(tx, ask.address)
-    await _lose_track(tx, ask.address.turn_id)
-    return transcript, answers, await ends_of_open_calls(tx, ask.address.turn_id, answers)
+    if request.status is TurnStatus.COMPLETED:
+        return list(request.transcript), [], []
+    transcript, answers = await interrupted_transcript(tx, request.address)
+    await _mark_outcomes_unknown(tx, request.address.turn_id)
+    return transcript, answers, await ends_of_open_calls(tx, request.address.turn_id, answers)
 
 
 async def _end_turn(
     tx: Connection,
-    ask: FinishRequest,
+    request: FinishRequest,
     status: TurnStatus,
     transcript: list[str],
     last_messages: Sequence[NewMessage],
@@ -148,13 +152,13 @@ async def _end_turn(
     """Ends the turn's row and its open requests. Returns the data for the last events."""
     ended = await tx.fetchrow(
         _END,
-        ask.address.turn_id,
+        request.address.turn_id,
         status.value,
-        ask.problem.model_dump(mode="json") if ask.problem else None,
+        request.problem.model_dump(mode="json") if request.problem else None,
         transcript,
         was_active,
-        ask.address.conversation_id,
-        ask.output,
+        request.address.conversation_id,
+        request.output,
         last_messages[0].content if last_messages else "",
         replaced_by,
         READ_CHARACTERS,
@@ -164,7 +168,7 @@ async def _end_turn(
     return ended
 
 
-async def _left_behind(
+async def _next_turn(
     tx: Connection, address: TurnAddress, ended: asyncpg.Record, replaced_by: object, *, was_active: bool
 ) -> tuple[object, str | None]:
     """Returns the id of the next queued turn, and the id of the turn made from messages that no model call received."""
@@ -174,12 +178,12 @@ async def _left_behind(
     return await tx.fetchval(_NEXT_NOW, address.conversation_id, replaced_by) if was_active else None, left_over
 
 
-async def _last_word(tx: Connection, ask: FinishRequest) -> list[NewMessage]:
+async def _final_answer(tx: Connection, request: FinishRequest) -> list[NewMessage]:
     """Returns the answer that no model call completed, if there is one. It is a text of the graph itself, or the
     partial text of a model call that a stop prevented from being retried."""
-    answer, partial = ask.answer, False
-    if not answer and ask.status is TurnStatus.STOPPED:
-        answer, partial = await model_calls.words_left(tx, ask.address.turn_id), True
+    answer, partial = request.answer, False
+    if not answer and request.status is TurnStatus.STOPPED:
+        answer, partial = await model_calls.unfinished_text(tx, request.address.turn_id), True
     if not answer:
         return []
     return [NewMessage(new_id(), Role.ASSISTANT, answer, tokens=estimated_tokens(answer), partial=partial)]
@@ -217,13 +221,15 @@ def _answer_event(message: NewMessage) -> NewEvent:
     return NewEvent(GENERATION_COMPLETE, {**data, "partial": message.partial, "tool_calls": []}, LAST_WORD_ID)
 
 
-async def _store_summary(tx: Connection, ask: FinishRequest, ended: asyncpg.Record) -> list[NewEvent]:
+async def _store_summary(tx: Connection, request: FinishRequest, ended: asyncpg.Record) -> list[NewEvent]:
     """Stores a summary of a completed turn if its agent asks for it. The relay adds the vector later."""
-    if not ended["remembers"] or ask.status is not TurnStatus.COMPLETED:
+    if not ended["remembers"] or request.status is not TurnStatus.COMPLETED:
         return []
     summary = summary_of(ended["asked"] or "", ended["answer"] or "")
     user_id, agent_id = str(ended["user_id"]), ended["agent_id"]
-    await episodes.store_summary(tx, ask.address.conversation_id, user_id, agent_id, summary, ask.address.turn_id)
+    await episodes.store_summary(
+        tx, request.address.conversation_id, user_id, agent_id, summary, request.address.turn_id
+    )
     return [NewEvent(MEMORY_WRITE_CREATED, {"scope": "episodic"})]
 
 
@@ -236,7 +242,7 @@ async def _set_title(tx: Connection, conversation_id: str, first_message: str | 
     return [NewEvent(TITLE_GENERATED, {"title": title})]
 
 
-_LOSE_TRACK = """
+_MARK_OUTCOMES_UNKNOWN = """
 WITH lost AS (
   UPDATE tool_calls SET state = 'outcome_unknown'
   WHERE turn_id = $1 AND state = 'reserved' AND effect IN ('keyed', 'opaque') RETURNING call_id, key, tool, effect, args
@@ -257,20 +263,20 @@ SELECT told.*, t.user_id FROM told JOIN turns t ON t.id = $1 ORDER BY call_id
 """
 
 
-async def _lose_track(tx: Connection, turn_id: str) -> None:
+async def _mark_outcomes_unknown(tx: Connection, turn_id: str) -> None:
     """Marks the outcome of running calls as unknown, because they can still change a target. A person must be able to
     settle them."""
-    for row in await tx.fetch(_LOSE_TRACK, turn_id):
+    for row in await tx.fetch(_MARK_OUTCOMES_UNKNOWN, turn_id):
         await record_outcome(tx, turn_id, row, CallState(row["state"]), None)
 
 
-def _last_events(ask: FinishRequest, after: dict[str, JsonValue], duration_ms: int) -> list[NewEvent]:
-    if ask.status is TurnStatus.STOPPED:
+def _last_events(request: FinishRequest, after: dict[str, JsonValue], duration_ms: int) -> list[NewEvent]:
+    if request.status is TurnStatus.STOPPED:
         return [NewEvent(STOPPED, {**after})]
-    if ask.problem is not None:
-        return [NewEvent(WORKFLOW_ERROR, ask.problem.model_dump(mode="json", exclude_none=True))]
-    run: dict[str, JsonValue] = {"run_id": ask.address.turn_id, "duration": duration_ms / 1000}
-    return [NewEvent(COMPLETED, {"status": ask.status.value, **run, "duration_ms": duration_ms})]
+    if request.problem is not None:
+        return [NewEvent(WORKFLOW_ERROR, request.problem.model_dump(mode="json", exclude_none=True))]
+    run: dict[str, JsonValue] = {"run_id": request.address.turn_id, "duration": duration_ms / 1000}
+    return [NewEvent(COMPLETED, {"status": request.status.value, **run, "duration_ms": duration_ms})]
 
 
 async def finish_broken(tx: Connection, address: TurnAddress, problem: Problem) -> tuple[bool, Note | None]:
@@ -338,7 +344,7 @@ async def ends_of_open_calls(tx: Connection, turn_id: str, answers: Sequence[New
     return events
 
 
-async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], list[NewMessage]]:
+async def interrupted_transcript(tx: Connection, address: TurnAddress) -> tuple[list[str], list[NewMessage]]:
     """Returns the ids of the messages that stay, and the tool messages to write for calls that have none.
 
     Messages whose calls are removed lose them in this function. The ledger keeps the calls.
@@ -356,13 +362,13 @@ async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], l
         "FROM tool_calls c LEFT JOIN approvals a ON a.turn_id = c.turn_id AND a.call_id = c.call_id "
         "AND a.status = ANY($2), LATERAL coalesce(a.withdrawal, a.decision) AS said WHERE c.turn_id = $1",
         address.turn_id,
-        list(REFUSED),
+        list(DENIED_STATUSES),
     )
     refused = {row["call_id"]: row for row in found if row["status"]}
     states = {row["call_id"]: CallState(row["state"]) for row in found}
     rounds = _read_rounds(rows)
     kept = keep_rounds(rounds, states)
-    bare = words_only(rounds, kept)
+    bare = text_only_messages(rounds, kept)
     if bare:
         await tx.execute("UPDATE messages SET calls = '[]' WHERE id = ANY($1)", list(bare))
     stay = list(bare)
@@ -390,9 +396,9 @@ def _read_rounds(rows: Sequence[asyncpg.Record]) -> list[CallRound]:
 
 
 def _answer(call_id: str, state: CallState | None, refused: asyncpg.Record | None) -> NewMessage:
-    status, message = status_without_result(state, why_not_allowed(refused["status"]) if refused else None)
+    status, message = status_without_result(state, denial_reason(refused["status"]) if refused else None)
     body = {"status": status, "message": message}
-    if status == "denied" and refused and refused["status"] in REASONED and refused["comment"]:
+    if status == "denied" and refused and refused["status"] in STATUSES_WITH_REASON and refused["comment"]:
         body["reason"] = refused["comment"]
     content = canonical_json(body)
     return NewMessage(new_id(), Role.TOOL, content, call_id=call_id, tokens=estimated_tokens(content))

@@ -43,13 +43,13 @@ _OPEN_TURNS = f"""
 _AMONG = f"{_OPEN.format('LIKE')} AND id = ANY($2::uuid[])"
 
 
-async def open_turns(tx: Connection, older_than_seconds: float, most_paused: int | None = None) -> list[OpenTurn]:
+async def open_turns(tx: Connection, older_than_seconds: float, max_paused: int | None = None) -> list[OpenTurn]:
     """Returns open turns, oldest first, without queued and very recent ones and without those whose start is in the
-    outbox. Of the paused ones it returns the `most_paused` oldest, or all without that limit.
+    outbox. Of the paused ones it returns the `max_paused` oldest, or all without that limit.
 
     A turn whose start is in the outbox has no workflow yet, so that it must not count as one that lost its workflow.
     """
-    return [_open(row) for row in await tx.fetch(_OPEN_TURNS, older_than_seconds, most_paused)]
+    return [_open(row) for row in await tx.fetch(_OPEN_TURNS, older_than_seconds, max_paused)]
 
 
 async def paused_among(tx: Connection, turn_ids: Collection[str]) -> list[OpenTurn]:

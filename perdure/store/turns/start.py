@@ -12,8 +12,8 @@ from perdure.contracts.errors import CallerError, InvariantBroken
 from perdure.contracts.events import QUEUED, READY, STAGE
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import ENDED, FinishRequest, Limits, Routing, TurnAddress, TurnInput, TurnStatus
-from perdure.core.agents.safety_keywords import Words, safety_keywords_in
-from perdure.core.budgets import UsedStorage, check, tighten_limits
+from perdure.core.agents.safety_keywords import Keywords, safety_keywords_in
+from perdure.core.budgets import UsedStorage, check_bytes, tighten_limits
 from perdure.core.text import estimated_tokens
 from perdure.core.turns import Admission, AdmissionLoad, Caps, OnBusy, admit, metadata_refusal, too_many
 from perdure.store import audit
@@ -117,15 +117,15 @@ async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: 
     load = _load(new, counted, busy=active is not None)
     admission = admit(load, caps, new.on_busy)
     if admission not in (Admission.START, Admission.REPLACE):
-        danger = await safety_response(tx, new.conversation_id, new.message, agent)
-        if danger:
-            return await _answer_separately(tx, new, agent, message_seq, danger)
+        category = await safety_category(tx, new.conversation_id, new.message, agent)
+        if category:
+            return await _answer_separately(tx, new, agent, message_seq, category)
     if admission is Admission.BUSY:
         raise await _busy_error(tx, str(active))
     if admission is Admission.TOO_MANY:
         raise too_many(load, caps)
     if admission is Admission.QUOTA:
-        check(load.used, caps.quotas, load.message_bytes)
+        check_bytes(load.used, caps.quotas, load.message_bytes)
     if admission is Admission.QUEUE_FULL:
         full = "This conversation's queue is full; retry when a turn ends"
         raise CallerError("queue_full", full, {"retry_after_seconds": 5}, status=429)
@@ -135,7 +135,7 @@ async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: 
     started = await _insert(tx, new, agent, message_seq, first)
     if admission is Admission.REPLACE and active is not None:
         way = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=active)
-        return replace(started, note=await give_way(tx, way, started.turn_id, new.user_id), gives_way=way)
+        return replace(started, note=await stop_for_replacement(tx, way, started.turn_id, new.user_id), gives_way=way)
     return started
 
 
@@ -150,17 +150,17 @@ def _load(new: NewTurn, counted: asyncpg.Record, *, busy: bool) -> AdmissionLoad
 async def _lock_conversation(tx: Connection, new: NewTurn) -> tuple[str | None, int]:
     """Returns the conversation's active turn and the number of its last message, under its lock. A turn that receives
     this message or is replaced by it is locked first."""
-    first_the_turn = new.on_busy in (OnBusy.STEER, OnBusy.REPLACE)
+    locks_turn_first = new.on_busy in (OnBusy.STEER, OnBusy.REPLACE)
     for _ in range(_TRIES):
         held = None
-        if first_the_turn:
+        if locks_turn_first:
             await tx.execute("SAVEPOINT looking")
-            held = await hold_active(tx, new.conversation_id)
+            held = await lock_active_turn(tx, new.conversation_id)
         conversation = await tx.fetchrow(_LOCK, new.user_id, new.conversation_id)
         if conversation is None:
             raise CallerError("conversation_not_found", "Conversation not found", status=404)
         active = str(conversation["active_turn_id"]) if conversation["active_turn_id"] is not None else None
-        if not first_the_turn or active in (None, held):
+        if not locks_turn_first or active in (None, held):
             return active, conversation["message_seq"]
         await tx.execute("ROLLBACK TO SAVEPOINT looking")  # Releases all these locks.
     raise await _busy_error(tx, str(active))
@@ -174,12 +174,12 @@ async def _steer_turn(tx: Connection, new: NewTurn, active: str) -> StartedTurn:
 
 
 async def _answer_separately(
-    tx: Connection, new: NewTurn, agent: PublishedAgent, message_seq: int, danger: str
+    tx: Connection, new: NewTurn, agent: PublishedAgent, message_seq: int, category: str
 ) -> StartedTurn:
     """Starts a separate turn in addition to the open one and completes it in the same transaction."""
     started = await _insert(tx, new, agent, message_seq, None)
     own = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=started.turn_id)
-    await answer_queued(tx, own, agent, danger)
+    await answer_queued(tx, own, agent, category)
     return replace(started, status=TurnStatus.COMPLETED)
 
 
@@ -271,7 +271,7 @@ async def request_stop(tx: Connection, turn_id: str, user_id: str) -> tuple[Turn
     return address, status, await put(tx, address.tenant_id, Wake.STOP, turn_id)
 
 
-async def hold_active(tx: Connection, conversation_id: str) -> str | None:
+async def lock_active_turn(tx: Connection, conversation_id: str) -> str | None:
     """Locks the active turn and the turn that replaces it. Returns the active turn's id, or None if there is no active
     turn.
 
@@ -290,7 +290,7 @@ async def hold_active(tx: Connection, conversation_id: str) -> str | None:
     return str(active["id"])
 
 
-async def give_way(tx: Connection, active: TurnAddress, to: str, user_id: str) -> Note:
+async def stop_for_replacement(tx: Connection, active: TurnAddress, to: str, user_id: str) -> Note:
     """Asks the active turn to stop for the queued turn `to`. Returns the stop's wake signal. The caller holds all
     locks. If several turns replace the same turn, only the last one runs. Each earlier one ends as replaced without
     having run. The replaced turn ends at its own pace, and its end admits the new one
@@ -319,7 +319,7 @@ _LONG_CHARACTERS = 10_000
 """A longer text takes milliseconds to search, which must not block the event loop."""
 
 
-async def safety_response(tx: Connection, conversation_id: str, message: str, agent: PublishedAgent) -> str:
+async def safety_category(tx: Connection, conversation_id: str, message: str, agent: PublishedAgent) -> str:
     """Returns the category of the safety keywords in a new message, alone or together with the user's last message. It
     is empty if there is none, or if the agent has no safety keywords."""
     assembly = agent.definition.assembly
@@ -329,7 +329,7 @@ async def safety_response(tx: Connection, conversation_id: str, message: str, ag
     return await find_safety_keywords(message, await tx.fetchval(last, conversation_id) or "", assembly.danger)
 
 
-async def find_safety_keywords(message: str, before: str, words: Words) -> str:
+async def find_safety_keywords(message: str, before: str, words: Keywords) -> str:
     """Calls `safety_keywords_in` without blocking the event loop."""
     if len(message) + len(before) < _LONG_CHARACTERS:
         return safety_keywords_in(message, before, words)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import asyncpg
 
 from perdure.contracts.errors import CallerError
-from perdure.core.turns import KINDS, Segment, TranscriptTurn, segments_of
+from perdure.core.transcript import SEGMENT_EVENTS, Segment, SegmentEvent, segments_of
 from perdure.store.database import Connection
 from perdure.store.paging import cursor_after, read_cursor
 
 # An erased user's turn has no such events.
-_TOLD = (
+_COLUMNS_FROM_EVENTS = (
     "ARRAY(SELECT e.data->>'node' FROM events e WHERE e.turn_id = t.id AND e.kind = 'node_end' "
     "AND e.data->>'node' IS NOT NULL ORDER BY e.seq) AS nodes, "
     "(SELECT coalesce(e.data->>'turn_seconds', e.data->>'seconds')::float FROM events e "
@@ -36,7 +36,8 @@ async def get_turn(tx: Connection, turn_id: str, user_id: str | None) -> dict[st
     Raises: CallerError 404 `turn_not_found`.
     """
     row = await tx.fetchrow(
-        f"SELECT t.*, {WAITS_FOR}, {_TOLD} FROM turns t WHERE t.id = $1 AND ($2::uuid IS NULL OR t.user_id = $2)",
+        f"SELECT t.*, {WAITS_FOR}, {_COLUMNS_FROM_EVENTS} FROM turns t "
+        "WHERE t.id = $1 AND ($2::uuid IS NULL OR t.user_id = $2)",
         turn_id,
         user_id,
     )
@@ -58,7 +59,7 @@ async def list_turns(
     """Lists turns, newest first, and the next page's cursor."""
     at, last_id = read_cursor(cursor)
     rows = await tx.fetch(
-        f"SELECT t.*, {WAITS_FOR}, {_TOLD} FROM turns t WHERE ($1::uuid IS NULL OR t.user_id = $1) "
+        f"SELECT t.*, {WAITS_FOR}, {_COLUMNS_FROM_EVENTS} FROM turns t WHERE ($1::uuid IS NULL OR t.user_id = $1) "
         "AND ($2::text IS NULL OR t.status = $2) AND ($3::text IS NULL OR t.agent_id = $3) "
         "AND ($4::uuid IS NULL OR t.conversation_id = $4) "
         "AND ($5::timestamptz IS NULL OR (t.created_at, t.id) < ($5, $6::uuid)) "
@@ -111,9 +112,9 @@ def show_turn(row: asyncpg.Record) -> dict[str, object]:
     }
 
 
-MOST = 500
+MAX_CALLS = 500
 """The maximum number of calls returned; the latest ones are kept."""
-_THERE = "SELECT FROM turns WHERE id = $1 AND ($2::uuid IS NULL OR user_id = $2)"
+_TURN_EXISTS = "SELECT FROM turns WHERE id = $1 AND ($2::uuid IS NULL OR user_id = $2)"
 _TURN_CALLS = """
 SELECT * FROM (
   SELECT call_id, 'model' AS kind, model AS name, stage AS label, NULL AS effect, epoch AS attempts, errors,
@@ -136,8 +137,8 @@ SELECT * FROM (
   FROM bundles WHERE turn_id = $1
 ) calls ORDER BY coalesce(started_at, planned_at) DESC, length(call_id) DESC, call_id DESC LIMIT $2
 """
-_PLAIN = ("call_id", "kind", "name", "label", "effect", "state", "code", "attempts", "errors", "approval_id")
-_TIMES = ("planned_at", "started_at", "settled_at")
+_CALL_COLUMNS = ("call_id", "kind", "name", "label", "effect", "state", "code", "attempts", "errors", "approval_id")
+_CALL_TIMES = ("planned_at", "started_at", "settled_at")
 
 
 async def calls_of(tx: Connection, turn_id: str, user_id: str | None) -> list[dict[str, object]]:
@@ -148,13 +149,13 @@ async def calls_of(tx: Connection, turn_id: str, user_id: str | None) -> list[di
 
     Raises: CallerError 404 `turn_not_found`.
     """
-    if await tx.fetchrow(_THERE, turn_id, user_id) is None:
+    if await tx.fetchrow(_TURN_EXISTS, turn_id, user_id) is None:
         raise CallerError("turn_not_found", "Turn not found", status=404)
     found = []
-    for row in reversed(await tx.fetch(_TURN_CALLS, turn_id, MOST)):
+    for row in reversed(await tx.fetch(_TURN_CALLS, turn_id, MAX_CALLS)):
         began, ended, cost = row["started_at"], row["settled_at"], row["cost_microusd"]
         found.append(
-            {name: row[name] for name in (*_PLAIN, *_TIMES)}
+            {name: row[name] for name in (*_CALL_COLUMNS, *_CALL_TIMES)}
             | {
                 "seconds": (ended - began).total_seconds() if began and ended else None,
                 "cost_usd": cost / 1e6 if cost is not None else None,
@@ -173,7 +174,7 @@ SELECT call_id, stage, model, errors, epoch, started_at, settled_at, reply -> 'u
   row_number() OVER (PARTITION BY stage ORDER BY length(call_id), call_id) AS number
 FROM model_calls WHERE turn_id = $1 ORDER BY length(call_id), call_id
 """
-_COUNTED = ("input_tokens", "output_tokens", "thinking_tokens", "cached_tokens", "cost_microusd")
+_USAGE_COLUMNS = ("input_tokens", "output_tokens", "thinking_tokens", "cached_tokens", "cost_microusd")
 
 
 async def metrics_of(tx: Connection, turn_id: str, user_id: str | None) -> dict[str, object]:
@@ -186,10 +187,10 @@ async def metrics_of(tx: Connection, turn_id: str, user_id: str | None) -> dict[
         raise CallerError("turn_not_found", "Turn not found", status=404)
     rows = await tx.fetch(_MODEL_CALL_METRICS, turn_id)
     calls = []
-    totals = dict.fromkeys(_COUNTED, 0)
+    totals = dict.fromkeys(_USAGE_COLUMNS, 0)
     for row in rows:
-        used = {name: int((row["usage"] or {}).get(name, 0)) for name in _COUNTED}
-        totals = {name: totals[name] + used[name] for name in _COUNTED}
+        used = {name: int((row["usage"] or {}).get(name, 0)) for name in _USAGE_COLUMNS}
+        totals = {name: totals[name] + used[name] for name in _USAGE_COLUMNS}
         seconds = (row["settled_at"] - row["started_at"]).total_seconds() if row["settled_at"] else None
         calls.append(
             {
@@ -214,7 +215,7 @@ async def metrics_of(tx: Connection, turn_id: str, user_id: str | None) -> dict[
 
 
 def _show_cost(used: dict[str, int]) -> dict[str, object]:
-    shown: dict[str, object] = {name: used[name] for name in _COUNTED if name != "cost_microusd"}
+    shown: dict[str, object] = {name: used[name] for name in _USAGE_COLUMNS if name != "cost_microusd"}
     return shown | {"cost_usd": used["cost_microusd"] / 1e6}
 
 
@@ -224,8 +225,7 @@ async def turn_segments(tx: Connection, turn_id: str, user_id: str | None) -> li
 
     Raises: CallerError 404 `turn_not_found`.
     """
-    there = "SELECT FROM turns WHERE id = $1 AND ($2::uuid IS NULL OR user_id = $2)"
-    if await tx.fetchrow(there, turn_id, user_id) is None:
+    if await tx.fetchrow(_TURN_EXISTS, turn_id, user_id) is None:
         raise CallerError("turn_not_found", "Turn not found", status=404)
     return (await read_segments(tx, [turn_id]))[turn_id]
 
@@ -236,11 +236,11 @@ async def read_segments(tx: Connection, turn_ids: Sequence[str]) -> dict[str, li
         "SELECT turn_id::text, kind, call_id, data FROM events WHERE turn_id = ANY($1::uuid[]) AND kind = ANY($2) "
         "ORDER BY seq",
         list(turn_ids),
-        list(KINDS),
+        list(SEGMENT_EVENTS),
     )
-    by_turn: dict[str, list[TranscriptTurn]] = {turn_id: [] for turn_id in turn_ids}
+    by_turn: dict[str, list[SegmentEvent]] = {turn_id: [] for turn_id in turn_ids}
     for row in rows:
-        by_turn[row["turn_id"]].append(TranscriptTurn(row["kind"], row["call_id"], row["data"]))
+        by_turn[row["turn_id"]].append(SegmentEvent(row["kind"], row["call_id"], row["data"]))
     segments = {turn_id: segments_of(events) for turn_id, events in by_turn.items()}
     ids = [segment.message_id for several in segments.values() for segment in several if segment.message_id]
     message_rows = await tx.fetch("SELECT id::text, content FROM messages WHERE id = ANY($1::uuid[])", ids)

@@ -55,7 +55,7 @@ def busy_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStac
 @pytest.fixture(scope="package")
 async def loaded(busy_stack: RunningStack) -> AsyncIterator[LoadedStack]:
     told = busy_stack.read()
-    db = await Database.connect(told["postgres"], most=8, wait_seconds=60)
+    db = await Database.connect(told["postgres"], max_connections=8, wait_seconds=60)
     temporal = await Client.connect(told["temporal"], data_converter=DATA_CONVERTER)
     bearer = {"Authorization": f"Bearer {busy_stack.companion_token('payments')}"}
     async with (

@@ -17,7 +17,7 @@ from perdure.contracts.errors import Problem, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.core.agents.toolsets import LOAD_TOOLSET
 from perdure.core.approvals.validity import ApprovalValidity
-from perdure.core.turns import TranscriptTurn, segments_of
+from perdure.core.transcript import SegmentEvent, segments_of
 from perdure.sdk.tools import ToolResult
 from perdure.store.events.event_log import NewEvent
 
@@ -81,7 +81,7 @@ def test_an_object_that_was_asked_for_is_no_text_of_the_turn(failed: Problem | N
     usage, complete = events_of(asking(output=wanted), 1, heard, model_answer.structured_reply(wanted, heard, failed))
     assert usage.kind == "token.usage", "no first token was seen"
     assert (complete.kind, complete.data["characters"], complete.data["message_id"]) == ("generation.complete", 0, None)
-    assert segments_of([TranscriptTurn(complete.kind, complete.call_id, complete.data)]) == []
+    assert segments_of([SegmentEvent(complete.kind, complete.call_id, complete.data)]) == []
 
 
 YES, NO = '{"hijacked": true}', '{"hijacked": false}'

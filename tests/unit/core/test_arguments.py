@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from perdure.contracts.values import digest_of
 from perdure.core.calls import arguments
 from perdure.core.calls.arguments import (
-    MOST_DEPTH,
-    MOST_REPAIR_CHARACTERS,
+    MAX_DEPTH,
+    MAX_REPAIR_CHARACTERS,
     check_arguments,
     extract_groups,
     parse_arguments,
@@ -56,9 +56,9 @@ CUT_OFF = ['{"order": "12"', '{"order": "12", ', '{"order": "12", "cents": 5', '
 UNSTORABLE = [
     *("[]", "null", '"order"', '{"x": NaN}', '{"x": -Infinity}', '{"x": 1e400}', '{"x": 1' + "0" * 301 + "}"),
     *('{"x": 1, "x": 2}', '{"x": {"y": 1, "y": 1}}', '{"x": "a\\u0000b"}', '{"x": "\\ud800"}', '{"\\udfff": 1}'),
-    '{"x": ' + "[" * MOST_DEPTH + "]" * MOST_DEPTH + "}",
+    '{"x": ' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}",
 ]
-TOO_LONG = [json.dumps({"x": "a" * arguments.MOST_CHARACTERS}), "{'x': '" + "a" * MOST_REPAIR_CHARACTERS + "'}"]
+TOO_LONG = [json.dumps({"x": "a" * arguments.MAX_CHARACTERS}), "{'x': '" + "a" * MAX_REPAIR_CHARACTERS + "'}"]
 UNFIT = ["{}", '{"order": "12", "note": 1}', '{"order": 12}', '{"order": "twelve"}', "{'order': '12', 'cents': 'all'}"]
 
 
@@ -146,4 +146,4 @@ def test_marks_are_found_in_order_each_once(pattern: str, text: str, found: tupl
 @given(st.lists(st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True), max_size=60))
 def test_however_many_marks_there_are_a_history_stays_small(marks: list[str]) -> None:
     found = extract_groups(SKILL_PATTERN, " ".join(f"SKILL_SELECT:{mark}" for mark in marks))
-    assert found == tuple(dict.fromkeys(marks))[: arguments.MOST]
+    assert found == tuple(dict.fromkeys(marks))[: arguments.MAX_GROUPS]

@@ -259,7 +259,9 @@ def test_heads_of_others_say_nothing_of_us_one_by_an_unknown_key_is_reported_and
 BEGUN = 7
 
 
-def entry(kind: str = audit.DECIDED, subject: str = "s", actor: str | None = None, turn: str | None = None) -> Entry:
+def entry(
+    kind: str = audit.DECISION_KIND, subject: str = "s", actor: str | None = None, turn: str | None = None
+) -> Entry:
     return Entry(BEGAN, kind, subject, actor, turn, "digest", "signature")
 
 
@@ -303,8 +305,11 @@ def test_an_erased_name_is_found_by_every_key_and_is_another_in_another_tenant()
 @pytest.mark.parametrize(
     ("outcome", "said", "allowed"),
     [
-        (audit.DECIDED, None, True),  # erased with its person: that a decision was made is still known
-        *((audit.DECIDED, said, said in ("approve", "edit")) for said in ("approve", "edit", "reject", "respond", "")),
+        (audit.DECISION_KIND, None, True),  # erased with its person: that a decision was made is still known
+        *(
+            (audit.DECISION_KIND, said, said in ("approve", "edit"))
+            for said in ("approve", "edit", "reject", "respond", "")
+        ),
         *((f"approval.{outcome}", None, False) for outcome in ("withdrawn", "voided", "expired", "cancelled")),
         *(("approval.withdrawn", "approve", False), (None, None, False)),
     ],
@@ -314,10 +319,10 @@ def test_a_call_that_ran_was_allowed_by_exactly_these(outcome: str | None, said:
 
 
 SEQS = st.integers(1, 99) | st.none()
-SAID = st.sampled_from([*audit.GIVEN, "reject", "respond", None])
+SAID = st.sampled_from([*audit.ALLOWING_DECISIONS, "reject", "respond", None])
 
 
-@given(st.lists(st.builds(Run, st.uuids().map(str), st.sampled_from([*audit.OUTCOMES, None]), SAID, SEQS, SEQS)))
+@given(st.lists(st.builds(Run, st.uuids().map(str), st.sampled_from([*audit.OUTCOME_KINDS, None]), SAID, SEQS, SEQS)))
 def test_each_that_was_not_allowed_is_one_fault_at_its_approvals_first_row(runs: list[Run]) -> None:
     faults = [ChainFault(r.seq or 0, K.RAN_UNDECIDED, r.audit_id, r.approval_id) for r in runs if not r.was_allowed]
     assert audit.find_undecided(runs) == faults

@@ -42,7 +42,7 @@ def test_a_budget_is_spent_at_equality(tokens: int, cost: int, code: str | None)
 
 @pytest.mark.parametrize(("used", "left"), [(0, 100), (60, 40), (100, 0), (250, 0)])
 def test_an_answer_may_use_what_is_left_and_a_usual_answer_more(used: int, left: int) -> None:
-    assert budgets.most_of_answer(LIMITS, tokens_used=used) == left + USUAL_ANSWER_TOKENS
+    assert budgets.answer_token_limit(LIMITS, tokens_used=used) == left + USUAL_ANSWER_TOKENS
 
 
 @pytest.mark.parametrize(

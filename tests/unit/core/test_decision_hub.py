@@ -9,16 +9,22 @@ from hypothesis import strategies as st
 
 from perdure.activities.providers import errors as vendors
 from perdure.contracts.errors import Problem
-from perdure.core.calls.ledger import REFUSED
+from perdure.core.calls.ledger import PROBLEM_OF_CLAIM
 from perdure.graph.topologies.decision_hub import backend
 from perdure.graph.topologies.decision_hub.backend import (
-    TIMEOUTS,
+    TIMEOUT_CODES,
     AnswerStatus,
     ErrorType,
     classify_answer,
     fallback_text,
 )
-from perdure.graph.topologies.decision_hub.spec import IN_ORDER, OPTIONAL, Command, TurnProgress, next_command
+from perdure.graph.topologies.decision_hub.spec import (
+    COMMANDS_IN_ORDER,
+    NEEDS_PERMISSION,
+    Command,
+    TurnProgress,
+    next_command,
+)
 
 C = Command
 Commands = frozenset[Command]
@@ -27,12 +33,12 @@ CASES = [
     # name, done, allowed, next
     ("nothing is done", NONE, NONE, C.PREPROCESS),
     ("the text is ready", {C.PREPROCESS}, NONE, C.CALL_MODEL),
-    ("memory is allowed", {C.PREPROCESS}, OPTIONAL, C.MEMORY_READ),
-    ("one memory was read", {C.PREPROCESS, C.MEMORY_READ}, OPTIONAL, C.LONG_TERM_MEMORY_READ),
+    ("memory is allowed", {C.PREPROCESS}, NEEDS_PERMISSION, C.MEMORY_READ),
+    ("one memory was read", {C.PREPROCESS, C.MEMORY_READ}, NEEDS_PERMISSION, C.LONG_TERM_MEMORY_READ),
     ("only the long one is allowed", {C.PREPROCESS}, {C.LONG_TERM_MEMORY_READ}, C.LONG_TERM_MEMORY_READ),
     ("the model has answered", {C.PREPROCESS, C.CALL_MODEL}, NONE, C.FORMAT),
-    ("there is an answer to keep", set(IN_ORDER[:4]), OPTIONAL, C.MEMORY_WRITE),
-    ("all is done", set(IN_ORDER), OPTIONAL, C.FORMAT),
+    ("there is an answer to keep", set(COMMANDS_IN_ORDER[:4]), NEEDS_PERMISSION, C.MEMORY_WRITE),
+    ("all is done", set(COMMANDS_IN_ORDER), NEEDS_PERMISSION, C.FORMAT),
     ("a preprocessing is never left out", {C.CALL_MODEL}, NONE, C.PREPROCESS),
 ]
 
@@ -52,8 +58,8 @@ def test_every_start_ends_with_no_command_twice_and_a_failure_at_once(done: Comm
     while (command := next_command(TurnProgress(False, done, allowed))) is not Command.FORMAT:
         given_so_far.append(command)
         done |= {command}
-    assert len(set(given_so_far)) == len(given_so_far) <= len(IN_ORDER)
-    assert not [command for command in given_so_far if command in OPTIONAL and command not in allowed]
+    assert len(set(given_so_far)) == len(given_so_far) <= len(COMMANDS_IN_ORDER)
+    assert not [command for command in given_so_far if command in NEEDS_PERMISSION and command not in allowed]
 
 
 S, E = AnswerStatus, ErrorType
@@ -76,7 +82,7 @@ def test_the_table_of_answers() -> None:
 
 def test_every_error_that_a_model_call_may_come_to_has_one_row() -> None:
     told = codes_of_model_calls()
-    rows = [TIMEOUTS, backend.UNUSABLE, backend.UNAVAILABLE, backend.OURS]
+    rows = [TIMEOUT_CODES, backend.UNUSABLE_ANSWER_CODES, backend.UNAVAILABLE_CODES, backend.ENGINE_ENDS]
     assert {code: sum(code in row for row in rows) for code in told} == dict.fromkeys(told, 1)
 
 
@@ -88,7 +94,12 @@ def codes_of_model_calls() -> set[str]:
     activities = Path(__file__).parents[3] / "perdure" / "activities"
     files = [*(activities / "providers").glob("*.py"), activities / "model_request.py"]
     named = {code for file in files for code in raised.findall(file.read_text())}
-    return vendor | named | {problem.code for problem in REFUSED.values()} | {"activity_timeout", "activity_failed"}
+    return (
+        vendor
+        | named
+        | {problem.code for problem in PROBLEM_OF_CLAIM.values()}
+        | {"activity_timeout", "activity_failed"}
+    )
 
 
 @given(st.none() | st.builds(Problem, code=st.text(), message=st.text()), st.text())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perdure.contracts.errors import CallerError
 from perdure.core.approvals import decisions
 from perdure.core.approvals.decisions import (
-    MOST_SECONDS,
+    MAX_CLAIM_SECONDS,
     Decider,
     Decision,
     Facts,
@@ -63,12 +63,12 @@ def test_claims_in_a_row_are_one_lease(before: ReviewClaim | None, user: str, se
 @pytest.mark.parametrize("until", [0, -1, -299])
 def test_a_lease_that_is_used_up_is_not_renewed_before_others_had_their_turn(until: int) -> None:
     with pytest.raises(CallerError) as refused:
-        decisions.claim_span(ann(until - MOST_SECONDS, until), "ann", NOW, 60)
+        decisions.claim_span(ann(until - MAX_CLAIM_SECONDS, until), "ann", NOW, 60)
     assert (refused.value.code, refused.value.http) == ("claimed_too_long", 409)
-    assert refused.value.details == {"again_at": at(until + decisions.BREAK_SECONDS)}
+    assert refused.value.details == {"again_at": at(until + decisions.CLAIM_BREAK_SECONDS)}
 
 
-@given(st.lists(st.tuples(st.integers(0, 900), st.integers(1, MOST_SECONDS)), min_size=1, max_size=30))
+@given(st.lists(st.tuples(st.integers(0, 900), st.integers(1, MAX_CLAIM_SECONDS)), min_size=1, max_size=30))
 def test_however_often_it_is_renewed_it_is_free_within_an_hour(tries: list[tuple[int, int]]) -> None:
     claim, now = None, NOW
     for wait, seconds in tries:
@@ -78,9 +78,9 @@ def test_however_often_it_is_renewed_it_is_free_within_an_hour(tries: list[tuple
         except CallerError:
             assert claim is not None and not claim.is_active(now)
             continue
-        assert now < until <= since + timedelta(seconds=MOST_SECONDS)
+        assert now < until <= since + timedelta(seconds=MAX_CLAIM_SECONDS)
         if claim is not None and since != claim.since:
-            assert now - claim.until >= timedelta(seconds=decisions.BREAK_SECONDS), "a break in between"
+            assert now - claim.until >= timedelta(seconds=decisions.CLAIM_BREAK_SECONDS), "a break in between"
         claim = ReviewClaim("ann", "Ann", until, since)
 
 

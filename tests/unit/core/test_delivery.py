@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.core import delivery
-from perdure.core.delivery import MOST_ATTEMPTS, VALID_SECONDS, delivery_refusal, sign
+from perdure.core.delivery import MAX_ATTEMPTS, VALID_SECONDS, delivery_refusal, sign
 
 SECRET, NOW = "s" * 64, 1_800_000_000
 BODY = b'{"event": "approval.opened"}'
@@ -46,10 +46,10 @@ def test_no_other_secret_and_no_other_body_fits(body: bytes, number: str, more: 
 
 
 def test_the_waits_double_up_to_an_hour_and_end() -> None:
-    waits = [delivery.wait_after(attempts) for attempts in range(1, MOST_ATTEMPTS + 2)]
+    waits = [delivery.wait_after(attempts) for attempts in range(1, MAX_ATTEMPTS + 2)]
     assert waits[:4] == [timedelta(seconds=seconds) for seconds in (5, 10, 20, 40)]
-    assert waits[MOST_ATTEMPTS - 2] == timedelta(hours=1)
-    assert waits[MOST_ATTEMPTS - 1 :] == [None, None]
+    assert waits[MAX_ATTEMPTS - 2] == timedelta(hours=1)
+    assert waits[MAX_ATTEMPTS - 1 :] == [None, None]
     assert timedelta(hours=12) < sum((wait for wait in waits if wait), timedelta()) < timedelta(hours=24)
 
 

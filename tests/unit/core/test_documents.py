@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import Scope, Trust
-from perdure.core.identity import OWN, UNKNOWN, Credential, SignInMethod
+from perdure.core.identity import OWN_CREDENTIAL, UNKNOWN_CREATOR, Credential, SignInMethod
 from perdure.core.memory import documents
 from perdure.core.memory.documents import (
     Edit,
@@ -120,7 +120,7 @@ REJECT, APPROVED = documents.PromotionDecision.REJECT, PromotionState.APPROVED
         ({"roles": ["reviewer"], "decider": ME, "state": APPROVED}, "role_required"),
         ({"decider": ME, "state": APPROVED}, "own_promotion"),
         ({"credential": Credential(SignInMethod.TOKEN, (OTHER, ME)), "state": APPROVED}, "own_promotion"),
-        ({"credential": Credential(SignInMethod.TOKEN, (UNKNOWN,))}, "own_promotion"),
+        ({"credential": Credential(SignInMethod.TOKEN, (UNKNOWN_CREATOR,))}, "own_promotion"),
         ({"credential": Credential(SignInMethod.TOKEN, (OTHER,))}, None),
         ({"state": PromotionState.REJECTED, "seen_sha256": "x"}, "promotion_decided"),
         ({"state": PromotionState.WITHDRAWN}, "promotion_decided"),
@@ -132,7 +132,7 @@ REJECT, APPROVED = documents.PromotionDecision.REJECT, PromotionState.APPROVED
 def test_a_promotion_is_decided_on_in_the_contracts_order(change: dict[str, Any], expected: str | None) -> None:
     given: dict[str, Any] = {"decider": OTHER, "roles": ["admin"], "proposer": ME, "state": PromotionState.PENDING}
     given |= {"seen_sha256": "s", "sha256": "s", "decision": documents.PromotionDecision.APPROVE, "comment": ""}
-    assert code(documents.decision_refusal(**{**given, "credential": OWN, **change})) == expected
+    assert code(documents.decision_refusal(**{**given, "credential": OWN_CREDENTIAL, **change})) == expected
 
 
 A16, A20, A40 = "A1B2C3D4E5F6G7H8", "a1B2c3D4e5F6g7H8i9J0", "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0"
@@ -203,15 +203,15 @@ LOGS = [
 
 def test_thirty_lines_of_a_log_pass_and_one_more_does_not() -> None:
     for line in LOGS:
-        assert rules("\n".join([line] * documents.MOST_LOG_LINES)) == [], line
-        assert rules("\n".join([line] * (documents.MOST_LOG_LINES + 1))) == ["raw_logs"], line
+        assert rules("\n".join([line] * documents.MAX_LOG_LINES)) == [], line
+        assert rules("\n".join([line] * (documents.MAX_LOG_LINES + 1))) == ["raw_logs"], line
 
 
 def test_sizes_are_of_bytes_and_what_is_too_large_is_not_read() -> None:
     words = "word " * 5_000
     assert rules(words) == [] and rules(words + "x") == ["large"]
-    assert rules("é" * (documents.MOST_BYTES // 2)) == ["large"]
-    assert rules("é" * (documents.MOST_BYTES // 2) + "AKI" + "A" + A16) == ["too_large"]
+    assert rules("é" * (documents.MAX_BYTES // 2)) == ["large"]
+    assert rules("é" * (documents.MAX_BYTES // 2) + "AKI" + "A" + A16) == ["too_large"]
 
 
 def test_a_run_that_looks_random_only_warns() -> None:
@@ -233,7 +233,7 @@ def test_a_run_that_looks_random_only_warns() -> None:
 @pytest.mark.parametrize("end", ["", "!"])
 @pytest.mark.sized
 def test_a_hostile_text_of_the_largest_size_is_scanned_in_bounded_time(piece: str, end: str) -> None:
-    size = (documents.MOST_BYTES - 10) // sized(1, 4) // len(piece.encode())
+    size = (documents.MAX_BYTES - 10) // sized(1, 4) // len(piece.encode())
     began = time.process_time()
     scan_text(piece * size + end, Scope.WORKSPACE)
     assert time.process_time() - began < sized(3, 1) / 2

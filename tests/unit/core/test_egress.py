@@ -14,7 +14,7 @@ from perdure.core.egress import (
     allowed_target,
     is_reachable,
     named_host,
-    reach_of,
+    network_kind,
     refusal_of,
     target_of,
 )
@@ -111,18 +111,18 @@ REACHES = {
 
 @pytest.mark.parametrize(("reach", "address"), [(r, address) for r in REACHES for address in REACHES[r].split()])
 def test_an_address_has_a_reach(reach: NetworkKind, address: str) -> None:
-    assert reach_of(address) is reach
-    assert reach_of("") is NetworkKind.UNUSABLE
+    assert network_kind(address) is reach
+    assert network_kind("") is NetworkKind.UNUSABLE
 
 
 @given(st.ip_addresses(v=4))
 def test_an_ipv4_address_is_not_hidden_by_an_ipv6_address_that_carries_it(ip: IPv4Address) -> None:
-    plain = reach_of(str(ip))
+    plain = network_kind(str(ip))
     for form, address in {"plain": str(ip), **embedded(ip)}.items():
         if plain is NetworkKind.PUBLIC:
-            assert reach_of(address) in (NetworkKind.PUBLIC, NetworkKind.PRIVATE), form
+            assert network_kind(address) in (NetworkKind.PUBLIC, NetworkKind.PRIVATE), form
         else:
-            assert reach_of(address) is not NetworkKind.PUBLIC, (form, address)
+            assert network_kind(address) is not NetworkKind.PUBLIC, (form, address)
             assert refusal_of("host.test", 443, [address], ()), (form, address)
             assert not is_reachable(PUBLIC, address, private=False), (form, address)
 
@@ -228,7 +228,7 @@ ENTRIES = st.lists(
 @given(st.sampled_from([row[0] for row in ROWS]), st.ip_addresses(), ENTRIES)
 def test_no_entry_of_an_app_allows_metadata(host: str, ip: IPv4Address | IPv6Address, entries: list[NamedHost]) -> None:
     for address in (str(ip), METADATA, "fe80::1", "0.0.0.0"):
-        if reach_of(address) in (NetworkKind.LINK_LOCAL, NetworkKind.UNUSABLE):
+        if network_kind(address) in (NetworkKind.LINK_LOCAL, NetworkKind.UNUSABLE):
             assert refusal_of(host, 80, [address], entries)
 
 
@@ -239,6 +239,6 @@ def test_a_network_of_the_operator_allows_what_is_private_in_it_and_nothing_else
     for address in ("10.0.0.7", "192.168.1.1", "127.0.0.1", METADATA, "0.0.0.0", "172.16.0.1", str(ip)):
         if refusal_of("evil.test", 80, [address], named) is None:
             inside = ip_address(address) in network
-            reach = reach_of(address)
+            reach = network_kind(address)
             assert reach is NetworkKind.PUBLIC or (inside and reach in (NetworkKind.PRIVATE, NetworkKind.LOOPBACK))
             assert reach is not NetworkKind.LOOPBACK or network.is_loopback

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from perdure.contracts.memory import MOST_FACTS, Fact
 from perdure.core.memory.facts import (
-    RECENT_MOST,
+    MAX_RECENT_ENTITIES,
     Resolution,
     derived_facts,
     facts_note,
@@ -60,7 +60,7 @@ def test_the_newest_ten_are_remembered_each_once_newest_last(seen: list[str]) ->
     recent: list[JsonValue] = []
     for entity_id in seen:
         recent = remember_entity(recent, entity_id)
-    assert recent == list(dict.fromkeys(reversed(seen)))[:RECENT_MOST][::-1]
+    assert recent == list(dict.fromkeys(reversed(seen)))[:MAX_RECENT_ENTITIES][::-1]
     nothings: list[JsonValue] = [None, "text", 7, {}]
     assert all(remember_entity(nothing, "e1") == ["e1"] for nothing in nothings), "what is no list starts anew"
 

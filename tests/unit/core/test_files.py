@@ -47,7 +47,7 @@ def test_no_kept_name_is_a_path_or_hides_anything(name: str) -> None:
         kept = safe_name(name)
     except CallerError:
         return
-    assert 0 < len(kept) <= files.MOST_NAME_CHARACTERS and not kept.startswith(".")
+    assert 0 < len(kept) <= files.MAX_NAME_CHARACTERS and not kept.startswith(".")
     assert not set(kept) & set('/\\<>:"|?*\x00')
     assert all(unicodedata.category(each) not in ("Cc", "Cf", "Cs") for each in kept)
 

@@ -17,9 +17,9 @@ from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
 from perdure.contracts.turns import Limits
 from perdure.core.agents.rule_matching import before_round
 from perdure.core.approvals import gates
-from perdure.core.approvals.deadlines import LONGEST, MARGIN, deadlines_of, next_look
-from perdure.core.approvals.gates import ALLOWING, OPEN_STATES, RULE_MUTATING, WAIVABLE, startable_calls
-from perdure.core.approvals.validity import why_void
+from perdure.core.approvals.deadlines import MARGIN, MAX_WAIT, deadlines_of, wait_before_check
+from perdure.core.approvals.gates import ALLOWING_STATES, EXEMPTIBLE_TOOLS, OPEN_STATES, RULE_MUTATING, startable_calls
+from perdure.core.approvals.validity import call_refusal
 
 EFFECTS = {"look": ("read", False), "pay": ("keyed", True), "peek": ("read", True), "jot": ("local", False)}
 CARDS = tuple(PlanCard(name=name, effect=EffectClass(of), needs_approval=asks) for name, (of, asks) in EFFECTS.items())
@@ -70,16 +70,16 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         ([timedelta(days=7), timedelta(hours=1)], 3, timedelta(hours=1) + MARGIN),
         ([timedelta(seconds=-5)], 0, timedelta(seconds=1)),
         ([timedelta(seconds=-5)], 3, timedelta(seconds=8)),
-        ([timedelta(days=-5)], 10_000, LONGEST),
+        ([timedelta(days=-5)], 10_000, MAX_WAIT),
     ],
 )
 def test_the_wait_is_to_the_first_deadline_and_then_grows(deadlines: list[Any], looks: int, expected: Any) -> None:
-    assert next_look(NOW, [NOW + each for each in deadlines], looks) == expected
+    assert wait_before_check(NOW, [NOW + each for each in deadlines], looks) == expected
 
 
 @given(st.lists(st.timedeltas(timedelta(days=-30), timedelta(days=30)), min_size=1), st.integers(0, 10**6))
 def test_a_wait_is_never_zero_and_never_spins(offsets: list[timedelta], looks: int) -> None:
-    assert (next_look(NOW, [NOW + each for each in offsets], looks) or timedelta(0)) > timedelta(0)
+    assert (wait_before_check(NOW, [NOW + each for each in offsets], looks) or timedelta(0)) > timedelta(0)
 
 
 def test_a_request_is_checked_when_its_record_last_named_a_time_else_at_its_expiry() -> None:
@@ -179,18 +179,18 @@ def test_any_looks_start_a_call_once_after_its_verdict(kinds: list[str], free_fi
             assert states.get(call) not in OPEN_STATES
         begun += new
         if begun and not free_first:
-            assert any(states.get(call) in ALLOWING for call in begun), "a verdict has freed the round"
+            assert any(states.get(call) in ALLOWING_STATES for call in begun), "a verdict has freed the round"
         still = [call for call, state in states.items() if state in OPEN_STATES]
         if still:
             decided = data.draw(st.sampled_from(still))
-            states[decided] = data.draw(st.sampled_from([*ALLOWING, V.REJECTED, V.EXPIRED, V.WITHDRAWN]))
-    if free_first or any(state in ALLOWING for state in states.values()):
+            states[decided] = data.draw(st.sampled_from([*ALLOWING_STATES, V.REJECTED, V.EXPIRED, V.WITHDRAWN]))
+    if free_first or any(state in ALLOWING_STATES for state in states.values()):
         assert sorted(begun) == calls, "all of it has started once all is decided"
     elif states:
         assert begun == [], "refused whole, it leaves no trace"
 
 
-PATCH, PROPOSE = WAIVABLE
+PATCH, PROPOSE = EXEMPTIBLE_TOOLS
 LOOK_RULE = Rule(id="app:look", on=RuleTrigger.BEFORE_TOOL_CALL, when={"tool": PATCH}, do=RuleAction.REQUIRE_HITL)
 STOP = LOOK_RULE.model_copy(update={"id": "app:stop", "do": RuleAction.ABORT.value})
 ODD = LOOK_RULE.model_copy(update={"id": "app:odd", "do": "allow"})
@@ -207,9 +207,9 @@ def plan(*cards: ToolCard, waived: tuple[str, ...] = (), rules: tuple[Rule, ...]
 
 
 def test_only_memory_tools_that_need_approval_can_be_exempted() -> None:
-    assert {*WAIVABLE} == {name for name, tool in MEMORY_BY_NAME.items() if tool.card.needs_approval}
-    assert gates.exempted_tools([tool.card for tool in MEMORY_BY_NAME.values()], [*MEMORY_BY_NAME]) == WAIVABLE
-    assert not gates.asks_by_itself(card("memory_remember", gated=False), ())
+    assert {*EXEMPTIBLE_TOOLS} == {name for name, tool in MEMORY_BY_NAME.items() if tool.card.needs_approval}
+    assert gates.exempted_tools([tool.card for tool in MEMORY_BY_NAME.values()], [*MEMORY_BY_NAME]) == EXEMPTIBLE_TOOLS
+    assert not gates.requires_approval(card("memory_remember", gated=False), ())
 
 
 CALL = CallRef(call_id="c", tool=PATCH, digest="")
@@ -217,20 +217,20 @@ CALL = CallRef(call_id="c", tool=PATCH, digest="")
 
 @pytest.mark.parametrize(("rule", "action"), [(LOOK_RULE, "asked"), (STOP, "ended"), (ODD, "asked")])
 def test_a_rule_stops_a_call_that_is_exempt_from_approval(rule: Rule, action: str) -> None:
-    ruled = before_round(plan(card(PATCH), waived=WAIVABLE, rules=(rule,)), [CALL], {})
+    ruled = before_round(plan(card(PATCH), waived=EXEMPTIBLE_TOOLS, rules=(rule,)), [CALL], {})
     assert ([each.rule for each in ruled.gated] == [rule.id]) is (action == "asked")
     assert (ruled.abort is not None) is (action == "ended")
-    assert ruled.waived == (), "nothing says that it was let pass"
+    assert ruled.exempted == (), "nothing says that it was let pass"
 
 
 def test_an_exempt_call_is_reported_as_a_rule_is() -> None:
     ruled = before_round(plan(card(PATCH), waived=(PATCH,)), [CALL], {})
-    assert (ruled.gated, [each.call_id for each in ruled.waived]) == ((), ["c"])
+    assert (ruled.gated, [each.call_id for each in ruled.exempted]) == ((), ["c"])
     told = gates.exemption_event(PATCH)
     assert (told["rule_id"], told["action"], told["tool"]) == ("tenant:approval_waived", "allow", PATCH)
 
 
-NAMES = st.sampled_from([*WAIVABLE, "memory_remember", "pay", "refund"]) | st.text(max_size=20)
+NAMES = st.sampled_from([*EXEMPTIBLE_TOOLS, "memory_remember", "pay", "refund"]) | st.text(max_size=20)
 
 
 @given(name=NAMES, effect=st.sampled_from(EffectClass), waivers=st.lists(NAMES))
@@ -240,13 +240,13 @@ NAMES = st.sampled_from([*WAIVABLE, "memory_remember", "pay", "refund"]) | st.te
 @example("pay", EffectClass.LOCAL, ["pay"])
 def test_an_exemption_applies_to_its_engine_tool_only(name: str, effect: EffectClass, waivers: list[str]) -> None:
     of = card("x", effect).model_copy(update={"name": name})
-    free = not gates.asks_by_itself(of, waivers)
-    assert free is (name in WAIVABLE and effect is EffectClass.LOCAL and name in waivers)
-    assert (why_void(of, of, "v", None, waivers) is None) is free, "the tool's worker finds the same"
+    free = not gates.requires_approval(of, waivers)
+    assert free is (name in EXEMPTIBLE_TOOLS and effect is EffectClass.LOCAL and name in waivers)
+    assert (call_refusal(of, of, "v", None, waivers) is None) is free, "the tool's worker finds the same"
     assert gates.exempted_tools([of], waivers) == ((name,) if free else ())
     ruled = before_round(plan(of, waived=tuple(waivers)), [CallRef(call_id="c", tool=name, digest="")], {})
     assert (ruled.gated == ()) is free
-    assert (gates.exemption_fault(name) is None) is (name in WAIVABLE)
+    assert (gates.exemption_fault(name) is None) is (name in EXEMPTIBLE_TOOLS)
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
-from perdure.core import identity
-from perdure.core.identity import (
-    ACCOUNT,
-    PLACE,
-    AccessKey,
-    AccessKeys,
-    GuessRate,
-    GuessTally,
-    OperatorTokens,
-    RefreshOutcome,
-    wait_left,
-)
+from perdure.core import identity, passwords
+from perdure.core.identity import AccessKey, AccessKeys, OperatorTokens, RefreshOutcome
+from perdure.core.passwords import ACCOUNT, PLACE, GuessRate, GuessTally, wait_left
 
 OLD, NEW = "o" * 40, "n" * 40
 TEXT = st.text(max_size=40)
@@ -61,18 +52,18 @@ def test_an_operators_token_is_known_whole_and_never_kept() -> None:
     assert NEW not in repr(tokens) and not OperatorTokens().know("")
 
 
-PACES = (identity.DEVICE, PLACE, ACCOUNT, identity.ADDRESS)
+PACES = (passwords.DEVICE, PLACE, ACCOUNT, passwords.ADDRESS)
 WAITS = {
     PLACE: {0: 0, 4: 0, 5: 1, 6: 2, 10: 32, 14: 512, 15: 900, 10_000: 900},
-    identity.DEVICE: {5: 1},
+    passwords.DEVICE: {5: 1},
     ACCOUNT: {19: 0, 20: 1, 26: 60},
-    identity.ADDRESS: {49: 0, 10**9: 60},
+    passwords.ADDRESS: {49: 0, 10**9: 60},
 }
 
 
 @pytest.mark.parametrize("pace", PACES)
 def test_each_wrong_guess_doubles_the_wait_up_to_a_most(pace: GuessRate) -> None:
-    assert {failures: identity.wait_after(pace, failures) for failures in WAITS[pace]} == WAITS[pace]
+    assert {failures: passwords.wait_after(pace, failures) for failures in WAITS[pace]} == WAITS[pace]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +87,7 @@ TALLIES = st.builds(GuessTally, st.integers(0, 100), st.floats(0, 1e6))
 @given(st.lists(st.tuples(st.sampled_from(PACES), TALLIES), max_size=4), st.floats(0, 2e6))
 def test_no_wait_is_longer_than_its_pace_and_time_only_shortens_it(counted: list[Any], now: float) -> None:
     wait = wait_left(counted, now)
-    assert 0 <= wait <= max((pace.most_seconds for pace, _ in counted), default=0)
+    assert 0 <= wait <= max((pace.max_seconds for pace, _ in counted), default=0)
     assert wait_left(counted, now + 1) <= wait
     assert wait_left(counted, now + wait + 1_000_000) == 0
 
@@ -144,8 +135,11 @@ AGO = st.timedeltas(timedelta(seconds=-30), timedelta(days=30))
             (EARLIER, None, False, RefreshOutcome.OVER),
             (LATER, None, True, RefreshOutcome.OVER),
         ),
-        *((LATER, ago, False, RefreshOutcome.REPEAT) for ago in (timedelta(0), timedelta(seconds=-1), identity.GRACE)),
-        (LATER, identity.GRACE + timedelta(microseconds=1), False, RefreshOutcome.BETRAYED),
+        *(
+            (LATER, ago, False, RefreshOutcome.REPEAT)
+            for ago in (timedelta(0), timedelta(seconds=-1), identity.REFRESH_GRACE)
+        ),
+        (LATER, identity.REFRESH_GRACE + timedelta(microseconds=1), False, RefreshOutcome.BETRAYED),
         (EARLIER, timedelta(hours=1), False, RefreshOutcome.BETRAYED),
         (LATER, timedelta(hours=1), True, RefreshOutcome.OVER),
     ],

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from perdure.contracts.agents import AgentStage, Reasoning
 from perdure.contracts.errors import Problem
 from perdure.core.agents.models import (
-    LEAST_CAP_TOKENS,
+    MIN_CAP_TOKENS,
     ThinkingSetting,
     choose_thinking,
     is_ambiguous,
@@ -48,12 +48,12 @@ def test_a_budget_beats_effort_and_both_beat_the_model(asked: Any, can_think: bo
 @pytest.mark.parametrize(
     ("model", "asked", "sent"),
     [
-        (CLAUDE, Reasoning(budget_tokens=4_000), ({"type": "enabled", "budget_tokens": 4_000}, None, LEAST_CAP_TOKENS)),
+        (CLAUDE, Reasoning(budget_tokens=4_000), ({"type": "enabled", "budget_tokens": 4_000}, None, MIN_CAP_TOKENS)),
         (CLAUDE, Reasoning(budget_tokens=9_000), ({"type": "enabled", "budget_tokens": 9_000}, None, 18_000)),
         (CLAUDE, Reasoning(effort="low"), (None, "low", None)),
-        (GEMINI, Reasoning(budget_tokens=1_024), ({"type": "enabled", "budget_tokens": 1_024}, None, LEAST_CAP_TOKENS)),
-        (OPENAI, Reasoning(budget_tokens=2_048), (None, "low", LEAST_CAP_TOKENS)),
-        (OPENAI, Reasoning(budget_tokens=8_192), (None, "medium", LEAST_CAP_TOKENS)),
+        (GEMINI, Reasoning(budget_tokens=1_024), ({"type": "enabled", "budget_tokens": 1_024}, None, MIN_CAP_TOKENS)),
+        (OPENAI, Reasoning(budget_tokens=2_048), (None, "low", MIN_CAP_TOKENS)),
+        (OPENAI, Reasoning(budget_tokens=8_192), (None, "medium", MIN_CAP_TOKENS)),
         (OPENAI, Reasoning(budget_tokens=20_000), (None, "high", 40_000)),
         (OPENAI, AUTO, (None, "high", None)),
         (OPENAI, None, (None, None, None)),

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zxcvbn.frequency_lists import FREQUENCY_LISTS
 
-from perdure.core.identity import names_of, password_weakness
+from perdure.core.passwords import own_names, password_weakness
 from tests.scale import sized
 
-MARIA = names_of("maria.garcia", "Maria García-Lopez", "acmecorp")
+MARIA = own_names("maria.garcia", "Maria García-Lopez", "acmecorp")
 
 
 @pytest.mark.parametrize(

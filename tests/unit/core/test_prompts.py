@@ -207,16 +207,16 @@ VALUES: st.SearchStrategy[JsonValue] = st.recursive(
 @given(VALUES, st.dictionaries(st.text(), VALUES))
 def test_the_tools_own_result_is_what_it_was(result: JsonValue, arguments: dict[str, JsonValue]) -> None:
     assert unwrap_result(result) == PlainResult(result)
-    assert unwrap_result(prompts.as_changed(arguments, result)) == PlainResult(result, edited=True)
-    assert unwrap_result(prompts.note_unremembered("memory_full", "too much", result)) == PlainResult(result)
-    both = prompts.as_changed(arguments, prompts.note_unremembered("memory_full", "too much", result))
+    assert unwrap_result(prompts.with_changed_arguments(arguments, result)) == PlainResult(result, edited=True)
+    assert unwrap_result(prompts.with_memory_error("memory_full", "too much", result)) == PlainResult(result)
+    both = prompts.with_changed_arguments(arguments, prompts.with_memory_error("memory_full", "too much", result))
     assert unwrap_result(json.loads(json.dumps(both))) == PlainResult(result, edited=True)
 
 
 def test_what_only_looks_like_a_note_of_ours_is_the_tools_own() -> None:
     note: dict[str, JsonValue] = {"arguments": {}, "result": 1}
     failed: dict[str, JsonValue] = {"status": "error", "code": "x", "message": "no", "result": None}
-    for own in (note | {"note": "changed"}, note | {"note": prompts.CHANGED, "more": 2}, failed):
+    for own in (note | {"note": "changed"}, note | {"note": prompts.CHANGED_BY_REVIEWER, "more": 2}, failed):
         assert unwrap_result(own) == PlainResult(own)
 
 

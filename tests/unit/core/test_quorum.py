@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
 from perdure.core.approvals import decisions
-from perdure.core.approvals.decisions import PENDING, Decision, Delegation, Panel, Vote, has_voted, is_taken, why_not
-from perdure.core.identity import OWN, UNKNOWN, Credential, SignInMethod
+from perdure.core.approvals.decisions import (
+    PENDING,
+    Decision,
+    Delegation,
+    Panel,
+    Vote,
+    assignment_fault,
+    has_voted,
+    is_taken,
+)
+from perdure.core.identity import OWN_CREDENTIAL, UNKNOWN_CREATOR, Credential, SignInMethod
 
 A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
 ONE, TWO, LOST = Vote("ann", "ann", True), Vote("bob", "bob", True), Vote("carl", "carl", False)
@@ -42,7 +51,7 @@ def test_nothing_is_approved_by_too_few(decision: Decision, quorum: int, countin
     votes = [Vote(str(number), str(number), counts) for number, counts in enumerate(counting)]
     status = decisions.status_after(decision, quorum, votes, MINE, revised=revised)
     if decision in (R, S):
-        assert status == decisions.STATUS_OF[decision]
+        assert status == decisions.STATUS_AFTER[decision]
     else:
         approving = 1 + (sum(counting) if decision is A else 0)
         assert (status != PENDING) is (approving >= quorum)
@@ -74,7 +83,7 @@ ROOT = Delegation("root", "Root", ADMIN)
 OPEN = Panel("asker", "reviewer")
 
 
-def sits(panel: Panel, user_id: str, *seats: Delegation, credential: Credential = OWN) -> list[str] | str:
+def sits(panel: Panel, user_id: str, *seats: Delegation, credential: Credential = OWN_CREDENTIAL) -> list[str] | str:
     """The owners of the seats, or the refusal's code."""
     try:
         return [seat.user_id for seat in decisions.delegations_for(panel, user_id, seats, credential)]
@@ -113,7 +122,7 @@ def test_who_can_vote_for_whom(panel: Panel, user_id: str, seats: list[Delegatio
 
 BY_ASKER, BY_ROOT = Credential(SignInMethod.TOKEN, ("asker",)), Credential(SignInMethod.TOKEN, ("root",))
 THROUGH_ROOT = Credential(SignInMethod.TOKEN, ("root", "asker"))
-BY_UNKNOWN = Credential(SignInMethod.TOKEN, (UNKNOWN,))
+BY_UNKNOWN = Credential(SignInMethod.TOKEN, (UNKNOWN_CREATOR,))
 ADMIN_ASKS = replace(OPEN, requester_is_admin=True)
 
 
@@ -126,10 +135,15 @@ ADMIN_ASKS = replace(OPEN, requester_is_admin=True)
         (replace(OPEN, allow_self_approval=True), BY_ASKER, [ANN], ["ann"]),
         (ADMIN_ASKS, BY_UNKNOWN, [ANN], "own_request"),
         *((ADMIN_ASKS, by, [ANN], ["ann"]) for by in (BY_ROOT, Credential(SignInMethod.PASSWORD, (), ("asker",)))),
-        (OPEN, OWN, [ANN, replace(BOB, lent_by=BY_ASKER)], ["ann"]),
-        (OPEN, OWN, [ANN, replace(BOB, lent_by=BY_ROOT)], ["ann", "bob"]),
-        (NAMED, OWN, [ANN, replace(BOB, lent_by=THROUGH_ROOT)], "own_request"),
-        (replace(ADMIN_ASKS, reviewers=("Bob",)), OWN, [ANN, replace(BOB, lent_by=BY_UNKNOWN)], "own_request"),
+        (OPEN, OWN_CREDENTIAL, [ANN, replace(BOB, created_with=BY_ASKER)], ["ann"]),
+        (OPEN, OWN_CREDENTIAL, [ANN, replace(BOB, created_with=BY_ROOT)], ["ann", "bob"]),
+        (NAMED, OWN_CREDENTIAL, [ANN, replace(BOB, created_with=THROUGH_ROOT)], "own_request"),
+        (
+            replace(ADMIN_ASKS, reviewers=("Bob",)),
+            OWN_CREDENTIAL,
+            [ANN, replace(BOB, created_with=BY_UNKNOWN)],
+            "own_request",
+        ),
     ],
 )
 def test_a_requesters_credential_cannot_vote(
@@ -141,7 +155,7 @@ def test_a_requesters_credential_cannot_vote(
 @given(
     st.sampled_from(["ann", "bob", "asker"]),
     st.booleans(),
-    st.lists(st.sampled_from(["ann", "bob", "root", "asker", UNKNOWN]), unique=True),
+    st.lists(st.sampled_from(["ann", "bob", "root", "asker", UNKNOWN_CREATOR]), unique=True),
     st.lists(st.sampled_from(["ann", "bob", "root", "asker"]), unique=True),
 )
 def test_no_credential_that_its_requester_could_hold_decides(
@@ -153,13 +167,13 @@ def test_no_credential_that_its_requester_could_hold_decides(
         credential = Credential(SignInMethod.TOKEN, credential.handed_on(actor))
     panel = replace(OPEN, requester_is_admin=is_admin)
     found = sits(panel, user_id, ANN, BOB, credential=credential)
-    could_hold = "asker" in (user_id, *created_by, *handed_by) or (is_admin and UNKNOWN in created_by)
+    could_hold = "asker" in (user_id, *created_by, *handed_by) or (is_admin and UNKNOWN_CREATOR in created_by)
     assert isinstance(found, str) if could_hold or user_id == "asker" else user_id in found
 
 
 def test_to_whom_a_request_can_be_given() -> None:
-    assert [why_not(panel, ANN) for panel in (OPEN, ANN_MAY, NAMED)] == [None] * 3
-    assert why_not(OPEN, CARL) and why_not(OF_ANN, ANN)
+    assert [assignment_fault(panel, ANN) for panel in (OPEN, ANN_MAY, NAMED)] == [None] * 3
+    assert assignment_fault(OPEN, CARL) and assignment_fault(OF_ANN, ANN)
 
 
 TOM, TIM = (Delegation(name, name.title(), frozenset({"requester"})) for name in ("tom", "tim"))

@@ -7,24 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core.identity import CODE_BYTES, MOST_TRIES, SetupCode, code_of, code_refusal, sha256_of
+from perdure.core.identity import CODE_BYTES, MAX_TRIES, SetupCode, code_refusal, code_sha256, format_code
 
 GOOD = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
 WRONG = GOOD.replace("A", "B")
 
 
 def kept(*, is_expired: bool = False, wrong_tries: int = 0) -> SetupCode:
-    return SetupCode(sha256_of(GOOD), is_expired, wrong_tries)
+    return SetupCode(code_sha256(GOOD), is_expired, wrong_tries)
 
 
-VOID = (kept(is_expired=True), kept(wrong_tries=MOST_TRIES), kept(is_expired=True, wrong_tries=MOST_TRIES))
+VOID = (kept(is_expired=True), kept(wrong_tries=MAX_TRIES), kept(is_expired=True, wrong_tries=MAX_TRIES))
 
 
 @pytest.mark.parametrize(
     ("expected", "tries"),
     [
         (None, [(code, kept()) for code in (GOOD.lower(), GOOD.replace("-", " "), f"  {GOOD.replace('-', '')}\n")]),
-        (None, [(GOOD, kept()), (GOOD, kept(wrong_tries=MOST_TRIES - 1))]),
+        (None, [(GOOD, kept()), (GOOD, kept(wrong_tries=MAX_TRIES - 1))]),
         ("setup_code_needed", [("", kept()), ("  ", kept()), ("", None)]),
         ("setup_code_invalid", [(WRONG, kept()), (GOOD[:-1], kept()), (GOOD, None)]),
         ("setup_code_invalid", [(code, void) for code in (GOOD, WRONG) for void in VOID]),
@@ -50,5 +50,5 @@ def test_only_the_holder_of_a_code_learns_why_it_is_void() -> None:
 
 @given(st.binary(min_size=CODE_BYTES, max_size=CODE_BYTES), st.binary(min_size=CODE_BYTES, max_size=CODE_BYTES))
 def test_a_code_has_eight_groups_of_four_and_all_of_its_bits(bits: bytes, others: bytes) -> None:
-    assert re.fullmatch(r"([A-Z2-7]{4}-){7}[A-Z2-7]{4}", code_of(bits))
-    assert (code_of(bits) == code_of(others)) is (bits == others)
+    assert re.fullmatch(r"([A-Z2-7]{4}-){7}[A-Z2-7]{4}", format_code(bits))
+    assert (format_code(bits) == format_code(others)) is (bits == others)

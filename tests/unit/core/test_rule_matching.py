@@ -16,9 +16,9 @@ from perdure.core.agents.rule_matching import (
     PLATFORM_RULES,
     AnsweredCall,
     after_round,
+    applicable_rules,
     before_round,
     rule_paths,
-    that_can_fire,
 )
 from perdure.core.approvals.gates import RULE_MUTATING
 
@@ -59,14 +59,14 @@ def test_a_rule_and_an_effect_class_each_hold_up_a_call_and_the_rules_own_word_i
         ("t1.0", "app/s:first", "why", "looking"),
         ("t1.1", RULE_MUTATING, "", ""),
     ]
-    assert [(each.call_id, each.fire.rule_id) for each in ruled.fired] == [("t1.0", "app/s:first")]
+    assert [(each.call_id, each.match.rule_id) for each in ruled.matched] == [("t1.0", "app/s:first")]
     assert ruled.abort is None
 
 
 def test_a_rule_that_aborts_ends_the_turn_whatever_else_is_gated() -> None:
     ruled = before_round(plan(LOOK_FIRST, NO_PAY), [call("t1.0", "look"), call("t1.1", "pay")], NONE)
     assert ruled.abort is not None and ruled.abort.message == "not here"
-    assert [each.fire.rule_id for each in ruled.fired] == ["app/s:first", "app/s:never"]
+    assert [each.match.rule_id for each in ruled.matched] == ["app/s:first", "app/s:never"]
 
 
 def test_a_checkpoint_has_an_id_of_its_own_and_the_name_that_its_rule_gives() -> None:
@@ -109,17 +109,17 @@ def test_a_rule_on_a_counter_alone_fires_once_a_round() -> None:
     assert [(each.call_id, each.checkpoint) for each in ruled.gated] == [
         ("c1.1", rule_matching.RULE_FORCE_CLARIFY.partition(":")[2])
     ]
-    assert len(ruled.fired) == 1
+    assert len(ruled.matched) == 1
 
 
 def test_rules_that_no_tool_can_set_off_are_not_pinned_and_those_that_cannot_be_read_are() -> None:
     strange = rule("app:odd", "on_full_moon", when={"weather": "rain"})
     elsewhere = rule("app:other", "before_tool_call", when={"tool": "nobodys"})
-    kept = that_can_fire([*PLATFORM_RULES, strange, elsewhere, SEE], CARDS)
+    kept = applicable_rules([*PLATFORM_RULES, strange, elsewhere, SEE], CARDS)
     assert [each.id for each in kept] == [RULE_MUTATING, "app:odd", "app/s:see"]
     counting = PlanCard(name="find", effect=EffectClass.LOCAL, needs_approval=False, wants_state=(FAILED,))
-    assert [each.id for each in that_can_fire(PLATFORM_RULES, [counting])] == [rule_matching.RULE_FORCE_CLARIFY]
-    assert that_can_fire(PLATFORM_RULES, CARDS[:1]) == ()
+    assert [each.id for each in applicable_rules(PLATFORM_RULES, [counting])] == [rule_matching.RULE_FORCE_CLARIFY]
+    assert applicable_rules(PLATFORM_RULES, CARDS[:1]) == ()
 
 
 BEFORE, AFTER = RuleTrigger
@@ -161,8 +161,8 @@ def test_a_tool_tells_what_may_stop_it(of: ToolCard, rules: tuple[Rule, ...], to
 
 
 def test_a_tool_without_a_gate_says_why_it_has_none() -> None:
-    assert rule_matching.free_because(card(effect="read", gated=False)) == rule_matching.FREE_READ
-    assert rule_matching.free_because(card(effect="local", gated=False)) == rule_matching.FREE_BY_AUTHOR
+    assert rule_matching.why_no_approval(card(effect="read", gated=False)) == rule_matching.NO_APPROVAL_FOR_READ
+    assert rule_matching.why_no_approval(card(effect="local", gated=False)) == rule_matching.NO_APPROVAL_BY_AUTHOR
 
 
 @given(

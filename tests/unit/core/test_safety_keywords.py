@@ -59,7 +59,7 @@ def test_an_intent_is_a_known_one_and_a_tone_is_the_answer_cut_and_on_one_line()
         assert intent_of(verdict, KNOWN, "booking") == "booking"  # type: ignore[arg-type]
     assert empathy_of(None) == {}
     said = empathy_of({"tone": " warm\n\n", "guidance": "x" * 9_999, "more": 1})
-    assert said == {"tone": "warm", "guidance": "x" * safety_keywords.MOST_CHARACTERS}
+    assert said == {"tone": "warm", "guidance": "x" * safety_keywords.MAX_CHARACTERS}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_an_intent_is_a_known_one_and_a_tone_is_the_answer_cut_and_on_one_line()
     list(zip(Question, [{"hijacked": False}, {"intent": "booking"}, {"tone": "warm"}], strict=True)),
 )
 def test_a_form_needs_its_first_field(question: Question, good: dict[str, Any]) -> None:
-    form = safety_keywords.form_of(question, KNOWN)
+    form = safety_keywords.answer_schema(question, KNOWN)
     assert schema_fault({}, form) is not None and schema_fault(good, form) is None
 
 

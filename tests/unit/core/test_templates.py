@@ -13,7 +13,7 @@ from perdure.core.agents.templates import (
     VARIABLES,
     Stage,
     archive_refusal,
-    at_a_glance,
+    arguments_on_one_line,
     describe_call,
     fill_variables,
     names_in,
@@ -100,12 +100,12 @@ def test_a_text_stays_inside_its_quotes_whatever_it_says(text: str) -> None:
 
 
 def test_arguments_are_shown_on_one_line_as_far_as_there_is_room() -> None:
-    assert at_a_glance({}) == ""
-    assert at_a_glance({"name": "web", "count": 2}) == 'name: "web", count: 2'
-    long = at_a_glance({"a": "x" * 100, "b": "y" * 70, "c": 1})
+    assert arguments_on_one_line({}) == ""
+    assert arguments_on_one_line({"name": "web", "count": 2}) == 'name: "web", count: 2'
+    long = arguments_on_one_line({"a": "x" * 100, "b": "y" * 70, "c": 1})
     assert long.startswith('a: "xxx') and "22" in long and ", b:" in long and long.endswith("y…")
     assert describe_call("Send {text}", {"text": "x" * 100}).startswith('Send "' + "x" * 79 + "… (22")
-    assert "\n" not in at_a_glance({"a": "x\ny"})
+    assert "\n" not in arguments_on_one_line({"a": "x\ny"})
 
 
 BOTH = (Stage.PRE_PRODUCTION, Stage.ACTIVE)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from perdure.contracts.messages import PREVIEW_CHARACTERS
 from perdure.core.text import (
     clean,
-    cut,
     escape_terminal,
     estimated_tokens,
     is_blank,
@@ -19,6 +18,7 @@ from perdure.core.text import (
     pretty_json,
     preview,
     restore_previews,
+    truncate,
     without_word,
 )
 
@@ -137,5 +137,5 @@ def test_a_cell_is_one_line_and_what_is_cut_says_how_much_is_missing() -> None:
     assert one_line("x" * 300) == "x" * 199 + "…"
     for hidden in "\u2028\x85\x1c\x0b":  # a separator that cannot be seen does not turn into a blank
         assert one_line(f"a\r\n{hidden}b") == f"a \\u{ord(hidden):04x}b"
-    assert cut("x" * 5, 5) == "xxxxx"
-    assert cut("x" * 1_505, 5).startswith("xxxxx… 1,500 ")
+    assert truncate("x" * 5, 5) == "xxxxx"
+    assert truncate("x" * 1_505, 5).startswith("xxxxx… 1,500 ")

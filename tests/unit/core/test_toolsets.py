@@ -15,7 +15,14 @@ from perdure.contracts.skills import PlanSkill
 from perdure.contracts.turns import Limits
 from perdure.core.agents import toolsets as choice
 from perdure.core.agents.plans import turn_plan
-from perdure.core.agents.toolsets import is_of_memory, known_toolsets, load, offered_cards, offered_tools, treatment_of
+from perdure.core.agents.toolsets import (
+    is_memory_tool,
+    known_toolsets,
+    load,
+    offered_cards,
+    offered_tools,
+    treatment_of,
+)
 from perdure.core.calls.arguments import check_arguments
 from tests.unit.core.skilled import IDS, agent, agents, block, injections, skill
 
@@ -51,7 +58,7 @@ def test_what_fits_the_schema_is_loaded_and_all_else_stays(loaded: dict[str, boo
         assert isinstance(new, list) and {*new} == offered - before
     else:
         assert after.loaded == loaded
-    fits = check_arguments(args, choice.load_card(CARDS).parameters).fault is None
+    fits = check_arguments(args, choice.loader_card(CARDS).parameters).fault is None
     assert load(args, CARDS, {}).done == fits or args.keys() - {"toolset", "include_write_tools"}
 
 
@@ -65,9 +72,9 @@ def test_what_a_client_wrote_opens_known_toolsets_only(value: JsonValue, begins_
 
 def test_memorys_own_tools_are_distinguished() -> None:
     for capability in ("memory_read", "memory_write"):
-        assert is_of_memory(CARDS[0].model_copy(update={"capability": capability}))
-    assert not any(map(is_of_memory, CARDS)), "a server may call a toolset of its own `memory`"
-    assert all(map(is_of_memory, (tool.card for tool in MEMORY_BY_NAME.values())))
+        assert is_memory_tool(CARDS[0].model_copy(update={"capability": capability}))
+    assert not any(map(is_memory_tool, CARDS)), "a server may call a toolset of its own `memory`"
+    assert all(map(is_memory_tool, (tool.card for tool in MEMORY_BY_NAME.values())))
 
 
 MAYBE = st.sampled_from([None, True, False])

@@ -135,7 +135,7 @@ def denied_names(draw: st.DrawFn) -> str:
 def hidden(draw: st.DrawFn) -> Any:
     """A structure in which the canary stands under a denied name, at some depth."""
     name, value = draw(denied_names()), draw(st.sampled_from((CANARY, [CANARY], {"deep": {"er": CANARY}})))
-    entry = {draw(st.sampled_from(traces.NAMING)): name, "value": value}
+    entry = {draw(st.sampled_from(traces.NAMING_KEYS)): name, "value": value}
     inner: Any = draw(st.sampled_from(({name: value}, entry, {"parts": [entry]}, {"parts": [[name, value]]})))
     for _ in range(draw(st.integers(0, 12))):
         told = ({"told": json.dumps(inner)}, {"told": "  " + json.dumps([inner])})
@@ -178,7 +178,7 @@ def test_names_that_a_trace_lives_by_pass_and_the_name_of_a_field_alone_is_no_co
 
 
 def test_counts_pass_as_numbers_and_as_nothing_else() -> None:
-    for name in traces.COUNTS:
+    for name in traces.ALLOWED_COUNTS:
         assert traces.filter_attributes({name: 7})[0] == {name: 7}
         kept, removed = traces.filter_attributes({name: CANARY})
         assert kept == {} and len(removed) == 1
@@ -186,7 +186,7 @@ def test_counts_pass_as_numbers_and_as_nothing_else() -> None:
 
 def test_values_are_short_and_what_only_looks_like_json_is_left_out() -> None:
     kept, removed = traces.filter_attributes({"code": "x" * 1_000, "told": '{"prompt": "can', "deep": _deep(40)})
-    assert kept["code"] == "x" * traces.MOST_CHARACTERS and kept["told"] == ""
+    assert kept["code"] == "x" * traces.MAX_CHARACTERS and kept["told"] == ""
     assert set(removed) == {"json", "depth"} and CANARY not in json.dumps(kept)
 
 

@@ -8,17 +8,9 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from perdure.contracts.calls import CallState
-from perdure.core import turns
-from perdure.core.turns import (
-    Admission,
-    AdmissionLoad,
-    CallRound,
-    KeptRound,
-    OnBusy,
-    segments_of,
-    status_without_result,
-    summary_of,
-)
+from perdure.core import transcript, turns
+from perdure.core.transcript import CallRound, KeptRound, segments_of, status_without_result, summary_of
+from perdure.core.turns import Admission, AdmissionLoad, OnBusy
 
 CAPS = turns.Caps(queue_depth=2, turns_a_user=5)
 START, QUEUE, FULL, MANY = Admission.START, Admission.QUEUE, Admission.QUEUE_FULL, Admission.TOO_MANY
@@ -122,14 +114,14 @@ def test_a_summary_says_what_was_asked_and_what_was_answered_cut_at_a_word() -> 
     assert parts("only asked", " \n") == ["only asked"]
     assert parts("a\x00b", "") == ["a\ufffdb"]
     asked, answered = parts("word " * 1_000, "answer " * 1_000)
-    assert asked.endswith("word …") and len(asked) <= turns.ASKED_CHARACTERS + len(" …")
-    assert answered.endswith("answer …") and len(answered) <= turns.ANSWERED_CHARACTERS + len(" …")
+    assert asked.endswith("word …") and len(asked) <= transcript.ASKED_CHARACTERS + len(" …")
+    assert answered.endswith("answer …") and len(answered) <= transcript.ANSWERED_CHARACTERS + len(" …")
     assert parts("x" * 1_000, "")[0].endswith("x …"), "a text without a word's end is cut anywhere"
 
 
-def told(kind: str, call_id: str | None = None, **data: JsonValue) -> turns.TranscriptTurn:
+def told(kind: str, call_id: str | None = None, **data: JsonValue) -> transcript.SegmentEvent:
     """An event."""
-    return turns.TranscriptTurn(kind, call_id, data)
+    return transcript.SegmentEvent(kind, call_id, data)
 
 
 PENDING = told("tools.pending", calls=[{"call_id": "t1.0", "tool": "pay", "requires_approval": True}])
@@ -174,21 +166,26 @@ def test_the_story_is_reported_in_order_with_what_is_known_of_each_part() -> Non
     assert story[2].facts == {"approval_id": "x"}
 
 
-kinds = st.sampled_from([*turns.KINDS, "node_end", "token.usage"])
+kinds = st.sampled_from([*transcript.SEGMENT_EVENTS, "node_end", "token.usage"])
 events = st.builds(told, kinds, st.sampled_from(["t1.0", "t1.1", "t2.0", None]), tool=st.sampled_from(["pay", "look"]))
 
 
 @given(st.lists(events, max_size=30))
-def test_any_events_make_a_story_with_one_segment_a_call_and_no_end_undone(given: list[turns.TranscriptTurn]) -> None:
+def test_any_events_make_a_story_with_one_segment_a_call_and_no_end_undone(
+    given: list[transcript.SegmentEvent],
+) -> None:
     story = segments_of(given)
     calls = [segment.call_id for segment in story if segment.kind == "tool"]
     assert len(calls) == len(set(calls))
     for place in range(len(given)):
         for earlier in segments_of(given[:place]):
-            if earlier.kind == "tool" and earlier.state in turns.ENDED:
+            if earlier.kind == "tool" and earlier.state in transcript.FINAL_STATES:
                 (now,) = (each for each in story if each.kind == "tool" and each.call_id == earlier.call_id)
                 assert now.state == earlier.state
-    assert {segment.state for segment in story if segment.kind == "tool"} <= {"pending", *turns.STATES.values()}
+    assert {segment.state for segment in story if segment.kind == "tool"} <= {
+        "pending",
+        *transcript.STATE_AFTER_EVENT.values(),
+    }
 
 
 @pytest.mark.parametrize(
@@ -200,13 +197,13 @@ def test_any_events_make_a_story_with_one_segment_a_call_and_no_end_undone(given
     ],
 )  # fmt: skip
 def test_a_title_is_the_first_words_of_the_message(message: str, title: str) -> None:
-    assert turns.title_of(message) == title
+    assert transcript.title_of(message) == title
 
 
 @given(st.text(max_size=2_000))
 def test_a_title_is_one_short_line_that_can_be_stored(message: str) -> None:
-    title = turns.title_of(message)
-    assert len(title) <= turns.TITLE_CHARACTERS and len(title.split()) <= 6
+    title = transcript.title_of(message)
+    assert len(title) <= transcript.TITLE_CHARACTERS and len(title.split()) <= 6
     assert title == " ".join(title.split()) and "\x00" not in title
     title.encode()
 
@@ -228,13 +225,13 @@ PLANNED, DENIED = CallState.PLANNED, CallState.DENIED
     ],
 )
 def test_a_round_that_acted_or_was_open_stays(case: CallRound, states: list[CallState], kept: KeptRound | None) -> None:
-    assert turns.keep_rounds([case], dict(zip("ab", states, strict=False))) == ((kept,) if kept else ())
+    assert transcript.keep_rounds([case], dict(zip("ab", states, strict=False))) == ((kept,) if kept else ())
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.sampled_from(CallState)), st.sets(st.sampled_from("abcd")))
 def test_a_kept_round_has_one_answer_a_call_and_what_is_done(states: dict[str, CallState], answered: set[str]) -> None:
     whole = CallRound("m", tuple("abcd"), {call: f"t{call}" for call in answered})
-    kept = turns.keep_rounds([whole], states)
+    kept = transcript.keep_rounds([whole], states)
     if kept:
         assert len(kept[0].message_ids) - 1 + len(kept[0].unanswered) == len(whole.calls)
     else:
@@ -252,4 +249,4 @@ def test_the_text_of_a_round_that_did_nothing_stays_without_its_calls() -> None:
         CallRound("silent", ("a",), {}),
         *(CallRound(name, (name,), {}, has_text=True) for name in ("said", "done")),
     ]
-    assert turns.words_only(rounds, turns.keep_rounds(rounds, {"done": CallState.DONE})) == ("said",)
+    assert transcript.text_only_messages(rounds, transcript.keep_rounds(rounds, {"done": CallState.DONE})) == ("said",)

@@ -30,7 +30,7 @@ ANSWERED = replace(OPEN, status="answered")
         (OPEN, "clarification", SAID, None),
         *((OPEN, "clarification", said, "answer_invalid") for said in ({}, {"text": ""}, {"text": "a", "more": 1})),
         (OPEN, "clarification", {"text": "half \ud800"}, "answer_invalid"),
-        (OPEN, "clarification", {"text": "a" * validity.MOST_CHARACTERS}, "answer_too_large"),
+        (OPEN, "clarification", {"text": "a" * validity.MAX_CHARACTERS}, "answer_too_large"),
         (OPEN, "client_run", SAID, "wrong_kind"),
         (ANSWERED, "client_run", {}, "already_answered"),
         (replace(ANSWERED, over=True), "clarification", SAID, "already_answered"),
@@ -98,7 +98,7 @@ APPROVED = validity.ApprovalValidity("a1", "approved", "v1", {"amount": 5}, True
 def test_a_call_is_void_for_these_reasons(
     card: ToolCard | None, here: ToolCard | None, approval: validity.ApprovalValidity | None, is_void: bool
 ) -> None:
-    assert (validity.why_void(card, here, "v1", approval) is not None) is is_void
+    assert (validity.call_refusal(card, here, "v1", approval) is not None) is is_void
 
 
 KEPT = replace(APPROVED, policy_digest="p1")
@@ -124,7 +124,7 @@ K, D = RequestKind, Decision
 def test_an_unused_approval_lapses_with_its_grounds(
     approval: validity.ApprovalValidity | None, in_force: validity.InForce | None, is_lapsed: bool
 ) -> None:
-    assert (validity.why_lapsed(approval, in_force) is not None) is is_lapsed
+    assert (validity.lapse_reason(approval, in_force) is not None) is is_lapsed
 
 
 def test_a_call_waits_for_the_end_of_its_hold() -> None:
@@ -150,11 +150,13 @@ def test_reasons_outdate_a_request(policy_digest: str, in_force: validity.InForc
 
 
 def test_a_call_runs_by_these_decisions() -> None:
-    assert validity.runs_by(K.APPROVAL, "pay") == {D.APPROVE, D.EDIT}
-    assert validity.runs_by(K.CHECKPOINT, "pay") == {D.EDIT}
-    assert validity.runs_by(K.CHECKPOINT, "") == validity.runs_by(K.LIMIT, "") == set()
+    assert validity.decisions_that_run(K.APPROVAL, "pay") == {D.APPROVE, D.EDIT}
+    assert validity.decisions_that_run(K.CHECKPOINT, "pay") == {D.EDIT}
+    assert validity.decisions_that_run(K.CHECKPOINT, "") == validity.decisions_that_run(K.LIMIT, "") == set()
     for kind, tool in product(K, ("", "pay")):
-        assert not validity.runs_by(kind, tool) & {D.REJECT, D.RESPOND}, "however outdated, these can always be said"
+        assert not validity.decisions_that_run(kind, tool) & {D.REJECT, D.RESPOND}, (
+            "however outdated, these can always be said"
+        )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from perdure.apps import SHIPPED
 from perdure.contracts.values import canonical_json
-from perdure.core.agents.prompts import as_changed, note_unremembered
+from perdure.core.agents.prompts import with_changed_arguments, with_memory_error
 from tests.unit.examples.scripted_answers import scripted_answer
 
 TEMPLATE = SHIPPED.parent / "apps" / "template"
@@ -45,9 +45,9 @@ async def said(script: str, tool: str, output: dict[str, Any]) -> str:
 async def test_a_call_is_reported_as_run_or_changed(script: str, tool: str, output: dict[str, Any], told: str) -> None:
     ran = await said(script, tool, output)
     assert told in ran
-    edited = await said(script, tool, as_changed({"any": "thing"}, output))
+    edited = await said(script, tool, with_changed_arguments({"any": "thing"}, output))
     assert edited.endswith(ran) and edited != ran
-    assert await said(script, tool, note_unremembered("memory_full", "Too much.", output)) == ran
+    assert await said(script, tool, with_memory_error("memory_full", "Too much.", output)) == ran
 
 
 @pytest.mark.parametrize(("script", "tool", "ran", "told"), RAN, ids=NAMES)

@@ -8,7 +8,7 @@ from markupsafe import escape
 from pydantic import JsonValue
 from syrupy.assertion import SnapshotAssertion
 
-from perdure.core.agents.prompts import as_changed
+from perdure.core.agents.prompts import with_changed_arguments
 from perdure.pages.approvals.inbox import result_message
 from tests.unit.pages.conftest import Browse, SpokenApi, ok, words_of
 
@@ -79,7 +79,7 @@ REFUND: dict[str, JsonValue] = {"message": "Order 1 was refunded.", "amount_cent
     ("result", "shown"),
     [
         (json.dumps(REFUND), "Order 1 was refunded."),
-        (json.dumps(as_changed({"order": "1"}, {**REFUND})), "Order 1 was refunded."),
+        (json.dumps(with_changed_arguments({"order": "1"}, {**REFUND})), "Order 1 was refunded."),
         (json.dumps({"message": 5}), '{"message": 5}'),
         ('"done"', '"done"'),
         ('{"message": "cut o', '{"message": "cut o'),

@@ -9,7 +9,7 @@ from perdure.contracts.calls import ModelCallRequest
 from perdure.contracts.errors import Problem
 from perdure.contracts.messages import MessageRef, Patch, Role
 from perdure.core.budgets import COST_SPENT, TOKENS_SPENT
-from perdure.graph.nodes.call_model import STOP_CODES, ask_object, engine_note, spent_by
+from perdure.graph.nodes.call_model import STOP_CODES, ask_object, engine_note, reached_limit
 from perdure.graph.nodes.fields import error_of, messages_of, plan_of
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
@@ -17,9 +17,9 @@ from perdure.graph.state import replace
 from perdure.graph.topologies.clarify_solve import spec
 from perdure.graph.topologies.clarify_solve.planning import Clarify, Planning, RunPlan
 from perdure.graph.topologies.clarify_solve.spec import (
-    MARKS,
-    SPECIFY,
-    XML_GENERATIONS,
+    MARKS_OUTPUT,
+    MAX_XML_GENERATIONS,
+    SPECIFICATION_OUTPUT,
     count_up,
     list_of,
     object_of,
@@ -34,15 +34,15 @@ from perdure.graph.topologies.clarify_solve.understanding import (
     Exclude,
     ExpandShortcut,
     Initialize,
-    at_fault,
     call_stage_tool,
     describe_table,
     fault_lines,
+    fault_messages,
     question_messages,
 )
 
 # Nodes of viz_processing_branch: a specification as XML is generated and checked; its faults go into the next try.
-MEND = "The last specification does not fit. Mend it."
+REPAIR_NOTE = "The last specification does not fit. Mend it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,14 @@ class GenerateXml:
         if error_of(state) is not None:
             return {}
         fault = text_of(state, "xml_fault")
-        prompt = [describe_table(state, "run"), *at_fault("specification", fault), *question_messages(state)]
-        prompt += [engine_note(MEND)] if fault else []
+        prompt = [describe_table(state, "run"), *fault_messages("specification", fault), *question_messages(state)]
+        prompt += [engine_note(REPAIR_NOTE)] if fault else []
         prompt.append(engine_note(f"To show: {text_of(state, 'visualization')}"))
-        got = await ask_object(state, ports, SPECIFY, prompt)
-        xml = str((got.value or {}).get("xml", "")).strip()
+        result = await ask_object(state, ports, SPECIFICATION_OUTPUT, prompt)
+        xml = str((result.value or {}).get("xml", "")).strip()
         generations = read_counter(state, "generations") + 1
         return {
-            **got.cost,
+            **result.cost,
             **count_up(state, "specify"),
             **set_processing(specification=xml or None, generations=generations),
         }
@@ -92,8 +92,8 @@ class ValidateXml:
         if checked is not None and not checked.fault and checked.output.get("ok") is True:
             return set_processing(xml="valid", xml_fault=None)
         fault = "no specification came" if checked is None else checked.fault or fault_lines(checked.output)
-        more = read_counter(state, "generations") < XML_GENERATIONS
-        return set_processing(xml="retry" if more else "spent", xml_fault=fault)
+        may_retry = read_counter(state, "generations") < MAX_XML_GENERATIONS
+        return set_processing(xml="retry" if may_retry else "spent", xml_fault=fault)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +114,11 @@ class ClassifyMarks:
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the marks with their scores. The solver's rules use scores of 0.5 and more."""
         prompt = [*question_messages(state), engine_note(f"The specification: {text_of(state, 'specification')}")]
-        got = await ask_object(state, ports, MARKS, prompt)
+        result = await ask_object(state, ports, MARKS_OUTPUT, prompt)
         return {
-            **got.cost,
-            **count_up(state, "marks", got.tries),
-            **set_processing(likely=(got.value or {}).get("marks", [])),
+            **result.cost,
+            **count_up(state, "marks", result.tries),
+            **set_processing(likely=(result.value or {}).get("marks", [])),
         }
 
 
@@ -132,7 +132,7 @@ class SolveDesign:
         if error_of(state) is not None:
             return set_processing(asp="failed")
         if text_of(state, "viz") == "nothing":
-            return _handed_out(state, {}) if _is_client(state) else set_processing(asp="web")
+            return _client_output_patch(state, {}) if _client_has_data(state) else set_processing(asp="web")
         xml = text_of(state, "specification")
         if not xml:
             return set_processing(asp="failed", fault=text_of(state, "xml_fault") or "no specification came")
@@ -150,27 +150,27 @@ class SolveDesign:
         if solved.fault or solved.output.get("success") is not True:
             fault = solved.fault or str(solved.output.get("message", ""))
             return set_processing(asp="failed", solved=solved.output, fault=fault)
-        if _is_client(state):
-            return _handed_out(state, solved.output)
+        if _client_has_data(state):
+            return _client_output_patch(state, solved.output)
         return set_processing(asp="web", solved=solved.output)
 
 
-def _is_client(state: State) -> bool:
+def _client_has_data(state: State) -> bool:
     return bool(read_bucket(state, "input").get("is_client"))
 
 
-def _handed_out(state: State, solved: dict[str, JsonValue]) -> Patch:
+def _client_output_patch(state: State, solved: dict[str, JsonValue]) -> Patch:
     """Returns the output for the client and the last message, which is written without a model."""
     warnings, fault = warnings_of(object_of(state, "run"), solved), text_of(state, "fault")
-    nothing = f"{fault[:1].upper()}{fault[1:]}" or "The plan was carried out. It requests no picture."
-    shown = text_of(state, "visualization").strip() or nothing
+    without_drawing = f"{fault[:1].upper()}{fault[1:]}" or "The plan was carried out. It requests no picture."
+    explanation = text_of(state, "visualization").strip() or without_drawing
     before = state["messages"]
-    last = MessageRef(role=Role.ASSISTANT, text=shown)
+    last = MessageRef(role=Role.ASSISTANT, text=explanation)
     output: dict[str, JsonValue] = {
         "specification": solved.get("specification"),
         "design": solved.get("design"),
         "plan": text_of(state, "plan_xml"),
-        "explanation": shown,
+        "explanation": explanation,
         "warnings": [*warnings, fault] if fault else warnings,
         "retries": read_bucket(state, "turn_metrics"),
     }
@@ -196,9 +196,9 @@ class Build:
         if warnings and isinstance(design, dict):
             design = {**design, "notes": warnings}  # a drawing travels further than the text of the answer
         args: dict[str, JsonValue] = {"rows_file": run.get("rows_file"), "design": design}
-        colours: list[JsonValue] = [*palette_of(state)]
-        if colours:
-            args["palette"] = colours
+        colors: list[JsonValue] = [*palette_of(state)]
+        if colors:
+            args["palette"] = colors
         drawn = await call_stage_tool(state, ports, "draw", **args)
         if drawn.ends:
             return drawn.ends
@@ -207,7 +207,7 @@ class Build:
 
 def palette_of(state: State) -> list[str]:
     """Returns the colors that the agent's `words` name, in order."""
-    return [colour.strip() for colour in plan_of(state).words.get("palette", "").split(",") if colour.strip()]
+    return [color.strip() for color in plan_of(state).words.get("palette", "").split(",") if color.strip()]
 
 
 # feedback_node gives the result, in the words of the model or of the engine.
@@ -220,8 +220,8 @@ class Feedback:
         if error_of(state) is not None:
             return {}
         messages = messages_of(state)
-        if text_of(state, "bypass") or spent_by(state) is not None:
-            return _own_words(state)
+        if text_of(state, "bypass") or reached_limit(state) is not None:
+            return _facts_message_patch(state)
         user = state["user"]
         reply = await ports.model.complete(
             ModelCallRequest(
@@ -236,7 +236,7 @@ class Feedback:
             patch |= {"error": reply.problem.model_dump(mode="json"), "status": STOP_CODES[reply.problem.code]}
             return patch
         if reply.problem is not None or reply.message is None or not reply.message.text.strip():
-            return {**patch, **_own_words(state)}
+            return {**patch, **_facts_message_patch(state)}
         return {**patch, "messages": _append_message(state, reply.message)}
 
 
@@ -275,7 +275,7 @@ def _make_sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")
 
 
-def _own_words(state: State) -> Patch:
+def _facts_message_patch(state: State) -> Patch:
     return {"messages": _append_message(state, MessageRef(role=Role.ASSISTANT, text=describe_facts(state)))}
 
 
@@ -320,8 +320,8 @@ def to_html(text: str) -> str:
 
 def _suggestions(state: State) -> list[JsonValue]:
     if text_of(state, "classified") == "palette":
-        colours: list[JsonValue] = [*(palette_of(state) or DEFAULT_PALETTE)]
-        return [{"kind": "custom_palette", "colors": colours}]
+        colors: list[JsonValue] = [*(palette_of(state) or DEFAULT_PALETTE)]
+        return [{"kind": "custom_palette", "colors": colors}]
     if text_of(state, "fault"):
         return []  # suggestions of a failed plan would fail too
     return [{"kind": "text", "text": str(each)} for each in list_of(state, "suggestions")]

@@ -105,9 +105,13 @@ def viz_topology(nodes: Mapping[str, Node]) -> Topology:
         state=STATE,
         nodes=tuple(
             NodeSpec(
-                one, nodes[one], limit=limits.get(one, ""), purpose=_VIZ_PURPOSES[one], calls=_VIZ_CALLS.get(one, ())
+                node_id,
+                nodes[node_id],
+                limit=limits.get(node_id, ""),
+                purpose=_VIZ_PURPOSES[node_id],
+                calls=_VIZ_CALLS.get(node_id, ()),
             )
-            for one in VIZ_IDS
+            for node_id in VIZ_IDS
         ),
         edges=(
             Switch("entry", at_viz_entry, {"asked": "xml_generation", "nothing": END}),
@@ -121,7 +125,7 @@ def viz_topology(nodes: Mapping[str, Node]) -> Topology:
             Goto("mark_classification", END),
         ),
         entries={FRESH: "entry"},
-        limits=RunLimits(counted={"xml_generations": XML_GENERATIONS}),
+        limits=RunLimits(counted={"xml_generations": MAX_XML_GENERATIONS}),
     )
 
 
@@ -134,7 +138,7 @@ def clarify_solve(nodes: Mapping[str, Node], viz_nodes: Mapping[str, Node]) -> T
         nodes=_nodes({**nodes, VIZ: Sub(viz_topology(viz_nodes))}),
         edges=_edges(),
         entries={FRESH: INIT, PauseKind.CLARIFICATION.value: GATE, PauseKind.CLIENT_RUN.value: RUN},
-        limits=RunLimits(counted={"planning": PLANNING_ENTRIES, "clarifications": CLARIFICATIONS}),
+        limits=RunLimits(counted={"planning": MAX_PLANNING_ENTRIES, "clarifications": MAX_CLARIFICATIONS}),
     )
 
 
@@ -142,14 +146,14 @@ def _nodes(bodies: Mapping[str, Node | Sub]) -> tuple[NodeSpec, ...]:
     limits = {PLAN: "planning", GATE: "clarifications"}
     return tuple(
         NodeSpec(
-            one,
-            bodies[one],
-            pauses=one in (GATE, RUN),
-            purpose=_PURPOSES[one],
-            limit=limits.get(one, ""),
-            calls=_CALLS.get(one, ()),
+            node_id,
+            bodies[node_id],
+            pauses=node_id in (GATE, RUN),
+            purpose=_PURPOSES[node_id],
+            limit=limits.get(node_id, ""),
+            calls=_CALLS.get(node_id, ()),
         )
-        for one in IDS
+        for node_id in IDS
     )
 
 
@@ -192,18 +196,18 @@ STATE: Final = StateSchema(
         Field("turn_metrics", {}, DEEP_MERGE),
     )
 )
-PLANNING_ENTRIES: Final = 3
+MAX_PLANNING_ENTRIES: Final = 3
 """Counted entries of the planning node, including the first."""
-CLARIFICATIONS: Final = 2
+MAX_CLARIFICATIONS: Final = 2
 """Questions of a turn, however many answers it receives."""
-XML_GENERATIONS: Final = 4
+MAX_XML_GENERATIONS: Final = 4
 """The first generation and three more."""
 
 
 def read_bucket(state: State, name: str) -> dict[str, JsonValue]:
     """Returns a bucket of the state, to read."""
-    found = state[name]
-    return found if isinstance(found, dict) else {}
+    bucket = state[name]
+    return bucket if isinstance(bucket, dict) else {}
 
 
 def processing_value(state: State, name: str) -> JsonValue:
@@ -243,10 +247,17 @@ def set_processing(**values: JsonValue) -> Patch:
     return {"processing": wrapped}
 
 
-def count_up(state: State, name: str, more: int = 1) -> Patch:
+def merge_patches(patch: Patch, other: Patch) -> Patch:
+    """Returns both patches as one; of a field or a value in `processing` that both write, the other's counts."""
+    before, after = patch.get("processing"), other.get("processing")
+    merged = {**(before if isinstance(before, dict) else {}), **(after if isinstance(after, dict) else {})}
+    return {**patch, **other, "processing": merged}
+
+
+def count_up(state: State, name: str, by: int = 1) -> Patch:
     """Returns the patch that increases a counter of `turn_metrics`."""
     before = read_bucket(state, "turn_metrics").get(name)
-    return {"turn_metrics": {name: replace((before if isinstance(before, int) else 0) + more)}}
+    return {"turn_metrics": {name: replace((before if isinstance(before, int) else 0) + by)}}
 
 
 def warnings_of(*results: dict[str, JsonValue]) -> list[JsonValue]:
@@ -331,7 +342,7 @@ async def after_viz(state: State) -> Literal["classify", "done"]:
 Schema = dict[str, JsonValue]
 
 
-def _object(**properties: JsonValue) -> Schema:
+def _strict_object(**properties: JsonValue) -> Schema:
     return {
         "type": "object",
         "properties": properties,
@@ -340,50 +351,50 @@ def _object(**properties: JsonValue) -> Schema:
     }
 
 
-_TEXT: Final[Schema] = {"type": "string", "maxLength": 4_000}
-_XML: Final[Schema] = {"type": "string", "maxLength": 16_000}
-_TEXTS: Final[Schema] = {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": 6}
+_TEXT_SCHEMA: Final[Schema] = {"type": "string", "maxLength": 4_000}
+_XML_SCHEMA: Final[Schema] = {"type": "string", "maxLength": 16_000}
+_TEXTS_SCHEMA: Final[Schema] = {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": 6}
 
-CLASSIFY_OBJECT: Final = WantedOutput(
+CLASSIFICATION_OUTPUT: Final = WantedOutput(
     "classify",
-    _object(
+    _strict_object(
         kind={"type": "string", "enum": ["palette", "question", "visualization", "transformation"]},
         excludes={"type": "boolean"},
     ),
 )
-PLAN_OBJECT: Final = WantedOutput(
+PLAN_OUTPUT: Final = WantedOutput(
     "plan",
-    _object(
+    _strict_object(
         early_exit={"type": "boolean"},
-        question=_TEXT,
-        options=_TEXTS,
-        transformation=_TEXT,
-        xml=_XML,
-        visualization=_TEXT,
-        suggestions=_TEXTS,
+        question=_TEXT_SCHEMA,
+        options=_TEXTS_SCHEMA,
+        transformation=_TEXT_SCHEMA,
+        xml=_XML_SCHEMA,
+        visualization=_TEXT_SCHEMA,
+        suggestions=_TEXTS_SCHEMA,
     ),
 )
-PLAN_XML: Final = WantedOutput("plan_xml", _object(xml=_XML))
-SPECIFY: Final = WantedOutput("specify", _object(xml=_XML))
-MARKS: Final = WantedOutput(
+PLAN_XML_OUTPUT: Final = WantedOutput("plan_xml", _strict_object(xml=_XML_SCHEMA))
+SPECIFICATION_OUTPUT: Final = WantedOutput("specify", _strict_object(xml=_XML_SCHEMA))
+MARKS_OUTPUT: Final = WantedOutput(
     "marks",
-    _object(
+    _strict_object(
         marks={
             "type": "array",
             "maxItems": 8,
-            "items": _object(
+            "items": _strict_object(
                 mark={"type": "string", "maxLength": 40}, score={"type": "number", "minimum": 0, "maximum": 1}
             ),
         }
     ),
 )
-EXCLUDE_OBJECT: Final = WantedOutput(
+EXCLUSIONS_OUTPUT: Final = WantedOutput(
     "exclude",
-    _object(
+    _strict_object(
         exclusions={
             "type": "array",
             "maxItems": 20,
-            "items": _object(
+            "items": _strict_object(
                 selector={"type": "string", "maxLength": 40},
                 value={"type": "string", "maxLength": 40},
                 scope={"type": "string", "maxLength": 40},
@@ -392,7 +403,7 @@ EXCLUDE_OBJECT: Final = WantedOutput(
     ),
 )
 
-_COLUMNS: Final[Schema] = {
+_COLUMNS_SCHEMA: Final[Schema] = {
     "type": "array",
     "minItems": 1,
     "maxItems": 200,
@@ -410,16 +421,16 @@ _COLUMNS: Final[Schema] = {
         "additionalProperties": False,
     },
 }
-REPLY: Final = _object(text={"type": "string", "minLength": 1, "maxLength": 2_000})
+REPLY_SCHEMA: Final = _strict_object(text={"type": "string", "minLength": 1, "maxLength": 2_000})
 """The schema of an answer to a clarification."""
-HANDED_IN: Final[Schema] = {
+CLIENT_RESULT_SCHEMA: Final[Schema] = {
     "type": "object",
     "properties": {
         "ok": {"type": "boolean"},
         "error": {"type": "string", "maxLength": 500},
         "rows": {"type": "integer", "minimum": 0},
-        "columns": _COLUMNS,
-        "warnings": _TEXTS,
+        "columns": _COLUMNS_SCHEMA,
+        "warnings": _TEXTS_SCHEMA,
     },
     "required": ["ok"],
     "additionalProperties": False,

@@ -16,11 +16,12 @@ from perdure.graph.nodes.fields import messages_of, plan_of
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 from perdure.graph.topologies.clarify_solve.spec import (
-    CLARIFICATIONS,
-    CLASSIFY_OBJECT,
-    EXCLUDE_OBJECT,
+    CLASSIFICATION_OUTPUT,
+    EXCLUSIONS_OUTPUT,
+    MAX_CLARIFICATIONS,
     count_up,
     list_of,
+    merge_patches,
     object_of,
     read_bucket,
     read_counter,
@@ -53,12 +54,12 @@ class Initialize:
             "max_cost_microusd": plan.limits.max_cost_microusd,
             "messages": [message.model_dump(mode="json")],
         }
-        given = context.metadata.get(CLIENT_TABLE)
-        if given is not None:
-            fault = why_no_tables(given)
+        client_tables = context.metadata.get(CLIENT_TABLE)
+        if client_tables is not None:
+            fault = why_no_tables(client_tables)
             if fault:
                 return patch | _end_early("client_table_invalid", fault, "failed")
-            table = ClientTables.model_validate(given)
+            table = ClientTables.model_validate(client_tables)
             patch["input"] = {"message": message.text, "is_client": True}
             return patch | set_processing(
                 start="request",
@@ -66,10 +67,10 @@ class Initialize:
                 table=table.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
             )
         patch["input"] = {"message": message.text, "is_client": False}
-        return patch | set_processing(start=_start(message.text, plan.words), bypass=bypass)
+        return patch | set_processing(start=_message_kind(message.text, plan.words), bypass=bypass)
 
 
-def _start(text: str, words: Mapping[str, str]) -> str:
+def _message_kind(text: str, words: Mapping[str, str]) -> str:
     for label, word in (("shortcut", words.get("shortcut")), ("upload", words.get("upload"))):
         if word and text.startswith(word):
             return label
@@ -91,26 +92,21 @@ class Classify:
         patch: Patch = {}
         table = object_of(state, "table")
         if not read_bucket(state, "input").get("is_client"):
-            looked = await call_stage_tool(state, ports, "profile")
-            if looked.ends:
-                return looked.ends | set_processing(classified="question")
-            table = looked.output
-            patch = set_processing(table=table, fault=looked.fault or None)
+            profile = await call_stage_tool(state, ports, "profile")
+            if profile.ends:
+                return profile.ends | set_processing(classified="question")
+            table = profile.output
+            patch = set_processing(table=table, fault=profile.fault or None)
         after = {**state, "processing": {**read_bucket(state, "processing"), "table": table}}
-        got = await ask_object(after, ports, CLASSIFY_OBJECT, [describe_table(after), *question_messages(after)])
-        patch = {**patch, **got.cost, **count_up(state, "classify", got.tries)}
-        kind = str((got.value or {}).get("kind", "question"))
+        result = await ask_object(
+            after, ports, CLASSIFICATION_OUTPUT, [describe_table(after), *question_messages(after)]
+        )
+        patch = {**patch, **result.cost, **count_up(state, "classify", result.tries)}
+        kind = str((result.value or {}).get("kind", "question"))
         if kind in ("visualization", "transformation") and not table.get("columns"):
             kind = "no_data"
-        excludes = "yes" if (got.value or {}).get("excludes") is True else "no"
-        return _merge_processing(patch, set_processing(classified=kind, exclusion_asked=excludes))
-
-
-def _merge_processing(patch: Patch, more: Patch) -> Patch:
-    """Merges two patches that both write `processing`."""
-    before, new = patch.get("processing"), more["processing"]
-    both = {**(before if isinstance(before, dict) else {}), **(new if isinstance(new, dict) else {})}
-    return {**patch, "processing": both}
+        asks_exclusion = "yes" if (result.value or {}).get("excludes") is True else "no"
+        return merge_patches(patch, set_processing(classified=kind, exclusion_asked=asks_exclusion))
 
 
 # exclusion_processing finds what must not be shown, as facts for the solver; none if the model gives no valid answer.
@@ -120,9 +116,9 @@ class Exclude:
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns selector, value and scope of each exclusion. An unnamed scope means the whole."""
-        got = await ask_object(state, ports, EXCLUDE_OBJECT, question_messages(state))
-        found = (got.value or {}).get("exclusions", [])
-        return {**got.cost, **count_up(state, "exclude", got.tries), **set_processing(exclusions=found)}
+        result = await ask_object(state, ports, EXCLUSIONS_OUTPUT, question_messages(state))
+        found = (result.value or {}).get("exclusions", [])
+        return {**result.cost, **count_up(state, "exclude", result.tries), **set_processing(exclusions=found)}
 
 
 # expand_shortcut_node: a specification that the user wrote goes directly to the solver.
@@ -150,9 +146,9 @@ class ExpandShortcut:
 
 # Messages to the model in addition to the instructions of the stage: tables, faults, the user's texts. Texts from data
 # or from users have the user's role, never the system's. The user's texts come last among them.
-MOST_TABLE_CHARACTERS = 6_000
-MOST_COLUMNS = 60
-ANSWERED = (
+MAX_TABLE_CHARACTERS = 6_000
+MAX_COLUMNS = 60
+ANSWERED_NOTE = (
     "The person was asked back and has answered: each answer stands behind its question. Do not ask the same again."
 )
 
@@ -160,55 +156,55 @@ ANSWERED = (
 def describe_table(state: State, name: str = "table") -> MessageRef:
     """Returns a description of the table by its columns, and of the other tables. It never contains their location."""
     table = object_of(state, name)
-    lines = _lines(table, "Table")
+    lines = _table_lines(table, "Table")
     others = table.get("others")
     for other in others if isinstance(others, list) else []:
-        lines += _lines(other, "Another table") if isinstance(other, dict) else []
-    return _message("\n".join(lines)[:MOST_TABLE_CHARACTERS])
+        lines += _table_lines(other, "Another table") if isinstance(other, dict) else []
+    return _user_message("\n".join(lines)[:MAX_TABLE_CHARACTERS])
 
 
-def _lines(table: dict[str, JsonValue], what: str) -> list[str]:
+def _table_lines(table: dict[str, JsonValue], title: str) -> list[str]:
     columns = table.get("columns")
-    lines = [f"{what} {table.get('name') or 'table'}, {table.get('rows')} rows. Columns:"]
-    for column in columns[:MOST_COLUMNS] if isinstance(columns, list) else []:
+    lines = [f"{title} {table.get('name') or 'table'}, {table.get('rows')} rows. Columns:"]
+    for column in columns[:MAX_COLUMNS] if isinstance(columns, list) else []:
         if isinstance(column, dict):
-            ranged = f", {column['least']} to {column['most']}" if "least" in column and "most" in column else ""
-            lines.append(f"- {column.get('name')} ({column.get('kind')}, {column.get('distinct')} values{ranged})")
+            value_range = f", {column['least']} to {column['most']}" if "least" in column and "most" in column else ""
+            lines.append(f"- {column.get('name')} ({column.get('kind')}, {column.get('distinct')} values{value_range})")
     return lines
 
 
-def at_fault(what: str, fault: str) -> list[MessageRef]:
+def fault_messages(what: str, fault: str) -> list[MessageRef]:
     """Returns the fault of the last try. It quotes column names and texts of the tool or the client."""
-    return [_message(f"What was wrong with the last {what}:\n{fault}")] if fault else []
+    return [_user_message(f"What was wrong with the last {what}:\n{fault}")] if fault else []
 
 
 def question_messages(state: State) -> list[MessageRef]:
     """Returns the user's message, with each question to the user and its answer."""
     messages = messages_of(state)[:1]
-    answers = [one for one in list_of(state, "answers") if isinstance(one, dict)]
-    for one in answers:
+    answers = [answer for answer in list_of(state, "answers") if isinstance(answer, dict)]
+    for answer in answers:
         messages += [
-            _message(f"Asked back: {one.get('question')}{_format_options(one.get('options'))}"),
-            _message(str(one["reply"])),
+            _user_message(f"Asked back: {answer.get('question')}{_format_options(answer.get('options'))}"),
+            _user_message(str(answer["reply"])),
         ]
-    return [*messages, engine_note(ANSWERED)] if answers else messages
+    return [*messages, engine_note(ANSWERED_NOTE)] if answers else messages
 
 
 def _format_options(options: JsonValue) -> str:
-    found = ", ".join(str(one) for one in options) if isinstance(options, list) else ""
-    return f" Offered: {found}." if found else ""
+    listed = ", ".join(str(option) for option in options) if isinstance(options, list) else ""
+    return f" Offered: {listed}." if listed else ""
 
 
-def _message(text: str) -> MessageRef:
+def _user_message(text: str) -> MessageRef:
     return MessageRef(role=Role.USER, text=text)
 
 
-def at_the_cap(state: State) -> bool:
+def questions_exhausted(state: State) -> bool:
     """Returns whether the turn has used all its questions."""
-    return read_counter(state, "clarifications") >= CLARIFICATIONS
+    return read_counter(state, "clarifications") >= MAX_CLARIFICATIONS
 
 
-MOST_TOLD_CHARACTERS = 1_000
+MAX_FAULT_CHARACTERS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +228,11 @@ async def call_stage_tool(state: State, ports: Ports, stage: str, **args: JsonVa
     output = outcome.output if isinstance(outcome.output, dict) else {}
     if outcome.problem is not None:
         code = outcome.problem.code
-        ended: Patch = {"error": outcome.problem.model_dump(mode="json"), "status": STOP_CODES.get(code, "failed")}
-        return ToolOutput({}, outcome.problem.message, ended if code in STOP_CODES else None)
+        end: Patch = {"error": outcome.problem.model_dump(mode="json"), "status": STOP_CODES.get(code, "failed")}
+        return ToolOutput({}, outcome.problem.message, end if code in STOP_CODES else None)
     if outcome.state is not CallState.DONE:
         message = output.get("message")
-        return ToolOutput({}, str(message)[:MOST_TOLD_CHARACTERS] if message else f"{name} could not be done")
+        return ToolOutput({}, str(message)[:MAX_FAULT_CHARACTERS] if message else f"{name} could not be done")
     return ToolOutput(output)
 
 
@@ -244,14 +240,14 @@ def fault_lines(output: dict[str, JsonValue]) -> str:
     """Returns the faults of a check, one per line, each with its place."""
     faults = output.get("faults")
     lines = (
-        [f"{one.get('path')}: {one.get('reason')}" for one in faults if isinstance(one, dict)]
+        [f"{fault.get('path')}: {fault.get('reason')}" for fault in faults if isinstance(fault, dict)]
         if isinstance(faults, list)
         else []
     )
-    return "\n".join(lines)[:MOST_TOLD_CHARACTERS]
+    return "\n".join(lines)[:MAX_FAULT_CHARACTERS]
 
 
-GOES_ON: Final[Patch] = {"status": "running", "pending_requests": []}
+RESUMED: Final[Patch] = {"status": "running", "pending_requests": []}
 """The patch at the end of a pause, whatever its result."""
 
 
@@ -260,18 +256,14 @@ def pause_patch(request: RequestRef) -> Patch:
     return {"status": "awaiting", "pending_requests": [request.model_dump(mode="json")]}
 
 
-def end_patch(problem: dict[str, object], status: str) -> Patch:
-    """Returns the patch that ends the run without a pause."""
-    return {"error": problem, "status": status, "pending_requests": []}  # type: ignore[dict-item]
-
-
-async def looked_at(ports: Ports, waiting: Sequence[RequestRef]) -> Verdict | Patch:
+async def read_pause_result(ports: Ports, requests: Sequence[RequestRef]) -> Verdict | Patch:
     """Reads the result of the pause from its record. Without a result, returns the patch that keeps the turn paused or
     ends the run."""
-    read = await ports.people.verdicts(waiting)
+    read = await ports.people.verdicts(requests)
     if read.problem is not None and read.problem.code in STOP_CODES:
-        return end_patch(read.problem.model_dump(mode="json"), STOP_CODES[read.problem.code])
+        problem: JsonValue = read.problem.model_dump(mode="json")
+        return {"error": problem, "status": STOP_CODES[read.problem.code], "pending_requests": []}
     verdict = read.verdicts[0] if read.problem is None and read.verdicts else None
     if verdict is None or verdict.state in (VerdictState.PENDING, VerdictState.UNREADABLE):
-        return pause_patch(waiting[0])
+        return pause_patch(requests[0])
     return verdict

@@ -12,14 +12,14 @@ from perdure.contracts.context_assembly import AssembleAsk, Assembled, Bundle, P
 from perdure.contracts.errors import InvariantBroken, Problem
 from perdure.contracts.events import BUDGET, STAGE
 from perdure.contracts.messages import MessageRef, Patch, Role
-from perdure.core.agents.safety_keywords import Question, Safety, answer_to, empathy_of, intent_of, safety_of
+from perdure.core.agents.safety_keywords import Question, Safety, empathy_of, expected_output, intent_of, safety_of
 from perdure.core.calls.context_assembly import Reuse, ToolInputs, context_guidance, group_phases, reuse_of, upstream_of
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import estimated_tokens
 from perdure.graph.nodes.await_verdict import AwaitVerdict
-from perdure.graph.nodes.call_model import BUDGET_CODES, STOP_CODES, CallModel, add_costs, ended_by, spent_by
+from perdure.graph.nodes.call_model import BUDGET_CODES, STOP_CODES, CallModel, add_costs, end_status, reached_limit
 from perdure.graph.nodes.fields import AWAITING_HITL, bundles_of, error_of, messages_of, plan_of
-from perdure.graph.nodes.pause import found_gate, memory_patch, plan_patch
+from perdure.graph.nodes.pause import gate_patch, memory_patch, plan_patch
 from perdure.graph.nodes.run_tools import RunTools
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
@@ -33,7 +33,7 @@ async def ask_model(state: State, ports: Ports, question: Question) -> ModelRepl
             messages=tuple(messages_of(state)),
             tools=(),
             stage=question.value,
-            output=answer_to(question, plan.intents),
+            output=expected_output(question, plan.intents),
             patience_seconds=plan.patience_seconds,
         )
     )
@@ -70,26 +70,26 @@ class Classify:
         context = await ports.memory.load()
         patch: Patch = {"completed_stages": ["preflight"], "status": "running"}
         if context.problem is not None:
-            return patch | {"error": context.problem.model_dump(mode="json"), "status": ended_by(context.problem)}
+            return patch | {"error": context.problem.model_dump(mode="json"), "status": end_status(context.problem)}
         if context.plan is None or context.plan.assembly is None:
             return patch | {"error": NO_ASSEMBLY.model_dump(mode="json"), "status": "failed"}
-        patch |= plan_patch(context) | _context(context)
+        patch |= plan_patch(context) | _context_patch(context)
         if context.user_message is not None:
-            patch |= memory_patch(context, context.user_message) | found_gate(context, context.user_message)
+            patch |= memory_patch(context, context.user_message) | gate_patch(context, context.user_message)
         after = {**state, **patch}
         if context.pending:
             ports.events.emit(STAGE, {"stage": "preflight", "resumed": True})
             return patch | {"safety_hijacked": False, "intent": assembly_of(after).default_intent}
         if context.context is not None and context.context.danger:
-            return patch | _taken_over(after, ports, context.context.danger)
-        over = spent_by(after)
-        if over is not None:
-            ports.events.emit(BUDGET, {"code": over.code, "message": over.message})
-            return patch | {"error": over.model_dump(mode="json"), "status": "limited"}
+            return patch | _hijacked_patch(after, ports, context.context.danger)
+        problem = reached_limit(after)
+        if problem is not None:
+            ports.events.emit(BUDGET, {"code": problem.code, "message": problem.message})
+            return patch | {"error": problem.model_dump(mode="json"), "status": "limited"}
         return patch | await _read_verdicts(after, ports)
 
 
-def _taken_over(state: State, ports: Ports, category: str) -> Patch:
+def _hijacked_patch(state: State, ports: Ports, category: str) -> Patch:
     """Returns the patch for a message with safety keywords. No model is called and no budget is checked."""
     intent = assembly_of(state).default_intent
     ports.events.emit(
@@ -103,36 +103,41 @@ async def _read_verdicts(state: State, ports: Ports) -> Patch:
         ask_model(state, ports, Question.SAFETY), ask_model(state, ports, Question.INTENT)
     )
     patch = add_costs(state, safety, intent)
-    found = safety_of(safety.value)
-    ended = _safety_problem(safety, intent, found)
-    if ended is not None:
-        if ended.code in BUDGET_CODES:
-            ports.events.emit(BUDGET, {"code": ended.code, "message": ended.message})
-        return patch | {"error": ended.model_dump(mode="json"), "status": ended_by(ended)}
+    verdict = safety_of(safety.value)
+    problem = _safety_problem(safety, intent, verdict)
+    if problem is not None:
+        if problem.code in BUDGET_CODES:
+            ports.events.emit(BUDGET, {"code": problem.code, "message": problem.message})
+        return patch | {"error": problem.model_dump(mode="json"), "status": end_status(problem)}
     plan = assembly_of(state)
-    known = intent_of(intent.value, plan.intents, plan.default_intent)
+    chosen_intent = intent_of(intent.value, plan.intents, plan.default_intent)
     ports.events.emit(
         STAGE,
-        {"stage": "preflight", "intent": known, "safety_hijacked": found.hijacked, "safety_category": found.category},
+        {
+            "stage": "preflight",
+            "intent": chosen_intent,
+            "safety_hijacked": verdict.hijacked,
+            "safety_category": verdict.category,
+        },
     )
-    return patch | {"safety_hijacked": found.hijacked, "safety_category": found.category, "intent": known}
+    return patch | {"safety_hijacked": verdict.hijacked, "safety_category": verdict.category, "intent": chosen_intent}
 
 
-def _safety_problem(safety: ModelReply, intent: ModelReply, found: Safety) -> Problem | None:
+def _safety_problem(safety: ModelReply, intent: ModelReply, verdict: Safety) -> Problem | None:
     """Returns the problem that ends the turn before it is classified: a stop or a spent budget. If only the call for
     the intent found its budget spent, a turn that is taken over continues, because the fixed text costs nothing."""
     problems = (reply.problem for reply in (safety, intent))
-    ended = next((each for each in problems if each is not None and each.code in STOP_CODES), None)
+    problem = next((each for each in problems if each is not None and each.code in STOP_CODES), None)
     only_intent = safety.problem is None or safety.problem.code not in STOP_CODES
-    spent = ended is not None and ended.code in BUDGET_CODES
-    return None if spent and only_intent and found.hijacked else ended
+    spent = problem is not None and problem.code in BUDGET_CODES
+    return None if spent and only_intent and verdict.hijacked else problem
 
 
-def _context(context: TurnContext) -> Patch:
-    left = context.context
-    if left is None:
+def _context_patch(context: TurnContext) -> Patch:
+    loaded = context.context
+    if loaded is None:
         return {}
-    return {"slice_hash": left.slice_hash, "kept_bundles": [each.model_dump(mode="json") for each in left.kept]}
+    return {"slice_hash": loaded.slice_hash, "kept_bundles": [each.model_dump(mode="json") for each in loaded.kept]}
 
 
 # safety_intervention sends the agent's fixed text, word for word; no model is called from here on.
@@ -168,7 +173,7 @@ class OpenGate:
 
 
 # context_assembly: phase after phase, each tool runs, or its earlier output is used again.
-FAILED = "assembly_failed"
+ASSEMBLY_FAILED = "assembly_failed"
 """The error code of a turn whose context could not be assembled."""
 
 
@@ -180,20 +185,20 @@ class RunPhases:
         """Returns the bundles and the missing sections. If a required tool fails, returns its error, and no later phase
         starts."""
         plan = assembly_of(state)
-        put = ContextBuild(plan, {tool.name: tool for tool in plan.tools}, bundles_of(state, "kept_bundles"))
+        build = ContextBuild(plan, {tool.name: tool for tool in plan.tools}, bundles_of(state, "kept_bundles"))
         grouped, slice_hash = state["phases"], str(state["slice_hash"])
         for number, names in enumerate(grouped if isinstance(grouped, list) else [], 1):
-            phase = [put.tools[str(name)] for name in names] if isinstance(names, list) else []
-            gates = {tool.name: put.gate_of(tool, slice_hash) for tool in phase}
-            asks = [put.ask(tool, slice_hash) for tool in phase if gates[tool.name] is Reuse.RUN]
-            outcomes = await ports.tools.assemble(asks) if asks else []
-            put.add_results(phase, gates, outcomes)
-            ports.events.emit(STAGE, _round_data(number, gates, outcomes))
-            problem = _ending_problem(put.tools, outcomes)
+            phase = [build.tools[str(name)] for name in names] if isinstance(names, list) else []
+            reuses = {tool.name: build.reuse_for(tool, slice_hash) for tool in phase}
+            calls = [build.call_of(tool, slice_hash) for tool in phase if reuses[tool.name] is Reuse.RUN]
+            outcomes = await ports.tools.assemble(calls) if calls else []
+            build.add_results(phase, reuses, outcomes)
+            ports.events.emit(STAGE, _phase_event_data(number, reuses, outcomes))
+            problem = _ending_problem(build.tools, outcomes)
             if problem is not None:
-                ended: Patch = {"error": problem.model_dump(mode="json"), "status": ended_by(problem)}
-                return {"completed_stages": ["context_assembly"], **put.patch(), **ended}
-        return {"completed_stages": ["context_assembly"], **put.patch()}
+                ended: Patch = {"error": problem.model_dump(mode="json"), "status": end_status(problem)}
+                return {"completed_stages": ["context_assembly"], **build.patch(), **ended}
+        return {"completed_stages": ["context_assembly"], **build.patch()}
 
 
 @dataclass(slots=True)
@@ -207,13 +212,13 @@ class ContextBuild:
     """The outputs so far, in the order of the phases."""
     degraded: list[JsonValue] = field(default_factory=list)
 
-    def gate_of(self, tool: PlannedTool, slice_hash: str) -> Reuse:
+    def reuse_for(self, tool: PlannedTool, slice_hash: str) -> Reuse:
         """Returns whether the tool runs. All earlier phases must have ended, because their outputs are its input."""
         return reuse_of(
             self.kept.get(tool.name), ToolInputs(slice_hash, self._input_digest(tool, slice_hash)), self.plan.threshold
         )
 
-    def ask(self, tool: PlannedTool, slice_hash: str) -> AssembleAsk:
+    def call_of(self, tool: PlannedTool, slice_hash: str) -> AssembleAsk:
         """Returns the call of the tool, with the outputs of earlier phases."""
         return AssembleAsk(
             tool=tool.name,
@@ -224,12 +229,12 @@ class ContextBuild:
         )
 
     def add_results(
-        self, phase: Sequence[PlannedTool], gates: Mapping[str, Reuse], outcomes: Sequence[Assembled]
+        self, phase: Sequence[PlannedTool], reuses: Mapping[str, Reuse], outcomes: Sequence[Assembled]
     ) -> None:
         """Adds the results of a phase in its order, whichever tool ended first."""
         returned = {outcome.tool: outcome.bundle for outcome in outcomes}
         for tool in phase:
-            bundle = returned.get(tool.name) if gates[tool.name] is Reuse.RUN else self.kept[tool.name]
+            bundle = returned.get(tool.name) if reuses[tool.name] is Reuse.RUN else self.kept[tool.name]
             if bundle is not None:
                 self.bundles[tool.name] = bundle
             else:
@@ -261,17 +266,17 @@ def _ending_problem(tools: Mapping[str, PlannedTool], outcomes: Sequence[Assembl
             return problem
     for name, problem in failed:
         if not tools[name].optional:
-            return Problem(code=FAILED, message=f"the context could not be put together: {problem.message}")
+            return Problem(code=ASSEMBLY_FAILED, message=f"the context could not be put together: {problem.message}")
     return None
 
 
-def _round_data(number: int, gates: Mapping[str, Reuse], outcomes: Sequence[Assembled]) -> dict[str, JsonValue]:
+def _phase_event_data(number: int, reuses: Mapping[str, Reuse], outcomes: Sequence[Assembled]) -> dict[str, JsonValue]:
     failed = {outcome.tool: outcome.problem for outcome in outcomes if outcome.problem is not None}
     return {
         "stage": "context_assembly",
         "phase": number,
-        "ran": [name for name, each in gates.items() if each is Reuse.RUN and name not in failed],
-        "skipped": [{"tool": name, "why": each.value} for name, each in gates.items() if each is not Reuse.RUN],
+        "ran": [name for name, each in reuses.items() if each is Reuse.RUN and name not in failed],
+        "skipped": [{"tool": name, "why": each.value} for name, each in reuses.items() if each is not Reuse.RUN],
         "failed": [
             {"tool": name, "code": problem.code, "message": problem.message} for name, problem in failed.items()
         ],
@@ -289,9 +294,9 @@ class ReadTone:
         patch: Patch = {"completed_stages": ["empathy"], **add_costs(state, reply)}
         if is_stop(reply):
             return patch | {"error": STOPPED.model_dump(mode="json"), "status": "stopped"}
-        found = empathy_of(reply.value)
-        ports.events.emit(STAGE, {"stage": "empathy", "tone": found.get("tone", "")})
-        return patch | {"empathy": found}
+        tone_fields = empathy_of(reply.value)
+        ports.events.emit(STAGE, {"stage": "empathy", "tone": tone_fields.get("tone", "")})
+        return patch | {"empathy": tone_fields}
 
 
 # context_format prepares the results of both branches for the prompt of the answer.
@@ -328,18 +333,18 @@ class FormatContext:
 class Navigate:
     """A node that calls the model until an answer has no calls, a reviewer must decide, or a limit is reached."""
 
-    ask: CallModel
-    look: AwaitVerdict = field(default_factory=lambda: AwaitVerdict(ungated_first=True))
-    run: RunTools = field(default_factory=lambda: RunTools(ungated_first=True))
+    call_model: CallModel
+    await_verdict: AwaitVerdict = field(default_factory=lambda: AwaitVerdict(ungated_first=True))
+    run_tools: RunTools = field(default_factory=lambda: RunTools(ungated_first=True))
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the patch of all rounds. After a pause it reads the records first; it never passes an unreadable
         record."""
-        patch: Patch = await self.look(state, ports) if state["pending_mutation"] else {}
+        patch: Patch = await self.await_verdict(state, ports) if state["pending_mutation"] else {}
         after = {**state, **patch}
         while _continues(after):
             answers = not after["pending_tool_calls"]
-            patch |= await (self.ask(after, ports) if answers else self.run(after, ports))
+            patch |= await (self.call_model(after, ports) if answers else self.run_tools(after, ports))
             after = {**state, **patch}
             if answers and not after["pending_tool_calls"]:
                 break
@@ -360,7 +365,7 @@ class Finalize:
         if state["status"] == AWAITING_HITL:
             return {}
         error = error_of(state)
-        status = "completed" if error is None else ended_by(error)
+        status = "completed" if error is None else end_status(error)
         return {"completed_stages": ["finalize"], "status": "limited" if state["status"] == "limited" else status}
 
 

@@ -38,10 +38,10 @@ class MemoryPort:
             FactsRequest(scope=self.scope, authorized=self.authorized, write=True, facts=facts)
         )
 
-    async def _call_memory(self, ask: FactsRequest) -> FactsAnswer:
-        if not ask.authorized:
+    async def _call_memory(self, request: FactsRequest) -> FactsAnswer:
+        if not request.authorized:
             return FactsAnswer(status=FactStatus.UNAUTHORIZED)
-        return await self.ports.memory.facts(ask)
+        return await self.ports.memory.facts(request)
 
 
 # The result of a model call, as a typed backend reports it, has three statuses and four types of error.
@@ -62,10 +62,10 @@ class ErrorType(StrEnum):
     UNKNOWN = "unknown"
 
 
-TIMEOUTS = frozenset({"model_timeout", "activity_timeout"})
-UNUSABLE = frozenset({"model_unreadable", "model_empty_answer", "output_limit", "answer_too_large"})
+TIMEOUT_CODES = frozenset({"model_timeout", "activity_timeout"})
+UNUSABLE_ANSWER_CODES = frozenset({"model_unreadable", "model_empty_answer", "output_limit", "answer_too_large"})
 """Problems of an answer: the backend answered, but the answer is unusable."""
-UNAVAILABLE = frozenset(
+UNAVAILABLE_CODES = frozenset(
     {
         *("model_unavailable", "model_cut_off", "model_rate_limited", "model_overloaded", "model_not_found"),
         *("model_auth", "model_billing", "model_budget", "model_bad_request", "model_setup", "bad_script"),
@@ -74,17 +74,17 @@ UNAVAILABLE = frozenset(
     }
 )
 """Problems of a request that no backend accepted. An unlisted code counts as one of these."""
-SPENT = TURN_CODES | DAY_CODES
-OURS = frozenset({"stopped", "turn_ended", "stale_attempt"}) | SPENT
+SPENT_BUDGET_CODES = TURN_CODES | DAY_CODES
+ENGINE_ENDS = frozenset({"stopped", "turn_ended", "stale_attempt"}) | SPENT_BUDGET_CODES
 """Ends without a failure of the backend: a stop, a turn that has ended, a spent budget."""
 
 
 _NO_BACKEND = (AnswerStatus.FATAL_ERROR, ErrorType.BACKEND_UNAVAILABLE)
-_MEANS: Mapping[str, tuple[AnswerStatus, ErrorType]] = {
-    **dict.fromkeys(TIMEOUTS, (AnswerStatus.RECOVERABLE_ERROR, ErrorType.TIMEOUT)),
-    **dict.fromkeys(UNUSABLE, (AnswerStatus.RECOVERABLE_ERROR, ErrorType.INVALID_OUTPUT)),
-    **dict.fromkeys(UNAVAILABLE, _NO_BACKEND),
-    **dict.fromkeys(OURS, (AnswerStatus.FATAL_ERROR, ErrorType.UNKNOWN)),
+_ERROR_BY_CODE: Mapping[str, tuple[AnswerStatus, ErrorType]] = {
+    **dict.fromkeys(TIMEOUT_CODES, (AnswerStatus.RECOVERABLE_ERROR, ErrorType.TIMEOUT)),
+    **dict.fromkeys(UNUSABLE_ANSWER_CODES, (AnswerStatus.RECOVERABLE_ERROR, ErrorType.INVALID_OUTPUT)),
+    **dict.fromkeys(UNAVAILABLE_CODES, _NO_BACKEND),
+    **dict.fromkeys(ENGINE_ENDS, (AnswerStatus.FATAL_ERROR, ErrorType.UNKNOWN)),
 }
 
 
@@ -95,15 +95,15 @@ def classify_answer(problem: Problem | None, text: str) -> tuple[AnswerStatus, E
         if text.strip():
             return AnswerStatus.SUCCESS, None
         return AnswerStatus.RECOVERABLE_ERROR, ErrorType.INVALID_OUTPUT
-    return _MEANS.get(problem.code, _NO_BACKEND)
+    return _ERROR_BY_CODE.get(problem.code, _NO_BACKEND)
 
 
 def fallback_text(error_type: ErrorType) -> str:
     """Returns the text in place of an answer, marked with the type."""
-    return f"[{error_type.value}] There is no answer: {_WHY[error_type]}."
+    return f"[{error_type.value}] There is no answer: {_REASONS[error_type]}."
 
 
-_WHY = {
+_REASONS = {
     ErrorType.TIMEOUT: "the model did not finish in time",
     ErrorType.BACKEND_UNAVAILABLE: "the model could not be used",
     ErrorType.INVALID_OUTPUT: "the model's output could not be used",

@@ -14,7 +14,7 @@ from perdure.contracts.messages import PREVIEW_CHARACTERS, MessageRef, Patch, Ro
 from perdure.core.budgets import spent_limit
 from perdure.core.memory.facts import derived_facts, facts_note
 from perdure.core.turns import INPUT_TYPES
-from perdure.graph.nodes.call_model import STOP_CODES, add_costs, ended_by
+from perdure.graph.nodes.call_model import STOP_CODES, add_costs, end_status
 from perdure.graph.nodes.fields import error_of, messages_of, number_of, plan_of
 from perdure.graph.nodes.pause import plan_patch
 from perdure.graph.ports import Ports
@@ -73,7 +73,7 @@ class RouteInput:
             problem = _input_problem(kind, raw)
             if problem is None:
                 return {"input_type": kind, "raw_input": raw}
-        return {"error": problem.model_dump(mode="json"), "status": ended_by(problem)}
+        return {"error": problem.model_dump(mode="json"), "status": end_status(problem)}
 
 
 def _input_problem(kind: object, raw: str) -> Problem | None:
@@ -97,7 +97,7 @@ class Preprocess:
 
 
 # decision_logic_node chooses the next command, from what is done and allowed; it changes nothing else.
-DONE_BY = {
+RESULT_FIELDS = {
     Command.PREPROCESS: "preprocessing_result",
     Command.MEMORY_READ: "memory_read_status",
     Command.LONG_TERM_MEMORY_READ: "long_term_memory_read_status",
@@ -106,7 +106,7 @@ DONE_BY = {
     Command.LONG_TERM_MEMORY_WRITE: "long_term_memory_write_status",
 }
 """Command -> the field that has a value when the command is done."""
-ALLOWED_BY = {
+PERMISSION_FIELDS = {
     Command.MEMORY_READ: "memory_read_authorized",
     Command.MEMORY_WRITE: "memory_write_authorized",
     Command.LONG_TERM_MEMORY_READ: "long_term_memory_requested",
@@ -128,14 +128,14 @@ def progress_of(state: State) -> TurnProgress:
     """Returns the progress of the turn. It reads only whether a field has a value, never which."""
     return TurnProgress(
         failed=state["error"] is not None,
-        done=frozenset(command for command, name in DONE_BY.items() if state[name] is not None),
-        allowed=frozenset(command for command, name in ALLOWED_BY.items() if state[name] is True),
+        done=frozenset(command for command, name in RESULT_FIELDS.items() if state[name] is not None),
+        allowed=frozenset(command for command, name in PERMISSION_FIELDS.items() if state[name] is True),
     )
 
 
 # The four memory nodes: a read and a write of the conversation's facts, and of the user's facts. Each runs once, when
 # the deciding node has chosen it, and ends in a status. Found facts are advice: they go only into a note for the model.
-DEAD: Final = frozenset({FactStatus.UNAVAILABLE, FactStatus.FAILED})
+MEMORY_FAILURES: Final = frozenset({FactStatus.UNAVAILABLE, FactStatus.FAILED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +148,12 @@ class ReadMemory:
         """Returns the status and the facts. There is no result if nothing was found or memory is unavailable."""
         long_term = self.scope is FactScope.USER
         command = Command.LONG_TERM_MEMORY_READ if long_term else Command.MEMORY_READ
-        door = MemoryPort(ports, self.scope, _is_allowed(state, command))
-        answer = await door.read(about=str(state["preprocessing_result"]) if long_term else "")
-        found: list[JsonValue] = [fact.model_dump(mode="json") for fact in answer.facts]
+        memory = MemoryPort(ports, self.scope, _is_allowed(state, command))
+        answer = await memory.read(about=str(state["preprocessing_result"]) if long_term else "")
+        facts: list[JsonValue] = [fact.model_dump(mode="json") for fact in answer.facts]
         status: JsonValue = answer.status.value
-        ports.events.emit(MEMORY_SEARCH, {"scope": self.scope.value, "status": status, "facts": len(found)})
-        result: JsonValue = {"facts": found} if answer.status is FactStatus.SUCCESS else None
+        ports.events.emit(MEMORY_SEARCH, {"scope": self.scope.value, "status": status, "facts": len(facts)})
+        result: JsonValue = {"facts": facts} if answer.status is FactStatus.SUCCESS else None
         prefix = "long_term_memory" if long_term else "memory"
         return {f"{prefix}_read_status": status, f"{prefix}_read_result": result} | _health_patch(self.scope, answer)
 
@@ -181,18 +181,18 @@ class WriteMemory:
 
 def _is_allowed(state: State, command: Command) -> bool:
     """Returns whether the turn allows the operation and the deciding node has just commanded it."""
-    return state[ALLOWED_BY[command]] is True and state["command"] == command.value
+    return state[PERMISSION_FIELDS[command]] is True and state["command"] == command.value
 
 
 def _health_patch(scope: FactScope, answer: FactsAnswer) -> Patch:
     """Returns the patch that marks memory as unavailable. It affects no decision."""
-    if answer.status not in DEAD:
+    if answer.status not in MEMORY_FAILURES:
         return {}
     return {"long_term_memory_status": "unavailable"} if scope is FactScope.USER else {"memory_available": False}
 
 
 # model_call_node makes one call through the backend; its result is data.
-MEMORIES = (("this conversation", "memory_read_result"), ("this person", "long_term_memory_read_result"))
+MEMORY_RESULTS = (("this conversation", "memory_read_result"), ("this person", "long_term_memory_read_result"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +204,10 @@ class CallBackend:
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the response; without an answer, it has no text."""
         tokens, cost = number_of(state, "tokens_used"), number_of(state, "cost_microusd")
-        over = spent_limit(plan_of(state).limits, tokens_used=tokens, cost_microusd=cost)
-        if over is not None:
-            ports.events.emit(BUDGET, {"code": over.code, "message": over.message})
-            return _patch(state, _spent_response(over))
+        problem = spent_limit(plan_of(state).limits, tokens_used=tokens, cost_microusd=cost)
+        if problem is not None:
+            ports.events.emit(BUDGET, {"code": problem.code, "message": problem.message})
+            return _response_patch(state, _spent_response(problem))
         user = state["user"]
         request = ModelRequest(
             trace_id=str(state["trace_id"]),
@@ -215,28 +215,28 @@ class CallBackend:
             context=_memory_notes(state),
             constraints=tuple(user.items()) if isinstance(user, dict) else (),
         )
-        return _patch(state, await self.backend(ports).generate(request))
+        return _response_patch(state, await self.backend(ports).generate(request))
 
 
-def _spent_response(over: Problem) -> ModelResponse:
-    status, error_type = classify_answer(over, "")
-    return ModelResponse(status, error_type=error_type, problem=over)
+def _spent_response(problem: Problem) -> ModelResponse:
+    status, error_type = classify_answer(problem, "")
+    return ModelResponse(status, error_type=error_type, problem=problem)
 
 
 def _prompt_messages(state: State) -> tuple[MessageRef, ...]:
     """Returns the stored message, or the preprocessed text if that differs. A long text is known here only by its
     beginning, so its stored message is used."""
-    stored, made = messages_of(state), str(state["preprocessing_result"])
-    same = stored and (stored[0].text == made or len(stored[0].text) >= PREVIEW_CHARACTERS)
-    if same and state["input_type"] == "text":
+    stored, preprocessed = messages_of(state), str(state["preprocessing_result"])
+    is_unchanged = stored and (stored[0].text == preprocessed or len(stored[0].text) >= PREVIEW_CHARACTERS)
+    if is_unchanged and state["input_type"] == "text":
         return tuple(stored)
-    return (MessageRef(role=Role.USER, text=made),)
+    return (MessageRef(role=Role.USER, text=preprocessed),)
 
 
 def _memory_notes(state: State) -> tuple[MessageRef, ...]:
     """Returns a note for each memory that has facts."""
     notes = []
-    for scope, name in MEMORIES:
+    for scope, name in MEMORY_RESULTS:
         result = state[name]
         found = result.get("facts") if isinstance(result, dict) else None
         if isinstance(found, list) and found:
@@ -245,7 +245,7 @@ def _memory_notes(state: State) -> tuple[MessageRef, ...]:
     return tuple(notes)
 
 
-def _patch(state: State, response: ModelResponse) -> Patch:
+def _response_patch(state: State, response: ModelResponse) -> Patch:
     return {
         "model_response": {
             "status": response.status.value,
@@ -312,7 +312,7 @@ class FormatResponse:
         ports.events.emit(STAGE, {"stage": "response", **response})
         if error is None:
             return {"response": response, "status": "completed"}
-        return {"response": response, "status": "limited" if error.code in SPENT_CODES else ended_by(error)}
+        return {"response": response, "status": "limited" if error.code in SPENT_CODES else end_status(error)}
 
 
 NODES: dict[str, Node] = {

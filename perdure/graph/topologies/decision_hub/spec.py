@@ -21,7 +21,7 @@ REQUEST: Final = (
     Field("input_type", ""),
     Field("raw_input", ""),
 )
-WORK: Final = (
+RESULTS: Final = (
     Field("preprocessing_result"),
     Field("model_response"),
     Field("model_metadata"),
@@ -46,7 +46,7 @@ LONG_TERM: Final = (
     Field("long_term_memory_write_status"),
 )
 
-STATE: Final = StateSchema((*IDENTITY, *CONVERSATION, *BUDGET, *REQUEST, *WORK, *SHORT_TERM, *LONG_TERM))
+STATE: Final = StateSchema((*IDENTITY, *CONVERSATION, *BUDGET, *REQUEST, *RESULTS, *SHORT_TERM, *LONG_TERM))
 
 
 # The next command depends only on what is done and what is allowed, never on a text of the model or a fact. A step with
@@ -75,7 +75,7 @@ class TurnProgress:
     """The memory operations that the turn can make."""
 
 
-IN_ORDER = (
+COMMANDS_IN_ORDER = (
     Command.PREPROCESS,
     Command.MEMORY_READ,
     Command.LONG_TERM_MEMORY_READ,
@@ -83,23 +83,23 @@ IN_ORDER = (
     Command.MEMORY_WRITE,
     Command.LONG_TERM_MEMORY_WRITE,
 )
-OPTIONAL = frozenset(IN_ORDER) - {Command.PREPROCESS, Command.CALL_MODEL}
+NEEDS_PERMISSION = frozenset(COMMANDS_IN_ORDER) - {Command.PREPROCESS, Command.CALL_MODEL}
 
 
-def next_command(standing: TurnProgress) -> Command:
+def next_command(progress: TurnProgress) -> Command:
     """Returns the first command that is neither done nor forbidden; after all of them, the response."""
-    if standing.failed:
+    if progress.failed:
         return Command.FORMAT
-    for command in IN_ORDER:
-        if command not in standing.done and (command not in OPTIONAL or command in standing.allowed):
+    for command in COMMANDS_IN_ORDER:
+        if command not in progress.done and (command not in NEEDS_PERMISSION or command in progress.allowed):
             return command
     return Command.FORMAT
 
 
 VERSION: Final = 1
 """Increases with every change of a node id or a route."""
-HUB: Final = "decision_logic_node"
-MOST_STEPS: Final = 20
+DECISION_NODE: Final = "decision_logic_node"
+MAX_STEPS: Final = 20
 """The longest path has 17 steps: each command once, with the decision before it."""
 
 MEMORY_NODES: Final[Mapping[Command, str]] = {
@@ -128,7 +128,7 @@ _NODES: Final[tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...]] = (
         ),
         (),
     ),
-    (HUB, "Decide the next step, and nothing else", ("command",), ()),
+    (DECISION_NODE, "Decide the next step, and nothing else", ("command",), ()),
     (
         "task_preprocessing_node",
         "Trim the text, or substitute for input that is not text",
@@ -189,8 +189,8 @@ def decision_hub(nodes: Mapping[str, Node]) -> Topology:
                 node_id,
                 nodes[node_id],
                 purpose=purpose,
-                limit="max_steps" if node_id == HUB else "",
-                spanned=node_id != HUB,
+                limit="max_steps" if node_id == DECISION_NODE else "",
+                spanned=node_id != DECISION_NODE,
                 writes=writes,
                 reaches=reaches,
                 advised=node_id == "model_call_node",
@@ -200,21 +200,21 @@ def decision_hub(nodes: Mapping[str, Node]) -> Topology:
         ),
         edges=(
             Goto("router_node", "state_init_node"),
-            Goto("state_init_node", HUB),
-            Switch(HUB, after_decision, _TARGETS),
-            Goto("task_preprocessing_node", HUB),
+            Goto("state_init_node", DECISION_NODE),
+            Switch(DECISION_NODE, after_decision, _TARGETS),
+            Goto("task_preprocessing_node", DECISION_NODE),
             Switch(
                 "model_call_node",
                 after_model,
                 {"success": "result_handling_node", "failure": "error_router_node"},
             ),
-            Goto("result_handling_node", HUB),
+            Goto("result_handling_node", DECISION_NODE),
             Goto("error_router_node", "format_response_node"),
-            *(Goto(node, HUB) for node in MEMORY_NODES.values()),
+            *(Goto(node, DECISION_NODE) for node in MEMORY_NODES.values()),
             Goto("format_response_node", END),
         ),
         entries={FRESH: "router_node"},
-        limits=RunLimits(steps=MOST_STEPS),
+        limits=RunLimits(steps=MAX_STEPS),
         strict=True,
         advice=("memory_read_result", "long_term_memory_read_result"),
     )

@@ -11,13 +11,13 @@ from perdure.contracts.errors import Problem
 from perdure.contracts.events import SKILL_INJECTED, SKILL_SELECTED
 from perdure.contracts.messages import MessageRef, Patch, Role
 from perdure.contracts.skills import SKILL_ID_PATTERN
-from perdure.core.agents.toolsets import brought_by
+from perdure.core.agents.toolsets import with_dependencies
 from perdure.core.approvals.gates import RULE_FORCED_CHECKPOINT
 from perdure.core.text import preview
 from perdure.graph.nodes.await_verdict import AwaitVerdict
-from perdure.graph.nodes.call_model import CallModel, ended_by
+from perdure.graph.nodes.call_model import CallModel, end_status
 from perdure.graph.nodes.fields import AWAITING_HITL, INITIAL, SYNTHESIS, error_of, number_of, plan_of
-from perdure.graph.nodes.pause import at_checkpoint, found_gate, memory_patch, plan_patch
+from perdure.graph.nodes.pause import gate_patch, memory_patch, pause_at_checkpoint, plan_patch
 from perdure.graph.nodes.run_tools import RunTools
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
@@ -35,7 +35,7 @@ class LoadMemory:
             return {}
         patch = memory_patch(context, context.user_message)
         if state["pending_mutation"] is None:
-            patch |= found_gate(context, context.user_message)
+            patch |= gate_patch(context, context.user_message)
         return patch
 
 
@@ -54,7 +54,7 @@ class SetSystemPrompt:
         }
         context = await ports.memory.load()
         if context.problem is not None:
-            return patch | {"error": context.problem.model_dump(mode="json"), "status": ended_by(context.problem)}
+            return patch | {"error": context.problem.model_dump(mode="json"), "status": end_status(context.problem)}
         return patch | plan_patch(context)
 
 
@@ -98,7 +98,7 @@ class SelectSkills:
 # with the agent. The model call inserts them, and marks them in the injection ledger when it is claimed. The ledger is
 # checked for this turn only, with `injected_skill_ids`. The text that another turn injected is no longer in the model's
 # messages, so the skill is injected again and its event has `again`.
-MOST_ENTITIES = 3
+MAX_ENTITIES = 3
 """A skill receives at most this many entities; those that the app names come first."""
 
 
@@ -113,30 +113,32 @@ class InjectSkills:
         if not isinstance(selected, list) or not isinstance(injected, list) or not isinstance(before, list):
             return {}
         plan, memory = plan_of(state), state["memory_context"]
-        earlier = memory.get("injected") if isinstance(memory, dict) else None
-        at_hand = _current_entities(state, plan)
+        injected_before = memory.get("injected") if isinstance(memory, dict) else None
+        current_entities = _current_entities(state, plan)
         tiers = {skill.id: 3 for skill in plan.skills if skill.artifacts}
-        coming = [each for each in brought_by(plan, map(str, selected)) if each not in injected]
+        new_ids = [each for each in with_dependencies(plan, map(str, selected)) if each not in injected]
         messages: list[JsonValue] = list(before)
-        for skill_id in coming:
-            entities = at_hand if skill_id in selected else ()
+        for skill_id in new_ids:
+            entities = current_entities if skill_id in selected else ()
             ref = MessageRef(role=Role.SYSTEM, skill_id=skill_id, entities=entities)
             messages.append(ref.model_dump(mode="json"))
             data: dict[str, JsonValue] = {"skill_id": skill_id, "tier": tiers.get(skill_id, 2)}
-            again: dict[str, JsonValue] = {"again": True} if isinstance(earlier, list) and skill_id in earlier else {}
+            again: dict[str, JsonValue] = (
+                {"again": True} if isinstance(injected_before, list) and skill_id in injected_before else {}
+            )
             ports.events.emit(SKILL_INJECTED, data | again)
         patch: Patch = {
             "messages": messages,
-            "injected_skill_ids": [*injected, *coming],
+            "injected_skill_ids": [*injected, *new_ids],
             "active_skills": {
                 **(active if isinstance(active, dict) else {}),
-                **{each: tiers.get(each, 2) for each in coming},
+                **{each: tiers.get(each, 2) for each in new_ids},
             },
             "selected_skill_ids": [],
-            "skill_injection_done": bool(coming),
+            "skill_injection_done": bool(new_ids),
         }
-        if at_hand:
-            patch["injected_entity_ids"] = [*at_hand]
+        if current_entities:
+            patch["injected_entity_ids"] = [*current_entities]
         return patch
 
 
@@ -151,7 +153,7 @@ def _current_entities(state: State, plan: TurnPlan) -> tuple[str, ...]:
         if fields.get(field)
     ]
     newest = [f"id={recent[-1]}"] if isinstance(recent, list) and recent else []
-    return tuple(dict.fromkeys([*named, *newest]))[:MOST_ENTITIES]
+    return tuple(dict.fromkeys([*named, *newest]))[:MAX_ENTITIES]
 
 
 # approval_node opens a checkpoint that a request forces before the synthesis. Checkpoints of rules open in tool_node,
@@ -176,7 +178,7 @@ class CheckApproval:
         gated = GatedCall(
             call_id="", tool="", rule=RULE_FORCED_CHECKPOINT, kind=RequestKind.CHECKPOINT, checkpoint=forced
         )
-        return at_checkpoint(state, ports, [gated])
+        return pause_at_checkpoint(state, ports, [gated])
 
 
 # output_format sets the status of the run.
@@ -190,7 +192,7 @@ class FormatOutput:
         iteration: Patch = {"iteration": number_of(state, "iteration") + 1}
         error = error_of(state)
         if error is not None:
-            return iteration if state["status"] == "limited" else iteration | {"status": ended_by(error)}
+            return iteration if state["status"] == "limited" else iteration | {"status": end_status(error)}
         return {} if state["status"] == AWAITING_HITL else iteration | {"status": "completed"}
 
 

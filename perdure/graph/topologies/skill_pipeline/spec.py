@@ -75,14 +75,14 @@ def skill_pipeline(nodes: Mapping[str, Node]) -> Topology:
 def _nodes(bodies: Mapping[str, Node]) -> tuple[NodeSpec, ...]:
     return tuple(
         NodeSpec(
-            one,
-            bodies[one],
-            pauses=one in _PAUSING,
+            node_id,
+            bodies[node_id],
+            pauses=node_id in _PAUSING,
             purpose=purpose,
-            limit=_LIMITS.get(one, ""),
-            calls=_CALLS.get(one, ()),
+            limit=_LIMITS.get(node_id, ""),
+            calls=_CALLS.get(node_id, ()),
         )
-        for one, purpose in _PURPOSES.items()
+        for node_id, purpose in _PURPOSES.items()
     )
 
 
@@ -144,8 +144,8 @@ async def after_tool_node(state: State) -> Literal["paused", "limit", "initial",
     calls."""
     if state["status"] == AWAITING_HITL:
         return "paused"
-    iteration, most = state["iteration"], state["max_iterations"]
-    if not isinstance(iteration, int) or not isinstance(most, int) or iteration >= most:
+    iteration, limit = state["iteration"], state["max_iterations"]
+    if not isinstance(iteration, int) or not isinstance(limit, int) or iteration >= limit:
         return "limit"
     return "synthesis" if state["llm_phase"] == SYNTHESIS else "initial"
 

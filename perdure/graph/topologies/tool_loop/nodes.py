@@ -9,9 +9,9 @@ from perdure.contracts.activities import TurnContext
 from perdure.contracts.messages import Patch
 from perdure.core.agents.toolsets import LOAD_TOOLSET, load
 from perdure.graph.nodes.await_verdict import AwaitVerdict
-from perdure.graph.nodes.call_model import CallModel, ended_by
+from perdure.graph.nodes.call_model import CallModel, end_status
 from perdure.graph.nodes.fields import AWAITING_HITL, calls_of, error_of, plan_of, toolsets_of
-from perdure.graph.nodes.pause import found_gate, memory_patch, plan_patch
+from perdure.graph.nodes.pause import gate_patch, memory_patch, plan_patch
 from perdure.graph.nodes.run_tools import RunTools
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
@@ -36,9 +36,9 @@ class Enter:
         context = await ports.memory.load()
         patch |= {"run_id": state["execution_id"], "started_at": ports.clock.now().isoformat()}
         if context.problem is not None:
-            return patch | {"error": context.problem.model_dump(mode="json"), "status": ended_by(context.problem)}
+            return patch | {"error": context.problem.model_dump(mode="json"), "status": end_status(context.problem)}
         if context.user_message is not None and context.pending:
-            patch |= memory_patch(context, context.user_message) | found_gate(context, context.user_message)
+            patch |= memory_patch(context, context.user_message) | gate_patch(context, context.user_message)
         return patch | _plan_patch(context)
 
 
@@ -73,15 +73,15 @@ class PrepareMemory:
 class PassGate:
     """A node that reads the records after a pause, then runs the calls that can run."""
 
-    look: AwaitVerdict = field(default_factory=lambda: AwaitVerdict(ungated_first=True))
-    run: RunTools = field(default_factory=lambda: RunTools(ungated_first=True))
+    await_verdict: AwaitVerdict = field(default_factory=lambda: AwaitVerdict(ungated_first=True))
+    run_tools: RunTools = field(default_factory=lambda: RunTools(ungated_first=True))
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the patch of the round. It never passes an unreadable record; the run then stays paused."""
-        patch: Patch = await self.look(state, ports) if state["pending_mutation"] else _toolsets_patch(state)
+        patch: Patch = await self.await_verdict(state, ports) if state["pending_mutation"] else _toolsets_patch(state)
         after = {**state, **patch}
         if after["pending_tool_calls"] and after["error"] is None and after["status"] != AWAITING_HITL:
-            patch |= await self.run(after, ports)
+            patch |= await self.run_tools(after, ports)
             after = {**state, **patch}
         return patch | {"awaiting_approval": after["status"] == AWAITING_HITL}
 
@@ -93,8 +93,8 @@ def _toolsets_patch(state: State) -> Patch:
     for call in calls_of(state):
         if call.tool == LOAD_TOOLSET and call.args:
             loaded = load(call.args, cards, loaded).loaded
-    grown: dict[str, JsonValue] = {**loaded}
-    return {} if loaded == before else {"loaded_toolsets": grown}
+    toolsets: dict[str, JsonValue] = {**loaded}
+    return {} if loaded == before else {"loaded_toolsets": toolsets}
 
 
 # final ends the run. Its last events are written with the end, in one transaction.
@@ -107,14 +107,14 @@ class Settle:
         if state["status"] == AWAITING_HITL:
             return {"awaiting_approval": True}
         error = error_of(state)
-        status = "completed" if error is None else ended_by(error)
+        status = "completed" if error is None else end_status(error)
         if state["status"] == "limited":
             status = "limited"
         now = ports.clock.now()
         patch: Patch = {"done": True, "status": status, "ended_at": now.isoformat()}
-        began = state["started_at"]
-        if isinstance(began, str):
-            patch["duration_ms"] = (now - datetime.fromisoformat(began)) // timedelta(milliseconds=1)
+        started_at = state["started_at"]
+        if isinstance(started_at, str):
+            patch["duration_ms"] = (now - datetime.fromisoformat(started_at)) // timedelta(milliseconds=1)
         return patch
 
 

@@ -7,7 +7,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from perdure.contracts.values import canonical_json
-from perdure.core.agents.prompts import as_changed
+from perdure.core.agents.prompts import with_changed_arguments
 from tests.unit.examples.filings.play import agent, agent_ids, answer, play
 
 SPACING, REGISTER = "330.00", "Register the well Lone Star 1, API 42-999-00099"
@@ -149,6 +149,6 @@ async def test_a_failed_call_and_a_changed_one_are_reported_as_such() -> None:
     failed = {**result, "content": '{"status": "error", "message": "the block ran too long"}'}
     said, calls = await answer("rule_37", [*before, failed], [])
     assert "the block ran too long" in said and calls == []
-    changed = {**result, "content": canonical_json(as_changed({}, json.loads(result["content"])))}
+    changed = {**result, "content": canonical_json(with_changed_arguments({}, json.loads(result["content"])))}
     said, calls = await answer("rule_37", [*before, changed], [])
     assert said != done.answer and said.endswith(done.answer) and calls == []
