@@ -13,7 +13,7 @@ from tests.acceptance.running import ROOT
 
 
 @pytest.mark.timeout(330)
-def test_the_demo_holds_all_it_claims_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_demo_proves_each_of_its_claims_and_leaves_nothing_behind(tmp_path: Path) -> None:
     foreign = {"PERDURE_HOME": str(tmp_path / "untouched"), "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}
     before = set(Path(tempfile.gettempdir()).glob("perdure-demo-*"))
     ended = subprocess.run(

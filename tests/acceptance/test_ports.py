@@ -107,7 +107,9 @@ async def is_listed(stack: RunningStack, turn_id: str) -> bool:
     return f"turn:{turn_id}" in [each.id async for each in client.list_workflows("ExecutionStatus = 'Running'")]
 
 
-async def test_no_port_tells_a_foreign_page_or_ends_a_turn(stack: RunningStack, requester: Client, paused: str) -> None:
+async def test_no_port_answers_a_foreign_page_or_lets_it_end_a_turn(
+    stack: RunningStack, requester: Client, paused: str
+) -> None:
     await until_async(lambda: is_listed(stack, paused))
     found = ports(stack)
     assert len(found) >= 8, found
@@ -128,7 +130,7 @@ async def test_no_port_tells_a_foreign_page_or_ends_a_turn(stack: RunningStack, 
     assert requester.turns.get(paused).status == "awaiting_approval"
 
 
-async def test_no_page_books_a_session_by_the_apps_own_service(stack: RunningStack) -> None:
+async def test_a_foreign_page_cannot_book_a_session_through_an_app_service(stack: RunningStack) -> None:
     slot = json.dumps({"provider": "a page", "slot": "now"}).encode()
     async with httpx.AsyncClient(base_url=stack.read()["companions"]["bookings"]) as http:
         for headers in ({"Origin": f"http://{FOREIGN}", "Content-Type": "text/plain"}, {"Host": FOREIGN}):

@@ -43,7 +43,9 @@ async def statuses(client: httpx.AsyncClient, times: int, path: str = "/v1/auth/
 
 
 @pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
-async def test_a_person_is_counted_by_all_processes_together_and_apart_from_others(limited_apis: LimitedApis) -> None:
+async def test_a_users_requests_are_counted_across_all_processes_and_apart_from_others(
+    limited_apis: LimitedApis,
+) -> None:
     head = {"Authorization": f"Bearer {await limited_apis.token()}"}
     async with (
         httpx.AsyncClient(base_url=limited_apis.one.url, headers=head, timeout=30) as one,
@@ -88,7 +90,7 @@ async def test_local_tokens_of_the_stack_have_no_limit(limited_apis: LimitedApis
 
 
 @pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
-async def test_without_valkey_every_process_counts_for_itself_up_to_a_low_number(limited_apis: LimitedApis) -> None:
+async def test_without_valkey_each_process_counts_alone_with_a_low_limit(limited_apis: LimitedApis) -> None:
     head = {"Authorization": f"Bearer {await limited_apis.token()}"}
     await limited_apis.valkey.cut()
     try:

@@ -193,7 +193,7 @@ async def replaced(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
         await server.wait_closed()
 
 
-async def test_a_stack_comes_up_says_where_it_is_and_stops_in_order(start: Start) -> None:
+async def test_a_stack_starts_prints_its_address_and_stops_in_order(start: Start) -> None:
     stack: Stack = await start()
     run = await stack.up()
     roles = {"postgres", "valkey", "temporal", "payments", "api", "worker-turns", "worker-llm", "worker-relay"}
@@ -256,7 +256,9 @@ async def test_a_killed_process_is_back_at_once_and_run_json_names_the_new_one(s
     assert {name: value for name, value in stack.run().items() if name not in changing} == before
 
 
-async def test_replaced_parts_do_not_start_and_no_second_stack_does(start: Start, replaced: dict[str, str]) -> None:
+async def test_a_replaced_part_is_not_started_and_neither_is_a_second_stack(
+    start: Start, replaced: dict[str, str]
+) -> None:
     stack: Stack = await start(**replaced)
     run = await stack.up()
     assert set(run["pids"]) == {"payments", "api", "worker-turns", "worker-llm", "worker-relay"}
@@ -292,7 +294,7 @@ async def test_after_kill_9_of_the_supervisor_the_next_start_finds_all_and_clear
 
 
 @pytest.mark.timed
-async def test_a_second_ctrl_c_kills_what_still_drains(start: Start, replaced: dict[str, str]) -> None:
+async def test_a_second_ctrl_c_kills_the_parts_that_still_drain(start: Start, replaced: dict[str, str]) -> None:
     stack: Stack = await start(DRAIN="25", **replaced)
     run = await stack.up()
     stack.process.send_signal(signal.SIGINT)
@@ -306,7 +308,9 @@ async def test_a_second_ctrl_c_kills_what_still_drains(start: Start, replaced: d
 
 
 @pytest.mark.parametrize(("how", "there"), [(signal.SIGTERM, "children.json"), (signal.SIGINT, "prepare-began")])
-async def test_a_signal_at_the_start_stops_all_without_traceback(start: Start, how: signal.Signals, there: str) -> None:
+async def test_a_signal_during_the_start_stops_all_parts_without_a_traceback(
+    start: Start, how: signal.Signals, there: str
+) -> None:
     stack: Stack = await start(SLOW_PREPARE="1")
     await until((stack.home / there).exists, seconds=60)
     pids = [record["pid"] for record in json.loads((stack.home / "children.json").read_text())]

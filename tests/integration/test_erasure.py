@@ -237,7 +237,7 @@ async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
     return [address, other, minted]
 
 
-async def test_every_column_is_declared_with_a_users_words_or_not(harness: Harness, admin: asyncpg.Connection) -> None:
+async def test_every_column_is_declared_as_user_text_or_not(harness: Harness, admin: asyncpg.Connection) -> None:
     await person(harness, NAME)
     await own_turn(harness, NAME)
     await in_turns_of_others(harness, NAME)
@@ -247,7 +247,9 @@ async def test_every_column_is_declared_with_a_users_words_or_not(harness: Harne
     assert sorted(each for each in found if neutral(each)) == []
 
 
-async def test_no_word_of_the_erased_stays_and_the_chain_verifies(harness: Harness, admin: asyncpg.Connection) -> None:
+async def test_no_text_of_an_erased_user_remains_and_the_audit_chain_verifies(
+    harness: Harness, admin: asyncpg.Connection
+) -> None:
     assert len(await marked(admin)) > 25
     events = await harness.value("SELECT count(*) FROM events")
     hers = harness.people[NAME].user_id
@@ -268,7 +270,7 @@ async def test_no_word_of_the_erased_stays_and_the_chain_verifies(harness: Harne
     assert str(told[-1]["actor"]) == harness.people["admin"].user_id and told[-1]["data"]["rows"] == done["erased"]
 
 
-async def test_the_words_of_others_stay_wherever_they_are(harness: Harness, admin: asyncpg.Connection) -> None:
+async def test_the_texts_of_other_users_stay_wherever_they_are(harness: Harness, admin: asyncpg.Connection) -> None:
     name = f"{MARK}2"
     await person(harness, name)
     theirs, *_ = await in_turns_of_others(harness, name)
@@ -316,7 +318,7 @@ async def test_no_user_is_erased_with_open_turns_a_decision_to_run_or_an_unsettl
     await erase(harness.db, "local", name, harness.people["admin"].user_id)
 
 
-async def test_no_admin_erases_the_own_data_or_an_unknown_user(harness: Harness) -> None:
+async def test_an_admin_cannot_erase_their_own_data_or_an_unknown_user(harness: Harness) -> None:
     assert (await refused(harness, "admin"))[:2] == ("own_data", 409)
     for tenant, name in (("local", "nobody"), ("other", "requester")):
         assert (await refused(harness, name, new_id(), tenant))[:2] == ("user_not_found", 404)
@@ -361,7 +363,7 @@ def told(stream: str) -> list[tuple[str, dict[str, Any]]]:
     return [(each["event"], json.loads(each["data"])) for each in fields]
 
 
-async def test_every_view_of_an_erased_persons_turn_answers_without_a_null_that_was_none(api: Api) -> None:
+async def test_every_view_of_an_erased_users_turn_answers_with_valid_fields(api: Api) -> None:
     async with api.client("admin") as admin, api.client("reviewer") as reviewer:
         await admin.post("/v1/users", json={"name": LEAVER, "roles": ["requester"]})
         token = (await admin.post(f"/v1/users/{LEAVER}/tokens", json={})).json()["token"]

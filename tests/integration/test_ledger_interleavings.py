@@ -185,7 +185,7 @@ class Storm:
 
 
 @pytest.mark.sized
-async def test_whatever_happens_at_once_nothing_deadlocks_and_the_journal_has_no_gaps(harness: Harness) -> None:
+async def test_random_interleavings_never_deadlock_and_leave_no_gap_in_the_event_log(harness: Harness) -> None:
     conversations = [await harness.conversation() for _ in range(CONVERSATIONS)]
     storm = Storm(harness, conversations, seed=2026)
     for _ in range(2 * CONVERSATIONS):

@@ -97,7 +97,7 @@ async def test_tools_are_read_and_changed_by_their_own_names(cluster: McpBench) 
 
 
 @BOTH
-async def test_other_calls_go_on_while_one_hangs_and_it_can_be_left(cluster: McpBench) -> None:
+async def test_other_calls_continue_while_one_hangs_and_it_can_be_cancelled(cluster: McpBench) -> None:
     cluster.fail(Kind.HANG, "k8s_pods_list", seconds=2.0)
     hanging = asyncio.create_task(cluster.call(PODS, SHOP))
     await asyncio.sleep(0.2)
@@ -327,7 +327,7 @@ def no_secret(name: str) -> None:
     return None
 
 
-async def test_the_shipped_lock_is_what_the_server_offers(tmp_path: Path) -> None:
+async def test_the_shipped_lock_matches_the_tools_of_its_server(tmp_path: Path) -> None:
     asked, listings = await asked_servers(OPS, no_secret, tmp_path, Outbound())
     assert not asked.problems and [*listings] == ["cluster"]
     offered, (locked, problems) = listings["cluster"].lock, read_lock(lock_path(OPS, "cluster"))
@@ -416,7 +416,9 @@ async def start(tmp_path: Path) -> AsyncIterator[Raws]:
         soak("says_internal_error", READ),
     ],
 )
-async def test_an_invalid_answer_is_a_typed_end_at_once(start: Raws, how: str, trusted: dict[str, Any]) -> None:
+async def test_an_invalid_answer_fails_its_call_with_a_type_immediately(
+    start: Raws, how: str, trusted: dict[str, Any]
+) -> None:
     raw, began = start(how, **trusted), time.monotonic()
     with pytest.raises(ToolRefused if trusted else ServerLost):
         await raw.press()
@@ -432,7 +434,9 @@ async def test_an_invalid_answer_is_a_typed_end_at_once(start: Raws, how: str, t
         ("endless_line", ServerLost),
     ],
 )
-async def test_a_no_is_a_no_and_a_broken_line_ends_the_call_alone(start: Raws, how: str, ends: type[Exception]) -> None:
+async def test_a_refusal_is_not_retried_and_a_broken_line_fails_only_its_call(
+    start: Raws, how: str, ends: type[Exception]
+) -> None:
     raw = start(how)
     with pytest.raises(ends):
         await raw.press(seconds=30.0)
@@ -557,7 +561,7 @@ async def test_a_long_session_notices_drift_when_its_list_is_old(liar: McpSessio
     assert len(asked) == 1 and [*again.tools] == [*offer.tools]
 
 
-async def test_the_key_goes_into_the_argument_that_the_author_names(start: Raws) -> None:
+async def test_the_idempotency_key_is_sent_in_the_argument_that_the_author_names(start: Raws) -> None:
     raw = start("well", tools={"press": {"effect": "keyed", "key_argument": "times", "key_ttl_seconds": 60}})
     card = await raw.card()
     assert card.effect is EffectClass.KEYED and card.key_ttl_seconds == 60 and card.parameters["properties"] == {}

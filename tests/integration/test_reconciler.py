@@ -87,7 +87,9 @@ async def test_a_terminated_turn_fails_within_30_s(harness: Harness, reconciler:
 
 
 @pytest.mark.parametrize("how", ["terminated", "vanished"])
-async def test_each_lost_turn_ends_once(harness: Harness, reconciler: Reconciler, temporal: Client, how: str) -> None:
+async def test_each_lost_turn_is_ended_once(
+    harness: Harness, reconciler: Reconciler, temporal: Client, how: str
+) -> None:
     turns = [await (lost(harness) if how == "vanished" else terminated(harness, temporal)) for _ in range(3)]
     assert sum(await asyncio.gather(*(reconciler.once() for _ in range(3)))) >= len(turns)
     for address in turns:
@@ -114,7 +116,7 @@ def spans(tracer: MoodyTracer, address: TurnAddress) -> list[tuple[str, str]]:
     return [(each.name, each.error) for each in tracer.spans if each.attributes["perdure.trace_id"] == address.turn_id]
 
 
-async def test_a_run_that_lives_is_young_is_to_be_delivered_or_cannot_be_asked_about_is_left_alone(
+async def test_a_run_that_is_alive_young_undelivered_or_unknown_is_left_alone(
     harness: Harness, relay: Database, reconciler: Reconciler, temporal: Client
 ) -> None:
     alive = await begun(harness)
@@ -283,7 +285,9 @@ async def test_an_overdue_turn_and_one_whose_effect_was_settled_are_signaled(
     assert await rung(harness, address) == 1
 
 
-async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler: Reconciler, temporal: Client) -> None:
+async def test_a_turn_stopped_before_its_workflow_starts_ends_as_stopped(
+    harness: Harness, reconciler: Reconciler, temporal: Client
+) -> None:
     """The bell finds no workflow; then the start is delivered as it was written down, without the stop."""
     address, started = await harness.start(Line("hi"))
     _, _, note = await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
@@ -316,7 +320,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("broken", list(STEPS))
-async def test_a_statement_that_fails_holds_up_no_other_and_is_logged_once(
+async def test_a_failing_statement_delays_no_other_and_is_logged_once(
     harness: Harness, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     second, gone = (await stranded(harness))[0], await lost(harness)

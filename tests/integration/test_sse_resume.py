@@ -97,7 +97,7 @@ async def test_tokens_reach_a_waiting_reader_one_by_one(streams: Streams, turn: 
             assert time.monotonic() - began < 0.5, "pub/sub woke the reader, not the poll"
 
 
-async def test_resume_at_every_id_continues_with_nothing_lost_or_twice(streams: Streams, turn: TurnWriter) -> None:
+async def test_resuming_at_any_event_id_loses_and_repeats_nothing(streams: Streams, turn: TurnWriter) -> None:
     first: list[Sent] = []
     async with aclosing(of_turn(streams, turn)) as stream:
         await turn.claim("m1")
@@ -152,7 +152,9 @@ async def test_reasoning_comes_live_and_a_reader_cut_off_continues_there(streams
     assert text_of(sent) == "Hello" and "reset" not in [event.kind for event in sent]
 
 
-async def test_a_reader_too_slow_for_tokens_gets_the_text(streams: Streams, turn: TurnWriter, valkey: Valkey) -> None:
+async def test_a_reader_too_slow_for_tokens_gets_the_stored_text(
+    streams: Streams, turn: TurnWriter, valkey: Valkey
+) -> None:
     words = [f"word{number} " for number in range(300)]
     await turn.claim("m1")
     await turn.speak("m1", words[0])
@@ -200,7 +202,7 @@ async def test_without_valkey_events_still_come_within_two_seconds(db: Database,
     await nowhere.close()
 
 
-async def test_a_silent_turn_beats_while_another_turn_of_its_conversation_speaks(
+async def test_a_silent_turn_sends_heartbeats_while_another_turn_streams(
     db: Database, live: LiveTokens, streams: Streams, turn: TurnWriter, people: dict[str, Person]
 ) -> None:
     other = await TurnWriter.turn_in(db, live, people["requester"], turn.address.conversation_id)
@@ -256,7 +258,7 @@ async def test_a_cut_subscription_is_made_again(db: Database, parts: DataParts, 
     await link.cut()
 
 
-async def test_readers_that_come_and_go_do_not_make_a_subscription_look_silent(valkey: Valkey) -> None:
+async def test_readers_that_come_and_go_do_not_hide_a_silent_subscription(valkey: Valkey) -> None:
     async with subscribe(valkey, "own") as subscription:
         for number in range(3):
             await subscription.subscribe(f"reader-{number}")
@@ -285,7 +287,7 @@ class Deaf:
         """Never answered."""
 
 
-async def test_a_reader_whose_cancel_was_lost_on_the_way_ends_all_the_same() -> None:
+async def test_a_reader_whose_cancellation_was_lost_still_ends() -> None:
     deaf = Deaf()
 
     async def read() -> None:
@@ -337,7 +339,7 @@ async def reading(client: httpx.AsyncClient, path: str, after: str | None = None
         yield Reading(answer)
 
 
-async def test_coming_back_after_done_is_204(requester: Caller) -> None:
+async def test_reconnecting_after_done_returns_204(requester: Caller) -> None:
     events = (await started(requester, await conversation(requester), "/echo bye")).json()["events"]
     async with reading(requester, events) as stream:
         sent = await stream.whole()
@@ -352,7 +354,7 @@ async def test_coming_back_after_done_is_204(requester: Caller) -> None:
 
 
 @pytest.mark.parametrize("how", ["revoked", "other_roles", "signed_out"])
-async def test_a_reader_that_would_not_be_let_in_again_is_sent_away(api: Api, admin: Caller, how: str) -> None:
+async def test_a_reader_that_lost_its_access_is_disconnected(api: Api, admin: Caller, how: str) -> None:
     name, services = f"leaver-{how.replace('_', '-')}", api.services
     assert (await admin.post("/v1/users", json={"name": name, "roles": ["requester"]})).status_code == 201
     who = await token_principal(services, (await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])

@@ -94,7 +94,7 @@ async def done(loaded: LoadedStack, turns: Sequence[Paused], seconds: float) -> 
     return True
 
 
-async def test_of_many_paused_turns_those_approved_after_a_restart_end_and_no_other_moves(loaded: LoadedStack) -> None:
+async def test_approved_turns_end_after_a_restart_and_undecided_ones_stay_paused(loaded: LoadedStack) -> None:
     with Clocked() as making:
         turns = await loaded.paused(PAUSED)
     every = PAUSED // APPROVED

@@ -103,7 +103,9 @@ async def assert_decided_once(harness: Harness, won: dict[str, Answer]) -> None:
     assert "requester" not in {row["name"] for row in rows}
 
 
-async def test_of_racing_deciders_one_wins_never_the_requester(harness: Harness, parts: DataParts, urls: Urls) -> None:
+async def test_of_racing_reviewers_one_decides_and_never_the_requester(
+    harness: Harness, parts: DataParts, urls: Urls
+) -> None:
     assert parts.redis_url is not None and parts.temporal is not None
     environ = {
         **os.environ,
@@ -146,7 +148,7 @@ async def withdrawn(harness: Harness, address: TurnAddress) -> str:
     return "withdrawn"
 
 
-async def test_of_a_withdrawal_and_an_execution_at_once_one_happens_and_never_both(harness: Harness) -> None:
+async def test_a_racing_withdrawal_or_execution_happens_and_never_both(harness: Harness) -> None:
     chance, gate, seen = random.Random(9), asyncio.Semaphore(AT_ONCE), Counter[tuple[str, str, str, int]]()
 
     async def race_of(number: int) -> None:
