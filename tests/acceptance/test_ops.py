@@ -33,9 +33,7 @@ def test_a_question_is_answered_and_an_approved_change_is_made_once(perdure: Com
     assert restarted(stack) == [*before, "web"]
 
 
-def test_two_approved_changes_are_made_once_although_the_worker_is_killed(
-    perdure: Command, stack: RunningStack
-) -> None:
+def test_two_approved_changes_are_made_once_though_the_worker_is_killed(perdure: Command, stack: RunningStack) -> None:
     before = restarted(stack)
     chat = perdure.start("chat", "ops", "-m", "Restart web and api in prod")
     both = perdure.waiting("Restart web and api in prod", 2)

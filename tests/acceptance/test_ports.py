@@ -107,7 +107,7 @@ async def is_listed(stack: RunningStack, turn_id: str) -> bool:
     return f"turn:{turn_id}" in [each.id async for each in client.list_workflows("ExecutionStatus = 'Running'")]
 
 
-async def test_no_port_answers_a_foreign_page_or_lets_it_end_a_turn(
+async def test_no_port_lets_a_foreign_page_read_or_end_a_turn(
     stack: RunningStack, requester: Client, paused: str
 ) -> None:
     await until_async(lambda: is_listed(stack, paused))

@@ -42,9 +42,7 @@ async def test_a_wrong_token_is_401(visitor: Caller) -> None:
         assert refusal(answer) in ((401, "token_missing"), (401, "token_invalid"))
 
 
-async def test_a_revoked_token_and_a_disabled_user_are_refused_immediately(
-    api: Api, admin: Caller, visitor: Caller
-) -> None:
+async def test_revoked_tokens_and_disabled_users_are_refused_at_once(api: Api, admin: Caller, visitor: Caller) -> None:
     await admin.post("/v1/users", json={"name": "leaver"})
     tokens = [(await admin.post("/v1/users/leaver/tokens", json={})).json()["token"] for _ in range(2)]
     heads = [{"Authorization": f"Bearer {token}"} for token in tokens]

@@ -153,9 +153,7 @@ async def chat_token(api: Api, name: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {minted.json()['token']}"}
 
 
-async def test_a_chat_token_decides_low_risk_requests_as_its_linked_user(
-    api: Api, reviewer: Caller, visitor: Caller
-) -> None:
+async def test_a_chat_token_decides_low_risk_requests_as_its_user(api: Api, reviewer: Caller, visitor: Caller) -> None:
     head = await chat_token(api, "reviewer")
     asked = await paused(api)
     refused = await visitor.post(f"{asked.path}/decision", json=asked.body(), headers=head)

@@ -403,9 +403,7 @@ async def test_invalid_bodies_are_refused_and_change_nothing(api: Api, reviewer:
     assert (await reviewer.get(asked.path)).json()["status"] == "expired"
 
 
-async def test_pending_requests_are_counted_by_age_with_their_next_reviewer(
-    api: Api, requester: Caller, reviewer: Caller
-) -> None:
+async def test_pending_requests_are_counted_by_age_and_reviewer(api: Api, requester: Caller, reviewer: Caller) -> None:
     asked = [await paused(api) for _ in range(3)]
     for each, age in zip(asked, ("0 hours", "2 hours", "5 days"), strict=True):
         set_back = f"requested_at = now() - interval '{age}', agent_id = 'ages', fallback_at = now()"

@@ -133,9 +133,7 @@ async def test_an_unknown_tenant_is_answered_like_a_closed_one(tenant: EmptyTena
         assert await tenant.refused("eve") == (403, "invitation_needed")
 
 
-async def test_only_the_token_of_the_local_admin_registers_the_first_user_without_a_code(
-    tenant: EmptyTenant, tmp_path: Path
-) -> None:
+async def test_only_the_local_admins_token_registers_the_first_user(tenant: EmptyTenant, tmp_path: Path) -> None:
     """Of the tenant `local`, whose own users are not people."""
     api, tenant.name = tenant.api, "local"
     kept = tmp_path / "setup.code"

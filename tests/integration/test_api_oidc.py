@@ -109,9 +109,7 @@ async def test_an_identity_linked_by_a_minted_token_is_its_creators_too(api: Api
     assert answer.json()["history"][-1]["data"]["signed_in"] == {"how": "oidc"}
 
 
-async def test_users_without_an_invitation_and_disabled_users_are_not_signed_in(
-    api: Api, provider: OidcProvider
-) -> None:
+async def test_uninvited_and_disabled_users_are_not_signed_in(api: Api, provider: OidcProvider) -> None:
     trust(api, provider, newcomers=())
     provider.person = {"sub": "s-3", "preferred_username": "new"}
     async with api.client(None) as client:
@@ -138,9 +136,7 @@ async def test_the_providers_answer_must_be_for_this_sign_in(api: Api, provider:
             assert "perdure_session" not in client.cookies
 
 
-async def test_an_id_token_of_another_key_is_refused_and_a_rotated_key_is_fetched(
-    api: Api, provider: OidcProvider
-) -> None:
+async def test_an_id_token_of_another_key_is_refused_and_a_new_key_fetched(api: Api, provider: OidcProvider) -> None:
     async with api.client(None) as client:
         provider.signs_with = RSAKey.generate_key(2048, {"kid": provider.key.kid or ""})
         assert failed(await come(client)) == "oidc_refused"

@@ -171,9 +171,7 @@ async def written_at(urls: Urls) -> object:
         return await admin.fetchval("SELECT at FROM write_probes WHERE tenant_id = '*'")
 
 
-async def test_parts_that_are_well_have_no_fault_and_were_checked_by_a_write(
-    api: Api, urls: Urls, temporal: Client
-) -> None:
+async def test_parts_that_are_well_have_no_fault_and_were_written(api: Api, urls: Urls, temporal: Client) -> None:
     parts = parts_of(api)
     before, began = await written_at(urls), time.monotonic()
     assert await faults(parts) == {"postgres": "", "temporal": "", "valkey": ""}

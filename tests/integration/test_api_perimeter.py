@@ -205,9 +205,7 @@ async def addresses(client: httpx.AsyncClient, *forwarded: str) -> list[int]:
     return [(await client.get("/v1/auth/ways", headers={"X-Forwarded-For": each})).status_code for each in forwarded]
 
 
-async def test_forwarded_addresses_are_ignored_without_a_proxy(
-    api: Api, parts: DataParts, urls: Urls, people: dict[str, Person]
-) -> None:
+async def test_no_forwarded_address_counts(api: Api, parts: DataParts, urls: Urls, people: dict[str, Person]) -> None:
     async with served_by(parts, urls, people) as bare, bare.client(None) as client:
         found = await addresses(client, *(f"203.0.113.{number}" for number in range(8)))
         assert found.count(429) >= 3, "all of them are of one address"
@@ -320,9 +318,7 @@ async def test_an_enormous_limit_is_clamped_like_any_other(requester: Caller) ->
             assert answer.status_code == 200, (path, limit[:9], answer.text)
 
 
-async def test_an_unsupported_kind_of_message_is_refused_by_its_field(
-    requester: Caller, ended_turn: dict[str, str]
-) -> None:
+async def test_an_unsupported_message_is_refused_by_its_field(requester: Caller, ended_turn: dict[str, str]) -> None:
     for kind in ("image_url", "input_audio"):
         body = {"message": [{"type": kind, kind: {"data": "AAAA"}}]}
         answer = await requester.post(f"/v1/conversations/{ended_turn['conversation']}/turns", json=body)

@@ -58,9 +58,7 @@ STATEMENTS: dict[str, tuple[str, tuple[object, ...]]] = {
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-async def test_no_reconciler_pass_scans_a_whole_table_of_approvals_or_turns(
-    paused: Harness, relay: Database, name: str
-) -> None:
+async def test_no_reconciler_pass_reads_all_approvals_or_turns(paused: Harness, relay: Database, name: str) -> None:
     statement, given = STATEMENTS[name]
     async with relay.transaction("local") as tx:
         plan = "\n".join(row[0] for row in await tx.fetch(f"EXPLAIN {statement}", *given))
@@ -102,9 +100,7 @@ async def test_lists_and_ageing_stay_fast_with_ten_thousand_pending_requests(pau
     assert max(spent.values()) < 1_000, spent
 
 
-async def test_all_due_turns_continue_in_small_batches(
-    paused: Harness, relay: Database, reconciler: Reconciler
-) -> None:
+async def test_all_due_turns_continue_in_small_steps(paused: Harness, relay: Database, reconciler: Reconciler) -> None:
     await paused.write("UPDATE approvals SET fallback_at = now() WHERE agent_id = 'desk' AND call_id = 't1.0'")
     async with relay.transaction("local") as tx:
         began = time.perf_counter()

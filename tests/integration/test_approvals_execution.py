@@ -69,9 +69,7 @@ async def gated(harness: Harness, **args: Any) -> tuple[TurnAddress, RequestRef]
         "",
     ],
 )
-async def test_a_record_that_was_changed_or_deleted_behind_the_reviewer_runs_nothing(
-    harness: Harness, changed: str
-) -> None:
+async def test_a_record_changed_or_deleted_behind_the_reviewer_runs_nothing(harness: Harness, changed: str) -> None:
     address, request = await gated(harness, amount=1)
     await harness.decide(request.request_id)
     elsewhere, _ = await gated(harness)

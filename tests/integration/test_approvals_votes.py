@@ -177,9 +177,7 @@ async def test_an_edit_voids_earlier_votes_even_back_to_the_original_and_signals
 
 @pytest.mark.sized
 @pytest.mark.parametrize(("policy", "needed"), [("plain", 1), ("pair", 2)])
-async def test_of_many_votes_only_the_quorum_counts_and_never_the_requesters(
-    policies: Policies, policy: str, needed: int
-) -> None:
+async def test_of_many_votes_a_quorum_counts_not_the_requesters(policies: Policies, policy: str, needed: int) -> None:
     asked = [(await policies.asked(policy))[1] for _ in range(sized(12, 3))]
     await policies.roles("requester", "requester", "reviewer")
     people = ["ann", "bob", "carl", "reviewer", "requester"]
@@ -226,9 +224,7 @@ async def passed(policies: Policies, request: RequestRef) -> None:
     await policies.set(request, "expires_at = clock_timestamp() - interval '1 second'")
 
 
-async def test_a_request_is_escalated_at_its_deadline_and_denied_at_the_next(
-    policies: Policies, reconciler: Reconciler
-) -> None:
+async def test_a_request_is_escalated_at_one_deadline_then_denied(policies: Policies, reconciler: Reconciler) -> None:
     address, request = await policies.asked("climbing")
     await passed(policies, request)
     await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
@@ -265,9 +261,7 @@ async def test_an_undecided_request_falls_back_or_is_escalated(policies: Policie
 
 
 @pytest.mark.sized
-async def test_racing_reconcilers_and_reviewers_reassign_a_request_at_most_once(
-    policies: Policies, relay: Database
-) -> None:
+async def test_racing_reconcilers_and_reviewers_reassign_at_most_once(policies: Policies, relay: Database) -> None:
     asked = [(await policies.asked("watched"))[1] for _ in range(sized(20, 6))]
     climbing = [(await policies.asked("climbing"))[1] for _ in range(sized(10, 4))]
     for request in asked:

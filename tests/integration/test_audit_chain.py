@@ -128,9 +128,7 @@ APP_ONLY = [
 ]
 
 
-async def test_no_database_role_can_change_audit_rows(
-    harness: Harness, relay: Database, owner: asyncpg.Connection
-) -> None:
+async def test_no_role_can_change_audit_rows(harness: Harness, relay: Database, owner: asyncpg.Connection) -> None:
     await written(harness.db, "local", 1)
     for statement in [*CHANGES, *APP_ONLY]:
         for database in (harness.db, relay):
@@ -157,9 +155,7 @@ def lines(path: Path, tenant: str) -> list[dict[str, object]]:
     return [each for each in map(json.loads, path.read_text().splitlines()) if each["tenant"] == tenant]
 
 
-async def test_a_head_is_exported_when_its_chain_has_grown(
-    db: Database, relay: Database, urls: Urls, tmp_path: Path
-) -> None:
+async def test_a_grown_chain_exports_its_head(db: Database, relay: Database, urls: Urls, tmp_path: Path) -> None:
     one, two = await new_tenant(urls.owner, "one"), await new_tenant(urls.owner, "two")
     path = tmp_path / "outside" / "heads.jsonl"
     export = HeadExport(relay, path, KEYRING)
@@ -213,7 +209,7 @@ async def test_a_line_that_a_power_cut_left_unfinished_spoils_no_other(tmp_path:
         audit.append_heads(tmp_path, [])
 
 
-async def test_heads_are_exported_at_start_and_stop_and_after_a_disk_fault(
+async def test_heads_are_exported_at_start_at_stop_and_after_a_fault(
     db: Database, relay: Database, urls: Urls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant, stop = await new_tenant(urls.owner, "kept"), asyncio.Event()

@@ -54,9 +54,7 @@ def client(api: Api, url: str) -> Client:
     return Client(url, api.people["requester"].token)
 
 
-async def test_no_row_leaves_the_client_and_the_picture_is_drawn_there(
-    api: Api, wire: Recorder, tmp_path: Path
-) -> None:
+async def test_no_row_leaves_the_client_which_draws_the_picture(api: Api, wire: Recorder, tmp_path: Path) -> None:
     kept = table(tmp_path)
 
     def work() -> Made:

@@ -122,9 +122,7 @@ async def test_a_call_reserves_its_maximum_while_it_runs_and_then_counts_its_usa
 
 
 @pytest.mark.parametrize("limits", [{"max_tokens": HOLDS_TOKENS}, {"max_cost_microusd": 20}])
-async def test_the_reservation_of_a_running_call_is_not_available_to_another(
-    harness: Harness, limits: dict[str, int]
-) -> None:
+async def test_a_running_calls_reservation_is_not_for_another(harness: Harness, limits: dict[str, int]) -> None:
     agent_id = await limited_agent(harness, **limits)
     call, other = await begun(harness, agent_id, Line("yes", waits="looked")), await begun(harness, agent_id)
     async with running(harness, call) as first:
@@ -264,9 +262,7 @@ async def forget(harness: Harness) -> None:
     await harness.write("DELETE FROM day_usage")
 
 
-async def test_calls_that_ran_or_broke_off_before_a_budget_was_set_count_in_it(
-    harness: Harness, uncounted: None
-) -> None:
+async def test_calls_from_before_a_budget_was_set_count_in_it(harness: Harness, uncounted: None) -> None:
     broken = await begun(harness, "desk", Line("half an answer", fails=1))
     earlier = await used_by(harness)
     with pytest.raises(ApplicationError):
@@ -379,9 +375,7 @@ async def test_a_settle_that_comes_as_the_days_row_is_opened_waits(harness: Harn
     assert (await row(harness, TENANT))[::2] == (before + 30, 0)
 
 
-async def test_taking_over_a_dead_call_creates_the_days_row_before_it_locks_one(
-    harness: Harness, uncounted: None
-) -> None:
+async def test_taking_over_a_dead_call_adds_the_days_row_before_it_locks_one(harness: Harness, uncounted: None) -> None:
     agent_id = await limited_agent(harness, max_tokens=10**9)
     dead = await begun(harness, agent_id, Line("slow", waits="taken over"))
     late = await begun(harness, agent_id, LATE)

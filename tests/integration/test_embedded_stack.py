@@ -256,9 +256,7 @@ async def test_a_killed_process_is_back_at_once_and_run_json_names_the_new_one(s
     assert {name: value for name, value in stack.run().items() if name not in changing} == before
 
 
-async def test_a_replaced_part_is_not_started_and_neither_is_a_second_stack(
-    start: Start, replaced: dict[str, str]
-) -> None:
+async def test_a_replaced_part_is_not_started_nor_is_a_second_stack(start: Start, replaced: dict[str, str]) -> None:
     stack: Stack = await start(**replaced)
     run = await stack.up()
     assert set(run["pids"]) == {"payments", "api", "worker-turns", "worker-llm", "worker-relay"}
@@ -308,9 +306,7 @@ async def test_a_second_ctrl_c_kills_the_parts_that_still_drain(start: Start, re
 
 
 @pytest.mark.parametrize(("how", "there"), [(signal.SIGTERM, "children.json"), (signal.SIGINT, "prepare-began")])
-async def test_a_signal_during_the_start_stops_all_parts_without_a_traceback(
-    start: Start, how: signal.Signals, there: str
-) -> None:
+async def test_a_signal_at_the_start_stops_all_without_traceback(start: Start, how: signal.Signals, there: str) -> None:
     stack: Stack = await start(SLOW_PREPARE="1")
     await until((stack.home / there).exists, seconds=60)
     pids = [record["pid"] for record in json.loads((stack.home / "children.json").read_text())]

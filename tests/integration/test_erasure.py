@@ -247,9 +247,7 @@ async def test_every_column_is_declared_as_user_text_or_not(harness: Harness, ad
     assert sorted(each for each in found if neutral(each)) == []
 
 
-async def test_no_text_of_an_erased_user_remains_and_the_audit_chain_verifies(
-    harness: Harness, admin: asyncpg.Connection
-) -> None:
+async def test_no_word_of_the_erased_stays_and_the_chain_verifies(harness: Harness, admin: asyncpg.Connection) -> None:
     assert len(await marked(admin)) > 25
     events = await harness.value("SELECT count(*) FROM events")
     hers = harness.people[NAME].user_id

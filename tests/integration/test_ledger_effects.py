@@ -212,9 +212,7 @@ async def test_an_error_of_the_tool_is_not_retried_and_an_odd_answer_is(harness:
 @pytest.mark.parametrize(
     ("tool", "state"), [("shout", S.OUTCOME_UNKNOWN), ("book", S.OUTCOME_UNKNOWN), ("look", S.FAILED)]
 )
-async def test_a_stop_during_a_call_records_whether_it_may_have_happened(
-    harness: Harness, tool: str, state: CallState
-) -> None:
+async def test_a_stop_during_a_call_records_what_may_have_been(harness: Harness, tool: str, state: CallState) -> None:
     address = await harness.plan((tool, {"mode": "wait"}))
     environment, running = ActivityEnvironment(), harness.world.running
     call = await harness.tool_call(address, "t1.0")
@@ -347,9 +345,7 @@ async def is_left_to_the_next(harness: Harness, address: TurnAddress, attempt: a
     assert await harness.value(ENTITIES, address.turn_id) == 1
 
 
-async def test_a_connection_that_breaks_in_a_local_call_leaves_it_to_the_next_attempt(
-    harness: Harness, urls: Urls
-) -> None:
+async def test_a_connection_that_breaks_in_a_local_call_leaves_it_to_a_retry(harness: Harness, urls: Urls) -> None:
     address = await harness.approved(("jot", {}))
     async with entities_locked(urls):
         attempt = asyncio.create_task(harness.run_tool(address))

@@ -342,9 +342,7 @@ def answering(harness: Harness) -> tuple[Harness, list[JsonValue]]:
 @example([-0.0, 1e16, 1e22, {"net": 1.0}, 0.1, 1e-9, 5e-324, 1.7976931348623157e308])
 @example(10**400)
 @example(DEEP)
-async def test_an_approval_is_valid_for_any_value_of_its_call(
-    answering: tuple[Harness, list[JsonValue]], value: JsonValue
-) -> None:
+async def test_an_approval_is_valid_for_any_value(answering: tuple[Harness, list[JsonValue]], value: JsonValue) -> None:
     harness, values = answering
     values.append(value)
     address = await harness.plan(("book", {"what": "x"}), caps=MANY)

@@ -112,9 +112,7 @@ async def test_a_conversation_that_is_too_long_is_tried_once_more_with_half_of_i
 @pytest.mark.parametrize(
     ("step", "code", "attempts"), [(CONTEXT_OVERFLOW, "context_overflow", 2), (Step(status=401), "model_auth", 1)]
 )
-async def test_a_permanent_provider_error_is_not_retried(
-    agent: LitellmAgent, step: Step, code: str, attempts: int
-) -> None:
+async def test_no_permanent_error_is_retried(agent: LitellmAgent, step: Step, code: str, attempts: int) -> None:
     _, row = await agent.ended(step.model_copy(update={"times": None}))
     assert (row["status"], row["problem"]["code"], row["attempts"]) == ("failed", code, attempts)
     assert "told to say" not in row["problem"]["message"], "the provider's own words may quote the payload"

@@ -38,9 +38,7 @@ async def test_tokens_are_read_in_order_with_their_positions(live: LiveTokens, a
         assert (await live.tokens(*elsewhere, "", "0-0")).epoch is None, "no other reader receives it"
 
 
-async def test_of_many_positions_an_invalid_one_fails_alone(
-    live: LiveTokens, valkey: Valkey, address: TurnAddress
-) -> None:
+async def test_one_bad_position_of_many_fails_alone(live: LiveTokens, valkey: Valkey, address: TurnAddress) -> None:
     places = [address.model_copy(update={"conversation_id": new_id()}) for _ in range(150)]
     await asyncio.gather(*(live.append(each, "m1", epoch=1, sequence=0, text="well") for each in places))
     stream, _ = stream_and_epoch("local", places[0].conversation_id)
@@ -60,9 +58,7 @@ async def test_a_stop_ends_every_streaming_call(live: LiveTokens, address: TurnA
     assert await live.append(other, "m1", epoch=1, sequence=0, text="c") is AppendResult.ACCEPTED
 
 
-async def test_a_stream_is_trimmed_and_expires_after_an_hour(
-    live: LiveTokens, valkey: Valkey, address: TurnAddress
-) -> None:
+async def test_a_stream_is_trimmed_and_ends_in_an_hour(live: LiveTokens, valkey: Valkey, address: TurnAddress) -> None:
     await live.append(address, "m1", epoch=1, sequence=0, text="a")
     await live.stop(address)
     keys = [key async for key in valkey.client.scan_iter(f"*{address.conversation_id}*")]

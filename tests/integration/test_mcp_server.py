@@ -416,9 +416,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Raws]:
         soak("says_internal_error", READ),
     ],
 )
-async def test_an_invalid_answer_fails_its_call_with_a_type_immediately(
-    start: Raws, how: str, trusted: dict[str, Any]
-) -> None:
+async def test_an_invalid_answer_is_a_typed_end_at_once(start: Raws, how: str, trusted: dict[str, Any]) -> None:
     raw, began = start(how, **trusted), time.monotonic()
     with pytest.raises(ToolRefused if trusted else ServerLost):
         await raw.press()
@@ -434,9 +432,7 @@ async def test_an_invalid_answer_fails_its_call_with_a_type_immediately(
         ("endless_line", ServerLost),
     ],
 )
-async def test_a_refusal_is_not_retried_and_a_broken_line_fails_only_its_call(
-    start: Raws, how: str, ends: type[Exception]
-) -> None:
+async def test_a_refusal_is_final_and_a_broken_line_ends_one_call(start: Raws, how: str, ends: type[Exception]) -> None:
     raw = start(how)
     with pytest.raises(ends):
         await raw.press(seconds=30.0)

@@ -107,9 +107,7 @@ async def test_a_start_delivered_twice_starts_once(harness: Harness, relay: Data
     assert (await handle.describe()).run_id == first_run, "a terminated turn is for the reconciler, not for a new run"
 
 
-async def test_a_wake_signal_for_an_absent_turn_starts_nothing(
-    harness: Harness, relay: Database, temporal: Client
-) -> None:
+async def test_a_signal_to_an_absent_turn_starts_nothing(harness: Harness, relay: Database, temporal: Client) -> None:
     address, started = await harness.start(Line("hi"))
     assert started.note is not None
     for kind in (Wake.RING, Wake.STOP):
@@ -125,7 +123,7 @@ async def test_a_wake_signal_for_an_absent_turn_starts_nothing(
 
 
 @pytest.mark.parametrize("kind", list(Wake))
-async def test_a_wake_up_for_a_missing_namespace_stays_in_the_outbox(
+async def test_a_note_without_its_namespace_stays_in_the_outbox(
     harness: Harness, relay: Database, temporal: Client, kind: Wake
 ) -> None:
     address, _ = await harness.start(Line("hi"))
@@ -169,7 +167,7 @@ async def test_two_relays_deliver_each_wake_up_once(harness: Harness, relay: Dat
     assert heard.rung == Counter((Wake.RING, note.turn_id) for note in notes)
 
 
-async def test_an_undelivered_note_is_due_again_and_holds_up_no_other(
+async def test_undelivered_notes_are_due_again_and_delay_none(
     harness: Harness, relay: Database, temporal: Client
 ) -> None:
     await put(harness, Wake.RING, new_id(), new_id(), new_id())

@@ -39,9 +39,7 @@ async def published(db: Database) -> set[str]:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--admin", "root")])
-async def test_a_start_without_an_app_withdraws_no_agent(
-    urls: Urls, db: Database, tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
+async def test_no_app_withdraws_no_agent(urls: Urls, db: Database, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     gone, said = prepare(urls, tmp_path, *arguments)
     assert (gone, await published(db)) == ([], SIX)
     assert any(all(f"{each} (" in line for each in SIX) for line in said)
@@ -72,9 +70,7 @@ async def test_a_mistake_shown_at_the_starts_end_is_in_the_log_alone(urls: Urls,
     assert await published(db) == SIX
 
 
-async def test_a_worker_names_published_agents_that_it_lacks_and_serves_the_others(
-    template: Template, db: Database
-) -> None:
+async def test_a_worker_names_published_agents_that_it_lacks_and_serves_on(template: Template, db: Database) -> None:
     """As before the first migration: the database is there, its tables are not."""
     elsewhere = await Database.connect(urlunsplit(urlsplit(template.urls.app)._replace(path="/postgres")), most=2)
     try:

@@ -97,9 +97,7 @@ async def test_stored_bytes_are_counted_exactly_and_released(ann: httpx.AsyncCli
     assert (await kept(ann))["user"] in summed(0)[1:], "its texts stay on record, its uploads do not"
 
 
-async def test_a_file_of_a_turn_is_not_deleted_nor_with_its_conversation(
-    ann: httpx.AsyncClient, harness: Harness
-) -> None:
+async def test_a_turns_file_is_not_deleted_nor_with_its_conversation(ann: httpx.AsyncClient, harness: Harness) -> None:
     talk, (address, _) = await begun(ann), await harness.start(Line("hi"))
     made = (await upload(ann, talk)).json()
     await harness.write("UPDATE files SET turn_id = $2 WHERE id = $1", made["id"], address.turn_id)
@@ -119,9 +117,7 @@ async def test_two_uploads_at_once_do_not_pass_a_quota(ann: httpx.AsyncClient, a
     assert 30 * KIB <= (await kept(ann))["user"] < 35 * KIB
 
 
-async def test_conversations_and_tenants_have_quotas(
-    ann: httpx.AsyncClient, admin: Caller, limit: Any, harness: Harness
-) -> None:
+async def test_talk_and_tenant_have_quotas(ann: httpx.AsyncClient, admin: Caller, limit: Any, harness: Harness) -> None:
     talk, other = await begun(ann), await begun(ann)
     limit(conversation_bytes=15 * KIB)
     assert (await upload(ann, talk)).status_code == 201

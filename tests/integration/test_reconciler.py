@@ -87,9 +87,7 @@ async def test_a_terminated_turn_fails_within_30_s(harness: Harness, reconciler:
 
 
 @pytest.mark.parametrize("how", ["terminated", "vanished"])
-async def test_each_lost_turn_is_ended_once(
-    harness: Harness, reconciler: Reconciler, temporal: Client, how: str
-) -> None:
+async def test_each_lost_turn_ends_once(harness: Harness, reconciler: Reconciler, temporal: Client, how: str) -> None:
     turns = [await (lost(harness) if how == "vanished" else terminated(harness, temporal)) for _ in range(3)]
     assert sum(await asyncio.gather(*(reconciler.once() for _ in range(3)))) >= len(turns)
     for address in turns:
@@ -285,9 +283,7 @@ async def test_an_overdue_turn_and_one_whose_effect_was_settled_are_signaled(
     assert await rung(harness, address) == 1
 
 
-async def test_a_turn_stopped_before_its_workflow_starts_ends_as_stopped(
-    harness: Harness, reconciler: Reconciler, temporal: Client
-) -> None:
+async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler: Reconciler, temporal: Client) -> None:
     """The bell finds no workflow; then the start is delivered as it was written down, without the stop."""
     address, started = await harness.start(Line("hi"))
     _, _, note = await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
@@ -320,7 +316,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("broken", list(STEPS))
-async def test_a_failing_statement_delays_no_other_and_is_logged_once(
+async def test_a_statement_that_fails_delays_no_other_and_logs_once(
     harness: Harness, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     second, gone = (await stranded(harness))[0], await lost(harness)

@@ -152,9 +152,7 @@ async def test_reasoning_comes_live_and_a_reader_cut_off_continues_there(streams
     assert text_of(sent) == "Hello" and "reset" not in [event.kind for event in sent]
 
 
-async def test_a_reader_too_slow_for_tokens_gets_the_stored_text(
-    streams: Streams, turn: TurnWriter, valkey: Valkey
-) -> None:
+async def test_a_reader_too_slow_for_tokens_gets_the_text(streams: Streams, turn: TurnWriter, valkey: Valkey) -> None:
     words = [f"word{number} " for number in range(300)]
     await turn.claim("m1")
     await turn.speak("m1", words[0])
@@ -202,7 +200,7 @@ async def test_without_valkey_events_still_come_within_two_seconds(db: Database,
     await nowhere.close()
 
 
-async def test_a_silent_turn_sends_heartbeats_while_another_turn_streams(
+async def test_a_silent_turn_beats_while_another_streams(
     db: Database, live: LiveTokens, streams: Streams, turn: TurnWriter, people: dict[str, Person]
 ) -> None:
     other = await TurnWriter.turn_in(db, live, people["requester"], turn.address.conversation_id)

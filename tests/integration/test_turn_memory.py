@@ -479,9 +479,7 @@ async def test_vectors_that_a_broken_model_left_are_near_to_nothing_and_stop_no_
         assert [each.similarity for each in near] == similarities
 
 
-async def test_the_work_of_an_outdated_embedding_loop_is_redone(
-    harness: Harness, relay: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_old_loops_work_is_redone(harness: Harness, relay: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remember, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(remember, "SWEEP_SECONDS", 0.05)
     old, new, stop = Hashing("rolled-old"), Hashing("rolled-new"), asyncio.Event()

@@ -95,9 +95,7 @@ async def send(client: httpx.AsyncClient, path: str, content: bytes, kind: str =
 
 @pytest.mark.soak
 @pytest.mark.timed
-async def test_16_simultaneous_files_of_20_mib_use_little_memory_and_delay_no_caller(
-    served: Served, people: dict[str, Person]
-) -> None:
+async def test_16_files_of_20_mib_at_once_spare_memory_and_others(served: Served, people: dict[str, Person]) -> None:
     """Before uploads went to the disk, the process grew by 1,166 MiB and others waited for 2 s (p95)."""
     async with client_of(served, people["requester"]) as client:
         path, other = await new_conversation(client), await new_conversation(client)
@@ -140,9 +138,7 @@ async def test_a_user_has_a_maximum_of_simultaneous_uploads(served: Served, peop
         assert (await upload()).status_code == 201, "the others are over, and count no more"
 
 
-async def test_a_file_that_is_too_large_is_refused_with_or_without_a_length(
-    served: Served, people: dict[str, Person]
-) -> None:
+async def test_a_file_too_large_is_refused_with_or_without_a_length(served: Served, people: dict[str, Person]) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(40):
             yield b"x" * MIB
@@ -176,9 +172,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "a million columns" else pytest.mark.soak) for name in HOSTILE]
 )
-async def test_hostile_tables_are_refused_and_hold_up_no_upload(
-    served: Served, people: dict[str, Person], name: str
-) -> None:
+async def test_hostile_tables_are_refused_and_delay_none(served: Served, people: dict[str, Person], name: str) -> None:
     """Before, eight of them took 900 MiB in the API itself, and a request of others waited for 0.6 s."""
     make, code = HOSTILE[name]
     content = make()

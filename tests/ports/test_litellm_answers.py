@@ -47,9 +47,7 @@ async def test_a_refusal_for_content_is_an_answer_that_leaves_no_calls(listener:
         (Step(calls=(Call(name="look_up", arguments={"a": 1}),), finish_reason="stop"), "", "tool_calls"),
     ],
 )
-async def test_refusals_cut_texts_and_calls_are_complete_answers(
-    listener: Listener, step: Step, text: str, reason: str
-) -> None:
+async def test_refusals_cut_texts_and_calls_are_answers(listener: Listener, step: Step, text: str, reason: str) -> None:
     await listener.ask(step)
     assert (listener.text, listener.complete.finish_reason) == (text, reason)
 

@@ -90,9 +90,7 @@ async def test_an_error_with_a_huge_body_keeps_its_status(provider: "LiteLLMProv
 
 @two_vendors
 @pytest.mark.parametrize("talk", [endless_head(), endless_hints], ids=["head", "hints"])
-async def test_a_provider_with_endless_headers_counts_as_unavailable(
-    provider: "LiteLLMProvider", model: str, talk: Talk
-) -> None:
+async def test_endless_headers_are_a_provider_that_is_down(provider: "LiteLLMProvider", model: str, talk: Talk) -> None:
     began = time.monotonic()
     with threaded(talk) as made:
         error = await fail(provider, model, made.url, seconds=3.0)
@@ -112,9 +110,7 @@ async def test_no_redirect_to_another_host_or_to_metadata_is_followed(provider: 
 
 @pytest.mark.parametrize("model", VENDORS)
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.7", "169.254.169.254"])
-async def test_no_private_address_is_connected_to(
-    provider: "LiteLLMProvider", names: Names, model: str, address: str
-) -> None:
+async def test_no_private_address_is_used(provider: "LiteLLMProvider", names: Names, model: str, address: str) -> None:
     asked = names(HOSTS[model], [address])
     error = await fail(provider, model)
     assert (type(error), error.code) == (UpstreamRejected, "egress_refused")
@@ -122,9 +118,7 @@ async def test_no_private_address_is_connected_to(
 
 
 @pytest.mark.parametrize("model", VENDORS)
-async def test_no_proxy_is_inherited_from_the_environment(
-    provider: "LiteLLMProvider", model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_proxy_is_inherited(provider: "LiteLLMProvider", model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with threaded(says()) as proxy, threaded(says(401, b"{}", JSON)) as made:
         for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)

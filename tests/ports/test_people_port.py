@@ -67,9 +67,7 @@ async def test_requests_open_when_the_run_pauses_and_opening_again_changes_nothi
 
 
 @pytest.mark.parametrize("state", DECIDED)
-async def test_a_verdict_contains_the_decision_its_reason_and_its_reviewer(
-    new_turn: NewTurn, state: VerdictState
-) -> None:
+async def test_a_verdict_has_its_decision_reason_and_reviewer(new_turn: NewTurn, state: VerdictState) -> None:
     turn = await new_turn(line(("pay", {})))
     run, (request,) = await paused(turn, "pay")
     await decided(turn, "t1.0", state)

@@ -96,5 +96,5 @@ _SKIP = "def test_it(): ...\n"
         ([*bare_skips("a.py", "def test_it():\n    pytest.skip('no Go here')\n    itertools.skip()\n")], 0),
     ],
 )
-def test_what_is_planted_is_found_and_nothing_else(found: list[str], count: int) -> None:
+def test_planted_text_is_found_and_nothing_else(found: list[str], count: int) -> None:
     assert len(found) == count

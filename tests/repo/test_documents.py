@@ -166,7 +166,7 @@ def named_twice(path: str, text: str) -> list[str]:
     return twice
 
 
-def test_no_text_names_a_module_that_is_gone() -> None:
+def test_no_text_names_a_module_that_does_not_exist() -> None:
     dead = []
     for path, text in texts(*CONFIGURATION, ".md", ".py"):
         if not any(part in text for part in (".py", *(f"{root}/" for root in OLD_ROOTS))):
@@ -197,7 +197,7 @@ def test_no_remark_sends_its_reader_to_where_it_is_read_and_no_document_names_a_
 
 
 @pytest.mark.parametrize("path", [path for path, _ in texts(".md")])
-def test_a_document_names_only_what_there_is(path: str) -> None:
+def test_a_document_names_only_what_exists(path: str) -> None:
     text = text_of(path)
     made = missing_targets(text, set(re.findall(r"^([a-z]+):", text_of("Makefile"), re.MULTILINE)))
     missing = [*made, *missing_commands(text, commands()), *missing_paths(path, text, files())]
@@ -211,7 +211,7 @@ def test_the_readme_is_a_front_page_with_what_a_newcomer_needs() -> None:
     assert not [words for words in wanted if words not in code_in(readme)]
 
 
-def test_the_picture_of_a_turn_says_the_same_in_both_schemes() -> None:
+def test_the_picture_of_a_turn_is_the_same_in_both_color_schemes() -> None:
     readme = text_of("README.md")
     shown = re.findall(r'(?:srcset|src)="(?P<path>[^"]+)"', readme)
     assert shown == ["docs/pictures/turn-dark.svg", "docs/pictures/turn-light.svg"]
@@ -226,7 +226,7 @@ def test_every_package_has_a_line_in_the_map() -> None:
     assert not [package for package in packages if f"`{package}/`" not in text_of("ARCHITECTURE.md")]
 
 
-def test_the_layers_are_drawn_as_the_contract_has_them() -> None:
+def test_the_layers_are_drawn_as_the_import_contract_has_them() -> None:
     contract = ConfigParser()
     contract.read_string(text_of(".importlinter"))
     kept = contract["importlinter:contract:layers"]["layers"].split("\n")
@@ -264,5 +264,5 @@ def _dead(span: str, path: str = "docs/streams.md") -> list[str]:
         (named_twice("x.md", _TABLES), ["x.md:2 has a.py in two rows", "x.md:5 names b.py twice"]),
     ],
 )
-def test_what_is_planted_is_found_and_nothing_else(found: list[str], expected: list[str]) -> None:
+def test_planted_faults_are_found_and_nothing_else(found: list[str], expected: list[str]) -> None:
     assert found == expected

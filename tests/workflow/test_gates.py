@@ -246,7 +246,7 @@ async def goes_off_at(served: Served, address: TurnAddress, run_id: str | None =
     return (await until(timers))[0]
 
 
-async def test_a_wait_is_until_the_earliest_pending_look(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_paused_turn_waits_until_its_earliest_check(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     began, hour, minute = datetime.now(UTC), timedelta(hours=1), timedelta(minutes=1)
     looks = {"t1.0": began + 3 * hour, "t1.1": began + 6 * hour}
     address = await served.paused(Line("asking", [PAY, POST]), DONE)

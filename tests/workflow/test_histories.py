@@ -71,7 +71,7 @@ async def test_a_plain_turn_takes_fourteen_events_at_most_and_the_reference_turn
     assert size(history) < 64 * KIB
 
 
-async def test_a_paused_turn_has_at_most_six_events_in_its_run_and_resumed_does_not_load_again(served: Served) -> None:
+async def test_a_paused_turns_run_has_at_most_six_events_and_a_resumed_one_reloads_nothing(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     wait = await served.history(address)
     assert len(wait.events) <= 6 and size(wait) <= 16 * KIB
@@ -128,7 +128,7 @@ async def metered_turns(harness: Harness, parts: DataParts, temporal: Client) ->
         yield MeteredTurns(Served(at, client, workers), f"http://127.0.0.1:{port}/metrics")
 
 
-async def test_paused_turns_hold_nothing_in_a_workers_cache(metered_turns: MeteredTurns) -> None:
+async def test_paused_turns_occupy_no_workers_cache(metered_turns: MeteredTurns) -> None:
     served, world = metered_turns.served, metered_turns.served.harness.world
     world.go_on.clear()
     under_way = await served.begin(Line("looking", [("look", {"mode": "wait"})]), DONE)
@@ -177,7 +177,7 @@ async def gone(client: Client, address: TurnAddress, run_id: str) -> bool:
     return False
 
 
-async def test_a_turns_runs_are_erased_with_its_writer_and_others_stay(served: Served) -> None:
+async def test_erasing_a_user_deletes_the_runs_of_their_turns_and_no_others(served: Served) -> None:
     user_id = await reviewer(served, "zaphod")
     await reviewer(served, "trillian")
     theirs, others = await refused(served, "zaphod"), await refused(served, "trillian")
@@ -247,7 +247,7 @@ async def test_a_worker_counts_activities_ends_and_tokens(served: Served) -> Non
 
 
 @pytest.mark.parametrize("taken_by", ["ours", "the SDK"])
-async def test_a_port_that_is_taken_is_no_reason_not_to_work(taken_by: str) -> None:
+async def test_a_worker_starts_even_if_its_metrics_port_is_taken(taken_by: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

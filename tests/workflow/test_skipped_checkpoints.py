@@ -134,7 +134,7 @@ async def test_a_skipped_checkpoint_warns_and_a_later_gate_pauses(served: Served
     assert (row["answer"], row["problem"], served.effects(address, "/pay", "t2.0")) == ("well", None, 1)
 
 
-async def test_one_that_an_internal_fault_blocks_stays_closed(served: Served, record: ApprovalRecord) -> None:
+async def test_a_checkpoint_blocked_by_an_internal_fault_is_not_skipped(served: Served, record: ApprovalRecord) -> None:
     record.closed = REFUSED
     address = await served.begin(*SAID, agent_id=LENIENT)
     with pytest.raises(WorkflowFailureError):
@@ -170,7 +170,7 @@ async def test_every_other_checkpoint_waits_until_it_can_be_opened(served: Serve
         await served.stop(address)
 
 
-async def test_one_opened_unanswered_and_unreadable_is_checked_once(served: Served, record: ApprovalRecord) -> None:
+async def test_an_opened_but_unreadable_checkpoint_is_checked_once(served: Served, record: ApprovalRecord) -> None:
     record.loses_answers = record.unreadable = True
     waits = Line("", [("look", {"mode": "wait"})])
     served.harness.world.go_on.clear()

@@ -75,7 +75,7 @@ async def test_any_number_of_signals_to_a_paused_turn_run_nothing_and_lose_nothi
     assert served.effects(address, "/pay") == 1
 
 
-async def test_signals_before_during_and_after_the_decision_make_one_effect(served: Served) -> None:
+async def test_signals_before_during_and_after_a_decision_lead_to_one_effect(served: Served) -> None:
     address = await served.begin(Line("asking", [PAY], seconds=0.3), DONE)
     early = await ring_all(served, address, [WakeSignal(kind="request")] * 50)
     await served.until(address, PAUSED)
@@ -92,7 +92,7 @@ async def test_signals_before_during_and_after_the_decision_make_one_effect(serv
     assert CONFIRM not in await called(served, address), "no stop was requested"
 
 
-async def test_a_signal_for_another_turn_does_not_concern_this_one(served: Served) -> None:
+async def test_a_signal_for_another_turn_is_ignored(served: Served) -> None:
     decided = await served.paused(Line("asking", [PAY]), DONE)
     waiting = await served.paused(Line("asking", [PAY]), DONE)
     run_id = await served.waits(waiting)
@@ -243,7 +243,9 @@ def unreadable(monkeypatch: pytest.MonkeyPatch, error: PerdureError = AWAY) -> U
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["forged", "asked"])
-async def test_an_unread_record_cancels_nothing(served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+async def test_a_stop_signal_cancels_nothing_while_its_record_is_unread(
+    served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
     record = unreadable(monkeypatch)
     address = await in_a_call(served)
     await (served.stop(address) if asked else served.wake(address, STOP))
@@ -259,7 +261,9 @@ async def test_an_unread_record_cancels_nothing(served: Served, monkeypatch: pyt
     assert (await called(served, address)).count(CONFIRM) == 2, "inside the task, then with all its attempts outside"
 
 
-async def test_an_unreadable_record_confirms_nothing_for_now(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stop_signal_is_not_confirmed_while_its_record_is_unreadable(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = unreadable(monkeypatch, InvariantBroken("unexpected", "Something unforeseen."))
     address = await in_a_call(served)
     await served.stop(address)
@@ -273,7 +277,7 @@ async def test_an_unreadable_record_confirms_nothing_for_now(served: Served, mon
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["forged", "asked"])
-async def test_a_pause_and_an_end_await_the_look(served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+async def test_a_pause_and_an_end_await_the_check(served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
     record = unreadable(monkeypatch)
     address = await served.begin(Line("", [PAY], seconds=2.0), Line("well", seconds=2.0))
     await until(lambda: served.harness.model.requests[f"{address.turn_id}.m1"] == 1)
@@ -303,7 +307,7 @@ FLOOD = 1_000
 
 
 @pytest.mark.soak
-async def test_a_flood_of_forged_stops_is_looked_after_once_a_task_at_most_and_hides_no_stop(served: Served) -> None:
+async def test_a_flood_of_forged_stops_is_checked_once_a_task_and_hides_no_real_stop(served: Served) -> None:
     address = await silent(served)
     assert await ring_all(served, address, [STOP] * FLOOD) == FLOOD
     assert (await served.row(address))["status"] == "running"
@@ -318,7 +322,7 @@ async def test_a_flood_of_forged_stops_is_looked_after_once_a_task_at_most_and_h
     assert len(types) <= FLOOD + 4 * tasks + 20, "the signals, the tasks that took them, one marker a look"
 
 
-async def test_a_look_that_hangs_inside_the_task_is_made_again_and_changes_nothing(served: Served) -> None:
+async def test_a_check_that_hangs_in_its_task_is_repeated_and_changes_nothing(served: Served) -> None:
     with broken_inside(Breaks.HANGS, Brief.STOP) as broken:
         address = await silent(served, 2.0)
         await served.wake(address, STOP)

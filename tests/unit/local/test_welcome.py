@@ -9,7 +9,7 @@ from perdure.local.config import PAGES
 from perdure.local.welcome import Welcome, no_app
 
 
-def test_the_block_is_in_the_order_of_need(snapshot: SnapshotAssertion) -> None:
+def test_the_welcome_text_lists_addresses_in_the_order_of_need(snapshot: SnapshotAssertion) -> None:
     api = "http://127.0.0.1:8080"
     addresses = (f"{api}/sign-in?code=local.a", "http://localhost:8080/sign-in?code=local.b", f"{api}/docs")
     welcome = Welcome(
