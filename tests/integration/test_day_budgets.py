@@ -1,6 +1,6 @@
-"""Day budgets on the real ledger: reserved by the claim, replaced by the settle, given back by whatever ends a call.
+"""Daily budgets on the real ledger: the claim reserves, the settle replaces, any end of a call releases.
 
-What was used before or beside a budget that begins, or changes, while calls are under way is counted.
+Usage from before or beside a budget that starts or changes while calls run is counted.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = $1"
 
 
 def limited(agent_id: str, limits: DayLimits | None) -> PublishedAgent:
-    """The desk's agent under this name, with these limits of a day."""
+    """The agent `desk` under this name, with these daily limits."""
     agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     definition = agent.definition.model_copy(update={"id": agent_id, "day_limits": limits})
     return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
@@ -75,7 +75,7 @@ async def row(harness: Harness, agent_id: str) -> tuple[int, int, int, int]:
 
 
 async def assumed(harness: Harness, agent_id: str) -> tuple[int, int]:
-    """How much of today's used tokens and cost is uncertain."""
+    """The uncertain part of today's tokens and cost."""
     sql = "SELECT assumed_tokens, assumed_cost_microusd FROM day_usage WHERE agent_id = $1 ORDER BY day DESC"
     rows = await harness.rows(sql, agent_id)
     return tuple(rows[0]) if rows else (0, 0)
@@ -103,7 +103,7 @@ async def until_asked(harness: Harness, call: ModelCall, times: int = 1) -> None
 
 @asynccontextmanager
 async def running(harness: Harness, call: ModelCall, waits: str = "looked") -> AsyncIterator[asyncio.Task[ModelReply]]:
-    """The first attempt of a call, which has asked the provider and hears the end once this is left."""
+    """The first attempt of a call, which has sent its request and gets the end when this is left."""
     with harness.model.held(waits):
         task = asyncio.create_task(ask(harness, call))
         await until_asked(harness, call)
@@ -251,7 +251,7 @@ async def test_calls_that_need_two_budgets_never_deadlock(harness: Harness, unli
 
 @pytest.fixture
 async def uncounted(harness: Harness) -> AsyncIterator[None]:
-    """Nothing is counted today yet, and nothing is limited afterwards."""
+    """Starts without usage today, and removes all limits afterwards."""
     await forget(harness)
     yield
     await forget(harness)
@@ -333,7 +333,7 @@ async def test_a_limit_that_was_lowered_binds_the_turns_that_began_before(harnes
 
 
 async def until_waiting(harness: Harness, lock: str, *instead: asyncio.Task[ModelReply]) -> None:
-    """Until a transaction waits for a lock of this kind, or one of these is done."""
+    """Waits until a transaction waits for a lock of this kind, or one of these is done."""
 
     async def there() -> bool:
         return any(each.done() for each in instead) or bool(await harness.value(_WAITING, lock))

@@ -1,4 +1,4 @@
-"""The same requests, made of the program on real Postgres; each may break off before any of its statements."""
+"""Sends the same requests to the program on real Postgres; each can break off before any of its statements."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -100,12 +100,12 @@ class Placed:
     agent_version: str
     approval_id: str
     digests: list[str]
-    """By version of the arguments."""
+    """A digest per version of the arguments."""
     epochs: set[int] = field(default_factory=set)
 
     @property
     def tool_call(self) -> ToolCall:
-        """As the turn asks for it."""
+        """The request as the turn makes it."""
         ask = ToolCallRequest(call_id=CALL, tool="pay")
         return ToolCall(address=self.address, agent_id=self.agent_id, agent_version=self.agent_version, ask=ask)
 
@@ -120,13 +120,13 @@ class Seen:
     claimer: str
     escalated: bool
     votes: tuple[tuple[str, str], ...]
-    """Who, in whose seat."""
+    """Reviewer and delegator of each vote."""
     trail: dict[str, int]
     """Audit rows by kind."""
     ledger: str
     epoch: int
     senders: tuple[int, ...] = ()
-    """The epochs whose workers would be told, now, that they may send."""
+    """The epochs whose workers can send now."""
 
 
 class Ground:
@@ -140,7 +140,7 @@ class Ground:
 
     @classmethod
     async def made(cls, harness: Harness, policies: dict[str, tuple[Policy, Policy]]) -> "Ground":
-        """The desk's agent once for each policy, with the desk's tools."""
+        """The agent `desk` once for each policy, with its tools."""
         published, tools = app_agents()
         base = next(agent for _, agent in published if agent.definition.id == "desk")
         agents = {name: [_of_policy(base, policy) for policy in pair] for name, pair in policies.items()}
@@ -156,7 +156,7 @@ class Ground:
         await self._owner.close()
 
     async def begin(self, people: dict[str, frozenset[str]]) -> None:
-        """These people with these roles, the first policies, nothing open."""
+        """Sets up these users with their roles, the first policies and no open request."""
         self.calls = []
         async with self._desk.db.transaction(TENANT) as tx:
             await tx.execute("UPDATE delegations SET ended_at = now() WHERE ended_at IS NULL")
@@ -179,9 +179,9 @@ class Ground:
         await self.seen()
 
     async def perform(self, ask: Ask, crash_at: int | None = None) -> str:
-        """The answer to a request, as the model gives it.
+        """The answer to a request, in the model's form.
 
-        Raises: Crash, where it was to break off and nothing refused it before.
+        Raises: Crash, if it breaks off before a refusal.
         """
         turn_id = self.calls[ask.call].address.turn_id if ask.verb == "run" else None
         try:
@@ -222,7 +222,7 @@ class Ground:
                 raise Crash  # before its commit
 
     def _person(self, name: str) -> Decider:
-        """As a token that was checked long ago says: with every role."""
+        """The principal of a token that was checked long ago: with every role."""
         return Decider(self._ids[name], frozenset({"requester", "reviewer", "admin"}), name)
 
     def _approval(self, ask: Ask) -> str:
@@ -325,7 +325,7 @@ class Ground:
 
 
 def _of_policy(base: PublishedAgent, policy: Policy) -> PublishedAgent:
-    """The desk under this policy; its high-risk tool is the one that is called."""
+    """The agent `desk` under this policy; calls go to its high-risk tool."""
     approvals = ApprovalPolicy(
         expires_seconds=policy.expires_seconds,
         allow_self_approval=policy.allow_self,

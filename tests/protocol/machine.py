@@ -1,4 +1,4 @@
-"""All users do everything at any time: model and program give the same answers and come to the same records."""
+"""Users act at random: model and program give the same answers and have the same records."""
 
 import asyncio
 import random
@@ -51,7 +51,7 @@ WEIGHTS = _OFTEN | {"time": 7, "run": 6, "report": 6, "rare": 2, "again": 5}
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """What chance says about a step."""
+    """The random values of a step."""
 
     kind: str
     pick: int
@@ -67,7 +67,7 @@ class Roll:
 
     @classmethod
     def by(cls, chance: random.Random) -> "Roll":
-        """The next one. Drawn from Hypothesis, most fields would be what they were at the step before."""
+        """Draws the next step. Drawn from Hypothesis, most fields would equal those of the last step."""
         return cls(
             kind=chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0],
             pick=chance.randrange(60),
@@ -89,7 +89,7 @@ class Protocol(RuleBasedStateMachine):
     ground: Ground
     loop: asyncio.AbstractEventLoop
     answers: Counter[tuple[str, str]]
-    """How often a verb was given which answer, over all runs of the subclass."""
+    """The number of answers by verb and answer, over all runs of the subclass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class Protocol(RuleBasedStateMachine):
         return self._decide(replace(roll, decision="approve"), number)
 
     def _decide(self, roll: Roll, number: int) -> Ask:
-        """As one of those who can still decide, where there is one, and as it should be done."""
+        """A valid decision of a reviewer who can still decide, if there is one."""
         call = self.model.calls[number]
         voted = {vote.by for vote in call.votes}
         able = [name for name in NAMES if name not in voted and self.model.seats(call, name)] or NAMES
@@ -170,13 +170,13 @@ class Protocol(RuleBasedStateMachine):
         return Ask(verb, call=number, seconds=roll.seconds)
 
     def _run(self, roll: Roll, number: int) -> Ask | None:
-        """One that is decided: no turn of ours asks for another."""
+        """A decided call: no turn of these tests reserves another."""
         decided = [place for place, call in enumerate(self.model.calls) if call.status != "pending"]
         self.attempts += 1
         return Ask("run", call=one(decided, roll.pick), attempt=self.attempts) if decided else None
 
     def _report(self, roll: Roll, number: int) -> Ask | None:
-        """What a worker says of a call that it had, or has; who has given it back says nothing more."""
+        """A worker's report about its current or former call; after giving it back it reports nothing."""
         begun = [place for place, call in enumerate(self.model.calls) if call.epoch]
         if not begun:
             return None
@@ -200,7 +200,7 @@ class Protocol(RuleBasedStateMachine):
 
     @invariant()
     def the_records_hold(self) -> None:
-        """Those of the model, and what must be so whatever the model says."""
+        """The records of the model, and invariants that hold in any case."""
         if not self.model.calls:
             return
         for number, (call, seen) in enumerate(zip(self.model.calls, self.await_(self.ground.seen()), strict=True)):

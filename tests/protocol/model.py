@@ -1,7 +1,7 @@
-"""The approval protocol as a person would keep it on paper: what each request is answered, and what then is on record.
+"""A reference model of the approval protocol: the answer to each request, and the records after it.
 
 Written from the design alone; nothing of the program is imported. Time is a number of seconds that only `pass_time`
-moves; every deadline falls half a thousand off the steps in which it moves, so that none is met exactly.
+moves; every deadline is half a thousand off its steps, so that no step meets one exactly.
 """
 
 from collections import Counter
@@ -9,14 +9,14 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 ASKER, ADMIN = "requester", "admin"
-"""Who asked for every call; who administers."""
+"""The requester of every call; the administrator."""
 REVIEWER_ROLE, ADMIN_ROLE = "reviewer", "admin"
 GIVEN = ("approved", "edited")
 BEGUN = ("reserved", "done", "failed", "outcome_unknown")
 
 
 class Refused(Exception):
-    """What a request is answered that changes nothing: an HTTP status, for 409 with its code."""
+    """The answer to a refused request: an HTTP status, for 409 with its code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Ask:
     call: int = 0
     decision: str = ""
     text: int = 0
-    """Which version of the arguments the sender has seen."""
+    """The version of the arguments that the sender has seen."""
     amount: int | None = None
-    """Of an edit."""
+    """The new version, for an edit."""
     comment: str = ""
     to: str = ""
     seconds: int = 0
@@ -89,7 +89,7 @@ class Call:
 
     @property
     def intact(self) -> bool:
-        """Whether what would run is what was decided on; an edit has frozen arguments of its own."""
+        """Returns whether the call would run as it was decided; an edit pins its own arguments."""
         return self.edited or not self.tampered
 
 
@@ -98,10 +98,10 @@ class Model:
         self.now = 0
         self.roles = dict(people)
         self.policies = policies
-        """By name: the first one, and the other one that it may be changed to."""
+        """The first policy by name, and the one that it can be changed to."""
         self.published = dict.fromkeys(policies, 0)
         self.delegations: list[tuple[str, str, int]] = []
-        """Whose seat, to whom, until when."""
+        """Delegator, delegate and end of each delegation."""
         self.calls: list[Call] = []
 
     def perform(self, ask: Ask) -> str:
@@ -127,21 +127,21 @@ class Model:
     # Who may
 
     def lives(self, call: Call, owner: str) -> bool:
-        """Whether a decision in this person's place would count."""
+        """Returns whether a decision for this user would count."""
         named = not call.reviewers or owner in call.reviewers or owner == call.assignee
         return named and call.role in self.roles[owner]
 
     def places(self, who: str) -> list[str]:
-        """The own seat, and those that this person was given, by name."""
+        """The user's own name, and their delegators in order."""
         given = {giver for giver, to, until in self.delegations if to == who and until > self.now}
         return [who, *sorted(given)]
 
     def still_holds(self, vote: Vote) -> bool:
-        """Whether the one whose place it was and the one who sat there both have the role that it was given by."""
+        """Returns whether delegator and delegate both have the role that the decision required."""
         return all(vote.role in self.roles[name] for name in (vote.seat, vote.by))
 
     def seats(self, call: Call, who: str) -> list[str]:
-        """The seats in which this user can decide; none without the required role, even by delegation."""
+        """The users for whom this user can decide; none without the required role, even by delegation."""
         if call.role not in self.roles[who]:
             return []
         seats = [owner for owner in self.places(who) if self.lives(call, owner)]
@@ -159,7 +159,7 @@ class Model:
             raise Refused("409 claimed")
 
     def _taken_up(self, ask: Ask) -> Call:
-        """The call as it is at this moment: past its deadline it is escalated already, where that is its policy."""
+        """The call at this moment: after its deadline it is escalated, if its policy says so."""
         call = self.calls[ask.call]
         self._escalate_overdue(call)
         return call
@@ -268,7 +268,7 @@ class Model:
         return "pending"
 
     def _handing(self, ask: Ask) -> Call:
-        """Who may decide on it may hand it on; an admin may hand on whatever is not the own request."""
+        """Reviewers can reassign a request. Admins can, unless they requested it."""
         call = self._taken_up(ask)
         seats = self.seats(call, ask.who)
         asks_itself = ask.who == ASKER and not call.policy.allow_self
@@ -309,7 +309,7 @@ class Model:
         call.trail["approval.escalated"] += 1
 
     def delegate(self, ask: Ask) -> str:
-        """Delegates one's seat for a while, if both could be asked for the same kind of decision."""
+        """Adds a delegation for a while, if both users can make the same kind of decision."""
         both = self.roles[ask.who] & self.roles[ask.to]
         if not both & {REVIEWER_ROLE, ADMIN_ROLE}:
             raise Refused("422")
@@ -329,7 +329,7 @@ class Model:
         return "later"
 
     def read(self, ask: Ask) -> str:
-        """A look of the turn at its record: what it hears. What is overdue expires by it, or is escalated."""
+        """The turn reads its record and returns its state. An overdue request expires or is escalated."""
         call = self.calls[ask.call]
         self._escalate_overdue(call)
         if call.status == "pending" and call.expires <= self.now:
@@ -349,7 +349,7 @@ class Model:
             call.expires = self.now + call.policy.expires_seconds
 
     def reconcile(self, ask: Ask) -> str:
-        """What the reconciler does of itself: it escalates what is overdue, and falls back."""
+        """The reconciler escalates overdue requests and assigns fallback reviewers."""
         waiting = [call for call in self.calls if not call.ended and call.status == "pending"]
         for call in waiting:
             self._escalate_overdue(call)
@@ -370,7 +370,7 @@ class Model:
             return
         if entitled:
             call.assignee = to
-        call.version += 1  # if no reviewer is left to give it to, that is on record too
+        call.version += 1  # that no reviewer is left is recorded too
         call.trail["approval.fell_back"] += 1
 
     # Running
@@ -417,7 +417,7 @@ class Model:
         call.trail["call.settled"] += 1
 
     def give_back(self, ask: Ask) -> str:
-        """A worker says that it sent nothing."""
+        """A worker reports that it sent nothing."""
         call = self.calls[ask.call]
         if ask.epoch == call.epoch and call.ledger == "reserved":
             call.ledger, call.status = "planned", "edited" if call.edited else "approved"

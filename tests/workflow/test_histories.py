@@ -1,5 +1,5 @@
-"""What a turn leaves in Temporal: events and bytes of its histories, nothing held for one that waits, nothing once a
-person is erased; and what the ports of a worker say of its work."""
+"""Temporal's data of a turn: events and bytes of its histories, no cache for paused turns, nothing after an erasure.
+Also the metrics of a worker."""
 
 import socket
 from collections import Counter
@@ -51,7 +51,7 @@ async def ended_runs(served: Served, *lines: Line) -> tuple[str, list[WorkflowHi
 
 
 def apart(history: WorkflowHistory) -> int:
-    """How many workflow tasks came between the ends of a run's tool calls: 0 or 1 where a round has two."""
+    """The number of workflow tasks between the ends of a run's tool calls: 0 or 1 in a round of two."""
     scheduled = {event.event_id: event.activity_task_scheduled_event_attributes for event in history.events}
     types = [event.event_type for event in history.events]
     done = [event.activity_task_completed_event_attributes.scheduled_event_id for event in history.events]
@@ -103,7 +103,7 @@ class MeteredTurns:
         self._metrics = metrics
 
     async def cached(self) -> Counter[str]:
-        """How many runs the workers hold in their caches, by task queue; queues that hold none are left out."""
+        """The number of runs in the workers' caches by task queue; queues without any are left out."""
         async with httpx.AsyncClient() as http:
             text = (await http.get(self._metrics)).raise_for_status().text
         held: Counter[str] = Counter()
@@ -150,7 +150,7 @@ SAID = "over the budget of zaphod"
 
 
 async def reviewer(served: Served, name: str) -> str:
-    """A reviewer of this name, who is on record; their id."""
+    """Adds a reviewer of this name; returns their id."""
     user_id = new_id()
     await served.harness.write(
         "INSERT INTO users (id, tenant_id, name, roles) VALUES ($1, 'local', $2, '{reviewer}')", user_id, name
@@ -169,7 +169,7 @@ async def refused(served: Served, by: str) -> TurnAddress:
 
 
 async def gone(client: Client, address: TurnAddress, run_id: str) -> bool:
-    """Whether Temporal has nothing of this run any more."""
+    """Returns whether Temporal has deleted this run."""
     try:
         await client.get_workflow_handle(turn_workflow_id(address.turn_id), run_id=run_id).fetch_history()
     except RPCError as error:
@@ -189,7 +189,7 @@ async def test_erasing_a_user_deletes_the_runs_of_their_turns_and_no_others(serv
     done = await erase(served.harness.db, "local", "zaphod", admin, None, partial(forget_histories, served.client))
     assert done["histories"] == {"runs": 3, "turns_left": 0}
     started = [history.events[0].workflow_execution_started_event_attributes for history in before]
-    for each in started:  # the server deletes a little later than it says so
+    for each in started:  # the server answers a little before it deletes
         await until(partial(gone, served.client, theirs, each.original_execution_run_id))
     assert len(await served.runs(others)) == 3
     data = "SELECT data FROM audit_trail WHERE kind = 'user.erased' AND subject = $1"
@@ -235,7 +235,7 @@ async def test_a_worker_counts_activities_ends_and_tokens(served: Served) -> Non
     before = await read(port)
     await served.ended(Line("well"))
 
-    async def counted() -> bool:  # when it is over, a moment after what it wrote is there to see
+    async def counted() -> bool:  # when it has ended, a moment after its writes are visible
         text = await read(port)
         return all(value(text, name) > value(before, name) for name in names)
 

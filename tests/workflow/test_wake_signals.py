@@ -35,7 +35,7 @@ pytestmark = [
 
 BELLS = sized(1_000, 200)
 GARBAGE: list[list[Any]] = [[], [None], ["stop"], [7], [["stop"]], [{"request_id": "x"}], [{"kind": 5}], [{}, {}, {}]]
-"""What cannot be read."""
+"""A record that cannot be read."""
 FORGED: list[Any] = [
     {"kind": "approved", "request_id": "x", "state": "approved"},
     {"kind": "request", "request_id": "01234567-0000-7000-8000-000000000000", "verdict": "approve"},
@@ -110,11 +110,11 @@ AWAY = UpstreamUnavailable("store_unavailable", "Postgres is not available.")
 
 
 async def nothing(_: Served, __: TurnAddress) -> None:
-    """It goes on by itself."""
+    """The call continues by itself."""
 
 
 async def in_a_call(served: Served, _: float = 0) -> TurnAddress:
-    """A tool's call that ends when the world goes on."""
+    """A tool call that ends when the target continues."""
     served.harness.world.go_on.clear()
     address = await served.begin(Line("", [("shout", {"mode": "wait"})]), DONE)
     await until(lambda: served.effects(address, "/shout") == 1)
@@ -147,10 +147,10 @@ async def backing_off(served: Served, speaks_seconds: float) -> TurnAddress:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a turn is when it is rung."""
+    """The state of a turn when it gets a signal."""
 
     reached: Callable[[Served, float], Awaitable[TurnAddress]]
-    """Given for how long a model that speaks goes on."""
+    """Takes the seconds for which a streaming model continues."""
     goes_on: Callable[[Served, TurnAddress], Awaitable[None]]
     answer: str
 
@@ -165,7 +165,7 @@ everywhere = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys()
 
 
 async def called(served: Served, address: TurnAddress) -> list[str]:
-    """What all runs of the turn called; each of them is replayed on the way."""
+    """The calls of all runs of the turn; each run is replayed."""
     replaying, names = Replaying(UnsandboxedWorkflowRunner()), list[str]()
     for history in await served.runs(address):
         run = run_of(history)
@@ -176,13 +176,13 @@ async def called(served: Served, address: TurnAddress) -> list[str]:
 
 
 async def cancels(served: Served, address: TurnAddress) -> int:
-    """How many calls the turn's runs asked to be cancelled."""
+    """The number of calls whose cancellation the turn's runs requested."""
     events = [event for history in await served.runs(address) for event in run_of(history).events]
     return [event["eventType"] for event in events].count("EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED")
 
 
 async def ends_of_the_audit(served: Served, address: TurnAddress) -> list[tuple[str, bool]]:
-    """What the audit says of stops, with whether it names a user."""
+    """The audit rows of stops, with whether they name a user."""
     stops = "turn_id = $1 AND kind IN ('turn.stop_requested', 'turn.cancelled', 'approval.cancelled')"
     rows = await served.harness.rows(f"SELECT kind, actor FROM audit WHERE {stops} ORDER BY id", address.turn_id)
     return [(row["kind"], row["actor"] is not None) for row in rows]
@@ -272,7 +272,7 @@ async def test_a_stop_signal_is_not_confirmed_while_its_record_is_unreadable(
     assert (await served.row(address))["status"] == "running"
     assert await cancels(served, address) == 0
     record.error = None
-    await served.wake(address, STOP)  # as the relay does for a stop that stands in the record
+    await served.wake(address, STOP)  # as the relay does for a recorded stop
     await served.until(address, TurnStatus.STOPPED)
 
 

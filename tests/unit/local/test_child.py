@@ -69,7 +69,7 @@ async def started(folder: Path, script: str, *given: Any, **changes: Any) -> Asy
 
 
 async def refusal(child: Child) -> str:
-    """What its start is refused with, in one line."""
+    """The one-line refusal of its start."""
     with pytest.raises(StackError) as caught:
         await child.start()
     await child.stop()
@@ -78,7 +78,7 @@ async def refusal(child: Child) -> str:
 
 
 def struck(process: Child | ForkServer, how: signal.Signals = signal.SIGKILL) -> int:
-    """Sends it a signal, and says which process that was."""
+    """Sends it a signal; returns the id of its process."""
     assert process.pid is not None
     pid = process.pid
     os.kill(pid, how)
@@ -87,7 +87,7 @@ def struck(process: Child | ForkServer, how: signal.Signals = signal.SIGKILL) ->
 
 @contextmanager
 def hogs(count: int) -> Iterator[None]:
-    """As many processes that want a whole processor each."""
+    """Starts processes that use a whole processor each."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -103,7 +103,7 @@ def test_the_first_restart_is_quick_and_repeated_failures_wait_longer() -> None:
 
 
 async def test_a_child_that_keeps_failing_for_an_outage_reports_it_each_time(tmp_path: Path) -> None:
-    """Beside another that does the same: both are away, and each says why."""
+    """A second child does the same: both are unavailable, and each logs its reason."""
     out = io.StringIO()
     supervisor = Supervisor(open_home(tmp_path / "home"), Console(out))
     why = "ConnectionRefusedError: [Errno 111] port 5432"
@@ -233,7 +233,7 @@ async def test_a_busy_machine_makes_no_child_count_as_hung(tmp_path: Path) -> No
 
 @pytest.mark.soak
 def test_after_a_pause_of_the_supervisor_every_part_gets_its_full_time_again(tmp_path: Path) -> None:
-    """Both stopped for longer than a part may be silent, as by a laptop that sleeps; then both go on."""
+    """Both stop for longer than a part may be silent, as on a laptop that sleeps; then both continue."""
     driver = tmp_path / "driver.py"
     driver.write_text(STOPPED.format(here=str(Path(__file__).parent), folder=str(tmp_path)))
     supervisor = subprocess.Popen(
@@ -453,7 +453,7 @@ async def test_programs_end_with_their_server_and_the_next_is_refused(server: Fo
 async def test_a_child_that_died_with_its_fork_server_is_started_again_forked_or_not(
     server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_seconds: float
 ) -> None:
-    """Not forked if the server had only just been started: it may have died of what it imports."""
+    """The program is not forked if the server was started just before: one of its imports may have ended it."""
     monkeypatch.setattr("perdure.local.child._SERVER_STEADY_SECONDS", steady_seconds)
     (tmp_path / "program.py").write_text("import time\nopen('ready', 'w').close()\ntime.sleep(60)\n")
     command = (sys.executable, str(tmp_path / "program.py"))
