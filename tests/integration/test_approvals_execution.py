@@ -99,7 +99,7 @@ async def test_an_approval_is_for_one_version_of_the_tool(harness: Harness) -> N
     newer = replace(tool, card=tool.card.model_copy(update={"version": digest_of("newer")}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(harness.deps.toolbox, "_tools", {**tools, ("desk", "pay"): newer})
-        await is_elsewhere(harness, call)  # a deploy is under way: another worker has the right one
+        await is_elsewhere(harness, call)  # during a deployment another worker has the right one
         await harness.republished(("desk", "pay"), newer)
         try:
             outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=2)
@@ -117,7 +117,7 @@ async def is_elsewhere(harness: Harness, call: ToolCall) -> None:
 
 
 async def test_a_call_of_an_agent_no_longer_published_is_denied_and_its_approval_void(harness: Harness) -> None:
-    """As after a start without its app: its tools are in no worker, and no other attempt would find them."""
+    """The state after a start without its app: no worker has its tools, and no other attempt would find them."""
     address, request = await gated(harness)
     await harness.decide(request.request_id)
     call = await harness.tool_call(address, "t1.0")
@@ -170,7 +170,7 @@ async def settles(
     comment: str = "I looked",
     credential: Credential = OWN,
 ) -> str:
-    """As a token that was looked up before says, with every role: `done`, or the refusal's code."""
+    """Settles with every role, as a token that was checked before: returns `done`, or the refusal's code."""
     person = policies.harness.people[by]
     settler = Decider(person.user_id, frozenset({"requester", "reviewer", "admin"}), by, credential=credential)
     key = effect_key(address.turn_id, "t1.0")
@@ -246,7 +246,7 @@ async def test_a_requester_cannot_settle_their_own_request_even_with_another_tok
 
 
 async def looked(context: ToolContext, amount: Annotated[int, Field(gt=0)] = 1, mode: str = "") -> Preview:
-    """As `mode` says."""
+    """Behaves as `mode` says."""
     if mode == "send":
         await context.send("POST", "http://desk.test/pay", json={"call": "x"})
     if mode == "wait":
@@ -259,7 +259,7 @@ async def looked(context: ToolContext, amount: Annotated[int, Field(gt=0)] = 1, 
 
 @dataclass(frozen=True, slots=True)
 class Previews:
-    """The desk, whose `pay` has a preview."""
+    """The agent `desk`, whose `pay` has a preview."""
 
     harness: Harness
 

@@ -170,7 +170,7 @@ WITH me AS MATERIALIZED (SELECT set_config('perdure.reader', '*', true) AS said)
   owner_id, n, 'd', CASE n WHEN 1 THEN $2 END, 'user_authored', owner_id, false, $2, to_jsonb(ARRAY[$2]),
   CASE n WHEN 2 THEN now() END, owner_id, $2 FROM document, generate_series(1, 2) n
 """
-"""What the person says in ways that this test does not go: $2 the words, $3 an object with them."""
+"""The user's texts in columns that no step of this test fills: $2 is the text, $3 an object with it."""
 
 
 async def plant(harness: Harness, address: TurnAddress, words: str = f"{MARK} was here") -> None:
@@ -214,7 +214,7 @@ async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
         "withdrawal = jsonb_build_object('by', $2::text, 'comment', $4::text) WHERE turn_id = $1"
     )
     await harness.write(seats, address.turn_id, name, who.user_id, MARK)
-    async with harness.db.transaction("local") as tx:  # never run, so its reason is told as the turn breaks off
+    async with harness.db.transaction("local") as tx:  # never run, so its reason is reported when the turn breaks off
         of = {"actor": who.user_id, "turn_id": address.turn_id}
         await audit.record(tx, "approval.withdrawn", first.request_id, {"by": name}, **of)
     await harness.write(ANSWERED, harness.people["reviewer"].user_id, name)
@@ -341,7 +341,7 @@ async def test_a_turn_that_begins_during_the_erasure_ends_it_without_loss(harnes
 
 LEAVER = "leaver"
 GONE = {"answer", "outcome", "ttft_seconds", "items[].data"}
-"""What the contract has null where it is not known; the audit says `erased` beside it."""
+"""Fields that are null in the contract if unknown; the audit has `erased` beside them."""
 
 
 def nulls(value: Any, path: str = "") -> Iterator[str]:
@@ -406,10 +406,10 @@ async def test_every_view_of_an_erased_users_turn_answers_with_valid_fields(api:
 
 TURNS = sized(1_000, 40)
 ROWS_A_TURN = sized(10, 2)
-"""Of the audit. As many are of another user's turns."""
+"""Rows of the audit. As many belong to another user's turns."""
 AT_ONCE = 500
 STATEMENT_SECONDS = 5.0
-"""The API gives a statement no more."""
+"""The API's limit for a statement."""
 _FILL = """
 WITH talks AS (
   INSERT INTO conversations (id, tenant_id, user_id, agent_id, title)

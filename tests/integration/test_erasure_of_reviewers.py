@@ -1,4 +1,4 @@
-"""A person is erased who decided in the turns of others; and bodies taken in the name of an erasure are missed."""
+"""Erasing a reviewer of other users' turns; bodies that were removed under the name of an erasure are a fault."""
 
 import asyncio
 from collections.abc import Iterator
@@ -116,7 +116,7 @@ async def opened(policies: Policies, address: TurnAddress, gated: GatedCall, **k
 
 
 async def paused_again(policies: Policies) -> TurnAddress:
-    """A turn that went on after a refusal, told of it by a note, and paused once more with all its state."""
+    """A turn that continued after a rejection with a note about it, and paused again with all its state."""
     harness = policies.harness
     address = await harness.plan(("pay", {"amount": 1}), ("pay", {"amount": 2}))
     (refused,) = await harness.open(address, "t1.0")
@@ -131,7 +131,7 @@ async def paused_again(policies: Policies) -> TurnAddress:
 
 
 async def not_raised(policies: Policies) -> TurnAddress:
-    """A turn that asked for a higher limit, and ended as the person did not raise it."""
+    """A turn that requested a higher limit, and ended because the user did not raise it."""
     harness = policies.harness
     address = await harness.plan(("pay", {}))
     gated = GatedCall(call_id="t1.limit", tool="", rule="limit", kind=RequestKind.LIMIT, message="spent")
@@ -146,7 +146,7 @@ async def not_raised(policies: Policies) -> TurnAddress:
 
 
 async def handed_on(policies: Policies) -> None:
-    """Requests whose policy names the person: given on by others, claimed, decided in the person's seat."""
+    """Requests whose policy names the user: reassigned by others, claimed, decided by a delegate."""
     harness, her_id = policies.harness, policies.harness.people[NAME].user_id
     for handing in ("reassigned", "released", "seated"):
         address, request = await policies.asked("named")
@@ -168,7 +168,7 @@ async def handed_on(policies: Policies) -> None:
 
 
 async def answers(harness: Harness, turn: TurnAddress, call_id: str) -> list[str]:
-    """What the model, the ledger and the readers of a turn were told of a denied call."""
+    """The texts about a denied call for the model, the ledger and the readers of a turn."""
     found = await harness.rows(
         "SELECT m.content, k.outcome #>> '{message,text}' AS outcome, e.data->>'result' AS shown FROM tool_calls k "
         "JOIN messages m ON m.turn_id = k.turn_id AND m.call_id = k.call_id AND m.role = 'tool' "

@@ -166,7 +166,7 @@ async def test_a_server_that_cannot_be_started_is_unreachable(tmp_path: Path, fi
 
 
 async def test_a_server_leaves_with_its_session_and_its_default_toolset_is_small(tmp_path: Path) -> None:
-    """What an agent is offered from the start, against everything."""
+    """The tools that an agent is offered at the start, and all of them."""
     async with bench(tmp_path) as cluster:
         cards = (await cluster.session.connection()).offer.cards
         keeper = cluster.session._open
@@ -385,7 +385,7 @@ class RawServer:
         return len(self.calls.read_text().splitlines()) if self.calls.exists() else 0
 
     def change(self, **fields: Any) -> None:
-        """What its next start is like."""
+        """The behavior of its next start."""
         self.session.server = self.session.server.model_copy(update=fields)
 
 

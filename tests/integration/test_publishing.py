@@ -1,4 +1,4 @@
-"""`python -m perdure.apps.bootstrap` run by hand: it publishes what it is asked for, and says what is gone."""
+"""`python -m perdure.apps.bootstrap` run by hand: it publishes the requested apps and reports withdrawn agents."""
 
 import json
 import os
@@ -25,7 +25,7 @@ DESK = Path(__file__).parents[2] / "perdure" / "apps" / "template"
 
 
 def prepare(urls: Urls, home: Path, *arguments: str, **environ: str) -> tuple[list[str], list[str]]:
-    """What one run by hand leaves out, and what it says to the operator, whatever `.env` says of the apps."""
+    """The agents that a run by hand leaves out, and its output, whatever apps `.env` names."""
     where = {"DATABASE_OWNER_URL": urls.owner, "DATABASE_URL": urls.app, "PERDURE_HOME": str(home)}
     given = {**os.environ, **where, "PERDURE_APP": "", "PERDURE_EXAMPLES": "false", **environ}
     command = [sys.executable, "-m", "perdure.apps.bootstrap", *arguments]
@@ -71,7 +71,7 @@ async def test_a_mistake_shown_at_the_starts_end_is_in_the_log_alone(urls: Urls,
 
 
 async def test_a_worker_names_published_agents_that_it_lacks_and_serves_on(template: Template, db: Database) -> None:
-    """As before the first migration: the database is there, its tables are not."""
+    """The state before the first migration: the database exists without tables."""
     elsewhere = await Database.connect(urlunsplit(urlsplit(template.urls.app)._replace(path="/postgres")), most=2)
     try:
         async with elsewhere.transaction(agents.SHARED) as tx:

@@ -138,7 +138,7 @@ async def test_a_start_that_waits_for_another_of_its_user_does_not_hold_its_conv
             assert not starting.done(), "it does not wait for its user"
             await asyncio.sleep(0.01)
         await harness.write("SELECT FROM conversations WHERE id = $1 FOR UPDATE NOWAIT", conversation_id)
-        await harness.conversation()  # what names the user is written all the same
+        await harness.conversation()  # rows that name the user are still written
     await starting
 
 
@@ -156,7 +156,7 @@ async def no_commit(urls: Urls) -> AsyncIterator[None]:
 
 
 def counted() -> float:
-    """The turns of the shipped agent that this process says it has started."""
+    """The number of started turns of the shipped agent, by this process's metrics."""
     return REGISTRY.get_sample_value("perdure_turns_started_total", {"agent": "refunds"}) or 0.0
 
 
@@ -325,7 +325,7 @@ ENDS = (TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.
 
 
 async def steer(harness: Harness, to: TurnAddress, text: str = "heard", caps: Caps = MANY) -> StartedTurn:
-    """A message into the conversation's turn under way; the model answers it with `text`, whatever the step."""
+    """Sends a message into the open turn; the model answers it with `text`, whatever the step."""
     lines = [Line(text)] * 3
     _, started = await harness.start(*lines, conversation_id=to.conversation_id, on_busy=OnBusy.STEER, caps=caps)
     return started
@@ -346,12 +346,12 @@ async def users(harness: Harness, conversation_id: str) -> list[tuple[str, str, 
 
 
 def ids(reply: ModelReply) -> list[str]:
-    """The messages that the call heard."""
+    """The messages that the call received."""
     return [ref.id for ref in reply.joined]
 
 
 def said(harness: Harness) -> list[str]:
-    """What the last request to the model says in the user's name."""
+    """The user messages of the last request to the model."""
     return [str(each["content"]) for each in harness.model.seen[-1].messages if each["role"] == "user"]
 
 

@@ -1,4 +1,4 @@
-"""What the documents and the comments of the code name is there: make targets, commands, files."""
+"""Documents and comments name only existing make targets, commands and files."""
 
 import ast
 import io
@@ -29,14 +29,14 @@ OLD_ROOTS = (
     *("policy", "reviewer", "relay", "tracing", "apps", "cli", "contracts", "embedding", "egress", "local"),
     *("store", "workflows", "activities", "graph", "api"),
 )
-"""What lay on top of the checkout before the code had one root. A path that begins so must be a path of today."""
+"""The old top-level folders, from before the code had one root. A path that begins so must exist."""
 _NO_MARK = ("Makefile", "Dockerfile", "importlinter", "ignore")
 CONFIGURATION = (".example", ".ini", ".sh", ".toml", ".yaml", ".yml", *_NO_MARK)
 """Endings of other files that name modules."""
 USERS_OWN = {("CHANGELOG.md", "policy.py"), ("docs/adr/0032-one-import-root.md", "policy.py")}
 """Files of other owners that a text names: the user's own that hid ours."""
 NOT_HERE = (".perdure/", ".venv/", "openai/", "anthropic/", "my-app/")
-"""What looks like a path and is none of the checkout: made by running it, or a model's name."""
+"""Texts that look like paths of the checkout and are none: files of a run, or a model's name."""
 
 
 def code_in(text: str) -> str:
@@ -87,7 +87,7 @@ def missing_paths(path: str, text: str, here: Sequence[str]) -> list[str]:
 
 @cache
 def remarks(source: str) -> tuple[tuple[int, str], ...]:
-    """The comments of a module and its texts that are no value (docstrings), a line each."""
+    """The comments and docstrings of a module, a line each."""
     found = [
         (token.start[0], token.string)
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -101,14 +101,14 @@ def remarks(source: str) -> tuple[tuple[int, str], ...]:
 
 @cache
 def names_below(folder: str, here: tuple[str, ...]) -> frozenset[str]:
-    """By what a file or a folder below this one can be named: its path, and each ending of that."""
+    """The names of each file or folder below this one: its path, and each ending of that."""
     inside = [PurePosixPath(each) for each in here if not folder or each.startswith(f"{folder}/")]
     paths = {each for path in inside for each in (path, *path.parents)}
     return frozenset("/".join(each.parts[start:]) for each in paths for start in range(len(each.parts)))
 
 
 def is_there(named: str, beside: str, known: frozenset[str]) -> bool:
-    """Whether a path or a name (`*` for any letters) is a known one, or one as it is written in this folder."""
+    """Returns whether a path or a name (`*` for any letters) is known, or exists relative to this folder."""
     if "*" in named:
         return any(fnmatchcase(each, named) for each in known)
     return named in known or normpath(f"{beside}/{named}") in known
@@ -137,7 +137,7 @@ def dead_names(path: str, lines: Iterable[tuple[int, str]], here: tuple[str, ...
 
 
 def unnamed(readme: str, text: str, here: Sequence[str]) -> list[str]:
-    """Modules and packages beside a package's README that it has no name of."""
+    """Modules and packages beside a package's README that it does not name."""
     beside = PurePosixPath(readme).parent
     inside = [PurePosixPath(each).relative_to(beside) for each in here if each.startswith(f"{beside}/")]
     modules = {str(each) for each in inside if len(each.parts) == 1 and each.suffix == ".py" and "__" not in each.name}

@@ -96,14 +96,14 @@ async def play(*script: Says, **given: Any) -> Played:
 
 
 async def play_with(tool: str, says: Any, *script: Says, **given: Any) -> Played:
-    """With another answer of one tool."""
+    """Replaces the answer of one tool."""
     made = turn(*script, **given)
     made.tools = {**made.tools, tool: lambda args: says}
     return await begin(made, "clarify_solve")
 
 
 async def answered(played: Played, kind: PauseKind, payload: Mapping[str, Any], **given: VerdictState) -> Outcome:
-    """The user answers, and the run goes on; how it stands then."""
+    """The user answers, and the run continues; returns its outcome."""
     call_id = next(reversed(played.turn.book.values())).call_id
     played.turn.decide(call_id, given.get("state", VerdictState.ANSWERED), args=dict(payload))
     await _leg(played, kind.value, played.run.step)
@@ -133,7 +133,7 @@ def given_to_run(played: Played) -> Args:
 
 
 def notes(played: Played, ask: int) -> str:
-    """What the model was told beside the person's words."""
+    """The model's messages beside the user's text."""
     return "\n".join(message.text for message in played.turn.asks[ask].messages)
 
 

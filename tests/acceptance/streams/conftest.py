@@ -51,7 +51,7 @@ class OwnValkey:
             client.flushall()
 
     def kill(self) -> None:
-        """SIGKILL: connections are refused from now on."""
+        """Sends SIGKILL: later connections are refused."""
         if self._process is not None:
             os.kill(self._process.pid, signal.SIGKILL)
             self._process.wait()

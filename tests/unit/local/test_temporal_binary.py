@@ -1,4 +1,4 @@
-"""Where the Temporal server program comes from, with small scripts in its place."""
+"""The sources of the Temporal server program, with small scripts in its place."""
 
 import asyncio
 import io
@@ -51,7 +51,7 @@ def brings(says: str = GOOD) -> binary.Source:
 
 
 async def found(folder: Path, out: io.StringIO | None = None, **sources: binary.Source) -> tuple[Path, str]:
-    """Which program is taken, and where it comes from."""
+    """Returns the chosen program and its source."""
     taken = await binary.find_temporal(environ(folder), Console(out), sources)
     return taken.path, taken.source
 
@@ -186,7 +186,7 @@ async def test_a_silent_download_is_stopped_and_a_slow_one_is_not(tmp_path: Path
 
 
 async def test_the_sdk_itself_is_what_downloads_and_its_failure_is_a_line(tmp_path: Path, out: io.StringIO) -> None:
-    # A proxy where nothing listens: the SDK's request fails at once, whatever network this machine has.
+    # A proxy that does not listen: the SDK's request fails immediately, whatever network this machine has.
     nowhere = "http://127.0.0.1:9"
     env = {**os.environ, "HTTPS_PROXY": nowhere, "https_proxy": nowhere, "NO_PROXY": "", "no_proxy": ""}
     assert not await downloaded(env)(tmp_path, Console(out))
