@@ -100,7 +100,7 @@ async def test_a_block_that_may_change_anything_waits_for_a_person_and_needs_no_
 async def test_a_turn_runs_the_block_version_that_it_was_pinned_to(blocks: Harness, tmp_path: Path) -> None:
     address = await blocks.plan(("area", AREA), agent_id=MAKER)
     call = await blocks.tool_call(address, "t1.0", MAKER)
-    folder = tmp_path / "workshop"
+    folder = tmp_path / "code_blocks"
     shutil.copytree(CODE_BLOCK_APP, folder)
     block, table = folder / "skills/measures/blocks/area.py", folder / "data/units.json"
     block.write_text(block.read_text().replace("width * height", "width + height"))
