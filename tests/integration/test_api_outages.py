@@ -1,4 +1,4 @@
-"""What the API says while one of its parts is away, and what it finds out about its parts."""
+"""The API's answers while one of its parts is unavailable, and its checks of the parts."""
 
 import asyncio
 import shutil
@@ -41,7 +41,7 @@ def through(url: str, link: Link) -> str:
 
 
 async def link_to(address: str) -> Link:
-    """To an address, or to that of a URL."""
+    """Connects to an address, or to that of a URL."""
     host, _, port = address.rpartition("@")[2].partition("/")[0].rpartition(":")
     return await Link(host, int(port)).open()
 
@@ -183,7 +183,7 @@ async def test_parts_that_are_well_have_no_fault_and_were_written(api: Api, urls
 
 
 async def test_a_read_only_postgres_is_reported_as_a_fault(api: Api, visitor: Caller, urls: Urls) -> None:
-    """As a provider does it whose disk is full: every new transaction is read-only."""
+    """Makes every new transaction read-only, as a provider does whose disk is full."""
     name = urls.app.rpartition("/")[2]
     admin = await asyncpg.connect(urls.admin)
     parts = parts_of(api)

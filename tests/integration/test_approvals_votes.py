@@ -47,7 +47,7 @@ BELLS = "SELECT count(*) FROM outbox WHERE turn_id = $1"
 
 
 async def does(policies: Policies, verb: Any, request: RequestRef, by: str, *given: object) -> str:
-    """What came of it: `done`, or the refusal's code."""
+    """Returns `done`, or the refusal's code."""
     try:
         await in_transaction(policies.harness.db, verb, request.request_id, policies.who(by), *given)
     except CallerError as refused:
@@ -392,7 +392,7 @@ async def changed(policies: Policies, what: str) -> AsyncIterator[None]:
 
 
 async def shown(policies: Policies, request: RequestRef) -> tuple[Any, Any]:
-    """What the API tells bob of it: why it is outdated, what he may decide; the same alone and in the list."""
+    """The API's answer to bob: why it is outdated and his possible decisions; alike alone and in the list."""
     one = await seen(policies, request, policies.who("bob"))
     async with policies.harness.db.transaction("local") as tx:
         many, _ = await views.list_approvals(tx, Filters(agent="plain"), 200, None, policies.who("bob"))

@@ -282,7 +282,7 @@ async def test_the_export_covers_failed_calls_and_calls_without_an_approval(harn
 
 
 async def stopped(harness: Harness, address: TurnAddress, kind: str) -> str:
-    """What is on record of a call that was under way as its turn was stopped."""
+    """The audit rows of a call that ran when its turn was stopped."""
     await harness.write("UPDATE tool_calls SET state = 'reserved', epoch = 1 WHERE turn_id = $1", address.turn_id)
     await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.STOPPED))
     (row,) = [row for row in await exported(harness, address.turn_id) if row["kind"] == kind]
@@ -370,7 +370,7 @@ async def test_a_call_that_ran_by_a_forged_status_is_a_fault(harness: Harness, b
     assert await doubted(harness) == known, "it has not run"
     await harness.run_tool(address)
     assert await doubted(harness) == known | {request.request_id}
-    # What ran is on record twice: removing the one leaves the other.
+    # A call that ran is recorded twice: removing one row leaves the other.
     await harness.write("UPDATE tool_calls SET first_sent_at = NULL WHERE turn_id = $1", address.turn_id)
     assert await doubted(harness) == known | {request.request_id}
 

@@ -1,4 +1,4 @@
-"""The memory tools in real calls, facts in Postgres, and what a skill is told of entities."""
+"""The memory tools in real calls, facts in Postgres, and the entities in a skill's prompt."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ KEY = "AKI" + "A" + "A1B2C3D4E5F6G7H8"
 
 @pytest.fixture(scope="module")
 async def harness(harness: Harness, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Harness]:
-    """The desk whose agent has the memory tools beside its own."""
+    """The test app; its agent has the memory tools beside its own."""
     await other_tenant(urls, harness.db, people)
     (agents, tools), own = app_agents(), list(MEMORY_BY_NAME.values())
     widened = []

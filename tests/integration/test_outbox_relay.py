@@ -1,4 +1,4 @@
-"""What goes out beside a turn: wake-ups and signed notices, durable with what made them necessary."""
+"""The messages beside a turn: wake signals and signed notices, stored in the transaction that causes them."""
 
 import asyncio
 from collections import Counter
@@ -203,7 +203,7 @@ async def test_a_turn_temporal_refuses_fails_after_tries(harness: Harness, relay
     ("kind", "status"),
     [
         (Wake.START, RPCStatusCode.UNAVAILABLE),
-        (Wake.RING, RPCStatusCode.INVALID_ARGUMENT),  # a bell that is refused ends nothing
+        (Wake.RING, RPCStatusCode.INVALID_ARGUMENT),  # a refused wake signal ends nothing
         *(
             pytest.param(Wake.START, status, marks=pytest.mark.soak)
             for status in {*RPCStatusCode} - {*FOR_GOOD, RPCStatusCode.OK, RPCStatusCode.UNAVAILABLE}
@@ -229,7 +229,7 @@ PEOPLE = "https://perdure.test"
 
 @dataclass(slots=True)
 class Noticed:
-    """A desk whose approvals a receiver is told of."""
+    """The test app with a webhook for its approvals."""
 
     harness: Harness
     relay: Database

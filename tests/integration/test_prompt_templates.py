@@ -1,6 +1,6 @@
-"""Prompt templates over HTTP: whose draft speaks to whom, who moves a version on, and who comes second. The persona
-that a turn takes from one: whose it is, that it stays, and what an outage costs. And what the model is sent: a prefix
-that no skill moves, then what the loaded skills bring."""
+"""Prompt templates over HTTP: drafts of each user, promotions and their conflicts. The persona that a turn takes from a
+template: its version, its pinning, and an outage. And the model's messages: a prefix that no skill changes, then the
+texts of the loaded skills."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -231,7 +231,7 @@ async def draft(harness: Harness, text: str, by: str = "requester") -> dict[str,
 
 
 async def active(harness: Harness, text: str) -> str:
-    """The version that speaks from now on, and no draft of any user."""
+    """Activates this version, and removes every user's draft."""
     await harness.write("UPDATE prompt_versions SET stage = 'archived' WHERE template = $1", TEMPLATE)
     version = await draft(harness, text, "admin")
     mover = PromptPromoter(harness.people["reviewer"].user_id, frozenset({"reviewer"}))

@@ -1,5 +1,5 @@
-"""Nothing is left behind: turns whose run is gone, queues that nobody admits, bells that were lost, decisions that
-nobody heard, stops that came too early; also in a pass over all tenants in which something fails."""
+"""The reconciler: lost runs, queued turns that were not admitted, lost wake signals, unread decisions, early stops.
+Also in a pass over all tenants in which a statement fails."""
 
 import asyncio
 from collections import Counter

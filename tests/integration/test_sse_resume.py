@@ -36,7 +36,7 @@ from tests.integration.turn_writer import Sent, TurnWriter, parsed, read_until, 
 
 @asynccontextmanager
 async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Beside what is done here."""
+    """Runs in parallel with the block."""
     task = asyncio.create_task(work)
     yield
     task.cancel()
@@ -275,14 +275,14 @@ class Deaf:
         self.waits = asyncio.Event()
 
     async def get_message(self, timeout: float) -> None:
-        """Nothing, and no cancel."""
+        """Returns nothing, and ignores a cancellation."""
         self.asked += 1
         self.waits.set()
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(timeout)
 
     async def ping(self) -> None:
-        """Never answered."""
+        """Waits for an answer that never comes."""
 
 
 async def test_a_reader_whose_cancellation_was_lost_still_ends() -> None:
@@ -390,6 +390,6 @@ async def test_a_stream_over_the_users_limit_is_refused_until_one_is_closed(api:
                 api.app.state.services = replace(api.app.state.services, local=True)
                 async with reading(client, path), reading(other, path):
                     api.app.state.services = replace(api.app.state.services, local=False)
-            await until(lambda: not held._of, seconds=30)  # the server hears of it in its own time
+            await until(lambda: not held._of, seconds=30)  # the server notices it later
             async with reading(client, path):
                 pass

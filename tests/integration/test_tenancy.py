@@ -66,7 +66,7 @@ BESIDE_A_TURN = (
     "INSERT INTO identities (tenant_id, issuer, subject, user_id) "
     "SELECT 'local', 'i', 's', user_id FROM turns WHERE id = $1",
 )
-"""A row of ours in each table that the turns of this file, and what is planted there, leave empty."""
+"""A row of the first tenant in each table that the turns and other rows of this file leave empty."""
 PUBLISHED = (
     "INSERT INTO agent_versions (tenant_id, agent_id, version, body) "
     "SELECT 'local', 'ours', version, body FROM agent_versions WHERE agent_id = 'desk' LIMIT 1",
@@ -74,12 +74,12 @@ PUBLISHED = (
     "WHERE tenant_id = 'local'",
     "INSERT INTO app_tables (tenant_id, digest, name, body) VALUES ('local', 'd', 'n', '{}')",
 )
-"""The same where the owner writes."""
+"""The same, if the owner writes."""
 
 
 @pytest.fixture(scope="module")
 async def tables(owner: asyncpg.Connection, harness: Harness) -> list[str]:
-    """Every table with at least a row of ours in each, and another tenant that owns nothing."""
+    """Every table with at least one row of the first tenant, and another tenant without rows."""
     await owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1)", OTHER)
     address = await harness.plan(("pay", {}), ("jot", {"text": "x"}))
     await harness.open(address, "t1.0")
@@ -99,7 +99,7 @@ async def tables(owner: asyncpg.Connection, harness: Harness) -> list[str]:
 
 
 async def ours(harness: Harness, tables: list[str]) -> dict[str, int]:
-    """How many rows of ours each table has."""
+    """The number of the first tenant's rows in each table."""
     return {name: await harness.value(f"SELECT count(*) FROM {name} WHERE tenant_id = 'local'") for name in tables}
 
 

@@ -41,8 +41,8 @@ class Call:
 
 
 def write_probe(path: Path, calls: Sequence[Call], ending: bytes = b"") -> None:
-    """A program of a few hundred bytes, without a libc, that makes system calls and writes down what each one answered;
-    `ending` is machine code that comes before the answers are written."""
+    """A program of a few hundred bytes, without a libc, that makes system calls and writes their results.
+    `ending` is machine code that runs before the results are written."""
     texts = [argument for call in calls for argument in call.arguments if isinstance(argument, str)]
     size = len(_code(calls, dict.fromkeys(texts, 0), ending))
     places: dict[str, int] = {}
@@ -61,7 +61,7 @@ def write_probe(path: Path, calls: Sequence[Call], ending: bytes = b"") -> None:
 
 
 def answers(output: bytes) -> list[int]:
-    """What each call answered, in order: the negative of an error's number."""
+    """The result of each call in order: for an error its negative number."""
     return list(reversed(struct.unpack(f"<{len(output) // 8}q", output)))
 
 
@@ -79,7 +79,7 @@ def _code(calls: Sequence[Call], places: dict[str, int], ending: bytes) -> bytes
 
 @pytest.fixture(params=[False, True], ids=["as this user", "as nobody"])
 def demoted(request: pytest.FixtureRequest) -> bool:
-    """Both forms where this user is root; a plain one asked for twice where not."""
+    """Both forms if this user is root; else the plain one twice."""
     return bool(request.param) and os.geteuid() == 0
 
 
@@ -92,7 +92,7 @@ def jailed_run(program: Path, demoted: bool = False) -> subprocess.CompletedProc
 
 
 def answered(calls: Sequence[Call], demoted: bool = False) -> list[int]:
-    """What the kernel answers to system calls made in the jail."""
+    """The kernel's results for system calls in the jail."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # pytest's own folders are closed to nobody
         write_probe(Path(folder, "probe"), calls)

@@ -1,5 +1,5 @@
-"""Which sandbox a machine gets: the jail that proves itself, none, or a bare one that the operator asked for; and one
-that opens beside the rest of a start: once, loudly where it cannot, and again after a while."""
+"""The sandbox of a machine: a checked jail, none, or a bare one if the operator allows it. It opens once, in parallel
+with the rest of a start; a failure is logged and retried after a while."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ def launchers() -> list[str]:
 
 
 def _command(process: psutil.Process) -> str:
-    """Of a process that may have ended unread; such a zombie has no command line."""
+    """The command line of a process; a zombie has none."""
     try:
         return " ".join(process.cmdline())
     except psutil.ZombieProcess:

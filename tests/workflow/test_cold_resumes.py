@@ -1,4 +1,4 @@
-"""A turn that an operator starts again over its own records: the gate is found, nothing is paid or done twice.
+"""A turn that an operator restarts from its records: the gate is found, nothing is paid or done twice.
 
 The workers here cache no run, so that a run which is terminated under way is not left in one with its graph half done.
 """
@@ -28,8 +28,8 @@ LOOK = ("look", {"what": "a"})
 
 
 async def start_cold(served: Served, address: TurnAddress, *, goes_on: bool = False) -> None:
-    """Terminate the turn's run and start a fresh one, which waits again unless it goes on: nothing is left but what
-    Postgres has."""
+    """Terminate the turn's run and start a fresh one, which waits again unless it continues. Only the data in Postgres
+    remains."""
     await served.handle(address).terminate("the operator starts it again")
     async with served.harness.db.transaction("local") as tx:
         turn = await workflow_input(tx, address.turn_id)
@@ -42,7 +42,7 @@ async def start_cold(served: Served, address: TurnAddress, *, goes_on: bool = Fa
 
 
 def told(served: Served, address: TurnAddress) -> list[str]:
-    """The roles of what the model was told last."""
+    """The roles of the messages in the model's last request."""
     return [message["role"] for message in served.sent_to_model(address)[-1]]
 
 

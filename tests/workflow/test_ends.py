@@ -1,5 +1,5 @@
-"""How turns end on the real server: at a limit or a day's budget, at a stop or a cancel, after a provider that fails,
-past the death of a worker."""
+"""The ends of turns on the real server: at a limit or a daily budget, by a stop or a cancel, after failures of a
+provider or the death of a worker."""
 
 import asyncio
 import time
@@ -130,7 +130,7 @@ async def is_stopped(served: Served, address: TurnAddress) -> None:
 
 
 async def ends(served: Served, address: TurnAddress) -> list[tuple[str, bool]]:
-    """What the audit says of the turn's end, with whether it names a user."""
+    """The audit rows of the turn's end, with whether they name a user."""
     rows = await served.harness.rows(
         "SELECT kind, actor FROM audit WHERE turn_id = $1 AND kind LIKE 'turn.%' ORDER BY id", address.turn_id
     )

@@ -1,5 +1,5 @@
-"""One stack for the figures of the streams: its agents say what they are told to, each at a pace of its own, and its
-Valkey can be taken away and given back empty; the stack's own would be started again at once."""
+"""One stack for the figures of the streams, with agents of different paces. Its Valkey can be stopped and started again
+empty; the stack's own would be restarted immediately."""
 
 import os
 import signal

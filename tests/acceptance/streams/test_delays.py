@@ -1,6 +1,6 @@
-"""What Perdure adds to the first token's way from the provider (LiteLLM over HTTP, a double that speaks the wire format
-in a process of its own), and how soon a stop ends an answer: with a model that says a word every 0.7 s, which its own
-next word would tell too late, and with one at the usual pace."""
+"""Perdure's share of the first token's delay, and the time until a stop ends an answer. The provider is a double in
+a separate process, reached by LiteLLM over HTTP. One model streams a word every 0.7 s, so that its own next word would
+notice the stop too late; another one streams at the usual pace."""
 
 import asyncio
 import random

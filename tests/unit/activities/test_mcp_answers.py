@@ -1,4 +1,4 @@
-"""A server's answer for the model, bounded and storable, and what one means that is no result."""
+"""A server's answer for the model, bounded and storable, and the outcomes of failed answers."""
 
 import base64
 import json
@@ -97,7 +97,7 @@ CLOSED, NO_METHOD, BAD, INTERNAL, OWN = -32000, -32601, -32600, -32603, -32050
 
 
 def failure(effect: str, answered: object, **note: Any) -> Exception:
-    """What becomes of an answer that is no result."""
+    """The outcome of an answer without a result."""
     session = McpSession(McpServer(name="s", command=("x",)), Path(), Path(), lambda name: None)
     fields = {"key_ttl_seconds": 5} if effect == "keyed" else {}
     return McpTool(card(effect, **fields), session)._failure(answered, Note(**note), Wire())

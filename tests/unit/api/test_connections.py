@@ -1,4 +1,4 @@
-"""How many connections one API process holds, for whom, and how long a request's head may take: on a real server."""
+"""Limits of one API process on a real server: connections by address, and the time for a request's head."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ def test_a_full_process_refuses_every_caller() -> None:
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers at once; below /slow only when it is told to go."""
+    """Answers immediately; below /slow only when it is released."""
     if scope["type"] == "lifespan":
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})
@@ -82,14 +82,14 @@ class Wire:
         return await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), seconds)
 
     async def rest(self, seconds: float = 5.0) -> bytes:
-        """Everything until the server closes."""
+        """All bytes until the server closes."""
         try:
             return await asyncio.wait_for(self.reader.read(), seconds)
         except ConnectionResetError:
             return b""
 
     async def is_open(self) -> bool:
-        """Whether the server still answers here."""
+        """Returns whether the server still answers here."""
         try:
             await self.send(GET)
             return (await self.head()).startswith(b"HTTP/1.1 200")

@@ -110,7 +110,7 @@ async def test_checks_beyond_the_schema_run_and_an_exit_does_not_end_the_worker(
 async def test_the_context_is_handed_in_reads_declared_secrets_alone_and_prints_none() -> None:
     @tool(effect="read", secrets=("token",))
     async def who(ctx: ToolContext) -> JsonValue:
-        """Say who asks."""
+        """Return the caller's name."""
         return [ctx.user_id, ctx.secret("token")]
 
     assert who.card.parameters["properties"] == {}
@@ -240,7 +240,7 @@ def test_a_result_becomes_json_that_postgres_can_store(returned: object, stored:
     assert result_of(returned) == ToolResult(stored)
     made = result_of(ToolResult("ok", state={"count": 1, "text": returned}, working={"gone": None}))  # type: ignore[dict-item]
     assert made == ToolResult("ok", state={"count": 1, "text": stored}, working={"gone": None})
-    for no_json in (_Hostile(), _CYCLE):  # what is no JSON at all still counts as done
+    for no_json in (_Hostile(), _CYCLE):  # a result that is not JSON still counts as done
         assert isinstance(result_of(no_json).output, str)
 
 
@@ -266,7 +266,7 @@ def made_with(preview: Any) -> Tool:
 
 
 async def balance(context: ToolContext, cents: int) -> Preview:
-    """What is left."""
+    """The balance before and after."""
     return Preview({"left": 100, "nan": float("nan")}, {"left": 100 - cents, "nul": "a\0b"})
 
 

@@ -102,7 +102,7 @@ def test_a_tenants_status_names_who_sees_the_rest(stack: Perdure) -> None:
     assert ended.code == 1 and "PERDURE_TOKEN" in ended.out
 
 
-def test_did_not_happen_is_not_suggested_before_the_deadline(stack: Perdure) -> None:
+def test_the_outcome_of_no_effect_is_not_suggested_before_the_deadline(stack: Perdure) -> None:
     shown = stack("effects show pdk_1", said({**EFFECT, "deadline": "2999-01-01T00:00:00Z"})).out
     assert "2999-01-01 00:00:00 UTC" in shown
     assert "settle pdk_1 happened" in shown and "did_not_happen" not in shown

@@ -199,7 +199,7 @@ class World:
 
 
 def next_worlds(world: World) -> Iterator[tuple[str, World]]:
-    """Everything that can happen next."""
+    """All events that can happen next."""
     if world.now < NOW + timedelta(seconds=MOST_SECONDS):
         yield f"{STEP_SECONDS} s pass", replace(world, now=world.now + timedelta(seconds=STEP_SECONDS))
     if not world.stopped:
@@ -244,7 +244,7 @@ def may_send(world: World) -> bool:
 
 
 def sent(world: World, acted: ActionEnd) -> World:
-    """The owner sends, or finds that it cannot; the target honours a key for as long as it said."""
+    """The owner sends, or finds that it cannot; the target honors a key for its documented time."""
     assert world.owner is not None
     world = replace(world, owner=replace(world.owner, acted=acted))
     if acted not in (ActionEnd.RETURNED, ActionEnd.AMBIGUOUS):
@@ -267,7 +267,7 @@ def settled(world: World, owner: Owner, last: bool) -> World:
 
 
 def broken_promise(world: World) -> str:
-    """What must never be so; empty where all is well."""
+    """The broken invariants; empty if all hold."""
     state = world.row.state
     if world.effects > 1:
         return "it happened twice"

@@ -1,4 +1,4 @@
-"""Which calls a skill's rules match, and what they are told."""
+"""The calls that a skill's rules match, and their messages."""
 
 import pytest
 from hypothesis import given
@@ -151,7 +151,7 @@ STRICT = PLATFORM_RULES[0].model_copy(update={"do": RuleAction.ABORT.value})
         (card("see", "read", gated=False, capability="money_out"), (LOOK, STOP), [("app:stop", "abort")]),
         (card("see", "read", gated=False), (TASTE,), [("app:taste", "require_hitl")]),
         (NEW, PLATFORM_RULES, [HELD]),
-        (NEW, (STRICT,), [HELD, STOPPED]),  # a tenant's stricter rule is told beside the card's own
+        (NEW, (STRICT,), [HELD, STOPPED]),  # a tenant's stricter rule is listed beside the card's own
     ],
 )
 def test_a_tool_lists_what_can_stop_it(of: ToolCard, rules: tuple[Rule, ...], told: list[tuple[str, str]]) -> None:

@@ -49,7 +49,7 @@ def short(read: stream.MergeResult) -> list[str]:
 
 
 def of(live: LiveModel, state: ReaderState, *events: LoggedEvent) -> stream.MergeResult:
-    """What a reader is shown of these events and of all that is live."""
+    """The frames that a reader gets from these events and all live tokens."""
     return merge(state, events, live.tokens(state.epoch, state.entry_id))
 
 
@@ -248,7 +248,7 @@ def test_any_text_is_read_as_a_cursor_or_none_without_an_error(text: str) -> Non
 
 @dataclass
 class Client:
-    """What a person would see: text by call, put together from frames."""
+    """The visible text of each call, put together from frames."""
 
     last_id: str | None = None
     seq: int = 0
@@ -342,7 +342,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 1), with_text=st.booleans())
     def settle(self, pick: int, with_text: bool) -> None:
         call = self.picked(pick)
-        # A provider that gave all at once settles text that was never spoken.
+        # A provider that answers in one piece settles text that was never streamed.
         call.stored = call.said[call.attempt] + ("" if with_text else "d")
         call.over = True
         data: dict[str, JsonValue] = {"characters": len(call.stored), "message_id": "/".join(call.key)}

@@ -39,7 +39,7 @@ def notice(number: int = 1, **changed: Any) -> dict[str, Any]:
 
 
 def signed(said: dict[str, Any], secret: str = SECRET) -> dict[str, Any]:
-    """As Perdure sends it."""
+    """The request as Perdure sends it."""
     body, stamp = json.dumps(said).encode(), str(int(time.time()))
     heads = {DELIVERY: said["id"], TIMESTAMP: stamp, SIGNATURE: sign(secret, stamp, said["id"], body)}
     return {"content": body, "headers": heads}
@@ -63,7 +63,7 @@ class Remote:
         return httpx.Response(200, json={"ok": not self.fails, "channel": "C1", "ts": f"{len(self.calls)}.0"})
 
     def of(self, method: str) -> list[dict[str, Any]]:
-        """What was sent to this method."""
+        """The calls of this method."""
         return [said for name, said, _ in self.calls if name == method]
 
 
@@ -92,7 +92,7 @@ async def receiver(remote: Remote, tmp_path: Path) -> AsyncIterator[httpx.AsyncC
 async def press(
     receiver: httpx.AsyncClient, user: str, decision: str = "approve", *, secret: str = SIGNING, age: int = 0
 ) -> int:
-    """A button, as Slack tells of it."""
+    """A pressed button, as Slack sends it."""
     value = json.dumps({"id": "a-1", "digest": "d" * 64})
     payload = {"user": {"id": user}, "channel": {"id": "C1"}, "actions": [{"action_id": decision, "value": value}]}
     body, stamp = urlencode({"payload": json.dumps(payload)}).encode(), str(int(time.time()) - age)
@@ -214,7 +214,7 @@ def test_an_invalid_setting_is_refused_by_name(
 
 @dataclass
 class MailServer:
-    """A mail server that keeps what it is given."""
+    """A mail server that stores its messages."""
 
     mails: list[str] = field(default_factory=list)
     port: int = 0

@@ -1,4 +1,4 @@
-"""What holds for each of the eight code blocks: its schemas are strict, its examples work, the sandbox can run it."""
+"""Each of the eight code blocks has strict schemas and working examples, and runs in the sandbox."""
 
 import ast
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.unit.examples.filings.blocks import STUBS, Block, blocks, examples, r
 
 UNITS = ("_ft", "_deg", "_mcf", "_mcf_per_day", "_pct", "_btu_per_scf", "_lb_per_mmscf", "_kg", "_tons", "hours")
 PLAIN = ("acres", "days", "value", "minimum", "maximum", "limit")
-"""Numbers whose unit is their name, or stands in the field `unit` beside them."""
+"""Numbers whose name is their unit, or that have a field `unit` beside them."""
 
 
 def schemas(schema: dict[str, Any], name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
