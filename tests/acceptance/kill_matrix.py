@@ -1,4 +1,4 @@
-"""Kill -9 at four points of a turn, many turns together; `python -m tests.acceptance.kill_matrix --turns 20`.
+"""kill -9 at four points of a turn, many turns together; `python -m tests.acceptance.kill_matrix --turns 20`.
 
 | point | killed while | who is killed |
 |---|---|---|
