@@ -43,9 +43,7 @@ async def statuses(client: httpx.AsyncClient, times: int, path: str = "/v1/auth/
 
 
 @pytest.mark.timed  # a Valkey that takes a second to answer counts as unavailable
-async def test_a_users_requests_are_counted_by_all_processes_and_apart_from_others(
-    limited_apis: LimitedApis,
-) -> None:
+async def test_a_users_requests_are_counted_by_all_processes_and_apart_from_others(limited_apis: LimitedApis) -> None:
     head = {"Authorization": f"Bearer {await limited_apis.token()}"}
     async with (
         httpx.AsyncClient(base_url=limited_apis.one.url, headers=head, timeout=30) as one,

@@ -107,7 +107,7 @@ class Placed:
     def tool_call(self) -> ToolCall:
         """The request as the turn makes it."""
         request = ToolCallRequest(call_id=CALL, tool="pay")
-        return ToolCall(address=self.address, agent_id=self.agent_id, agent_version=self.agent_version, request=request)
+        return ToolCall(address=self.address, agent_id=self.agent_id, agent_version=self.agent_version, ask=request)
 
 
 @dataclass(frozen=True, slots=True)
