@@ -27,13 +27,11 @@ def test_the_demo_proves_each_of_its_claims_and_leaves_nothing_behind(tmp_path: 
     assert ended.returncode == 0, told + ended.stderr
     assert ended.stderr == ""
     assert "FAILED" not in told and told.count("  held  ") >= 15
-
     kills = re.findall(r"kill -9 .*", told)
     assert len(kills) == 4
     pids = re.findall(r"\d+(?= \(worker)", " ".join(kills))
     assert len(pids) == len(set(pids)) == 7
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-
     for fact in (
         r"refunds .*1042 .*: 1\n",
         r"notes .*1042 .*: 1\n",

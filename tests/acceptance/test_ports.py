@@ -107,9 +107,7 @@ async def is_listed(stack: RunningStack, turn_id: str) -> bool:
     return f"turn:{turn_id}" in [each.id async for each in client.list_workflows("ExecutionStatus = 'Running'")]
 
 
-async def test_no_port_lets_a_foreign_page_read_or_end_a_turn(
-    stack: RunningStack, requester: Client, paused: str
-) -> None:
+async def test_no_foreign_page_can_read_or_end_a_turn(stack: RunningStack, requester: Client, paused: str) -> None:
     await until_async(lambda: is_listed(stack, paused))
     found = ports(stack)
     assert len(found) >= 8, found

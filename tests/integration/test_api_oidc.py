@@ -199,7 +199,7 @@ async def test_an_endless_answer_of_the_provider_ends_the_sign_in(
     assert len(made.heads) == 1, "it is asked once"
 
 
-async def test_only_addresses_of_the_issuers_host_are_requested(
+async def test_only_the_issuers_host_is_requested(
     api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Names(monkeypatch)("keys.public.test", ["127.0.0.1"])

@@ -119,7 +119,6 @@ async def test_all_data_survives_kill_9_of_every_process_at_once(tmp_path: Path)
         async with Worker(client, task_queue="q", workflows=[Waits], workflow_runner=UnsandboxedWorkflowRunner()):
             await handle.signal(Waits.go)
             assert await handle.result(rpc_timeout=timedelta(seconds=30)) == "went on"
-
     # The folder outlives the stack: the same addresses, the same data, after an orderly stop as well.
     async with embedded(tmp_path / "home") as parts:
         assert of(parts) == (admin, redis_url, temporal)

@@ -206,19 +206,16 @@ async def test_a_stack_starts_prints_its_address_and_stops_in_order(start: Start
         assert (await http.get(run["api"] + "/readyz")).status_code == 200
         assert (await http.get(run["temporal_ui"], follow_redirects=True)).status_code == 200
         assert (await http.get(run["companions"]["payments"])).text == "x"
-
     saw = json.loads((stack.home / "worker-llm-saw.json").read_text())
     assert (saw["DATABASE_URL"], saw["REDIS_URL"]) == (run["postgres"], run["redis"])
     assert (saw["TEMPORAL_ADDRESS"], saw["PERDURE_TEMPORAL_UI"]) == (run["temporal"], run["temporal_ui"])
     assert saw["PAYMENTS_URL"] == run["companions"]["payments"]
     assert "DATABASE_ADMIN_URL" not in saw
     assert "DATABASE_ADMIN_URL" in json.loads((stack.home / "prepare-saw.json").read_text())
-
     assert run["setup_code"] == SETUP_CODE
     (stack.home / "setup.code").unlink()  # as the API does when the first person registers
     await until(lambda: "setup_code" not in stack.run(), seconds=60)
     assert {**stack.run(), "setup_code": SETUP_CODE} == run, "and nothing else has changed"
-
     stack.process.send_signal(signal.SIGINT)
     code, out, said = await stack.ended()
     assert (code, said) == (0, "")

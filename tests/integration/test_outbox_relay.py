@@ -123,7 +123,7 @@ async def test_a_signal_to_an_absent_turn_starts_nothing(harness: Harness, relay
 
 
 @pytest.mark.parametrize("kind", list(Wake))
-async def test_a_note_without_its_namespace_stays_in_the_outbox(
+async def test_a_note_to_a_lost_namespace_stays(
     harness: Harness, relay: Database, temporal: Client, kind: Wake
 ) -> None:
     address, _ = await harness.start(Line("hi"))
@@ -167,9 +167,7 @@ async def test_two_relays_deliver_each_wake_up_once(harness: Harness, relay: Dat
     assert heard.rung == Counter((Wake.RING, note.turn_id) for note in notes)
 
 
-async def test_undelivered_notes_are_due_again_and_delay_none(
-    harness: Harness, relay: Database, temporal: Client
-) -> None:
+async def test_undelivered_notes_return_and_delay_none(harness: Harness, relay: Database, temporal: Client) -> None:
     await put(harness, Wake.RING, new_id(), new_id(), new_id())
     heard = Heard(temporal, relay, fails=2)
     assert await due(relay, heard) == 1, "one that fails does not hold up the others"

@@ -181,9 +181,7 @@ async def test_a_gate_opens_every_approval_strips_the_round_and_dispatches_nothi
     ("reviewers", "strategy", "reviewer"),
     [((), "role_based", None), (("ann",), "named_individual", "ann"), (("ann", "bob"), "named_individual", None)],
 )
-async def test_a_paused_turn_names_its_reviewers_until_it_continues(
-    reviewers: tuple[str, ...], strategy: str, reviewer: str | None
-) -> None:
+async def test_a_pause_names_its_reviewers(reviewers: tuple[str, ...], strategy: str, reviewer: str | None) -> None:
     played = await play(Says("", (PAY,)), Says("paid"), reviewers=reviewers)
     assert (played.state["hitl_reviewer_strategy"], played.state["hitl_reviewer_id"]) == (strategy, reviewer)
     assert await decided(played, "t1.0", V.APPROVED) is Outcome.COMPLETED

@@ -243,9 +243,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch, error: PerdureError = AWAY) -> U
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["forged", "asked"])
-async def test_a_stop_signal_cancels_nothing_while_its_record_is_unread(
-    served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool
-) -> None:
+async def test_an_unread_record_cancels_nothing(served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
     record = unreadable(monkeypatch)
     address = await in_a_call(served)
     await (served.stop(address) if asked else served.wake(address, STOP))
@@ -261,9 +259,7 @@ async def test_a_stop_signal_cancels_nothing_while_its_record_is_unread(
     assert (await called(served, address)).count(CONFIRM) == 2, "inside the task, then with all its attempts outside"
 
 
-async def test_a_stop_signal_is_not_confirmed_while_its_record_is_unreadable(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unreadable_record_confirms_no_stop(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     record = unreadable(monkeypatch, InvariantBroken("unexpected", "Something unforeseen."))
     address = await in_a_call(served)
     await served.stop(address)

@@ -103,9 +103,7 @@ async def assert_decided_once(harness: Harness, won: dict[str, Answer]) -> None:
     assert "requester" not in {row["name"] for row in rows}
 
 
-async def test_of_racing_reviewers_one_decides_never_the_requester(
-    harness: Harness, parts: DataParts, urls: Urls
-) -> None:
+async def test_racing_reviewers_decide_once_never_the_requester(harness: Harness, parts: DataParts, urls: Urls) -> None:
     assert parts.redis_url is not None and parts.temporal is not None
     environ = {
         **os.environ,

@@ -131,9 +131,7 @@ AWAY, NO, LOST = ToolUnavailable, ToolRefused, ServerLost
         (said(BAD), {"status": 307}, NO, LOST, LOST),
     ],
 )
-def test_each_failure_has_the_result_of_its_effect_class(
-    answered: object, note: Any, read: type, keyed: type, opaque: type
-) -> None:
+def test_a_failure_follows_its_effect_class(answered: object, note: Any, read: type, keyed: type, opaque: type) -> None:
     for effect, wanted in (("read", read), ("keyed", keyed), ("opaque", opaque)):
         assert type(failure(effect, answered, **{"sent": True, **note})) is wanted, effect
 

@@ -42,7 +42,7 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> InterruptAfter:
     return after
 
 
-def test_each_request_is_shown_once_and_its_end_too(
+def test_each_is_shown_and_its_end(
     stack: Perdure, interrupt_after: InterruptAfter, snapshot: SnapshotAssertion
 ) -> None:
     interrupt_after(3)

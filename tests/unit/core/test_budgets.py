@@ -181,9 +181,7 @@ def test_a_refusal_by_a_quota_contains_its_limit() -> None:
 
 
 @given(st.booleans(), st.integers(0, 3), st.sampled_from(OnBusy), st.builds(UsedStorage, sizes, sizes, sizes), sizes)
-def test_no_message_is_admitted_over_a_quota(
-    busy: bool, queued: int, on_busy: OnBusy, used: UsedStorage, more: int
-) -> None:
+def test_no_start_exceeds_a_quota(busy: bool, queued: int, on_busy: OnBusy, used: UsedStorage, more: int) -> None:
     load = AdmissionLoad(busy, queued, 1, used=used, message_bytes=more)
     admission = admit(load, Caps(quotas=QUOTAS), on_busy)
     assert (admission is Admission.QUOTA) == (budgets.exceeded_scope(used, QUOTAS, more) is not None)

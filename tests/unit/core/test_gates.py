@@ -139,9 +139,7 @@ LOOKS = [
 @pytest.mark.parametrize(
     ("states", "begun", "free_first", "starts"), [row[1:] for row in LOOKS], ids=[row[0] for row in LOOKS]
 )
-def test_a_check_returns_the_calls_that_can_start(
-    states: tuple[Any, Any], begun: Calls, free_first: bool, starts: Calls
-) -> None:
+def test_checks_return_startable_calls(states: tuple[Any, Any], begun: Calls, free_first: bool, starts: Calls) -> None:
     asked = [(call, state) for call, state in zip((A, B), states, strict=True) if state is not None]
     requests = [request(call) for call, _ in asked]
     verdicts = [verdict(call, state) for call, state in asked]

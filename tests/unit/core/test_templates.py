@@ -122,9 +122,7 @@ BOTH = (Stage.PRE_PRODUCTION, Stage.ACTIVE)
         (BOTH[:1], True, {"reviewer"}, None),
     ],
 )
-def test_reviewers_promote_a_draft_of_another_author(
-    stages: tuple[Stage, ...], author: bool, roles: set[str], code: str | None
-) -> None:
+def test_reviewers_promote_drafts(stages: tuple[Stage, ...], author: bool, roles: set[str], code: str | None) -> None:
     for to in stages:
         refused = templates.promotion_refusal(to, author, roles)
         assert (refused and (refused.http, refused.code)) == (code and (403, code))

@@ -145,9 +145,7 @@ def test_a_call_waits_for_the_end_of_its_hold() -> None:
         ("", validity.InForce("p2", "v2"), True),
     ],
 )
-def test_a_changed_policy_or_tool_makes_a_request_outdated(
-    policy_digest: str, in_force: validity.InForce | None, is_outdated: bool
-) -> None:
+def test_a_change_outdates_a_request(policy_digest: str, in_force: validity.InForce | None, is_outdated: bool) -> None:
     assert (validity.outdated_reason(policy_digest, "v1", in_force) is not None) is is_outdated
 
 

@@ -60,7 +60,7 @@ def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("there", "missing"), [((), ("agents/", "app.yaml")), (("app.yaml",), ("agents/",))])
-def test_a_refused_folder_is_named_with_the_gap_in_its_settings(
+def test_a_refused_folder_names_the_gap_of_settings(
     tmp_path: Path, there: tuple[str, ...], missing: tuple[str, ...]
 ) -> None:
     for name in there:
