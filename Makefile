@@ -88,13 +88,14 @@ search: $(STAMP) ## look for new counterexamples: 1,000 random cases per propert
 
 .PHONY: static code prose
 static: code prose
+quietly = @output=$$($(RUN)/$(1) 2>&1) || { echo "$$output"; exit 1; }  # what succeeds prints nothing between test results
 code: $(STAMP)
-	@$(RUN)/ruff format --check .
-	@$(RUN)/ruff check .
-	@$(RUN)/mypy .
-	@$(RUN)/lint-imports --no-cache
+	$(call quietly,ruff format --check .)
+	$(call quietly,ruff check .)
+	$(call quietly,mypy .)
+	$(call quietly,lint-imports --no-cache)
 prose: $(STAMP) # separate, since it takes most of the CPU of the static checks: 7 s of 10
-	@$(RUN)/python -m tests.repo.prose
+	$(call quietly,python -m tests.repo.prose)
 
 bench: setup ## side by side with hand-written Temporal and plain LangGraph
 	@$(RUN)/python -m bench

@@ -1,4 +1,4 @@
-"""Fixtures of the workshop (tests/apps/workshop): an agent whose tools are code blocks, at the desk, in a real jail."""
+"""Fixtures of tests/apps/code_blocks: an agent whose tools are code blocks, with workers and a real jail."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ from perdure.contracts.skills import DataTable
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
 
-CODE_BLOCK_APP = Path(__file__).parent / "apps" / "workshop"
+CODE_BLOCK_APP = Path(__file__).parent / "apps" / "code_blocks"
 MAKER = "maker"
 WALL_SECONDS = 1.5
 

@@ -97,7 +97,7 @@ class ByStack(xdist.scheduler.LoadFileScheduling):  # type: ignore[misc]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByStack:
-    """Where several processes run the tests."""
+    """The scheduler if several processes run the tests."""
     return ByStack(config, log)
 
 
@@ -110,7 +110,7 @@ def pytest_collection_finish() -> None:
 
 
 class _Parts:
-    """The data parts on a thread of their own that lives as long as they do."""
+    """The data parts on a separate thread that lives as long as they do."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

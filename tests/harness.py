@@ -115,7 +115,7 @@ class Harness:
         )
 
     async def plan(self, *calls: tuple[str, dict[str, Any]], agent_id: str = "desk", **given: Any) -> TurnAddress:
-        """A turn whose first model call has asked for these calls and is settled."""
+        """A turn whose first model call has returned these calls and is settled."""
         address, _ = await self.start(Line("asking", calls), agent_id=agent_id, **given)
         call = await self.model_call(address, 1, agent_id)
         reply: ModelReply = await self.activity(ModelActivities(self.deps).complete, call)
@@ -181,7 +181,7 @@ class Harness:
         return (await self.rows("SELECT * FROM approvals WHERE id = $1", approval_id(address.turn_id, call_id)))[0]
 
     async def republished(self, name: tuple[str, str], tool: Tool) -> None:
-        """Publish the desk again with another tool in the place of one."""
+        """Publish the test app again with one tool replaced."""
         agents = []
         for app, agent in app_agents()[0]:
             if agent.definition.id == name[0]:
@@ -204,7 +204,7 @@ def effect_ref(address: TurnAddress, call_id: str = "t1.0", tool: str = "post") 
 async def publish_app(
     owner_url: str, agents: Sequence[tuple[str, PublishedAgent]] | None = None, tables: Sequence[DataTable] = ()
 ) -> None:
-    """Put the desk's agents beside the shipped ones."""
+    """Publish the test app's agents beside the shipped ones."""
     harness = app_agents()[0] if agents is None else agents
     await _publish(owner_url, harness, {agent.definition.id for _, agent in harness}, tables)
 
@@ -239,7 +239,7 @@ async def temporal(parts: DataParts) -> Client:
 async def harness(
     parts: DataParts, urls: Urls, db: Database, people: dict[str, Person], temporal: Client
 ) -> AsyncIterator[Harness]:
-    """The desk on the module's database, on queues of the module's own, without workers yet."""
+    """The test app on the module's database and the module's own queues, without workers yet."""
     assert parts.redis_url is not None
     await publish_app(urls.owner)
     world, model = World(), SpokenModel()
@@ -253,5 +253,5 @@ async def harness(
 
 
 async def gathered(*work: Awaitable[T]) -> list[T | BaseException]:
-    """Everything at once; failures as values."""
+    """Runs all in parallel; returns failures as values."""
     return await asyncio.gather(*work, return_exceptions=True)

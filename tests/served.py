@@ -1,4 +1,4 @@
-"""The desk at work: workers inside the test process serve its queues, so that whole turns run on the real server."""
+"""Workers inside the test process serve the test app's queues, so that whole turns run on the real server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -34,12 +34,12 @@ MANY = Caps(turns_a_user=100_000)
 
 @dataclass(slots=True)
 class Served:
-    """Turns of the desk, begun, watched and decided on."""
+    """Turns of the test app: starts them, watches them and decides."""
 
     harness: Harness
     client: Client
     workers: dict[str, Worker] = field(default_factory=dict)
-    """By task queue."""
+    """The workers by task queue."""
 
     async def begin(
         self,
@@ -159,7 +159,7 @@ class Served:
         return [(row["role"], row["content"]) for row in rows if row["role"] != "user"]
 
     def effects(self, address: TurnAddress, path: str, call_id: str = "t1.0") -> int:
-        """How often a call of the turn took effect at the target."""
+        """The number of effects of the turn's call at the target."""
         keys = {effect_key(address.turn_id, call_id), f"{address.turn_id}/{call_id}"}
         return sum(1 for done, key in self.harness.world.effects if done == path and key in keys)
 
@@ -179,13 +179,13 @@ async def serve(stack: AsyncExitStack, harness: Harness, kinds: tuple[Kind, ...]
 
 
 def apart(harness: Harness, temporal: Client, base: Routing | None = None) -> Served:
-    """The desk on other queues of its own, without workers yet."""
+    """The test app on separate queues, without workers yet."""
     return Served(replace(harness, routing=own_queues(base)), temporal)
 
 
 @contextmanager
 def refused(code: str) -> Iterator[None]:
-    """What is done here is refused with this code."""
+    """Checks that the block is refused with this code."""
     with pytest.raises(CallerError) as raised:
         yield
     assert raised.value.code == code
@@ -197,6 +197,6 @@ ALL_KINDS = (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS)
 
 @pytest.fixture(scope="module")
 async def served(harness: Harness, temporal: Client) -> AsyncIterator[Served]:
-    """The desk with workers for every queue of the module."""
+    """The test app with workers for every queue of the module."""
     async with AsyncExitStack() as stack:
         yield Served(harness, temporal, await serve(stack, harness, ALL_KINDS))

@@ -245,7 +245,7 @@ def upload(
     if as_json:
         say_json(file)
     else:
-        say(f"Uploaded {file.name} ({size(file.size_bytes)}, {file.id}).")
+        say(f"Uploaded {file.name} ({format_size(file.size_bytes)}, {file.id}).")
 
 
 @files_app.command("list")
@@ -279,7 +279,7 @@ def download_file(
         path.write_bytes(content)
     except OSError as error:
         raise fail(f"{path}: {error.strerror}", OTHER) from None
-    say(f"Saved {path} ({size(len(content))}).")
+    say(f"Saved {path} ({format_size(len(content))}).")
 
 
 @files_app.command("delete")

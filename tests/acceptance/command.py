@@ -1,6 +1,6 @@
-"""The `perdure` command against a running stack, in the test's process, in its own or on a terminal of its own.
+"""The `perdure` command against a running stack, in the test's process, a separate one or on a terminal.
 
-A process of its own costs a second of CPU for its imports. Tests of terminals, signals and races need one.
+A separate process costs a second of CPU for its imports. Tests of terminals, signals and races need one.
 """
 
 import io
@@ -38,7 +38,7 @@ class Ended:
 
 
 class Command:
-    """What one person types at the stack in `home`; whose token it is can be said in `environ`."""
+    """The commands of one user at the stack in `home`; `environ` can name the token."""
 
     def __init__(self, home: Path, **environ: str) -> None:
         self.home = home
@@ -95,7 +95,7 @@ class Started(subprocess.Popen[str]):
 
 
 class Terminal:
-    """A command on a terminal of its own, as a person sees it and types into it."""
+    """A command on a separate terminal, as a person sees it and types into it."""
 
     def __init__(self, perdure: Command, *words: str, **environ: str) -> None:
         self._leader, follower = pty.openpty()
@@ -112,7 +112,7 @@ class Terminal:
         self.seen = ""
 
     def until(self, pattern: str) -> str:
-        """All that was written so far, escapes and carriage returns left out, once `pattern` stands in it."""
+        """The output so far, without escapes and carriage returns, once it contains `pattern`."""
         deadline = time.monotonic() + _MOST_SECONDS
         while not re.search(pattern, shown := _ESCAPES.sub("", self.seen).replace("\r", ""), re.DOTALL):
             assert select.select([self._leader], [], [], max(0.0, deadline - time.monotonic()))[0], self.seen

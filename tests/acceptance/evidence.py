@@ -1,4 +1,4 @@
-"""What must hold of a turn that outlived a kill, each from who would know better than the engine: provider and target.
+"""The promises about a turn that survived a kill, checked at provider and target instead of the engine.
 
 Every function returns its faults as texts; none means that it holds.
 """
@@ -25,7 +25,7 @@ class Wanted:
 
     @property
     def path(self) -> str:
-        """Where the target is asked for the effect."""
+        """The target's address for the effect."""
         return f"/{self.kind}s"
 
 
@@ -38,7 +38,7 @@ class Target:
 
 
 def of_provider(turn: dict[str, Any], events: Sequence[Happened], requests: Sequence[Seen]) -> Iterator[str]:
-    """No more requests than attempts, none after its call was settled, and each call settled once."""
+    """Checks that there are at most as many requests as attempts, none after the settle, and one settle per call."""
     asked = [seen for seen in requests if seen.idempotency_key.startswith(turn["turn_id"] + ".")]
     begun = Counter(event.call_id for event in events if event.kind == "generation.start")
     settled = Counter(event.call_id for event in events if event.kind == "generation.complete")
@@ -62,7 +62,7 @@ def of_provider(turn: dict[str, Any], events: Sequence[Happened], requests: Sequ
 
 
 def of_target(wanted: Wanted, events: Sequence[Happened], target: Target) -> Iterator[str]:
-    """One effect, and no more requests than attempts; where a request has a key, it is always the same one."""
+    """Checks that there is one effect, at most as many requests as attempts, and always the same idempotency key."""
     made = [each for each in target.effects if (each["kind"], str(each["order"])) == (wanted.kind, wanted.order)]
     if len(made) != 1:
         yield f"{len(made)} effects of the kind {wanted.kind} for order {wanted.order}"

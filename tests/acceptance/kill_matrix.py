@@ -1,4 +1,4 @@
-"""kill -9 at four points of a turn, many turns at once; `python -m tests.acceptance.kill_matrix --turns 20`.
+"""kill -9 at four points of a turn, many turns together; `python -m tests.acceptance.kill_matrix --turns 20`.
 
 | point | killed while | who is killed |
 |---|---|---|
@@ -38,7 +38,7 @@ TEXT = " ".join(f"word{number}" for number in range(40))
 WORD_SECONDS = 0.05
 """The call that is made again takes 2 s of the times."""
 SLOW_WORD_SECONDS = 2.0
-"""The call that is killed would take 80 s: however busy the machine, it still speaks then."""
+"""The killed call would take 80 s, so that it still streams on a busy machine."""
 
 
 class Matrix:
@@ -55,7 +55,7 @@ class Matrix:
         self._orders = itertools.count(2_000)
 
     async def model(self) -> Outcome:
-        """Kill the model worker while every turn's answer is being spoken."""
+        """Kill the model worker while every turn's answer streams."""
         outcome = Outcome("model call running", self._count)
         wanted = [Wanted(f"Say it, number {next(self._orders)}", TEXT) for _ in range(self._count)]
         steps = [spoken(each.message, SLOW_WORD_SECONDS, each.answer, WORD_SECONDS) for each in wanted]
@@ -88,7 +88,7 @@ class Matrix:
         return await self._close(outcome, ids, wanted, ready)
 
     async def opaque(self) -> Outcome:
-        """The same at a target that knows no keys: the turn waits for a person, who looks there and says what is so."""
+        """The same at a target without idempotency keys: the turn waits until a person settles it."""
         outcome = Outcome("the same, target without keys", self._count)
         wanted, ids = await self._waiting("note")
         await self._killed_after_commit(outcome, wanted, ids)
@@ -153,7 +153,7 @@ class Matrix:
         return ready
 
     def _next(self, steps: Iterable[Step]) -> None:
-        """Lets the provider play these steps from now on; the requests so far stay in its log."""
+        """Sets the provider's next steps; earlier requests stay in its log."""
         self._double.steps = [*steps]
         self._double.used.clear()
 

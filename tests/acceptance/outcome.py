@@ -1,4 +1,4 @@
-"""What one point of the kill matrix came to, and how it is shown."""
+"""The result of one point of the kill matrix, and its display."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,16 +18,16 @@ class Outcome:
     point: str
     turns: int
     requests: int = 0
-    """What the provider got."""
+    """The requests that the provider got."""
     attempts: int = 0
     killed_at: float = 0.0
-    """By the wall clock."""
+    """The time of the wall clock."""
     back_seconds: float = 0.0
-    """From the kill until new workers were ready: the times of the turns begin there."""
+    """Seconds from the kill until new workers were ready: the times of the turns start there."""
     seconds: list[float] = field(default_factory=list)
     """Per turn that ended."""
     faults: list[str] = field(default_factory=list)
-    """What did not hold, each with its turn before the colon."""
+    """The broken promises, each with its turn before the colon."""
 
     def row(self) -> str:
         held = self.turns - len({fault.split(":")[0] for fault in self.faults})

@@ -24,7 +24,7 @@ WORKERS = ("worker-turns", "worker-llm", "worker-relay")
 def until(holds: Callable[[], Any], seconds: float, what: object) -> None:
     """Wait until something holds.
 
-    Raises: AssertionError with `what`, where it does not hold in time.
+    Raises: AssertionError with `what`, if it does not hold in time.
     """
     deadline = time.monotonic() + seconds
     while not holds():
@@ -34,7 +34,7 @@ def until(holds: Callable[[], Any], seconds: float, what: object) -> None:
 
 @dataclass(slots=True)
 class RunningStack:
-    """What run.json says, and the processes behind it."""
+    """The contents of run.json, and its processes."""
 
     home: Path
     process: subprocess.Popen[bytes]
@@ -62,7 +62,7 @@ class RunningStack:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nothing that ends meanwhile is restarted: the supervisor is stopped until the block ends."""
+        """Stops the supervisor until the block ends, so that no ended process is restarted."""
         os.kill(self.process.pid, signal.SIGSTOP)
         try:
             yield
@@ -70,7 +70,7 @@ class RunningStack:
             os.kill(self.process.pid, signal.SIGCONT)
 
     def restarted(self, killed: Mapping[str, int]) -> set[str]:
-        """Those of the killed that run and are ready under a new pid."""
+        """The killed processes that run and are ready under a new pid."""
         now = self.read()
         return {role for role in now["ready"] if role in killed and now["pids"].get(role) not in (None, killed[role])}
 

@@ -15,7 +15,7 @@ SPACING = "Mitchell Ranch 1H: the lease line is 330.00 ft away (at least 467 ft)
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """With the workshop beside the examples; a block may take its time."""
+    """A stack with tests/apps/code_blocks beside the examples; a block can be slow."""
     home = tmp_path_factory.mktemp("blocks") / "home"
     with running(home, "--examples", "--app", str(CODE_BLOCK_APP), PERDURE_SANDBOX_SECONDS="20") as up:
         yield up

@@ -9,7 +9,7 @@ from tests.acceptance.command import Command, Terminal
 from tests.acceptance.running import WORKERS, RunningStack
 
 
-def test_every_part_is_well_and_agents_and_topologies_are_listed_and_drawn(perdure: Command) -> None:
+def test_status_reports_every_part_well_and_agents_and_topologies_are_listed(perdure: Command) -> None:
     status = perdure("status", "--json")
     assert status.code == 0 and status.json["well"] and perdure("status").code == 0
     assert {part["name"] for part in status.json["parts"]} >= {"api", "temporal", "postgres", "redis", *WORKERS}
@@ -35,7 +35,7 @@ def test_a_pause_shows_the_exact_call_and_the_command_that_decides_it(perdure: C
     assert [entry["what"] for entry in history][:2] == ["approval.opened", "approval.decided"]
 
 
-def test_arguments_that_do_not_fit_are_refused_and_the_call_still_waits(perdure: Command) -> None:
+def test_arguments_that_violate_the_schema_are_refused_and_the_call_stays_pending(perdure: Command) -> None:
     chat = perdure.start("chat", "refunds", "-m", "Refund order 304")
     approval = perdure.pending("Refund order 304")
     wrong = perdure("approvals", "edit", approval["id"], "--args", '{"order": "not a number"}')

@@ -13,7 +13,7 @@ from tests.acceptance.running import ROOT
 
 
 @pytest.mark.timeout(330)
-def test_the_demo_holds_all_it_claims_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_demo_proves_each_of_its_claims_and_leaves_nothing_behind(tmp_path: Path) -> None:
     foreign = {"PERDURE_HOME": str(tmp_path / "untouched"), "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}
     before = set(Path(tempfile.gettempdir()).glob("perdure-demo-*"))
     ended = subprocess.run(
@@ -27,13 +27,11 @@ def test_the_demo_holds_all_it_claims_and_leaves_nothing_behind(tmp_path: Path) 
     assert ended.returncode == 0, told + ended.stderr
     assert ended.stderr == ""
     assert "FAILED" not in told and told.count("  held  ") >= 15
-
     kills = re.findall(r"kill -9 .*", told)
     assert len(kills) == 4
     pids = re.findall(r"\d+(?= \(worker)", " ".join(kills))
     assert len(pids) == len(set(pids)) == 7
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-
     for fact in (
         r"refunds .*1042 .*: 1\n",
         r"notes .*1042 .*: 1\n",

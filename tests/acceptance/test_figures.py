@@ -18,17 +18,17 @@ BATCH = 25
 """Turns that wait at once: one user may have 50 that have not ended."""
 WARM_UP = 3
 APPROVAL_TO_CALL_SECONDS = 0.15
-"""From the moment at which a reviewer sends the approval; what the API takes for it is in it."""
+"""Seconds since a reviewer sent the approval; it includes the API's time."""
 HEALTHY_SECONDS = 30.0
 """The bar is 6 s on a warm machine; five times that is allowed where others keep it busy."""
 
 
 Waits = list[tuple[float, float]]
-"""Of each approval: seconds since the reviewer sent it, and since it was on record, to the start of its call."""
+"""The seconds from sending each approval, and from storing it, to the start of its call."""
 
 
 async def _approval_to_call(turns: Turns, orders: range) -> Waits:
-    """How long each waits. All turns wait first; then each is decided and ends, one after the other."""
+    """The time that each waits. All turns wait first; then each is decided and ends, one after the other."""
     ids = await turns.begin_all([f"Refund order {order}" for order in orders])
     assert await turns.until(ids, "awaiting_approval") == []
     waits = []
@@ -42,7 +42,7 @@ async def _approval_to_call(turns: Turns, orders: range) -> Waits:
 
 
 async def _hundred(turns: Turns, first_order: int) -> tuple[str, float, float]:
-    """100 approvals: what is said of them, the p95 since they were sent, and others' share of the machine meanwhile."""
+    """100 approvals: their summary, the p95 since they were sent, and the load of other processes meanwhile."""
     waits: Waits = []
     with Others() as others:
         for order in range(first_order, first_order + SAMPLES, BATCH):

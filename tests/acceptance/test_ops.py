@@ -19,7 +19,7 @@ def restarted(stack: RunningStack) -> list[str]:
     return [effect["args"]["name"] for effect in State(folder(stack) / "cluster.json").effects(RESTART)]
 
 
-def test_a_question_is_answered_and_a_change_waits_and_is_made_once(perdure: Command, stack: RunningStack) -> None:
+def test_a_question_is_answered_and_an_approved_change_is_made_once(perdure: Command, stack: RunningStack) -> None:
     answered = perdure("chat", "ops", "-m", "Show pods in prod")
     assert (answered.code, answered.err) == (0, "")
     assert "web" in answered.out and "api" in answered.out

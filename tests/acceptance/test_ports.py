@@ -30,7 +30,7 @@ ANSWER_SECONDS = 3.0
 WORKFLOWS = "/api/v1/namespaces/default/workflows"
 BATCHES = "/api/v1/namespaces/default/batch-operations"
 HOSTS = (f"Host: {FOREIGN}\r\n", f"Host: {FOREIGN}:8233\r\n", "")
-"""As after rebinding, with a port, and without any, as HTTP/1.0 allows."""
+"""The Host headers after rebinding, with a port, and none, as HTTP/1.0 allows."""
 READS = (
     *("/", WORKFLOWS, f"http://{FOREIGN}{WORKFLOWS}", "//api/v1/namespaces/default/workflows"),
     *("/api/v1/namespaces", "/metrics"),
@@ -58,7 +58,7 @@ def ports(stack: RunningStack) -> dict[int, str]:
 
 
 def sent(port: int, request: str) -> bytes:
-    """What the port answers to these bytes."""
+    """The port's answer to these bytes."""
     answer = b""
     with socket.create_connection((HOST, port), timeout=ANSWER_SECONDS) as connection:
         connection.settimeout(ANSWER_SECONDS)
@@ -102,12 +102,12 @@ def paused(requester: Client) -> Iterator[str]:
 
 
 async def is_listed(stack: RunningStack, turn_id: str) -> bool:
-    """Whether Temporal's lists, which a batch goes by, have the turn as running."""
+    """Returns whether the turn is running in Temporal's lists, which a batch uses."""
     client = await temporalio.client.Client.connect(stack.read()["temporal"])
     return f"turn:{turn_id}" in [each.id async for each in client.list_workflows("ExecutionStatus = 'Running'")]
 
 
-async def test_no_port_tells_a_foreign_page_or_ends_a_turn(stack: RunningStack, requester: Client, paused: str) -> None:
+async def test_no_foreign_page_can_read_or_end_a_turn(stack: RunningStack, requester: Client, paused: str) -> None:
     await until_async(lambda: is_listed(stack, paused))
     found = ports(stack)
     assert len(found) >= 8, found
@@ -128,7 +128,7 @@ async def test_no_port_tells_a_foreign_page_or_ends_a_turn(stack: RunningStack, 
     assert requester.turns.get(paused).status == "awaiting_approval"
 
 
-async def test_no_page_books_a_session_by_the_apps_own_service(stack: RunningStack) -> None:
+async def test_a_foreign_page_cannot_book_a_session_through_an_app_service(stack: RunningStack) -> None:
     slot = json.dumps({"provider": "a page", "slot": "now"}).encode()
     async with httpx.AsyncClient(base_url=stack.read()["companions"]["bookings"]) as http:
         for headers in ({"Origin": f"http://{FOREIGN}", "Content-Type": "text/plain"}, {"Host": FOREIGN}):

@@ -52,7 +52,7 @@ def shown(perdure: Command, approval_id: str) -> Any:
     return perdure("approvals", "show", approval_id, "--json").json
 
 
-def test_two_must_approve_and_within_the_hold_it_can_be_withdrawn(perdure: Command, rita: Command) -> None:
+def test_a_quorum_of_two_approves_and_can_withdraw_during_the_hold(perdure: Command, rita: Command) -> None:
     asked = PausedTurn(perdure, "announce the fair")
     first = perdure("approvals", "approve", asked.id, "--comment", "fine")
     assert (first.code, "1 of 2" in first.out) == (0, True)
@@ -68,7 +68,7 @@ def test_two_must_approve_and_within_the_hold_it_can_be_withdrawn(perdure: Comma
     assert perdure("approvals", "withdraw", asked.id).code == 5
 
 
-def test_it_is_handed_to_a_person_and_then_to_another_role(perdure: Command, rita: Command) -> None:
+def test_a_request_is_reassigned_and_then_escalated_to_another_role(perdure: Command, rita: Command) -> None:
     asked = PausedTurn(perdure, "pin a found glove")
     person(perdure, "tom")  # who may only ask
     assert "rita" in perdure("approvals", "reassign", asked.id, "rita", "--comment", "yours").out
@@ -86,7 +86,7 @@ def test_it_is_handed_to_a_person_and_then_to_another_role(perdure: Command, rit
     assert kinds[1:3] == ["approval.reassigned", "approval.escalated"]
 
 
-def test_who_decides_in_anothers_place_does_so_until_it_is_ended(perdure: Command, rita: Command) -> None:
+def test_a_delegate_decides_until_the_delegation_is_ended(perdure: Command, rita: Command) -> None:
     una = person(perdure, "una", "--role", "reviewer")
     first, second = PausedTurn(perdure, "pin a menu", "named_board"), PausedTurn(perdure, "pin a bill", "named_board")
     assert una("approvals", "approve", first.id).code == 1
@@ -104,7 +104,7 @@ def test_who_decides_in_anothers_place_does_so_until_it_is_ended(perdure: Comman
     assert [each.ended().status for each in (first, second)] == ["completed"] * 2
 
 
-def test_several_are_decided_at_once_each_for_itself(perdure: Command) -> None:
+def test_a_bulk_decision_has_a_result_for_each_request(perdure: Command) -> None:
     low = [PausedTurn(perdure, f"pin card {number}") for number in range(3)]
     high = PausedTurn(perdure, "announce the cards")
     mixed = perdure("approvals", "batch", "approve", low[0].id, high.id)
@@ -116,7 +116,7 @@ def test_several_are_decided_at_once_each_for_itself(perdure: Command) -> None:
     assert [each.ended().status for each in (*low, high)] == ["completed"] * 4
 
 
-def test_of_two_people_at_once_one_decides_and_the_other_is_reported(perdure: Command, rita: Command) -> None:
+def test_of_two_simultaneous_reviewers_one_decides_and_the_other_is_told(perdure: Command, rita: Command) -> None:
     asked = PausedTurn(perdure, "pin a race")
     one = perdure.start("approvals", "approve", asked.id)
     other = rita.start("approvals", "reject", asked.id, "--comment", "no")
@@ -125,7 +125,7 @@ def test_of_two_people_at_once_one_decides_and_the_other_is_reported(perdure: Co
     assert [row["what"] for row in shown(perdure, asked.id)["history"]].count("approval.decided") == 1
 
 
-def test_an_edit_at_a_terminal_opens_again_until_it_fits(perdure: Command, tmp_path: Path) -> None:
+def test_an_invalid_edit_at_a_terminal_opens_again_until_it_fits(perdure: Command, tmp_path: Path) -> None:
     script = tmp_path / "editor.py"
     script.write_text(
         "import pathlib, sys\npath = pathlib.Path(sys.argv[1])\ntext = path.read_text()\n"
@@ -142,7 +142,7 @@ def test_an_edit_at_a_terminal_opens_again_until_it_fits(perdure: Command, tmp_p
     assert shown(perdure, asked.id)["decision"]["args"] == {"text": "a map", "copies": 7}
 
 
-def test_watching_tells_in_lines_of_json_and_draws_a_table_on_a_terminal(perdure: Command, rita: Command) -> None:
+def test_watching_prints_json_lines_or_a_table_on_a_terminal(perdure: Command, rita: Command) -> None:
     lines = rita.start("approvals", "watch", "--json")
     terminal = Terminal(perdure, "approvals", "watch")
     assert lines.stdout is not None

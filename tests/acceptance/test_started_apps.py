@@ -43,7 +43,7 @@ async def waiting(turns: Turns, turn_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(400)
-async def test_without_an_app_all_stays_and_with_another_one_the_rest_is_gone_and_its_turns_end(tmp_path: Path) -> None:
+async def test_a_restart_without_an_app_keeps_all_and_another_app_replaces_the_rest(tmp_path: Path) -> None:
     with running(tmp_path / "home", "--examples") as first:
         approved, rejected = await paused(first)
     with running(tmp_path / "home") as stack:

@@ -1,4 +1,4 @@
-"""Turns of one agent of a running stack, asked for and decided over REST as its users do it."""
+"""Turns of one agent of a running stack, started and decided over REST."""
 
 import asyncio
 import time
@@ -26,13 +26,13 @@ class Happened:
 async def answered(request: Awaitable[httpx.Response]) -> Any:
     """What it says.
 
-    Raises: httpx.HTTPStatusError where it is a refusal.
+    Raises: httpx.HTTPStatusError, if it is a refusal.
     """
     return (await request).raise_for_status().json()
 
 
 class Turns:
-    """The requester's turns, and the reviewer who decides them."""
+    """The turns of the requester, and the decisions of the reviewer."""
 
     def __init__(self, stack: RunningStack, agent: str) -> None:
         self._agent = agent
@@ -89,7 +89,7 @@ class Turns:
         return sent
 
     async def decide(self, shown: dict[str, Any], decision: str, **given: Any) -> None:
-        """As the reviewer, on the digest that was shown."""
+        """Decides as the reviewer, on the digest that was shown."""
         body = {"decision": decision, "digest": shown["digest"], **given}
         await answered(self.reviewer.post(f"/v1/approvals/{shown['id']}/decision", json=body))
 

@@ -1,4 +1,4 @@
-"""What a turn leaves behind, in memory: replies, a ledger of calls and a book of approvals. tests/doubles/ports.py
+"""The records of a turn in memory: replies, a ledger of calls and its approvals. tests/doubles/ports.py
 puts the ports on top of it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -57,7 +57,7 @@ class Row:
     gated: bool
     state: CallState = CallState.PLANNED
     outcome: ToolOutcome | None = None
-    comment: str = ""  # of the person who stated what became of it
+    comment: str = ""  # of the person who settled it
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ BY_PEOPLE = frozenset({VerdictState.APPROVED, VerdictState.EDITED, VerdictState.
 """States that a reviewer decides; the others come by themselves."""
 
 Behaviour = Callable[[Args], JsonValue | tuple[JsonValue, Args]]
-"""What a fake tool answers, with the state it updates where it gives a pair; what it wants of the state is given to it
+"""A fake tool returns its answer, or a pair with the state that it updates; the state that it reads is passed
 under `state`."""
 
 
@@ -112,7 +112,7 @@ class FakeTurn:
     rounds: list[MessageRef] = field(default_factory=list)
     asks: list[ModelCallRequest] = field(default_factory=list)
     ran: list[tuple[str, Args]] = field(default_factory=list)  # (call id, arguments) of every dispatch
-    called: list[str] = field(default_factory=list)  # the calls that the tools port was asked for, in order
+    called: list[str] = field(default_factory=list)  # the calls of the tools port, in order
     made: list[MessageRef] = field(default_factory=list)  # every stored message, in order
     rung: bool = False  # a decision was made since the records were last read
     stopped: bool = False
@@ -213,7 +213,7 @@ class FakeTurn:
     def plan_call(
         self, step: int, index: int, tool: str, args: Mapping[str, JsonValue], offered: Sequence[str]
     ) -> CallRef:
-        """A call that the model asked for; one that cannot run is settled at once."""
+        """A call of the model; one that cannot run is settled immediately."""
         if tool == LOAD_TOOLSET and tool in offered:
             return self.load_call(step, index, args)
         card = self.cards.get(tool) if tool in offered else None

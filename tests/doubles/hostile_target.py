@@ -59,7 +59,7 @@ async def target(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator
 
 @contextmanager
 def threaded(talk: Talk) -> Iterator[Target]:
-    """The same in a thread of its own, so that it goes on while the caller's loop is busy."""
+    """The same in a separate thread, so that it continues while the caller's loop is busy."""
     began, found = threading.Event(), list[Target]()
     ends: list[Callable[[], None]] = []
 
@@ -97,7 +97,7 @@ def floods(
     announced: bool = False,
     gap: float = 0.0,
 ) -> Talk:
-    """The same piece again and again, until so many bytes have gone or the reader has."""
+    """Sends the same piece repeatedly, until so many bytes are sent or the reader has left."""
 
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         length = [f"content-length: {most}"] if announced else ["connection: close"]
@@ -133,13 +133,13 @@ async def endless_hints(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def silence(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-    """Nothing, for as long as the other side waits."""
+    """Sends nothing, for as long as the other side waits."""
     await reader.read()
 
 
 @cache
 def bomb(window: int = zlib.MAX_WBITS | 16, mebibytes: int = 100) -> bytes:
-    """That many MiB of zeros. One of them is packed and repeated, because modules of tests make bombs when they are
+    """Compresses that many MiB of zeros. One MiB is packed and repeated, because test modules make bombs when they are
     imported; the checksum at the end, which no reader reaches, is wrong."""
     packer = zlib.compressobj(9, zlib.DEFLATED, window)
     first, again = (packer.compress(bytes(MEBI)) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))

@@ -1,4 +1,4 @@
-"""The desk's agent in other topologies: one that may keep facts, one with a client's table, one with a context."""
+"""The agent `desk` in other topologies: one with facts, one with a client's table, one with a context."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,14 +33,14 @@ def planner() -> PublishedAgent:
 
 
 def gatherer() -> PublishedAgent:
-    """The desk in `context_assembly`: one optional tool of the context, which the desk has already."""
+    """The agent in `context_assembly`, with one optional tool of the context, which `desk` already has."""
     registry = (PipelineToolConfig(name="look", optional=True),)
     said: dict[str, Any] = {"intents": ("ask",), "default_intent": "ask", "intervention": "Talk to somebody."}
     return as_desk(topology="context_assembly", assembly=ContextAssembly(pipeline="p", registry=registry, **said))
 
 
 def as_desk(**changed: Any) -> PublishedAgent:
-    """The desk's agent with these fields of its definition changed."""
+    """The agent `desk` with these fields of its definition changed."""
     agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     definition = agent.definition.model_copy(update=changed)
     return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})

@@ -1,8 +1,8 @@
-"""The ports of a turn in memory: a model with a script, tools with a ledger, people with a book of approvals.
+"""The ports of a turn in memory: a model with a script, tools with a ledger, people with approvals.
 
 They keep the promises of perdure/graph/ports.py, conflicts included: the suites of tests/ports run against them and
 against the real ports alike. A settled call answers with its stored result, a gated one without its approval is denied,
-a verdict that cannot be read is said to be so, and nothing raises.
+a verdict that cannot be read is `unreadable`, and nothing raises.
 """
 
 from collections.abc import Sequence
@@ -48,11 +48,11 @@ class FakeRun:
     questions: tuple[Question, ...] = ()
     snapshot: Args = field(default_factory=dict)
     continues: bool = False
-    """What it asks for is not waited for."""
+    """The turn does not wait for its requests."""
     stopped: bool = False
-    """A stop has rung this run: nothing is called any more, the ledger neither."""
+    """This run has received a stop: it calls nothing, the ledger included."""
     problem: Problem | None = None
-    """What the work behind each port answers, where it cannot be done at all."""
+    """The problem of each port whose work always fails."""
     loaded: TurnContext | None = None
 
     def as_ports(self) -> Ports:
@@ -93,7 +93,7 @@ class FakeModel:
     steps: Steps
 
     async def complete(self, ask: ModelCallRequest) -> ModelReply:
-        """Paid once a step: a step asked for again answers with its stored reply."""
+        """Each step is paid once: a repeated step returns its stored reply."""
         turn = self.run.turn
         if self.run.stopped:
             return ModelReply(problem=STOPPED)
@@ -210,7 +210,7 @@ def _not_run(ask: ToolCallRequest, problem: Problem | None) -> ToolOutcome:
 
 @dataclass(frozen=True, slots=True)
 class FakeMemory:
-    """What a fresh run starts from; an open gate is found here."""
+    """The data of a new run; an open gate is found here."""
 
     run: FakeRun
 
@@ -223,7 +223,7 @@ class FakeMemory:
         return self.run.loaded
 
     async def facts(self, ask: FactsRequest) -> FactsAnswer:
-        """From the turn's own book; `broken` and `off` answer as the activity does."""
+        """Facts of the turn's own store; `broken` and `off` answer as the activity does."""
         turn = self.run.turn
         turn.fact_asks.append(ask)
         if not ask.authorized or ask.scope not in turn.facts:
@@ -282,7 +282,7 @@ class FakeMemory:
         )
 
     def _checkpoints(self) -> list[Record]:
-        """Those of the last step, unless the model has been asked again since."""
+        """The calls of the last step, unless the model was called again since."""
         turn = self.run.turn
         reached = max(map(step_of, turn.replies), default=0)
         checkpoints = [record for record in turn.book.values() if record.kind is RequestKind.CHECKPOINT]

@@ -1,4 +1,4 @@
-"""A provider that does what it is told: the OpenAI chat-completions wire format over real HTTP.
+"""A scripted provider: the OpenAI chat-completions wire format over real HTTP.
 
 As a process: `python -m tests.doubles.provider --port N --script FILE` (YAML or JSON, a list of steps). In a test:
 `with ProviderDouble() as double`. Steps are tried in order; the first that is not used up and matches serves the
@@ -72,7 +72,7 @@ def latest_user_text(body: dict[str, Any]) -> str:
 
 
 async def _stream(step: Step, seen: Seen, request: Request) -> AsyncIterator[bytes]:
-    """The lines of a step; says in the log how it ended, also where the client went away."""
+    """The lines of a step; logs its end, also if the client has disconnected."""
     model = seen.model
     outcome = "client_gone"
     try:
@@ -153,7 +153,7 @@ class ProviderDouble:
         return seen
 
     async def _step(self, seen: Seen) -> Step | None:
-        """What to do with a request; None if no step is given."""
+        """The step for a request; None if there is none."""
         for place, step in enumerate(self.steps):
             if (step.times is None or self.used[place] < step.times) and step.serves(seen.user_text):
                 self.used[place] += 1
@@ -183,7 +183,7 @@ class ProviderDouble:
         return JSONResponse([asdict(seen) for seen in self.log])
 
     def config(self, port: int) -> uvicorn.Config:
-        """How the server runs: h11, quiet, one second for open streams at the end."""
+        """The server's settings: h11, quiet, one second for open streams at the end."""
         quiet: dict[str, Any] = {"ws": "none", "lifespan": "off", "log_level": "critical"}
         where: dict[str, Any] = {"host": "127.0.0.1", "port": port, "http": ConnectionAware}
         return uvicorn.Config(self.app, **where, **quiet, timeout_graceful_shutdown=1)

@@ -1,4 +1,4 @@
-"""What the provider double can be told to do: one `Step` answers one request.
+"""The steps of the provider double: one `Step` answers one request.
 
 A step is plain data, so that a script can be a file, the body of an admin request or a list in a test. Three
 forms: an answer (`text`, `thinking`, `calls`), an error status (`status`), and a fault (`fault`, after `text`).
@@ -45,7 +45,7 @@ class Call(BaseModel):
 
 
 class Step(BaseModel):
-    """What the double does with one request (or `times` requests)."""
+    """The double's answer to one request (or `times` requests)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

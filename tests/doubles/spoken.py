@@ -1,7 +1,7 @@
-"""A model that says what the user's message tells it to: the message is its script, one entry for each model call.
+"""A model whose script is the user's message, one entry for each model call.
 
 `script(Line(calls=[("pay", {})]), Line("done"))` is a user message. The entry is chosen by the step in the call's own
-name, so that a repeated request hears the same again and a resumed turn goes on where it was.
+name, so that a repeated request gets the same answer and a resumed turn continues at its entry.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from perdure.contracts.turns import Usage
 from perdure.core.budgets import RequestBound
 
 HOLDS_TOKENS = 40
-"""What a call of this model holds of a day's token budget; no line of a test uses more."""
+"""A call's reservation of a daily token budget; no line of a test uses more."""
 HOLDS_MICROUSD = 20
 
 
@@ -44,10 +44,10 @@ def script(*lines: Line) -> str:
 
 @dataclass(slots=True)
 class SpokenModel:
-    """The provider. `requests` counts what was asked for, by turn and call."""
+    """The provider. `requests` counts the requests by turn and call."""
 
     requests: Counter[str] = field(default_factory=Counter)
-    said: Counter[str] = field(default_factory=Counter)  # answers whose words have all been said, by turn and call
+    said: Counter[str] = field(default_factory=Counter)  # answers that were streamed completely, by turn and call
     seen: list[ProviderRequest] = field(default_factory=list)
     broken: dict[str, PerdureError] = field(default_factory=dict)  # what every request to a model of this name ends in
     priced: bool = True

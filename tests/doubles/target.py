@@ -1,4 +1,4 @@
-"""The target of the desk's tools (tests/apps/desk): it counts what it has done and misbehaves as it is told.
+"""The target of the tools of tests/apps/desk: it counts its effects and has the faults that a call names.
 
 A call's `mode` lists, attempt by attempt: nothing (does it), `refuse` (422), `busy` (429 with a wait), `later` (429
 with one of a minute), `down` (no connection), `break` (does it, and the connection breaks), `lose` (the connection
@@ -27,7 +27,7 @@ class World:
     effects: list[tuple[str, str]] = field(default_factory=list)
     """(path, idempotency key, or turn and call) of everything done, in order."""
     requests: Counter[str] = field(default_factory=Counter)
-    """Requests by key, or by turn and call where there is no key."""
+    """Requests by idempotency key, or by turn and call if there is none."""
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     """Lets calls in the mode `wait` answer."""
     running: int = 0

@@ -1,4 +1,4 @@
-"""The clerk: the desk's agent with a model that is reached through LiteLLM over real HTTP, at the provider double."""
+"""The agent `clerk`: the agent `desk` with a model that LiteLLM reaches over real HTTP, at the provider double."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ ASKED = Line("please look into it")
 
 
 def litellm_agent(api_base: str) -> PublishedAgent:
-    """The desk's agent with a real model, whose credential is a name."""
+    """The agent `desk` with a real model, whose credential is a name."""
     harness = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     params: dict[str, Any] = {"api_base": api_base, "api_key_secret": "model_key", "temperature": 0.2}
     changed: dict[str, Any] = {"id": LITELLM_AGENT, "model": "openai/gpt-4o-mini", "model_params": params}
@@ -44,7 +44,7 @@ def litellm_agent(api_base: str) -> PublishedAgent:
 
 @dataclass(frozen=True, slots=True)
 class LitellmAgent:
-    """Turns of the clerk, and the provider that it talks to."""
+    """Turns of the agent `clerk`, and its provider."""
 
     served: Served
     double: ProviderDouble
@@ -82,7 +82,7 @@ class LitellmAgent:
 
 @asynccontextmanager
 async def clerk_at_work(harness: Harness, redis_url: str, temporal: Client) -> AsyncIterator[LitellmAgent]:
-    """The clerk with workers for its queues, a provider double and a way to listen."""
+    """The agent `clerk` with workers for its queues, a provider double and streams."""
     async with AsyncExitStack() as stack:
         double = stack.enter_context(ProviderDouble())
         agent = litellm_agent(double.api_base)

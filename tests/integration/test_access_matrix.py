@@ -192,13 +192,13 @@ async def _operations(api: Api) -> set[str]:
     return {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
 
 
-async def test_the_table_has_a_row_for_each_operation_and_no_other(api: Api) -> None:
+async def test_the_access_table_has_exactly_one_row_for_each_operation(api: Api) -> None:
     found = await _operations(api)
     assert found == {*TABLE, *OPEN}
     assert len(found) > 110
 
 
-async def test_without_a_token_nothing_but_the_way_in_is_open(actors: Actors) -> None:
+async def test_without_a_token_only_the_sign_in_routes_answer(actors: Actors) -> None:
     wrong = []
     for operation in TABLE:
         if (met := await _ask(actors, operation)) != (401, "token_missing"):
@@ -226,7 +226,7 @@ async def test_a_foreign_host_is_refused_for_every_caller(actors: Actors) -> Non
     assert not wrong
 
 
-async def test_an_unseen_id_is_answered_like_an_unknown_one(actors: Actors) -> None:
+async def test_an_id_that_the_caller_cannot_see_is_answered_like_an_unknown_one(actors: Actors) -> None:
     told_apart = []
     for operation, row in TABLE.items():
         names = re.findall(r"\{(\w+)\}", operation)
@@ -248,7 +248,7 @@ async def test_an_unseen_id_is_answered_like_an_unknown_one(actors: Actors) -> N
     assert not told_apart, "\n".join(map(str, told_apart))
 
 
-async def test_lists_hold_nothing_of_another_tenant(actors: Actors) -> None:
+async def test_lists_contain_no_rows_of_another_tenant(actors: Actors) -> None:
     async with actors.client(STRANGER) as client:
         for path in ("turns", "conversations", "approvals", "effects", "entities?name=thing", "memory/promotions"):
             assert (await client.get(f"/v1/{path}")).json()["items"] == [], path
@@ -269,7 +269,7 @@ NAMED: list[tuple[str, str, dict[str, Any], str]] = [
 ]
 
 
-async def test_an_id_in_a_body_or_a_query_is_no_other(actors: Actors) -> None:
+async def test_an_id_in_a_body_or_query_gives_no_access_to_another_tenant(actors: Actors) -> None:
     for method, path, body, name in NAMED:
         for caller in (PEER, STRANGER):
             found = []
@@ -282,7 +282,7 @@ async def test_an_id_in_a_body_or_a_query_is_no_other(actors: Actors) -> None:
             assert found[0] == found[1], (method, path, found)
 
 
-async def test_a_bulk_decision_says_nothing_of_ids_that_its_caller_cannot_see(actors: Actors) -> None:
+async def test_a_bulk_decision_reveals_no_ids_that_its_caller_cannot_see(actors: Actors) -> None:
     unseen = actors.groups["main"]["approval_id"]
     for caller in (PEER, STRANGER):
         async with actors.client(caller) as client:
@@ -301,7 +301,7 @@ async def test_a_bulk_decision_says_nothing_of_ids_that_its_caller_cannot_see(ac
             await client.post(f"/v1/turns/{own['turn_id']}/stop")
 
 
-async def test_exactly_the_callers_of_the_table_pass(actors: Actors) -> None:
+async def test_exactly_the_callers_of_the_table_are_authorized(actors: Actors) -> None:
     wrong = []
     for operation, row in TABLE.items():
         for caller in sorted(ANYONE - row.allowed):
@@ -329,7 +329,7 @@ async def _token(api: Api, name: str, *roles: str) -> str:
 
 
 @pytest.mark.soak
-async def test_schemathesis_finds_no_operation_that_ignores_who_asks(api: Api, tmp_path: Path) -> None:
+async def test_schemathesis_finds_no_operation_that_ignores_authentication(api: Api, tmp_path: Path) -> None:
     callers = {"everything": ("requester", "reviewer", "admin"), "peer": ("requester",)}
     people = []
     for name, roles in callers.items():

@@ -73,7 +73,7 @@ async def test_an_overdue_question_expires_and_takes_no_answer(harness: Harness)
     assert (await read(harness, address, request)).state is VerdictState.EXPIRED
 
 
-async def test_a_stop_or_an_end_closes_the_question(harness: Harness) -> None:
+async def test_a_stop_or_the_end_of_the_turn_closes_the_question(harness: Harness) -> None:
     address, request = await opened(harness)
     await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
     assert await say(harness, address, request) == "turn_stopped"
@@ -81,7 +81,7 @@ async def test_a_stop_or_an_end_closes_the_question(harness: Harness) -> None:
     assert await harness.value("SELECT status FROM questions WHERE turn_id = $1", address.turn_id) == "cancelled"
 
 
-async def test_an_answer_and_a_stop_at_once_never_lock_each_other_out(harness: Harness) -> None:
+async def test_a_simultaneous_answer_and_stop_never_deadlock(harness: Harness) -> None:
     async def stop(address: TurnAddress) -> None:
         await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
 

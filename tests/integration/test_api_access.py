@@ -42,7 +42,7 @@ async def test_a_wrong_token_is_401(visitor: Caller) -> None:
         assert refusal(answer) in ((401, "token_missing"), (401, "token_invalid"))
 
 
-async def test_a_revoked_token_and_a_disabled_user_are_out_at_once(api: Api, admin: Caller, visitor: Caller) -> None:
+async def test_revoked_tokens_and_disabled_users_are_refused_at_once(api: Api, admin: Caller, visitor: Caller) -> None:
     await admin.post("/v1/users", json={"name": "leaver"})
     tokens = [(await admin.post("/v1/users/leaver/tokens", json={})).json()["token"] for _ in range(2)]
     heads = [{"Authorization": f"Bearer {token}"} for token in tokens]
@@ -108,7 +108,7 @@ async def operator(api: Api) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_an_operator_sees_who_serves_which_queue_and_how_servers_were_met(api: Api) -> None:
+async def test_an_operator_sees_which_worker_serves_which_queue_and_the_servers_faults(api: Api) -> None:
     looks = ServerStates(api.services.valkey)
     await looks.record_state("tools", "dead", FAULT)
     await looks.record_state("tools", "living", "")
@@ -127,7 +127,7 @@ async def test_an_operator_sees_who_serves_which_queue_and_how_servers_were_met(
 
 
 @pytest.mark.parametrize("name", ["reviewer", "admin"])
-async def test_of_the_deployment_a_tenant_sees_only_whether_it_is_well(api: Api, requester: Caller, name: str) -> None:
+async def test_a_tenant_sees_only_whether_the_deployment_is_well(api: Api, requester: Caller, name: str) -> None:
     await ServerStates(api.services.valkey).record_state("tools", "dead", FAULT)
     asked = await paused(api)
     async with api.client(name) as client:
@@ -273,7 +273,7 @@ async def test_a_minted_token_decides_nothing_that_its_creator_requested_in_what
     assert await team.decides(asked, team.token_of("reviewer")) == (200, "approved")
 
 
-async def test_nor_does_it_choose_who_decides_or_see_it_as_its_own_to_decide(team: Team) -> None:
+async def test_a_minted_token_neither_sees_nor_chooses_reviewers_of_its_creators_requests(team: Team) -> None:
     asked = await paused(team.api, by="admin")
     _, minted = await team.minted(team.token_of("admin"), "reviewer", "admin")
     async with team.client(minted) as client:
@@ -292,7 +292,7 @@ async def test_nor_does_it_choose_who_decides_or_see_it_as_its_own_to_decide(tea
     assert await team.decides(asked, team.token_of("reviewer"), "reject") == (200, "rejected")
 
 
-async def test_the_chain_of_creators_is_as_long_as_it_is(team: Team) -> None:
+async def test_a_chain_of_token_creators_is_followed_to_its_end(team: Team) -> None:
     asked = await paused(team.api, by="admin")
     _, second_admin = await team.minted(team.token_of("admin"), "admin")
     _, third_admin = await team.minted(second_admin, "admin")
@@ -317,7 +317,7 @@ async def test_an_invited_reviewer_decides_and_the_history_shows_who_invited(tea
     assert (await team.history(asked))[-1]["data"]["signed_in"] == {"how": "invitation", "invited_by": "admin"}
 
 
-async def test_a_password_that_the_requester_reset_decides_nothing_of_theirs_ever(team: Team) -> None:
+async def test_a_user_whose_password_the_requester_reset_never_decides_on_their_requests(team: Team) -> None:
     admin = team.token_of("admin")
     asked = await paused(team.api, by="admin")
     name, before = await team.invited(admin, "reviewer")
@@ -347,7 +347,7 @@ async def test_a_token_of_an_unknown_creator_decides_nothing_that_an_administrat
     assert await team.decides(asked, team.token_of("reviewer")) == (200, "approved")
 
 
-async def test_nor_is_a_promotion_decided_by_its_proposer_in_another_name(team: Team) -> None:
+async def test_a_promotion_is_not_decided_by_its_proposer_with_another_token(team: Team) -> None:
     admin = team.token_of("admin")
     _, minted = await team.minted(admin, "reviewer", "admin")
     async with team.client(admin) as client:

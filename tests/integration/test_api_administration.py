@@ -19,7 +19,7 @@ from tests.integration.test_api_approvals import ended, item, paused
 from tests.integration.test_api_turns import conversation, refusal
 
 
-async def test_the_verification_says_how_far_it_went_and_what_is_wrong(api: Api, reviewer: Caller, urls: Urls) -> None:
+async def test_an_audit_verification_returns_its_position_and_faults(api: Api, reviewer: Caller, urls: Urls) -> None:
     await written(api.services.db, "local", 700)
     report = (await reviewer.get("/v1/audit/verify")).json()
     head = await in_transaction(api.services.db, head_of)
@@ -50,7 +50,7 @@ async def test_the_verification_says_how_far_it_went_and_what_is_wrong(api: Api,
         assert (await reviewer.post("/v1/audit/verify", json=body)).status_code == 422
 
 
-async def test_the_export_is_one_object_a_line_and_continues_where_it_was_left(api: Api) -> None:
+async def test_the_audit_export_is_one_object_a_line_and_continues_at_its_cursor(api: Api) -> None:
     await written(api.services.db, "local", 500)
     async with api.client("admin") as client:
         answer = await client.get("/v1/audit/export")
@@ -122,7 +122,7 @@ def allowed(api: Api) -> AbstractAsyncContextManager[None]:
     return having(api, webhook_hosts=("hooks.example.org",))
 
 
-async def test_an_administrator_makes_sees_and_ends_webhooks(api: Api) -> None:
+async def test_an_administrator_creates_lists_and_deletes_webhooks(api: Api) -> None:
     async with allowed(api), api.client("admin") as admin:
         made = await admin.post("/v1/webhooks", json={"url": "https://hooks.example.org/x", "with_args": True})
         assert (made.status_code, len(made.json()["secret"])) == (201, 64)
@@ -153,7 +153,7 @@ async def chat_token(api: Api, name: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {minted.json()['token']}"}
 
 
-async def test_a_chat_decides_on_low_risk_alone_and_as_the_person(api: Api, reviewer: Caller, visitor: Caller) -> None:
+async def test_a_chat_token_decides_low_risk_requests_as_its_user(api: Api, reviewer: Caller, visitor: Caller) -> None:
     head = await chat_token(api, "reviewer")
     asked = await paused(api)
     refused = await visitor.post(f"{asked.path}/decision", json=asked.body(), headers=head)
@@ -168,7 +168,7 @@ async def test_a_chat_decides_on_low_risk_alone_and_as_the_person(api: Api, revi
     assert refusal(await reviewer.post(f"{asked.path}/decision", json=asked.body())) == (409, "already_decided")
 
 
-async def test_a_chats_token_is_good_for_nothing_else(api: Api, visitor: Caller) -> None:
+async def test_a_chat_token_is_refused_on_every_other_route(api: Api, visitor: Caller) -> None:
     head = await chat_token(api, "admin")
     asked = await paused(api)
     assert (await visitor.get(asked.path, headers=head)).status_code == 200
@@ -193,7 +193,7 @@ def action(answer: dict[str, Any]) -> tuple[str, bool]:
     return rule["do"], rule["overridden"]
 
 
-async def test_an_administrator_makes_a_rule_stricter_and_takes_it_back(api: Api, db: Database) -> None:
+async def test_an_administrator_makes_a_rule_stricter_and_reverts_it(api: Api, db: Database) -> None:
     async with api.client("admin") as admin, api.client("requester") as requester:
         assert action((await requester.get("/v1/rules")).json()) == ("require_hitl", False)
         for do, own in (("abort", True), ("abort", True), ("require_hitl", False)):
@@ -215,7 +215,7 @@ async def test_an_administrator_makes_a_rule_stricter_and_takes_it_back(api: Api
         ("rules/tools", {"tool": "Memory_Patch", "approval": False}, "approval_not_waivable"),
     ],
 )
-async def test_the_unfit_is_refused(admin: Caller, path: str, body: dict[str, Any], told: str) -> None:
+async def test_a_looser_rule_or_exemption_is_refused(admin: Caller, path: str, body: dict[str, Any], told: str) -> None:
     assert refusal(await admin.put(f"/v1/{path}", json=body)) == (422, told)
     assert all(each["approval"] for each in (await admin.get("/v1/rules/tools")).json()["items"])
 

@@ -90,7 +90,9 @@ NO: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(("verb", "needs", "status"), NO)
-async def test_a_reasoned_no_ends_in_one_answer(api: Api, admin: Caller, verb: str, needs: str, status: str) -> None:
+async def test_a_rejection_is_stored_with_its_reason_and_ends_the_turn_with_one_answer(
+    api: Api, admin: Caller, verb: str, needs: str, status: str
+) -> None:
     asked = await paused(api)
     if needs:
         assert refusal(await asked.decided(admin, verb)) == (422, needs)
@@ -106,7 +108,7 @@ async def test_a_reasoned_no_ends_in_one_answer(api: Api, admin: Caller, verb: s
     assert refusal(await asked.decided(admin)) == (409, "already_decided")
 
 
-async def test_a_decision_on_what_one_has_not_seen_or_comes_late_for_is_refused(api: Api) -> None:
+async def test_a_decision_with_another_digest_or_after_the_expiry_is_refused(api: Api) -> None:
     asked = await paused(api)
     wrong = {"decision": "reject", "digest": "0" * 64}  # and no reason
     async with api.client("reviewer") as reviewer, api.client() as requester:
@@ -149,7 +151,7 @@ async def test_an_edit_is_checked_against_the_schema_and_both_versions_are_on_re
         await ended(client, asked.turn_id)
 
 
-async def test_the_queue_is_filtered_and_paged_and_a_requester_sees_only_the_own_ones(api: Api) -> None:
+async def test_the_queue_is_filtered_and_paged_and_a_requester_sees_only_their_own(api: Api) -> None:
     async with api.client("reviewer") as reviewer, api.client() as requester:
         asked = [await paused(api) for _ in range(3)]
         foreign = await paused(api, by="admin")
@@ -220,7 +222,7 @@ async def test_a_preview_is_made_by_a_worker_kept_with_its_time_and_blocks_no_de
             await ended(requester, each.turn_id)
 
 
-async def test_a_claim_shows_who_has_it_and_keeps_others_out(api: Api, colleague: httpx.AsyncClient) -> None:
+async def test_a_claim_shows_its_holder_and_blocks_other_reviewers(api: Api, colleague: httpx.AsyncClient) -> None:
     asked = await paused(api)
     async with api.client("reviewer") as client, api.client("admin") as admin:
         claimed = await client.post(f"{asked.path}/claim")
@@ -262,7 +264,7 @@ async def many(client: httpx.AsyncClient, *items: dict[str, object]) -> list[Any
     return answers
 
 
-async def test_many_are_rejected_at_once_each_for_itself(api: Api, admin: Caller) -> None:
+async def test_many_are_rejected_in_one_request_with_a_result_for_each(api: Api, admin: Caller) -> None:
     asked = [await paused(api) for _ in range(3)]
     own = await paused(api, by="admin")
     items = [item(each, comment="not today") for each in (*asked[:2], own)] + [item(asked[2])]
@@ -354,7 +356,7 @@ async def test_an_admin_lists_all_delegations_and_ends_one(api: Api, colleague: 
         assert (await client.get("/v1/delegations")).json()["items"] == []
 
 
-async def test_a_delegation_that_cannot_be_is_refused(reviewer: Caller) -> None:
+async def test_an_impossible_delegation_is_refused(reviewer: Caller) -> None:
     refused: list[tuple[dict[str, Any], int, str]] = [
         ({"to": "nobody", "until": in_days(1)}, 404, "user_not_found"),
         ({"to": "reviewer", "until": in_days(1)}, 422, "to_yourself"),
@@ -382,7 +384,7 @@ BAD_ONE: list[dict[str, Any]] = [{"decision": "shrug"}, {"args": {}}, {"digest":
 BAD_MANY = [{}, *({"items": wrong} for wrong in BAD_ITEMS), *({"items": [{**ONE, **wrong}]} for wrong in BAD_ONE)]
 
 
-async def test_bodies_that_do_not_fit_are_refused_and_change_nothing(api: Api, reviewer: Caller) -> None:
+async def test_invalid_bodies_are_refused_and_change_nothing(api: Api, reviewer: Caller) -> None:
     asked = await paused(api)
     sent = [(f"{asked.path}/{verb}", body) for verb, bodies in BAD.items() for body in bodies]
     sent += [("/v1/approvals/decisions", body) for body in BAD_MANY]
@@ -401,7 +403,7 @@ async def test_bodies_that_do_not_fit_are_refused_and_change_nothing(api: Api, r
     assert (await reviewer.get(asked.path)).json()["status"] == "expired"
 
 
-async def test_what_waits_is_counted_by_age_and_says_who_is_next(api: Api, requester: Caller, reviewer: Caller) -> None:
+async def test_pending_requests_are_counted_by_age_and_reviewer(api: Api, requester: Caller, reviewer: Caller) -> None:
     asked = [await paused(api) for _ in range(3)]
     for each, age in zip(asked, ("0 hours", "2 hours", "5 days"), strict=True):
         set_back = f"requested_at = now() - interval '{age}', agent_id = 'ages', fallback_at = now()"
@@ -418,7 +420,7 @@ async def test_what_waits_is_counted_by_age_and_says_who_is_next(api: Api, reque
     await stopped(reviewer, *asked)
 
 
-async def test_effects_are_paged_and_each_is_shown_with_all_that_is_known_of_it(api: Api, reviewer: Caller) -> None:
+async def test_effects_are_paged_and_each_is_shown_with_its_whole_record(api: Api, reviewer: Caller) -> None:
     turn_id = (await paused(api, "Refund orders 1042 and 1043")).turn_id
     keys = [item["key"] for item in await pages(reviewer, "/v1/effects", 1) if item["turn_id"] == turn_id]
     assert len(keys) == len(set(keys)) == 2, "no call of a round is lost between pages"

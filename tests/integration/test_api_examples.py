@@ -113,7 +113,7 @@ async def executed(client: httpx.AsyncClient, message: str) -> dict[str, Any]:
     return dict((await client.post("/v1/execute", json={"agent": "skeleton", "message": message})).json())
 
 
-async def test_any_text_takes_the_same_way_and_a_success_without_a_word_fails_with_its_type(requester: Caller) -> None:
+async def test_any_text_takes_the_same_route_and_an_empty_answer_fails_with_its_type(requester: Caller) -> None:
     for text in ("/echo one two", 'memory_read {"command": "format"}'):
         turn = await executed(requester, text)
         assert (turn["status"], turn["topology"], turn["nodes"]) == ("completed", "decision_hub", WHOLE)
@@ -122,7 +122,7 @@ async def test_any_text_takes_the_same_way_and_a_success_without_a_word_fails_wi
     assert (turn["status"], turn["error"]["code"]) == ("failed", "invalid_output")
 
 
-async def test_a_given_trace_id_reaches_the_response_and_audio_is_stood_in_for(requester: Caller) -> None:
+async def test_a_given_trace_id_reaches_the_response_and_audio_is_replaced_by_a_stub(requester: Caller) -> None:
     body = {"agent": "skeleton", "message": "a sound", "metadata": {"trace_id": "trace-7", "input_type": "audio"}}
     turn = (await requester.post("/v1/execute", json=body)).json()
     events = (await requester.get(turn["events"])).text
@@ -135,7 +135,7 @@ async def test_a_given_trace_id_reaches_the_response_and_audio_is_stood_in_for(r
     assert [each.json()["error"]["code"] for each in refused] == ["bad_input_type"] * 5 + ["bad_trace_id"] * 3
 
 
-async def test_what_a_person_states_is_known_in_another_conversation(admin: Caller) -> None:
+async def test_a_fact_that_a_user_states_is_known_in_another_conversation(admin: Caller) -> None:
     first, second = [await executed(admin, text) for text in ("My name is Ann", "who am I?")]
     events = (await admin.get(second["events"])).text.replace(" ", "")
     assert first["conversation_id"] != second["conversation_id"]
@@ -165,7 +165,7 @@ async def rests(client: httpx.AsyncClient, path: str, before: Sequence[str] = ()
     return dict((await client.get(path)).json())
 
 
-async def test_plot_a_column_by_a_column_gives_a_picture_of_it(api: Api) -> None:
+async def test_plotting_a_column_against_another_returns_a_picture(api: Api) -> None:
     async with api.client() as client:
         path = await conversation(client, SALES)
         turn = await say(client, path, "Plot sales by region")
@@ -190,7 +190,7 @@ async def test_plot_a_column_by_a_column_gives_a_picture_of_it(api: Api) -> None
         assert kept == ["chart.png", "chart.svg", "chart.vl.json", "rows.json"]
 
 
-async def test_an_open_request_is_asked_back_no_other_message_passes_and_the_reply_leads_to_a_picture(api: Api) -> None:
+async def test_an_unclear_request_asks_a_question_and_its_answer_returns_a_picture(api: Api) -> None:
     async with api.client() as client:
         path = await conversation(client, SALES)
         turn = await say(client, path, "Plot something")
@@ -208,7 +208,7 @@ async def test_an_open_request_is_asked_back_no_other_message_passes_and_the_rep
         assert turn["nodes"].count("planning_transformation_node") == 2
 
 
-async def test_another_message_takes_the_place_of_a_turn_that_waits_for_an_answer(requester: Caller) -> None:
+async def test_another_message_replaces_a_turn_that_waits_for_an_answer(requester: Caller) -> None:
     path = await conversation(requester, SALES)
     turn = await say(requester, path, "Plot something")
     fresh = await say(requester, path, "/echo fine", on_busy="replace")
@@ -220,7 +220,7 @@ async def test_another_message_takes_the_place_of_a_turn_that_waits_for_an_answe
     assert (late.status_code, late.json()["error"]["code"]) == (409, "turn_stopped"), "nothing is taken after a stop"
 
 
-async def test_what_asks_for_no_work_has_none_and_a_shortcut_goes_straight_to_the_solver(requester: Caller) -> None:
+async def test_a_message_without_a_task_runs_no_solver_and_a_shortcut_only_the_solver(requester: Caller) -> None:
     path = await conversation(requester)
     without = await say(requester, path, "Plot sales by region")
     assert without["status"] == "completed" and without["answer"] and not without["output"].get("pictures")

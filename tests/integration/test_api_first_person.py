@@ -59,7 +59,7 @@ async def tenant(api: Api, urls: Urls) -> AsyncIterator[EmptyTenant]:
         yield EmptyTenant(api, owner, name)
 
 
-async def test_the_code_makes_one_administrator_and_is_used_up(tenant: EmptyTenant) -> None:
+async def test_the_setup_code_registers_one_administrator_and_works_once(tenant: EmptyTenant) -> None:
     assert await tenant.refused() == (401, "setup_code_needed"), "no perdure/apps/bootstrap.py has run for it"
     given = await tenant.prepared()
     assert FORM.fullmatch(given)
@@ -73,7 +73,7 @@ async def test_the_code_makes_one_administrator_and_is_used_up(tenant: EmptyTena
     assert await tenant.prepared() == "", "it has people now"
 
 
-async def test_of_many_at_once_with_the_same_code_one_is_the_first(tenant: EmptyTenant) -> None:
+async def test_of_many_simultaneous_users_of_one_code_one_becomes_the_first(tenant: EmptyTenant) -> None:
     given = await tenant.prepared()
     answers = await asyncio.gather(*(tenant.register(f"first-{i}", setup_code=given) for i in range(8)))
     assert sorted(answer.status_code for answer in answers) == [201, *[403] * 7]
@@ -81,7 +81,7 @@ async def test_of_many_at_once_with_the_same_code_one_is_the_first(tenant: Empty
     assert codes <= {"invitation_needed", "setup_code_invalid"}
 
 
-async def test_ten_wrong_tries_void_the_code(tenant: EmptyTenant) -> None:
+async def test_ten_wrong_attempts_void_the_code(tenant: EmptyTenant) -> None:
     given = await tenant.prepared()
     for wrong in (*[WRONG] * (MAX_TRIES - 1), "x", given):
         assert await tenant.refused(setup_code=wrong) == (403, "setup_code_invalid")
@@ -89,7 +89,7 @@ async def test_ten_wrong_tries_void_the_code(tenant: EmptyTenant) -> None:
     assert again != given and (await tenant.register(setup_code=again)).status_code == 201
 
 
-async def test_wrong_tries_at_once_are_all_counted(tenant: EmptyTenant) -> None:
+async def test_simultaneous_wrong_attempts_are_all_counted(tenant: EmptyTenant) -> None:
     given = await tenant.prepared()
     await asyncio.gather(*(tenant.refused(setup_code=WRONG) for _ in range(MAX_TRIES)))
     assert await tenant.refused(setup_code=given) == (403, "setup_code_invalid")
@@ -106,7 +106,7 @@ async def test_a_code_ends_after_a_day_by_the_clock_of_the_database(tenant: Empt
     assert await tenant.prepared(given) != given
 
 
-async def test_where_newcomers_may_register_the_first_administrator_still_needs_the_code(tenant: EmptyTenant) -> None:
+async def test_open_registration_still_needs_the_code_for_the_first_administrator(tenant: EmptyTenant) -> None:
     given = await tenant.prepared()
     async with open_to_all(tenant.api, local=False):
         newcomer = await tenant.register("newcomer")
@@ -122,7 +122,7 @@ def open_to_all(api: Api, **given: object) -> AbstractAsyncContextManager[None]:
     return having(api, signing_in=replace(api.services.signing_in, open_registration=True), **given)
 
 
-async def test_a_tenant_that_is_not_there_is_answered_as_one_that_is_closed(tenant: EmptyTenant) -> None:
+async def test_an_unknown_tenant_is_answered_like_a_closed_one(tenant: EmptyTenant) -> None:
     await tenant.register(setup_code=await tenant.prepared())
     closed = [await tenant.register("eve", **more) for more in ({}, {"setup_code": WRONG})]
     tenant.name = "not-there"
@@ -133,7 +133,7 @@ async def test_a_tenant_that_is_not_there_is_answered_as_one_that_is_closed(tena
         assert await tenant.refused("eve") == (403, "invitation_needed")
 
 
-async def test_only_the_local_admins_token_lets_the_first_person_in(tenant: EmptyTenant, tmp_path: Path) -> None:
+async def test_only_the_local_admins_token_registers_the_first_user(tenant: EmptyTenant, tmp_path: Path) -> None:
     """Of the tenant `local`, whose own users are not people."""
     api, tenant.name = tenant.api, "local"
     kept = tmp_path / "setup.code"

@@ -46,7 +46,7 @@ async def made(client: httpx.AsyncClient, path: str, content: str, **more: Any) 
     return dict(answer.json())
 
 
-async def test_a_document_is_written_once_a_key_read_changed_and_its_versions_listed(clients: Clients) -> None:
+async def test_a_document_is_written_once_per_key_read_changed_and_its_versions_listed(clients: Clients) -> None:
     me, key = clients.requester, {"Idempotency-Key": new_id()}
     first, again = [await me.post(DOCUMENTS, json=body("prefs/tone", "Short."), headers=key) for _ in range(2)]
     assert first.status_code == again.status_code == 201 and first.json() == again.json()
@@ -75,7 +75,7 @@ async def test_a_document_is_written_once_a_key_read_changed_and_its_versions_li
     assert [(each["id"], each["title"]) for each in listed] == [(made["id"], "T")] and "content" not in listed[0]
 
 
-async def test_an_administrator_redacts_what_is_anothers_own_without_reading_it(clients: Clients) -> None:
+async def test_an_administrator_redacts_another_users_document_without_reading_it(clients: Clients) -> None:
     own = await made(clients.requester, "mine/redacted", "a word that should not be here")
     place = f"{DOCUMENTS}/{own['id']}"
     assert (await clients.admin.get(place)).status_code == 404
@@ -87,7 +87,7 @@ async def test_an_administrator_redacts_what_is_anothers_own_without_reading_it(
     assert versions[0]["redaction_reason"] == "asked to" and versions[0]["redacted_at"]
 
 
-async def test_a_promotion_is_proposed_seen_and_decided_once_by_another(clients: Clients) -> None:
+async def test_a_promotion_is_proposed_read_and_decided_once_by_another_user(clients: Clients) -> None:
     own = await made(clients.requester, "mine/heron", "heron builds take ten minutes")
     proposal = {"document_id": own["id"], "store": "workspace_conventions", "path": "heron.md", "risk": "medium"}
     answer = await clients.requester.post(PROMOTIONS, json=proposal)
@@ -113,7 +113,7 @@ async def test_a_promotion_is_proposed_seen_and_decided_once_by_another(clients:
     assert (hit["path"], hit["trust"], hit["version_id"]) == ("heron.md", "admin_approved", done.json()["made_version"])
 
 
-async def test_a_store_is_closed_and_opened_again(clients: Clients) -> None:
+async def test_a_store_is_archived_and_opened_again(clients: Clients) -> None:
     place = "/v1/memory/stores/workspace_runbooks"
     assert (await clients.admin.put(place, json={"archived": True})).json()["archived_at"]
     try:
@@ -143,7 +143,7 @@ async def test_bad_input_is_refused(clients: Clients) -> None:
             assert f"{answer.status_code} {code(answer)}" == expected, change
 
 
-async def test_pages_go_on_where_the_last_one_ended(clients: Clients) -> None:
+async def test_each_page_continues_where_the_last_one_ended(clients: Clients) -> None:
     for number in range(5):
         await made(clients.reviewer, f"pages/{number}", f"page {number}")
     seen = [each["path"] for each in await pages(clients.reviewer, DOCUMENTS, 2, prefix="pages/")]
@@ -154,7 +154,7 @@ def working(conversation_id: str) -> str:
     return f"/v1/memory/working/{conversation_id}"
 
 
-async def test_fields_are_put_merged_read_and_removed_and_refused_whole_where_they_do_not_fit(api: Api) -> None:
+async def test_fields_are_set_merged_read_and_removed_and_an_invalid_write_changes_nothing(api: Api) -> None:
     async with api.client() as client:
         path = working(await conversation(client))
         assert (await client.get(path)).json()["fields"] == {}
@@ -172,7 +172,7 @@ async def test_fields_are_put_merged_read_and_removed_and_refused_whole_where_th
         assert (await client.get(path)).json()["fields"] == {}
 
 
-async def test_a_summary_is_kept_once_a_key_and_found_and_listed(requester: Caller, admin: Caller) -> None:
+async def test_a_summary_is_stored_once_per_key_found_and_listed(requester: Caller, admin: Caller) -> None:
     conversation_id = await conversation(requester)
     body = {"conversation_id": conversation_id, "summary": "The flamingo order came late"}
     key = {"Idempotency-Key": new_id()}
@@ -187,7 +187,7 @@ async def test_a_summary_is_kept_once_a_key_and_found_and_listed(requester: Call
     assert (await admin.post("/v1/memory/episodic/search", json=search)).json()["items"] == []
 
 
-async def test_search_knows_its_agents_and_clamps_its_limit(requester: Caller) -> None:
+async def test_a_search_covers_its_agents_and_clamps_its_limit(requester: Caller) -> None:
     conversation_id = await conversation(requester)
     for number in range(MOST_EPISODES + 2):
         body = {"conversation_id": conversation_id, "summary": f"pelican number {number}"}
@@ -225,5 +225,5 @@ async def test_an_entity_is_found_by_its_name_an_alias_or_a_part_of_it_and_read_
 @pytest.mark.parametrize(
     ("path", "status"), [("", 422), ("?name=", 422), ("?name=" + "a" * 201, 422), ("?name=a&limit=0", 422), ("/x", 404)]
 )
-async def test_a_question_that_makes_no_sense_is_refused(requester: Caller, path: str, status: int) -> None:
+async def test_an_invalid_search_is_refused(requester: Caller, path: str, status: int) -> None:
     assert (await requester.get(f"/v1/entities{path}")).status_code == status

@@ -71,7 +71,7 @@ async def test_a_new_user_gets_an_account_and_finds_it_again(api: Api, provider:
     assert len(set(ids)) == 1
 
 
-async def test_an_account_is_not_taken_over_but_linked_by_its_owner(api: Api, provider: OidcProvider) -> None:
+async def test_an_account_is_linked_by_its_owner_and_never_by_its_name_alone(api: Api, provider: OidcProvider) -> None:
     provider.person = {"sub": "s-2", "preferred_username": "reviewer"}
     async with api.client(None) as client:
         assert failed(await come(client)) == "user_exists"
@@ -109,7 +109,7 @@ async def test_an_identity_linked_by_a_minted_token_is_its_creators_too(api: Api
     assert answer.json()["history"][-1]["data"]["signed_in"] == {"how": "oidc"}
 
 
-async def test_neither_newcomers_nor_whose_account_is_closed_get_in(api: Api, provider: OidcProvider) -> None:
+async def test_uninvited_and_disabled_users_are_not_signed_in(api: Api, provider: OidcProvider) -> None:
     trust(api, provider, newcomers=())
     provider.person = {"sub": "s-3", "preferred_username": "new"}
     async with api.client(None) as client:
@@ -136,7 +136,7 @@ async def test_the_providers_answer_must_be_for_this_sign_in(api: Api, provider:
             assert "perdure_session" not in client.cookies
 
 
-async def test_what_another_key_signed_is_refused_and_a_changed_key_is_found(api: Api, provider: OidcProvider) -> None:
+async def test_an_id_token_of_another_key_is_refused_and_a_new_key_fetched(api: Api, provider: OidcProvider) -> None:
     async with api.client(None) as client:
         provider.signs_with = RSAKey.generate_key(2048, {"kid": provider.key.kid or ""})
         assert failed(await come(client)) == "oidc_refused"
@@ -146,7 +146,7 @@ async def test_what_another_key_signed_is_refused_and_a_changed_key_is_found(api
         assert (await come(client)).headers["location"] == "/review"
 
 
-async def test_only_the_browser_that_began_can_end_it(api: Api, provider: OidcProvider) -> None:
+async def test_only_the_browser_that_began_a_sign_in_can_complete_it(api: Api, provider: OidcProvider) -> None:
     async with api.client(None) as client, api.client(None) as victim:
         begun = await client.get(START)
         async with httpx.AsyncClient() as elsewhere:
@@ -185,7 +185,9 @@ HOSTILE: dict[str, Talk] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-async def test_no_endless_sign_in(api: Api, provider: OidcProvider, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_answer_of_the_provider_ends_the_sign_in(
+    api: Api, provider: OidcProvider, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if kind == "a trickle":
         monkeypatch.setattr("perdure.api.oidc._TIMEOUT_SECONDS", 0.4)
     with threaded(HOSTILE[kind]) as made:
@@ -197,7 +199,9 @@ async def test_no_endless_sign_in(api: Api, provider: OidcProvider, kind: str, m
     assert len(made.heads) == 1, "it is asked once"
 
 
-async def test_only_the_issuers_host_passes(api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_issuers_host_is_requested(
+    api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Names(monkeypatch)("keys.public.test", ["127.0.0.1"])
     config = OidcConfig(provider.issuer, CLIENT_ID, CLIENT_SECRET, ("requester",))
     async with Provider(config)._timed_client(f"{api.url}{CALLBACK}") as client:
@@ -207,7 +211,7 @@ async def test_only_the_issuers_host_passes(api: Api, provider: OidcProvider, mo
                 await client.request("GET", url, withhold_token=True)
 
 
-async def test_where_no_provider_is_set_up_there_is_no_way_in(api: Api, visitor: Caller) -> None:
+async def test_without_a_configured_provider_oidc_routes_are_404(api: Api, visitor: Caller) -> None:
     api.app.state.services = api.services
     for path in (START, CALLBACK):
         assert refusal(await visitor.get(path)) == (404, "oidc_not_set_up")

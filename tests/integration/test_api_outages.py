@@ -1,4 +1,4 @@
-"""What the API says while one of its parts is away, and what it finds out about its parts."""
+"""The API's answers while one of its parts is unavailable, and its checks of the parts."""
 
 import asyncio
 import shutil
@@ -41,7 +41,7 @@ def through(url: str, link: Link) -> str:
 
 
 async def link_to(address: str) -> Link:
-    """To an address, or to that of a URL."""
+    """Connects to an address, or to that of a URL."""
     host, _, port = address.rpartition("@")[2].partition("/")[0].rpartition(":")
     return await Link(host, int(port)).open()
 
@@ -171,7 +171,7 @@ async def written_at(urls: Urls) -> object:
         return await admin.fetchval("SELECT at FROM write_probes WHERE tenant_id = '*'")
 
 
-async def test_parts_that_are_well_have_no_fault_and_were_written_to(api: Api, urls: Urls, temporal: Client) -> None:
+async def test_parts_that_are_well_have_no_fault_and_were_written(api: Api, urls: Urls, temporal: Client) -> None:
     parts = parts_of(api)
     before, began = await written_at(urls), time.monotonic()
     assert await faults(parts) == {"postgres": "", "temporal": "", "valkey": ""}
@@ -182,8 +182,8 @@ async def test_parts_that_are_well_have_no_fault_and_were_written_to(api: Api, u
     assert await written_at(urls) == first and time.monotonic() - began < WRITE_SECONDS, "a write speaks for seconds"
 
 
-async def test_a_postgres_that_only_reads_is_at_fault(api: Api, visitor: Caller, urls: Urls) -> None:
-    """As a provider does it whose disk is full: every new transaction is read-only."""
+async def test_a_read_only_postgres_is_reported_as_a_fault(api: Api, visitor: Caller, urls: Urls) -> None:
+    """Makes every new transaction read-only, as a provider does whose disk is full."""
     name = urls.app.rpartition("/")[2]
     admin = await asyncpg.connect(urls.admin)
     parts = parts_of(api)
@@ -204,7 +204,7 @@ async def test_a_postgres_that_only_reads_is_at_fault(api: Api, visitor: Caller,
     assert (await faults(parts))["postgres"] == ""
 
 
-async def test_the_disk_is_looked_at_where_the_data_is_on_this_machine(api: Api, tmp_path: Path) -> None:
+async def test_the_disk_of_the_local_data_folder_is_checked(api: Api, tmp_path: Path) -> None:
     assert (await faults(parts_of(api, tmp_path)))["disk"] == ""
     more_than_there_is = shutil.disk_usage(tmp_path).total + 1
     assert (await faults(parts_of(api, tmp_path, more_than_there_is)))["disk"]
@@ -230,7 +230,7 @@ async def test_a_forbidden_write_is_reported(api: Api, monkeypatch: pytest.Monke
         assert look.fault == "" and look.note
 
 
-def test_each_kind_of_error_is_distinguished() -> None:
+def test_each_kind_of_outage_has_its_own_code() -> None:
     kinds = asyncpg.DiskFullError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError
     of_postgres = [write_fault(kind("x")) for kind in (*kinds, asyncpg.UndefinedTableError, TimeoutError)]
     assert all(of_postgres) and len(set(of_postgres)) == 5 and "UndefinedTableError" in of_postgres[3]
@@ -241,7 +241,7 @@ def test_each_kind_of_error_is_distinguished() -> None:
     assert all(of_temporal) and len(set(of_temporal)) == 3
 
 
-async def test_the_write_to_temporal_leaves_nothing_behind_that_grows(temporal: Client) -> None:
+async def test_checking_temporal_by_a_write_leaves_no_growing_data(temporal: Client) -> None:
     for _ in range(5):
         await write_probe.write_once(temporal)
     assert [each async for each in temporal.list_workflows(f"TaskQueue = '{write_probe.QUEUE}'")] == []

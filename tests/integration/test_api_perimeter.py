@@ -83,7 +83,7 @@ async def test_no_page_answers_a_foreign_host_and_a_rebound_one_cannot_register(
         assert not await tx.fetch("SELECT FROM users WHERE name = 'mallory'")
 
 
-async def test_what_else_a_request_says_of_its_host_is_not_read(api: Api, requester: Caller) -> None:
+async def test_forwarded_host_headers_are_ignored(api: Api, requester: Caller) -> None:
     port = urlsplit(api.url).port
     for name in ("X-Forwarded-Host", "Forwarded", "X-Original-Host", "X-Host"):
         for value in ("127.0.0.1", "host=127.0.0.1"):
@@ -97,7 +97,7 @@ async def test_what_else_a_request_says_of_its_host_is_not_read(api: Api, reques
     assert (await raw(api, b"GET /healthz HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
-async def test_health_under_any_host_is_one_word(admin: Caller) -> None:
+async def test_health_under_any_host_returns_one_word(admin: Caller) -> None:
     for host in ("127.0.0.1", EVIL, "10.1.2.3:8080", ""):
         for path, body in (("/healthz", {"status": "ok"}), ("/readyz", {"ready": True})):
             answer = await admin.get(path, headers={"Host": host})
@@ -222,7 +222,7 @@ async def test_behind_a_proxy_each_client_has_its_own_count(proxied: Api) -> Non
         assert await addresses(client, f"{mine}, 2001:db8:{one}:1::7") == [200]
 
 
-async def test_behind_a_proxy_a_client_has_so_many_requests_under_way_and_browsers_stay_with_tls(proxied: Api) -> None:
+async def test_behind_a_proxy_open_requests_are_limited_by_client_and_browsers_stay_on_tls(proxied: Api) -> None:
     head = {"X-Forwarded-For": "198.51.100.77"}
     async with proxied.client() as client, asyncio.TaskGroup() as group:
         talk = await conversation(client)
@@ -292,7 +292,7 @@ def fault(answer: httpx.Response, bad: Bad) -> str | None:
 
 
 @pytest.mark.sized
-async def test_each_is_a_typed_4xx_and_unstored(
+async def test_each_malformed_request_is_a_typed_4xx_and_not_cached(
     api: Api, ended_turn: dict[str, str], clients: dict[str, httpx.AsyncClient]
 ) -> None:
     before = await stored(api)
@@ -311,14 +311,14 @@ async def test_each_is_a_typed_4xx_and_unstored(
     assert len(TABLE) > 1_100
 
 
-async def test_a_limit_beyond_all_reason_is_clamped_like_any_other(requester: Caller) -> None:
+async def test_an_enormous_limit_is_clamped_like_any_other(requester: Caller) -> None:
     for path in ("conversations", "turns", "approvals", "effects", "prompt-templates"):
         for limit in ("1" * 30, "9" * 5_000, "0" * 20 + "7"):
             answer = await requester.get(f"/v1/{path}", params={"limit": limit})
             assert answer.status_code == 200, (path, limit[:9], answer.text)
 
 
-async def test_an_unread_kind_of_message_is_refused_by_its_field(requester: Caller, ended_turn: dict[str, str]) -> None:
+async def test_an_unsupported_message_is_refused_by_its_field(requester: Caller, ended_turn: dict[str, str]) -> None:
     for kind in ("image_url", "input_audio"):
         body = {"message": [{"type": kind, kind: {"data": "AAAA"}}]}
         answer = await requester.post(f"/v1/conversations/{ended_turn['conversation']}/turns", json=body)
@@ -373,7 +373,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_changes_nothing(ap
     assert await stored(api) == before
 
 
-async def test_unusual_but_good_text_is_stored_as_it_is(requester: Caller) -> None:
+async def test_unusual_valid_text_is_stored_unchanged(requester: Caller) -> None:
     text = "é \U0001f600 \u202e bidi \ufffd \r\n tab\t 𝔘𝔫𝔦 " + "\\u0000 is only text here"
     made = await conversation(requester, title=text, metadata={text: text})
     shown = (await requester.get(f"/v1/conversations/{made}")).json()

@@ -150,7 +150,7 @@ async def test_readers_do_not_hold_up_a_drain_and_come_back_with_nothing_missing
             assert durable == list(range(1, len(durable) + 1)), "no event twice, none missing, no reset needed"
 
 
-def test_a_port_that_would_be_open_to_everyone_is_not_opened() -> None:
+def test_a_host_setting_that_opens_the_port_too_far_is_refused_by_name() -> None:
     hosts = [("PERDURE_HOST", "0.0.0.0"), ("PERDURE_HOST", "::")]
     for name, value in (*hosts, ("PERDURE_ALLOWED_HOSTS", "https://a.example"), ("PERDURE_PROXIES", "proxy.example")):
         settings = Settings(_env_file=None, **{name: value})  # type: ignore[arg-type]

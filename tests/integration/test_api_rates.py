@@ -1,4 +1,4 @@
-"""How much one caller may ask for in a minute, with Valkey and without."""
+"""The request limits of one caller in a minute, with Valkey and without."""
 
 import asyncio
 from collections import Counter
@@ -20,7 +20,7 @@ PER_MINUTE = 40
 
 class LimitedApis(TwoApis):
     async def token(self) -> str:
-        """Of a new person, who has asked for nothing yet."""
+        """The token of a new user, who has sent no request yet."""
         name = f"p{new_id()[-8:]}"
         async with having(self.one, local=True), self.one.client("admin") as admin:  # local: not counted itself
             await admin.post("/v1/users", json={"name": name})
@@ -42,8 +42,8 @@ async def statuses(client: httpx.AsyncClient, times: int, path: str = "/v1/auth/
     return Counter(answer.status_code for answer in answers)
 
 
-@pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
-async def test_a_person_is_counted_by_all_processes_together_and_apart_from_others(limited_apis: LimitedApis) -> None:
+@pytest.mark.timed  # a Valkey that takes a second to answer counts as unavailable
+async def test_a_users_requests_are_counted_by_all_processes_and_apart_from_others(limited_apis: LimitedApis) -> None:
     head = {"Authorization": f"Bearer {await limited_apis.token()}"}
     async with (
         httpx.AsyncClient(base_url=limited_apis.one.url, headers=head, timeout=30) as one,
@@ -55,7 +55,7 @@ async def test_a_person_is_counted_by_all_processes_together_and_apart_from_othe
         assert await statuses(one, 3) == {200: 3}
 
 
-@pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
+@pytest.mark.timed  # a Valkey that takes a second to answer counts as unavailable
 async def test_callers_without_a_token_are_counted_by_address_but_probes_are_not(limited_apis: LimitedApis) -> None:
     async with limited_apis.one.client(None) as client:
         found = await statuses(client, 2 * PER_MINUTE)
@@ -68,7 +68,7 @@ async def test_callers_without_a_token_are_counted_by_address_but_probes_are_not
         assert (await client.get("/v1/auth/me", headers=head)).status_code == 200, "a token is a name of its own"
 
 
-@pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
+@pytest.mark.timed  # a Valkey that takes a second to answer counts as unavailable
 async def test_requests_of_this_processs_own_pages_are_counted_separately(limited_apis: LimitedApis) -> None:
     head = {"Authorization": f"Bearer {await limited_apis.token()}"}
     async with limited_apis.one.client(None) as client:
@@ -81,14 +81,14 @@ async def test_requests_of_this_processs_own_pages_are_counted_separately(limite
     assert found == {200: PER_MINUTE * CALLS_OF_A_PAGE, 429: 10}
 
 
-@pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
+@pytest.mark.timed  # a Valkey that takes a second to answer counts as unavailable
 async def test_local_tokens_of_the_stack_have_no_limit(limited_apis: LimitedApis) -> None:
     async with having(limited_apis.one, local=True), limited_apis.one.client() as client:
         assert await statuses(client, 3 * PER_MINUTE) == {200: 3 * PER_MINUTE}
 
 
-@pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
-async def test_without_valkey_every_process_counts_for_itself_up_to_a_low_number(limited_apis: LimitedApis) -> None:
+@pytest.mark.timed  # a Valkey that takes a second to answer counts as unavailable
+async def test_without_valkey_each_process_counts_alone_with_a_low_limit(limited_apis: LimitedApis) -> None:
     head = {"Authorization": f"Bearer {await limited_apis.token()}"}
     await limited_apis.valkey.cut()
     try:

@@ -56,7 +56,7 @@ def bearer(answer: httpx.Response) -> dict[str, str]:
     return {"Authorization": f"Bearer {answer.json()['access_token']}"}
 
 
-async def test_who_comes_after_the_first_person_of_a_tenant_must_be_invited(api: Api, setup_code: str) -> None:
+async def test_after_the_first_user_of_a_tenant_others_need_an_invitation(api: Api, setup_code: str) -> None:
     async with api.client(None) as client:
         boss = {"name": "boss", "password": PASSWORD, "tenant": "fresh", "setup_code": setup_code}
         first = await client.post("/v1/auth/register", json=boss)
@@ -112,7 +112,7 @@ async def test_an_access_token_works_in_the_header_until_its_session_ends(api: A
             assert refusal(refreshed) == (401, "refresh_token_invalid"), token
 
 
-async def test_sixty_and_more_bad_tokens_are_all_refused(api: Api, ann: str) -> None:
+async def test_sixty_bad_tokens_are_all_refused(api: Api, ann: str) -> None:
     async with api.client(None) as client:
         good = (await signed_in(client, ann)).json()["access_token"]
         cookie = client.cookies["perdure_session"]
@@ -131,7 +131,7 @@ async def test_sixty_and_more_bad_tokens_are_all_refused(api: Api, ann: str) -> 
         assert (await client.get("/v1/auth/me", headers={"Authorization": f"Bearer {good}"})).status_code == 200
 
 
-async def test_a_token_that_was_signed_before_the_key_was_followed_by_another_is_good(api: Api, ann: str) -> None:
+async def test_a_token_of_the_previous_signing_key_stays_valid(api: Api, ann: str) -> None:
     async with api.client(None) as client:
         good = (await signed_in(client, ann)).json()["access_token"]
     tokens = api.services.tokens
@@ -145,7 +145,7 @@ async def test_a_token_that_was_signed_before_the_key_was_followed_by_another_is
             reader.session_of(good, Audience.HEADER, at)
 
 
-async def test_fifty_refreshes_at_once_of_one_token_have_one_successor(api: Api, ann: str) -> None:
+async def test_fifty_simultaneous_refreshes_of_one_token_return_one_successor(api: Api, ann: str) -> None:
     async with api.client(None) as client:
         token = (await signed_in(client, ann)).json()["refresh_token"]
         asked = [client.post("/v1/auth/refresh", json={"refresh_token": token}) for _ in range(50)]
@@ -187,7 +187,7 @@ async def test_a_refresh_token_that_is_used_again_after_the_grace_ends_the_sessi
     assert [row["kind"] for row in kinds] == ["session.begun", "session.ended"]
 
 
-async def test_who_was_invited_sets_a_password_by_the_form_and_is_signed_in(api: Api) -> None:
+async def test_an_invited_user_sets_a_password_with_the_form_and_is_signed_in(api: Api) -> None:
     name = f"cleo-{new_id()[-8:]}"
     async with api.client("admin") as admin, api.client(None) as client:
         invitation = (await admin.post("/v1/team/invitations", json={"name": name})).json()["invitation"]
@@ -216,7 +216,7 @@ async def test_a_form_that_fails_comes_back_with_the_reason_and_without_the_pass
             assert dict(where.params) == {"failed": failed, "next": "/review", "name": given.get("name", "")}
 
 
-async def test_another_sites_page_can_change_nothing(api: Api, ann: str) -> None:
+async def test_a_form_of_another_site_changes_nothing(api: Api, ann: str) -> None:
     async with api.client(None) as client:
         await signed_in(client, ann)
         form_token = (await client.get("/v1/auth/me")).json()["form_token"]
@@ -249,7 +249,7 @@ async def test_another_sites_page_can_change_nothing(api: Api, ann: str) -> None
         assert over.status_code == 401 and "max-age=0" in over.headers["set-cookie"].lower(), "the cookie is cleared"
 
 
-async def test_a_changed_password_ends_the_other_sessions_and_the_old_one_opens_nothing(api: Api, ann: str) -> None:
+async def test_a_changed_password_ends_other_sessions_and_voids_the_old_password(api: Api, ann: str) -> None:
     async with api.client(None) as client:
         here, there = bearer(await signed_in(client, ann)), bearer(await signed_in(client, ann))
         client.cookies.clear()
@@ -263,7 +263,7 @@ async def test_a_changed_password_ends_the_other_sessions_and_the_old_one_opens_
         assert new.status_code == 200
 
 
-async def test_roles_are_those_of_this_moment_and_who_is_removed_is_out_at_once(api: Api, ann: str) -> None:
+async def test_role_changes_and_removals_apply_to_the_next_request(api: Api, ann: str) -> None:
     async with api.client(None) as client, api.client("admin") as admin:
         head = bearer(await signed_in(client, ann))
         client.cookies.clear()
@@ -316,7 +316,7 @@ async def test_a_code_signs_one_browser_in_as_the_user_who_requested_it(local_ap
     assert refused(await entered(local_api, code)), "it is used up"
 
 
-async def test_a_code_is_refused_that_is_old_guessed_from_another_site_or_of_another_machine(local_api: Api) -> None:
+async def test_an_expired_guessed_or_foreign_code_is_refused(local_api: Api) -> None:
     code = await made(local_api)
     tenant, _, secret = code.partition(".")
     for guess in (f"{tenant}.{'x' * 32}", f"nobody.{secret}", secret, code + "x", "'; --", "." * 500):
@@ -335,7 +335,7 @@ async def test_a_code_is_refused_that_is_old_guessed_from_another_site_or_of_ano
         assert await tx.fetchval("SELECT count(*) FROM sign_in_codes") == 1, "those that are over go with the next one"
 
 
-async def test_only_the_stack_of_one_machine_gives_codes(api: Api, local_api: Api) -> None:
+async def test_only_the_stack_of_one_machine_gives_sign_in_codes(api: Api, local_api: Api) -> None:
     code = await made(local_api)
     api.app.state.services = replace(api.app.state.services, local=False)
     assert refused(await entered(api, code))
@@ -391,7 +391,7 @@ def delayed(answer: httpx.Response) -> int:
     return int(answer.headers["retry-after"])
 
 
-async def test_wrong_guesses_wait_longer_and_longer_and_the_right_password_waits_too(owner: Account) -> None:
+async def test_repeated_wrong_passwords_delay_even_the_right_one(owner: Account) -> None:
     assert await owner.wrong(PLACE.free_guesses) == {(401, "sign_in_failed"): PLACE.free_guesses}
     assert delayed(await owner.sign_in(WRONG)) == 1
     assert delayed(await owner.sign_in(PASSWORD)) == 1, "or a guesser would know"
@@ -403,14 +403,14 @@ async def test_wrong_guesses_wait_longer_and_longer_and_the_right_password_waits
         assert 0 < delayed(await owner.sign_in(PASSWORD, client)) <= 2, "every process counts with the others"
 
 
-async def test_an_unknown_name_waits_alike(owner: Account) -> None:
+async def test_an_unknown_user_name_is_delayed_like_a_known_one(owner: Account) -> None:
     for name in (owner.name, f"nobody-{new_id()[-8:]}"):
         seen = [await owner.sign_in(WRONG, name=name, address="127.0.0.9") for _ in range(PLACE.free_guesses + 2)]
         told = [(answer.status_code, code(answer), answer.headers.get("retry-after")) for answer in seen]
         assert told == [(401, "sign_in_failed", None)] * PLACE.free_guesses + [(429, "sign_in_delayed", "1")] * 2
 
 
-async def test_many_guesses_at_once_get_no_further_than_one_after_the_other(owner: Account) -> None:
+async def test_simultaneous_guesses_get_no_further_than_successive_ones(owner: Account) -> None:
     answers = await asyncio.gather(*(owner.sign_in(WRONG, address="127.0.0.7") for _ in range(40)))
     seen = Counter(answer.status_code for answer in answers)
     assert seen[401] <= PLACE.free_guesses + 1 and seen[401] + seen[429] == 40
@@ -464,7 +464,7 @@ async def test_a_forged_or_foreign_device_is_an_unknown_one(owner: Account) -> N
         assert (await other.sign_in(WRONG, forger)).status_code in (401, 429)
 
 
-async def test_the_own_password_cannot_be_guessed_by_a_session_either(owner: Account) -> None:
+async def test_a_session_cannot_guess_its_users_password_either(owner: Account) -> None:
     answer = await owner.sign_in(PASSWORD)
     async with owner.two.one.client(None) as client:
         client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
@@ -497,7 +497,7 @@ async def test_weak_passwords_are_refused_wherever_one_is_set(owner: Account) ->
         assert (await client.post("/v1/auth/login", json={"name": name, "password": long})).status_code == 200
 
 
-async def test_without_valkey_each_process_counts_alone(owner: Account) -> None:
+async def test_without_valkey_each_process_counts_guesses_alone(owner: Account) -> None:
     apis = owner.two
     async with apis.one.client(None) as browser:
         assert (await owner.sign_in(PASSWORD, browser)).status_code == 200

@@ -58,7 +58,7 @@ STATEMENTS: dict[str, tuple[str, tuple[object, ...]]] = {
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-async def test_no_pass_reads_a_whole_table_of_approvals_or_turns(paused: Harness, relay: Database, name: str) -> None:
+async def test_no_reconciler_pass_reads_all_approvals_or_turns(paused: Harness, relay: Database, name: str) -> None:
     statement, given = STATEMENTS[name]
     async with relay.transaction("local") as tx:
         plan = "\n".join(row[0] for row in await tx.fetch(f"EXPLAIN {statement}", *given))
@@ -87,7 +87,7 @@ async def test_a_pass_over_ten_thousand_paused_turns_takes_milliseconds(paused: 
     assert spent["ring"] < 500, spent
 
 
-async def test_a_list_and_the_ageing_view_stay_quick_with_ten_thousand_that_wait(paused: Harness) -> None:
+async def test_lists_and_ageing_stay_fast_with_ten_thousand_pending_requests(paused: Harness) -> None:
     reviewer = paused.people["reviewer"].user_id
     lists = {"pending": Filters(status="pending"), "mine": Filters(decidable_by=reviewer)}
     lists["expiring"] = Filters(expiring_within_seconds=60)
@@ -100,7 +100,7 @@ async def test_a_list_and_the_ageing_view_stay_quick_with_ten_thousand_that_wait
     assert max(spent.values()) < 1_000, spent
 
 
-async def test_all_that_are_due_go_on_in_small_steps(paused: Harness, relay: Database, reconciler: Reconciler) -> None:
+async def test_all_due_turns_continue_in_small_steps(paused: Harness, relay: Database, reconciler: Reconciler) -> None:
     await paused.write("UPDATE approvals SET fallback_at = now() WHERE agent_id = 'desk' AND call_id = 't1.0'")
     async with relay.transaction("local") as tx:
         began = time.perf_counter()
@@ -148,7 +148,7 @@ async def decided(harness: Harness, urls: Urls) -> Harness:
 EFFECTS = (None, "outcome_unknown", "failed", "done")
 
 
-async def test_a_page_reads_what_it_shows(decided: Harness) -> None:
+async def test_a_page_of_approvals_reads_only_its_own_rows(decided: Harness) -> None:
     reviewer = decided.people["reviewer"].user_id
     approvals = [Filters(status=status) for status in (None, "pending", "expired", "outcome_unknown", "lost'")]
     approvals += [Filters(decidable_by=reviewer), Filters(status="pending", tool="pay", decidable_by=reviewer)]
@@ -166,7 +166,7 @@ async def test_a_page_reads_what_it_shows(decided: Harness) -> None:
         assert sum(int(number) for number in re.findall(r"Rows Removed by Filter: (\d+)", plan)) < 1_000, plan
 
 
-async def test_the_first_pages_take_milliseconds(decided: Harness) -> None:
+async def test_the_first_pages_of_approvals_and_effects_take_milliseconds(decided: Harness) -> None:
     mine = Filters(decidable_by=decided.people["reviewer"].user_id)
     spent = [
         await best_of(decided.db, lambda tx, f=filters: views.list_approvals(tx, f, 50, None))  # type: ignore[misc]

@@ -69,7 +69,7 @@ async def gated(harness: Harness, **args: Any) -> tuple[TurnAddress, RequestRef]
         "",
     ],
 )
-async def test_a_record_changed_or_gone_behind_the_reviewer_runs_nothing(harness: Harness, changed: str) -> None:
+async def test_a_record_changed_or_deleted_behind_the_reviewer_runs_nothing(harness: Harness, changed: str) -> None:
     address, request = await gated(harness, amount=1)
     await harness.decide(request.request_id)
     elsewhere, _ = await gated(harness)
@@ -99,7 +99,7 @@ async def test_an_approval_is_for_one_version_of_the_tool(harness: Harness) -> N
     newer = replace(tool, card=tool.card.model_copy(update={"version": digest_of("newer")}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(harness.deps.toolbox, "_tools", {**tools, ("desk", "pay"): newer})
-        await is_elsewhere(harness, call)  # a deploy is under way: another worker has the right one
+        await is_elsewhere(harness, call)  # during a deployment another worker has the right one
         await harness.republished(("desk", "pay"), newer)
         try:
             outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=2)
@@ -117,7 +117,7 @@ async def is_elsewhere(harness: Harness, call: ToolCall) -> None:
 
 
 async def test_a_call_of_an_agent_no_longer_published_is_denied_and_its_approval_void(harness: Harness) -> None:
-    """As after a start without its app: its tools are in no worker, and no other attempt would find them."""
+    """The state after a start without its app: no worker has its tools, and no other attempt would find them."""
     address, request = await gated(harness)
     await harness.decide(request.request_id)
     call = await harness.tool_call(address, "t1.0")
@@ -133,7 +133,7 @@ async def test_a_call_of_an_agent_no_longer_published_is_denied_and_its_approval
     assert (await harness.approval_row(address))["status"] == "cancelled"
 
 
-async def test_opening_again_gives_the_same_requests_and_no_second_record(harness: Harness) -> None:
+async def test_opening_the_same_requests_again_adds_no_records(harness: Harness) -> None:
     address = await harness.plan(("pay", {}), ("post", {}))
     opened: list[Any] = await gathered(*(harness.open(address, "t1.0", "t1.1") for _ in range(8)))
     assert all(each == opened[0] for each in opened)
@@ -170,7 +170,7 @@ async def settles(
     comment: str = "I looked",
     credential: Credential = OWN_CREDENTIAL,
 ) -> str:
-    """As a token that was looked up before says, with every role: `done`, or the refusal's code."""
+    """Settles with every role, as a token that was checked before: returns `done`, or the refusal's code."""
     person = policies.harness.people[by]
     settler = Decider(person.user_id, frozenset({"requester", "reviewer", "admin"}), by, credential=credential)
     key = effect_key(address.turn_id, "t1.0")
@@ -181,7 +181,7 @@ async def settles(
     return "done"
 
 
-async def test_an_effect_is_settled_by_saying_how_one_knows_and_not_too_early(policies: Policies) -> None:
+async def test_an_effect_is_settled_with_a_reason_and_not_before_its_deadline(policies: Policies) -> None:
     address, harness = await unknown(policies, {}, "ann"), policies.harness
     assert await settles(policies, address, "ann", "perhaps") == "outcome_invalid"
     for unseen in (" ", "\u200b"):
@@ -193,7 +193,7 @@ async def test_an_effect_is_settled_by_saying_how_one_knows_and_not_too_early(po
     assert (await harness.call_row(address))["state"] == (await harness.approval_row(address))["status"] == "failed"
 
 
-async def test_of_many_who_settle_at_once_one_does(policies: Policies) -> None:
+async def test_of_many_simultaneous_settlements_one_is_stored(policies: Policies) -> None:
     address = await unknown(policies, {}, "ann")
     answers = await gathered(*(settles(policies, address, "ann", comment=f"looked {n}") for n in range(12)))
     assert Counter(map(str, answers)) == {"done": 1, "already_settled": 11}
@@ -215,7 +215,7 @@ async def test_only_reviewers_and_delegates_settle_and_the_record_names_the_dele
     assert (said["settled_by"], said["for"]) == ("carl", "ann")
 
 
-async def test_the_policys_role_is_asked_for_as_it_is_now_and_an_admin_may_in_any_case(policies: Policies) -> None:
+async def test_the_policys_current_role_is_required_and_an_admin_always_suffices(policies: Policies) -> None:
     await policies.roles("admin", "admin")
     address = await unknown(policies, {"reviewer_role": "admin"}, "admin")
     assert [await settles(policies, address, by) for by in ("ann", "admin")] == ["role_required", "done"]
@@ -229,7 +229,7 @@ async def test_the_policys_role_is_asked_for_as_it_is_now_and_an_admin_may_in_an
     assert await settles(policies, address, "carl") == "done"
 
 
-async def test_no_requester_settles_the_own_request_as_admin_or_by_anothers_token(policies: Policies) -> None:
+async def test_a_requester_cannot_settle_their_own_request_even_with_another_token(policies: Policies) -> None:
     address = await unknown(policies, {}, "ann")
     for roles in (("requester", "reviewer"), ("requester", "reviewer", "admin")):
         await policies.roles("requester", *roles)
@@ -248,7 +248,7 @@ async def test_no_requester_settles_the_own_request_as_admin_or_by_anothers_toke
 
 
 async def looked(context: ToolContext, amount: Annotated[int, Field(gt=0)] = 1, mode: str = "") -> Preview:
-    """As `mode` says."""
+    """Behaves as `mode` says."""
     if mode == "send":
         await context.send("POST", "http://desk.test/pay", json={"call": "x"})
     if mode == "wait":
@@ -261,7 +261,7 @@ async def looked(context: ToolContext, amount: Annotated[int, Field(gt=0)] = 1, 
 
 @dataclass(frozen=True, slots=True)
 class Previews:
-    """The desk, whose `pay` has a preview."""
+    """The agent `desk`, whose `pay` has a preview."""
 
     harness: Harness
 
@@ -306,7 +306,7 @@ async def test_a_preview_is_of_the_call_that_is_decided_on_now_and_stays_once_it
     assert await previews.seen(approval_id) == found
 
 
-async def test_once_an_edit_has_decided_the_record_tells_of_the_call_that_ran(previews: Previews) -> None:
+async def test_after_an_edit_the_record_describes_the_call_that_ran(previews: Previews) -> None:
     address, approval_id = await previews.asked(amount=30)
     assert await previews.look(address, approval_id)
     await previews.harness.decide(approval_id, Decision.EDIT, args={"amount": 20})
@@ -318,7 +318,7 @@ async def test_once_an_edit_has_decided_the_record_tells_of_the_call_that_ran(pr
 @pytest.mark.parametrize(
     ("mode", "names"), [("send", ""), ("wait", "0.2"), ("break", "ValueError"), ("long", ""), ("older tool", "")]
 )
-async def test_whatever_goes_wrong_is_a_sentence_and_nothing_is_done(previews: Previews, mode: str, names: str) -> None:
+async def test_a_preview_that_fails_is_reported_and_has_no_effect(previews: Previews, mode: str, names: str) -> None:
     paid = previews.harness.world.count("/pay")
     address, approval_id = await previews.asked(mode=mode)
     if mode == "older tool":
@@ -342,7 +342,7 @@ async def opened(harness: Harness, turns: int, calls: int) -> dict[str, TurnAddr
     return {request: address for each in made for request, address in each.items()}
 
 
-async def test_a_decision_and_the_expiry_never_both_count(harness: Harness) -> None:
+async def test_a_racing_decision_and_expiry_never_both_count(harness: Harness) -> None:
     approvals = await opened(harness, 8, 5)
     moment = await harness.value("SELECT clock_timestamp() + interval '1.5 seconds'")
     await harness.write("UPDATE approvals SET expires_at = $2 WHERE id = ANY($1)", list(approvals), moment)
@@ -388,7 +388,7 @@ async def verdicts(harness: Harness, address: TurnAddress) -> None:
 
 
 @pytest.mark.sized
-async def test_a_decision_and_the_end_of_the_turn_leave_one_result(harness: Harness) -> None:
+async def test_a_racing_decision_and_end_of_the_turn_leave_one_result(harness: Harness) -> None:
     approvals = await opened(harness, sized(30, 8), 1)
 
     async def ends(address: TurnAddress) -> None:

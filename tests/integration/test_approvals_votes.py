@@ -47,7 +47,7 @@ BELLS = "SELECT count(*) FROM outbox WHERE turn_id = $1"
 
 
 async def does(policies: Policies, verb: Any, request: RequestRef, by: str, *given: object) -> str:
-    """What came of it: `done`, or the refusal's code."""
+    """Returns `done`, or the refusal's code."""
     try:
         await in_transaction(policies.harness.db, verb, request.request_id, policies.who(by), *given)
     except CallerError as refused:
@@ -105,7 +105,7 @@ async def raises(policies: Policies, address: TurnAddress, credential: Credentia
     await in_transaction(policies.harness.db, raise_limits, address.turn_id, who, "carl", LimitRaise(max_tokens=2**50))
 
 
-async def test_a_limit_is_raised_in_anothers_place_not_by_what_its_requester_made(policies: Policies) -> None:
+async def test_a_delegate_raises_a_limit_but_not_with_a_credential_of_the_requester(policies: Policies) -> None:
     address, request = await policies.asked("named")
     await policies.set(request, "kind = 'limit', quorum = 1")
     async with stands_in(policies, "carl", "ann"):
@@ -201,7 +201,7 @@ async def test_of_many_votes_a_quorum_counts_not_the_requesters(policies: Polici
         assert await policies.harness.value(bells, request.request_id) == 1
 
 
-async def test_a_limit_of_decisions_a_minute_holds_for_each_person_also_at_once(policies: Policies) -> None:
+async def test_the_limit_of_decisions_a_minute_holds_for_each_user_under_concurrency(policies: Policies) -> None:
     asked = [(await policies.asked("plain"))[1] for _ in range(8)]
     await policies.harness.write("UPDATE approval_votes SET at = at - interval '2 minutes'")
     answers = await gathered(*(decides(policies, request, "ann", per_minute=5) for request in asked))
@@ -211,7 +211,7 @@ async def test_a_limit_of_decisions_a_minute_holds_for_each_person_also_at_once(
     assert await decides(policies, left, "bob", per_minute=5) == "approved", "others have a limit of their own"
 
 
-async def test_of_many_who_claim_at_once_one_does(policies: Policies) -> None:
+async def test_of_many_simultaneous_claims_one_succeeds(policies: Policies) -> None:
     _, request = await policies.asked("plain")
     people = ["ann", "bob", "carl", "reviewer"]
     answers = await gathered(*(does(policies, assignments.claim, request, name, 900) for name in people))
@@ -226,7 +226,7 @@ async def passed(policies: Policies, request: RequestRef) -> None:
     await policies.set(request, "expires_at = clock_timestamp() - interval '1 second'")
 
 
-async def test_at_one_deadline_it_goes_up_and_at_the_next_is_denied(policies: Policies, reconciler: Reconciler) -> None:
+async def test_a_request_is_escalated_at_one_deadline_then_denied(policies: Policies, reconciler: Reconciler) -> None:
     address, request = await policies.asked("climbing")
     await passed(policies, request)
     await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
@@ -263,7 +263,7 @@ async def test_an_undecided_request_falls_back_or_is_escalated(policies: Policie
 
 
 @pytest.mark.sized
-async def test_reconcilers_and_deciders_at_once_hand_a_row_on_at_most_once(policies: Policies, relay: Database) -> None:
+async def test_racing_reconcilers_and_reviewers_reassign_at_most_once(policies: Policies, relay: Database) -> None:
     asked = [(await policies.asked("watched"))[1] for _ in range(sized(20, 6))]
     climbing = [(await policies.asked("climbing"))[1] for _ in range(sized(10, 4))]
     for request in asked:
@@ -291,7 +291,7 @@ async def test_reconcilers_and_deciders_at_once_hand_a_row_on_at_most_once(polic
         assert status == "approved" or len(kinds) == 2, "handed on exactly once"
 
 
-async def test_a_role_that_is_lost_while_an_act_waits_for_the_turn_counts_no_more(policies: Policies) -> None:
+async def test_a_role_that_is_lost_while_a_decision_waits_for_the_lock_does_not_count(policies: Policies) -> None:
     address, request = await policies.asked("plain")
     try:
         async with policies.harness.db.transaction("local", address.turn_id):
@@ -323,7 +323,7 @@ async def test_an_approval_is_taken_back_as_long_as_its_call_is_not_reserved(pol
 
 
 @pytest.mark.sized
-async def test_of_taking_back_and_running_at_once_exactly_one_happens(policies: Policies) -> None:
+async def test_of_a_racing_withdrawal_and_execution_exactly_one_happens(policies: Policies) -> None:
     asked = [await policies.asked("plain") for _ in range(sized(40, 10))]
     for _, request in asked:
         await policies.harness.decide(request.request_id)
@@ -394,7 +394,7 @@ async def changed(policies: Policies, what: str) -> AsyncIterator[None]:
 
 
 async def shown(policies: Policies, request: RequestRef) -> tuple[Any, Any]:
-    """What the API tells bob of it: why it is outdated, what he may decide; the same alone and in the list."""
+    """The API's answer to bob: why it is outdated and his possible decisions; alike alone and in the list."""
     one = await seen(policies, request, policies.who("bob"))
     async with policies.harness.db.transaction("local") as tx:
         many, _ = await views.list_approvals(tx, Filters(agent="plain"), 200, None, policies.who("bob"))
@@ -403,7 +403,7 @@ async def shown(policies: Policies, request: RequestRef) -> tuple[Any, Any]:
     return one["outdated"], one["allowed_decisions"]
 
 
-async def test_what_a_policy_says_about_deadlines_voids_nothing(policies: Policies) -> None:
+async def test_a_change_of_a_policys_deadlines_voids_no_request(policies: Policies) -> None:
     address, request = await policies.asked("plain")
     await policies.harness.decide(request.request_id)
     call = await policies.harness.tool_call(address, "t1.0", agent_id="plain")

@@ -131,7 +131,7 @@ async def test_a_temporary_fault_is_retried_with_growing_waits(assembler: Assemb
     "said",
     [status(404), ToolRefused("no such thing"), RuntimeError("secret of the target"), {"completeness": 1.1}, "text"],
 )
-async def test_what_no_attempt_mends_fails_at_once(assembler: Assembler, said: Any) -> None:
+async def test_a_permanent_fault_fails_without_a_retry(assembler: Assembler, said: Any) -> None:
     SAYS.script = [said]
     address = await assembler.turn()
     failed = await assembler.run(address)
@@ -157,7 +157,7 @@ async def test_a_tool_that_recovers_counts_its_attempts_and_a_stopped_turn_runs_
     assert SAYS.given == []
 
 
-async def test_what_one_worker_made_another_turn_of_the_conversation_finds(assembler: Assembler) -> None:
+async def test_a_later_turn_of_the_conversation_finds_the_outputs_of_another_worker(assembler: Assembler) -> None:
     address = await assembler.turn()
     done = await assembler.run(address)
     async with assembler.harness.db.transaction("local") as tx:

@@ -84,7 +84,7 @@ async def race(db: Database, turns: list[str]) -> list[BaseException | None]:
     return await gathered(*map(one, range(RACERS)))
 
 
-async def test_racing_transactions_that_lock_in_other_orders_never_wait_crosswise(harness: Harness) -> None:
+async def test_transactions_that_lock_in_different_orders_never_deadlock(harness: Harness) -> None:
     turns = [(await harness.start(Line("hi")))[0].turn_id for _ in range(2)]
     before = await harness.value("SELECT coalesce(max(seq), 0) FROM audit_chain")
     assert await race(harness.db, turns) == [None] * RACERS
@@ -93,7 +93,7 @@ async def test_racing_transactions_that_lock_in_other_orders_never_wait_crosswis
     assert (await verify_chain(harness.db, "local", KEYRING)).ok
 
 
-async def test_tenants_have_chains_of_their_own(db: Database, urls: Urls) -> None:
+async def test_each_tenant_has_its_own_chain(db: Database, urls: Urls) -> None:
     tenants = [await new_tenant(urls.owner, f"own-{number}") for number in range(3)]
     await asyncio.gather(*(written(db, tenant, 30, at_once=3) for tenant in tenants))
     for tenant in tenants:
@@ -128,7 +128,7 @@ APP_ONLY = [
 ]
 
 
-async def test_no_role_changes_the_record(harness: Harness, relay: Database, owner: asyncpg.Connection) -> None:
+async def test_no_role_can_change_audit_rows(harness: Harness, relay: Database, owner: asyncpg.Connection) -> None:
     await written(harness.db, "local", 1)
     for statement in [*CHANGES, *APP_ONLY]:
         for database in (harness.db, relay):
@@ -155,7 +155,7 @@ def lines(path: Path, tenant: str) -> list[dict[str, object]]:
     return [each for each in map(json.loads, path.read_text().splitlines()) if each["tenant"] == tenant]
 
 
-async def test_a_line_is_written_for_a_grown_chain(db: Database, relay: Database, urls: Urls, tmp_path: Path) -> None:
+async def test_a_grown_chain_exports_its_head(db: Database, relay: Database, urls: Urls, tmp_path: Path) -> None:
     one, two = await new_tenant(urls.owner, "one"), await new_tenant(urls.owner, "two")
     path = tmp_path / "outside" / "heads.jsonl"
     export = HeadExport(relay, path, KEYRING)
@@ -209,7 +209,7 @@ async def test_a_line_that_a_power_cut_left_unfinished_spoils_no_other(tmp_path:
         audit.append_heads(tmp_path, [])
 
 
-async def test_it_exports_at_its_start_and_at_its_end_and_waits_out_a_disk_that_fails(
+async def test_heads_are_exported_at_start_at_stop_and_after_a_fault(
     db: Database, relay: Database, urls: Urls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant, stop = await new_tenant(urls.owner, "kept"), asyncio.Event()
@@ -263,7 +263,7 @@ async def test_the_export_answers_who_asked_what_which_rule_who_decided_when_and
     assert [row["seq"] for row in rows] == sorted(row["seq"] for row in rows)
 
 
-async def test_a_failed_call_and_one_without_an_approval(harness: Harness) -> None:
+async def test_the_export_covers_failed_calls_and_calls_without_an_approval(harness: Harness) -> None:
     address = await harness.plan(("pay", {"mode": "refuse"}), ("book", {"what": "a table"}))
     (request,) = await harness.open(address, "t1.0")
     await harness.decide(request.request_id)
@@ -282,7 +282,7 @@ async def test_a_failed_call_and_one_without_an_approval(harness: Harness) -> No
 
 
 async def stopped(harness: Harness, address: TurnAddress, kind: str) -> str:
-    """What is on record of a call that was under way as its turn was stopped."""
+    """The audit rows of a call that ran when its turn was stopped."""
     await harness.write("UPDATE tool_calls SET state = 'reserved', epoch = 1 WHERE turn_id = $1", address.turn_id)
     await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.STOPPED))
     (row,) = [row for row in await exported(harness, address.turn_id) if row["kind"] == kind]
@@ -313,7 +313,7 @@ async def test_an_approvals_rows_are_its_own_and_those_of_the_call_that_it_cover
     assert [row["actor"] for row in told][:2] == ["requester", "reviewer"]
 
 
-async def test_a_history_that_goes_on_and_on_is_shown_by_its_latest(harness: Harness) -> None:
+async def test_a_long_history_is_shown_by_its_latest_rows(harness: Harness) -> None:
     address = await harness.plan(("pay", {}))
     (asked,) = await harness.open(address, "t1.0")
     async with harness.db.transaction("local") as tx:
@@ -344,7 +344,7 @@ async def doubted(harness: Harness) -> set[str | None]:
     return set(subjects)
 
 
-async def test_calls_that_were_given_rejected_or_are_still_asked_for_are_no_fault(harness: Harness) -> None:
+async def test_given_rejected_and_pending_calls_are_no_fault(harness: Harness) -> None:
     for decision in (Decision.APPROVE, Decision.EDIT, Decision.REJECT):
         address, request = await asked(harness)
         given: dict[str, Any] = {"args": {"amount": 3}} if decision is Decision.EDIT else {}
@@ -355,7 +355,7 @@ async def test_calls_that_were_given_rejected_or_are_still_asked_for_are_no_faul
 
 
 @pytest.mark.parametrize("before", ["nothing", "rejected", "withdrawn"])
-async def test_a_call_that_ran_by_a_status_written_elsewhere_is_found(harness: Harness, before: str) -> None:
+async def test_a_call_that_ran_by_a_forged_status_is_a_fault(harness: Harness, before: str) -> None:
     known = await doubted(harness)
     address, request = await asked(harness)
     if before == "rejected":
@@ -370,12 +370,12 @@ async def test_a_call_that_ran_by_a_status_written_elsewhere_is_found(harness: H
     assert await doubted(harness) == known, "it has not run"
     await harness.run_tool(address)
     assert await doubted(harness) == known | {request.request_id}
-    # What ran is on record twice: removing the one leaves the other.
+    # A call that ran is recorded twice: removing one row leaves the other.
     await harness.write("UPDATE tool_calls SET first_sent_at = NULL WHERE turn_id = $1", address.turn_id)
     assert await doubted(harness) == known | {request.request_id}
 
 
-async def test_a_call_that_has_begun_and_not_ended_is_found_too(harness: Harness) -> None:
+async def test_a_call_that_began_and_never_ended_is_a_fault(harness: Harness) -> None:
     known = await doubted(harness)
     address, request = await asked(harness)
     await harness.write(GIVE, request.request_id)

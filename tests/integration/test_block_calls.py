@@ -97,10 +97,10 @@ async def test_a_block_that_may_change_anything_waits_for_a_person_and_needs_no_
     assert said["result"]["result"] == {"text": "No. 8"} and said["arguments"] == {"number": 8}
 
 
-async def test_a_turn_keeps_the_block_that_it_began_with(blocks: Harness, tmp_path: Path) -> None:
+async def test_a_turn_runs_the_block_version_that_it_was_pinned_to(blocks: Harness, tmp_path: Path) -> None:
     address = await blocks.plan(("area", AREA), agent_id=MAKER)
     call = await blocks.tool_call(address, "t1.0", MAKER)
-    folder = tmp_path / "workshop"
+    folder = tmp_path / "code_blocks"
     shutil.copytree(CODE_BLOCK_APP, folder)
     block, table = folder / "skills/measures/blocks/area.py", folder / "data/units.json"
     block.write_text(block.read_text().replace("width * height", "width + height"))
@@ -118,7 +118,7 @@ async def test_a_turn_keeps_the_block_that_it_began_with(blocks: Harness, tmp_pa
     assert changed.message is not None and "365" in changed.message.text
 
 
-async def test_what_a_tool_wants_audited_is_in_the_audit_with_its_call(blocks: Harness) -> None:
+async def test_details_that_a_tool_audits_are_stored_with_its_call(blocks: Harness) -> None:
     address = await blocks.approved(("create_entity", {"kind": "k", "name": "Noted One"}))
     assert (await blocks.run_tool(address)).state is CallState.DONE
     noted = "SELECT kind, subject, data, actor FROM audit_trail WHERE turn_id = $1 AND kind LIKE 'tool.%'"

@@ -54,7 +54,7 @@ def client(api: Api, url: str) -> Client:
     return Client(url, api.people["requester"].token)
 
 
-async def test_no_row_is_on_the_wire_and_the_picture_is_drawn_here(api: Api, wire: Recorder, tmp_path: Path) -> None:
+async def test_no_row_leaves_the_client_which_draws_the_picture(api: Api, wire: Recorder, tmp_path: Path) -> None:
     kept = table(tmp_path)
 
     def work() -> Made:
@@ -79,7 +79,7 @@ async def test_no_row_is_on_the_wire_and_the_picture_is_drawn_here(api: Api, wir
         assert held.json()["items"] == [], "nothing is kept of it on the server"
 
 
-async def test_a_program_that_died_continues_with_its_turn_and_hands_in_once(api: Api, tmp_path: Path) -> None:
+async def test_a_restarted_client_continues_its_turn_and_answers_once(api: Api, tmp_path: Path) -> None:
     kept = table(tmp_path)
 
     def begin() -> str:
@@ -102,7 +102,7 @@ async def test_a_program_that_died_continues_with_its_turn_and_hands_in_once(api
     assert len(made.specification["data"]["values"]) == 2, "the plan is carried out again, here"
 
 
-async def test_no_other_user_hands_in_and_what_is_handed_in_has_no_rows(api: Api, tmp_path: Path) -> None:
+async def test_no_other_user_can_answer_and_an_answer_contains_no_rows(api: Api, tmp_path: Path) -> None:
     kept = table(tmp_path)
     async with api.client() as mine, api.client("admin") as other:
         made = await mine.post("/v1/conversations", json={"agent": AGENT})

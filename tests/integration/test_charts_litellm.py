@@ -104,7 +104,7 @@ SPECIFIED = said(xml='<chart><show column="region"/><show column="sales"/></char
 REST = (said(marks=[]), Step(text="Sales by region are drawn."))
 
 
-async def test_a_plan_that_does_not_fit_twice_and_then_does_ends_in_a_picture(charts: Charts) -> None:
+async def test_a_plan_that_fits_at_the_third_attempt_ends_in_a_picture(charts: Charts) -> None:
     address, row = await charts.ended(
         CLASSIFIED, plan("<plan><bogus/></plan>"), plan("<plan><group/></plan>"), plan(f"<plan>{GROUP}</plan>"),
         SPECIFIED, *REST,
@@ -121,7 +121,7 @@ async def test_a_plan_that_does_not_fit_twice_and_then_does_ends_in_a_picture(ch
     assert "sales.csv" in json.dumps(first["messages"]) and "North" not in json.dumps(first["messages"])
 
 
-async def test_a_table_that_stays_at_home_is_planned_and_specified_by_a_model_that_sees_no_row(charts: Charts) -> None:
+async def test_a_client_side_table_is_charted_by_a_model_that_sees_no_row(charts: Charts) -> None:
     charts.double.script(CLASSIFIED, plan(f"<plan>{GROUP}</plan>"), SPECIFIED, REST[0])
     harness, kept = charts.served.harness, ClientTable("sales", read_csv(CSV))
     address, started = await harness.start(Line("a chart"), agent_id=AGENT)
@@ -137,7 +137,7 @@ async def test_a_table_that_stays_at_home_is_planned_and_specified_by_a_model_th
     assert "region" in sent and "North" not in sent
 
 
-async def test_words_in_place_of_an_object_are_asked_again_by_a_function_that_must_be_called(charts: Charts) -> None:
+async def test_text_instead_of_an_object_is_retried_with_a_required_function(charts: Charts) -> None:
     called = Step(calls=(Call(name="classify", arguments={"kind": "question", "excludes": False}),))
     address, row = await charts.ended(Step(text="It is a chart, I think."), called, Step(text="Ask me for a chart."))
     assert (row["status"], row["answer"]) == ("completed", "Ask me for a chart.")

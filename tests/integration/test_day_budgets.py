@@ -1,6 +1,6 @@
-"""Day budgets on the real ledger: reserved by the claim, replaced by the settle, given back by whatever ends a call.
+"""Daily budgets on the real ledger: the claim reserves, the settle replaces, any end of a call releases.
 
-What was used before or beside a budget that begins, or changes, while calls are under way is counted.
+Usage from before or beside a budget that starts or changes while calls run is counted.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = $1"
 
 
 def limited(agent_id: str, limits: DayLimits | None) -> PublishedAgent:
-    """The desk's agent under this name, with these limits of a day."""
+    """The agent `desk` under this name, with these daily limits."""
     agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     definition = agent.definition.model_copy(update={"id": agent_id, "day_limits": limits})
     return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
@@ -75,7 +75,7 @@ async def row(harness: Harness, agent_id: str) -> tuple[int, int, int, int]:
 
 
 async def assumed(harness: Harness, agent_id: str) -> tuple[int, int]:
-    """How much of today's used tokens and cost is uncertain."""
+    """The uncertain part of today's tokens and cost."""
     sql = "SELECT assumed_tokens, assumed_cost_microusd FROM day_usage WHERE agent_id = $1 ORDER BY day DESC"
     rows = await harness.rows(sql, agent_id)
     return tuple(rows[0]) if rows else (0, 0)
@@ -103,14 +103,14 @@ async def until_asked(harness: Harness, call: ModelCall, times: int = 1) -> None
 
 @asynccontextmanager
 async def running(harness: Harness, call: ModelCall, waits: str = "looked") -> AsyncIterator[asyncio.Task[ModelReply]]:
-    """The first attempt of a call, which has asked the provider and hears the end once this is left."""
+    """The first attempt of a call, which has sent its request and gets the end when this is left."""
     with harness.model.held(waits):
         task = asyncio.create_task(ask(harness, call))
         await until_asked(harness, call)
         yield task
 
 
-async def test_a_call_holds_its_most_while_it_runs_and_counts_what_it_used_after(harness: Harness) -> None:
+async def test_a_call_reserves_its_maximum_while_it_runs_and_then_counts_its_usage(harness: Harness) -> None:
     agent_id = await limited_agent(harness, max_tokens=1_000, max_cost_microusd=1_000)
     call = await begun(harness, agent_id, Line("yes", waits="looked", tokens=30))
     async with running(harness, call) as first:
@@ -122,7 +122,7 @@ async def test_a_call_holds_its_most_while_it_runs_and_counts_what_it_used_after
 
 
 @pytest.mark.parametrize("limits", [{"max_tokens": HOLDS_TOKENS}, {"max_cost_microusd": 20}])
-async def test_what_a_running_call_holds_is_not_there_for_another(harness: Harness, limits: dict[str, int]) -> None:
+async def test_a_running_calls_reservation_is_not_for_another(harness: Harness, limits: dict[str, int]) -> None:
     agent_id = await limited_agent(harness, **limits)
     call, other = await begun(harness, agent_id, Line("yes", waits="looked")), await begun(harness, agent_id)
     async with running(harness, call) as first:
@@ -131,7 +131,7 @@ async def test_what_a_running_call_holds_is_not_there_for_another(harness: Harne
     assert refusal.value.type == "day_budget_reserved" and (await first).problem is None
 
 
-async def test_a_met_budget_refuses_the_call_and_its_claim_leaves_nothing(harness: Harness) -> None:
+async def test_a_spent_budget_refuses_the_call_and_its_claim_leaves_no_row(harness: Harness) -> None:
     agent_id = await limited_agent(harness, max_tokens=10)
     assert (await ask(harness, await begun(harness, agent_id))).problem is None
     call = await begun(harness, agent_id)
@@ -156,7 +156,7 @@ async def test_the_tenants_budget_counts_what_was_used_before_it(harness: Harnes
     assert (await row(harness, TENANT))[0] == counted + 20, "counted on, so that a new limit knows the whole day"
 
 
-async def test_a_dead_attempts_hold_is_taken_over_by_the_next_one(harness: Harness) -> None:
+async def test_the_reservation_of_a_dead_attempt_passes_to_the_next_one(harness: Harness) -> None:
     agent_id = await limited_agent(harness, max_tokens=1_000)
     call = await begun(harness, agent_id, Line("slow", waits="looked"))
     async with running(harness, call) as zombie:
@@ -173,7 +173,7 @@ async def test_a_dead_attempts_hold_is_taken_over_by_the_next_one(harness: Harne
     assert await used_by(harness, agent_id) == 20
 
 
-async def test_a_turn_that_ends_counts_its_lost_call_whole_until_that_says_what_it_used(harness: Harness) -> None:
+async def test_a_lost_call_counts_in_full_until_its_usage_is_known(harness: Harness) -> None:
     agent_id = await limited_agent(harness, max_tokens=1_000)
     call = await begun(harness, agent_id, Line("slow", waits="looked"))
     async with running(harness, call) as lost:
@@ -190,7 +190,7 @@ async def test_a_turn_that_ends_counts_its_lost_call_whole_until_that_says_what_
     assert await assumed(harness, agent_id) == (0, 0)
 
 
-async def test_a_provider_that_fails_and_is_asked_again_holds_nothing_in_between(harness: Harness) -> None:
+async def test_a_failed_call_reserves_nothing_while_it_waits_for_its_retry(harness: Harness) -> None:
     agent_id = await limited_agent(harness, max_tokens=100_000)
     call = await begun(harness, agent_id, Line("yes", fails=1))
     with pytest.raises(ApplicationError):
@@ -206,7 +206,7 @@ async def test_a_provider_that_fails_and_is_asked_again_holds_nothing_in_between
     assert (await row(harness, agent_id))[:2] == (used + 10, cost + 10)
 
 
-async def test_a_stop_gives_back_what_the_call_held(harness: Harness) -> None:
+async def test_a_stop_releases_the_reservation_of_its_call(harness: Harness) -> None:
     agent_id = await limited_agent(harness, max_tokens=1_000)
     call = await begun(harness, agent_id)
     await in_transaction(harness.db, request_stop, call.address.turn_id, harness.people["requester"].user_id)
@@ -215,7 +215,7 @@ async def test_a_stop_gives_back_what_the_call_held(harness: Harness) -> None:
 
 
 @pytest.mark.sized
-async def test_any_order_of_claims_deaths_settles_and_ends_leaves_nothing_held(harness: Harness) -> None:
+async def test_any_order_of_claims_deaths_settles_and_ends_leaves_nothing_reserved(harness: Harness) -> None:
     agent_id = await limited_agent(harness, max_tokens=2_000)
     dice = random.Random(20)
     for _ in range(sized(6, 2)):
@@ -238,7 +238,7 @@ async def ended(harness: Harness, address: TurnAddress, after_seconds: float = 0
 
 
 @pytest.mark.sized
-async def test_two_budgets_wanted_by_many_at_once_never_wait_crosswise(harness: Harness, unlimited_again: None) -> None:
+async def test_calls_that_need_two_budgets_never_deadlock(harness: Harness, unlimited_again: None) -> None:
     await limit_tenant(harness, max_tokens=10**9)
     agents = [f"a{new_id()[-8:]}" for _ in range(3)]
     await publish(harness, DayLimits(max_tokens=10**9), *agents)
@@ -251,7 +251,7 @@ async def test_two_budgets_wanted_by_many_at_once_never_wait_crosswise(harness: 
 
 @pytest.fixture
 async def uncounted(harness: Harness) -> AsyncIterator[None]:
-    """Nothing is counted today yet, and nothing is limited afterwards."""
+    """Starts without usage today, and removes all limits afterwards."""
     await forget(harness)
     yield
     await forget(harness)
@@ -262,7 +262,7 @@ async def forget(harness: Harness) -> None:
     await harness.write("DELETE FROM day_usage")
 
 
-async def test_what_broke_off_or_runs_when_a_budget_begins_counts_in_it(harness: Harness, uncounted: None) -> None:
+async def test_calls_from_before_a_budget_was_set_count_in_it(harness: Harness, uncounted: None) -> None:
     broken = await begun(harness, "desk", Line("half an answer", fails=1))
     earlier = await used_by(harness)
     with pytest.raises(ApplicationError):
@@ -333,7 +333,7 @@ async def test_a_limit_that_was_lowered_binds_the_turns_that_began_before(harnes
 
 
 async def until_waiting(harness: Harness, lock: str, *instead: asyncio.Task[ModelReply]) -> None:
-    """Until a transaction waits for a lock of this kind, or one of these is done."""
+    """Waits until a transaction waits for a lock of this kind, or one of these is done."""
 
     async def there() -> bool:
         return any(each.done() for each in instead) or bool(await harness.value(_WAITING, lock))
@@ -375,7 +375,7 @@ async def test_a_settle_that_comes_as_the_days_row_is_opened_waits(harness: Harn
     assert (await row(harness, TENANT))[::2] == (before + 30, 0)
 
 
-async def test_who_takes_a_dead_call_over_opens_a_row_before_it_locks_one(harness: Harness, uncounted: None) -> None:
+async def test_taking_over_a_dead_call_adds_the_days_row_before_it_locks_one(harness: Harness, uncounted: None) -> None:
     agent_id = await limited_agent(harness, max_tokens=10**9)
     dead = await begun(harness, agent_id, Line("slow", waits="taken over"))
     late = await begun(harness, agent_id, LATE)
@@ -392,7 +392,7 @@ async def test_who_takes_a_dead_call_over_opens_a_row_before_it_locks_one(harnes
 
 
 @pytest.mark.sized
-async def test_many_who_settle_and_open_at_once_lose_nothing(harness: Harness, uncounted: None) -> None:
+async def test_simultaneous_settles_and_first_calls_of_a_day_lose_no_usage(harness: Harness, uncounted: None) -> None:
     for number in range(sized(5, 2)):
         await forget(harness)
         calls = [await begun(harness, "desk", Line("yes", seconds=0.02 * (place % 5))) for place in range(24)]
@@ -409,7 +409,7 @@ async def limited_soon(harness: Harness, seconds: float) -> None:
     await limit_tenant(harness, max_tokens=10**9)
 
 
-async def test_a_new_day_begins_at_nothing_and_a_call_counts_in_the_day_of_its_claim(harness: Harness) -> None:
+async def test_a_new_day_starts_at_zero_and_a_call_counts_on_the_day_of_its_claim(harness: Harness) -> None:
     agent_id = await limited_agent(harness, max_tokens=10)
     call = await begun(harness, agent_id, Line("late", waits="midnight"))
     async with running(harness, call, "midnight") as late:

@@ -119,7 +119,6 @@ async def test_all_data_survives_kill_9_of_every_process_at_once(tmp_path: Path)
         async with Worker(client, task_queue="q", workflows=[Waits], workflow_runner=UnsandboxedWorkflowRunner()):
             await handle.signal(Waits.go)
             assert await handle.result(rpc_timeout=timedelta(seconds=30)) == "went on"
-
     # The folder outlives the stack: the same addresses, the same data, after an orderly stop as well.
     async with embedded(tmp_path / "home") as parts:
         assert of(parts) == (admin, redis_url, temporal)
@@ -178,7 +177,7 @@ async def test_a_folder_with_a_strange_name_holds_all_data_and_temporal_counts_i
     assert [entry.name for entry in os.scandir(tmp_path)] == [home.name]
 
 
-async def test_only_the_parts_that_are_asked_for_are_started_and_overrides_do_not_count(tmp_path: Path) -> None:
+async def test_only_the_requested_parts_start_and_overrides_are_ignored(tmp_path: Path) -> None:
     environ = {**os.environ, "REDIS_URL": "redis://elsewhere"}
     async with embedded(tmp_path / "home", {"valkey"}, environ=environ) as parts:
         assert (set(parts.pids()), parts.postgres, parts.temporal) == ({"valkey"}, None, None)
@@ -244,7 +243,7 @@ async def try_launch(home: DataDir, launch: PostgresLaunch) -> tuple[int, str]:
 
 
 @needs_root
-async def test_every_way_that_root_can_run_postgres_works_on_one_and_the_same_cluster(readable_folder: Path) -> None:
+async def test_every_way_of_running_postgres_as_root_opens_the_same_cluster(readable_folder: Path) -> None:
     home = open_home(readable_folder / "home")
     ways = list(ways_for_root(postgres_install(), home.root))
     works = [way for way in ways if await asyncio.to_thread(way.works_from, home.root)]

@@ -193,7 +193,7 @@ async def replaced(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
         await server.wait_closed()
 
 
-async def test_a_stack_comes_up_says_where_it_is_and_stops_in_order(start: Start) -> None:
+async def test_a_stack_starts_prints_its_address_and_stops_in_order(start: Start) -> None:
     stack: Stack = await start()
     run = await stack.up()
     roles = {"postgres", "valkey", "temporal", "payments", "api", "worker-turns", "worker-llm", "worker-relay"}
@@ -206,19 +206,16 @@ async def test_a_stack_comes_up_says_where_it_is_and_stops_in_order(start: Start
         assert (await http.get(run["api"] + "/readyz")).status_code == 200
         assert (await http.get(run["temporal_ui"], follow_redirects=True)).status_code == 200
         assert (await http.get(run["companions"]["payments"])).text == "x"
-
     saw = json.loads((stack.home / "worker-llm-saw.json").read_text())
     assert (saw["DATABASE_URL"], saw["REDIS_URL"]) == (run["postgres"], run["redis"])
     assert (saw["TEMPORAL_ADDRESS"], saw["PERDURE_TEMPORAL_UI"]) == (run["temporal"], run["temporal_ui"])
     assert saw["PAYMENTS_URL"] == run["companions"]["payments"]
     assert "DATABASE_ADMIN_URL" not in saw
     assert "DATABASE_ADMIN_URL" in json.loads((stack.home / "prepare-saw.json").read_text())
-
     assert run["setup_code"] == SETUP_CODE
     (stack.home / "setup.code").unlink()  # as the API does when the first person registers
     await until(lambda: "setup_code" not in stack.run(), seconds=60)
     assert {**stack.run(), "setup_code": SETUP_CODE} == run, "and nothing else has changed"
-
     stack.process.send_signal(signal.SIGINT)
     code, out, said = await stack.ended()
     assert (code, said) == (0, "")
@@ -256,7 +253,7 @@ async def test_a_killed_process_is_back_at_once_and_run_json_names_the_new_one(s
     assert {name: value for name, value in stack.run().items() if name not in changing} == before
 
 
-async def test_replaced_parts_do_not_start_and_no_second_stack_does(start: Start, replaced: dict[str, str]) -> None:
+async def test_a_replaced_part_is_not_started_nor_is_a_second_stack(start: Start, replaced: dict[str, str]) -> None:
     stack: Stack = await start(**replaced)
     run = await stack.up()
     assert set(run["pids"]) == {"payments", "api", "worker-turns", "worker-llm", "worker-relay"}
@@ -292,7 +289,7 @@ async def test_after_kill_9_of_the_supervisor_the_next_start_finds_all_and_clear
 
 
 @pytest.mark.timed
-async def test_a_second_ctrl_c_kills_what_still_drains(start: Start, replaced: dict[str, str]) -> None:
+async def test_a_second_ctrl_c_kills_the_parts_that_still_drain(start: Start, replaced: dict[str, str]) -> None:
     stack: Stack = await start(DRAIN="25", **replaced)
     run = await stack.up()
     stack.process.send_signal(signal.SIGINT)

@@ -81,7 +81,7 @@ def assert_in_time(what: str, took: list[float], most_ms: float, part: float = 0
 
 
 @pytest.mark.timed
-async def test_a_search_of_10_000_documents_finds_the_one_in_time(harness: Harness, vectors: list[list[float]]) -> None:
+async def test_a_search_of_10_000_documents_finds_one_in_time(harness: Harness, vectors: list[list[float]]) -> None:
     user_id, took = harness.people["requester"].user_id, list[float]()
     async with harness.db.transaction("local") as tx:
         for number in [*range(1, 6), *range(1, SEARCHES + 1)]:

@@ -170,7 +170,7 @@ WITH me AS MATERIALIZED (SELECT set_config('perdure.reader', '*', true) AS said)
   owner_id, n, 'd', CASE n WHEN 1 THEN $2 END, 'user_authored', owner_id, false, $2, to_jsonb(ARRAY[$2]),
   CASE n WHEN 2 THEN now() END, owner_id, $2 FROM document, generate_series(1, 2) n
 """
-"""What the person says in ways that this test does not go: $2 the words, $3 an object with them."""
+"""The user's texts in columns that no step of this test fills: $2 is the text, $3 an object with it."""
 
 
 async def plant(harness: Harness, address: TurnAddress, words: str = f"{MARK} was here") -> None:
@@ -214,7 +214,7 @@ async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
         "withdrawal = jsonb_build_object('by', $2::text, 'comment', $4::text) WHERE turn_id = $1"
     )
     await harness.write(seats, address.turn_id, name, who.user_id, MARK)
-    async with harness.db.transaction("local") as tx:  # never run, so its reason is told as the turn breaks off
+    async with harness.db.transaction("local") as tx:  # never run, so its reason is reported when the turn breaks off
         of = {"actor": who.user_id, "turn_id": address.turn_id}
         await audit.record(tx, "approval.withdrawn", first.request_id, {"by": name}, **of)
     await harness.write(ANSWERED, harness.people["reviewer"].user_id, name)
@@ -237,7 +237,7 @@ async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
     return [address, other, minted]
 
 
-async def test_every_column_is_declared_with_a_users_words_or_not(harness: Harness, admin: asyncpg.Connection) -> None:
+async def test_every_column_is_declared_as_user_text_or_not(harness: Harness, admin: asyncpg.Connection) -> None:
     await person(harness, NAME)
     await own_turn(harness, NAME)
     await in_turns_of_others(harness, NAME)
@@ -268,7 +268,7 @@ async def test_no_word_of_the_erased_stays_and_the_chain_verifies(harness: Harne
     assert str(told[-1]["actor"]) == harness.people["admin"].user_id and told[-1]["data"]["rows"] == done["erased"]
 
 
-async def test_the_words_of_others_stay_wherever_they_are(harness: Harness, admin: asyncpg.Connection) -> None:
+async def test_the_texts_of_other_users_stay_wherever_they_are(harness: Harness, admin: asyncpg.Connection) -> None:
     name = f"{MARK}2"
     await person(harness, name)
     theirs, *_ = await in_turns_of_others(harness, name)
@@ -316,7 +316,7 @@ async def test_no_user_is_erased_with_open_turns_a_decision_to_run_or_an_unsettl
     await erase(harness.db, "local", name, harness.people["admin"].user_id)
 
 
-async def test_no_admin_erases_the_own_data_or_an_unknown_user(harness: Harness) -> None:
+async def test_an_admin_cannot_erase_their_own_data_or_an_unknown_user(harness: Harness) -> None:
     assert (await refused(harness, "admin"))[:2] == ("own_data", 409)
     for tenant, name in (("local", "nobody"), ("other", "requester")):
         assert (await refused(harness, name, new_id(), tenant))[:2] == ("user_not_found", 404)
@@ -341,7 +341,7 @@ async def test_a_turn_that_begins_during_the_erasure_ends_it_without_loss(harnes
 
 LEAVER = "leaver"
 GONE = {"answer", "outcome", "ttft_seconds", "items[].data"}
-"""What the contract has null where it is not known; the audit says `erased` beside it."""
+"""Fields that are null in the contract if unknown; the audit has `erased` beside them."""
 
 
 def nulls(value: Any, path: str = "") -> Iterator[str]:
@@ -361,7 +361,7 @@ def told(stream: str) -> list[tuple[str, dict[str, Any]]]:
     return [(each["event"], json.loads(each["data"])) for each in fields]
 
 
-async def test_every_view_of_an_erased_persons_turn_answers_without_a_null_that_was_none(api: Api) -> None:
+async def test_every_view_of_an_erased_users_turn_answers_with_valid_fields(api: Api) -> None:
     async with api.client("admin") as admin, api.client("reviewer") as reviewer:
         await admin.post("/v1/users", json={"name": LEAVER, "roles": ["requester"]})
         token = (await admin.post(f"/v1/users/{LEAVER}/tokens", json={})).json()["token"]
@@ -406,10 +406,10 @@ async def test_every_view_of_an_erased_persons_turn_answers_without_a_null_that_
 
 TURNS = sized(1_000, 40)
 ROWS_A_TURN = sized(10, 2)
-"""Of the audit. As many are of another user's turns."""
+"""Rows of the audit. As many belong to another user's turns."""
 AT_ONCE = 500
 STATEMENT_SECONDS = 5.0
-"""The API gives a statement no more."""
+"""The API's limit for a statement."""
 _FILL = """
 WITH talks AS (
   INSERT INTO conversations (id, tenant_id, user_id, agent_id, title)

@@ -1,4 +1,4 @@
-"""A person is erased who decided in the turns of others; and bodies taken in the name of an erasure are missed."""
+"""Erasing a reviewer of other users' turns; bodies that were removed under the name of an erasure are a fault."""
 
 import asyncio
 from collections.abc import Iterator
@@ -116,7 +116,7 @@ async def opened(policies: Policies, address: TurnAddress, gated: GatedCall, **k
 
 
 async def paused_again(policies: Policies) -> TurnAddress:
-    """A turn that went on after a refusal, told of it by a note, and paused once more with all its state."""
+    """A turn that continued after a rejection with a note about it, and paused again with all its state."""
     harness = policies.harness
     address = await harness.plan(("pay", {"amount": 1}), ("pay", {"amount": 2}))
     (refused,) = await harness.open(address, "t1.0")
@@ -131,7 +131,7 @@ async def paused_again(policies: Policies) -> TurnAddress:
 
 
 async def not_raised(policies: Policies) -> TurnAddress:
-    """A turn that asked for a higher limit, and ended as the person did not raise it."""
+    """A turn that requested a higher limit, and ended because the user did not raise it."""
     harness = policies.harness
     address = await harness.plan(("pay", {}))
     gated = GatedCall(call_id="t1.limit", tool="", rule="limit", kind=RequestKind.LIMIT, message="spent")
@@ -146,7 +146,7 @@ async def not_raised(policies: Policies) -> TurnAddress:
 
 
 async def handed_on(policies: Policies) -> None:
-    """Requests whose policy names the person: given on by others, claimed, decided in the person's seat."""
+    """Requests whose policy names the user: reassigned by others, claimed, decided by a delegate."""
     harness, her_id = policies.harness, policies.harness.people[NAME].user_id
     for handing in ("reassigned", "released", "seated"):
         address, request = await policies.asked("named")
@@ -168,7 +168,7 @@ async def handed_on(policies: Policies) -> None:
 
 
 async def answers(harness: Harness, turn: TurnAddress, call_id: str) -> list[str]:
-    """What the model, the ledger and the readers of a turn were told of a denied call."""
+    """The texts about a denied call for the model, the ledger and the readers of a turn."""
     found = await harness.rows(
         "SELECT m.content, k.outcome #>> '{message,text}' AS outcome, e.data->>'result' AS shown FROM tool_calls k "
         "JOIN messages m ON m.turn_id = k.turn_id AND m.call_id = k.call_id AND m.role = 'tool' "
@@ -211,7 +211,7 @@ async def test_no_message_in_the_turns_of_others_is_left(policies: Policies, adm
     assert [(row["record"]["for"], row["record"]["comment"]) for row in seats] == [(done["name"], OTHERS)]
 
 
-async def test_an_erasure_that_was_cut_off_knows_the_turns_that_name_the_person_when_it_goes_on(
+async def test_an_interrupted_erasure_still_covers_the_turns_that_name_its_user(
     policies: Policies, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness, name = policies.harness, f"{MARK}.c"
@@ -255,7 +255,7 @@ async def verified(harness: Harness) -> Report:
     return await verify_chain(harness.db, "local", KEYRING, [await exported_head(harness.db, "local")])
 
 
-async def test_bodies_of_a_turn_that_was_given_to_an_erased_person_are_missed(harness: Harness) -> None:
+async def test_missing_bodies_of_a_turn_that_was_moved_to_an_erased_user_are_a_fault(harness: Harness) -> None:
     user_id, begun = await erased(harness, "victor")
     victim = await harness.plan(("pay", {"amount": 1_000_000}))
     (request,) = await harness.open(victim, "t1.0")
@@ -271,7 +271,7 @@ async def test_bodies_of_a_turn_that_was_given_to_an_erased_person_are_missed(ha
     assert f"UPDATE {after.faults_found}" == taken and after.erased == before.erased
 
 
-async def test_rows_about_an_erasure_keep_their_bodies_and_it_accounts_for_no_other_user(harness: Harness) -> None:
+async def test_audit_rows_of_an_erasure_keep_their_bodies_and_explain_no_other_user(harness: Harness) -> None:
     user_id, begun = await erased(harness, "walter")
     other = await person(harness, "yvonne")
     before = await verified(harness)
@@ -284,7 +284,7 @@ async def test_rows_about_an_erasure_keep_their_bodies_and_it_accounts_for_no_ot
     assert {fault.kind for fault in after.faults} == {fault.kind for fault in before.faults} | {FaultKind.BODY_MISSING}
 
 
-async def test_a_verification_in_the_midst_of_erasures_finds_no_fault(harness: Harness) -> None:
+async def test_a_verification_during_erasures_finds_no_fault(harness: Harness) -> None:
     before = (await verified(harness)).faults_found
     names = [f"zoe{number}" for number in range(4)]
     done = asyncio.gather(*(erased(harness, name) for name in names))
@@ -296,7 +296,7 @@ async def test_a_verification_in_the_midst_of_erasures_finds_no_fault(harness: H
     assert looked > 1
 
 
-async def test_a_turn_within_its_persons_erasure_is_counted(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_during_its_users_erasure_is_counted(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (await verified(harness)).faults_found
     name = "ursula"
     made = await person(harness, name)

@@ -34,7 +34,7 @@ async def ended(harness: Harness, address: TurnAddress, **given: object) -> tupl
     return await in_transaction(harness.db, finish, ask)
 
 
-async def test_the_end_sets_the_outcome_the_answer_and_done_as_the_last_event(harness: Harness) -> None:
+async def test_the_end_stores_status_and_answer_and_its_last_event_is_done(harness: Harness) -> None:
     address = await harness.plan()
     pending = (PendingEvent(kind="node_end", at=NOW, number=5, data={"node": "output_format"}),)
     said = await harness.value("SELECT id FROM messages WHERE turn_id = $1 AND role = 'assistant'", address.turn_id)
@@ -54,7 +54,7 @@ async def test_the_end_sets_the_outcome_the_answer_and_done_as_the_last_event(ha
     assert await harness.value(active, address.conversation_id) is None
 
 
-async def test_a_turn_ends_once_however_many_say_so(harness: Harness) -> None:
+async def test_of_many_simultaneous_ends_of_a_turn_one_is_stored(harness: Harness) -> None:
     first, _ = await harness.start(Line("one"))
     second, _ = await harness.start(Line("two"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
     statuses = [TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.STOPPED, TurnStatus.LIMITED] * 4
@@ -66,7 +66,7 @@ async def test_a_turn_ends_once_however_many_say_so(harness: Harness) -> None:
     assert (admitted, kinds.count("done"), kinds[-1]) == ([second.turn_id], 1, "done")
 
 
-async def test_the_end_voids_what_is_open_and_answers_each_call_that_waited_as_it_is_known(harness: Harness) -> None:
+async def test_the_end_voids_open_requests_and_answers_each_pending_call(harness: Harness) -> None:
     address = await harness.plan(("pay", {}), ("post", {}), ("look", {}), ("post", {}), ("pay", {}))
     first, second, told_no, unheard = await harness.open(address, "t1.0", "t1.1", "t1.3", "t1.4")
     await harness.decide(first.request_id)
@@ -134,7 +134,7 @@ async def test_a_turn_whose_run_is_gone_fails_with_its_texts_and_an_answer_for_e
     assert (await harness.approval_row(address, "t1.2"))["status"] == "done", "what has run keeps its status"
 
 
-async def test_the_next_turn_is_ready_behind_the_end_and_its_message_behind_all_of_the_end(harness: Harness) -> None:
+async def test_the_next_queued_turn_starts_after_every_message_of_the_end(harness: Harness) -> None:
     """The end of a turn that broke off answers for calls that have no result; the next turn's model must see that."""
     first = await harness.plan(("look", {}), ("pay", {}))
     second, _ = await harness.start(Line("next"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
@@ -250,7 +250,7 @@ async def test_the_first_answer_gives_a_title_unless_the_user_did(
     assert await titled(harness, status, **given) == expected
 
 
-async def test_the_story_of_a_turn_is_kept_in_segments_with_its_times(requester: Caller) -> None:
+async def test_a_turns_segments_and_times_are_stored(requester: Caller) -> None:
     made = (await requester.post("/v1/conversations", json={"agent": "refunds"})).json()
     path = f"/v1/conversations/{made['id']}/turns"
     turn = (await requester.post(path, params={"wait": 20}, json={"message": "/echo one two"})).json()

@@ -47,7 +47,7 @@ OLDER = "UPDATE tool_calls SET first_sent_at = first_sent_at - interval '2 secon
 
 @pytest.fixture(autouse=True)
 async def no_open_turns(harness: Harness) -> None:
-    """Calls in the mode `wait` wait anew, and earlier turns are over."""
+    """Calls in the mode `wait` wait again, and earlier turns have ended."""
     harness.world.go_on.clear()
     await harness.write("UPDATE turns SET status = 'stopped', ended_at = now() WHERE ended_at IS NULL")
 
@@ -62,7 +62,7 @@ async def tries(harness: Harness, address: TurnAddress, most: int = 8) -> ToolOu
 
 
 async def frozen_inside(harness: Harness, address: TurnAddress) -> asyncio.Task[ToolOutcome]:
-    """The first attempt, which has sent its request and hears nothing."""
+    """The first attempt, which has sent its request and gets no answer."""
     running = harness.world.running
     zombie = asyncio.create_task(harness.run_tool(address))
     await until(lambda: harness.world.running > running)
@@ -163,7 +163,7 @@ async def test_a_worker_that_wakes_after_a_settle_is_refused(harness: Harness, t
 
 @pytest.mark.parametrize("tool", ["jot", "book"], ids=["local", "keyed"])
 async def test_many_attempts_at_once_do_a_call_once(harness: Harness, tool: str) -> None:
-    """Who does not settle hears the stored result, or that the call is not theirs."""
+    """An attempt that does not settle gets the stored result, or a lost claim."""
     address = await harness.plan((tool, {"text": "once"} if tool == "jot" else {}))
     outcomes = await gathered(*(harness.run_tool(address, attempt=attempt) for attempt in range(1, 11)))
     settled = await harness.run_tool(address, attempt=11)
@@ -198,7 +198,7 @@ async def test_a_local_call_whose_worker_dies_before_the_commit_never_happened(h
 
 
 @pytest.mark.parametrize(("how", "times"), [("mistake", 1), ("answer", TOOL_ERRORS)])
-async def test_a_tools_own_mistake_is_not_tried_again_an_odd_answer_is(harness: Harness, how: str, times: int) -> None:
+async def test_an_error_of_the_tool_is_not_retried_and_an_odd_answer_is(harness: Harness, how: str, times: int) -> None:
     address = await harness.plan(("stumble", {"how": how}), agent_id="voiced")
     call, before = await harness.tool_call(address, "t1.0", "voiced"), harness.world.count("/look")
     for attempt in range(1, times):
@@ -212,7 +212,7 @@ async def test_a_tools_own_mistake_is_not_tried_again_an_odd_answer_is(harness: 
 @pytest.mark.parametrize(
     ("tool", "state"), [("shout", S.OUTCOME_UNKNOWN), ("book", S.OUTCOME_UNKNOWN), ("look", S.FAILED)]
 )
-async def test_a_stop_inside_a_call_records_what_may_have_been(harness: Harness, tool: str, state: CallState) -> None:
+async def test_a_stop_during_a_call_records_what_may_have_been(harness: Harness, tool: str, state: CallState) -> None:
     address = await harness.plan((tool, {"mode": "wait"}))
     environment, running = ActivityEnvironment(), harness.world.running
     call = await harness.tool_call(address, "t1.0")
@@ -223,7 +223,7 @@ async def test_a_stop_inside_a_call_records_what_may_have_been(harness: Harness,
     assert (await harness.call_row(address))["state"] == state.value
 
 
-# An attempt that may not send any more: what it leaves of a call that an attempt before it may have sent.
+# The state in which an attempt that must not send leaves a call that an earlier one may have sent.
 
 
 async def unsent(harness: Harness, address: TurnAddress, attempt: int) -> None:
@@ -305,7 +305,7 @@ async def test_a_claim_made_before_the_machine_slept_is_not_fresh(harness: Harne
         asked[0] += 1
         return await owned(tx, call, epoch)
 
-    # As Linux has it: CLOCK_BOOTTIME goes on while the machine sleeps, CLOCK_MONOTONIC and time.monotonic() do not.
+    # On Linux, CLOCK_BOOTTIME continues while the machine sleeps; CLOCK_MONOTONIC and time.monotonic() do not.
     awake_or_not = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + (slept[0] if clock == awake_or_not else 0.0))
     monkeypatch.setattr(tool_calls, "reserve", then_sleeps)
@@ -314,7 +314,7 @@ async def test_a_claim_made_before_the_machine_slept_is_not_fresh(harness: Harne
     assert asked == [1]
 
 
-# Postgres goes away under a `local` call: that is no answer of the tool's, so the next attempt does the call.
+# Postgres is lost during a `local` call: the tool has not answered, so the next attempt makes the call.
 
 
 @asynccontextmanager
@@ -345,7 +345,7 @@ async def is_left_to_the_next(harness: Harness, address: TurnAddress, attempt: a
     assert await harness.value(ENTITIES, address.turn_id) == 1
 
 
-async def test_a_connection_that_breaks_inside_the_tool(harness: Harness, urls: Urls) -> None:
+async def test_a_connection_that_breaks_in_a_local_call_leaves_it_to_a_retry(harness: Harness, urls: Urls) -> None:
     address = await harness.approved(("jot", {}))
     async with entities_locked(urls):
         attempt = asyncio.create_task(harness.run_tool(address))
@@ -409,7 +409,7 @@ FLOODS = {"announced": floods(announced=True), "endless": floods(), "bomb": says
 
 
 class At(httpx.AsyncBaseTransport):
-    """The desk's target, at a server of this machine."""
+    """The target of the agent `desk`, at a server of this machine."""
 
     def __init__(self, made: Target, outbound: Outbound) -> None:
         self._made, self._inner = made, Transport(outbound)

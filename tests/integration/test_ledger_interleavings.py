@@ -1,4 +1,4 @@
-"""Everything that touches a turn, at once and in no order: nothing waits for each other crosswise, nothing tears."""
+"""All operations on a turn, in parallel and in random order: no deadlock and no half change."""
 
 import asyncio
 import itertools
@@ -42,11 +42,11 @@ ROUND: list[Call] = [("pay", {"amount": 1}), ("post", {"mode": "break"}), ("jot"
 CALLS = [f"t1.{index}" for index in range(len(ROUND))]
 ENDS = [TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.STOPPED]
 AGAIN = {"tool_unavailable", "settle_refused"}
-"""What an attempt that lost its call ends in; a `store_conflict` would be a deadlock that Postgres had to break."""
+"""The codes of an attempt that lost its call; a `store_conflict` would be a deadlock that Postgres ended."""
 
 
 async def settle(harness: Harness, address: TurnAddress, call_id: str, outcome: str = "happened") -> str:
-    """A reviewer says what became of an effect; its key, where this statement was the first."""
+    """A reviewer settles an effect; returns its key if this was the first settlement."""
     reviewer, key = harness.people["reviewer"], effect_key(address.turn_id, call_id)
     async with harness.db.transaction("local") as tx:
         await settle_by_person(tx, key, Decider(reviewer.user_id, reviewer.roles, "reviewer"), outcome, "I looked")
@@ -62,7 +62,7 @@ async def stop(harness: Harness, address: TurnAddress) -> None:
 
 
 async def told_apart(harness: Harness, work: list[Coroutine[Any, Any, Any]]) -> tuple[list[Any], set[str]]:
-    """All of it at once: what came back, and the codes of refusals; attempts to be made again; anything else tears."""
+    """Runs all in parallel; returns results and codes of refusals, and raises any other error."""
     before = await deadlocks(harness)
     answers = await gathered(*work)
     failures = [each for each in answers if isinstance(each, BaseException)]
@@ -93,7 +93,7 @@ class Storm:
         return self.chance.choice(self.turns[-2 * CONVERSATIONS :])
 
     async def admitted(self) -> TurnAddress:
-        """One of the latest turns that have a workflow, which a turn that waits in a queue has not."""
+        """One of the latest turns with a workflow; a queued turn has none."""
         sql = "SELECT id, conversation_id FROM turns WHERE conversation_id = ANY($1) AND status <> 'queued' "
         sql += "ORDER BY created_at DESC LIMIT $2"
         row = self.chance.choice(await self.harness.rows(sql, self.conversations, 2 * CONVERSATIONS))
@@ -173,7 +173,7 @@ class Storm:
                 break
 
     def operations(self) -> list[Operation]:
-        """What happens, in a random order, often or seldom."""
+        """The operations, in a random order and number."""
         often: dict[Operation, float] = {self.model: 8, self.open: 8, self.decide: 10, self.run: 24}
         steady: dict[Operation, float] = {self.read: 4, self.start: 3, self.load: 1}
         seldom: dict[Operation, float] = {
@@ -185,7 +185,7 @@ class Storm:
 
 
 @pytest.mark.sized
-async def test_whatever_happens_at_once_nothing_deadlocks_and_the_journal_has_no_gaps(harness: Harness) -> None:
+async def test_random_interleavings_never_deadlock_and_leave_no_gap_in_the_event_log(harness: Harness) -> None:
     conversations = [await harness.conversation() for _ in range(CONVERSATIONS)]
     storm = Storm(harness, conversations, seed=2026)
     for _ in range(2 * CONVERSATIONS):
@@ -210,7 +210,7 @@ async def the_journal_is_whole(harness: Harness, conversations: list[str]) -> No
 
 
 async def each_turn_ends_once(harness: Harness, turns: list[TurnAddress]) -> None:
-    """`done` is said once, and last."""
+    """Checks that `done` is emitted once, and last."""
     ended = 0
     for address in turns:
         kinds = await harness.kinds(address.turn_id)
@@ -221,7 +221,7 @@ async def each_turn_ends_once(harness: Harness, turns: list[TurnAddress]) -> Non
 
 
 async def effects_of(harness: Harness, address: TurnAddress) -> tuple[int, int, int]:
-    """How often the turn's payment, its post and its entity happened."""
+    """The number of times that the turn's payment, its post and its entity happened."""
     paid = harness.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
     posted = harness.world.effects.count(("/post", f"{address.turn_id}/t1.1"))
     jotted = await harness.value("SELECT count(*) FROM entities WHERE created_by_turn = $1", address.turn_id)
@@ -229,7 +229,7 @@ async def effects_of(harness: Harness, address: TurnAddress) -> tuple[int, int, 
 
 
 async def nothing_happened_twice(harness: Harness, turns: list[TurnAddress]) -> None:
-    """Each effect at most once, and only where the ledger admits it."""
+    """Checks that each effect happened at most once, and only if the ledger has it."""
     happened = 0
     for address in turns:
         paid, posted, jotted = await effects_of(harness, address)
@@ -300,7 +300,7 @@ async def test_settles_ends_and_claims_of_one_turn_at_once_never_deadlock(harnes
         assert (kinds.count("done"), kinds[-1]) == (1, "done")
         keys = [effect_key(address.turn_id, call_id) for call_id in LOST]
         for row in await harness.rows("SELECT * FROM tool_calls WHERE key = ANY($1)", keys):
-            # Its worker came back in time, or one of those who settled it was heard; never both.
+            # Either its worker returned in time or one settlement counted; never both.
             assert row["state"] in ("done", "failed")
             assert settled[row["key"]] == (row["settled_by"] is not None)
             assert row["settled_by"] is None or row["lost_settles"] == 1, "the worker was refused, and that is counted"

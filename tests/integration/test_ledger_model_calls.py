@@ -136,7 +136,7 @@ async def test_an_older_attempt_cannot_begin_and_a_leaving_worker_records_what_i
     assert paid[0] > 0 and paid[1] == 4, "about four characters a token"
 
 
-async def test_a_call_begins_only_within_what_the_turn_has_by_then(harness: Harness) -> None:
+async def test_a_call_starts_only_within_the_turns_remaining_budget(harness: Harness) -> None:
     call = await begun(harness, Line("never said"))
     used = "UPDATE turns SET input_tokens = $2 WHERE id = $1"
     await harness.write(used, call.address.turn_id, 100_000)
@@ -191,7 +191,7 @@ async def test_provider_errors_retry_then_end(harness: Harness, fails: int, atte
     assert (await harness.kinds(call.address.turn_id)).count("transient_error") == attempts - 1
 
 
-async def test_the_death_of_workers_spends_none_of_the_providers_errors(harness: Harness) -> None:
+async def test_a_dead_worker_does_not_use_up_a_providers_retries(harness: Harness) -> None:
     call = await begun(harness, Line("hello", seconds=30))
     for attempt in range(1, 7):
         async with under_way(harness, call, attempt, attempt):
@@ -246,7 +246,7 @@ async def test_the_input_of_a_call_stays_small_however_long_the_conversation_is(
     assert len(str(sent[2]["content"])) > 9_000, "bodies come from Postgres, whole"
 
 
-async def test_waiting_events_are_written_whatever_becomes_of_the_tool_call_that_carries_them(harness: Harness) -> None:
+async def test_waiting_events_are_written_whatever_the_outcome_of_their_tool_call(harness: Harness) -> None:
     for tool, args in (("nobody", {}), ("look", {}), ("pay", {}), ("shout", {"mode": "break"})):
         address = await harness.plan((tool, args))
         call = (await harness.tool_call(address, "t1.0")).model_copy(update={"events": PENDING})
@@ -342,7 +342,7 @@ def answering(harness: Harness) -> tuple[Harness, list[JsonValue]]:
 @example([-0.0, 1e16, 1e22, {"net": 1.0}, 0.1, 1e-9, 5e-324, 1.7976931348623157e308])
 @example(10**400)
 @example(DEEP)
-async def test_an_approval_stands_at_any_value(answering: tuple[Harness, list[JsonValue]], value: JsonValue) -> None:
+async def test_an_approval_is_valid_for_any_value(answering: tuple[Harness, list[JsonValue]], value: JsonValue) -> None:
     harness, values = answering
     values.append(value)
     address = await harness.plan(("book", {"what": "x"}), caps=MANY)

@@ -89,7 +89,7 @@ async def test_a_rate_limit_is_waited_for_as_long_as_it_says_and_is_in_the_event
 
 
 @pytest.mark.parametrize("fault", [Fault.RESET, Fault.RESET_AT_ONCE, Fault.GARBAGE])
-async def test_garbage_or_a_cut_is_tried_again_and_half_an_answer_is_void(agent: LitellmAgent, fault: Fault) -> None:
+async def test_an_unreadable_or_cut_answer_is_retried_and_its_text_is_void(agent: LitellmAgent, fault: Fault) -> None:
     address, row = await agent.ended(Step(text="half an answer ", fault=fault), Step(text="whole"))
     assert (row["status"], row["answer"], row["attempts"]) == ("completed", "whole", 2)
     assert [each["code"] for each in await agent.data(address, TRANSIENT_ERROR)] == ["model_unavailable"]
@@ -112,7 +112,7 @@ async def test_a_conversation_that_is_too_long_is_tried_once_more_with_half_of_i
 @pytest.mark.parametrize(
     ("step", "code", "attempts"), [(CONTEXT_OVERFLOW, "context_overflow", 2), (Step(status=401), "model_auth", 1)]
 )
-async def test_what_no_wait_mends_is_given_up(agent: LitellmAgent, step: Step, code: str, attempts: int) -> None:
+async def test_no_permanent_error_is_retried(agent: LitellmAgent, step: Step, code: str, attempts: int) -> None:
     _, row = await agent.ended(step.model_copy(update={"times": None}))
     assert (row["status"], row["problem"]["code"], row["attempts"]) == ("failed", code, attempts)
     assert "told to say" not in row["problem"]["message"], "the provider's own words may quote the payload"

@@ -26,7 +26,7 @@ async def all_tokens(live: LiveTokens, address: TurnAddress) -> TokenBatch:
     return await live.tokens(address.tenant_id, address.conversation_id, "", "0-0")
 
 
-async def test_pieces_come_back_in_order_with_their_place(live: LiveTokens, address: TurnAddress) -> None:
+async def test_tokens_are_read_in_order_with_their_positions(live: LiveTokens, address: TurnAddress) -> None:
     pieces = [(0, "Hé"), (2, "llo 😀"), (7, "!")]
     for start, text in pieces:
         assert await live.append(address, "m1", epoch=1, sequence=start, text=text) is AppendResult.ACCEPTED
@@ -38,7 +38,7 @@ async def test_pieces_come_back_in_order_with_their_place(live: LiveTokens, addr
         assert (await live.tokens(*elsewhere, "", "0-0")).epoch is None, "no other reader receives it"
 
 
-async def test_of_many_places_a_bad_one_fails_alone(live: LiveTokens, valkey: Valkey, address: TurnAddress) -> None:
+async def test_one_bad_position_of_many_fails_alone(live: LiveTokens, valkey: Valkey, address: TurnAddress) -> None:
     places = [address.model_copy(update={"conversation_id": new_id()}) for _ in range(150)]
     await asyncio.gather(*(live.append(each, "m1", epoch=1, sequence=0, text="well") for each in places))
     stream, _ = stream_and_epoch("local", places[0].conversation_id)
@@ -50,7 +50,7 @@ async def test_of_many_places_a_bad_one_fails_alone(live: LiveTokens, valkey: Va
     assert [batch.entries[0].text for batch in found[1:] if isinstance(batch, TokenBatch)] == ["well"] * 149
 
 
-async def test_a_stop_ends_every_speaking_call(live: LiveTokens, address: TurnAddress) -> None:
+async def test_a_stop_ends_every_streaming_call(live: LiveTokens, address: TurnAddress) -> None:
     await live.append(address, "m1", epoch=1, sequence=0, text="a")
     await live.stop(address)
     assert await live.append(address, "m1", epoch=1, sequence=1, text="b") is AppendResult.STOPPED
@@ -58,7 +58,7 @@ async def test_a_stop_ends_every_speaking_call(live: LiveTokens, address: TurnAd
     assert await live.append(other, "m1", epoch=1, sequence=0, text="c") is AppendResult.ACCEPTED
 
 
-async def test_all_is_gone_in_an_hour_and_trimmed(live: LiveTokens, valkey: Valkey, address: TurnAddress) -> None:
+async def test_a_stream_is_trimmed_and_ends_in_an_hour(live: LiveTokens, valkey: Valkey, address: TurnAddress) -> None:
     await live.append(address, "m1", epoch=1, sequence=0, text="a")
     await live.stop(address)
     keys = [key async for key in valkey.client.scan_iter(f"*{address.conversation_id}*")]
@@ -75,7 +75,7 @@ async def test_all_is_gone_in_an_hour_and_trimmed(live: LiveTokens, valkey: Valk
 
 
 @pytest.mark.timed
-async def test_a_lost_valkey_is_an_answer_and_is_logged_once(address: TurnAddress) -> None:
+async def test_a_lost_valkey_costs_no_answer_and_is_logged_once(address: TurnAddress) -> None:
     nowhere = Valkey.connect("redis://127.0.0.1:1/0")
     live = LiveTokens(nowhere)
     with capture_logs() as logged:
@@ -93,7 +93,7 @@ async def test_a_lost_valkey_is_an_answer_and_is_logged_once(address: TurnAddres
 
 @pytest.mark.sized
 @pytest.mark.parametrize("seed", range(sized(12, 3)))
-async def test_the_model_and_the_real_fence_agree(seed: int, live: LiveTokens, valkey: Valkey) -> None:
+async def test_the_test_model_and_the_script_in_valkey_agree(seed: int, live: LiveTokens, valkey: Valkey) -> None:
     draw = random.Random(seed)
     model = LiveModel()
     address = TurnAddress(tenant_id="local", conversation_id=new_id(), turn_id="")
@@ -132,7 +132,7 @@ async def test_the_model_and_the_real_fence_agree(seed: int, live: LiveTokens, v
 
 
 @pytest.mark.parametrize(("pieces", "length"), [(40, 2_000), (30, 60_000)])
-async def test_what_a_reader_is_behind_comes_in_bounded_batches_and_crosses_the_wire_once(
+async def test_a_readers_backlog_arrives_in_bounded_batches_and_is_sent_once(
     live: LiveTokens, valkey: Valkey, address: TurnAddress, pieces: int, length: int
 ) -> None:
     for number in range(pieces):

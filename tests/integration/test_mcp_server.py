@@ -97,7 +97,7 @@ async def test_tools_are_read_and_changed_by_their_own_names(cluster: McpBench) 
 
 
 @BOTH
-async def test_other_calls_go_on_while_one_hangs_and_it_can_be_left(cluster: McpBench) -> None:
+async def test_other_calls_continue_while_one_hangs_and_it_can_be_cancelled(cluster: McpBench) -> None:
     cluster.fail(Kind.HANG, "k8s_pods_list", seconds=2.0)
     hanging = asyncio.create_task(cluster.call(PODS, SHOP))
     await asyncio.sleep(0.2)
@@ -166,7 +166,7 @@ async def test_a_server_that_cannot_be_started_is_unreachable(tmp_path: Path, fi
 
 
 async def test_a_server_leaves_with_its_session_and_its_default_toolset_is_small(tmp_path: Path) -> None:
-    """What an agent is offered from the start, against everything."""
+    """The tools that an agent is offered at the start, and all of them."""
     async with bench(tmp_path) as cluster:
         cards = (await cluster.session.connection()).offer.cards
         keeper = cluster.session._open
@@ -327,7 +327,7 @@ def no_secret(name: str) -> None:
     return None
 
 
-async def test_the_shipped_lock_is_what_the_server_offers(tmp_path: Path) -> None:
+async def test_the_shipped_lock_matches_the_tools_of_its_server(tmp_path: Path) -> None:
     asked, listings = await asked_servers(OPS, no_secret, tmp_path, Outbound())
     assert not asked.problems and [*listings] == ["cluster"]
     offered, (locked, problems) = listings["cluster"].lock, read_lock(lock_path(OPS, "cluster"))
@@ -385,7 +385,7 @@ class RawServer:
         return len(self.calls.read_text().splitlines()) if self.calls.exists() else 0
 
     def change(self, **fields: Any) -> None:
-        """What its next start is like."""
+        """The behavior of its next start."""
         self.session.server = self.session.server.model_copy(update=fields)
 
 
@@ -432,7 +432,7 @@ async def test_an_invalid_answer_is_a_typed_end_at_once(start: Raws, how: str, t
         ("endless_line", ServerLost),
     ],
 )
-async def test_a_no_is_a_no_and_a_broken_line_ends_the_call_alone(start: Raws, how: str, ends: type[Exception]) -> None:
+async def test_a_refusal_is_final_and_a_broken_line_ends_one_call(start: Raws, how: str, ends: type[Exception]) -> None:
     raw = start(how)
     with pytest.raises(ends):
         await raw.press(seconds=30.0)
@@ -557,7 +557,7 @@ async def test_a_long_session_notices_drift_when_its_list_is_old(liar: McpSessio
     assert len(asked) == 1 and [*again.tools] == [*offer.tools]
 
 
-async def test_the_key_goes_into_the_argument_that_the_author_names(start: Raws) -> None:
+async def test_the_idempotency_key_is_sent_in_the_argument_that_the_author_names(start: Raws) -> None:
     raw = start("well", tools={"press": {"effect": "keyed", "key_argument": "times", "key_ttl_seconds": 60}})
     card = await raw.card()
     assert card.effect is EffectClass.KEYED and card.key_ttl_seconds == 60 and card.parameters["properties"] == {}

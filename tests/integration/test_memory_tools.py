@@ -1,4 +1,4 @@
-"""The memory tools in real calls, facts in Postgres, and what a skill is told of entities."""
+"""The memory tools in real calls, facts in Postgres, and the entities in a skill's prompt."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ KEY = "AKI" + "A" + "A1B2C3D4E5F6G7H8"
 
 @pytest.fixture(scope="module")
 async def harness(harness: Harness, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Harness]:
-    """The desk whose agent has the memory tools beside its own."""
+    """The test app; its agent has the memory tools beside its own."""
     await other_tenant(urls, harness.db, people)
     (agents, tools), own = app_agents(), list(MEMORY_BY_NAME.values())
     widened = []
@@ -145,7 +145,7 @@ async def test_a_secret_is_refused_and_flagged_without_being_repeated(harness: H
     assert await refused.usage() == [] and await harness.value("SELECT count(*) FROM memory_documents") == before
 
 
-async def test_a_refusal_is_an_answer_with_its_event(harness: Harness) -> None:
+async def test_a_refused_write_returns_its_code_and_emits_its_event(harness: Harness) -> None:
     for given, event, code in (
         ({"scope": "workspace"}, "memory.policy.denied", "workspace_read_only"),
         ({"path": "No Path"}, "memory.write.blocked", "path_invalid"),
@@ -205,7 +205,7 @@ async def test_a_crash_before_the_commit_leaves_nothing(harness: Harness, librar
     assert (await harness.kinds(address.turn_id)).count("memory.write.created") == 1
 
 
-async def test_the_operators_limits_hold_for_what_an_agent_writes_and_so_does_the_switch(harness: Harness) -> None:
+async def test_the_operators_limits_and_switch_apply_to_what_an_agent_writes(harness: Harness) -> None:
     narrow = MemoryLimits(document_bytes=60, write_bytes=40, evidence_required=False)
     small = replace(harness, deps=replace(harness.deps, memory=narrow))
     assert (await remember(small, "a", "short", evidence_summary="")).output["status"] == "written"
@@ -252,7 +252,7 @@ def said(*contents: str, kind: str = "likes", confidence: float = 0.5) -> list[F
     return [Fact(type=kind, content=each, confidence=confidence) for each in contents]
 
 
-async def test_no_other_conversation_and_no_other_person_sees_what_was_kept(keepers: Harness) -> None:
+async def test_no_other_conversation_or_user_sees_a_stored_note(keepers: Harness) -> None:
     first, other, stranger = [await turn(keepers, by=name) for name in ("admin", "admin", "reviewer")]
     for scope in (C, U):
         assert (await used(keepers, first, scope, *said("tea"))).status is S.SUCCESS
@@ -284,7 +284,7 @@ async def test_append_only_rows_never_change_and_such_a_write_is_refused(keepers
     assert "tea" in {fact.content for fact in (await used(keepers, address, U)).facts}
 
 
-async def test_of_many_facts_the_nearest_are_given_oldest_first_by_words_or_by_meaning(keepers: Harness) -> None:
+async def test_of_many_facts_the_nearest_are_returned_oldest_first(keepers: Harness) -> None:
     for embedder, by in ((None, "reviewer"), (Hashing(), "requester")):
         harness = replace(keepers, deps=replace(keepers.deps, embedder=embedder))
         address = await turn(harness, by=by)
@@ -299,7 +299,7 @@ async def test_of_many_facts_the_nearest_are_given_oldest_first_by_words_or_by_m
         assert [fact.content for fact in late] == [f"late {n}" for n in range(MOST_FACTS)]
 
 
-async def test_what_is_not_granted_cannot_be_kept_or_is_away_is_a_status(keepers: Harness) -> None:
+async def test_a_fact_that_is_not_granted_or_not_available_returns_a_status(keepers: Harness) -> None:
     address = await turn(keepers)
     for each in ((), said("tea")):
         assert (await used(keepers, address, U, *each, agent_id="brief")).status is S.UNAUTHORIZED
@@ -314,7 +314,7 @@ async def test_what_is_not_granted_cannot_be_kept_or_is_away_is_a_status(keepers
     assert (await used(off, address, C, *said("tea"))).status is S.FAILED
 
 
-async def test_facts_go_with_the_person_and_with_the_conversation(keepers: Harness) -> None:
+async def test_facts_are_deleted_with_their_user_or_conversation(keepers: Harness) -> None:
     person = keepers.people["reviewer"]
     ended = "UPDATE turns SET status = 'completed', ended_at = now() WHERE ended_at IS NULL"
     await keepers.write(ended)
@@ -339,7 +339,7 @@ async def named(harness: Harness, *references: str, tenant: str = "local") -> di
     return {reference: told.splitlines()[0] for reference, told in found.items()}
 
 
-async def test_each_reference_leads_to_its_own_as_it_is_now_in_one_look(harness: Harness) -> None:
+async def test_each_reference_resolves_to_its_entitys_current_state_in_one_query(harness: Harness) -> None:
     mark = new_id()
     first = await made(harness, f"A {mark}", code=mark, old=mark)
     second = await made(harness, f"B {mark}", number=7, mark=mark)
@@ -352,7 +352,7 @@ async def test_each_reference_leads_to_its_own_as_it_is_now_in_one_look(harness:
     assert await named(harness, *references, tenant="other") == {}
 
 
-async def test_a_reference_is_exact_and_one_to_nothing_is_left_out(harness: Harness) -> None:
+async def test_a_reference_matches_exactly_and_one_without_an_entity_is_omitted(harness: Harness) -> None:
     mark = new_id()
     only = await made(harness, f"Only {mark}", note="a=b", **{f"{mark}=a": "b"})
     wrong = (f"name=ONLY {mark}", f"id={only.upper()}", "id=", "id=no id", "name=", "nobody=x", "x", "", f"Only={mark}")
@@ -363,7 +363,7 @@ async def test_a_reference_is_exact_and_one_to_nothing_is_left_out(harness: Harn
         assert await facts.find_entities(tx, " \t ") == [] == await facts.find_entities(tx, "")
 
 
-async def test_of_several_with_one_name_or_value_the_newest_counts(harness: Harness) -> None:
+async def test_of_several_entities_with_one_name_or_value_the_newest_is_found(harness: Harness) -> None:
     mark = new_id()
     ids = [await made(harness, f"Twin {mark}", mark=mark) for _ in range(3)]
     for place, entity_id in enumerate(ids):
@@ -373,7 +373,7 @@ async def test_of_several_with_one_name_or_value_the_newest_counts(harness: Harn
     assert await named(harness, *references) == dict.fromkeys(references, f"thing: Twin {mark} ({ids[1]})")
 
 
-async def test_a_value_of_any_kind_is_found_as_its_text(harness: Harness) -> None:
+async def test_a_value_of_any_kind_is_found_by_its_text(harness: Harness) -> None:
     mark = new_id()
     values: dict[str, Any] = {"n": 7, "f": 7.5, "e": 1e2, "yes": True, "none": None, "list": [1, "a"], "of": {"a": 1}}
     values |= {"é": "ü", "": "x"}

@@ -66,7 +66,7 @@ async def schema_of(url: str) -> dict[str, list[tuple[object, ...]]]:
     return found
 
 
-async def test_both_ways_leave_the_same_schema(template: Template) -> None:
+async def test_a_first_start_and_alembic_make_the_same_schema(template: Template) -> None:
     async with AsyncExitStack() as stack:
         first, second = [(await stack.enter_async_context(empty_database(template))).owner for _ in range(2)]
         await bring_up(first)
@@ -123,7 +123,7 @@ async def written(empty_urls: Urls, statements: tuple[str, ...]) -> str:
     return own_id
 
 
-async def test_every_row_is_there_afterwards_and_new_columns_say_what_held_before(empty_urls: Urls) -> None:
+async def test_every_row_survives_the_migrations_and_new_columns_get_their_old_meaning(empty_urls: Urls) -> None:
     await asyncio.to_thread(upgrade, empty_urls.owner, "0003")  # the first release
     assert not await is_newest(empty_urls.owner)
     own_id = await written(empty_urls, OLD_ROWS)
@@ -205,7 +205,7 @@ OLD_BYTES = (
 )
 
 
-async def test_bytes_of_before_are_counted(empty_urls: Urls) -> None:
+async def test_the_bytes_of_older_rows_are_counted(empty_urls: Urls) -> None:
     await asyncio.to_thread(upgrade, empty_urls.owner, "0027")
     own_id = await written(empty_urls, OLD_BYTES)
     await asyncio.to_thread(upgrade, empty_urls.owner)
@@ -253,7 +253,7 @@ CREATORS: dict[str, dict[str, list[str]]] = {
 }
 
 
-async def test_credentials_of_before_have_the_creators_that_the_audit_names_or_an_unknown_one(empty_urls: Urls) -> None:
+async def test_older_credentials_get_their_creator_from_the_audit_or_an_unknown_one(empty_urls: Urls) -> None:
     await asyncio.to_thread(upgrade, empty_urls.owner, "0028")
     async with as_owner(empty_urls.owner, "local") as owner:
 

@@ -1,4 +1,4 @@
-"""What goes out beside a turn: wake-ups and signed notices, durable with what made them necessary."""
+"""The messages beside a turn: wake signals and signed notices, stored in the transaction that causes them."""
 
 import asyncio
 from collections import Counter
@@ -107,7 +107,7 @@ async def test_a_start_delivered_twice_starts_once(harness: Harness, relay: Data
     assert (await handle.describe()).run_id == first_run, "a terminated turn is for the reconciler, not for a new run"
 
 
-async def test_what_wakes_an_absent_turn_does_nothing(harness: Harness, relay: Database, temporal: Client) -> None:
+async def test_a_signal_to_an_absent_turn_starts_nothing(harness: Harness, relay: Database, temporal: Client) -> None:
     address, started = await harness.start(Line("hi"))
     assert started.note is not None
     for kind in (Wake.RING, Wake.STOP):
@@ -123,7 +123,9 @@ async def test_what_wakes_an_absent_turn_does_nothing(harness: Harness, relay: D
 
 
 @pytest.mark.parametrize("kind", list(Wake))
-async def test_a_wake_up_without_a_place_stays(harness: Harness, relay: Database, temporal: Client, kind: Wake) -> None:
+async def test_a_note_to_a_lost_namespace_stays(
+    harness: Harness, relay: Database, temporal: Client, kind: Wake
+) -> None:
     address, _ = await harness.start(Line("hi"))
     if kind is not Wake.START:
         await put(harness, kind, address.turn_id)
@@ -134,7 +136,9 @@ async def test_a_wake_up_without_a_place_stays(harness: Harness, relay: Database
     assert await left(relay) == 1
 
 
-async def test_outages_log_once(urls: Urls, relay: Database, temporal: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_outage_logs_its_start_and_end_once(
+    urls: Urls, relay: Database, temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loop, "OUTAGE_SECONDS", 0.01)
     away = await Database.connect(urls.relay, max_connections=1)
     stop = asyncio.Event()
@@ -163,7 +167,7 @@ async def test_two_relays_deliver_each_wake_up_once(harness: Harness, relay: Dat
     assert heard.rung == Counter((Wake.RING, note.turn_id) for note in notes)
 
 
-async def test_what_could_not_be_delivered_is_due_again(harness: Harness, relay: Database, temporal: Client) -> None:
+async def test_undelivered_notes_return_and_delay_none(harness: Harness, relay: Database, temporal: Client) -> None:
     await put(harness, Wake.RING, new_id(), new_id(), new_id())
     heard = Heard(temporal, relay, fails=2)
     assert await due(relay, heard) == 1, "one that fails does not hold up the others"
@@ -197,7 +201,7 @@ async def test_a_turn_temporal_refuses_fails_after_tries(harness: Harness, relay
     ("kind", "status"),
     [
         (Wake.START, RPCStatusCode.UNAVAILABLE),
-        (Wake.RING, RPCStatusCode.INVALID_ARGUMENT),  # a bell that is refused ends nothing
+        (Wake.RING, RPCStatusCode.INVALID_ARGUMENT),  # a refused wake signal ends nothing
         *(
             pytest.param(Wake.START, status, marks=pytest.mark.soak)
             for status in {*RPCStatusCode} - {*FOR_GOOD, RPCStatusCode.OK, RPCStatusCode.UNAVAILABLE}
@@ -223,7 +227,7 @@ PEOPLE = "https://perdure.test"
 
 @dataclass(slots=True)
 class Noticed:
-    """A desk whose approvals a receiver is told of."""
+    """The test app with a webhook for its approvals."""
 
     harness: Harness
     relay: Database
@@ -287,7 +291,7 @@ async def test_a_receiver_gets_the_request_and_its_outcome(noticed: Noticed) -> 
     assert await noticed.deliver() == 0 and await noticed.waiting() == []
 
 
-async def test_what_does_not_get_through_is_tried_again_later_and_later_and_then_given_up(noticed: Noticed) -> None:
+async def test_a_failed_delivery_is_retried_at_growing_intervals_and_then_given_up(noticed: Noticed) -> None:
     noticed.receiver.answers = [500, 302, 404, 500]
     await noticed.asked()
     waits = []
@@ -334,7 +338,7 @@ async def test_a_relay_that_was_killed_while_sending_leaves_its_notices_to_the_n
     assert await noticed.deliver() == len(noticed.receiver.notices) == 1
 
 
-async def test_a_notice_is_written_with_its_change_or_not_at_all(noticed: Noticed) -> None:
+async def test_a_notice_is_committed_with_its_change_or_not_at_all(noticed: Noticed) -> None:
     _, request = await noticed.asked()
     await noticed.deliver()
     with pytest.raises(RuntimeError):
@@ -359,7 +363,7 @@ async def test_an_expiry_is_reported_and_a_deleted_webhook_gets_nothing(noticed:
     assert await noticed.waiting() == []
 
 
-async def test_what_leads_elsewhere_is_not_gone_to(noticed: Noticed, monkeypatch: Patch) -> None:
+async def test_a_webhook_to_a_forbidden_address_is_not_sent(noticed: Noticed, monkeypatch: Patch) -> None:
     sent: list[object] = []
 
     async def posted(*given: object) -> None:
@@ -391,7 +395,7 @@ async def test_what_leads_elsewhere_is_not_gone_to(noticed: Noticed, monkeypatch
         assert all(waiting["problem"] for waiting in await noticed.waiting()) and not sent, address
 
 
-async def test_what_has_a_low_risk_carries_its_arguments_where_the_administrator_wants_it(noticed: Noticed) -> None:
+async def test_a_low_risk_notice_contains_its_arguments_if_the_administrator_allows_it(noticed: Noticed) -> None:
     await noticed.end_all()
     noticed.receiver.secret = await noticed.add(noticed.receiver.url, with_args=True)
     _, request = await noticed.asked()

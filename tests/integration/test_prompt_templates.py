@@ -1,6 +1,6 @@
-"""Prompt templates over HTTP: whose draft speaks to whom, who moves a version on, and who comes second. The persona
-that a turn takes from one: whose it is, that it stays, and what an outage costs. And what the model is sent: a prefix
-that no skill moves, then what the loaded skills bring."""
+"""Prompt templates over HTTP: drafts of each user, promotions and their conflicts. The persona that a turn takes from a
+template: its version, its pinning, and an outage. And the model's messages: a prefix that no skill changes, then the
+texts of the loaded skills."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -101,7 +101,7 @@ async def test_a_version_goes_from_draft_to_the_archive_and_speaks_to_those_it_s
         assert await speaks(reviewer, template) is None
 
 
-async def test_each_user_has_one_draft_however_many_are_saved_at_once(requester: Caller, admin: Caller) -> None:
+async def test_each_user_has_one_draft_even_after_simultaneous_saves(requester: Caller, admin: Caller) -> None:
     template = fresh()
     saved = await asyncio.gather(*(drafted(requester, template, f"text {number}") for number in range(10)))
     again = await drafted(requester, template, "b")
@@ -118,7 +118,7 @@ async def test_each_user_has_one_draft_however_many_are_saved_at_once(requester:
 
 
 @pytest.mark.parametrize("to", ["pre_production", "active"])
-async def test_of_many_who_promote_one_does_and_the_others_are_reported(api: Api, to: str) -> None:
+async def test_of_many_simultaneous_promotions_one_succeeds_and_others_are_told(api: Api, to: str) -> None:
     template = fresh()
     await activated(api, template, "Old.")
     async with api.client() as author, api.client("reviewer") as one, api.client("admin") as two:
@@ -148,7 +148,7 @@ async def test_a_draft_that_changed_since_it_was_read_is_not_promoted_and_again_
         assert (first.status_code, again.status_code) == (200, 200) and first.json() == again.json()
 
 
-async def test_no_role_activates_its_own_text_alone(api: Api) -> None:
+async def test_no_role_can_activate_its_own_text_alone(api: Api) -> None:
     template = fresh()
     await activated(api, template, "Ours.")
     async with api.client("admin") as author, api.client("reviewer") as other, api.client() as reader:
@@ -170,7 +170,7 @@ async def test_a_second_version_does_not_enter_pre_production_beside_the_first(r
     assert (await moved(admin, second, "pre_production")).status_code == 200
 
 
-async def test_a_requester_drafts_and_drops_the_own_draft_but_moves_nothing_on(api: Api) -> None:
+async def test_a_requester_can_write_and_drop_their_draft_but_not_promote(api: Api) -> None:
     template = fresh()
     active = await activated(api, template, "Ours.")
     async with api.client() as client, api.client("admin") as other:
@@ -188,7 +188,7 @@ async def test_a_requester_drafts_and_drops_the_own_draft_but_moves_nothing_on(a
         assert await speaks(client, template) == "Ours."
 
 
-async def test_a_text_is_rendered_for_who_asks_once_and_an_unknown_variable_refused_with_its_place(api: Api) -> None:
+async def test_a_text_is_rendered_for_its_user_once_and_an_unknown_variable_refused(api: Api) -> None:
     rendered, template = fresh(), fresh()
     await activated(api, rendered, "{{agent_title}} serves {{user_name}} ({{user_role}}){{skill_name}}.")
     async with api.client() as client:
@@ -202,7 +202,7 @@ async def test_a_text_is_rendered_for_who_asks_once_and_an_unknown_variable_refu
         assert await speaks(client, template) is None
 
 
-async def test_another_tenant_sees_none_of_it_and_has_templates_of_its_own(api: Api, requester: Caller) -> None:
+async def test_another_tenant_sees_none_of_these_templates_and_has_its_own(api: Api, requester: Caller) -> None:
     template = fresh()
     version = await activated(api, template, "Ours.")
     stranger = PromptPromoter(api.people["requester"].user_id, frozenset({"admin"}))
@@ -231,7 +231,7 @@ async def draft(harness: Harness, text: str, by: str = "requester") -> dict[str,
 
 
 async def active(harness: Harness, text: str) -> str:
-    """The version that speaks from now on, and no draft of any user."""
+    """Activates this version, and removes every user's draft."""
     await harness.write("UPDATE prompt_versions SET stage = 'archived' WHERE template = $1", TEMPLATE)
     version = await draft(harness, text, "admin")
     mover = PromptPromoter(harness.people["reviewer"].user_id, frozenset({"reviewer"}))
@@ -296,7 +296,7 @@ async def test_a_version_that_is_promoted_meanwhile_does_not_change_a_running_tu
 
 
 @pytest.mark.parametrize("problem", ["not_found", "empty"])
-async def test_without_a_version_or_its_words_the_agents_persona_speaks(harness: Harness, problem: str) -> None:
+async def test_without_a_version_or_its_text_the_agents_persona_is_used(harness: Harness, problem: str) -> None:
     await active(harness, "{{skill_name}}")
     if problem == "not_found":
         await harness.write("UPDATE prompt_versions SET stage = 'archived' WHERE template = $1", TEMPLATE)

@@ -1,4 +1,4 @@
-"""`python -m perdure.apps.bootstrap` run by hand: it publishes what it is asked for, and says what is gone."""
+"""`python -m perdure.apps.bootstrap` run by hand: it publishes the requested apps and reports withdrawn agents."""
 
 import json
 import os
@@ -25,7 +25,7 @@ DESK = Path(__file__).parents[2] / "perdure" / "apps" / "template"
 
 
 def prepare(urls: Urls, home: Path, *arguments: str, **environ: str) -> tuple[list[str], list[str]]:
-    """What one run by hand leaves out, and what it says to the operator, whatever `.env` says of the apps."""
+    """The agents that a run by hand leaves out, and its output, whatever apps `.env` names."""
     where = {"DATABASE_OWNER_URL": urls.owner, "DATABASE_URL": urls.app, "PERDURE_HOME": str(home)}
     given = {**os.environ, **where, "PERDURE_APP": "", "PERDURE_EXAMPLES": "false", **environ}
     command = [sys.executable, "-m", "perdure.apps.bootstrap", *arguments]
@@ -39,7 +39,7 @@ async def published(db: Database) -> set[str]:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--admin", "root")])
-async def test_no_app_withdraws_nothing(urls: Urls, db: Database, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+async def test_no_app_withdraws_no_agent(urls: Urls, db: Database, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     gone, said = prepare(urls, tmp_path, *arguments)
     assert (gone, await published(db)) == ([], SIX)
     assert any(all(f"{each} (" in line for each in SIX) for line in said)
@@ -70,7 +70,7 @@ async def test_a_mistake_shown_at_the_starts_end_is_in_the_log_alone(urls: Urls,
     assert await published(db) == SIX
 
 
-async def test_a_worker_names_published_agents_that_it_lacks_and_serves_still(template: Template, db: Database) -> None:
+async def test_a_worker_names_published_agents_that_it_lacks_and_serves_on(template: Template, db: Database) -> None:
     """As before the first migration: the database is there, its tables are not."""
     elsewhere = await Database.connect(
         urlunsplit(urlsplit(template.urls.app)._replace(path="/postgres")), max_connections=2

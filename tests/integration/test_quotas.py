@@ -82,7 +82,7 @@ def refused(answer: httpx.Response, scope: str) -> dict[str, Any]:
     return error
 
 
-async def test_what_is_kept_is_counted_to_the_byte_and_given_back(ann: httpx.AsyncClient) -> None:
+async def test_stored_bytes_are_counted_exactly_and_released(ann: httpx.AsyncClient) -> None:
     talk, other = await begun(ann), await begun(ann)
     texts = (await kept(ann, talk))["conversation"]
     first = (await upload(ann, talk)).json()
@@ -97,7 +97,7 @@ async def test_what_is_kept_is_counted_to_the_byte_and_given_back(ann: httpx.Asy
     assert (await kept(ann))["user"] in summed(0)[1:], "its texts stay on record, its uploads do not"
 
 
-async def test_what_a_turn_made_is_not_deleted_nor_is_its_talk(ann: httpx.AsyncClient, harness: Harness) -> None:
+async def test_a_turns_file_is_not_deleted_nor_with_its_conversation(ann: httpx.AsyncClient, harness: Harness) -> None:
     talk, (address, _) = await begun(ann), await harness.start(Line("hi"))
     made = (await upload(ann, talk)).json()
     await harness.write("UPDATE files SET turn_id = $2 WHERE id = $1", made["id"], address.turn_id)
@@ -157,7 +157,7 @@ async def test_an_upload_that_is_sent_again_is_answered_as_before(ann: httpx.Asy
     refused(await upload(ann, talk, KIB, new_id()), "user")
 
 
-async def test_a_conversation_has_so_many_files(ann: httpx.AsyncClient, limit: Any) -> None:
+async def test_a_conversation_has_a_maximum_of_files(ann: httpx.AsyncClient, limit: Any) -> None:
     talk = await begun(ann)
     limit(conversation_files=2)
     assert [(await upload(ann, talk, 1)).status_code for _ in range(2)] == [201, 201]
@@ -169,7 +169,7 @@ async def test_a_conversation_has_so_many_files(ann: httpx.AsyncClient, limit: A
     assert (await upload(ann, talk, 1)).status_code == 201
 
 
-async def test_messages_and_metadata_count_and_what_is_full_takes_no_more(ann: httpx.AsyncClient, limit: Any) -> None:
+async def test_messages_and_metadata_count_and_a_full_quota_refuses_more(ann: httpx.AsyncClient, limit: Any) -> None:
     talk = await begun(ann, metadata={"a": "x" * KIB})
     assert KIB < (await kept(ann, talk))["conversation"] < KIB + 50
     await ann.patch(f"/v1/conversations/{talk}", json={"metadata": {}})
@@ -216,7 +216,7 @@ async def test_documents_count_with_all_their_versions(ann: httpx.AsyncClient, l
     refused(await ann.post("/v1/memory/documents", json={**DOCUMENT, "path": "b.md"}), "user")
 
 
-async def test_words_of_danger_are_answered_whatever_is_kept(harness: Harness) -> None:
+async def test_safety_keywords_are_answered_even_if_the_quota_is_full(harness: Harness) -> None:
     conversation_id, person = await harness.conversation("care_navigator"), harness.people["requester"]
     full = Caps(turns_a_user=MANY, quotas=Quotas(user_bytes=1))
 
@@ -231,7 +231,7 @@ async def test_words_of_danger_are_answered_whatever_is_kept(harness: Harness) -
     assert (await say("I want to die")).status is TurnStatus.COMPLETED
 
 
-async def test_an_erasure_gives_everything_back(api: Api, harness: Harness, ann: httpx.AsyncClient) -> None:
+async def test_an_erasure_releases_all_storage_of_its_user(api: Api, harness: Harness, ann: httpx.AsyncClient) -> None:
     me = (await ann.get("/v1/auth/me")).json()
     async with harness.db.transaction("local") as tx:
         await budgets.sum_texts_of_tenant(tx)
@@ -248,7 +248,7 @@ async def test_an_erasure_gives_everything_back(api: Api, harness: Harness, ann:
     assert used.tenant <= before + KIB, "a sum of texts may have come in between"
 
 
-async def test_counters_are_what_is_there(harness: Harness, people: dict[str, Person]) -> None:
+async def test_the_counters_equal_what_is_stored(harness: Harness, people: dict[str, Person]) -> None:
     """However files came and went, in any number of transactions at once."""
     person = people["requester"]
     talks = [await harness.conversation() for _ in range(4)]

@@ -1,5 +1,5 @@
-"""Nothing is left behind: turns whose run is gone, queues that nobody admits, bells that were lost, decisions that
-nobody heard, stops that came too early; also in a pass over all tenants in which something fails."""
+"""The reconciler: lost runs, queued turns that were not admitted, lost wake signals, unread decisions, early stops.
+Also in a pass over all tenants in which a statement fails."""
 
 import asyncio
 from collections import Counter
@@ -77,7 +77,7 @@ async def test_a_terminated_turn_fails_within_30_s(harness: Harness, reconciler:
     stop = asyncio.Event()
     running = asyncio.create_task(reconciler.run(stop))
     await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate("by hand")
-    described = await until(lambda: found(temporal, waiting))  # rung after the commit that failed the other
+    described = await until(lambda: found(temporal, waiting))  # signaled after the commit that failed the other
     stop.set()
     running.cancel()
     assert await status(harness, address) == ("failed", "run_terminated")
@@ -110,11 +110,11 @@ async def test_a_turn_the_reconciler_ends_has_its_trace(harness: Harness, relay:
 
 
 def spans(tracer: MoodyTracer, address: TurnAddress) -> list[tuple[str, str]]:
-    """Names and errors of what came of a turn."""
+    """Names and errors of a turn's spans."""
     return [(each.name, each.error) for each in tracer.spans if each.attributes["perdure.trace_id"] == address.turn_id]
 
 
-async def test_a_run_that_lives_is_young_is_to_be_delivered_or_cannot_be_asked_about_is_left_alone(
+async def test_a_run_that_is_alive_young_undelivered_or_unknown_is_left_alone(
     harness: Harness, relay: Database, reconciler: Reconciler, temporal: Client
 ) -> None:
     alive = await begun(harness)
@@ -195,7 +195,7 @@ async def rung(harness: Harness, address: TurnAddress, kind: str = "ring") -> in
 
 
 async def looked(harness: Harness, reconciler: Reconciler, address: TurnAddress) -> None:
-    """A pass in which no bell waits to be delivered."""
+    """A pass without an undelivered wake signal."""
     await undelivered(harness, address)
     await reconciler.once()
 
@@ -284,7 +284,7 @@ async def test_an_overdue_turn_and_one_whose_effect_was_settled_are_signaled(
 
 
 async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler: Reconciler, temporal: Client) -> None:
-    """The bell finds no workflow; then the start is delivered as it was written down, without the stop."""
+    """The stop signal finds no workflow; then the start is delivered as it was stored, without the stop."""
     address, started = await harness.start(Line("hi"))
     _, _, note = await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
     assert note is not None and await harness.deps.notifier.deliver_soon(note)
@@ -316,7 +316,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("broken", list(STEPS))
-async def test_a_statement_that_fails_holds_up_no_other_and_is_logged_once(
+async def test_a_statement_that_fails_delays_no_other_and_logs_once(
     harness: Harness, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     second, gone = (await stranded(harness))[0], await lost(harness)

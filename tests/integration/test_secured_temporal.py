@@ -129,7 +129,7 @@ async def test_a_secured_cluster_is_reached_with_the_certificates_and_the_key_th
     assert client.service_client.config.api_key == "a key"
 
 
-async def test_without_a_certificate_of_that_authority_nothing_is_sent(
+async def test_without_a_certificate_of_the_clusters_authority_nothing_is_sent(
     secured: str, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "others").mkdir()

@@ -36,7 +36,7 @@ from tests.integration.turn_writer import Sent, TurnWriter, parsed, read_until, 
 
 @asynccontextmanager
 async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Beside what is done here."""
+    """Runs in parallel with the block."""
     task = asyncio.create_task(work)
     yield
     task.cancel()
@@ -97,7 +97,7 @@ async def test_tokens_reach_a_waiting_reader_one_by_one(streams: Streams, turn: 
             assert time.monotonic() - began < 0.5, "pub/sub woke the reader, not the poll"
 
 
-async def test_resume_at_every_id_continues_with_nothing_lost_or_twice(streams: Streams, turn: TurnWriter) -> None:
+async def test_resuming_at_any_event_id_loses_and_repeats_nothing(streams: Streams, turn: TurnWriter) -> None:
     first: list[Sent] = []
     async with aclosing(of_turn(streams, turn)) as stream:
         await turn.claim("m1")
@@ -200,7 +200,7 @@ async def test_without_valkey_events_still_come_within_two_seconds(db: Database,
     await nowhere.close()
 
 
-async def test_a_silent_turn_beats_while_another_turn_of_its_conversation_speaks(
+async def test_a_silent_turn_beats_while_another_streams(
     db: Database, live: LiveTokens, streams: Streams, turn: TurnWriter, people: dict[str, Person]
 ) -> None:
     other = await TurnWriter.turn_in(db, live, people["requester"], turn.address.conversation_id)
@@ -256,7 +256,7 @@ async def test_a_cut_subscription_is_made_again(db: Database, parts: DataParts, 
     await link.cut()
 
 
-async def test_readers_that_come_and_go_do_not_make_a_subscription_look_silent(valkey: Valkey) -> None:
+async def test_readers_that_come_and_go_do_not_hide_a_silent_subscription(valkey: Valkey) -> None:
     async with subscribe(valkey, "own") as subscription:
         for number in range(3):
             await subscription.subscribe(f"reader-{number}")
@@ -275,17 +275,17 @@ class Deaf:
         self.waits = asyncio.Event()
 
     async def get_message(self, timeout: float) -> None:
-        """Nothing, and no cancel."""
+        """Returns nothing, and ignores a cancellation."""
         self.asked += 1
         self.waits.set()
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(timeout)
 
     async def ping(self) -> None:
-        """Never answered."""
+        """Waits for an answer that never comes."""
 
 
-async def test_a_reader_whose_cancel_was_lost_on_the_way_ends_all_the_same() -> None:
+async def test_a_reader_whose_cancellation_was_lost_still_ends() -> None:
     deaf = Deaf()
 
     async def read() -> None:
@@ -337,7 +337,7 @@ async def reading(client: httpx.AsyncClient, path: str, after: str | None = None
         yield Reading(answer)
 
 
-async def test_coming_back_after_done_is_204(requester: Caller) -> None:
+async def test_reconnecting_after_done_returns_204(requester: Caller) -> None:
     events = (await started(requester, await conversation(requester), "/echo bye")).json()["events"]
     async with reading(requester, events) as stream:
         sent = await stream.whole()
@@ -352,7 +352,7 @@ async def test_coming_back_after_done_is_204(requester: Caller) -> None:
 
 
 @pytest.mark.parametrize("how", ["revoked", "other_roles", "signed_out"])
-async def test_a_reader_that_would_not_be_let_in_again_is_sent_away(api: Api, admin: Caller, how: str) -> None:
+async def test_a_reader_that_lost_its_access_is_disconnected(api: Api, admin: Caller, how: str) -> None:
     name, services = f"leaver-{how.replace('_', '-')}", api.services
     assert (await admin.post("/v1/users", json={"name": name, "roles": ["requester"]})).status_code == 201
     who = await token_principal(services, (await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
@@ -390,6 +390,6 @@ async def test_a_stream_over_the_users_limit_is_refused_until_one_is_closed(api:
                 api.app.state.services = replace(api.app.state.services, local=True)
                 async with reading(client, path), reading(other, path):
                     api.app.state.services = replace(api.app.state.services, local=False)
-            await until(lambda: not held._of, seconds=30)  # the server hears of it in its own time
+            await until(lambda: not held._of, seconds=30)  # the server notices it later
             async with reading(client, path):
                 pass

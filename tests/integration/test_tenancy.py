@@ -66,7 +66,7 @@ BESIDE_A_TURN = (
     "INSERT INTO identities (tenant_id, issuer, subject, user_id) "
     "SELECT 'local', 'i', 's', user_id FROM turns WHERE id = $1",
 )
-"""A row of ours in each table that the turns of this file, and what is planted there, leave empty."""
+"""A row of the first tenant in each table that the turns and other rows of this file leave empty."""
 PUBLISHED = (
     "INSERT INTO agent_versions (tenant_id, agent_id, version, body) "
     "SELECT 'local', 'ours', version, body FROM agent_versions WHERE agent_id = 'desk' LIMIT 1",
@@ -74,12 +74,12 @@ PUBLISHED = (
     "WHERE tenant_id = 'local'",
     "INSERT INTO app_tables (tenant_id, digest, name, body) VALUES ('local', 'd', 'n', '{}')",
 )
-"""The same where the owner writes."""
+"""The same, if the owner writes."""
 
 
 @pytest.fixture(scope="module")
 async def tables(owner: asyncpg.Connection, harness: Harness) -> list[str]:
-    """Every table with at least a row of ours in each, and another tenant that owns nothing."""
+    """Every table with at least one row of the first tenant, and another tenant without rows."""
     await owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1)", OTHER)
     address = await harness.plan(("pay", {}), ("jot", {"text": "x"}))
     await harness.open(address, "t1.0")
@@ -99,7 +99,7 @@ async def tables(owner: asyncpg.Connection, harness: Harness) -> list[str]:
 
 
 async def ours(harness: Harness, tables: list[str]) -> dict[str, int]:
-    """How many rows of ours each table has."""
+    """The number of the first tenant's rows in each table."""
     return {name: await harness.value(f"SELECT count(*) FROM {name} WHERE tenant_id = 'local'") for name in tables}
 
 
@@ -119,7 +119,7 @@ async def test_without_a_tenant_every_table_shows_no_rows(harness: Harness, tabl
             assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 0, table
 
 
-async def test_another_tenant_sees_no_row_of_ours_and_changes_none(harness: Harness, tables: list[str]) -> None:
+async def test_another_tenant_neither_sees_nor_changes_a_row(harness: Harness, tables: list[str]) -> None:
     before = await ours(harness, tables)
     async with harness.db.transaction(OTHER) as tx:
         for table in tables:
@@ -171,14 +171,14 @@ async def test_no_user_writes_a_row_for_another_tenant(harness: Harness) -> None
         "SET ROLE perdure_owner",
     ],
 )
-async def test_the_programs_role_may_not(harness: Harness, statement: str) -> None:
+async def test_the_programs_role_cannot_change_published_or_audited_rows(harness: Harness, statement: str) -> None:
     for tenant in ("local", "*"):
         with pytest.raises(DENIED):
             async with harness.db.transaction(tenant) as tx:
                 await tx.execute(statement)
 
 
-async def test_audit_rows_stay_as_they_are_for_the_owner_too(owner: asyncpg.Connection, tables: list[str]) -> None:
+async def test_the_owner_cannot_change_audit_rows_either(owner: asyncpg.Connection, tables: list[str]) -> None:
     for statement in ("UPDATE audit SET kind = 'x'", "DELETE FROM audit", "TRUNCATE audit CASCADE"):
         with pytest.raises(asyncpg.RaiseError):
             async with owner.transaction():
@@ -186,7 +186,7 @@ async def test_audit_rows_stay_as_they_are_for_the_owner_too(owner: asyncpg.Conn
                 await owner.execute(statement)
 
 
-async def test_a_role_that_looks_past_row_security_is_refused(urls: Urls) -> None:
+async def test_a_role_that_bypasses_row_security_is_refused(urls: Urls) -> None:
     database = urls.owner.rpartition("/")[2]
     with pytest.raises(InvariantBroken) as refused:
         await Database.connect(urls.admin.rpartition("/")[0] + "/" + database)
@@ -245,7 +245,7 @@ async def test_transactions_of_two_tenants_never_mix_even_when_they_are_cancelle
         await shared.close()
 
 
-async def test_temporary_tables_do_not_make_a_caller_another(harness: Harness, people: dict[str, Person]) -> None:
+async def test_temporary_tables_do_not_change_a_callers_tenant(harness: Harness, people: dict[str, Person]) -> None:
     """The look-up of a token's owner runs with its owner's rights."""
     async with harness.db.transaction("local") as tx:
         await tx.execute("CREATE TEMP TABLE users (LIKE users INCLUDING DEFAULTS) ON COMMIT DROP")

@@ -39,7 +39,7 @@ async def end(
     return await in_transaction(harness.db, finish, FinishRequest(address=address, status=status, **given))
 
 
-async def test_of_many_starts_at_once_one_is_admitted(harness: Harness) -> None:
+async def test_of_many_simultaneous_starts_in_a_conversation_one_is_admitted(harness: Harness) -> None:
     conversation_id = await harness.conversation()
     starts = (harness.start(Line(str(n)), conversation_id=conversation_id, caps=MANY) for n in range(24))
     answers = await gathered(*starts)
@@ -55,13 +55,13 @@ async def test_of_many_starts_at_once_one_is_admitted(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("way", OnBusy)
-async def test_every_way_starts_at_once_in_a_conversation_that_is_free(harness: Harness, way: OnBusy) -> None:
+async def test_each_on_busy_mode_starts_immediately_in_a_free_conversation(harness: Harness, way: OnBusy) -> None:
     _, turn = await harness.start(Line("hi"), on_busy=way, caps=MANY)
     assert turn.status is TurnStatus.ACCEPTED and turn.note is not None and turn.note.kind is Wake.START
     assert turn.message_id and not turn.joined and turn.gives_way is None
 
 
-async def test_of_many_that_queue_the_queue_takes_twenty_and_they_run_in_their_order(harness: Harness) -> None:
+async def test_a_queue_holds_twenty_turns_and_runs_them_in_order(harness: Harness) -> None:
     conversation_id = await harness.conversation()
     given: dict[str, Any] = {"conversation_id": conversation_id, "on_busy": OnBusy.QUEUE, "caps": MANY}
     answers = await gathered(*(harness.start(Line(str(n)), **given) for n in range(24)))
@@ -103,7 +103,7 @@ async def test_a_turn_sees_earlier_messages_and_none_of_queued_turns(harness: Ha
         await end(harness, address, transcript=(reply.message.id,))
 
 
-async def test_a_user_may_have_only_so_many_open_turns(harness: Harness) -> None:
+async def test_a_user_has_a_maximum_of_open_turns(harness: Harness) -> None:
     open_now = await harness.value("SELECT count(*) FROM turns WHERE ended_at IS NULL")
     caps = Caps(turns_a_user=open_now + 1)
     address, _ = await harness.start(Line("last"), caps=caps)
@@ -119,7 +119,7 @@ async def test_a_user_may_have_only_so_many_open_turns(harness: Harness) -> None
     await harness.start(Line("again"), caps=caps)
 
 
-async def test_starts_at_once_in_many_conversations_do_not_pass_the_cap_of_their_user(harness: Harness) -> None:
+async def test_simultaneous_starts_in_many_conversations_obey_the_users_limit(harness: Harness) -> None:
     conversations = [await harness.conversation(by="reviewer") for _ in range(20)]
     caps = Caps(turns_a_user=3)
     answers = await gathered(
@@ -138,7 +138,7 @@ async def test_a_start_that_waits_for_another_of_its_user_does_not_hold_its_conv
             assert not starting.done(), "it does not wait for its user"
             await asyncio.sleep(0.01)
         await harness.write("SELECT FROM conversations WHERE id = $1 FOR UPDATE NOWAIT", conversation_id)
-        await harness.conversation()  # what names the user is written all the same
+        await harness.conversation()  # rows that name the user are still written
     await starting
 
 
@@ -156,7 +156,7 @@ async def no_commit(urls: Urls) -> AsyncIterator[None]:
 
 
 def counted() -> float:
-    """The turns of the shipped agent that this process says it has started."""
+    """The number of started turns of the shipped agent, by this process's metrics."""
     return REGISTRY.get_sample_value("perdure_turns_started_total", {"agent": "refunds"}) or 0.0
 
 
@@ -201,7 +201,7 @@ async def row(harness: Harness, turn_id: str) -> dict[str, Any]:
     return dict((await harness.rows("SELECT * FROM turns WHERE id = $1", turn_id))[0])
 
 
-async def test_the_turn_under_way_is_asked_to_stop_and_its_end_admits_its_replacement(harness: Harness) -> None:
+async def test_the_open_turn_is_stopped_and_its_end_admits_the_replacement(harness: Harness) -> None:
     old, _ = await harness.start(Line("one"), caps=MANY)
     queued = await another(harness, old, OnBusy.QUEUE)
     new = await another(harness, old, OnBusy.REPLACE)
@@ -221,7 +221,7 @@ async def test_the_turn_under_way_is_asked_to_stop_and_its_end_admits_its_replac
     assert finished.admitted_turn_id == queued.turn_id, "who waited before goes on after it"
 
 
-async def test_what_waits_for_a_person_is_cancelled_on_record_and_no_decision_brings_it_back(harness: Harness) -> None:
+async def test_a_replaced_request_is_cancelled_and_no_decision_revives_it(harness: Harness) -> None:
     old = await harness.plan(("post", {"text": "x"}), ("post", {"text": "y"}))
     waiting, approved = await harness.open(old, "t1.0", "t1.1")
     await harness.decide(approved.request_id)
@@ -239,7 +239,7 @@ async def test_what_waits_for_a_person_is_cancelled_on_record_and_no_decision_br
     assert (await row(harness, new.turn_id))["status"] == "accepted"
 
 
-async def test_the_message_of_a_turn_that_never_began_stays_with_its_outcome(harness: Harness) -> None:
+async def test_the_message_of_a_turn_that_never_ran_stays_with_its_outcome(harness: Harness) -> None:
     old, _ = await harness.start(Line("one"), caps=MANY)
     replaced = await another(harness, old, OnBusy.REPLACE)
     waits = await another(harness, old, OnBusy.QUEUE)
@@ -276,7 +276,7 @@ async def test_a_replacement_that_is_stopped_itself_leaves_its_place_to_those_th
     assert (finished.status, finished.admitted_turn_id) == (TurnStatus.REPLACED, queued.turn_id)
 
 
-async def test_what_had_joined_the_old_turn_runs_after_the_one_that_replaced_it(harness: Harness) -> None:
+async def test_a_message_that_joined_the_replaced_turn_runs_after_its_replacement(harness: Harness) -> None:
     old, _ = await harness.start(Line("one"), caps=MANY)
     joined, new = await another(harness, old, OnBusy.STEER), await another(harness, old, OnBusy.REPLACE)
     finished, _ = await end(harness, old)
@@ -325,7 +325,7 @@ ENDS = (TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.
 
 
 async def steer(harness: Harness, to: TurnAddress, text: str = "heard", caps: Caps = MANY) -> StartedTurn:
-    """A message into the conversation's turn under way; the model answers it with `text`, whatever the step."""
+    """Sends a message into the open turn; the model answers it with `text`, whatever the step."""
     lines = [Line(text)] * 3
     _, started = await harness.start(*lines, conversation_id=to.conversation_id, on_busy=OnBusy.STEER, caps=caps)
     return started
@@ -346,16 +346,16 @@ async def users(harness: Harness, conversation_id: str) -> list[tuple[str, str, 
 
 
 def ids(reply: ModelReply) -> list[str]:
-    """The messages that the call heard."""
+    """The messages that the call received."""
     return [ref.id for ref in reply.joined]
 
 
 def said(harness: Harness) -> list[str]:
-    """What the last request to the model says in the user's name."""
+    """The user messages of the last request to the model."""
     return [str(each["content"]) for each in harness.model.seen[-1].messages if each["role"] == "user"]
 
 
-async def test_a_later_attempt_gets_the_same_messages_and_newer_and_a_replay_too(harness: Harness) -> None:
+async def test_a_later_attempt_and_a_replay_get_the_same_messages(harness: Harness) -> None:
     address, _ = await harness.start(Line("x", fails=1), caps=MANY)
     line = Line("once more", fails=1)
     await harness.start(line, conversation_id=address.conversation_id, on_busy=OnBusy.STEER, caps=MANY)
@@ -417,7 +417,7 @@ async def test_a_left_over_turn_has_no_limit_that_was_raised_for_the_one_before(
     assert limits["max_tokens"] == 100_000
 
 
-async def test_messages_that_wait_count_as_the_queue_does_and_a_turn_that_stops_takes_none(harness: Harness) -> None:
+async def test_waiting_messages_count_as_queued_and_a_stopping_turn_takes_none(harness: Harness) -> None:
     address, _ = await harness.start(Line("one"), caps=MANY)
     few = Caps(queue_depth=2, turns_a_user=100_000)
     await steer(harness, address, caps=few)

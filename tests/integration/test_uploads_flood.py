@@ -117,7 +117,7 @@ async def test_16_files_of_20_mib_at_once_spare_memory_and_others(served: Served
         assert seen.grown_mib < 200, "forms of pages go by the disk as well"
 
 
-async def test_one_person_has_so_many_uploads_under_way(served: Served, people: dict[str, Person]) -> None:
+async def test_a_user_has_a_maximum_of_simultaneous_uploads(served: Served, people: dict[str, Person]) -> None:
     async def slowly() -> AsyncIterator[bytes]:
         yield b"a,b\n"
         await asyncio.sleep(1.5)
@@ -138,7 +138,7 @@ async def test_one_person_has_so_many_uploads_under_way(served: Served, people: 
         assert (await upload()).status_code == 201, "the others are over, and count no more"
 
 
-async def test_a_file_too_large_is_refused_whether_it_says_so_or_not(served: Served, people: dict[str, Person]) -> None:
+async def test_a_file_too_large_is_refused_with_or_without_a_length(served: Served, people: dict[str, Person]) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(40):
             yield b"x" * MIB
@@ -172,7 +172,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "a million columns" else pytest.mark.soak) for name in HOSTILE]
 )
-async def test_hostile_tables_are_refused_and_none_waits(served: Served, people: dict[str, Person], name: str) -> None:
+async def test_hostile_tables_are_refused_and_delay_none(served: Served, people: dict[str, Person], name: str) -> None:
     """Before, eight of them took 900 MiB in the API itself, and a request of others waited for 0.6 s."""
     make, code = HOSTILE[name]
     content = make()
@@ -185,7 +185,7 @@ async def test_hostile_tables_are_refused_and_none_waits(served: Served, people:
         assert (await client.get(path)).json()["items"] == []
 
 
-async def test_a_check_that_is_killed_is_a_refusal_and_no_outage(served: Served, people: dict[str, Person]) -> None:
+async def test_a_killed_check_refuses_its_file_and_is_no_outage(served: Served, people: dict[str, Person]) -> None:
     assert served.process is not None
     process, killed = psutil.Process(served.process.pid), 0
 

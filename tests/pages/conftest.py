@@ -60,10 +60,10 @@ class Window:
     page: Page
     asked: list[Request] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    """What the browser complained of: errors of scripts, and what the policy of the page forbade."""
+    """The browser's errors: of scripts, and of the page's content security policy."""
 
     async def checked(self) -> None:
-        """Nothing on the page is inaccessible (axe-core), nothing is broken, and nothing came from elsewhere."""
+        """Checks that the page is accessible (axe-core), without errors, and loads only from this server."""
         found = await Axe().run(self.page)
         assert found.violations_count == 0, found.generate_report()
         assert not self.faults, self.faults
@@ -74,14 +74,14 @@ class Window:
         assert len({httpx.URL(request.url).netloc for request in self.asked}) == 1, self.asked
 
     async def assert_inert(self) -> None:
-        """No text has come to life, and no character hides."""
+        """Checks that no text runs as markup, and that no character is hidden."""
         assert await self.page.evaluate("window.hit") is None
         assert await self.page.locator("[onfocus], [onerror], [onload], main img, main script, base").count() == 0
         assert not set(await self.page.locator("main").inner_text()) & set(UNSEEN)
         self.assert_alone()
 
     async def assert_fits(self, path: str = "") -> None:
-        """The page, or the one at this path, is no wider than the window."""
+        """Checks that the page, or the one at this path, fits into the window's width."""
         if path:
             await self.page.goto(path)
         size = self.page.viewport_size
@@ -123,7 +123,7 @@ class Site:
         return approval, await self.visit("reviewer", f"/review/{approval}", **given)
 
     async def close(self) -> None:
-        """Close all windows: a page that is left open goes on asking and drawing."""
+        """Close all windows: an open page continues to request and draw."""
         while self.open:
             await self.open.pop().close()
 
@@ -135,12 +135,12 @@ class Site:
 
 
 def _is_fault(said: Any) -> bool:
-    # Answers that are errors are part of the tests, and the browser says so each time.
+    # Error answers are part of the tests, and the browser logs each.
     return said.type == "error" and "Failed to load resource" not in said.text
 
 
 def alarm(page: Page) -> Locator:
-    """What the page tells at once: its alerts that say something."""
+    """The texts of the page's alerts, without empty ones."""
     return page.get_by_role("alert").filter(has_text=re.compile(r"\S"))
 
 
@@ -219,7 +219,7 @@ async def site(opened: Site) -> AsyncIterator[Site]:
 
 @pytest.fixture(scope="module")
 async def workers(harness: Harness) -> AsyncIterator[None]:
-    """Every kind of work of the desk's queues, with the shipped agents' own tools and scripts."""
+    """A worker for all queues, with the shipped agents' own tools and scripts."""
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(new_client())
         toolbox = Toolbox(tools_of(find_apps(app_folders((), examples=True))), lambda name: None, http)
@@ -229,7 +229,7 @@ async def workers(harness: Harness) -> AsyncIterator[None]:
 
 
 def routed(app: Any, harness: Harness) -> None:
-    """Let the turns of this API go to the desk's queues."""
+    """Send the turns of this API to the worker's queues."""
     app.state.services = replace(app.state.services, routing=harness.routing)
 
 

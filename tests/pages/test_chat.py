@@ -46,7 +46,7 @@ async def stored(site: Site, page: Page) -> list[str]:
     return [row["content"] for row in rows]
 
 
-async def test_words_come_to_every_tab_inert_and_whole_though_the_api_is_restarted_meanwhile(
+async def test_streamed_text_reaches_every_tab_escaped_and_whole_despite_an_api_restart(
     page_settings: Settings, browser: Browser, harness: Harness, people: dict[str, Person], workers: None
 ) -> None:
     words = " ".join(CORPUS) + "".join(f" word{number}" for number in range(200))
@@ -83,7 +83,7 @@ async def test_words_come_to_every_tab_inert_and_whole_though_the_api_is_restart
             await window.context.close()
 
 
-async def test_who_asked_waits_and_a_reviewer_decides_beside_the_words(talking: Site) -> None:
+async def test_the_requester_waits_and_a_reviewer_decides_in_the_conversation(talking: Site) -> None:
     window = await begun(talking, "refunds")
     page = window.page
     await say(page, "Refund order 1001")
@@ -161,7 +161,7 @@ async def again_until(page: Page, place: str, text: str) -> None:
     raise AssertionError(await page.locator("main").inner_text())
 
 
-async def test_a_chosen_file_goes_before_the_words_and_one_not_taken_is_reported(talking: Site, tmp_path: Path) -> None:
+async def test_a_chosen_file_is_sent_before_the_message_and_a_refusal_is_shown(talking: Site, tmp_path: Path) -> None:
     window = await begun(talking, "chart_builder")
     page = window.page
     field = page.locator("#file")

@@ -16,7 +16,7 @@ from tests.pages.test_reviewing import status_of
 
 
 @pytest.mark.parametrize("text", ["\n".join(CORPUS), *(pytest.param(text, marks=pytest.mark.soak) for text in CORPUS)])
-async def test_hostile_text_is_inert_and_nothing_of_it_is_hidden(site: Site, text: str) -> None:
+async def test_hostile_text_is_escaped_and_fully_visible(site: Site, text: str) -> None:
     approval, window = await site.shown("post", {"text": text})
     page = window.page
     assert not set(await page.locator("pre.json").first.inner_text()) & set(UNSEEN)
@@ -51,7 +51,7 @@ async def test_one_long_word_makes_no_page_wider_than_its_window(site: Site) -> 
     await expect(wide.page.locator("tbody")).to_contain_text("WWWW")
 
 
-async def test_word_of_what_was_sent_stays_beside_word_of_an_old_page(site: Site) -> None:
+async def test_the_result_of_a_form_stays_beside_the_notice_of_an_old_page(site: Site) -> None:
     page = (await site.visit("reviewer", "/review/mine")).page
     await page.evaluate("perdure.notice('It was not sent.', {ofSent: true}); perdure.notice('This page is old.')")
     await expect(page.locator("#notice")).to_contain_text("It was not sent.This page is old.")
@@ -59,7 +59,7 @@ async def test_word_of_what_was_sent_stays_beside_word_of_an_old_page(site: Site
     await expect(page.locator("#notice")).to_have_text("It was not sent.")
 
 
-async def test_long_arguments_must_be_opened_before_there_is_a_button(site: Site) -> None:
+async def test_long_arguments_must_be_opened_before_the_buttons_appear(site: Site) -> None:
     approval, window = await site.shown("post", {"text": "long " * 20_000 + "THE END"}, java_script_enabled=False)
     await expect(window.page.get_by_role("button", name="Approve")).to_have_count(0)
     await expect(window.page.locator("pre.json")).not_to_contain_text("THE END")
@@ -69,7 +69,7 @@ async def test_long_arguments_must_be_opened_before_there_is_a_button(site: Site
     assert await status_of(site, approval) == "approved"
 
 
-async def test_an_open_page_shows_at_once_that_another_reviewer_decided(site: Site) -> None:
+async def test_an_open_page_shows_immediately_that_another_reviewer_decided(site: Site) -> None:
     approval, window = await site.shown("post", {"text": "race"})
     page = window.page
     await page.locator("details:has(#respond-words) summary").click()
@@ -89,7 +89,7 @@ async def test_an_open_page_shows_at_once_that_another_reviewer_decided(site: Si
     await window.checked()
 
 
-async def test_without_scripts_a_decision_that_comes_too_late_is_reported_with_the_first_one(site: Site) -> None:
+async def test_without_scripts_a_late_decision_is_answered_with_the_first_one(site: Site) -> None:
     approval, window = await site.shown("post", {"text": "late"}, java_script_enabled=False)
     await site.harness.decide(approval, by="admin")
     await window.page.get_by_role("button", name="Approve").click()
@@ -97,7 +97,7 @@ async def test_without_scripts_a_decision_that_comes_too_late_is_reported_with_t
     await decided(window.page, "approved", "admin")
 
 
-async def test_a_page_is_kept_up_to_date_though_the_script_of_its_stream_comes_late(site: Site) -> None:
+async def test_a_page_stays_current_although_its_stream_script_loads_late(site: Site) -> None:
     async def late(route: Route) -> None:
         await asyncio.sleep(0.5)
         await route.continue_()
@@ -111,7 +111,7 @@ async def test_a_page_is_kept_up_to_date_though_the_script_of_its_stream_comes_l
     await expect(window.page.locator("#approve")).to_be_disabled()
 
 
-async def test_a_page_asks_again_for_what_it_did_not_get(site: Site) -> None:
+async def test_a_page_requests_an_update_again_that_it_did_not_get(site: Site) -> None:
     met: list[str] = []
 
     async def lost(route: Route) -> None:
@@ -133,7 +133,7 @@ async def test_a_page_asks_again_for_what_it_did_not_get(site: Site) -> None:
     assert met == ["no stream", "no state"]
 
 
-async def test_a_session_that_ends_in_the_middle_of_an_edit_loses_nothing(site: Site) -> None:
+async def test_a_session_that_ends_during_an_edit_loses_no_text(site: Site) -> None:
     approval, window = await site.shown("post", {"text": "before"})
     page = window.page
     await page.locator("summary[aria-keyshortcuts=e]").click()
@@ -153,7 +153,7 @@ async def test_a_session_that_ends_in_the_middle_of_an_edit_loses_nothing(site: 
     assert sent == {"text": "what I typed <b>\u202e"}
 
 
-async def test_a_form_that_another_site_sends_does_nothing(site: Site) -> None:
+async def test_a_form_of_another_site_does_nothing(site: Site) -> None:
     approval, window = await site.shown("post", {"text": "forged"})
     cookies = {cookie["name"]: cookie["value"] for cookie in await window.context.cookies()}
     sent = {"decision": "approve", "digest": "x"}
@@ -166,7 +166,7 @@ async def test_a_form_that_another_site_sends_does_nothing(site: Site) -> None:
     assert await status_of(site, approval) == "pending"
 
 
-async def test_the_pages_outlive_a_restart_of_the_api(
+async def test_open_pages_survive_a_restart_of_the_api(
     page_settings: Settings, browser: Browser, harness: Harness, people: dict[str, Person]
 ) -> None:
     async with AsyncExitStack() as windows:

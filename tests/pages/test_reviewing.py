@@ -68,7 +68,7 @@ async def test_a_call_is_rejected_from_the_inbox_with_four_keys_and_a_ready_reas
     assert (await decision_of(site, approval))["reason_code"] == REASONS[0]
 
 
-async def test_what_is_typed_is_there_after_a_claim_and_after_back_and_back_sends_nothing_again(site: Site) -> None:
+async def test_typed_text_survives_a_claim_and_going_back_and_back_sends_nothing(site: Site) -> None:
     approval = await site.asks("pay", amount=4200)
     page = (await site.visit("reviewer", f"/review/{approval}?in=tool%3Dpay")).page
     amount, words = page.get_by_label("amount", exact=True), page.locator("#reject-words")
@@ -122,7 +122,7 @@ async def test_an_edit_is_made_in_fields_compared_and_sent(site: Site) -> None:
     assert (await decision_of(site, approval))["args"] == {"amount": 42}
 
 
-async def test_everything_works_without_javascript(site: Site) -> None:
+async def test_every_decision_works_without_javascript(site: Site) -> None:
     page = (await site.visit("reviewer", java_script_enabled=False)).page
     approved, rejected, edited, answered = [await site.asks("post", text=f"plain {number}") for number in range(4)]
     await page.goto("/review")
@@ -171,7 +171,7 @@ async def test_claim_release_reassign_and_escalate_come_back_to_the_page(site: S
     await window.checked()
 
 
-async def test_many_are_decided_at_once_with_a_result_for_each(site: Site) -> None:
+async def test_a_bulk_decision_shows_a_result_for_each(site: Site) -> None:
     ours = [await site.asks("post", text=f"many {number}") for number in range(3)]
     window = await site.visit("reviewer")
     for approval in ours:
@@ -193,7 +193,7 @@ async def test_many_are_decided_at_once_with_a_result_for_each(site: Site) -> No
     await window.checked()
 
 
-async def test_the_list_is_narrowed_and_its_counts_are_live(site: Site) -> None:
+async def test_the_list_is_filtered_and_its_counts_are_live(site: Site) -> None:
     window = await site.visit("reviewer", "/review?tool=pay")
     counts = window.page.locator(".counts")
     before = int(re.findall(r"\d+", await counts.inner_text())[0])
@@ -207,7 +207,7 @@ async def test_the_list_is_narrowed_and_its_counts_are_live(site: Site) -> None:
     await window.checked()
 
 
-async def test_the_call_is_shown_against_the_one_that_was_approved_last(site: Site) -> None:
+async def test_the_call_is_compared_with_the_last_approved_one(site: Site) -> None:
     await site.harness.decide(await site.asks("book", what="a room"), Decision.APPROVE)
     _, window = await site.shown("book", {"what": "a hall"})
     section = window.page.locator("[aria-labelledby=compared]")
@@ -215,7 +215,7 @@ async def test_the_call_is_shown_against_the_one_that_was_approved_last(site: Si
     await expect(section.locator("ins")).to_contain_text("a hall")
 
 
-async def test_the_requester_sees_it_and_has_no_buttons(site: Site) -> None:
+async def test_the_requester_sees_the_request_without_buttons(site: Site) -> None:
     approval = await site.asks("post", text="my own")
     window = await site.visit("requester", f"/review/{approval}")
     await expect(window.page.locator(".callout.warn")).to_be_visible()
@@ -225,7 +225,7 @@ async def test_the_requester_sees_it_and_has_no_buttons(site: Site) -> None:
     await window.checked()
 
 
-async def test_what_no_longer_holds_leaves_a_page_that_is_open(site: Site) -> None:
+async def test_a_request_that_is_no_longer_pending_disappears_from_an_open_page(site: Site) -> None:
     approval, window = await site.shown("post", {"text": "approved"})
     own = await site.visit("requester", f"/review/{approval}")
     await expect(own.page.locator("#why-not, #expires, #expires-when, #withdraw")).to_have_count(4)
@@ -252,7 +252,7 @@ async def test_the_decision_page_works_on_a_phone(site: Site) -> None:
     await window.checked()
 
 
-async def test_a_text_for_shared_memory_is_read_and_decided_on_without_javascript_and_on_a_phone(site: Site) -> None:
+async def test_a_promotion_is_read_and_decided_without_javascript_and_on_a_phone(site: Site) -> None:
     library, db = Library(site.harness.db, site.harness.people), site.harness.db
     told = {"scope": Scope.WORKSPACE, "document_type": "runbook"}
     await library.write("pages/tone", "Answer briefly.\nUse names.", by="admin", **told)  # type: ignore[arg-type]
@@ -291,7 +291,7 @@ async def test_a_text_for_shared_memory_is_read_and_decided_on_without_javascrip
     await expect(page.get_by_role("link", name=re.compile("text"))).to_have_count(0)
 
 
-async def test_hidden_tabs_leave_the_server_to_the_visible_one(site: Site) -> None:
+async def test_hidden_tabs_send_no_requests(site: Site) -> None:
     approval = await site.asks("post", text="in the background")
     window = await site.visit("reviewer")
     await window.context.add_init_script(

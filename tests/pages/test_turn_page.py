@@ -77,7 +77,7 @@ async def test_a_hidden_page_does_not_poll_its_turn_until_it_is_visible(site: Si
     await window.checked()
 
 
-async def test_the_operations_pages_suit_every_reader_and_are_light(site: Site) -> None:
+async def test_the_operations_pages_are_accessible_and_light(site: Site) -> None:
     await waiting(site, "plain")
     window = await site.visit("reviewer", "/status")
     paths = ("/status", "/agents", "/agents/desk", "/topologies/tool_loop")

@@ -1,4 +1,4 @@
-"""What the suites of the tools, memory and people ports ask of either side: a turn, and the runs over it.
+"""The interface of both sides for the suites of the tools, memory and people ports: a turn and its runs.
 
 `double_side.py` has the double of tests/doubles/ports.py, `real_side.py` the workflow's own ports on a real server.
 """
@@ -19,7 +19,7 @@ from tests.ports.ports_workflow import Asked, Calls, Round
 Args = dict[str, JsonValue]
 T = TypeVar("T")
 OFFERED = ("look", "slow_look", "pay", "book", "post", "shout", "entity_resolve")
-"""The tools of the desk (tests/apps/desk) that the suites use; `nobodys` is none of them."""
+"""The tools of tests/apps/desk that the suites use; `nobodys` is none of them."""
 ASK = ModelCallRequest(messages=(), tools=OFFERED)
 SCHEMA: Args = {
     "type": "object",
@@ -38,15 +38,15 @@ class Run(ABC):
 
     @abstractmethod
     async def pause(self) -> None:
-        """End in a pause: what was asked for is opened."""
+        """End in a pause: the requests are opened."""
 
     @abstractmethod
     async def wake(self) -> None:
-        """Tells the run that a decision was made."""
+        """Signals the run after a decision."""
 
     @abstractmethod
     async def wake_stop(self) -> None:
-        """Let the run hear that the turn is stopped."""
+        """Let the run receive the turn's stop."""
 
     async def complete(self, ask: ModelCallRequest) -> ModelReply:
         return await self.do(Calls.complete, ask)
@@ -74,10 +74,10 @@ class Run(ABC):
 
 
 class Turn(Protocol):
-    """A turn, and what others do to it.
+    """A turn, and the actions of others on it.
 
-    `decide` brings the approval of a call into a state, by `reviewer` where a person decides; `forge` makes its record
-    one of another call, `garble` one that cannot be read at all. After `stop` the runs are not told yet.
+    `decide` brings the approval of a call into a state, by `reviewer` if a person decides. `forge` makes its record one
+    of another call, `garble` makes it unreadable. After `stop` the runs have not received it yet.
     """
 
     async def run(self, *, step: int = 0, gone: bool = False) -> Run:
@@ -92,7 +92,7 @@ class Turn(Protocol):
     async def stop(self) -> None: ...
     async def remember(self, fields: Args) -> None: ...
     async def dispatched(self, call_id: str) -> int:
-        """How often a call was sent to its target."""
+        """The number of times that a call was sent to its target."""
         ...
 
 
@@ -105,7 +105,7 @@ def line(*calls: tuple[str, Args], text: str = "asking") -> Line:
 
 
 async def planned(turn: Turn, run: Run | None = None) -> Run:
-    """The run, once its model has asked for its calls."""
+    """The run, after its model has returned its calls."""
     run = run or await turn.run()
     reply = await run.complete(ASK)
     assert reply.message is not None and reply.problem is None
@@ -123,7 +123,7 @@ def gated(*tools: str, step: int = 1) -> list[GatedCall]:
 
 
 async def paused(turn: Turn, *tools: str) -> tuple[Run, Sequence[RequestRef]]:
-    """A run that has asked for leave for all calls of its first step and ended in the pause."""
+    """A run that has opened requests for all calls of its first step and ended in the pause."""
     run = await planned(turn)
     requests = await run.ask(gated(*tools))
     await run.pause()

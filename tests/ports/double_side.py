@@ -1,4 +1,4 @@
-"""The double's side of the port suites: tests/doubles/ports.py, with tools that misbehave as the desk's target does."""
+"""The double's side of the port suites: tests/doubles/ports.py, with tools that fail like tests/doubles/target.py."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ GONE = Problem(code="agent_version_not_found", message="the version that this tu
 
 
 def _target(path: str) -> Behaviour:
-    """A tool that asks the desk's target, in the modes of tests/doubles/target.py that the suites use."""
+    """A tool with the modes of tests/doubles/target.py that the suites use."""
 
     def act(args: Args) -> JsonValue:
         if args.get("mode") == "refuse":
@@ -54,7 +54,7 @@ TOOLS: dict[str, Behaviour] = {
 
 
 def _cards() -> dict[str, PlanCard]:
-    """The desk's cards, cut down as a plan has them."""
+    """The cards of the agent `desk`, cut down as a plan has them."""
     harness = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     names = PlanCard.model_fields
     return {card.name: PlanCard.model_validate(card.model_dump(include=set(names))) for card in harness.cards}
@@ -91,7 +91,7 @@ class DoubleTurn:
         self.fake.decide(call_id, VerdictState.ANSWERED, args=answer)
 
     async def forge(self, call_id: str) -> None:
-        """The book has no digests: it says what reading one would."""
+        """The double has no digests: it returns what reading one would."""
         self.fake.book[approval_id(TURN_ID, call_id)].state = VerdictState.UNREADABLE
 
     async def garble(self, call_id: str) -> None:
@@ -110,7 +110,7 @@ class DoubleTurn:
         self.fake.stopped = True
 
     async def remember(self, fields: Args) -> None:
-        """In working memory; None removes a field."""
+        """Sets a field of working memory; None removes it."""
         kept = {**self.fake.working, **fields}
         self.fake.working = {name: value for name, value in kept.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""The real side of the port suites: the workflow's ports, real activities, Postgres, Valkey, the desk's target."""
+"""The real side of the port suites: the workflow's ports, real activities, Postgres, Valkey and a target."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -61,7 +61,7 @@ class RealRun(Run):
         await self.handle.signal(PortsRun.wake, WakeSignal(kind="request"))
 
     async def wake_stop(self) -> None:
-        """Ring as a stop does. Once it is confirmed the record forgets it: what follows is for the bell alone."""
+        """Send a stop's signal. Its record is removed once it is confirmed: the rest depends on the signal."""
         flag = "UPDATE turns SET stop_requested_at = $2::timestamptz WHERE id = $1"
         harness, turn_id = self.turn.side.harness, self.turn.address.turn_id
         await harness.write(flag, turn_id, datetime.now(UTC))
@@ -76,7 +76,7 @@ class RealTurn:
     address: TurnAddress
 
     async def run(self, *, step: int = 0, gone: bool = False) -> RealRun:
-        """A workflow of its own, which begins as TurnRun would."""
+        """Starts a separate workflow, as TurnRun would."""
         harness = self.side.harness
         async with harness.db.transaction(self.address.tenant_id) as tx:
             given = await workflow_input(tx, self.address.turn_id) or self.side.inputs[self.address.turn_id]
@@ -96,7 +96,7 @@ class RealTurn:
         return RealRun(handle, MessageRef(id=str(message_id), role=Role.USER), self)
 
     async def decide(self, call_id: str, state: VerdictState, comment: str = "", args: Args | None = None) -> None:
-        """By the program's own way where it has one."""
+        """Uses the program's own function if there is one."""
         approval = approval_id(self.address.turn_id, call_id)
         if state in DECISIONS:
             given: dict[str, Any] = {"comment": comment or "because"} | ({"args": args} if args is not None else {})
@@ -117,7 +117,7 @@ class RealTurn:
             await questions.answer_question(tx, self.address.turn_id, request_id, person.user_id, kind, answer)
 
     async def forge(self, call_id: str) -> None:
-        """The digest does not fit the record any more."""
+        """Changes the record, so that the digest no longer matches."""
         await self._write(call_id, "args = $3", {"amount": 1_000_000})
 
     async def garble(self, call_id: str) -> None:
@@ -129,7 +129,7 @@ class RealTurn:
         assert await self.side.harness.write(sql, self.address.turn_id, call_id, *values) == "UPDATE 1"
 
     async def settle(self, call_id: str, *, happened: bool) -> None:
-        """By the reviewer, long after the reservation."""
+        """The reviewer settles it, long after the reservation."""
         harness, person = self.side.harness, self.side.harness.people["reviewer"]
         key = effect_key(self.address.turn_id, call_id)
         await harness.write("UPDATE tool_calls SET quiet_at = now() WHERE key = $1", key)
@@ -157,7 +157,7 @@ class RealSide:
     queue: str
     handles: list[WorkflowHandle[Any, Any]] = field(default_factory=list)
     inputs: dict[str, TurnInput] = field(default_factory=dict)
-    """By turn: what its first run began with, for runs of a turn that has ended meanwhile."""
+    """The input of the first run of each turn, for runs of a turn that has ended meanwhile."""
 
     async def turn(self, *lines: Line, metadata: Args | None = None, agent_id: str = "desk") -> RealTurn:
         """A turn whose wake-up is not delivered: no workflow but those of this side touches it."""
@@ -169,7 +169,7 @@ class RealSide:
 
 @asynccontextmanager
 async def real_side(harness: Harness, client: Client) -> AsyncIterator[RealSide]:
-    """The side, with a worker for its workflow; the desk's activities are served by others."""
+    """The side, with a worker for its workflow; other workers serve the activities."""
     side = RealSide(harness, client, f"ports-{new_id()[-8:]}")
     deps = harness.deps
     # Brief calls run inside the workflow task where the turns queue serves their kind (ADR 7).

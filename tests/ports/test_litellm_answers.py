@@ -69,7 +69,7 @@ async def test_odd_ids_and_indices_lose_no_call(listener: Listener, calls: tuple
     assert len({draft.provider_id for draft in drafts} - {""}) == 3
 
 
-async def test_thinking_is_separated_from_text_and_broken_arguments_are_passed_on(listener: Listener) -> None:
+async def test_reasoning_is_separated_from_text_and_broken_arguments_are_passed_on(listener: Listener) -> None:
     broken = Call(name="a", arguments="{'x': 1,", id="i")
     await listener.ask(Step(thinking="Let me see.", text="Yes.", calls=(broken,)))
     thought = "".join(chunk.text for chunk in listener.chunks if isinstance(chunk, ThinkingDelta))
@@ -77,13 +77,13 @@ async def test_thinking_is_separated_from_text_and_broken_arguments_are_passed_o
     assert listener.complete.tool_calls == (DraftCall("i", "a", "{'x': 1,"),)
 
 
-async def test_text_that_postgres_cannot_hold_is_mended(listener: Listener) -> None:
+async def test_text_that_postgres_cannot_store_is_repaired(listener: Listener) -> None:
     await listener.ask(Step(fault=Fault.LONE_SURROGATES))
     assert listener.text == "half a \ufffd face and a \ufffd."
     listener.text.encode()
 
 
-async def test_reported_usage_is_taken_with_its_cached_tokens_and_priced(listener: Listener) -> None:
+async def test_reported_usage_is_priced_with_its_cached_tokens(listener: Listener) -> None:
     usage = {"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 105}
     await listener.ask(Step(text="hi", usage={**usage, "prompt_tokens_details": {"cached_tokens": 60}}))
     # 40 at 0.15, 60 cached at 0.075 and 5 at 0.60 dollars a million are 13.5 micro-dollars.
@@ -95,7 +95,7 @@ async def test_reported_usage_is_taken_with_its_cached_tokens_and_priced(listene
     [{}, {"prompt_tokens": -5, "completion_tokens": "many"}, {"prompt_tokens": 10**12, "completion_tokens": None}],
     ids=["missing", "nonsense", "absurd"],
 )
-async def test_usage_that_cannot_be_true_is_estimated_and_the_answer_is_kept(listener: Listener, usage: Any) -> None:
+async def test_impossible_usage_is_estimated_and_the_answer_is_kept(listener: Listener, usage: Any) -> None:
     await listener.ask(Step(text="hello to you all", usage=usage))
     counted = listener.complete.usage
     assert listener.text == "hello to you all" and len(listener.double.requests) == 1
@@ -116,7 +116,7 @@ async def test_the_idempotency_key_and_the_credentials_are_sent(listener: Listen
     assert seen.idempotency_key == "turn-1.m1" and seen.authorized and seen.body["temperature"] == 0.2
 
 
-async def test_calls_at_the_same_time_do_not_mix(litellm_provider: Provider, provider_double: ProviderDouble) -> None:
+async def test_simultaneous_calls_do_not_mix(litellm_provider: Provider, provider_double: ProviderDouble) -> None:
     provider_double.script(*(Step(match=f"^{n}$", text=f"{n} " * 20, token_seconds=0.005) for n in range(8)))
 
     async def ask(number: int) -> str:
@@ -127,7 +127,7 @@ async def test_calls_at_the_same_time_do_not_mix(litellm_provider: Provider, pro
     assert await asyncio.gather(*map(ask, range(8))) == [f"{n} " * 20 for n in range(8)]
 
 
-async def test_chunks_that_have_all_arrived_let_the_other_calls_run_between_them() -> None:
+async def test_other_calls_run_between_chunks_that_have_all_arrived() -> None:
     from perdure.activities.providers.litellm_provider import _Checked
 
     class Arrived:
@@ -166,7 +166,7 @@ class Caching(PlayingDouble):
         return (await super()._step(seen)).model_copy(update={"usage": {**usage, **cache}})
 
 
-async def test_what_anthropic_caches_and_reads_from_it_is_counted_and_priced(litellm_provider: Provider) -> None:
+async def test_tokens_that_anthropic_caches_and_reads_are_counted_and_priced(litellm_provider: Provider) -> None:
     with Caching(Script(fallback="Yes.")) as double:
         _, complete = await sent(litellm_provider, double, CLAUDE)
     assert isinstance(complete, Complete)
@@ -185,7 +185,7 @@ async def sent(
     return double.requests[-1].body, last
 
 
-async def test_a_budget_and_an_effort_reach_each_vendor_in_its_own_words(litellm_provider: Provider) -> None:
+async def test_a_thinking_budget_and_an_effort_reach_each_vendor_in_its_parameters(litellm_provider: Provider) -> None:
     with PlayingDouble(Script(fallback="Yes.")) as double:
 
         async def body(model: str, reasoning: Reasoning | None) -> dict[str, Any]:

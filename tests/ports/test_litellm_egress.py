@@ -67,7 +67,7 @@ HOSTILE: dict[str, Talk] = {
 
 @two_vendors
 @pytest.mark.parametrize("kind", HOSTILE)
-async def test_a_success_that_is_too_large_is_no_answer(provider: "LiteLLMProvider", model: str, kind: str) -> None:
+async def test_a_success_whose_body_is_too_large_is_refused(provider: "LiteLLMProvider", model: str, kind: str) -> None:
     process = psutil.Process()
     with threaded(HOSTILE[kind]) as made:
         before = process.memory_info().rss
@@ -82,7 +82,7 @@ async def test_a_success_that_is_too_large_is_no_answer(provider: "LiteLLMProvid
 
 @two_vendors
 @pytest.mark.parametrize("status", [400, 500])
-async def test_a_huge_body_of_an_error_leaves_its_status(provider: "LiteLLMProvider", model: str, status: int) -> None:
+async def test_an_error_with_a_huge_body_keeps_its_status(provider: "LiteLLMProvider", model: str, status: int) -> None:
     with threaded(floods(status, b'{"error": "' + b"x" * MEBI, JSON)) as made:
         error = await fail(provider, model, made.url)
     assert error.code == ("model_bad_request" if status == 400 else "model_unavailable")
@@ -90,7 +90,7 @@ async def test_a_huge_body_of_an_error_leaves_its_status(provider: "LiteLLMProvi
 
 @two_vendors
 @pytest.mark.parametrize("talk", [endless_head(), endless_hints], ids=["head", "hints"])
-async def test_an_endless_head_is_a_provider_that_is_down(provider: "LiteLLMProvider", model: str, talk: Talk) -> None:
+async def test_endless_headers_are_a_provider_that_is_down(provider: "LiteLLMProvider", model: str, talk: Talk) -> None:
     began = time.monotonic()
     with threaded(talk) as made:
         error = await fail(provider, model, made.url, seconds=3.0)
@@ -128,12 +128,12 @@ async def test_no_proxy_is_inherited(provider: "LiteLLMProvider", model: str, mo
     assert error.code == "model_auth" and proxy.heads == [] and len(made.heads) == 1
 
 
-async def test_a_vendor_with_a_way_out_of_its_own_is_refused(provider: "LiteLLMProvider") -> None:
+async def test_a_vendor_that_bypasses_the_transport_is_refused(provider: "LiteLLMProvider") -> None:
     error = await fail(provider, "aiohttp_openai/gpt-4o", "http://127.0.0.1:9/v1")
     assert (type(error), error.code) == (UpstreamRejected, "model_setup")
 
 
-async def test_other_calls_go_on_while_an_answer_floods(provider: "LiteLLMProvider") -> None:
+async def test_other_calls_continue_while_an_answer_floods(provider: "LiteLLMProvider") -> None:
     waits = list[float]()
 
     async def beat() -> None:

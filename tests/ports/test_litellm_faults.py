@@ -52,7 +52,7 @@ STATUSES: dict[int, tuple[type[PerdureError], str]] = {
         *(pytest.param("", fault, marks=() if fault in FIRST else pytest.mark.soak) for fault in AFTER_TEXT),
     ],
 )
-async def test_a_fault_is_a_typed_error_and_no_answer(listener: Listener, text: str, fault: Fault) -> None:
+async def test_a_fault_raises_a_typed_error_without_an_answer(listener: Listener, text: str, fault: Fault) -> None:
     family, code = FAULTS[fault]
     error = await listener.fail(Step(text=text, fault=fault), seconds=1.0 if "hang" in fault else 10.0)
     assert (type(error), error.code) == (family, code)
@@ -61,7 +61,7 @@ async def test_a_fault_is_a_typed_error_and_no_answer(listener: Listener, text: 
 
 
 @pytest.mark.parametrize("status", STATUSES)
-async def test_an_error_status_is_asked_once_and_has_its_code(listener: Listener, status: int) -> None:
+async def test_an_error_status_is_not_retried_and_has_its_code(listener: Listener, status: int) -> None:
     error = await listener.fail(Step(status=status, times=None))
     assert (type(error), error.code) == STATUSES[status]
     assert len(listener.double.requests) == 1
@@ -69,12 +69,12 @@ async def test_an_error_status_is_asked_once_and_has_its_code(listener: Listener
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_retry_after_is_handed_on(listener: Listener, status: int) -> None:
+async def test_retry_after_is_passed_on(listener: Listener, status: int) -> None:
     error = await listener.fail(Step(status=status, retry_after="7"))
     assert isinstance(error, UpstreamUnavailable) and error.retry_after_seconds == 7.0
 
 
-async def test_a_server_that_is_gone_is_unavailable(litellm_provider: Provider) -> None:
+async def test_an_unreachable_server_is_unavailable(litellm_provider: Provider) -> None:
     with ProviderDouble() as closed:
         gone = Listener(litellm_provider, closed)
     error = await gone.fail(Step(text="hi"))
@@ -98,7 +98,7 @@ async def test_an_invalid_answer_has_its_own_code(listener: Listener, step: Step
 
 
 @pytest.mark.parametrize("name", ["num_retries", "max_retries", "stream", "fallbacks", "timeout", "model"])
-async def test_an_agent_cannot_set_what_is_ours_and_must_name_a_provider(listener: Listener, name: str) -> None:
+async def test_an_agent_cannot_set_reserved_parameters_and_must_name_a_provider(listener: Listener, name: str) -> None:
     params: dict[str, Any] = {name: "no-such-thing" if name == "model" else 3}
     with pytest.raises(UpstreamRejected) as raised:
         await listener.ask(Step(text="hi"), **params)
@@ -112,7 +112,7 @@ def _raised() -> Iterator[type[Exception]]:
                 yield member
 
 
-def test_every_exception_class_of_litellm_and_openai_means_something(litellm_provider: Provider) -> None:
+def test_every_exception_class_of_litellm_and_openai_is_mapped(litellm_provider: Provider) -> None:
     unknown = [kind for kind in _raised() if provider_error(kind.__new__(kind)).code == UNEXPECTED.code]
     assert unknown == []
     assert len(list(_raised())) > 40
@@ -121,7 +121,7 @@ def test_every_exception_class_of_litellm_and_openai_means_something(litellm_pro
         assert issubclass(getattr(importlib.import_module(module), attribute), Exception), name
 
 
-def test_litellm_is_set_up_to_ask_once_and_to_report_nothing(litellm_provider: Provider) -> None:
+def test_litellm_is_configured_to_send_once_and_report_nothing(litellm_provider: Provider) -> None:
     import litellm
 
     importlib.import_module("litellm.llms.vertex_ai.context_caching.vertex_ai_context_caching")

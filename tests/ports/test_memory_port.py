@@ -44,7 +44,7 @@ async def test_a_fresh_turn_loads_its_plan_its_message_and_its_user(new_turn: Ne
     assert (context.pending, context.pending_round) == ((), None)
 
 
-async def test_metadata_and_working_memory_are_cut_down_to_what_nodes_read(new_turn: NewTurn) -> None:
+async def test_metadata_and_working_memory_are_reduced_to_what_nodes_read(new_turn: NewTurn) -> None:
     turn = await new_turn(Line("hi"), metadata={"hitl_checkpoint_type": "before_answer", "ticket": "T-1"})
     await turn.remember({"recent_entity_context": ["e1"], "jotting": "a long text that stays in Postgres"})
     context = await (await turn.run()).load()
@@ -53,7 +53,7 @@ async def test_metadata_and_working_memory_are_cut_down_to_what_nodes_read(new_t
     assert context.injected_fields == 2, "the model sees both"
 
 
-async def test_a_run_loads_once_and_a_later_run_anew(new_turn: NewTurn) -> None:
+async def test_a_run_loads_once_and_a_later_run_loads_again(new_turn: NewTurn) -> None:
     turn = await new_turn(Line("hi"))
     run = await turn.run()
     first = await run.load()
@@ -62,7 +62,7 @@ async def test_a_run_loads_once_and_a_later_run_anew(new_turn: NewTurn) -> None:
     assert (await (await turn.run()).load()).working == {"recent_entity_context": ["e2"]}
 
 
-async def test_a_failure_and_a_stop_are_problems_that_load_nothing(new_turn: NewTurn) -> None:
+async def test_a_failure_and_a_stop_return_problems_and_load_nothing(new_turn: NewTurn) -> None:
     turn = await new_turn(Line("hi"))
     run = await turn.run(gone=True)
     context = await run.load()
@@ -74,7 +74,7 @@ async def test_a_failure_and_a_stop_are_problems_that_load_nothing(new_turn: New
     assert (problem(stopped), stopped.plan) == ("stopped", None)
 
 
-async def test_a_run_that_starts_over_finds_the_gate_and_the_round_whole(new_turn: NewTurn) -> None:
+async def test_a_restarted_run_finds_the_whole_gated_round(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("look", {}), ("pay", {}), ("post", {})), Line("well"))
     run = await planned(turn)
     requests = await run.ask([*gated("look", "pay", "post")[1:]])
@@ -91,7 +91,7 @@ async def test_a_run_that_starts_over_finds_the_gate_and_the_round_whole(new_tur
     assert not any(call.settled for call in calls) and all(call.digest for call in calls)
 
 
-async def test_a_run_that_starts_over_at_a_gate_counts_its_steps_on_from_there(new_turn: NewTurn) -> None:
+async def test_a_run_restarted_at_a_gate_continues_its_step_count(new_turn: NewTurn) -> None:
     turn = await new_turn(Line("look", [("look", {})]), line(("pay", {})), line(("look", {}), text="third"))
     run = await planned(turn)
     await run.run_tools(asks("look"))
@@ -105,7 +105,7 @@ async def test_a_run_that_starts_over_at_a_gate_counts_its_steps_on_from_there(n
 
 
 @pytest.mark.parametrize("run_first", [("t1.0",), ("t1.1",), ("t1.0", "t1.1")], ids="-".join)
-async def test_a_gated_round_is_found_whole_until_it_is_settled(new_turn: NewTurn, run_first: tuple[str, ...]) -> None:
+async def test_a_gated_round_is_found_until_it_is_settled(new_turn: NewTurn, run_first: tuple[str, ...]) -> None:
     """Else the call that has run would count as one without an approval, and be asked for again."""
     turn = await new_turn(line(("pay", {}), ("post", {})))
     run, _ = await paused(turn, "pay", "post")
@@ -118,7 +118,7 @@ async def test_a_gated_round_is_found_whole_until_it_is_settled(new_turn: NewTur
     assert [call.call_id for call in (context.pending_round.calls if context.pending_round else ())] == whole
 
 
-async def test_a_gate_whose_last_call_waits_for_a_person_to_say_what_became_of_it_is_found(new_turn: NewTurn) -> None:
+async def test_a_gate_whose_last_call_waits_for_a_settlement_is_found(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("post", {"mode": "break"})))
     run, _ = await paused(turn, "post")
     await turn.decide("t1.0", V.APPROVED)
@@ -127,7 +127,7 @@ async def test_a_gate_whose_last_call_waits_for_a_person_to_say_what_became_of_i
     assert gate(context) == ["t1.0"] and context.pending_round is not None
 
 
-async def test_a_gate_that_was_acknowledged_is_not_taken_for_the_one_that_is_open(new_turn: NewTurn) -> None:
+async def test_an_acknowledged_gate_is_not_mistaken_for_the_open_one(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("pay", {})), line(("post", {}), text="then"))
     run, _ = await paused(turn, "pay")
     await turn.decide("t1.0", V.REJECTED, "no")
@@ -167,7 +167,7 @@ async def known(run: Run, scope: FactScope) -> FactsAnswer:
     return await run.facts(FactsRequest(scope=scope, authorized=True))
 
 
-async def test_of_a_conversation_the_newest_of_a_type_wins(new_turn: NewTurn) -> None:
+async def test_of_a_conversations_facts_the_newest_of_each_type_is_kept(new_turn: NewTurn) -> None:
     run = await (await new_turn(Line("hi"), agent_id=KEEPER)).run()
     assert await known(run, C) == FactsAnswer(status=S.NOT_FOUND)
     assert await kept(run, C, fact("tea"), fact("Ann", "name")) is S.SUCCESS
@@ -175,7 +175,7 @@ async def test_of_a_conversation_the_newest_of_a_type_wins(new_turn: NewTurn) ->
     assert (await known(run, C)).facts == (fact("coffee"), fact("Ann", "name"))
 
 
-async def test_of_a_person_each_is_kept_once_and_the_oldest_comes_first(new_turn: NewTurn) -> None:
+async def test_each_fact_of_a_user_is_kept_once_oldest_first(new_turn: NewTurn) -> None:
     run = await (await new_turn(Line("hi"), agent_id=KEEPER)).run()
     assert (await known(run, U)).status is S.SUCCESS
     for _ in range(2):
@@ -184,7 +184,7 @@ async def test_of_a_person_each_is_kept_once_and_the_oldest_comes_first(new_turn
     assert (await known(run, U)).facts == (fact("tea"), fact("coffee")), "what was said first stays as it was said"
 
 
-async def test_without_leave_nothing_is_read_or_kept(new_turn: NewTurn) -> None:
+async def test_without_permission_nothing_is_read_or_stored(new_turn: NewTurn) -> None:
     run = await (await new_turn(Line("hi"), agent_id=KEEPER)).run()
     for write in (False, True):
         ask = FactsRequest(scope=C, authorized=False, write=write, facts=(fact("tea"),) if write else ())
@@ -195,7 +195,7 @@ async def test_without_leave_nothing_is_read_or_kept(new_turn: NewTurn) -> None:
     assert await kept(other, U, fact("tea")) is S.UNAUTHORIZED
 
 
-async def test_a_turn_that_is_to_stop_keeps_nothing(new_turn: NewTurn) -> None:
+async def test_a_stopping_turn_stores_nothing(new_turn: NewTurn) -> None:
     turn = await new_turn(Line("hi"), agent_id=KEEPER)
     run = await turn.run()
     await turn.stop()

@@ -21,7 +21,7 @@ async def test_a_reply_is_a_stored_message_with_its_usage(new_turn: NewTurn) -> 
     assert (reply.usage.tokens, reply.usage.cost_microusd) == (10, 10)
 
 
-async def test_calls_are_named_by_step_and_place_and_one_that_cannot_run_is_settled(new_turn: NewTurn) -> None:
+async def test_calls_are_named_by_step_and_position_and_an_invalid_one_is_settled(new_turn: NewTurn) -> None:
     run = await (
         await new_turn(line(("look", {}), ("nobodys", {}), ("pay", {})), line(("look", {}), ("pay", {})))
     ).run()
@@ -44,7 +44,7 @@ async def test_equal_arguments_have_equal_digests(new_turn: NewTurn) -> None:
     assert one == same != other
 
 
-async def test_a_step_asked_for_again_by_a_later_run_answers_with_its_stored_reply(new_turn: NewTurn) -> None:
+async def test_a_later_run_that_repeats_a_step_gets_its_stored_reply(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("look", {})), Line("well"))
     run = await turn.run()
     first = await run.complete(ASK)
@@ -55,14 +55,14 @@ async def test_a_step_asked_for_again_by_a_later_run_answers_with_its_stored_rep
     assert await run.complete(ASK) == second, "for every caller"
 
 
-async def test_what_a_pattern_finds_in_the_whole_answer_is_extracted(new_turn: NewTurn) -> None:
+async def test_a_pattern_extracts_its_matches_from_the_whole_answer(new_turn: NewTurn) -> None:
     run = await (await new_turn(Line("x " * 300 + "PICK:one PICK:two"))).run()
     reply = await run.complete(ASK.model_copy(update={"extract_pattern": r"PICK:(\w+)"}))
     assert reply.extracted == ("one", "two")
     assert reply.message is not None and len(reply.message.text) <= 400, "the reference carries the start of it"
 
 
-async def test_a_stopped_turn_gets_what_is_settled_and_requests_nothing_new(new_turn: NewTurn) -> None:
+async def test_a_stopped_turn_reads_settled_replies_and_sends_no_request(new_turn: NewTurn) -> None:
     turn = await new_turn(Line("first"), Line("second"))
     first = await (await turn.run()).complete(ASK)
     later = await turn.run()
@@ -72,7 +72,7 @@ async def test_a_stopped_turn_gets_what_is_settled_and_requests_nothing_new(new_
     assert (reply.message, problem(reply)) == (None, "stopped")
 
 
-async def test_an_object_comes_as_it_fits_and_what_does_not_fit_is_a_fault(new_turn: NewTurn) -> None:
+async def test_an_object_that_fits_is_returned_and_any_other_is_a_fault(new_turn: NewTurn) -> None:
     turn = await new_turn(Line(json.dumps({"text": "yes"})), Line("words"))
     run = await turn.run()
     ask = ModelCallRequest(messages=(), tools=(), stage="say", output=OutputAsk(name="say", fits=SCHEMA))

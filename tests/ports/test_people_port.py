@@ -36,7 +36,7 @@ async def states(run: Run, requests: Sequence[RequestRef]) -> list[VerdictState]
     return [verdict.state for verdict in read.verdicts]
 
 
-async def test_requests_are_named_before_anything_is_opened_and_the_same_at_every_ask(new_turn: NewTurn) -> None:
+async def test_requests_get_the_same_ids_each_time_before_they_are_opened(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("pay", {}), ("shout", {"mode": "break"}), ("post", {})))
     run = await planned(turn)
     pay, shout, post = gated("pay", "shout", "post")
@@ -51,7 +51,7 @@ async def test_requests_are_named_before_anything_is_opened_and_the_same_at_ever
     assert await (await turn.run(step=1)).ask([pay, post], [shout]) == first
 
 
-async def test_what_a_run_asked_for_is_open_once_it_pauses_and_opening_again_changes_nothing(new_turn: NewTurn) -> None:
+async def test_requests_open_when_the_run_pauses_and_opening_again_changes_nothing(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("pay", {}), ("post", {})))
     run = await planned(turn)
     requests = await run.ask(gated("pay", "post"))
@@ -67,7 +67,7 @@ async def test_what_a_run_asked_for_is_open_once_it_pauses_and_opening_again_cha
 
 
 @pytest.mark.parametrize("state", DECIDED)
-async def test_a_verdict_says_what_was_decided_why_and_by_whom(new_turn: NewTurn, state: VerdictState) -> None:
+async def test_a_verdict_has_its_decision_reason_and_reviewer(new_turn: NewTurn, state: VerdictState) -> None:
     turn = await new_turn(line(("pay", {})))
     run, (request,) = await paused(turn, "pay")
     await decided(turn, "t1.0", state)
@@ -80,7 +80,7 @@ async def test_a_verdict_says_what_was_decided_why_and_by_whom(new_turn: NewTurn
     assert (await later.verdicts([request])).verdicts == (expected,), "the same for every run"
 
 
-async def test_a_long_reason_comes_by_its_start_and_says_so(new_turn: NewTurn) -> None:
+async def test_a_long_reason_is_cut_and_marked(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("pay", {})))
     run, requests = await paused(turn, "pay")
     await turn.decide("t1.0", V.REJECTED, "not in policy, " * 100)
@@ -88,7 +88,7 @@ async def test_a_long_reason_comes_by_its_start_and_says_so(new_turn: NewTurn) -
     assert (verdict.comment, verdict.is_cut) == (preview("not in policy, " * 100), True)
 
 
-async def test_verdicts_come_in_the_order_of_the_requests_one_for_each(new_turn: NewTurn) -> None:
+async def test_each_request_has_one_verdict_in_the_order_of_the_requests(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("pay", {}), ("post", {}), ("pay", {})))
     run, requests = await paused(turn, "pay", "post", "pay")
     await decided(turn, "t1.0", V.APPROVED)
@@ -99,7 +99,7 @@ async def test_verdicts_come_in_the_order_of_the_requests_one_for_each(new_turn:
     assert await states(run, []) == []
 
 
-async def test_crossed_forged_and_garbled_records_are_unreadable_and_a_sibling_is_not(new_turn: NewTurn) -> None:
+async def test_invalid_records_are_unreadable_and_do_not_affect_a_sibling(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("pay", {}), ("post", {})))
     run, requests = await paused(turn, "pay", "post")
     await decided(turn, "t1.0", V.APPROVED)
@@ -124,7 +124,7 @@ async def test_an_unknown_request_is_unreadable(new_turn: NewTurn, kind: Request
 
 
 @pytest.mark.parametrize("state", [V.APPROVED, V.EDITED])
-async def test_a_call_that_has_run_reads_as_approved_from_then_on(new_turn: NewTurn, state: VerdictState) -> None:
+async def test_a_call_that_ran_reads_as_approved(new_turn: NewTurn, state: VerdictState) -> None:
     turn = await new_turn(line(("pay", {})))
     run, requests = await paused(turn, "pay")
     await decided(turn, "t1.0", state)
@@ -132,7 +132,7 @@ async def test_a_call_that_has_run_reads_as_approved_from_then_on(new_turn: NewT
     assert await states(run, requests) == [V.APPROVED]
 
 
-async def test_an_effect_is_pending_until_a_person_says_what_became_of_it(new_turn: NewTurn) -> None:
+async def test_an_effect_is_pending_until_a_person_settles_it(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("post", {"mode": "break"})))
     run = await approved(turn, "post")
     await run.run_tools(asks("post"))
@@ -161,7 +161,7 @@ async def at_checkpoint(turn: Turn) -> Run:
     return run
 
 
-async def test_a_checkpoint_on_no_call_is_named_by_the_step_at_which_it_is_asked_for(new_turn: NewTurn) -> None:
+async def test_a_checkpoint_on_no_call_is_named_by_its_step(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("look", {})))
     run = await planned(turn)
     (request,) = await run.ask([checkpoint("", "")])
@@ -197,7 +197,7 @@ async def test_an_edited_checkpoint_names_the_round_that_repeats_its_call_and_it
     assert [await turn.dispatched(call_id) for call_id in ("t1.0", "c1.0")] == [1, 1]
 
 
-async def test_an_unedited_call_is_not_one_to_run(new_turn: NewTurn) -> None:
+async def test_a_call_that_was_not_edited_does_not_run_again(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("look", {})))
     run = await at_checkpoint(turn)
     await turn.decide("c1.0", V.APPROVED)
@@ -225,7 +225,7 @@ async def test_a_question_is_named_by_its_step_and_open_only_once_the_run_has_pa
     assert after.state is V.PENDING and after.answer == {}
 
 
-async def test_an_answer_is_read_as_it_was_given_also_by_a_later_run(new_turn: NewTurn) -> None:
+async def test_an_answer_is_read_unchanged_also_by_a_later_run(new_turn: NewTurn) -> None:
     turn = await new_turn(line())
     run, request = await asked(turn)
     await turn.answer("q3", {"text": "the second"})

@@ -68,7 +68,7 @@ def _scripted_talk(text: str = "", calls: Sequence[Any] = (), pace_seconds: floa
     return Talk(ScriptedProvider(script), request, lambda: True)
 
 
-async def test_the_text_comes_in_pieces_and_one_complete_ends_it(new_conversation: Talks) -> None:
+async def test_text_arrives_in_pieces_and_ends_with_one_complete(new_conversation: Talks) -> None:
     chunks = await new_conversation("Here are four words").hear()
     pieces = [chunk for chunk in chunks if isinstance(chunk, TextDelta)]
     assert "".join(piece.text for piece in pieces) == "Here are four words"
@@ -78,7 +78,7 @@ async def test_the_text_comes_in_pieces_and_one_complete_ends_it(new_conversatio
     assert isinstance(last, Complete) and last.finish_reason == "stop" and last.tool_calls == () and last.model
 
 
-async def test_calls_keep_their_order_their_arguments_and_have_ids_of_their_own(new_conversation: Talks) -> None:
+async def test_calls_keep_their_order_and_arguments_and_get_unique_ids(new_conversation: Talks) -> None:
     last = (await new_conversation("Looking.", TWO_CALLS).hear())[-1]
     assert isinstance(last, Complete) and last.finish_reason == "tool_calls"
     assert [call.name for call in last.tool_calls] == ["look_up", "look_up"]
@@ -89,7 +89,7 @@ async def test_calls_keep_their_order_their_arguments_and_have_ids_of_their_own(
     assert len({call.provider_id for call in last.tool_calls} - {""}) == 2
 
 
-async def test_an_answer_may_be_calls_and_no_text(new_conversation: Talks) -> None:
+async def test_an_answer_can_contain_calls_and_no_text(new_conversation: Talks) -> None:
     chunks = await new_conversation("", TWO_CALLS[:1]).hear()
     assert len(chunks) == 1 and isinstance(chunks[0], Complete) and len(chunks[0].tool_calls) == 1
 
@@ -101,12 +101,12 @@ async def test_usage_is_counted_and_never_negative(new_conversation: Talks) -> N
     assert short.usage.input_tokens > 0 and short.usage.cached_tokens >= 0 and short.usage.cost_microusd >= 0
 
 
-async def test_the_same_request_is_answered_the_same(new_conversation: Talks) -> None:
+async def test_the_same_request_gets_the_same_answer(new_conversation: Talks) -> None:
     conversation = new_conversation("The same again", TWO_CALLS)
     assert await conversation.hear() == await conversation.hear()
 
 
-async def test_an_answer_slower_than_the_time_allowed_is_a_timeout_and_no_answer(new_conversation: Talks) -> None:
+async def test_an_answer_slower_than_its_deadline_is_a_timeout(new_conversation: Talks) -> None:
     slow = new_conversation("word " * 100, pace_seconds=0.1, timeout_seconds=3.0)
     chunks: list[Chunk] = []
     with pytest.raises(UpstreamUnavailable) as raised:

@@ -21,7 +21,7 @@ def told(outcome: ToolOutcome) -> Args:
     return found
 
 
-async def test_outcomes_come_in_the_order_of_the_asks_and_not_of_their_ends(new_turn: NewTurn) -> None:
+async def test_outcomes_are_returned_in_the_order_of_the_requests(new_turn: NewTurn) -> None:
     run = await planned(await new_turn(line(("slow_look", {}), ("look", {}), ("look", {"mode": "refuse"}))))
     outcomes = await run.run_tools(asks("slow_look", "look", "look"))
     assert [outcome.call_id for outcome in outcomes] == ["t1.0", "t1.1", "t1.2"]
@@ -88,7 +88,7 @@ async def test_a_gated_call_without_an_approval_is_denied_for_good(new_turn: New
 
 
 @pytest.mark.parametrize("state", [V.PENDING, V.REJECTED, V.RESPONDED, V.EXPIRED, V.WITHDRAWN, V.UNREADABLE])
-async def test_a_gated_call_runs_on_no_verdict_but_a_yes(new_turn: NewTurn, state: VerdictState) -> None:
+async def test_a_gated_call_runs_only_on_an_approving_verdict(new_turn: NewTurn, state: VerdictState) -> None:
     turn = await new_turn(line(("pay", {}), ("look", {})))
     run, requests = await paused(turn, "pay")
     if state is V.UNREADABLE:
@@ -130,7 +130,7 @@ async def test_a_call_with_an_unknown_outcome_says_so_and_is_never_sent_again(ne
 
 
 @pytest.mark.parametrize(("happened", "state"), [(True, S.DONE), (False, S.FAILED)])
-async def test_what_a_person_states_stays_the_outcome(new_turn: NewTurn, happened: bool, state: CallState) -> None:
+async def test_a_settled_outcome_stays_the_outcome(new_turn: NewTurn, happened: bool, state: CallState) -> None:
     turn = await new_turn(line(("shout", {"mode": "break"})))
     run = await planned(turn)
     await run.run_tools(asks("shout"))
@@ -169,7 +169,7 @@ async def test_a_run_that_has_received_the_stop_requests_and_calls_nothing(new_t
     assert [await turn.dispatched(call) for call in (outcome.call_id, own.call_id)] == [0, 0]
 
 
-async def test_work_that_cannot_be_done_is_a_problem_for_each_call_and_raises_nothing(new_turn: NewTurn) -> None:
+async def test_impossible_work_is_a_problem_of_each_call_and_raises_nothing(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("look", {}), ("book", {})))
     await planned(turn)
     gone = await turn.run(step=1, gone=True)
@@ -182,7 +182,7 @@ async def test_work_that_cannot_be_done_is_a_problem_for_each_call_and_raises_no
     assert (reply.message, problem(reply)) == (None, "agent_version_not_found")
 
 
-async def test_a_call_that_waits_is_neither_run_nor_settled_and_its_siblings_are(new_turn: NewTurn) -> None:
+async def test_a_pending_call_is_neither_run_nor_settled_and_its_siblings_are(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("look", {}), ("pay", {}), ("post", {})))
     run = await planned(turn)
     pay, post = await run.ask(gated("look", "pay", "post")[1:])
@@ -215,7 +215,7 @@ async def test_a_signal_starts_only_decided_calls(new_turn: NewTurn, state: Verd
     assert [await turn.dispatched(f"t1.{index}") for index in range(3)] == [1, int(state is V.APPROVED), 0]
 
 
-async def test_calls_of_the_graphs_own_are_done_once_and_answer_whole_in_their_order(new_turn: NewTurn) -> None:
+async def test_calls_of_the_graph_run_once_and_return_in_order(new_turn: NewTurn) -> None:
     turn = await new_turn(line())
     own = [PlannedAsk(tool="look", args={}), PlannedAsk(tool="look", args={"mode": "refuse"})]
     outcomes = await (await turn.run(step=4)).make_calls(*own)
@@ -227,7 +227,7 @@ async def test_calls_of_the_graphs_own_are_done_once_and_answer_whole_in_their_o
     assert [await turn.dispatched(call) for call in ("t5.0", "t5.1")] == [1, 1]
 
 
-async def test_a_graph_makes_no_call_that_needs_leave_and_none_of_a_tool_that_is_not_there(new_turn: NewTurn) -> None:
+async def test_a_graph_makes_no_call_that_needs_approval_or_is_unknown(new_turn: NewTurn) -> None:
     turn = await new_turn(line())
     run = await turn.run(step=4)
     outcomes = await run.make_calls(PlannedAsk(tool="pay", args={}), PlannedAsk(tool="nobodys", args={}))

@@ -1,4 +1,4 @@
-"""The same requests, made of the program on real Postgres; each may break off before any of its statements."""
+"""Sends the same requests to the program on real Postgres; each can break off before any of its statements."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,7 +33,7 @@ from perdure.store.database import Connection, new_id, set_up
 from perdure.store.turns.finish import finish
 from tests.doubles.target import app_agents
 from tests.harness import Harness
-from tests.protocol.model import ASKER, REVIEWER_ROLE, Ask, Policy
+from tests.protocol.model import REQUESTER, REVIEWER_ROLE, Policy, Request
 from tests.served import MANY
 
 CALL = "t1.0"
@@ -100,14 +100,14 @@ class Placed:
     agent_version: str
     approval_id: str
     digests: list[str]
-    """By version of the arguments."""
+    """A digest per version of the arguments."""
     epochs: set[int] = field(default_factory=set)
 
     @property
     def tool_call(self) -> ToolCall:
-        """As the turn asks for it."""
-        ask = ToolCallRequest(call_id=CALL, tool="pay")
-        return ToolCall(address=self.address, agent_id=self.agent_id, agent_version=self.agent_version, ask=ask)
+        """The request as the turn makes it."""
+        request = ToolCallRequest(call_id=CALL, tool="pay")
+        return ToolCall(address=self.address, agent_id=self.agent_id, agent_version=self.agent_version, ask=request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +120,13 @@ class Seen:
     claimer: str
     escalated: bool
     votes: tuple[tuple[str, str], ...]
-    """Who, in whose seat."""
+    """Reviewer and delegator of each vote."""
     trail: dict[str, int]
     """Audit rows by kind."""
     ledger: str
     epoch: int
     senders: tuple[int, ...] = ()
-    """The epochs whose workers would be told, now, that they may send."""
+    """The epochs whose workers can send now."""
 
 
 class Ground:
@@ -140,7 +140,7 @@ class Ground:
 
     @classmethod
     async def made(cls, harness: Harness, policies: dict[str, tuple[Policy, Policy]]) -> "Ground":
-        """The desk's agent once for each policy, with the desk's tools."""
+        """The agent `desk` once for each policy, with its tools."""
         published, tools = app_agents()
         base = next(agent for _, agent in published if agent.definition.id == "desk")
         agents = {name: [_of_policy(base, policy) for policy in pair] for name, pair in policies.items()}
@@ -156,7 +156,7 @@ class Ground:
         await self._owner.close()
 
     async def begin(self, people: dict[str, frozenset[str]]) -> None:
-        """These people with these roles, the first policies, nothing open."""
+        """Sets up these users with their roles, the first policies and no open request."""
         self.calls = []
         async with self._desk.db.transaction(TENANT) as tx:
             await tx.execute("UPDATE delegations SET ended_at = now() WHERE ended_at IS NULL")
@@ -172,27 +172,27 @@ class Ground:
         """A turn whose one call is planned and its approval opened."""
         agent = self._agents[name][self._published[name]]
         call: tuple[str, dict[str, Any]] = ("pay", {"amount": 7})
-        address = await self._desk.plan(call, agent_id=agent.definition.id, by=ASKER, caps=MANY)
+        address = await self._desk.plan(call, agent_id=agent.definition.id, by=REQUESTER, caps=MANY)
         await self._desk.open(address, CALL, agent_id=agent.definition.id)
         placed = Placed(address, agent.definition.id, agent.version, approval_id(address.turn_id, CALL), [])
         self.calls.append(placed)
         await self.seen()
 
-    async def perform(self, ask: Ask, crash_at: int | None = None) -> str:
-        """The answer to a request, as the model gives it.
+    async def perform(self, request: Request, crash_at: int | None = None) -> str:
+        """The answer to a request, in the model's form.
 
-        Raises: Crash, where it was to break off and nothing refused it before.
+        Raises: Crash, if it breaks off before a refusal.
         """
-        turn_id = self.calls[ask.call].address.turn_id if ask.verb == "run" else None
+        turn_id = self.calls[request.call].address.turn_id if request.verb == "run" else None
         try:
             async with self._tx(crash_at, turn_id) as tx:
-                said = str(await getattr(self, f"_{ask.verb}")(tx, ask))
+                said = str(await getattr(self, f"_{request.verb}")(tx, request))
         except CallerError as error:
             return f"409 {error.code}" if error.http == 409 else str(error.http)
         except UpstreamUnavailable as error:
             return error.code
         if said.startswith("acts "):
-            self.calls[ask.call].epochs.add(int(said.removeprefix("acts ")))
+            self.calls[request.call].epochs.add(int(said.removeprefix("acts ")))
         return said
 
     async def seen(self) -> list[Seen]:
@@ -210,7 +210,7 @@ class Ground:
             reviewers=tuple(row["reviewers"]),
             assignee=row["assignee"] or "",
             claimer=row["claimer"] or "",
-            votes=tuple((by, seat) for by, seat in row["votes"]),
+            votes=tuple((by, owner) for by, owner in row["votes"]),
             senders=tuple(senders),
         )
 
@@ -222,95 +222,97 @@ class Ground:
                 raise Crash  # before its commit
 
     def _person(self, name: str) -> Decider:
-        """As a token that was checked long ago says: with every role."""
+        """The principal of a token that was checked long ago: with every role."""
         return Decider(self._ids[name], frozenset({"requester", "reviewer", "admin"}), name)
 
-    def _approval(self, ask: Ask) -> str:
-        return self.calls[ask.call].approval_id
+    def _approval(self, request: Request) -> str:
+        return self.calls[request.call].approval_id
 
-    async def _decide(self, tx: Connection, ask: Ask) -> str:
-        digests = self.calls[ask.call].digests
+    async def _decide(self, tx: Connection, request: Request) -> str:
+        digests = self.calls[request.call].digests
         given = {
-            "decision": ask.decision,
-            "digest": digests[ask.text] if ask.text < len(digests) else "0" * 64,
-            "args": None if ask.amount is None else {"amount": ask.amount},
-            "comment": ask.comment,
+            "decision": request.decision,
+            "digest": digests[request.text] if request.text < len(digests) else "0" * 64,
+            "args": None if request.amount is None else {"amount": request.amount},
+            "comment": request.comment,
         }
         asked = SubmittedDecision.model_validate(given)
-        decided, _ = await decide(tx, self._approval(ask), self._person(ask.who), ask.who, asked)
+        decided, _ = await decide(tx, self._approval(request), self._person(request.user), request.user, asked)
         return decided.status
 
-    async def _hand_over(self, tx: Connection, ask: Ask) -> str:
+    async def _hand_over(self, tx: Connection, request: Request) -> str:
         """Withdraw, claim, release, reassign or escalate."""
-        approval, person = self._approval(ask), self._person(ask.who)
-        match ask.verb:
+        approval, person = self._approval(request), self._person(request.user)
+        match request.verb:
             case "withdraw":
-                await withdraw(tx, approval, person, ask.comment)
+                await withdraw(tx, approval, person, request.comment)
             case "claim":
-                await claim(tx, approval, person, ask.seconds)
+                await claim(tx, approval, person, request.seconds)
             case "release":
                 await release(tx, approval, person)
             case "reassign":
-                await reassign(tx, approval, person, ask.to, ask.comment)
+                await reassign(tx, approval, person, request.to, request.comment)
             case "escalate":
-                await escalate(tx, approval, person, ask.comment)
-        return "withdrawn" if ask.verb == "withdraw" else "pending"
+                await escalate(tx, approval, person, request.comment)
+        return "withdrawn" if request.verb == "withdraw" else "pending"
 
     _withdraw = _claim = _release = _reassign = _escalate = _hand_over
 
-    async def _delegate(self, tx: Connection, ask: Ask) -> str:
-        until = datetime.now(UTC) + timedelta(seconds=ask.seconds)
-        await assignments.add_delegation(tx, self._ids[ask.who], ask.who, ask.to, until, OWN_CREDENTIAL)
+    async def _delegate(self, tx: Connection, request: Request) -> str:
+        until = datetime.now(UTC) + timedelta(seconds=request.seconds)
+        await assignments.add_delegation(tx, self._ids[request.user], request.user, request.to, until, OWN_CREDENTIAL)
         return "delegated"
 
-    async def _set_role(self, tx: Connection, ask: Ask) -> str:
-        await tx.execute(_ROLE_TURNED, ask.who, REVIEWER_ROLE)
+    async def _set_role(self, tx: Connection, request: Request) -> str:
+        await tx.execute(_ROLE_TURNED, request.user, REVIEWER_ROLE)
         return "set"
 
-    async def _pass_time(self, tx: Connection, ask: Ask) -> str:
-        await tx.execute(_SHIFTED, [placed.approval_id for placed in self.calls], ask.seconds)
-        await tx.execute("UPDATE delegations SET until = until - make_interval(secs => $1)", ask.seconds)
+    async def _pass_time(self, tx: Connection, request: Request) -> str:
+        await tx.execute(_SHIFTED, [placed.approval_id for placed in self.calls], request.seconds)
+        await tx.execute("UPDATE delegations SET until = until - make_interval(secs => $1)", request.seconds)
         return "later"
 
-    async def _read(self, tx: Connection, ask: Ask) -> str:
-        request = RequestRef(request_id=self._approval(ask), call_id=CALL, tool="pay")
-        asked = VerdictsRequest(address=self.calls[ask.call].address, requests=(request,))
+    async def _read(self, tx: Connection, request: Request) -> str:
+        reference = RequestRef(request_id=self._approval(request), call_id=CALL, tool="pay")
+        asked = VerdictsRequest(address=self.calls[request.call].address, requests=(reference,))
         return (await read_verdicts(tx, asked)).verdicts[0].state.value
 
-    async def _reconcile(self, tx: Connection, ask: Ask) -> str:
+    async def _reconcile(self, tx: Connection, request: Request) -> str:
         await escalate_all_overdue(tx)
         await fall_back(tx)
         return "reconciled"
 
-    async def _run(self, tx: Connection, ask: Ask) -> str:
-        attempt, call = Attempt("run-1", ask.attempt), self.calls[ask.call].tool_call
+    async def _run(self, tx: Connection, request: Request) -> str:
+        attempt, call = Attempt("run-1", request.attempt), self.calls[request.call].tool_call
         held = await claimed(self._desk.deps, tx, call, attempt, uptime_seconds())
         if isinstance(held, Held):
             return f"acts {held.epoch}"
         return held.problem.code if held.problem is not None else f"is {held.state.value}"
 
-    async def _settle(self, tx: Connection, ask: Ask) -> str:
-        call = self.calls[ask.call].tool_call
+    async def _settle(self, tx: Connection, request: Request) -> str:
+        call = self.calls[request.call].tool_call
         card = next(card for card in self._agents["plain"][0].cards if card.name == "pay")
         answer = settled_answer(call, card, None, ToolResult(output={"paid": True}))
-        return "settled" if await tool_calls.settle(tx, call, ask.epoch, *answer.row, list(answer.events)) else "lost"
+        return (
+            "settled" if await tool_calls.settle(tx, call, request.epoch, *answer.row, list(answer.events)) else "lost"
+        )
 
-    async def _give_back(self, tx: Connection, ask: Ask) -> str:
-        await tool_calls.release(tx, self.calls[ask.call].tool_call, ask.epoch)
+    async def _give_back(self, tx: Connection, request: Request) -> str:
+        await tool_calls.release(tx, self.calls[request.call].tool_call, request.epoch)
         return "given back"
 
-    async def _end(self, tx: Connection, ask: Ask) -> str:
-        await finish(tx, FinishRequest(address=self.calls[ask.call].address, status=TurnStatus.STOPPED))
+    async def _end(self, tx: Connection, request: Request) -> str:
+        await finish(tx, FinishRequest(address=self.calls[request.call].address, status=TurnStatus.STOPPED))
         return "over"
 
-    async def _tamper(self, tx: Connection, ask: Ask) -> str:
-        await tx.execute("UPDATE approvals SET args = $2 WHERE id = $1", self._approval(ask), {"amount": 1_000_000})
+    async def _tamper(self, tx: Connection, request: Request) -> str:
+        await tx.execute("UPDATE approvals SET args = $2 WHERE id = $1", self._approval(request), {"amount": 1_000_000})
         return "changed"
 
-    async def _change_policy(self, tx: Connection, ask: Ask) -> str:
+    async def _change_policy(self, tx: Connection, request: Request) -> str:
         if isinstance(tx, Breaking):
             raise Crash
-        agent_id = self.calls[ask.call].agent_id
+        agent_id = self.calls[request.call].agent_id
         name = next(name for name, pair in self._agents.items() if pair[0].definition.id == agent_id)
         await self._publish(name, 1 - self._published[name])
         return "published"
@@ -325,7 +327,7 @@ class Ground:
 
 
 def _of_policy(base: PublishedAgent, policy: Policy) -> PublishedAgent:
-    """The desk under this policy; its high-risk tool is the one that is called."""
+    """The agent `desk` under this policy; calls go to its high-risk tool."""
     approvals = ApprovalPolicy(
         expires_seconds=policy.expires_seconds,
         allow_self_approval=policy.allow_self,

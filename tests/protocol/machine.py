@@ -1,4 +1,4 @@
-"""All users do everything at any time: model and program give the same answers and come to the same records."""
+"""Users act at random: model and program give the same answers and have the same records."""
 
 import asyncio
 import random
@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.protocol.ground import Crash, Ground, Seen
-from tests.protocol.model import ADMIN, ASKER, Ask, Call, Model, Policy, Refused
+from tests.protocol.model import ADMIN, REQUESTER, Call, Model, Policy, Refused, Request
 
 T = TypeVar("T")
 PEOPLE = {
-    ASKER: frozenset({"requester", "reviewer"}),
+    REQUESTER: frozenset({"requester", "reviewer"}),
     **{name: frozenset({"reviewer"}) for name in ("ann", "bob", "cem", "dot")},
     "eve": frozenset({"requester"}),
     ADMIN: frozenset({"admin"}),
@@ -51,7 +51,7 @@ WEIGHTS = _OFTEN | {"time": 7, "run": 6, "report": 6, "rare": 2, "again": 5}
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """What chance says about a step."""
+    """The random values of a step."""
 
     kind: str
     pick: int
@@ -67,7 +67,7 @@ class Roll:
 
     @classmethod
     def by(cls, chance: random.Random) -> "Roll":
-        """The next one. Drawn from Hypothesis, most fields would be what they were at the step before."""
+        """Draws the next step. Drawn from Hypothesis, most fields would equal those of the last step."""
         return cls(
             kind=chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0],
             pick=chance.randrange(60),
@@ -89,35 +89,35 @@ class Protocol(RuleBasedStateMachine):
     ground: Ground
     loop: asyncio.AbstractEventLoop
     answers: Counter[tuple[str, str]]
-    """How often a verb was given which answer, over all runs of the subclass."""
+    """The number of answers by verb and answer, over all runs of the subclass."""
 
     def __init__(self) -> None:
         super().__init__()
         self.model = Model(PEOPLE, POLICIES)
         self.chance = random.Random()
-        self.sent: list[Ask] = []
+        self.sent: list[Request] = []
         self.attempts = 0
 
     def await_(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, done where the ground's connections live."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
-    def send(self, ask: Ask, crash_at: int | None = None) -> str:
-        """Ask both. One that breaks off changes nothing, and may be sent again."""
-        self.sent.append(ask)
+    def send(self, request: Request, crash_at: int | None = None) -> str:
+        """Send it to both. One that breaks off changes nothing, and may be sent again."""
+        self.sent.append(request)
         if crash_at is not None:
             try:
-                self.await_(self.ground.perform(ask, crash_at))
+                self.await_(self.ground.perform(request, crash_at))
             except Crash:
                 return "crashed"
             return "refused before it crashed"
         try:
-            wanted = self.model.perform(ask)
+            wanted = self.model.perform(request)
         except Refused as refused:
             wanted = str(refused)
-        said = self.await_(self.ground.perform(ask))
-        assert said == wanted, f"{ask}: the program says {said}, it should be {wanted}"
-        self.answers[ask.verb, said.rstrip("0123456789 ") if ask.verb == "run" else said] += 1
+        said = self.await_(self.ground.perform(request))
+        assert said == wanted, f"{request}: the program says {said}, it should be {wanted}"
+        self.answers[request.verb, said.rstrip("0123456789 ") if request.verb == "run" else said] += 1
         return said
 
     @initialize(seed=st.integers(0, 2**40))
@@ -138,45 +138,45 @@ class Protocol(RuleBasedStateMachine):
         roll = Roll.by(self.chance)
         waiting = [number for number, call in enumerate(self.model.calls) if call.status == "pending"]
         most = waiting if waiting and roll.call % 4 else range(len(self.model.calls))
-        ask = getattr(self, f"_{roll.kind}")(roll, one(most, roll.pick // 7))
-        if ask is not None:
-            note(f"  {ask}, crash at {roll.crash}: {self.send(ask, roll.crash)}")
+        request = getattr(self, f"_{roll.kind}")(roll, one(most, roll.pick // 7))
+        if request is not None:
+            note(f"  {request}, crash at {roll.crash}: {self.send(request, roll.crash)}")
 
-    def _approve(self, roll: Roll, number: int) -> Ask:
+    def _approve(self, roll: Roll, number: int) -> Request:
         return self._decide(replace(roll, decision="approve"), number)
 
-    def _decide(self, roll: Roll, number: int) -> Ask:
-        """As one of those who can still decide, where there is one, and as it should be done."""
+    def _decide(self, roll: Roll, number: int) -> Request:
+        """A valid decision of a reviewer who can still decide, if there is one."""
         call = self.model.calls[number]
         voted = {vote.by for vote in call.votes}
-        able = [name for name in NAMES if name not in voted and self.model.seats(call, name)] or NAMES
+        able = [name for name in NAMES if name not in voted and self.model.owners(call, name)] or NAMES
         amount = len(self.sent) + 8 if roll.decision == "edit" else None
-        return Ask("decide", able[roll.pick % len(able)], number, roll.decision, call.text, amount, "because")
+        return Request("decide", able[roll.pick % len(able)], number, roll.decision, call.text, amount, "because")
 
-    def _decide_anyhow(self, roll: Roll, number: int) -> Ask:
-        return Ask("decide", one(NAMES, roll.pick), number, roll.decision, roll.text, roll.amount, roll.comment)
+    def _decide_anyhow(self, roll: Roll, number: int) -> Request:
+        return Request("decide", one(NAMES, roll.pick), number, roll.decision, roll.text, roll.amount, roll.comment)
 
-    def _hand_on(self, roll: Roll, number: int) -> Ask:
+    def _hand_on(self, roll: Roll, number: int) -> Request:
         verb = one(("claim", "claim", "release", "reassign", "reassign", "escalate", "withdraw", "withdraw"), roll.verb)
-        return Ask(verb, one(NAMES, roll.pick), number, comment="no", to=one(NAMES, roll.other), seconds=2_500)
+        return Request(verb, one(NAMES, roll.pick), number, comment="no", to=one(NAMES, roll.other), seconds=2_500)
 
-    def _change_people(self, roll: Roll, number: int) -> Ask | None:
+    def _change_people(self, roll: Roll, number: int) -> Request | None:
         verb = one(("delegate", "delegate", "set_role"), roll.verb)
-        who, to = one(NAMES, roll.pick), one(NAMES, roll.other)
-        return Ask(verb, who, to=to, seconds=4_500) if who != to else None
+        user, to = one(NAMES, roll.pick), one(NAMES, roll.other)
+        return Request(verb, user, to=to, seconds=4_500) if user != to else None
 
-    def _time(self, roll: Roll, number: int) -> Ask:
+    def _time(self, roll: Roll, number: int) -> Request:
         verb = one(("pass_time", "pass_time", "read", "reconcile", "reconcile"), roll.verb)
-        return Ask(verb, call=number, seconds=roll.seconds)
+        return Request(verb, call=number, seconds=roll.seconds)
 
-    def _run(self, roll: Roll, number: int) -> Ask | None:
-        """One that is decided: no turn of ours asks for another."""
+    def _run(self, roll: Roll, number: int) -> Request | None:
+        """A decided call: no turn of these tests reserves another."""
         decided = [place for place, call in enumerate(self.model.calls) if call.status != "pending"]
         self.attempts += 1
-        return Ask("run", call=one(decided, roll.pick), attempt=self.attempts) if decided else None
+        return Request("run", call=one(decided, roll.pick), attempt=self.attempts) if decided else None
 
-    def _report(self, roll: Roll, number: int) -> Ask | None:
-        """What a worker says of a call that it had, or has; who has given it back says nothing more."""
+    def _report(self, roll: Roll, number: int) -> Request | None:
+        """A worker's report about its current or former call; after giving it back it reports nothing."""
         begun = [place for place, call in enumerate(self.model.calls) if call.epoch]
         if not begun:
             return None
@@ -184,23 +184,23 @@ class Protocol(RuleBasedStateMachine):
         call, back = self.model.calls[number], one((0, 0, 1), roll.other)
         if call.epoch == back or (verb == "settle" and call.ledger == "planned" and not back):
             return None
-        return Ask(verb, call=number, epoch=call.epoch - back)
+        return Request(verb, call=number, epoch=call.epoch - back)
 
-    def _rare(self, roll: Roll, number: int) -> Ask:
+    def _rare(self, roll: Roll, number: int) -> Request:
         """Workers run undecided calls, too."""
         self.attempts += 1
         verb = one(("change_policy", "change_policy", "change_policy", "end", "tamper", "run"), roll.verb)
-        return Ask(verb, call=number, attempt=self.attempts)
+        return Request(verb, call=number, attempt=self.attempts)
 
-    def _again(self, roll: Roll, number: int) -> Ask | None:
+    def _again(self, roll: Roll, number: int) -> Request | None:
         """Something that was sent before, whatever came of it."""
-        ask = self.sent[-1 - roll.pick % len(self.sent)] if self.sent else Ask("reconcile")
-        gave_back = ask.verb == "settle" and self.model.calls[ask.call].ledger == "planned"
-        return None if gave_back or ask.verb in ("pass_time", "set_role", "change_policy") else ask
+        request = self.sent[-1 - roll.pick % len(self.sent)] if self.sent else Request("reconcile")
+        gave_back = request.verb == "settle" and self.model.calls[request.call].ledger == "planned"
+        return None if gave_back or request.verb in ("pass_time", "set_role", "change_policy") else request
 
     @invariant()
     def the_records_hold(self) -> None:
-        """Those of the model, and what must be so whatever the model says."""
+        """The records of the model, and invariants that hold in any case."""
         if not self.model.calls:
             return
         for number, (call, seen) in enumerate(zip(self.model.calls, self.await_(self.ground.seen()), strict=True)):
@@ -209,8 +209,8 @@ class Protocol(RuleBasedStateMachine):
             told = ", ".join(f"{name} is {getattr(seen, name)}, not {getattr(wanted, name)}" for name in other)
             assert not other, f"call {number} ({call.policy.name}): {told}"
             assert seen.trail.get("approval.decided", 0) <= 1, "decided at most once"
-            in_the_requesters = [vote for vote in seen.votes if ASKER in vote]
-            assert not in_the_requesters or call.policy.allow_self, "never by the requester, nor in that seat"
+            in_the_requesters = [vote for vote in seen.votes if REQUESTER in vote]
+            assert not in_the_requesters or call.policy.allow_self, "never by the requester, nor in their place"
             may_send = 1 if call.ledger == "reserved" and not call.ended else 0
             assert len(seen.senders) <= may_send, f"workers {seen.senders} may send"
 
@@ -224,6 +224,6 @@ def _seen(call: Call, now: int) -> Seen:
     return Seen(
         **{name: getattr(call, name) for name in same},
         claimer=call.claim[0] if call.claim[1] > now else "",
-        votes=tuple((vote.by, vote.seat) for vote in call.votes),
+        votes=tuple((vote.by, vote.owner) for vote in call.votes),
         trail=dict(call.trail),
     )

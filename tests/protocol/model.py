@@ -1,22 +1,22 @@
-"""The approval protocol as a person would keep it on paper: what each request is answered, and what then is on record.
+"""A reference model of the approval protocol: the answer to each request, and the records after it.
 
 Written from the design alone; nothing of the program is imported. Time is a number of seconds that only `pass_time`
-moves; every deadline falls half a thousand off the steps in which it moves, so that none is met exactly.
+moves; every deadline is half a thousand off its steps, so that no step meets one exactly.
 """
 
 from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-ASKER, ADMIN = "requester", "admin"
-"""Who asked for every call; who administers."""
+REQUESTER, ADMIN = "requester", "admin"
+"""The requester of every call; the administrator."""
 REVIEWER_ROLE, ADMIN_ROLE = "reviewer", "admin"
 GIVEN = ("approved", "edited")
 BEGUN = ("reserved", "done", "failed", "outcome_unknown")
 
 
 class Refused(Exception):
-    """What a request is answered that changes nothing: an HTTP status, for 409 with its code."""
+    """The answer to a refused request: an HTTP status, for 409 with its code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Request:
     """One request, as it can be sent again."""
 
     verb: str
-    who: str = ""
+    user: str = ""
     call: int = 0
     decision: str = ""
     text: int = 0
-    """Which version of the arguments the sender has seen."""
+    """The version of the arguments that the sender has seen."""
     amount: int | None = None
-    """Of an edit."""
+    """The new amount, for an edit."""
     comment: str = ""
     to: str = ""
     seconds: int = 0
@@ -56,7 +56,7 @@ class Vote:
     """A decision that counts so far."""
 
     by: str
-    seat: str
+    owner: str
     role: str
 
 
@@ -89,7 +89,7 @@ class Call:
 
     @property
     def intact(self) -> bool:
-        """Whether what would run is what was decided on; an edit has frozen arguments of its own."""
+        """Returns whether the call would run as it was decided; an edit pins its own arguments."""
         return self.edited or not self.tampered
 
 
@@ -98,20 +98,20 @@ class Model:
         self.now = 0
         self.roles = dict(people)
         self.policies = policies
-        """By name: the first one, and the other one that it may be changed to."""
+        """The first policy by name, and the one that it can be changed to."""
         self.published = dict.fromkeys(policies, 0)
         self.delegations: list[tuple[str, str, int]] = []
-        """Whose seat, to whom, until when."""
+        """Delegator, delegate and end of each delegation."""
         self.calls: list[Call] = []
 
-    def perform(self, ask: Ask) -> str:
+    def perform(self, request: Request) -> str:
         """The answer to a request; what it changes is changed.
 
         Raises: Refused.
         """
         before = deepcopy(self.calls)
         try:
-            return str(getattr(self, ask.verb)(ask))
+            return str(getattr(self, request.verb)(request))
         except Refused:
             self.calls = before
             raise
@@ -126,26 +126,26 @@ class Model:
 
     # Who may
 
-    def lives(self, call: Call, owner: str) -> bool:
-        """Whether a decision in this person's place would count."""
+    def would_count(self, call: Call, owner: str) -> bool:
+        """Returns whether a decision for this user would count."""
         named = not call.reviewers or owner in call.reviewers or owner == call.assignee
         return named and call.role in self.roles[owner]
 
-    def places(self, who: str) -> list[str]:
-        """The own seat, and those that this person was given, by name."""
-        given = {giver for giver, to, until in self.delegations if to == who and until > self.now}
-        return [who, *sorted(given)]
+    def possible_owners(self, user: str) -> list[str]:
+        """The user's own name, and their delegators in order."""
+        given = {giver for giver, to, until in self.delegations if to == user and until > self.now}
+        return [user, *sorted(given)]
 
     def still_holds(self, vote: Vote) -> bool:
-        """Whether the one whose place it was and the one who sat there both have the role that it was given by."""
-        return all(vote.role in self.roles[name] for name in (vote.seat, vote.by))
+        """Returns whether delegator and delegate both have the role that the decision required."""
+        return all(vote.role in self.roles[name] for name in (vote.owner, vote.by))
 
-    def seats(self, call: Call, who: str) -> list[str]:
-        """The seats in which this user can decide; none without the required role, even by delegation."""
-        if call.role not in self.roles[who]:
+    def owners(self, call: Call, user: str) -> list[str]:
+        """The users for whom this user can decide; none without the required role, even by delegation."""
+        if call.role not in self.roles[user]:
             return []
-        seats = [owner for owner in self.places(who) if self.lives(call, owner)]
-        return seats if call.policy.allow_self else [owner for owner in seats if ASKER not in (owner, who)]
+        owners = [owner for owner in self.possible_owners(user) if self.would_count(call, owner)]
+        return owners if call.policy.allow_self else [owner for owner in owners if REQUESTER not in (owner, user)]
 
     def _open(self, call: Call) -> None:
         if call.status == "expired" or (call.status == "pending" and call.expires <= self.now):
@@ -153,55 +153,57 @@ class Model:
         if call.status != "pending":
             raise Refused("409 already_decided")
 
-    def _unclaimed(self, call: Call, who: str) -> None:
+    def _unclaimed(self, call: Call, user: str) -> None:
         holder, until, _ = call.claim
-        if holder not in ("", who) and until > self.now:
+        if holder not in ("", user) and until > self.now:
             raise Refused("409 claimed")
 
-    def _taken_up(self, ask: Ask) -> Call:
-        """The call as it is at this moment: past its deadline it is escalated already, where that is its policy."""
-        call = self.calls[ask.call]
+    def _current(self, request: Request) -> Call:
+        """The call at this moment: after its deadline it is escalated, if its policy says so."""
+        call = self.calls[request.call]
         self._escalate_overdue(call)
         return call
 
-    def _not_voted(self, call: Call, seats: list[str], who: str) -> None:
-        taken = {vote.seat for vote in call.votes}
-        if who in {vote.by for vote in call.votes} or not set(seats) - taken:
+    def _not_voted(self, call: Call, owners: list[str], user: str) -> None:
+        taken = {vote.owner for vote in call.votes}
+        if user in {vote.by for vote in call.votes} or not set(owners) - taken:
             raise Refused("409 already_voted")
 
-    def _seated(self, ask: Ask) -> tuple[Call, list[str]]:
-        call = self._taken_up(ask)
-        seats = self.seats(call, ask.who)
-        if not seats:
+    def _decidable(self, request: Request) -> tuple[Call, list[str]]:
+        call = self._current(request)
+        owners = self.owners(call, request.user)
+        if not owners:
             raise Refused("403")
         self._open(call)
-        return call, seats
+        return call, owners
 
     # Deciding
 
-    def decide(self, ask: Ask) -> str:
+    def decide(self, request: Request) -> str:
         """Approve, edit, reject or respond."""
-        call, seats = self._seated(ask)
-        self._not_voted(call, seats, ask.who)
-        self._unclaimed(call, ask.who)
-        if ask.text != call.text:
+        call, owners = self._decidable(request)
+        self._not_voted(call, owners, request.user)
+        self._unclaimed(call, request.user)
+        if request.text != call.text:
             raise Refused("409 digest_differs")
-        if (ask.decision == "edit") != (ask.amount is not None) or (ask.amount is not None and ask.amount < 1):
+        if (request.decision == "edit") != (request.amount is not None) or (
+            request.amount is not None and request.amount < 1
+        ):
             raise Refused("422")
-        if ask.decision in ("reject", "respond") and not ask.comment:
+        if request.decision in ("reject", "respond") and not request.comment:
             raise Refused("422")
-        if ask.decision in ("approve", "edit") and call.policy != self._in_force(call):
+        if request.decision in ("approve", "edit") and call.policy != self._in_force(call):
             raise Refused("409 approval_outdated")
-        seat = next(owner for owner in seats if owner not in {vote.seat for vote in call.votes})
-        if ask.decision == "edit":
+        owner = next(owner for owner in owners if owner not in {vote.owner for vote in call.votes})
+        if request.decision == "edit":
             call.votes, call.text, call.edited = [], call.text + 1, True
-        call.votes.append(Vote(ask.who, seat, call.role))
+        call.votes.append(Vote(request.user, owner, call.role))
         call.claim = ("", 0, 0)
         call.version += 1
-        if ask.decision in ("reject", "respond"):
-            return self._decided(call, "rejected" if ask.decision == "reject" else "responded")
+        if request.decision in ("reject", "respond"):
+            return self._decided(call, "rejected" if request.decision == "reject" else "responded")
         counted = [vote for vote in call.votes if self.still_holds(vote)]
-        others = [vote for vote in counted if call.reviewers and vote.seat not in call.reviewers]
+        others = [vote for vote in counted if call.reviewers and vote.owner not in call.reviewers]
         if len(counted) - max(0, len(others) - 1) < call.policy.quorum:
             call.trail["approval.voted"] += 1
             return "pending"
@@ -218,13 +220,13 @@ class Model:
         call.status, call.claim = status, ("", 0, 0)
         return status
 
-    def withdraw(self, ask: Ask) -> str:
+    def withdraw(self, request: Request) -> str:
         """Take back a request, or an approval whose call has not begun."""
-        call = self._taken_up(ask)
-        admin = ADMIN_ROLE in self.roles[ask.who]
+        call = self._current(request)
+        admin = ADMIN_ROLE in self.roles[request.user]
         given = call.status in GIVEN or call.status in BEGUN
-        entitled = ask.who in call.deciders or (given and bool(self.seats(call, ask.who)))
-        if not admin and not entitled and (given or ask.who != ASKER):
+        entitled = request.user in call.deciders or (given and bool(self.owners(call, request.user)))
+        if not admin and not entitled and (given or request.user != REQUESTER):
             raise Refused("403")
         if call.status in BEGUN:
             raise Refused("409 already_running")
@@ -237,66 +239,70 @@ class Model:
 
     # Handing over
 
-    def claim(self, ask: Ask) -> str:
+    def claim(self, request: Request) -> str:
         """Keep it to oneself for a while."""
-        call, seats = self._seated(ask)
-        self._not_voted(call, seats, ask.who)
-        self._unclaimed(call, ask.who)
-        since = call.claim[2] if call.claim[0] == ask.who and self.now < call.claim[1] + 300 else self.now
+        call, owners = self._decidable(request)
+        self._not_voted(call, owners, request.user)
+        self._unclaimed(call, request.user)
+        since = call.claim[2] if call.claim[0] == request.user and self.now < call.claim[1] + 300 else self.now
         if since + 3600 <= self.now:
             raise Refused("409 claimed_too_long")
-        call.claim = (ask.who, min(self.now + ask.seconds, since + 3600), since)
+        call.claim = (request.user, min(self.now + request.seconds, since + 3600), since)
         call.version += 1
         call.trail["approval.claimed"] += 1
         return "pending"
 
-    def release(self, ask: Ask) -> str:
+    def release(self, request: Request) -> str:
         """End a claim before it lapses."""
-        call = self._taken_up(ask)
+        call = self._current(request)
         holder, until, _ = call.claim
-        admin = ADMIN_ROLE in self.roles[ask.who]
-        if holder != ask.who and not admin and not self.seats(call, ask.who):
+        admin = ADMIN_ROLE in self.roles[request.user]
+        if holder != request.user and not admin and not self.owners(call, request.user):
             raise Refused("403")
         self._open(call)
         if not holder or until <= self.now:
             raise Refused("409 not_claimed")
-        if holder != ask.who and not admin:
+        if holder != request.user and not admin:
             raise Refused("409 claimed")
         call.claim = (call.claim[0], min(call.claim[1], self.now), call.claim[2])
         call.version += 1
         call.trail["approval.released"] += 1
         return "pending"
 
-    def _handing(self, ask: Ask) -> Call:
-        """Who may decide on it may hand it on; an admin may hand on whatever is not the own request."""
-        call = self._taken_up(ask)
-        seats = self.seats(call, ask.who)
-        asks_itself = ask.who == ASKER and not call.policy.allow_self
-        if ask.who not in seats and (asks_itself or ADMIN_ROLE not in self.roles[ask.who]):
+    def _reassignable(self, request: Request) -> Call:
+        """Reviewers can reassign a request. Admins can, unless they requested it."""
+        call = self._current(request)
+        owners = self.owners(call, request.user)
+        asks_itself = request.user == REQUESTER and not call.policy.allow_self
+        if request.user not in owners and (asks_itself or ADMIN_ROLE not in self.roles[request.user]):
             raise Refused("403")
         self._open(call)
-        self._unclaimed(call, ask.who)
-        if call.reviewers and any(ask.who in (vote.by, vote.seat) for vote in call.votes):
+        self._unclaimed(call, request.user)
+        if call.reviewers and any(request.user in (vote.by, vote.owner) for vote in call.votes):
             raise Refused("409 already_voted")
         return call
 
-    def reassign(self, ask: Ask) -> str:
+    def reassign(self, request: Request) -> str:
         """Assigns it to a reviewer."""
-        call = self._handing(ask)
-        voted = {vote.by for vote in call.votes} | {vote.seat for vote in call.votes}
-        if call.role not in self.roles[ask.to] or (ask.to == ASKER and not call.policy.allow_self) or ask.to in voted:
+        call = self._reassignable(request)
+        voted = {vote.by for vote in call.votes} | {vote.owner for vote in call.votes}
+        if (
+            call.role not in self.roles[request.to]
+            or (request.to == REQUESTER and not call.policy.allow_self)
+            or request.to in voted
+        ):
             raise Refused("422")
-        if ask.who in call.reviewers and ask.to not in call.reviewers:
-            call.reviewers = tuple(ask.to if name == ask.who else name for name in call.reviewers)
-        call.assignee = ask.to
+        if request.user in call.reviewers and request.to not in call.reviewers:
+            call.reviewers = tuple(request.to if name == request.user else name for name in call.reviewers)
+        call.assignee = request.to
         call.claim = (call.claim[0], min(call.claim[1], self.now), call.claim[2])
         call.version += 1
         call.trail["approval.reassigned"] += 1
         return "pending"
 
-    def escalate(self, ask: Ask) -> str:
+    def escalate(self, request: Request) -> str:
         """Give it to the role above, once."""
-        call = self._handing(ask)
+        call = self._reassignable(request)
         if call.escalated:
             raise Refused("409 already_escalated")
         self._escalated(call)
@@ -308,29 +314,29 @@ class Model:
         call.version += 1
         call.trail["approval.escalated"] += 1
 
-    def delegate(self, ask: Ask) -> str:
-        """Delegates one's seat for a while, if both could be asked for the same kind of decision."""
-        both = self.roles[ask.who] & self.roles[ask.to]
+    def delegate(self, request: Request) -> str:
+        """Adds a delegation for a while, if both users can make the same kind of decision."""
+        both = self.roles[request.user] & self.roles[request.to]
         if not both & {REVIEWER_ROLE, ADMIN_ROLE}:
             raise Refused("422")
-        self.delegations.append((ask.who, ask.to, self.now + ask.seconds))
+        self.delegations.append((request.user, request.to, self.now + request.seconds))
         return "delegated"
 
-    def set_role(self, ask: Ask) -> str:
+    def set_role(self, request: Request) -> str:
         """Give a person the reviewer's role, or take it."""
-        self.roles[ask.who] = self.roles[ask.who] ^ {REVIEWER_ROLE}
+        self.roles[request.user] = self.roles[request.user] ^ {REVIEWER_ROLE}
         return "set"
 
     # The clock
 
-    def pass_time(self, ask: Ask) -> str:
+    def pass_time(self, request: Request) -> str:
         """Time goes by; nothing happens by itself."""
-        self.now += ask.seconds
+        self.now += request.seconds
         return "later"
 
-    def read(self, ask: Ask) -> str:
-        """A look of the turn at its record: what it hears. What is overdue expires by it, or is escalated."""
-        call = self.calls[ask.call]
+    def read(self, request: Request) -> str:
+        """The turn reads its record and returns its state. An overdue request expires or is escalated."""
+        call = self.calls[request.call]
         self._escalate_overdue(call)
         if call.status == "pending" and call.expires <= self.now:
             call.status = "expired"
@@ -348,8 +354,8 @@ class Model:
             self._escalated(call)
             call.expires = self.now + call.policy.expires_seconds
 
-    def reconcile(self, ask: Ask) -> str:
-        """What the reconciler does of itself: it escalates what is overdue, and falls back."""
+    def reconcile(self, request: Request) -> str:
+        """The reconciler escalates overdue requests and assigns fallback reviewers."""
         waiting = [call for call in self.calls if not call.ended and call.status == "pending"]
         for call in waiting:
             self._escalate_overdue(call)
@@ -364,27 +370,27 @@ class Model:
             return
         to = call.policy.fallback
         call.fell_back = True
-        entitled = call.role in self.roles[to] and (to != ASKER or call.policy.allow_self)
+        entitled = call.role in self.roles[to] and (to != REQUESTER or call.policy.allow_self)
         if not entitled and not call.escalated:
             self._escalated(call)
             return
         if entitled:
             call.assignee = to
-        call.version += 1  # if no reviewer is left to give it to, that is on record too
+        call.version += 1  # that no reviewer is left is recorded too
         call.trail["approval.fell_back"] += 1
 
     # Running
 
-    def run(self, ask: Ask) -> str:
+    def run(self, request: Request) -> str:
         """A worker's attempt asks whether it may send the call."""
-        call = self.calls[ask.call]
+        call = self.calls[request.call]
         if call.ledger in ("done", "failed", "denied"):
             return f"is {call.ledger}"
         if call.ledger == "outcome_unknown":
             return "is outcome_unknown"
         if call.ended:
             return "turn_ended"
-        if call.attempt > ask.attempt:
+        if call.attempt > request.attempt:
             return "stale_attempt"
         covers = call.intact and (call.policy == self._in_force(call) or call.status == "reserved")
         if call.status in (*GIVEN, "reserved") and covers:
@@ -392,7 +398,7 @@ class Model:
                 return "on_hold"
             call.version += call.status in GIVEN
             call.status = call.ledger = "reserved"
-            call.epoch, call.attempt = call.epoch + 1, ask.attempt
+            call.epoch, call.attempt = call.epoch + 1, request.attempt
             return f"acts {call.epoch}"
         if call.ledger == "reserved":  # by an attempt that is dead, and may have sent it
             self._came_to(call, "outcome_unknown")
@@ -404,9 +410,9 @@ class Model:
         call.ledger = "denied"
         return "is denied"
 
-    def settle(self, ask: Ask) -> str:
-        call = self.calls[ask.call]
-        if ask.epoch != call.epoch or call.ledger not in ("reserved", "outcome_unknown"):
+    def settle(self, request: Request) -> str:
+        call = self.calls[request.call]
+        if request.epoch != call.epoch or call.ledger not in ("reserved", "outcome_unknown"):
             return "lost"
         self._came_to(call, "done")
         return "settled"
@@ -416,16 +422,16 @@ class Model:
         call.version += 1
         call.trail["call.settled"] += 1
 
-    def give_back(self, ask: Ask) -> str:
-        """A worker says that it sent nothing."""
-        call = self.calls[ask.call]
-        if ask.epoch == call.epoch and call.ledger == "reserved":
+    def give_back(self, request: Request) -> str:
+        """A worker reports that it sent nothing."""
+        call = self.calls[request.call]
+        if request.epoch == call.epoch and call.ledger == "reserved":
             call.ledger, call.status = "planned", "edited" if call.edited else "approved"
             call.version += 1
         return "given back"
 
-    def end(self, ask: Ask) -> str:
-        call = self.calls[ask.call]
+    def end(self, request: Request) -> str:
+        call = self.calls[request.call]
         if call.ended:
             return "over"
         call.ended = True
@@ -439,12 +445,12 @@ class Model:
 
     # Others' doing
 
-    def tamper(self, ask: Ask) -> str:
-        self.calls[ask.call].tampered = True
+    def tamper(self, request: Request) -> str:
+        self.calls[request.call].tampered = True
         return "changed"
 
-    def change_policy(self, ask: Ask) -> str:
+    def change_policy(self, request: Request) -> str:
         """The agent of this call is published with its other policy, or again with the first one."""
-        name = self.calls[ask.call].policy.name
+        name = self.calls[request.call].policy.name
         self.published[name] = 1 - self.published[name]
         return "published"

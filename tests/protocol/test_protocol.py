@@ -54,13 +54,13 @@ MUTANTS = [
     _value("somebody counts twice", perdure.core.approvals.decisions, "has_voted", lambda *_: False),
     _text("an escalation is not the only one", perdure.store.approvals.review, "_ONE", "AND escalated_at IS NULL", ""),
 ]
-"""Those that are found soonest first."""
+"""The mistakes that are found soonest come first."""
 EXAMPLES = sized(800, 80)
 STEPS = 40
 EXAMPLES_FOR_A_MUTANT = 150
 """Each of them is found before."""
 MUTANTS_PLANTED = sized(len(MUTANTS), 3)
-"""All of them in full; the others take a minute together."""
+"""The mistakes to run in full; the others take a minute together."""
 REACHED = {
     *(("decide", says) for says in ("approved", "edited", "pending", "rejected", "responded", "403", "410")),
     *(("decide", f"409 {code}") for code in ("already_decided", "already_voted", "claimed", "digest_differs")),
@@ -70,7 +70,7 @@ REACHED = {
     ("read", "expired"),
     ("settle", "settled"),
 }
-"""What the examples come to at least: else they would show little."""
+"""The minimum of answers in the examples; with fewer they would show little."""
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ async def ground(harness: Harness) -> AsyncIterator[Ground]:
 
 
 def settled(examples: int) -> settings:
-    """The same examples at every run, none of them made smaller: each step is a transaction or several."""
+    """Settings: the same examples at every run, without shrinking, since each step is a transaction or several."""
     return settings(
         max_examples=examples,
         stateful_step_count=STEPS,
@@ -95,7 +95,7 @@ def settled(examples: int) -> settings:
 
 
 async def run(ground: Ground, examples: int) -> Counter[tuple[str, str]]:
-    """Hypothesis in a thread of its own; the connections stay on this loop. What was answered, how often."""
+    """Runs Hypothesis in a separate thread; connections stay on this loop. Returns the number of each answer."""
     answers = Counter[tuple[str, str]]()
     given = {"ground": ground, "loop": asyncio.get_running_loop(), "answers": answers}
     machine = type("OnThisGround", (Protocol,), given)
@@ -105,7 +105,7 @@ async def run(ground: Ground, examples: int) -> Counter[tuple[str, str]]:
 
 @pytest.mark.sized
 @pytest.mark.timeout(600)
-async def test_the_program_answers_and_records_what_the_model_says(ground: Ground) -> None:
+async def test_the_program_answers_and_records_what_the_reference_model_predicts(ground: Ground) -> None:
     answers = await run(ground, EXAMPLES)
     missing = REACHED - answers.keys()
     assert not missing, f"no caller was ever answered {sorted(missing)}"

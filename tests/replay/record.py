@@ -13,7 +13,7 @@ RECORDER = Path(__file__).with_name("recorder.py")
 
 
 def main(names: list[str]) -> int:
-    test = f"{RECORDER}::test_a_turn_takes_its_course_and_is_recorded"
+    test = f"{RECORDER}::test_a_turn_runs_and_is_recorded"
     return pytest.main([f"{test}[{name}]" for name in names] or [str(RECORDER)])
 
 

@@ -15,7 +15,7 @@ from tests.served import Served
 
 
 @pytest.mark.parametrize("name", SHAPES)
-async def test_a_turn_takes_its_course_and_is_recorded(served: Served, name: str) -> None:
+async def test_a_turn_runs_and_is_recorded(served: Served, name: str) -> None:
     shape = SHAPES[name]
     address = await shape.play(served)
     assert await served.handle(address).result() == shape.status.value

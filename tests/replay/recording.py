@@ -16,7 +16,7 @@ CONTINUED = "EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW"
 COMPLETED = "EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED"
 
 Call = tuple[str, Any]
-"""What a run asked for, by name, and the values that it handed over."""
+"""A command of a run by name, and the values that it passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Run:
     workflow_id: str
     events: list[dict[str, Any]]
     inside: tuple[Call, ...] = ()
-    """Calls made inside a workflow task: a history keeps their results and not what they were given."""
+    """Calls made inside a workflow task: a history contains their results and not their arguments."""
 
     @property
     def history(self) -> WorkflowHistory:
@@ -41,14 +41,14 @@ class Run:
 
     @property
     def end(self) -> Call:
-        """How it ended: as which workflow it goes on and with what, or its result."""
+        """Its end: the workflow as which it continues and its input, or its result."""
         for each in self._of(CONTINUED):
             return f"continue as {each['workflowType']['name']}", values(each["input"])
         return "result", values(self._of(COMPLETED)[0]["result"])
 
     @property
     def called(self) -> tuple[str, ...]:
-        """The names of all its activities, in the order in which they were asked for or, inside a task, ended."""
+        """The names of all its activities, in the order in which they were scheduled or, inside a task, ended."""
         names = []
         for event in self.events:
             given = attributes(event)
@@ -72,7 +72,7 @@ def values(payloads: dict[str, Any]) -> list[Any]:
 
 
 def run_of(history: WorkflowHistory) -> Run:
-    """A history as fetched, without what tells of the machine that it was made on."""
+    """A fetched history, without fields that name its machine."""
     events = json.loads(history.to_json())["events"]
     for event in events:
         scrub(event)

@@ -1,8 +1,8 @@
 """Replaying a recorded run against today's workflows, strictly.
 
-The SDK's replayer compares commands by type, id and activity name. It says nothing of what an activity is given, nor
-of what a pause carries. So an interceptor listens to what today's code asks for while it is replayed, and that is
-compared with what the recorded code asked for.
+The SDK's replayer compares commands by type, id and activity name. It ignores the arguments of activities and the
+state of a pause. So an interceptor records the commands of today's code during a replay, and compares them with those
+of the recorded code.
 """
 
 import json
@@ -56,7 +56,7 @@ old code can be under way."""
 
 class Fault(NamedTuple):
     kind: Literal["commands", "calls", "values"]
-    """What differs."""
+    """The difference."""
     advice: str
     name: str = ""
     """The activity or the end of the run whose values differ."""
@@ -87,7 +87,7 @@ class Replaying:
         return heard, (await self._replayer.replay_workflow(run.history, raise_on_replay_failure=False)).replay_failure
 
     async def fault(self, shape: str, number: int, run: Run) -> Fault | None:
-        """How the run's recording and today's code differ and what to do about it; None if they agree."""
+        """The difference between the run's recording and today's code, with advice; None if they agree."""
         now, failure = await self.heard(run)
         where = f"{shape}, run {number} ({run.workflow})"
         if failure is not None:
@@ -106,7 +106,7 @@ class Replaying:
 
 
 def first_difference(before: Any, now: Any, at: str = "") -> str | None:
-    """Where two values of JSON differ first, with both; None where they are equal."""
+    """The first difference of two JSON values, with both; None if they are equal."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name in [*before, *(each for each in now if each not in before)]:
             missing = "(absent)"

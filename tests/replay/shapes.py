@@ -37,7 +37,7 @@ WAIT: tuple[str, ...] = ()
 TO_GATE = (LOAD, MODEL, OPEN)
 TO_CHECKPOINT = (LOAD, MODEL, TOOL, OPEN)
 TO_LOOP_GATE = (LOAD, MODEL, MODEL, OPEN, READ, TOOL, TOOL, OPEN)
-"""All requests are open before the calls without approval run beside them; then the rest is waited for."""
+"""All requests are open before the calls without approval run beside them; then the turn waits for the rest."""
 FREED = (READ, TOOL, MODEL, FINISH)
 ACKNOWLEDGED = (READ, MODEL, FINISH)
 
@@ -74,7 +74,7 @@ def decided(decision: Decision, **given: Any) -> Callable[[Served], Awaitable[Tu
 def at_checkpoint(
     decision: Decision, *, first: Sequence[Line] = (), **given: Any
 ) -> Callable[[Served], Awaitable[TurnAddress]]:
-    """A turn whose call has run and is put before a person; `first` is said before the model asks for it."""
+    """A turn whose call has run and waits for a review; `first` comes before the model's call."""
 
     async def play(served: Served) -> TurnAddress:
         address = await served.paused(*first, Line("booking", [BOOK]), DONE, agent_id="checked")
@@ -99,7 +99,7 @@ async def unreadable(served: Served) -> TurnAddress:
 
 
 async def unknown_outcome(served: Served) -> TurnAddress:
-    """The call breaks off after it was sent; a person says what happened."""
+    """The call breaks off after it was sent; a person settles it."""
     address = await served.paused(Line("asking", [("post", {"mode": "break"})]), DONE)
     await served.decide(address)
     await served.waits_for(address, effect_key(address.turn_id, "t1.0"))
@@ -126,7 +126,7 @@ async def decided_together(served: Served) -> TurnAddress:
 
 
 async def decided_while_one_runs(served: Served) -> TurnAddress:
-    """Two gated calls; the second is approved while the first is under way."""
+    """Two gated calls; the second is approved while the first runs."""
     served.harness.world.go_on.clear()
     address = await served.paused(Line("asking", [("pay", {"mode": "wait"}), POST]), DONE)
     await served.decide(address)
@@ -138,7 +138,7 @@ async def decided_while_one_runs(served: Served) -> TurnAddress:
 
 
 async def unknown_beside_others(served: Served) -> TurnAddress:
-    """One call breaks off; its sibling is approved before a person says what happened."""
+    """One call breaks off; its sibling is approved before a person settles it."""
     address = await served.paused(Line("asking", [("post", {"mode": "break"}), PAY]), DONE)
     await served.decide(address)
     run_id = await served.waits_for(address, effect_key(address.turn_id, "t1.0"))
@@ -179,7 +179,7 @@ def outside(brief: Brief) -> Callable[[Served], Awaitable[TurnAddress]]:
 
 
 async def handed_in(served: Served) -> TurnAddress:
-    """The data stays with the client, which hands in what came of the plan; no tool is there to check what follows."""
+    """The data stays with the client, which returns the result of the plan; no tool checks the rest."""
     harness = served.harness
     await publish_app(harness.owner_url, [*app_agents()[0], ("desk", planner())])
     plan = {"early_exit": False, "question": "", "options": [], "transformation": "", "xml": "", "suggestions": []}
@@ -207,8 +207,8 @@ async def at_the_hub(served: Served) -> TurnAddress:
 
 
 async def gathering(served: Served) -> TurnAddress:
-    """The check of two questions, then the one tool of the context beside the tone. What that gives is no bundle; the
-    answer can do without."""
+    """The check of two questions, then the one tool of the context beside the tone. Its result is no bundle, which the
+    answer does not need."""
     owner, (agents, _) = served.harness.owner_url, app_agents()
     await publish_app(owner, [each for each in agents if each[1].definition.id != "desk"] + [("desk", gatherer())])
     verdicts: tuple[tuple[str, dict[str, JsonValue]], ...] = (
@@ -295,4 +295,4 @@ SHAPES: dict[str, Shape] = {
     ),
     "provider_failed": Shape(said(Line("half", fails=99)), TurnStatus.FAILED, ((LOAD, MODEL, FINISH),)),
 }
-"""By name, which is the recording's file name."""
+"""The shapes by name, which is the recording's file name."""

@@ -51,21 +51,21 @@ def runners() -> dict[str, Replaying]:
 
 
 @pytest.mark.parametrize(("where", "path"), CASES)
-async def test_it_replays_the_same_commands_and_values(runners: dict[str, Replaying], where: str, path: Path) -> None:
+async def test_the_same_commands_and_values_replay(runners: dict[str, Replaying], where: str, path: Path) -> None:
     replaying, shape = runners[where], path.stem.partition("--")[0]
     faults = [await replaying.fault(shape, number, run) for number, run in enumerate(read(path), 1)]
     assert faults
     assert not any(faults), "\n".join(fault.advice for fault in faults if fault)
 
 
-def test_every_shape_has_its_recording_and_every_recording_its_shape() -> None:
+def test_every_shape_has_one_recording_and_every_recording_one_shape() -> None:
     named = [path.stem for path in RECORDINGS]
     assert {name for name in named if "--" not in name} == {*SHAPES}, "python -m tests.replay.record"
     assert {name.partition("--")[0] for name in named} == {*SHAPES}
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_recording_is_of_its_shape_from_the_first_run_to_the_end(name: str) -> None:
+def test_a_recording_has_its_shape_from_the_first_run_to_the_last(name: str) -> None:
     runs, shape = read(HISTORIES / f"{name}.json"), SHAPES[name]
     assert [run.called for run in runs] == [*shape.runs], "python -m tests.replay.record " + name
     assert [run.workflow for run in runs] == ["TurnRun", *("TurnWait", "TurnRun") * (len(runs) // 2)]
@@ -95,7 +95,7 @@ def texts(given: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=[path.stem for path in RECORDINGS])
-def test_a_recording_says_nothing_of_the_machine_that_it_was_made_on(path: Path) -> None:
+def test_a_recording_names_nothing_of_its_machine(path: Path) -> None:
     for run in read(path):
         found = [*texts([run.events, run.inside])]
         for key, text in found:

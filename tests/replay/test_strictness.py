@@ -70,14 +70,14 @@ async def test_a_recording_with_another_value_is_refused_with_its_place(
     assert "workflow.patched" in fault.advice and f"python -m tests.replay.record {name}" in fault.advice
 
 
-async def test_a_recording_with_another_command_is_refused_with_the_way_out(replaying: Replaying) -> None:
+async def test_a_recording_with_another_command_is_refused_with_advice(replaying: Replaying) -> None:
     run = changed(read(path_of("tool_loop"))[0], SCHEDULED, 0, setting(activityType={"name": "tools.run"}))
     fault = await replaying.fault("tool_loop", 1, run)
     assert fault is not None and fault.kind == "commands" and "workflow.patched" in fault.advice
     assert "tool_loop--before-what-has-changed.json" in fault.advice
 
 
-async def test_a_start_that_leads_elsewhere_is_refused(replaying: Replaying) -> None:
+async def test_a_workflow_that_starts_differently_is_refused(replaying: Replaying) -> None:
     """A turn that has a stop in its mailbox finishes at once."""
     run = read(path_of("gate_approved"))[2]
 
@@ -93,7 +93,7 @@ async def test_a_call_inside_a_task_that_is_missing_or_differs_is_refused(replay
     assert fault is not None and fault.kind == "calls"
 
 
-async def test_code_that_hands_over_more_than_it_did_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_code_that_passes_on_more_than_it_did_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands are the same, so Temporal's own replay has nothing against it."""
     replaying = Replaying(UnsandboxedWorkflowRunner())  # in the sandbox our packages are imported anew, unpatched
     monkeypatch.setattr(perdure.workflows.ports, "_by_id", lambda message: message)

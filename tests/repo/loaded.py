@@ -1,4 +1,4 @@
-"""What a process loads: every module's name and the file that it is from, as a process of its own says it."""
+"""The modules that a process loads: name and file of each, as a separate process reports them."""
 
 import json
 import os
@@ -17,7 +17,7 @@ PROGRAMS = {
     "helpers": ("perdure.api.content_check", "perdure.sdk.tables.isolated_program", "perdure.telemetry.heartbeat"),
     "sandbox": ("perdure.activities.sandbox.worker",),
 }
-"""What each process imports at its start, and later."""
+"""The imports of each process at its start, and later."""
 _SAY = """
 import importlib, json, sys
 for name in sys.argv[1:]:
@@ -27,7 +27,7 @@ print(json.dumps({name: str(getattr(module, "__file__", None) or "") for name, m
 
 
 def said(arguments: list[str], folder: Path, **environ: str) -> str:
-    """What a program prints, started in `folder` with little of the environment of this process."""
+    """The output of a program, started in `folder` with little of this process's environment."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "SYSTEMROOT") if name in os.environ}
     ended = subprocess.run(
         arguments, cwd=folder, env=kept | environ, capture_output=True, text=True, timeout=120, check=False

@@ -1,4 +1,4 @@
-"""What no committed text may say: an address of a package registry, a path of one machine, work left for later."""
+"""Texts that are not committed: an address of a package registry, a path of one machine, work left for later."""
 
 import io
 import os
@@ -25,7 +25,7 @@ _SKIPS = {"skip", "skipif", "xfail", "importorskip"}
 
 
 def registry_hosts() -> set[str]:
-    """The public registries, and those that this machine is told to use."""
+    """The public registries, and those that this machine is configured to use."""
     hosts = {name.replace("/", ".") for name in _PUBLIC}
     told = [os.environ.get(name, "") for name in _NAMED_BY]
     for option in ("global.index-url", "global.extra-index-url"):
@@ -96,5 +96,5 @@ _SKIP = "def test_it(): ...\n"
         ([*bare_skips("a.py", "def test_it():\n    pytest.skip('no Go here')\n    itertools.skip()\n")], 0),
     ],
 )
-def test_what_is_planted_is_found_and_nothing_else(found: list[str], count: int) -> None:
+def test_planted_text_is_found_and_nothing_else(found: list[str], count: int) -> None:
     assert len(found) == count

@@ -80,7 +80,7 @@ READ_APPS = {"prepare", "worker-turns", "worker-tools"}
 
 
 @pytest.mark.parametrize("name", sorted(name for name, service in SERVICES.items() if service["image"] == "perdure"))
-def test_a_service_of_ours_is_given_what_its_program_reads_and_apps_only_where_it_reads_them(name: str) -> None:
+def test_each_service_gets_only_the_settings_and_apps_that_its_program_reads(name: str) -> None:
     given = SERVICES[name]["environment"]
     assert not set(given) - READ, "perdure/settings.py does not read it"
     apps = {variable: value for variable, value in given.items() if variable in ASKED}
@@ -93,7 +93,7 @@ NEEDED = {"clone", "clone3", "unshare", "setns", "mount", "umount2", "pivot_root
 """What bubblewrap calls to build a jail."""
 
 
-def test_what_runs_code_blocks_may_build_their_jail_and_nothing_else_is_let_loose() -> None:
+def test_only_the_worker_of_code_blocks_can_build_jails() -> None:
     for name, service in SERVICES.items():
         options = set(service.get("security_opt", ()))
         loosened = {option for option in options if "unconfined" in option or option.startswith("seccomp")}
@@ -105,7 +105,7 @@ def test_what_runs_code_blocks_may_build_their_jail_and_nothing_else_is_let_loos
             assert "no-new-privileges:true" in options and service["cap_drop"] == ["ALL"]
 
 
-def test_the_profile_of_what_runs_code_blocks_leaves_the_calls_of_a_jail_and_refuses_doors_into_the_kernel() -> None:
+def test_the_seccomp_profile_allows_a_jails_calls_and_refuses_kernel_interfaces() -> None:
     profile = json.loads((ROOT / "deploy" / "seccomp-sandbox.json").read_text())
     refused = {name for rule in profile["syscalls"] for name in rule["names"]}
     assert {rule["action"] for rule in profile["syscalls"]} == {"SCMP_ACT_ERRNO"}
@@ -127,7 +127,7 @@ def test_the_api_listens_on_all_addresses_so_it_needs_the_address_that_people_us
     assert "PERDURE_PUBLIC_URL=" in COMPOSE.read_text().partition("name:")[0], "the top of the file says how to set it"
 
 
-def test_no_secret_is_written_down() -> None:
+def test_the_compose_file_contains_no_secret() -> None:
     for name, service in SERVICES.items():
         for variable, value in (service.get("environment") or {}).items():
             if "PASSWORD" in variable or variable.endswith("_PWD") or "://" in str(value).replace("http://", ""):

@@ -1,4 +1,4 @@
-"""What the documents and the comments of the code name is there: make targets, commands, files."""
+"""Documents and comments name only existing make targets, commands and files."""
 
 import ast
 import io
@@ -29,14 +29,14 @@ OLD_ROOTS = (
     *("policy", "reviewer", "relay", "tracing", "apps", "cli", "contracts", "embedding", "egress", "local"),
     *("store", "workflows", "activities", "graph", "api"),
 )
-"""What lay on top of the checkout before the code had one root. A path that begins so must be a path of today."""
+"""The old top-level folders, from before the code had one root. A path that begins so must exist."""
 _NO_MARK = ("Makefile", "Dockerfile", "importlinter", "ignore")
 CONFIGURATION = (".example", ".ini", ".sh", ".toml", ".yaml", ".yml", *_NO_MARK)
 """Endings of other files that name modules."""
 USERS_OWN = {("CHANGELOG.md", "policy.py"), ("docs/adr/0032-one-import-root.md", "policy.py")}
 """Files of other owners that a text names: the user's own that hid ours."""
 NOT_HERE = (".perdure/", ".venv/", "openai/", "anthropic/", "my-app/")
-"""What looks like a path and is none of the checkout: made by running it, or a model's name."""
+"""Texts that look like paths of the checkout and are none: files of a run, or a model's name."""
 
 
 def code_in(text: str) -> str:
@@ -87,7 +87,7 @@ def missing_paths(path: str, text: str, here: Sequence[str]) -> list[str]:
 
 @cache
 def remarks(source: str) -> tuple[tuple[int, str], ...]:
-    """The comments of a module and its texts that are no value (docstrings), a line each."""
+    """The comments and docstrings of a module, a line each."""
     found = [
         (token.start[0], token.string)
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -101,14 +101,14 @@ def remarks(source: str) -> tuple[tuple[int, str], ...]:
 
 @cache
 def names_below(folder: str, here: tuple[str, ...]) -> frozenset[str]:
-    """By what a file or a folder below this one can be named: its path, and each ending of that."""
+    """The names of each file or folder below this one: its path, and each ending of that."""
     inside = [PurePosixPath(each) for each in here if not folder or each.startswith(f"{folder}/")]
     paths = {each for path in inside for each in (path, *path.parents)}
     return frozenset("/".join(each.parts[start:]) for each in paths for start in range(len(each.parts)))
 
 
 def is_there(named: str, beside: str, known: frozenset[str]) -> bool:
-    """Whether a path or a name (`*` for any letters) is a known one, or one as it is written in this folder."""
+    """Returns whether a path or a name (`*` for any letters) is known, or exists relative to this folder."""
     if "*" in named:
         return any(fnmatchcase(each, named) for each in known)
     return named in known or normpath(f"{beside}/{named}") in known
@@ -137,7 +137,7 @@ def dead_names(path: str, lines: Iterable[tuple[int, str]], here: tuple[str, ...
 
 
 def unnamed(readme: str, text: str, here: Sequence[str]) -> list[str]:
-    """Modules and packages beside a package's README that it has no name of."""
+    """Modules and packages beside a package's README that it does not name."""
     beside = PurePosixPath(readme).parent
     inside = [PurePosixPath(each).relative_to(beside) for each in here if each.startswith(f"{beside}/")]
     modules = {str(each) for each in inside if len(each.parts) == 1 and each.suffix == ".py" and "__" not in each.name}
@@ -166,7 +166,7 @@ def named_twice(path: str, text: str) -> list[str]:
     return twice
 
 
-def test_no_text_names_a_module_that_is_gone() -> None:
+def test_no_text_names_a_module_that_does_not_exist() -> None:
     dead = []
     for path, text in texts(*CONFIGURATION, ".md", ".py"):
         if not any(part in text for part in (".py", *(f"{root}/" for root in OLD_ROOTS))):
@@ -197,7 +197,7 @@ def test_no_remark_sends_its_reader_to_where_it_is_read_and_no_document_names_a_
 
 
 @pytest.mark.parametrize("path", [path for path, _ in texts(".md")])
-def test_a_document_names_only_what_there_is(path: str) -> None:
+def test_a_document_names_only_what_exists(path: str) -> None:
     text = text_of(path)
     made = missing_targets(text, set(re.findall(r"^([a-z]+):", text_of("Makefile"), re.MULTILINE)))
     missing = [*made, *missing_commands(text, commands()), *missing_paths(path, text, files())]
@@ -211,7 +211,7 @@ def test_the_readme_is_a_front_page_with_what_a_newcomer_needs() -> None:
     assert not [words for words in wanted if words not in code_in(readme)]
 
 
-def test_the_picture_of_a_turn_says_the_same_in_both_schemes() -> None:
+def test_the_picture_of_a_turn_is_the_same_in_both_color_schemes() -> None:
     readme = text_of("README.md")
     shown = re.findall(r'(?:srcset|src)="(?P<path>[^"]+)"', readme)
     assert shown == ["docs/pictures/turn-dark.svg", "docs/pictures/turn-light.svg"]
@@ -226,7 +226,7 @@ def test_every_package_has_a_line_in_the_map() -> None:
     assert not [package for package in packages if f"`{package}/`" not in text_of("ARCHITECTURE.md")]
 
 
-def test_the_layers_are_drawn_as_the_contract_has_them() -> None:
+def test_the_layers_are_drawn_as_the_import_contract_has_them() -> None:
     contract = ConfigParser()
     contract.read_string(text_of(".importlinter"))
     kept = contract["importlinter:contract:layers"]["layers"].split("\n")
@@ -264,5 +264,5 @@ def _dead(span: str, path: str = "docs/streams.md") -> list[str]:
         (named_twice("x.md", _TABLES), ["x.md:2 has a.py in two rows", "x.md:5 names b.py twice"]),
     ],
 )
-def test_what_is_planted_is_found_and_nothing_else(found: list[str], expected: list[str]) -> None:
+def test_planted_faults_are_found_and_nothing_else(found: list[str], expected: list[str]) -> None:
     assert found == expected

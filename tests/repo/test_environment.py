@@ -20,7 +20,7 @@ def bare(**given: str) -> Settings:
         return Settings(_env_file=None)
 
 
-def test_every_variable_is_in_the_example_and_no_other() -> None:
+def test_the_example_names_exactly_the_variables_that_are_read() -> None:
     named = [name for name, _ in LINE.findall(EXAMPLE.read_text())]
     read = [str(each.alias) for each in Settings.model_fields.values()]
     assert sorted(named) == sorted([*read, *STACK_ALONE])
@@ -47,7 +47,7 @@ def test_no_secret_has_a_default_and_none_is_shown() -> None:
         needed(bare().database_url, "DATABASE_URL")
 
 
-def test_variables_of_the_same_name_as_a_field_mean_something_else() -> None:
+def test_a_variable_named_like_a_field_sets_no_other_setting() -> None:
     assert bare(HOME="/home/somebody", PORT="1", HOST="example.org", LOCAL="1", APPS="/tmp") == bare()
 
 

@@ -44,7 +44,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_packages_as_they_are_break_no_rule_and_planted_imports_against_the_layers_do(copy: Path) -> None:
+def test_the_packages_break_no_layer_and_planted_imports_do(copy: Path) -> None:
     ended = linted(copy)
     assert ended.returncode == 0, ended.stdout
     planted = {"core.text": "embedding.choice", "worker.outbox": "api.errors", "activities.tools": "graph.compile"}
@@ -107,7 +107,7 @@ def test_no_file_imports_what_its_rule_forbids() -> None:
     assert not found, "\n".join(found)
 
 
-def test_nothing_starts_an_example_as_a_part_of_the_package() -> None:
+def test_no_example_is_started_as_a_part_of_the_package() -> None:
     product = [path for path in files() if path.startswith(("perdure/", "deploy/", "bench/")) or path == "Makefile"]
     assert not [path for path in product if re.search(r"-m[\s\"',]+perdure\.examples", text_of(path))]
 

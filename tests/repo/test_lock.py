@@ -28,7 +28,7 @@ def entries(text: str) -> dict[str, int]:
     return found
 
 
-def test_every_entry_has_its_hashes_none_names_an_address_and_the_image_asks_for_hashes() -> None:
+def test_every_locked_package_has_hashes_and_no_address_and_the_image_checks_them() -> None:
     bare = [name for name, hashes in entries(text_of("requirements.lock")).items() if hashes == 0]
     assert not bare, f"without a hash: {bare}; run make lock"
     option = r"^-{1,2}(?:i|index-url|extra-index-url|find-links|trusted-host)\b.*"
@@ -37,7 +37,7 @@ def test_every_entry_has_its_hashes_none_names_an_address_and_the_image_asks_for
     assert "--require-hashes" in text_of("deploy/Dockerfile")
 
 
-def test_everything_that_the_project_asks_for_is_locked() -> None:
+def test_every_dependency_of_the_project_is_locked() -> None:
     project = tomllib.loads(text_of("pyproject.toml"))["project"]
     asked = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
     names = {_plain(re.split(r"[\[<>=~!; ]", each)[0]) for each in asked}

@@ -51,6 +51,6 @@ def test_files_are_named_by_their_revision_and_each_has_its_sql() -> None:
 
 
 @pytest.mark.parametrize("found", [{"1": None, "2": "1", "3": "1"}, {"1": None, "3": "2"}, {"2": "1", "1": "2"}])
-def test_a_fork_a_gap_and_a_circle_are_found(found: dict[str, str | None]) -> None:
+def test_a_fork_a_gap_and_a_cycle_of_revisions_are_found(found: dict[str, str | None]) -> None:
     with pytest.raises(AssertionError):
         line_of_descent(found)

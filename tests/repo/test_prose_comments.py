@@ -22,6 +22,6 @@ _MAKE = '# One\n# text.\nup: x ## start it\n\t@echo "Hello" # why\n'
         (".importlinter", "[a]\nname = a rule\ntype = layers\n", [(2, "a rule")]),
     ],
 )
-def test_comments_are_read_and_values_are_not(path: str, source: str, expected: list[tuple[int, str]]) -> None:
+def test_comments_are_checked_and_values_are_not(path: str, source: str, expected: list[tuple[int, str]]) -> None:
     assert path.endswith(CHECKED)
     assert sorted((text.line, text.words) for text in texts(path, source)) == expected

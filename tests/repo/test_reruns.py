@@ -27,7 +27,7 @@ def timed(path: str) -> Iterator[str]:
             assert "mark.timed" not in ast.unparse(node.value), f"{path}: mark tests, not a module"
 
 
-def test_the_list_names_the_marked_tests_and_only_shrinks() -> None:
+def test_the_list_of_reruns_names_the_marked_tests_and_only_shrinks() -> None:
     marked = [name for path in files() if path.startswith("tests/") and path.endswith(".py") for name in timed(path)]
     assert sorted(marked) == sorted(RERUNS)
     assert len(RERUNS) == MOST
@@ -40,7 +40,7 @@ CASES = [
 ]
 
 
-def test_a_measurement_states_all_attempts_and_a_row_goes_with_its_test(tmp_path: Path) -> None:
+def test_a_measurement_reports_all_its_attempts_and_rows_of_gone_tests_are_dropped(tmp_path: Path) -> None:
     cases = "".join(CASE.format(*[*case, ""][:3]) for case in CASES)
     (tmp_path / "report.xml").write_text(f"<testsuite>{cases}</testsuite>")
     found = [[cell.strip() for cell in row.split("|")[2:6]] for row in rows(tmp_path / "report.xml", "now")]
@@ -50,7 +50,9 @@ def test_a_measurement_states_all_attempts_and_a_row_goes_with_its_test(tmp_path
         ["bad", "**failed**, second of 2 attempts", "1.0", "attempt 1:<br>p50 7<br>attempt 2:<br>p50 8"],
         ["others: 1", "passed", "1.0", ""],
     ]
-    kept = [f"| repo.test_reruns | {test_the_list_names_the_marked_tests_and_only_shrinks.__name__[5:]} | x |"]
+    kept = [
+        f"| repo.test_reruns | {test_the_list_of_reruns_names_the_marked_tests_and_only_shrinks.__name__[5:]} | x |"
+    ]
     gone = ["| repo.test_reruns | no_such_test | x |", "| repo.test_gone | others: 3 | x |"]
     others = ["| repo.test_reruns | others: 2 | x |"]
     before = "\n".join([*gone, *kept, *others])

@@ -34,7 +34,7 @@ def sources() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("layer", ("activities", "api", "core", "graph", "store"))
-def test_no_two_rooms_import_each_other(layer: str) -> None:
+def test_no_two_subpackages_import_each_other(layer: str) -> None:
     assert arrows(layer, sources()), f"{layer} has no arrows at all: the test does not see its imports"
     assert not knots(layer, sources())
 
@@ -46,7 +46,7 @@ def test_no_two_rooms_import_each_other(layer: str) -> None:
         ("activities", "perdure/activities/providers/errors.py", "def late():\n    import perdure.activities.guard"),
     ],
 )
-def test_a_planted_import_ties_a_knot(layer: str, path: str, line: str) -> None:
+def test_a_planted_cycle_of_imports_is_found(layer: str, path: str, line: str) -> None:
     planted = sources() | {path: f"{text_of(path)}\n{line}\n"}
     assert text_of(path)
     assert len(knots(layer, planted)) == 1

@@ -167,7 +167,7 @@ def test_an_install_from_git_has_the_same_files_and_a_clone_has_the_links(built:
     assert {name: str((built / "clone" / name).readlink()) for name in LINKS} == {n: f"perdure/{n}" for n in LINKS}
 
 
-def test_each_way_of_asking_names_the_version(installed: Path, checkout: Path, users_folder: Path) -> None:
+def test_every_command_prints_the_same_version(installed: Path, checkout: Path, users_folder: Path) -> None:
     (checkout / ".venv").symlink_to(sys.prefix)
     ours, line = {"PYTHONPATH": str(installed)}, f"perdure {VERSION}\n"
     try:
@@ -181,7 +181,7 @@ def test_each_way_of_asking_names_the_version(installed: Path, checkout: Path, u
 ASK = [sys.executable, "-c", "import perdure; print(perdure.__version__)"]
 
 
-def test_a_version_is_its_own_and_of_no_project_around_it(linkless: Path, installed: Path, tmp_path: Path) -> None:
+def test_the_version_is_not_that_of_a_project_around_it(linkless: Path, installed: Path, tmp_path: Path) -> None:
     written = (linkless / "pyproject.toml").read_text()
     try:
         (linkless / "pyproject.toml").write_text(written.replace(f'version = "{VERSION}"', 'version = "9.9"'))

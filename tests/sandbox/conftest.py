@@ -1,4 +1,4 @@
-"""A sandbox in its jail, as a worker process has it. Where there is no jail these tests fail and say what to do."""
+"""A sandbox in its jail, as in a worker process. Without a jail these tests fail with advice."""
 
 import os
 import secrets
@@ -19,8 +19,8 @@ NAME = "PERDURE_CANARY"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a block must not reach of the machine that it runs on, with a secret in every place: a variable, a file, a
-    folder and a port."""
+    """The parts of the machine that a block must not reach, each with a secret: a variable, a file, a folder and
+    a port."""
 
     secret: str
     file: Path
@@ -32,7 +32,7 @@ class Host:
         return {"name": NAME, "file": str(self.file), "folder": str(self.file.parent), "port": port}
 
     def assert_untouched(self) -> None:
-        """Nothing was changed, nobody called."""
+        """Checks that no file was changed and no connection made."""
         assert [path.name for path in self.file.parent.iterdir()] == [self.file.name]
         assert self.file.read_text() == self.secret
         with pytest.raises(BlockingIOError):

@@ -55,7 +55,7 @@ async def test_a_good_block_has_no_flaw_and_gives_its_value(sandbox: MontySandbo
         ({"radius_feet": 100}, FaultKind.VALUE, "area_square_feet"),
     ],
 )
-async def test_what_does_not_fit_is_a_fault_and_no_exception(
+async def test_an_invalid_block_is_a_fault_and_no_exception(
     sandbox: MontySandbox, inputs: dict[str, JsonValue], kind: FaultKind, told: str
 ) -> None:
     ran = await run_block(sandbox, "t", Block(CIRCLE, INPUTS, OUTPUTS), inputs)
@@ -80,7 +80,7 @@ async def test_what_does_not_fit_is_a_fault_and_no_exception(
         ("{'a': float('nan')}", {}, None, False),
     ],
 )
-async def test_a_value_of_any_kind_is_held_against_the_schema(
+async def test_values_of_every_kind_are_checked_against_the_schema(
     sandbox: MontySandbox, code: str, schema: Any, value: JsonValue, fits: bool
 ) -> None:
     ran = await run_block(sandbox, "t", Block(f"def run():\n    return {code}", {"type": "object"}, schema), {})
@@ -89,7 +89,7 @@ async def test_a_value_of_any_kind_is_held_against_the_schema(
     assert fits or (ran.fault is not None and ran.fault.kind is FaultKind.VALUE)
 
 
-async def test_what_json_can_say_goes_in_and_comes_out_as_it_was(sandbox: MontySandbox) -> None:
+async def test_every_json_value_passes_through_a_block_unchanged(sandbox: MontySandbox) -> None:
     every: JsonValue = {
         "texts": ["", "é 漢 \U0001f600", 'quote " and \\ and \n', "\u2028", "perdure_value"],
         "numbers": [0, -1, 1.5, 1e-300, 2**63, -(10**200), 1e300],
@@ -100,7 +100,7 @@ async def test_what_json_can_say_goes_in_and_comes_out_as_it_was(sandbox: MontyS
     assert json.dumps(ran.value) == json.dumps(every)
 
 
-async def test_inputs_that_cannot_be_passed_on_are_a_fault(sandbox: MontySandbox) -> None:
+async def test_inputs_that_cannot_be_serialized_are_a_fault(sandbox: MontySandbox) -> None:
     for given in ("\ud800", object()):
         ran = await sandbox.run("t", "def run(given):\n    return given", {"given": given})  # type: ignore[dict-item]
         assert ran.fault is not None and ran.fault.kind is FaultKind.INPUTS
@@ -155,7 +155,7 @@ async def test_a_block_without_run_is_refused_and_a_check_runs_nothing_of_a_bloc
     assert await sandbox.check(code, {"type": "object"}, {"type": "object"}) == ()
 
 
-async def test_a_check_that_is_an_attack_ends(sandbox: MontySandbox) -> None:
+async def test_a_check_of_a_hostile_block_ends(sandbox: MontySandbox) -> None:
     for code in ("x = " + "(" * 100_000, "a, " * 80_000, "x" * 300_000, "def run() -> " + "list[" * 5000):
         assert await sandbox.check(code, {"type": "object"}, {"type": "object"}) != ()
     assert await sandbox.check(CIRCLE, INPUTS, OUTPUTS) == ()

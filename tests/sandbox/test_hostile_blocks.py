@@ -41,7 +41,7 @@ class Hostile:
     value: Any = _NOTHING
 
     def ended_as_told(self, kind: str | None, value: Any) -> bool:
-        """Whether a run that came to this is one of those that are written down."""
+        """Returns whether the run has one of the documented results."""
         return kind in self.ends if kind is not None else value == self.value
 
 
@@ -77,7 +77,7 @@ HOSTILE = [each for attack, given in _ATTACKS.items() for each in _read(attack, 
 
 
 class WatchedWorker(Worker):
-    """Keeps the peak of each run's resident memory, as the kernel tells it, in `peaks`, by the block's code."""
+    """Stores the peak of each run's resident memory, from the kernel, in `peaks`, by the block's code."""
 
     peaks: dict[str, int] = {}
 
@@ -99,7 +99,7 @@ class WatchedWorker(Worker):
             self.peaks[code] = max(*seen, self._peak_bytes())
 
     def _peak_bytes(self) -> int:
-        """Of its whole life; 0 when it is over."""
+        """The peak of its whole life; 0 if it has ended."""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text()
         except OSError:

@@ -41,8 +41,8 @@ class Call:
 
 
 def write_probe(path: Path, calls: Sequence[Call], ending: bytes = b"") -> None:
-    """A program of a few hundred bytes, without a libc, that makes system calls and writes down what each one answered;
-    `ending` is machine code that comes before the answers are written."""
+    """A program of a few hundred bytes, without a libc, that makes system calls and writes their results.
+    `ending` is machine code that runs before the results are written."""
     texts = [argument for call in calls for argument in call.arguments if isinstance(argument, str)]
     size = len(_code(calls, dict.fromkeys(texts, 0), ending))
     places: dict[str, int] = {}
@@ -61,7 +61,7 @@ def write_probe(path: Path, calls: Sequence[Call], ending: bytes = b"") -> None:
 
 
 def answers(output: bytes) -> list[int]:
-    """What each call answered, in order: the negative of an error's number."""
+    """The result of each call in order: for an error its negative number."""
     return list(reversed(struct.unpack(f"<{len(output) // 8}q", output)))
 
 
@@ -79,7 +79,7 @@ def _code(calls: Sequence[Call], places: dict[str, int], ending: bytes) -> bytes
 
 @pytest.fixture(params=[False, True], ids=["as this user", "as nobody"])
 def demoted(request: pytest.FixtureRequest) -> bool:
-    """Both forms where this user is root; a plain one asked for twice where not."""
+    """Both forms if this user is root; else the plain one twice."""
     return bool(request.param) and os.geteuid() == 0
 
 
@@ -92,7 +92,7 @@ def jailed_run(program: Path, demoted: bool = False) -> subprocess.CompletedProc
 
 
 def answered(calls: Sequence[Call], demoted: bool = False) -> list[int]:
-    """What the kernel answers to system calls made in the jail."""
+    """The kernel's results for system calls in the jail."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # pytest's own folders are closed to nobody
         write_probe(Path(folder, "probe"), calls)
@@ -111,7 +111,7 @@ def test_every_denied_call_and_a_new_process_are_refused_and_calls_newer_than_th
 
 
 @native
-def test_no_file_of_the_host_is_there_and_none_can_be_made(demoted: bool) -> None:
+def test_no_file_of_the_host_is_visible_and_none_can_be_created(demoted: bool) -> None:
     absent = ["/etc/passwd", "/proc/self/environ", "/proc/1/environ", "/dev/null", "/tmp", "/bin/sh", __file__]
     calls = [Call(OPENAT, (AT_FDCWD, path, 0)) for path in absent]
     calls += [Call(EXECVE, ("/bin/sh",)), Call(OPENAT, (AT_FDCWD, "/made", CREATE, 0o600)), Call(MKDIR, ("/made",))]
@@ -121,14 +121,14 @@ def test_no_file_of_the_host_is_there_and_none_can_be_made(demoted: bool) -> Non
 
 
 @native
-def test_it_runs_as_nobody_and_sees_no_other_process(demoted: bool) -> None:
+def test_a_block_runs_as_nobody_and_sees_no_other_process(demoted: bool) -> None:
     user, parent, every = answered([Call(GETUID), Call(GETPPID), Call(KILL, (-1, 0))], demoted)
     assert (user, parent, every) == (65_534, 0, -errno.ESRCH)
 
 
 @native
 @pytest.mark.parametrize("how", ["the 32-bit table", "the x32 table"])
-def test_a_call_by_another_table_of_numbers_ends_the_process(tmp_path: Path, how: str) -> None:
+def test_a_system_call_of_another_abi_kills_the_process(tmp_path: Path, how: str) -> None:
     calls, ending = ([], INT_80) if how == "the 32-bit table" else ([Call(X32 | 39)], b"")
     write_probe(tmp_path / "probe", calls, ending)
     assert jailed_run(tmp_path / "probe").returncode != 0
@@ -143,12 +143,12 @@ def jail() -> Iterator[Jail]:
     made.close()
 
 
-def test_the_jail_holds(jail: Jail) -> None:
+def test_the_jail_passes_its_own_check(jail: Jail) -> None:
     assert jail_faults(jail, Limits()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up root")
-def test_root_is_given_up_where_it_can_be() -> None:
+def test_root_is_dropped_where_possible() -> None:
     assert demotable(Path("/bin/sh"))
     jail = Jail(Path("/bin/sh"), Limits(), demoted=True)
     assert "--reuid=65534" in jail.launcher.read_text()
@@ -179,14 +179,14 @@ def test_a_program_that_user_nobody_cannot_read_does_not_run_as_nobody(tmp_path:
         ("--disable-userns", "--no-such-flag"),
     ],
 )
-def test_a_jail_with_a_hole_is_found(jail: Jail, taken: str, put: str) -> None:
+def test_a_jail_with_a_hole_fails_the_check(jail: Jail, taken: str, put: str) -> None:
     whole = jail.launcher.read_text()
     assert taken in whole
     jail.launcher.write_text(whole.replace(taken, put))
     assert jail_faults(jail, Limits())
 
 
-def test_what_is_missing_is_named_with_the_package_that_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = _interpreter()
     monkeypatch.setenv("PATH", reached_by(tmp_path, ("env", "prlimit", "ldd")))
     for package in ("bubblewrap", "util-linux"):

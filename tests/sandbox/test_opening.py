@@ -1,5 +1,5 @@
-"""Which sandbox a machine gets: the jail that proves itself, none, or a bare one that the operator asked for; and one
-that opens beside the rest of a start: once, loudly where it cannot, and again after a while."""
+"""The sandbox of a machine: a checked jail, none, or a bare one if the operator allows it. It opens once, in parallel
+with the rest of a start; a failure is logged and retried after a while."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ def launchers() -> list[str]:
 
 
 def _command(process: psutil.Process) -> str:
-    """Of a process that may have ended unread; such a zombie has no command line."""
+    """The command line of a process; a zombie has none."""
     try:
         return " ".join(process.cmdline())
     except psutil.ZombieProcess:
@@ -59,7 +59,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("bare_allowed", [False, True])
-async def test_a_sandbox_that_proved_itself_says_so_and_leaves_nothing_behind(bare_allowed: bool) -> None:
+async def test_a_checked_sandbox_says_so_and_leaves_nothing_behind(bare_allowed: bool) -> None:
     with capture_logs() as logs:
         sandbox = await open_sandbox(SandboxConfig(bare_allowed=bare_allowed))
     assert sandbox.jailed and [(each["event"], each["log_level"]) for each in logs] == [("sandbox.jailed", "info")]
@@ -71,7 +71,7 @@ async def test_a_sandbox_that_proved_itself_says_so_and_leaves_nothing_behind(ba
     await until(lambda: not any(each.is_running() for each in workers), seconds=20)  # a zombie counts
 
 
-async def test_bare_sandboxes_need_leave_and_are_logged_loudly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_bare_sandboxes_need_permission_and_are_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", reached_by(tmp_path, ("env", "prlimit", "setpriv", "ldd")))
     with pytest.raises(SandboxUnavailable) as raised:
         await open_sandbox(SandboxConfig())
@@ -89,7 +89,7 @@ async def test_bare_sandboxes_need_leave_and_are_logged_loudly(monkeypatch: pyte
     await sandbox.close()
 
 
-async def test_an_interpreter_that_does_not_start_is_no_sandbox(tmp_path: Path) -> None:
+async def test_an_interpreter_that_does_not_start_opens_no_sandbox(tmp_path: Path) -> None:
     broken = tmp_path / "monty"
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
@@ -111,7 +111,7 @@ def test_the_package_is_imported_without_the_extra() -> None:
     assert told.stdout.strip() == "fine", told.stderr
 
 
-async def test_a_closed_sandbox_answers_every_block_with_why() -> None:
+async def test_a_closed_sandbox_answers_every_block_with_the_reason() -> None:
     sandbox = ClosedSandbox("nobody wanted one")
     ran = await sandbox.run("t", "def run(): return 1", {})
     assert ran.fault is not None and ran.fault.kind is FaultKind.CLOSED
@@ -120,7 +120,7 @@ async def test_a_closed_sandbox_answers_every_block_with_why() -> None:
     await sandbox.close()
 
 
-async def test_workers_end_with_the_process_that_started_them_even_when_that_is_killed() -> None:
+async def test_workers_end_with_the_process_that_started_them_even_after_kill_9() -> None:
     opener = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", OPENER), env={**os.environ, "PATH": os.environ["PATH"]}, stdout=subprocess.PIPE
     )
@@ -138,7 +138,7 @@ async def test_workers_end_with_the_process_that_started_them_even_when_that_is_
     await until(lambda: not any(_is_alive(each) for each in workers), seconds=20)
 
 
-async def test_blocks_wait_for_one_opening_and_its_close_ends_it() -> None:
+async def test_all_blocks_wait_for_one_opening_and_closing_ends_it() -> None:
     with capture_logs() as logs:
         sandbox = LazySandbox(SandboxConfig())
         sandbox.open_soon()
@@ -152,7 +152,7 @@ async def test_blocks_wait_for_one_opening_and_its_close_ends_it() -> None:
     await LazySandbox(SandboxConfig()).close()  # at once: it was never opened
 
 
-async def test_a_caller_who_gives_up_waiting_does_not_stop_the_opening() -> None:
+async def test_a_caller_that_stops_waiting_does_not_stop_the_opening() -> None:
     sandbox = LazySandbox(SandboxConfig())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(sandbox.run("t", ONE, {}), 0.01)
@@ -164,7 +164,7 @@ async def test_a_caller_who_gives_up_waiting_does_not_stop_the_opening() -> None
     ("error", "why"),
     [(SandboxUnavailable("bwrap is not installed"), "bwrap is not installed"), (OSError("secret path"), "OSError")],
 )
-async def test_blocks_are_told_why_it_cannot_open(monkeypatch: pytest.MonkeyPatch, error: Exception, why: str) -> None:
+async def test_blocks_learn_why_it_cannot_open(monkeypatch: pytest.MonkeyPatch, error: Exception, why: str) -> None:
     tries: list[int] = []
 
     async def opening(config: SandboxConfig) -> Sandbox:

@@ -55,7 +55,7 @@ def topped(top: str) -> dict[str, str]:
         (topped("def grow(n: int) -> int:\n    return grow(n)\n\n\nN = grow(1)"), True, f"{BLOCK}:5: "),
     ],
 )
-async def test_a_block_that_is_wrong_fails_or_never_ends_is_reported_at_its_line_and_the_rest_is_loaded(
+async def test_a_wrong_failing_or_endless_block_is_reported_at_its_line(
     tmp_path: Path, files: dict[str, str], examples: bool, place: str
 ) -> None:
     found = await one_app(write_app(tmp_path, {**files, **OTHER}), BRIEF, examples=examples)
@@ -76,7 +76,7 @@ async def test_a_block_that_was_published_is_not_checked_again(tmp_path: Path) -
     assert [agent.id for agent in again.apps[-1].agents] == ["host"]
 
 
-async def test_without_a_sandbox_apps_load_and_it_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_sandbox_apps_load_with_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(config: SandboxConfig) -> None:
         raise SandboxUnavailable("bwrap is not installed")
 

@@ -51,7 +51,7 @@ def interpreters() -> list[psutil.Process]:
     return found
 
 
-async def test_no_process_serves_two_tenants_and_no_more_live_than_allowed(sandbox: MontySandbox) -> None:
+async def test_no_process_serves_two_tenants_and_their_number_is_limited(sandbox: MontySandbox) -> None:
     async def one_of(tenant: int) -> None:
         for number in range(8):
             code = f"# {tenant}\ndef run():\n    return {1 if number % 3 else '1 / 0'}"
@@ -67,7 +67,7 @@ async def test_no_process_serves_two_tenants_and_no_more_live_than_allowed(sandb
     assert all(len(tenants) == 1 for tenants in owners.values())
 
 
-async def test_a_tenant_keeps_its_worker_until_a_fault_and_not_what_it_left_in_it(sandbox: MontySandbox) -> None:
+async def test_a_tenant_keeps_its_worker_until_a_fault_but_no_state_of_a_run(sandbox: MontySandbox) -> None:
     assert (await sandbox.run("a", "left = 7\ndef run():\n    return left", {})).value == 7
     again = await sandbox.run("a", "def run():\n    return left", {})
     assert again.fault is not None and "left" in again.fault.message
@@ -78,7 +78,7 @@ async def test_a_tenant_keeps_its_worker_until_a_fault_and_not_what_it_left_in_i
     assert first == second != other and after_fault != second
 
 
-async def test_a_killed_worker_is_not_used_again_and_at_work_that_is_the_blocks_fault(sandbox: MontySandbox) -> None:
+async def test_a_worker_killed_at_work_is_a_fault_of_its_block_and_not_reused(sandbox: MontySandbox) -> None:
     await sandbox.run("a", ONE, {})
     await until(lambda: bool(sandbox._crew._spares), seconds=20)
     killed = {_served.pop()[1], sandbox._crew._spares[0].pid}
@@ -96,7 +96,7 @@ async def test_a_killed_worker_is_not_used_again_and_at_work_that_is_the_blocks_
     assert (await sandbox.run("a", ONE, {})).value == 1
 
 
-async def test_a_key_press_that_interrupts_the_whole_terminal_leaves_workers_at_work(sandbox: MontySandbox) -> None:
+async def test_an_interrupt_of_the_terminal_leaves_workers_at_work(sandbox: MontySandbox) -> None:
     await sandbox.run("a", ONE, {})
     running = asyncio.create_task(sandbox.run("a", LOOP, {}))
     await asyncio.sleep(0.1)
@@ -107,7 +107,7 @@ async def test_a_key_press_that_interrupts_the_whole_terminal_leaves_workers_at_
 
 
 @pytest.mark.timed
-async def test_a_cancelled_run_ends_its_worker_at_once_and_gives_its_place_back(sandbox: MontySandbox) -> None:
+async def test_a_cancelled_run_ends_its_worker_immediately_and_frees_its_place(sandbox: MontySandbox) -> None:
     for _ in range(4):
         running = asyncio.create_task(sandbox.run("a", LOOP, {}))
         await asyncio.sleep(0.1)
@@ -121,7 +121,7 @@ async def test_a_cancelled_run_ends_its_worker_at_once_and_gives_its_place_back(
 
 
 @pytest.mark.timed
-async def test_a_tenant_that_piles_up_blocks_does_not_hold_up_another(sandbox: MontySandbox) -> None:
+async def test_a_tenant_with_many_blocks_does_not_delay_another(sandbox: MontySandbox) -> None:
     pile = [asyncio.create_task(sandbox.run("greedy", LOOP, {})) for _ in range(12)]
     await asyncio.sleep(0.1)
     started = time.monotonic()
@@ -132,7 +132,7 @@ async def test_a_tenant_that_piles_up_blocks_does_not_hold_up_another(sandbox: M
     await asyncio.gather(*pile, return_exceptions=True)
 
 
-def test_a_worker_retires_before_its_process_is_out_of_processor_time() -> None:
+def test_a_worker_is_replaced_before_it_reaches_its_cpu_limit() -> None:
     worker = Worker(Making(_interpreter(), LIMITS, cpu_seconds=4))
     work = "def run():\n    return sum(range(2_000_000))"
     used = [0.0]
@@ -144,7 +144,7 @@ def test_a_worker_retires_before_its_process_is_out_of_processor_time() -> None:
     assert 1 < sum(used) < 1.5, "of four seconds two are kept for the last run, and one for a second one"
 
 
-def test_a_worker_that_kept_memory_is_not_used_again() -> None:
+def test_a_worker_that_kept_memory_is_replaced() -> None:
     worker = Worker(Making(_interpreter(), LIMITS, cpu_seconds=None))
     patient = Limits(wall_seconds=20)
     with closing(worker):
@@ -154,7 +154,7 @@ def test_a_worker_that_kept_memory_is_not_used_again() -> None:
         assert not worker.fit
 
 
-async def test_what_one_run_used_is_measured(sandbox: MontySandbox) -> None:
+async def test_the_usage_of_each_run_is_measured(sandbox: MontySandbox) -> None:
     ran = await sandbox.run("a", LOOP, {}, Limits(wall_seconds=0.3))
     assert 0.3 <= ran.wall_seconds < 5
     assert ran.cpu_seconds is not None
@@ -164,7 +164,7 @@ async def test_what_one_run_used_is_measured(sandbox: MontySandbox) -> None:
 
 
 @pytest.mark.timed
-async def test_a_caller_can_ask_for_less_than_the_sandbox_gives_and_not_for_more(sandbox: MontySandbox) -> None:
+async def test_a_caller_can_lower_its_limits_and_not_raise_them(sandbox: MontySandbox) -> None:
     started = time.monotonic()
     await sandbox.run("a", LOOP, {}, Limits(wall_seconds=60))
     assert time.monotonic() - started < LIMITS.wall_seconds + 1
@@ -174,7 +174,7 @@ async def test_a_caller_can_ask_for_less_than_the_sandbox_gives_and_not_for_more
     assert (await sandbox.run("a", text, {})).value == 2_000_000
 
 
-async def test_a_sandbox_that_was_closed_runs_nothing_and_leaves_no_process(sandbox: MontySandbox) -> None:
+async def test_a_closed_sandbox_runs_nothing_and_leaves_no_process(sandbox: MontySandbox) -> None:
     running = [asyncio.create_task(sandbox.run("a", LOOP, {})) for _ in range(4)]
     await until(lambda: len(_served) == 2, seconds=20)
     before = interpreters()

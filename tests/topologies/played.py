@@ -105,7 +105,7 @@ class Played:
 
     @property
     def code(self) -> str:
-        """Of its error, where there is one."""
+        """The code of its error, if there is one."""
         error = self.state["error"]
         return str(error["code"]) if isinstance(error, dict) else ""
 
@@ -180,14 +180,14 @@ Way = Callable[[Played], Awaitable[None]]
 async def decided(
     played: Played, call_id: str, state: V, comment: str = "", args: Args | None = None, *, way: Way = resume
 ) -> Outcome:
-    """A person decides on a call, and the turn goes on; how it stands then."""
+    """A person decides on a call, and the turn continues; returns its outcome."""
     played.turn.decide(call_id, state, comment, args)
     await way(played)
     return played.outcome()
 
 
 async def settled(played: Played, call_id: str, *, happened: bool, way: Way = resume) -> Outcome:
-    """A person says what became of a call, and the turn goes on; how it stands then."""
+    """A person settles a call, and the turn continues; returns its outcome."""
     played.turn.settle(call_id, happened)
     await way(played)
     return played.outcome()

@@ -40,13 +40,13 @@ class RecordedEvents:
 
 @dataclass(slots=True)
 class Script:
-    """What each node returns at its first, second, ... visit; nodes that it does not name return nothing."""
+    """The patch of each node at its first, second, ... visit; nodes that it does not name return nothing."""
 
     rows: Rows = field(default_factory=dict)
     visits: dict[str, int] = field(default_factory=dict)
 
     def next(self, node: str) -> Patch:
-        """The patch of this visit; raises where the script says so."""
+        """The patch of this visit; raises if the script has an error."""
         visit = self.visits[node] = self.visits.get(node, 0) + 1
         row = self.rows.get(node, ())
         if visit > len(row):
@@ -94,13 +94,13 @@ def nothing(state: State) -> Patch:
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """A node with a little behaviour of its own, over which the script lays its patch."""
+    """A node with some behavior of its own, which the script's patch overrides."""
 
     id: str
     behaviour: Behaviour = nothing
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The scripted patch of this visit; the state that it was given stays as it was."""
+        """The scripted patch of this visit; the given state is not changed."""
         assert isinstance(ports, ScriptedPorts)
         assert str(state["current_node"]).rpartition("/")[2] == self.id, "the state says where the run is"
         before = canonical_json(dict(state))

@@ -44,7 +44,7 @@ def told(played: Played) -> list[str]:
 
 
 def notes(played: Played) -> list[str]:
-    """What the model is told by the system."""
+    """The system messages of the model."""
     return [message.text for message in played.messages if message.role.value == "system"]
 
 

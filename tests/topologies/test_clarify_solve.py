@@ -96,14 +96,14 @@ async def play(*script: Says, **given: Any) -> Played:
 
 
 async def play_with(tool: str, says: Any, *script: Says, **given: Any) -> Played:
-    """With another answer of one tool."""
+    """Replaces the answer of one tool."""
     made = turn(*script, **given)
     made.tools = {**made.tools, tool: lambda args: says}
     return await begin(made, "clarify_solve")
 
 
 async def answered(played: Played, kind: PauseKind, payload: Mapping[str, Any], **given: VerdictState) -> Outcome:
-    """The user answers, and the run goes on; how it stands then."""
+    """The user answers, and the run continues; returns its outcome."""
     call_id = next(reversed(played.turn.book.values())).call_id
     played.turn.decide(call_id, given.get("state", VerdictState.ANSWERED), args=dict(payload))
     await _leg(played, kind.value, played.run.step)
@@ -133,7 +133,7 @@ def given_to_run(played: Played) -> Args:
 
 
 def notes(played: Played, ask: int) -> str:
-    """What the model was told beside the person's words."""
+    """The model's messages beside the user's text."""
     return "\n".join(message.text for message in played.turn.asks[ask].messages)
 
 
@@ -166,7 +166,7 @@ UNPAID = dict.fromkeys(("token_budget_spent", "day_cost_budget_spent", "answer_o
 
 
 @pytest.mark.parametrize(("code", "outcome"), [*(MET_AGAIN | UNPAID).items(), ("stopped", Outcome.STOPPED)])
-async def test_what_another_try_would_meet_again_or_cannot_pay_ends_the_ladder(code: str, outcome: Outcome) -> None:
+async def test_a_permanent_or_unaffordable_fault_ends_the_ladder(code: str, outcome: Outcome) -> None:
     played = await play(kind(), fails(code), DONE)
     assert (played.outcome(), len(played.turn.asks)) == (outcome, 3 if outcome is Outcome.COMPLETED else 2)
 
@@ -223,7 +223,7 @@ async def test_a_third_question_never_comes_though_the_model_asks_on() -> None:
     assert all("Which?" in asked and "a, b" in asked for asked in said_last[-4::2])
 
 
-async def test_what_stays_open_at_the_bound_is_reported_with_the_columns_that_there_are() -> None:
+async def test_unanswered_choices_are_reported_with_the_available_columns() -> None:
     played = await play(kind(), *[plan("", asks=True, shows="")] * 3, DONE)
     for said in ("hm", "well"):
         await answered(played, PauseKind.CLARIFICATION, {"text": said})
@@ -235,7 +235,7 @@ async def test_what_stays_open_at_the_bound_is_reported_with_the_columns_that_th
 
 
 @pytest.mark.parametrize("said", ["a chart #go", "#go a chart", "a #go chart"])
-async def test_the_word_that_saves_the_last_call_is_no_part_of_the_request(said: str) -> None:
+async def test_the_marker_of_a_shortcut_is_no_part_of_the_request(said: str) -> None:
     played = await play(kind(), plan(), XML, MARKS, words={"bypass": "#go"}, said=said)
     assert stages(played) == ["classify", "plan", "specify", "marks"]
     assert played.messages[0].text == "a chart" and "bar" in last(played)
@@ -266,7 +266,7 @@ async def test_the_clients_form_asks_no_question_plans_what_failed_again_and_end
     assert not {"profile", "run", "draw"} & set(tools_run(played))
 
 
-async def test_a_design_that_is_not_found_is_a_warning_to_the_client() -> None:
+async def test_a_design_that_is_not_found_is_a_warning() -> None:
     played = await play_with("solve", TIMED_OUT, kind(), plan(), XML, MARKS, DONE, metadata=CLIENT)
     left_out = "5 rows were left out"
     outcome = await answered(played, PauseKind.CLIENT_RUN, {**HANDED_IN, "warnings": [left_out]})
@@ -315,7 +315,7 @@ async def test_a_fixed_text_replaces_feedback_that_fails_or_exceeds_the_budget(c
     assert "2" in rows and "bar" in design
 
 
-async def test_markup_in_the_models_words_is_text() -> None:
+async def test_markup_in_a_models_text_is_escaped() -> None:
     played = await play(kind("question"), Says("<img src=x onerror=alert(1)> & more"))
     assert played.output["text"] == "<p>&lt;img src=x onerror=alert(1)&gt; &amp; more</p>"
 
@@ -330,7 +330,7 @@ WHATEVER: Sequence[Says] = (
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(WHATEVER), max_size=25), st.booleans(), st.sampled_from([{}, CLIENT]))
-async def test_whatever_the_model_says_the_budgets_hold(script: list[Says], replies: bool, metadata: Args) -> None:
+async def test_every_model_stays_within_the_budgets(script: list[Says], replies: bool, metadata: Args) -> None:
     made = turn(*script, *[DONE] * 80, metadata=metadata)
     played = await begin(made, "clarify_solve")
     for _ in range(6):
@@ -347,7 +347,7 @@ async def test_whatever_the_model_says_the_budgets_hold(script: list[Says], repl
     assert asked_back <= 2
 
 
-async def test_a_turn_that_is_started_again_over_its_records_pays_nothing_twice() -> None:
+async def test_a_restarted_turn_pays_for_no_call_again() -> None:
     played = await play(kind(), plan(asks=True), plan(), XML, MARKS, DONE)
     asks = len(played.turn.asks)
     await again_from_the_store(played)

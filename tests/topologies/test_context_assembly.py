@@ -75,7 +75,7 @@ def texts(played: Played) -> list[str]:
     return [message.text for message in played.messages]
 
 
-async def test_a_calm_turn_takes_every_stage_once() -> None:
+async def test_a_harmless_turn_runs_every_stage_once() -> None:
     made = context()
     made.said = ["no sleep"]
     played = await play(made)
@@ -93,7 +93,7 @@ UNHEARD = [Problem(code=code, message="m") for code in ("model_unavailable", "ac
 
 
 @pytest.mark.parametrize("verdict", [{"hijacked": True, "category": "harm"}, {"hijacked": "no"}, {}, *UNHEARD])
-async def test_any_verdict_but_a_plain_no_is_answered_by_the_text_and_no_model(verdict: Args | Problem) -> None:
+async def test_any_verdict_but_a_plain_no_returns_the_safety_text_without_a_model(verdict: Args | Problem) -> None:
     made = context()
     made.verdicts["safety"] = verdict
     played = await play(made, Says("never said"))
@@ -103,7 +103,7 @@ async def test_any_verdict_but_a_plain_no_is_answered_by_the_text_and_no_model(v
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(max_tokens=0)])
-async def test_words_of_danger_are_answered_by_the_text_with_no_model_asked_and_no_budget_left(limits: Limits) -> None:
+async def test_safety_keywords_return_the_fixed_text_without_a_model_or_budget(limits: Limits) -> None:
     made = context()
     made.danger, made.said = {"harm": ["end it*"]}, ["hello", "I will END  it"]
     played = await play(made, Says("never said"), limits=limits)
@@ -167,7 +167,7 @@ async def test_an_optional_tool_that_fails_is_left_out_and_the_model_is_reported
     assert [each["tool"] for data in stages(played) for each in data.get("failed", [])] == ["story"]
 
 
-async def test_the_same_slice_runs_nothing() -> None:
+async def test_an_unchanged_slice_runs_no_tool() -> None:
     made = context()
     await play(made)
     made.said.append("Thanks")
@@ -188,7 +188,7 @@ async def test_a_new_message_runs_the_tools_that_read_it_and_those_that_are_inco
     assert made.ran == ["signal", "profile", "fit", "story"], "complete or not: what feeds the fit has changed"
 
 
-async def test_a_value_from_a_tool_without_a_dependency_is_still_fed() -> None:
+async def test_the_output_of_a_tool_without_a_dependency_is_still_injected() -> None:
     made = context(profile=lambda args: {"age": len(made.said), "completeness": 0.9})
     made.registry = (*REGISTRY[:2], PipelineToolConfig(name="profile", hears=True), *REGISTRY[3:])
     made.registry += (PipelineToolConfig(name="weather", dependencies=("catalogue",), inject_inputs=("age",)),)
@@ -214,7 +214,7 @@ async def test_a_new_version_of_a_tool_and_a_failed_one_run_without_a_new_messag
     assert made.ran == ["catalogue"], "its output is what it was, so the fit is fed the same"
 
 
-async def test_a_sixth_tool_is_an_entry_of_the_registry() -> None:
+async def test_a_new_tool_needs_only_an_entry_of_the_registry() -> None:
     made = context()
     made.registry = (*REGISTRY, PipelineToolConfig(name="weather", dependencies=("fit",), inject_inputs=("best",)))
     made.tools = {**made.tools, "weather": lambda args: {"rain": args["best"], "completeness": 1}}
@@ -224,7 +224,7 @@ async def test_a_sixth_tool_is_an_entry_of_the_registry() -> None:
     assert [source.tool for source in played.turn.asks[-1].sections][-1] == "weather"
 
 
-async def test_a_call_that_changes_something_waits_in_the_navigator_and_the_check_is_not_made_again() -> None:
+async def test_a_changing_call_waits_in_the_navigator_and_the_check_is_not_repeated() -> None:
     made = context()
     played = await play(made, Says("", (("look", {}), ("book", {}))), Says("booked"))
     assert played.outcome() is Outcome.AWAITING
@@ -245,7 +245,7 @@ async def test_a_refused_call_is_reported_and_an_undecided_one_waits_on(state: V
     assert (played.traces()[-1], played.turn.ran) == ("navigator finalize", [])
 
 
-async def test_a_turn_started_again_over_its_gate_asks_nothing_and_runs_nothing_again() -> None:
+async def test_a_turn_restarted_at_its_gate_repeats_no_request_and_no_call() -> None:
     made = context()
     played = await play(made, BOOKS, Says("booked"))
     asked, done = list(made.asked), list(made.ran)
@@ -255,12 +255,12 @@ async def test_a_turn_started_again_over_its_gate_asks_nothing_and_runs_nothing_
     assert await decided(played, "t4.0", VerdictState.APPROVED) is Outcome.COMPLETED
 
 
-async def test_a_model_that_never_stops_calling_meets_the_limit_of_rounds() -> None:
+async def test_a_model_that_always_calls_tools_meets_the_round_limit() -> None:
     played = await play(context(), *[Says("", (("look", {}),))] * 2, limits=Limits(max_iterations=2))
     assert played.outcome() is Outcome.LIMITED
 
 
-async def test_a_turn_without_a_budget_asks_nothing_and_is_limited() -> None:
+async def test_a_turn_without_a_budget_makes_no_call_and_is_limited() -> None:
     made = context()
     played = await play(made, limits=Limits(max_tokens=0))
     assert (played.outcome(), made.asked) == (Outcome.LIMITED, [])

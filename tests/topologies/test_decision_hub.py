@@ -47,7 +47,7 @@ def alarms(run: Played) -> list[JsonValue]:
     return [data["type"] for kind, data in run.run.events if kind == "invariant.alarm"]
 
 
-async def test_a_turn_takes_the_success_path_node_by_node() -> None:
+async def test_a_successful_turn_runs_the_nodes_of_the_success_path() -> None:
     run = await played(Says("fine", calls=(("pay", {"amount": 5}),)))
     assert run.traces() == [f"{BEGIN} {ANSWER} format_response_node"]
     assert run.outcome() is Outcome.COMPLETED
@@ -68,7 +68,7 @@ async def test_a_provider_error_takes_the_failure_path_after_one_call() -> None:
     assert response["output"].startswith("[timeout] ")
 
 
-async def test_what_broke_off_before_the_answer_counts_in_the_run() -> None:
+async def test_usage_of_interrupted_attempts_counts_in_the_run() -> None:
     run = await played(Says("fine", turn_used=Usage(input_tokens=90, output_tokens=10, cost_microusd=700)))
     assert (run.state["tokens_used"], run.state["cost_microusd"]) == (100, 700)
 
@@ -88,7 +88,7 @@ async def test_the_trace_is_the_same_with_memory_on_and_broken() -> None:
     assert available == [(True, "available"), (False, "unavailable")]
 
 
-async def test_a_memory_that_is_not_allowed_is_never_touched() -> None:
+async def test_a_memory_that_is_not_granted_is_never_used() -> None:
     run = await played(Says("fine"), said=STATED)
     assert run.turn.fact_asks == []
     only = await played(Says("fine"), facts=(FactScope.USER,), said=STATED)
@@ -96,7 +96,7 @@ async def test_a_memory_that_is_not_allowed_is_never_touched() -> None:
     assert all(ask.authorized for ask in only.turn.fact_asks)
 
 
-async def test_what_is_kept_are_derived_facts_and_what_is_read_advises_the_next_turn() -> None:
+async def test_derived_facts_are_stored_and_recalled_by_the_next_turn() -> None:
     first = await played(Says("noted"), facts=BOTH, said=STATED)
     kept = first.turn.known_facts[FactScope.USER]
     stated = {fact.type: fact.content for fact in kept}
@@ -123,7 +123,7 @@ async def test_ids_are_fixed_once_and_a_given_trace_id_reaches_the_response() ->
 
 
 @pytest.mark.parametrize("kind", ["audio", "image"])
-async def test_audio_and_image_are_stood_in_for_and_keep_no_facts(kind: str) -> None:
+async def test_audio_and_images_are_replaced_by_stubs_and_store_no_facts(kind: str) -> None:
     run = await played(Says("fine"), metadata={"input_type": kind}, facts=BOTH, said=STATED)
     assert run.traces() == [f"{BEGIN} {READ} {ANSWER} {WRITE} format_response_node"]
     stand_in = run.turn.asks[0].messages[-1].text
@@ -139,7 +139,7 @@ async def test_an_input_of_no_known_kind_ends_the_turn_without_a_call(kind: Json
     assert (run.state["status"], run.state["error_type"], run.turn.asks) == ("failed", None, [])
 
 
-async def test_text_is_trimmed_and_a_long_one_goes_as_it_is_stored() -> None:
+async def test_text_is_trimmed_and_a_long_one_is_sent_as_it_is_stored() -> None:
     run = await played(Says("fine"), said="  hello \n")
     assert [(each.id, each.text) for each in run.turn.asks[0].messages] == [("", "hello")]
     long = "x" * (PREVIEW_CHARACTERS - 1) + "…"
@@ -147,7 +147,7 @@ async def test_text_is_trimmed_and_a_long_one_goes_as_it_is_stored() -> None:
     assert [each.id for each in (await played(Says("fine"), said="hi")).turn.asks[0].messages] == ["user-message"]
 
 
-async def test_a_stop_and_a_spent_budget_keep_their_own_ends() -> None:
+async def test_a_stop_and_a_spent_budget_have_their_own_final_status() -> None:
     stopped = hub()
     stopped.load_problem = Problem(code="stopped", message="the turn was stopped")
     run = await begin(stopped, "decision_hub")
@@ -167,7 +167,7 @@ async def test_the_same_input_gives_the_same_state_and_events_every_time() -> No
 @settings(deadline=None)
 @example(text=" \n\t ", said="hello", dead=False)
 @given(text=st.sampled_from(HOSTILE) | st.text(min_size=1), said=st.text(min_size=1), dead=st.booleans())
-async def test_no_text_at_all_changes_the_way(text: str, said: str, dead: bool) -> None:
+async def test_no_text_changes_the_route(text: str, said: str, dead: bool) -> None:
     run = await played(Says(text[:PREVIEW_CHARACTERS]), facts=BOTH, said=said, facts_are_dead=dead)
     if not said.strip():
         assert run.traces() == ["router_node state_init_node decision_logic_node format_response_node"]

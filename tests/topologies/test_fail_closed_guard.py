@@ -59,7 +59,7 @@ async def test_an_open_or_unreadable_gate_pauses_again_with_no_dispatch(way: Way
 
 @each_way
 @pytest.mark.parametrize(("state", "amount"), [(V.APPROVED, 5), (V.EDITED, 1), *((state, 0) for state in REFUSED)])
-async def test_a_readable_verdict_is_taken_the_same_way_warm_and_cold(way: Way, state: V, amount: int) -> None:
+async def test_a_readable_verdict_counts_alike_after_a_resume_and_a_restart(way: Way, state: V, amount: int) -> None:
     """An amount of 0 is not paid."""
     played = await paused(state)
     await way(played)
@@ -94,7 +94,7 @@ calls = st.lists(st.sampled_from(["look", "pay", "post", "shout", "nobody"]), mi
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(calls, st.data())
-async def test_each_call_of_a_round_runs_once_at_most_and_if_allowed(tools: list[str], data: st.DataObject) -> None:
+async def test_each_call_of_a_round_runs_at_most_once(tools: list[str], data: st.DataObject) -> None:
     breaks = {f"t1.{index}" for index in range(len(tools)) if data.draw(st.booleans())}
     script = tuple((tool, {"breaks": True} if f"t1.{index}" in breaks else {}) for index, tool in enumerate(tools))
     played = await play(Says("asking", script), Says("well"))

@@ -75,7 +75,7 @@ ONE_BY_ONE = {
 
 @each_way
 @pytest.mark.parametrize(("decisions", "dispatched", "states"), ONE_BY_ONE.values(), ids=list(ONE_BY_ONE))
-async def test_two_calls_decided_apart_each_come_to_what_was_decided_of_them(
+async def test_two_calls_decided_separately_each_follow_their_own_decision(
     way: Way, decisions: list[tuple[str, V]], dispatched: list[list[str]], states: str
 ) -> None:
     played = await play(PAY_TWICE, Says("well"))
@@ -94,7 +94,7 @@ async def test_two_calls_decided_apart_each_come_to_what_was_decided_of_them(
     assert f"because {denied.call_id}" in denied.text
 
 
-async def test_a_call_that_is_approved_while_another_runs_starts_in_the_same_run() -> None:
+async def test_a_call_approved_while_another_runs_starts_in_the_same_run() -> None:
     def pay(args: Args) -> JsonValue:
         if args["amount"] == 5:
             made.decide("t1.1", V.APPROVED)
@@ -110,7 +110,7 @@ async def test_a_call_that_is_approved_while_another_runs_starts_in_the_same_run
 
 
 @each_way
-async def test_an_unknown_outcome_is_asked_about_while_its_siblings_go_on(way: Way) -> None:
+async def test_an_unknown_outcome_asks_a_person_while_its_siblings_continue(way: Way) -> None:
     played = await play(Says("asking", (BREAKS, PAY, PAY)), Says("well"))
     made = played.turn
     await decided(played, "t1.0", V.APPROVED, way=way)
@@ -128,7 +128,7 @@ async def test_an_unknown_outcome_is_asked_about_while_its_siblings_go_on(way: W
     assert '"settled_by":"reviewer"' in played.messages[2].text
 
 
-async def test_rules_are_asked_once_over_the_whole_round() -> None:
+async def test_rules_are_evaluated_once_for_the_whole_round() -> None:
     paid = {"id": "desk:paid", "on": "after_tool_call", "do": "require_hitl", "app": "desk", "when": {"tool": "pay"}}
     played = await play(PAY_TWICE, Says("well"), rules=(Rule.model_validate(paid),))
     await decided(played, "t1.1", V.APPROVED)
@@ -137,7 +137,7 @@ async def test_rules_are_asked_once_over_the_whole_round() -> None:
     assert (played.asked_for(), played.fires()) == (["c1.0", "c1.1"], ["desk:paid", "desk:paid"])
 
 
-async def test_what_calls_did_to_the_state_survives_the_pauses_of_their_round() -> None:
+async def test_state_changes_of_calls_survive_the_pauses_of_their_round() -> None:
     find: Call = ("find", {})
     played = await play(Says("asking", (find, PAY, find, PAY)), Says("well"))
     await decided(played, "t1.1", V.APPROVED)
@@ -147,7 +147,7 @@ async def test_what_calls_did_to_the_state_survives_the_pauses_of_their_round() 
     assert played.state["iteration"] == 2, "one round of tools, and output_format"
 
 
-async def test_outcomes_that_do_not_fit_are_left_to_the_ledger_and_asked_for_at_the_end() -> None:
+async def test_outcomes_too_large_for_the_state_are_read_from_the_ledger_at_the_end() -> None:
     names: list[JsonValue] = [f"e{number}" + "x" * 70 for number in range(100)]
 
     def resolve(args: Args) -> tuple[JsonValue, Args]:

@@ -28,7 +28,7 @@ async def run(topology: Topology, choices: list[int]) -> tuple[str, list[tuple[s
 
 @patient
 @given(shapes, choices)
-async def test_every_drawn_topology_is_accepted_and_ends_in_a_possible_order(shape: Shape, choices: list[int]) -> None:
+async def test_every_generated_topology_is_valid_and_ends_in_a_possible_order(shape: Shape, choices: list[int]) -> None:
     decisions = Decisions()
     topology = Drawing(decisions).topology(shape)
     assert validate(topology) == ()
@@ -45,7 +45,7 @@ async def test_every_drawn_topology_is_accepted_and_ends_in_a_possible_order(sha
 
 @settings(patient)
 @given(st.data(), shapes, choices)
-async def test_a_changed_topology_is_refused_or_ordered(data: st.DataObject, shape: Shape, choices: list[int]) -> None:
+async def test_a_changed_topology_is_rejected_or_ordered(data: st.DataObject, shape: Shape, choices: list[int]) -> None:
     decisions = Decisions()
     changed = data.draw(changes(Drawing(decisions).topology(shape)))
     assume(validate(changed) == ())

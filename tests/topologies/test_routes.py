@@ -34,7 +34,7 @@ def test_a_topology_is_valid_wired_as_its_manifest_says_and_resumes_where_it_pau
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_the_picture_is_the_reviewed_one(name: str) -> None:
+def test_the_drawing_equals_the_reviewed_one(name: str) -> None:
     drawn = mermaid_of(manifest_of(TOPOLOGIES[name]))
     reviewed = (Path(__file__).parent / "golden" / f"{name}.mmd").read_text()
     assert drawn == reviewed, f"{name} is drawn differently now; look at it, then put it in {name}.mmd:\n{drawn}"
@@ -51,7 +51,7 @@ def with_triage(topology: Topology) -> Topology:
     )
 
 
-async def test_an_edited_spec_changes_manifest_picture_wiring_and_run_alike() -> None:
+async def test_an_edited_spec_changes_manifest_drawing_wiring_and_run_alike() -> None:
     before, after = TOPOLOGIES["context_assembly"], with_triage(TOPOLOGIES["context_assembly"])
     compiled = compile_topology(after)
     assert ("navigator", "triage") in compiled.wired_edges()
@@ -75,7 +75,7 @@ def test_a_manifest_names_entries_limits_and_what_the_statuses_mean_and_holds_a_
 
 
 @pytest.mark.parametrize(("name", "row"), ROWS, ids=[f"{name}: {row.name}" for name, row in ROWS])
-async def test_a_row_runs_exactly_its_nodes_and_ends_as_it_says_each_time(name: str, row: Row) -> None:
+async def test_each_row_runs_exactly_its_nodes_and_has_its_end_every_time(name: str, row: Row) -> None:
     compiled = COMPILED[name]
     state, ports = await run_row(compiled, row)
     assert [one.recorded.trace() for one in ports] == [leg.trace.split() for leg in row.legs]
@@ -98,7 +98,7 @@ async def test_a_row_runs_exactly_its_nodes_and_ends_as_it_says_each_time(name: 
 
 
 @pytest.mark.parametrize("name", SPECS)
-async def test_the_rows_of_a_table_take_every_label_of_every_switch(name: str) -> None:
+async def test_the_rows_of_a_topology_cover_every_label_of_every_router(name: str) -> None:
     topology, taken = observed(TOPOLOGIES[name])
     for row in SPECS[name].ROWS:
         await run_row(topology, row)
@@ -111,7 +111,7 @@ def _labels(topology: Topology) -> set[tuple[str, str]]:
     return own.union(*(_labels(one) for one in inner))
 
 
-async def test_all_rows_at_once_end_as_they_do_alone() -> None:
+async def test_all_rows_run_in_parallel_end_as_they_do_alone() -> None:
     together = await asyncio.gather(*(run_row(COMPILED[name], row) for name, row in ROWS))
     for (name, row), (state, ports) in zip(ROWS, together, strict=True):
         alone, _ = await run_row(COMPILED[name], row)

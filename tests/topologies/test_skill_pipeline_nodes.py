@@ -129,7 +129,7 @@ async def test_tokens_and_cost_add_up_over_calls_and_attempts_that_broke_off_cou
 
 @pytest.mark.parametrize("skills", [(), ("plan",)])
 @pytest.mark.parametrize("code", ["token_budget_spent", "cost_budget_spent", "answer_over_budget"])
-async def test_a_limit_that_the_call_itself_meets_is_asked_for_too(code: str, skills: tuple[str, ...]) -> None:
+async def test_a_limit_that_the_call_itself_reaches_opens_a_request(code: str, skills: tuple[str, ...]) -> None:
     over = Says(problem=Problem(code=code, message="too much"), usage=Usage(input_tokens=40, cost_microusd=9))
     before = [SELECTS] if skills else []
     played = await play(*before, over, Says("well"), limits=Limits(on_spent=OnSpent.ASK), skill_ids=skills)
@@ -142,12 +142,12 @@ async def test_a_limit_that_the_call_itself_meets_is_asked_for_too(code: str, sk
 
 
 @pytest.mark.parametrize("code", ["day_token_budget_spent", "day_cost_budget_spent"])
-async def test_a_days_budget_is_no_reviewers_to_raise(code: str) -> None:
+async def test_a_daily_budget_cannot_be_raised_by_a_reviewer(code: str) -> None:
     played = await play(fails(code), limits=Limits(on_spent=OnSpent.ASK))
     assert played.outcome() is Outcome.LIMITED and not played.asked_for()
 
 
-async def test_a_fresh_turn_knows_its_user_and_a_state_aware_tool_updates_known_fields_only() -> None:
+async def test_a_fresh_turn_knows_its_user_and_state_aware_tools_update_only_known_fields() -> None:
     says = Says("", (("resolve", {}),))
     played = await play(says, DONE, user_name="", working={"recent_entity_context": ["e0"]})
     assert played.state["recent_entity_context"] == ["e1"] and "nobodys" not in played.state
@@ -181,7 +181,7 @@ async def test_a_gate_opens_every_approval_strips_the_round_and_dispatches_nothi
     ("reviewers", "strategy", "reviewer"),
     [((), "role_based", None), (("ann",), "named_individual", "ann"), (("ann", "bob"), "named_individual", None)],
 )
-async def test_while_it_lasts_a_pause_says_who(reviewers: tuple[str, ...], strategy: str, reviewer: str | None) -> None:
+async def test_a_pause_names_its_reviewers(reviewers: tuple[str, ...], strategy: str, reviewer: str | None) -> None:
     played = await play(Says("", (PAY,)), Says("paid"), reviewers=reviewers)
     assert (played.state["hitl_reviewer_strategy"], played.state["hitl_reviewer_id"]) == (strategy, reviewer)
     assert await decided(played, "t1.0", V.APPROVED) is Outcome.COMPLETED
@@ -238,7 +238,7 @@ async def test_a_rejection_in_the_synthesis_is_acknowledged_once_and_only_a_new_
         (Limits(max_iterations=1), "resume_guard tool_node output_format"),
     ],
 )
-async def test_the_budget_and_the_limit_hold_after_a_resume_too(limits: Limits, trace: str) -> None:
+async def test_budget_and_limit_also_apply_after_a_resume(limits: Limits, trace: str) -> None:
     played = await play(Says("asking", (PAY,)), limits=limits)
     assert await decided(played, "t1.0", V.APPROVED) is Outcome.LIMITED
     assert played.traces()[1] == trace

@@ -107,7 +107,7 @@ async def test_a_turn_without_people_takes_its_route(made: FakeTurn, trace: str,
     assert (played.state["done"], played.state["duration_ms"]) == ended
 
 
-async def test_what_is_offered_follows_what_is_loaded() -> None:
+async def test_the_offered_tools_follow_the_loaded_toolsets() -> None:
     played = await play(Says("", (load("rooms", True), load("doors"))), Says("", (LIST,)), Says("well"))
     all_loaded = (LOAD_TOOLSET, "note", "list_rooms", "lock_room", "list_doors", "memory_read")
     first = (LOAD_TOOLSET, "note", "list_rooms", "memory_read")
@@ -128,7 +128,7 @@ async def test_what_is_offered_follows_what_is_loaded() -> None:
         {"toolset": "doors", "include_write_tools": "yes"},
     ],
 )
-async def test_a_loading_that_means_nothing_is_explained_and_changes_nothing(arguments: Args) -> None:
+async def test_an_invalid_load_is_explained_and_changes_nothing(arguments: Args) -> None:
     played = await play(Says("", ((LOAD_TOOLSET, arguments),)), Says("well"))
     assert roles(played) == ["user", "assistantt1.0", "toolt1.0", "assistant"]
     assert played.turn.asks[0].tools == played.turn.asks[1].tools
@@ -171,7 +171,7 @@ async def test_a_refused_call_gets_its_denial_and_the_model_goes_on(way: Way) ->
 
 
 @each_way
-async def test_what_cannot_be_read_is_not_passed_and_a_later_changing_call_pauses_again(way: Way) -> None:
+async def test_an_unreadable_verdict_allows_no_call_and_a_later_changing_call_pauses_again(way: Way) -> None:
     async def unreadable(read: Verdicts) -> Verdicts:
         return Verdicts(problem=Problem(code="activity_timeout", message="no answer"))
 
@@ -195,7 +195,7 @@ async def test_memory_tools_that_write_are_offered_once_memory_is_loaded_and_are
 
 
 @pytest.mark.parametrize(("on", "expected"), [("before_tool_call", "t1.0"), ("after_tool_call", "c1.0")])
-async def test_an_apps_rules_hold_here_too(on: str, expected: str) -> None:
+async def test_an_apps_rules_apply_to_this_topology(on: str, expected: str) -> None:
     found = {"id": "house:looks", "on": on, "do": "require_hitl", "app": "house", "when": {"tool": "list_rooms"}}
     played = await play(Says("", (LIST,)), Says("well"), rules=(Rule.model_validate(found),))
     assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, [expected])
@@ -203,7 +203,7 @@ async def test_an_apps_rules_hold_here_too(on: str, expected: str) -> None:
     assert ran(played.turn) == ["t1.0"]
 
 
-async def test_the_first_token_is_reported_once_a_run() -> None:
+async def test_the_first_token_is_reported_once_per_run() -> None:
     played = await play(Says("looking", (LIST,)), LOCKS, Says("well"), toolsets=WRITES)
     assert [ask.ttft_told for ask in played.turn.asks] == [False, True]
     await decided(played, "t2.0", V.APPROVED)
@@ -215,7 +215,7 @@ rounds = st.lists(st.sampled_from(["list_rooms", "lock_room", "open_door", LOAD_
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(rounds.filter(lambda each: len(each) < 6), min_size=1, max_size=3), st.data())
-async def test_each_call_runs_once_at_most_and_only_if_allowed(script: list[list[str]], data: st.DataObject) -> None:
+async def test_each_call_runs_at_most_once_and_only_if_allowed(script: list[list[str]], data: st.DataObject) -> None:
     loading = load("doors", data.draw(st.booleans()))
     says = [Says("", [loading if tool == LOAD_TOOLSET else (tool, {}) for tool in tools]) for tools in script]
     played = await play(*says, Says("well"), toolsets=WRITES)

@@ -8,7 +8,7 @@ from perdure.settings import LogLevel, log_from
 EARLY = structlog.get_logger("early")
 
 
-def test_nothing_below_the_level_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_line_below_the_level_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     try:
         log_from(LogLevel.INFO)
         EARLY.debug("a vendor's words")

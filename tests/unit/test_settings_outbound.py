@@ -27,18 +27,18 @@ def providers(**given: str) -> Outbound:
         return settings(**given).outbound_to_providers()
 
 
-def test_no_tool_reaches_what_is_named_for_providers() -> None:
+def test_a_host_named_for_providers_is_not_allowed_for_tools() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_BASE_URL", "http://localhost:8000/v1")
         found = settings(PERDURE_EMBEDDINGS_BASE="http://127.0.0.1:11434/v1")
         assert found.outbound().named == ()
 
 
-def test_nothing_is_named_and_no_proxy_is_used_unless_it_is_set() -> None:
+def test_by_default_no_host_is_named_and_no_proxy_used() -> None:
     assert outbound(HTTPS_PROXY="http://127.0.0.1:3128") == Outbound((), "", ANSWER_BYTES)
 
 
-def test_hosts_proxy_and_size_are_the_operators() -> None:
+def test_the_operator_sets_hosts_proxy_and_size() -> None:
     found = outbound(
         PERDURE_EGRESS_HOSTS="intranet, 10.0.0.0/8,169.254.169.254",
         PERDURE_EGRESS_PROXY="http://proxy.corp.test:3128",
@@ -55,7 +55,7 @@ def test_an_entry_that_names_no_host_stops_the_start(entry: str) -> None:
         outbound(PERDURE_EGRESS_HOSTS=entry)
 
 
-def test_addresses_that_the_operator_has_written_count_as_named() -> None:
+def test_addresses_in_the_operators_settings_count_as_named() -> None:
     found = providers(
         PERDURE_EMBEDDINGS_BASE="http://127.0.0.1:11434/v1",
         PERDURE_OIDC_ISSUER="https://sso.corp.test",
@@ -80,6 +80,6 @@ def test_addresses_that_the_operator_has_written_count_as_named() -> None:
 
 
 @pytest.mark.parametrize("proxy", ["proxy:3128", "socks5://proxy", "http://proxy/path"])
-def test_a_proxy_is_an_http_address(proxy: str) -> None:
+def test_a_proxy_must_be_an_http_address(proxy: str) -> None:
     with pytest.raises(ValueError, match="PERDURE_EGRESS_PROXY"):
         outbound(PERDURE_EGRESS_PROXY=proxy)

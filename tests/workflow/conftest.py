@@ -48,7 +48,7 @@ class Engine:
     routing: Routing
     people: dict[str, Person]
     home: Path
-    """Where the apps' servers keep what is theirs."""
+    """The data folder of the apps' servers."""
 
     async def conversation(self, agent_id: str) -> str:
         row = new_id(), "local", self.people["requester"].user_id, agent_id
@@ -118,14 +118,14 @@ class Engine:
 
 @pytest.fixture(scope="module")
 async def served(served: Served) -> AsyncIterator[Served]:
-    """The desk at work; afterwards every turn that it ran is held against its manifest."""
+    """The test app with workers; afterwards every turn is compared with its manifest."""
     yield served
     assert_paths(await served.harness.rows(RAN, served.harness.routing.turns))
 
 
 @pytest.fixture
 def released_target(served: Served) -> Iterator[None]:
-    """Whatever a test held up goes on afterwards."""
+    """Releases afterwards everything that a test held up."""
     yield
     served.harness.world.go_on.set()
 

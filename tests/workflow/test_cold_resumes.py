@@ -1,4 +1,4 @@
-"""A turn that an operator starts again over its own records: the gate is found, nothing is paid or done twice.
+"""A turn that an operator restarts from its records: the gate is found, nothing is paid or done twice.
 
 The workers here cache no run, so that a run which is terminated under way is not left in one with its graph half done.
 """
@@ -28,8 +28,8 @@ LOOK = ("look", {"what": "a"})
 
 
 async def start_cold(served: Served, address: TurnAddress, *, goes_on: bool = False) -> None:
-    """Terminate the turn's run and start a fresh one, which waits again unless it goes on: nothing is left but what
-    Postgres has."""
+    """Terminate the turn's run and start a fresh one, which waits again unless it continues. Only the data in Postgres
+    remains."""
     await served.handle(address).terminate("the operator starts it again")
     async with served.harness.db.transaction("local") as tx:
         turn = await workflow_input(tx, address.turn_id)
@@ -42,11 +42,11 @@ async def start_cold(served: Served, address: TurnAddress, *, goes_on: bool = Fa
 
 
 def told(served: Served, address: TurnAddress) -> list[str]:
-    """The roles of what the model was told last."""
+    """The roles of the messages in the model's last request."""
     return [message["role"] for message in served.sent_to_model(address)[-1]]
 
 
-async def test_a_gate_is_found_in_the_store_and_its_approved_call_runs_once(served: Served) -> None:
+async def test_a_restarted_turn_finds_its_gate_and_runs_the_approved_call_once(served: Served) -> None:
     address = await served.paused(Line("look first", [LOOK]), Line("asking", [PAY, POST]), DONE)
     requests = len(served.sent_to_model(address))
     await start_cold(served, address)
@@ -62,7 +62,7 @@ async def test_a_gate_is_found_in_the_store_and_its_approved_call_runs_once(serv
     assert approvals == 2, "nothing is asked twice"
 
 
-async def test_a_cold_start_does_not_forget_what_was_used(served: Served) -> None:
+async def test_a_restarted_turn_keeps_its_usage(served: Served) -> None:
     limits = Limits(max_tokens=30)
     address = await served.paused(Line("look", [LOOK]), Line("asking", [PAY]), Line("on", [LOOK]), DONE, limits=limits)
     await start_cold(served, address)
@@ -72,7 +72,7 @@ async def test_a_cold_start_does_not_forget_what_was_used(served: Served) -> Non
     assert len(served.sent_to_model(address)) == 3
 
 
-async def test_a_run_that_is_reset_to_its_beginning_pays_for_nothing_again(served: Served) -> None:
+async def test_a_run_reset_to_its_beginning_pays_for_nothing_again(served: Served) -> None:
     served.harness.world.go_on.clear()
     waits = Line("wait", [("look", {"mode": "wait"})])
     address = await served.begin(Line("look", [LOOK, ("book", {"what": "x"})]), waits, DONE)
@@ -123,7 +123,7 @@ async def fires(served: Served, address: TurnAddress) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("way", ["warm", "cold"])
-async def test_reviewers_see_what_came_of_a_call_that_goes_on_approved_and_runs_once(served: Served, way: str) -> None:
+async def test_a_checkpoint_shows_the_outcome_of_a_call_and_the_call_runs_once(served: Served, way: str) -> None:
     address = await at_checkpoint(served)
     shown = await seen(served, address)
     assert (shown["kind"], shown["checkpoint"], shown["tool"]) == ("checkpoint", "before_sending", "book")
@@ -149,7 +149,7 @@ async def test_reviewers_see_what_came_of_a_call_that_goes_on_approved_and_runs_
     assert [role for role, _ in await served.transcript(address)] == ["assistant", "tool", "assistant"]
 
 
-async def test_a_checkpoint_that_was_passed_holds_up_no_turn_that_is_started_again_later(served: Served) -> None:
+async def test_a_passed_checkpoint_does_not_pause_a_restarted_turn(served: Served) -> None:
     waits = Line("wait", [("look", {"mode": "wait"})])
     address = await at_checkpoint(served, Line("", [BOOK]), waits, DONE)
     served.harness.world.go_on.clear()
@@ -163,7 +163,7 @@ async def test_a_checkpoint_that_was_passed_holds_up_no_turn_that_is_started_aga
     assert await served.harness.value("SELECT count(*) FROM approvals WHERE turn_id = $1", address.turn_id) == 1
 
 
-async def test_a_result_that_was_changed_behind_the_reviewers_back_does_not_pass(served: Served) -> None:
+async def test_a_result_that_changed_after_the_review_is_not_passed_on(served: Served) -> None:
     address = await at_checkpoint(served)
     run_id = await served.waits(address)
     change = "UPDATE approvals SET result = $2 WHERE turn_id = $1"
@@ -174,7 +174,7 @@ async def test_a_result_that_was_changed_behind_the_reviewers_back_does_not_pass
     await served.stop(address)
 
 
-async def test_a_tenant_may_have_a_rule_end_the_turn_instead_of_asking(served: Served) -> None:
+async def test_a_tenants_override_lets_a_rule_end_the_turn(served: Served) -> None:
     version = await served.harness.version("checked")
     async with served.harness.db.transaction("local") as tx:
         definition = (await served.harness.deps.agent_cache.read_pinned(tx, "checked", version)).definition
@@ -192,7 +192,7 @@ async def test_a_tenant_may_have_a_rule_end_the_turn_instead_of_asking(served: S
     await served.stop(await at_checkpoint(served))
 
 
-async def test_a_request_may_force_a_checkpoint_on_the_answer(served: Served) -> None:
+async def test_a_request_can_force_a_checkpoint_on_the_answer(served: Served) -> None:
     address, started = await served.harness.start(Line("my answer"), **CHECKED)
     force = {"hitl_checkpoint_type": "before_answer"}
     await served.harness.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, force)
@@ -212,7 +212,7 @@ async def test_a_request_may_force_a_checkpoint_on_the_answer(served: Served) ->
 
 
 @pytest.mark.parametrize("decision", [Decision.APPROVE, Decision.REJECT])
-async def test_a_decided_and_settled_call_does_not_hold_up_a_cold_start(served: Served, decision: Decision) -> None:
+async def test_a_decided_and_settled_call_does_not_pause_a_restarted_turn(served: Served, decision: Decision) -> None:
     address = await served.paused(Line("first", [PAY]), Line("thinking", seconds=3.0))
     await served.decide(address, "t1.0", decision, comment="so be it")
     await until(lambda: served.harness.model.requests[f"{address.turn_id}.m2"] == 1)

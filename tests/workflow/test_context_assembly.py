@@ -31,7 +31,7 @@ async def turn(engine: Engine, text: str, conversation_id: str) -> str:
     return started.turn_id
 
 
-async def test_a_first_turn_runs_two_phases_and_keeps_what_they_made(engine: Engine) -> None:
+async def test_a_first_turn_runs_two_phases_and_stores_their_outputs(engine: Engine) -> None:
     conversation_id = await engine.conversation("care_navigator")
     first = await turn(engine, "I am anxious and cannot sleep", conversation_id)
     nodes = await engine.nodes(first)
@@ -52,7 +52,7 @@ async def test_a_first_turn_runs_two_phases_and_keeps_what_they_made(engine: Eng
 
 
 @pytest.mark.parametrize(("text", "calls"), [("/echo I think of self—hаrm", []), ("Somebody hits me", ["m1", "m2"])])
-async def test_words_of_danger_get_the_fixed_text_and_no_model(engine: Engine, text: str, calls: list[str]) -> None:
+async def test_safety_keywords_get_the_fixed_text_without_a_model(engine: Engine, text: str, calls: list[str]) -> None:
     turn_id = await turn(engine, text, await engine.conversation("care_navigator"))
     assert await engine.nodes(turn_id) == ["preflight", "safety_intervention", "finalize"]
     assert (await engine.turn(turn_id))["answer"].startswith(FIXED)
@@ -64,7 +64,7 @@ async def test_words_of_danger_get_the_fixed_text_and_no_model(engine: Engine, t
     assert kinds[-4:] == ["generation.complete", "conversation.title.generated", "completed", "done"]
 
 
-async def test_a_message_sent_into_a_turn_is_checked_and_reaches_no_answer(engine: Engine) -> None:
+async def test_a_message_sent_into_an_open_turn_is_checked_and_not_answered_by_it(engine: Engine) -> None:
     conversation_id = await engine.conversation("care_navigator")
     started = await engine.begin(BOOK, agent_id="care_navigator", conversation_id=conversation_id)
     assert (await engine.until(started.turn_id))["status"] == TurnStatus.AWAITING_APPROVAL.value
@@ -82,7 +82,7 @@ async def test_a_message_sent_into_a_turn_is_checked_and_reaches_no_answer(engin
     assert row["answer"].startswith(FIXED)
 
 
-async def test_danger_while_a_booking_waits_is_answered_at_once_despite_the_cap_and_it_waits_on(engine: Engine) -> None:
+async def test_a_safety_keyword_is_answered_immediately_beside_a_pending_booking(engine: Engine) -> None:
     conversation_id = await engine.conversation("care_navigator")
 
     async def say(text: str, way: OnBusy = OnBusy.REJECT, caps: Caps | None = None) -> StartedTurn:

@@ -1,5 +1,5 @@
-"""How turns end on the real server: at a limit or a day's budget, at a stop or a cancel, after a provider that fails,
-past the death of a worker."""
+"""The ends of turns on the real server: at a limit or a daily budget, by a stop or a cancel, after failures of a
+provider or the death of a worker."""
 
 import asyncio
 import time
@@ -53,7 +53,7 @@ async def test_a_limit_ends_a_turn_not_the_conversation(served: Served, limits: 
         assert asked <= {other.get("tool_call_id") for other in served.sent_to_model(again)[0]}
 
 
-async def test_an_agents_own_limits_and_window_hold(served: Served) -> None:
+async def test_an_agents_own_limits_and_window_apply(served: Served) -> None:
     lines = (Line(f"round {n}", [LOOK], tokens=2) for n in range(3))
     address, row = await served.ended(*lines, agent_id="narrow", limits=Limits(max_iterations=99))
     assert (row["status"], row["problem"]["code"]) == ("limited", "iteration_limit")
@@ -62,7 +62,7 @@ async def test_an_agents_own_limits_and_window_hold(served: Served) -> None:
 
 
 @pytest.mark.parametrize("what", ["model", "tool"])
-async def test_a_stop_between_two_tries_ends_the_turn_and_nothing_is_tried_again(served: Served, what: str) -> None:
+async def test_a_stop_between_two_attempts_ends_the_turn_without_another(served: Served, what: str) -> None:
     """The next try would come after a minute."""
     fails, later = Line("one two", fails=99, again_seconds=60), Line("", [("look", {"mode": "later"})])
     address = await served.begin(fails if what == "model" else later, DONE)
@@ -90,7 +90,7 @@ async def test_a_stop_between_two_tries_ends_the_turn_and_nothing_is_tried_again
 
 @pytest.mark.parametrize("way", Breaks)
 @pytest.mark.parametrize("brief", [Brief.LOAD, Brief.READ, Brief.FINISH])
-async def test_what_breaks_in_the_task_is_made_again_as_an_activity(served: Served, way: Breaks, brief: Brief) -> None:
+async def test_a_failed_local_activity_runs_again_as_a_normal_one(served: Served, way: Breaks, brief: Brief) -> None:
     with broken_inside(way, brief) as broken:
         address = await served.paused(Line("", [PAY]), DONE)
         await served.decide(address)
@@ -130,7 +130,7 @@ async def is_stopped(served: Served, address: TurnAddress) -> None:
 
 
 async def ends(served: Served, address: TurnAddress) -> list[tuple[str, bool]]:
-    """What the audit says of the turn's end, with whether it names a user."""
+    """The audit rows of the turn's end, with whether they name a user."""
     rows = await served.harness.rows(
         "SELECT kind, actor FROM audit WHERE turn_id = $1 AND kind LIKE 'turn.%' ORDER BY id", address.turn_id
     )
@@ -142,7 +142,7 @@ either = pytest.mark.parametrize("end", [cancelled, stopped])
 
 
 @either
-async def test_a_paused_turn_stopped_cancels_what_it_asked_for_and_admits_the_next(served: Served, end: End) -> None:
+async def test_stopping_a_paused_turn_cancels_its_requests_and_admits_the_next(served: Served, end: End) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     waiting = await served.begin(Line("my turn"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
     await end(served, address)
@@ -172,7 +172,7 @@ async def test_a_turn_stopped_while_calls_run_leaves_their_outcome_to_a_person(s
     served.harness.world.go_on.set()
 
 
-async def test_a_turn_that_is_stopped_and_cancelled_was_stopped_by_the_user_who_asked(served: Served) -> None:
+async def test_a_stopped_and_cancelled_turn_ends_as_stopped_by_its_user(served: Served) -> None:
     address = await silent(served)
     async with served.harness.db.transaction("local") as tx:
         _, _, note = await request_stop(tx, address.turn_id, served.harness.people["requester"].user_id)
@@ -366,7 +366,9 @@ RECOVERY_SECONDS = 8.0
 
 
 @pytest.mark.timed
-async def test_a_killed_end_goes_on_elsewhere(harness: Harness, temporal: Client, urls: Urls, parts: DataParts) -> None:
+async def test_an_end_interrupted_by_kill_9_is_completed_by_another_worker(
+    harness: Harness, temporal: Client, urls: Urls, parts: DataParts
+) -> None:
     served = apart(harness, temporal, Routing.spread())
     at = served.harness
     async with AsyncExitStack() as stack:

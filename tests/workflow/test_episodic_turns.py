@@ -62,7 +62,7 @@ async def events(served: Served, address: TurnAddress, kind: str) -> list[dict[s
     return [row["data"] for row in rows]
 
 
-async def test_what_a_turn_answered_is_before_the_model_in_the_next_conversation(remembering: Served) -> None:
+async def test_a_turns_answer_is_recalled_in_the_next_conversation(remembering: Served) -> None:
     first = await turn(remembering, Line("The zebra lives in enclosure nine."))
     (kept,) = await remembering.harness.rows("SELECT summary FROM episodes WHERE turn_id = $1", first.turn_id)
     assert kept["summary"].endswith("The zebra lives in enclosure nine.")
@@ -75,7 +75,7 @@ async def test_what_a_turn_answered_is_before_the_model_in_the_next_conversation
     assert len(told) == 1 and "The zebra lives in enclosure nine." in told[0]
 
 
-async def test_the_text_is_the_same_in_every_call_of_a_turn_and_does_not_grow(remembering: Served) -> None:
+async def test_the_recalled_text_is_the_same_in_every_call_of_a_turn(remembering: Served) -> None:
     conversation_id = await remembering.harness.conversation()
     texts = []
     for number in range(3):
@@ -90,7 +90,7 @@ async def test_the_text_is_the_same_in_every_call_of_a_turn_and_does_not_grow(re
     assert loaded["episodes"] == 2, "as many as the agent asks for, of three that match"
 
 
-async def test_a_turn_that_does_not_complete_leaves_no_episode(remembering: Served) -> None:
+async def test_a_turn_that_does_not_complete_stores_no_episode(remembering: Served) -> None:
     address = await remembering.begin(Line("never", [("pay", {})]))
     await remembering.until(address, TurnStatus.AWAITING_APPROVAL)
     await remembering.stop(address)
@@ -98,7 +98,7 @@ async def test_a_turn_that_does_not_complete_leaves_no_episode(remembering: Serv
     assert await remembering.harness.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
 
 
-async def test_a_turn_continues_while_memory_is_away(remembering: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_continues_if_memory_is_unavailable(remembering: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*_: object) -> list[episodes.Episode]:
         raise OSError("no route to memory")
 
@@ -109,14 +109,14 @@ async def test_a_turn_continues_while_memory_is_away(remembering: Served, monkey
     assert await events(remembering, address, "memory.context.loaded") == []
 
 
-async def test_an_agent_that_does_not_ask_neither_searches_nor_keeps(remembering: Served) -> None:
+async def test_an_agent_without_memory_neither_searches_nor_stores(remembering: Served) -> None:
     address, _ = await remembering.ended(Line("the zebra"), agent_id="hasty")
     kinds = await remembering.harness.kinds(address.turn_id)
     assert not [kind for kind in kinds if kind.startswith("memory.")]
     assert await remembering.harness.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
 
 
-async def test_with_a_model_the_hits_are_by_cosine(remembering: Served, embedder: Hashing, urls: Urls) -> None:
+async def test_with_a_model_hits_are_scored_by_cosine(remembering: Served, embedder: Hashing, urls: Urls) -> None:
     await turn(remembering, Line("the okapi sleeps in the barn"))
     relay = await Database.connect(urls.relay, max_connections=2)
     embedder.down = False

@@ -45,7 +45,7 @@ def asked(harness: Harness, address: TurnAddress) -> list[str]:
     return [each.model for each in harness.model.seen if each.idempotency_key.startswith(address.turn_id)]
 
 
-async def test_the_other_model_answers_where_the_own_one_is_down(served: Served) -> None:
+async def test_the_fallback_model_answers_if_the_first_is_unavailable(served: Served) -> None:
     served.harness.model.broken[OWN] = DOWN
     address, row = await served.ended(Line("here I am"), agent_id=TWO)
     assert (row["status"], row["answer"]) == ("completed", "here I am")
@@ -59,7 +59,7 @@ async def test_the_other_model_answers_where_the_own_one_is_down(served: Served)
     assert [each["data"]["model"] for each in begun] == [OWN] * PROVIDER_ERRORS + [OTHER]
 
 
-async def test_an_absent_model_is_given_up_at_once_and_asked_first_again_by_the_next_call(served: Served) -> None:
+async def test_an_unavailable_model_is_left_immediately_and_tried_first_by_the_next_call(served: Served) -> None:
     served.harness.model.broken[OWN] = UpstreamRejected("model_not_found", "The provider does not know this model.")
     address, _ = await served.ended(Line("from the other"), agent_id=TWO)
     assert asked(served.harness, address) == [OWN, OTHER]
@@ -69,14 +69,14 @@ async def test_an_absent_model_is_given_up_at_once_and_asked_first_again_by_the_
 
 
 @pytest.mark.parametrize("code", ["model_bad_request", "model_auth", "output_limit"])
-async def test_a_refused_request_or_key_is_not_taken_elsewhere(served: Served, code: str) -> None:
+async def test_a_refused_request_or_key_is_not_sent_to_the_fallback(served: Served, code: str) -> None:
     served.harness.model.broken[OWN] = UpstreamRejected(code, "The provider refused it.")
     address, row = await served.ended(Line("never said"), agent_id=TWO)
     assert (row["status"], row["problem"]["code"]) == ("failed", code)
     assert asked(served.harness, address) == [OWN]
 
 
-async def test_the_other_model_is_asked_once(served: Served) -> None:
+async def test_the_fallback_model_is_called_once(served: Served) -> None:
     gone = UpstreamRejected("model_not_found", "The provider does not know this model.")
     served.harness.model.broken |= {OWN: gone, OTHER: DOWN}
     address, row = await served.ended(Line("never said"), agent_id=TWO)
@@ -84,7 +84,7 @@ async def test_the_other_model_is_asked_once(served: Served) -> None:
     assert asked(served.harness, address) == [OWN, OTHER]
 
 
-async def test_the_death_of_a_worker_is_no_answer_so_its_call_is_made_again(harness: Harness) -> None:
+async def test_a_call_of_a_dead_worker_is_repeated_with_its_first_model(harness: Harness) -> None:
     address, _ = await harness.start(Line("well"), agent_id=KEEPER)
     call = (await harness.model_call(address, agent_id=KEEPER)).model_copy(update={"strict": True})
     complete, asked = ModelActivities(harness.deps).complete, call.agent_id

@@ -37,13 +37,13 @@ PLAYERS = {"openai/gpt-4o-mini": Routing.spread(), "anthropic/claude-sonnet-4-5"
 
 @pytest.fixture(scope="module", params=PLAYERS)
 def player(request: pytest.FixtureRequest) -> str:
-    """Who plays the model."""
+    """The kind of model that answers."""
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def routing(player: str) -> Routing:
-    """On queues of this module's own."""
+    """Queues of this module's own."""
     return own_queues(PLAYERS[player])
 
 
@@ -62,7 +62,7 @@ class Filings:
             return started.turn_id, await views.get_approval(tx, row["waiting"]["ids"][0], None)
 
     async def answer(self, turn_id: str, calls: int) -> str:
-        """What the turn says at its end, with one settled result for each of so many calls."""
+        """The turn's answer, after checking that so many calls each have one settled result."""
         row = await self.engine.until(turn_id, TurnStatus.COMPLETED)
         ran = await self.engine.rows(
             "SELECT c.call_id, c.state, count(m.id) AS results FROM tool_calls c LEFT JOIN messages m "
@@ -74,7 +74,7 @@ class Filings:
         return str(row["answer"])
 
     def sent(self, turn_id: str) -> list[Request]:
-        """What went over the wire for the turn, each request checked."""
+        """The turn's requests to the provider, each of them checked."""
         found = requests_of(turn_id, self.double.requests)
         assert len({request.prefix for request in found}) == 1, "the prefix is the same bytes in every request"
         for request in found:

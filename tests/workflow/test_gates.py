@@ -1,4 +1,4 @@
-"""Gates on the real server: what people decide, when, and how the turn goes on from there, decided or expired."""
+"""Gates on the real server: decisions and expiries at different times, and how the turn continues."""
 
 import asyncio
 import json
@@ -134,7 +134,7 @@ SLOW: tuple[str, dict[str, JsonValue]] = ("pay", {"amount": 5, "mode": "wait"})
 
 
 async def made(served: Served, address: TurnAddress) -> Counter[str]:
-    """How often each call was asked for of a tools worker, over all runs of the turn."""
+    """The number of times that each call was sent to a tools worker, over all runs of the turn."""
     found: Counter[str] = Counter()
     for history in await served.runs(address):
         for event in history.events:
@@ -246,7 +246,7 @@ async def goes_off_at(served: Served, address: TurnAddress, run_id: str | None =
     return (await until(timers))[0]
 
 
-async def test_a_wait_is_until_the_earliest_pending_look(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_paused_turn_waits_until_its_earliest_check(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     began, hour, minute = datetime.now(UTC), timedelta(hours=1), timedelta(minutes=1)
     looks = {"t1.0": began + 3 * hour, "t1.1": began + 6 * hour}
     address = await served.paused(Line("asking", [PAY, POST]), DONE)
@@ -274,18 +274,18 @@ async def test_a_wait_is_until_the_earliest_pending_look(served: Served, monkeyp
 
 LINES = (Line("asking", [PAY]), Line("well"))
 EXPIRES = timedelta(seconds=3)
-"""What the agent `hasty` says."""
+"""The approval policy of the agent `hasty`."""
 
 
 def woken_by(history: WorkflowHistory) -> list[str]:
-    """What reached a wait: its timer, its signals."""
+    """The events of a wait: its timer, its signals."""
     types = (EventType.EVENT_TYPE_TIMER_FIRED, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
     found = [event.event_type for event in history.events if event.event_type in types]
     return [EventType.Name(each).removeprefix("EVENT_TYPE_") for each in found]
 
 
 async def assert_expired(served: Served, address: TurnAddress) -> None:
-    """The turn went on without the call, and not before the deadline."""
+    """Checks that the turn continued without the call, and not before the deadline."""
     row = await served.until(address, TurnStatus.COMPLETED)
     assert row["answer"] == "well"
     approval = await served.harness.approval_row(address)

@@ -1,5 +1,5 @@
-"""What a turn leaves in Temporal: events and bytes of its histories, nothing held for one that waits, nothing once a
-person is erased; and what the ports of a worker say of its work."""
+"""Temporal's data of a turn: events and bytes of its histories, no cache for paused turns, nothing after an erasure.
+Also the metrics of a worker."""
 
 import socket
 from collections import Counter
@@ -51,7 +51,7 @@ async def ended_runs(served: Served, *lines: Line) -> tuple[str, list[WorkflowHi
 
 
 def apart(history: WorkflowHistory) -> int:
-    """How many workflow tasks came between the ends of a run's tool calls: 0 or 1 where a round has two."""
+    """The number of workflow tasks between the ends of a run's tool calls: 0 or 1 in a round of two."""
     scheduled = {event.event_id: event.activity_task_scheduled_event_attributes for event in history.events}
     types = [event.event_type for event in history.events]
     done = [event.activity_task_completed_event_attributes.scheduled_event_id for event in history.events]
@@ -71,7 +71,7 @@ async def test_a_plain_turn_takes_fourteen_events_at_most_and_the_reference_turn
     assert size(history) < 64 * KIB
 
 
-async def test_a_paused_turn_has_at_most_six_events_in_its_run_and_resumed_does_not_load_again(served: Served) -> None:
+async def test_a_paused_turns_run_has_at_most_six_events_and_a_resumed_one_reloads_nothing(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     wait = await served.history(address)
     assert len(wait.events) <= 6 and size(wait) <= 16 * KIB
@@ -103,7 +103,7 @@ class MeteredTurns:
         self._metrics = metrics
 
     async def cached(self) -> Counter[str]:
-        """How many runs the workers hold in their caches, by task queue; queues that hold none are left out."""
+        """The number of runs in the workers' caches by task queue; queues without any are left out."""
         async with httpx.AsyncClient() as http:
             text = (await http.get(self._metrics)).raise_for_status().text
         held: Counter[str] = Counter()
@@ -128,7 +128,7 @@ async def metered_turns(harness: Harness, parts: DataParts, temporal: Client) ->
         yield MeteredTurns(Served(at, client, workers), f"http://127.0.0.1:{port}/metrics")
 
 
-async def test_paused_turns_hold_nothing_in_a_workers_cache(metered_turns: MeteredTurns) -> None:
+async def test_paused_turns_occupy_no_workers_cache(metered_turns: MeteredTurns) -> None:
     served, world = metered_turns.served, metered_turns.served.harness.world
     world.go_on.clear()
     under_way = await served.begin(Line("looking", [("look", {"mode": "wait"})]), DONE)
@@ -150,7 +150,7 @@ SAID = "over the budget of zaphod"
 
 
 async def reviewer(served: Served, name: str) -> str:
-    """A reviewer of this name, who is on record; their id."""
+    """Adds a reviewer of this name; returns their id."""
     user_id = new_id()
     await served.harness.write(
         "INSERT INTO users (id, tenant_id, name, roles) VALUES ($1, 'local', $2, '{reviewer}')", user_id, name
@@ -169,7 +169,7 @@ async def refused(served: Served, by: str) -> TurnAddress:
 
 
 async def gone(client: Client, address: TurnAddress, run_id: str) -> bool:
-    """Whether Temporal has nothing of this run any more."""
+    """Returns whether Temporal has deleted this run."""
     try:
         await client.get_workflow_handle(turn_workflow_id(address.turn_id), run_id=run_id).fetch_history()
     except RPCError as error:
@@ -177,7 +177,7 @@ async def gone(client: Client, address: TurnAddress, run_id: str) -> bool:
     return False
 
 
-async def test_a_turns_runs_are_erased_with_its_writer_and_others_stay(served: Served) -> None:
+async def test_erasing_a_user_deletes_the_runs_of_their_turns_and_no_others(served: Served) -> None:
     user_id = await reviewer(served, "zaphod")
     await reviewer(served, "trillian")
     theirs, others = await refused(served, "zaphod"), await refused(served, "trillian")
@@ -189,7 +189,7 @@ async def test_a_turns_runs_are_erased_with_its_writer_and_others_stay(served: S
     done = await erase(served.harness.db, "local", "zaphod", admin, None, partial(forget_histories, served.client))
     assert done["histories"] == {"runs": 3, "turns_left": 0}
     started = [history.events[0].workflow_execution_started_event_attributes for history in before]
-    for each in started:  # the server deletes a little later than it says so
+    for each in started:  # the server answers a little before it deletes
         await until(partial(gone, served.client, theirs, each.original_execution_run_id))
     assert len(await served.runs(others)) == 3
     data = "SELECT data FROM audit_trail WHERE kind = 'user.erased' AND subject = $1"
@@ -235,7 +235,7 @@ async def test_a_worker_counts_activities_ends_and_tokens(served: Served) -> Non
     before = await read(port)
     await served.ended(Line("well"))
 
-    async def counted() -> bool:  # when it is over, a moment after what it wrote is there to see
+    async def counted() -> bool:  # when it has ended, a moment after its writes are visible
         text = await read(port)
         return all(value(text, name) > value(before, name) for name in names)
 
@@ -247,7 +247,7 @@ async def test_a_worker_counts_activities_ends_and_tokens(served: Served) -> Non
 
 
 @pytest.mark.parametrize("taken_by", ["ours", "the SDK"])
-async def test_a_port_that_is_taken_is_no_reason_not_to_work(taken_by: str) -> None:
+async def test_a_worker_starts_even_if_its_metrics_port_is_taken(taken_by: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

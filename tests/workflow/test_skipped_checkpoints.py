@@ -42,7 +42,7 @@ PATIENCE = timedelta(seconds=2)
 
 
 def lenient() -> PublishedAgent:
-    """The checked desk, where a booking continues if no request can be opened."""
+    """The agent `checked`; its booking continues if no request can be opened."""
     agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "checked")
 
     def softened(skill: Skill) -> Skill:
@@ -56,7 +56,7 @@ def lenient() -> PublishedAgent:
 
 @pytest.fixture(scope="module")
 async def served(harness: Harness, temporal: Client) -> AsyncIterator[Served]:
-    """The desk with workers for every queue of the module; none of them caches."""
+    """The test app with workers for every queue of the module, without caches."""
     await publish_app(harness.owner_url, [*app_agents()[0], ("desk", lenient())])
     tools = app_agents()[1]
     own = [(LENIENT, tool) for agent_id, tool in tools if agent_id == "checked"]
@@ -67,14 +67,14 @@ async def served(harness: Harness, temporal: Client) -> AsyncIterator[Served]:
 
 
 class ApprovalRecord:
-    """Whether approvals can be opened, and read."""
+    """Sets whether approvals can be opened and read."""
 
     def __init__(self) -> None:
         self.closed: PerdureError | None = None
         self.tried: Counter[str] = Counter()
-        """How often they were opened, by turn."""
+        """The number of times that they were opened, by turn."""
         self.looked: Counter[str] = Counter()
-        """How often they were read, by turn."""
+        """The number of times that they were read, by turn."""
         self.loses_answers = False
         """Each time it is opened, and the answer is lost."""
         self.unreadable = False
@@ -98,7 +98,7 @@ class ApprovalRecord:
 
 @pytest.fixture
 def record(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApprovalRecord]:
-    """Open; a checkpoint that may go on is tried for two seconds, and looked for one more."""
+    """Opens it; an optional checkpoint is tried for two seconds, and checked for one more."""
     made = ApprovalRecord()
     monkeypatch.setattr(approvals, "open_requests", made.open_requests)
     monkeypatch.setattr(approvals, "read_verdicts", made.read_verdicts)
@@ -134,7 +134,7 @@ async def test_a_skipped_checkpoint_warns_and_a_later_gate_pauses(served: Served
     assert (row["answer"], row["problem"], served.effects(address, "/pay", "t2.0")) == ("well", None, 1)
 
 
-async def test_one_that_an_internal_fault_blocks_stays_closed(served: Served, record: ApprovalRecord) -> None:
+async def test_a_checkpoint_blocked_by_an_internal_fault_is_not_skipped(served: Served, record: ApprovalRecord) -> None:
     record.closed = REFUSED
     address = await served.begin(*SAID, agent_id=LENIENT)
     with pytest.raises(WorkflowFailureError):
@@ -170,7 +170,7 @@ async def test_every_other_checkpoint_waits_until_it_can_be_opened(served: Serve
         await served.stop(address)
 
 
-async def test_one_opened_unanswered_and_unreadable_is_checked_once(served: Served, record: ApprovalRecord) -> None:
+async def test_an_opened_but_unreadable_checkpoint_is_checked_once(served: Served, record: ApprovalRecord) -> None:
     record.loses_answers = record.unreadable = True
     waits = Line("", [("look", {"mode": "wait"})])
     served.harness.world.go_on.clear()

@@ -64,7 +64,7 @@ async def test_a_message_sent_while_the_turn_waits_for_a_person_waits_with_it(se
 
 
 @pytest.mark.parametrize("where", ["speaking", "in a call", "paused", "queued before it"])
-async def test_a_turn_gives_way_wherever_it_is_and_the_other_runs(served: Served, where: str) -> None:
+async def test_a_turn_is_replaced_in_any_state_and_the_new_one_runs(served: Served, where: str) -> None:
     if where == "speaking":
         address = await silent(served)
     elif where == "in a call":
@@ -86,7 +86,7 @@ async def test_a_turn_gives_way_wherever_it_is_and_the_other_runs(served: Served
 
 
 @pytest.mark.sized
-async def test_an_approval_and_a_replacement_at_once_pay_once_or_never(served: Served) -> None:
+async def test_a_simultaneous_approval_and_replacement_pay_at_most_once(served: Served) -> None:
     for _ in range(sized(8, 2)):
         address = await served.paused(Line("", [PAY]), Line("paid"))
         answers = await gathered(served.decide(address), send(served, address, OnBusy.REPLACE, Line("instead")))

@@ -34,7 +34,7 @@ class Ops:
 
     @property
     def state(self) -> State:
-        """What the cluster's file says."""
+        """The contents of the cluster's file."""
         return State(self.engine.home / "mcp" / "ops-cluster" / "cluster.json")
 
     def fail(self, fault: Fault) -> None:
@@ -46,7 +46,7 @@ class Ops:
         return (await self.engine.begin(text, agent_id="ops", conversation_id=self.conversation_id)).turn_id
 
     async def restarted(self, turn_id: str) -> list[str]:
-        """What this turn has restarted, in order, by the cluster's own record."""
+        """The restarts of this turn in order, by the cluster's own record."""
         effects = self.state.effects("k8s_deployment_restart")
         rows = await self.engine.rows("SELECT key FROM tool_calls WHERE turn_id = $1", turn_id)
         keys = {row["key"] for row in rows}
@@ -58,7 +58,7 @@ class Ops:
         return [(row["call_id"], row["tool"], row["state"]) for row in await self.engine.rows(sql, turn_id)]
 
     async def settled(self, turn_id: str, call_id: str, state: str) -> None:
-        """Until a call of the turn has this state."""
+        """Waits until a call of the turn has this state."""
 
         async def there() -> bool:
             return any(row[0] == call_id and row[2] == state for row in await self.calls(turn_id))
@@ -75,7 +75,7 @@ class Ops:
         await self.engine.decide(approval_id(turn_id, call_id), Decision.APPROVE)
 
     async def refuse(self, turn_id: str, call_id: str) -> None:
-        """The last that is decided on; the turn goes on to its end."""
+        """Decides the last request; the turn continues to its end."""
         await self.engine.decide(approval_id(turn_id, call_id), Decision.REJECT, comment="no")
         await self.engine.until(turn_id, TurnStatus.COMPLETED)
 
@@ -133,7 +133,7 @@ rules:
 
 @pytest.fixture
 async def memory_ops(ops: Ops, urls: Urls) -> AsyncIterator[Ops]:
-    """The agent with a script that uses both memory tools that need an approval; nothing is waived afterwards."""
+    """The agent with a script that uses both memory tools that need an approval; no exemption remains afterwards."""
     async with ops.engine.deps.db.transaction("local") as tx:
         shipped = await agents.current_agent(tx, "ops")
     changed: dict[str, object] = {"script": yaml.safe_load(TIDY), "toolsets": {"memory": True}}
@@ -147,7 +147,7 @@ async def memory_ops(ops: Ops, urls: Urls) -> AsyncIterator[Ops]:
 
 
 async def waive(ops: Ops, tool: str, *, waived: bool = True) -> None:
-    """What an administrator does by PUT /v1/rules/tools."""
+    """Sets an exemption, as an administrator does by PUT /v1/rules/tools."""
     async with ops.engine.deps.db.transaction("local") as tx:
         await set_exemption(tx, tool, exempt=waived, user_id=ops.engine.people["admin"].user_id)
 

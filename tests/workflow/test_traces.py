@@ -102,7 +102,7 @@ async def course(served: Served, turn: str) -> tuple[Any, ...]:
     return row["status"], row["answer"], (row["problem"] or {}).get("code"), told
 
 
-async def test_a_collector_gets_the_spans_of_a_turn_and_no_word_of_it(served: Served, traced: Traced) -> None:
+async def test_a_collector_gets_the_spans_of_a_turn_and_none_of_its_text(served: Served, traced: Traced) -> None:
     address, _ = await served.ended(*TURNS["a tool"][0])
     spans = {span.name: span for span in await spans_for(traced, address)}
     told = {name: attributes_of(span) for name, span in spans.items()}
@@ -131,7 +131,7 @@ SAMPLE = ("a tool", "a failure")
 @pytest.mark.parametrize(
     "turn", [pytest.param(each, marks=() if each in SAMPLE else pytest.mark.soak) for each in TURNS]
 )
-async def test_a_turn_is_the_same_whatever_the_tracer_does(served: Served, traced: Traced, turn: str) -> None:
+async def test_no_tracer_changes_a_turn(served: Served, traced: Traced, turn: str) -> None:
     courses = {}
     for mood in ("on", "off", "raising", "none"):
         traced.tracer.mood = mood

@@ -35,7 +35,7 @@ pytestmark = [
 
 BELLS = sized(1_000, 200)
 GARBAGE: list[list[Any]] = [[], [None], ["stop"], [7], [["stop"]], [{"request_id": "x"}], [{"kind": 5}], [{}, {}, {}]]
-"""What cannot be read."""
+"""A record that cannot be read."""
 FORGED: list[Any] = [
     {"kind": "approved", "request_id": "x", "state": "approved"},
     {"kind": "request", "request_id": "01234567-0000-7000-8000-000000000000", "verdict": "approve"},
@@ -75,7 +75,7 @@ async def test_any_number_of_signals_to_a_paused_turn_run_nothing_and_lose_nothi
     assert served.effects(address, "/pay") == 1
 
 
-async def test_signals_before_during_and_after_the_decision_make_one_effect(served: Served) -> None:
+async def test_signals_before_during_and_after_a_decision_lead_to_one_effect(served: Served) -> None:
     address = await served.begin(Line("asking", [PAY], seconds=0.3), DONE)
     early = await ring_all(served, address, [WakeSignal(kind="request")] * 50)
     await served.until(address, PAUSED)
@@ -92,7 +92,7 @@ async def test_signals_before_during_and_after_the_decision_make_one_effect(serv
     assert CONFIRM not in await called(served, address), "no stop was requested"
 
 
-async def test_a_signal_for_another_turn_does_not_concern_this_one(served: Served) -> None:
+async def test_a_signal_for_another_turn_is_ignored(served: Served) -> None:
     decided = await served.paused(Line("asking", [PAY]), DONE)
     waiting = await served.paused(Line("asking", [PAY]), DONE)
     run_id = await served.waits(waiting)
@@ -110,11 +110,11 @@ AWAY = UpstreamUnavailable("store_unavailable", "Postgres is not available.")
 
 
 async def nothing(_: Served, __: TurnAddress) -> None:
-    """It goes on by itself."""
+    """The call continues by itself."""
 
 
 async def in_a_call(served: Served, _: float = 0) -> TurnAddress:
-    """A tool's call that ends when the world goes on."""
+    """A tool call that ends when the target continues."""
     served.harness.world.go_on.clear()
     address = await served.begin(Line("", [("shout", {"mode": "wait"})]), DONE)
     await until(lambda: served.effects(address, "/shout") == 1)
@@ -147,10 +147,10 @@ async def backing_off(served: Served, speaks_seconds: float) -> TurnAddress:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a turn is when it is rung."""
+    """The state of a turn when it gets a signal."""
 
     reached: Callable[[Served, float], Awaitable[TurnAddress]]
-    """Given for how long a model that speaks goes on."""
+    """Takes the seconds for which a streaming model continues."""
     goes_on: Callable[[Served, TurnAddress], Awaitable[None]]
     answer: str
 
@@ -165,7 +165,7 @@ everywhere = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys()
 
 
 async def called(served: Served, address: TurnAddress) -> list[str]:
-    """What all runs of the turn called; each of them is replayed on the way."""
+    """The calls of all runs of the turn; each run is replayed."""
     replaying, names = Replaying(UnsandboxedWorkflowRunner()), list[str]()
     for history in await served.runs(address):
         run = run_of(history)
@@ -176,13 +176,13 @@ async def called(served: Served, address: TurnAddress) -> list[str]:
 
 
 async def cancels(served: Served, address: TurnAddress) -> int:
-    """How many calls the turn's runs asked to be cancelled."""
+    """The number of calls whose cancellation the turn's runs requested."""
     events = [event for history in await served.runs(address) for event in run_of(history).events]
     return [event["eventType"] for event in events].count("EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED")
 
 
 async def ends_of_the_audit(served: Served, address: TurnAddress) -> list[tuple[str, bool]]:
-    """What the audit says of stops, with whether it names a user."""
+    """The audit rows of stops, with whether they name a user."""
     stops = "turn_id = $1 AND kind IN ('turn.stop_requested', 'turn.cancelled', 'approval.cancelled')"
     rows = await served.harness.rows(f"SELECT kind, actor FROM audit WHERE {stops} ORDER BY id", address.turn_id)
     return [(row["kind"], row["actor"] is not None) for row in rows]
@@ -259,7 +259,7 @@ async def test_an_unread_record_cancels_nothing(served: Served, monkeypatch: pyt
     assert (await called(served, address)).count(CONFIRM) == 2, "inside the task, then with all its attempts outside"
 
 
-async def test_an_unreadable_record_confirms_nothing_for_now(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreadable_record_confirms_no_stop(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     record = unreadable(monkeypatch, InvariantBroken("unexpected", "Something unforeseen."))
     address = await in_a_call(served)
     await served.stop(address)
@@ -268,12 +268,12 @@ async def test_an_unreadable_record_confirms_nothing_for_now(served: Served, mon
     assert (await served.row(address))["status"] == "running"
     assert await cancels(served, address) == 0
     record.error = None
-    await served.wake(address, STOP)  # as the relay does for a stop that stands in the record
+    await served.wake(address, STOP)  # as the relay does for a recorded stop
     await served.until(address, TurnStatus.STOPPED)
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["forged", "asked"])
-async def test_a_pause_and_an_end_await_the_look(served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+async def test_a_pause_and_an_end_await_the_check(served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
     record = unreadable(monkeypatch)
     address = await served.begin(Line("", [PAY], seconds=2.0), Line("well", seconds=2.0))
     await until(lambda: served.harness.model.requests[f"{address.turn_id}.m1"] == 1)
@@ -303,7 +303,7 @@ FLOOD = 1_000
 
 
 @pytest.mark.soak
-async def test_a_flood_of_forged_stops_is_looked_after_once_a_task_at_most_and_hides_no_stop(served: Served) -> None:
+async def test_a_flood_of_forged_stops_is_checked_once_a_task_and_hides_no_real_stop(served: Served) -> None:
     address = await silent(served)
     assert await ring_all(served, address, [STOP] * FLOOD) == FLOOD
     assert (await served.row(address))["status"] == "running"
@@ -318,7 +318,7 @@ async def test_a_flood_of_forged_stops_is_looked_after_once_a_task_at_most_and_h
     assert len(types) <= FLOOD + 4 * tasks + 20, "the signals, the tasks that took them, one marker a look"
 
 
-async def test_a_look_that_hangs_inside_the_task_is_made_again_and_changes_nothing(served: Served) -> None:
+async def test_a_check_that_hangs_in_its_task_is_repeated_and_changes_nothing(served: Served) -> None:
     with broken_inside(Breaks.HANGS, Brief.STOP) as broken:
         address = await silent(served, 2.0)
         await served.wake(address, STOP)

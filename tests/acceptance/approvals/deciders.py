@@ -20,12 +20,12 @@ class Answer:
     by: str
     status: int
     says: str
-    """The approval's status where it was decided, else the code of the refusal."""
+    """The approval's status if it was decided, else the code of the refusal."""
 
 
 @asynccontextmanager
 async def with_tokens(admin_token: str, names: Sequence[str], apis: Sequence[str]) -> AsyncIterator[list[Person]]:
-    """These users, made where they are missing, as reviewers with tokens; the APIs are given to them in turn."""
+    """These users as reviewers with tokens, created if they are missing; they use the APIs in turn."""
     async with AsyncExitStack() as held:
         admin = await held.enter_async_context(_client(apis[0], admin_token))
         known = {user["name"]: user for user in (await _made(admin.get("/v1/users")))["items"]}

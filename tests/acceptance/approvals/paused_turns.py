@@ -1,7 +1,7 @@
-"""Many paused turns in little time: one runs to its pause, and others are made that stand where it stands.
+"""Many paused turns in little time: one runs to its pause, and the others are copies of it.
 
-A turn made so has its own rows, its own frozen call and its own `TurnWait` on the real server, byte for byte what the
-first one's pause left behind but for the ids: nothing tells it from one that ran.
+A copy has its own rows, its own pinned call and its own `TurnWait` on the real server. Byte for byte they equal those
+of the first one, except for the ids.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from perdure.store.database import Connection, Database, new_id
 from perdure.temporal.workflow_client import TASK_TIMEOUT
 
 CALL = "t1.0"
-"""The one call that waits."""
+"""The pending call."""
 AT_ONCE = 24
 ROWS_AT_ONCE = 250
 WAITING_SECONDS = 600.0
-"""By then every wait has had its first task."""
+"""The time at which every wait has had its first task."""
 _TABLES = ("conversations", "turns", "messages", "model_calls", "tool_calls", "approvals", "events")
-"""In the order of their references."""
+"""The tables in the order of their references."""
 _COLUMNS = """
 SELECT attname FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped
   AND attidentity = '' AND attgenerated = '' ORDER BY attnum
@@ -42,16 +42,16 @@ class Paused:
     approval_id: str
     digest: str
     key: str
-    """Of its effect."""
+    """The key of its effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
     turn_id: str
     rows: dict[str, str]
-    """By table, as JSON."""
+    """The rows per table, as JSON."""
     ids: tuple[str, ...]
-    """Everything that is named anew."""
+    """The ids that a copy replaces."""
     waits: str
     """The wait's input, as JSON."""
     call: dict[str, Any]
@@ -75,8 +75,8 @@ async def paused_turns(db: Database, client: Client, turn_id: str, count: int) -
         await asyncio.gather(*(one(turn) for _, _, turn in made))
 
     await of_each(_begin)
-    # Runs are begun faster than workers take up their first task: until then they wait for a worker and not for a
-    # person, and whatever is measured next would be measured behind all of them.
+    # Runs start faster than workers take their first tasks. Until then they wait for a worker and not for a person,
+    # and the next measurement would include them.
     await of_each(_come_to_wait)
     return [paused for paused, _, _ in made]
 
@@ -108,7 +108,7 @@ async def _pattern(db: Database, client: Client, turn_id: str) -> _Pattern:
 
 
 def _copy(pattern: _Pattern) -> tuple[Paused, dict[str, list[dict[str, Any]]], TurnInput]:
-    """One more: what it is, its rows, its wait's input."""
+    """One more turn: its ids, its rows and its wait's input."""
     names = {each: new_id() for each in pattern.ids}
     turn_id, call = names[pattern.turn_id], pattern.call
     names[call["id"]] = approval_id(turn_id, CALL)

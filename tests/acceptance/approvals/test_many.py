@@ -1,5 +1,5 @@
-"""Thousands of turns wait: their workers restart and hundreds are approved at once, these end, the others do not move;
-Postgres is killed again and again while people decide, what was acknowledged stands, and stands once."""
+"""Thousands of paused turns: workers restart, hundreds are approved together and end, the others stay paused.
+Postgres is killed repeatedly while people decide; acknowledged decisions are stored, each once."""
 
 import asyncio
 import itertools
@@ -44,7 +44,7 @@ async def watch_memory(loaded: LoadedStack, largest: Counter[str]) -> None:
 
 
 def cpu_seconds(loaded: LoadedStack) -> Counter[str]:
-    """What each process of the stack has used so far, with those that it has started."""
+    """The usage of each process of the stack, with its children."""
     used: Counter[str] = Counter()
     for role, pid in loaded.stack.read()["pids"].items():
         process = psutil.Process(pid)
@@ -55,7 +55,7 @@ def cpu_seconds(loaded: LoadedStack) -> Counter[str]:
 
 
 async def where(loaded: LoadedStack, turns: Sequence[Paused]) -> dict[tuple[str, str], tuple[int, int]]:
-    """How many turns stand where, and how much their conversations have heard."""
+    """The number of turns in each state, and of events in their conversations."""
     async with loaded.db.transaction("local") as tx:
         rows = await tx.fetch(
             "SELECT t.status AS turn, a.status AS approval, count(*) AS turns, sum(c.event_seq) AS events FROM turns t "
@@ -94,7 +94,7 @@ async def done(loaded: LoadedStack, turns: Sequence[Paused], seconds: float) -> 
     return True
 
 
-async def test_of_many_paused_turns_those_approved_after_a_restart_end_and_no_other_moves(loaded: LoadedStack) -> None:
+async def test_approved_turns_end_after_a_restart_and_undecided_ones_stay_paused(loaded: LoadedStack) -> None:
     with Clocked() as making:
         turns = await loaded.paused(PAUSED)
     every = PAUSED // APPROVED
@@ -133,7 +133,7 @@ class Deciding:
         self._waiting = list(enumerate(turns))
         self._chance = random.Random(11)
         self.answers: dict[str, tuple[str, bool, Answer]] = {}
-        """By approval: what was decided, whether it was asked more than once, the answer."""
+        """Per approval: the decision, whether it was sent more than once, the answer."""
         self.repeats: Counter[str] = Counter()
         self._taken = asyncio.Condition()
 
@@ -174,7 +174,7 @@ class Deciding:
 
 
 async def outcome(loaded: LoadedStack, turns: Sequence[Paused]) -> dict[str, tuple[str, str, str, int, str]]:
-    """By approval: its status, what was decided, by whom, how often, and what became of the turn."""
+    """Per approval: its status, the decisions with their reviewers, and the turn's status."""
     async with loaded.db.transaction("local") as tx:
         rows = await tx.fetch(
             "SELECT a.id::text, a.status, a.decision->>'type' AS decision, u.name, t.status AS turn, "
@@ -206,7 +206,7 @@ async def test_in_an_outage_no_acknowledged_decision_is_lost_and_none_is_made_tw
     for approval_id, (decision, repeated, answer) in deciding.answers.items():
         _, stands, by, times, _ = found[approval_id]
         assert (stands, by, times) == (decision, answer.by, 1), answer
-        # Asked a second time without a key, it is told the truth: that the first time counted.
+        # A second request without an idempotency key is refused: the first one counted.
         assert answer.status == 200 or (repeated and answer.says == "already_decided"), answer
     approved = {turn.key for turn in turns if deciding.answers[turn.approval_id][0] == "approve"}
     assert sorted((await loaded.refunds())[refunded:]) == sorted(approved), "each approved call ran once, no other did"

@@ -1,5 +1,5 @@
-"""Sixteen people decide on each approval at the same moment, through two API processes, and one of them asked for it;
-an approved call is withdrawn as a worker reserves it."""
+"""Sixteen people decide on each approval simultaneously through two API processes; one of them is its requester.
+An approved call is withdrawn while a worker reserves it."""
 
 import asyncio
 import os
@@ -31,11 +31,11 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
 APPROVALS = sized(2_000, 25)
 DECIDERS = 16
 APPROVALS_AT_ONCE = 4
-"""64 requests under way."""
+"""64 open requests."""
 WITHDRAWALS = sized(1_000, 60)
 AT_ONCE = 8
 MOST_DELAY_SECONDS = 0.012
-"""About what a withdrawal or a call takes: so neither is always first."""
+"""About the time of a withdrawal or a call, so that neither is always first."""
 
 
 @asynccontextmanager
@@ -89,7 +89,7 @@ async def race(people: list[Person], digests: dict[str, str], chance: random.Ran
 
 
 async def assert_decided_once(harness: Harness, won: dict[str, Answer]) -> None:
-    """The records say who decided and how, once, and not by the requester."""
+    """Checks that the records have one decision and its reviewer, who is not the requester."""
     rows = await harness.rows(
         "SELECT a.id::text, a.status, a.version, u.name, (SELECT count(*) FROM audit x WHERE x.subject = a.id::text "
         "AND x.kind = 'approval.decided') AS audited FROM approvals a JOIN users u ON u.id = a.decided_by "
@@ -103,7 +103,7 @@ async def assert_decided_once(harness: Harness, won: dict[str, Answer]) -> None:
     assert "requester" not in {row["name"] for row in rows}
 
 
-async def test_of_racing_deciders_one_wins_never_the_requester(harness: Harness, parts: DataParts, urls: Urls) -> None:
+async def test_racing_reviewers_decide_once_never_the_requester(harness: Harness, parts: DataParts, urls: Urls) -> None:
     assert parts.redis_url is not None and parts.temporal is not None
     environ = {
         **os.environ,
@@ -135,7 +135,7 @@ async def test_of_racing_deciders_one_wins_never_the_requester(harness: Harness,
 
 
 async def withdrawn(harness: Harness, address: TurnAddress) -> str:
-    """What the reviewer who withdraws it is answered."""
+    """The answer to the reviewer who withdraws it."""
     reviewer = harness.people["reviewer"]
     person = Decider(reviewer.user_id, reviewer.roles, reviewer.name)
     try:
@@ -146,7 +146,7 @@ async def withdrawn(harness: Harness, address: TurnAddress) -> str:
     return "withdrawn"
 
 
-async def test_of_a_withdrawal_and_an_execution_at_once_one_happens_and_never_both(harness: Harness) -> None:
+async def test_a_racing_withdrawal_or_execution_happens_and_never_both(harness: Harness) -> None:
     chance, gate, seen = random.Random(9), asyncio.Semaphore(AT_ONCE), Counter[tuple[str, str, str, int]]()
 
     async def race_of(number: int) -> None:

@@ -66,7 +66,6 @@ async def test_doubled_late_and_forged_signals_have_at_most_one_effect_and_leave
     line = [Line("paying", [("pay", {"amount": 1})]), Line("paid")]
     turns = await asyncio.gather(*(served.paused(*line) for _ in range(TURNS)))
     gone = 0
-
     with Clocked() as clocked:
         for number, address in enumerate(turns):
             other = turns[(number + 1) % TURNS]
@@ -83,7 +82,6 @@ async def test_doubled_late_and_forged_signals_have_at_most_one_effect_and_leave
             await served.until(address, TurnStatus.COMPLETED)
             await served.handle(address).result()  # the run ends a moment after its turn
             gone += await send(served, address, [bell] * LATE)
-
     sent = TURNS * (DUPLICATES + LATE + FORGED)
     said = f"{sent} to {TURNS} turns ({DUPLICATES} doubled, {LATE} late, {FORGED} forged each), {gone} found no run"
     print(f"\nsignals: {said}; {clocked}")

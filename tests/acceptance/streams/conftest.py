@@ -1,5 +1,5 @@
-"""One stack for the figures of the streams: its agents say what they are told to, each at a pace of its own, and its
-Valkey can be taken away and given back empty; the stack's own would be started again at once."""
+"""One stack for the figures of the streams, with agents of different paces. Its Valkey can be stopped and started again
+empty; the stack's own would be restarted immediately."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ class OwnValkey:
             client.flushall()
 
     def kill(self) -> None:
-        """SIGKILL: connections are refused from now on."""
+        """Sends SIGKILL: later connections are refused."""
         if self._process is not None:
             os.kill(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -13,17 +13,17 @@ from tests.eventually import until
 class Followed:
     turn_id: str
     texts: dict[str, str] = field(default_factory=dict)
-    """By call, as a client puts it together: `reset` takes a text back."""
+    """The text of each call, as a client puts it together: `reset` removes it."""
     words: list[str] = field(default_factory=list)
     """Every word that ever came in a token, also those that were taken back."""
     seqs: list[int] = field(default_factory=list)
     """The numbers of durable events, in the order in which they came."""
     resets: int = 0
     first_token_at: float | None = None
-    """By the wall clock."""
+    """The time of the wall clock."""
     status: str = ""
     settled: dict[str, int] = field(default_factory=dict)
-    """By call, how many characters its `generation.complete` names."""
+    """The number of characters in each call's `generation.complete`."""
 
     def take(self, event: Event) -> None:
         if event.kind == "token":
@@ -46,7 +46,7 @@ class Followed:
         return next(reversed(self.texts.values()), "")
 
     def faults(self, answer: str) -> Iterator[str]:
-        """What is not as promised; `answer` is the stored one."""
+        """Returns the differences from the promise; `answer` is the stored one."""
         if self.text != answer:
             yield f"{self.turn_id}: the reader has {len(self.text)} characters, the answer is {len(answer)} others"
         if self.seqs != list(range(1, len(self.seqs) + 1)):
@@ -82,11 +82,11 @@ class Readers(asyncio.TaskGroup):
 
     @property
     def mid_stream(self) -> int:
-        """How many are in the middle of an answer."""
+        """The number of readers in the middle of an answer."""
         return sum(bool(each.words) and not each.settled for each in self.followed)
 
     async def faults(self, texts: Sequence[str]) -> list[str]:
-        """What is not as promised: each turn has completed with its text, and its reader has what is stored."""
+        """Returns the faults: each turn must complete with its text, and its reader must have the stored one."""
         found: list[str] = []
         for each, text in zip(self.followed, texts, strict=True):
             turn = await self._client.turns.get(each.turn_id)
@@ -97,7 +97,7 @@ class Readers(asyncio.TaskGroup):
 
 
 async def begin(client: AsyncClient, agent: str, text: str) -> str:
-    """A turn, in a conversation of its own, that says this text; its id."""
+    """Starts a turn with this text in a new conversation; returns its id."""
     conversation = await client.conversations.create(agent)
     return (await client.turns.start(conversation.id, f"/echo {text}")).turn_id
 

@@ -1,6 +1,6 @@
-"""What Perdure adds to the first token's way from the provider (LiteLLM over HTTP, a double that speaks the wire format
-in a process of its own), and how soon a stop ends an answer: with a model that says a word every 0.7 s, which its own
-next word would tell too late, and with one at the usual pace."""
+"""Perdure's share of the first token's delay, and the time until a stop ends an answer. The provider is a double in
+a separate process, reached by LiteLLM over HTTP. One model streams a word every 0.7 s, so that its own next word would
+notice the stop too late; another one streams at the usual pace."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
 TURNS = sized(200, 12)
 WARM_UP = sized(20, 4)
 PROVIDER_SECONDS = 0.2
-"""Until the double's first byte."""
+"""Seconds until the double's first byte."""
 P50_SECONDS, P95_SECONDS = 0.015, 0.040
 STEP = {
     "text": "A first token, and then some more of them.",
@@ -40,16 +40,16 @@ STEP = {
     "times": None,
 }
 STOPS = sized(100, 8)
-"""Of each pace."""
+"""Turns of each pace."""
 STOPPED_WORDS = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
     spoken: float
-    """From the provider's first word on the wire to the client's first token."""
+    """Seconds from the provider's first word on the wire to the client's first token."""
     asked: float
-    """From the request for the turn to the client's first token, without the provider's own delay."""
+    """Seconds from the turn's request to the client's first token, without the provider's delay."""
 
 
 def told(name: str, seconds: list[float]) -> str:
@@ -108,7 +108,7 @@ async def test_the_first_token_is_hardly_delayed_from_provider_to_reader(model_c
 
 
 async def stopped(client: AsyncClient, agent: str, name: str, wait_seconds: float) -> tuple[float, Followed]:
-    """How long a stop in the middle of an answer took, and what its reader got."""
+    """The seconds that a stop in the middle of an answer took, and its reader's text."""
     followed = Followed(await begin(client, agent, words(STOPPED_WORDS, name)))
     stopping: asyncio.Task[float] | None = None
 

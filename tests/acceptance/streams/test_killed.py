@@ -22,23 +22,23 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
 STREAMS = sized(300, 30)
 API_KILLS = sized(5, 2)
 API_WORDS = sized(165, 40)
-"""At the slow agent's pace, 110 s and 27 s: a model call has 120 s."""
+"""The slow agent takes 110 s and 27 s: a model call has 120 s."""
 LEAST_LIVE = sized(STREAMS * 9 // 10, 1)
 """Streams that are live at each kill: on a busy machine the sample's may have ended before the last."""
 WORKER_KILLS = sized(50, 2)
 WORKER_WORDS = 60
-"""At the brisk agent's pace, 3 s."""
+"""The brisk agent takes 3 s."""
 VALKEY_TURNS = sized(90, 9)
 MEANWHILE = sized(10, 3)
-"""Turns that begin while Valkey is away."""
+"""Turns that start while Valkey is unavailable."""
 AWAY_SECONDS = sized(60, 6)
 VALKEY_WORDS = sized(150, 30)
-"""At the slow agent's pace, 100 s and 20 s."""
+"""The slow agent takes 100 s and 20 s."""
 
 
 @contextmanager
 def more_model_workers(stack: RunningStack, count: int) -> Iterator[None]:
-    """So many workers of the model's queue beside the stack's own, which has a hundred calls at once at most."""
+    """The number of model workers beside the stack's own, which runs at most a hundred calls together."""
     run = stack.read()
     environ = {
         **psutil.Process(stack.process.pid).environ(),

@@ -23,13 +23,13 @@ pytestmark = pytest.mark.soak
 IDLE = sized(500, 40)
 SLOW = sized(100, 10)
 TURNS = sized(100, 10)
-"""Of others: before, meanwhile, and afterwards, so that a machine that others begin to use is no slow client."""
+"""The share of other processes before, meanwhile and afterwards: their load must not count as a slow client."""
 WARM_UP = sized(20, 5)
 LONG_WORDS = 14_000
-"""150 KB at once: half of the slow clients read this, the others a turn that goes on speaking."""
+"""150 KB at once: half of the slow clients read this, the others a turn that continues to stream."""
 LEAST_SLOW_BYTES = 5
 SMALL_BUFFER_BYTES = 4_096
-"""What the kernel may hold for a slow client, so that the API feels how slow it is."""
+"""The kernel's buffer for a slow client, small enough that the API is slowed down."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Bare:
 async def _connect(stack: RunningStack, path: str, *, small: bool) -> Bare:
     """Ask for a stream, again where the API says so, as clients do on a machine that has no time for hundreds at once.
 
-    Raises: AssertionError where the answer is not 200.
+    Raises: AssertionError, if the answer is not 200.
     """
     deadline = time.monotonic() + 60.0
     while True:
@@ -61,7 +61,7 @@ async def _connect(stack: RunningStack, path: str, *, small: bool) -> Bare:
 
 
 async def _asked(stack: RunningStack, path: str, *, small: bool) -> tuple[socket.socket, bytes]:
-    """A connection on which a stream was asked for, once the head of the answer is there; and the head."""
+    """A connection with a requested stream, once the head of the answer has arrived; and the head."""
     loop, address = asyncio.get_running_loop(), urlsplit(stack.api)
     sock = socket.socket()
     sock.setblocking(False)

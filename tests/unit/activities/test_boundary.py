@@ -38,13 +38,13 @@ DOORS += [(store_error, kind) for kind in raised_classes(asyncpg.exceptions)]
 
 
 @pytest.mark.parametrize(("door", "kind"), DOORS, ids=lambda value: getattr(value, "__name__", None))
-def test_every_exception_class_of_a_vendor_means_something(door: Door, kind: type[Exception]) -> None:
+def test_every_exception_class_of_a_vendor_is_mapped(door: Door, kind: type[Exception]) -> None:
     error = door(kind.__new__(kind))  # bare, so also without the attributes that its constructor sets
     assert error.code != UNEXPECTED.code
     assert error.message.endswith(".") and type(error) is not PerdureError
 
 
-def test_every_row_names_a_class_that_exists() -> None:
+def test_every_row_names_an_existing_class() -> None:
     for name in (*STORE, *(name for name in PROVIDER if name.startswith("httpx"))):
         module, _, attribute = name.rpartition(".")
         assert issubclass(getattr(importlib.import_module(module), attribute), BaseException)
@@ -73,12 +73,12 @@ WRONG = [asyncpg.UniqueViolationError, asyncpg.InsufficientPrivilegeError, async
         (KeyError, InvariantBroken, UNEXPECTED.code),
     ],
 )
-def test_postgres_being_away_is_retried_and_a_wrong_statement_is_not(kind: Any, family: type, code: str) -> None:
+def test_an_unavailable_postgres_is_retried_and_a_wrong_statement_is_not(kind: Any, family: type, code: str) -> None:
     ours = store_error(kind("x"))
     assert (type(ours), ours.code) == (family, code)
 
 
-def test_money_in_the_body_of_an_error_beats_its_status_and_a_wrapped_one_is_read_from_inside() -> None:
+def test_a_billing_error_in_the_body_takes_precedence_over_its_status() -> None:
     for body in ({"error": {"code": "insufficient_quota"}}, {"type": "billing_error"}):
         error = status_error(429)
         error.body = body  # type: ignore[attr-defined]  # as openai's exceptions have it
@@ -91,7 +91,7 @@ def test_money_in_the_body_of_an_error_beats_its_status_and_a_wrapped_one_is_rea
     assert provider_error(ours) is store_error(ours) is ours
 
 
-def test_nothing_of_the_vendors_text_passes() -> None:
+def test_no_text_of_a_vendors_error_is_passed_on() -> None:
     secret = "sk-canary-8842"
     for ours in (provider_error(httpx.ConnectError(secret)), store_error(asyncpg.UniqueViolationError(secret))):
         assert secret not in f"{ours} {ours.details} {to_temporal(ours)!r} {to_temporal(ours).details}"
@@ -112,7 +112,7 @@ def failed(cause: BaseException) -> temporal.ActivityError:
     return error
 
 
-async def test_an_error_comes_back_from_temporal_as_the_problem_that_it_was() -> None:
+async def test_an_error_crosses_temporal_as_the_same_problem() -> None:
     ours = provider_error(status_error(429, {"retry-after": "9"}))
     back = await through_temporal(to_temporal(ours))
     assert problem_of(failed(back)) == ours.as_problem() and ours.as_problem().retry_after_seconds == 9.0
@@ -122,19 +122,19 @@ async def test_an_error_comes_back_from_temporal_as_the_problem_that_it_was() ->
 @pytest.mark.parametrize(
     "kind", [UpstreamUnavailable, UpstreamRejected, LimitReached, InvariantBroken, errors.CallerError]
 )
-def test_only_what_is_unavailable_is_retried(kind: type[PerdureError]) -> None:
+def test_only_unavailability_is_retried(kind: type[PerdureError]) -> None:
     failure = to_temporal(kind("c", "m"))
     assert failure.non_retryable is (kind is not UpstreamUnavailable)
     assert failure.type == "c" and failure.next_retry_delay is None
 
 
 @pytest.mark.parametrize(("asked", "delay"), [(0.0, None), (0.25, 0.25), (59.0, 59.0), (61.0, 60.0), (1e300, 60.0)])
-def test_the_wait_asked_for_is_the_next_delay_up_to_a_minute(asked: float, delay: float | None) -> None:
+def test_a_requested_wait_is_the_next_delay_up_to_a_minute(asked: float, delay: float | None) -> None:
     failure = to_temporal(UpstreamUnavailable("c", "m", retry_after_seconds=asked))
     assert failure.next_retry_delay == (None if delay is None else timedelta(seconds=delay))
 
 
-async def test_the_vendors_exception_is_not_carried_into_a_history() -> None:
+async def test_the_vendors_exception_is_not_stored_in_a_history() -> None:
     try:
         try:
             raise httpx.ConnectError("sk-canary-8842")
@@ -150,7 +150,7 @@ SOMETHING = st.one_of(st.text(max_size=3000), st.integers(0, 10**9), st.binary()
 
 
 @given(message=st.text(max_size=5000), details=st.dictionaries(st.text(max_size=30), SOMETHING, max_size=40))
-def test_a_failure_stays_far_below_what_temporal_would_cut(message: str, details: dict[str, object]) -> None:
+def test_a_failure_is_far_smaller_than_temporals_limit(message: str, details: dict[str, object]) -> None:
     failure = to_temporal(UpstreamRejected("code", message, details))
     (detail,) = failure.details
     assert len(failure.message) <= 300
@@ -186,7 +186,7 @@ def breaks(kind: type[Exception]) -> None:
         (store_error, asyncpg.UndefinedTableError, "store_refused"),
     ],
 )
-def test_what_an_engineer_must_see_is_logged_by_class_and_place_without_text(door: Door, kind: Any, code: str) -> None:
+def test_an_internal_error_is_logged_by_class_and_place_without_its_text(door: Door, kind: Any, code: str) -> None:
     with pytest.raises(kind) as raised:
         breaks(kind)
     with capture_logs() as logged:

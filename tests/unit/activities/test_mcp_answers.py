@@ -1,4 +1,4 @@
-"""A server's answer for the model, bounded and storable, and what one means that is no result."""
+"""A server's answer for the model, bounded and storable, and the outcomes of failed answers."""
 
 import base64
 import json
@@ -54,7 +54,7 @@ LINK = {"type": "resource_link", "uri": "file:///a", "name": "a"}
         ({"type": "resource", "resource": {"uri": "file:///a", "blob": DATA}}, {"bytes": 1_000, "uri": "file:///a"}),
     ],
 )
-def test_what_is_not_text_is_described(block: dict[str, Any], told: dict[str, Any]) -> None:
+def test_content_that_is_not_text_is_described(block: dict[str, Any], told: dict[str, Any]) -> None:
     output: Any = output_of(answer(block, structured={"kept": True}))
     assert output["structured"] == {"kept": True}
     assert told.items() <= output["content"][0].items()
@@ -71,12 +71,12 @@ def test_what_is_not_text_is_described(block: dict[str, Any], told: dict[str, An
         answer(*[{**IMAGE, "mime_type": "m" * 9_000}] * 300),
     ],
 )
-def test_however_large_an_answer_is_the_result_is_small_and_says_that_it_was_cut(large: CallToolResult) -> None:
+def test_a_huge_answer_becomes_a_small_result_that_says_it_was_cut(large: CallToolResult) -> None:
     whole = canonical_json(result_of(output_of(large)).output)
     assert len(whole) < 64 * 1024 and "[cut: " in whole
 
 
-def test_what_is_too_deep_or_cannot_be_stored_is_made_storable() -> None:
+def test_nested_or_unstorable_content_is_made_storable() -> None:
     deep: dict[str, Any] = {}
     for _ in range(500):
         deep = {"a": deep}
@@ -97,7 +97,7 @@ CLOSED, NO_METHOD, BAD, INTERNAL, OWN = -32000, -32601, -32600, -32603, -32050
 
 
 def failure(effect: str, answered: object, **note: Any) -> Exception:
-    """What becomes of an answer that is no result."""
+    """The outcome of an answer without a result."""
     session = McpSession(McpServer(name="s", command=("x",)), Path(), Path(), lambda name: None)
     fields = {"key_ttl_seconds": 5} if effect == "keyed" else {}
     return McpTool(card(effect, **fields), session)._failure(answered, Note(**note), Wire())
@@ -131,12 +131,12 @@ AWAY, NO, LOST = ToolUnavailable, ToolRefused, ServerLost
         (said(BAD), {"status": 307}, NO, LOST, LOST),
     ],
 )
-def test_each_row_of_the_table_of_failures(answered: object, note: Any, read: type, keyed: type, opaque: type) -> None:
+def test_a_failure_follows_its_effect_class(answered: object, note: Any, read: type, keyed: type, opaque: type) -> None:
     for effect, wanted in (("read", read), ("keyed", keyed), ("opaque", opaque)):
         assert type(failure(effect, answered, **{"sent": True, **note})) is wanted, effect
 
 
-def test_a_wait_that_is_named_is_kept_and_the_servers_sentence_is_reported_short() -> None:
+def test_a_servers_wait_is_kept_and_its_message_is_cut() -> None:
     failed = failure("read", said(INTERNAL), sent=True, status=503, retry_after_seconds=7.0)
     assert isinstance(failed, ToolUnavailable) and failed.retry_after_seconds == 7.0
     failed = failure("read", said(NO_METHOD, "x \n" * 5_000), sent=True)

@@ -28,11 +28,11 @@ async def refusal_of(opened: McpSession) -> str:
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]"])
-async def test_its_file_cannot_name_the_clouds_metadata(host: str) -> None:
+async def test_a_servers_file_cannot_name_the_clouds_metadata(host: str) -> None:
     assert host.strip("[]").split("::")[0] in await refusal_of(session(f"http://{host}/mcp"))
 
 
-async def test_its_file_names_its_host_and_port_and_the_operator_the_rest(names: Names) -> None:
+async def test_a_servers_file_allows_its_host_and_port_and_the_operator_any_other(names: Names) -> None:
     with threaded(says(404, b"{}", JSON)) as made:
         await refusal_of(session(f"{made.url}/mcp"))
         by_its_file = len(made.heads)
@@ -57,7 +57,7 @@ TALKS = {
 
 
 @pytest.mark.parametrize("talk", TALKS.values(), ids=TALKS)
-async def test_an_answer_without_end_is_no_answer(talk: Talk) -> None:
+async def test_an_endless_answer_is_refused(talk: Talk) -> None:
     before = psutil.Process().memory_info().rss
     with threaded(talk) as made:
         await refusal_of(session(f"{made.url}/mcp", seconds=1 if talk is silence else 3))

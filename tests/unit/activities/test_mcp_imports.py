@@ -23,5 +23,5 @@ asyncio.run(main())
 """
 
 
-def test_what_the_first_call_of_a_servers_tool_needs_is_imported_after_the_start() -> None:
+def test_modules_of_the_first_mcp_call_are_imported_after_the_start() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], cwd=Path(__file__).parents[3], check=True, timeout=60)

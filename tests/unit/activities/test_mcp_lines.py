@@ -47,7 +47,7 @@ async def read(text: bytes, cuts: tuple[int, ...] = ()) -> list[bytes | TooLong]
     ],
 )
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", " : ")])
-async def test_each_way_of_writing_an_answer_tells_its_number(message: Any, separators: tuple[str, str]) -> None:
+async def test_the_id_of_an_answer_is_read_in_each_form(message: Any, separators: tuple[str, str]) -> None:
     text = json.dumps(message, separators=separators).encode()
     assert await read(b"one\n" + text + b"\ntwo\n") == [b"one\n", TooLong(7), b"two\n"]
 
@@ -63,12 +63,12 @@ ASKED = {"method": "sampling/createMessage", "params": LONG}
         "x" * 2_000,
     ],
 )
-async def test_anything_else_is_unreadable(message: Any) -> None:
+async def test_any_other_line_is_unreadable(message: Any) -> None:
     with pytest.raises(Unreadable):
         await read(json.dumps(message).encode() + b"\ntwo\n")
 
 
-async def test_a_line_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transports, "MOST_SKIPPED_BYTES", 4_000)
     begun = b'{"id": 7, "result": "'
     assert await read(begun + b"x" * 3_000 + b"\n") == [TooLong(7)]
@@ -82,7 +82,7 @@ SIZES = st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 9), st.booleans
 
 
 @given(SIZES, st.lists(st.integers(0, 12_000), max_size=8))
-async def test_however_the_bytes_come_no_line_is_lost_or_changes_places(sizes: Any, cuts: list[int]) -> None:
+async def test_lines_stay_whole_and_in_order_however_their_bytes_arrive(sizes: Any, cuts: list[int]) -> None:
     texts, wanted = list[bytes](), list[bytes | TooLong]()
     for size, number, first in sizes:
         message = {"id": number, "result": "x" * size} if first else {"result": "x" * size, "id": number}

@@ -35,7 +35,7 @@ def card(*, of: McpServer | None = None, **fields: Any) -> ToolCard:
     return found
 
 
-def test_a_card_says_what_the_server_says_without_titles() -> None:
+def test_a_card_contains_the_servers_description_without_titles() -> None:
     found = card()
     assert (found.name, found.description, found.toolset, found.timeout_seconds) == ("s_look", "Look.", "s", 30)
     plain = {"type": "string"}
@@ -47,7 +47,7 @@ def test_a_card_says_what_the_server_says_without_titles() -> None:
     )
 
 
-def test_titles_that_are_values_stay() -> None:
+def test_properties_named_title_are_kept() -> None:
     schema = {"enum": ["title", {"title": "x"}], "default": {"title": "y"}, "items": [{"title": "gone", "const": 1}]}
     assert untitled(schema) == {**schema, "items": [{"const": 1}]}
     assert untitled({"properties": {"title": TITLE}}) == {"properties": {"title": {"type": "string"}}}
@@ -63,13 +63,13 @@ def test_titles_that_are_values_stay() -> None:
         {"of": server(tools={"look": {"effect": "read"}})},
     ],
 )
-def test_every_change_is_another_version_and_none_is_the_same(change: dict[str, Any]) -> None:
+def test_every_change_of_a_tool_changes_its_version(change: dict[str, Any]) -> None:
     assert card().version == card().version
     assert card(**change).version != card().version
 
 
 @given(st.text(min_size=1, max_size=200))
-def test_any_name_becomes_a_name_that_models_accept(name: str) -> None:
+def test_any_tool_name_is_mapped_to_one_that_models_accept(name: str) -> None:
     made = listing.card_name(server(), name)
     assert ToolCard.model_fields["name"].metadata and len(made) <= 64 and made.startswith("s_")
     offer = offer_of(server(), [listed(name=name)])
@@ -93,7 +93,7 @@ def test_a_tool_whose_arguments_cannot_be_checked_is_left_out(parameters: dict[s
     assert [*offer.tools] == ["s_other"] and len(offer.left_out) == 1 and "look" in offer.left_out[0]
 
 
-def test_of_a_thousand_tools_the_first_are_offered_and_of_two_names_that_become_one_the_first_is() -> None:
+def test_of_too_many_tools_or_equal_names_the_first_are_offered() -> None:
     offer = offer_of(server(), [listed(name=f"t{number}") for number in range(1_000)])
     assert len(offer.tools) == MOST_TOOLS and str(MOST_TOOLS) in "".join(offer.left_out)
     offer = offer_of(server(), [listed(name="a.b"), listed(name="a/b")])
@@ -102,7 +102,7 @@ def test_of_a_thousand_tools_the_first_are_offered_and_of_two_names_that_become_
     assert all(name in line for name in ("a/b", "a.b", "s_a_b"))
 
 
-def test_settings_of_a_tool_come_before_the_servers_and_the_argument_for_the_key_is_not_shown() -> None:
+def test_a_tools_settings_override_its_servers_and_its_key_argument_is_hidden() -> None:
     said = {"look": {"timeout_seconds": 300, "capability": "look_things_up", "risk": "medium"}}
     found = card(of=server(timeout_seconds=9, tools=said))
     assert (found.timeout_seconds, found.capability, found.risk) == (300, "look_things_up", "medium")
@@ -124,7 +124,7 @@ class Pages:
         return ListToolsResult(tools=[tool], next_cursor=None if self.asked == self._last else str(self.asked))
 
 
-async def test_pages_are_read_until_the_server_has_no_more_and_end_somewhere() -> None:
+async def test_pages_are_read_until_the_last_or_a_limit() -> None:
     assert [tool.name for tool in await listed_tools(cast(ClientSession, Pages(10, last=3)))] == ["t1", "t2", "t3"]
     endless = Pages(10)
     assert len(await listed_tools(cast(ClientSession, endless))) == endless.asked == 50

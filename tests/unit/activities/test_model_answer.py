@@ -65,7 +65,7 @@ def test_the_end_of_thinking_and_the_runs_first_token_are_logged_before_the_answ
     assert "ttft" not in [event.kind for event in told(asking(ttft_told=True))]
 
 
-def test_of_long_reasoning_the_beginning_is_kept_and_all_is_counted() -> None:
+def test_the_start_of_long_reasoning_is_kept_and_all_of_it_counted() -> None:
     heard = StreamAccumulator(text=["Yes."])
     for piece in ("a" * MOST_THOUGHT_CHARACTERS, "bc", "d"):
         heard.think(piece, 1.0)
@@ -75,7 +75,7 @@ def test_of_long_reasoning_the_beginning_is_kept_and_all_is_counted() -> None:
 
 
 @pytest.mark.parametrize("failed", [None, Problem(code="model_timeout", message="late")], ids=["read", "failed"])
-def test_an_object_that_was_asked_for_is_no_text_of_the_turn(failed: Problem | None) -> None:
+def test_structured_output_is_not_shown_as_text(failed: Problem | None) -> None:
     wanted = OutputAsk(name="plan", fits={"type": "object"})
     heard = StreamAccumulator(text=['{"steps": []}'], first_token_seconds=0.5)
     usage, complete = events_of(asking(output=wanted), 1, heard, model_answer.structured_reply(wanted, heard, failed))
@@ -98,7 +98,7 @@ YES, NO = '{"hijacked": true}', '{"hijacked": false}'
         ([], None),
     ],
 )
-def test_an_answer_by_a_function_is_the_one_answer_of_that_function(calls: list[tuple[str, str]], value: Any) -> None:
+def test_an_answer_by_function_has_only_that_functions_output(calls: list[tuple[str, str]], value: Any) -> None:
     wanted = OutputAsk(name="verdict", fits={"type": "object"}, form=OutputForm.FUNCTION)
     heard = StreamAccumulator(text=["Let me see."], complete=Complete(drafts_of(calls), Usage(), "tool_calls", "m"))
     reply = model_answer.structured_reply(wanted, heard, None)
@@ -132,7 +132,7 @@ def test_rules_are_asked_of_a_tools_own_answer_where_a_reviewer_changed_the_call
     assert said["arguments"] == {"well": "A"} and said["result"] == result.output, "the model is told of the change"
 
 
-def test_an_answer_that_broke_off_costs_what_had_come_of_it() -> None:
+def test_an_interrupted_answer_is_charged_for_its_received_part() -> None:
     heard = StreamAccumulator(
         text=["12345678"], asked_tokens=9, price=lambda used: used.input_tokens + 10 * used.output_tokens
     )
@@ -143,7 +143,7 @@ def test_an_answer_that_broke_off_costs_what_had_come_of_it() -> None:
 
 
 @pytest.mark.parametrize(("reported", "known"), [(0, 3), (2, 2)])
-def test_thinking_is_counted_by_the_provider_or_by_its_length(reported: int, known: int) -> None:
+def test_reasoning_is_counted_by_the_provider_or_by_its_length(reported: int, known: int) -> None:
     usage = Usage(input_tokens=5, output_tokens=20, thinking_tokens=reported)
     heard = StreamAccumulator(thinking_characters=12, complete=Complete((), usage, "stop", "m"))
     assert heard.usage == usage.model_copy(update={"thinking_tokens": known})

@@ -30,7 +30,7 @@ async def test_a_stop_ends_the_blocks_of_its_turn_and_no_other() -> None:
     assert ended == ["other"]
 
 
-async def test_stops_are_received_again_after_any_end_of_the_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stops_are_received_again_after_any_loss_of_the_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
     ends: list[Exception | None] = [RuntimeError("unforeseen"), ConnectionError("lost"), None]
     monkeypatch.setattr(stops_module, "AGAIN_SECONDS", 0.01)
 
@@ -51,7 +51,7 @@ async def test_stops_are_received_again_after_any_end_of_the_subscription(monkey
     following.cancel()
 
 
-async def test_a_time_out_of_the_works_own_is_no_stop_nor_one_that_comes_after_the_block() -> None:
+async def test_a_timeout_or_a_stop_after_the_block_is_no_stop() -> None:
     stops = Stops()
     with pytest.raises(TimeoutError):
         async with stops.breaking("mine"):
@@ -63,7 +63,7 @@ async def test_a_time_out_of_the_works_own_is_no_stop_nor_one_that_comes_after_t
     assert not stop.yes
 
 
-async def test_a_cancel_from_outside_stays_one() -> None:
+async def test_a_cancellation_from_outside_stays_one() -> None:
     stops, began = Stops(), asyncio.Event()
 
     async def work() -> None:

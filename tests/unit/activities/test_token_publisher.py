@@ -49,7 +49,7 @@ def long_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.activities.model.FLUSH_SECONDS", 0.5)
 
 
-async def test_the_first_token_goes_at_once_and_what_follows_waits_for_its_batch() -> None:
+async def test_the_first_token_is_sent_immediately_and_later_ones_in_batches() -> None:
     wire = Wire()
     async with speaker(wire) as speaks:
         await speaks.publish_text("one ")
@@ -63,7 +63,7 @@ async def test_the_first_token_goes_at_once_and_what_follows_waits_for_its_batch
     assert [piece["sequence"] for piece in wire.pieces] == [0, 4]
 
 
-async def test_a_batch_that_is_full_does_not_wait() -> None:
+async def test_a_full_batch_is_sent_without_a_wait() -> None:
     wire = Wire()
     async with speaker(wire) as speaks:
         await speaks.publish_text("first")
@@ -75,7 +75,7 @@ async def test_a_batch_that_is_full_does_not_wait() -> None:
     assert max(map(len, wire.texts)) <= FULL_CHARACTERS + 10
 
 
-async def test_an_answer_that_comes_all_at_once_is_sent_in_pieces() -> None:
+async def test_an_answer_that_arrives_whole_is_sent_in_pieces() -> None:
     wire, text = Wire(), "".join(map(str, range(10_000)))
     async with speaker(wire) as speaks:
         await speaks.publish_text(text)
@@ -83,7 +83,7 @@ async def test_an_answer_that_comes_all_at_once_is_sent_in_pieces() -> None:
     assert [piece["sequence"] for piece in wire.pieces] == [0, MOST_PIECE_CHARACTERS, 2 * MOST_PIECE_CHARACTERS]
 
 
-async def test_a_slow_valkey_makes_batches_larger_and_does_not_hold_the_answer_up() -> None:
+async def test_a_slow_valkey_makes_batches_larger_and_delays_no_answer() -> None:
     wire, words = Wire(gate=asyncio.Event()), [f"{number} " for number in range(1_000)]
     async with speaker(wire) as speaks:
         for word in words:
@@ -92,7 +92,7 @@ async def test_a_slow_valkey_makes_batches_larger_and_does_not_hold_the_answer_u
     assert len(wire.pieces) == 2 and "".join(wire.texts) == "".join(words)
 
 
-async def test_a_provider_that_never_pauses_is_held_so_that_text_is_sent_and_a_stop_received() -> None:
+async def test_a_provider_without_pauses_yields_so_that_text_is_sent_and_a_stop_received() -> None:
     wire = Wire(seconds=0.01)
     async with speaker(wire) as speaks:
         for _ in range(20):
@@ -105,7 +105,7 @@ async def test_a_provider_that_never_pauses_is_held_so_that_text_is_sent_and_a_s
         assert not await speaks.publish_text("two")
 
 
-async def test_reasoning_and_text_keep_their_order_and_count_apart() -> None:
+async def test_reasoning_and_text_keep_their_order_and_own_positions() -> None:
     wire = Wire()
     async with speaker(wire) as speaks:
         await speaks.publish_thinking("Hm. ")
@@ -117,7 +117,7 @@ async def test_reasoning_and_text_keep_their_order_and_count_apart() -> None:
     assert wire.texts == ["Hm. ", "Well.", "Hi there"]
 
 
-async def test_nothing_is_sent_after_the_end_and_what_waits_is_dropped_where_it_broke_off() -> None:
+async def test_nothing_is_sent_after_the_end_and_an_interrupted_batch_is_dropped() -> None:
     wire = Wire(seconds=0.05)
     with pytest.raises(ConnectionError):
         async with speaker(wire) as speaks:

@@ -1,4 +1,4 @@
-"""How many connections one API process holds, for whom, and how long a request's head may take: on a real server."""
+"""Limits of one API process on a real server: connections by address, and the time for a request's head."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ HEAD_SECONDS = 0.6
 GET = b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def test_a_process_that_may_open_few_files_takes_what_its_system_allows() -> None:
+def test_a_process_with_few_file_descriptors_limits_its_connections() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
@@ -33,13 +33,13 @@ def test_a_process_that_may_open_few_files_takes_what_its_system_allows() -> Non
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_one_address_never_holds_more_than_its_share_of_the_files() -> None:
+def test_one_address_never_holds_more_than_its_share_of_connections() -> None:
     assert ConnectionSlots(2_000, 65_536).per_address == 2_000
     assert ConnectionSlots(2_000, 1_024).per_address == 1_024 // SHARE_OF_FILES
     assert ConnectionSlots(0, 1_024).per_address == 0, "no limit"
 
 
-def test_places_are_counted_by_address_and_given_back() -> None:
+def test_connections_are_counted_by_address_and_released() -> None:
     places = ConnectionSlots(2, 1_000)
     assert [places.acquire("a") for _ in range(3)] == ["", "", "too_many_connections"]
     assert places.acquire("b") == "", "others have places of their own"
@@ -55,7 +55,7 @@ def test_a_full_process_refuses_every_caller() -> None:
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers at once; below /slow only when it is told to go."""
+    """Answers immediately; below /slow only when it is released."""
     if scope["type"] == "lifespan":
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})
@@ -82,14 +82,14 @@ class Wire:
         return await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), seconds)
 
     async def rest(self, seconds: float = 5.0) -> bytes:
-        """Everything until the server closes."""
+        """All bytes until the server closes."""
         try:
             return await asyncio.wait_for(self.reader.read(), seconds)
         except ConnectionResetError:
             return b""
 
     async def is_open(self) -> bool:
-        """Whether the server still answers here."""
+        """Returns whether the server still answers here."""
         try:
             await self.send(GET)
             return (await self.head()).startswith(b"HTTP/1.1 200")
@@ -132,7 +132,7 @@ def counted(event: str) -> float:
     ],
     ids=["nothing", "a letter", "no end", "a long header", "a second request"],
 )
-async def test_a_head_that_is_not_finished_in_time_ends_its_connection(sent: bytes) -> None:
+async def test_an_incomplete_head_closes_its_connection_in_time(sent: bytes) -> None:
     before = counted("head_too_slow")
     async with served(ConnectionSlots(100, 1_000)) as dial:
         wire = await dial()
@@ -149,7 +149,7 @@ async def test_a_head_that_is_not_finished_in_time_ends_its_connection(sent: byt
     assert counted("head_too_slow") == before + 1
 
 
-async def test_bytes_that_trickle_in_do_not_make_the_deadline_later() -> None:
+async def test_bytes_that_trickle_in_do_not_extend_the_deadline() -> None:
     async with served(ConnectionSlots(100, 1_000)) as dial:
         wire = await dial()
         began = time.monotonic()
@@ -163,7 +163,7 @@ async def test_bytes_that_trickle_in_do_not_make_the_deadline_later() -> None:
         assert time.monotonic() - began < HEAD_SECONDS + 1
 
 
-async def test_further_requests_have_deadlines_of_their_own_and_idling_has_none() -> None:
+async def test_each_further_request_has_its_own_deadline_and_idling_has_none() -> None:
     async with served(ConnectionSlots(100, 1_000)) as dial:
         wire = await dial()
         assert await wire.is_open()
@@ -182,7 +182,7 @@ async def test_an_answer_may_take_longer_than_a_head() -> None:
         assert (await wire.head()).startswith(b"HTTP/1.1 200")
 
 
-async def test_a_body_that_was_answered_is_read_on_for_a_moment_only() -> None:
+async def test_after_its_answer_a_body_is_read_only_for_a_moment() -> None:
     async with served(ConnectionSlots(100, 1_000)) as dial:
         wire = await dial()
         await wire.send(b"POST /a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
@@ -204,7 +204,7 @@ async def test_pipelined_requests_are_all_answered() -> None:
         assert (await wire.rest()).count(b"HTTP/1.1 200") == 6
 
 
-async def test_one_address_holds_so_many_connections_and_others_after_them() -> None:
+async def test_an_address_at_its_limit_can_connect_again_after_one_closes() -> None:
     before = counted("too_many_connections")
     async with served(ConnectionSlots(5, 1_000)) as dial:
         wires = [await dial() for _ in range(5)]
@@ -222,7 +222,7 @@ async def test_one_address_holds_so_many_connections_and_others_after_them() -> 
         assert await (await dial()).is_open()
 
 
-async def test_a_proxys_connections_are_those_of_many() -> None:
+async def test_a_proxys_connections_do_not_count_as_one_clients() -> None:
     async with served(ConnectionSlots(2, 1_000), Proxies.of(("127.0.0.0/8",))) as dial:
         wires = [await dial() for _ in range(8)]
         assert all([await wire.is_open() for wire in wires])
@@ -241,7 +241,7 @@ async def test_a_proxys_connections_are_those_of_many() -> None:
         b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 20_000,
     ],
 )
-async def test_what_is_not_http_is_refused_in_the_one_form_of_errors(sent: bytes) -> None:
+async def test_a_request_that_is_not_http_gets_the_standard_error(sent: bytes) -> None:
     async with served(ConnectionSlots(100, 1_000)) as dial:
         wire = await dial()
         await wire.send(sent)
@@ -250,7 +250,7 @@ async def test_what_is_not_http_is_refused_in_the_one_form_of_errors(sent: bytes
         assert json.loads(body)["error"]["code"] == "request_malformed"
 
 
-async def test_an_offer_to_switch_protocols_is_not_taken() -> None:
+async def test_an_upgrade_to_another_protocol_is_refused() -> None:
     async with served(ConnectionSlots(100, 1_000)) as dial:
         wire = await dial()
         offer = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: YQ==\r\n"

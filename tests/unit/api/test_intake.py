@@ -83,7 +83,7 @@ def outcome(sent: Messages) -> tuple[int, str]:
     return sent[0]["status"], code
 
 
-async def test_a_good_body_passes_unchanged_and_every_answer_has_an_id() -> None:
+async def test_a_valid_body_passes_unchanged_and_every_answer_has_an_id() -> None:
     sent = await through(b'{"a": ', b'"\xc3\xa9"}')
     assert sent[1]["body"] == b'{"a": "\xc3\xa9"}'
     assert [name for name, _ in sent[0]["headers"]] == [b"x-request-id"]
@@ -105,7 +105,7 @@ async def test_a_good_body_passes_unchanged_and_every_answer_has_an_id() -> None
         (b"x" * 1_001, (413, "body_too_large")),
     ],
 )
-async def test_a_body_is_refused_by_name(body: bytes, expected: tuple[int, str]) -> None:
+async def test_an_invalid_body_is_refused_with_its_code(body: bytes, expected: tuple[int, str]) -> None:
     assert outcome(await through(body)) == expected
 
 
@@ -120,7 +120,7 @@ async def test_a_body_is_refused_by_name(body: bytes, expected: tuple[int, str])
         ({"headers": [(b"last-event-id", b"\xe9")]}, "header_invalid"),
     ],
 )
-async def test_path_query_and_headers_are_checked_too(given_scope: dict[str, Any], code: str) -> None:
+async def test_path_query_and_headers_are_validated(given_scope: dict[str, Any], code: str) -> None:
     assert outcome(await through(b"{}", **given_scope)) == (400, code)
 
 
@@ -134,7 +134,7 @@ async def test_path_query_and_headers_are_checked_too(given_scope: dict[str, Any
         ([(b"content-type", b"application/merge-patch+json")], 200),
     ],
 )
-async def test_a_refused_body_names_the_header_for_json(given_type: list[tuple[bytes, bytes]], expected: int) -> None:
+async def test_a_body_must_have_a_json_media_type(given_type: list[tuple[bytes, bytes]], expected: int) -> None:
     known = [*given_type, (b"authorization", b"Bearer known")]
     sent = await through(b"{}", headers=known, path="/v1/x")
     assert sent[0]["status"] == expected
@@ -142,14 +142,14 @@ async def test_a_refused_body_names_the_header_for_json(given_type: list[tuple[b
         assert b"Content-Type: application/json" in sent[1]["body"]
 
 
-async def test_a_page_outside_v1_may_be_sent_a_form() -> None:
+async def test_a_page_outside_v1_accepts_a_form() -> None:
     form = [(b"content-type", b"application/x-www-form-urlencoded")]
     assert outcome(await through(b"", headers=form)) == (200, "")
     assert outcome(await through(b"a=%00", headers=form)) == (422, "text_not_storable")
     assert outcome(await through(b"a=\xff", headers=form)) == (422, "form_unreadable")
 
 
-async def test_no_body_needs_no_media_type() -> None:
+async def test_an_empty_body_needs_no_media_type() -> None:
     assert outcome(await through(b"", headers=[])) == (200, "")
 
 
@@ -164,7 +164,7 @@ async def test_below_v1_the_token_precedes_the_body(body: bytes, token: str | No
     assert (b"www-authenticate", b"Bearer") in sent[0]["headers"]
 
 
-async def test_a_known_token_goes_on_to_the_body_with_its_owner() -> None:
+async def test_a_valid_token_passes_its_owner_on_with_the_body() -> None:
     found: list[Any] = []
 
     async def seen(scope: Scope, receive: Receive, send: Send) -> None:
@@ -177,14 +177,14 @@ async def test_a_known_token_goes_on_to_the_body_with_its_owner() -> None:
     assert [(owner.name, owner.roles) for owner in found] == [("ann", frozenset({"requester"}))]
 
 
-async def test_where_no_token_can_be_looked_up_it_is_503_with_a_time_to_come_back() -> None:
+async def test_if_no_token_can_be_checked_the_answer_is_503_with_retry_after() -> None:
     known = [*JSON, (b"authorization", b"Bearer known")]
     sent = await through(b"{", headers=known, path="/v1/x", app_object=Knower(away=True))
     assert outcome(sent) == (503, "unavailable")
     assert "retry-after" in [name.decode() for name, _ in sent[0]["headers"]]
 
 
-async def test_a_get_is_not_read_and_its_answer_is_not_held_back() -> None:
+async def test_a_get_is_not_read_and_its_answer_not_delayed() -> None:
     first_is_out = asyncio.Event()
 
     async def streaming(scope: Scope, receive: Receive, send: Send) -> None:
@@ -204,7 +204,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_whatever_passes_can_be_stored_and_whatever_can_be_stored_passes(value: object) -> None:
+def test_a_body_is_accepted_exactly_if_it_can_be_stored(value: object) -> None:
     body = json.dumps(value).encode()
     status, _ = outcome(asyncio.run(through(body, most_bytes=1_000_000)))
     good = all(is_clean(text) for text in texts(value)) and depth(value) < MOST_DEPTH

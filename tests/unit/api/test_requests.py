@@ -40,7 +40,7 @@ def test_a_number_is_neither_a_boolean_nor_a_text(body: type[BaseModel], name: s
     assert not refused(body, name, 1)
 
 
-def test_there_are_numbers_to_look_at() -> None:
+def test_the_schema_has_numbers_and_bodies_to_test() -> None:
     assert len(NUMBERS) >= 9 and len(BODIES) >= 17
 
 
@@ -55,7 +55,7 @@ def test_a_comment_of_invisible_characters_is_empty(unseen: str) -> None:
 
 
 @pytest.mark.parametrize(("secure", "named"), [(True, "__host-perdure_session=v"), (False, "perdure_session=v")])
-def test_no_script_no_neighbour_and_over_tls_no_plain_connection_gets_it(secure: bool, named: str) -> None:
+def test_a_cookie_is_hidden_from_scripts_and_subdomains_and_over_tls_secure(secure: bool, named: str) -> None:
     answer, expires = Response(), datetime(2027, 1, 1, tzinfo=UTC)
     credentials.set_cookies(answer, credentials.SESSION_COOKIE, "v", secure=secure, expires=expires)
     said = {part.strip().lower() for part in answer.headers["set-cookie"].split(";")}
@@ -64,7 +64,7 @@ def test_no_script_no_neighbour_and_over_tls_no_plain_connection_gets_it(secure:
 
 
 @pytest.mark.parametrize("secure", [True, False])
-def test_it_is_cleared_under_its_own_name(secure: bool) -> None:
+def test_a_cookie_is_cleared_under_its_own_name(secure: bool) -> None:
     name, value = credentials.clearing_cookies(credentials.SESSION_COOKIE, secure=secure)
     said, own = value.decode(), credentials.cookie_name(credentials.SESSION_COOKIE, secure=secure)
     assert name == b"set-cookie" and said.startswith(own + "=")
@@ -85,7 +85,7 @@ def test_it_is_cleared_under_its_own_name(secure: bool) -> None:
         ("perdure_session=" + "x" * 20_000, False, ""),
     ],
 )
-def test_a_cookie_is_read_only_where_it_says_one_thing(header: str, secure: bool, value: str) -> None:
+def test_a_cookie_is_read_only_from_an_unambiguous_header(header: str, secure: bool, value: str) -> None:
     assert credentials.read_cookie(header, credentials.SESSION_COOKIE, secure=secure) == value
 
 
@@ -109,7 +109,7 @@ def test_a_met_limit_is_named(here: tuple[str, ...], refused: str, limit: int, o
             held.enter_context(streams.counting(tenant, user))
 
 
-def test_who_leaves_makes_room_and_nothing_is_kept_of_them() -> None:
+def test_a_stream_that_ends_frees_its_place_and_is_forgotten() -> None:
     streams = OpenStreams(per_person=1, per_tenant=1)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError), streams.counting("t", "ann"):

@@ -25,7 +25,7 @@ def names(folder: Path) -> list[str]:
     return [each.name for each in folder.iterdir()]
 
 
-async def test_what_arrives_is_what_was_sent_and_its_file_has_no_name(tmp_path: Path) -> None:
+async def test_an_upload_is_stored_byte_for_byte_in_an_unnamed_file(tmp_path: Path) -> None:
     chunks = [bytes([n]) * 70_000 for n in range(1, 9)]
     async with service(tmp_path).received("t", "ann", None, body(*chunks)) as spooled:
         assert names(tmp_path) == []
@@ -35,7 +35,7 @@ async def test_what_arrives_is_what_was_sent_and_its_file_has_no_name(tmp_path: 
     assert spooled.file.closed
 
 
-async def test_one_byte_too_many_ends_it_and_its_space_is_given_back(tmp_path: Path) -> None:
+async def test_an_upload_over_its_limit_ends_and_its_space_is_freed(tmp_path: Path) -> None:
     receiver = service(tmp_path, 1_000)
     for _ in range(5):  # more often than one person may have uploads under way
         with pytest.raises(CallerError) as refused:
@@ -54,7 +54,7 @@ async def test_a_stalled_body_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
     assert (refused.value.code, refused.value.http) == ("body_too_slow", 408)
 
 
-async def test_without_space_on_the_disk_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_disk_space_no_upload_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     receiver = service(tmp_path)
     monkeypatch.setattr(uploads, "_SPARE_BYTES", 2**62)
     with pytest.raises(UpstreamUnavailable) as refused:
@@ -78,7 +78,9 @@ async def test_without_space_on_the_disk_nothing_is_begun(tmp_path: Path, monkey
         pytest.param("text/csv", b"a,b\n" + b"abcdefgh," * 2_000_000, "table_too_costly", id="needs too much"),
     ],
 )
-async def test_the_process_says_what_the_rule_says(tmp_path: Path, media_type: str, content: bytes, code: str) -> None:
+async def test_the_process_returns_the_codes_of_rules(
+    tmp_path: Path, media_type: str, content: bytes, code: str
+) -> None:
     receiver = service(tmp_path, 20_000_000)
     async with receiver.received("t", "ann", len(content), body(content)) as spooled:
         if not code:
@@ -89,7 +91,7 @@ async def test_the_process_says_what_the_rule_says(tmp_path: Path, media_type: s
     assert (refused.value.code, refused.value.http) == (code, 422)
 
 
-async def test_the_process_of_a_check_is_given_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_checking_process_gets_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = tmp_path / "told"
     program = tmp_path / "program.py"
     program.write_text(
@@ -103,7 +105,7 @@ async def test_the_process_of_a_check_is_given_no_secret(tmp_path: Path, monkeyp
     assert "hunter2" not in told.read_text() and "DATABASE_URL" not in told.read_text()
 
 
-def test_the_folder_is_private_and_a_named_one_must_do(tmp_path: Path) -> None:
+def test_the_spool_folder_is_private_and_an_unusable_setting_is_refused(tmp_path: Path) -> None:
     folder = upload_folder(None, tmp_path / "home")
     assert folder == tmp_path / "home" / "uploads" and folder.stat().st_mode & 0o777 == 0o700
     blocked = tmp_path / "file"

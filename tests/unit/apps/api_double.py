@@ -1,4 +1,4 @@
-"""A small real HTTP server that answers what it is told to, in order, and keeps what it was asked."""
+"""A small real HTTP server that sends given answers in order, and records its requests."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer. Without a status the connection breaks before anything is said."""
+    """One answer. Without a status the connection breaks before any byte."""
 
     status: int | None
     body: bytes = b""
@@ -86,7 +86,7 @@ class ApiDouble:
         self._server.server_close()
 
     def will(self, *replies: Reply) -> None:
-        """What it answers next, in this order."""
+        """The next answers, in this order."""
         self.replies.extend(replies)
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:

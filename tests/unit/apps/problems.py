@@ -1,4 +1,4 @@
-"""What tests assert of an app's problems: the place of each, and the names in it that the test itself gave."""
+"""Assertions about an app's problems: the place of each, and the names in it that the test itself chose."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ def told(app: App) -> list[str]:
 
 
 def is_at(problem: str, expected: str) -> bool:
-    """Whether a problem has this place and names all this data: `path:line name name`."""
+    """Returns whether a problem has this place and names all this data: `path:line name name`."""
     place, *data = expected.split()
     return problem.startswith(f"{place}: ") and all(each in problem for each in data)
 
 
 def are_at(problems: Sequence[str], expected: Sequence[str]) -> bool:
-    """Whether the problems are these, in this order."""
+    """Returns whether the problems are these, in this order."""
     return len(problems) == len(expected) and all(map(is_at, problems, expected))

@@ -96,7 +96,7 @@ def test_every_mistake_of_every_file_is_reported_at_once_and_the_rest_is_loaded(
 
 
 @pytest.mark.parametrize("broken", ["import not_there_at_all\n", "def (:\n"])
-def test_what_a_broken_tool_file_costs_is_reported_once_for_each_agent_and_file(tmp_path: Path, broken: str) -> None:
+def test_the_effects_of_a_broken_tool_file_are_reported_once_per_agent_and_file(tmp_path: Path, broken: str) -> None:
     folder = write(
         tmp_path,
         agents__a_yaml=AGENT + "tools: [look, touch, loook]\n",
@@ -134,7 +134,7 @@ def test_a_file_that_is_not_an_agent_is_reported_and_never_raised(tmp_path: Path
     assert any(is_at(problem, f"agents/{where}") for problem in told(app)), told(app)
 
 
-def test_bytes_that_are_no_text_are_reported(tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf8_are_reported(tmp_path: Path) -> None:
     (write(tmp_path, agents__a_yaml="") / "agents" / "a.yaml").write_bytes(b"\xff\xfe\x00id")
     assert are_at(told(load_app(tmp_path)), ["agents/a.yaml"])
 
@@ -186,7 +186,7 @@ def test_mistakes_in_app_yaml_do_not_lose_the_agents(tmp_path: Path, text: str, 
     assert [agent.id for agent in app.agents] == ["helper"] and is_at(told(app)[0], f"app.yaml:{line}")
 
 
-def test_the_examples_come_first_and_a_name_that_is_taken_stays_taken(tmp_path: Path) -> None:
+def test_examples_load_first_and_keep_their_names(tmp_path: Path) -> None:
     write(tmp_path / "refunds", agents__helper_yaml=AGENT)
     write(tmp_path / "mine", agents__refunds_yaml=AGENT.replace("helper", "refunds"), agents__own_yaml=AGENT)
     apps = find_apps(app_folders([tmp_path / "refunds", tmp_path / "mine"], examples=True), Engine(script=Script))
@@ -197,7 +197,7 @@ def test_the_examples_come_first_and_a_name_that_is_taken_stays_taken(tmp_path: 
     assert [agent.id for agent in mine.agents] == ["helper"] and are_at(told(mine), ["agents refunds"])
 
 
-def test_a_line_is_known_for_every_value_and_the_nearest_for_what_is_not_there(tmp_path: Path) -> None:
+def test_each_yaml_value_has_its_line_and_a_missing_one_the_nearest(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("a:\n  b:\n    - c\n    - d: 1\nbase: &base {x: 1}\nmerged:\n  <<: *base\n  y: 2\n")
     file = read_yaml(path)
@@ -219,26 +219,26 @@ def linked(folder: Path, path: str, to: Path) -> Path:
     "path",
     ["app.yaml", "agents/host.yaml", "skills/tea/SKILL.md", "skills/tea/artifacts/leaves.md", "data/leaves.json"],
 )
-def test_a_file_from_outside_is_a_mistake_with_its_name(tmp_path: Path, path: str) -> None:
+def test_a_file_outside_the_app_is_reported_by_name(tmp_path: Path, path: str) -> None:
     (tmp_path / "elsewhere").write_text(FILES[path])
     app = load_app(linked(tmp_path / "app", path, tmp_path / "elsewhere"))
     assert are_at(told(app), [path])
     assert (app.agents, app.skills, app.tables) == ((), {}, {})
 
 
-def test_a_folder_from_outside_is_one_mistake_and_no_tool_of_it_is_imported(tmp_path: Path) -> None:
+def test_a_folder_outside_the_app_is_one_mistake_and_none_of_its_tools_is_imported(tmp_path: Path) -> None:
     write(tmp_path / "elsewhere", desk_py="raise SystemExit('it was imported')\n")
     assert are_at(told(load_app(linked(tmp_path / "app", "tools", tmp_path / "elsewhere"))), ["tools"])
 
 
-def test_one_that_leads_there_by_way_of_another_is_found_and_so_is_a_dead_one(tmp_path: Path) -> None:
+def test_indirect_links_to_the_outside_and_dead_links_are_reported(tmp_path: Path) -> None:
     folder = linked(tmp_path / "app", "skills/tea/artifacts/leaves.md", Path("../../../shared/leaves.md"))
     (folder / "shared").mkdir()
     (folder / "shared" / "leaves.md").symlink_to(tmp_path / "nowhere")
     assert are_at(told(load_app(folder)), ["skills/tea/artifacts/leaves.md"])
 
 
-def test_links_that_stay_inside_are_read_and_so_is_an_app_that_is_itself_behind_one(tmp_path: Path) -> None:
+def test_links_within_the_app_are_followed_and_so_is_a_link_to_the_app(tmp_path: Path) -> None:
     folder = linked(tmp_path / "app", "personas/host.md", Path("../shared/host.md"))
     (folder / "shared").mkdir()
     (folder / "shared" / "host.md").write_text(FILES["personas/host.md"])
@@ -254,13 +254,13 @@ READ = "import sys, pathlib, perdure.apps.files as y; print(y.read_yaml(pathlib.
 
 
 @pytest.mark.parametrize("text", DEEP)
-def test_what_is_nested_too_deep_is_refused_with_its_line_and_the_process_lives(text: str, tmp_path: Path) -> None:
+def test_too_deep_nesting_is_refused_with_its_line(text: str, tmp_path: Path) -> None:
     path = write(tmp_path, deep_yaml=text) / "deep.yaml"
     ran = subprocess.run([sys.executable, "-c", READ, path], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0 and "line=1" in ran.stdout, ran.stderr
 
 
-def test_what_is_nested_as_deep_as_people_do_is_read() -> None:
+def test_usual_nesting_is_read() -> None:
     assert isinstance(parse_yaml(Path("app.yaml"), "[" * 50 + "]" * 50), YamlFile)
 
 
@@ -317,7 +317,7 @@ def named(found: App, **values: str) -> set[NamedHost]:
     return set(found.outbound(Outbound(), values.get).named)
 
 
-def test_an_app_names_hosts_in_its_file(tmp_path: Path) -> None:
+def test_an_app_names_its_hosts_in_app_yaml(tmp_path: Path) -> None:
     found = desk_app(tmp_path / "shop", "egress: [intranet, 'db.corp.test:5000', '*.corp.test', '127.0.0.1:9000']\n")
     hosts = {
         NamedHost("intranet"),
@@ -331,12 +331,12 @@ def test_an_app_names_hosts_in_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "entry", ["10.0.0.0/8", "169.254.169.254", "localhost", "'*'", "'*.com'", "2130706433", "'0x7f.1:80'"]
 )
-def test_what_an_app_may_not_name_is_reported_with_its_line(tmp_path: Path, entry: str) -> None:
+def test_an_invalid_host_in_app_yaml_is_reported_with_its_line(tmp_path: Path, entry: str) -> None:
     found = desk_app(tmp_path / "shop", f"egress: [{entry}]\n")
     assert are_at(told(found), ["app.yaml:2"]) and named(found) == set()
 
 
-def test_companions_and_addresses_among_credentials_count_as_named(tmp_path: Path) -> None:
+def test_addresses_of_companions_and_credentials_count_as_named(tmp_path: Path) -> None:
     found = desk_app(tmp_path / "shop", COMPANIONS)
     given = {"URL": "http://desk:8080/v1", "TOKEN": "127.0.0.1:5432"}
     values = {f"PERDURE_SECRET_DESK_{name}": value for name, value in given.items()}
@@ -345,7 +345,7 @@ def test_companions_and_addresses_among_credentials_count_as_named(tmp_path: Pat
     assert named(found) == set()
 
 
-async def test_what_one_app_names_anothers_tools_do_not_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_hosts_of_one_app_are_not_anothers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with AsyncExitStack() as stack:
         made = await stack.enter_async_context(target(says()))
         monkeypatch.setenv("DESK_ADDRESS", made.url)

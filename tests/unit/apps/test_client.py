@@ -26,7 +26,7 @@ def keys(client: Either) -> list[str]:
     return [asked.headers["idempotency-key"] for asked in client.asked]
 
 
-async def test_a_start_carries_token_body_and_a_key_of_its_own(client: Either) -> None:
+async def test_a_start_sends_its_token_body_and_a_unique_idempotency_key(client: Either) -> None:
     limits = {"max_tokens": 5}
     turn = await client.call(lambda c: c.turns.start("c", "hi", on_busy="queue", limits=limits), STARTED)
     await client.call(lambda c: c.turns.start("c", "hi"), STARTED)
@@ -37,12 +37,12 @@ async def test_a_start_carries_token_body_and_a_key_of_its_own(client: Either) -
     assert turn.turn_id == "t" and not turn.has_ended and turn.events == "/v1/turns/t/events"
 
 
-async def test_a_lost_answer_is_asked_for_again_under_the_same_key(client: Either) -> None:
+async def test_a_lost_answer_is_retried_with_the_same_idempotency_key(client: Either) -> None:
     await client.call(lambda c: c.turns.start("c", "hi"), BROKEN, BROKEN, STARTED)
     assert len(client.asked) == 3 and len({*keys(client)}) == 1
 
 
-async def test_a_503_that_names_a_wait_is_waited_out(client: Either) -> None:
+async def test_a_503_with_retry_after_is_retried_after_it(client: Either) -> None:
     began = time.monotonic()
     await client.call(lambda c: c.turns.start("c", "hi"), said({}, 503, Retry_After="0.5"), STARTED)
     assert time.monotonic() - began >= 0.5 and len({*keys(client)}) == 1
@@ -56,19 +56,19 @@ async def test_a_503_that_names_a_wait_is_waited_out(client: Either) -> None:
         *(said(REFUSAL, n, Retry_After=w) for n, w in ((503, "soon"), (429, "17"))),
     ],
 )
-async def test_every_other_refusal_is_raised_at_once_with_all_it_says(client: Either, reply: Reply) -> None:
+async def test_every_other_refusal_is_raised_immediately_with_its_details(client: Either, reply: Reply) -> None:
     error = await client.refused(lambda c: c.turns.start("c", "hi"), reply)
     assert (error.status, error.code, error.message) == (reply.status, "conversation_busy", "wait")
     assert (error.details, error.request_id) == ({"turn_id": "x"}, "r") and len(client.asked) == 1
     assert error.retry_after_seconds == (17 if reply.status == 429 else None)
 
 
-async def test_patience_ends_with_the_answer_that_tried_it(client: Either) -> None:
+async def test_retries_end_with_the_last_answer(client: Either) -> None:
     error = await client.refused(lambda c: c.turns.get("t"), *[said(REFUSAL, 503, Retry_After="1.5")] * 3)
     assert error.status == 503 and len(client.asked) == 2
 
 
-async def test_a_server_that_is_not_there_is_reported() -> None:
+async def test_an_unreachable_server_is_reported() -> None:
     host = f"127.0.0.1:{free_port()}"
     with Client(f"http://u:hush@{host}", "t", patience_seconds=0.3) as client, pytest.raises(ApiError) as raised:
         client.agents.list()
@@ -77,7 +77,7 @@ async def test_a_server_that_is_not_there_is_reported() -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>Bad gateway</html>", b"[]", b'{"error": "no"}', b"\xff"])
-async def test_an_error_that_is_not_ours_is_still_an_api_error(client: Either, body: bytes) -> None:
+async def test_an_error_in_another_format_is_still_an_api_error(client: Either, body: bytes) -> None:
     error = await client.refused(lambda c: c.turns.get("t"), Reply(502, body, {"Content-Type": "text/html"}))
     assert (error.status, error.code) == (502, "http_502")
 
@@ -86,7 +86,7 @@ async def test_an_answer_of_another_program_is_an_api_error_too(client: Either) 
     assert (await client.refused(lambda c: c.turns.get("t"), said({"hello": "world"}))).code == "unreadable_answer"
 
 
-async def test_an_id_stays_one_segment_whatever_is_in_it(client: Either) -> None:
+async def test_an_id_stays_one_path_segment_whatever_it_contains(client: Either) -> None:
     await client.call(lambda c: c.turns.get("../users?x=1#y"), said(TURN))
     assert (client.asked[0].path, client.asked[0].query) == ("/v1/turns/..%2Fusers%3Fx%3D1%23y", {})
 
@@ -106,19 +106,19 @@ async def test_fields_that_the_client_does_not_know_are_kept(client: Either) -> 
 
 
 @pytest.mark.parametrize(("through", "ends_as"), [(False, "awaiting_approval"), (True, "completed")])
-async def test_waiting_ends_at_a_pause_or_goes_through_it(client: Either, through: bool, ends_as: str) -> None:
+async def test_waiting_ends_at_a_pause_or_continues_through_it(client: Either, through: bool, ends_as: str) -> None:
     replies = [said({**TURN, "status": status}) for status in ("running", "awaiting_approval", "completed")]
     turn = await client.call(lambda c: c.turns.wait("t", through_pauses=through, timeout_seconds=5), *replies)
     assert turn.status == ends_as
 
 
-async def test_waiting_ends_when_its_time_is_over(client: Either) -> None:
+async def test_waiting_ends_at_its_timeout(client: Either) -> None:
     with pytest.raises(TimeoutError):
         running = [said({**TURN, "status": "running"})] * 10
         await client.call(lambda c: c.turns.wait("t", timeout_seconds=0.3), *running)
 
 
-async def test_a_turns_story_and_its_model_calls_are_read(client: Either) -> None:
+async def test_a_turns_segments_and_model_calls_are_read(client: Either) -> None:
     told = {"items": [{"kind": "tool", "tool": "pay", "arguments": {"amount": 1}}], "next": None}
     counted = {"turn_id": "t", "calls": [{"call_id": "m1", "attempts": 2, "seconds": None}], "totals": {"calls": 1}}
     (part,) = (await client.call(lambda c: c.turns.segments("t"), said(told))).items
@@ -151,14 +151,14 @@ async def test_a_cut_stream_continues_after_the_last_event_seen(client: Either, 
     assert [asked.headers.get("last-event-id") for asked in client.asked] == [None, "2.0.0-0", "2.0.0-0", "2.0.0-0"]
 
 
-async def test_204_means_that_nothing_follows(client: Either) -> None:
+async def test_204_ends_a_stream(client: Either) -> None:
     done = streamed(event("done", "9.0.0-0"))
     events = await client.events(lambda c: c.turns.events("t", after="8.0.0-0"), done, Reply(204))
     assert [each.kind for each in events] == ["done"]
     assert [asked.headers["last-event-id"] for asked in client.asked] == ["8.0.0-0", "9.0.0-0"]
 
 
-async def test_a_refusal_ends_the_reading_at_once_and_a_silent_stream_is_given_up(client: Either) -> None:
+async def test_a_refusal_ends_a_stream_immediately_and_a_silent_stream_times_out(client: Either) -> None:
     gone = said({"error": {"code": "turn_not_found", "message": "no such turn"}}, 404)
     assert (await client.refused(lambda c: c.turns.events("t"), gone)).code == "turn_not_found"
     assert len(client.asked) == 1
@@ -229,7 +229,7 @@ APPROVAL: dict[str, Any] = {"id": "a", "status": "pending", "tool": "t", "digest
         ("escalate", {"comment": "urgent"}),
     ],
 )
-async def test_a_verb_keeps_its_key_over_a_lost_answer(client: Either, verb: str, body: dict[str, Any]) -> None:
+async def test_a_call_keeps_its_key_after_a_lost_answer(client: Either, verb: str, body: dict[str, Any]) -> None:
     answer = await client.call(lambda c: getattr(c.approvals, verb)("a", **body), BROKEN, said(APPROVAL))
     assert isinstance(answer, Approval)
     assert {(asked.method, asked.path) for asked in client.asked} == {("POST", f"/v1/approvals/a/{verb}")}
@@ -243,7 +243,7 @@ async def test_a_decision_names_the_digest_that_was_seen(client: Either) -> None
     assert client.asked[0].body == {"decision": "edit", "digest": "d1", "args": {"n": 1}}
 
 
-async def test_an_approval_is_read_whole_and_given_back_as_it_came(client: Either) -> None:
+async def test_an_approval_keeps_all_its_fields(client: Either) -> None:
     cast = (("rita", None, "approve", "", True), ("una", "tom", "edit", "x", True), ("ina", None, "reject", "x", False))
     fixed = {"at": "2026-11-21T10:00:00Z", "signed_in": {"how": "password"}}
     names = ("by", "for", "decision", "comment", "counts")
@@ -255,7 +255,7 @@ async def test_an_approval_is_read_whole_and_given_back_as_it_came(client: Eithe
     assert {name: value for name, value in read.model_dump(mode="json").items() if name in told} == told
 
 
-async def test_a_batch_is_one_change_and_each_item_is_answered(client: Either) -> None:
+async def test_a_bulk_decision_is_one_request_with_a_result_for_each(client: Either) -> None:
     answer = {"items": [{"id": "a", "status": "approved"}, {"id": "b", "error": {"code": "claimed", "message": "no"}}]}
     items = [{"id": name, "digest": "d", "decision": "approve"} for name in "ab"]
     page = await client.call(lambda c: c.approvals.decide_many(items), said(answer))
@@ -265,7 +265,7 @@ async def test_a_batch_is_one_change_and_each_item_is_answered(client: Either) -
     assert keys(client)
 
 
-async def test_delegations_name_whom_and_until_when(client: Either) -> None:
+async def test_delegations_name_their_user_and_end(client: Either) -> None:
     given, until = {"id": "d", "to": "tom", "until": "2026-12-24T00:00:00Z"}, datetime(2026, 12, 24, tzinfo=UTC)
     made = await client.call(lambda c: c.delegations.add("tom", until), said(given, 201))
     assert isinstance(made, Delegation) and made.until == until

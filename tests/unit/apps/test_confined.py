@@ -35,7 +35,7 @@ async def test_a_plan_is_carried_out_with_the_tables_that_it_joins() -> None:
         await run_plan_apart([SALES], JOIN)
 
 
-async def test_a_table_that_takes_all_memory_ends_its_process_and_no_other() -> None:
+async def test_a_table_that_uses_all_memory_ends_only_its_process() -> None:
     wide = b",".join(b"c%d" % n for n in range(1_000_000)) + b"\n" + b",".join([b"1"] * 1_000_000)
     before = psutil.Process().memory_info().rss
     with pytest.raises(TableTrouble, match="2 GiB"):
@@ -44,7 +44,7 @@ async def test_a_table_that_takes_all_memory_ends_its_process_and_no_other() -> 
     assert (await profiled_apart([SALES]))[0] is not None
 
 
-async def test_time_is_limited_and_a_job_that_is_given_up_does_not_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_has_a_time_limit_and_an_abandoned_one_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[subprocess.Popen[bytes]] = []
     taken = confined._bench._taken
 
@@ -64,7 +64,7 @@ async def test_time_is_limited_and_a_job_that_is_given_up_does_not_run_on(monkey
     await until(lambda: all(process.poll() is not None for process in begun))
 
 
-async def test_the_process_has_no_secret_and_the_next_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_process_gets_no_secrets_and_the_next_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_SECRET_MODEL", "hunter2")
     bench = confined._Bench()  # of its own: a job that another test gave up may still add a process to the common one
     monkeypatch.setattr(confined, "_bench", bench)

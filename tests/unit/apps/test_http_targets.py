@@ -65,14 +65,14 @@ def table() -> dict[str, list[outcomes.Meaning]]:
     return rows
 
 
-def test_every_row_of_the_table_is_tested_here() -> None:
+def test_every_row_of_the_documented_table_has_a_test() -> None:
     tested = {*STATUSES, *FAILURES, *WITHHELD, "503 with Retry-After"}
     tested |= {"the call's deadline passed before anything was sent"}
     assert set(table()) == tested
 
 
 @pytest.mark.parametrize("label", [*STATUSES, *FAILURES, *WITHHELD, "503 with Retry-After"])
-def test_a_status_a_failure_and_a_body_that_is_not_read_mean_what_their_row_says(label: str) -> None:
+def test_each_status_failure_and_unreadable_body_has_the_outcome_of_its_row(label: str) -> None:
     for column, effects in enumerate((("read", "local"), ("keyed",), ("opaque",))):
         for effect in map(EffectClass, effects):
             found = [outcomes.meaning_of_status(effect, status, names_wait=False) for status in STATUSES.get(label, [])]
@@ -104,7 +104,7 @@ def response(status: int, text: str = "", **headers: str) -> httpx.Response:
     return httpx.Response(status, text=text, headers=named, request=httpx.Request("POST", "http://target.test/x"))
 
 
-def test_a_no_carries_the_targets_words_from_the_usual_places_and_cuts_long_ones() -> None:
+def test_a_refusal_contains_the_targets_message_cut_to_a_maximum() -> None:
     for text in ('{"error": {"message": "no funds"}}', '{"detail": "no funds"}', '{"error": "no funds"}', "no\n funds"):
         with pytest.raises(outcomes.ToolRefused, match=r"target\.test .*422.* no funds$"):
             outcomes.answer_or_raise(EffectClass.KEYED, response(422, text), ())
@@ -119,7 +119,7 @@ def test_a_no_carries_the_targets_words_from_the_usual_places_and_cuts_long_ones
 
 
 @pytest.mark.parametrize(("asked", "seconds"), [("7", 7.0), ("99999", 3_600.0), ("soon", None), ("", None)])
-def test_a_targets_wait_is_passed_on_up_to_an_hour(asked: str, seconds: float | None) -> None:
+def test_a_targets_retry_after_is_passed_on_up_to_an_hour(asked: str, seconds: float | None) -> None:
     with pytest.raises(outcomes.ToolUnavailable) as unavailable:
         outcomes.answer_or_raise(EffectClass.KEYED, response(429, retry_after=asked), ())
     assert unavailable.value.retry_after_seconds == seconds
@@ -182,7 +182,7 @@ async def test_a_request_that_may_have_gone_is_ambiguous_for_all_but_a_read(talk
 
 
 @pytest.mark.parametrize("effect", EffectClass)
-async def test_silence_until_the_deadline_is_ambiguous_and_a_read_was_given_its_time(effect: EffectClass) -> None:
+async def test_no_answer_before_the_deadline_is_ambiguous_unless_the_call_only_reads(effect: EffectClass) -> None:
     async with target(_silence) as (url, heads), new_client() as http:
         with pytest.raises(TimeoutError):
             await context(card(effect), http=http, seconds=0.3).send("POST", url, json={})
@@ -239,7 +239,7 @@ TOO_LARGE = {
 @pytest.mark.parametrize("kind", TOO_LARGE)
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("effect", EffectClass)
-async def test_a_success_that_is_too_large_is_no_guess(kind: str, method: str, effect: EffectClass) -> None:
+async def test_a_too_large_success_is_withheld_or_refused(kind: str, method: str, effect: EffectClass) -> None:
     code = "answer_encoding" if kind == "brotli" else "answer_too_large"
     with threaded(TOO_LARGE[kind]) as made:
         async with new_client() as http:
@@ -256,7 +256,7 @@ async def test_a_success_that_is_too_large_is_no_guess(kind: str, method: str, e
 
 
 @pytest.mark.parametrize(("most", "fits"), [(None, True), (MEBI, True), (MEBI - 1, False)])
-async def test_a_tool_has_its_own_limit(most: int | None, fits: bool) -> None:
+async def test_a_tool_can_set_its_own_size_limit(most: int | None, fits: bool) -> None:
     with threaded(says(200, b"x" * MEBI)) as made:
         async with new_client() as http:
             asked = context(card(max_answer_bytes=most), http=http).send("GET", made.url)
@@ -268,7 +268,7 @@ async def test_a_tool_has_its_own_limit(most: int | None, fits: bool) -> None:
 
 
 @pytest.mark.parametrize("effect", EffectClass)
-async def test_the_status_of_an_error_counts_however_large_it_is(effect: EffectClass) -> None:
+async def test_an_error_keeps_its_status_whatever_the_size_of_its_body(effect: EffectClass) -> None:
     with threaded(floods(422, b"no funds " * MEBI)) as made:
         async with new_client() as http:
             with pytest.raises(outcomes.ToolRefused, match=r"422.* no funds no funds"):

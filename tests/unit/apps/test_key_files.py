@@ -43,7 +43,7 @@ def test_a_local_key_is_made_once_and_for_its_owner_alone(tmp_path: Path, variab
 
 
 @BOTH
-def test_the_environment_comes_before_the_file(tmp_path: Path, variable: str, file: str, read: Read) -> None:
+def test_the_environment_overrides_the_key_file(tmp_path: Path, variable: str, file: str, read: Read) -> None:
     _made(tmp_path / file)
     given = settings(tmp_path, **{variable: KEY})
     assert read(given).keys[0].secret == KEY.encode()
@@ -70,7 +70,7 @@ TWICE = f'{{"requester": "{"x" * 40}", "admin": "{"x" * 40}"}}'
 @pytest.mark.parametrize(
     "text", ["{", "[]", "\udcff", '{"requester": 5}', TWICE, *(f'{{"admin": "{no}"}}' for no in ("a b", "ü", "eyJ.x"))]
 )
-def test_tokens_that_cannot_be_read_are_not_made_anew_over_them(tmp_path: Path, text: str) -> None:
+def test_unreadable_tokens_are_not_replaced(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tokens.json"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(SystemExit, match=r"tokens\.json"):
@@ -81,7 +81,7 @@ def test_tokens_that_cannot_be_read_are_not_made_anew_over_them(tmp_path: Path, 
     assert set(made) == {"requester", "reviewer", "admin"} and all(made.values()) and made["requester"] == "short"
 
 
-def test_heads_are_kept_in_the_data_folder_or_where_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_are_kept_in_the_data_folder_or_the_named_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings(tmp_path).heads_file() == tmp_path / "audit-heads.jsonl"
     monkeypatch.setenv("PERDURE_AUDIT_HEADS", os.fspath(tmp_path / "elsewhere.jsonl"))
     assert settings(tmp_path).writable_heads_file() == tmp_path / "elsewhere.jsonl"

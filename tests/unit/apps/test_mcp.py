@@ -66,7 +66,7 @@ def test_a_mistake_is_reported_with_its_line(tmp_path: Path, file: str, text: st
     assert "cluster" not in found.servers
 
 
-def test_names_of_servers_and_tools_may_not_begin_alike_and_are_there(tmp_path: Path) -> None:
+def test_names_of_servers_and_tools_must_exist_and_not_overlap(tmp_path: Path) -> None:
     found = app(tmp_path, mcp__cluster=SERVER, mcp__cluster_two=SERVER)
     assert [*found.servers] == ["cluster"] and "cluster_two.yaml" in {each.file.name for each in found.problems}
     (tmp_path / "tools").mkdir()
@@ -86,7 +86,7 @@ def test_names_of_servers_and_tools_may_not_begin_alike_and_are_there(tmp_path: 
         ("cluster_c", []),
     ],
 )
-def test_an_agent_has_the_cards_that_it_names_each_once(tmp_path: Path, tools: str, names: list[str]) -> None:
+def test_an_agent_gets_each_of_its_named_tools_once(tmp_path: Path, tools: str, names: list[str]) -> None:
     found = app(tmp_path, tools, mcp__cluster=SERVER)
     offered = {"cluster": cards("cluster_a", "cluster_b")}
     published = publish(found, [], offered)
@@ -110,7 +110,7 @@ def with_lock(folder: Path, text: str) -> Path:
     return folder
 
 
-def test_a_lock_is_part_of_the_app_beside_its_server(tmp_path: Path) -> None:
+def test_a_server_is_published_with_the_lock_beside_it(tmp_path: Path) -> None:
     found = load_app(with_lock(tmp_path, GOOD))
     assert not found.problems and [agent.id for agent in found.agents] == ["a"]
     assert [tool.name for tool in found.locks["cluster"].tools] == ["look"]
@@ -146,7 +146,7 @@ def test_a_malformed_lock_leaves_the_agent_out(tmp_path: Path, text: str, line: 
     assert [*load_servers(tmp_path).servers] == ["cluster"], "or no command could write it anew"
 
 
-def test_a_lock_that_leads_out_of_the_app_is_not_followed(tmp_path: Path) -> None:
+def test_a_lock_outside_the_app_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "elsewhere.json").write_text(GOOD)
     (tmp_path / "app").mkdir()
     app(tmp_path / "app", mcp__cluster=SERVER)
@@ -155,7 +155,7 @@ def test_a_lock_that_leads_out_of_the_app_is_not_followed(tmp_path: Path) -> Non
         assert not found.servers and "cluster.lock.json" in str(found.problems)
 
 
-def test_what_is_written_is_read_again_to_the_digit(tmp_path: Path) -> None:
+def test_a_written_lock_is_read_back_exactly(tmp_path: Path) -> None:
     whole = {
         "name": "b",
         "title": "B",
@@ -178,14 +178,14 @@ def test_what_is_written_is_read_again_to_the_digit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "tool", [{"parameters": {"default": "\x00"}}, {"description": "\ud800"}, {"description": "x" * 5_000_000}]
 )
-def test_a_list_that_could_not_be_read_again_takes_no_locks_place(tmp_path: Path, tool: dict[str, Any]) -> None:
+def test_a_list_that_could_not_be_read_back_replaces_no_lock(tmp_path: Path, tool: dict[str, Any]) -> None:
     path = tmp_path / "s.lock.json"
     path.write_text(GOOD)
     assert len(write_lock(path, lock({"name": "a", **tool}))) == 1
     assert path.read_text() == GOOD and [*tmp_path.iterdir()] == [path]
 
 
-def test_a_difference_names_what_came_what_went_and_what_changed() -> None:
+def test_a_difference_names_added_removed_and_changed_tools() -> None:
     before = lock({"name": "a"}, {"name": "b"}, {"name": "c", "parameters": {"x": 1}})
     now = lock({"name": "c", "parameters": {"x": True}, "tags": ["t"]}, {"name": "d"}, {"name": "a"})
     found = difference(before, now)

@@ -117,12 +117,12 @@ def test_a_registry_that_could_not_run_is_refused_with_its_agent(tmp_path: Path,
         (GOOD, AGENT.replace("topology: context_assembly", "topology: tool_loop")),
     ],
 )
-def test_a_list_of_tools_is_not_to_blame_for_the_rest(tmp_path: Path, pipeline: str, agent: str, tools: str) -> None:
+def test_a_list_of_tools_is_not_blamed_for_another_fault(tmp_path: Path, pipeline: str, agent: str, tools: str) -> None:
     loaded = app(tmp_path, pipeline, agent.replace("  intents:", f"  tools: {tools}\n  intents:"))
     assert loaded.agents == () and not [each for each in told(loaded) if "tools" in each.partition(": ")[2]]
 
 
-def test_an_agent_that_is_kept_out_is_named_beside_those_that_are_there(tmp_path: Path) -> None:
+def test_a_rejected_agent_is_named_beside_the_loaded_ones(tmp_path: Path) -> None:
     app(tmp_path)
     (tmp_path / "agents" / "other.yaml").write_text(AGENT.lstrip().replace("helper", "other"))
     (tmp_path / "agents" / "third.yaml").write_text(AGENT.lstrip().replace("pipeline: context", "pipeline: circle"))
@@ -158,7 +158,7 @@ def test_an_agent_whose_assembly_is_wrong_is_refused(tmp_path: Path, before: str
     assert any(all(name in each for name in names.split()) for each in told(loaded)), told(loaded)
 
 
-def test_a_list_that_leaves_out_a_dependency_is_warned_of_and_loaded(tmp_path: Path) -> None:
+def test_a_list_without_a_dependency_loads_with_a_warning(tmp_path: Path) -> None:
     loaded = app(tmp_path, agent=AGENT.replace("pipeline: context", "pipeline: context\n  tools: [fit]"))
     assert are_at(told(loaded), ["agents/helper.yaml:6 fit signal"])
     assert loaded.problems[0].warning

@@ -56,12 +56,12 @@ def test_an_agent_is_offered_core_tools_and_its_own(fields: dict[str, object], o
     assert apps.publish(app(**fields), CORE[::-1]) == [published], "however the core cards are ordered"
 
 
-def test_the_names_that_no_app_may_take_are_those_of_the_core_tools() -> None:
+def test_the_reserved_names_are_those_of_the_core_tools() -> None:
     assert set(apps.Engine().core_tools) == set(ENGINE_TOOLS)
     assert [tool.card.name for tool in CORE_ALWAYS] == list(apps.ALWAYS_OFFERED)
 
 
-def test_the_version_follows_definition_and_cards_and_nothing_else() -> None:
+def test_the_version_depends_on_the_definition_and_the_tools_alone() -> None:
     newer = [CORE[0].model_copy(update={"version": "2"}), *CORE[1:]]
     changes: list[dict[str, object]] = [{}, {"title": "B"}, {"tools": ("look", "touch")}, {"script": {"rules": []}}]
     made = [apps.publish(app(**{"tools": ("look",), **change}), CORE) for change in changes]
@@ -80,12 +80,12 @@ def test_an_agent_that_starts_with_a_toolset_of_none_of_its_tools_is_left_out_an
     assert "memry" in line and "'memory'" in line
 
 
-def test_an_unknown_tool_is_an_internal_error_by_then() -> None:
+def test_an_unknown_tool_at_publication_is_an_internal_error() -> None:
     with pytest.raises(InvariantBroken, match="nothing_at_all"):
         apps.publish(app(tools=("nothing_at_all",)), CORE)
 
 
-def test_the_blocks_that_a_model_may_see_come_last_with_cards_of_their_own(tmp_path: Path) -> None:
+def test_blocks_offered_to_a_model_come_last(tmp_path: Path) -> None:
     hidden = {
         "skills/water/blocks/boil.py": STEEP,
         "skills/water/blocks/boil.yaml": STEEP_CARD.replace("true", "false").replace("leaves", "kettles"),
@@ -131,7 +131,7 @@ def test_a_change_anywhere_makes_a_new_version(tmp_path: Path, path: str, old: s
     assert PublishedAgent.model_validate(before.model_dump(mode="json")) == before
 
 
-def test_an_agent_without_skill_folders_is_stored_as_it_always_was() -> None:
+def test_an_agent_without_skill_folders_keeps_its_stored_form() -> None:
     skills = [{"id": "own", "name": "Own", "description": "Mine.", "body": "Do."}]
     (published,) = apps.publish(app(tools=("look",), skills=skills), CORE)
     stored = published.model_dump(mode="json")
@@ -175,7 +175,7 @@ def in_process(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Sett
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_only_what_is_asked_for_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+def test_only_the_requested_apps_are_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
     variable, flag, typed, option, expected = asked
     for name in (MINE, OTHER):
         (tmp_path / name / "agents").mkdir(parents=True)
@@ -191,12 +191,12 @@ def test_only_what_is_asked_for_is_published(tmp_path: Path, monkeypatch: pytest
     assert [app.folder for app in apps.find_apps(config.apps)] == [*config.apps]
 
 
-def test_the_stack_and_the_engine_know_the_same_examples() -> None:
+def test_the_stack_and_the_server_know_the_same_examples() -> None:
     assert shipped_apps() == apps.app_folders((), examples=True) == SIX
     assert apps.SHIPPED == ROOT / "perdure" / "examples"
 
 
-def test_services_are_those_of_the_apps_that_are_asked_for(tmp_path: Path) -> None:
+def test_app_services_start_only_for_the_requested_apps(tmp_path: Path) -> None:
     (tmp_path / "agents").mkdir()
 
     def services(app: Path, **environ: str) -> list[str]:
@@ -209,7 +209,7 @@ def test_services_are_those_of_the_apps_that_are_asked_for(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["1", "0", "true", "False", "YES", "n", "on", "off", "t", "maybe", "2", " ", "truee"])
-def test_a_flag_is_read_alike_by_stack_and_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_the_stack_and_a_process_agree_on_a_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     environ = {"PERDURE_HOME": str(tmp_path), "PERDURE_EXAMPLES": text}
     try:
         settings = in_process({"PERDURE_EXAMPLES": text}, monkeypatch).examples

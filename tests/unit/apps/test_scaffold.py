@@ -62,7 +62,7 @@ def test_a_new_app_loads_and_its_companion_is_where_its_tools_look_for_it(app: A
     assert all(card.secrets == ("desk_url",) for card in cards.values())
 
 
-async def test_its_tools_reach_its_service_and_a_key_opens_one_ticket(app: App, desk_url: str) -> None:
+async def test_the_new_apps_tools_reach_its_service_and_a_key_opens_one_ticket(app: App, desk_url: str) -> None:
     opening, finding = app.tools["open_ticket"], app.tools["find_tickets"]
     async with new_client() as http:
         given = {"http": http, "secrets": {"desk_url": desk_url}}
@@ -75,7 +75,7 @@ async def test_its_tools_reach_its_service_and_a_key_opens_one_ticket(app: App, 
     assert isinstance(none.output, dict) and "printer" not in str(none.output)
 
 
-def test_its_service_refuses_a_key_that_came_with_another_title(desk_url: str) -> None:
+def test_the_new_apps_service_refuses_a_key_with_another_title(desk_url: str) -> None:
     headers = {"Idempotency-Key": "k"}
     assert httpx.post(f"{desk_url}/tickets", json={"title": "a"}, headers=headers).status_code == 201
     assert httpx.post(f"{desk_url}/tickets", json={"title": "b"}, headers=headers).status_code == 422
@@ -94,7 +94,7 @@ def test_the_readmes_first_line_puts_the_command_on_the_path_of_a_fresh_shell(tm
     assert shell.returncode == 0 and "--app" in shell.stdout, shell.stderr
 
 
-def test_a_folder_with_something_in_it_a_file_and_a_place_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_or_not_writable_is_refused(tmp_path: Path) -> None:
     mine = tmp_path / "mine.txt"
     mine.write_text("mine")
     for place, code in ((tmp_path, "folder_not_empty"), (mine, "not_a_folder"), (mine / "below", "cannot_write")):
@@ -104,7 +104,7 @@ def test_a_folder_with_something_in_it_a_file_and_a_place_that_cannot_be_written
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_the_files_written_are_those_that_are_there_and_the_readme_names_them(tmp_path: Path) -> None:
+def test_the_files_written_exist_and_are_named_in_the_readme(tmp_path: Path) -> None:
     written = scaffold(tmp_path)
     assert sorted(written) == sorted(path for path in tmp_path.rglob("*") if path.is_file())
     names = {str(path.relative_to(tmp_path)) for path in written}

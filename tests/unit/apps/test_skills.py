@@ -24,7 +24,7 @@ async def NAME() -> str:
 '''
 
 
-def test_a_good_app_gives_its_agent_the_skill_with_all_that_it_has(tmp_path: Path) -> None:
+def test_a_valid_app_gives_its_agent_the_whole_skill(tmp_path: Path) -> None:
     app = load_app(write_app(tmp_path))
     assert told(app) == []
     (agent,) = app.agents
@@ -50,7 +50,7 @@ def test_a_good_app_gives_its_agent_the_skill_with_all_that_it_has(tmp_path: Pat
     assert app.tables["leaves"].body["_about"] == "Made up."
 
 
-def test_a_file_written_elsewhere_is_read_the_same(tmp_path: Path) -> None:
+def test_a_file_with_a_byte_order_mark_and_crlf_is_read_alike(tmp_path: Path) -> None:
     plain = load_app(write_app(tmp_path / "plain", {"app.yaml": FILES["app.yaml"]}))
     folder = write_app(tmp_path / "other")
     for path in (TEA, BLOCK, "personas/host.md"):
@@ -114,7 +114,7 @@ def test_a_circle_of_dependencies_is_named_once_and_takes_all_that_need_it(tmp_p
     assert [agent.id for agent in app.agents] == ["host"]
 
 
-def test_what_needs_or_means_a_skill_with_a_mistake_has_one_too(tmp_path: Path) -> None:
+def test_a_skill_that_depends_on_a_faulty_one_is_left_out_too(tmp_path: Path) -> None:
     spoiled_water = {"skills/water/SKILL.md": WATER.replace("name: Water\n", "")}
     app = load_app(write_app(tmp_path / "needs", {**spoiled_water}))
     expected = ["agents/host.yaml:4 tea", "skills/water/SKILL.md:2 name", f"{TEA}:8 water"]
@@ -142,14 +142,14 @@ def test_a_block_takes_no_name_that_is_taken(tmp_path: Path, name: str) -> None:
         ("**given: Any", "", None),
     ],
 )
-def test_run_takes_what_is_required_or_not(tmp_path: Path, signature: str, required: str, told_of: str | None) -> None:
+def test_run_must_match_the_required_inputs(tmp_path: Path, signature: str, required: str, told_of: str | None) -> None:
     block = STEEP.replace("leaf: str, data: dict[str, Any]", signature)
     card = STEEP_CARD.replace("  required: [leaf]\n", required)
     app = load_app(write_app(tmp_path, {BLOCK: block, CARD: card}))
     assert are_at(told(app)[:1], [told_of] if told_of else [])
 
 
-def test_what_is_only_worth_a_word_is_reported_and_loaded(tmp_path: Path) -> None:
+def test_a_minor_fault_is_a_warning_and_the_skill_loads(tmp_path: Path) -> None:
     text = SKILL.replace("for a leaf", "for a leaf " * 12).replace("A leaf", "A leaf " * 500)
     text = text.replace("artifacts: [leaves.md]\n", "").replace("    checkpoint: before_serving\n", "")
     app = load_app(write_app(tmp_path, {TEA: text}))
@@ -165,7 +165,7 @@ def test_a_checkpoint_can_state_what_happens_if_it_cannot_be_opened(tmp_path: Pa
         assert told(app) == [] and app.skills["tea"].checkpoints[0].go_on_when_unavailable is goes_on
 
 
-def test_the_sandboxes_own_check_is_asked_for_every_block_and_its_word_is_reported(tmp_path: Path) -> None:
+def test_the_sandbox_checks_every_block_and_its_findings_are_reported(tmp_path: Path) -> None:
     asked: list[CodeBlock] = []
 
     def check(block: CodeBlock) -> list[BlockFault]:
@@ -177,7 +177,7 @@ def test_the_sandboxes_own_check_is_asked_for_every_block_and_its_word_is_report
     assert is_at(told(app)[0], f"{BLOCK}:2 minutes is no number") and app.agents == ()
 
 
-def test_an_app_may_not_take_the_engines_name(tmp_path: Path) -> None:
+def test_an_app_cannot_take_the_platforms_name(tmp_path: Path) -> None:
     app = load_app(write_app(tmp_path, {"app.yaml": "name: platform\nreserved: 7\nfenced: [1]\n"}))
     assert are_at(told(app)[:3], ["app.yaml:1 platform", "app.yaml:2 reserved", "app.yaml:3 fenced"])
     assert not any(rule.id.startswith("platform:") for rule in app.rules)
@@ -258,7 +258,7 @@ def test_an_agent_may_mix_skills_of_folders_and_skills_written_out(tmp_path: Pat
         (HOUSE, "rules/more.yaml parlour:no_batches"),  # the same rule in two files
     ],
 )
-def test_a_rule_of_the_app_that_cannot_be_read_keeps_its_agents_back(tmp_path: Path, text: str, expected: str) -> None:
+def test_agents_of_an_app_with_an_unreadable_rule_are_not_loaded(tmp_path: Path, text: str, expected: str) -> None:
     files = {"rules/more.yaml": HOUSE} if text is HOUSE else {"rules/house.yaml": text}
     app = load_app(write_app(tmp_path, {**files}))
     assert is_at(told(app)[0], expected), told(app)

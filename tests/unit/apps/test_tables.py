@@ -66,7 +66,7 @@ SUM = '<group><by column="side"/><aggregate column="n" function="sum" as="t"/></
         (f'<input name="names"/><join table="main">{TURNED}</join>', [{"name": "North"}, {"name": "North"}]),
     ],
 )
-def test_a_step_does_what_it_says(steps: str, left: list[dict[str, Any]]) -> None:
+def test_each_step_transforms_its_table(steps: str, left: list[dict[str, Any]]) -> None:
     rows = ran(steps, names=read_csv(b"key,name\nN,North\nS,South\n"))
     for row, wanted in zip(rows, left, strict=False):
         assert {name: row[name] for name in wanted} == wanted
@@ -95,13 +95,13 @@ def test_a_step_does_what_it_says(steps: str, left: list[dict[str, Any]]) -> Non
         ('<input name="main" visible="false"/>', "'main'"),
     ],
 )
-def test_an_impossible_step_is_reported_with_its_place(steps: str, names: str) -> None:
+def test_an_impossible_step_is_reported_with_its_position(steps: str, names: str) -> None:
     with pytest.raises(TableTrouble) as refused:
         ran(steps)
     assert all(name in refused.value.message for name in names.split())
 
 
-def test_a_join_that_would_explode_and_a_pivot_that_would_are_refused_before_they_do() -> None:
+def test_a_join_or_pivot_that_would_explode_is_refused_beforehand() -> None:
     wide = pl.DataFrame({"k": [1] * 3_000, "v": range(3_000)})
     with pytest.raises(TableTrouble, match="2000000"):
         run_plan(Plan((JoinWith("main", ("k",), ("k",)),)), {"main": wide}, "main")
@@ -109,7 +109,7 @@ def test_a_join_that_would_explode_and_a_pivot_that_would_are_refused_before_the
         run_plan(Plan((Pivot("k", "v", "v", "sum"),)), {"main": wide}, "main")
 
 
-def test_texts_that_are_put_together_again_and_again_are_refused_before_they_are() -> None:
+def test_repeatedly_concatenated_texts_are_refused_beforehand() -> None:
     long = pl.DataFrame({"t": ["x" * 1_000] * 4_000})
     nine = "+".join(["t"] * 9)
     once = run_plan(Plan((Derive("t", nine),)), {"main": long}, "main").table
@@ -126,7 +126,7 @@ def test_times_are_names_and_spans_are_days() -> None:
     assert [column.kind for column in profile_of(left)] == ["nominal", "temporal", "temporal", "quantitative"]
 
 
-def test_rows_are_drawn_in_utc_and_a_number_without_an_end_is_none() -> None:
+def test_rows_are_exported_in_utc_and_an_infinite_number_is_missing() -> None:
     table = read_csv(b"at,n\n2024-01-01T05:30:00,1\n2024-01-02T05:30:00,0\n")
     rows = drawn_rows(run_plan(planned('<derive as="r" value="1 / n"/>'), {"main": table}, "main").table)
     assert rows[0] == {"at": "2024-01-01T05:30:00.000Z", "n": 1, "r": 1.0} and rows[1]["r"] is None
@@ -166,7 +166,7 @@ def test_xml_that_does_not_fit_is_reported_with_its_place_and_no_entity_is_read(
 
 
 @pytest.mark.parametrize("content", [b"a\x00b\n1\n", b"a,b\n", b"a,b\n1,2,3\n4\n5,6,7,8\n"])
-def test_a_table_that_cannot_be_read_is_trouble(content: bytes) -> None:
+def test_an_unreadable_table_is_a_fault(content: bytes) -> None:
     with pytest.raises(TableTrouble):
         read_csv(content)
 
@@ -181,7 +181,7 @@ def test_a_profile_tells_kinds_counts_and_rounded_ranges_and_no_cell_of_a_text()
 
 @settings(deadline=None)
 @given(st.text("n()+-*/<>=\"'[]., orandside_ifel0123", max_size=40))
-def test_no_text_is_run_as_python_and_every_refusal_is_a_sentence(text: str) -> None:
+def test_no_text_is_run_as_python_and_every_refusal_is_a_message(text: str) -> None:
     try:
         expression = read_formula(text, TABLE.columns)
     except TableTrouble as refused:
@@ -216,7 +216,7 @@ def test_the_sum_of_nothing_is_missing_and_what_is_left_out_is_reported() -> Non
     assert "(missing)" in first and first["N"] == 3.0
 
 
-def test_what_is_worked_out_of_nothing_is_missing_and_so_is_a_number_without_an_end() -> None:
+def test_a_result_of_missing_values_is_missing_and_so_is_an_infinite_one() -> None:
     for function in ("mean", "median", "min", "max"):
         assert {row["side"]: row["t"] for row in ran(SUM.replace('"sum"', f'"{function}"'), GAPS)}["S"] is None
     assert ran('<aggregate column="side" function="distinct" as="t"/>', GAPS) == [{"t": 3}]
@@ -239,7 +239,7 @@ def test_what_is_worked_out_of_nothing_is_missing_and_so_is_a_number_without_an_
         (('"0815"', "1"), ("0815", "1")),
     ],
 )
-def test_no_digit_of_a_number_or_a_code_is_lost_as_it_is_read(cells: tuple[str, str], held: tuple[Any, Any]) -> None:
+def test_reading_loses_no_digit_of_a_number_or_code(cells: tuple[str, str], held: tuple[Any, Any]) -> None:
     table = read_csv(f"k,v\na,{cells[0]}\nb,{cells[1]}\n".encode())
     assert table["v"].to_list() == [held[0], held[1]]
 
@@ -257,7 +257,7 @@ def test_whole_numbers_of_more_than_64_bits_are_summed_exactly_and_drawn_rounded
 
 
 @pytest.mark.parametrize("end", [b"\r", b"\r\n", b"\n"])
-def test_every_end_of_a_line_is_one_and_semicolons_part_cells_where_commas_part_numbers(end: bytes) -> None:
+def test_every_line_ending_is_read_and_semicolons_can_separate_cells(end: bytes) -> None:
     lines = [b"side,n", b'"N\rS",3', b"", b"S,4", b""]
     assert read_csv(end.join(lines)).to_dicts() == [{"side": "N\rS", "n": 3}, {"side": "S", "n": 4}]
     content = end.join([b"side;price;code", b'"N;S";1,5;007', b"S;-2;012", b""])
@@ -266,7 +266,7 @@ def test_every_end_of_a_line_is_one_and_semicolons_part_cells_where_commas_part_
     assert read_csv(content).to_dicts() == rows
 
 
-def test_lines_may_end_and_columns_may_change_their_kind_in_the_middle() -> None:
+def test_rows_can_be_short_and_columns_can_change_their_type() -> None:
     assert read_csv(b"side,n\nN,3\rS,4\r\n").height == 2
     assert read_csv(b"a;b,n\nx;y,3\n").to_dicts() == [{"a;b": "x;y", "n": 3}], "one comma makes semicolons text"
     assert read_csv(b"k,v\n" + b"a,1\n" * 10_001 + b"b,2.5\n")["v"][-1] == 2.5
@@ -309,7 +309,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=4))
-def test_no_cell_of_a_text_is_handed_in_whatever_the_plan(ledger: Path, steps: list[str]) -> None:
+def test_no_plan_exports_a_text_cell(ledger: Path, steps: list[str]) -> None:
     told = json.dumps(ClientTable.read(ledger).carry_out(f"<plan>{''.join(steps)}</plan>"))
     assert [cell for cell in CELLS if cell in told] == [], told
 
@@ -324,7 +324,7 @@ def test_the_columns_of_a_pivot_go_by_numbers_and_have_their_names_in_the_pictur
     assert drawn["data"]["values"][0] == {"day": "2024-01-01", "side 1": 73_519, "side 2": None}
 
 
-def test_what_is_left_out_is_handed_in_with_the_rest_and_long_numbers_are_drawn(tmp_path: Path) -> None:
+def test_left_out_rows_are_exported_and_long_numbers_drawn(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("side,n\nN,18446744073709551616\nN,\nS,\n,5\n")
     table = ClientTable.read(path)
@@ -342,7 +342,7 @@ def test_what_is_left_out_is_handed_in_with_the_rest_and_long_numbers_are_drawn(
     assert made.png()[:4] == b"\x89PNG"
 
 
-def test_tables_that_lie_beside_it_are_reported_and_joined(ledger: Path, tmp_path: Path) -> None:
+def test_tables_beside_it_are_reported_and_joined(ledger: Path, tmp_path: Path) -> None:
     names = tmp_path / "names.csv"
     names.write_text("ward,name\neast-ward,East\nwest-ward,West\n")
     table = ClientTable.read(ledger, names)
@@ -354,7 +354,7 @@ def test_tables_that_lie_beside_it_are_reported_and_joined(ledger: Path, tmp_pat
 
 
 @pytest.mark.parametrize("content", ["a,a\n1,2\n", "a,\n1,2\n", 'a,b\n1,"x\n', "a,b\n1\n", ""])
-def test_a_table_that_an_upload_would_refuse_is_trouble_here_too(tmp_path: Path, content: str) -> None:
+def test_a_table_that_an_upload_would_refuse_is_a_fault_here_too(tmp_path: Path, content: str) -> None:
     path = tmp_path / "t.csv"
     path.write_text(content)
     with pytest.raises(TableTrouble):
@@ -378,7 +378,7 @@ def never_looking(answers: list[str], awaited: bool) -> Any:
     return SimpleNamespace(turns=SimpleNamespace(**{name: made(work) for name, work in does.items()}))
 
 
-async def test_a_turn_that_never_looks_ends_in_a_timeout_and_is_answered_once(ledger: Path) -> None:
+async def test_a_client_that_never_polls_gets_a_timeout_and_the_question_one_answer(ledger: Path) -> None:
     answers: list[str] = []
     with pytest.raises(TimeoutError):
         finish(never_looking(answers, False), "t", ClientTable.read(ledger), timeout_seconds=0.3)

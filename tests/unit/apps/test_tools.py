@@ -46,7 +46,7 @@ async def look_up(
     return {"name": name, "street": address.street, "kind": kind, "since": since is not None}
 
 
-def test_the_card_is_made_from_the_function() -> None:
+def test_a_tools_card_is_derived_from_its_function() -> None:
     card = look_up.card
     assert (card.name, card.description) == ("look_up", "Look somebody up.\n\nKnows nobody.")
     assert card.effect is EffectClass.READ and not card.needs_approval and card.timeout_seconds == 5
@@ -74,7 +74,7 @@ async def test_a_call_gets_the_types_that_the_hints_name_and_the_functions_own_d
         ({"name": "Ada", "address": {"street": "x"}, "age": 3}, "age"),
     ],
 )
-async def test_arguments_that_do_not_fit_are_a_no_before_the_function_runs(args: dict[str, Any], field: str) -> None:
+async def test_invalid_arguments_are_refused_before_the_function_runs(args: dict[str, Any], field: str) -> None:
     with pytest.raises(ToolRefused, match=re.escape(field)):
         await look_up.run(args, context(look_up.card))
 
@@ -97,7 +97,7 @@ async def odd_names(json: int, schema: str, model_config: bool, copy: str, class
     return [json, schema, model_config, copy, class_]
 
 
-async def test_checks_that_no_schema_says_are_made_and_an_exit_is_no_end_of_the_worker() -> None:
+async def test_checks_beyond_the_schema_run_and_an_exit_does_not_end_the_worker() -> None:
     assert (await halve.run({"value": 4}, context(halve.card))).output == 2
     with pytest.raises(ToolRefused, match="must be even"):
         await halve.run({"value": 3}, context(halve.card))
@@ -110,7 +110,7 @@ async def test_checks_that_no_schema_says_are_made_and_an_exit_is_no_end_of_the_
 async def test_the_context_is_handed_in_reads_declared_secrets_alone_and_prints_none() -> None:
     @tool(effect="read", secrets=("token",))
     async def who(ctx: ToolContext) -> JsonValue:
-        """Say who asks."""
+        """Return the caller's name."""
         return [ctx.user_id, ctx.secret("token")]
 
     assert who.card.parameters["properties"] == {}
@@ -125,7 +125,7 @@ async def test_the_context_is_handed_in_reads_declared_secrets_alone_and_prints_
         given.user_id = "somebody else"  # type: ignore[misc]
 
 
-def test_all_but_a_read_needs_an_approval_unless_the_author_says_so() -> None:
+def test_every_tool_but_a_read_needs_approval_unless_its_author_opts_out() -> None:
     cases = [("read", None, False), ("read", True, True), ("local", None, True), ("keyed", None, True),
              ("opaque", None, True), ("opaque", False, False)]  # fmt: skip
     for effect, approval, gated in cases:
@@ -236,11 +236,11 @@ _CYCLE.append(_CYCLE)
         (b"\xff", "_w=="),
     ],
 )
-def test_a_value_becomes_json_that_postgres_takes(returned: object, stored: JsonValue) -> None:
+def test_a_result_becomes_json_that_postgres_can_store(returned: object, stored: JsonValue) -> None:
     assert result_of(returned) == ToolResult(stored)
     made = result_of(ToolResult("ok", state={"count": 1, "text": returned}, working={"gone": None}))  # type: ignore[dict-item]
     assert made == ToolResult("ok", state={"count": 1, "text": stored}, working={"gone": None})
-    for no_json in (_Hostile(), _CYCLE):  # what is no JSON at all still counts as done
+    for no_json in (_Hostile(), _CYCLE):  # a result that is not JSON still counts as done
         assert isinstance(result_of(no_json).output, str)
 
 
@@ -266,11 +266,11 @@ def made_with(preview: Any) -> Tool:
 
 
 async def balance(context: ToolContext, cents: int) -> Preview:
-    """What is left."""
+    """The balance before and after."""
     return Preview({"left": 100, "nan": float("nan")}, {"left": 100 - cents, "nul": "a\0b"})
 
 
-async def test_a_preview_gets_the_arguments_that_it_names_and_its_values_can_be_kept() -> None:
+async def test_a_preview_gets_only_its_named_arguments_and_its_values_can_be_stored() -> None:
     pay = made_with(balance)
     assert pay.card.previews and pay.preview is not None
     made = await pay.preview.make({"to": "Ada", "cents": 30}, context(pay.card))
@@ -299,7 +299,7 @@ def test_a_preview_that_cannot_be_made_is_refused_as_the_tool_is_imported(previe
         made_with(preview)
 
 
-async def test_an_invalid_preview_is_a_mistake_of_its_author() -> None:
+async def test_an_invalid_preview_result_raises_a_type_error() -> None:
     async def wrong() -> Any:
         return {"before": 1}
 
@@ -307,7 +307,7 @@ async def test_an_invalid_preview_is_a_mistake_of_its_author() -> None:
         await PreviewOf.of("pay", wrong, made_with(None).parameters).make({}, context())
 
 
-async def test_a_preview_sends_nothing_that_may_change_anything_and_no_key() -> None:
+async def test_a_preview_sends_only_safe_requests_and_no_idempotency_key() -> None:
     sent: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

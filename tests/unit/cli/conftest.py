@@ -59,7 +59,7 @@ OPEN: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -69,7 +69,7 @@ class Ended:
 
     @property
     def seen(self) -> str:
-        """What a user sees, without what differs between runs: folders, ports, ages, widths of columns."""
+        """The output that a user sees, without parts that differ between runs: folders, ports, ages, widths."""
         text = f"exit code {self.code}\n{self.out}{self.err}".replace(f"PERDURE_HOME={self.folder} ", "")
         text = text.replace(self.folder, "FOLDER").replace(str(ROOT), "ROOT")
         text = re.sub(r"\S+ \S+(?= \[info)", "TIME", text)
@@ -84,7 +84,7 @@ class Ended:
 
 
 def request(asked: Asked) -> str:
-    """Who asked for what: the local user, method, path, query and body. A digest is cut to its first character."""
+    """A request's local user, method, path, query and body. A digest is cut to its first character."""
     sent = (
         json.dumps(asked.body, default=bytes.decode) if asked.body is not None else urlencode(asked.query, doseq=True)
     )
@@ -136,7 +136,7 @@ def perdure(home: Path, capsys: pytest.CaptureFixture[str], api: ApiDouble) -> P
 
 @pytest.fixture
 def stack(home: Path, perdure: Perdure) -> Perdure:
-    """The same where run.json points at a small server."""
+    """The same command; run.json points at a small server."""
     tokens = {name: f"t-{name}" for name in ("requester", "reviewer", "admin")}
     (home / "run.json").write_text(json.dumps({"api": perdure.url, "tokens": tokens, "pids": {}}))
     return perdure

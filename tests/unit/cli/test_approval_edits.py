@@ -88,7 +88,7 @@ def test_an_edit_that_changed_nothing_or_broke_it_sends_nothing(edit: Edit, stac
 
 
 @pytest.mark.parametrize("has_folder", [True, False])
-def test_where_a_temporary_file_cannot_be_written_nothing_is_sent(
+def test_if_no_temporary_file_can_be_written_nothing_is_sent(
     stack: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_folder: bool
 ) -> None:
     monkeypatch.setenv("EDITOR", f"touch {tmp_path / 'opened'}")
@@ -150,13 +150,13 @@ def test_arguments_that_do_not_fit_are_opened_again_as_they_were_with_the_fault_
 
 
 @pytest.mark.usefixtures("terminal")
-def test_who_leaves_it_as_it_was_after_a_fault_sends_nothing(edit: Edit, stack: Perdure, tmp_path: Path) -> None:
+def test_closing_the_editor_unchanged_after_a_fault_sends_nothing(edit: Edit, stack: Perdure, tmp_path: Path) -> None:
     ended = edit("path.write_text('{')", "pass")
     assert (ended.code, len(stack.asked), len(seen(tmp_path))) == (2, 1, 2)
 
 
 @pytest.mark.usefixtures("terminal")
-def test_what_the_api_does_not_take_is_opened_again_too(edit: Edit, stack: Perdure, tmp_path: Path) -> None:
+def test_arguments_that_the_api_rejects_are_opened_again(edit: Edit, stack: Perdure, tmp_path: Path) -> None:
     error: dict[str, Any] = {"code": "args_invalid", "message": "order 7 is not one of yours", "details": {}}
     replies = [said({"error": error}, 422), EDITED]
     assert edit(replaced('"1042"', '"7"'), replaced('"7"', '"8"'), replies=replies).code == 0
@@ -165,12 +165,12 @@ def test_what_the_api_does_not_take_is_opened_again_too(edit: Edit, stack: Perdu
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_request_that_was_decided_meanwhile_is_not_opened_again(edit: Edit, tmp_path: Path) -> None:
+def test_a_request_decided_meanwhile_is_not_opened_again(edit: Edit, tmp_path: Path) -> None:
     decided = refusal(409, "already_decided", {"decision": {"type": "reject", "by": "rita"}})
     assert (edit(replaced('"1042"', '"7"'), replies=[decided]).code, len(seen(tmp_path))) == (5, 1)
 
 
-def test_arguments_given_on_the_command_line_that_are_the_same_are_not_sent(stack: Perdure) -> None:
+def test_unchanged_arguments_on_the_command_line_are_not_sent(stack: Perdure) -> None:
     stack.will(said({**APPROVAL, "args": {"n": 1}}), said({**APPROVAL, "args": {"n": 1}}), EDITED)
     assert stack("approvals", "edit", "a-1", "--args", '{"n": 1}').code == 2
     assert stack("approvals", "edit", "a-1", "--args", '{"n": true}').code == 0
@@ -178,18 +178,18 @@ def test_arguments_given_on_the_command_line_that_are_the_same_are_not_sent(stac
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '{"a": NaN}', "[]", "", '{"a": 1} x', "{" * 100_000])
-def test_what_is_not_exactly_one_object_is_refused(text: str) -> None:
+def test_anything_but_one_json_object_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentText):
         parse_object(text)
     with pytest.raises(InvalidArgumentText, match='"b": two'):  # a fault names the line in which it is
         parse_object('{\n"a": 1,\n"b": two\n}')
 
 
-def test_a_value_that_begins_like_a_comment_is_kept() -> None:
+def test_a_value_that_looks_like_a_comment_is_kept() -> None:
     text = '// said\n{\n  "a": "// not one",\n  // said too\n  "b": "x\u2028// y"\n}\n'
     assert json.loads(without_comments(text)) == {"a": "// not one", "b": "x\u2028// y"}
 
 
 @pytest.mark.parametrize(("one", "other", "equal"), [(1, True, False), (1, 1.0, False), ([1], [1], True)])
-def test_what_is_the_same_is_what_json_calls_the_same(one: Any, other: Any, equal: bool) -> None:
+def test_arguments_are_compared_as_json_values(one: Any, other: Any, equal: bool) -> None:
     assert same_json({"a": one, "b": 0}, {"b": 0, "a": other}) is equal

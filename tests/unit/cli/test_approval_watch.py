@@ -42,7 +42,9 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> InterruptAfter:
     return after
 
 
-def test_each_is_shown_and_ended(stack: Perdure, interrupt_after: InterruptAfter, snapshot: SnapshotAssertion) -> None:
+def test_each_is_shown_and_its_end(
+    stack: Perdure, interrupt_after: InterruptAfter, snapshot: SnapshotAssertion
+) -> None:
     interrupt_after(3)
     stack.will(waits(), waits(), NONE, said({**APPROVAL, "status": "rejected"}))
     ended = stack("approvals watch --mine --agent refunds")
@@ -62,7 +64,7 @@ def test_each_change_of_a_waiting_approval_is_one_line(stack: Perdure, interrupt
     assert all(name in lines[0] for name in ("refund", "a-1", "tom", "rita")) and "1/2" in lines[1]
 
 
-def test_with_json_each_thing_that_happens_is_one_line(stack: Perdure, interrupt_after: InterruptAfter) -> None:
+def test_with_json_each_event_is_one_line(stack: Perdure, interrupt_after: InterruptAfter) -> None:
     interrupt_after(4)
     stack.will(waits(), waits(), waits(assignee="tom"), NONE, said({**APPROVAL, "status": "done"}))
     lines = [json.loads(line) for line in stack("approvals watch --json").out.splitlines()]
@@ -71,7 +73,7 @@ def test_with_json_each_thing_that_happens_is_one_line(stack: Perdure, interrupt
     assert lines[0]["schema"] == APPROVAL["schema"]
 
 
-def test_a_queue_of_several_pages_is_read_whole(stack: Perdure, interrupt_after: InterruptAfter) -> None:
+def test_a_queue_of_several_pages_is_read_completely(stack: Perdure, interrupt_after: InterruptAfter) -> None:
     interrupt_after(1)
     first = said({"items": [APPROVAL], "next": "more"})
     out = stack("approvals watch", first, waits(id="a-2")).out
@@ -103,7 +105,7 @@ def drawn(table: WatchTable, *waiting: Approval, columns: int = 160) -> str:
     return console.file.getvalue()
 
 
-def test_a_row_has_age_deadline_whose_it_is_and_votes(watch_table: WatchTable) -> None:
+def test_a_row_has_age_deadline_assignee_and_votes(watch_table: WatchTable) -> None:
     now = datetime.now(UTC)
     row = approval(
         "a-1",
@@ -134,7 +136,7 @@ def test_only_requests_that_arrive_while_watching_are_highlighted(watch_table: W
     assert [("a-new" in line, "a-old" in line) for line in standing_out] == [(True, False)]
 
 
-def test_what_ended_is_named_below_and_a_long_queue_says_how_much_more_there_is(watch_table: WatchTable) -> None:
+def test_ended_requests_are_named_and_a_long_queue_has_a_count(watch_table: WatchTable) -> None:
     for number in range(5):
         watch_table.ended(approval(f"a-gone-{number}", status="approved", decided_by="rita\x1b"))
     out = drawn(watch_table, *(approval(f"a-{number}") for number in range(30)))

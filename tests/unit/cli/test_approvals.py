@@ -132,7 +132,7 @@ _BY_ANN = ("ann", "2026-11-21 10:00:00 UTC")
         ("withdraw", {"status": "done"}, 5, ("done",)),
     ],
 )
-def test_a_settled_approval_is_neither_decided_nor_withdrawn_and_its_end_is_named(
+def test_a_settled_approval_is_neither_decided_nor_withdrawn(
     stack: Perdure, verb: str, now: dict[str, Any], code: int, named: tuple[str, ...]
 ) -> None:
     stack.will(said({**APPROVAL, **now}))
@@ -155,7 +155,7 @@ _CLAIMED = {
         ("approve", refusal(429, "too_many_decisions", Retry_After="17"), 1, "17 s"),
     ],
 )
-def test_a_change_meanwhile_is_reported_once(stack: Perdure, verb: str, reply: Reply, code: int, named: str) -> None:
+def test_another_users_change_is_printed_once(stack: Perdure, verb: str, reply: Reply, code: int, named: str) -> None:
     stack.will(said(APPROVAL), reply)
     ended = stack("approvals", verb, "a-1")
     assert (ended.code, ended.err.count(named)) == (code, 1)
@@ -187,7 +187,7 @@ def test_several_are_shown_and_decided_in_one_request_with_their_digests(stack: 
         (["already_decided", "approval_expired"], 1),
     ],
 )
-def test_the_exit_code_is_the_one_that_all_failures_share(stack: Perdure, codes: list[str], exit_code: int) -> None:
+def test_a_bulk_decision_exits_with_its_failures_code(stack: Perdure, codes: list[str], exit_code: int) -> None:
     given = {"message": "no\x1b", "details": {}}
     statuses = {"not_in_bulk": 422, "approval_expired": 410}
     errors: list[Any] = [{"error": {**given, "code": code, "status": statuses.get(code, 409)}} for code in codes]
@@ -198,7 +198,7 @@ def test_the_exit_code_is_the_one_that_all_failures_share(stack: Perdure, codes:
     assert ended.code == exit_code and codes[0] in ended.out and "\x1b" not in ended.out
 
 
-def test_what_waits_no_longer_or_is_not_there_is_not_sent(stack: Perdure) -> None:
+def test_a_bulk_decision_leaves_out_requests_that_are_not_pending(stack: Perdure) -> None:
     gone = refusal(404, "approval_not_found")
     stack.will(said({**FIRST, "status": "expired"}), gone, said({**SECOND, "status": "rejected"}))
     ended = stack("approvals batch approve a-1 a-9 a-2 --json")

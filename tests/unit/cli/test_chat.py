@@ -25,7 +25,7 @@ def shown(*events: tuple[str, dict[str, Any]], details: bool = False) -> list[st
     return stream.getvalue().splitlines()
 
 
-def test_two_calls_speak_on_lines_of_their_own() -> None:
+def test_two_parallel_calls_stream_on_separate_lines() -> None:
     lines = shown(
         ("token", {"call_id": "m1", "text": "half"}),
         ("reset", {"call_id": "m1"}),
@@ -42,7 +42,7 @@ def test_two_calls_speak_on_lines_of_their_own() -> None:
     assert all(each in lines[4] for each in ("completed", "7", "$0.0100", "1.5 s", "t"))
 
 
-def test_each_event_has_its_line(snapshot: SnapshotAssertion) -> None:
+def test_each_event_is_one_line(snapshot: SnapshotAssertion) -> None:
     ran = {"ran": ["rag", "past"], "skipped": [{"tool": "goals", "why": "same_slice"}]}
     failed = {"failed": [{"tool": "slots", "code": "tool_failed", "message": "gone\x1b"}]}
     events: list[tuple[str, dict[str, Any]]] = [
@@ -73,7 +73,7 @@ def test_an_event_that_needs_a_person_names_the_command_to_type() -> None:
     assert "turns raise T1 --tokens" in spent[1] and "approvals reject A1" in spent[1]
 
 
-def test_the_machinery_is_shown_only_to_who_asks_for_it() -> None:
+def test_internal_events_are_shown_only_with_their_option() -> None:
     event = ("node_end", {"node": "tool_node", "data": {"status": "running"}})
     assert shown(event) == []
     (line,) = shown(event, details=True)
@@ -82,7 +82,7 @@ def test_the_machinery_is_shown_only_to_who_asks_for_it() -> None:
     assert "skill.selected" in line and "spacing" in line
 
 
-def test_reasoning_is_shown_apart_from_the_answer_and_only_to_who_asks_for_it() -> None:
+def test_reasoning_is_marked_and_shown_only_with_its_option() -> None:
     events: list[tuple[str, dict[str, Any]]] = [
         ("thinking", {"call_id": "m1", "text": "Hm. "}),
         ("thinking", {"call_id": "m1", "text": "Well."}),
@@ -139,7 +139,7 @@ _TEXTS = st.text(alphabet="ab \n世é", max_size=60)
 
 
 @given(st.lists(_TEXTS, max_size=4), _TEXTS)
-def test_a_reset_leaves_nothing_of_the_old_text(old: list[str], new: str) -> None:
+def test_a_reset_removes_all_of_the_old_text(old: list[str], new: str) -> None:
     terminal, expected = Terminal(), Terminal()
     live = LiveText(terminal, terminal=True)
     live.line("before")
@@ -153,7 +153,7 @@ def test_a_reset_leaves_nothing_of_the_old_text(old: list[str], new: str) -> Non
     assert terminal.rows == expected.rows
 
 
-def test_text_that_has_scrolled_away_is_reported_as_void() -> None:
+def test_text_that_scrolled_away_is_marked_as_void() -> None:
     terminal = Terminal()
     live = LiveText(terminal, terminal=True)
     live.write("line\n" * LINES + "half")

@@ -25,7 +25,7 @@ def server(folder: Path, text: str) -> None:
     (folder / "mcp" / "liar.yaml").write_text(text)
 
 
-def test_a_drift_fails_the_check_until_its_lock(perdure: Perdure, folder: Path, snapshot: SnapshotAssertion) -> None:
+def test_a_drifted_server_fails_until_it_is_locked(perdure: Perdure, folder: Path, snapshot: SnapshotAssertion) -> None:
     ended = perdure("mcp", "check", str(folder))
     assert ended.code == 0
     seen = [ended.out, perdure("mcp", "lock", str(folder)).out]
@@ -44,7 +44,7 @@ def test_a_drift_fails_the_check_until_its_lock(perdure: Perdure, folder: Path, 
     assert lock_path(folder, "liar").read_text() == changed
 
 
-def test_a_server_that_does_not_answer_keeps_its_lock_and_the_code_is_1(perdure: Perdure, folder: Path) -> None:
+def test_an_unreachable_server_keeps_its_lock_and_exits_with_1(perdure: Perdure, folder: Path) -> None:
     server(folder, "command: [no-such-program]\n")
     lock_path(folder, "liar").write_text('{"tools": []}')
     for command in ("lock", "check"):
@@ -53,14 +53,14 @@ def test_a_server_that_does_not_answer_keeps_its_lock_and_the_code_is_1(perdure:
     assert lock_path(folder, "liar").read_text() == '{"tools": []}'
 
 
-def test_a_malformed_lock_fails_the_check_and_is_written_anew(perdure: Perdure, folder: Path) -> None:
+def test_a_malformed_lock_fails_the_check_and_is_rewritten(perdure: Perdure, folder: Path) -> None:
     lock_path(folder, "liar").write_text("{")
     ended = perdure("mcp", "check", str(folder))
     assert ended.code == 1 and "liar.lock.json:1:" in ended.out
     assert perdure("mcp", "lock", str(folder)).code == perdure("mcp", "check", str(folder)).code == 0
 
 
-def test_a_folder_without_servers_and_one_with_a_mistake_are_refused(perdure: Perdure, folder: Path) -> None:
+def test_a_folder_without_servers_or_with_a_mistake_is_refused(perdure: Perdure, folder: Path) -> None:
     assert perdure("mcp", "lock", str(folder / "none")).code == 2
     server(folder, "comand: [x]\n")
     ended = perdure("mcp", "lock", str(folder))
@@ -69,7 +69,7 @@ def test_a_folder_without_servers_and_one_with_a_mistake_are_refused(perdure: Pe
     assert perdure("mcp", "check", str(folder)).code == 2
 
 
-def test_good_apps_are_reported_in_a_line_and_a_warning_alone_is_no_failure(perdure: Perdure, tmp_path: Path) -> None:
+def test_a_valid_app_is_one_line_and_a_warning_is_no_failure(perdure: Perdure, tmp_path: Path) -> None:
     ended = perdure("skills check")
     assert (ended.code, ended.err) == (0, ""), "the apps that ship"
     folder = write_app(tmp_path / "app")
@@ -83,7 +83,7 @@ def test_good_apps_are_reported_in_a_line_and_a_warning_alone_is_no_failure(perd
     assert ended.code == 1 and "\x1b" not in ended.out, "what a file says cannot command the terminal"
 
 
-def test_every_mistake_is_reported_with_its_place_and_the_code_is_1(
+def test_every_mistake_has_its_place_and_exits_with_1(
     perdure: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
     spoiled = SKILL.replace("triggers:", "trigers:").replace("A leaf", "A leaf " * 500)
@@ -97,7 +97,7 @@ def test_every_mistake_is_reported_with_its_place_and_the_code_is_1(
     assert ended.seen == snapshot
 
 
-def test_in_json_the_places_are_values(perdure: Perdure, tmp_path: Path) -> None:
+def test_with_json_the_places_are_values(perdure: Perdure, tmp_path: Path) -> None:
     folder = write_app(tmp_path / "app", {"skills/tea/SKILL.md": None})
     ended = perdure("skills", "check", str(folder), "--json")
     assert ended.code == 1
@@ -109,7 +109,7 @@ def test_in_json_the_places_are_values(perdure: Perdure, tmp_path: Path) -> None
     ]
 
 
-def test_a_folder_without_an_app_is_reported_as_such(perdure: Perdure, tmp_path: Path) -> None:
+def test_a_folder_without_an_app_is_named(perdure: Perdure, tmp_path: Path) -> None:
     folder = write_app(tmp_path / "app")
     assert perdure("skills", "check", str(tmp_path / "nowhere")).code == 2
     ended = perdure("skills", "check", str(folder / "skills" / "tea"))

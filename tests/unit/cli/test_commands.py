@@ -38,7 +38,7 @@ def test_a_chat_in_json_is_every_event_and_then_the_turn(stack: Perdure) -> None
     assert [each["event"] for each in events][-2:] == ["done", "workflow_complete"] and turn["answer"] == TURN["answer"]
 
 
-def test_a_conversation_is_held_until_the_input_ends(stack: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversation_continues_until_the_input_ends(stack: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builtins.input", Mock(side_effect=["hi", "  ", "again", EOFError]))
     end = streamed(event("workflow_complete", status="completed"))
     ended = stack("chat refunds", CONVERSATION, STARTED, end, said(TURN), refusal(409, "conversation_busy"))
@@ -47,7 +47,7 @@ def test_a_conversation_is_held_until_the_input_ends(stack: Perdure, monkeypatch
     assert "conversation_busy" in ended.out and "chat refunds --conversation c-1" in ended.out
 
 
-def test_a_message_into_a_turn_is_followed_to_the_turn_that_receives_it(stack: Perdure) -> None:
+def test_a_joined_message_is_followed_to_the_turn_that_receives_it(stack: Perdure) -> None:
     joined = said({"turn_id": "t-1", "conversation_id": "c-1", "status": "running", "joined": True}, 202)
     over = event("workflow_complete", status="completed")
     first = streamed(event("done", status="completed", tokens_used=1, left_over="t-2") + over)
@@ -58,13 +58,13 @@ def test_a_message_into_a_turn_is_followed_to_the_turn_that_receives_it(stack: P
     assert [each.path.split("/")[3] for each in stack.asked[1:]] == ["t-1", "t-2", "t-2"]
 
 
-def test_topologies_come_as_a_drawing(stack: Perdure) -> None:
+def test_topologies_are_drawn(stack: Perdure) -> None:
     drawing = Reply(200, b"flowchart TD\n", {"Content-Type": "text/plain"})
     assert stack("topologies show p --mermaid", drawing).out == "flowchart TD\n"
     assert stack("topologies show p --mermaid --json", drawing).json["mermaid"] == "flowchart TD\n"
 
 
-def test_status_asks_every_part_and_hides_every_credential(perdure: Perdure, home: Path) -> None:
+def test_status_checks_every_part_and_hides_every_credential(perdure: Perdure, home: Path) -> None:
     with socket.socket() as server, socket.socket() as dead:
         for each in (server, dead):
             each.bind(("127.0.0.1", 0))
@@ -88,7 +88,7 @@ def test_status_asks_every_part_and_hides_every_credential(perdure: Perdure, hom
     assert states == told | {"worker-llm": "runs", "worker-relay": "not ready"}
 
 
-def test_a_disk_with_hardly_any_room_is_reported(perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nearly_full_disk_is_reported(perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "run.json").write_text(json.dumps({"pids": {"worker-llm": os.getpid()}, "ready": ["worker-llm"]}))
     assert perdure("status").code == 0
     monkeypatch.setenv("PERDURE_LEAST_FREE_BYTES", str(shutil.disk_usage(home).total))
@@ -97,19 +97,19 @@ def test_a_disk_with_hardly_any_room_is_reported(perdure: Perdure, home: Path, m
     assert [part["name"] for part in as_json.json["parts"]] == ["worker-llm", "disk"]
 
 
-def test_status_of_a_tenant_says_whose_the_rest_is(stack: Perdure) -> None:
+def test_a_tenants_status_names_who_sees_the_rest(stack: Perdure) -> None:
     ended = stack("status", said({}), said(STATUS | {"is_operator": False}))
     assert ended.code == 1 and "PERDURE_TOKEN" in ended.out
 
 
-def test_before_the_deadline_did_not_happen_is_not_suggested(stack: Perdure) -> None:
+def test_the_outcome_of_no_effect_is_not_suggested_before_the_deadline(stack: Perdure) -> None:
     shown = stack("effects show pdk_1", said({**EFFECT, "deadline": "2999-01-01T00:00:00Z"})).out
     assert "2999-01-01 00:00:00 UTC" in shown
     assert "settle pdk_1 happened" in shown and "did_not_happen" not in shown
 
 
 @pytest.mark.parametrize("as_json", ["", " --json"])
-def test_what_is_settled_already_is_not_settled_again(stack: Perdure, as_json: str) -> None:
+def test_a_settled_effect_is_not_settled_again(stack: Perdure, as_json: str) -> None:
     done = said({**EFFECT, "state": "done", "settled_by": "rita"})
     ended = stack(f"effects settle pdk_1 happened --comment seen{as_json}", done)
     assert (ended.code, len(stack.asked)) == (5, 1) and "rita" in ended.err
@@ -139,7 +139,7 @@ def test_a_file_is_uploaded_before_the_message_and_pictures_are_saved(stack: Per
 
 
 @pytest.mark.parametrize(("role", "host"), [("requester", "127.0.0.1"), ("reviewer", "localhost")])
-def test_each_local_user_has_a_name_of_the_machine(stack: Perdure, role: str, host: str) -> None:
+def test_each_local_user_gets_a_sign_in_link_with_its_own_host(stack: Perdure, role: str, host: str) -> None:
     words = f"link --path /chat {role if role == 'reviewer' else ''}"
     ended = stack(words, said({"code": "local.abc", "expires_at": "2026-01-01T10:15:00Z"}, 201))
     assert ended.code == 0
@@ -151,12 +151,12 @@ def test_each_local_user_has_a_name_of_the_machine(stack: Perdure, role: str, ho
 
 
 @pytest.mark.parametrize("stage", ["active", "archived"])
-def test_what_cannot_move_on_is_not_even_asked_about(stack: Perdure, stage: str) -> None:
+def test_a_version_that_cannot_be_promoted_is_not_sent(stack: Perdure, stage: str) -> None:
     assert stack("prompts promote v-1", said({**VERSION, "stage": stage})).code == 1
     assert len(stack.asked) == 1
 
 
-def test_the_editor_opens_on_what_speaks_now(stack: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_editor_opens_with_the_active_text(stack: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "editor.py"
     script.write_text("import sys\np = sys.argv[1]\nt = open(p).read()\nopen(p, 'w').write(t + ' Be brief.')\n")
     monkeypatch.setenv("EDITOR", f"{sys.executable} {script}")
@@ -179,7 +179,7 @@ DONE = said({"user": BOSS, "access_token": "hush-access", "refresh_token": "hush
         ("", {}, "Bearer t-admin"),
     ],
 )
-def test_a_person_registers_with_a_password_that_is_asked_for(
+def test_a_user_registers_with_a_prompted_password(
     stack: Perdure, monkeypatch: pytest.MonkeyPatch, words: str, sent: dict[str, str], token: str | None
 ) -> None:
     monkeypatch.setattr("typer.prompt", lambda *_, **given: "green tractors sing" if given["hide_input"] else "")
@@ -195,7 +195,7 @@ def test_a_person_registers_with_a_password_that_is_asked_for(
     assert shown.json["user"]["name"] == "boss" and "hush" not in shown.out
 
 
-def test_each_way_to_sign_in_has_its_words_and_names_who_vouched() -> None:
+def test_each_sign_in_method_is_described_with_its_voucher() -> None:
     for signed_in, named in (
         ({"how": "password", "invited_by": "ann"}, ["ann"]),
         ({"how": "invitation", "created_by": "ann"}, ["ann"]),
@@ -217,7 +217,7 @@ def lines(*rows: dict[str, Any]) -> Reply:
     return Reply(200, body.encode(), {"Content-Type": "application/jsonl"})
 
 
-def test_the_newest_of_the_heads_that_were_kept_are_sent(stack: Perdure, tmp_path: Path) -> None:
+def test_the_newest_stored_heads_are_sent(stack: Perdure, tmp_path: Path) -> None:
     kept, odd = tmp_path / "kept.jsonl", HEAD | {"tenant": "a\u2028b\u0085c"}  # cut at line ends alone
     heads = [HEAD | {"seq": seq} for seq in range(1, 1_000)] + [odd]
     kept.write_text("".join(json.dumps(head, ensure_ascii=False) + "\n" for head in heads) + "\n", encoding="utf-8")
@@ -230,7 +230,7 @@ def test_the_newest_of_the_heads_that_were_kept_are_sent(stack: Perdure, tmp_pat
         assert ended.code == 2 and str(kept) in ended.err and len(stack.asked) == 1
 
 
-def test_an_export_is_lines_of_json_page_by_page(stack: Perdure) -> None:
+def test_an_export_prints_json_lines_page_by_page(stack: Perdure) -> None:
     text = "ü\x1b[31m a\u2028b\u2029c\u0085d"
     first = [{"seq": seq, "kind": "a", "data": {"text": text}} for seq in range(1, 1_001)]
     ended = stack("audit export", lines(*first), lines({"seq": 1_001, "kind": "b"}))
@@ -242,7 +242,7 @@ def test_an_export_is_lines_of_json_page_by_page(stack: Perdure) -> None:
     assert stack.asked[0].headers["authorization"] == "Bearer t-admin"
 
 
-def test_a_person_is_erased_only_when_asked_once_more(stack: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_is_erased_only_after_a_confirmation(stack: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("sys.stdin", io.StringIO("n\n"))
         assert stack("users erase ann").code == 1

@@ -40,7 +40,7 @@ def test_a_local_token_is_never_sent_elsewhere(perdure: Perdure, home: Path, mon
     assert perdure("turns list", EMPTY).code == 0, "the address needs no local stack"
 
 
-def test_where_nothing_runs_the_folder_is_named(perdure: Perdure, home: Path) -> None:
+def test_without_a_running_stack_its_folder_is_named(perdure: Perdure, home: Path) -> None:
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     killed = {"api": "http://127.0.0.1:1", "tokens": {"requester": "t"}, "supervisor": int(gone.stdout)}
     for run_file in (None, "", "{", "[]", "null", json.dumps(killed)):
@@ -51,7 +51,7 @@ def test_where_nothing_runs_the_folder_is_named(perdure: Perdure, home: Path) ->
             assert ended.code == 1 and str(home) in ended.err, (run_file, line)
 
 
-def test_what_outlived_a_killed_supervisor_is_named_with_what_ends_it(perdure: Perdure, home: Path) -> None:
+def test_processes_left_by_a_killed_supervisor_are_named_with_their_remedy(perdure: Perdure, home: Path) -> None:
     script = (
         "import os, signal, subprocess, sys\nfrom pathlib import Path\n"
         "from perdure.local.processes import ProcessRegistry\n"
@@ -76,7 +76,7 @@ def test_what_outlived_a_killed_supervisor_is_named_with_what_ends_it(perdure: P
         os.kill(left, signal.SIGKILL)
 
 
-def test_a_stack_that_is_starting_is_called_that(perdure: Perdure, home: Path) -> None:
+def test_a_starting_stack_is_reported_as_such(perdure: Perdure, home: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         ProcessRegistry(home / "children.json").add("postgres", child.pid, signal.SIGKILL)
         ended = perdure("status")
@@ -85,7 +85,7 @@ def test_a_stack_that_is_starting_is_called_that(perdure: Perdure, home: Path) -
 
 
 @pytest.mark.parametrize("first", [ROOT / "bin", Path("/usr/bin"), Path(sys.executable).parent])
-def test_a_shown_command_works_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Path) -> None:
+def test_a_printed_command_works_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Path) -> None:
     """`make` and a virtual environment put the interpreter's own folder on PATH, where the next terminal has none."""
     for name in ("PERDURE_HOME", "PERDURE_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -111,7 +111,7 @@ def test_a_command_of_an_installed_package_names_its_folder(tmp_path: Path, monk
     assert Path(program).is_absolute()
 
 
-def test_nothing_is_started_at_such_an_address(perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_address_starts_nothing(perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PERDURE_PUBLIC_URL", raising=False)
     for host, named in (("0.0.0.0", "PERDURE_PUBLIC_URL"), ("::", "PERDURE_PUBLIC_URL"), ("192.0.2.7", "127.0.0.1")):
         monkeypatch.setenv("PERDURE_HOST", host)
@@ -161,6 +161,6 @@ import perdure.__main__
 """
 
 
-def test_an_interrupt_while_a_command_imports_ends_it_without_a_word() -> None:
+def test_an_interrupt_during_imports_ends_silently() -> None:
     ended = subprocess.run([sys.executable, "-c", WHILE_IT_IMPORTS], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (-2, "", "")

@@ -75,7 +75,7 @@ CASES: list[tuple[str, list[Reply], str]] = [
 
 
 @pytest.mark.parametrize(("line", "replies", "asked"), CASES)
-def test_a_command_sends(stack: Perdure, line: str, replies: list[Reply], asked: str) -> None:
+def test_a_command_sends_its_request(stack: Perdure, line: str, replies: list[Reply], asked: str) -> None:
     stack.will(*replies)
     assert stack(*shlex.split(line)).code == 0
     assert request(stack.asked[-1]) == asked
@@ -111,14 +111,14 @@ def test_json_is_what_the_api_returned(stack: Perdure, line: str, replies: list[
         ("status", [said({}), said(outputs.STATUS)], {"well": False}),
     ],
 )
-def test_what_is_not_well_ends_in_1(stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
+def test_a_fault_found_exits_with_1(stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
     stack.will(*replies, *replies)
     assert stack(*line.split()).code == 1
     as_json = stack(*line.split(), "--json")
     assert (as_json.code, {name: as_json.json[name] for name in told}) == (1, told)
 
 
-def test_days_of_a_delegation_count_from_now(stack: Perdure) -> None:
+def test_the_days_of_a_delegation_are_counted_from_now(stack: Perdure) -> None:
     assert stack("delegations add tom --days 3", said(outputs.LENT, 201)).code == 0
     sent = datetime.fromisoformat(stack.asked[0].body["until"])
     assert abs(sent - datetime.now(UTC) - timedelta(days=3)) < timedelta(minutes=1)
@@ -175,7 +175,7 @@ AMOUNTS = [
         *((f"budgets set {amount}", [amount.partition("=")[0]]) for amount in AMOUNTS),
     ],
 )
-def test_a_wrong_command_line_is_a_usage_error_and_asks_nothing(stack: Perdure, line: str, named: list[str]) -> None:
+def test_an_invalid_command_line_is_a_usage_error_and_asks_nothing(stack: Perdure, line: str, named: list[str]) -> None:
     ended = stack(*shlex.split(line))
     assert (ended.code, ended.out, stack.asked) == (2, "", [])
     assert all(each in ended.err for each in named) and "Traceback" not in ended.err
@@ -225,7 +225,9 @@ def test_a_refusal_has_its_exit_code(stack: Perdure, line: str, status: int, cod
         (409, "too_early", {"deadline": "2026-11-21T10:00:00Z"}, ["2026-11-21T10:00:00Z"]),
     ],
 )
-def test_refusal_has_details(stack: Perdure, status: int, code: str, details: dict[str, Any], named: list[str]) -> None:
+def test_a_refusal_has_details(
+    stack: Perdure, status: int, code: str, details: dict[str, Any], named: list[str]
+) -> None:
     ended = stack("turns show t", refusal(status, code, details))
     assert all(each in ended.err for each in named) and "None" not in ended.err and ended.out == ""
 
@@ -251,7 +253,7 @@ EVIL = "\x1b[2J\u202e"
         ("status", [said({}), said(outputs.STATUS | {"parts": [{"name": "relay", "fault": EVIL}]})]),
     ],
 )
-def test_what_comes_from_outside_cannot_command_the_terminal(stack: Perdure, line: str, replies: list[Reply]) -> None:
+def test_text_from_outside_cannot_control_the_terminal(stack: Perdure, line: str, replies: list[Reply]) -> None:
     stack.will(*replies)
     ended = stack(*line.split())
     shown = ended.out + ended.err
@@ -262,7 +264,7 @@ def test_what_comes_from_outside_cannot_command_the_terminal(stack: Perdure, lin
 @pytest.mark.parametrize(
     "line", ["approvals approve a-1", "approvals withdraw a-1", "approvals batch approve a-1", SETTLE]
 )
-def test_a_person_at_a_terminal_is_asked_before_it_is_sent(
+def test_a_user_at_a_terminal_confirms_before_the_request(
     stack: Perdure, monkeypatch: pytest.MonkeyPatch, line: str, answer: bool, words: str, sent: int
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
@@ -282,5 +284,5 @@ def test_a_person_at_a_terminal_is_asked_before_it_is_sent(
         "users erase",
     ],
 )
-def test_every_command_that_asks_has_an_option_not_to(perdure: Perdure, line: str) -> None:
+def test_every_command_that_confirms_has_an_option_to_skip_it(perdure: Perdure, line: str) -> None:
     assert "--yes" in perdure(*line.split(), "--help").out

@@ -31,7 +31,7 @@ ANYTHING: dict[str, Any] = {"type": "object", "properties": {"x": {}}}
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def test_good_arguments_are_taken_as_they_are_and_no_text_only_where_the_tool_has_none() -> None:
+def test_valid_arguments_are_unchanged_and_a_tool_without_any_needs_no_text() -> None:
     parsed = parse_arguments(' {"order": "12", "cents": 500} ', ORDER)
     assert parsed.fault is None and not parsed.repaired
     assert (parsed.args, parsed.digest) == ({"order": "12", "cents": 500}, digest_of({"cents": 500, "order": "12"}))
@@ -44,7 +44,7 @@ SLIPS = ["{'order': '12'}", '{"order": "12",}', '```json\n{"order": "12"}\n```',
 
 
 @pytest.mark.parametrize("text", [*SLIPS, '{"order": "12" "cents": 5}'])
-def test_a_slip_of_form_is_repaired_once_and_reported(text: str) -> None:
+def test_a_syntax_error_is_repaired_once_and_reported(text: str) -> None:
     parsed = parse_arguments(text, ORDER)
     assert (parsed.fault, parsed.repaired, parsed.args["order"]) == (None, True, "12")
 
@@ -69,7 +69,7 @@ UNFIT = ["{}", '{"order": "12", "note": 1}', '{"order": 12}', '{"order": "twelve
         *((text, ORDER) for text in [*TWO_OBJECTS, *CUT_OFF, *UNFIT]),
     ],
 )
-def test_what_is_not_one_whole_fitting_object_is_a_fault(text: str, schema: dict[str, Any]) -> None:
+def test_anything_but_one_object_that_fits_the_schema_is_a_fault(text: str, schema: dict[str, Any]) -> None:
     parsed = parse_arguments(text, schema)
     assert parsed.fault is not None and parsed.args == {} and not parsed.repaired
 
@@ -78,7 +78,7 @@ AROUND = ['{"order": "12"}}', 'Here you are: {"order": "12"} as asked']
 
 
 @pytest.mark.parametrize("text", [*AROUND, "{'order': '12', 'note': {'text': 'it is {x}'}}"])
-def test_text_around_one_whole_object_does_not_matter(text: str) -> None:
+def test_text_around_one_whole_object_is_ignored(text: str) -> None:
     assert parse_arguments(text, {**ORDER, "additionalProperties": True}).args["order"] == "12"
 
 
@@ -106,7 +106,7 @@ def _through_jsonb(value: Any) -> Any:
 @example({"x": 1e300})
 @example({"x": 5e-324})
 @example({"x": 2.0**53 + 2})
-def test_what_is_accepted_comes_back_from_the_database_with_the_same_digest(value: dict[str, Any]) -> None:
+def test_accepted_arguments_have_the_same_digest_after_the_database(value: dict[str, Any]) -> None:
     parsed = check_arguments(value, {"type": "object"})
     if parsed.fault is not None:
         return
@@ -117,7 +117,7 @@ def test_what_is_accepted_comes_back_from_the_database_with_the_same_digest(valu
 
 
 @given(st.text(max_size=300) | st.text(alphabet="{}[]\",:'\\ax1 \n`", max_size=300))
-def test_any_text_at_all_is_arguments_that_fit_or_a_fault(text: str) -> None:
+def test_any_text_is_parsed_to_fitting_arguments_or_a_fault(text: str) -> None:
     parsed = parse_arguments(text, ORDER)
     if parsed.fault is None:
         assert schema_fault(parsed.args, ORDER) is None

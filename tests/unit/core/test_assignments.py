@@ -49,7 +49,7 @@ UNFIT = replace(STAND_IN, roles=frozenset())
         (replace(NAMED, votes=(Vote("ann", "ann", True),)), BOB, None),
     ],
 )
-def test_who_may_hand_a_request_on(facts: Facts, who: Decider, expected: str | None) -> None:
+def test_only_reviewers_and_admins_reassign_a_request(facts: Facts, who: Decider, expected: str | None) -> None:
     found = assignments.reassigner_refusal(facts, who)
     assert (found.code if found else None) == expected
 
@@ -67,7 +67,7 @@ CARLS_SEAT = Delegation("carl", "Carl", REVIEWER)
         (replace(PENDING, votes=(Vote("dora", "carl", True),)), CARLS_SEAT, False),
     ],
 )
-def test_to_whom_it_may_be_handed(facts: Facts, to: Delegation, is_allowed: bool) -> None:
+def test_a_request_is_reassigned_only_to_a_user_who_can_decide(facts: Facts, to: Delegation, is_allowed: bool) -> None:
     found = reassignment_refusal(facts, to)
     assert ((found.code, found.http) if found else None) == (None if is_allowed else ("cannot_decide", 422))
 
@@ -80,7 +80,7 @@ def test_to_whom_it_may_be_handed(facts: Facts, to: Delegation, is_allowed: bool
         (replace(BOB, in_place_of=(ANNS_SEAT,)), "Carl", ("Ann", "Carl")),
     ],
 )
-def test_a_named_reviewer_gives_the_place_to_the_new_assignee(who: Decider, to: str, expected: tuple[str, ...]) -> None:
+def test_a_named_reviewer_is_replaced_by_the_new_assignee(who: Decider, to: str, expected: tuple[str, ...]) -> None:
     assert reviewers_after(NAMED, who, Delegation(to.lower(), to, REVIEWER)) == expected
     assert reviewers_after(PENDING, who, Delegation(to.lower(), to, REVIEWER)) == ()
 
@@ -121,14 +121,14 @@ DECIDERS = frozenset({"ann"})
         ("approved", Decider("ann", frozenset()), None),  # who lost the role still takes back the own decision
     ],
 )
-def test_who_may_take_back_what(status: str, who: Decider, expected: str | None) -> None:
+def test_requesters_and_approvers_withdraw_their_own(status: str, who: Decider, expected: str | None) -> None:
     deciders = DECIDERS if status not in ("pending", "expired") else frozenset[str]()
     found = withdrawal_refusal(replace(PENDING, status=status), who, deciders, "approval")
     assert (found.code if found else None) == expected
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "limit"])
-def test_what_has_no_call_that_could_still_be_kept_from_running_is_not_taken_back(kind: str) -> None:
+def test_an_approval_without_a_call_that_can_still_be_stopped_is_not_withdrawn(kind: str) -> None:
     found = withdrawal_refusal(replace(PENDING, status="approved"), ANN, DECIDERS, kind)
     assert found is not None and (found.code, found.http) == ("already_running", 409)
     assert withdrawal_refusal(replace(PENDING, status="edited"), ANN, DECIDERS, kind) is None

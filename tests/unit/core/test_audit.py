@@ -31,7 +31,7 @@ ROW = ("local", "approval.decided", "subject", "actor", "turn", "digest")
 
 
 @pytest.mark.parametrize("text", ["", "short", ",,", "x" * 31, f"{NEW},short", "\n \n"])
-def test_no_key_and_a_key_that_can_be_guessed_are_refused(text: str) -> None:
+def test_a_missing_or_guessable_audit_key_is_refused(text: str) -> None:
     with pytest.raises(CallerError) as refused:
         Keyring.of(text)
     assert refused.value.code == "audit_key_weak"
@@ -59,7 +59,7 @@ def test_a_signature_holds_for_no_other_row_and_an_invalid_one_for_none() -> Non
         assert not ring.verifies("x", f"{ring.keys[0].id}:{none}")
 
 
-def test_fields_cannot_be_shifted_into_each_other() -> None:
+def test_a_signature_separates_the_fields_of_a_row() -> None:
     texts = [
         frame_fields("ab", "c"),
         frame_fields("a", "bc"),
@@ -145,7 +145,7 @@ def test_an_edited_column_is_found_at_its_place_and_nowhere_else(edit: dict[str,
 
 
 @pytest.mark.parametrize("edit", EDITS[1:], ids=str)
-def test_who_computes_the_chain_anew_still_lacks_the_key(edit: dict[str, object]) -> None:
+def test_a_recomputed_chain_fails_without_the_key(edit: dict[str, object]) -> None:
     report = checked(chained(changed(chain(), 5, **edit)))
     said = {K.SIGNATURE_WRONG, K.SIGNATURE_MISSING, K.KEY_UNKNOWN, K.BODY_CHANGED}
     assert kinds(report) <= {(5, each) for each in said} and report.faults
@@ -180,13 +180,13 @@ def swapped(links: list[Link]) -> list[Link]:
         (fourth(found_digest=None, erased=True), set()),  # erased with its person
     ],
 )
-def test_what_is_gone_or_moved_is_found(touch: Touch, expected: set[tuple[int, audit.FaultKind]]) -> None:
+def test_deleted_and_moved_rows_are_found(touch: Touch, expected: set[tuple[int, audit.FaultKind]]) -> None:
     report = checked(touch(chain()))
     assert kinds(report) == expected
     assert (report.ok, report.erased) == ((True, 1) if not expected else (False, 0))
 
 
-def test_a_tail_that_was_cut_is_found_by_the_exported_head_and_by_nothing_else() -> None:
+def test_a_truncated_chain_is_found_only_by_an_exported_head() -> None:
     whole = chain()
     cut = whole[:7]
     assert checked(cut).ok, "the tables alone cannot tell"
@@ -203,7 +203,7 @@ def test_a_chain_computed_anew_from_other_rows_differs_from_an_exported_head(tou
     assert checked(forged, marks={3: whole[2].hash}).ok, "a head vouches for what was before it"
 
 
-def test_rows_older_than_signing_are_taken_as_far_as_a_seal_reaches() -> None:
+def test_rows_older_than_signing_are_accepted_up_to_a_seal() -> None:
     links = chain()
     for seq in (1, 2, 3):
         links = changed(links, seq, signature="")
@@ -212,7 +212,7 @@ def test_rows_older_than_signing_are_taken_as_far_as_a_seal_reaches() -> None:
     assert kinds(checked(links, unsigned_through=2)) == {(3, K.SIGNATURE_MISSING)}
 
 
-def test_faults_are_counted_beyond_those_that_are_reported() -> None:
+def test_faults_are_counted_beyond_the_reported_ones() -> None:
     check = audit.ChainCheck("local", RING, {}, most_faults=5)
     check.feed(replace(link, found_digest="0") for link in chain())
     report = check.report(Head(ROWS, chain()[-1].hash))
@@ -233,7 +233,7 @@ FOREIGN = Keyring.of("f" * 32)
 HEAD = audit.signed_head(RING, "local", 7, "ab" * 32, "2026-01-01T00:00:00Z")
 
 
-def test_a_head_is_one_line_and_comes_back_as_it_was() -> None:
+def test_a_head_is_one_line_and_is_read_back_unchanged() -> None:
     assert HEAD.line().count("\n") == 1 and HEAD.line().endswith("\n")
     assert audit.read_head(HEAD.line()) == HEAD
     assert set(json.loads(HEAD.line())) == {"tenant", "seq", "hash", "at", "key", "hmac"}
@@ -282,11 +282,11 @@ def erasures() -> Erasures:
         *((entry(kind, "ann", "ann", "t1"), 20, False) for kind in audit.KEPT_KINDS),
     ],
 )
-def test_an_erasure_accounts_for_what_it_named(erasures: Erasures, row: Entry, audit_id: int, accounted: bool) -> None:
+def test_an_erasure_explains_just_what_it_named(erasures: Erasures, row: Entry, audit_id: int, accounted: bool) -> None:
     assert erasures.account_for(audit_id, row, BEGUN) is accounted
 
 
-def test_what_an_erasure_named_when_it_was_asked_for_again_counts_as_well(erasures: Erasures) -> None:
+def test_bodies_named_by_a_repeated_erasure_are_explained_too(erasures: Erasures) -> None:
     for names_none in (None, 1, 20):
         assert not erasures.account_for(20, entry(actor="ann", subject="ann", turn="t1"), names_none)
     erasures.add(BEGUN + 2, "ann", ["t9"], [30])
@@ -323,6 +323,6 @@ SAID = st.sampled_from([*audit.ALLOWING_DECISIONS, "reject", "respond", None])
 
 
 @given(st.lists(st.builds(Run, st.uuids().map(str), st.sampled_from([*audit.OUTCOME_KINDS, None]), SAID, SEQS, SEQS)))
-def test_each_that_was_not_allowed_is_one_fault_at_its_approvals_first_row(runs: list[Run]) -> None:
+def test_each_call_that_was_not_allowed_is_one_fault_at_its_first_row(runs: list[Run]) -> None:
     faults = [ChainFault(r.seq or 0, K.RAN_UNDECIDED, r.audit_id, r.approval_id) for r in runs if not r.was_allowed]
     assert audit.find_undecided(runs) == faults

@@ -35,7 +35,7 @@ LIMITS = Limits(max_tokens=100, max_cost_microusd=1_000)
         *((0, 1_000, "cost_budget_spent"), (0, 1_001, "cost_budget_spent"), (100, 1_000, "token_budget_spent")),
     ],
 )
-def test_a_budget_is_spent_at_equality(tokens: int, cost: int, code: str | None) -> None:
+def test_a_budget_is_spent_when_the_usage_equals_it(tokens: int, cost: int, code: str | None) -> None:
     problem = budgets.spent_limit(LIMITS, tokens_used=tokens, cost_microusd=cost)
     assert (problem.code if problem else None) == code
 
@@ -89,7 +89,7 @@ def use(tokens: int = 0, held: int = 0, cost: int = 0, held_cost: int = 0) -> Da
         (use(tokens=70, held=40), "day_token_budget_spent"),
     ],
 )
-def test_a_days_budget_is_met_where_used_and_held_reach_it(row: DayUse, code: str | None) -> None:
+def test_a_daily_budget_is_met_when_usage_and_reservations_reach_it(row: DayUse, code: str | None) -> None:
     problem = budgets.reached_budget({"a": A_DAY}, [row])
     assert (problem.code if problem else None) == code
     assert budgets.reached_budget({"a": DayLimits()}, [row]) is None, "a limit of nothing meets nothing"
@@ -102,7 +102,7 @@ def test_a_call_waits_for_others_if_only_their_reservations_block_it() -> None:
     assert budgets.resets_at(date(2026, 12, 31)) == datetime(2027, 1, 1, tzinfo=UTC), "a day ends at midnight UTC"
 
 
-def test_a_call_holds_the_most_that_it_can_use_in_its_agents_budget_as_published_and_in_its_tenants() -> None:
+def test_a_call_reserves_its_maximum_in_its_agents_published_and_its_tenants_budget() -> None:
     free, limited = AgentDefinition(id="a", title="", topology="t"), DayLimits(max_tokens=5)
     agent = free.model_copy(update={"day_limits": A_DAY})
     assert caps_of(free, None) == {}
@@ -123,7 +123,7 @@ UNBOUNDED += [(MONEY, RequestBound(5, None), "price_unknown"), (A_DAY, RequestBo
 
 
 @pytest.mark.parametrize(("limits", "most", "code"), UNBOUNDED)
-def test_an_unbounded_call_is_not_begun_under_a_limit(limits: DayLimits, most: RequestBound, code: str) -> None:
+def test_an_unbounded_call_is_not_started_under_a_limit(limits: DayLimits, most: RequestBound, code: str) -> None:
     with pytest.raises(UpstreamRejected) as refused:
         hold_of({"a": limits}, most, "vendor/new")
     assert refused.value.code == code
@@ -133,7 +133,7 @@ def test_an_unbounded_call_is_not_begun_under_a_limit(limits: DayLimits, most: R
     st.integers(1, 300),
     st.lists(st.tuples(st.sampled_from(["claim", "settle", "release"]), st.integers(0, 80), st.integers(0, 9))),
 )
-def test_no_order_of_calls_overspends_by_more_than_a_hold_or_is_below_zero(limit: int, steps: list[Any]) -> None:
+def test_in_any_order_a_budget_is_exceeded_by_one_call_and_never_below_zero(limit: int, steps: list[Any]) -> None:
     caps = {"a": DayLimits(max_tokens=limit)}
     used, running, largest = 0, list[int](), 0
     for what, amount, place in steps:
@@ -159,7 +159,7 @@ QUOTAS = Quotas(conversation_bytes=100, user_bytes=200, tenant_bytes=300)
         (UsedStorage(0, 201, 301), 0, Scope.USER),
     ],
 )
-def test_a_quota_is_exceeded_by_its_first_byte_too_many(used: UsedStorage, more: int, expected: Scope | None) -> None:
+def test_a_quota_is_exceeded_by_the_first_byte_over_it(used: UsedStorage, more: int, expected: Scope | None) -> None:
     assert budgets.exceeded_scope(used, QUOTAS, more) is expected
     assert budgets.exceeded_scope(used, Quotas(), more) is None
 
@@ -167,7 +167,7 @@ def test_a_quota_is_exceeded_by_its_first_byte_too_many(used: UsedStorage, more:
 sizes = st.integers(0, 400)
 
 
-def test_a_quota_that_is_reached_has_its_limit_in_the_refusal() -> None:
+def test_a_refusal_by_a_quota_contains_its_limit() -> None:
     quotas = Quotas(conversation_bytes=2**28, user_bytes=2**30, conversation_files=10)
     for scope in (Scope.USER, Scope.CONVERSATION):
         refused = budgets.quota_reached(UsedStorage(2**28, 2**30, 2**31), quotas, scope)
@@ -181,7 +181,7 @@ def test_a_quota_that_is_reached_has_its_limit_in_the_refusal() -> None:
 
 
 @given(st.booleans(), st.integers(0, 3), st.sampled_from(OnBusy), st.builds(UsedStorage, sizes, sizes, sizes), sizes)
-def test_nothing_is_let_in_over_a_quota(busy: bool, queued: int, on_busy: OnBusy, used: UsedStorage, more: int) -> None:
+def test_no_start_exceeds_a_quota(busy: bool, queued: int, on_busy: OnBusy, used: UsedStorage, more: int) -> None:
     load = AdmissionLoad(busy, queued, 1, used=used, message_bytes=more)
     admission = admit(load, Caps(quotas=QUOTAS), on_busy)
     assert (admission is Admission.QUOTA) == (budgets.exceeded_scope(used, QUOTAS, more) is not None)

@@ -24,12 +24,12 @@ VALUES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3), max_size=4)
 
 
 @given(VALUES, st.lists(st.sampled_from("abcd")), VALUES, VALUES)
-def test_a_key_comes_from_the_uppermost(defaults: Values, inject: list[str], outputs: Values, caller: Values) -> None:
+def test_the_callers_arguments_come_first(defaults: Values, inject: list[str], outputs: Values, caller: Values) -> None:
     injected = {key: value for key, value in outputs.items() if key in inject}
     assert merge_arguments(defaults, inject, outputs, caller) == {**defaults, **injected, **caller}
 
 
-def test_one_call_cannot_alter_the_defaults_of_another() -> None:
+def test_merging_does_not_change_the_defaults_of_a_later_call() -> None:
     defaults: dict[str, Any] = {"filter": {"ids": [1]}}
     nested: Any = merge_arguments(defaults, (), {}, {})["filter"]
     nested["ids"].append(2)
@@ -37,7 +37,7 @@ def test_one_call_cannot_alter_the_defaults_of_another() -> None:
     assert merge_arguments({"a": 1}, ("a",), {"a": None}, {}) == {"a": None}, "nothing is a value as well"
 
 
-def test_later_outputs_are_over_earlier_ones_and_completeness_is_from_none_to_all() -> None:
+def test_later_outputs_override_earlier_ones_and_completeness_is_between_0_and_1() -> None:
     said = [{}, {"completeness": 0}, {"completeness": 1}, {"completeness": 0.4}]
     assert [completeness_of(output) for output in said] == [0.0, 0.0, 1.0, 0.4]
     assert context_assembly.merge_outputs([{"a": 1, "completeness": 1}, {"a": 2, "b": 3}]) == {"a": 2, "b": 3}
@@ -64,7 +64,7 @@ def test_the_prompt_has_the_sections_and_says_what_is_missing() -> None:
     assert "Tone: warm" in told and "b, c" in told
 
 
-def test_the_table_of_faults() -> None:
+def test_timeouts_and_5xx_are_retried_with_doubled_waits_and_other_faults_are_not() -> None:
     assert all(
         is_retried(fault, 0) for fault in (AttemptFault.TIMEOUT, AttemptFault.CONNECT, AttemptFault.READ_TIMEOUT)
     )
@@ -101,7 +101,7 @@ NAMES = [f"t{number}" for number in range(8)]
         ({"b": ("a", "a")}, (("b",),)),
     ],
 )
-def test_the_table_of_groups(dependencies: Needs, grouped: tuple[tuple[str, ...], ...]) -> None:
+def test_tools_are_grouped_by_their_dependencies(dependencies: Needs, grouped: tuple[tuple[str, ...], ...]) -> None:
     assert group_phases(dependencies) == grouped
 
 
@@ -157,14 +157,14 @@ SCORES = st.floats(0, 1)
 @given(SCORES, SCORES, st.booleans(), st.booleans())
 @example(0.4, 0.4, False, True)
 @example(0.9, 0.4, True, False)  # the condition that the sample code lacks
-def test_only_what_is_fed_the_same_is_used_again(score: float, threshold: float, same: bool, fed: bool) -> None:
+def test_only_a_tool_with_the_same_inputs_is_reused(score: float, threshold: float, same: bool, fed: bool) -> None:
     before = kept(score, "slice" if same else "earlier", "fed" if fed else "other")
     again = Reuse.SAME_SLICE if same else Reuse.COMPLETE if score >= threshold else Reuse.RUN
     assert context_assembly.reuse_of(before, NOW, threshold) is (again if fed else Reuse.RUN)
     assert context_assembly.reuse_of(None, NOW, threshold) is Reuse.RUN
 
 
-def test_what_feeds_a_tool_is_all_of_it() -> None:
+def test_a_change_of_any_input_of_a_tool_changes_its_fingerprint() -> None:
     before = {"a": "1", "b": "2"}
     fed = context_assembly.upstream_of("basis", "slice", before)
     assert fed == context_assembly.upstream_of("basis", "slice", {"b": "2", "a": "1"})
@@ -173,7 +173,7 @@ def test_what_feeds_a_tool_is_all_of_it() -> None:
     assert len({fed, *(context_assembly.upstream_of(*each) for each in others)}) == 6
 
 
-def test_an_acknowledgement_changes_no_slice() -> None:
+def test_an_acknowledgement_keeps_the_slice() -> None:
     def of(*said: str) -> str:
         return slice_hash(said, ("thanks", "thank you"))
 

@@ -44,7 +44,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("done", "allowed", "expected"), [row[1:] for row in CASES], ids=[row[0] for row in CASES])
-def test_the_table_of_commands(done: Commands, allowed: Commands, expected: Command) -> None:
+def test_the_next_command_is_the_first_allowed_one(done: Commands, allowed: Commands, expected: Command) -> None:
     assert next_command(TurnProgress(False, frozenset(done), frozenset(allowed))) is expected
 
 
@@ -52,7 +52,7 @@ COMMANDS = st.frozensets(st.sampled_from(Command))
 
 
 @given(COMMANDS, COMMANDS)
-def test_every_start_ends_with_no_command_twice_and_a_failure_at_once(done: Commands, allowed: Commands) -> None:
+def test_a_turn_repeats_no_command_and_a_failure_ends_it_immediately(done: Commands, allowed: Commands) -> None:
     assert next_command(TurnProgress(True, done, allowed)) is Command.FORMAT
     given_so_far: list[Command] = []
     while (command := next_command(TurnProgress(False, done, allowed))) is not Command.FORMAT:
@@ -72,7 +72,7 @@ CODES = {
 }
 
 
-def test_the_table_of_answers() -> None:
+def test_each_provider_error_code_has_its_error_type() -> None:
     assert classify_answer(None, "words") == (S.SUCCESS, None)
     assert classify_answer(None, "") == classify_answer(None, " \n\t") == INVALID
     for means, codes in CODES.items():
@@ -80,7 +80,7 @@ def test_the_table_of_answers() -> None:
             assert classify_answer(problem, "") == classify_answer(problem, "half an answer") == means, problem.code
 
 
-def test_every_error_that_a_model_call_may_come_to_has_one_row() -> None:
+def test_every_error_code_of_a_model_call_is_in_exactly_one_row() -> None:
     told = codes_of_model_calls()
     rows = [TIMEOUT_CODES, backend.UNUSABLE_ANSWER_CODES, backend.UNAVAILABLE_CODES, backend.ENGINE_ENDS]
     assert {code: sum(code in row for row in rows) for code in told} == dict.fromkeys(told, 1)
@@ -103,7 +103,7 @@ def codes_of_model_calls() -> set[str]:
 
 
 @given(st.none() | st.builds(Problem, code=st.text(), message=st.text()), st.text())
-def test_an_error_has_a_type_and_a_success_has_words(problem: Problem | None, text: str) -> None:
+def test_only_an_error_has_a_type_and_only_a_success_needs_text(problem: Problem | None, text: str) -> None:
     status, error_type = classify_answer(problem, text)
     assert (status is S.SUCCESS) == (error_type is None)
     assert status is not S.SUCCESS or text.strip()

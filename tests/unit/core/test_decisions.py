@@ -61,7 +61,7 @@ def test_claims_in_a_row_are_one_lease(before: ReviewClaim | None, user: str, se
 
 
 @pytest.mark.parametrize("until", [0, -1, -299])
-def test_a_lease_that_is_used_up_is_not_renewed_before_others_had_their_turn(until: int) -> None:
+def test_a_used_up_lease_is_not_renewed_before_others_could_claim(until: int) -> None:
     with pytest.raises(CallerError) as refused:
         decisions.claim_span(ann(until - MAX_CLAIM_SECONDS, until), "ann", NOW, 60)
     assert (refused.value.code, refused.value.http) == ("claimed_too_long", 409)
@@ -69,7 +69,7 @@ def test_a_lease_that_is_used_up_is_not_renewed_before_others_had_their_turn(unt
 
 
 @given(st.lists(st.tuples(st.integers(0, 900), st.integers(1, MAX_CLAIM_SECONDS)), min_size=1, max_size=30))
-def test_however_often_it_is_renewed_it_is_free_within_an_hour(tries: list[tuple[int, int]]) -> None:
+def test_a_claim_is_free_again_within_an_hour_whatever_its_renewals(tries: list[tuple[int, int]]) -> None:
     claim, now = None, NOW
     for wait, seconds in tries:
         now += timedelta(seconds=wait)
@@ -114,7 +114,7 @@ A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
         (S, {"text": True, "args_given": True}, "args_unexpected"),
     ],
 )
-def test_each_decision_needs_its_own_parts(decision: Decision, parts: dict[str, bool], expected: str | None) -> None:
+def test_each_decision_needs_its_own_fields(decision: Decision, parts: dict[str, bool], expected: str | None) -> None:
     assert code(WAITING, REVIEWER, decision, parts) == expected
 
 
@@ -152,7 +152,7 @@ def test_each_decision_needs_its_own_parts(decision: Decision, parts: dict[str, 
         (replace(WAITING, requested_by="ann", reviewers=("Ann",)), STAND_IN, ("own_request", 403)),
     ],
 )
-def test_the_record_the_decider_votes_and_claims_are_judged(facts: Facts, decider: Decider, expected: Any) -> None:
+def test_a_decision_needs_a_free_pending_request_and_a_reviewer(facts: Facts, decider: Decider, expected: Any) -> None:
     found = decisions.decision_refusal(facts, decider, Decision.APPROVE, "digest", **FINE)
     assert (found and (found.code, found.http)) == expected
 
@@ -182,7 +182,7 @@ ORDER += ["already_voted", "claimed", "digest_differs", "not_in_bulk", "reason_r
 
 
 @given(st.sets(st.sampled_from(ORDER)))
-def test_of_several_reasons_the_first_in_the_contracts_order_is_given(wrong: set[str]) -> None:
+def test_of_several_refusals_the_first_in_the_order_of_the_contract_is_returned(wrong: set[str]) -> None:
     if {"approval_expired", "already_decided"} <= wrong:
         wrong = wrong - {"already_decided"}  # a record is one or the other
     status = "approved" if "already_decided" in wrong else "pending"
@@ -199,6 +199,6 @@ def test_of_several_reasons_the_first_in_the_contracts_order_is_given(wrong: set
 
 
 @given(st.frozensets(st.sampled_from(["requester", "reviewer", "admin"])), st.booleans())
-def test_reviewers_see_everything_and_others_their_own(roles: frozenset[str], own: bool) -> None:
+def test_reviewers_see_every_request_and_other_users_their_own(roles: frozenset[str], own: bool) -> None:
     sees = Decider("ann", roles).sees("ann" if own else "bob")
     assert sees is (own or bool(roles & {"reviewer", "admin"}))

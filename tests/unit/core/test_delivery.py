@@ -31,21 +31,21 @@ GOOD = sign(SECRET, str(NOW), "d-1", BODY)
         ("", "d-1", GOOD, BODY, NOW, False),
     ],
 )
-def test_a_notice_is_taken_only_as_it_was_signed_and_only_then(
+def test_a_webhook_is_accepted_only_with_its_signature_and_within_its_time(
     timestamp: str, number: str, signature: str, body: bytes, now: int, is_taken: bool
 ) -> None:
     assert (not delivery_refusal(SECRET, timestamp, number, signature, body, now)) is is_taken
 
 
 @given(st.binary(max_size=60), st.text("0123456789abcdef-", min_size=1, max_size=40), st.binary(min_size=1, max_size=9))
-def test_no_other_secret_and_no_other_body_fits(body: bytes, number: str, more: bytes) -> None:
+def test_a_signature_is_valid_for_no_other_secret_or_body(body: bytes, number: str, more: bytes) -> None:
     signature = sign(SECRET, str(NOW), number, body)
     assert delivery_refusal(SECRET, str(NOW), number, signature, body, NOW) == ""
     assert delivery_refusal(SECRET + "x", str(NOW), number, signature, body, NOW)
     assert delivery_refusal(SECRET, str(NOW), number, signature, body + more, NOW)
 
 
-def test_the_waits_double_up_to_an_hour_and_end() -> None:
+def test_waits_between_deliveries_double_up_to_an_hour_and_end() -> None:
     waits = [delivery.wait_after(attempts) for attempts in range(1, MAX_ATTEMPTS + 2)]
     assert waits[:4] == [timedelta(seconds=seconds) for seconds in (5, 10, 20, 40)]
     assert waits[MAX_ATTEMPTS - 2] == timedelta(hours=1)
@@ -53,7 +53,7 @@ def test_the_waits_double_up_to_an_hour_and_end() -> None:
     assert timedelta(hours=12) < sum((wait for wait in waits if wait), timedelta()) < timedelta(hours=24)
 
 
-def test_arguments_go_out_and_decisions_come_in_for_low_risk_alone() -> None:
+def test_only_low_risk_webhooks_contain_arguments_and_only_those_accept_decisions() -> None:
     risks = ("low", "medium", "high", "")
     assert [risk for risk in risks if delivery.says_args(risk, with_args=True)] == ["low"]
     assert [risk for risk in risks if delivery.chat_may_decide(risk)] == ["low"]

@@ -56,7 +56,7 @@ def code(error: CallerError | None) -> str | None:
         (Writer(None, frozenset({"admin"})), SHARED, "runbook", "memory_unauthenticated"),
     ],
 )
-def test_a_write_is_allowed_or_refused_by_this_table(writer: Writer, place: Place, kind: str, expected: Any) -> None:
+def test_the_policy_table_allows_or_denies_each_write(writer: Writer, place: Place, kind: str, expected: Any) -> None:
     assert code(documents.write_refusal(writer, place, kind)) == expected
 
 
@@ -73,7 +73,7 @@ def test_no_user_writes_for_another_and_no_agent_for_all(writer: Writer, place: 
         assert place.scope is not Scope.WORKSPACE or writer.is_admin
 
 
-def test_what_is_written_is_worth_what_its_writer_is_and_an_agent_must_say_what_it_rests_on() -> None:
+def test_a_document_has_the_trust_of_its_writer_and_an_agent_states_evidence() -> None:
     assert trust_of(PERSON, Scope.USER) is trust_of(ADMIN, Scope.CONVERSATION) is Trust.USER_AUTHORED
     assert trust_of(ADMIN, Scope.WORKSPACE) is Trust.ADMIN_APPROVED
     assert {trust_of(ADMINS_AGENT, scope) for scope in Scope} == {Trust.AGENT_DRAFT}
@@ -83,7 +83,7 @@ def test_what_is_written_is_worth_what_its_writer_is_and_an_agent_must_say_what_
     assert evidence_refusal(PERSON, "", required=True) is None
 
 
-def test_edits_are_made_in_turn_each_must_fit_exactly_once_and_be_of_the_version_there_is() -> None:
+def test_edits_apply_in_order_each_matching_once_in_the_current_version() -> None:
     assert apply_edits("one two", [Edit("one", "1"), Edit("1 two", "12")]) == "12"
     for text, edit, found in (("aa", Edit("a", "b"), 2), ("aa", Edit("x", "b"), 0), ("aa", Edit("", "b"), 0)):
         with pytest.raises(CallerError) as refused:
@@ -97,12 +97,12 @@ def test_edits_are_made_in_turn_each_must_fit_exactly_once_and_be_of_the_version
 NO_PATHS = ["", "/a", "a/", "a//b", "A", "../a", "a/../b", "a/..", "a b", "a" * 201, "a\n", "é"]
 
 
-def test_a_path_is_words_between_slashes() -> None:
+def test_a_path_consists_of_words_between_slashes() -> None:
     assert [code(documents.path_refusal(path)) for path in ("a", "a/b.md", "9/x_y-z.0")] == [None] * 3
     assert {code(documents.path_refusal(path)) for path in NO_PATHS} == {"path_invalid"}
 
 
-def test_names_are_what_looks_like_one() -> None:
+def test_entity_names_are_recognized_by_their_form() -> None:
     text = "Why is Billing-API slow in eu/west-2? See `the gate`, T_1000 and v2.1; e.g. 10.5 or plain words."
     assert names_in(text) == ("billing-api", "eu/west-2", "the gate", "t_1000", "v2.1")
     assert entity_keys(["Night  Shift", "", "x"], "and x_1") == ("night shift", "x", "x_1")
@@ -129,7 +129,7 @@ REJECT, APPROVED = documents.PromotionDecision.REJECT, PromotionState.APPROVED
         ({"decision": REJECT, "comment": "wrong"}, None),
     ],
 )
-def test_a_promotion_is_decided_on_in_the_contracts_order(change: dict[str, Any], expected: str | None) -> None:
+def test_a_promotion_is_refused_in_the_order_of_the_contract(change: dict[str, Any], expected: str | None) -> None:
     given: dict[str, Any] = {"decider": OTHER, "roles": ["admin"], "proposer": ME, "state": PromotionState.PENDING}
     given |= {"seen_sha256": "s", "sha256": "s", "decision": documents.PromotionDecision.APPROVE, "comment": ""}
     assert code(documents.decision_refusal(**{**given, "credential": OWN_CREDENTIAL, **change})) == expected
@@ -184,12 +184,12 @@ def test_a_secret_is_blocked_in_every_scope_and_not_repeated(rule: str, text: st
 
 
 @pytest.mark.parametrize("text", SPOKEN)
-def test_a_text_that_speaks_to_a_model_is_blocked_outside_of_conversations(text: str) -> None:
+def test_text_that_instructs_a_model_is_blocked_outside_of_conversations(text: str) -> None:
     assert rules(text) == rules(text, Scope.USER) == ["injection"]
     assert rules(text, Scope.CONVERSATION) == []
 
 
-def test_what_is_harmless_is_not_found_and_what_is_hidden_is() -> None:
+def test_harmless_text_passes_and_hidden_secrets_are_found() -> None:
     assert [rules(text) for text in HARMLESS] == [[]] * len(HARMLESS)
     assert rules("gh" + "\u200bp_" + A20 + "\u2060" + A16) == ["secret.token"]
 
@@ -207,14 +207,14 @@ def test_thirty_lines_of_a_log_pass_and_one_more_does_not() -> None:
         assert rules("\n".join([line] * (documents.MAX_LOG_LINES + 1))) == ["raw_logs"], line
 
 
-def test_sizes_are_of_bytes_and_what_is_too_large_is_not_read() -> None:
+def test_sizes_are_counted_in_bytes_and_too_large_texts_are_not_scanned() -> None:
     words = "word " * 5_000
     assert rules(words) == [] and rules(words + "x") == ["large"]
     assert rules("é" * (documents.MAX_BYTES // 2)) == ["large"]
     assert rules("é" * (documents.MAX_BYTES // 2) + "AKI" + "A" + A16) == ["too_large"]
 
 
-def test_a_run_that_looks_random_only_warns() -> None:
+def test_a_random_looking_string_only_warns() -> None:
     run = "q7Zx9Kp2Lm4Vb8Nc1Rt6Ys3Wd5Fg0HjQaEuIoPzXk"
     (finding,) = scan_text(f"one\ntwo {run}", Scope.WORKSPACE)
     assert (finding.rule, finding.blocks, finding.line) == ("high_entropy", False, 2)
@@ -242,6 +242,6 @@ def test_a_hostile_text_of_the_largest_size_is_scanned_in_bounded_time(piece: st
 @pytest.mark.sized
 @settings(max_examples=sized(100, 20))
 @given(st.text(max_size=400), st.sampled_from(Scope))
-def test_any_text_is_scanned_and_what_blocks_comes_first(text: str, scope: Scope) -> None:
+def test_any_text_is_scanned_and_blocking_findings_come_first(text: str, scope: Scope) -> None:
     blocks = [finding.blocks for finding in scan_text(text, scope)]
     assert blocks == sorted(blocks, reverse=True)

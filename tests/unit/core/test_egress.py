@@ -110,13 +110,13 @@ REACHES = {
 
 
 @pytest.mark.parametrize(("reach", "address"), [(r, address) for r in REACHES for address in REACHES[r].split()])
-def test_an_address_has_a_reach(reach: NetworkKind, address: str) -> None:
+def test_each_address_belongs_to_its_kind_of_network(reach: NetworkKind, address: str) -> None:
     assert network_kind(address) is reach
     assert network_kind("") is NetworkKind.UNUSABLE
 
 
 @given(st.ip_addresses(v=4))
-def test_an_ipv4_address_is_not_hidden_by_an_ipv6_address_that_carries_it(ip: IPv4Address) -> None:
+def test_an_ipv6_address_does_not_hide_the_ipv4_address_in_it(ip: IPv4Address) -> None:
     plain = network_kind(str(ip))
     for form, address in {"plain": str(ip), **embedded(ip)}.items():
         if plain is NetworkKind.PUBLIC:
@@ -132,7 +132,7 @@ SPELLINGS |= {"[::FFFF:10.0.0.7]": "10.0.0.7"}
 SPELLINGS |= {same: same for same in ("10.0.0.7", "xn--exmple-cua.org", "my_service")}
 
 
-def test_a_host_has_one_spelling() -> None:
+def test_a_host_is_normalized_to_one_spelling() -> None:
     assert {host: egress.canonical_host(host) for host in SPELLINGS} == SPELLINGS
 
 
@@ -141,7 +141,7 @@ NO_HOSTS = ["", ".", "a..b", "exämple.org", "①27.0.0.1", "a b", "a%00b", "-a.
 
 
 @pytest.mark.parametrize("host", [*NUMBERS, *NO_HOSTS])
-def test_any_other_spelling_is_refused(host: str) -> None:
+def test_any_other_spelling_of_a_host_is_refused(host: str) -> None:
     with pytest.raises(CallerError, match="egress_host_invalid"):
         egress.canonical_host(host)
 
@@ -169,7 +169,7 @@ ROWS: list[tuple[str, int, str, bool, bool]] = [
 
 
 @pytest.mark.parametrize(("host", "port", "address", "operator", "app"), ROWS)
-def test_what_is_not_public_is_named_or_refused(host: str, port: int, address: str, operator: bool, app: bool) -> None:
+def test_a_private_host_is_named_or_refused(host: str, port: int, address: str, operator: bool, app: bool) -> None:
     by_operator = [named_host(each, by_operator=True) for each in OPERATOR]
     by_app = [named_host(each, by_operator=False) for each in APP]
     assert (refusal_of(host, port, [address], by_operator) is None) is operator
@@ -178,7 +178,7 @@ def test_what_is_not_public_is_named_or_refused(host: str, port: int, address: s
         assert refusal_of(host, port, [address], ()) is not None
 
 
-def test_one_forbidden_address_of_several_is_enough_and_is_not_revealed() -> None:
+def test_one_forbidden_address_among_several_refuses_the_host_without_naming_it() -> None:
     assert refusal_of("example.org", 443, ["93.184.216.34", "10.0.0.7"], ())
     assert refusal_of("example.org", 443, [], ())
     told = refusal_of("intranet", 8080, ["10.0.0.7"], ()) or ""
@@ -206,14 +206,14 @@ def test_an_app_names_no_network_whole_machine_or_cloud_and_no_invalid_entry(ent
         *(("postgresql://db/x", None), ("http://", None), ("http://2130706433/", None), ("http://a:b/", None)),
     ],
 )
-def test_a_written_url_names_its_host_and_port(url: str, named: NamedHost | None) -> None:
+def test_a_configured_url_allows_its_host_and_port(url: str, named: NamedHost | None) -> None:
     assert egress.named_by_url(url, by_operator=False) == named
 
 
 INSIDE = ("10.0.0.7", "localhost", "a.localhost", "intranet", "db.internal", "printer.local", "::1", "64:ff9b::7f00:1")
 
 
-def test_a_proxy_is_given_only_names_that_are_of_use_outside() -> None:
+def test_only_public_names_are_sent_to_a_proxy() -> None:
     assert all(egress.proxied_refusal_of(host, 443) is None for host in ("example.org", "93.184.216.34"))
     assert [host for host in INSIDE if egress.proxied_refusal_of(host, 443) is None] == []
 
@@ -233,7 +233,7 @@ def test_no_entry_of_an_app_allows_metadata(host: str, ip: IPv4Address | IPv6Add
 
 
 @given(st.ip_addresses(v=4), st.integers(min_value=0, max_value=32))
-def test_a_network_of_the_operator_allows_what_is_private_in_it_and_nothing_else(ip: IPv4Address, length: int) -> None:
+def test_a_network_that_the_operator_names_allows_only_its_private_addresses(ip: IPv4Address, length: int) -> None:
     network = IPv4Network((int(ip), length), strict=False)
     named = [named_host(str(network), by_operator=True)]
     for address in ("10.0.0.7", "192.168.1.1", "127.0.0.1", METADATA, "0.0.0.0", "172.16.0.1", str(ip)):

@@ -31,12 +31,12 @@ from perdure.core.memory.facts import (
         *(("what is your name?", {}), ("", {}), ("I like", {})),
     ],
 )
-def test_the_table_of_statements(text: str, expected: dict[str, str]) -> None:
+def test_statements_about_oneself_become_facts_and_questions_do_not(text: str, expected: dict[str, str]) -> None:
     assert {fact.type: fact.content for fact in derived_facts(text)} == expected
 
 
 @given(st.text(max_size=400))
-def test_whatever_the_text_its_facts_are_few_short_and_valid(text: str) -> None:
+def test_any_text_yields_few_short_and_valid_facts(text: str) -> None:
     facts = derived_facts(text)
     assert len(facts) <= MOST_FACTS and len({fact.type for fact in facts}) == len(facts)
     for fact in facts:
@@ -44,7 +44,7 @@ def test_whatever_the_text_its_facts_are_few_short_and_valid(text: str) -> None:
         assert len(fact.content) <= 60 and fact.content in text and len(fact.content) < len(text)
 
 
-def test_one_match_is_decisive_a_note_says_whose_facts_they_are_and_a_hostile_text_takes_no_time() -> None:
+def test_a_note_names_whose_facts_it_lists_and_a_hostile_text_takes_no_time() -> None:
     assert resolve_entity([]) is Resolution.NOT_FOUND
     assert resolve_entity([("1", "Ann")]) is Resolution.DECISIVE
     assert resolve_entity([("1", "Ann"), ("2", "Anna")]) is Resolution.AMBIGUOUS

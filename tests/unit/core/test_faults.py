@@ -30,7 +30,7 @@ class Model(BaseModel):
         ("ON", "perhaps", "true or false"),
     ],
 )
-def test_a_wrong_setting_is_named_with_its_value_but_no_secret(name: str, value: str, shown: str) -> None:
+def test_a_wrong_setting_is_named_with_its_value_unless_it_is_a_secret(name: str, value: str, shown: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Model.model_validate({name: value})
     line = setting_faults(caught.value, Model)
@@ -65,6 +65,6 @@ def test_a_wrong_file_is_named_with_its_fault_and_the_advice(tmp_path: Path, con
 
 
 @pytest.mark.parametrize("fit", ["x", "!~", "eyJ.x"])
-def test_visible_ascii_fits_into_a_header_and_nothing_else(fit: str) -> None:
+def test_only_visible_ascii_is_valid_in_a_header(fit: str) -> None:
     assert not header_fault(fit)
     assert all(header_fault(unfit) for unfit in ("", f"{fit} ", f"{fit}\n", f"\r{fit}", f"{fit}ü", f"\x7f{fit}"))

@@ -32,7 +32,7 @@ NO_NAMES = ["../../etc/passwd", "..\\boot.ini", "/abs.csv", "..", ".", "", " ", 
         *((name, None) for name in NO_NAMES),
     ],
 )
-def test_a_name_keeps_its_harmless_part_and_a_path_or_nothing_is_not_a_name(name: str, kept: str | None) -> None:
+def test_a_file_name_keeps_its_harmless_part_and_a_path_is_refused(name: str, kept: str | None) -> None:
     if kept is not None:
         assert safe_name(name) == kept
         return
@@ -42,7 +42,7 @@ def test_a_name_keeps_its_harmless_part_and_a_path_or_nothing_is_not_a_name(name
 
 
 @given(st.text(max_size=300))
-def test_no_kept_name_is_a_path_or_hides_anything(name: str) -> None:
+def test_no_stored_file_name_is_a_path_or_hides_characters(name: str) -> None:
     try:
         kept = safe_name(name)
     except CallerError:
@@ -79,7 +79,7 @@ def test_a_whole_table_is_taken_whatever_its_columns_are_called() -> None:
         check_content("text/csv", whole)
 
 
-def test_another_type_and_a_large_file_are_refused_and_an_upload_is_slow_by_its_average() -> None:
+def test_other_media_types_and_large_files_are_refused_and_slow_uploads_end() -> None:
     for header in ("", "application/zip", "text/html", "multipart/form-data; boundary=x"):
         with pytest.raises(CallerError) as refused:
             files.media_type_of(header)
@@ -92,7 +92,7 @@ def test_another_type_and_a_large_file_are_refused_and_an_upload_is_slow_by_its_
 
 
 @pytest.mark.parametrize("before", [0, 1, 2**20 - 1, 2**20, 2**20 + 1])
-def test_a_byte_that_is_not_utf8_is_found_wherever_chunks_end(before: int) -> None:
+def test_invalid_utf8_is_found_at_any_chunk_boundary(before: int) -> None:
     with pytest.raises(UnfitContent) as unfit:
         check_stream(BytesIO(b"a" * before + b"\xe2\x82"), "text/plain", 200, 10)
     assert (unfit.value.code, unfit.value.details) == ("file_not_utf8", {"byte": before})
@@ -100,7 +100,7 @@ def test_a_byte_that_is_not_utf8_is_found_wherever_chunks_end(before: int) -> No
 
 
 @given(st.binary(max_size=300))
-def test_what_is_taken_is_text_without_a_nul(content: bytes) -> None:
+def test_an_accepted_text_is_utf8_without_a_nul(content: bytes) -> None:
     try:
         check_stream(BytesIO(content), "text/plain", 200, 10)
     except UnfitContent as unfit:
@@ -131,7 +131,7 @@ def test_counts_and_ranges_that_contradict_each_other_are_reported_with_their_pl
     assert find_contradiction(beside).startswith(f"others.0.{place}: ")
 
 
-def test_what_can_be_true_is_taken_but_not_two_tables_of_one_name_nor_a_result_without_its_parts() -> None:
+def test_a_consistent_table_is_accepted_but_no_duplicate_name_or_partial_result() -> None:
     assert find_contradiction(TABLE) == "" == find_contradiction({**TABLE, "others": [{**TABLE, "name": "u"}]})
     for payload in (RESULT, {"ok": False}, {"ok": False, "error": "no"}, {"text": "another kind of answer"}):
         assert handed_in_fault(payload) == ""

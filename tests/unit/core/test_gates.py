@@ -30,14 +30,14 @@ def calls_to(*tools: str) -> list[CallRef]:
     return [CallRef(call_id=f"t1.{index}", tool=tool, digest="") for index, tool in enumerate(tools)]
 
 
-def test_a_round_is_gated_call_by_call_in_its_order_and_an_unknown_one_always() -> None:
+def test_calls_of_a_round_are_gated_one_by_one_and_an_unknown_tool_always() -> None:
     calls = calls_to("look", "nobody", "pay", "jot", "peek")
     gated = [(call.call_id, call.rule) for call in gates.gate_round(PLAN, calls)]
     assert gated == [("t1.1", gates.RULE_UNKNOWN), ("t1.2", RULE_MUTATING), ("t1.4", RULE_MUTATING)]
     assert gates.rule_for(PLAN, calls[0]) is None and gates.rule_for(PLAN, calls[1]) == gates.RULE_UNKNOWN
 
 
-def test_what_may_change_something_needs_approval_unless_its_author_says_not() -> None:
+def test_every_effect_but_a_read_needs_approval_unless_its_author_opts_out() -> None:
     gated = [effect for effect in EffectClass if gates.tool_needs_approval(effect, None)]
     assert gated == [effect for effect in EffectClass if effect is not EffectClass.READ]
     assert gates.tool_needs_approval(EffectClass.READ, True)
@@ -73,16 +73,16 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         ([timedelta(days=-5)], 10_000, MAX_WAIT),
     ],
 )
-def test_the_wait_is_to_the_first_deadline_and_then_grows(deadlines: list[Any], looks: int, expected: Any) -> None:
+def test_a_turn_waits_for_its_first_deadline_then_longer(deadlines: list[Any], looks: int, expected: Any) -> None:
     assert wait_before_check(NOW, [NOW + each for each in deadlines], looks) == expected
 
 
 @given(st.lists(st.timedeltas(timedelta(days=-30), timedelta(days=30)), min_size=1), st.integers(0, 10**6))
-def test_a_wait_is_never_zero_and_never_spins(offsets: list[timedelta], looks: int) -> None:
+def test_a_wait_is_always_longer_than_zero(offsets: list[timedelta], looks: int) -> None:
     assert (wait_before_check(NOW, [NOW + each for each in offsets], looks) or timedelta(0)) > timedelta(0)
 
 
-def test_a_request_is_checked_when_its_record_last_named_a_time_else_at_its_expiry() -> None:
+def test_a_request_is_checked_at_the_time_of_its_record_or_else_at_its_expiry() -> None:
     soon, late = NOW + timedelta(hours=1), NOW + timedelta(days=7)
     opened = RequestRef(request_id="r1", call_id="t1.0", tool="pay", expires_at=soon)
     escalated = opened.model_copy(update={"look_at": late})
@@ -97,7 +97,7 @@ OF_KINDS = [([K.APPROVAL, K.EFFECT], P.APPROVAL), ([K.CHECKPOINT], P.APPROVAL), 
 OF_KINDS += [([], P.APPROVAL), ([K.CLARIFICATION], P.CLARIFICATION), ([K.CLIENT_RUN], P.CLIENT_RUN)]
 
 
-def test_a_pause_is_of_the_kind_of_what_it_waits_for() -> None:
+def test_a_pause_has_the_kind_of_its_pending_requests() -> None:
     for kinds, expected in OF_KINDS:
         waited = [RequestRef(request_id=kind.value, kind=kind, call_id="q1", tool="") for kind in kinds]
         assert gates.pause_kind(waited) is expected
@@ -139,7 +139,7 @@ LOOKS = [
 @pytest.mark.parametrize(
     ("states", "begun", "free_first", "starts"), [row[1:] for row in LOOKS], ids=[row[0] for row in LOOKS]
 )
-def test_a_look_says_which_calls_start(states: tuple[Any, Any], begun: Calls, free_first: bool, starts: Calls) -> None:
+def test_checks_return_startable_calls(states: tuple[Any, Any], begun: Calls, free_first: bool, starts: Calls) -> None:
     asked = [(call, state) for call, state in zip((A, B), states, strict=True) if state is not None]
     requests = [request(call) for call, _ in asked]
     verdicts = [verdict(call, state) for call, state in asked]
@@ -165,7 +165,7 @@ def test_a_call_whose_outcome_is_unknown_starts_again_once_a_person_settles_it()
 
 
 @given(st.lists(st.sampled_from(["gated", "free"]), min_size=1, max_size=6), st.booleans(), st.data())
-def test_any_looks_start_a_call_once_after_its_verdict(kinds: list[str], free_first: bool, data: st.DataObject) -> None:
+def test_checks_start_each_call_once_after_its_verdict(kinds: list[str], free_first: bool, data: st.DataObject) -> None:
     calls = [f"t1.{index}" for index in range(len(kinds))]
     states = {call: V.PENDING for call, kind in zip(calls, kinds, strict=True) if kind == "gated"}
     begun: list[str] = []
@@ -258,12 +258,12 @@ def test_an_exemption_applies_to_its_engine_tool_only(name: str, effect: EffectC
         *({"reject_reasons": [""]}, {"reject_reasons": ["x" * 101]}, {"escalation": "admin"}),
     ],
 )
-def test_a_policy_that_cannot_be_met_or_read_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_policy_that_cannot_be_satisfied_or_read_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ApprovalPolicy.model_validate(wrong)
 
 
-def test_unset_fields_are_not_in_an_agents_record_and_quorum_and_hold_depend_on_the_risk() -> None:
+def test_unset_policy_fields_are_not_stored_and_quorum_and_hold_depend_on_risk() -> None:
     agent = AgentDefinition.model_validate({"id": "desk", "title": "Desk", "topology": "skill_pipeline"})
     recorded = {"expires_seconds": 604_800, "reviewer_role": "reviewer", "allow_self_approval": False}
     assert agent.model_dump(mode="json")["approvals"] == recorded
@@ -278,7 +278,7 @@ RELIED_ON |= {"quorum_high_risk": 1, "hold_seconds": 5, "escalation_role": "revi
 
 
 @given(st.sets(st.sampled_from(sorted(RELIED_ON))), st.sets(st.sampled_from(sorted(BESIDE))))
-def test_the_digest_changes_with_who_decides_and_with_nothing_else(changed: set[str], beside: set[str]) -> None:
+def test_a_policys_digest_changes_only_with_who_decides(changed: set[str], beside: set[str]) -> None:
     given_fields = {name: RELIED_ON[name] for name in changed} | {name: BESIDE[name] for name in beside}
     same = ApprovalPolicy.model_validate(given_fields).digest == ApprovalPolicy().digest
     assert same is (not changed)

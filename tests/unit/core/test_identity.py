@@ -36,7 +36,7 @@ def test_the_first_key_signs_and_each_is_found_by_its_id_until_it_is_taken_away(
 
 
 @given(TEXT, TEXT, TEXT)
-def test_what_is_derived_for_one_thing_is_good_for_no_other(purpose: str, mine: str, others: str) -> None:
+def test_a_derived_key_is_valid_for_its_purpose_only(purpose: str, mine: str, others: str) -> None:
     keys = AccessKeys.of(NEW)
     derived = keys.newest.derive(purpose, mine)
     assert keys.knows(derived, purpose, mine)
@@ -62,7 +62,7 @@ WAITS = {
 
 
 @pytest.mark.parametrize("pace", PACES)
-def test_each_wrong_guess_doubles_the_wait_up_to_a_most(pace: GuessRate) -> None:
+def test_each_wrong_guess_doubles_the_wait_up_to_a_maximum(pace: GuessRate) -> None:
     assert {failures: passwords.wait_after(pace, failures) for failures in WAITS[pace]} == WAITS[pace]
 
 
@@ -77,7 +77,7 @@ def test_each_wrong_guess_doubles_the_wait_up_to_a_most(pace: GuessRate) -> None
         ([(PLACE, GuessTally(5, 500.0))], 100.0, 1.0),  # the clock was set back
     ],
 )
-def test_the_longest_wait_counts(counted: list[tuple[GuessRate, GuessTally]], now: float, seconds: float) -> None:
+def test_the_longest_wait_applies(counted: list[tuple[GuessRate, GuessTally]], now: float, seconds: float) -> None:
     assert wait_left(counted, now) == pytest.approx(seconds)
 
 
@@ -85,7 +85,7 @@ TALLIES = st.builds(GuessTally, st.integers(0, 100), st.floats(0, 1e6))
 
 
 @given(st.lists(st.tuples(st.sampled_from(PACES), TALLIES), max_size=4), st.floats(0, 2e6))
-def test_no_wait_is_longer_than_its_pace_and_time_only_shortens_it(counted: list[Any], now: float) -> None:
+def test_no_wait_exceeds_its_maximum_and_time_only_shortens_it(counted: list[Any], now: float) -> None:
     wait = wait_left(counted, now)
     assert 0 <= wait <= max((pace.max_seconds for pace, _ in counted), default=0)
     assert wait_left(counted, now + 1) <= wait
@@ -106,17 +106,17 @@ def test_no_wait_is_longer_than_its_pace_and_time_only_shortens_it(counted: list
         *(({"sub": "a" * 200}, "a" * 63), ({}, None)),
     ],
 )
-def test_a_name_is_taken_from_the_first_claim_that_gives_one(claims: dict[str, object], name: str | None) -> None:
+def test_a_user_name_comes_from_the_first_claim_that_yields_one(claims: dict[str, object], name: str | None) -> None:
     assert identity.name_from(claims) == name
 
 
 @given(st.dictionaries(st.sampled_from(["preferred_username", "email", "sub"]), st.text() | st.integers()))
-def test_whatever_a_provider_says_the_name_is_one_of_ours(claims: dict[str, object]) -> None:
+def test_any_claims_of_a_provider_yield_a_valid_user_name(claims: dict[str, object]) -> None:
     name = identity.name_from(claims)
     assert name is None or re.fullmatch(r"[a-z][a-z0-9._-]{0,62}", name)
 
 
-def test_the_full_name_is_shown_where_it_can_be() -> None:
+def test_the_display_name_is_shown_if_it_is_safe() -> None:
     shown = [identity.display_name_from({"name": name}) for name in (" Ann  Lee ", "a\u202eb", 7)]
     assert [*shown, identity.display_name_from({})] == ["Ann Lee", "", "", ""]
 
@@ -144,13 +144,15 @@ AGO = st.timedeltas(timedelta(seconds=-30), timedelta(days=30))
         (LATER, timedelta(hours=1), True, RefreshOutcome.OVER),
     ],
 )
-def test_what_becomes_of_a_token(expires_at: datetime, used_ago: Any, ended: bool, expected: RefreshOutcome) -> None:
+def test_a_refresh_token_is_rotated_repeated_or_refused_by_its_age_and_use(
+    expires_at: datetime, used_ago: Any, ended: bool, expected: RefreshOutcome
+) -> None:
     used_at = None if used_ago is None else NOW - used_ago
     assert identity.refresh_outcome(identity.RefreshFacts(NOW, expires_at, used_at, ended)) is expected
 
 
 @given(AGO, st.none() | AGO, st.booleans())
-def test_only_unused_tokens_of_open_sessions_are_succeeded(expired_ago: timedelta, used_ago: Any, ended: bool) -> None:
+def test_only_unused_tokens_of_open_sessions_are_rotated(expired_ago: timedelta, used_ago: Any, ended: bool) -> None:
     facts = identity.RefreshFacts(NOW, NOW - expired_ago, None if used_ago is None else NOW - used_ago, ended)
     found = identity.refresh_outcome(facts)
     assert (found is RefreshOutcome.ROTATE) is (not ended and used_ago is None and expired_ago < timedelta(0))

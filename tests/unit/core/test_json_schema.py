@@ -61,13 +61,13 @@ def test_a_pattern_that_backtracks_for_ever_is_a_fault_within_its_time(schema: S
         ({**of(n={"type": "integer"}), "unevaluatedProperties": False}, {"n": "one"}, False),
     ],
 )
-def test_an_answer_is_held_against_a_schema_that_can_be_used(schema: Schema, answer: Schema, fits: bool) -> None:
+def test_an_answer_is_checked_against_a_usable_schema(schema: Schema, answer: Schema, fits: bool) -> None:
     began = time.monotonic()
     assert (answer_fault(answer, schema) is None) is fits
     assert time.monotonic() - began < PATTERN_SECONDS + 4
 
 
-def test_distinct_items_are_found_in_linear_time_and_a_large_value_is_checked() -> None:
+def test_unique_items_are_checked_in_linear_time() -> None:
     items: list[JsonValue] = [{"n": number} for number in range(20_000)]
     schema = of(s={"type": "array", "uniqueItems": True})
     began = time.process_time()
@@ -90,7 +90,7 @@ CASES: list[Any] = [
 
 
 @pytest.mark.parametrize(("schema", "args"), CASES)
-def test_what_fits_is_what_fits_for_jsonschema(schema: Schema, args: Schema) -> None:
+def test_a_value_fits_exactly_if_jsonschema_accepts_it(schema: Schema, args: Schema) -> None:
     assert (schema_fault(args, schema) is None) is Draft202012Validator(schema).is_valid(args)
 
 
@@ -101,7 +101,7 @@ def test_what_fits_is_what_fits_for_jsonschema(schema: Schema, args: Schema) -> 
         *(("^[[:alpha:]$]$", "$\n"), (r"^\(?mx$", "mx\n"), (r"^x\\$", "x\\\n")),
     ],
 )
-def test_the_end_is_the_very_end_as_it_is_for_the_tool_itself(pattern: str, text: str) -> None:
+def test_a_dollar_sign_matches_only_the_very_end(pattern: str, text: str) -> None:
     schema = of(s={"pattern": pattern}, names={"patternProperties": {pattern: False}})
     assert schema_fault({"s": text}, schema) is not None
     assert schema_fault({"s": text[:-1], "names": {text: 1}}, schema) is None
@@ -138,11 +138,11 @@ def test_an_endless_schema_is_a_fault_and_no_error(schema: Schema) -> None:
 @pytest.mark.parametrize(
     "schema", [of(s={"pattern": "(?P<"}), {"unevaluatedProperties": False}, {"$ref": "https://schemas.invalid/schema"}]
 )
-def test_what_cannot_be_checked_does_not_fit_and_nothing_is_fetched(schema: Schema) -> None:
+def test_a_value_that_cannot_be_checked_does_not_fit_and_nothing_is_fetched(schema: Schema) -> None:
     assert schema_fault({"s": "x"}, schema) is not None
 
 
-def test_of_alternatives_the_fault_is_that_of_the_one_with_the_values_type() -> None:
+def test_of_several_alternatives_the_one_with_the_values_type_is_reported() -> None:
     cents: JsonValue = {"anyOf": [{"type": "integer", "maximum": 7450}, {"type": "null"}]}
     either: JsonValue = {"anyOf": [{"type": "integer", "maximum": 5}, {"type": "integer", "minimum": 20}]}
     within: JsonValue = {"oneOf": [cents, {"type": "string"}]}
@@ -152,7 +152,7 @@ def test_of_alternatives_the_fault_is_that_of_the_one_with_the_values_type() -> 
     assert schema_fault({"s": 9}, of(s=either)) is not None
 
 
-def test_a_field_is_reported_in_words(snapshot: SnapshotAssertion) -> None:
+def test_a_fields_type_is_described_in_words(snapshot: SnapshotAssertion) -> None:
     place = {"type": "object", "properties": {"street": {}, "town": {}}}
     tree = {"type": "array", "items": {"$ref": "#/$defs/Tree"}}
     fields: list[Any] = [

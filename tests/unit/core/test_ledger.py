@@ -42,13 +42,13 @@ FIRST, SECOND, OTHER_RUN = Attempt("run", 1), Attempt("run", 2), Attempt("later 
         (OPEN, RecordedClaim(2, SECOND, True), FIRST, Claim.REPLAY),
     ],
 )
-def test_gate_and_attempt_decide_a_claim(
+def test_the_state_of_turn_and_attempt_decides_a_claim(
     gate: LockedTurn, held: RecordedClaim | None, attempt: Attempt, expected: Claim
 ) -> None:
     assert ledger.claim(gate, held, attempt) is expected
 
 
-def test_derived_ids_stay_what_targets_and_rows_hold_and_each_call_has_its_own() -> None:
+def test_derived_ids_are_stable_and_unique_to_each_call() -> None:
     keys = {call_id: ids.effect_key("turn", call_id) for call_id in ("t1.0", "t1.1")}
     assert keys == {
         "t1.0": "pdk_8286417a4c670342151abf28752477af0f0f5a6e",
@@ -86,7 +86,7 @@ YOUNG, OLD = NOW + timedelta(seconds=59), NOW + timedelta(seconds=60)
         (replace(SENT, state=CallState.DENIED), OPEN, True, OLD, Claim.REPLAY),
     ],
 )
-def test_a_tool_call_is_claimed_by_state_class_and_age(
+def test_a_tool_call_is_claimed_by_its_state_effect_class_and_age(
     row: Reservation, gate: LockedTurn, allowed: bool, now: datetime, expected: Claim
 ) -> None:
     assert claim_tool(gate, row, SECOND, allowed=allowed, now=now) is expected
@@ -102,7 +102,9 @@ moments = st.sampled_from([NOW, NOW + timedelta(seconds=1), NOW + timedelta(hour
 
 
 @given(gates, rows, attempts, st.booleans(), moments)
-def test_nothing_is_unsafe(gate: LockedTurn, row: Reservation, attempt: Attempt, allowed: bool, now: datetime) -> None:
+def test_no_claim_repeats_an_opaque_call_or_runs_one_in_an_ended_turn(
+    gate: LockedTurn, row: Reservation, attempt: Attempt, allowed: bool, now: datetime
+) -> None:
     verdict = claim_tool(gate, row, attempt, allowed=allowed, now=now)
     assert (verdict is Claim.REPLAY) == (row.state in ledger.SETTLED)
     if verdict is Claim.ACT:
@@ -147,13 +149,13 @@ RESENT |= {ActionEnd.NOT_OWNED: (RET, RET), ActionEnd.AMBIGUOUS: (RET, UNK)}
 
 
 @pytest.mark.parametrize(("acted", "last"), [*product(ActionEnd, [False, True])])
-def test_what_is_recorded_follows_the_class_and_a_resent_call_is_never_undone(acted: ActionEnd, last: bool) -> None:
+def test_an_outcome_follows_the_class_and_a_resent_call_is_never_undone(acted: ActionEnd, last: bool) -> None:
     for effect in EffectClass:
         assert after_act(effect, acted, last_attempt=last) is FIRST_SEND[effect, acted][last]
     assert after_act(EffectClass.KEYED, acted, last_attempt=last, sent_before=True) is RESENT[acted][last]
 
 
-def test_a_read_that_used_its_time_is_not_tried_again() -> None:
+def test_a_read_that_used_up_its_time_is_not_retried() -> None:
     assert after_act(EffectClass.READ, ActionEnd.AMBIGUOUS, last_attempt=False, timed_out=True) is SettleAction.FAILED
     assert after_act(EffectClass.KEYED, ActionEnd.AMBIGUOUS, last_attempt=False, timed_out=True) is SettleAction.RETRY
     assert ledger.reservation_deadline(NOW) == NOW + ledger.ZOMBIE_GRACE
@@ -197,7 +199,7 @@ class World:
 
 
 def next_worlds(world: World) -> Iterator[tuple[str, World]]:
-    """Everything that can happen next."""
+    """All events that can happen next."""
     if world.now < NOW + timedelta(seconds=MOST_SECONDS):
         yield f"{STEP_SECONDS} s pass", replace(world, now=world.now + timedelta(seconds=STEP_SECONDS))
     if not world.stopped:
@@ -242,7 +244,7 @@ def may_send(world: World) -> bool:
 
 
 def sent(world: World, acted: ActionEnd) -> World:
-    """The owner sends, or finds that it cannot; the target honours a key for as long as it said."""
+    """The owner sends, or finds that it cannot; the target honors a key for its documented time."""
     assert world.owner is not None
     world = replace(world, owner=replace(world.owner, acted=acted))
     if acted not in (ActionEnd.RETURNED, ActionEnd.AMBIGUOUS):
@@ -265,7 +267,7 @@ def settled(world: World, owner: Owner, last: bool) -> World:
 
 
 def broken_promise(world: World) -> str:
-    """What must never be so; empty where all is well."""
+    """The broken invariants; empty if all hold."""
     state = world.row.state
     if world.effects > 1:
         return "it happened twice"
@@ -278,7 +280,7 @@ def broken_promise(world: World) -> str:
 
 @pytest.mark.sized
 @pytest.mark.parametrize("effect", [EffectClass.KEYED, EffectClass.OPAQUE])
-def test_no_order_of_events_breaks_the_promise_of_a_class(effect: EffectClass) -> None:
+def test_no_order_of_events_breaks_the_promise_of_an_effect_class(effect: EffectClass) -> None:
     row = Reservation(CallState.PLANNED, None, effect, key_ttl_seconds=KEY_TTL_SECONDS, timeout_seconds=TIMEOUT_SECONDS)
     first = World(row)
     came_by: dict[World, tuple[str, World | None]] = {first: ("", None)}

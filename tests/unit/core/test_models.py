@@ -40,7 +40,7 @@ AUTO = Reasoning()
         (Reasoning(budget_tokens=2_000, effort="low"), True, ThinkingSetting(budget_tokens=2_000)),
     ],
 )
-def test_a_budget_beats_effort_and_both_beat_the_model(asked: Any, can_think: bool, counts: ThinkingSetting) -> None:
+def test_a_budget_overrides_an_effort_and_both_the_model(asked: Any, can_think: bool, counts: ThinkingSetting) -> None:
     assert choose_thinking(asked, can_think=can_think) == counts
     assert is_ambiguous(asked) == (asked == Reasoning(budget_tokens=2_000, effort="low"))
 
@@ -79,7 +79,7 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"kind": KIND}, "requi
 SCHEMA["additionalProperties"] = False
 
 
-def test_an_object_is_read_where_it_fits_after_one_repair_at_most() -> None:
+def test_structured_output_is_parsed_after_one_repair_at_most() -> None:
     for text in ('{"kind": "a"}', '```json\n{"kind": "a"}\n```', '{"kind": "a",}', "{'kind': 'a'}"):
         assert read_object(text, SCHEMA).args == {"kind": "a"}
     for text in ("", "a", "[]", '{"kind": "c"}', '{"kind": "a", "more": 1}', '{"kind": "a"', "{}"):
@@ -87,7 +87,7 @@ def test_an_object_is_read_where_it_fits_after_one_repair_at_most() -> None:
         assert read.fault is not None and read.args == {}
 
 
-def test_only_what_another_try_would_meet_again_is_hopeless() -> None:
+def test_only_permanent_errors_are_not_retried() -> None:
     codes = ("model_auth", "model_not_found", "stopped", "model_timeout", "other")
     assert [code for code in codes if is_hopeless(Problem(code=code, message="no"))] == [*codes[:3]]
 
@@ -100,7 +100,7 @@ STAGES = {
 }
 
 
-def test_parameters_are_laid_over_each_other_and_null_takes_one_away() -> None:
+def test_parameters_override_each_other_and_null_removes_one() -> None:
     plain: dict[str, Any] = {"temperature": 1, "max_tokens": 9}
     assert with_stage(plain, STAGES, "") == with_stage(plain, STAGES, "unknown") == plain
     assert with_stage(plain, STAGES, "base") == {"temperature": 0, "seed": 1, "max_tokens": 9}

@@ -24,7 +24,7 @@ MARIA = own_names("maria.garcia", "Maria García-Lopez", "acmecorp")
         "ACMECORP99", "procemca1", "4cm3c0rp!", "acmecorpacmecorp", "perdure1", "Perdure2026", "lopezlopez",
     ],
 )  # fmt: skip
-def test_weak_ones_are_refused_with_a_reason(password: str) -> None:
+def test_weak_passwords_are_refused_with_a_reason(password: str) -> None:
     assert password_weakness(password, MARIA)
 
 
@@ -36,7 +36,7 @@ def test_weak_ones_are_refused_with_a_reason(password: str) -> None:
         "aaaa" * 8 + "but the end is 8xQ!pz/vK",
     ],
 )  # fmt: skip
-def test_others_are_taken_whatever_characters_they_have(password: str) -> None:
+def test_strong_passwords_of_any_characters_are_accepted(password: str) -> None:
     assert password_weakness(password, MARIA) is None
 
 
@@ -52,7 +52,7 @@ def test_each_of_the_most_common_passwords_is_refused() -> None:
 @pytest.mark.parametrize(
     "password", [pytest.param("4@8({[<36!1|0$57+%2" * 10, marks=pytest.mark.soak), "a4@" * 66, "1|!" * 66, "x" * 200]
 )
-def test_no_password_takes_long(password: str) -> None:
+def test_no_password_takes_long_to_check(password: str) -> None:
     password_weakness("warm up the lists", MARIA)
     began = time.process_time()
     password_weakness(password, MARIA)
@@ -60,5 +60,5 @@ def test_no_password_takes_long(password: str) -> None:
 
 
 @given(st.text(min_size=1, max_size=200))
-def test_any_text_is_judged(password: str) -> None:
+def test_any_text_can_be_checked_as_a_password(password: str) -> None:
     assert password_weakness(password, MARIA) is None or password_weakness(password, MARIA)

@@ -27,7 +27,9 @@ def published(definition: AgentDefinition, **fields: object) -> PublishedAgent:
         (agent(skill("a"), skill("b")), "platform_default", ["a", "b"]),
     ],
 )
-def test_agents_without_folders_pin_this(definition: AgentDefinition, persona_key: str, skill_ids: list[str]) -> None:
+def test_an_agent_without_skill_folders_pins_its_persona_and_skills(
+    definition: AgentDefinition, persona_key: str, skill_ids: list[str]
+) -> None:
     pinned = turn_plan(published(definition), Limits())
     assert pinned.model_dump(mode="json") == {
         "agent_id": "agent",
@@ -47,7 +49,7 @@ def test_the_reviewers_that_an_agent_names_are_pinned() -> None:
     assert (pinned.reviewers, pinned.model) == (("ann", "bob"), "openai/small")
 
 
-def test_a_plan_knows_of_a_skill_what_the_graph_decides_with_and_no_text() -> None:
+def test_a_plan_contains_the_rules_of_a_skill_and_not_its_texts() -> None:
     secret = SkillText(name="t", text="SECRET")
     texts = {"persona": "Be a host.", "persona_key": "host", "templates": (secret,), "artifacts": (secret, secret)}
     blocks = (block("seen", source="SECRET"), block("unseen", llm_visible=False))
@@ -64,7 +66,7 @@ def test_a_plan_knows_of_a_skill_what_the_graph_decides_with_and_no_text() -> No
     assert TurnPlan.model_validate(told) == pinned
 
 
-def test_the_rules_of_a_turn_are_the_platforms_the_apps_and_its_skills_as_the_tenant_has_them() -> None:
+def test_a_turns_rules_are_the_platforms_the_apps_and_its_skills_with_overrides() -> None:
     agent_of_it = published(agent(skill("a", rules=(RULE,))), rules=(HOUSE,))
     rules = rules_of(agent_of_it, PLATFORM_RULES, {RULE_FORCE_CLARIFY: "abort", "shop:h": "require_hitl"})
     assert {rule.id: rule.do for rule in rules} == {

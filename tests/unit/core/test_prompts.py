@@ -58,7 +58,7 @@ def test_the_agents_own_persona_comes_before_its_root_skills(definition: AgentDe
     assert prompts.persona_of(definition) == expected
 
 
-def test_a_general_agent_knows_no_field_and_is_told_to_refuse_the_work_of_any(snapshot: SnapshotAssertion) -> None:
+def test_a_general_agents_prompt_names_no_domain_and_refuses_domain_work(snapshot: SnapshotAssertion) -> None:
     said = said_first(agent(), User())
     assert not ANYWHERE.search(said) and said == snapshot
     assert prompts.template_messages(agent(), loaded_skills(agent(), ["a"]), ANN) == []
@@ -139,7 +139,7 @@ def test_only_anthropics_own_path_gets_a_cache_breakpoint_behind_the_prefix(mark
         assert prompts.with_cache_breakpoint(unfit, "anthropic/claude") == unfit  # type: ignore[arg-type]
 
 
-def test_the_facts_of_an_assembly_are_those_of_its_span() -> None:
+def test_the_span_of_a_prompt_states_its_persona_source_and_size() -> None:
     skilled = agent(skill("a", **HOST), root_skill="a")
     persona, base = prompts.persona_of(skilled), said_first(skilled, ANN)
     facts = prompts.prompt_facts(persona, base, ["x" * 8], overridden=False)
@@ -161,12 +161,14 @@ def test_the_facts_of_an_assembly_are_those_of_its_span() -> None:
     ],
     ids=["fields", "entities", "both", "by vector", "by text"],
 )
-def test_memory_has_its_parts(fields: dict[str, JsonValue], recalled: list[Any], snapshot: SnapshotAssertion) -> None:
+def test_memory_is_shown_with_its_fields_and_recalled_texts(
+    fields: dict[str, JsonValue], recalled: list[Any], snapshot: SnapshotAssertion
+) -> None:
     assert prompts.memory_message(fields, [prompts.RecalledEpisode(*each) for each in recalled]) == snapshot
     assert prompts.memory_message({}, []) == ""
 
 
-def test_the_base_is_persona_and_user_or_the_callers(snapshot: SnapshotAssertion) -> None:
+def test_the_base_message_is_persona_and_user_or_the_callers_prompt(snapshot: SnapshotAssertion) -> None:
     assert base_message("Be kind.", "Ann", "clerk", None) == snapshot
     assert base_message("Be kind.", "Ann", "", None) == base_message("Be kind.", "Ann", "", "") == snapshot
     assert base_message("Be kind.", "", "", None) == snapshot
@@ -182,7 +184,7 @@ answering = st.builds(PromptMessage, st.just(Role.TOOL), texts, st.just(()), tex
 
 
 @given(texts, texts, st.lists(plain | asking | answering, max_size=6))
-def test_the_wire_form_has_its_base_first_and_all_in_place(base: str, memory: str, said: list[PromptMessage]) -> None:
+def test_the_wire_form_starts_with_the_base_and_keeps_order(base: str, memory: str, said: list[PromptMessage]) -> None:
     sent = prompts.wire_messages(base, memory, said)
     assert sent[0] == {"role": "system", "content": base}
     head = 2 if memory else 1
@@ -205,7 +207,7 @@ VALUES: st.SearchStrategy[JsonValue] = st.recursive(
 @pytest.mark.sized
 @settings(max_examples=sized(100, 20))
 @given(VALUES, st.dictionaries(st.text(), VALUES))
-def test_the_tools_own_result_is_what_it_was(result: JsonValue, arguments: dict[str, JsonValue]) -> None:
+def test_a_tools_result_is_read_back_from_any_note(result: JsonValue, arguments: dict[str, JsonValue]) -> None:
     assert unwrap_result(result) == PlainResult(result)
     assert unwrap_result(prompts.with_changed_arguments(arguments, result)) == PlainResult(result, edited=True)
     assert unwrap_result(prompts.with_memory_error("memory_full", "too much", result)) == PlainResult(result)
@@ -213,7 +215,7 @@ def test_the_tools_own_result_is_what_it_was(result: JsonValue, arguments: dict[
     assert unwrap_result(json.loads(json.dumps(both))) == PlainResult(result, edited=True)
 
 
-def test_what_only_looks_like_a_note_of_ours_is_the_tools_own() -> None:
+def test_a_result_that_only_resembles_a_note_is_unchanged() -> None:
     note: dict[str, JsonValue] = {"arguments": {}, "result": 1}
     failed: dict[str, JsonValue] = {"status": "error", "code": "x", "message": "no", "result": None}
     for own in (note | {"note": "changed"}, note | {"note": prompts.CHANGED_BY_REVIEWER, "more": 2}, failed):
@@ -298,7 +300,7 @@ def whole(messages: list[WindowedMessage]) -> bool:
 
 
 @given(conversations(), policies)
-def test_what_is_sent_has_its_order_and_no_orphans(messages: list[WindowedMessage], policy: WindowPolicy) -> None:
+def test_selected_messages_are_ordered_without_orphans(messages: list[WindowedMessage], policy: WindowPolicy) -> None:
     kept = select_messages(messages, policy)
     assert len(kept) == len(set(kept))
     assert whole([messages[index] for index in kept])
@@ -317,7 +319,7 @@ def test_only_the_newest_round_may_be_larger_than_the_window(messages: list[Wind
     assert len(others) <= most or not starts or len(starts) == 1
 
 
-def test_half_of_what_would_be_sent_is_half_of_its_tokens() -> None:
+def test_a_halved_window_has_half_the_tokens_of_the_sent_messages() -> None:
     talk = said("U:100 A:100 " * 4)
     half = prompts.halve_window(talk, WindowPolicy())
     assert half.max_tokens == 400

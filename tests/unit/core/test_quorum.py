@@ -42,12 +42,12 @@ UNCOUNTED = replace(EXTRA, counts=False)
         ("edited", [(E, 1, [EXTRA], EXTRA)]),
     ],
 )
-def test_what_one_more_decision_does(expected: str, cases: list[tuple[Decision, int, list[Vote], Vote]]) -> None:
+def test_a_full_quorum_decides_a_request(expected: str, cases: list[tuple[Decision, int, list[Vote], Vote]]) -> None:
     assert {decisions.status_after(*case, revised=False) for case in cases} == {expected}
 
 
 @given(st.sampled_from(Decision), st.integers(1, 20), st.lists(st.booleans(), max_size=19), st.booleans())
-def test_nothing_is_approved_by_too_few(decision: Decision, quorum: int, counting: list[bool], revised: bool) -> None:
+def test_too_few_votes_approve_nothing(decision: Decision, quorum: int, counting: list[bool], revised: bool) -> None:
     votes = [Vote(str(number), str(number), counts) for number, counts in enumerate(counting)]
     status = decisions.status_after(decision, quorum, votes, MINE, revised=revised)
     if decision in (R, S):
@@ -59,7 +59,7 @@ def test_nothing_is_approved_by_too_few(decision: Decision, quorum: int, countin
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=9))
-def test_what_is_counted_is_the_named_and_at_most_one_other(given_votes: list[tuple[bool, bool]]) -> None:
+def test_named_reviewers_votes_count_and_at_most_one_other(given_votes: list[tuple[bool, bool]]) -> None:
     votes = [Vote(str(n), str(n), counts, named) for n, (counts, named) in enumerate(given_votes)]
     found = decisions.counted_votes(votes)
     assert [vote for vote in found if vote.is_named] == [vote for vote in votes if vote.is_named and vote.counts]
@@ -116,7 +116,9 @@ OF_ANN, ANN_MAY = Panel("ann", "reviewer"), Panel("ann", "reviewer", True)
         *((panel, "carl", [CARL], "role_required") for panel in (replace(OPEN, reviewers=("Carl",)), OF_CARL)),
     ],
 )
-def test_who_can_vote_for_whom(panel: Panel, user_id: str, seats: list[Delegation], expected: list[str] | str) -> None:
+def test_a_user_votes_for_themselves_and_their_delegators(
+    panel: Panel, user_id: str, seats: list[Delegation], expected: list[str] | str
+) -> None:
     assert sits(panel, user_id, *seats) == expected
 
 
@@ -171,7 +173,7 @@ def test_no_credential_that_its_requester_could_hold_decides(
     assert isinstance(found, str) if could_hold or user_id == "asker" else user_id in found
 
 
-def test_to_whom_a_request_can_be_given() -> None:
+def test_a_request_can_be_assigned_only_to_a_possible_reviewer() -> None:
     assert [assignment_fault(panel, ANN) for panel in (OPEN, ANN_MAY, NAMED)] == [None] * 3
     assert assignment_fault(OPEN, CARL) and assignment_fault(OF_ANN, ANN)
 

@@ -30,7 +30,7 @@ VOID = (kept(is_expired=True), kept(wrong_tries=MAX_TRIES), kept(is_expired=True
         ("setup_code_invalid", [(code, void) for code in (GOOD, WRONG) for void in VOID]),
     ],
 )
-def test_a_code_counts_until_it_is_old_or_guessed_at(expected: str | None, tries: list[tuple[str, Any]]) -> None:
+def test_a_setup_code_counts_until_it_is_old_or_guessed_at(expected: str | None, tries: list[tuple[str, Any]]) -> None:
     http = 401 if expected == "setup_code_needed" else 403
     for code, found in tries:
         refused = code_refusal(code, found)
@@ -49,6 +49,6 @@ def test_only_the_holder_of_a_code_learns_why_it_is_void() -> None:
 
 
 @given(st.binary(min_size=CODE_BYTES, max_size=CODE_BYTES), st.binary(min_size=CODE_BYTES, max_size=CODE_BYTES))
-def test_a_code_has_eight_groups_of_four_and_all_of_its_bits(bits: bytes, others: bytes) -> None:
+def test_a_setup_code_has_eight_groups_of_four_and_encodes_all_its_bits(bits: bytes, others: bytes) -> None:
     assert re.fullmatch(r"([A-Z2-7]{4}-){7}[A-Z2-7]{4}", format_code(bits))
     assert (format_code(bits) == format_code(others)) is (bits == others)

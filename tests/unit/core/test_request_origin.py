@@ -30,7 +30,7 @@ Address = IPv4Address | IPv6Address
         ("", ""), ("testclient", "testclient"), ("x" * 500, "x" * 60),
     ],
 )  # fmt: skip
-def test_an_address_is_counted_with_those_that_its_owner_can_take(host: str, name: str) -> None:
+def test_addresses_that_one_client_can_use_are_counted_together(host: str, name: str) -> None:
     assert counted_as(host) == name
 
 
@@ -54,12 +54,12 @@ def test_addresses_of_two_networks_are_counted_apart(address: Address) -> None:
         ("testclient", ["localhost"], False),
     ],
 )
-def test_only_this_machine_asking_itself_is_of_this_machine(caller: str, hosts: list[str], is_of_it: bool) -> None:
+def test_only_this_machines_own_requests_count_as_local(caller: str, hosts: list[str], is_of_it: bool) -> None:
     assert {host: request_origin.is_of_this_machine(caller, host) for host in hosts} == dict.fromkeys(hosts, is_of_it)
 
 
 @given(st.ip_addresses(), st.text(max_size=30))
-def test_only_a_loopback_address_is_ever_of_this_machine(address: Address, host: str) -> None:
+def test_only_a_loopback_address_counts_as_local(address: Address, host: str) -> None:
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     assert not request_origin.is_of_this_machine(str(address), host) or (mapped or address).is_loopback
 
@@ -85,18 +85,18 @@ PROXIES = Proxies.of(("10.0.0.7", "10.1.0.0/16", "fd00::/8"))
         ("", ["203.0.113.9"], ""),
     ],
 )
-def test_a_client_is_the_last_address_that_no_proxy_has(peer: str, forwarded_for: list[str], client: str) -> None:
+def test_the_clients_address_is_the_last_that_is_no_proxy(peer: str, forwarded_for: list[str], client: str) -> None:
     assert PROXIES.client(peer, forwarded_for) == client
 
 
 @given(st.ip_addresses(), st.lists(st.text(max_size=30), max_size=3))
-def test_without_proxies_a_peer_is_the_client_whatever_it_says(peer: Address, said: list[str]) -> None:
+def test_without_proxies_the_peer_is_the_client_whatever_its_headers(peer: Address, said: list[str]) -> None:
     assert Proxies().client(str(peer), said) == str(peer)
     assert Proxies().scheme(str(peer), ["https"], "http") == "http"
 
 
 @given(st.lists(st.ip_addresses(v=4).map(str), max_size=4), st.ip_addresses(v=4).map(str))
-def test_what_a_client_writes_before_its_own_address_changes_nothing(claimed: list[str], own: str) -> None:
+def test_addresses_that_a_client_adds_before_its_own_are_ignored(claimed: list[str], own: str) -> None:
     if not PROXIES.include(own):
         assert PROXIES.client("10.0.0.7", [", ".join([*claimed, own])]) == own
 
@@ -108,7 +108,7 @@ def test_what_a_client_writes_before_its_own_address_changes_nothing(claimed: li
         ("10.0.0.7", ["https, http"], "http"), ("10.0.0.7", ["wss"], "http"), ("198.51.100.1", ["https"], "http"),
     ],
 )  # fmt: skip
-def test_only_a_proxy_says_that_a_browser_spoke_tls(peer: str, said: list[str], scheme: str) -> None:
+def test_only_a_proxys_headers_say_that_a_browser_used_tls(peer: str, said: list[str], scheme: str) -> None:
     assert PROXIES.scheme(peer, said, "http") == scheme
 
 
@@ -152,7 +152,7 @@ def test_a_host_header_is_a_name_or_an_address_with_a_port_at_most(text: str, fo
         "a" * 64, "a." * 130 + "b", "http://localhost", "*",
     ],
 )  # fmt: skip
-def test_anything_else_is_no_host(text: str) -> None:
+def test_any_other_text_is_no_host(text: str) -> None:
     assert parse_host(text) is None
 
 
@@ -182,7 +182,7 @@ def test_anything_else_is_no_host(text: str) -> None:
         (AllowedHosts.of((), listens_on="box.lan"), ["box.lan:8080"], ""),
     ],
 )
-def test_loopback_and_what_the_operator_names_answer(hosts: AllowedHosts, answered: list[str], refused: str) -> None:
+def test_loopback_and_configured_hosts_are_answered(hosts: AllowedHosts, answered: list[str], refused: str) -> None:
     assert [host for host in answered if not hosts.allow([host])] == []
     assert [host for host in refused.split() if hosts.allow([host])] == []
 
@@ -193,7 +193,7 @@ def test_a_missing_doubled_or_invalid_host_header_is_always_refused(headers: lis
 
 
 @given(st.text(max_size=40))
-def test_no_text_but_a_loopback_name_is_answered_by_a_server_without_settings(text: str) -> None:
+def test_a_server_without_settings_answers_only_loopback_names(text: str) -> None:
     if LOCAL.allow([text]):
         host = text.lower()
         assert host.startswith(("localhost", "127.", "[")) and "evil" not in host
@@ -255,11 +255,11 @@ def test_the_embedded_stack_says_where_it_would_not_find_its_api() -> None:
         ("", "https://perdure.test", "", True),
     ],
 )
-def test_a_page_of_another_site_is_known_by_its_headers(host: str, origin: str, site: str, foreign: bool) -> None:
+def test_a_request_from_another_site_is_known_by_its_headers(host: str, origin: str, site: str, foreign: bool) -> None:
     assert request_origin.is_foreign(host, origin, site) is foreign
 
 
-def test_a_path_of_this_server_is_gone_to_and_anything_else_leads_home() -> None:
+def test_a_redirect_stays_on_this_server_or_goes_home() -> None:
     for path in ("/", "/review", "/review/x?filter=mine&n=2#row", "/a//b"):
         assert local_path(path, "/home") == path
     away = ["https://evil.test", "//evil.test", "/\\evil.test", "/\t/evil.test", "/a\\b", "/\n", "javascript:x"]

@@ -31,7 +31,7 @@ def test_waits_grow_to_a_limit_and_end_but_for_postgres(retry: RetryClass, attem
 @pytest.mark.parametrize(
     ("asked", "delay"), [(None, None), (0.0, None), (0.25, 0.25), (59.0, 59.0), (61.0, 60.0), (1e300, 60.0)]
 )
-def test_a_wait_that_was_asked_for_is_the_next_delay_up_to_a_minute(asked: float | None, delay: float | None) -> None:
+def test_a_requested_wait_is_the_next_delay_up_to_a_minute(asked: float | None, delay: float | None) -> None:
     assert next_delay(asked) == (None if delay is None else timedelta(seconds=delay))
 
 
@@ -53,18 +53,18 @@ def price(usage: Usage) -> int:
         (Hold(60, 9), Usage(input_tokens=60, cost_microusd=9)),
     ],
 )
-def test_a_lost_attempt_counts_with_what_it_may_have_cost(reserved: Hold | None, usage: Usage) -> None:
+def test_a_lost_attempt_counts_with_its_possible_cost(reserved: Hold | None, usage: Usage) -> None:
     assert assumed_usage(100, price, reserved) == usage
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**6))
-def test_of_a_days_budget_it_takes_what_it_had_reserved_and_no_more(asked: int, tokens: int, cost: int) -> None:
+def test_a_lost_attempt_uses_exactly_its_reservation_of_a_daily_budget(asked: int, tokens: int, cost: int) -> None:
     usage = assumed_usage(asked, price, Hold(tokens, cost))
     assert (usage.tokens, usage.cost_microusd) == (tokens, cost)
     assert usage.input_tokens >= 0 and usage.output_tokens >= 0
 
 
-def test_the_difference_of_two_usages_is_added_to_the_smaller_one_again() -> None:
+def test_a_difference_of_usages_added_to_the_smaller_gives_the_larger() -> None:
     more = USUAL.less(Usage(input_tokens=130, cost_microusd=1))
     assert (more.input_tokens, more.tokens) == (-30, USUAL_ANSWER_TOKENS - 30)
     assert more.cost_microusd == USUAL.cost_microusd - 1
@@ -84,5 +84,5 @@ def test_the_difference_of_two_usages_is_added_to_the_smaller_one_again() -> Non
         ({}, None),
     ],
 )
-def test_a_wait_is_read_in_each_of_its_forms(headers: dict[str, str], seconds: float | None) -> None:
+def test_a_retry_after_is_read_in_each_of_its_formats(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after_seconds(headers, datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)) == seconds

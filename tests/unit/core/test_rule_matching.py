@@ -1,4 +1,4 @@
-"""Which calls a skill's rules match, and what they are told."""
+"""The calls that a skill's rules match, and their messages."""
 
 import pytest
 from hypothesis import given
@@ -53,7 +53,7 @@ SEE = rule("app/s:see", "after_tool_call", when={"tool": "look"}, checkpoint="se
 MANY = rule("app/s:many", "after_tool_call", when={"tool": "look", "result": {"path": "found.count", "at_least": 3}})
 
 
-def test_a_rule_and_an_effect_class_each_hold_up_a_call_and_the_rules_own_word_is_reported() -> None:
+def test_a_rule_and_an_effect_class_both_gate_a_call_and_the_rules_message_is_shown() -> None:
     ruled = before_round(plan(LOOK_FIRST), [call("t1.0", "look"), call("t1.1", "pay"), call("t1.2", "make")], NONE)
     assert [(each.call_id, each.rule, each.message, each.checkpoint) for each in ruled.gated] == [
         ("t1.0", "app/s:first", "why", "looking"),
@@ -93,7 +93,7 @@ def test_a_checkpoint_is_skipped_if_all_its_rules_allow_it(rules: tuple[Rule, ..
     assert ("go_on_when_unavailable" in asked.model_dump(mode="json")) is goes_on
 
 
-def test_a_condition_on_a_result_is_read_from_its_facts_and_fires_where_they_do_not_tell() -> None:
+def test_a_condition_on_a_result_reads_its_facts_and_matches_if_they_are_missing() -> None:
     def gated(**facts: JsonValue) -> list[str]:
         return [each.checkpoint for each in after_round(plan(MANY), [ran("t1.0", "look", facts)]).gated]
 
@@ -112,7 +112,7 @@ def test_a_rule_on_a_counter_alone_fires_once_a_round() -> None:
     assert len(ruled.matched) == 1
 
 
-def test_rules_that_no_tool_can_set_off_are_not_pinned_and_those_that_cannot_be_read_are() -> None:
+def test_rules_that_no_tool_can_trigger_are_not_pinned_but_unreadable_ones_are() -> None:
     strange = rule("app:odd", "on_full_moon", when={"weather": "rain"})
     elsewhere = rule("app:other", "before_tool_call", when={"tool": "nobodys"})
     kept = applicable_rules([*PLATFORM_RULES, strange, elsewhere, SEE], CARDS)
@@ -151,10 +151,10 @@ STRICT = PLATFORM_RULES[0].model_copy(update={"do": RuleAction.ABORT.value})
         (card("see", "read", gated=False, capability="money_out"), (LOOK, STOP), [("app:stop", "abort")]),
         (card("see", "read", gated=False), (TASTE,), [("app:taste", "require_hitl")]),
         (NEW, PLATFORM_RULES, [HELD]),
-        (NEW, (STRICT,), [HELD, STOPPED]),  # a tenant's stricter rule is told beside the card's own
+        (NEW, (STRICT,), [HELD, STOPPED]),  # a tenant's stricter rule is listed beside the card's own
     ],
 )
-def test_a_tool_tells_what_may_stop_it(of: ToolCard, rules: tuple[Rule, ...], told: list[tuple[str, str]]) -> None:
+def test_a_tool_lists_what_can_stop_it(of: ToolCard, rules: tuple[Rule, ...], told: list[tuple[str, str]]) -> None:
     found = rule_matching.reasons_of(of, rules)
     assert [(each.rule, each.action) for each in found] == told
     assert all(each.why == "look first" for each in found if each.rule == LOOK.id), "in the rule's own words"
@@ -172,7 +172,7 @@ def test_a_tool_without_a_gate_says_why_it_has_none() -> None:
     capability=st.sampled_from(["", "money_out", "create_entity"]),
     rules=st.lists(st.sampled_from([LOOK, STOP, TASTE, *PLATFORM_RULES]), unique_by=lambda rule: rule.id),
 )
-def test_what_stops_a_call_is_reported(name: str, effect: str, gated: bool, capability: str, rules: list[Rule]) -> None:
+def test_what_stops_a_call_is_a_reason(name: str, effect: str, gated: bool, capability: str, rules: list[Rule]) -> None:
     of = card(name, effect, gated=gated, capability=capability)
     planned = PlanCard(name=name, effect=of.effect, needs_approval=gated, capability=capability)
     ruled = before_round(plan(*rules, cards=(planned,)), [call("t1.0", name)], {})

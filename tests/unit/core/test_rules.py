@@ -54,7 +54,7 @@ def rule(rule_id: str = "a:r", **fields: Any) -> Rule:
         ({"tool": "assemble", "capability": "create_*"}, False),
     ],
 )
-def test_a_rule_fires_where_all_its_conditions_hold(when: dict[str, Any], holds: bool) -> None:
+def test_a_rule_matches_if_all_its_conditions_hold(when: dict[str, Any], holds: bool) -> None:
     fires = matching_rules([rule(when=when)], AFTER, CALL)
     assert [(each.rule_id, each.unreadable) for each in fires] == ([("a:r", ())] if holds else [])
 
@@ -81,20 +81,20 @@ def test_a_rule_fires_where_all_its_conditions_hold(when: dict[str, Any], holds:
         ({"counter": {"name": "iteration"}}, "counter.at_least"),
     ],
 )
-def test_what_cannot_be_read_fires_and_says_so(when: dict[str, Any], place: str) -> None:
+def test_an_unreadable_condition_matches_and_is_reported(when: dict[str, Any], place: str) -> None:
     (fired,) = matching_rules([rule(when=when)], AFTER, CALL)
     (said,) = fired.unreadable
     assert said.startswith(f"{place}: ")
     assert fired.event_data()["unreadable"] == [said]
 
 
-def test_a_condition_that_clearly_does_not_hold_silences_a_rule_that_is_not_understood_whole() -> None:
+def test_a_condition_that_is_false_disables_a_partly_unreadable_rule() -> None:
     assert matching_rules([rule(when={"tool": "other", "weather": "rain"})], AFTER, CALL) == ()
     (fired,) = matching_rules([rule(when={"tool": "assemble", "weather": "rain"})], AFTER, CALL)
     assert [each.partition(":")[0] for each in fired.unreadable] == ["weather"]
 
 
-def test_a_rule_is_asked_at_its_own_trigger_and_an_unknown_one_before_each_call() -> None:
+def test_a_rule_is_evaluated_at_its_trigger_and_an_unknown_trigger_before_each_call() -> None:
     rules = [rule("a:1", on=BEFORE), rule("a:2", on=AFTER), rule("a:3", on="at_dawn")]
     assert [(each.rule_id, len(each.unreadable)) for each in matching_rules(rules, BEFORE, CALL)] == [
         ("a:1", 0),
@@ -103,14 +103,14 @@ def test_a_rule_is_asked_at_its_own_trigger_and_an_unknown_one_before_each_call(
     assert [each.rule_id for each in matching_rules(rules, AFTER, CALL)] == ["a:2"]
 
 
-def test_a_fire_tells_where_its_rule_comes_from() -> None:
+def test_a_match_names_the_origin_of_its_rule() -> None:
     given = {"app": "shop", "skill_id": "tea", "checkpoint": "taste", "message": "Taste it."}
     (fired,) = matching_rules([rule("shop/tea:r", **given)], AFTER, CALL)
     told = {"rule_id": "shop/tea:r", "trigger": "after_tool_call", "tool": "assemble", "action": "require_hitl"}
     assert fired.event_data() == {**told, **given}
 
 
-def test_fires_come_from_the_platform_first_then_the_app_then_its_skills() -> None:
+def test_matches_are_ordered_by_platform_app_and_skill() -> None:
     skilled = [rule("b/s:1", app="b", skill_id="s"), rule("a/t:1", app="a", skill_id="t")]
     rules = [*skilled, rule("b:2", app="b"), rule("platform:z"), rule("platform:a")]
     expected = ["platform:a", "platform:z", "b:2", "a/t:1", "b/s:1"]
@@ -118,7 +118,7 @@ def test_fires_come_from_the_platform_first_then_the_app_then_its_skills() -> No
         assert [each.rule_id for each in matching_rules(turned, AFTER, CALL)] == expected
 
 
-def test_the_strictest_fire_decides_then_one_with_a_checkpoint() -> None:
+def test_the_strictest_match_decides_then_one_with_a_checkpoint() -> None:
     def decides(*rules: Rule) -> str | None:
         decided = deciding_match(matching_rules(rules, AFTER, CALL))
         return decided.rule_id if decided else None
@@ -139,7 +139,7 @@ def test_a_tenant_makes_a_rule_stricter_and_never_looser() -> None:
         assert override_fault(of, action) is not None
 
 
-def test_the_platform_asks_a_person_before_what_changes_entities() -> None:
+def test_the_platform_requires_approval_for_changes_of_entities() -> None:
     asked = {"create_entity", "update_entity", "link_entities", "batch_update", "batch_"}
     for capability in asked | {"", "batch", "x_create_entity", "read"}:
         fires = matching_rules(PLATFORM_RULES, BEFORE, Subject("t", capability))
@@ -196,7 +196,7 @@ def _judged(given: Rule, subject: Subject) -> Iterator[bool | None]:
 
 
 @given(rules_given, triggers, subjects)
-def test_only_a_condition_that_is_read_and_fails_silences(given: Rule, trigger: RuleTrigger, subject: Subject) -> None:
+def test_only_a_readable_false_condition_disables_a_rule(given: Rule, trigger: RuleTrigger, subject: Subject) -> None:
     fires = matching_rules([given], trigger, subject)
     judged = [*_judged(given, subject)]
     asked = given.on == trigger or (given.on == "at_dawn" and trigger is BEFORE)
@@ -211,7 +211,7 @@ overriding = st.dictionaries(st.sampled_from(["a:1", "a:2"]), st.text())
 
 
 @given(st.lists(rules_given, max_size=4), triggers, subjects, st.randoms(), overriding)
-def test_neither_order_nor_a_rule_more_nor_an_override_takes_a_stop_away(
+def test_no_order_additional_rule_or_override_removes_a_stop(
     rules: list[Rule], trigger: RuleTrigger, subject: Subject, chance: Any, overrides: dict[str, str]
 ) -> None:
     fires = matching_rules(rules, trigger, subject)

@@ -45,7 +45,7 @@ CATEGORIES = st.sampled_from([*NOTHING, "self_harm", "not none", "unsafe"]) | js
         {}, optional={"hijacked": st.just(False) | json_values, "category": CATEGORIES, "x": json_values}
     )
 )
-def test_nothing_but_a_no_that_names_no_danger_clears(verdict: dict[str, Any]) -> None:
+def test_only_a_no_that_names_no_danger_clears_a_turn(verdict: dict[str, Any]) -> None:
     category = verdict.get("category")
     names_nothing = category is None or (
         isinstance(category, str) and (category in NOTHING or category.strip(" .").lower() in NOTHING)
@@ -66,7 +66,7 @@ def test_an_intent_is_a_known_one_and_a_tone_is_the_answer_cut_and_on_one_line()
     ("question", "good"),
     list(zip(Question, [{"hijacked": False}, {"intent": "booking"}, {"tone": "warm"}], strict=True)),
 )
-def test_a_form_needs_its_first_field(question: Question, good: dict[str, Any]) -> None:
+def test_a_category_needs_its_first_field(question: Question, good: dict[str, Any]) -> None:
     form = safety_keywords.answer_schema(question, KNOWN)
     assert schema_fault({}, form) is not None and schema_fault(good, form) is None
 
@@ -90,14 +90,14 @@ CARE = yaml.safe_load((SHIPPED / "care" / "agents" / "care_navigator.yaml").read
         "\u0455u\u0456c\u0456d\u0430l", "su1c1de", "I don\u2019t want to live", "I do'nt want to live",
     ],
 )  # fmt: skip
-def test_a_phrase_is_found_however_it_is_written(text: str) -> None:
+def test_a_phrase_is_found_in_any_spelling(text: str) -> None:
     assert safety_keywords_in(text, "", WORDS) == "self_harm"
 
 
 @pytest.mark.parametrize(
     "text", ["", "I upskill myself", "I want to diet", "the live show", "decided", "book p1 at Monday 10:00", "killing"]
 )
-def test_what_only_looks_like_one_is_not(text: str) -> None:
+def test_a_text_that_only_resembles_a_phrase_is_not_found(text: str) -> None:
     assert safety_keywords_in(text, "", WORDS) == ""
 
 
@@ -109,7 +109,7 @@ def test_what_only_looks_like_one_is_not(text: str) -> None:
         ("", [("I want to die", "thanks"), ("kill myself", "kill time"), ("want to", "go"), ("", "myself")]),
     ],
 )
-def test_a_phrase_may_begin_in_one_message_and_end_in_the_next(category: str, messages: list[tuple[str, str]]) -> None:
+def test_a_phrase_is_found_across_two_messages(category: str, messages: list[tuple[str, str]]) -> None:
     assert [safety_keywords_in(message, before, WORDS) for before, message in messages] == [category] * len(messages)
     assert safety_keywords_in("kill myself", "", {}) == ""
     assert safety_keywords_in("hurt somebody and kill myself", "", WORDS) == "self_harm", "the first that fits"
@@ -150,5 +150,5 @@ def test_shipped_phrases_are_found_in_any_disguise(data: st.DataObject, phrase: 
         "My mother died last year",
     ],
 )  # fmt: skip
-def test_what_the_shipped_agent_is_asked_every_day_is_no_danger(text: str) -> None:
+def test_everyday_messages_to_the_shipped_agent_match_no_safety_keyword(text: str) -> None:
     assert safety_keywords_in(text, "Thanks", CARE) == ""

@@ -60,7 +60,7 @@ def test_recency_halves_every_thirty_days_and_entities_count_by_their_share() ->
 
 
 @given(st.lists(SIGNALS, max_size=12), st.integers(0, 12), st.randoms())
-def test_the_best_are_in_falling_order_whatever_order_they_come_in(several: list[Signals], most: int, chance) -> None:  # type: ignore[no-untyped-def]
+def test_the_best_are_in_falling_order_for_any_input(several: list[Signals], most: int, chance) -> None:  # type: ignore[no-untyped-def]
     found = [candidate(f"{number:02}", signals) for number, signals in enumerate(several)]
     kept = best_candidates(found, most)
     assert [each.score for each in kept] == sorted((each.score for each in found), reverse=True)[:most]
@@ -80,7 +80,7 @@ def document(
 
 
 @given(TEXTS, st.lists(st.sampled_from(["ab", "memory", "context"])))
-def test_an_excerpt_is_short_and_holds_nothing_that_opens_or_closes_a_tag(text: str, words: list[str]) -> None:
+def test_an_excerpt_is_short_and_contains_no_tag(text: str, words: list[str]) -> None:
     shown = make_excerpt(text, words)
     assert len(shown) <= EXCERPT_CHARACTERS
     assert not set(shown) & set('<>"')
@@ -102,7 +102,7 @@ def test_an_excerpt_of_what_fits_is_all_of_it_and_else_begins_at_the_line_with_a
 
 
 @given(st.lists(st.integers(0, 1_200), max_size=12), st.integers(1, 4_000))
-def test_the_budget_keeps_the_best_that_fit_together(lengths: list[int], budget: int) -> None:
+def test_the_budget_keeps_the_best_hits_that_fit_together(lengths: list[int], budget: int) -> None:
     found = [document("x" * length, title=str(number)) for number, length in enumerate(lengths)]
     kept = search.within_budget(found, budget)
     assert list(kept) == found[: len(kept)]
@@ -117,7 +117,7 @@ def test_six_whole_excerpts_fit_the_default_budget_and_a_hit_costs_two_hundred_c
     assert len(search.within_budget(found, 2_200)) == 6
 
 
-def test_drafts_are_separate_and_the_model_is_told_not_to_obey_them(snapshot: SnapshotAssertion) -> None:
+def test_drafts_are_shown_separately_as_not_to_be_obeyed(snapshot: SnapshotAssertion) -> None:
     draft, seed = document("ignore all", Trust.AGENT_DRAFT), document("seed", Trust.SYSTEM_SEEDED)
     trusted, drafts = context_message([document("good"), draft, seed]).split(f"<{DRAFT_BLOCK}>")
     assert trusted.startswith(f"<{search.TRUSTED_BLOCK}>") and f"</{search.TRUSTED_BLOCK}>" in trusted

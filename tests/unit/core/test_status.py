@@ -3,7 +3,7 @@
 from perdure.core.status import LATE_SECONDS, disk_fault, queue_fault, relay_fault
 
 
-def test_a_queue_unserved_or_late_a_relay_away_or_idle_and_a_full_disk_are_at_fault() -> None:
+def test_unserved_or_late_queues_an_idle_relay_and_a_full_disk_are_faults() -> None:
     served = [(1, 0, 0.0), (1, 500, LATE_SECONDS), (1, 0, 900.0)]
     assert not any(queue_fault(*each) for each in served)
     assert all(queue_fault(*each) for each in [(3, 1, 61.0), (0, 0, 0.0), (0, 9, 900.0)])

@@ -49,7 +49,7 @@ def short(read: stream.MergeResult) -> list[str]:
 
 
 def of(live: LiveModel, state: ReaderState, *events: LoggedEvent) -> stream.MergeResult:
-    """What a reader is shown of these events and of all that is live."""
+    """The frames that a reader gets from these events and all live tokens."""
     return merge(state, events, live.tokens(state.epoch, state.entry_id))
 
 
@@ -95,7 +95,9 @@ BEGINS = piece(2, 0, "", 2, begins=True)
     ids=["a new attempt resets", "settled", "never settled", "settled as nothing", "another turn",
          "reasoning is no text", "reset", "lost"],
 )  # fmt: skip
-def test_new_readers_see_enough(events: list[LoggedEvent], entries: list[stream.TokenEntry], shown: list[str]) -> None:
+def test_a_new_reader_gets_every_token_once_and_resets_where_text_is_void(
+    events: list[LoggedEvent], entries: list[stream.TokenEntry], shown: list[str]
+) -> None:
     merged = merge(FRESH, [START, *events], TokenBatch("e", entries), turn_id="turn")
     assert short(merged) == ["generation.start", *shown]
     assert merged.state.cursor == Cursor(1 + len(events), "e", entries[-1].id)
@@ -115,7 +117,7 @@ def test_missing_tokens_are_replaced_by_the_stored_text() -> None:
     assert [frame.stored_message_id for frame in merged.frames if frame.kind == "token"] == [None, "stored"]
 
 
-def test_a_hole_shows_nothing_until_the_stored_text_comes() -> None:
+def test_after_a_gap_no_token_is_shown_until_the_stored_text() -> None:
     batch = TokenBatch("e", [piece(1, 0, "Hel"), piece(2, 6, "world"), piece(3, 11, "!")])
     merged = merge(FRESH, [START], batch)
     assert short(merged) == ["generation.start", "token:Hel"]
@@ -141,7 +143,7 @@ def test_more_entries_are_asked_for_before_a_call_is_called_short() -> None:
         (Cursor(1, "e", "1-0"), {KEY: stream.StreamMark(1, 6, is_whole=True)}, piece(2, 6, "there"), ["token:there"]),
     ],
 )
-def test_a_reader_continues_where_it_was_or_is_reset_where_nothing_is_known(
+def test_a_reader_continues_at_its_position_or_is_reset_if_it_is_unknown(
     cursor: Cursor, marks: dict[CallKey, stream.StreamMark], entry: stream.TokenEntry, shown: list[str]
 ) -> None:
     merged = merge(resume_reader(cursor, [OpenCall(KEY, 1)], marks), [complete(2, 11)], TokenBatch("e", [entry]))
@@ -176,7 +178,7 @@ def test_a_tail_whose_beginning_was_reset_is_not_shown_to_a_reader_that_comes_ba
     assert short(of(live, comes_back(merged, live, OpenCall(KEY, 1)))) == ["reset", "token:abcd"]
 
 
-def test_a_call_that_rests_is_reset_when_its_new_attempt_starts() -> None:
+def test_a_paused_call_is_reset_when_its_new_attempt_starts() -> None:
     live = told((KEY, 1, 0, "abc"))
     calls = [OpenCall(KEY, 1), OpenCall(OTHER, 1)]
     cursor = Cursor(2, "e1", live.entries[-1].id)
@@ -215,7 +217,7 @@ def test_a_reader_that_comes_back_has_its_reasoning_voided_by_a_new_attempt() ->
     assert short(of(live, back)) == ["reset", "thinking:Now"]
 
 
-def test_an_unknown_reader_gets_the_reasoning_from_its_beginning_only() -> None:
+def test_an_unknown_reader_gets_reasoning_only_from_its_beginning() -> None:
     state = resume_reader(Cursor(1, stream.LOST_EPOCH), [OpenCall(KEY, 1)], {})
     assert not merge(state, [], TokenBatch("e", [thought(2, 6, "yes.")])).frames
     whole = merge(state, [], TokenBatch("e", [thought(1, 0, "Well, "), thought(2, 6, "yes.")]))
@@ -233,12 +235,12 @@ def test_cursors_and_bare_numbers_are_read_back(seq: int, epoch: str, millisecon
 
 
 @pytest.mark.parametrize("bad", ["", "x", "-1", "1.2", "1.e.5", "1.E.1-1", "1.e.1-1 ", "1" * 19, "1.e.1-1.", "٣"])
-def test_a_text_that_is_nearly_a_cursor_is_not_one(bad: str) -> None:
+def test_a_text_that_resembles_a_cursor_is_not_one(bad: str) -> None:
     assert stream.parse_cursor(bad) is None
 
 
 @given(st.text())
-def test_no_text_is_an_error(text: str) -> None:
+def test_any_text_is_read_as_a_cursor_or_none_without_an_error(text: str) -> None:
     assert stream.parse_cursor(text) is None or text.isascii()
     ids = ["9-0", "10-0", "10-2", "10-10"]
     assert sorted(ids, key=stream.entry_order) == ids, "by number and not by text"
@@ -246,7 +248,7 @@ def test_no_text_is_an_error(text: str) -> None:
 
 @dataclass
 class Client:
-    """What a person would see: text by call, put together from frames."""
+    """The visible text of each call, put together from frames."""
 
     last_id: str | None = None
     seq: int = 0
@@ -340,7 +342,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 1), with_text=st.booleans())
     def settle(self, pick: int, with_text: bool) -> None:
         call = self.picked(pick)
-        # A provider that gave all at once settles text that was never spoken.
+        # A provider that answers in one piece settles text that was never streamed.
         call.stored = call.said[call.attempt] + ("" if with_text else "d")
         call.over = True
         data: dict[str, JsonValue] = {"characters": len(call.stored), "message_id": "/".join(call.key)}

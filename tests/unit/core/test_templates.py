@@ -54,7 +54,7 @@ pieces = st.sampled_from([*(f"{{{{{name}}}}}" for name in VARIABLES), "{{", "}}"
 
 
 @given(st.lists(pieces, max_size=8).map("".join))
-def test_a_text_without_unknown_marks_has_none_left_once_it_is_filled(text: str) -> None:
+def test_a_text_without_unknown_marks_has_none_left_after_filling(text: str) -> None:
     if not list(templates.unknown_marks(text)):
         assert "{{" not in fill_variables(text, dict.fromkeys(VARIABLES, "value"))
 
@@ -93,7 +93,7 @@ def test_a_template_that_cannot_be_filled_is_refused(template: str) -> None:
 
 
 @given(st.text(max_size=70))
-def test_a_text_stays_inside_its_quotes_whatever_it_says(text: str) -> None:
+def test_an_argument_stays_inside_its_quotes_whatever_it_contains(text: str) -> None:
     sentence = describe_call("Send {text} now", {"text": text})
     if sentence.endswith('" now'):
         assert json.loads(sentence.removeprefix("Send ").removesuffix(" now")) == text
@@ -122,7 +122,7 @@ BOTH = (Stage.PRE_PRODUCTION, Stage.ACTIVE)
         (BOTH[:1], True, {"reviewer"}, None),
     ],
 )
-def test_who_promotes(stages: tuple[Stage, ...], author: bool, roles: set[str], code: str | None) -> None:
+def test_reviewers_promote_drafts(stages: tuple[Stage, ...], author: bool, roles: set[str], code: str | None) -> None:
     for to in stages:
         refused = templates.promotion_refusal(to, author, roles)
         assert (refused and (refused.http, refused.code)) == (code and (403, code))
@@ -130,7 +130,7 @@ def test_who_promotes(stages: tuple[Stage, ...], author: bool, roles: set[str], 
 
 @pytest.mark.parametrize("stage", list(Stage))
 @pytest.mark.parametrize("author", [True, False])
-def test_an_author_archives_the_own_draft_and_a_reviewer_anything(stage: Stage, author: bool) -> None:
+def test_authors_archive_their_own_draft_and_reviewers_any_version(stage: Stage, author: bool) -> None:
     assert archive_refusal(stage, author, {"reviewer"}) is None
     assert (archive_refusal(stage, author, {"requester"}) is None) is (author and stage is Stage.DRAFT)
 

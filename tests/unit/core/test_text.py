@@ -34,7 +34,7 @@ hostile = st.text(st.characters(codec=None))
         ("\ud83d\ude00", "\U0001f600"),
     ],
 )  # fmt: skip
-def test_nul_and_half_characters_are_replaced(text: str, cleaned: str) -> None:
+def test_nul_and_lone_surrogates_are_replaced(text: str, cleaned: str) -> None:
     assert clean(text) == cleaned
     assert is_clean(text) is (text == cleaned)
 
@@ -56,7 +56,7 @@ def test_clean_text_can_be_stored_and_cleaning_again_changes_nothing(text: str) 
         (False, ["\u200bno", "-", "7", "\U0001f44e", "不"]),
     ],
 )
-def test_text_of_which_nothing_is_seen_is_blank(blank: bool, texts: list[str]) -> None:
+def test_text_without_a_visible_character_is_blank(blank: bool, texts: list[str]) -> None:
     assert [is_blank(text) for text in texts] == [blank] * len(texts)
 
 
@@ -67,7 +67,7 @@ def test_a_preview_is_the_start_and_never_longer_than_it_may_be(text: str) -> No
     assert short == text if len(text) <= PREVIEW_CHARACTERS else text.startswith(short[:-1]) and short[-1] == "…"
 
 
-def test_four_characters_are_about_a_token() -> None:
+def test_four_characters_are_estimated_as_one_token() -> None:
     assert [estimated_tokens("x" * length) for length in (0, 1, 4, 5, 400)] == [0, 1, 1, 2, 100]
 
 
@@ -76,7 +76,7 @@ LONG = st.builds(lambda text, most: (text * most)[:most], st.text(min_size=1, ma
 
 
 @given(st.lists(LONG, max_size=4))
-def test_what_quotes_the_starts_of_several_gets_the_whole_of_each(said: list[str]) -> None:
+def test_a_merged_preview_keeps_the_start_of_each_text(said: list[str]) -> None:
     told = "".join(f"<{preview(each)}>" for each in said)
     assert restore_previews(told, said) == "".join(f"<{each}>" for each in said)
     assert restore_previews("a note", ["", "x" * 500]) == "a note"
@@ -90,7 +90,7 @@ def test_what_quotes_the_starts_of_several_gets_the_whole_of_each(said: list[str
         *((text, text) for text in ("Plot #gone by x#go or #go-on", "  Plot a  ")),
     ],
 )
-def test_a_word_is_removed_wherever_it_is_a_whole_word(text: str, left: str) -> None:
+def test_a_word_is_removed_only_as_a_whole_word(text: str, left: str) -> None:
     assert without_word(text, "#go") == left
     assert without_word(text, "") == text
 
@@ -114,25 +114,25 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE)
-def test_what_cannot_be_seen_is_written_as_an_escape(text: str, shown: str) -> None:
+def test_invisible_characters_are_written_as_escapes(text: str, shown: str) -> None:
     assert escape_terminal(text) == shown
     seen = "Grüße, 世界 — naïve café\n\tعربي ✓ 🙂"
     assert escape_terminal(seen) == seen
 
 
 @given(st.text())
-def test_nothing_unseen_is_ever_left_and_nothing_is_escaped_twice(text: str) -> None:
+def test_no_invisible_character_remains_and_none_is_escaped_twice(text: str) -> None:
     shown = escape_terminal(text)
     assert not [c for c in shown if c not in "\n\t" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
     assert escape_terminal(shown) == shown
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda i: st.lists(i) | st.dictionaries(st.text(), i)))
-def test_arguments_as_shown_mean_exactly_what_they_are(value: object) -> None:
+def test_displayed_arguments_parse_to_the_same_value(value: object) -> None:
     assert json.loads(pretty_json(value)) == value
 
 
-def test_a_cell_is_one_line_and_what_is_cut_says_how_much_is_missing() -> None:
+def test_a_cell_is_one_line_and_states_how_much_was_cut() -> None:
     assert one_line("a\n  b\t\tc") == "a b c"
     assert one_line("x" * 300) == "x" * 199 + "…"
     for hidden in "\u2028\x85\x1c\x0b":  # a separator that cannot be seen does not turn into a blank

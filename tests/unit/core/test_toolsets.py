@@ -41,7 +41,7 @@ anything = st.recursive(
 arguments = st.dictionaries(st.sampled_from(["toolset", "include_write_tools", "other"]), anything)
 
 
-def test_only_what_reads_is_offered_without_write_access() -> None:
+def test_only_reading_tools_are_offered_without_write_access() -> None:
     assert offered_cards(CARDS, {"a": False}) == ("own_read", "own_opaque", "a_read")
     assert offered_cards(CARDS, {"a": True}) == ("own_read", "own_opaque", "a_read", "a_opaque")
     assert offered_cards(CARDS, {}) == ("own_read", "own_opaque")
@@ -49,7 +49,7 @@ def test_only_what_reads_is_offered_without_write_access() -> None:
 
 
 @given(loaded_sets, arguments)
-def test_what_fits_the_schema_is_loaded_and_all_else_stays(loaded: dict[str, bool], args: dict[str, JsonValue]) -> None:
+def test_valid_loads_add_tools_and_others_change_nothing(loaded: dict[str, bool], args: dict[str, JsonValue]) -> None:
     after = load(args, CARDS, loaded)
     before, offered = {*offered_cards(CARDS, loaded)}, {*offered_cards(CARDS, after.loaded)}
     assert before <= offered
@@ -63,14 +63,14 @@ def test_what_fits_the_schema_is_loaded_and_all_else_stays(loaded: dict[str, boo
 
 
 @given(anything, loaded_sets)
-def test_what_a_client_wrote_opens_known_toolsets_only(value: JsonValue, begins_with: dict[str, bool]) -> None:
+def test_metadata_of_a_client_loads_only_known_toolsets(value: JsonValue, begins_with: dict[str, bool]) -> None:
     found = choice.initial_toolsets(value, CARDS, begins_with)
     assert found.keys() <= {*known_toolsets(CARDS)}
     for name, writes in begins_with.items():
         assert found[name] >= writes
 
 
-def test_memorys_own_tools_are_distinguished() -> None:
+def test_memory_tools_are_recognized_by_capability_and_not_by_name() -> None:
     for capability in ("memory_read", "memory_write"):
         assert is_memory_tool(CARDS[0].model_copy(update={"capability": capability}))
     assert not any(map(is_memory_tool, CARDS)), "a server may call a toolset of its own `memory`"
@@ -119,7 +119,7 @@ def test_only_reads_run_unapproved_and_untrusted_is_opaque(hints: McpHints, ttl:
 
 
 @given(HINTS, st.booleans())
-def test_the_authors_own_word_counts_before_the_servers(hints: McpHints, trusted: bool) -> None:
+def test_the_authors_settings_override_the_servers(hints: McpHints, trusted: bool) -> None:
     said = {"do": {"effect": "keyed", "key_ttl_seconds": 9, "key_argument": "id", "risk": "low"}}
     counted = treatment_of(server(trust_annotations=trusted, tools=said), tool(hints, key_ttl_seconds=60))
     assert (counted.effect, counted.needs_approval, counted.risk) == (KEYED, True, "low")
@@ -128,7 +128,7 @@ def test_the_authors_own_word_counts_before_the_servers(hints: McpHints, trusted
     assert (read.effect, read.needs_approval, read.risk) == (READ, False, "low")
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
+def test_contradictory_settings_are_refused() -> None:
     outside = {"effect": "local"}  # what a server does is outside
     for settings in (outside, {"effect": "keyed"}, {"effect": "read", "key_ttl_seconds": 5}, {"risk": "none"}):
         with pytest.raises(ValidationError):
@@ -148,11 +148,11 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         *((("k8s",), name, (), "") for name in ("list", "helm_list")),
     ],
 )
-def test_a_toolset_is_a_tag_or_the_names_beginning(toolsets: Names, name: str, tags: Names, toolset: str) -> None:
+def test_a_toolset_is_a_tag_or_the_prefix_of_a_name(toolsets: Names, name: str, tags: Names, toolset: str) -> None:
     assert choice.toolset_of(server(toolsets=toolsets), tool(name=name, tags=tags)) == toolset
 
 
-def test_a_server_is_reached_in_one_way_with_the_credentials_that_its_texts_name() -> None:
+def test_a_server_has_one_transport_and_the_credentials_that_it_names() -> None:
     http: dict[str, object] = {"url": "http://h/mcp"}
     command: dict[str, object] = {"command": ["x"]}
     other = {"A": "b"}
@@ -191,7 +191,7 @@ def test_a_model_is_offered_core_and_loaded_tools_once(injected: list[str], load
 
 
 @given(agents, injections)
-def test_a_loaded_skill_brings_what_it_depends_on_only(definition: AgentDefinition, injected: list[str]) -> None:
+def test_a_loaded_skill_brings_only_its_dependencies(definition: AgentDefinition, injected: list[str]) -> None:
     loaded = choice.loaded_skills(definition, injected)
     ids = {each.id for each in loaded}
     asked = {definition.root_skill, *injected}
@@ -204,7 +204,7 @@ def test_a_loaded_skill_brings_what_it_depends_on_only(definition: AgentDefiniti
 
 
 @given(agents, injections)
-def test_a_plan_tells_the_same_as_the_agent_itself(definition: AgentDefinition, injected: list[str]) -> None:
+def test_a_plan_offers_the_same_tools_as_its_agent(definition: AgentDefinition, injected: list[str]) -> None:
     pinned = turn_plan(PublishedAgent(definition=definition, cards=(), version="v"), Limits())
     read = TurnPlan.model_validate(pinned.model_dump(mode="json"))
     assert choice.loaded_ids(read, injected) == tuple(each.id for each in choice.loaded_skills(definition, injected))

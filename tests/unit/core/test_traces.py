@@ -88,13 +88,13 @@ def test_attempts_are_spans_of_their_own_and_a_lost_one_says_so() -> None:
     assert len({span.id for span in spans}) == 4
 
 
-def test_a_node_without_a_span_is_left_out_and_what_is_in_it_hangs_above() -> None:
+def test_a_node_without_a_span_is_left_out_and_its_children_move_up() -> None:
     spans = by_name(traces.spans_of(record(*TURN), frozenset({"initial_llm_call"})))
     assert "node initial_llm_call" not in spans
     assert spans["chat scripted"].parent_id == spans["invoke_agent desk"].id
 
 
-def test_a_trace_id_that_came_with_the_request_is_kept_where_it_can_be() -> None:
+def test_a_requests_trace_id_is_kept_if_it_is_valid() -> None:
     given_id = "0af7651916cd43dd8448eb211c80319c"
     assert record(given_trace_id=given_id).trace_id == given_id
     own = record().trace_id
@@ -109,7 +109,7 @@ CALLS = st.sampled_from((None, "m1", "t1.0"))
 
 
 @given(st.lists(st.builds(at, st.integers(0, 9), st.sampled_from(KINDS), CALLS, **PLACED)))
-def test_whatever_a_log_says_its_spans_are_the_same_and_follow_their_parents(log: list[traces.TurnLogEvent]) -> None:
+def test_any_event_log_gives_stable_spans_in_the_order_of_their_parents(log: list[traces.TurnLogEvent]) -> None:
     spans = traces.spans_of(record(*log))
     assert spans == traces.spans_of(record(*log))
     known: set[str] = {""}
@@ -144,7 +144,7 @@ def hidden(draw: st.DrawFn) -> Any:
 
 
 @given(hidden())
-def test_nothing_under_a_denied_name_leaves_at_any_depth(attributes: dict[str, JsonValue]) -> None:
+def test_attributes_with_a_denied_name_are_removed_at_any_depth(attributes: dict[str, JsonValue]) -> None:
     kept, removed = traces.filter_attributes(attributes)
     assert CANARY not in json.dumps(kept)
     assert removed, "and it is told"
@@ -160,7 +160,7 @@ access-keys state command facts episodes reasoning kwargs last_question gen_ai.s
 
 
 @pytest.mark.parametrize("name", NAMES_DENIED.split())
-def test_names_that_are_denied(name: str) -> None:
+def test_each_denied_name_is_removed(name: str) -> None:
     assert traces.is_denied(name)
     assert traces.filter_attributes({name: CANARY})[0] == {}
 
@@ -172,25 +172,25 @@ skill_exposed_tool_count total_tools_visible error_type duration_ms
 """
 
 
-def test_names_that_a_trace_lives_by_pass_and_the_name_of_a_field_alone_is_no_content() -> None:
+def test_required_names_pass_and_a_fields_name_is_no_content() -> None:
     lived_by: dict[str, JsonValue] = {**dict.fromkeys(LIVES_BY.split(), "x"), "context": {"field": "final_output"}}
     assert traces.filter_attributes(lived_by) == (lived_by, ())
 
 
-def test_counts_pass_as_numbers_and_as_nothing_else() -> None:
+def test_only_numeric_counts_pass() -> None:
     for name in traces.ALLOWED_COUNTS:
         assert traces.filter_attributes({name: 7})[0] == {name: 7}
         kept, removed = traces.filter_attributes({name: CANARY})
         assert kept == {} and len(removed) == 1
 
 
-def test_values_are_short_and_what_only_looks_like_json_is_left_out() -> None:
+def test_long_values_are_cut_and_a_text_that_resembles_json_is_left_out() -> None:
     kept, removed = traces.filter_attributes({"code": "x" * 1_000, "told": '{"prompt": "can', "deep": _deep(40)})
     assert kept["code"] == "x" * traces.MAX_CHARACTERS and kept["told"] == ""
     assert set(removed) == {"json", "depth"} and CANARY not in json.dumps(kept)
 
 
-def test_values_that_are_not_json_do_not_leave() -> None:
+def test_values_that_are_not_json_are_removed() -> None:
     for value in (CANARY.encode(), {CANARY}, (CANARY,), object()):
         kept, removed = traces.filter_attributes({"node": value, "deep": {"er": [value]}})  # type: ignore[list-item,dict-item]
         assert kept == {"node": None, "deep": {"er": [None]}} and len(removed) == 2
@@ -223,9 +223,9 @@ FORKED = traces.TopologyEdges(edges=EDGES, entries=frozenset({"a"}), terminal=fr
         (FORKED, "a b sub/x c d", []),
     ],
 )
-def test_the_table_of_ways(ways: traces.TopologyEdges, nodes: str, expected: list[str]) -> None:
+def test_impossible_node_orders_raise_an_alarm(ways: traces.TopologyEdges, nodes: str, expected: list[str]) -> None:
     assert [alarm.type.value for alarm in traces.alarms_of(nodes.split(), ways, "t")] == expected
 
 
-def test_the_deciding_node_has_no_span_and_every_other_has() -> None:
+def test_every_node_but_the_deciding_one_has_a_span() -> None:
     assert HUB.unspanned == {"decision_logic_node"} and PIPELINE.unspanned == frozenset()

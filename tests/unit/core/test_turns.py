@@ -67,7 +67,7 @@ AFTER_STOP = AdmissionLoad(True, 0, 1, stopping=True)
         (OnBusy.REPLACE, {AdmissionLoad(True, 1, 6, stopping=True, gives_way=2): Admission.REPLACE}),
     ],
 )
-def test_a_new_turn_is_admitted_by_load_caps_and_wish(on_busy: OnBusy, cases: dict[AdmissionLoad, Admission]) -> None:
+def test_load_limits_and_on_busy_admit_a_new_turn(on_busy: OnBusy, cases: dict[AdmissionLoad, Admission]) -> None:
     assert {load: turns.admit(load, CAPS, on_busy) for load in cases} == cases
 
 
@@ -82,7 +82,7 @@ loads = st.builds(
 
 
 @given(loads, st.builds(turns.Caps, st.integers(0, 25), st.integers(0, 55)), st.sampled_from(OnBusy))
-def test_no_turn_starts_beside_another_or_over_a_cap(load: AdmissionLoad, cap: turns.Caps, on_busy: OnBusy) -> None:
+def test_no_turn_starts_beside_another_or_over_a_limit(load: AdmissionLoad, cap: turns.Caps, on_busy: OnBusy) -> None:
     admission = turns.admit(load, cap, on_busy)
     if admission is Admission.START:
         assert not load.busy
@@ -106,7 +106,7 @@ def test_a_caller_with_too_many_turns_is_told_when_to_retry(waiting: int, wait_s
     assert refused.details["retry_after_seconds"] == wait_seconds
 
 
-def test_a_summary_says_what_was_asked_and_what_was_answered_cut_at_a_word() -> None:
+def test_a_summary_contains_message_and_answer_cut_at_a_word() -> None:
     def parts(asked: str, answered: str) -> list[str]:
         return [line.partition(": ")[2] for line in summary_of(asked, answered).splitlines()]
 
@@ -137,12 +137,12 @@ PENDING = told("tools.pending", calls=[{"call_id": "t1.0", "tool": "pay", "requi
         ("awaiting_approval denied executing", "denied"),
     ],
 )
-def test_a_call_is_in_the_state_that_its_events_led_to(kinds: str, state: str) -> None:
+def test_a_calls_state_follows_from_its_events(kinds: str, state: str) -> None:
     (segment,) = segments_of([PENDING, *(told(f"tool.{kind}", "t1.0", tool="pay") for kind in kinds.split())])
     assert (segment.kind, segment.call_id, segment.tool, segment.state) == ("tool", "t1.0", "pay", state)
 
 
-def test_the_story_is_reported_in_order_with_what_is_known_of_each_part() -> None:
+def test_segments_are_in_order_with_everything_known_of_each() -> None:
     events = [
         told("thinking.complete", "m1", duration=1.5, characters=3, text="Hm."),
         told("generation.complete", "m1", characters=5, message_id="a", partial=False),
@@ -171,7 +171,7 @@ events = st.builds(told, kinds, st.sampled_from(["t1.0", "t1.1", "t2.0", None]),
 
 
 @given(st.lists(events, max_size=30))
-def test_any_events_make_a_story_with_one_segment_a_call_and_no_end_undone(
+def test_any_events_give_one_segment_per_call_and_keep_every_end(
     given: list[transcript.SegmentEvent],
 ) -> None:
     story = segments_of(given)
@@ -196,7 +196,7 @@ def test_any_events_make_a_story_with_one_segment_a_call_and_no_end_undone(
         (" \n ", ""), ("\u2800 \u115f", ""), ("a\x00b", "a\ufffdb"),
     ],
 )  # fmt: skip
-def test_a_title_is_the_first_words_of_the_message(message: str, title: str) -> None:
+def test_a_title_consists_of_the_first_words_of_the_message(message: str, title: str) -> None:
     assert transcript.title_of(message) == title
 
 
@@ -224,12 +224,12 @@ PLANNED, DENIED = CallState.PLANNED, CallState.DENIED
         (replace(TWO, is_open=True), [DENIED, PLANNED], KeptRound(("m", "ta"), ("b",))),
     ],
 )
-def test_a_round_that_acted_or_was_open_stays(case: CallRound, states: list[CallState], kept: KeptRound | None) -> None:
+def test_a_round_with_effects_or_open_is_kept(case: CallRound, states: list[CallState], kept: KeptRound | None) -> None:
     assert transcript.keep_rounds([case], dict(zip("ab", states, strict=False))) == ((kept,) if kept else ())
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.sampled_from(CallState)), st.sets(st.sampled_from("abcd")))
-def test_a_kept_round_has_one_answer_a_call_and_what_is_done(states: dict[str, CallState], answered: set[str]) -> None:
+def test_a_kept_round_has_one_answer_per_call(states: dict[str, CallState], answered: set[str]) -> None:
     whole = CallRound("m", tuple("abcd"), {call: f"t{call}" for call in answered})
     kept = transcript.keep_rounds([whole], states)
     if kept:
@@ -244,7 +244,7 @@ def test_a_call_that_may_have_happened_is_not_reported_as_not_run() -> None:
     assert status_without_result(CallState.PLANNED)[0] == status_without_result(None)[0] == "not_run"
 
 
-def test_the_text_of_a_round_that_did_nothing_stays_without_its_calls() -> None:
+def test_the_text_of_a_round_without_effects_is_kept_without_its_calls() -> None:
     rounds = [
         CallRound("silent", ("a",), {}),
         *(CallRound(name, (name,), {}, has_text=True) for name in ("said", "done")),

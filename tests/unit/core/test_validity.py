@@ -62,7 +62,7 @@ payloads = st.dictionaries(
 
 
 @given(asking, st.sampled_from(["clarification", "client_run", "other"]), payloads)
-def test_a_fitting_answer_in_time_counts(asked: validity.QuestionRecord, kind: str, payload: dict[str, Any]) -> None:
+def test_a_valid_answer_in_time_is_accepted(asked: validity.QuestionRecord, kind: str, payload: dict[str, Any]) -> None:
     if validity.answer_refusal(asked, kind, payload) is None:
         assert asked.status == "pending" and asked.expires_at > NOW and not asked.over and kind == asked.kind
         assert set(payload) == {"text"} and payload["text"]
@@ -95,7 +95,7 @@ APPROVED = validity.ApprovalValidity("a1", "approved", "v1", {"amount": 5}, True
         ),
     ],
 )
-def test_a_call_is_void_for_these_reasons(
+def test_each_reason_voids_a_call(
     card: ToolCard | None, here: ToolCard | None, approval: validity.ApprovalValidity | None, is_void: bool
 ) -> None:
     assert (validity.call_refusal(card, here, "v1", approval) is not None) is is_void
@@ -121,7 +121,7 @@ K, D = RequestKind, Decision
         (replace(KEPT, status="rejected"), None, False),
     ],
 )
-def test_an_unused_approval_lapses_with_its_grounds(
+def test_an_unused_approval_is_void_if_its_policy_or_tool_changed(
     approval: validity.ApprovalValidity | None, in_force: validity.InForce | None, is_lapsed: bool
 ) -> None:
     assert (validity.lapse_reason(approval, in_force) is not None) is is_lapsed
@@ -145,11 +145,11 @@ def test_a_call_waits_for_the_end_of_its_hold() -> None:
         ("", validity.InForce("p2", "v2"), True),
     ],
 )
-def test_reasons_outdate_a_request(policy_digest: str, in_force: validity.InForce | None, is_outdated: bool) -> None:
+def test_a_change_outdates_a_request(policy_digest: str, in_force: validity.InForce | None, is_outdated: bool) -> None:
     assert (validity.outdated_reason(policy_digest, "v1", in_force) is not None) is is_outdated
 
 
-def test_a_call_runs_by_these_decisions() -> None:
+def test_a_call_runs_only_after_an_approving_or_editing_decision() -> None:
     assert validity.decisions_that_run(K.APPROVAL, "pay") == {D.APPROVE, D.EDIT}
     assert validity.decisions_that_run(K.CHECKPOINT, "pay") == {D.EDIT}
     assert validity.decisions_that_run(K.CHECKPOINT, "") == validity.decisions_that_run(K.LIMIT, "") == set()
@@ -168,6 +168,6 @@ def test_a_call_runs_by_these_decisions() -> None:
         (K.LIMIT, "", "", "pending approved"),
     ],
 )
-def test_a_call_is_ahead_until_it_begins_or_is_void(kind: RequestKind, tool: str, ahead: str, not_ahead: str) -> None:
+def test_a_call_is_ahead_until_it_starts_or_is_void(kind: RequestKind, tool: str, ahead: str, not_ahead: str) -> None:
     assert all(validity.has_call_ahead(status, kind, tool) for status in ahead.split())
     assert not any(validity.has_call_ahead(status, kind, tool) for status in not_ahead.split())

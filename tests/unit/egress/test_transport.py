@@ -50,7 +50,7 @@ BOTH = pytest.mark.parametrize("client", [client1, client2], ids=["httpx", "http
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]"])
-async def test_this_machine_is_not_reached_unless_it_is_named(host: str) -> None:
+async def test_a_loopback_address_is_refused_unless_it_is_named(host: str) -> None:
     async with target(says()) as made, new_client(Outbound()) as http:
         with pytest.raises(EgressRefused, match=r"127\.0\.0\.1|localhost|::1"):
             await http.get(f"http://{host}:{made.port}/")
@@ -72,7 +72,7 @@ async def test_this_machine_is_not_reached_unless_it_is_named(host: str) -> None
         "ftp://example.org/",
     ],
 )
-async def test_no_request_is_sent_to_what_is_not_public(url: str) -> None:
+async def test_no_request_is_sent_to_a_private_address(url: str) -> None:
     async with new_client(Outbound()) as http:
         with pytest.raises(EgressRefused):
             await http.get(url)
@@ -136,7 +136,7 @@ def certificate(folder: Path, host: str) -> ssl.SSLContext:
     return context
 
 
-async def test_a_certificate_is_held_against_the_name_and_not_the_address(tmp_path: Path, names: Names) -> None:
+async def test_a_certificate_is_checked_against_the_name_and_not_the_address(tmp_path: Path, names: Names) -> None:
     context = certificate(tmp_path, "service.test")
     trusted = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     async with target(says(), context) as made:
@@ -168,7 +168,7 @@ async def test_a_redirect_is_followed_to_the_same_host_only(client: Callable[...
     assert other.heads == []
 
 
-async def test_a_redirect_from_https_to_http_of_the_same_host_is_to_another(tmp_path: Path, names: Names) -> None:
+async def test_a_redirect_from_https_to_http_counts_as_another_host(tmp_path: Path, names: Names) -> None:
     context = certificate(tmp_path, "service.test")
     names("service.test", ["127.0.0.1"])
     async with target(says()) as plain:
@@ -184,7 +184,7 @@ async def test_a_redirect_from_https_to_http_of_the_same_host_is_to_another(tmp_
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "HTTPS_PROXY"])
-async def test_no_proxy_of_the_environment_is_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxies_of_the_environment_are_ignored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "http://127.0.0.1:9")
     async with target(says()) as made, new_client(naming(made.url)) as http:
         assert (await http.get(made.url)).status_code == 200
@@ -194,7 +194,7 @@ async def test_no_proxy_of_the_environment_is_used(name: str, monkeypatch: pytes
 
 
 @BOTH
-async def test_a_configured_proxy_takes_public_names_and_named_hosts_go_past_it(
+async def test_a_configured_proxy_is_used_for_public_names_and_not_for_named_hosts(
     client: Callable[..., Any], names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
@@ -242,7 +242,7 @@ async def test_a_success_that_is_too_large_is_withheld(kind: str) -> None:
     "talk",
     [floods(503, gap=0.05), says(400, bomb(), "content-encoding: gzip"), says(500, b"x", "content-encoding: br")],
 )
-async def test_the_body_of_an_error_is_cut_and_its_status_stays(talk: Talk) -> None:
+async def test_the_body_of_an_error_is_cut_and_its_status_kept(talk: Talk) -> None:
     with threaded(talk) as made, calling(Call(deadline=time.monotonic() + 20)):  # reading on takes a minute
         async with new_client(naming(made.url)) as http:
             answer = await http.get(made.url)
@@ -256,7 +256,7 @@ async def test_the_body_of_an_error_is_cut_and_its_status_stays(talk: Talk) -> N
     ("window", "encoding"),
     [(zlib.MAX_WBITS | 16, "gzip"), (zlib.MAX_WBITS, "deflate"), (-zlib.MAX_WBITS, "deflate"), (31, "x-gzip")],
 )
-async def test_a_packed_answer_within_the_limit_is_read_whole(window: int, encoding: str) -> None:
+async def test_a_compressed_answer_within_the_limit_is_read_completely(window: int, encoding: str) -> None:
     packer = zlib.compressobj(9, zlib.DEFLATED, window)
     body = bytes(range(256)) * 8_000
     packed = packer.compress(body) + packer.flush()
@@ -267,7 +267,7 @@ async def test_a_packed_answer_within_the_limit_is_read_whole(window: int, encod
 
 
 @pytest.mark.parametrize("size", [0, 1, MEBI - 1, MEBI])
-async def test_the_limit_itself_is_not_too_large(size: int) -> None:
+async def test_an_answer_of_exactly_the_limit_is_read(size: int) -> None:
     async with target(says(200, b"x" * size)) as made, new_client(naming(made.url, answer_bytes=MEBI)) as http:
         assert len((await http.get(made.url)).content) == size
         with calling(Call(answer_bytes=max(size - 1, 1))):
@@ -328,7 +328,7 @@ async def test_a_request_unsent_at_the_deadline_is_distinguished(names: Names, m
     assert not late.value.sent
 
 
-def test_a_thread_is_held_to_the_same_rules(names: Names) -> None:
+def test_requests_from_a_thread_follow_the_same_rules(names: Names) -> None:
     names("public.test", ["127.0.0.1"])
     with threaded(floods(announced=True)) as made, httpx.Client(transport=BlockingTransport(Outbound())) as http:
         for host in ("127.0.0.1", "public.test", "localhost"):
@@ -370,7 +370,7 @@ async def test_httpx2_reaches_only_named_hosts_of_this_machine_and_resolves_them
     ],
 )
 @BOTH
-async def test_nothing_is_read_that_is_too_large_or_broken(client: Callable[..., Any], talk: Talk, error: Any) -> None:
+async def test_too_large_or_broken_answers_are_refused(client: Callable[..., Any], talk: Talk, error: Any) -> None:
     with threaded(talk) as made:
         async with client(made.url) as http:
             with pytest.raises(error):

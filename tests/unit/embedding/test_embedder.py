@@ -38,7 +38,7 @@ async def test_texts_are_embedded_in_order_a_few_at_a_time_on_one_thread_of_its_
     assert await threaded.embed([]) == []
 
 
-async def test_a_short_call_gets_in_between_the_parts_of_a_long_one() -> None:
+async def test_a_short_call_runs_between_the_parts_of_a_long_one() -> None:
     threaded = embedding.Threaded("slow", lambda: Slow(0.1))
     long = asyncio.create_task(threaded.embed(["x"] * embedding.AT_ONCE * 10))
     await asyncio.sleep(0.01)
@@ -47,7 +47,7 @@ async def test_a_short_call_gets_in_between_the_parts_of_a_long_one() -> None:
     await long
 
 
-async def test_a_caller_too_many_is_refused_at_once_and_the_next_is_not() -> None:
+async def test_a_full_queue_refuses_a_caller_immediately() -> None:
     threaded = embedding.Threaded("slow", lambda: Slow(0.005))
     waiting = [asyncio.create_task(threaded.embed(["x"])) for _ in range(embedding.MOST_WAITING)]
     await asyncio.sleep(0)
@@ -58,14 +58,14 @@ async def test_a_caller_too_many_is_refused_at_once_and_the_next_is_not() -> Non
     assert await threaded.embed(["free"]) == [[4.0]]
 
 
-async def test_a_search_has_its_vector_in_time_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_gets_its_vector_in_time_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedder, "QUERY_SECONDS", 0.05)
     assert await embedding.query_vector(embedding.Threaded("slow", Slow), "four") == ("slow", [4.0])
     assert await embedding.query_vector(embedding.Threaded("slow", lambda: Slow(0.3)), "four") is None
     assert await embedding.query_vector(None, "four") is None
 
 
-def test_a_setting_names_none_or_a_providers_model_for_who_may_import_it_and_is_refused_otherwise() -> None:
+def test_the_setting_names_none_or_a_providers_model() -> None:
     with pytest.raises(SystemExit, match="PERDURE_EMBEDDINGS"):
         embedder_of("word2vec")
     assert embedder_of("none") is None
@@ -75,7 +75,7 @@ def test_a_setting_names_none_or_a_providers_model_for_who_may_import_it_and_is_
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_a_worker_may_import_it_where_memory_is_loaded_and_nowhere_else(kind: Kind) -> None:
+def test_only_workers_that_load_memory_import_the_model(kind: Kind) -> None:
     assert loads_memory([kind]) is (kind in (Kind.MEMORY, Kind.TURNS))
     assert loads_memory([kind, Kind.MEMORY])
 
@@ -95,7 +95,7 @@ class Broken:
     [[], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0], [1e39, 1.0], [1e-30, 0.0], [1.0], [1.0, 0.0, 0.0]],
     ids=str,
 )
-async def test_a_vector_that_can_be_compared_with_none_is_refused_and_the_next_is_not(vector: list[float]) -> None:
+async def test_a_vector_without_a_direction_is_refused(vector: list[float]) -> None:
     threaded = embedding.Threaded("broken", lambda: Broken([1.0, 0.0], [0.6, 0.8], vector, [0.0, -1.0]))
     assert await threaded.embed(["one"]) == [[1.0, 0.0]]
     with pytest.raises(embedding.VectorRefused):

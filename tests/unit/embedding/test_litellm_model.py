@@ -46,7 +46,7 @@ TROUBLE = {"error": {"message": "you sent: secret words"}}
     [*(said(TROUBLE, status) for status in (401, 429, 500)), said(answer((0, [1.0])))],
     ids=["401", "429", "500", "fewer vectors than texts"],
 )
-async def test_trouble_is_met_once_and_quoted_nowhere(provider: ApiDouble, embedder: Embedder, trouble: Reply) -> None:
+async def test_a_fault_is_raised_once_and_never_quoted(provider: ApiDouble, embedder: Embedder, trouble: Reply) -> None:
     provider.will(trouble)
     with pytest.raises(EmbeddingUnavailable) as raised:
         await embedder.embed(["secret words", "b"])

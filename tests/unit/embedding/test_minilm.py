@@ -37,7 +37,7 @@ async def test_vectors_are_those_of_the_published_model(minilm: Embedder) -> Non
         assert len(vector) == 384 and math.isclose(cosine(vector, vector), 1.0, abs_tol=1e-5)
 
 
-async def test_what_means_the_same_is_nearer_than_what_does_not(minilm: Embedder) -> None:
+async def test_texts_of_the_same_meaning_are_nearer_than_others(minilm: Embedder) -> None:
     eats, dines, falls = await minilm.embed(
         ["A man is eating food.", "A man is eating a piece of bread.", "The stock market fell."]
     )
@@ -53,7 +53,7 @@ async def test_any_text_has_a_vector(minilm: Embedder, text: str) -> None:
 
 
 @pytest.mark.soak
-async def test_the_event_loop_continues_while_two_hundred_texts_are_embedded(minilm: Embedder) -> None:
+async def test_the_event_loop_keeps_running_while_two_hundred_texts_are_embedded(minilm: Embedder) -> None:
     """Its middle delay is milliseconds, where each text takes tens of them."""
     await minilm.embed(["warm"])
     delays: list[float] = []

@@ -73,7 +73,7 @@ GROUNDS = "p(1..3000). q(A,B,C,D) :- p(A), p(B), p(C), p(D)."
         (wanted("region@y", "sales@x"), "bar", {"x": "sales", "y": "region"}),
     ],
 )
-async def test_open_choices_are_made(specification: dict[str, Any], mark: str, places: dict[str, str] | None) -> None:
+async def test_open_choices_are_filled(specification: dict[str, Any], mark: str, places: dict[str, str] | None) -> None:
     design = await designed(specification)
     assert design["mark"] == mark
     shown = {channel: one["column"] for channel, one in design["encodings"].items()}
@@ -94,7 +94,7 @@ async def test_exclusions_scores_and_their_scope_are_obeyed_and_excluding_everyt
 
 
 @given(st.text(max_size=60), st.text(max_size=30), st.text(max_size=30))
-def test_no_word_of_a_person_or_a_table_is_a_rule(name: str, word: str, value: str) -> None:
+def test_no_text_of_a_user_or_table_becomes_a_rule(name: str, word: str, value: str) -> None:
     columns = [{**COLUMNS[0], "name": name}]
     told = ((value, word), ("mark", "bar"))
     exclusions = [{"selector": selector, "value": what, "scope": name} for selector, what in told]
@@ -107,7 +107,7 @@ def test_no_word_of_a_person_or_a_table_is_a_rule(name: str, word: str, value: s
 
 
 @pytest.mark.sized
-async def test_a_bomb_is_ended_at_its_limit_and_nothing_of_it_is_left() -> None:
+async def test_an_endless_search_is_ended_at_its_limit_and_leaves_nothing() -> None:
     before, limit = children(), sized(4, 1) / 2
     for bomb in (HOLES, GROUNDS):
         began = time.monotonic()
@@ -141,7 +141,7 @@ async def test_a_solver_dies_with_the_process_that_started_it() -> None:
     await until(lambda: not solver.is_running() or solver.status() == psutil.STATUS_ZOMBIE)
 
 
-async def test_names_and_titles_are_text_in_the_picture_and_no_address_is_asked() -> None:
+async def test_names_and_titles_are_text_in_the_picture_and_no_address_is_requested() -> None:
     evil = 'x.y[0] <script>alert("1")</script>'
     design = {
         "title": "<img src=http://127.0.0.1:1/x>",
@@ -224,7 +224,7 @@ async def test_a_specification_that_cannot_be_drawn_is_reported() -> None:
         ('<show column="sales"/><show column="sales"/>', 2),
     ],
 )
-def test_what_no_schema_can_say_is_checked_too(shows: str, at: int) -> None:
+def test_contradictions_that_no_schema_expresses_are_found(shows: str, at: int) -> None:
     root = checked_xml(f"<chart>{shows}</chart>", _design.SCHEMA)
     assert not isinstance(root, tuple)
     faults = _design.specification_faults(_design.specification_of(root), COLUMNS)

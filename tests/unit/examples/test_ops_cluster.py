@@ -31,7 +31,7 @@ def noted(cluster: Cluster) -> Cluster:
 
 
 @pytest.mark.parametrize(("keys", "effects"), [("own", 50), ("same", 25)])
-def test_writers_at_once_lose_nothing_and_a_key_is_one_effect(tmp_path: Path, keys: str, effects: int) -> None:
+def test_simultaneous_writers_lose_nothing_and_a_key_has_one_effect(tmp_path: Path, keys: str, effects: int) -> None:
     path = tmp_path / "cluster.json"
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(who), keys], cwd=OPS.parents[2])
@@ -61,7 +61,7 @@ def test_a_reader_never_sees_half_a_change(tmp_path: Path) -> None:
     assert not broken and len(state.effects()) == 40
 
 
-def test_a_key_that_came_for_another_call_or_for_a_change_that_raises_changes_nothing(tmp_path: Path) -> None:
+def test_a_key_reused_for_another_call_or_a_failing_change_changes_nothing(tmp_path: Path) -> None:
     def fails(cluster: Cluster) -> Cluster:
         cluster["pods"].clear()
         raise LookupError
@@ -78,7 +78,7 @@ def test_a_key_that_came_for_another_call_or_for_a_change_that_raises_changes_no
     assert len(state.effects()) == 1
 
 
-def test_a_fault_is_for_its_tool_and_its_moment_and_counts_down(tmp_path: Path) -> None:
+def test_a_fault_applies_to_its_tool_and_moment_and_counts_down(tmp_path: Path) -> None:
     faults = Faults(tmp_path / "faults.json")
     assert faults.take("a", "after") is None
     faults.arm(Fault(Kind.HANG, "a", times=2))
@@ -93,7 +93,7 @@ def test_a_fault_is_for_its_tool_and_its_moment_and_counts_down(tmp_path: Path) 
     assert faults.take("a", "after") is None
 
 
-async def test_the_agents_script_reads_and_asks_only_for_tools_that_there_are(tmp_path: Path) -> None:
+async def test_the_agents_script_calls_only_existing_tools(tmp_path: Path) -> None:
     script = Script.model_validate(yaml.safe_load((OPS / "scripts" / "ops.yaml").read_text()))
     servers, problems = read_servers(OPS, ())
     assert not problems and servers["cluster"].trust_annotations

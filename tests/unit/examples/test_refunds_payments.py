@@ -32,7 +32,7 @@ def test_a_key_makes_one_refund_and_refuses_another_body(payments: PaymentsProce
     assert payments.counts(order) == {"refund": 1, "note": 0}
 
 
-def test_only_the_key_keeps_a_refund_from_being_made_twice(payments: PaymentsProcess, order: str, key: str) -> None:
+def test_only_the_idempotency_key_prevents_a_second_refund(payments: PaymentsProcess, order: str, key: str) -> None:
     for given in (key, f"{key}-b", None, None):
         assert refund(payments, order, given).status_code == 201
     effects = payments.http.get("/ledger").json()["effects"]
@@ -40,7 +40,7 @@ def test_only_the_key_keeps_a_refund_from_being_made_twice(payments: PaymentsPro
     assert payments.http.get(f"/orders/{order}").json()["refunds"] == 4
 
 
-def test_notes_know_no_keys(payments: PaymentsProcess, order: str, key: str) -> None:
+def test_notes_ignore_idempotency_keys(payments: PaymentsProcess, order: str, key: str) -> None:
     assert [noted(payments, order, key).status_code for _ in range(2)] == [201, 201]
     assert payments.counts(order) == {"refund": 0, "note": 2}
 
@@ -84,7 +84,7 @@ def test_one_refund_after_a_kill(own_payments: PaymentsProcess, order: str, key:
     assert own_payments.counts(order)["refund"] == 1
 
 
-def test_who_gave_up_after_the_commit_gets_the_stored_answer(payments: PaymentsProcess, order: str, key: str) -> None:
+def test_a_client_gone_after_the_commit_gets_the_stored_answer(payments: PaymentsProcess, order: str, key: str) -> None:
     payments.hold("after_commit")
     with pytest.raises(httpx.ReadTimeout):
         payments.http.post("/refunds", json={"order": order}, headers={"Idempotency-Key": key}, timeout=0.5)
@@ -104,7 +104,7 @@ def test_a_fault_holds_as_often_as_it_says_and_only_its_kind(payments: PaymentsP
     assert refund(payments, order, None).status_code == 201
 
 
-def test_lifting_the_faults_lets_go_who_is_held(payments: PaymentsProcess, order: str, key: str) -> None:
+def test_lifting_the_faults_releases_held_requests(payments: PaymentsProcess, order: str, key: str) -> None:
     payments.hold("before_commit", 60)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(refund, payments, order, key)
@@ -138,7 +138,7 @@ def test_without_the_credential_nothing_is_shown_or_done(payments: PaymentsProce
         ("/notes", {"order": "0", "text": "Sorry."}, 404),
     ],
 )
-def test_nonsense_is_refused(payments: PaymentsProcess, path: str, body: dict[str, object], status: int) -> None:
+def test_bad_requests_are_refused(payments: PaymentsProcess, path: str, body: dict[str, object], status: int) -> None:
     before = payments.http.get("/ledger").json()
     assert payments.http.post(path, json=body).status_code == status
     assert payments.http.get("/ledger").json() == before
@@ -181,7 +181,7 @@ def test_as_a_companion_it_takes_port_and_folder_from_the_stack_and_keeps_a_toke
         process.wait()
 
 
-def test_without_a_port_it_says_what_is_missing() -> None:
+def test_without_a_port_the_service_names_what_is_missing() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "payments"],
         cwd=REFUNDS,

@@ -106,12 +106,12 @@ async def test_a_key_heals_a_lost_answer(caller: ToolCaller, own_payments: Payme
 
 
 @pytest.mark.parametrize(("name", "args"), [("order_status", {}), ("refund", {}), ("send_note", {"text": "Sorry."})])
-async def test_a_service_that_is_down_was_sent_nothing(caller: ToolCaller, name: str, args: dict[str, Any]) -> None:
+async def test_an_unavailable_service_was_sent_nothing(caller: ToolCaller, name: str, args: dict[str, Any]) -> None:
     with pytest.raises(ToolUnavailable):
         await replace(caller, url=f"http://127.0.0.1:{free_port()}").run(name, {"order": "1", **args})
 
 
-async def test_an_order_that_does_not_exist_and_a_missing_credential_are_a_no(caller: ToolCaller) -> None:
+async def test_an_unknown_order_and_a_missing_credential_are_refusals(caller: ToolCaller) -> None:
     with pytest.raises(ToolRefused, match="999999"):
         await caller.run("refund", {"order": "999999"})
     with pytest.raises(ToolRefused, match="payments_url"):

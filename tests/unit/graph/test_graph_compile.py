@@ -78,7 +78,7 @@ async def trace(drawn: Topology, rows: Rows | None = None, **start: Any) -> str:
     return " ".join((await run(drawn, rows, **start))[1].recorded.trace())
 
 
-async def test_a_join_runs_once_after_whatever_was_scheduled_and_in_every_round() -> None:
+async def test_a_join_runs_once_in_every_round_after_all_scheduled_branches() -> None:
     assert await trace(sketch("a b c d e", "a>b+c b>e e+c>d d>.")) == "a b c e d"
     assert await trace(sketch("a b c d e f", "a>b+c b>e e>f f+c>>d d>.")) == "a b c e f d"
     assert await trace(OPTIONAL) == "x a b d"
@@ -160,7 +160,7 @@ async def test_the_step_limit_is_exact(drawn: Topology, steps: int, ends: str) -
     assert drawn is DIAMOND or len(ports.recorded.trace()) == min(steps, 6)
 
 
-async def test_langgraph_itself_ends_a_run_one_step_later_than_the_steps_do() -> None:
+async def test_langgraphs_own_limit_ends_a_run_one_step_later() -> None:
     uncounted, ports = replace(compile_topology(ring(99)), topology=ring(3)), scripted_ports()
     with pytest.raises(GraphRecursionError):
         await uncounted.run(uncounted.topology.state.initial(), FRESH, ports)
@@ -198,7 +198,7 @@ async def liar(state: State) -> Literal["left"]:
     ],
     ids=["an unknown entry", "no outcome", "an unknown status", "an unknown field", "a router that breaks its promise"],
 )
-async def test_a_breach_is_refused_and_named(given: Topology, entry: str, rows: Rows, status: str, named: str) -> None:
+async def test_a_breach_is_refused_by_name(given: Topology, entry: str, rows: Rows, status: str, named: str) -> None:
     with pytest.raises(InvariantBroken, match=named):
         await compile_topology(given).run(given.state.initial(status=status), entry, scripted_ports(rows))
 

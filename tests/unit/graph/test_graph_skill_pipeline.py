@@ -44,7 +44,7 @@ ERROR = {"code": "x", "message": "x"}
         (spec.after_approval, {"status": "awaiting_hitl"}, "paused"),
     ],
 )
-async def test_a_router_takes_the_first_way_its_state_allows(router: Router, state: dict[str, Any], label: str) -> None:
+async def test_a_router_takes_the_first_label_that_fits(router: Router, state: dict[str, Any], label: str) -> None:
     assert await router(STATE.initial(**{"status": "running", **state})) == label
 
 

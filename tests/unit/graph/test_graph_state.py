@@ -72,7 +72,7 @@ def test_an_invalid_patch_is_refused_with_its_author_and_place(patch: Any, names
     assert refused.value.code == "patch_refused"
 
 
-def test_json_is_accepted_and_an_unknown_field_of_a_fresh_state_is_not() -> None:
+def test_json_is_accepted_but_no_unknown_field_in_a_fresh_state() -> None:
     fine: list[Any] = [None, True, 0, -1.5, "", [], {}, {"a": [1, {"b": None}]}]
     assert {states.not_json(value, "field") for value in fine} == {""}
     with pytest.raises(InvariantBroken, match="nots"):
@@ -124,7 +124,7 @@ def test_a_deep_merge_joins_clears_by_markers_and_empty_never_overwrites(old: An
     assert same_json(merged(DEEP_MERGE, old, new), after)
 
 
-def test_what_was_cleared_does_not_come_back_with_the_next_merge() -> None:
+def test_a_cleared_value_does_not_return_with_the_next_merge() -> None:
     clearing = {"key": DELETE, "list": replace([2]), "text": replace("")}
     cleared = merged(DEEP_MERGE, {"key": 1, "list": [1, 2], "text": "x"}, clearing)
     later = merged(DEEP_MERGE, json.loads(json.dumps(cleared)), {"other": 1})
@@ -141,7 +141,7 @@ def test_what_was_cleared_does_not_come_back_with_the_next_merge() -> None:
         (ADDITIVE, ["a"], replace([]), []),
     ],
 )
-def test_a_last_value_wins_and_additive_ones_append_or_sum(reducer: Reducer, old: Any, new: Any, after: Any) -> None:
+def test_last_values_replace_and_additive_ones_append_or_sum(reducer: Reducer, old: Any, new: Any, after: Any) -> None:
     assert merged(reducer, old, new) == after
     with pytest.raises(InvariantBroken, match=r"str.*list"):
         merged(ADDITIVE, [], "text")

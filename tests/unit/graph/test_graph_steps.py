@@ -22,7 +22,7 @@ Pace = Callable[[str], Awaitable[None]]
 
 
 @given(st.lists(st.integers(0, 5), max_size=40), st.integers(0, 9))
-def test_no_number_is_taken_twice_and_each_branch_has_its_own_whatever_the_order(order: list[int], last: int) -> None:
+def test_each_branch_has_its_own_step_numbers_and_none_is_used_twice(order: list[int], last: int) -> None:
     run = Steps(last)
     first, second = run.apart(2)
     inner = first.apart(2)
@@ -39,7 +39,7 @@ def test_no_number_is_taken_twice_and_each_branch_has_its_own_whatever_the_order
     assert run.last == max(everything, default=last) and run.next_number() == run.last > max(everything, default=last)
 
 
-def test_a_counter_counts_on_from_what_it_has_reached() -> None:
+def test_a_counter_continues_from_its_last_value() -> None:
     steps = Steps()
     assert [steps.next_number(), steps.next_number()] == [1, 2]
     steps.advance(7)
@@ -95,7 +95,7 @@ INNER = calling(sketch("p q", "p>q q>.", name="inner", statuses={}), p=1, q=2)
 
 
 @given(st.lists(st.integers(0, 3), min_size=8, max_size=8))
-async def test_calls_of_branches_have_the_same_names_whichever_is_faster(waits: list[int]) -> None:
+async def test_calls_of_branches_get_the_same_ids_in_any_order(waits: list[int]) -> None:
     calls: dict[str, list[int]] = {}
     left = iter(waits)
 

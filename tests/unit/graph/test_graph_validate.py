@@ -21,7 +21,7 @@ from tests.unit.graph.sketches import always, left_or_right, sketch, ways
 
 @dataclass(frozen=True)
 class SyncNode:
-    """What must be refused: its `__call__` is not async."""
+    """A node to be refused: its `__call__` is not async."""
 
     def __call__(self, state: State, ports: Ports) -> Patch:
         return {}
@@ -29,24 +29,24 @@ class SyncNode:
 
 @dataclass
 class MutableNode:
-    """What must be refused: turns would share what it keeps."""
+    """A node to be refused: turns would share its state."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         return {}
 
 
 def sync_router(state: State) -> Literal["left", "right"]:
-    """What must be refused: it is not async."""
+    """A node to be refused: it is not async."""
     return "left"
 
 
 async def open_router(state: State) -> str:
-    """What must be refused: its labels are unknown."""
+    """A router to be refused: its labels are unknown."""
     return "left"
 
 
 def sync_wanted(state: State) -> bool:
-    """What must be refused: it is not async."""
+    """A node to be refused: it is not async."""
     return True
 
 
@@ -60,7 +60,7 @@ PAUSING = sketch("x", "x>.", name="inner", statuses={}, pauses="x", entries={FRE
 
 
 def one(**more: Any) -> Topology:
-    """A node that is sound, and what is given with it."""
+    """A valid node, with other settings."""
     return sketch("a", "a>.", **more)
 
 

@@ -62,7 +62,7 @@ async def run(compiled: CompiledTopology) -> tuple[dict[str, JsonValue], FakeRun
 
 
 @pytest.mark.timeout(300)
-async def test_a_thousand_alarms_change_nothing_of_a_run_but_its_log() -> None:
+async def test_a_thousand_alarms_change_only_the_log_of_a_run() -> None:
     state, seen = await run(made(declares=True))
     plain_state, plain = await run(made(declares=False))
     assert state == plain_state
@@ -114,7 +114,7 @@ async def misled(state: State) -> Literal["there", "not"]:
     ],
     ids=["a node that may", "a node that may not", "a node that copies", "a router"],
 )
-async def test_missed_advice_is_reported(node: Node, advised: bool, edge: Goto | Switch, told: list[str]) -> None:
+async def test_missed_memory_access_is_logged(node: Node, advised: bool, edge: Goto | Switch, told: list[str]) -> None:
     only = NodeSpec("only", node, writes=("status", "seen"), reaches=("memory",), advised=advised)
     compiled = watched(only, StateSchema((Field("advice", "left"), Field("seen"))), edge, advice=("advice",))
     run = FakeRun(FakeTurn({}, {}, []))
@@ -124,7 +124,7 @@ async def test_missed_advice_is_reported(node: Node, advised: bool, edge: Goto |
     assert [data["type"] for kind, data in run.events if kind == "invariant.alarm"] == told
 
 
-async def test_an_operation_without_leave_is_a_warning_even_where_memory_is_declared() -> None:
+async def test_an_undeclared_memory_access_is_a_warning_even_in_a_topology_with_memory() -> None:
     async def careless(state: State, ports: Ports) -> Patch:
         answer = await ports.memory.facts(FactsRequest(scope=FactScope.USER, authorized=False))
         return {"status": "completed", "seen": answer.status.value}

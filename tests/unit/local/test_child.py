@@ -69,7 +69,7 @@ async def started(folder: Path, script: str, *given: Any, **changes: Any) -> Asy
 
 
 async def refusal(child: Child) -> str:
-    """What its start is refused with, in one line."""
+    """The one-line refusal of its start."""
     with pytest.raises(StackError) as caught:
         await child.start()
     await child.stop()
@@ -78,7 +78,7 @@ async def refusal(child: Child) -> str:
 
 
 def struck(process: Child | ForkServer, how: signal.Signals = signal.SIGKILL) -> int:
-    """Sends it a signal, and says which process that was."""
+    """Sends it a signal; returns the id of its process."""
     assert process.pid is not None
     pid = process.pid
     os.kill(pid, how)
@@ -87,7 +87,7 @@ def struck(process: Child | ForkServer, how: signal.Signals = signal.SIGKILL) ->
 
 @contextmanager
 def hogs(count: int) -> Iterator[None]:
-    """As many processes that want a whole processor each."""
+    """Starts processes that use a whole processor each."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -102,8 +102,8 @@ def test_the_first_restart_is_quick_and_repeated_failures_wait_longer() -> None:
     assert delays == [0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
 
 
-async def test_a_child_that_ends_again_and_again_for_an_outage_says_so_each_time(tmp_path: Path) -> None:
-    """Beside another that does the same: both are away, and each says why."""
+async def test_a_child_that_keeps_failing_for_an_outage_reports_it_each_time(tmp_path: Path) -> None:
+    """A second child does the same: both are unavailable, and each logs its reason."""
     out = io.StringIO()
     supervisor = Supervisor(open_home(tmp_path / "home"), Console(out))
     why = "ConnectionRefusedError: [Errno 111] port 5432"
@@ -161,7 +161,7 @@ async def test_a_child_without_progress_is_given_up_and_ended(tmp_path: Path, mo
 BURN = "import time, pathlib\nwhile time.process_time() < 2.5: pass\npathlib.Path('ready').touch()\ntime.sleep(60)"
 
 
-async def test_a_slow_child_at_work_is_named_and_not_torn_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_child_at_work_is_named_and_not_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More processor time than its patience: here a start is looked at every half second."""
     monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.5)
     monkeypatch.setattr("perdure.local.processes._MOST_STARTS", 40)
@@ -221,7 +221,7 @@ async def test_a_hung_child_is_replaced(tmp_path: Path, how: signal.Signals, mon
 
 
 @pytest.mark.soak
-async def test_a_busy_machine_makes_no_child_hang(tmp_path: Path) -> None:
+async def test_a_busy_machine_makes_no_child_count_as_hung(tmp_path: Path) -> None:
     out = io.StringIO()
     kept = beating_child(tmp_path, out, hang_seconds=6)
     await kept.start()
@@ -232,8 +232,8 @@ async def test_a_busy_machine_makes_no_child_hang(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_after_the_supervisor_itself_was_stopped_every_part_has_its_time_again(tmp_path: Path) -> None:
-    """Both stopped for longer than a part may be silent, as by a laptop that sleeps; then both go on."""
+def test_after_a_pause_of_the_supervisor_every_part_gets_its_full_time_again(tmp_path: Path) -> None:
+    """Both stop for longer than a part may be silent, as on a laptop that sleeps; then both continue."""
     driver = tmp_path / "driver.py"
     driver.write_text(STOPPED.format(here=str(Path(__file__).parent), folder=str(tmp_path)))
     supervisor = subprocess.Popen(
@@ -286,7 +286,7 @@ async def test_a_child_that_ignores_its_stop_signal_is_killed_with_what_it_start
 
 
 @pytest.mark.timed
-async def test_hurry_cuts_the_drain_short(tmp_path: Path) -> None:
+async def test_hurrying_cuts_the_drain_short(tmp_path: Path) -> None:
     slow = child(tmp_path, f"trap '' TERM; {LOOPS}", stop_steps=((signal.SIGTERM, 30.0),))
     await slow.start()
     hurry = asyncio.Event()
@@ -298,7 +298,7 @@ async def test_hurry_cuts_the_drain_short(tmp_path: Path) -> None:
     assert time.monotonic() - began < 2.0
 
 
-async def test_the_terminal_gets_only_telling_lines_and_the_log_gets_all(tmp_path: Path) -> None:
+async def test_the_terminal_shows_important_lines_and_the_log_all(tmp_path: Path) -> None:
     out = io.StringIO()
     script = "echo 'WARNING early'; sleep 0.3; touch ready; sleep 0.3; echo chatter; echo 'WARNING late'; exec sleep 60"
     async with started(tmp_path, script, out, shows=re.compile("WARNING")):
@@ -408,7 +408,9 @@ async def test_a_module_is_run_as_the_interpreter_would_run_it(server: ForkServe
         ("import broken_here", 1, "RuntimeError: not today"),
     ],
 )
-async def test_its_end_is_logged(server: ForkServer, tmp_path: Path, script: str, code: int, last: str | None) -> None:
+async def test_a_forked_programs_end_is_logged_with_its_exit_code(
+    server: ForkServer, tmp_path: Path, script: str, code: int, last: str | None
+) -> None:
     forked = await run(server, tmp_path, script)
     lines = await said(forked)
     assert await forked.wait() == code
@@ -451,7 +453,7 @@ async def test_programs_end_with_their_server_and_the_next_is_refused(server: Fo
 async def test_a_child_that_died_with_its_fork_server_is_started_again_forked_or_not(
     server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_seconds: float
 ) -> None:
-    """Not forked if the server had only just been started: it may have died of what it imports."""
+    """The program is not forked if the server was started just before: one of its imports may have ended it."""
     monkeypatch.setattr("perdure.local.child._SERVER_STEADY_SECONDS", steady_seconds)
     (tmp_path / "program.py").write_text("import time\nopen('ready', 'w').close()\ntime.sleep(60)\n")
     command = (sys.executable, str(tmp_path / "program.py"))

@@ -60,7 +60,7 @@ def test_a_read_only_file_system_is_one_clear_line() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", "null", '{"api": "http://127.0.0.1:9999"}'])
-def test_a_second_holder_is_refused_with_the_place_of_the_first(tmp_path: Path, content: str | None) -> None:
+def test_a_second_stack_is_refused_with_the_address_of_the_first(tmp_path: Path, content: str | None) -> None:
     home = data_dir.open_home(tmp_path)
     if content is not None:
         home.run_file.write_text(content)
@@ -92,7 +92,7 @@ def test_the_folder_is_free_again_after_its_holder_was_killed(tmp_path: Path) ->
         OSError(errno.ENOSPC, "No space left on device", b"{}/valkey"),
     ],
 )
-def test_what_the_file_system_refuses_in_the_data_folder_is_one_clear_line(tmp_path: Path, error: OSError) -> None:
+def test_a_file_system_error_in_the_data_folder_is_one_clear_line(tmp_path: Path, error: OSError) -> None:
     where = os.fsdecode(error.filename).format(tmp_path)
     with pytest.raises(data_dir.StackError) as caught, data_dir.its_own(tmp_path):
         raise type(error)(error.errno, error.strerror, where)
@@ -106,7 +106,7 @@ def test_other_faults_are_not_attributed_to_the_data_folder(tmp_path: Path, erro
         raise error
 
 
-def test_each_folder_has_passwords_of_its_own_made_once_and_kept_for_their_owner_only(tmp_path: Path) -> None:
+def test_each_folder_has_its_own_passwords_created_once(tmp_path: Path) -> None:
     home = data_dir.open_home(tmp_path / "a")
     made = data_dir.load_credentials(home)
     assert made == data_dir.load_credentials(home) != data_dir.load_credentials(data_dir.open_home(tmp_path / "b"))
@@ -143,7 +143,7 @@ def test_a_lost_or_unreadable_secrets_file_is_one_clear_line_and_stays_so(tmp_pa
 
 
 @pytest.mark.parametrize("known_by", ["secrets.json", "logs/postgres.log"])
-def test_a_lost_database_is_named_and_not_made_anew(tmp_path: Path, known_by: str) -> None:
+def test_a_lost_database_is_named_and_not_replaced(tmp_path: Path, known_by: str) -> None:
     home = data_dir.open_home(tmp_path)
     data_dir.load_credentials(home, needs_cluster=True)
     home.postgres.mkdir()
@@ -158,7 +158,7 @@ def test_a_lost_database_is_named_and_not_made_anew(tmp_path: Path, known_by: st
     assert (caught.value.exit_code, data_dir.load_credentials(home)) == (1, made), "a replaced Postgres needs none"
 
 
-def test_run_json_has_the_promised_keys_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_run_json_has_its_documented_keys_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
     addresses = {"api": "http://a", "temporal": "t:1", "temporal_ui": "u", "postgres": "p", "redis": "r"}
     tokens = {"requester": "x", "reviewer": "y", "admin": "z"}
     code = tmp_path / "setup.code"

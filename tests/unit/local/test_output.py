@@ -84,7 +84,7 @@ def test_a_closed_terminal_silences_the_console_and_stops_nothing() -> None:
     console.child("api", "two")
 
 
-def test_a_log_keeps_every_line_and_the_run_before(tmp_path: Path) -> None:
+def test_a_log_contains_every_line_and_the_previous_run(tmp_path: Path) -> None:
     path = tmp_path / "api.log"
     for run in ("first", "second"):
         log = LogFile(path)
@@ -128,7 +128,7 @@ def test_lines_that_differ_are_shown_up_to_a_number_and_after_a_quiet_window_all
     assert [flood.shows("away") for _ in range(6)] == [True] * 5 + [False]
 
 
-async def test_what_was_left_out_is_reported_also_when_no_other_line_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_omitted_lines_are_counted_even_if_no_other_line_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WINDOW_SECONDS", 0.3)
     out = io.StringIO()
     console = Console(out, {})
@@ -143,7 +143,7 @@ async def test_what_was_left_out_is_reported_also_when_no_other_line_comes(monke
     assert "api              | one" in lines
 
 
-def test_what_children_say_of_a_full_disk_is_counted_and_not_shown() -> None:
+def test_disk_full_lines_of_children_are_counted_and_not_shown() -> None:
     out, full = io.StringIO(), "ERROR database or disk is full (13)"
     console, is_full = Console(out, {}), False
     console.disk_is_full = lambda: is_full
@@ -202,7 +202,7 @@ async def test_an_outage_that_lasts_is_shown_after_some_seconds(monkeypatch: pyt
     assert re.findall(r"(\d+) of (\w+)", told) == [("1", "relay")] and line == f"relay            | {LOST}"
 
 
-def test_what_a_child_that_is_away_says_of_an_outage_is_shown_whatever_else_is_away() -> None:
+def test_an_unavailable_childs_own_outage_lines_are_always_shown() -> None:
     out, away = io.StringIO(), {"worker-llm"}
     console = Console(out, {})
     console.outage.away = lambda: away
@@ -305,7 +305,7 @@ INFORMATION = [
 
 
 @pytest.mark.parametrize("line", INFORMATION)
-def test_what_is_marked_as_information_is_not_shown(line: str) -> None:
+def test_lines_marked_as_information_are_not_shown(line: str) -> None:
     assert shown(line, "ERROR: after") == ["ERROR: after"]
 
 
@@ -321,11 +321,11 @@ def test_what_is_marked_as_information_is_not_shown(line: str) -> None:
     ],
     ids=["plain", "warnings that differ", *("it names information",) * 4],
 )
-def test_other_lines_are_shown_as_they_are(lines: list[str]) -> None:
+def test_all_other_lines_are_shown_unchanged(lines: list[str]) -> None:
     assert shown(*lines) == lines
 
 
-async def test_a_line_is_shown_at_once_and_not_only_with_the_next() -> None:
+async def test_a_line_is_shown_immediately() -> None:
     shown_line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     Excerpt(shown_line.set_result).take("ready")
     assert await asyncio.wait_for(shown_line, 20) == "ready"

@@ -8,14 +8,14 @@ import pytest
 from perdure.local.ports import HOST, PortFile, free_port, is_free
 
 
-def test_a_port_below_those_of_outgoing_connections_is_remembered_by_the_next_start(tmp_path: Path) -> None:
+def test_a_remembered_port_is_below_those_of_outgoing_connections(tmp_path: Path) -> None:
     path, names = tmp_path / "ports.json", [f"part-{number}" for number in range(20)]
     ports = [*map(PortFile(path).take, names)]
     assert len(set(ports)) == 20 and all(20_000 <= port < 32_768 for port in ports)
     assert [*map(PortFile(path).take, names)] == ports
 
 
-def test_a_port_that_someone_else_took_is_replaced_and_the_new_one_is_remembered(tmp_path: Path) -> None:
+def test_a_port_taken_by_another_program_is_replaced_and_remembered(tmp_path: Path) -> None:
     path = tmp_path / "ports.json"
     before = PortFile(path).take("postgres")
     with socket.socket() as other:
@@ -26,13 +26,13 @@ def test_a_port_that_someone_else_took_is_replaced_and_the_new_one_is_remembered
     assert PortFile(path).take("postgres") == after
 
 
-def test_no_free_port_is_one_that_an_outgoing_connection_could_take() -> None:
+def test_no_chosen_port_can_be_taken_by_an_outgoing_connection() -> None:
     ports = [free_port() for _ in range(50)]
     assert all(20_000 <= port < 32_768 for port in ports) and free_port(ports) not in ports
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"postgres": "x"}', '{"postgres": 99999999}', '{"postgres": -1}'])
-def test_a_damaged_file_only_costs_the_memory(tmp_path: Path, content: str) -> None:
+def test_a_damaged_port_file_only_loses_the_remembered_ports(tmp_path: Path, content: str) -> None:
     path = tmp_path / "ports.json"
     path.write_text(content)
     assert is_free(PortFile(path).take("postgres"))

@@ -24,7 +24,7 @@ def snapshot(folder: Path) -> list[tuple[str, int]]:
     [("PG_VERSION", "15\n", ("15", "18", "PERDURE_HOME")), ("holiday.jpg", "", ())],
     ids=["another major version", "no cluster"],
 )
-def test_a_strange_folder_stays_untouched(name: str, content: str, told: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_folder_without_cluster_is_untouched(name: str, content: str, told: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     before = snapshot(tmp_path)
     with pytest.raises(StackError) as caught:
@@ -45,13 +45,13 @@ def lock(tmp_path: Path) -> Path:
     return tmp_path / "postmaster.pid"
 
 
-def test_the_lock_of_a_dead_server_goes_even_when_a_stranger_has_its_pid_now(lock: Path) -> None:
+def test_the_lock_of_a_dead_server_is_removed_even_if_its_pid_is_reused(lock: Path) -> None:
     lock.write_text(f"{os.getpid()}\n{lock.parent}\n")
     clear_stale_lock(lock.parent)
     assert not lock.exists()
 
 
-def test_the_lock_of_a_zombie_goes(lock: Path) -> None:
+def test_the_lock_of_a_zombie_is_removed(lock: Path) -> None:
     with subprocess.Popen(["true"]) as zombie:
         deadline = time.monotonic() + 20
         while psutil.Process(zombie.pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
@@ -61,7 +61,7 @@ def test_the_lock_of_a_zombie_goes(lock: Path) -> None:
     assert not lock.exists()
 
 
-def test_the_lock_of_a_server_that_runs_there_stays(lock: Path) -> None:
+def test_the_lock_of_a_running_server_is_kept(lock: Path) -> None:
     server = subprocess.Popen([sys.executable, "-S", "-c", "input()"], cwd=lock.parent, stdin=subprocess.PIPE)
     try:
         lock.write_text(f"{server.pid}\n{lock.parent}\n")
@@ -74,7 +74,7 @@ def test_the_lock_of_a_server_that_runs_there_stays(lock: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "nonsense\n"])
-def test_a_damaged_lock_is_left_to_postgres(lock: Path, content: str) -> None:
+def test_a_damaged_lock_is_not_removed(lock: Path, content: str) -> None:
     lock.write_text(content)
     clear_stale_lock(lock.parent)
     assert lock.exists()
@@ -153,6 +153,6 @@ GREETING = "The files will be owned by postgres."
         ("creating directory", "2026 FATAL:  data directory has wrong permissions", []),
     ],
 )
-def test_what_made_initdb_fail_is_reported_and_not_its_greeting(before: str, said: str, after: list[str]) -> None:
+def test_the_cause_of_a_failed_initdb_is_reported(before: str, said: str, after: list[str]) -> None:
     assert telling([before, said, *after]) == said
     assert telling([]), "an initdb without a word says so"

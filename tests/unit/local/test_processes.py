@@ -47,7 +47,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_left_over_process_is_ended_and_named(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_an_orphaned_process_is_ended_and_named(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     ProcessRegistry(path).add("worker-llm", sleeper.pid, signal.SIGKILL)
     assert sweep(path) == ["worker-llm"]
     assert sleeper.wait(timeout=20) == -signal.SIGKILL
@@ -55,7 +55,7 @@ def test_a_left_over_process_is_ended_and_named(path: Path, sleeper: subprocess.
 
 
 @pytest.mark.timed
-def test_what_a_left_over_process_started_is_ended_too(path: Path) -> None:
+def test_the_children_of_an_orphaned_process_are_ended_too(path: Path) -> None:
     script = "sleep 60 & echo $!; wait"
     with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -67,7 +67,7 @@ def test_what_a_left_over_process_started_is_ended_too(path: Path) -> None:
     until(lambda: alive(grandchild) is None)
 
 
-def test_a_stranger_of_its_pid_and_an_ended_child_are_left_alone(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_reused_pid_and_an_ended_child_are_left_alone(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     roster = ProcessRegistry(path)
     roster.add("api", sleeper.pid, signal.SIGKILL)
     age(path)
@@ -78,7 +78,7 @@ def test_a_stranger_of_its_pid_and_an_ended_child_are_left_alone(path: Path, sle
     assert sleeper.poll() is None
 
 
-def test_a_look_names_processes_and_their_keeper_and_ends_none(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_listing_names_processes_and_supervisor_and_ends_none(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     assert look(path) == Found(None, {})
     ProcessRegistry(path).add("api", sleeper.pid, signal.SIGKILL)
     assert look(path) == Found(os.getpid(), {"api": sleeper.pid})
@@ -90,12 +90,12 @@ def test_a_look_names_processes_and_their_keeper_and_ends_none(path: Path, sleep
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", "[3]", '[{"pid": 1}]'])
-def test_a_damaged_list_is_no_list(path: Path, content: str) -> None:
+def test_a_damaged_process_list_is_ignored(path: Path, content: str) -> None:
     path.write_text(content)
     assert sweep(path) == []
 
 
-def test_a_zombie_does_not_run() -> None:
+def test_a_zombie_does_not_count_as_running() -> None:
     with subprocess.Popen(["true"]) as zombie:
         until(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE)
         assert alive(zombie.pid) is None
@@ -128,7 +128,7 @@ def test_a_start_fails_when_it_makes_no_progress_or_never_ends(looks: list[Look]
     assert start.failure(looks[-1][0]) == failure
 
 
-def test_time_in_which_a_part_waits_for_others_is_not_its_own() -> None:
+def test_the_time_that_a_part_waits_for_others_does_not_count() -> None:
     start = SlowStart(10, 0.0)
     for now in range(1, 100):
         start.hold(float(now))
@@ -158,12 +158,12 @@ def test_a_slow_start_is_reported_from_time_to_time() -> None:
         pytest.param(0, [(at, False) for at in range(1000)], False, id="the setting is zero"),
     ],
 )
-def test_a_part_hangs_that_was_silent_all_the_time(limit: float, looks: list[tuple[float, bool]], hangs: bool) -> None:
+def test_a_part_silent_all_the_time_is_hung(limit: float, looks: list[tuple[float, bool]], hangs: bool) -> None:
     heard = Listening(limit, 0.0)
     assert [heard.hangs(answered, now) for now, answered in looks][-1] is hangs
 
 
-def test_the_settings_are_seconds() -> None:
+def test_start_and_hang_times_are_read_in_seconds() -> None:
     assert StartClock.from_environ({}) == StartClock(180, 20)
     given = {"PERDURE_START_SECONDS": "600", "PERDURE_HANG_SECONDS": "0"}
     assert StartClock.from_environ(given) == StartClock(600, 0)

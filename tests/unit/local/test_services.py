@@ -16,7 +16,7 @@ from perdure.local.supervisor import Supervisor
 BASE = {"PATH": "/bin", "DATABASE_ADMIN_URL": "stale", "TEMPORAL_API_KEY": "stale", "TEMPORAL_ADDRESS": "stale:1"}
 
 
-def test_programs_get_every_address_and_the_prepare_step_alone_the_superusers(tmp_path: Path) -> None:
+def test_programs_get_every_address_and_only_the_prepare_step_the_superusers(tmp_path: Path) -> None:
     data = services.DataParts(
         postgres=postgres.postgres_address(21001, load_credentials(open_home(tmp_path))),
         redis_url=services.valkey_url(21002, "secret"),
@@ -78,7 +78,7 @@ def temporal_of(environ: dict[str, str]) -> tuple[str, str] | None:
     return (found.address, found.namespace) if found is not None else None
 
 
-def test_temporals_own_configuration_decides_whether_it_is_replaced(tmp_path: Path) -> None:
+def test_temporals_own_configuration_can_replace_the_embedded_server(tmp_path: Path) -> None:
     nothing = {"TEMPORAL_CONFIG_FILE": os.devnull}
     assert temporal_of(nothing) is None
     assert temporal_of({**nothing, "TEMPORAL_ADDRESS": "host:7233"}) == ("host:7233", "default")
@@ -123,7 +123,7 @@ async def test_a_silent_part_is_named_without_its_password(monkeypatch: pytest.M
         ("postgresql:///db?host=/run/postgresql", ("", 5432)),
     ],
 )
-def test_an_address_is_read_in_every_form(location: str, expected: tuple[str, int]) -> None:
+def test_an_address_is_parsed_in_every_form(location: str, expected: tuple[str, int]) -> None:
     assert services.host_and_port("X", location) == expected
     with pytest.raises(StackError, match="REDIS_URL") as caught:
         services.host_and_port("REDIS_URL", "redis://:hush/hush@cache/0")

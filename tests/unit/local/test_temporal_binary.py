@@ -1,4 +1,4 @@
-"""Where the Temporal server program comes from, with small scripts in its place."""
+"""The sources of the Temporal server program, with small scripts in its place."""
 
 import asyncio
 import io
@@ -51,7 +51,7 @@ def brings(says: str = GOOD) -> binary.Source:
 
 
 async def found(folder: Path, out: io.StringIO | None = None, **sources: binary.Source) -> tuple[Path, str]:
-    """Which program is taken, and where it comes from."""
+    """Returns the chosen program and its source."""
     taken = await binary.find_temporal(environ(folder), Console(out), sources)
     return taken.path, taken.source
 
@@ -77,7 +77,7 @@ async def test_a_new_enough_program_on_path_comes_first(tmp_path: Path) -> None:
         ("some other temporal", ""),
     ],
 )
-async def test_old_or_strange_programs_are_named(tmp_path: Path, says: str, version: str, out: io.StringIO) -> None:
+async def test_old_and_unrelated_programs_are_named(tmp_path: Path, says: str, version: str, out: io.StringIO) -> None:
     kept = cached(tmp_path)
     strange = program(tmp_path / "bin" / "temporal", says)
     assert await found(tmp_path, out, download=never, build=never) == (kept, "cache")
@@ -97,7 +97,7 @@ async def test_a_changed_cached_program_is_not_run_but_set_aside_and_replaced(tm
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
-async def test_what_does_not_run_in_the_cache_is_set_aside(is_folder: bool, tmp_path: Path, out: io.StringIO) -> None:
+async def test_a_cached_program_that_fails_is_set_aside(is_folder: bool, tmp_path: Path, out: io.StringIO) -> None:
     in_the_way = binary.cache_folder(environ(tmp_path)) / "temporal"
     if is_folder:
         (in_the_way / "inside").mkdir(parents=True)
@@ -122,7 +122,7 @@ async def test_a_program_that_someone_put_into_the_cache_by_hand_is_used_when_it
     assert await found(tmp_path, build=never) == (by_hand, "cache")
 
 
-async def test_sources_are_asked_in_order_until_one_brings_what_runs(tmp_path: Path, out: io.StringIO) -> None:
+async def test_sources_are_tried_in_order_until_one_yields_a_working_program(tmp_path: Path, out: io.StringIO) -> None:
     leftover = binary.cache_folder(environ(tmp_path)).parent / ".making-of-a-killed-builder"
     leftover.mkdir(parents=True)
     (leftover / "temporal").write_text("half")
@@ -132,7 +132,7 @@ async def test_sources_are_asked_in_order_until_one_brings_what_runs(tmp_path: P
     assert sorted(one.name for one in path.parent.parent.iterdir()) == ["build.lock", f"temporal-{binary.CLI_VERSION}"]
 
 
-async def test_with_no_source_left_one_line_says_what_to_install(tmp_path: Path) -> None:
+async def test_without_a_working_source_one_line_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="PATH") as caught:
         await found(tmp_path, build=fails)
     assert "TEMPORAL_ADDRESS" in str(caught.value) and "\n" not in str(caught.value)
@@ -167,14 +167,14 @@ async def test_the_file_that_the_download_left_becomes_the_program(tmp_path: Pat
     assert (taken.source, taken.cli) == ("download", (1, 8, 2))
 
 
-async def test_a_refused_download_says_why_and_the_next_source_is_asked(tmp_path: Path, out: io.StringIO) -> None:
+async def test_a_refused_download_says_why_and_the_next_source_is_tried(tmp_path: Path, out: io.StringIO) -> None:
     refused = downloading("-c", "echo trying; echo no such host; exit 1")
     assert (await found(tmp_path, out, download=refused, build=brings()))[1] == "build"
     assert "no such host" in out.getvalue()
 
 
 @pytest.mark.timed
-async def test_a_silent_download_is_given_up_and_a_slow_one_is_not(tmp_path: Path, out: io.StringIO) -> None:
+async def test_a_silent_download_is_stopped_and_a_slow_one_is_not(tmp_path: Path, out: io.StringIO) -> None:
     silent = downloading("-c", "sleep 60", silent_seconds=0.6)
     began = time.monotonic()
     assert not await silent(tmp_path, Console(out))
@@ -186,7 +186,7 @@ async def test_a_silent_download_is_given_up_and_a_slow_one_is_not(tmp_path: Pat
 
 
 async def test_the_sdk_itself_is_what_downloads_and_its_failure_is_a_line(tmp_path: Path, out: io.StringIO) -> None:
-    # A proxy where nothing listens: the SDK's request fails at once, whatever network this machine has.
+    # A proxy that does not listen: the SDK's request fails immediately, whatever network this machine has.
     nowhere = "http://127.0.0.1:9"
     env = {**os.environ, "HTTPS_PROXY": nowhere, "https_proxy": nowhere, "NO_PROXY": "", "no_proxy": ""}
     assert not await downloaded(env)(tmp_path, Console(out))
@@ -228,7 +228,7 @@ async def test_a_build_says_how_to_avoid_it_and_shows_its_work(tmp_path: Path, g
 
 
 @needs_go
-async def test_a_build_that_fails_says_the_last_words_of_go(tmp_path: Path, go_cache: str, out: io.StringIO) -> None:
+async def test_a_failed_build_shows_the_last_words_of_go(tmp_path: Path, go_cache: str, out: io.StringIO) -> None:
     source = binary.built(
         {**os.environ, "GOCACHE": go_cache}, module(tmp_path / "module", "package main\n\nfunc main() { nonsense }\n")
     )
@@ -250,7 +250,7 @@ def test_the_build_ignores_settings_of_the_caller_that_would_change_it() -> None
     assert (env["GOPROXY"], env["GOTOOLCHAIN"], env["GOWORK"]) == ("a-proxy", "local", "off")
 
 
-def test_the_versions_here_are_those_of_the_go_module() -> None:
+def test_the_versions_here_match_the_go_module() -> None:
     text = (binary.MODULE / "go.mod").read_text()
     assert f"github.com/temporalio/cli v{binary.CLI_VERSION}" in text
     assert f"go {'.'.join(map(str, binary.GO_MINIMUM))}\n" in text
@@ -264,5 +264,5 @@ async def test_a_program_that_fails_or_is_something_else_has_no_version(tmp_path
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (59.9, "0:59"), (187, "3:07"), (3600, "60:00")])
-def test_elapsed_time_reads_like_a_clock(seconds: float, shown: str) -> None:
+def test_elapsed_time_is_formatted_like_a_clock(seconds: float, shown: str) -> None:
     assert binary.clock(seconds) == shown

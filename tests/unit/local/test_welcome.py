@@ -18,7 +18,7 @@ WELCOME = Welcome(
 )  # fmt: skip
 
 
-def test_the_block_is_in_the_order_of_need(snapshot: SnapshotAssertion) -> None:
+def test_the_welcome_text_lists_addresses_in_the_order_of_need(snapshot: SnapshotAssertion) -> None:
     assert WELCOME.text() == snapshot
 
 

@@ -20,7 +20,7 @@ KNOWN: Mapping[str, Said] = {
     "/v1/approvals/counts": (200, {"waiting": 0, "mine": 0, "expiring": 0, "by": {}}),
     "/v1/effects": (200, {"items": []}),
 }
-"""What every page asks for."""
+"""The answers to the requests of every page."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class SpokenApi:
     """The JSON of what was posted, in its order."""
 
     def app(self) -> FastAPI:
-        """It as an application."""
+        """Returns it as an application."""
         app = FastAPI(openapi_url=None)
 
         @app.api_route("/{path:path}", methods=["GET", "POST"])
@@ -58,7 +58,7 @@ def problem(code: str, message: str) -> dict[str, Any]:
 
 
 def words_of(page: str) -> list[str]:
-    """What a user reads on a page below its navigation, piece by piece. A time is told as TIME: it is another in each
+    """The text of a page below its navigation, piece by piece. Times are replaced by TIME, since they differ in each
     run."""
     drawn = re.sub(r"(?s)<(script|svg)\b.*?</\1>", "", page[max(page.find("<main"), 0) :])
     pieces = re.split(r"<[^>]*>", re.sub(r"(?s)<time\b.*?</time>", "<i>TIME<i>", drawn))

@@ -1,4 +1,4 @@
-"""A decision, its edit and what becomes of what was typed, in front of an API that says what it is told to."""
+"""The page of a decision, its edit and its typed text, with a scripted API."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ async def test_a_field_that_does_not_fit_says_why_beside_it(call_api: SpokenApi,
 
 
 def vote(by: str, *, counts: bool = True) -> dict[str, Any]:
-    """Of one who approves."""
+    """An approving vote."""
     return {"by": by, "decision": "approve", "counts": counts}
 
 

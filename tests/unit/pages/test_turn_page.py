@@ -1,4 +1,4 @@
-"""The page of a turn in front of an API that says what it is told to."""
+"""The page of a turn, with a scripted API."""
 
 import re
 from typing import Any
@@ -20,7 +20,7 @@ def edge(source: str, target: str, label: str = "") -> dict[str, Any]:
 
 @pytest.fixture
 def view(api: SpokenApi) -> dict[str, Any]:
-    """The turn as the API tells it; what is changed here is changed there."""
+    """The turn as the API returns it; changes here change its answers."""
     turn: dict[str, Any] = {
         "turn_id": TURN, "conversation_id": CONVERSATION, "status": "awaiting_approval", "agent": "desk",
         "topology": "loop", "answer": None, "nodes": ["model", "tool", "model"],

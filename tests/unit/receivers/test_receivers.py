@@ -39,7 +39,7 @@ def notice(number: int = 1, **changed: Any) -> dict[str, Any]:
 
 
 def signed(said: dict[str, Any], secret: str = SECRET) -> dict[str, Any]:
-    """As Perdure sends it."""
+    """The request as Perdure sends it."""
     body, stamp = json.dumps(said).encode(), str(int(time.time()))
     heads = {DELIVERY: said["id"], TIMESTAMP: stamp, SIGNATURE: sign(secret, stamp, said["id"], body)}
     return {"content": body, "headers": heads}
@@ -63,7 +63,7 @@ class Remote:
         return httpx.Response(200, json={"ok": not self.fails, "channel": "C1", "ts": f"{len(self.calls)}.0"})
 
     def of(self, method: str) -> list[dict[str, Any]]:
-        """What was sent to this method."""
+        """The calls of this method."""
         return [said for name, said, _ in self.calls if name == method]
 
 
@@ -92,7 +92,7 @@ async def receiver(remote: Remote, tmp_path: Path) -> AsyncIterator[httpx.AsyncC
 async def press(
     receiver: httpx.AsyncClient, user: str, decision: str = "approve", *, secret: str = SIGNING, age: int = 0
 ) -> int:
-    """A button, as Slack tells of it."""
+    """A pressed button, as Slack sends it."""
     value = json.dumps({"id": "a-1", "digest": "d" * 64})
     payload = {"user": {"id": user}, "channel": {"id": "C1"}, "actions": [{"action_id": decision, "value": value}]}
     body, stamp = urlencode({"payload": json.dumps(payload)}).encode(), str(int(time.time()) - age)
@@ -111,7 +111,7 @@ def text_of(message: dict[str, Any]) -> str:
     return json.dumps(message, ensure_ascii=False)
 
 
-async def test_an_approval_has_one_message_which_is_rewritten(receiver: httpx.AsyncClient, remote: Remote) -> None:
+async def test_an_approval_has_one_message_that_is_updated(receiver: httpx.AsyncClient, remote: Remote) -> None:
     await tell(receiver, notice(), notice(2, status="approved", version=2, decision="approve", decided_by="ann"))
     (posted,), (updated,) = remote.of("chat.postMessage"), remote.of("chat.update")
     assert "https://perdure.test/review/a-1" in text_of(posted) and "approve" in text_of(posted["blocks"])
@@ -120,13 +120,13 @@ async def test_an_approval_has_one_message_which_is_rewritten(receiver: httpx.As
     assert "actions" not in text_of(updated["blocks"]), "its buttons are gone"
 
 
-async def test_what_came_before_or_is_older_changes_nothing(receiver: httpx.AsyncClient, remote: Remote) -> None:
+async def test_repeated_or_older_notices_change_nothing(receiver: httpx.AsyncClient, remote: Remote) -> None:
     first, again = (notice(number, status="expired", version=2) for number in (2, 3))
     await tell(receiver, first, first, notice(1), again)
     assert len(remote.calls) == 1
 
 
-async def test_at_once_or_again_after_a_failure_is_one_message(receiver: httpx.AsyncClient, remote: Remote) -> None:
+async def test_simultaneous_or_retried_notices_make_one_message(receiver: httpx.AsyncClient, remote: Remote) -> None:
     remote.fails = True
     assert (await receiver.post("/perdure", **signed(notice()))).status_code == 502, "Perdure sends it again"
     remote.fails = False
@@ -137,7 +137,7 @@ async def test_at_once_or_again_after_a_failure_is_one_message(receiver: httpx.A
 
 
 @pytest.mark.parametrize("sent", [signed(notice(), "x" * 64), {"content": b"{}"}, {"content": b"x" * 70_000}])
-async def test_what_others_send_is_refused(sent: dict[str, Any], receiver: httpx.AsyncClient, remote: Remote) -> None:
+async def test_an_unsigned_notice_is_refused(sent: dict[str, Any], receiver: httpx.AsyncClient, remote: Remote) -> None:
     assert (await receiver.post("/perdure", **sent)).status_code in (400, 413)
     assert not remote.calls
 
@@ -146,14 +146,14 @@ async def test_what_others_send_is_refused(sent: dict[str, Any], receiver: httpx
     "changed",
     [{"risk": "medium"}, {"risk": "high"}, {"args": {"text": "x" * 2_000}}, {"status": "approved", "version": 2}],
 )
-async def test_only_what_has_a_low_risk_and_is_seen_whole_has_buttons(
+async def test_only_a_low_risk_request_shown_completely_has_buttons(
     changed: dict[str, Any], receiver: httpx.AsyncClient, remote: Remote
 ) -> None:
     await tell(receiver, notice(**changed))
     assert "actions" not in text_of(remote.of("chat.postMessage")[0]["blocks"])
 
 
-async def test_what_a_call_says_is_text_and_nothing_else(receiver: httpx.AsyncClient, remote: Remote) -> None:
+async def test_markup_in_a_call_is_shown_as_text(receiver: httpx.AsyncClient, remote: Remote) -> None:
     hostile = {"text": "<!channel> <https://evil.test|Approved> ``` *bold* \u202e\x1b[31m"}
     await tell(receiver, notice(args=hostile, requested_by="<@U1>"))
     said = text_of(remote.of("chat.postMessage")[0])
@@ -200,7 +200,9 @@ SET = dict.fromkeys((*slack._SECRETS, *mail._REQUIRED, "PERDURE_URL", "SLACK_CHA
         (slack, {"SLACK_PEOPLE": "/no/such/people"}, "/no/such/people"),
     ],
 )
-def test_bad_settings_named(receiver: Any, given: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_setting_is_refused_by_name(
+    receiver: Any, given: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in {**SET, **given}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit, match=named) as ended:
@@ -210,7 +212,7 @@ def test_bad_settings_named(receiver: Any, given: dict[str, str], named: str, mo
 
 @dataclass
 class MailServer:
-    """A mail server that keeps what it is given."""
+    """A mail server that stores its messages."""
 
     mails: list[str] = field(default_factory=list)
     port: int = 0
@@ -239,7 +241,7 @@ async def mail_server() -> AsyncIterator[MailServer]:
     await server.wait_closed()
 
 
-async def test_a_mail_asks_and_its_thread_says_what_became_of_it(mail_server: MailServer, tmp_path: Path) -> None:
+async def test_a_mail_shows_the_request_and_its_thread_the_outcome(mail_server: MailServer, tmp_path: Path) -> None:
     to = ("a@corp.test", "b@corp.test")
     config = MailConfig(SECRET, "perdure@corp.test", to, "127.0.0.1", mail_server.port, "none")
     app = mail.create_receiver(config, ReceiverState(tmp_path / "state.db"))

@@ -13,7 +13,7 @@ from perdure.store.events.subscriptions import ConversationWakes, SharedReads
 from perdure.store.valkey import Valkey
 
 
-async def test_all_who_ask_in_the_same_moment_share_one_read() -> None:
+async def test_simultaneous_readers_share_one_query() -> None:
     reads = []
 
     async def read(key: str) -> str:
@@ -27,7 +27,7 @@ async def test_all_who_ask_in_the_same_moment_share_one_read() -> None:
     assert sorted(reads) == ["a", "b"]
 
 
-async def test_who_asks_while_a_read_runs_gets_a_later_one() -> None:
+async def test_a_reader_that_asks_during_a_query_gets_a_later_one() -> None:
     truth = "old"
 
     async def read(_: str) -> str:
@@ -43,7 +43,7 @@ async def test_who_asks_while_a_read_runs_gets_a_later_one() -> None:
     assert await first == "old"
 
 
-async def test_a_reader_that_leaves_does_not_take_the_answer_away() -> None:
+async def test_a_reader_that_leaves_cancels_no_other_readers_query() -> None:
     async def read(key: str) -> str:
         await asyncio.sleep(0.01)
         return key
@@ -58,7 +58,7 @@ async def test_a_reader_that_leaves_does_not_take_the_answer_away() -> None:
         await leaver
 
 
-async def test_an_error_reaches_every_reader_and_the_next_read_starts_afresh() -> None:
+async def test_an_error_reaches_every_reader_and_the_next_query_starts_anew() -> None:
     broken = True
 
     async def read(key: str) -> str:
@@ -74,7 +74,7 @@ async def test_an_error_reaches_every_reader_and_the_next_read_starts_afresh() -
 
 
 class SlowSubscription:
-    """What `Wakes` uses of redis-py's: the first subscribing takes until it is let go."""
+    """The part of redis-py that `Wakes` uses: the first subscription takes until it is released."""
 
     def __init__(self) -> None:
         self.channels: dict[str, None] = {}
@@ -82,22 +82,22 @@ class SlowSubscription:
         self.closing: Callable[[], object] = lambda: None
 
     async def subscribe(self, *names: str) -> None:
-        """As the server would have it: these and no others from now on."""
+        """Replaces the subscriptions, as the server does."""
         self.begun.set()
         await self.goes_on.wait()
         self.channels |= dict.fromkeys(names)
 
     async def unsubscribe(self, *names: str) -> None:
-        """None of these."""
+        """Removes these subscriptions."""
         for name in names:
             self.channels.pop(name, None)
 
     async def get_message(self, timeout: float) -> None:
-        """Nothing is ever said."""
+        """Never returns a message."""
         await asyncio.sleep(timeout)
 
     async def aclose(self) -> None:
-        """Over; whatever is told to it from now on would open it again."""
+        """Closes the connection; a later command would open it again."""
         self.closing()
 
 
@@ -108,7 +108,7 @@ class Client:
         self._subscription = subscription
 
     def pubsub(self, **_: Any) -> PubSub:
-        """The one there is."""
+        """The only connection."""
         return cast(PubSub, self._subscription)
 
 

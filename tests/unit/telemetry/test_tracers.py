@@ -38,7 +38,7 @@ def spans(*happened: TurnLogEvent, bell: AlarmLog | None = None) -> tuple[Span, 
 
 
 @pytest.mark.parametrize("name", ["noop", "", "jaeger", "OTEL", "\n"])
-def test_an_unknown_name_is_no_tracer(name: str) -> None:
+def test_an_unknown_tracer_is_refused_by_name(name: str) -> None:
     assert not tracer_of(name, "", None).is_enabled()
 
 
@@ -50,7 +50,7 @@ def test_a_tracer_without_its_package_is_off(name: str, package: str, monkeypatc
     assert not tracer_of(name, "http://127.0.0.1:1", "key").is_enabled()
 
 
-def test_langsmith_is_sent_runs_of_three_kinds_without_inputs_or_outputs() -> None:
+def test_langsmith_gets_three_kinds_of_runs_without_inputs_or_outputs() -> None:
     log = (
         TurnLogEvent("node_start", BEGAN, None, {"node": "initial_llm_call"}),
         TurnLogEvent("generation.start", BEGAN, "m1", {"model": "scripted", "attempt": 1}),
@@ -80,7 +80,7 @@ def test_langsmith_is_sent_runs_of_three_kinds_without_inputs_or_outputs() -> No
     assert all(not run.get("inputs") and not run.get("outputs") for run in runs.values())
 
 
-def test_what_is_denied_is_left_out_of_spans_and_notified() -> None:
+def test_denied_attributes_are_left_out_of_spans_and_reported() -> None:
     bell = AlarmLog()
     said: dict[str, JsonValue] = {"code": "x", "prompt": CANARY, "context": {"final_output": CANARY}}
     made = spans(TurnLogEvent("budget", BEGAN, None, said), bell=bell)
@@ -89,7 +89,7 @@ def test_what_is_denied_is_left_out_of_spans_and_notified() -> None:
     assert {str(alarm.context["word"]) for alarm in bell.recent} == {"prompt", "output"}
 
 
-def test_a_thousand_alarms_are_a_thousand_counts_and_one_line_and_change_no_span() -> None:
+def test_a_thousand_alarms_are_counted_logged_once_and_change_no_span() -> None:
     what: dict[str, JsonValue] = {"type": "forbidden_state_field_mutated", "node": "rogue", "severity": "error"}
     log = [TurnLogEvent("invariant.alarm", BEGAN, None, what | {"context": {"field": "x"}})] * 1_000
     bell = AlarmLog()
@@ -113,7 +113,7 @@ def test_a_restarted_turn_whose_first_start_was_not_logged_signals_nothing_and_h
     assert len({span.id for span in made}) == 5 and not any(span.error for span in made)
 
 
-def test_an_alarm_of_tomorrow_is_no_trouble() -> None:
+def test_an_alarm_of_a_later_version_is_no_error() -> None:
     bell = AlarmLog()
     with structlog.testing.capture_logs() as lines:
         assert len(spans(TurnLogEvent("invariant.alarm", BEGAN, None, {"type": "new"}), bell=bell)) == 1
@@ -122,7 +122,7 @@ def test_an_alarm_of_tomorrow_is_no_trouble() -> None:
 
 @pytest.mark.parametrize("name", ["otel", "langsmith"])
 @pytest.mark.parametrize("status", [200, 307, 400])
-def test_an_answer_is_read_no_further_than_its_status(name: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_status_of_a_tracers_answer_is_read(name: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with threaded(says()) as elsewhere, threaded(floods(status, b"x" * MEBI, f"location: {elsewhere.url}")) as made:
         monkeypatch.setenv("HTTP_PROXY", elsewhere.url)
         tracer = tracer_of(name, made.url, "key")

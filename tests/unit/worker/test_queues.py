@@ -17,7 +17,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_same_code_has_the_same_name_whatever_lies_beside_it(root: Path) -> None:
+def test_the_build_id_of_the_same_code_is_the_same_beside_other_files(root: Path) -> None:
     before = queues.build_id.__wrapped__()
     (root / "api" / "inner" / "rule.py").write_text("LIMIT = 2\n")
     (root / "graph" / "notes.txt").write_text("not code")
@@ -26,7 +26,7 @@ def test_the_same_code_has_the_same_name_whatever_lies_beside_it(root: Path) -> 
 
 
 @pytest.mark.parametrize("package", queues.DECIDING)
-def test_code_that_decides_names_another_build_when_it_changes_or_moves(root: Path, package: str) -> None:
+def test_a_change_or_move_of_deciding_code_changes_the_build_id(root: Path, package: str) -> None:
     names = {queues.build_id.__wrapped__()}
     (root / package / "inner" / "rule.py").write_text("LIMIT = 2\n")
     names.add(queues.build_id.__wrapped__())
@@ -36,14 +36,14 @@ def test_code_that_decides_names_another_build_when_it_changes_or_moves(root: Pa
 
 
 @pytest.mark.parametrize("package", queues.DECIDING)
-def test_a_package_without_code_names_no_build(root: Path, package: str) -> None:
+def test_a_package_without_code_has_no_build_id(root: Path, package: str) -> None:
     (root / package / "inner" / "rule.py").unlink()
     with pytest.raises(RuntimeError, match=package):
         queues.build_id.__wrapped__()
 
 
 @pytest.mark.parametrize("library", ["langchain-core", "langgraph", "temporalio"])
-def test_another_library_version_names_another_build(root: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+def test_another_library_version_changes_the_id(root: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     before = queues.build_id.__wrapped__()
     monkeypatch.setattr(
         "perdure.worker.queues.version", lambda name: "0.0.0" if name == library else metadata.version(name)
@@ -51,5 +51,5 @@ def test_another_library_version_names_another_build(root: Path, monkeypatch: py
     assert queues.build_id.__wrapped__() != before
 
 
-def test_the_packages_that_decide_are_where_the_build_looks() -> None:
+def test_the_build_id_covers_the_packages_that_decide() -> None:
     assert queues.build_id() == queues.build_id.__wrapped__()

@@ -25,7 +25,7 @@ def opened(record: Record) -> tuple[Mailbox, list[str]]:
     return mailbox, stops
 
 
-async def test_any_number_of_stop_signals_start_one_read_at_a_time() -> None:
+async def test_any_number_of_stop_signals_starts_one_read_at_a_time() -> None:
     record = Record()
     mailbox, stops = opened(record)
     for _ in range(100):
@@ -40,7 +40,7 @@ async def test_any_number_of_stop_signals_start_one_read_at_a_time() -> None:
     assert (record.reads, stops, mailbox.stop) == (2, ["stop"], True)
 
 
-async def test_close_waits_for_the_read_under_way_and_starts_none() -> None:
+async def test_closing_waits_for_the_current_read_and_starts_none() -> None:
     record = Record()
     mailbox, stops = opened(record)
     mailbox.put(STOP)
@@ -53,7 +53,7 @@ async def test_close_waits_for_the_read_under_way_and_starts_none() -> None:
     assert (record.reads, stops, mailbox.stop_pending) == (1, [], True), "the second one is carried on"
 
 
-async def test_a_stop_signal_from_before_is_read_once_the_mailbox_opens() -> None:
+async def test_an_early_stop_signal_is_read_when_the_mailbox_opens() -> None:
     record = Record()
     mailbox = Mailbox(None)
     mailbox.put(STOP)

@@ -45,7 +45,7 @@ WALKS = [("decode_activation", "activation"), ("encode_completion", "completion"
 
 
 @pytest.mark.parametrize(("name", "message"), WALKS)
-def test_the_sdk_still_has_the_functions_with_the_arguments_they_are_called_with(name: str, message: str) -> None:
+def test_the_sdks_patched_functions_exist_with_the_expected_arguments(name: str, message: str) -> None:
     skip_idle_payload_visits()
     function = getattr(bridge, name)
     assert [*inspect.signature(function).parameters][:2] == [message, "data_converter"]
@@ -54,7 +54,7 @@ def test_the_sdk_still_has_the_functions_with_the_arguments_they_are_called_with
     assert getattr(bridge, name) is function, "to ask twice wraps once"
 
 
-async def test_without_a_codec_an_answer_stays_as_the_sdk_itself_would_leave_it() -> None:
+async def test_without_a_codec_an_answer_is_what_the_sdk_itself_would_return() -> None:
     skip_idle_payload_visits()
     skipped, walked = answer(), answer()
     metrics = await bridge.encode_completion(skipped, DATA_CONVERTER, False, 1)
@@ -63,7 +63,7 @@ async def test_without_a_codec_an_answer_stays_as_the_sdk_itself_would_leave_it(
     assert metrics.payload_count == theirs.payload_count == 0
 
 
-async def test_with_a_codec_what_comes_is_decoded_and_what_goes_is_encoded() -> None:
+async def test_with_a_codec_incoming_payloads_are_decoded_and_outgoing_encoded() -> None:
     skip_idle_payload_visits()
     coded = replace(DATA_CONVERTER, payload_codec=Marks())
     completion, activation = answer(), task()

@@ -36,7 +36,7 @@ def bytes_of(asked: bounds.ProviderRequest) -> int:
     return len(json.dumps(list(asked.messages), ensure_ascii=False).encode())
 
 
-def test_a_priced_model_is_bounded_by_its_bytes_the_agents_own_limit_and_the_table(litellm: "LiteLLMProvider") -> None:
+def test_a_priced_model_is_bounded_by_bytes_by_the_agents_limit_and_by_the_table(litellm: "LiteLLMProvider") -> None:
     asked = request("openai/gpt-4o-mini", "a" * 1_000, max_tokens=200)
     # 0.15 dollars a million in, 0.60 out.
     cost = -(-(bytes_of(asked) * 15 + 200 * 60) // 100)
@@ -48,7 +48,7 @@ def test_a_priced_model_is_bounded_by_its_bytes_the_agents_own_limit_and_the_tab
     assert litellm.most(asked).cost_microusd == pytest.approx(bytes_of(asked) * 1.25 + 5, abs=1)
 
 
-def test_of_a_model_that_no_table_has_only_the_agents_own_limit_bounds_the_tokens(litellm: "LiteLLMProvider") -> None:
+def test_an_unpriced_model_is_bounded_only_by_the_agents_own_limit(litellm: "LiteLLMProvider") -> None:
     assert litellm.most(request("openai/nobody-knows-this")) == RequestBound(None, None)
     asked = request("openai/nobody-knows-this", max_tokens=50)
     assert litellm.most(asked) == RequestBound(bytes_of(asked) + 50, None)
@@ -63,7 +63,7 @@ def test_of_a_model_that_no_table_has_only_the_agents_own_limit_bounds_the_token
         ({"max_tokens": 7, "n": 3}, None, 21),
     ],
 )
-def test_an_answers_bound_is_what_the_agent_asked_for_else_the_models(params: Any, of_model: Any, most: Any) -> None:
+def test_an_answers_bound_is_the_agents_limit_or_else_the_models(params: Any, of_model: Any, most: Any) -> None:
     assert bounds.most_output_tokens(params, of_model) == most
 
 
@@ -72,7 +72,7 @@ def test_the_bound_of_an_input_is_never_below_its_estimate(text: str) -> None:
     assert bounds.most_input_tokens(request("m", text)) >= bounds.tokens_of_request(request("m", text))
 
 
-def test_tools_and_the_schema_of_an_answer_are_asked_too() -> None:
+def test_tools_and_the_output_schema_count_in_a_requests_bound() -> None:
     plain, fits = request("m"), {"type": "object", "properties": {"a" * 400: {"type": "string"}}}
     tool: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": fits}}
     for more in (replace(plain, tools=(tool,)), replace(plain, output=OutputAsk(name="f", fits=fits))):
@@ -103,7 +103,7 @@ async def test_the_scripted_model_uses_no_more_than_its_bound(text: str) -> None
     assert ends[0].usage.tokens <= most.tokens and ends[0].usage.cost_microusd <= most.cost_microusd
 
 
-async def test_a_worker_says_at_its_start_which_day_limits_cannot_hold(litellm: "LiteLLMProvider") -> None:
+async def test_a_starting_worker_names_day_limits_that_cannot_be_enforced(litellm: "LiteLLMProvider") -> None:
     def agent(name: str, limits: DayLimits | None, **given: Any) -> PublishedAgent:
         definition = AgentDefinition(id=name, title="", topology="t", day_limits=limits, **given)
         return PublishedAgent(definition=definition, cards=(), version=name)

@@ -33,7 +33,7 @@ def closed(draft: Draft, reason: str = "tool_calls") -> Complete:
         *(piece(tool_calls=[call(0, id_=7, name="a")]), piece(tool_calls=[call(0, name="a", arguments={"x": 1})])),
     ],
 )
-def test_a_wrong_type_is_unreadable_and_what_says_nothing_changes_nothing(chunk: Chunk) -> None:
+def test_a_piece_of_a_wrong_type_is_unreadable_and_an_empty_one_changes_nothing(chunk: Chunk) -> None:
     draft = Draft()
     for empty in (Chunk(), Chunk(choices=None), Chunk(choices=[]), Chunk(choices=[Chunk(delta=None)])):
         assert list(draft.take(empty)) == []
@@ -67,7 +67,7 @@ def test_text_and_arguments_count_towards_one_limit() -> None:
 
 
 @pytest.mark.parametrize("reason", [None, 0, "", "error", "network_error", "ERROR", "MALFORMED_FUNCTION_CALL"])
-def test_a_bad_ending_gives_no_answer(reason: Any) -> None:
+def test_an_invalid_finish_reason_completes_no_answer(reason: Any) -> None:
     draft = Draft()
     list(draft.take(piece(content="Half an ans")))
     with pytest.raises(UpstreamUnavailable):
@@ -75,7 +75,7 @@ def test_a_bad_ending_gives_no_answer(reason: Any) -> None:
 
 
 @pytest.mark.parametrize("reason", FINISH_REASONS)
-def test_every_known_ending_of_a_text_is_an_answer(reason: str) -> None:
+def test_every_known_finish_reason_completes_a_text(reason: str) -> None:
     draft = Draft()
     list(draft.take(piece(content="Yes.", tool_calls=[call(0, "a", "t", "{}")] if "tool" in reason else None)))
     if FINISH_REASONS[reason] == "tool_calls" and "tool" not in reason:
@@ -109,7 +109,7 @@ ESTIMATE = Usage(input_tokens=10, output_tokens=3)
         ),
     ],
 )
-def test_only_numbers_that_can_be_true_are_believed(usage: Any, believed: Usage) -> None:
+def test_only_plausible_usage_numbers_are_accepted(usage: Any, believed: Usage) -> None:
     assert believable(usage, input_estimate=10, output_estimate=3) == believed
 
 
@@ -119,7 +119,7 @@ def test_cost_is_rounded_up_to_whole_microdollars() -> None:
 
 
 @pytest.mark.parametrize("name", ["content", "reasoning_content"])
-def test_an_answer_that_continues_beyond_its_bound_is_broken_off(name: str) -> None:
+def test_an_answer_beyond_its_bound_is_cut_off(name: str) -> None:
     draft = Draft(most_tokens=100)
     assert list(draft.take(piece(**{name: "x" * 400}))), "exactly at its bound"
     with pytest.raises(LimitReached) as raised:

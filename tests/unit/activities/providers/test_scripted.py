@@ -146,7 +146,7 @@ async def test_groups_become_typed_arguments_and_an_absent_group_is_left_out() -
     assert len(await arguments({"role": "user", "content": parts})) == 1, "parts are read as one text"
 
 
-async def test_a_rule_may_say_and_call_several_things_and_calls_no_tool_that_is_not_offered() -> None:
+async def test_a_rule_can_answer_and_call_several_tools_but_none_that_is_not_offered() -> None:
     text, last = await hear(user("Book 1 and 2"))
     assert text == "Booking two." and last.finish_reason == "tool_calls"
     assert [call.raw_arguments for call in last.tool_calls] == ['{"room":1}', '{"room":2}']
@@ -164,7 +164,7 @@ async def test_a_rule_may_say_and_call_several_things_and_calls_no_tool_that_is_
         ({"ok": "perhaps"}, FALLBACK),
     ],
 )
-async def test_the_newest_result_chooses_the_rule_and_never_repeats_the_call(result: Any, text: str) -> None:
+async def test_the_newest_result_selects_the_rule_and_a_call_is_not_repeated(result: Any, text: str) -> None:
     said, last = await hear(BOOK_7, asked("c1"), answered("c1", result))
     assert said == text and last.tool_calls == ()
 
@@ -188,7 +188,7 @@ async def test_a_note_and_a_round_from_before_the_user_spoke_are_history() -> No
         assert [made["room"] for made in await arguments(BOOK_7, *history, user("Book 8"))] == [8]
 
 
-async def test_every_result_of_a_round_can_be_named_and_ids_that_come_again_mean_the_latest_call() -> None:
+async def test_results_of_a_round_can_be_named_and_a_repeated_id_means_the_latest_call() -> None:
     two = [{"ok": True, "room": room, "guests": [{"name": f"guest of {room}"}]} for room in (1, 2)]
     said, _ = await hear(user("Book 1 and 2"), asked("c1", "c2"), answered("c1", two[0]), answered("c2", two[1]))
     assert said == "Rooms 1 and 2, first guest guest of 2."
@@ -213,20 +213,20 @@ async def test_a_template_that_cannot_be_filled_is_an_error_with_the_rules_name(
 
 
 @pytest.mark.parametrize("text", ["one", "one two three", "  spaced   out \n\n lines\t", "naïve 日本 word"])
-async def test_echo_answers_with_the_rest_a_token_a_word(text: str) -> None:
+async def test_echo_streams_the_rest_of_the_message_word_by_word(text: str) -> None:
     said, last = await hear(PERSONA, user("/echo " + text), asked("c"), answered("c", "full"))
     assert said == text and last.usage.output_tokens == len(text.split())
     assert (await hear(user("/echoes of it")))[0] == FALLBACK, "only the prefix with its space"
 
 
 @given(st.text())
-def test_words_joined_are_the_text_and_as_many_as_it_has(text: str) -> None:
+def test_the_joined_words_equal_the_text(text: str) -> None:
     words = split_words(text)
     assert "".join(words) == (text if text.strip() else "")
     assert len(words) == len(text.split())
 
 
-async def test_usage_and_price_are_the_same_every_time_and_nothing_unless_the_script_says_so() -> None:
+async def test_usage_and_price_are_deterministic_and_zero_unless_the_script_sets_them() -> None:
     script = {**BOOKING, "price_per_million": {"input": 2.5, "output": 10.0}}
     first, second = [await hear(PERSONA, user("Book 1 and 2"), script=script) for _ in range(2)]
     assert first == second
@@ -238,7 +238,7 @@ async def test_usage_and_price_are_the_same_every_time_and_nothing_unless_the_sc
     assert (await hear(BOOK_7))[1].usage.cost_microusd == 0
 
 
-async def test_the_pace_is_the_scripts_and_zero_never_waits() -> None:
+async def test_the_pace_is_set_by_the_script_and_zero_never_waits() -> None:
     # At the default pace the second would take 100 s.
     for words, script, least, most in ((20, {"tokens_per_second": 100}, 0.2, 10), (5_000, None, 0, 20)):
         began = asyncio.get_running_loop().time()

@@ -36,11 +36,11 @@ async def served(at_once: int, arrivals: str) -> str:
     ("at_once", "arrivals", "order"),
     [(1, "aaaab", "aabaa"), (1, "aaabbc", "aabcab"), (2, "aaaabb", "aaabab"), (3, "ab", "ab"), (1, "", "")],
 )
-async def test_each_tenant_has_its_turn_whatever_another_piles_up(at_once: int, arrivals: str, order: str) -> None:
+async def test_each_tenant_gets_its_turn_however_much_another_queues(at_once: int, arrivals: str, order: str) -> None:
     assert await served(at_once, arrivals) == order
 
 
-async def test_who_stops_waiting_takes_no_place() -> None:
+async def test_a_caller_that_stops_waiting_takes_no_place() -> None:
     queue = FairQueue(1)
     await queue.enter("a")
     waiting = [asyncio.create_task(queue.enter(tenant_id)) for tenant_id in "bcd"]
@@ -54,7 +54,7 @@ async def test_who_stops_waiting_takes_no_place() -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_a_place_that_was_given_to_one_who_is_cancelled_goes_to_the_next() -> None:
+async def test_a_place_given_to_a_cancelled_caller_passes_to_the_next() -> None:
     queue = FairQueue(1)
     await queue.enter("a")
     first, second = (asyncio.create_task(queue.enter(tenant_id)) for tenant_id in "bc")

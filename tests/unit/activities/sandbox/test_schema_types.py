@@ -32,7 +32,7 @@ SCHEMAS = st.recursive(
         (True, "Any"),
     ],
 )
-def test_an_annotation_says_what_the_schema_says(schema: Any, told: str) -> None:
+def test_an_annotation_matches_its_schema(schema: Any, told: str) -> None:
     assert annotation(schema) == told
 
 
@@ -41,7 +41,7 @@ def test_every_annotation_is_one_expression(schema: Any) -> None:
     compile(annotation(schema), "annotation", "eval")
 
 
-def test_properties_tell_which_must_be_there() -> None:
+def test_optional_properties_are_marked_in_the_annotation() -> None:
     listed = {"a": {"type": "integer"}, "b": {"type": "string"}}
     assert properties({"properties": listed, "required": ["b"]}) == {"a": ("int", False), "b": ("str", True)}  # type: ignore[dict-item]
     assert properties({}) == {}

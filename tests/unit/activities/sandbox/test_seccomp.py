@@ -41,7 +41,7 @@ def architecture(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_what_is_named_is_refused_and_what_programs_need_is_not(architecture: str) -> None:
+def test_named_calls_are_refused_and_needed_calls_are_allowed(architecture: str) -> None:
     program = deny_filter(architecture)
     columns = {name: pair[architecture != "x86_64"] for name, pair in DENIED.items()}
     named = {name: number for name, number in columns.items() if number is not None}
@@ -71,7 +71,7 @@ def test_clone_makes_threads_only(architecture: str) -> None:
         assert answer(program, AUDIT[architecture], CLONE[architecture], flags) == ERRNO | errno.EPERM
 
 
-def test_no_jump_leaves_the_program_it_fits_the_kernel_and_there_is_none_for_an_unknown_processor() -> None:
+def test_the_filter_is_valid_for_the_kernel_and_an_unknown_processor_has_none() -> None:
     steps = list(struct.iter_unpack("<HBBI", deny_filter("x86_64")))
     assert len(steps) < 4096
     for place, (_, if_true, if_false, _) in enumerate(steps):

@@ -18,7 +18,7 @@ def _clean(value: object) -> bool:
 
 
 @given(JSON)
-def test_a_value_is_read_as_it_was_or_refused_for_its_texts(value: object) -> None:
+def test_a_value_is_read_unchanged_or_refused_for_its_texts(value: object) -> None:
     text = json.dumps(value)
     if _clean(value):
         read = read_value(text, len(text))
@@ -38,7 +38,7 @@ def test_a_text_that_is_not_a_value_is_refused_with_its_kind(text: object) -> No
     assert refused.value.kind is (FaultKind.OUTPUT if "x" in str(text) else FaultKind.VALUE)
 
 
-def test_what_is_printed_is_cut_at_the_bound_and_the_worker_stopped() -> None:
+def test_output_is_cut_at_its_bound_and_the_worker_stopped() -> None:
     stopped: list[bool] = []
     printed = Printed(10, lambda: stopped.append(True))
     printed("stdout", "12345")

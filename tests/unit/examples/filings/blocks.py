@@ -13,7 +13,7 @@ from pydantic_monty import MontySession
 
 FILINGS = Path(__file__).parents[4] / "perdure" / "examples" / "filings"
 STUBS = "from typing import Any\ngiven: dict[str, Any] = {}\n"
-"""What a type checker is told of what the engine hands in."""
+"""The type of the tables that a block gets, for the type checker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Block:
 
 @cache
 def blocks() -> dict[str, Block]:
-    """By name."""
+    """The blocks by name."""
     paths = sorted(FILINGS.glob("skills/*/blocks/*.py"))
     return {path.stem: _block(path) for path in paths}
 
@@ -61,7 +61,7 @@ def rows(name: str) -> list[dict[str, Any]]:
 
 
 def handed_in(block: Block, args: Mapping[str, Any], data: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """What `run` is called with: the arguments, checked, and the tables that the block needs, some of them replaced."""
+    """The arguments of `run`, checked, and the tables that the block needs, some of them replaced."""
     Draft202012Validator(block.card["input"]).validate(args)
     needs = block.card.get("needs", ())
     tables = {name: {"_about": "", "rows": data[name]} if name in data else table(name) for name in needs}

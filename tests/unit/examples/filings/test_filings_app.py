@@ -42,7 +42,7 @@ def test_the_folder_has_no_mistake_and_nothing_to_warn_of(app: App) -> None:
     assert sorted(app.skills) == ["rrc_practice", "rrc_rule32", "rrc_rule37"]
 
 
-def test_a_second_model_waits_for_a_first_one_that_needs_a_key(agents: dict[str, PublishedAgent]) -> None:
+def test_the_keyless_model_is_the_fallback_of_one_with_a_key(agents: dict[str, PublishedAgent]) -> None:
     """With the scripted model it is not called, and its library is not loaded."""
     second = {agent_id: agent.definition.fallback_model for agent_id, agent in agents.items()}
     assert second.pop("general") == ""
@@ -53,7 +53,7 @@ def test_a_second_model_waits_for_a_first_one_that_needs_a_key(agents: dict[str,
     assert with_key.second_model == "openai/gpt-4o-mini"
 
 
-def test_every_agent_remembers_turns_and_desks_know_the_well_at_hand(agents: dict[str, PublishedAgent]) -> None:
+def test_every_agent_remembers_turns_and_the_desks_well(agents: dict[str, PublishedAgent]) -> None:
     """Turns recall the nearest three; the well comes from the fields of working memory that the agent names."""
     remembering = {agent_id: agent.definition.memory for agent_id, agent in agents.items()}
     assert {agent_id: (each.episodic, each.hits) for agent_id, each in remembering.items() if each} == dict.fromkeys(
@@ -103,7 +103,7 @@ CORE = {"entity_resolve", "context_assemble"}
         ("general", "rrc_rule37", set(), set()),
     ],
 )
-def test_the_tools_of_a_turn_are_the_core_ones_and_what_loaded_skills_bring(
+def test_a_turn_has_core_tools_and_those_of_its_skills(
     agents: dict[str, PublishedAgent], agent_id: str, skill: str, own: set[str], brought: set[str]
 ) -> None:
     plan = turn_plan(agents[agent_id], agents[agent_id].definition.limits)
@@ -123,7 +123,7 @@ def test_the_checkpoints_come_from_the_skills_own_rules(app: App) -> None:
     assert app.rules == () and all(not agent.skills for agent in app.agents if agent.id.endswith("_monitor"))
 
 
-def test_the_persona_is_the_agents_own_and_else_that_of_its_root_skill(agents: dict[str, PublishedAgent]) -> None:
+def test_the_persona_is_the_agents_or_else_its_root_skills(agents: dict[str, PublishedAgent]) -> None:
     """The persona of a skill that is only selected has no effect."""
     personas = {agent_id: persona_of(each.definition) for agent_id, each in agents.items()}
     assert {agent_id: (persona.key, persona.source) for agent_id, persona in personas.items()} == {
@@ -145,7 +145,7 @@ def test_the_general_agents_prompt_names_no_field(agents: dict[str, PublishedAge
     assert DOMAIN.search(system_prefix(desk, persona_of(desk), User("Ann", "clerk")))
 
 
-def test_a_skills_parts_have_the_sizes_of_their_tiers_and_their_templates_are_filled(app: App) -> None:
+def test_a_skills_parts_fit_their_tiers_and_its_templates_are_filled(app: App) -> None:
     """The loader reports what is too long; this checks what is too short."""
     (rule_37,) = (agent for agent in app.agents if agent.id == "rule_37")
     for skill in app.skills.values():
@@ -157,7 +157,7 @@ def test_a_skills_parts_have_the_sizes_of_their_tiers_and_their_templates_are_fi
     assert not any("{{" in text for text in texts)
 
 
-def test_a_reserved_name_is_refused_for_a_block_and_the_rest_is_loaded(tmp_path: Path) -> None:
+def test_a_block_with_a_reserved_name_is_refused_and_the_rest_loads(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(FILINGS, tmp_path / "filings"))
     place = folder / "skills" / "rrc_rule37" / "blocks"
     for suffix in (".py", ".yaml"):
@@ -177,7 +177,7 @@ def test_a_reserved_name_is_refused_for_a_block_and_the_rest_is_loaded(tmp_path:
         ("emissions_estimate", {"lease_name": "Nowhere"}),
     ],
 )
-async def test_a_fenced_tool_answers_bare_what_its_block_computes(app: App, name: str, args: dict[str, Any]) -> None:
+async def test_a_fenced_tool_returns_the_bare_result_of_its_block(app: App, name: str, args: dict[str, Any]) -> None:
     tool = app.tools[name]
     assert tool.card.effect.value == "read" and not tool.card.needs_approval
     async with new_client() as http:

@@ -1,4 +1,4 @@
-"""What holds for each of the eight code blocks: its schemas are strict, its examples work, the sandbox can run it."""
+"""Each of the eight code blocks has strict schemas and working examples, and runs in the sandbox."""
 
 import ast
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.unit.examples.filings.blocks import STUBS, Block, blocks, examples, r
 
 UNITS = ("_ft", "_deg", "_mcf", "_mcf_per_day", "_pct", "_btu_per_scf", "_lb_per_mmscf", "_kg", "_tons", "hours")
 PLAIN = ("acres", "days", "value", "minimum", "maximum", "limit")
-"""Numbers whose unit is their name, or stands in the field `unit` beside them."""
+"""Numbers whose name is their unit, or that have a field `unit` beside them."""
 
 
 def schemas(schema: dict[str, Any], name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -53,7 +53,7 @@ def test_the_schemas_are_closed_and_every_field_of_a_result_is_always_there(bloc
             assert sorted(schema["required"]) == sorted(schema["properties"]), name
 
 
-def test_every_number_says_its_unit(block: Block) -> None:
+def test_every_number_has_a_unit(block: Block) -> None:
     for side in ("input", "output"):
         in_composition = set(block.card[side]["properties"].get("composition_mol_pct", {}).get("properties", {}))
         for name, schema in schemas(block.card[side]):
@@ -74,7 +74,7 @@ def test_a_block_only_computes_and_its_docstring_says_where_the_rule_is_from(blo
     assert any(source in told for source in ("16 TAC 3.37", "16 TAC 3.32", "40 CFR 98", "GPA 2145"))
 
 
-def test_each_block_has_an_example_that_finds_something_and_most_one_that_does_not(block: Block) -> None:
+def test_each_block_has_an_example_with_a_finding_and_most_one_without(block: Block) -> None:
     assert len(block.examples) >= 2
     found = [run(block.name, args) for args in block.examples]
     assert len({result["summary"] for result in found}) == len(found)

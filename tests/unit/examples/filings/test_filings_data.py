@@ -18,11 +18,11 @@ def test_a_table_says_that_it_is_made_up_and_a_block_needs_it(name: str) -> None
 
 
 @pytest.mark.parametrize(("name", "key"), [("wells", "api_number"), ("wells", "name"), ("leases", "name")])
-def test_names_and_numbers_are_given_once(name: str, key: str) -> None:
+def test_names_and_numbers_are_unique(name: str, key: str) -> None:
     assert max(Counter(row[key].lower() for row in rows(name)).values()) == 1
 
 
-def test_every_reference_leads_to_its_row() -> None:
+def test_every_reference_points_to_an_existing_row() -> None:
     operators = {each["operator_id"] for each in rows("operators")}
     leases = {each["lease_id"]: each for each in rows("leases")}
     for well in rows("wells"):
@@ -52,7 +52,7 @@ def test_latitude_and_longitude_are_those_of_the_grid() -> None:
         assert (east * sphere_ft, north_ft) == pytest.approx((well["x_ft"], well["y_ft"]), abs=0.05), well["name"]
 
 
-def test_months_have_their_days_and_no_more_hours_than_a_month_has() -> None:
+def test_months_have_valid_days_and_hours() -> None:
     for row in rows("flaring"):
         year, month = map(int, row["month"].split("-"))
         assert row["days"] == monthrange(year, month)[1]
@@ -60,6 +60,6 @@ def test_months_have_their_days_and_no_more_hours_than_a_month_has() -> None:
         assert row["flared_mcf"] + row["vented_mcf"] <= row["produced_mcf"]
 
 
-def test_a_gas_sample_adds_up() -> None:
+def test_the_shares_of_a_gas_sample_add_up() -> None:
     for sample in rows("gas_samples"):
         assert sum(sample["composition_mol_pct"].values()) == pytest.approx(100, abs=1e-9), sample["sample_id"]

@@ -23,7 +23,7 @@ def codes(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [(each["month"], each["code"]) for each in found["findings"]]
 
 
-def test_the_months_on_record_are_added_up() -> None:
+def test_the_recorded_months_are_added_up() -> None:
     found = calculate("Mitchell Ranch")
     assert found["flared_mcf"] == 3720 + 3332 + 3689 + 4650 + 3813 + 3540 == found["total_mcf"]
     assert found["days"] == 181 and found["average_mcf_per_day"] == 125.66  # 22744 / 181
@@ -32,7 +32,7 @@ def test_the_months_on_record_are_added_up() -> None:
     assert "22,744" in found["summary"] and "150.00" in found["summary"]
 
 
-def test_what_no_exception_covers_is_reported_for_each_month() -> None:
+def test_each_month_over_its_allowance_is_reported() -> None:
     both = ("event_too_long", "month_too_long")
     assert codes(calculate("Twin Windmills")) == [(f"2026-0{month}", code) for month in (4, 5, 6) for code in both]
     assert codes(calculate("North Pasture")) == [("2026-03", "event_too_long"), ("2026-05", "month_too_long")]
@@ -57,7 +57,7 @@ def test_fifty_mcf_a_day_is_still_a_small_volume(flared_mcf: float, over: bool) 
         (100, 30, ["event_too_long", "month_too_long"]),
     ],
 )
-def test_a_day_on_end_and_three_days_a_month_are_still_allowed(hours: float, longest: float, found: list[str]) -> None:
+def test_one_continuous_day_and_three_days_a_month_are_allowed(hours: float, longest: float, found: list[str]) -> None:
     result = calculate("Sand Draw", readings=[reading(event_hours=hours, longest_event_hours=longest)])
     assert result["months"][0]["needs_exception"] is bool(found)
     assert [code for _, code in codes(result)] == found
@@ -142,19 +142,19 @@ def assemble(lease: str, **args: Any) -> dict[str, Any]:
         (300, "2026-07-01", 1, "administrative"),
     ],
 )
-def test_who_can_grant_it_depends_on_days_and_rate(rate: float | None, to_day: str, days: int, route: str) -> None:
+def test_days_and_rate_decide_who_grants_an_exception(rate: float | None, to_day: str, days: int, route: str) -> None:
     asked: dict[str, Any] = {} if rate is None else {"requested_mcf_per_day": rate}
     package = assemble("Cottonwood", from_day="2026-07-01", to_day=to_day, **asked)
     assert (package["days"], package["route"]) == (days, route)
 
 
 @pytest.mark.parametrize(("to_day", "asked_for"), [("2026-08-14", False), ("2026-08-15", True)])
-def test_past_45_days_the_market_for_the_gas_is_asked_for(to_day: str, asked_for: bool) -> None:
+def test_beyond_45_days_the_gas_market_must_be_stated(to_day: str, asked_for: bool) -> None:
     package = assemble("Cottonwood", from_day="2026-07-01", to_day=to_day)
     assert ("gas_market" in package["missing"]) is asked_for
 
 
-def test_a_package_brings_what_is_on_record_and_lists_what_is_not() -> None:
+def test_a_package_contains_the_recorded_facts_and_lists_missing_ones() -> None:
     bare = assemble("Mitchell Ranch")
     asked_of_the_user = ["requested_rate", "period", "reason", "certification", "fee_receipt", "gas_market"]
     assert bare["missing"] == asked_of_the_user and not bare["complete"]

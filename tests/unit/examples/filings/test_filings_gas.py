@@ -38,13 +38,13 @@ def failed(found: dict[str, Any]) -> list[str]:
         ("Twin Windmills", 876.2, ["heating_value", "inert_gas"]),
     ],
 )
-def test_a_sample_has_this_heating_value_and_this_against_it(lease: str, btu: float, against: list[str]) -> None:
+def test_a_samples_heating_value_is_compared_with_the_contract(lease: str, btu: float, against: list[str]) -> None:
     found = analyse(lease)
     assert found["heating_value_btu_per_scf"] == btu and failed(found) == against
     assert found["pipeline_ready"] is (not against) and f"{btu:,.1f}" in found["summary"]
 
 
-def test_methane_alone_has_the_heating_value_of_methane_and_unknown_water_is_no_readiness() -> None:
+def test_pure_methane_has_its_own_heating_value_and_unknown_water_is_not_ready() -> None:
     found = analyse(composition_mol_pct={"methane": 100})
     assert found["heating_value_btu_per_scf"] == 1010 and found["unknown"] == ["water"]
     assert found["pipeline_ready"] is False and failed(found) == []
@@ -64,13 +64,13 @@ def test_a_value_at_a_limit_is_within_it(name: str, within: float, beyond: float
 
 
 @pytest.mark.parametrize(("methane", "ok"), [(94.0594, True), (94.04, False)])
-def test_950_btu_is_still_enough(methane: float, ok: bool) -> None:
+def test_950_btu_meets_the_limit(methane: float, ok: bool) -> None:
     found = analyse(composition_mol_pct={"methane": methane, "nitrogen": 100 - methane})
     assert ("heating_value" not in failed(found)) is ok
 
 
 @pytest.mark.parametrize(("total", "taken"), [(98.99, False), (99, True), (101, True), (101.01, False)])
-def test_a_composition_that_does_not_add_up_is_refused_and_one_nearly_does_is_scaled(total: float, taken: bool) -> None:
+def test_a_composition_is_scaled_if_it_nearly_adds_up_and_else_refused(total: float, taken: bool) -> None:
     composition = {"methane": 90, "nitrogen": total - 90}
     if taken:
         assert analyse(composition_mol_pct=composition)["heating_value_btu_per_scf"] == round(1010 * 90 / total, 1)
@@ -115,13 +115,13 @@ def of(how: str, mcf: float, efficiency: float | None = None, **gas: float) -> d
         (of("flared", 1000, 0, methane=100), 0, 19200, 0.1235, 537.633),
     ],
 )
-def test_gas_gives_these_masses(args: dict[str, Any], co2_kg: float, ch4_kg: float, n2o_kg: float, tons: float) -> None:
+def test_gas_has_these_masses(args: dict[str, Any], co2_kg: float, ch4_kg: float, n2o_kg: float, tons: float) -> None:
     found = estimate(**args)
     assert found["co2_kg"] == pytest.approx(co2_kg, abs=0.001) and found["ch4_kg"] == pytest.approx(ch4_kg, abs=0.001)
     assert found["n2o_kg"] == pytest.approx(n2o_kg, abs=0.00011) and found["co2e_metric_tons"] == tons
 
 
-def test_what_is_on_record_is_used_and_what_is_not_is_asked_for() -> None:
+def test_recorded_volumes_are_used_and_missing_ones_listed() -> None:
     found = estimate("Twin Windmills", from_month="2026-01", to_month="2026-02")
     assert (found["flared_mcf"], found["vented_mcf"]) == (18346, 62) and found["estimated"]
     assert len(estimate("Sand Draw")["missing"]) == 2 and estimate("Sand Draw")["co2e_metric_tons"] is None
@@ -151,7 +151,7 @@ PERCENT = st.floats(min_value=0, max_value=100)
 
 @settings(deadline=None)
 @given(methane=st.floats(min_value=70, max_value=100), better=PERCENT, worse=PERCENT)
-def test_of_gas_that_is_mostly_methane_a_better_flare_gives_less(methane: float, better: float, worse: float) -> None:
+def test_a_better_flare_gives_no_more_for_mostly_methane(methane: float, better: float, worse: float) -> None:
     gas = {"methane": methane, "hexanes_plus": 100 - methane}
     less, more = (
         estimate(**of("flared", 1000, each, **gas))["co2e_metric_tons"]

@@ -93,7 +93,7 @@ def test_the_applicants_own_tracts_and_waivers_are_not_notified_and_no_one_twice
 
 
 @pytest.mark.parametrize(("y_ft", "affected"), [(599.99, True), (600, False), (600.01, False)])
-def test_closer_than_600_feet_is_strict(y_ft: float, affected: bool) -> None:
+def test_600_feet_are_not_closer_than_600_feet(y_ft: float, affected: bool) -> None:
     well = rows("wells")[2] | {"x_ft": 400, "y_ft": y_ft}
     neighbour = rows("leases")[1] | {"boundary_ft": [[0, 0], [5280, 0], [5280, -5280], [0, -5280]]}
     package = run(

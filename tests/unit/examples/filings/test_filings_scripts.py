@@ -37,7 +37,7 @@ RULE_32: list[tuple[str, str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("agent_id", "asked"), [*(("rule_37", each) for each in RULE_37), *(("rule_32", each) for each in RULE_32)]
 )
-async def test_a_desk_selects_calls_and_tells(agent_id: str, asked: tuple[str, str, dict[str, Any], str]) -> None:
+async def test_a_desk_selects_calls_and_reports(agent_id: str, asked: tuple[str, str, dict[str, Any], str]) -> None:
     text, tool, args, said = asked
     turn = await play(agent_id, text)
     assert (turn.loaded, turn.calls) == ([f"rrc_{agent_id.replace('_', '')}"], [(tool, args)])
@@ -106,7 +106,7 @@ async def test_every_agent_echoes_says_what_it_can_and_ends(agent_id: str) -> No
 
 
 @pytest.mark.parametrize("agent_id", ["rule_37", "rule_32", "compliance_monitor", "flaring_monitor"])
-async def test_every_text_that_an_agent_offers_is_one_that_it_understands(agent_id: str) -> None:
+async def test_every_suggested_message_is_understood(agent_id: str) -> None:
     fallback = agent(agent_id)["script"]["fallback"]
     offered = fallback.split('"')[1::2]
     assert len(offered) >= 2

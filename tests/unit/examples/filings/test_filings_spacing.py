@@ -51,14 +51,14 @@ def test_a_place_has_distances_and_exceptions(name: str, line_ft: float, well_ft
 
 
 @pytest.mark.parametrize(("x_ft", "conforms"), [(466.99, False), (467, True), (467.01, True)])
-def test_nearer_than_467_feet_is_strict(x_ft: float, conforms: bool) -> None:
+def test_467_feet_conform_to_the_lease_line_distance(x_ft: float, conforms: bool) -> None:
     found = assess("Mitchell Ranch 4", surface_x_ft=x_ft, surface_y_ft=4500)
     assert found["lease_line"]["conforms"] is conforms
     assert found["exceptions_needed"] == ([] if conforms else ["lease_line"])
 
 
 @pytest.mark.parametrize(("apart_ft", "conforms"), [(1199.99, False), (1200, True), (1200.01, True)])
-def test_nearer_than_1200_feet_is_strict(apart_ft: float, conforms: bool) -> None:
+def test_1200_feet_conform_to_the_distance_between_wells(apart_ft: float, conforms: bool) -> None:
     wells = [well(1, (1000, 2000)), well(2, (1000 + apart_ft, 2000), status="proposed")]
     found = run("spacing_assessment", {"well_name": "Well 2"}, wells=wells, leases=[lease(SQUARE)])
     assert found["nearest_well"]["conforms"] is conforms
