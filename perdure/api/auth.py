@@ -21,7 +21,7 @@ from perdure.core.delivery import CHAT
 from perdure.core.identity import OWN, SIGNED_PREFIX, Credential, SignInMethod
 from perdure.store.identity.users import LOCAL
 
-GUARDED = "/v1/"
+AUTHENTICATED_PREFIX = "/v1/"
 """Paths below this require a token or a session."""
 OPEN_PATHS = frozenset(
     {
@@ -52,7 +52,7 @@ def services_of(request: Request) -> Services:
     return services
 
 
-Open = Annotated[Services, Depends(services_of)]
+ServicesDep = Annotated[Services, Depends(services_of)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +149,16 @@ async def token_principal(services: Services, token: str) -> Principal:
     )
 
 
-async def has_same_access(services: Services, who: Principal) -> bool:
+async def has_same_access(services: Services, caller: Principal) -> bool:
     """Returns whether an authenticated user still has the same access: a valid session or token, and the same roles.
 
     The age of a signed token does not matter: it limits single requests, and this check is for streams.
     """
-    if who.session_id is not None:
-        row = await services.db.session_row(who.session_id)
+    if caller.session_id is not None:
+        row = await services.db.session_row(caller.session_id)
     else:
-        row = await services.db.principal_row(who.token_sha256)
-    return row is not None and frozenset(row["roles"]) == who.roles
+        row = await services.db.principal_row(caller.token_sha256)
+    return row is not None and frozenset(row["roles"]) == caller.roles
 
 
 async def session_owner(services: Services, cookie: str, *, secure: bool) -> Principal | None:
@@ -231,7 +231,7 @@ async def operator(found: Annotated[Principal | None, Depends(principal_or_opera
         )
 
 
-async def visitor(request: Request, services: Open) -> Principal | None:
+async def visitor(request: Request, services: ServicesDep) -> Principal | None:
     """Returns the user who opened a page, or None without a valid session."""
     try:
         return await session_owner(
@@ -246,8 +246,8 @@ def is_secure(services: Services, scope: Scope) -> bool:
     return services.signing_in.public_url.startswith("https://") or scope.get("scheme") == "https"
 
 
-Reader = Annotated[Principal, Depends(principal)]
-ReaderOrOperator = Annotated[Principal | None, Depends(principal_or_operator)]
+Caller = Annotated[Principal, Depends(principal)]
+CallerOrOperator = Annotated[Principal | None, Depends(principal_or_operator)]
 """The user of a path in OPERATOR_PATHS; None is the operator."""
 Operator = Annotated[None, Depends(operator)]
 Visitor = Annotated[Principal | None, Depends(visitor)]

@@ -27,7 +27,7 @@ Durable = Callable[[], Awaitable[None]]
 
 async def run_once(
     services: Services,
-    who: Principal,
+    caller: Principal,
     route: str,
     key: str | None,
     body: BaseModel | None,
@@ -39,16 +39,16 @@ async def run_once(
 
     Raises: CallerError 422 if the key was used with another body; the errors of `work`.
     """
-    async with services.db.transaction(who.tenant_id) as tx:
+    async with services.db.transaction(caller.tenant_id) as tx:
         if key is not None:
             digest = digest_of(body.model_dump(mode="json") if body is not None else None)
-            before = await idempotency.claim(tx, who.user_id, route, key, digest)
+            before = await idempotency.claim(tx, caller.user_id, route, key, digest)
             if before is not None:
                 return JSONResponse(before[1], before[0], {"Idempotency-Replayed": "true"})
         status, answer, note = await work(tx)
         encoded = jsonable_encoder(answer)
         if key is not None:
-            await idempotency.store_response(tx, who.user_id, route, key, status, encoded)
+            await idempotency.store_response(tx, caller.user_id, route, key, status, encoded)
     if durable is not None:
         await durable()
     if note is not None:

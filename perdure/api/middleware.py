@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.api import credentials
 from perdure.api.auth import (
-    GUARDED,
+    AUTHENTICATED_PREFIX,
     OPEN_PATHS,
     OPERATOR_PATHS,
     SIGN_IN,
@@ -58,20 +58,20 @@ async def authenticate(scope: Scope) -> None:
     if path in OPERATOR_PATHS and services.operators.know(bearer_token_of(authorization)):
         scope["state"]["is_operator"] = True
         return
-    if path in OPEN_PATHS or not (path.startswith(GUARDED) or path in OPERATOR_PATHS):
+    if path in OPEN_PATHS or not (path.startswith(AUTHENTICATED_PREFIX) or path in OPERATOR_PATHS):
         session_id = None if path in OPEN_PATHS else session_in(services, cookie, secure=secure)
         await (count(scope, "session", session_id) if session_id else count(scope))
         return
     try:
-        who = await owner_of(services, authorization, cookie, secure=secure)
+        caller = await owner_of(services, authorization, cookie, secure=secure)
     except CallerError:
         await count(scope)
         raise
-    if who.is_in_chat and not _OF_CHAT.fullmatch(f"{scope['method']} {path}"):
+    if caller.is_in_chat and not _OF_CHAT.fullmatch(f"{scope['method']} {path}"):
         raise CallerError("chat_token", "A chat token can only read its approval and decide on it", status=403)
-    scope["state"]["principal"] = who
-    if not who.has_local_token:
-        await count(scope, "person", who.tenant_id, who.user_id)
+    scope["state"]["principal"] = caller
+    if not caller.has_local_token:
+        await count(scope, "person", caller.tenant_id, caller.user_id)
 
 
 HEADER = b"x-perdure-request"
@@ -346,7 +346,9 @@ def _refusal_of(scope: Scope, error: CallerError | LimitReached) -> Refused:
 
 def _is_form(scope: Scope) -> bool:
     """Returns whether the body is a form. Pages send forms; below `/v1`, every body is JSON."""
-    return not scope["path"].startswith(GUARDED) and _single_header(scope, b"content-type").startswith(FORM)
+    return not scope["path"].startswith(AUTHENTICATED_PREFIX) and _single_header(scope, b"content-type").startswith(
+        FORM
+    )
 
 
 def _check_sender(scope: Scope, body: bytes) -> None:

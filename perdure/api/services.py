@@ -50,12 +50,12 @@ class TextSums:
 
     def update_soon(self, tenant_id: str, user_id: str) -> None:
         """Starts an update of the sums, unless one started within the last minute."""
-        who, now = (tenant_id, user_id), time.monotonic()
-        if now - self._summed.get(who, -SUM_SECONDS) < SUM_SECONDS:
+        user, now = (tenant_id, user_id), time.monotonic()
+        if now - self._summed.get(user, -SUM_SECONDS) < SUM_SECONDS:
             return
         if len(self._summed) >= _MOST_REMEMBERED:
             self._summed.clear()
-        self._summed[who] = now
+        self._summed[user] = now
         task = asyncio.create_task(self._update(tenant_id, user_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

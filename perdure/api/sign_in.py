@@ -114,8 +114,8 @@ async def _is_vouched_for(services: Services, tenant_id: str, authorization: str
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         return False
-    who = await token_principal(services, token.strip())
-    return who.has_local_token and "admin" in who.roles and who.tenant_id == tenant_id
+    caller = await token_principal(services, token.strip())
+    return caller.has_local_token and "admin" in caller.roles and caller.tenant_id == tenant_id
 
 
 async def by_code(services: Services, scope: Scope, code: str) -> SignedIn:

@@ -139,20 +139,20 @@ class Uploads:
 
     @contextmanager
     def _count_upload(self, tenant_id: str, user_id: str) -> Iterator[None]:
-        who = (tenant_id, user_id)
-        if self._open[who] >= self._per_user:
+        user = (tenant_id, user_id)
+        if self._open[user] >= self._per_user:
             message = (
                 f"You have {self._per_user} uploads in progress, the limit ({COUNT_VARIABLE}); wait until one ends"
             )
             details: dict[str, object] = {"limit": self._per_user, "variable": COUNT_VARIABLE}
             raise LimitReached("too_many_uploads", message, {**details, "retry_after_seconds": _RETRY_AFTER_SECONDS})
-        self._open[who] += 1
+        self._open[user] += 1
         try:
             yield
         finally:
-            self._open[who] -= 1
-            if not self._open[who]:
-                del self._open[who]
+            self._open[user] -= 1
+            if not self._open[user]:
+                del self._open[user]
 
     @contextmanager
     def _reserve_space(self, length: int) -> Iterator[None]:

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from temporalio.service import RPCError
 
-from perdure.api.auth import Open, Operator, Principal, ReaderOrOperator
+from perdure.api.auth import ServicesDep, Operator, Principal, CallerOrOperator
 from perdure.api.health import LOOK_SECONDS, NEEDED
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
@@ -26,7 +26,7 @@ UNAVAILABLE = "unavailable"
 
 
 @status_router.get("/status")
-async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
+async def status(services: ServicesDep, caller: CallerOrOperator) -> dict[str, object]:
     """Reports the state of the deployment. A part that is down or read-only appears within seconds.
 
     Reviewers and administrators of a tenant see their tenant: whether all parts work, which parts are unavailable, the
@@ -34,11 +34,11 @@ async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
     MCP servers, the cause of each failure and the Temporal Web UI. `is_operator` distinguishes the two answers. An
     operator token belongs to no tenant, so its `turns` and `oldest_approval` are empty.
     """
-    if who is not None and not who.sees_tenant:
+    if caller is not None and not caller.sees_tenant:
         raise CallerError(
             "role_required", "The status requires the role reviewer or admin, or an operator token", status=403
         )
-    tenant_id = who.tenant_id if who is not None else services.signing_in.tenant
+    tenant_id = caller.tenant_id if caller is not None else services.signing_in.tenant
     looks, queues, servers, workload = await asyncio.gather(
         services.parts.look(),
         _read_queues(services),
@@ -48,10 +48,10 @@ async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
     faults = {name: part.fault for name, part in looks.items()}
     faults["relay"] = relay_fault(workload.relay_sessions, workload.overdue)
     notes = {name: {"note": part.note} for name, part in looks.items() if part.note}
-    shown = [_queue_body(services, who, each) for each in queues]
+    shown = [_queue_body(services, caller, each) for each in queues]
     of_queues, of_servers = [each["fault"] for each in shown], [each.fault for each in servers]
-    is_operator = who is None or who.is_operator
-    page = workflows_page(services, who)
+    is_operator = caller is None or caller.is_operator
+    page = workflows_page(services, caller)
     return {
         "at": datetime.now(UTC),
         "is_operator": is_operator,
@@ -61,8 +61,8 @@ async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
         else _parts_of_tenant(faults, of_queues, of_servers),
         "queues": shown if is_operator else [],
         "mcp_servers": [asdict(each) for each in servers] if is_operator else [],
-        "turns": workload.turns if who is not None else [],
-        "oldest_approval": workload.oldest_approval if who is not None else None,
+        "turns": workload.turns if caller is not None else [],
+        "oldest_approval": workload.oldest_approval if caller is not None else None,
         "links": {"temporal": page} if page else {},
     }
 
@@ -93,8 +93,8 @@ async def _read_workload(services: Services, tenant_id: str) -> Workload:
         return await workload_of(tx)
 
 
-def _queue_body(services: Services, who: Principal | None, look: QueueLook) -> dict[str, Any]:
-    page = queue_page(services, who, look.name)
+def _queue_body(services: Services, caller: Principal | None, look: QueueLook) -> dict[str, Any]:
+    page = queue_page(services, caller, look.name)
     links = {"links": {"temporal": page} if page else {}}
     return asdict(look) | {"fault": queue_fault(look.workers, look.backlog, look.oldest_seconds)} | links
 
@@ -109,7 +109,7 @@ async def healthz() -> dict[str, str]:
 
 
 @health_router.get("/readyz")
-async def readyz(services: Open) -> JSONResponse:
+async def readyz(services: ServicesDep) -> JSONResponse:
     """Reports whether the API can serve requests: Postgres and Temporal accept writes, and a local disk has free space.
     A Valkey outage affects only live tokens, so it does not count. The response is one word and needs no token or
     allowed host. Operators get the details from `GET /v1/status`."""
@@ -127,24 +127,24 @@ async def metrics(_: Operator) -> Response:
 
 # Temporal's own pages show, and can end, the turns of all tenants. The links are for operators only, and empty if the
 # operator configures no such pages.
-def turn_page(services: Services, who: Principal | None, turn_id: str) -> str:
+def turn_page(services: Services, caller: Principal | None, turn_id: str) -> str:
     """Returns the page of a turn's workflow."""
-    return _temporal_page(services, who, "workflows", turn_workflow_id(turn_id))
+    return _temporal_page(services, caller, "workflows", turn_workflow_id(turn_id))
 
 
-def queue_page(services: Services, who: Principal | None, name: str) -> str:
+def queue_page(services: Services, caller: Principal | None, name: str) -> str:
     """Returns the page of a task queue with its pollers."""
-    return _temporal_page(services, who, "task-queues", name)
+    return _temporal_page(services, caller, "task-queues", name)
 
 
-def workflows_page(services: Services, who: Principal | None) -> str:
+def workflows_page(services: Services, caller: Principal | None) -> str:
     """Returns the page of all workflows of the namespace."""
-    return _temporal_page(services, who, "workflows")
+    return _temporal_page(services, caller, "workflows")
 
 
-def _temporal_page(services: Services, who: Principal | None, *path: str) -> str:
+def _temporal_page(services: Services, caller: Principal | None, *path: str) -> str:
     """Returns the page for this user, or an empty text; None is the operator."""
-    if not services.temporal_ui or (who is not None and not who.is_operator):
+    if not services.temporal_ui or (caller is not None and not caller.is_operator):
         return ""
     # A workflow's id has a colon, which the links of these pages do not escape.
     written = (quote(part, safe=":") for part in ("namespaces", services.temporal_namespace, *path))
