@@ -77,7 +77,7 @@ def create_app(settings: Settings) -> FastAPI:
             "returns the first answer."
         ),
         lifespan=lifespan,
-        responses=errors.DOCUMENTED,
+        responses=errors.DOCUMENTED_RESPONSES,
         redirect_slashes=False,
         docs_url=None,  # FastAPI's own page loads from another host; the page is in perdure/pages/.
         redoc_url=None,

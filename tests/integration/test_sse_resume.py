@@ -363,7 +363,7 @@ async def test_a_reader_that_would_not_be_let_in_again_is_sent_away(api: Api, ad
         who = replace(who, session_id=begun.id)
     streams = Streams(services.db, services.live, services.wakes, heartbeat_seconds=0.05)
     welcome = partial(has_same_access, services, who)
-    async with aclosing(streams.frames(who.tenant_id, conversation_id, Cursor(), welcome=welcome)) as stream:
+    async with aclosing(streams.frames(who.tenant_id, conversation_id, Cursor(), has_access=welcome)) as stream:
         for _ in range(3):
             assert await anext(stream) == b": ping\n\n"
         async with services.db.transaction(who.tenant_id) as tx:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from perdure.api.auth import ServicesDep, Principal, Caller
+from perdure.api.auth import Caller, Principal, ServicesDep
 from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import DraftBody, ExemptionBody, Limit, PromotionBody, RuleActionBody, as_uuid
 from perdure.contracts.agents import PublishedAgent, ToolCard
@@ -33,8 +33,10 @@ _DETAIL_FIELDS = ("fallback_model", "reasoning", "root_skill", "day_limits", "me
 async def list_agents(services: ServicesDep, caller: Caller) -> dict[str, object]:
     """Lists all agents."""
     async with services.db.transaction(caller.tenant_id) as tx:
-        found = await agents.list_agents(tx)
-    items = [_agent_summary(agent) | {"app": app, "tools": [card.name for card in agent.cards]} for app, agent in found]
+        published = await agents.list_agents(tx)
+    items = [
+        _agent_summary(agent) | {"app": app, "tools": [card.name for card in agent.cards]} for app, agent in published
+    ]
     return {"items": items, "next": None}
 
 
@@ -42,14 +44,14 @@ async def list_agents(services: ServicesDep, caller: Caller) -> dict[str, object
 async def agent(services: ServicesDep, caller: Caller, agent_id: str) -> dict[str, object]:
     """Returns an agent: its model, limits, approval policy and memory settings. Its tools are a separate list."""
     async with services.db.transaction(caller.tenant_id) as tx:
-        found = await agents.current_agent(tx, agent_id)
-    definition = found.definition.model_dump(mode="json")
-    policy = found.definition.approvals
+        published = await agents.current_agent(tx, agent_id)
+    definition = published.definition.model_dump(mode="json")
+    policy = published.definition.approvals
     return {
-        **_agent_summary(found),
+        **_agent_summary(published),
         **{name: definition.get(name) for name in _DETAIL_FIELDS},
         "approvals": {name: getattr(policy, name) for name in type(policy).model_fields},
-        "skills": [{"id": skill.id, "name": skill.name} for skill in found.definition.skills],
+        "skills": [{"id": skill.id, "name": skill.name} for skill in published.definition.skills],
     }
 
 
@@ -99,15 +101,15 @@ def _agent_summary(agent: PublishedAgent) -> dict[str, object]:
 
 
 def _tool_description(card: ToolCard, rules: tuple[Rule, ...], exempt: Sequence[str]) -> dict[str, object]:
-    asks = asks_by_itself(card, exempt)
-    shown = card.model_dump(mode="json", exclude={"secrets"}) | {"needs_approval": asks}
-    reasons = [asdict(each) for each in reasons_of(card, rules, exempt)]
-    return shown | {"reasons": reasons, "free_because": "" if asks else free_because(card)}
+    needs_approval = asks_by_itself(card, exempt)
+    description = card.model_dump(mode="json", exclude={"secrets"}) | {"needs_approval": needs_approval}
+    reasons = [asdict(reason) for reason in reasons_of(card, rules, exempt)]
+    return description | {"reasons": reasons, "free_because": "" if needs_approval else free_because(card)}
 
 
 prompt_templates_router = APIRouter(prefix="/v1", tags=["prompt templates"])
-MOST = 200
-_KEY = r"^[a-z][a-z0-9_-]{0,63}$"
+MAX_LISTED = 200
+_TEMPLATE_KEY = r"^[a-z][a-z0-9_-]{0,63}$"
 
 
 def _version_id(version_id: Annotated[str, Path()]) -> str:
@@ -116,7 +118,7 @@ def _version_id(version_id: Annotated[str, Path()]) -> str:
 
 VersionId = Annotated[str, Depends(_version_id)]
 Template = Annotated[str, Path(max_length=64)]
-Shown = Literal["draft", "pre_production", "active"]
+SelectableStage = Literal["draft", "pre_production", "active"]
 
 
 @prompt_templates_router.get("/prompt-templates")
@@ -131,15 +133,15 @@ async def list_prompt_templates(
     """Lists versions without their texts, most recently changed first: versions in use, your own, and for reviewers
     all."""
     async with services.db.transaction(caller.tenant_id) as tx:
-        found = await agents.list_prompt_templates(
-            tx, _prompt_reader(caller), template, stage.value if stage else None, min(limit, MOST), cursor
+        versions = await agents.list_prompt_templates(
+            tx, _prompt_reader(caller), template, stage.value if stage else None, min(limit, MAX_LISTED), cursor
         )
-    return {"items": found[0], "next": found[1]}
+    return {"items": versions[0], "next": versions[1]}
 
 
 @prompt_templates_router.get("/prompt-templates/{template}", operation_id="get_v1_prompt_templates__template__get")
 async def get_prompt_template(
-    services: ServicesDep, caller: Caller, template: Template, stage: Shown | None = None
+    services: ServicesDep, caller: Caller, template: Template, stage: SelectableStage | None = None
 ) -> dict[str, object]:
     """Returns the version that applies to you: your draft, else the active version. `stage` selects another stage."""
     async with services.db.transaction(caller.tenant_id) as tx:
@@ -151,7 +153,7 @@ async def render(
     services: ServicesDep,
     caller: Caller,
     template: Template,
-    stage: Shown | None = None,
+    stage: SelectableStage | None = None,
     agent_title: Annotated[str, Query(max_length=200)] = "",
     skill_name: Annotated[str, Query(max_length=200)] = "",
 ) -> dict[str, object]:
@@ -165,7 +167,7 @@ async def render(
 
 @prompt_templates_router.put("/prompt-templates/{template}/draft")
 async def save_draft(
-    services: ServicesDep, caller: Caller, template: Annotated[str, Path(pattern=_KEY)], body: DraftBody
+    services: ServicesDep, caller: Caller, template: Annotated[str, Path(pattern=_TEMPLATE_KEY)], body: DraftBody
 ) -> dict[str, object]:
     """Saves your draft of this template, which applies to your own turns only. Overwrites your previous draft."""
     async with services.db.transaction(caller.tenant_id) as tx:
@@ -230,7 +232,7 @@ async def list_rules(services: ServicesDep, caller: Caller) -> dict[str, object]
 @rules_router.put("")
 async def put(services: ServicesDep, caller: Caller, body: RuleActionBody) -> dict[str, object]:
     """Makes a rule stricter from the next turn on, or restores its own action."""
-    caller.need("admin")
+    caller.require_role("admin")
     async with services.db.transaction(caller.tenant_id) as tx:
         await agents.set_action(tx, await _published_rules(tx), body.rule, body.do, caller.user_id)
         return await _list_rule_actions(tx)
@@ -246,7 +248,7 @@ async def list_exemptible_tools(services: ServicesDep, caller: Caller) -> dict[s
 @rules_router.put("/tools", operation_id="waive_v1_rules_tools_put")
 async def set_exemption(services: ServicesDep, caller: Caller, body: ExemptionBody) -> dict[str, object]:
     """Exempts a tool from approval from the next turn on, or removes the exemption."""
-    caller.need("admin")
+    caller.require_role("admin")
     async with services.db.transaction(caller.tenant_id) as tx:
         await agents.set_exemption(tx, body.tool, waived=not body.approval, user_id=caller.user_id)
         return await _exemptible_tools(tx)
@@ -266,11 +268,11 @@ async def _published_rules(tx: Connection) -> tuple[Rule, ...]:
 
 
 async def _list_rule_actions(tx: Connection) -> dict[str, object]:
-    rules, own = await _published_rules(tx), await agents.rule_actions(tx)
+    rules, overrides = await _published_rules(tx), await agents.rule_actions(tx)
     return {
         "items": [
             rule.model_dump(mode="json") | {"overridden": rule.do != published.do}
-            for rule, published in zip(with_overrides(rules, own), rules, strict=True)
+            for rule, published in zip(with_overrides(rules, overrides), rules, strict=True)
         ],
         "next": None,
     }

@@ -10,8 +10,8 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from perdure.api.auth import ServicesDep, Principal, Caller
-from perdure.api.errors import outcome_of
+from perdure.api.auth import Caller, Principal, ServicesDep
+from perdure.api.errors import item_error
 from perdure.api.health import DECISIONS
 from perdure.api.idempotency import DELIVERY_SECONDS, Key, run_once
 from perdure.api.requests import (
@@ -49,7 +49,7 @@ from perdure.store.delivery.outbox import Note
 from perdure.temporal.workflow_client import made
 
 approvals_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
-MOST = 200
+MAX_LISTED = 200
 DAY_SECONDS = 86_400
 
 
@@ -87,8 +87,8 @@ async def list_approvals(
         expiring_within_seconds=expiring,
     )
     async with services.db.transaction(caller.tenant_id) as tx:
-        most = min(limit, MOST)
-        items, following = await views.list_approvals(tx, filters, most, cursor, decider_of(caller), brief=brief)
+        max_items = min(limit, MAX_LISTED)
+        items, following = await views.list_approvals(tx, filters, max_items, cursor, decider_of(caller), brief=brief)
     return {"items": [item | {"links": links_of(services, caller, item)} for item in items], "next": following}
 
 
@@ -116,7 +116,7 @@ async def decided(
 ) -> dict[str, object]:
     """Lists your own decisions, newest first, each with its result."""
     async with services.db.transaction(caller.tenant_id) as tx:
-        items, following = await own_decisions(tx, caller.user_id, min(limit, MOST), cursor)
+        items, following = await own_decisions(tx, caller.user_id, min(limit, MAX_LISTED), cursor)
     return {"items": items, "next": following}
 
 
@@ -146,9 +146,9 @@ async def decide_approval(
     turn: dict[str, Any] = {}
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        ask = decisions.DecisionAsk(**body.model_dump(), channel=CHAT if caller.is_in_chat else "api")
-        most = decisions_per_minute(services, caller)
-        decided, note = await decisions.decide(tx, approval_id, decider_of(caller), caller.name, ask, most)
+        decision = decisions.DecisionAsk(**body.model_dump(), channel=CHAT if caller.is_in_chat else "api")
+        per_minute = decisions_per_minute(services, caller)
+        decided, note = await decisions.decide(tx, approval_id, decider_of(caller), caller.name, decision, per_minute)
         turn["conversation_id"] = decided.conversation_id
         return 200, await views.get_approval(tx, approval_id, None, decider_of(caller)), note
 
@@ -177,7 +177,7 @@ def links_of(services: Services, caller: Principal, approval: dict[str, object])
 
 
 verbs_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
-Act = Callable[[Connection], Awaitable[tuple[Review, Note | None]]]
+Action = Callable[[Connection], Awaitable[tuple[Review, Note | None]]]
 
 
 @verbs_router.post("/{approval_id}/withdraw")
@@ -185,16 +185,16 @@ async def withdraw(
     services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: CommentBody | None = None, key: Key = None
 ) -> JSONResponse:
     """Withdraws your request, or an approval whose call has not started. The turn continues without the call."""
-    given = body or CommentBody()
-    turn: list[Review] = []
+    sent = body or CommentBody()
+    reviews: list[Review] = []
 
-    async def act(tx: Connection) -> tuple[Review, Note | None]:
-        review, note = await assignments.withdraw(tx, approval_id, decider_of(caller), given.comment)
-        turn.append(review)
+    async def action(tx: Connection) -> tuple[Review, Note | None]:
+        review, note = await assignments.withdraw(tx, approval_id, decider_of(caller), sent.comment)
+        reviews.append(review)
         return review, note
 
-    answer = await _run_verb(services, caller, approval_id, "withdraw", key, given, act)
-    for review in turn:
+    answer = await _run_verb(services, caller, approval_id, "withdraw", key, sent, action)
+    for review in reviews:
         await services.live.wake(review.address.conversation_id)
     return answer
 
@@ -205,12 +205,12 @@ async def claim(
 ) -> JSONResponse:
     """Claims a request, so that no other reviewer can decide while you review it. A claim expires by itself; claim
     again to extend it."""
-    given = body or ClaimBody()
+    sent = body or ClaimBody()
 
-    async def act(tx: Connection) -> tuple[Review, Note | None]:
-        return await assignments.claim(tx, approval_id, decider_of(caller), given.seconds), None
+    async def action(tx: Connection) -> tuple[Review, Note | None]:
+        return await assignments.claim(tx, approval_id, decider_of(caller), sent.seconds), None
 
-    return await _run_verb(services, caller, approval_id, "claim", key, given, act)
+    return await _run_verb(services, caller, approval_id, "claim", key, sent, action)
 
 
 @verbs_router.post("/{approval_id}/release")
@@ -219,10 +219,10 @@ async def release(
 ) -> JSONResponse:
     """Releases a claim before it expires. An admin can release any claim."""
 
-    async def act(tx: Connection) -> tuple[Review, Note | None]:
+    async def action(tx: Connection) -> tuple[Review, Note | None]:
         return await assignments.release(tx, approval_id, decider_of(caller)), None
 
-    return await _run_verb(services, caller, approval_id, "release", key, body or ReleaseBody(), act)
+    return await _run_verb(services, caller, approval_id, "release", key, body or ReleaseBody(), action)
 
 
 @verbs_router.post("/{approval_id}/reassign")
@@ -231,10 +231,10 @@ async def reassign(
 ) -> JSONResponse:
     """Assigns the request to a reviewer who can decide on it. A named reviewer passes on the place to that user."""
 
-    async def act(tx: Connection) -> tuple[Review, Note | None]:
+    async def action(tx: Connection) -> tuple[Review, Note | None]:
         return await assignments.reassign(tx, approval_id, decider_of(caller), body.to, body.comment), None
 
-    return await _run_verb(services, caller, approval_id, "reassign", key, body, act)
+    return await _run_verb(services, caller, approval_id, "reassign", key, body, action)
 
 
 @verbs_router.post("/{approval_id}/escalate")
@@ -242,30 +242,36 @@ async def escalate(
     services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: CommentBody | None = None, key: Key = None
 ) -> JSONResponse:
     """Escalates the request to the role that its policy names. A request can be escalated once."""
-    given = body or CommentBody()
+    sent = body or CommentBody()
 
-    async def act(tx: Connection) -> tuple[Review, Note | None]:
-        return await assignments.escalate(tx, approval_id, decider_of(caller), given.comment), None
+    async def action(tx: Connection) -> tuple[Review, Note | None]:
+        return await assignments.escalate(tx, approval_id, decider_of(caller), sent.comment), None
 
-    return await _run_verb(services, caller, approval_id, "escalate", key, given, act)
+    return await _run_verb(services, caller, approval_id, "escalate", key, sent, action)
 
 
 async def _run_verb(
-    services: Services, caller: Principal, approval_id: str, verb: str, key: str | None, body: BaseModel, act: Act
+    services: Services,
+    caller: Principal,
+    approval_id: str,
+    action_name: str,
+    key: str | None,
+    body: BaseModel,
+    action: Action,
 ) -> JSONResponse:
-    """Runs `act` once and returns the resulting approval."""
+    """Runs `action` once and returns the resulting approval."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        _, note = await act(tx)
-        shown = await views.get_approval(tx, approval_id, None, decider_of(caller))
-        return 200, shown | {"links": links_of(services, caller, shown)}, note
+        _, note = await action(tx)
+        approval = await views.get_approval(tx, approval_id, None, decider_of(caller))
+        return 200, approval | {"links": links_of(services, caller, approval)}, note
 
-    return await run_once(services, caller, f"{verb}/{approval_id}", key, body, work)
+    return await run_once(services, caller, f"{action_name}/{approval_id}", key, body, work)
 
 
 # Each bulk decision has its own transaction, and its result does not affect the others.
 bulk_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
-ROUTE = "decisions"
+BULK_ROUTE = "decisions"
 
 
 @bulk_router.post("/decisions")
@@ -275,55 +281,59 @@ async def decide_many(services: ServicesDep, caller: Caller, body: ManyBody, key
     digest = digest_of(body.model_dump(mode="json"))
     if key is not None:
         async with services.db.transaction(caller.tenant_id) as tx:
-            before = await idempotency.claim(tx, caller.user_id, ROUTE, key, digest)
-        if before is not None and before[0] != 0:
-            return JSONResponse(before[1], before[0], {"Idempotency-Replayed": "true"})
-    together = await _can_approve_together(services, caller, body)
-    answers: list[dict[str, object]] = []
+            stored = await idempotency.claim(tx, caller.user_id, BULK_ROUTE, key, digest)
+        if stored is not None and stored[0] != 0:
+            return JSONResponse(stored[1], stored[0], {"Idempotency-Replayed": "true"})
+    can_approve = await _can_approve_together(services, caller, body)
+    results: list[dict[str, object]] = []
     recorded: list[tuple[Decided, Note | None]] = []
     for item in body.items:
         try:
-            answer, decided = await _decide_one(services, caller, item, together, key, digest)
+            result, decided = await _decide_one(services, caller, item, can_approve, key, digest)
             recorded += [decided] if decided is not None else []
         except CallerError as refused:
-            answer = {"id": item.id, "error": outcome_of(refused)}
-        answers.append(answer)
-    encoded = jsonable_encoder({"items": answers, "next": None})
+            result = {"id": item.id, "error": item_error(refused)}
+        results.append(result)
+    encoded = jsonable_encoder({"items": results, "next": None})
     if key is not None:
         async with services.db.transaction(caller.tenant_id) as tx:
-            await idempotency.store_response(tx, caller.user_id, ROUTE, key, 200, encoded)
+            await idempotency.store_response(tx, caller.user_id, BULK_ROUTE, key, 200, encoded)
     await _wake_turns(services, recorded)
     return JSONResponse(encoded)
 
 
 async def _can_approve_together(services: Services, caller: Principal, body: ManyBody) -> bool:
     """Returns whether the requests to approve can be approved together."""
-    ids = [found for item in body.items if item.decision is Decision.APPROVE and (found := _approval_uuid(item.id))]
+    ids = [
+        approval_id
+        for item in body.items
+        if item.decision is Decision.APPROVE and (approval_id := _approval_uuid(item.id))
+    ]
     async with services.db.transaction(caller.tenant_id) as tx:
         return approvable_together(await decision_requests(tx, ids, decider_of(caller)))
 
 
 async def _decide_one(
-    services: Services, caller: Principal, item: ItemBody, together: bool, key: str | None, digest: str
+    services: Services, caller: Principal, item: ItemBody, can_approve: bool, key: str | None, digest: str
 ) -> tuple[dict[str, object], tuple[Decided, Note | None] | None]:
     """Returns the result of one item, and the decision with its wake signal.
 
     Raises: CallerError, as for a decision; 422 `not_in_bulk`.
     """
     approval_id = as_uuid(item.id, "approval")
-    taken = item.decision is Decision.REJECT or (item.decision is Decision.APPROVE and together)
-    unfit = None if taken else CallerError("not_in_bulk", NOT_IN_BULK, status=422)
-    ask = DecisionAsk(
+    is_allowed = item.decision is Decision.REJECT or (item.decision is Decision.APPROVE and can_approve)
+    refusal = None if is_allowed else CallerError("not_in_bulk", NOT_IN_BULK, status=422)
+    decision = DecisionAsk(
         decision=item.decision, digest=item.digest, comment=item.comment, reason_code=item.reason_code, channel="bulk"
     )
-    route = f"{ROUTE}/{approval_id}"
+    route = f"{BULK_ROUTE}/{approval_id}"
     async with services.db.transaction(caller.tenant_id) as tx:
         if key is not None:
-            before = await idempotency.claim(tx, caller.user_id, route, key, digest)
-            if before is not None and isinstance(before[1], dict):
-                return {**before[1]}, None
-        most = decisions_per_minute(services, caller)
-        decided = await decide(tx, approval_id, decider_of(caller), caller.name, ask, most, unfit=unfit)
+            stored = await idempotency.claim(tx, caller.user_id, route, key, digest)
+            if stored is not None and isinstance(stored[1], dict):
+                return {**stored[1]}, None
+        per_minute = decisions_per_minute(services, caller)
+        decided = await decide(tx, approval_id, decider_of(caller), caller.name, decision, per_minute, unfit=refusal)
         answer: dict[str, object] = {"id": item.id, "status": decided[0].status}
         if key is not None:
             await idempotency.store_response(tx, caller.user_id, route, key, 200, jsonable_encoder(answer))
@@ -360,13 +370,13 @@ async def preview(services: ServicesDep, caller: Caller, approval_id: ApprovalId
         raise CallerError("role_required", "This action requires the role reviewer or admin", status=403)
     async with services.db.transaction(caller.tenant_id) as tx:
         address = await views.place_of(tx, approval_id)
-    ask = PreviewRequest(address=address, approval_id=approval_id, routing=services.routing)
-    fault = await made(services.notifier.client, ask)
+    request = PreviewRequest(address=address, approval_id=approval_id, routing=services.routing)
+    fault = await made(services.notifier.client, request)
     async with services.db.transaction(caller.tenant_id) as tx:
         if fault:
             await views.keep_preview(tx, approval_id, {"fault": fault})
-        shown = await views.get_approval(tx, approval_id, None, decider_of(caller))
-    return shown | {"links": links_of(services, caller, shown)}
+        approval = await views.get_approval(tx, approval_id, None, decider_of(caller))
+    return approval | {"links": links_of(services, caller, approval)}
 
 
 delegations_router = APIRouter(prefix="/v1/delegations", tags=["approvals"])
@@ -396,16 +406,16 @@ async def add(services: ServicesDep, caller: Caller, body: DelegationBody, key: 
 async def list_delegations(
     services: ServicesDep,
     caller: Caller,
-    everybodys: Annotated[bool, Query(alias="all", description="All users' delegations; admin only")] = False,
-    limit: Limit = MOST,
+    all_users: Annotated[bool, Query(alias="all", description="All users' delegations; admin only")] = False,
+    limit: Limit = MAX_LISTED,
     cursor: str | None = None,
 ) -> dict[str, object]:
     """Lists your active delegations, newest first. `by` names the user who delegated."""
-    if everybodys:
-        caller.need(ADMIN)
+    if all_users:
+        caller.require_role(ADMIN)
     async with services.db.transaction(caller.tenant_id) as tx:
-        of = None if everybodys else caller.user_id
-        items, following = await assignments.list_delegations(tx, of, min(limit, MOST), cursor)
+        user_id = None if all_users else caller.user_id
+        items, following = await assignments.list_delegations(tx, user_id, min(limit, MAX_LISTED), cursor)
     return {"items": items, "next": following}
 
 

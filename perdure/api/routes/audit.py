@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import StreamingResponse
 
-from perdure.api.auth import ServicesDep, Principal, Caller
+from perdure.api.auth import Caller, Principal, ServicesDep
 from perdure.api.requests import ApprovalId, HeadsBody, Limit, as_uuid
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
@@ -19,8 +19,8 @@ from perdure.store import audit
 from perdure.store.turns import views
 
 router = APIRouter(prefix="/v1", tags=["audit"])
-MOST = 200
-Place = Annotated[int, Query(ge=0, le=2**53)]
+MAX_LISTED = 200
+Position = Annotated[int, Query(ge=0, le=2**53)]
 
 
 @router.get("/audit/verify")
@@ -39,13 +39,13 @@ async def verify_against(services: ServicesDep, caller: Caller, body: HeadsBody)
 async def export(
     services: ServicesDep,
     caller: Caller,
-    after: Place = 0,
+    after: Position = 0,
     turn: str | None = None,
     limit: Annotated[int | None, Query(ge=1, le=2**53)] = None,
 ) -> StreamingResponse:
     """Exports the audit rows in chain order, one JSON object per line. `after` is a position in the chain; `turn`
     selects one turn."""
-    caller.need("admin")
+    caller.require_role("admin")
     turn_id = as_uuid(turn, "turn") if turn else None
     if turn_id:
         async with services.db.transaction(caller.tenant_id) as tx:
@@ -54,23 +54,27 @@ async def export(
     return StreamingResponse(_json_lines(rows), media_type="application/jsonl")
 
 
-@router.get("/approvals/{approval_id}/audit", tags=["approvals"])
-async def of_approval(
-    services: ServicesDep, caller: Caller, approval_id: ApprovalId, limit: Limit = MOST, cursor: str | None = None
+@router.get(
+    "/approvals/{approval_id}/audit",
+    tags=["approvals"],
+    operation_id="of_approval_v1_approvals__approval_id__audit_get",
+)
+async def approval_audit(
+    services: ServicesDep, caller: Caller, approval_id: ApprovalId, limit: Limit = MAX_LISTED, cursor: str | None = None
 ) -> dict[str, object]:
     """Lists the audit rows of one approval, oldest first: the request, the plan, the decisions and the execution."""
     async with services.db.transaction(caller.tenant_id) as tx:
-        items, following = await audit.rows_of_approval(tx, approval_id, caller.scope, min(limit, MOST), cursor)
+        items, following = await audit.rows_of_approval(tx, approval_id, caller.scope, min(limit, MAX_LISTED), cursor)
     return {"items": items, "next": following}
 
 
-async def _verify_chain(services: Services, caller: Principal, kept: tuple[ExportedHead, ...]) -> dict[str, object]:
+async def _verify_chain(services: Services, caller: Principal, sent: tuple[ExportedHead, ...]) -> dict[str, object]:
     if not caller.sees_tenant:
         raise CallerError(
             "role_required", "This action requires the role reviewer or admin", {"role": "reviewer"}, status=403
         )
-    own = await asyncio.to_thread(audit.exported_heads, services.audit_heads, caller.tenant_id)
-    report = await audit.verify_chain(services.db, caller.tenant_id, services.keyring, [*own, *kept])
+    exported = await asyncio.to_thread(audit.exported_heads, services.audit_heads, caller.tenant_id)
+    report = await audit.verify_chain(services.db, caller.tenant_id, services.keyring, [*exported, *sent])
     return {"ok": report.ok, **asdict(report)}
 
 

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from perdure.api.auth import ServicesDep, Caller
+from perdure.api.auth import Caller, ServicesDep
 from perdure.api.requests import DayLimitsBody
 from perdure.store import agents, budgets
 from perdure.store.database import Connection
@@ -14,7 +14,7 @@ router = APIRouter(prefix="/v1/budgets", tags=["budgets"])
 async def show(services: ServicesDep, caller: Caller) -> dict[str, object]:
     """Returns today's budgets: the limits, the usage, how much of the usage is an estimate, and what running calls have
     reserved."""
-    caller.need("admin")
+    caller.require_role("admin")
     async with services.db.transaction(caller.tenant_id) as tx:
         return await _show_day_limits(tx)
 
@@ -22,7 +22,7 @@ async def show(services: ServicesDep, caller: Caller) -> dict[str, object]:
 @router.put("")
 async def put(services: ServicesDep, caller: Caller, body: DayLimitsBody) -> dict[str, object]:
     """Sets the daily limits of all agents of the tenant together. Null removes a limit."""
-    caller.need("admin")
+    caller.require_role("admin")
     async with services.db.transaction(caller.tenant_id) as tx:
         await budgets.set_day_limits(tx, body.as_limits(), caller.user_id)
         return await _show_day_limits(tx)

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse
 
-from perdure.api.auth import ServicesDep, Caller
+from perdure.api.auth import Caller, ServicesDep
 from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import Limit, SettleBody
 from perdure.api.routes.approvals import decider_of
@@ -17,7 +17,7 @@ from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
 
 router = APIRouter(prefix="/v1/effects", tags=["effects"])
-MOST = 200
+MAX_LISTED = 200
 EffectKey = Annotated[str, Path(max_length=100)]
 
 
@@ -32,7 +32,7 @@ async def list_effects(
     """Lists effects, newest first. Those with `state=outcome_unknown` need a person to settle them."""
     async with services.db.transaction(caller.tenant_id) as tx:
         items, following = await effects.list_effects(
-            tx, caller.scope, state.value if state else None, min(limit, MOST), cursor
+            tx, caller.scope, state.value if state else None, min(limit, MAX_LISTED), cursor
         )
     return {"items": items, "next": following}
 
@@ -49,14 +49,14 @@ async def settle(
     services: ServicesDep, caller: Caller, effect_key: EffectKey, body: SettleBody, key: Key = None
 ) -> JSONResponse:
     """Records the outcome of an effect whose outcome is unknown; its turn then continues."""
-    settled: list[TurnAddress] = []
+    settled_turns: list[TurnAddress] = []
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         address, note = await settle_by_person(tx, effect_key, decider_of(caller), body.outcome, body.comment)
-        settled.append(address)
+        settled_turns.append(address)
         return 200, {"key": effect_key, "outcome": body.outcome, "settled_by": caller.name}, note
 
     answer = await run_once(services, caller, f"settle/{effect_key}", key, body, work)
-    for address in settled:
+    for address in settled_turns:
         await services.live.wake(address.conversation_id)
     return answer

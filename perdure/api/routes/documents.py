@@ -9,10 +9,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.responses import JSONResponse
 
-from perdure.api.auth import ServicesDep, Principal, Caller
+from perdure.api.auth import Caller, Principal, ServicesDep
 from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import (
-    MOST_HITS,
+    MAX_HITS,
     DocumentSearchBody,
     Limit,
     NewDocument,
@@ -38,7 +38,7 @@ from perdure.store.memory.promotions import Target
 from perdure.store.memory.search import Question, add_excerpts, search
 
 documents_router = APIRouter(prefix="/v1/memory", tags=["memory"])
-MOST_LISTED = 200
+MAX_LISTED = 200
 
 
 def _document_id(document_id: Annotated[str, Path()]) -> str:
@@ -65,7 +65,7 @@ async def archive(
     services: ServicesDep, caller: Caller, slug: Annotated[str, Path(max_length=64)], body: StoreBody
 ) -> dict[str, object]:
     """Archives or reopens a store. Requires the role admin."""
-    caller.need(ADMIN)
+    caller.require_role(ADMIN)
     async with services.db.transaction(caller.tenant_id) as tx:
         return await documents.set_store_archived(tx, slug, body.archived, caller.user_id)
 
@@ -84,16 +84,16 @@ async def list_documents(
     conversation."""
     wanted = as_uuid(conversation_id, "conversation") if conversation_id else None
     async with services.db.transaction(caller.tenant_id) as tx:
-        found, following = await documents_reading.list_documents(
+        items, following = await documents_reading.list_documents(
             tx,
             caller.user_id,
-            min(limit, MOST_LISTED),
+            min(limit, MAX_LISTED),
             cursor,
             scope=scope,
             conversation_id=wanted,
             prefix=prefix,
         )
-    return {"items": [each.shown() for each in found], "next": following}
+    return {"items": [document.shown() for document in items], "next": following}
 
 
 @documents_router.post("/documents", status_code=201)
@@ -105,9 +105,9 @@ async def create(services: ServicesDep, caller: Caller, body: NewDocument, key: 
     )
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        made = await documents.create_document(tx, writer_of(caller), draft, body.basis(), services.memory)
-        await _check_quota(services, tx, caller, made)
-        return 201, _version_body(made), None
+        version = await documents.create_document(tx, writer_of(caller), draft, body.basis(), services.memory)
+        await _check_quota(services, tx, caller, version)
+        return 201, _version_body(version), None
 
     return await run_once(services, caller, "memory/documents", key, body, work)
 
@@ -118,17 +118,17 @@ async def find(services: ServicesDep, caller: Caller, body: DocumentSearchBody) 
     wanted = as_uuid(body.conversation_id, "conversation") if body.conversation_id else None
     question = Question(body.query, caller.user_id, wanted, body.scope)
     async with services.db.transaction(caller.tenant_id) as tx:
-        found = await search(tx, question, min(body.limit, MOST_HITS))
-        texts = {each.ref.version_id: each.excerpt for each in await add_excerpts(tx, question, found)}
+        hits = await search(tx, question, min(body.limit, MAX_HITS))
+        texts = {hit.ref.version_id: hit.excerpt for hit in await add_excerpts(tx, question, hits)}
     items = [
         {
-            **each.ref.model_dump(mode="json"),
-            "type": each.signals.document_type,
-            "title": each.title,
-            "score": round(each.score, 4),
-            "excerpt": texts.get(each.ref.version_id, ""),
+            **hit.ref.model_dump(mode="json"),
+            "type": hit.signals.document_type,
+            "title": hit.title,
+            "score": round(hit.score, 4),
+            "excerpt": texts.get(hit.ref.version_id, ""),
         }
-        for each in found
+        for hit in hits
     ]
     return {"items": items, "next": None}
 
@@ -137,19 +137,19 @@ async def find(services: ServicesDep, caller: Caller, body: DocumentSearchBody) 
 async def get_document(services: ServicesDep, caller: Caller, document_id: DocumentId) -> dict[str, object]:
     """Returns a document with its text. The text is null if the version was redacted."""
     async with services.db.transaction(caller.tenant_id) as tx:
-        found = await documents_reading.get_document(tx, document_id, caller.user_id)
-    return found.shown() | {"content": found.content}
+        document = await documents_reading.get_document(tx, document_id, caller.user_id)
+    return document.shown() | {"content": document.content}
 
 
 @documents_router.put("/documents/{document_id}")
 async def update(services: ServicesDep, caller: Caller, document_id: DocumentId, body: UpdateBody) -> dict[str, object]:
     """Adds a version with this text. Returns 409 `memory_conflict` if the document changed since you read it."""
     async with services.db.transaction(caller.tenant_id) as tx:
-        found = await documents_reading.get_document(tx, document_id, caller.user_id, lock=True)
-        made = await documents.update_document(
+        document = await documents_reading.get_document(tx, document_id, caller.user_id, lock=True)
+        version = await documents.update_document(
             tx,
             writer_of(caller),
-            found,
+            document,
             body.expected_sha256,
             body.content,
             body.basis(),
@@ -157,28 +157,28 @@ async def update(services: ServicesDep, caller: Caller, document_id: DocumentId,
             entities=body.entities,
             limits=services.memory,
         )
-        await _check_quota(services, tx, caller, made)
-    return _version_body(made)
+        await _check_quota(services, tx, caller, version)
+    return _version_body(version)
 
 
 @documents_router.patch("/documents/{document_id}")
 async def patch(services: ServicesDep, caller: Caller, document_id: DocumentId, body: PatchBody) -> dict[str, object]:
     """Adds a version with these replacements. Returns 409 `memory_conflict` if the document changed since you read
     it."""
-    edits = [Edit(each.find, each.replace) for each in body.edits]
+    edits = [Edit(edit.find, edit.replace) for edit in body.edits]
     async with services.db.transaction(caller.tenant_id) as tx:
-        found = await documents_reading.get_document(tx, document_id, caller.user_id, lock=True)
-        made = await documents.update_document(
-            tx, writer_of(caller), found, body.expected_sha256, edits, body.basis(), limits=services.memory
+        document = await documents_reading.get_document(tx, document_id, caller.user_id, lock=True)
+        version = await documents.update_document(
+            tx, writer_of(caller), document, body.expected_sha256, edits, body.basis(), limits=services.memory
         )
-        await _check_quota(services, tx, caller, made)
-    return _version_body(made)
+        await _check_quota(services, tx, caller, version)
+    return _version_body(version)
 
 
 @documents_router.delete("/documents/{document_id}", status_code=204)
 async def delete(services: ServicesDep, caller: Caller, document_id: DocumentId) -> Response:
     """Deletes a document; its versions are kept. Requires the role admin."""
-    caller.need(ADMIN)
+    caller.require_role(ADMIN)
     async with services.db.transaction(caller.tenant_id) as tx:
         await documents.delete_document(tx, document_id, caller.user_id)
     return Response(status_code=204)
@@ -190,8 +190,8 @@ async def versions(
 ) -> dict[str, object]:
     """Lists the versions of a document without their texts, newest first."""
     async with services.db.transaction(caller.tenant_id) as tx:
-        found = await documents_reading.get_document(tx, document_id, caller.user_id)
-        return {"items": await documents_reading.document_history(tx, found, min(limit, MOST_LISTED)), "next": None}
+        document = await documents_reading.get_document(tx, document_id, caller.user_id)
+        return {"items": await documents_reading.document_history(tx, document, min(limit, MAX_LISTED)), "next": None}
 
 
 @documents_router.get("/documents/{document_id}/versions/{version_id}")
@@ -200,8 +200,8 @@ async def version(
 ) -> dict[str, object]:
     """Returns one version with its text."""
     async with services.db.transaction(caller.tenant_id) as tx:
-        found = await documents_reading.get_document(tx, document_id, caller.user_id)
-        return await documents_reading.document_version(tx, found, version_id)
+        document = await documents_reading.get_document(tx, document_id, caller.user_id)
+        return await documents_reading.document_version(tx, document, version_id)
 
 
 @documents_router.post("/documents/{document_id}/versions/{version_id}/redact")
@@ -214,7 +214,7 @@ async def redact(
     key: Key = None,
 ) -> JSONResponse:
     """Permanently removes the text of one version. Requires the role admin and a reason."""
-    caller.need(ADMIN)
+    caller.require_role(ADMIN)
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         return 200, await documents.redact_version(tx, document_id, version_id, body.reason, caller.user_id), None
@@ -227,23 +227,23 @@ def writer_of(caller: Principal) -> Writer:
     return Writer(caller.user_id, caller.roles, credential=caller.credential)
 
 
-async def _check_quota(services: Services, tx: Connection, caller: Principal, made: WrittenVersion) -> None:
+async def _check_quota(services: Services, tx: Connection, caller: Principal, version: WrittenVersion) -> None:
     """Raises: CallerError 429 `quota_reached`. Documents of the workspace count only for the tenant's quota."""
-    owner_id = None if made.scope is Scope.WORKSPACE else caller.user_id
+    owner_id = None if version.scope is Scope.WORKSPACE else caller.user_id
     await budgets.check_room(tx, services.caps.quotas, owner_id)
 
 
-def _version_body(made: WrittenVersion) -> dict[str, object]:
+def _version_body(version: WrittenVersion) -> dict[str, object]:
     return {
-        "id": made.ref.document_id,
-        "version_id": made.ref.version_id,
-        "store": made.ref.store,
-        "scope": made.scope.value,
-        "path": made.ref.path,
-        "trust": made.ref.trust.value,
-        "sha256": made.sha256,
-        "number": made.number,
-        "warnings": [finding.as_data() for finding in made.warnings],
+        "id": version.ref.document_id,
+        "version_id": version.ref.version_id,
+        "store": version.ref.store,
+        "scope": version.scope.value,
+        "path": version.ref.path,
+        "trust": version.ref.trust.value,
+        "sha256": version.sha256,
+        "number": version.number,
+        "warnings": [finding.as_data() for finding in version.warnings],
     }
 
 
@@ -265,10 +265,12 @@ async def propose(services: ServicesDep, caller: Caller, body: ProposalBody, key
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         source = await documents_reading.get_document(tx, document_id, caller.user_id)
-        made = await documents_promotions.propose(tx, writer_of(caller), source, target, body.basis(), services.memory)
+        promotion = await documents_promotions.propose(
+            tx, writer_of(caller), source, target, body.basis(), services.memory
+        )
         await budgets.check_room(tx, services.caps.quotas, caller.user_id)
         # The response is stored under its key for a day, so it omits the text, which can be redacted in its document.
-        return 201, {name: value for name, value in made.items() if name != "content"}, None
+        return 201, {name: value for name, value in promotion.items() if name != "content"}, None
 
     return await run_once(services, caller, "memory/promotions", key, body, work)
 
@@ -283,10 +285,10 @@ async def list_promotions(
 ) -> dict[str, object]:
     """Lists promotions without their texts, newest first: yours, or all of them for an administrator."""
     async with services.db.transaction(caller.tenant_id) as tx:
-        found, following = await documents_promotions.list_promotions(
-            tx, _proposer_filter(caller), status, min(limit, MOST_LISTED), cursor
+        items, following = await documents_promotions.list_promotions(
+            tx, _proposer_filter(caller), status, min(limit, MAX_LISTED), cursor
         )
-    return {"items": found, "next": following}
+    return {"items": items, "next": following}
 
 
 @promotions_router.get("/{promotion_id}")

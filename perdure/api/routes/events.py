@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from perdure.api.auth import ServicesDep, Principal, Caller, has_same_access
+from perdure.api.auth import Caller, Principal, ServicesDep, has_same_access
 from perdure.api.requests import ConversationId, TurnId
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
@@ -46,8 +46,13 @@ After = Annotated[
 ]
 
 
-@router.get("/turns/{turn_id}/events", response_class=EventStream, responses=_STREAM_RESPONSES)
-async def of_turn(
+@router.get(
+    "/turns/{turn_id}/events",
+    response_class=EventStream,
+    responses=_STREAM_RESPONSES,
+    operation_id="of_turn_v1_turns__turn_id__events_get",
+)
+async def turn_events(
     services: ServicesDep, caller: Caller, turn_id: TurnId, last_event_id: LastEventId = None, after: After = None
 ) -> Response:
     """Streams the events and tokens of a turn. The stream stays open while the turn is paused. After `done` it sends
@@ -57,13 +62,17 @@ async def of_turn(
         turn = await views.get_turn(tx, turn_id, caller.scope)
     if await services.streams.is_over(caller.tenant_id, turn_id, cursor):
         return Response(status_code=204)
-    welcome = partial(has_same_access, services, caller)
-    frames = services.streams.frames(caller.tenant_id, str(turn["conversation_id"]), cursor, turn_id, welcome)
+    has_access = partial(has_same_access, services, caller)
+    frames = services.streams.frames(caller.tenant_id, str(turn["conversation_id"]), cursor, turn_id, has_access)
     return event_stream(services, caller, frames)
 
 
-@router.get("/conversations/{conversation_id}/stream", response_class=EventStream)
-async def of_conversation(
+@router.get(
+    "/conversations/{conversation_id}/stream",
+    response_class=EventStream,
+    operation_id="of_conversation_v1_conversations__conversation_id__stream_get",
+)
+async def conversation_events(
     services: ServicesDep,
     caller: Caller,
     conversation_id: ConversationId,
@@ -74,8 +83,8 @@ async def of_conversation(
     cursor = _parse_cursor(last_event_id, after)
     async with services.db.transaction(caller.tenant_id) as tx:
         await conversations.get_conversation(tx, conversation_id, caller.scope)
-    welcome = partial(has_same_access, services, caller)
-    frames = services.streams.frames(caller.tenant_id, conversation_id, cursor, welcome=welcome)
+    has_access = partial(has_same_access, services, caller)
+    frames = services.streams.frames(caller.tenant_id, conversation_id, cursor, has_access=has_access)
     return event_stream(services, caller, frames)
 
 

@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import ValidationError
 
 from perdure.api import credentials, sign_in
-from perdure.api.auth import SIGN_IN, ServicesDep, Principal, Caller, Visitor, is_secure
+from perdure.api.auth import SIGN_IN, Caller, Principal, ServicesDep, Visitor, uses_tls
 from perdure.api.idempotency import Key, run_once
 from perdure.api.middleware import form_token
 from perdure.api.oidc import Provider
@@ -94,8 +94,8 @@ async def code(services: ServicesDep, caller: Caller, request: Request) -> JSONR
             "codes_are_local", "Only local tokens of an embedded stack can create sign-in codes", status=403
         )
     async with services.db.transaction(caller.tenant_id) as tx:
-        made = await sign_in_store.make_sign_in_code(tx, caller.tenant_id, caller.user_id)
-    return JSONResponse(jsonable_encoder(made), 201, _UNCACHED)
+        sign_in_code = await sign_in_store.make_sign_in_code(tx, caller.tenant_id, caller.user_id)
+    return JSONResponse(jsonable_encoder(sign_in_code), 201, _UNCACHED)
 
 
 @auth_router.post("/refresh")
@@ -105,12 +105,14 @@ async def refresh(services: ServicesDep, request: Request, body: RefreshBody) ->
     tenant = sign_in_store.tenant_of_refresh_token(body.refresh_token)
     if tenant is None:
         raise _refresh_error(RefreshOutcome.OVER)
-    keys, lasts = services.tokens.keys, services.signing_in.session_lasts
+    keys, lifetime = services.tokens.keys, services.signing_in.session_lasts
     async with services.db.transaction(tenant) as tx:
-        found = await sign_in_store.rotate_refresh_token(tx, tenant, body.refresh_token, keys, lasts)
-    if found.expires_at is None:
-        raise _refresh_error(found.outcome)
-    signed_in = SignedIn(Session(found.session_id, found.user_id, found.expires_at), tenant, found.successor)
+        rotation = await sign_in_store.rotate_refresh_token(tx, tenant, body.refresh_token, keys, lifetime)
+    if rotation.expires_at is None:
+        raise _refresh_error(rotation.outcome)
+    signed_in = SignedIn(
+        Session(rotation.session_id, rotation.user_id, rotation.expires_at), tenant, rotation.successor
+    )
     return JSONResponse(jsonable_encoder(sign_in.tokens_of(services, signed_in)), 200, _UNCACHED)
 
 
@@ -155,13 +157,15 @@ async def change_me(services: ServicesDep, caller: Caller, body: ProfileBody) ->
 async def set_password(services: ServicesDep, caller: Caller, body: PasswordBody) -> dict[str, object]:
     """Sets or changes your password and ends all your other sessions."""
     async with services.db.transaction(caller.tenant_id) as tx:
-        kept = await sign_in_store.password_of_user(tx, caller.user_id)
+        stored_hash = await sign_in_store.password_of_user(tx, caller.user_id)
         display_name = (await users.get_user(tx, caller.user_id)).display_name
-    if kept is not None:
-        async with password_attempt(services, [(DEVICE, f"password of {caller.tenant_id}/{caller.user_id}")]) as guess:
-            if not await services.passwords.is_correct(body.current, kept):
+    if stored_hash is not None:
+        async with password_attempt(
+            services, [(DEVICE, f"password of {caller.tenant_id}/{caller.user_id}")]
+        ) as attempt:
+            if not await services.passwords.is_correct(body.current, stored_hash):
                 raise CallerError("password_wrong", "`current` is not your current password", status=403)
-            guess.right = True
+            attempt.is_right = True
     await services.passwords.refuse_weak(body.password, caller.name, display_name, caller.tenant_id)
     hashed = await services.passwords.hash_password(body.password)
     async with services.db.transaction(caller.tenant_id) as tx:
@@ -194,12 +198,12 @@ def _refresh_error(outcome: RefreshOutcome) -> CallerError:
 
 
 oidc_router = APIRouter(prefix="/v1/auth/oidc", tags=["auth"], include_in_schema=False)
-COOKIE = "perdure_oidc"
+STATE_COOKIE = "perdure_oidc"
 """Holds the signed values that the callback checks. Lax, so that the browser sends it with the redirect from the
 provider."""
-HOME = "/review"
-_PURPOSE = "oidc sign-in"
-_LASTS_SECONDS = 600
+HOME_PATH = "/review"
+_STATE_SEAL_PURPOSE = "oidc sign-in"
+_STATE_SECONDS = 600
 _SEE_OTHER = 303
 
 
@@ -218,23 +222,23 @@ async def start(
     try:
         if link and is_foreign(request.url.netloc, "", request.headers.get("sec-fetch-site", "")):
             raise CallerError("foreign_origin", "The request came from a page of another site", status=403)
-        begun = await provider.begin(_redirect_uri(services, request))
+        started = await provider.begin(_redirect_uri(services, request))
     except PerdureError as error:
         return _redirect_with_error(error)
-    kept = {
-        "state": begun.state,
-        "nonce": begun.nonce,
-        "verifier": begun.verifier,
-        "next": local_path(next, HOME),
+    state_values = {
+        "state": started.state,
+        "nonce": started.nonce,
+        "verifier": started.verifier,
+        "next": local_path(next, HOME_PATH),
         "link": caller.user_id if link and caller is not None else None,
-        "until": int(time.time()) + _LASTS_SECONDS,
+        "until": int(time.time()) + _STATE_SECONDS,
     }
-    answer = RedirectResponse(begun.url, _SEE_OTHER)
-    secure = is_secure(services, request.scope)
+    answer = RedirectResponse(started.url, _SEE_OTHER)
+    secure = uses_tls(services, request.scope)
     answer.set_cookie(
-        credentials.cookie_name(COOKIE, secure=secure),
-        _seal_state(services, kept),
-        max_age=_LASTS_SECONDS,
+        credentials.cookie_name(STATE_COOKIE, secure=secure),
+        _seal_state(services, state_values),
+        max_age=_STATE_SECONDS,
         path="/",
         secure=secure,
         httponly=True,
@@ -253,16 +257,16 @@ async def callback(
 ) -> RedirectResponse:
     """Receives the provider's redirect, with a code or an error."""
     provider = _configured_provider(services)
-    secure = is_secure(services, request.scope)
-    sealed = credentials.read_cookie(request.headers.get("cookie", ""), COOKIE, secure=secure)
+    secure = uses_tls(services, request.scope)
+    sealed = credentials.read_cookie(request.headers.get("cookie", ""), STATE_COOKIE, secure=secure)
     try:
-        kept = _open_state(services, sealed, state)
+        state_values = _open_state(services, sealed, state)
         if not code:
             raise CallerError("oidc_refused", "The identity provider denied the sign-in", status=401)
         claims = await provider.claims(
-            code, str(kept["nonce"]), str(kept["verifier"]), _redirect_uri(services, request)
+            code, str(state_values["nonce"]), str(state_values["verifier"]), _redirect_uri(services, request)
         )
-        link = kept["link"]
+        link = state_values["link"]
         if link is not None and (caller is None or caller.user_id != link):
             raise CallerError("session_over", "Sign in again before you link an account", status=401)
         tenant, config = services.signing_in.tenant, provider.config
@@ -275,9 +279,9 @@ async def callback(
     except PerdureError as error:
         answer = _redirect_with_error(error)
     else:
-        answer = RedirectResponse(str(kept["next"]), _SEE_OTHER)
+        answer = RedirectResponse(str(state_values["next"]), _SEE_OTHER)
         sign_in.set_session_cookies(services, request.scope, answer, signed_in)
-    credentials.clear_cookies(answer, COOKIE, secure=secure)
+    credentials.clear_cookie(answer, STATE_COOKIE, secure=secure)
     return answer
 
 
@@ -296,22 +300,22 @@ def _redirect_with_error(error: PerdureError) -> RedirectResponse:
     return RedirectResponse(f"{SIGN_IN}?{urlencode({'failed': error.code})}", _SEE_OTHER)
 
 
-def _seal_state(services: Services, kept: Mapping[str, object]) -> str:
-    text = base64.urlsafe_b64encode(json.dumps(kept).encode()).rstrip(b"=").decode()
-    return f"{text}.{services.tokens.keys.newest.derive(_PURPOSE, text)}"
+def _seal_state(services: Services, values: Mapping[str, object]) -> str:
+    text = base64.urlsafe_b64encode(json.dumps(values).encode()).rstrip(b"=").decode()
+    return f"{text}.{services.tokens.keys.newest.derive(_STATE_SEAL_PURPOSE, text)}"
 
 
 def _open_state(services: Services, sealed: str, state: str) -> dict[str, object]:
     """Raises: CallerError 401 `oidc_refused` if this browser did not start the sign-in, or if it has expired."""
     text, _, seal = sealed.partition(".")
-    if services.tokens.keys.knows(seal, _PURPOSE, text):
+    if services.tokens.keys.knows(seal, _STATE_SEAL_PURPOSE, text):
         try:
-            kept: dict[str, object] = json.loads(base64.urlsafe_b64decode(text + "==="))
+            values: dict[str, object] = json.loads(base64.urlsafe_b64decode(text + "==="))
         except (binascii.Error, ValueError):
-            kept = {}
-        fits = hmac.compare_digest(str(kept.get("state", "")).encode(), state.encode())
-        if fits and state and float(str(kept.get("until", 0))) > time.time():
-            return kept
+            values = {}
+        matches = hmac.compare_digest(str(values.get("state", "")).encode(), state.encode())
+        if matches and state and float(str(values.get("until", 0))) > time.time():
+            return values
     raise CallerError(
         "oidc_refused", "The sign-in was started in another browser, or has expired; start again", status=401
     )
@@ -319,24 +323,24 @@ def _open_state(services: Services, sealed: str, state: str) -> dict[str, object
 
 sign_in_router = APIRouter(tags=["auth"], include_in_schema=False)
 
-Short = Annotated[str, Form(max_length=500)]
+FormText = Annotated[str, Form(max_length=500)]
 
 
 @sign_in_router.post(SIGN_IN)
 async def enter(
     services: ServicesDep,
     request: Request,
-    name: Short = "",
-    password: Short = "",
-    token: Short = "",
-    code: Short = "",
-    invitation: Short = "",
-    setup_code: Short = "",
-    next: Short = "",
+    name: FormText = "",
+    password: FormText = "",
+    token: FormText = "",
+    code: FormText = "",
+    invitation: FormText = "",
+    setup_code: FormText = "",
+    next: FormText = "",
 ) -> RedirectResponse:
     """Signs in with a name and a password, a token, or a link's code, or registers with an invitation or the setup
     code. Then redirects to `next`, or back to the form on failure."""
-    to = local_path(next, HOME)
+    destination = local_path(next, HOME_PATH)
     try:
         if code:
             signed_in = await sign_in.by_code(services, request.scope, code)
@@ -348,13 +352,13 @@ async def enter(
         else:
             signed_in = await sign_in.by_password(services, request.scope, None, name, password)
     except PerdureError as error:
-        query = {"failed": error.code, "next": to, "name": name}
+        query = {"failed": error.code, "next": destination, "name": name}
         if invitation:
             query["invitation"] = invitation
         if isinstance(error, LimitReached):
             query["after"] = str(error.details.get("retry_after_seconds", ""))
         return RedirectResponse(f"{SIGN_IN}?{urlencode(query)}", _SEE_OTHER)
-    answer = RedirectResponse(to, _SEE_OTHER)
+    answer = RedirectResponse(destination, _SEE_OTHER)
     sign_in.set_session_cookies(services, request.scope, answer, signed_in)
     return answer
 
@@ -391,7 +395,7 @@ Name = Annotated[str, Path(max_length=100)]
 @team_router.get("")
 async def list_members(services: ServicesDep, caller: Caller) -> dict[str, object]:
     """Lists all team members, including closed accounts."""
-    caller.need("admin")
+    caller.require_role("admin")
     async with services.db.transaction(caller.tenant_id) as tx:
         return {"items": [asdict(member) for member in await users.list_members(tx)], "next": None}
 
@@ -401,7 +405,7 @@ async def invite(services: ServicesDep, caller: Caller, body: InviteBody) -> JSO
     """Invites a new user with these roles. The user sets a password with the invitation, once, within 7 days. The
     invitation is shown only in this response. Ignores Idempotency-Key, because invitations are not stored in readable
     form."""
-    caller.need("admin")
+    caller.require_role("admin")
     async with services.db.transaction(caller.tenant_id) as tx:
         await users.add_user(tx, body.name, body.display_name, body.roles, caller.user_id)
         return await _invitation_response(tx, body.name, caller)
@@ -410,7 +414,7 @@ async def invite(services: ServicesDep, caller: Caller, body: InviteBody) -> JSO
 @team_router.post("/{name}/invitation", status_code=201)
 async def invite_again(services: ServicesDep, caller: Caller, name: Name) -> JSONResponse:
     """Creates a new invitation for an existing user, to set a first password or replace a forgotten one."""
-    caller.need("admin")
+    caller.require_role("admin")
     async with services.db.transaction(caller.tenant_id) as tx:
         return await _invitation_response(tx, name, caller)
 
@@ -418,23 +422,23 @@ async def invite_again(services: ServicesDep, caller: Caller, name: Name) -> JSO
 @team_router.patch("/{name}")
 async def change(services: ServicesDep, caller: Caller, name: Name, body: MemberBody) -> dict[str, object]:
     """Changes a user's roles or display name, or closes or reopens the account. Takes effect with the next request."""
-    caller.need("admin")
-    given = body.model_dump(exclude_none=True)
+    caller.require_role("admin")
+    changes = body.model_dump(exclude_none=True)
     async with services.db.transaction(caller.tenant_id) as tx:
-        return asdict(await users.change_member(tx, name, caller.user_id, **given))
+        return asdict(await users.change_member(tx, name, caller.user_id, **changes))
 
 
 @team_router.delete("/{name}")
 async def close(services: ServicesDep, caller: Caller, name: Name) -> dict[str, object]:
     """Closes an account: its sessions end and its tokens become invalid. The user's records are kept."""
-    caller.need("admin")
+    caller.require_role("admin")
     async with services.db.transaction(caller.tenant_id) as tx:
         return asdict(await users.change_member(tx, name, caller.user_id, active=False))
 
 
 async def _invitation_response(tx: Connection, name: str, caller: Principal) -> JSONResponse:
-    made: Invitation = await registration.invite(tx, name, caller.user_id, caller.credential)
-    answer = {"name": made.name, "invitation": made.token, "expires_at": made.expires_at}
+    invitation: Invitation = await registration.invite(tx, name, caller.user_id, caller.credential)
+    answer = {"name": invitation.name, "invitation": invitation.token, "expires_at": invitation.expires_at}
     return JSONResponse(jsonable_encoder(answer), 201, {"Cache-Control": "no-store"})
 
 
@@ -445,7 +449,7 @@ UserName = Annotated[str, Path(max_length=100)]
 @users_router.get("/users")
 async def list_users(services: ServicesDep, caller: Caller) -> dict[str, object]:
     """Lists all users."""
-    caller.need("admin")
+    caller.require_role("admin")
     async with services.db.transaction(caller.tenant_id) as tx:
         return {"items": [asdict(user) for user in await users.list_users(tx)], "next": None}
 
@@ -453,7 +457,7 @@ async def list_users(services: ServicesDep, caller: Caller) -> dict[str, object]
 @users_router.post("/users", status_code=201)
 async def add(services: ServicesDep, caller: Caller, body: NewUser, key: Key = None) -> JSONResponse:
     """Adds a user. Create a token for the user next."""
-    caller.need("admin")
+    caller.require_role("admin")
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         return 201, asdict(await users.add_user(tx, body.name, body.display_name, body.roles, caller.user_id)), None
@@ -466,7 +470,7 @@ async def roles(
     services: ServicesDep, caller: Caller, name: UserName, body: RolesBody, key: Key = None
 ) -> JSONResponse:
     """Replaces the roles of a user."""
-    caller.need("admin")
+    caller.require_role("admin")
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         return 200, asdict(await users.set_roles(tx, name, body.roles, caller.user_id)), None
@@ -478,7 +482,7 @@ async def roles(
 async def erase(services: ServicesDep, caller: Caller, name: UserName) -> dict[str, object]:
     """Permanently erases everything that a user wrote; the audit trail keeps what happened. If interrupted, repeat the
     request to continue."""
-    caller.need("admin")
+    caller.require_role("admin")
     histories = partial(forget_histories, services.notifier.client)
     return await erasure.erase(services.db, caller.tenant_id, name, caller.user_id, services.live, histories)
 
@@ -487,7 +491,7 @@ async def erase(services: ServicesDep, caller: Caller, name: UserName) -> dict[s
 async def token(services: ServicesDep, caller: Caller, name: UserName, body: TokenBody) -> JSONResponse:
     """Creates a token for a user. It is shown only in this response. Ignores Idempotency-Key, because tokens are not
     stored in readable form."""
-    caller.need("admin")
+    caller.require_role("admin")
     async with services.db.transaction(caller.tenant_id) as tx:
-        minted = await users.mint_token(tx, name, body.label, caller.user_id, caller.credential)
-    return JSONResponse({"name": name, "token": minted}, 201)
+        secret = await users.mint_token(tx, name, body.label, caller.user_id, caller.credential)
+    return JSONResponse({"name": name, "token": secret}, 201)

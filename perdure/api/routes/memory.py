@@ -9,10 +9,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
-from perdure.api.auth import ServicesDep, Caller
+from perdure.api.auth import Caller, ServicesDep
 from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import (
-    MOST_EPISODES,
+    MAX_EPISODES,
     ConversationId,
     EntityId,
     EpisodeBody,
@@ -31,7 +31,7 @@ from perdure.store.memory.episodes import Vector
 from perdure.store.turns import conversations
 
 memory_router = APIRouter(prefix="/v1/memory", tags=["memory"])
-MOST_LISTED = 50
+MAX_LISTED = 50
 
 
 @memory_router.get("/working/{conversation_id}")
@@ -90,12 +90,12 @@ async def keep(services: ServicesDep, caller: Caller, body: EpisodeBody, key: Ke
 @memory_router.post("/episodic/search")
 async def search(services: ServicesDep, caller: Caller, body: SearchBody) -> dict[str, object]:
     """Searches your episodes with an agent. `by` names the method: embeddings (cosine) or full text."""
-    made = await query_vector(services.embedder, body.query)
-    vector = Vector(*made) if made is not None else None
+    embedded = await query_vector(services.embedder, body.query)
+    vector = Vector(*embedded) if embedded is not None else None
     async with services.db.transaction(caller.tenant_id) as tx:
         await agents.current_agent(tx, body.agent)
-        found = await episodes.find(tx, caller.user_id, body.agent, body.query, vector, min(body.limit, MOST_EPISODES))
-    return {"items": [asdict(each) for each in found], "next": None}
+        matches = await episodes.find(tx, caller.user_id, body.agent, body.query, vector, min(body.limit, MAX_EPISODES))
+    return {"items": [asdict(episode) for episode in matches], "next": None}
 
 
 @memory_router.get("/episodic")
@@ -103,21 +103,21 @@ async def list_episodes(
     services: ServicesDep,
     caller: Caller,
     conversation_id: Annotated[str, Query()],
-    limit: Annotated[int, Query(ge=1, description=f"Values above {MOST_LISTED} are reduced to {MOST_LISTED}")] = 20,
+    limit: Annotated[int, Query(ge=1, description=f"Values above {MAX_LISTED} are reduced to {MAX_LISTED}")] = 20,
     cursor: str | None = None,
 ) -> dict[str, object]:
     """Lists the episodes of your conversation, oldest first."""
-    wanted = as_uuid(conversation_id, "conversation")
+    conversation_uuid = as_uuid(conversation_id, "conversation")
     async with services.db.transaction(caller.tenant_id) as tx:
-        await conversations.get_conversation(tx, wanted, caller.user_id)
-        items, following = await episodes.list_episodes(tx, wanted, min(limit, MOST_LISTED), cursor)
-    return {"items": [_episode_body(each) for each in items], "next": following}
+        await conversations.get_conversation(tx, conversation_uuid, caller.user_id)
+        items, following = await episodes.list_episodes(tx, conversation_uuid, min(limit, MAX_LISTED), cursor)
+    return {"items": [_episode_body(episode) for episode in items], "next": following}
 
 
 def _episode_body(episode: episodes.Episode) -> dict[str, object]:
-    shown = asdict(episode)
-    del shown["similarity"], shown["by"]
-    return shown
+    body = asdict(episode)
+    del body["similarity"], body["by"]
+    return body
 
 
 entities_router = APIRouter(prefix="/v1/entities", tags=["entities"])
@@ -131,8 +131,8 @@ async def find_entities(
     """Lists entities by name or alias. If none matches exactly, lists entities whose name contains it. Ignores case and
     spacing."""
     async with services.db.transaction(caller.tenant_id) as tx:
-        each = await facts.find_entities(tx, name, min(limit, ENTITIES_PAGE_LIMIT))
-    return {"items": [asdict(entity) for entity in each], "next": None}
+        entities = await facts.find_entities(tx, name, min(limit, ENTITIES_PAGE_LIMIT))
+    return {"items": [asdict(entity) for entity in entities], "next": None}
 
 
 @entities_router.get("/{entity_id}", operation_id="get_v1_entities__entity_id__get")

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 
-from perdure.api.auth import ServicesDep, Principal, Caller
+from perdure.api.auth import Caller, Principal, ServicesDep
 from perdure.api.health import TURNS_STARTED
 from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import (
@@ -55,25 +55,25 @@ async def start(
     """Starts a turn, or adds the message to the open turn. 202 means that the turn is stored durably. With `wait`,
     returns 200 with the turn if it ends or pauses in time. A message with the agent's safety keywords that would be
     queued or rejected is answered at once with status `completed`."""
-    begun, gives_way = None, None
+    started_agent, replaced_turn = None, None
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        nonlocal begun, gives_way
+        nonlocal started_agent, replaced_turn
         conversation = await conversations.get_conversation(tx, conversation_id, caller.user_id)
         agent = await agents.current_agent(tx, str(conversation["agent"]))
         new = _new_turn(services, caller, conversation_id, body)
         started = await turns.start_turn(tx, new, agent, services.caps)
-        begun = None if started.joined else agent.definition.id
-        gives_way = started.gives_way
+        started_agent = None if started.joined else agent.definition.id
+        replaced_turn = started.gives_way
         return 202, accepted_body(started, conversation_id), started.note
 
-    async def durable() -> None:
-        if gives_way is not None:
-            await services.live.stop(gives_way)
+    async def after_commit() -> None:
+        if replaced_turn is not None:
+            await services.live.stop(replaced_turn)
 
-    answer = await run_once(services, caller, f"turns/{conversation_id}", key, body, work, durable)
-    if begun is not None:  # Counted after the commit; a replayed key starts nothing.
-        TURNS_STARTED.labels(agent=begun).inc()
+    answer = await run_once(services, caller, f"turns/{conversation_id}", key, body, work, after_commit)
+    if started_agent is not None:  # Counted after the commit; a replayed key starts nothing.
+        TURNS_STARTED.labels(agent=started_agent).inc()
     services.text_sums.update_soon(caller.tenant_id, caller.user_id)
     await services.live.wake(conversation_id)
     return await wait_for_result(services, caller, answer, wait)
@@ -144,9 +144,9 @@ async def list_turns(
 async def get_turn(services: ServicesDep, caller: Caller, turn_id: TurnId) -> dict[str, object]:
     """Returns one turn."""
     async with services.db.transaction(caller.tenant_id) as tx:
-        found = await views.get_turn(tx, turn_id, caller.scope)
+        turn = await views.get_turn(tx, turn_id, caller.scope)
     page = turn_page(services, caller, turn_id)
-    return found | {"links": {"temporal": page} if page else {}}
+    return turn | {"links": {"temporal": page} if page else {}}
 
 
 @turns_router.get("/turns/{turn_id}/calls")
@@ -181,11 +181,11 @@ async def stop(services: ServicesDep, caller: Caller, turn_id: TurnId, key: Key 
         address, status, note = await turns.request_stop(tx, turn_id, caller.user_id)
         return 202, {"turn_id": turn_id, "status": status.value, "stop_requested": True}, note
 
-    async def durable() -> None:
+    async def after_commit() -> None:
         if address is not None:
             await services.live.stop(address)
 
-    answer = await run_once(services, caller, f"stop/{turn_id}", key, None, work, durable)
+    answer = await run_once(services, caller, f"stop/{turn_id}", key, None, work, after_commit)
     if address is not None:
         await services.live.wake(address.conversation_id)
     return answer
@@ -194,7 +194,7 @@ async def stop(services: ServicesDep, caller: Caller, turn_id: TurnId, key: Key 
 RESTING_STATUSES = frozenset(
     {status.value for status in (*ENDED, TurnStatus.AWAITING_APPROVAL, TurnStatus.AWAITING_ANSWER)}
 )
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """The interval between checks if no wake signal arrives."""
 
 
@@ -204,15 +204,15 @@ async def wait_until_rest(services: Services, caller: Principal, turn_id: str, s
     deadline = time.monotonic() + seconds
     async with services.db.transaction(caller.tenant_id) as tx:
         turn = await views.get_turn(tx, turn_id, caller.scope)
-    async with services.wakes.listen(caller.tenant_id, str(turn["conversation_id"])) as bell:
+    async with services.wakes.listen(caller.tenant_id, str(turn["conversation_id"])) as wake:
         while True:
-            bell.clear()
+            wake.clear()
             async with services.db.transaction(caller.tenant_id) as tx:
                 turn = await views.get_turn(tx, turn_id, caller.scope)
-            left = deadline - time.monotonic()
-            if turn["status"] in RESTING_STATUSES or left <= 0 or services.wakes.closing:
+            seconds_left = deadline - time.monotonic()
+            if turn["status"] in RESTING_STATUSES or seconds_left <= 0 or services.wakes.closing:
                 return turn
-            await bell.wait(min(left, LOOK_SECONDS))
+            await wake.wait(min(seconds_left, POLL_SECONDS))
 
 
 conversations_router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
@@ -225,9 +225,11 @@ async def create(services: ServicesDep, caller: Caller, body: NewConversation, k
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         await agents.current_agent(tx, body.agent)
-        made = await conversations.create_conversation(tx, caller.user_id, body.agent, body.title, body.metadata)
-        await budgets.check_room(tx, services.caps.quotas, caller.user_id, str(made["id"]))
-        return 201, made, None
+        conversation = await conversations.create_conversation(
+            tx, caller.user_id, body.agent, body.title, body.metadata
+        )
+        await budgets.check_room(tx, services.caps.quotas, caller.user_id, str(conversation["id"]))
+        return 201, conversation, None
 
     answer = await run_once(services, caller, "conversations", key, body, work)
     services.text_sums.update_soon(caller.tenant_id, caller.user_id)
@@ -304,14 +306,14 @@ async def conversation_view(
     one turn. Pass `seq` to the stream to continue from there."""
     async with services.db.transaction(caller.tenant_id) as tx:
         await conversations.get_conversation(tx, conversation_id, caller.scope)
-        seq, own = await conversation_story.last_event(tx, conversation_id, caller.user_id)
+        seq, is_own = await conversation_story.last_event(tx, conversation_id, caller.user_id)
         following: str | None = None
         if turn is not None:
             items = await conversation_story.turn_of(tx, conversation_id, as_uuid(turn, "turn"))
         else:
-            most = min(limit, CONVERSATIONS_PAGE_LIMIT)
-            items, following = await conversation_story.turns_of(tx, conversation_id, most, cursor)
-    return {"items": items, "next": following, "seq": seq, "own": own}
+            max_items = min(limit, CONVERSATIONS_PAGE_LIMIT)
+            items, following = await conversation_story.turns_of(tx, conversation_id, max_items, cursor)
+    return {"items": items, "next": following, "seq": seq, "own": is_own}
 
 
 answers_router = APIRouter(prefix="/v1/turns/{turn_id}/answers", tags=["turns"])
@@ -340,10 +342,10 @@ async def answer(
         )
         return 200, await requests.get_question(tx, turn_id, request_id, caller.user_id), note
 
-    done = await run_once(services, caller, f"answer/{request_id}", key, body, work)
+    response = await run_once(services, caller, f"answer/{request_id}", key, body, work)
     if answered is not None:
         await services.live.wake(answered.conversation_id)
-    return done
+    return response
 
 
 limits_router = APIRouter(prefix="/v1", tags=["turns"])
@@ -355,19 +357,21 @@ async def limits(
 ) -> JSONResponse:
     """Raises a limit of a turn that is paused at it. The turn continues. A limit cannot be lowered or set below the
     usage."""
-    raised: list[TurnAddress] = []
+    raised_turns: list[TurnAddress] = []
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        found, note = await raise_limits(tx, turn_id, decider_of(caller), caller.name, body.as_raise())
-        raised.append(found.address)
+        raise_result, note = await raise_limits(tx, turn_id, decider_of(caller), caller.name, body.as_raise())
+        raised_turns.append(raise_result.address)
         return (
             200,
-            _limits(turn_id, found.approval_id, found.limits.max_tokens, found.limits.max_cost_microusd),
+            _limits(
+                turn_id, raise_result.approval_id, raise_result.limits.max_tokens, raise_result.limits.max_cost_microusd
+            ),
             note,
         )
 
     answer = await run_once(services, caller, f"limits/{turn_id}", key, body, work)
-    for address in raised:
+    for address in raised_turns:
         await services.live.wake(address.conversation_id)
     return answer
 
@@ -385,10 +389,10 @@ WAIT_SECONDS = 120.0
 async def execute(services: ServicesDep, caller: Caller, body: ExecuteBody, key: Key = None) -> JSONResponse:
     """Runs a turn and returns its final state; returns 202 if it is still running after two minutes."""
 
-    begun = None
+    started_agent = None
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        nonlocal begun
+        nonlocal started_agent
         agent = await agents.current_agent(tx, body.agent)
         if body.conversation_id is None:
             conversation = await conversations.create_conversation(tx, caller.user_id, body.agent, "", {})
@@ -412,11 +416,11 @@ async def execute(services: ServicesDep, caller: Caller, body: ExecuteBody, key:
             routing=services.routing,
         )
         started = await turns.start_turn(tx, new, agent, services.caps)
-        begun = agent.definition.id
+        started_agent = agent.definition.id
         return 202, accepted_body(started, str(conversation["id"])), started.note
 
     answer = await run_once(services, caller, "execute", key, body, work)
-    if begun is not None:  # Counted after the commit; a replayed key starts nothing.
-        TURNS_STARTED.labels(agent=begun).inc()
+    if started_agent is not None:  # Counted after the commit; a replayed key starts nothing.
+        TURNS_STARTED.labels(agent=started_agent).inc()
     services.text_sums.update_soon(caller.tenant_id, caller.user_id)
     return await wait_for_result(services, caller, answer, WAIT_SECONDS)
