@@ -83,7 +83,7 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     errors.install_error_handlers(app)
-    app.add_middleware(Intake, most_bytes=settings.body_bytes)
+    app.add_middleware(Intake, max_bytes=settings.body_bytes)
     for router in ROUTERS:
         app.include_router(router)
     return app

@@ -102,7 +102,7 @@ def _text(response: httpx.Response) -> str:
     return response.text
 
 
-Shown = Literal["draft", "pre_production", "active"]
+SelectableStage = Literal["draft", "pre_production", "active"]
 
 
 def list_prompts(
@@ -113,13 +113,17 @@ def list_prompts(
     return get(path("prompt-templates"), one(Page[PromptVersion]), query)
 
 
-def get_prompt(template: str, *, stage: Shown | None = None) -> Call[PromptVersion]:
+def get_prompt(template: str, *, stage: SelectableStage | None = None) -> Call[PromptVersion]:
     """Returns the version that applies to the caller, their draft or the active one; with `stage`, that of it."""
     return get(path("prompt-templates", template), one(PromptVersion), {"stage": stage})
 
 
 def render_prompt(
-    template: str, *, stage: Shown | None = None, agent_title: str | None = None, skill_name: str | None = None
+    template: str,
+    *,
+    stage: SelectableStage | None = None,
+    agent_title: str | None = None,
+    skill_name: str | None = None,
 ) -> Call[PromptVersion]:
     """Returns the same version with its variables replaced."""
     query = {"stage": stage, "agent_title": agent_title, "skill_name": skill_name}

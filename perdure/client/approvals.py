@@ -11,10 +11,10 @@ from perdure.schemas.approvals import Ageing, Approval, AuditEntry, Counts, Dele
 from perdure.schemas.base import Page
 
 Decision = Literal["approve", "edit", "reject", "respond"]
-MOST_IN_A_BATCH = 100
+MAX_BATCH_ITEMS = 100
 
 
-class Item(TypedDict):
+class BatchItem(TypedDict):
     """One decision of a batch."""
 
     id: str
@@ -94,7 +94,7 @@ def decide(
     return post(path("approvals", approval_id, "decision"), one(Approval), body, key=idempotency_key)
 
 
-def decide_many(items: Sequence[Item], *, idempotency_key: str = "") -> Call[Page[ItemAnswer]]:
+def decide_many(items: Sequence[BatchItem], *, idempotency_key: str = "") -> Call[Page[ItemAnswer]]:
     """Decides on up to 100 approvals. Each decision is separate: its result does not affect the others.
 
     Only calls of low risk and of one tool can be approved together. Any calls can be rejected together.
@@ -134,7 +134,7 @@ def ageing() -> Call[Page[Ageing]]:
     return get(path("approvals", "ageing"), one(Page[Ageing]))
 
 
-def audit_of(approval_id: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[AuditEntry]]:
+def list_audit(approval_id: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[AuditEntry]]:
     """Returns the audit rows of one approval, oldest first."""
     return get(path("approvals", approval_id, "audit"), one(Page[AuditEntry]), {"limit": limit, "cursor": cursor})
 
@@ -143,9 +143,9 @@ def _post(approval_id: str, verb: str, body: Mapping[str, JsonValue], key: str) 
     return post(path("approvals", approval_id, verb), one(Approval), body, key=key)
 
 
-def list_delegations(*, everybodys: bool = False, cursor: str | None = None) -> Call[Page[Delegation]]:
-    """Returns the delegations that the caller gave. With `everybodys`, admins get all."""
-    return get(path("delegations"), one(Page[Delegation]), {"all": everybodys or None, "cursor": cursor})
+def list_delegations(*, all_users: bool = False, cursor: str | None = None) -> Call[Page[Delegation]]:
+    """Returns the delegations that the caller gave. With `all_users`, admins get all."""
+    return get(path("delegations"), one(Page[Delegation]), {"all": all_users or None, "cursor": cursor})
 
 
 def add_delegation(to: str, until: datetime, *, idempotency_key: str = "") -> Call[Delegation]:

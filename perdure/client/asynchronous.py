@@ -56,7 +56,7 @@ class Approvals:
         self.reassign = client.method(approvals.reassign)
         self.escalate = client.method(approvals.escalate)
         self.ageing = client.method(approvals.ageing)
-        self.audit = client.method(approvals.audit_of)
+        self.audit = client.method(approvals.list_audit)
 
 
 class Delegations:

@@ -163,7 +163,7 @@ def parts_of(api: Api, home: Path | None = None, least_free_bytes: int = 0) -> P
 
 
 async def faults(parts: Parts) -> dict[str, str]:
-    return {name: part.fault for name, part in (await parts.look()).items()}
+    return {name: part.fault for name, part in (await parts.check()).items()}
 
 
 async def written_at(urls: Urls) -> object:
@@ -177,7 +177,7 @@ async def test_parts_that_are_well_have_no_fault_and_were_written_to(api: Api, u
     assert await faults(parts) == {"postgres": "", "temporal": "", "valkey": ""}
     first = await written_at(urls)
     assert first is not None and first != before
-    found = await asyncio.gather(*(parts.look() for _ in range(500)))
+    found = await asyncio.gather(*(parts.check() for _ in range(500)))
     assert all(each is found[0] for each in found), "many looks at once are one"
     assert await written_at(urls) == first and time.monotonic() - began < WRITE_VALID_SECONDS, (
         "a write speaks for seconds"
@@ -228,7 +228,7 @@ async def test_a_forbidden_write_is_reported(api: Api, monkeypatch: pytest.Monke
     monkeypatch.setattr(type(api.services.notifier.client), "workflow_service", Refusing(status))
     parts = parts_of(api)
     for _ in range(2):
-        look = (await parts.look())["temporal"]
+        look = (await parts.check())["temporal"]
         assert look.fault == "" and look.note
 
 

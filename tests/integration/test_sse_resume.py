@@ -390,6 +390,6 @@ async def test_a_stream_over_the_users_limit_is_refused_until_one_is_closed(api:
                 api.app.state.services = replace(api.app.state.services, local=True)
                 async with reading(client, path), reading(other, path):
                     api.app.state.services = replace(api.app.state.services, local=False)
-            await until(lambda: not held._of, seconds=30)  # the server hears of it in its own time
+            await until(lambda: not held._open, seconds=30)  # the server hears of it in its own time
             async with reading(client, path):
                 pass

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from perdure.client import ApiError
-from perdure.client.approvals import Item
+from perdure.client.approvals import BatchItem
 from perdure.client.memory import list_promotions
 from perdure.core.agents.prompts import unwrap_result
 from perdure.core.approvals.decisions import NOT_IN_BULK, single_decision_reason
@@ -124,7 +124,7 @@ async def decide(post: Posted) -> Response:
     if taken == "reject" and not (form.get("comment") or form.get("reason_code")):
         ids = [found for found, _, _ in pairs]
         return await _show_selection(post.visit, ids, taken, form, "Enter a reason for the rejection.")
-    items: list[Item] = [
+    items: list[BatchItem] = [
         {
             "id": found,
             "digest": digest,

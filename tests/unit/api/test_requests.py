@@ -114,4 +114,4 @@ def test_who_leaves_makes_room_and_nothing_is_kept_of_them() -> None:
     for _ in range(3):
         with pytest.raises(ZeroDivisionError), streams.counting("t", "ann"):
             raise ZeroDivisionError
-    assert not streams._by_address
+    assert not streams._open
