@@ -189,7 +189,7 @@ class Connection(H11Protocol):
 
 def connection_class(slots: ConnectionSlots, proxies: Proxies, head_seconds: float = HEAD_SECONDS) -> type[Connection]:
     """Returns the connection class of one server; its connections share their places."""
-    return type("Connection", (Connection,), {"places": slots, "proxies": proxies, "head_seconds": head_seconds})
+    return type("Connection", (Connection,), {"slots": slots, "proxies": proxies, "head_seconds": head_seconds})
 
 
 ANY_HOST = frozenset({"/healthz", "/readyz"})
