@@ -14,7 +14,7 @@ from perdure.api.app import create_app
 from perdure.api.perimeter import ConnectionSlots, Perimeter, connection_class
 from perdure.api.rate_limits import PageApi
 from perdure.api.uploads import upload_folder
-from perdure.pages.app import Front, create_pages
+from perdure.pages.app import ApiAndPages, create_pages
 from perdure.settings import Settings, log_from
 from perdure.telemetry.heartbeat import wait_for_gate
 from perdure.telemetry.metrics import metrics_addresses, serve_metrics
@@ -57,7 +57,7 @@ def front_door(api: FastAPI, settings: Settings, max_files: int) -> Perimeter:
     URL.
     """
     return Perimeter(
-        Front(api, create_pages(PageApi(api), settings.upload_bytes)),
+        ApiAndPages(api, create_pages(PageApi(api), settings.upload_bytes)),
         settings.hosts(),
         settings.trusted_proxies(),
         ConnectionSlots(settings.connections_per_address, max_files),

@@ -58,7 +58,7 @@ class Parts:
     _running_check: "asyncio.Task[dict[str, PartHealth]] | None" = None
 
     async def check(self) -> Mapping[str, PartHealth]:
-        """Returns every service by name, within about `LOOK_SECONDS`."""
+        """Returns every service by name, within about `CHECK_SECONDS`."""
         if self._running_check is None or self._running_check.done():
             self._running_check = asyncio.create_task(self._check_parts())
         return await asyncio.shield(self._running_check)

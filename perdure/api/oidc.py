@@ -98,7 +98,7 @@ class Provider:
                 )
             except OAuthError as error:
                 raise _refusal("The provider rejected the authorization code; sign in again") from error
-            except Exception as error:  # as in _read
+            except Exception as error:  # as in _read_json
                 raise _provider_unavailable(error) from error
             return await self._verified_claims(client, str(token.get("id_token", "")), nonce)
 

@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 
-from perdure.cli.demo.stage import DemoFailed, DemoStack, Payments
-from perdure.cli.demo.stories import Check, Narrator, refund, send_note
+from perdure.cli.demo.demo_stack import DemoFailed, DemoStack, Payments
+from perdure.cli.demo.scenarios import Check, Narrator, refund, send_note
 from perdure.client import ApiError, AsyncClient
 from perdure.local import StackError
 

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from perdure.cli.demo.stories import check_calls_settled_once, check_equal, check_transcript, count_by_call
+from perdure.cli.demo.scenarios import check_calls_settled_once, check_equal, check_transcript, count_by_call
 from perdure.client import Event, Message, signed_in_words
 from tests.unit.apps.api_double import Reply, event, said, streamed
 from tests.unit.cli.conftest import Perdure, refusal

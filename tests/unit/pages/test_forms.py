@@ -3,7 +3,7 @@
 import pytest
 from fastapi import Request
 
-from perdure.pages.request import MOST_BYTES, PageProblem, read_form
+from perdure.pages.request import MAX_FORM_BYTES, PageProblem, read_form
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -35,7 +35,7 @@ async def test_fields_come_in_their_order_blank_ones_included() -> None:
         ("a=é".encode(), FORM, 400),
         (b"&".join([b"a=1"] * 2_001), FORM, 400),
         (b"a=%00", FORM, 422),
-        (b"a=" + b"x" * MOST_BYTES, FORM, 413),
+        (b"a=" + b"x" * MAX_FORM_BYTES, FORM, 413),
         (b"a=" + b"x" * 10_000_000, FORM, 413),
     ],
 )

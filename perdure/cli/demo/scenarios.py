@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from perdure.cli.chat import LiveText
-from perdure.cli.demo.stage import WORKERS, DemoFailed, DemoStack, Payments
+from perdure.cli.demo.demo_stack import WORKERS, DemoFailed, DemoStack, Payments
 from perdure.client import AsyncClient, Event
 from perdure.local.config import own_environ
 from perdure.schemas.turns import Message, Turn
