@@ -106,7 +106,7 @@ def format_time(at: datetime | None) -> str:
 
 
 def format_iso_time(at: Any) -> str:
-    """Returns an ISO time in the format of `moment`."""
+    """Returns an ISO time in the format of `format_time`."""
     try:
         return format_time(datetime.fromisoformat(str(at)))
     except ValueError:
