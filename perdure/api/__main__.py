@@ -92,8 +92,8 @@ class ExitMessageFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Replaces a traceback of SystemExit with its message; returns True."""
-        _, found, line = record.getMessage().rpartition("\nSystemExit: ")
-        if found:
+        _, marker, line = record.getMessage().rpartition("\nSystemExit: ")
+        if marker:
             record.msg, record.args = line.strip(), ()
         return True
 

@@ -25,8 +25,8 @@ def main() -> None:
     verdict: dict[str, object] = {"fit": True}
     try:
         check_stream(sys.stdin.buffer, media_type, max_columns, max_rows)
-    except UnfitContent as unfit:
-        verdict = {"fit": False, "code": unfit.code, "message": unfit.message, "details": unfit.details}
+    except UnfitContent as error:
+        verdict = {"fit": False, "code": error.code, "message": error.message, "details": error.details}
     sys.stdout.write(json.dumps(verdict))
 
 

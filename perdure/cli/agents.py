@@ -102,8 +102,8 @@ def show_prompt(
 ) -> None:
     """Show the version that applies to you: your draft, else the active version."""
     with connect(Role.REQUESTER, as_name) as client:
-        read = client.prompts.render if rendered else client.prompts.get
-        version = read(template, stage=stage)
+        fetch = client.prompts.render if rendered else client.prompts.get
+        version = fetch(template, stage=stage)
     _print_prompt(version, as_json)
 
 

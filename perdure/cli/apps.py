@@ -78,8 +78,8 @@ def _print_check(apps: Sequence[App], problems: list[AppProblem], unchecked: str
 
 def _problem_line(problem: AppProblem) -> str:
     """Returns the problem as a line. Its file is relative to the current folder if it is inside."""
-    here = Path.cwd()
-    file = problem.file.relative_to(here) if problem.file.is_relative_to(here) else problem.file
+    current_folder = Path.cwd()
+    file = problem.file.relative_to(current_folder) if problem.file.is_relative_to(current_folder) else problem.file
     return str(AppProblem(file, problem.line, problem.message, problem.warning))
 
 

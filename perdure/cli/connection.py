@@ -134,8 +134,8 @@ def _token(environment: Environment, url: str, role: Role, as_name: str | None) 
     local_tokens = _local_tokens(environment, url)
     if as_name is not None:
         if as_name not in local_tokens:
-            known = ", ".join(sorted(local_tokens)) or "none at this address; set PERDURE_TOKEN"
-            raise fail(f"--as must name a local user; available: {known}", USAGE)
+            available = ", ".join(sorted(local_tokens)) or "none at this address; set PERDURE_TOKEN"
+            raise fail(f"--as must name a local user; available: {available}", USAGE)
         return local_tokens[as_name]
     if environment.token is not None and (fault := header_fault(environment.token)):
         raise fail(f"PERDURE_TOKEN {fault}, so it is not a token; set it to the token alone", USAGE)
@@ -166,6 +166,6 @@ def command(*arguments: str) -> str:
 
 def _path_without_interpreter() -> str:
     """Returns PATH without this interpreter's folder, which `make` or a virtual environment adds for one shell only."""
-    own = Path(sys.executable).parent
+    interpreter_folder = Path(sys.executable).parent
     folders = os.environ.get("PATH", "").split(os.pathsep)
-    return os.pathsep.join(each for each in folders if each and Path(each).absolute() != own)
+    return os.pathsep.join(each for each in folders if each and Path(each).absolute() != interpreter_folder)

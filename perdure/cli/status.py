@@ -36,7 +36,7 @@ class Health:
 
     name: str
     well: bool
-    what: str
+    state: str
     """`answers`, `silent`, `runs`, `hangs`, `not ready`, `starting or stopping`, `nearly full: …`, or
     `still running without a supervisor`."""
     pid: int | None
@@ -44,7 +44,7 @@ class Health:
     """The address without credentials."""
 
     @property
-    def where(self) -> str:
+    def display_address(self) -> str:
         """The address for display, without `redis://`, which names the protocol."""
         return self.address.removeprefix("redis://")
 
@@ -71,7 +71,7 @@ def status(as_json: AsJson = False) -> None:
     )
     if as_json:
         parts = [
-            {"name": part.name, "well": part.well, "state": part.what, "pid": part.pid, "address": part.address}
+            {"name": part.name, "well": part.well, "state": part.state, "pid": part.pid, "address": part.address}
             for part in parts_health
         ]
         context = (
@@ -86,7 +86,8 @@ def status(as_json: AsJson = False) -> None:
         say_json({"well": is_healthy, "home": str(environment.home), **context, "parts": parts, **fields})
     else:
         rows = [
-            (_ROLE_BY_PART.get(part.name, part.name), part.what, part.pid or "", part.where) for part in parts_health
+            (_ROLE_BY_PART.get(part.name, part.name), part.state, part.pid or "", part.display_address)
+            for part in parts_health
         ]
         table(("part", "state", "pid", "address"), rows, "No processes.")
         if deployment is not None:
@@ -165,9 +166,9 @@ async def _check_parts(run: dict[str, Any], home: DataDir) -> list[Health]:
     for (name, _, address), state in zip(addresses, states, strict=True):
         pid = pids.get(_ROLE_BY_PART.get(name, name))
         health.append(Health(name, state == "answers", state, pid, _without_credentials(address)))
-    shown = {"valkey", *(name for name, _, _ in addresses)}
+    shown_roles = {"valkey", *(name for name, _, _ in addresses)}
     for role, pid in sorted(pids.items()):
-        if role not in shown:
+        if role not in shown_roles:
             is_ready = alive(pid) is not None and role in ready
             state = "hangs" if is_ready and _is_unresponsive(home, role, pid) else "runs" if is_ready else "not ready"
             health.append(Health(role, state == "runs", state, pid, ""))

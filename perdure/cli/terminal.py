@@ -93,10 +93,10 @@ def table(
 def fields(pairs: Iterable[tuple[str, object]], *, max_characters: int | None = _FIELD_CHARACTERS) -> None:
     """Writes named values, one per line, without the empty ones. A value has at most
     `max_characters`."""
-    shown = [(name, cell(value, max_characters)) for name, value in pairs]
-    shown = [(name, value) for name, value in shown if value]
-    width = max((len(name) for name, _ in shown), default=0)
-    for name, value in shown:
+    rows = [(name, cell(value, max_characters)) for name, value in pairs]
+    rows = [(name, value) for name, value in rows if value]
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
         say(f"{name:<{width}}  {value}")
 
 

@@ -239,7 +239,7 @@ class AsyncClient:
                 await asyncio.sleep(retries.wait_after_answer(response, time.monotonic()))
                 continue
             try:
-                return call.read(response)
+                return call.parse(response)
             except ValidationError as error:
                 raise unreadable_answer(response, error) from error
 

@@ -30,7 +30,7 @@ class Call(Generic[T]):
 
     method: str
     path: str
-    read: Callable[[httpx.Response], T] = field(repr=False)
+    parse: Callable[[httpx.Response], T] = field(repr=False)
     query: Query = field(default_factory=dict)
     body: JsonValue = None
     idempotency_key: str | None = None
@@ -68,14 +68,14 @@ class Call(Generic[T]):
         return arguments
 
 
-def get(path: str, read: Callable[[httpx.Response], T], query: Query | None = None) -> Call[T]:
+def get(path: str, parse: Callable[[httpx.Response], T], query: Query | None = None) -> Call[T]:
     """Builds a GET request."""
-    return Call("GET", path, read, query or {})
+    return Call("GET", path, parse, query or {})
 
 
 def post(
     path: str,
-    read: Callable[[httpx.Response], T],
+    parse: Callable[[httpx.Response], T],
     body: Mapping[str, JsonValue] | None = None,
     *,
     key: str | None = None,
@@ -84,7 +84,7 @@ def post(
 ) -> Call[T]:
     """Builds a POST request with the idempotency key `key`, or with a new one. Fields without a value are omitted."""
     fields: dict[str, JsonValue] = {name: value for name, value in (body or {}).items() if value is not None}
-    return Call("POST", path, read, query or {}, fields, key or str(uuid.uuid4()), wait_seconds)
+    return Call("POST", path, parse, query or {}, fields, key or str(uuid.uuid4()), wait_seconds)
 
 
 def path(*parts: str) -> str:

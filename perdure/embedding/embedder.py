@@ -72,8 +72,8 @@ class ThreadedEmbedder:
         self._waiting = 0
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Returns a vector for each text. Texts are processed in batches of `BATCH_TEXTS`, so that short calls can run between
-        batches.
+        """Returns a vector for each text. Texts are processed in batches of `BATCH_TEXTS`, so that short calls can run
+        between batches.
 
         Raises: EmbeddingUnavailable; VectorRefused if a vector's dimension differs from earlier ones, or if its length
         is outside the limits.

@@ -32,7 +32,7 @@ async def settle(post: CheckedPost, key: str) -> Response:
     if outcome is None:
         raise PageProblem(422, "Select whether the effect happened.")
     try:
-        comment = form.whole("comment") or ""
+        comment = form.raw("comment") or ""
         await post.visit.api.effects.settle(key, outcome, comment, idempotency_key=form.get("key"))
     except ApiError as error:
         if error.status in (401, 404):

@@ -54,7 +54,7 @@ class QuestionForm:
     question: Question
     form: Form | None = None
     faults: Mapping[str, str] = field(default_factory=dict)
-    why: str = ""
+    reason: str = ""
 
     @property
     def words(self) -> str:
@@ -92,12 +92,12 @@ class TurnView:
     approvals: Sequence[Approval] = ()
     """The pending approvals."""
     asked: Sequence[QuestionForm] = ()
-    most: int | None = None
+    max_characters: int | None = None
     """Maximum characters of each text; None shows all of them."""
 
     def text(self, text: str) -> object:
         """Returns a text of the turn for the page, cut to `most`."""
-        return visible(text if self.most is None else cut(text, self.most))
+        return visible(text if self.max_characters is None else cut(text, self.max_characters))
 
     @property
     def separate_answer(self) -> str:
@@ -208,16 +208,16 @@ async def _load_turn_view(
 ) -> TurnView:
     waiting = turn.waiting_for
     if waiting is None:
-        return TurnView(turn, most=max_characters)
+        return TurnView(turn, max_characters=max_characters)
     if waiting.kind in ANSWERED_BY_CLIENT:
         questions = await asyncio.gather(*(api.turns.question(turn.turn_id, each) for each in waiting.ids))
         return TurnView(
             turn,
             asked=[_question_form(each, refused) for each in questions if each.status == "pending"],
-            most=max_characters,
+            max_characters=max_characters,
         )
     approvals = await asyncio.gather(*(_find_approval(api, each) for each in waiting.ids))
-    return TurnView(turn, [each for each in approvals if each is not None], most=max_characters)
+    return TurnView(turn, [each for each in approvals if each is not None], max_characters=max_characters)
 
 
 def _question_form(question: Question, refused: QuestionForm | None) -> QuestionForm:
@@ -254,7 +254,7 @@ class Draft:
 
     key: str
     message: str = ""
-    why: str = ""
+    reason: str = ""
     busy: bool = False
     """True if a turn is open, so that the form must ask what to do with it."""
     started: str = ""
@@ -277,7 +277,7 @@ async def draft(post: DraftPost, conversation_id: str) -> HTMLResponse:
     """Shows the page again with the text that was typed. Nothing is sent."""
     reason = "Nothing has been sent yet. Your text is below."
     return await show_conversation(
-        post.visit, conversation_id, Draft(fresh_key(), post.form.whole("message") or "", reason)
+        post.visit, conversation_id, Draft(fresh_key(), post.form.raw("message") or "", reason)
     )
 
 
@@ -293,7 +293,7 @@ async def turn(visit: SignedInVisit, conversation_id: str, turn_id: str) -> Resp
 async def send_message(post: CheckedPost, conversation_id: str) -> Response:
     """Sends a message, which starts a turn. If a turn is open, `on_busy` decides."""
     form, is_live = post.form, post.visit.is_live
-    message, on_busy = form.whole("message") or "", form.get("on_busy")
+    message, on_busy = form.raw("message") or "", form.get("on_busy")
     try:
         if not form.get("message"):
             raise ApiError(422, "message_blank", "the message is empty")
@@ -429,7 +429,7 @@ async def show_conversations(
 async def start_conversation(post: CheckedPost) -> Response:
     """Creates a conversation with an agent, and starts its first turn if the form has a message."""
     form, api = post.form, post.visit.api
-    message = form.get("example") or form.whole("message") or ""
+    message = form.get("example") or form.raw("message") or ""
     conversation = await api.conversations.create(form.get("agent"), idempotency_key=form.get("key"))
     if message.strip():
         try:
@@ -467,7 +467,7 @@ async def answer_question(post: CheckedPost, conversation_id: str, turn_id: str,
             if error.status in (401, 404):
                 raise
             reason = SEND_AGAIN_MESSAGE if error.status in (0, 503) else f"Not sent: {error.message}"
-            refused = QuestionForm(question, form, why=reason)
+            refused = QuestionForm(question, form, reason=reason)
     return await show_after_action(post.visit, conversation_id, turn_id, refused)
 
 

@@ -177,8 +177,8 @@ def _place_middles(
                 [wanted_middle - middle for wanted_middle, middle in zip(wanted, placed, strict=True)], 0.0
             )
             middles.update((slot, middle + shift) for slot, middle in zip(layer, placed, strict=True))
-    left = min((middle - widths.get(slot, _SLOT_WIDTH) / 2 for slot, middle in middles.items()), default=0.0)
-    return {slot: middle - left + MARGIN for slot, middle in middles.items()}
+    leftmost = min((middle - widths.get(slot, _SLOT_WIDTH) / 2 for slot, middle in middles.items()), default=0.0)
+    return {slot: middle - leftmost + MARGIN for slot, middle in middles.items()}
 
 
 def _place_layers(
@@ -231,7 +231,7 @@ _JOIN = "join"
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class TurnPath:
     """The part of a graph that a turn ran."""
 
     visits: Mapping[str, int]
@@ -240,27 +240,29 @@ class Path:
     """Edges that were taken, as source and target."""
 
 
-def path_of_turn(edges: Sequence[Mapping[str, Any]], nodes: Sequence[str], *, rests: bool) -> Path:
-    """Returns the path of a turn whose `nodes` have ended in this order. `rests` is true if its run ended by itself.
+def turn_path(edges: Sequence[Mapping[str, Any]], nodes: Sequence[str], *, has_run_to_end: bool) -> TurnPath:
+    """Returns the path of a turn whose `nodes` have ended in this order.
+
+    `has_run_to_end` is true if its run ended by itself.
 
     A node is entered by the edge from the source that ended last before it. A join is entered by the edges from all
     sources that have ended. Nodes of a nested topology are part of their node.
     """
-    own = [node for node in nodes if "/" not in node]
+    top_level = [node for node in nodes if "/" not in node]
     sources: dict[str, list[tuple[str, bool]]] = {}
     for edge in edges:
         sources.setdefault(edge["target"], []).append((edge["source"], edge["form"] == _JOIN))
     ended = {START: -1}
     taken: set[tuple[str, str]] = set()
-    for index, node in enumerate(own):
+    for index, node in enumerate(top_level):
         entries = [(ended[source], source, joins) for source, joins in sources.get(node, ()) if source in ended]
         taken.update((source, node) for _, source, joins in entries if joins)
         if entries and not any(joins for _, _, joins in entries):
             taken.add((max(entries)[1], node))
         ended[node] = index
-    if rests and own and own[-1] in (source for source, _ in sources.get(END, ())):
-        taken.add((own[-1], END))
-    return Path(Counter(own), frozenset(taken))
+    if has_run_to_end and top_level and top_level[-1] in (source for source, _ in sources.get(END, ())):
+        taken.add((top_level[-1], END))
+    return TurnPath(Counter(top_level), frozenset(taken))
 
 
 _GRAPH = Markup(
@@ -283,13 +285,13 @@ _TEXT = Markup('<text x="{:.1f}" y="{:.1f}">{}</text>')
 _TIMES = Markup('<text class="times" x="{:.1f}" y="{:.1f}">×{}</text>')
 
 
-def draw_graph(manifest: Mapping[str, Any], path: Path | None = None, *, id_prefix: str = "graph") -> Markup:
+def draw_graph(manifest: Mapping[str, Any], path: TurnPath | None = None, *, id_prefix: str = "graph") -> Markup:
     """Draws the graph of a manifest, with the path of a turn if one is given.
 
     `id_prefix` is a prefix for ids that is unique on the page.
     """
     has_path = path is not None
-    path = path or Path({}, frozenset())
+    path = path or TurnPath({}, frozenset())
     nodes: Sequence[Mapping[str, Any]] = manifest["nodes"]
     names = [START, *(str(node["id"]) for node in nodes), END]
     labels: dict[tuple[str, str], list[str]] = {}
@@ -332,11 +334,11 @@ def _draw_line(
 
 def _curve_data(points: Sequence[Point]) -> str:
     """Returns the path data of a line. It is vertical at every point, so that the bends join smoothly."""
-    drawn = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
+    commands = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
     for (x, y), (to_x, to_y) in pairwise(points):
         half = (y + to_y) / 2
-        drawn.append(f"C{x:.1f} {half:.1f} {to_x:.1f} {half:.1f} {to_x:.1f} {to_y:.1f}")
-    return " ".join(drawn)
+        commands.append(f"C{x:.1f} {half:.1f} {to_x:.1f} {half:.1f} {to_x:.1f} {to_y:.1f}")
+    return " ".join(commands)
 
 
 def _draw_box(box: Box, purpose: str, visits: int) -> Markup:
@@ -390,7 +392,7 @@ class Bar:
     x: float
     width: float
 
-    def drawn(self, kind: str) -> Markup:
+    def to_svg(self, kind: str) -> Markup:
         """Returns the bar as SVG. `kind` is a class of the stylesheet."""
         return _BAR.format(kind, TIMELINE_WIDTH, self.x, self.width)
 

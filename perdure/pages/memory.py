@@ -24,7 +24,7 @@ class RejectedForm:
     """A form that was not accepted."""
 
     form: Form = field(default_factory=lambda: Form(()))
-    why: str = ""
+    reason: str = ""
 
 
 @router.get(PROMOTIONS_PATH)
@@ -50,7 +50,7 @@ async def decide(post: CheckedPost, promotion_id: str) -> Response:
     form, choice = post.form, post.form.get("decision")
     if choice not in _DECISIONS:
         raise PageProblem(422, "A promotion can only be approved or rejected.")
-    comment = form.whole("comment") or ""
+    comment = form.raw("comment") or ""
     try:
         await post.visit.api.send(
             decide_promotion(promotion_id, choice, form.get("sha256"), comment, key=form.get("key"))

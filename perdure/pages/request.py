@@ -48,7 +48,7 @@ class Form:
         """Returns the first value of this name, without surrounding blanks."""
         return next((value.strip() for key, value in self.pairs if key == name), default)
 
-    def whole(self, name: str) -> str | None:
+    def raw(self, name: str) -> str | None:
         """Returns the first value of this name as it was typed, with line feeds as line ends."""
         return next((value.replace("\r\n", "\n") for key, value in self.pairs if key == name), None)
 

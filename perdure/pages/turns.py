@@ -14,7 +14,7 @@ from markupsafe import Markup
 from perdure.client import ApiError, AsyncClient
 from perdure.contracts.approvals import ANSWERED_BY_CLIENT
 from perdure.core.text import cut
-from perdure.pages.diagrams import Span, draw_bars, draw_graph, path_of_turn
+from perdure.pages.diagrams import Span, draw_bars, draw_graph, turn_path
 from perdure.pages.render import json_markup, page, visible
 from perdure.pages.request import SignedInVisit
 from perdure.schemas.agents import Topology
@@ -58,8 +58,8 @@ class TurnData:
         if self.topology is None:
             return None
         manifest = self.topology.model_dump()
-        rests = self.turn.status == "completed" or self.turn.is_paused
-        return draw_graph(manifest, path_of_turn(manifest["edges"], self.turn.nodes, rests=rests))
+        has_run_to_end = self.turn.status == "completed" or self.turn.is_paused
+        return draw_graph(manifest, turn_path(manifest["edges"], self.turn.nodes, has_run_to_end=has_run_to_end))
 
     @property
     def purposes(self) -> dict[str, str]:
@@ -74,7 +74,7 @@ class TurnData:
         until = self.turn.ended_at or datetime.now(UTC)
         spans = [Span(call.started_at, call.settled_at or until) if call.started_at else None for call in shown]
         return [
-            (call, bar.drawn(_BAR_CLASSES.get(call.kind, "")) if bar else Markup(""))
+            (call, bar.to_svg(_BAR_CLASSES.get(call.kind, "")) if bar else Markup(""))
             for call, bar in zip(shown, draw_bars(spans), strict=True)
         ]
 
@@ -82,8 +82,8 @@ class TurnData:
     def waits_for_reviewers(self) -> Sequence[str]:
         """The approvals that the turn waits for."""
         waiting = self.turn.waiting_for
-        known = {each.id for each in self.approvals}
-        return [each for each in waiting.ids if each in known] if waiting else []
+        approval_ids = {each.id for each in self.approvals}
+        return [each for each in waiting.ids if each in approval_ids] if waiting else []
 
     @property
     def waits_for_its_user(self) -> bool:

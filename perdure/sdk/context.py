@@ -59,7 +59,7 @@ class Files(Protocol):
         """Returns the file, or None if the conversation has no file with this id."""
         ...
 
-    async def uploads(self, media_types: Sequence[str], most: int) -> Sequence[str]:
+    async def uploads(self, media_types: Sequence[str], limit: int) -> Sequence[str]:
         """Returns the ids of the latest uploads of these types, newest first. Of several with one name, only the
         newest."""
         ...

@@ -46,7 +46,7 @@ from perdure.store.approvals.views import count_requests as counted
 from perdure.store.approvals.views import list_oldest as ageing_now
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
-from perdure.temporal.workflow_client import made
+from perdure.temporal.workflow_client import run_preview
 
 approvals_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 MAX_LISTED = 200
@@ -185,15 +185,15 @@ async def withdraw(
     services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: CommentBody | None = None, key: Key = None
 ) -> JSONResponse:
     """Withdraws your request, or an approval whose call has not started. The turn continues without the call."""
-    sent = body or CommentBody()
+    request_body = body or CommentBody()
     reviews: list[Review] = []
 
     async def action(tx: Connection) -> tuple[Review, Note | None]:
-        review, note = await assignments.withdraw(tx, approval_id, decider_of(caller), sent.comment)
+        review, note = await assignments.withdraw(tx, approval_id, decider_of(caller), request_body.comment)
         reviews.append(review)
         return review, note
 
-    answer = await _run_verb(services, caller, approval_id, "withdraw", key, sent, action)
+    answer = await _run_verb(services, caller, approval_id, "withdraw", key, request_body, action)
     for review in reviews:
         await services.live.wake(review.address.conversation_id)
     return answer
@@ -205,12 +205,12 @@ async def claim(
 ) -> JSONResponse:
     """Claims a request, so that no other reviewer can decide while you review it. A claim expires by itself; claim
     again to extend it."""
-    sent = body or ClaimBody()
+    request_body = body or ClaimBody()
 
     async def action(tx: Connection) -> tuple[Review, Note | None]:
-        return await assignments.claim(tx, approval_id, decider_of(caller), sent.seconds), None
+        return await assignments.claim(tx, approval_id, decider_of(caller), request_body.seconds), None
 
-    return await _run_verb(services, caller, approval_id, "claim", key, sent, action)
+    return await _run_verb(services, caller, approval_id, "claim", key, request_body, action)
 
 
 @verbs_router.post("/{approval_id}/release")
@@ -242,12 +242,12 @@ async def escalate(
     services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: CommentBody | None = None, key: Key = None
 ) -> JSONResponse:
     """Escalates the request to the role that its policy names. A request can be escalated once."""
-    sent = body or CommentBody()
+    request_body = body or CommentBody()
 
     async def action(tx: Connection) -> tuple[Review, Note | None]:
-        return await assignments.escalate(tx, approval_id, decider_of(caller), sent.comment), None
+        return await assignments.escalate(tx, approval_id, decider_of(caller), request_body.comment), None
 
-    return await _run_verb(services, caller, approval_id, "escalate", key, sent, action)
+    return await _run_verb(services, caller, approval_id, "escalate", key, request_body, action)
 
 
 async def _run_verb(
@@ -371,7 +371,7 @@ async def preview(services: ServicesDep, caller: Caller, approval_id: ApprovalId
     async with services.db.transaction(caller.tenant_id) as tx:
         address = await views.place_of(tx, approval_id)
     request = PreviewRequest(address=address, approval_id=approval_id, routing=services.routing)
-    fault = await made(services.notifier.client, request)
+    fault = await run_preview(services.notifier.client, request)
     async with services.db.transaction(caller.tenant_id) as tx:
         if fault:
             await views.keep_preview(tx, approval_id, {"fault": fault})

@@ -68,13 +68,15 @@ async def approval_audit(
     return {"items": items, "next": following}
 
 
-async def _verify_chain(services: Services, caller: Principal, sent: tuple[ExportedHead, ...]) -> dict[str, object]:
+async def _verify_chain(
+    services: Services, caller: Principal, caller_heads: tuple[ExportedHead, ...]
+) -> dict[str, object]:
     if not caller.sees_tenant:
         raise CallerError(
             "role_required", "This action requires the role reviewer or admin", {"role": "reviewer"}, status=403
         )
     exported = await asyncio.to_thread(audit.exported_heads, services.audit_heads, caller.tenant_id)
-    report = await audit.verify_chain(services.db, caller.tenant_id, services.keyring, [*exported, *sent])
+    report = await audit.verify_chain(services.db, caller.tenant_id, services.keyring, [*exported, *caller_heads])
     return {"ok": report.ok, **asdict(report)}
 
 

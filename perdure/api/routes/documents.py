@@ -82,7 +82,7 @@ async def list_documents(
 ) -> dict[str, object]:
     """Lists documents without their texts, most recently changed first; with `conversation_id`, those of one
     conversation."""
-    wanted = as_uuid(conversation_id, "conversation") if conversation_id else None
+    conversation_uuid = as_uuid(conversation_id, "conversation") if conversation_id else None
     async with services.db.transaction(caller.tenant_id) as tx:
         items, following = await documents_reading.list_documents(
             tx,
@@ -90,7 +90,7 @@ async def list_documents(
             min(limit, MAX_LISTED),
             cursor,
             scope=scope,
-            conversation_id=wanted,
+            conversation_id=conversation_uuid,
             prefix=prefix,
         )
     return {"items": [document.shown() for document in items], "next": following}
@@ -115,8 +115,8 @@ async def create(services: ServicesDep, caller: Caller, body: NewDocument, key: 
 @documents_router.post("/documents/search")
 async def find(services: ServicesDep, caller: Caller, body: DocumentSearchBody) -> dict[str, object]:
     """Searches documents. Returns the best matches with an escaped excerpt and a score, best first."""
-    wanted = as_uuid(body.conversation_id, "conversation") if body.conversation_id else None
-    question = Question(body.query, caller.user_id, wanted, body.scope)
+    conversation_uuid = as_uuid(body.conversation_id, "conversation") if body.conversation_id else None
+    question = Question(body.query, caller.user_id, conversation_uuid, body.scope)
     async with services.db.transaction(caller.tenant_id) as tx:
         hits = await search(tx, question, min(body.limit, MAX_HITS))
         texts = {hit.ref.version_id: hit.excerpt for hit in await add_excerpts(tx, question, hits)}

@@ -23,12 +23,12 @@ class EventStream(StreamingResponse):
     """Server-sent events. FastAPI's own class accepts only generators, which cannot respond with 204 or 404 later."""
 
     media_type = "text/event-stream"
-    place: AbstractContextManager[None] = nullcontext()
+    slot: AbstractContextManager[None] = nullcontext()
     """Held while the stream is sent. If no place is free, the response is its error."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the stream until it ends or its reader disconnects."""
-        with self.place:
+        with self.slot:
             await super().__call__(scope, receive, send)
 
 
@@ -104,5 +104,5 @@ def event_stream(services: Services, caller: Principal, frames: AsyncGenerator[b
     """
     answer = EventStream(frames, headers=_UNBUFFERED)
     if not caller.has_local_token:
-        answer.place = services.open_streams.counting(caller.tenant_id, caller.user_id)
+        answer.slot = services.open_streams.counting(caller.tenant_id, caller.user_id)
     return answer

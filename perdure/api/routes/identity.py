@@ -177,9 +177,9 @@ async def set_password(services: ServicesDep, caller: Caller, body: PasswordBody
 
 
 def _sign_in_response(
-    services: Services, request: Request, signed_in: SignedIn, more: dict[str, object], status: int
+    services: Services, request: Request, signed_in: SignedIn, extra_fields: dict[str, object], status: int
 ) -> JSONResponse:
-    body = jsonable_encoder(sign_in.tokens_of(services, signed_in) | more)
+    body = jsonable_encoder(sign_in.tokens_of(services, signed_in) | extra_fields)
     answer = JSONResponse(body, status, _UNCACHED)
     sign_in.set_session_cookies(services, request.scope, answer, signed_in)
     return answer

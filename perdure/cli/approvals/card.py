@@ -98,8 +98,8 @@ def _hold_text(approval: Approval) -> str:
 def _history_lines(approval: Approval) -> Iterator[str]:
     for entry in approval.history:
         by = f" by {one_line(str(entry['by']))}" if entry.get("by") else ""
-        when, what = format_iso_time(entry.get("at")), one_line(str(entry.get("what")))
-        yield f"  {when}  {what}{by}{_detail_text(entry.get('data'))}"
+        when, event = format_iso_time(entry.get("at")), one_line(str(entry.get("what")))
+        yield f"  {when}  {event}{by}{_detail_text(entry.get('data'))}"
 
 
 def _detail_text(data: object) -> str:

@@ -119,8 +119,8 @@ def edit(
                 return None
 
             edit_until_sent(editor, send, say)
-        except InvalidArgumentText as unfit:
-            raise fail(f"Invalid arguments: {unfit}; nothing was sent", USAGE) from None
+        except InvalidArgumentText as argument_error:
+            raise fail(f"Invalid arguments: {argument_error}; nothing was sent", USAGE) from None
         except NoTemporaryFile as error:
             raise fail(str(error), OTHER) from None
         except EditFailed as error:

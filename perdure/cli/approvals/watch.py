@@ -208,8 +208,8 @@ class TableScreen:
         for approval in shown:
             cells = _wide_row(approval) if is_wide else _narrow_row(approval)
             table.add_row(*cells, style="bold reverse" if self._is_new(approval.id) else "")
-        more = len(waiting) - len(shown)
-        footer = [f"and {more} more; see `perdure approvals list`"] if more else []
+        hidden = len(waiting) - len(shown)
+        footer = [f"and {hidden} more; see `perdure approvals list`"] if hidden else []
         footer += self._ended
         count = (
             f"{len(waiting)} pending; press Ctrl-C to stop."

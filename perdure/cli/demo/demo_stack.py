@@ -127,7 +127,7 @@ class DemoStack:
                 os.kill(pid, signal.SIGKILL)
         return pids
 
-    async def restarted(self, killed: Mapping[str, int]) -> dict[str, int]:
+    async def wait_until_restarted(self, killed: Mapping[str, int]) -> dict[str, int]:
         """Waits until the supervisor has restarted them. Returns their new pids by role."""
 
         def are_back() -> bool:

@@ -104,8 +104,8 @@ class Narrator:
 
     def killed(self, pids: Mapping[str, int], when: str) -> None:
         """Writes that these processes have just been killed."""
-        named = ", ".join(f"{pid} ({role})" for role, pid in pids.items())
-        self.now(self._styled(f"kill -9 {named}: {when}", _RED))
+        processes = ", ".join(f"{pid} ({role})" for role, pid in pids.items())
+        self.now(self._styled(f"kill -9 {processes}: {when}", _RED))
 
     def restarted(self, pids: Mapping[str, int]) -> None:
         """Writes that the supervisor has restarted the processes."""
@@ -238,7 +238,7 @@ async def refund(stack: DemoStack, narrator: Narrator, client: AsyncClient, paym
     turn = await client.turns.get(watched.turn_id)
     narrator.say(f"The turn is {turn.status}: its state is in Postgres and Temporal, not in a worker.")
     paused_status = turn.status
-    narrator.restarted(await stack.restarted(killed))
+    narrator.restarted(await stack.wait_until_restarted(killed))
 
     narrator.step("A reviewer reviews the exact call and approves it")
     await payments.hold_answers("refund")
@@ -283,7 +283,7 @@ async def _kill_while_streaming(stack: DemoStack, narrator: Narrator, watched: W
             narrator.killed(killed, "in the middle of a sentence")
 
     await watched.wait_until("tool.awaiting_approval", kill_once)
-    narrator.restarted(await stack.restarted(killed))
+    narrator.restarted(await stack.wait_until_restarted(killed))
 
 
 async def _refund_checks(
@@ -292,8 +292,8 @@ async def _refund_checks(
     turn = await client.turns.get(watched.turn_id)
     messages = (await client.conversations.messages(watched.conversation_id)).items
     approval = await client.approvals.get(approval_id)
-    sent = await payments.requests("/refunds")
-    keys = {request["key"] for request in sent}
+    requests = await payments.requests("/refunds")
+    keys = {request["key"] for request in requests}
     model_attempts = count_by_call(watched.events, "generation.start")
     tool_attempts = count_by_call(watched.events, "tool.executing")
     return [
@@ -304,8 +304,8 @@ async def _refund_checks(
         ),
         Check(
             "requested twice with one key",
-            (len(sent), len(keys)) == (2, 1) and None not in keys,
-            f"payments service: {len(sent)} requests, {len(keys)} key",
+            (len(requests), len(keys)) == (2, 1) and None not in keys,
+            f"payments service: {len(requests)} requests, {len(keys)} key",
         ),
         check_equal(
             "killed between effect and record", sum(tool_attempts.values()), 2, "event log, attempts of the call"
@@ -369,7 +369,7 @@ async def send_note(stack: DemoStack, narrator: Narrator, client: AsyncClient, p
 
 async def _note_checks(client: AsyncClient, payments: Payments, watched: WatchedTurn, code: object) -> list[Check]:
     turn = await client.turns.get(watched.turn_id)
-    sent = await payments.requests("/notes")
+    requests = await payments.requests("/notes")
     return [
         check_equal("the note's turn has completed", turn.status, "completed", "GET /v1/turns"),
         check_equal("the unknown outcome was not guessed", code, "outcome_unknown", "event log"),
@@ -377,6 +377,6 @@ async def _note_checks(client: AsyncClient, payments: Payments, watched: Watched
         check_equal(
             f"notes for order {_ORDER}", await payments.count(_ORDER, "note"), 1, "payments service's own ledger"
         ),
-        check_equal("sent once, never repeated", len(sent), 1, "payments service, requests received"),
+        check_equal("sent once, never repeated", len(requests), 1, "payments service, requests received"),
         check_calls_settled_once("the note's", watched.events),
     ]

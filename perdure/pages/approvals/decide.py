@@ -31,16 +31,16 @@ async def decision(post: CheckedPost, approval_id: str) -> Response:
     args = None
     if choice == "edit":
         try:
-            args = parse_object(form.whole("args") or "")
-        except InvalidArgumentText as unfit:
-            return await _show_refusal(post, approval_id, 422, str(unfit))
+            args = parse_object(form.raw("args") or "")
+        except InvalidArgumentText as parse_error:
+            return await _show_refusal(post, approval_id, 422, str(parse_error))
     try:
         await post.visit.api.approvals.decide(
             approval_id,
             choice,  # type: ignore[arg-type]
             form.get("digest"),
             args=args,
-            comment=form.whole("comment"),
+            comment=form.raw("comment"),
             reason_code=form.get("reason_code"),
             idempotency_key=form.get("key"),
         )
@@ -82,7 +82,7 @@ async def edit(post: CheckedPost, approval_id: str) -> HTMLResponse:
         exact=json.dumps(args, ensure_ascii=True),
         lines=differences(approval.args, args),
         pairs=[pair for pair in form.pairs if pair[0] not in ("csrf", "comment", "key", "digest")],
-        comment=form.whole("comment") or "",
+        comment=form.raw("comment") or "",
     )
 
 
@@ -90,7 +90,7 @@ def _read_edit(approval: Approval, form: Form) -> tuple[dict[str, object], dict[
     """Returns the arguments from the form, the faults of its fields, and a fault of the whole."""
     try:
         if form.get("as") == "json":
-            args, faults = parse_object(form.whole("json") or ""), {}
+            args, faults = parse_object(form.raw("json") or ""), {}
         else:
             edited = read_fields(approval.args, approval.args_schema, form)
             args, faults = edited.args, dict(edited.faults)
@@ -141,17 +141,17 @@ async def _release(post: Post, approval_id: str) -> object:
 
 
 async def _withdraw(post: Post, approval_id: str) -> object:
-    comment = post.form.whole("comment")
+    comment = post.form.raw("comment")
     return await post.visit.api.approvals.withdraw(approval_id, comment=comment, idempotency_key=post.form.get("key"))
 
 
 async def _escalate(post: Post, approval_id: str) -> object:
-    comment = post.form.whole("comment")
+    comment = post.form.raw("comment")
     return await post.visit.api.approvals.escalate(approval_id, comment=comment, idempotency_key=post.form.get("key"))
 
 
 async def _reassign(post: Post, approval_id: str) -> object:
-    to, comment = post.form.get("to"), post.form.whole("comment")
+    to, comment = post.form.get("to"), post.form.raw("comment")
     if not to:
         raise ApiError(422, "name_missing", "select a person")
     return await post.visit.api.approvals.reassign(

@@ -136,7 +136,7 @@ async def decide(post: CheckedPost) -> Response:
             "id": approval_id,
             "digest": digest,
             "decision": choice,  # type: ignore[typeddict-item]
-            "comment": form.whole("comment") or "",
+            "comment": form.raw("comment") or "",
             "reason_code": form.get("reason_code"),
         }
         for approval_id, _, digest in pairs

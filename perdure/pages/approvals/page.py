@@ -47,7 +47,7 @@ class Field:
     """The name of the form's field."""
     shape: Shape
     value: str
-    given: bool
+    is_given: bool
     """True if the call has this argument."""
     required: bool
     nullable: bool
@@ -101,9 +101,9 @@ def read_fields(args: Mapping[str, Any], schema: Mapping[str, Any], form: Form) 
     arguments: dict[str, Any] = {}
     faults: dict[str, str] = {}
     for field in fields_of(args, schema):
-        text = form.whole(field.key)
+        text = form.raw(field.key)
         if text is None:  # the form had no such field, so the value stays
-            if field.given:
+            if field.is_given:
                 arguments[field.name] = args[field.name]
             continue
         if not text and not field.required and not form.get(field.given_key):
@@ -118,18 +118,18 @@ def read_fields(args: Mapping[str, Any], schema: Mapping[str, Any], form: Form) 
 def _argument_field(
     name: str, key: str, args: Mapping[str, Any], spec: Mapping[str, Any], root: Mapping[str, Any], required: bool
 ) -> Field:
-    given = name in args
+    is_given = name in args
     kinds, choices, nullable = _read_kinds(spec, root, iter(range(_MAX_SCHEMAS))) or (set(), [], False)
     value = args.get(name)
-    shape = _editable_shape(value, kinds, choices) if given and value is not None else _choose_shape(kinds, choices)
-    if given and value is None and not nullable:
+    shape = _editable_shape(value, kinds, choices) if is_given and value is not None else _choose_shape(kinds, choices)
+    if is_given and value is None and not nullable:
         shape = Shape.JSON
     return Field(
         name=name,
         key=key,
         shape=shape,
-        value=_field_text(value, shape) if given else "",
-        given=given,
+        value=_field_text(value, shape) if is_given else "",
+        is_given=is_given,
         required=required,
         nullable=nullable,
         allowed_values=field_type(spec, root),
@@ -139,12 +139,12 @@ def _argument_field(
 
 
 def _with_typed_text(field: Field, typed: Form | None, fault: str) -> Field:
-    text = typed.whole(field.key) if typed is not None else None
+    text = typed.raw(field.key) if typed is not None else None
     if typed is None or text is None:
         return field
-    given = field.required or bool(typed.get(field.given_key))
+    is_given = field.required or bool(typed.get(field.given_key))
     return Field(
-        field.name, field.key, field.shape, text, given, field.required, field.nullable, field.allowed_values,
+        field.name, field.key, field.shape, text, is_given, field.required, field.nullable, field.allowed_values,
         field.meaning, field.choices, fault,
     )  # fmt: skip
 
@@ -308,7 +308,7 @@ class RejectedForm:
     """A form of the page that was not carried out, and the reason."""
 
     form: Form | None = None
-    why: str = ""
+    reason: str = ""
     faults: Mapping[str, str] | None = None
     """Messages by argument."""
 

@@ -50,7 +50,7 @@ class ClientTable:
     name: str
     rows: "pl.DataFrame" = field(repr=False)
     others: "tuple[ClientTable, ...]" = ()
-    left: PlanResult | None = field(default=None, repr=False)
+    last_result: PlanResult | None = field(default=None, repr=False)
     """The result of the last plan."""
 
     @classmethod
@@ -100,18 +100,18 @@ class ClientTable:
             return {"ok": False, "error": f"{plan[0].path}: {plan[0].reason}"[:500]}
         tables = {one.name: one.rows for one in (self, *self.others)}
         try:
-            self.left = run_plan(plan, tables, self.name, numbered=True)
+            self.last_result = run_plan(plan, tables, self.name, numbered=True)
         except TableError as error:
             return {"ok": False, "error": error.message[:500]}
-        table = self.left.table
+        table = self.last_result.table
         warnings: list[JsonValue] = [
-            warning[:MAX_WARNING_CHARACTERS] for warning in (*chart_warnings(table), *self.left.warnings)
+            warning[:MAX_WARNING_CHARACTERS] for warning in (*chart_warnings(table), *self.last_result.warnings)
         ]
         return {"ok": True, "rows": table.height, "columns": as_json(profile_of(table)), "warnings": warnings}
 
     def fill_specification(self, specification: dict[str, Any]) -> dict[str, Any]:
         """Returns a specification with the rows of the last plan and the columns' own names."""
-        result = self.left or PlanResult(self.rows)
+        result = self.last_result or PlanResult(self.rows)
         column_by_field = specification.get("usermeta", {}).get("fields", {})
         rows = [
             {**row, **{field: row.get(column) for field, column in column_by_field.items()}}
@@ -265,7 +265,7 @@ class _TableWork:
     def result(self, turn: Turn) -> ClientTurn:
         """Returns the result. If an earlier attempt of this program answered the turn, its plan runs again here."""
         output = turn.output or {}
-        if self.table.left is None and isinstance(output.get("specification"), dict):
+        if self.table.last_result is None and isinstance(output.get("specification"), dict):
             answer = self.table.execute_plan(str(output.get("plan") or ""))
             if answer["ok"] is not True:
                 raise TableError(f"the turn's plan cannot be applied to this table: {answer['error']}")

@@ -77,7 +77,7 @@ def _run_plan(job: Mapping[str, Any]) -> dict[str, Any]:
     plan = read_plan(xml) if xml.strip() else Plan()
     if isinstance(plan, tuple):
         raise TableError(f"the plan is invalid: {plan[0].path}: {plan[0].reason}")
-    needed_files = [file for file in files if file is files[0] or file["name"] in plan.named]
+    needed_files = [file for file in files if file is files[0] or file["name"] in plan.table_names]
     result = run_plan(
         plan, {file["name"]: read_csv(file["content"], file["media_type"]) for file in needed_files}, files[0]["name"]
     )

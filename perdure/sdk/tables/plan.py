@@ -155,7 +155,7 @@ class Plan:
     """Inputs that the plan hides."""
 
     @property
-    def named(self) -> frozenset[str]:
+    def table_names(self) -> frozenset[str]:
         """The names of the tables that the plan needs."""
         joined = {step.table for step in self.steps if isinstance(step, JoinWith)}
         return frozenset((joined | {self.main}) - {""})

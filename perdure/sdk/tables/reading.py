@@ -131,10 +131,10 @@ def with_missing_named(table: pl.DataFrame, column: str) -> pl.DataFrame:
 
 
 def _fits_int64(series: pl.Series) -> bool:
-    least, most = series.min(), series.max()
-    if not isinstance(least, int) or not isinstance(most, int):
+    minimum, maximum = series.min(), series.max()
+    if not isinstance(minimum, int) or not isinstance(maximum, int):
         return True
-    return least >= _INT64_RANGE[0] and most <= _INT64_RANGE[1]
+    return minimum >= _INT64_RANGE[0] and maximum <= _INT64_RANGE[1]
 
 
 Kind = Literal["quantitative", "temporal", "nominal", "boolean"]
@@ -175,8 +175,8 @@ def kind_of(dtype: pl.DataType) -> Kind:
 
 def _column(series: pl.Series) -> Column:
     kind = kind_of(series.dtype)
-    least, most = (_rounded(series.min()), _rounded(series.max())) if kind == "quantitative" else (None, None)
-    return Column(series.name, kind, series.n_unique(), series.null_count(), least, most)
+    minimum, maximum = (_rounded(series.min()), _rounded(series.max())) if kind == "quantitative" else (None, None)
+    return Column(series.name, kind, series.n_unique(), series.null_count(), minimum, maximum)
 
 
 def _rounded(value: object) -> float | None:

@@ -348,7 +348,11 @@ def test_tables_that_lie_beside_it_are_reported_and_joined(ledger: Path, tmp_pat
     table = ClientTable.read(ledger, names)
     assert not why_no_tables(table.describe())
     done = table.execute_plan('<plan><join table="names"><on left="side" right="ward"/></join></plan>')
-    assert done["ok"] is True and table.left is not None and set(table.left.table["name"]) == {"East", "West"}
+    assert (
+        done["ok"] is True
+        and table.last_result is not None
+        and set(table.last_result.table["name"]) == {"East", "West"}
+    )
     with pytest.raises(TableError):
         ClientTable.read(ledger, ledger)
 

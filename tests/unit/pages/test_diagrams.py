@@ -19,7 +19,7 @@ from perdure.pages.diagrams import (
     Span,
     draw_bars,
     layout_of,
-    path_of_turn,
+    turn_path,
 )
 
 NAMES = [f"node_{'long_' * (number % 4)}{number}" for number in range(9)]
@@ -100,7 +100,7 @@ CASES: list[tuple[str, list[Way], str, bool, list[Way]]] = [
 @pytest.mark.parametrize(("name", "ways", "nodes", "rests", "taken"), CASES, ids=[case[0] for case in CASES])
 def test_the_path_is_what_the_nodes_tell(name: str, ways: list[Way], nodes: str, rests: bool, taken: list[Way]) -> None:
     edges = [{"source": a, "target": b, "form": "join" if b == "d" else "goto"} for a, b in ways]
-    path = path_of_turn(edges, nodes.split(), rests=rests)
+    path = turn_path(edges, nodes.split(), has_run_to_end=rests)
     assert path.taken == set(taken)
     assert sum(path.visits.values()) == sum("/" not in node for node in nodes.split())
 

@@ -23,7 +23,7 @@ async def test_fields_come_in_their_order_blank_ones_included() -> None:
     form = await read_form(posted(b"a=1&b=&a=%202+&c=x%0D%0Ay"))
     assert form.all("a") == ["1", " 2 "]
     assert (form.get("a"), form.get("b", "-"), form.get("z", "-")) == ("1", "", "-")
-    assert (form.whole("c"), form.whole("z")) == ("x\ny", None)
+    assert (form.raw("c"), form.raw("z")) == ("x\ny", None)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_an_invalid_number_has_a_fault_at_its_field_and_nothing_ticks_itself() -
     faults = read_fields({}, schema, typed).faults
     assert list(faults) == ["a"]
     (field,) = fields_of({}, schema, typed, faults)
-    assert (field.value, field.given, field.fault) == ("abc", False, faults["a"])
+    assert (field.value, field.is_given, field.fault) == ("abc", False, faults["a"])
 
 
 def test_a_line_that_is_not_the_last_any_more_is_no_difference_and_few_lines_are_shown_whole() -> None:
