@@ -55,51 +55,47 @@ def status(as_json: AsJson = False) -> None:
     environment = Environment.read()
     if environment.run is None and environment.url is not None:
         raise typer.Exit(_show_remote(as_json))
-    if environment.run is None and not as_json:
-        raise fail(environment.unreachable_reason(), OTHER)
-    parts_health = (
-        asyncio.run(_check_parts(environment.run, DataDir(environment.home)))
-        if environment.run is not None
-        else _leftover_processes(environment)
-    )
-    parts_health += disk_health(environment.home, least_free_bytes(own_environ()))
-    deployment = _deployment(environment.run) if environment.run is not None else None
-    is_healthy = (
-        environment.run is not None
-        and all(part.well for part in parts_health)
-        and (deployment is None or deployment.well)
-    )
-    if as_json:
-        parts = [
-            {"name": part.name, "well": part.well, "state": part.state, "pid": part.pid, "address": part.address}
-            for part in parts_health
-        ]
-        context = (
-            {"message": environment.unreachable_reason()}
-            if environment.run is None
-            else {
-                "routing": environment.run.get("routing"),
-                "left_out": environment.run.get("left_out", []),
-            }
-        )
-        fields = deployment_json(deployment) if deployment is not None else {}
-        say_json({"well": is_healthy, "home": str(environment.home), **context, "parts": parts, **fields})
+    if environment.run is None:
+        if not as_json:
+            raise fail(environment.unreachable_reason(), OTHER)
+        health, deployment = _leftover_processes(environment), None
     else:
-        rows = [
-            (_ROLE_BY_PART.get(part.name, part.name), part.state, part.pid or "", part.display_address)
-            for part in parts_health
-        ]
-        table(("part", "state", "pid", "address"), rows, "No processes.")
-        if deployment is not None:
-            show_deployment(deployment)
-        for line in (environment.run or {}).get("left_out", ()):
-            say(line)
-        say(
-            "All parts work."
-            if is_healthy
-            else "Some parts do not work; the logs are in " + str(environment.home / "logs")
-        )
-    raise typer.Exit(0 if is_healthy else OTHER)
+        health = asyncio.run(_check_parts(environment.run, DataDir(environment.home)))
+        deployment = _deployment(environment.run)
+    health += disk_health(environment.home, least_free_bytes(own_environ()))
+    is_well = environment.run is not None and all(part.well for part in health)
+    is_well = is_well and (deployment is None or deployment.well)
+    if as_json:
+        say_json({"well": is_well, "home": str(environment.home), **_status_json(environment, health, deployment)})
+    else:
+        _print_status(environment, health, deployment)
+        logs = environment.home / "logs"
+        say("All parts work." if is_well else f"Some parts do not work; the logs are in {logs}")
+    raise typer.Exit(0 if is_well else OTHER)
+
+
+def _status_json(environment: Environment, health: list[Health], deployment: DeploymentStatus | None) -> dict[str, Any]:
+    run = environment.run
+    if run is None:
+        context: dict[str, Any] = {"message": environment.unreachable_reason()}
+    else:
+        context = {"routing": run.get("routing"), "left_out": run.get("left_out", [])}
+    parts = [
+        {"name": part.name, "well": part.well, "state": part.state, "pid": part.pid, "address": part.address}
+        for part in health
+    ]
+    return {**context, "parts": parts, **(deployment_json(deployment) if deployment is not None else {})}
+
+
+def _print_status(environment: Environment, health: list[Health], deployment: DeploymentStatus | None) -> None:
+    rows = [
+        (_ROLE_BY_PART.get(part.name, part.name), part.state, part.pid or "", part.display_address) for part in health
+    ]
+    table(("part", "state", "pid", "address"), rows, "No processes.")
+    if deployment is not None:
+        show_deployment(deployment)
+    for line in (environment.run or {}).get("left_out", ()):
+        say(line)
 
 
 def _show_remote(as_json: bool) -> int:
