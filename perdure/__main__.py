@@ -10,7 +10,7 @@ import sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while it imports ends it, without a traceback
 
 from perdure.cli.app import app  # noqa: E402
-from perdure.cli.terminal import explained  # noqa: E402
+from perdure.cli.terminal import print_api_error  # noqa: E402
 from perdure.client import ApiError  # noqa: E402
 from perdure.core.text import escape_terminal, is_clean  # noqa: E402
 from perdure.local.data_dir import StackError  # noqa: E402
@@ -44,7 +44,7 @@ def run(arguments: list[str]) -> int:
         sys.stderr.write(escape_terminal(str(error)) + "\n")
         return error.exit_code
     except ApiError as error:
-        return explained(error, as_json="--json" in arguments)
+        return print_api_error(error, as_json="--json" in arguments)
     except BrokenPipeError:
         return 1
     except KeyboardInterrupt:

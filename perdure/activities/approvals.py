@@ -15,7 +15,7 @@ from perdure.contracts.agents import ToolCard
 from perdure.contracts.values import canonical_json
 from perdure.core.calls.ledger import STOPPED_OR_ENDED
 from perdure.egress import AnswerWithheld, EgressRefused
-from perdure.sdk.tools import Preview, PreviewOf, Tool, ToolContext, ToolRefused, ToolUnavailable
+from perdure.sdk.tools import Preview, Tool, ToolContext, ToolPreview, ToolRefused, ToolUnavailable
 from perdure.store.approvals import views
 from perdure.store.approvals.requests import open_requests
 from perdure.store.approvals.verdicts import read_verdicts
@@ -65,7 +65,7 @@ _log = structlog.get_logger(__name__)
 class Found:
     """The tool of an approval, on this worker."""
 
-    preview: PreviewOf
+    preview: ToolPreview
     card: ToolCard
 
 

@@ -226,10 +226,10 @@ class ConversationFiles:
             found = await files.read_in(tx, self.address.conversation_id, file_id)
         return GivenFile(found.id, found.name, found.media_type, found.content) if found else None
 
-    async def uploads(self, media_types: Sequence[str], most: int) -> Sequence[str]:
+    async def uploads(self, media_types: Sequence[str], limit: int) -> Sequence[str]:
         """Returns the last uploads of these types, newest first, one for each name."""
         async with self.db.transaction(self.address.tenant_id) as tx:
-            return await files.last_uploaded(tx, self.address.conversation_id, media_types, most)
+            return await files.last_uploaded(tx, self.address.conversation_id, media_types, limit)
 
 
 async def keep_files(tx: Connection, call: ToolCall, user_id: str, made: Sequence[MadeFile]) -> None:

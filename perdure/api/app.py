@@ -77,13 +77,13 @@ def create_app(settings: Settings) -> FastAPI:
             "returns the first answer."
         ),
         lifespan=lifespan,
-        responses=errors.DOCUMENTED,
+        responses=errors.DOCUMENTED_RESPONSES,
         redirect_slashes=False,
         docs_url=None,  # FastAPI's own page loads from another host; the page is in perdure/pages/.
         redoc_url=None,
     )
     errors.install_error_handlers(app)
-    app.add_middleware(Intake, most_bytes=settings.body_bytes)
+    app.add_middleware(Intake, max_bytes=settings.body_bytes)
     for router in ROUTERS:
         app.include_router(router)
     return app

@@ -21,7 +21,7 @@ from perdure.core.delivery import CHAT
 from perdure.core.identity import OWN_CREDENTIAL, SIGNED_PREFIX, Credential, SignInMethod
 from perdure.store.identity.users import LOCAL
 
-GUARDED = "/v1/"
+AUTHENTICATED_PREFIX = "/v1/"
 """Paths below this require a token or a session."""
 OPEN_PATHS = frozenset(
     {
@@ -40,7 +40,7 @@ OPERATOR_PATHS = frozenset({METRICS, STATUS})
 SIGN_IN = "/sign-in"
 """The page that shows and receives the sign-in form; also the page after signing out. Like the open paths, it requires
 no session."""
-_bearer = HTTPBearer(
+_bearer_scheme = HTTPBearer(
     auto_error=False,
     description="A token from `/v1/auth/login` or `perdure users token`, or a local token from run.json.",
 )
@@ -52,7 +52,7 @@ def services_of(request: Request) -> Services:
     return services
 
 
-Open = Annotated[Services, Depends(services_of)]
+ServicesDep = Annotated[Services, Depends(services_of)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Principal:
         and administrators of a tenant elsewhere do not."""
         return self.has_local_token and self.sees_tenant
 
-    def need(self, role: str) -> None:
+    def require_role(self, role: str) -> None:
         """Raises: CallerError 403 `role_required` if the user lacks this role."""
         if role not in self.roles:
             raise CallerError("role_required", f"This action requires the role {role}", {"role": role}, status=403)
@@ -103,12 +103,12 @@ async def owner_of(services: Services, authorization: str, cookie: str, *, secur
     Raises: CallerError 401 if there is no valid token or session; the database's errors if it is unavailable.
     """
     if not authorization:
-        found = await session_owner(services, cookie, secure=secure)
-        if found is None:
+        owner = await session_owner(services, cookie, secure=secure)
+        if owner is None:
             raise CallerError(
                 "token_missing", "No token was sent; send `Authorization: Bearer <token>`, or sign in", status=401
             )
-        return found
+        return owner
     token = bearer_token_of(authorization)
     if not token:
         raise CallerError("token_missing", "No token was sent; send `Authorization: Bearer <token>`", status=401)
@@ -149,16 +149,16 @@ async def token_principal(services: Services, token: str) -> Principal:
     )
 
 
-async def has_same_access(services: Services, who: Principal) -> bool:
+async def has_same_access(services: Services, caller: Principal) -> bool:
     """Returns whether an authenticated user still has the same access: a valid session or token, and the same roles.
 
     The age of a signed token does not matter: it limits single requests, and this check is for streams.
     """
-    if who.session_id is not None:
-        row = await services.db.session_row(who.session_id)
+    if caller.session_id is not None:
+        row = await services.db.session_row(caller.session_id)
     else:
-        row = await services.db.principal_row(who.token_sha256)
-    return row is not None and frozenset(row["roles"]) == who.roles
+        row = await services.db.principal_row(caller.token_sha256)
+    return row is not None and frozenset(row["roles"]) == caller.roles
 
 
 async def session_owner(services: Services, cookie: str, *, secure: bool) -> Principal | None:
@@ -188,7 +188,7 @@ async def _session_principal(services: Services, token: str, audience: Audience)
     row = await services.db.session_row(session_id)
     if row is None:
         raise CallerError("session_over", "Your session has ended; sign in again", status=401)
-    made_by, invited_by = (tuple(map(str, row[name])) for name in ("created_by", "invited_by"))
+    created_by, invited_by = (tuple(map(str, row[name])) for name in ("created_by", "invited_by"))
     return Principal(
         row["tenant_id"],
         str(row["user_id"]),
@@ -196,34 +196,36 @@ async def _session_principal(services: Services, token: str, audience: Audience)
         frozenset(row["roles"]),
         has_local_token=services.local and row["local"],
         session_id=session_id,
-        credential=Credential(_sign_in_method(row["how"]), made_by, invited_by),
+        credential=Credential(_sign_in_method(row["how"]), created_by, invited_by),
     )
 
 
-def _sign_in_method(kept: str) -> SignInMethod:
+def _sign_in_method(recorded: str) -> SignInMethod:
     try:
-        return SignInMethod(kept)
+        return SignInMethod(recorded)
     except ValueError:  # The session was opened before this was recorded.
         return SignInMethod.UNKNOWN
 
 
-async def principal(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> Principal:
+async def principal(
+    request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer_scheme)]
+) -> Principal:
     """Returns the user whom the intake authenticated. The bearer scheme is declared for the API document."""
-    found: Principal = request.state.principal
-    return found
+    authenticated: Principal = request.state.principal
+    return authenticated
 
 
 async def principal_or_operator(
-    request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+    request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer_scheme)]
 ) -> Principal | None:
     """Returns the user whom the intake authenticated. Returns None for an operator token, which belongs to no user and
     no tenant."""
     return None if getattr(request.state, "is_operator", False) else await principal(request, _)
 
 
-async def operator(found: Annotated[Principal | None, Depends(principal_or_operator)]) -> None:
+async def require_operator(caller: Annotated[Principal | None, Depends(principal_or_operator)]) -> None:
     """Raises: CallerError 403 `operator_required` if the user is not an operator."""
-    if found is not None and not found.is_operator:
+    if caller is not None and not caller.is_operator:
         raise CallerError(
             "operator_required",
             "This requires an operator token (PERDURE_OPERATOR_TOKEN); user tokens are not accepted",
@@ -231,24 +233,24 @@ async def operator(found: Annotated[Principal | None, Depends(principal_or_opera
         )
 
 
-async def visitor(request: Request, services: Open) -> Principal | None:
+async def page_visitor(request: Request, services: ServicesDep) -> Principal | None:
     """Returns the user who opened a page, or None without a valid session."""
     try:
         return await session_owner(
-            services, request.headers.get("cookie", ""), secure=is_secure(services, request.scope)
+            services, request.headers.get("cookie", ""), secure=uses_tls(services, request.scope)
         )
     except CallerError:
         return None
 
 
-def is_secure(services: Services, scope: Scope) -> bool:
+def uses_tls(services: Services, scope: Scope) -> bool:
     """Returns whether the browser uses TLS, to this server or to a proxy in front of it."""
     return services.signing_in.public_url.startswith("https://") or scope.get("scheme") == "https"
 
 
-Reader = Annotated[Principal, Depends(principal)]
-ReaderOrOperator = Annotated[Principal | None, Depends(principal_or_operator)]
+Caller = Annotated[Principal, Depends(principal)]
+CallerOrOperator = Annotated[Principal | None, Depends(principal_or_operator)]
 """The user of a path in OPERATOR_PATHS; None is the operator."""
-Operator = Annotated[None, Depends(operator)]
-Visitor = Annotated[Principal | None, Depends(visitor)]
+Operator = Annotated[None, Depends(require_operator)]
+Visitor = Annotated[Principal | None, Depends(page_visitor)]
 """The user of a page outside `/v1`; None shows the sign-in page."""

@@ -18,15 +18,15 @@ from pathlib import Path
 def main() -> None:
     """Checks standard input. The arguments are the media type and the limits."""
     media_type, *limits = sys.argv[1:]
-    most_columns, most_rows, memory_bytes, cpu_seconds = map(int, limits)
+    max_columns, max_rows, memory_bytes, cpu_seconds = map(int, limits)
     _confine(memory_bytes, cpu_seconds)
     from perdure.core.memory.file_content import UnfitContent, check_stream
 
     verdict: dict[str, object] = {"fit": True}
     try:
-        check_stream(sys.stdin.buffer, media_type, most_columns, most_rows)
-    except UnfitContent as unfit:
-        verdict = {"fit": False, "code": unfit.code, "message": unfit.message, "details": unfit.details}
+        check_stream(sys.stdin.buffer, media_type, max_columns, max_rows)
+    except UnfitContent as error:
+        verdict = {"fit": False, "code": error.code, "message": error.message, "details": error.details}
     sys.stdout.write(json.dumps(verdict))
 
 
@@ -35,14 +35,14 @@ def _confine(memory_bytes: int, cpu_seconds: int) -> None:
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     os.nice(10)  # Requests have priority.
-    for kind, most in (
+    for resource_kind, limit in (
         (resource.RLIMIT_CPU, cpu_seconds),
         (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
     ):
         with suppress(OSError, ValueError):
-            resource.setrlimit(kind, (most, most))
+            resource.setrlimit(resource_kind, (limit, limit))
 
 
 if __name__ == "__main__":

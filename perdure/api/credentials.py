@@ -26,10 +26,10 @@ from perdure.core.identity import AccessKeys
 from perdure.core.passwords import own_names, password_weakness
 
 ISSUER = "perdure"
-TYPE = "at+jwt"
+TOKEN_TYPE = "at+jwt"
 LEEWAY_SECONDS = 30
 """The tolerated difference between the clocks of two servers."""
-MOST_CHARACTERS = 4_096
+MAX_TOKEN_CHARACTERS = 4_096
 
 
 class Audience(StrEnum):
@@ -63,7 +63,7 @@ class AccessTokens:
             "iat": _unix_seconds(datetime.now(until.tzinfo)),
             "exp": _unix_seconds(until),
         }
-        header = {"alg": self.algorithm, "kid": key.id, "typ": TYPE}
+        header = {"alg": self.algorithm, "kid": key.id, "typ": TOKEN_TYPE}
         return jwt.encode(header, claims, OctKey.import_key(key.secret), algorithms=[self.algorithm])
 
     def session_of(self, token: str, audience: Audience, now: datetime) -> str:
@@ -71,14 +71,14 @@ class AccessTokens:
 
         Raises: TokenRefused if the token is invalid or has expired.
         """
-        if len(token) > MOST_CHARACTERS:
+        if len(token) > MAX_TOKEN_CHARACTERS:
             raise TokenRefused("longer than a token can be")
         try:
-            read = jwt.decode(token, lambda found: self._key(found.headers()), registry=self._registry)
-            if read.header.get("typ") != TYPE:
+            decoded = jwt.decode(token, lambda found: self._key(found.headers()), registry=self._registry)
+            if decoded.header.get("typ") != TOKEN_TYPE:
                 raise TokenRefused("not an access token")
-            _claims_registry(audience, now).validate(read.claims)
-            return str(uuid.UUID(read.claims["sid"]))
+            _claims_registry(audience, now).validate(decoded.claims)
+            return str(uuid.UUID(decoded.claims["sid"]))
         except (JoseError, ValueError, TypeError, AttributeError) as error:
             raise TokenRefused(type(error).__name__) from error
 
@@ -93,9 +93,9 @@ class AccessTokens:
         return OctKey.import_key(key.secret)
 
 
-def token_expiry(now: datetime, lasts: timedelta, session_ends: datetime) -> datetime:
+def token_expiry(now: datetime, lifetime: timedelta, session_expiry: datetime) -> datetime:
     """Returns when a token that is issued now expires: never after its session."""
-    return min(now + lasts, session_ends)
+    return min(now + lifetime, session_expiry)
 
 
 def _unix_seconds(at: datetime) -> int:
@@ -120,7 +120,7 @@ SESSION_COOKIE = "perdure_session"
 _HOST_PREFIX = "__Host-"
 """A prefix that limits the cookie to TLS, to this exact host and to all its paths. A neighboring host cannot set such a
 cookie."""
-_MOST_CHARACTERS = 16_384
+_MAX_COOKIE_CHARACTERS = 16_384
 
 
 def cookie_name(cookie: str, *, secure: bool) -> str:
@@ -130,15 +130,15 @@ def cookie_name(cookie: str, *, secure: bool) -> str:
 
 def read_cookie(header: str, cookie: str, *, secure: bool) -> str:
     """Returns the value of this cookie in a Cookie header. It is empty if there is none, or if several differ."""
-    if len(header) > _MOST_CHARACTERS:
+    if len(header) > _MAX_COOKIE_CHARACTERS:
         return ""
     name = cookie_name(cookie, secure=secure)
     pairs = (part.partition("=") for part in header.split(";"))
-    found = {value.strip() for given, _, value in pairs if given.strip() == name}
-    return found.pop() if len(found) == 1 else ""
+    values = {value.strip() for key, _, value in pairs if key.strip() == name}
+    return values.pop() if len(values) == 1 else ""
 
 
-def set_cookies(
+def set_cookie(
     response: Response, cookie: str, value: str, *, secure: bool, expires: datetime, strict: bool = False
 ) -> None:
     """Sets the cookie. Lax: the browser sends it when the user follows a link from another site, but not with a form
@@ -155,24 +155,24 @@ def set_cookies(
     )
 
 
-def clear_cookies(response: Response, cookie: str, *, secure: bool) -> None:
+def clear_cookie(response: Response, cookie: str, *, secure: bool) -> None:
     """Deletes the cookie."""
     response.delete_cookie(cookie_name(cookie, secure=secure), path="/", secure=secure, httponly=True, samesite="lax")
 
 
-def clearing_cookies(cookie: str, *, secure: bool) -> tuple[bytes, bytes]:
+def clear_cookie_header(cookie: str, *, secure: bool) -> tuple[bytes, bytes]:
     """Returns the header that deletes the cookie, for a response that is not a `Response`."""
     carrier = Response()
-    clear_cookies(carrier, cookie, secure=secure)
+    clear_cookie(carrier, cookie, secure=secure)
     return b"set-cookie", carrier.headers["set-cookie"].encode("latin-1")
 
 
 T = TypeVar("T")
-MEMORY_KIB = 19_456
-ROUNDS = 2
-LANES = 1
-PARALLEL_HASHES = 2
-MOST_WAITING = 64
+HASH_MEMORY_KIB = 19_456
+HASH_ROUNDS = 2
+HASH_LANES = 1
+HASH_THREADS = 2
+MAX_RUNNING_HASHES = 64
 """More requests than this would wait for seconds, so they are rejected instead."""
 RETRY_AFTER_SECONDS = 2
 
@@ -182,8 +182,8 @@ class Passwords:
     of a core (measured)."""
 
     def __init__(self) -> None:
-        self._hasher = Argon2Hasher(time_cost=ROUNDS, memory_cost=MEMORY_KIB, parallelism=LANES)
-        self._pool = ThreadPoolExecutor(PARALLEL_HASHES, "passwords")
+        self._hasher = Argon2Hasher(time_cost=HASH_ROUNDS, memory_cost=HASH_MEMORY_KIB, parallelism=HASH_LANES)
+        self._pool = ThreadPoolExecutor(HASH_THREADS, "passwords")
         self._running_hashes = 0
         self._decoy = self._hasher.hash("no user has this password")
 
@@ -197,20 +197,20 @@ class Passwords:
     async def refuse_weak(self, password: str, *names: str) -> None:
         """Raises: CallerError 422 `password_weak` for a common password, or for one that is one of these names;
         LimitReached `sign_in_busy`."""
-        weak = await self._run_in_pool(lambda: password_weakness(password, own_names(*names)))
-        if weak is not None:
-            raise CallerError("password_weak", weak, {"field": "password"}, status=422)
+        weakness = await self._run_in_pool(lambda: password_weakness(password, own_names(*names)))
+        if weakness is not None:
+            raise CallerError("password_weak", weakness, {"field": "password"}, status=422)
 
-    async def is_correct(self, password: str, kept: str | None) -> bool:
+    async def is_correct(self, password: str, stored_hash: str | None) -> bool:
         """Returns whether the password matches the hash. Without a hash, the check takes as long and returns False.
 
         Raises: LimitReached `sign_in_busy`.
         """
-        fits = await self._run_in_pool(lambda: self._hasher.verify(password, kept or self._decoy))
-        return bool(fits) and kept is not None
+        matches = await self._run_in_pool(lambda: self._hasher.verify(password, stored_hash or self._decoy))
+        return bool(matches) and stored_hash is not None
 
     async def _run_in_pool(self, work: Callable[[], T]) -> T:
-        if self._running_hashes >= MOST_WAITING:
+        if self._running_hashes >= MAX_RUNNING_HASHES:
             raise LimitReached(
                 "sign_in_busy",
                 "Too many people are signing in; retry in a few seconds",

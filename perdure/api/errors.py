@@ -42,7 +42,7 @@ def error_body(code: str, message: str, details: object, request_id: str) -> dic
     return {"error": {"code": code, "message": message, "details": details, "request_id": request_id}}
 
 
-def outcome_of(error: CallerError) -> dict[str, object]:
+def item_error(error: CallerError) -> dict[str, object]:
     """Returns the error of one item in a request for several."""
     return {"code": error.code, "message": error.message, "details": error.details, "status": error.http}
 
@@ -62,7 +62,7 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
-DOCUMENTED: dict[int | str, dict[str, Any]] = {
+DOCUMENTED_RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorAnswer, "description": "The request is malformed"},
     401: {"model": ErrorAnswer, "description": "The token is missing, unknown or expired"},
     403: {"model": ErrorAnswer, "description": "The caller's role does not allow this action"},
@@ -122,7 +122,7 @@ async def _perdure_error_response(request: Request, error: Exception) -> JSONRes
 async def _invalid_input_response(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     # The input is not repeated: it can be a secret, and it may not be encodable.
-    found = [
+    fields = [
         {"field": clean(".".join(str(part) for part in each["loc"])), "problem": clean(each["msg"])}
         for each in error.errors()[:20]
     ]
@@ -131,7 +131,7 @@ async def _invalid_input_response(request: Request, error: Exception) -> JSONRes
         422,
         "invalid_input",
         "The request is invalid; `details.fields` lists each field and its problem",
-        {"fields": found},
+        {"fields": fields},
     )
 
 

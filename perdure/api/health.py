@@ -21,18 +21,18 @@ from perdure.store.database import Database
 from perdure.store.valkey import Valkey
 from perdure.temporal import status
 
-Ask = Callable[[], Coroutine[Any, Any, None]]
-LOOK_SECONDS = 2.0
-WRITE_SECONDS = 5.0
+Check = Callable[[], Coroutine[Any, Any, None]]
+CHECK_SECONDS = 2.0
+WRITE_VALID_SECONDS = 5.0
 """The time for which a successful write counts for later checks."""
-NEEDED = ("postgres", "temporal", "disk")
+REQUIRED_PARTS = ("postgres", "temporal", "disk")
 """Services without which the API is not ready. If Valkey is unavailable, only live tokens are missing."""
 _NO_ANSWER = "does not answer"
 _WRITE_NOT_TESTED = "answers; write access was not checked because its permissions do not allow the check"
 
 
 @dataclass(frozen=True, slots=True)
-class PartLook:
+class PartHealth:
     """The result of one check of a service."""
 
     fault: str = ""
@@ -53,70 +53,72 @@ class Parts:
     least_free_bytes: int = 0
     _written_at: dict[str, float] = field(default_factory=dict)
     _notes: dict[str, str] = field(default_factory=dict)
-    _hanging: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
+    _timed_out: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
     """Checks that timed out and have not ended yet, by service."""
-    _reading: "asyncio.Task[dict[str, PartLook]] | None" = None
+    _running_check: "asyncio.Task[dict[str, PartHealth]] | None" = None
 
-    async def look(self) -> Mapping[str, PartLook]:
-        """Returns every service by name, within about `LOOK_SECONDS`."""
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(self._read_parts())
-        return await asyncio.shield(self._reading)
+    async def check(self) -> Mapping[str, PartHealth]:
+        """Returns every service by name, within about `CHECK_SECONDS`."""
+        if self._running_check is None or self._running_check.done():
+            self._running_check = asyncio.create_task(self._check_parts())
+        return await asyncio.shield(self._running_check)
 
-    async def _read_parts(self) -> dict[str, PartLook]:
+    async def _check_parts(self) -> dict[str, PartHealth]:
         async def ping() -> None:
             await self.valkey.client.ping()
 
-        looks = await asyncio.gather(
-            self._read_part("postgres", self._read_postgres, lambda: write_probes.write_once(self.db)),
-            self._read_part("temporal", self._read_temporal, lambda: status.write_once(self.client)),
-            self._read_part("valkey", ping, None),
+        results = await asyncio.gather(
+            self._check_part("postgres", self._ping_postgres, lambda: write_probes.write_once(self.db)),
+            self._check_part("temporal", self._ping_temporal, lambda: status.write_once(self.client)),
+            self._check_part("valkey", ping, None),
         )
-        found = dict(zip(("postgres", "temporal", "valkey"), looks, strict=True))
+        health = dict(zip(("postgres", "temporal", "valkey"), results, strict=True))
         if self.home is not None:
-            found["disk"] = PartLook(disk_fault(_free_bytes(self.home), self.least_free_bytes))
-        return found
+            health["disk"] = PartHealth(disk_fault(_free_bytes(self.home), self.least_free_bytes))
+        return health
 
-    async def _read_postgres(self) -> None:
+    async def _ping_postgres(self) -> None:
         await self.db.pool.fetchval("SELECT 1")
 
-    async def _read_temporal(self) -> None:
+    async def _ping_temporal(self) -> None:
         await self.client.service_client.check_health()
 
-    async def _read_part(self, name: str, read: Ask, write: Ask | None) -> PartLook:
-        due = write is not None and monotonic() - self._written_at.get(name, -WRITE_SECONDS) >= WRITE_SECONDS
+    async def _check_part(self, name: str, read: Check, write: Check | None) -> PartHealth:
+        is_write_due = (
+            write is not None and monotonic() - self._written_at.get(name, -WRITE_VALID_SECONDS) >= WRITE_VALID_SECONDS
+        )
         try:
-            await self._run_in_time(name, write if write is not None and due else read)
+            await self._run_with_timeout(name, write if write is not None and is_write_due else read)
         except Exception as error:  # Any error means that the service is not healthy.
-            if due and status.not_tested(error):
+            if is_write_due and status.not_tested(error):
                 self._written_at[name], self._notes[name] = monotonic(), _WRITE_NOT_TESTED
-                return PartLook(note=_WRITE_NOT_TESTED)
+                return PartHealth(note=_WRITE_NOT_TESTED)
             self._written_at.pop(name, None)
-            return PartLook(_FAULTS.get(name, _no_answer)(error))
-        if due:
+            return PartHealth(_FAULT_TEXTS.get(name, _no_answer)(error))
+        if is_write_due:
             self._written_at[name] = monotonic()
             self._notes.pop(name, None)
-        return PartLook(note=self._notes.get(name, ""))
+        return PartHealth(note=self._notes.get(name, ""))
 
-    async def _run_in_time(self, name: str, ask: Ask) -> None:
+    async def _run_with_timeout(self, name: str, check: Check) -> None:
         """Runs a check with a timeout. Does not wait until the cancelled check has ended, which can take long.
 
         Raises: TimeoutError; the errors of the check.
         """
-        if name in self._hanging:
+        if name in self._timed_out:
             raise TimeoutError
-        task = asyncio.create_task(ask())
-        done, _ = await asyncio.wait({task}, timeout=LOOK_SECONDS)
+        task = asyncio.create_task(check())
+        done, _ = await asyncio.wait({task}, timeout=CHECK_SECONDS)
         if done:
             await task
             return
-        self._hanging[name] = task
+        self._timed_out[name] = task
         task.add_done_callback(lambda ended: self._forget_check(name, ended))
         task.cancel()
         raise TimeoutError
 
     def _forget_check(self, name: str, task: "asyncio.Task[None]") -> None:
-        del self._hanging[name]
+        del self._timed_out[name]
         if not task.cancelled():
             task.exception()  # The late error no longer matters.
 
@@ -125,7 +127,7 @@ def _no_answer(_error: BaseException) -> str:
     return _NO_ANSWER
 
 
-_FAULTS: Mapping[str, Callable[[BaseException], str]] = {
+_FAULT_TEXTS: Mapping[str, Callable[[BaseException], str]] = {
     "postgres": write_probes.write_fault,
     "temporal": status.write_fault,
 }

@@ -22,35 +22,36 @@ DELIVERY_SECONDS = 2.0
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=255)]
 Work = Callable[[Connection], Awaitable[tuple[int, dict[str, object], Note | None]]]
 """Runs in a transaction; returns the status, the response, and a wake signal to deliver after the commit."""
-Durable = Callable[[], Awaitable[None]]
+AfterCommit = Callable[[], Awaitable[None]]
 
 
 async def run_once(
     services: Services,
-    who: Principal,
+    caller: Principal,
     route: str,
     key: str | None,
     body: BaseModel | None,
     work: Work,
-    durable: Durable | None = None,
+    after_commit: AfterCommit | None = None,
 ) -> JSONResponse:
-    """Runs `work` and returns its response. With a key that was used before, returns the stored response. `durable`
-    runs after the commit and before the wake signal, whose delivery can take some time.
+    """Runs `work` and returns its response. With a key that was used before, returns the stored response.
+
+    `after_commit` runs after the commit and before the wake signal, whose delivery can take some time.
 
     Raises: CallerError 422 if the key was used with another body; the errors of `work`.
     """
-    async with services.db.transaction(who.tenant_id) as tx:
+    async with services.db.transaction(caller.tenant_id) as tx:
         if key is not None:
             digest = digest_of(body.model_dump(mode="json") if body is not None else None)
-            before = await idempotency.claim(tx, who.user_id, route, key, digest)
-            if before is not None:
-                return JSONResponse(before[1], before[0], {"Idempotency-Replayed": "true"})
+            stored = await idempotency.claim(tx, caller.user_id, route, key, digest)
+            if stored is not None:
+                return JSONResponse(stored[1], stored[0], {"Idempotency-Replayed": "true"})
         status, answer, note = await work(tx)
         encoded = jsonable_encoder(answer)
         if key is not None:
-            await idempotency.store_response(tx, who.user_id, route, key, status, encoded)
-    if durable is not None:
-        await durable()
+            await idempotency.store_response(tx, caller.user_id, route, key, status, encoded)
+    if after_commit is not None:
+        await after_commit()
     if note is not None:
         # The work is durable. Temporal's client would retry for ten seconds; after two, the relay can deliver as well.
         with suppress(TimeoutError):

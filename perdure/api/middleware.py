@@ -22,14 +22,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.api import credentials
 from perdure.api.auth import (
-    GUARDED,
+    AUTHENTICATED_PREFIX,
     OPEN_PATHS,
     OPERATOR_PATHS,
     SIGN_IN,
     bearer_token_of,
-    is_secure,
     owner_of,
     session_in,
+    uses_tls,
 )
 from perdure.api.errors import OUTAGES, RETRY_AFTER_SECONDS, UNAVAILABLE_MESSAGE, error_body
 from perdure.api.health import REQUESTS
@@ -38,7 +38,7 @@ from perdure.contracts.errors import CallerError, LimitReached
 from perdure.core.request_origin import SAFE_METHODS, is_foreign
 from perdure.core.text import clean, is_clean
 
-_OF_CHAT = re.compile(
+_CHAT_TOKEN_REQUESTS = re.compile(
     r"GET /v1/approvals/[0-9a-fA-F-]{36}|POST /v1/approvals/[0-9a-fA-F-]{36}/decision|GET /v1/auth/me"
 )
 
@@ -52,35 +52,35 @@ async def authenticate(scope: Scope) -> None:
     Raises: CallerError 401, 403 `chat_token`; LimitReached `rate_limited`; the database's errors if it is unavailable.
     """
     services: Services = scope["app"].state.services
-    headers, secure = Headers(scope=scope), is_secure(services, scope)
+    headers, secure = Headers(scope=scope), uses_tls(services, scope)
     authorization, cookie = headers.get("authorization", ""), headers.get("cookie", "")
     path, count = scope["path"], services.rates.count_request
     if path in OPERATOR_PATHS and services.operators.know(bearer_token_of(authorization)):
         scope["state"]["is_operator"] = True
         return
-    if path in OPEN_PATHS or not (path.startswith(GUARDED) or path in OPERATOR_PATHS):
+    if path in OPEN_PATHS or not (path.startswith(AUTHENTICATED_PREFIX) or path in OPERATOR_PATHS):
         session_id = None if path in OPEN_PATHS else session_in(services, cookie, secure=secure)
         await (count(scope, "session", session_id) if session_id else count(scope))
         return
     try:
-        who = await owner_of(services, authorization, cookie, secure=secure)
+        caller = await owner_of(services, authorization, cookie, secure=secure)
     except CallerError:
         await count(scope)
         raise
-    if who.is_in_chat and not _OF_CHAT.fullmatch(f"{scope['method']} {path}"):
+    if caller.is_in_chat and not _CHAT_TOKEN_REQUESTS.fullmatch(f"{scope['method']} {path}"):
         raise CallerError("chat_token", "A chat token can only read its approval and decide on it", status=403)
-    scope["state"]["principal"] = who
-    if not who.has_local_token:
-        await count(scope, "person", who.tenant_id, who.user_id)
+    scope["state"]["principal"] = caller
+    if not caller.has_local_token:
+        await count(scope, "person", caller.tenant_id, caller.user_id)
 
 
-HEADER = b"x-perdure-request"
+CSRF_HEADER = b"x-perdure-request"
 """The header can have any value."""
-FIELD = "csrf"
+CSRF_FIELD = "csrf"
 """The field of a form."""
-FORM = "application/x-www-form-urlencoded"
+FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 _PURPOSE = "form token"
-_MOST_FIELDS = 2_000
+_MAX_FIELDS = 2_000
 
 
 def form_token(services: Services, session_id: str) -> str:
@@ -105,43 +105,43 @@ def check_csrf(services: Services, scope: Scope, headers: Mapping[bytes, bytes],
         raise CallerError("foreign_origin", "The request came from a page of another site", status=403)
     if scope["path"] in OPEN_PATHS or scope["path"] == SIGN_IN:
         return
-    session_id = session_in(services, _header_text(headers, b"cookie"), secure=is_secure(services, scope))
-    if session_id is None or headers.get(HEADER):
+    session_id = session_in(services, _header_text(headers, b"cookie"), secure=uses_tls(services, scope))
+    if session_id is None or headers.get(CSRF_HEADER):
         return
-    given = form.get(FIELD, [""])[0]
-    if not services.tokens.keys.knows(given, _PURPOSE, session_id):
+    token = form.get(CSRF_FIELD, [""])[0]
+    if not services.tokens.keys.knows(token, _PURPOSE, session_id):
         raise CallerError(
             "csrf_missing",
             (
-                f"Requests with a session cookie need a CSRF token: send it in the header `{HEADER.decode()}` or in "
-                f"the form field `{FIELD}`"
+                "Requests with a session cookie need a CSRF token: send it in the header "
+                f"`{CSRF_HEADER.decode()}` or in the form field `{CSRF_FIELD}`"
             ),
             status=403,
         )
 
 
 def _form_fields(headers: Mapping[bytes, bytes], body: bytes) -> dict[str, list[str]]:
-    if not _header_text(headers, b"content-type").startswith(FORM):
+    if not _header_text(headers, b"content-type").startswith(FORM_MEDIA_TYPE):
         return {}
     try:
-        found = parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict")
+        fields = parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
     except ValueError:
         raise CallerError("form_unreadable", "The form body is malformed") from None
-    if not all(map(is_clean, (*found, *(value for values in found.values() for value in values)))):
+    if not all(map(is_clean, (*fields, *(value for values in fields.values() for value in values)))):
         raise CallerError("text_not_storable", "The form contains a NUL character, which cannot be stored; remove it")
-    return found
+    return fields
 
 
 def _header_text(headers: Mapping[bytes, bytes], name: bytes) -> str:
     return headers.get(name, b"").decode("latin-1")
 
 
-MOST_DEPTH = 64
+MAX_JSON_DEPTH = 64
 """The maximum depth of JSON; deeper nesting is rejected."""
 _VALUE_CHARACTERS = 60
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A rejected request and its response."""
 
     def __init__(
@@ -156,69 +156,69 @@ class Refused(Exception):
         self.details = details or {}
 
 
-def check_media_type(given: str) -> None:
-    """Raises: Refused 415 if the `Content-Type` header does not name JSON."""
-    kind = given.partition(";")[0].strip().lower()
-    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
+def check_media_type(content_type: str) -> None:
+    """Raises: RequestRefused 415 if the `Content-Type` header does not name JSON."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json")):
         return
-    raise Refused(
+    raise RequestRefused(
         415,
         "unsupported_media_type",
         "The body must be JSON; send the header `Content-Type: application/json`"
-        + (f", not {clean(kind[:_VALUE_CHARACTERS])}" if kind else ""),
+        + (f", not {clean(media_type[:_VALUE_CHARACTERS])}" if media_type else ""),
     )
 
 
 def _reject_duplicate_names(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Builds an object and rejects duplicate names: one value would be lost, and which one depends on the parser."""
-    found: dict[str, object] = {}
+    members: dict[str, object] = {}
     for name, value in pairs:
-        if name in found:
+        if name in members:
             shown = json.dumps(clean(name[:_VALUE_CHARACTERS]))
-            raise Refused(400, "duplicate_key", f"An object in the body contains the name {shown} twice")
-        found[name] = value
-    return found
+            raise RequestRefused(400, "duplicate_key", f"An object in the body contains the name {shown} twice")
+        members[name] = value
+    return members
 
 
 def check_json(body: bytes) -> None:
-    """Raises: Refused 400 if the body is not unambiguous JSON, 422 if a value cannot be stored. A body must have one
-    meaning for every parser."""
+    """Raises: RequestRefused 400 if the body is not unambiguous JSON, 422 if a value cannot be stored. A body must have
+    one meaning for every parser."""
     try:
         # `json.loads` would also accept bytes in UTF-16 and UTF-32.
         value = json.loads(body.decode(), object_pairs_hook=_reject_duplicate_names)
     except (ValueError, RecursionError):
-        raise Refused(400, "malformed_json", "The body is not valid JSON") from None
+        raise RequestRefused(400, "malformed_json", "The body is not valid JSON") from None
     _check_value(value)
 
 
 def _check_value(value: object) -> None:
     """Checks the depth without recursion, and that Postgres can store the values."""
     level = [value]
-    for _ in range(MOST_DEPTH):
-        deeper: list[object] = []
-        for each in level:
-            if isinstance(each, str) and not is_clean(each):
-                raise Refused(
+    for _ in range(MAX_JSON_DEPTH):
+        next_level: list[object] = []
+        for item in level:
+            if isinstance(item, str) and not is_clean(item):
+                raise RequestRefused(
                     422, "text_not_storable", "A string in the body contains a NUL character or a lone surrogate"
                 )
-            if isinstance(each, float) and each - each != 0:
-                raise Refused(422, "number_not_finite", "A number in the body is not finite")
-            if isinstance(each, int) and not isinstance(each, bool) and each.bit_length() > 1_000:
-                raise Refused(422, "number_too_large", "A number in the body is too large")
-            if isinstance(each, dict):
-                deeper += [*each.keys(), *each.values()]
-            elif isinstance(each, list):
-                deeper += each
-        if not deeper:
+            if isinstance(item, float) and item - item != 0:
+                raise RequestRefused(422, "number_not_finite", "A number in the body is not finite")
+            if isinstance(item, int) and not isinstance(item, bool) and item.bit_length() > 1_000:
+                raise RequestRefused(422, "number_too_large", "A number in the body is too large")
+            if isinstance(item, dict):
+                next_level += [*item.keys(), *item.values()]
+            elif isinstance(item, list):
+                next_level += item
+        if not next_level:
             return
-        level = deeper
-    raise Refused(422, "json_too_deep", f"The body is nested deeper than {MOST_DEPTH} levels")
+        level = next_level
+    raise RequestRefused(422, "json_too_deep", f"The body is nested deeper than {MAX_JSON_DEPTH} levels")
 
 
 _BODY_SECONDS = 30.0
-_READ_ON_BYTES = 64 * 1024 * 1024
-_READ_ON_SECONDS = 5.0
-_FILES = re.compile(r"/v1/conversations/[^/]+/files")
+_MAX_DISCARDED_BYTES = 64 * 1024 * 1024
+_DISCARD_SECONDS = 5.0
+_UPLOAD_PATH = re.compile(r"/v1/conversations/[^/]+/files")
 """Paths whose body is a file and not JSON."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
 _log = structlog.get_logger(__name__)
@@ -227,9 +227,9 @@ _log = structlog.get_logger(__name__)
 class Intake:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Checks the request, then passes it on."""
@@ -237,16 +237,16 @@ class Intake:
             await self._app(scope, receive, send)
             return
         request_id = str(uuid.uuid4())
-        began = time.monotonic()
+        started_at = time.monotonic()
         scope.setdefault("state", {})["request_id"] = request_id
 
         async def send_with_request_id(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
-                _count_request(scope, message["status"], time.monotonic() - began)
+                _count_request(scope, message["status"], time.monotonic() - started_at)
             await send(message)
 
-        is_file = scope["method"] == "POST" and _FILES.fullmatch(scope["path"]) is not None
+        is_file = scope["method"] == "POST" and _UPLOAD_PATH.fullmatch(scope["path"]) is not None
         try:
             _check_head(scope)
             await _authenticate_or_refuse(scope, receive)
@@ -254,10 +254,10 @@ class Intake:
                 body = b"" if is_file else await self._read_body(scope, receive)
             _check_sender(scope, body)
         except TimeoutError:
-            slow = Refused(408, "body_too_slow", f"The request body took longer than {_BODY_SECONDS:.0f} s")
+            slow = RequestRefused(408, "body_too_slow", f"The request body took longer than {_BODY_SECONDS:.0f} s")
             await _send_refusal(send_with_request_id, slow, request_id)
             return
-        except Refused as refused:
+        except RequestRefused as refused:
             await _send_refusal(send_with_request_id, refused, request_id)
             return
         if is_file:
@@ -268,22 +268,24 @@ class Intake:
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return b""
-        most = self._most_bytes
+        max_bytes = self._max_bytes
         chunks: list[bytes] = []
         size = 0
-        more = True
-        while more:
+        has_more = True
+        while has_more:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise Refused(400, "client_disconnected", "The connection closed before the request was complete")
+                raise RequestRefused(
+                    400, "client_disconnected", "The connection closed before the request was complete"
+                )
             chunk = message.get("body", b"")
             size += len(chunk)
-            more = message.get("more_body", False)
-            if size > most:
-                if more:
+            has_more = message.get("more_body", False)
+            if size > max_bytes:
+                if has_more:
                     await _discard_body(receive)
-                excess = f"The request body exceeds {most} bytes (PERDURE_BODY_BYTES)"
-                raise Refused(413, "body_too_large", excess, details={"limit_bytes": most})
+                excess = f"The request body exceeds {max_bytes} bytes (PERDURE_BODY_BYTES)"
+                raise RequestRefused(413, "body_too_large", excess, details={"limit_bytes": max_bytes})
             chunks.append(chunk)
         body = b"".join(chunks)
         if body and not _is_form(scope):
@@ -327,49 +329,51 @@ async def _authenticate_or_refuse(scope: Scope, receive: Receive) -> None:
     except OUTAGES as error:
         _log.warning("part_unavailable", error=type(error).__name__, path=scope["path"])
         retry_after = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())
-        raise Refused(503, "unavailable", UNAVAILABLE_MESSAGE, retry_after) from error
+        raise RequestRefused(503, "unavailable", UNAVAILABLE_MESSAGE, retry_after) from error
 
 
-def _refusal_of(scope: Scope, error: CallerError | LimitReached) -> Refused:
+def _refusal_of(scope: Scope, error: CallerError | LimitReached) -> RequestRefused:
     if isinstance(error, LimitReached):
         retry_after = (b"retry-after", str(error.details["retry_after_seconds"]).encode())
-        return Refused(error.http_status, error.code, error.message, retry_after)
+        return RequestRefused(error.http_status, error.code, error.message, retry_after)
     if error.http != 401:
-        return Refused(error.http, error.code, error.message)
+        return RequestRefused(error.http, error.code, error.message)
     headers = [(b"www-authenticate", b"Bearer")]
-    secure = is_secure(scope["app"].state.services, scope)
-    given = credentials.read_cookie(_single_header(scope, b"cookie"), credentials.SESSION_COOKIE, secure=secure)
-    if given and not _single_header(scope, b"authorization"):
-        headers.append(credentials.clearing_cookies(credentials.SESSION_COOKIE, secure=secure))
-    return Refused(error.http, error.code, error.message, *headers)
+    secure = uses_tls(scope["app"].state.services, scope)
+    session_token = credentials.read_cookie(_single_header(scope, b"cookie"), credentials.SESSION_COOKIE, secure=secure)
+    if session_token and not _single_header(scope, b"authorization"):
+        headers.append(credentials.clear_cookie_header(credentials.SESSION_COOKIE, secure=secure))
+    return RequestRefused(error.http, error.code, error.message, *headers)
 
 
 def _is_form(scope: Scope) -> bool:
     """Returns whether the body is a form. Pages send forms; below `/v1`, every body is JSON."""
-    return not scope["path"].startswith(GUARDED) and _single_header(scope, b"content-type").startswith(FORM)
+    return not scope["path"].startswith(AUTHENTICATED_PREFIX) and _single_header(scope, b"content-type").startswith(
+        FORM_MEDIA_TYPE
+    )
 
 
 def _check_sender(scope: Scope, body: bytes) -> None:
     try:
         check_csrf(scope["app"].state.services, scope, dict(scope["headers"]), body)
     except CallerError as error:
-        raise Refused(error.http, error.code, error.message) from error
+        raise RequestRefused(error.http, error.code, error.message) from error
 
 
 def _single_header(scope: Scope, name: bytes) -> str:
-    found = [value for key, value in scope["headers"] if key == name]
-    return found[0].decode("latin-1") if found else ""
+    values = [value for key, value in scope["headers"] if key == name]
+    return values[0].decode("latin-1") if values else ""
 
 
 async def _discard_body(receive: Receive) -> None:
     """Discards what still arrives, for some time: a client that is disconnected while it sends does not read the
     response."""
-    left = _READ_ON_BYTES
+    bytes_left = _MAX_DISCARDED_BYTES
     with suppress(TimeoutError):
-        async with asyncio.timeout(_READ_ON_SECONDS):
-            while left > 0:
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            while bytes_left > 0:
                 message = await receive()
-                left -= len(message.get("body", b""))
+                bytes_left -= len(message.get("body", b""))
                 if message["type"] == "http.disconnect" or not message.get("more_body", False):
                     return
 
@@ -384,18 +388,22 @@ def _count_request(scope: Scope, status: int, seconds: float) -> None:
 def _check_head(scope: Scope) -> None:
     path = unquote_to_bytes(scope.get("raw_path") or scope["path"].encode("utf-8", "replace"))
     query = unquote_to_bytes(scope["query_string"].replace(b"+", b" "))
-    for raw, where in ((path, "path"), (query, "query")):
+    for raw, part in ((path, "path"), (query, "query")):
         try:
             text = raw.decode()
         except UnicodeDecodeError:
-            raise Refused(400, "not_utf8", f"The {where} is not valid UTF-8") from None
+            raise RequestRefused(400, "not_utf8", f"The {part} is not valid UTF-8") from None
         if not is_clean(text):
-            raise Refused(400, "text_not_storable", f"The {where} contains a NUL character")
+            raise RequestRefused(400, "text_not_storable", f"The {part} contains a NUL character")
     for name, value in scope["headers"]:
         if name in (b"idempotency-key", b"last-event-id") and (len(value) > 255 or not value.isascii()):
-            raise Refused(400, "header_invalid", f"The header {name.decode()} must have at most 255 ASCII characters")
+            raise RequestRefused(
+                400, "header_invalid", f"The header {name.decode()} must have at most 255 ASCII characters"
+            )
         if name == b"idempotency-key" and not value.strip():
-            raise Refused(400, "header_invalid", "The header idempotency-key is empty; set a value or omit the header")
+            raise RequestRefused(
+                400, "header_invalid", "The header idempotency-key is empty; set a value or omit the header"
+            )
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
@@ -411,7 +419,7 @@ def _replay_body(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-async def _send_refusal(send: Send, refused: Refused, request_id: str) -> None:
+async def _send_refusal(send: Send, refused: RequestRefused, request_id: str) -> None:
     body = json.dumps(error_body(refused.code, refused.message, refused.details, request_id)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += refused.headers

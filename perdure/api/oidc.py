@@ -32,7 +32,7 @@ ALGORITHMS = ("RS256", "ES256", "PS256", "Ed25519", "EdDSA")
 SCOPE = "openid profile email"
 _TIMEOUT_SECONDS = 10.0
 """The limit for all requests of one sign-in together, and for each read."""
-_MOST_BYTES = 1_048_576
+_MAX_ANSWER_BYTES = 1_048_576
 """The limit for each response of the provider."""
 _LEEWAY_SECONDS = 30
 _METADATA_SECONDS = 3_600.0
@@ -83,7 +83,7 @@ class Provider:
             )
         return StartedSignIn(url, state, nonce, verifier)
 
-    async def claims(self, code: str, begun_nonce: str, verifier: str, redirect_uri: str) -> dict[str, Any]:
+    async def claims(self, code: str, nonce: str, verifier: str, redirect_uri: str) -> dict[str, Any]:
         """Returns the provider's claims about the user, for the code that the browser returned with.
 
         Raises: CallerError 401 `oidc_refused`; UpstreamUnavailable `oidc_unavailable`.
@@ -98,25 +98,25 @@ class Provider:
                 )
             except OAuthError as error:
                 raise _refusal("The provider rejected the authorization code; sign in again") from error
-            except Exception as error:  # as in _read
+            except Exception as error:  # as in _read_json
                 raise _provider_unavailable(error) from error
-            return await self._verified_claims(client, str(token.get("id_token", "")), begun_nonce)
+            return await self._verified_claims(client, str(token.get("id_token", "")), nonce)
 
     async def _verified_claims(self, client: "AsyncOAuth2Client", id_token: str, nonce: str) -> dict[str, Any]:
         keys = await self._signing_keys(client)
         try:
             try:
-                read = jwt.decode(id_token, keys, algorithms=ALGORITHMS)
+                token = jwt.decode(id_token, keys, algorithms=ALGORITHMS)
             except JoseError:
-                keys = await self._signing_keys(client, again=True)  # The provider may have changed its keys since.
-                read = jwt.decode(id_token, keys, algorithms=ALGORITHMS)
-            self._claims_registry(nonce).validate(read.claims)
+                keys = await self._signing_keys(client, refresh=True)  # The provider may have changed its keys since.
+                token = jwt.decode(id_token, keys, algorithms=ALGORITHMS)
+            self._claims_registry(nonce).validate(token.claims)
         except (JoseError, ValueError, TypeError) as error:
             raise _refusal("The provider's ID token is invalid; sign in again") from error
-        audience, party = read.claims["aud"], read.claims.get("azp")
-        if isinstance(audience, list) and len(audience) > 1 and party != self.config.client_id:
+        audience, authorized_party = token.claims["aud"], token.claims.get("azp")
+        if isinstance(audience, list) and len(audience) > 1 and authorized_party != self.config.client_id:
             raise _refusal("The provider's ID token is for another audience")
-        return dict(read.claims)
+        return dict(token.claims)
 
     def _claims_registry(self, nonce: str) -> JWTClaimsRegistry:
         return JWTClaimsRegistry(
@@ -136,19 +136,19 @@ class Provider:
                 client, f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration"
             )
             if document.get("issuer") != self.config.issuer or not all(
-                isinstance(document.get(o), str) for o in _ENDPOINTS
+                isinstance(document.get(endpoint), str) for endpoint in _ENDPOINTS
             ):
                 raise UpstreamUnavailable(
                     "oidc_unavailable", "The provider's metadata names another issuer; check PERDURE_OIDC_ISSUER"
                 )
-            self._metadata = {offer: document[offer] for offer in _ENDPOINTS}
+            self._metadata = {endpoint: document[endpoint] for endpoint in _ENDPOINTS}
             self._keys, self._read_at = None, time.monotonic()
             for address in self._metadata.values():
                 target_of(address)
         return self._metadata
 
-    async def _signing_keys(self, client: "AsyncOAuth2Client", *, again: bool = False) -> KeySet:
-        if self._keys is None or again:
+    async def _signing_keys(self, client: "AsyncOAuth2Client", *, refresh: bool = False) -> KeySet:
+        if self._keys is None or refresh:
             key_set = await self._read_json(client, (await self._endpoints(client))["jwks_uri"])
             try:
                 self._keys = KeySet.import_key_set(key_set)  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ class Provider:
         from perdure.egress.httpx2_transport import Transport2
 
         secret = self.config.client_secret
-        named = named_by_url(self.config.issuer, by_operator=True)
+        issuer_host = named_by_url(self.config.issuer, by_operator=True)
         return AsyncOAuth2Client(
             self.config.client_id,
             secret or None,
@@ -192,12 +192,12 @@ class Provider:
             timeout=_TIMEOUT_SECONDS,
             follow_redirects=False,
             trust_env=False,
-            transport=Transport2(replace(self.config.outbound, answer_bytes=_MOST_BYTES).with_hosts(named)),
+            transport=Transport2(replace(self.config.outbound, answer_bytes=_MAX_ANSWER_BYTES).with_hosts(issuer_host)),
         )
 
 
-def _refusal(why: str) -> CallerError:
-    return CallerError("oidc_refused", why, status=401)
+def _refusal(message: str) -> CallerError:
+    return CallerError("oidc_refused", message, status=401)
 
 
 def _provider_unavailable(error: Exception | None = None) -> UpstreamUnavailable:

@@ -20,15 +20,15 @@ FALLBACK_PER_MINUTE = 20
 """The limit of one process without Valkey."""
 RETRY_AFTER_SECONDS = 15
 """The window slides, so a quarter of it frees enough requests."""
-CALLS_OF_A_PAGE = 5
+PAGE_LIMIT_FACTOR = 5
 """Opening a page causes several API requests. Requests of pages are therefore counted separately, with a limit that is
 this many times higher."""
 _PAGE_CALL_MARK = "perdure.inside"
-_UNCOUNTED = frozenset({"/healthz", "/readyz"})
-_PREFIX = "perdure:rates"
+_UNCOUNTED_PATHS = frozenset({"/healthz", "/readyz"})
+_KEY_PREFIX = "perdure:rates"
 
 
-class PageCalls:
+class PageApi:
     """The API as the pages of this process call it. It marks their requests, which no connection can do."""
 
     def __init__(self, api: ASGIApp) -> None:
@@ -53,21 +53,23 @@ class RateLimits:
             connection_pool=valkey.client.connection_pool,  # type: ignore[arg-type]
         )
         self._shared = SlidingWindowCounterRateLimiter(storage)
-        self._own = SlidingWindowCounterRateLimiter(MemoryStorage())
+        self._local = SlidingWindowCounterRateLimiter(MemoryStorage())
 
-    async def count(self, *caller: str, times: int = 1) -> None:
-        """Counts one request of this caller, whose limit is `times` the usual one.
+    async def count(self, *caller: str, factor: int = 1) -> None:
+        """Counts one request of this caller, whose limit is `factor` the usual one.
 
         Raises: LimitReached `rate_limited`.
         """
         if not self._enabled:
             return
-        together = RateLimitItemPerMinute(self._per_minute * times, namespace=_PREFIX)
-        within = await self._valkey.attempt(lambda: self._shared.hit(together, *caller))
-        if within is None:
-            alone = RateLimitItemPerMinute(min(self._per_minute, FALLBACK_PER_MINUTE) * times, namespace=_PREFIX)
-            within = await self._own.hit(alone, *caller)
-        if not within:
+        shared_limit = RateLimitItemPerMinute(self._per_minute * factor, namespace=_KEY_PREFIX)
+        is_within = await self._valkey.attempt(lambda: self._shared.hit(shared_limit, *caller))
+        if is_within is None:
+            own_limit = RateLimitItemPerMinute(
+                min(self._per_minute, FALLBACK_PER_MINUTE) * factor, namespace=_KEY_PREFIX
+            )
+            is_within = await self._local.hit(own_limit, *caller)
+        if not is_within:
             raise LimitReached(
                 "rate_limited",
                 "Rate limit exceeded; retry after the time in Retry-After",
@@ -80,20 +82,20 @@ class RateLimits:
 
         Raises: LimitReached `rate_limited`.
         """
-        if scope["path"] in _UNCOUNTED:
+        if scope["path"] in _UNCOUNTED_PATHS:
             return
-        of = caller or ("address", counted_as((scope.get("client") or ("", 0))[0]))
-        await (self.count("page", *of, times=CALLS_OF_A_PAGE) if scope.get(_PAGE_CALL_MARK) else self.count(*of))
+        key = caller or ("address", counted_as((scope.get("client") or ("", 0))[0]))
+        await (self.count("page", *key, factor=PAGE_LIMIT_FACTOR) if scope.get(_PAGE_CALL_MARK) else self.count(*key))
 
 
 class OpenStreams:
     """Counts the open streams. A stream uses a connection and about 40 KB of the process that serves it, so each
     process counts its own."""
 
-    def __init__(self, per_person: int, per_tenant: int) -> None:
-        self._per_person = per_person
+    def __init__(self, per_user: int, per_tenant: int) -> None:
+        self._per_user = per_user
         self._per_tenant = per_tenant
-        self._of: Counter[tuple[str, ...]] = Counter()
+        self._open: Counter[tuple[str, ...]] = Counter()
 
     @contextmanager
     def counting(self, tenant_id: str, user_id: str) -> Iterator[None]:
@@ -101,27 +103,29 @@ class OpenStreams:
 
         Raises: LimitReached `too_many_streams`.
         """
-        person, tenant = (tenant_id, user_id), (tenant_id,)
-        self._check_open(person, self._per_person, "PERDURE_STREAMS_PER_USER", "You have")
+        user, tenant = (tenant_id, user_id), (tenant_id,)
+        self._check_open(user, self._per_user, "PERDURE_STREAMS_PER_USER", "You have")
         self._check_open(tenant, self._per_tenant, "PERDURE_STREAMS_PER_TENANT", "Your tenant has")
-        self._of.update((person, tenant))
+        self._open.update((user, tenant))
         try:
             yield
         finally:
-            for each in (person, tenant):
-                self._of[each] -= 1
-                if not self._of[each]:
-                    del self._of[each]
+            for key in (user, tenant):
+                self._open[key] -= 1
+                if not self._open[key]:
+                    del self._open[key]
 
-    def _check_open(self, whose: tuple[str, ...], most: int, variable: str, who_has: str) -> None:
-        held = self._of[whose]
-        if held < most:
+    def _check_open(self, key: tuple[str, ...], limit: int, variable: str, subject: str) -> None:
+        open_streams = self._open[key]
+        if open_streams < limit:
             return
         details: dict[str, object] = {
-            "open": held,
-            "limit": most,
+            "open": open_streams,
+            "limit": limit,
             "variable": variable,
             "retry_after_seconds": RETRY_AFTER_SECONDS,
         }
-        do = "close a stream that is not in use, or follow a conversation's turns with one conversation stream"
-        raise LimitReached("too_many_streams", f"{who_has} {held} open streams, the limit ({variable}); {do}", details)
+        advice = "close a stream that is not in use, or follow a conversation's turns with one conversation stream"
+        raise LimitReached(
+            "too_many_streams", f"{subject} {open_streams} open streams, the limit ({variable}); {advice}", details
+        )

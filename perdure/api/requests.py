@@ -34,12 +34,12 @@ Metadata = dict[str, JsonValue]
 
 
 def _check_client_table(metadata: Metadata) -> Metadata:
-    given = metadata.get(CLIENT_TABLE)
+    table = metadata.get(CLIENT_TABLE)
     if CLIENT_TABLE not in metadata:
         return metadata
-    fault = why_no_tables(given)
-    if not fault and isinstance(given, dict) and (found := find_contradiction(given)):
-        fault = f"metadata.{CLIENT_TABLE} is invalid: {found}"
+    fault = why_no_tables(table)
+    if not fault and isinstance(table, dict) and (contradiction := find_contradiction(table)):
+        fault = f"metadata.{CLIENT_TABLE} is invalid: {contradiction}"
     if fault:
         raise PydanticCustomError("client_table", "{fault}", {"fault": fault})
     return metadata
@@ -55,9 +55,9 @@ def _check_not_blank(text: str) -> str:
     return text
 
 
-Worded = AfterValidator(_check_not_blank)
+NotBlank = AfterValidator(_check_not_blank)
 """Validates a text that must not be blank."""
-Seen = AfterValidator(lambda text: "" if is_blank(text) else text)
+BlankAsEmpty = AfterValidator(lambda text: "" if is_blank(text) else text)
 """Validates an optional text. A blank text counts as empty."""
 
 
@@ -125,7 +125,7 @@ class ConversationPatch(Body):
     metadata: Metadata | None = None
 
 
-Message = Annotated[str, Field(max_length=200_000), Worded]
+Message = Annotated[str, Field(max_length=200_000), NotBlank]
 
 
 class NewTurnBody(Body):
@@ -164,8 +164,8 @@ class FileBody(Body):
     sha256: str
 
 
-Comment = Annotated[str, Field(max_length=4_000), Seen]
-ReasonCode = Annotated[str, Field(max_length=100), Seen]
+Comment = Annotated[str, Field(max_length=4_000), BlankAsEmpty]
+ReasonCode = Annotated[str, Field(max_length=100), BlankAsEmpty]
 UserName = Annotated[str, Field(min_length=1, max_length=63)]
 
 
@@ -235,7 +235,7 @@ class SettleBody(Body):
     """POST /v1/effects/{key}/settle."""
 
     outcome: Literal["happened", "did_not_happen"]
-    comment: Annotated[str, Field(max_length=4_000), Worded]
+    comment: Annotated[str, Field(max_length=4_000), NotBlank]
 
 
 Role = Literal["requester", "reviewer", "admin"]
@@ -258,7 +258,7 @@ class RolesBody(Body):
 class DraftBody(Body):
     """PUT /v1/prompt-templates/{template}/draft."""
 
-    text: Annotated[str, Field(max_length=50_000), Worded]
+    text: Annotated[str, Field(max_length=50_000), NotBlank]
 
 
 class PromotionBody(Body):
@@ -356,7 +356,7 @@ class WebhookBody(Body):
     """Includes the call's arguments in the webhooks of low-risk requests."""
 
 
-MOST_HITS = 50
+MAX_HITS = 50
 
 
 def _check_document_type(document_type: str) -> str:
@@ -366,8 +366,8 @@ def _check_document_type(document_type: str) -> str:
     return document_type
 
 
-Title = Annotated[str, Field(max_length=200), Worded]
-Content = Annotated[str, Field(max_length=100_000), Worded]
+Title = Annotated[str, Field(max_length=200), NotBlank]
+Content = Annotated[str, Field(max_length=100_000), NotBlank]
 Entities = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=100)], ...], Field(max_length=32)]
 Sources = Annotated[tuple[Annotated[str, Field(max_length=500)], ...], Field(max_length=20)]
 Sha256 = Annotated[str, Field(max_length=64)]
@@ -430,16 +430,16 @@ class PatchBody(BasisBody):
 class DocumentSearchBody(Body):
     """POST /v1/memory/documents/search."""
 
-    query: Annotated[str, Field(min_length=1, max_length=4_000), Worded]
+    query: Annotated[str, Field(min_length=1, max_length=4_000), NotBlank]
     scope: Scope | None = None
     conversation_id: str | None = Field(default=None, max_length=100)
-    limit: int = Field(default=6, ge=1, strict=True, description=f"Values above {MOST_HITS} are reduced to {MOST_HITS}")
+    limit: int = Field(default=6, ge=1, strict=True, description=f"Values above {MAX_HITS} are reduced to {MAX_HITS}")
 
 
 class RedactionBody(Body):
     """POST /v1/memory/documents/{id}/versions/{version}/redact."""
 
-    reason: Annotated[str, Field(max_length=1_000), Worded]
+    reason: Annotated[str, Field(max_length=1_000), NotBlank]
 
 
 class StoreBody(Body):
@@ -480,7 +480,7 @@ class ExemptionBody(Body):
     """True if the tool needs an approval, false if it is exempt."""
 
 
-MOST_EPISODES = 20
+MAX_EPISODES = 20
 FieldName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
 EpisodeText = Annotated[str, Field(min_length=1, max_length=4_000, pattern=r"\S")]
 
@@ -506,7 +506,7 @@ class SearchBody(Body):
     agent: str = Field(min_length=1, max_length=64)
     query: EpisodeText
     limit: int = Field(
-        default=3, ge=1, strict=True, description=f"Values above {MOST_EPISODES} are reduced to {MOST_EPISODES}"
+        default=3, ge=1, strict=True, description=f"Values above {MAX_EPISODES} are reduced to {MAX_EPISODES}"
     )
 
 
@@ -517,7 +517,7 @@ class HeadsBody(Body):
 
 
 # A value that is not a UUID cannot name anything, so it returns 404.
-def as_uuid(text: str, what: str) -> str:
+def as_uuid(text: str, kind: str) -> str:
     """Returns `text` as a canonical UUID.
 
     Raises: CallerError 404 if `text` is not a UUID.
@@ -525,7 +525,7 @@ def as_uuid(text: str, what: str) -> str:
     try:
         return str(UUID(text))
     except ValueError:
-        raise CallerError(f"{what}_not_found", f"No {what} has this id", status=404) from None
+        raise CallerError(f"{kind}_not_found", f"No {kind} has this id", status=404) from None
 
 
 def _conversation_id(conversation_id: Annotated[str, Path()]) -> str:
@@ -560,13 +560,13 @@ FileId = Annotated[str, Depends(_file_id)]
 EntityId = Annotated[str, Depends(_entity_id)]
 
 
-_DIGITS = 9
+_MAX_DIGITS = 9
 
 
 def _clamp_number(value: object) -> object:
     """Clamps a number whose digits exceed what can be parsed, like any other value above the list's maximum."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value.lstrip("0")) > _DIGITS:
-        return 10**_DIGITS
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value.lstrip("0")) > _MAX_DIGITS:
+        return 10**_MAX_DIGITS
     return value
 
 

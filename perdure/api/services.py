@@ -35,7 +35,7 @@ from perdure.telemetry.metrics import metrics_addresses
 from perdure.temporal.client import connect
 from perdure.temporal.workflow_client import Notifier
 
-_MOST_REMEMBERED = 10_000
+_MAX_REMEMBERED_USERS = 10_000
 _log = structlog.get_logger(__name__)
 
 
@@ -50,12 +50,12 @@ class TextSums:
 
     def update_soon(self, tenant_id: str, user_id: str) -> None:
         """Starts an update of the sums, unless one started within the last minute."""
-        who, now = (tenant_id, user_id), time.monotonic()
-        if now - self._summed.get(who, -SUM_SECONDS) < SUM_SECONDS:
+        user, now = (tenant_id, user_id), time.monotonic()
+        if now - self._summed.get(user, -SUM_SECONDS) < SUM_SECONDS:
             return
-        if len(self._summed) >= _MOST_REMEMBERED:
+        if len(self._summed) >= _MAX_REMEMBERED_USERS:
             self._summed.clear()
-        self._summed[who] = now
+        self._summed[user] = now
         task = asyncio.create_task(self._update(tenant_id, user_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -82,7 +82,7 @@ DATABASE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class SigningIn:
+class SignInSettings:
     """The operator's settings for signing in."""
 
     tenant: str
@@ -116,7 +116,7 @@ class Services:
     rates: RateLimits
     guesses: GuessCounter
     open_streams: OpenStreams
-    signing_in: SigningIn
+    signing_in: SignInSettings
     parts: Parts
     """Checks the health of the services that this process depends on."""
     uploads: Uploads
@@ -173,26 +173,26 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
     does not respond.
     """
     keyring, tokens = settings.keyring(), AccessTokens(settings.access_keys(), settings.jwt_algorithm.value)
-    opening = Database.connect(
+    connecting = Database.connect(
         needed(settings.database_url, "DATABASE_URL"),
         max_connections=settings.pool_size,
         application="perdure-api",
         wait_seconds=DATABASE_SECONDS,
         keyring=keyring,
     )
-    db = await reach_postgres("DATABASE_URL", opening)
+    db = await reach_postgres("DATABASE_URL", connecting)
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     wakes = ConversationWakes(db, valkey)
     _, sdk_metrics = metrics_addresses(settings.metrics_port, settings.metrics_host, "api")
     client = await connect(sdk_metrics)
     clients = _Clients(db, valkey, wakes, ReviewChanges(db), TextSums(db), Passwords(), client)
-    ringing = asyncio.gather(wakes.run(), clients.changes.run())
+    listeners = asyncio.gather(wakes.run(), clients.changes.run())
     try:
         yield _build_services(settings, clients, keyring, tokens)
     finally:
-        ringing.cancel()
+        listeners.cancel()
         with suppress(asyncio.CancelledError):
-            await ringing
+            await listeners
         await clients.text_sums.close()
         clients.passwords.close()
         await valkey.close()
@@ -235,8 +235,8 @@ def _build_services(settings: Settings, clients: _Clients, keyring: Keyring, tok
     )
 
 
-def _build_sign_in(settings: Settings) -> SigningIn:
-    return SigningIn(
+def _build_sign_in(settings: Settings) -> SignInSettings:
+    return SignInSettings(
         settings.tenant,
         settings.open_registration,
         access_lasts=timedelta(minutes=settings.access_minutes),

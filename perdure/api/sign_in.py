@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from perdure.api import credentials
-from perdure.api.auth import is_secure, token_principal
+from perdure.api.auth import token_principal, uses_tls
 from perdure.api.credentials import Audience, token_expiry
 from perdure.api.requests import RegisterBody
 from perdure.api.services import Services
@@ -53,22 +53,22 @@ async def by_password(services: Services, scope: Scope, tenant_id: str | None, n
     Raises: CallerError 401 `sign_in_failed`; LimitReached `sign_in_delayed`, `sign_in_busy`.
     """
     tenant_id = tenant_id or services.signing_in.tenant
-    kept = None
+    account = None
     if _TENANT_ID.fullmatch(tenant_id):
         async with services.db.transaction(tenant_id) as tx:
-            kept = await sign_in.password_of_name(tx, name)
-    user_id = kept.user_id if kept else None
-    async with password_attempt(services, keys_of(services, scope, tenant_id, name, user_id)) as guess:
-        fits = await services.passwords.is_correct(password, kept.hash if kept else None)
-        if kept is None or not fits:
+            account = await sign_in.password_of_name(tx, name)
+    user_id = account.user_id if account else None
+    async with password_attempt(services, guess_keys(services, scope, tenant_id, name, user_id)) as attempt:
+        is_correct = await services.passwords.is_correct(password, account.hash if account else None)
+        if account is None or not is_correct:
             _log.info("sign_in_failed", tenant=tenant_id, user=user_id or "unknown")
             raise CallerError("sign_in_failed", "The name or the password is wrong", status=401)
-        guess.right = True
+        attempt.is_right = True
     async with services.db.transaction(tenant_id) as tx:
         # The password was changed in the meantime.
-        if await sign_in.password_of_user(tx, kept.user_id, lock=True) != kept.hash:
+        if await sign_in.password_of_user(tx, account.user_id, lock=True) != account.hash:
             raise CallerError("sign_in_failed", "The name or the password is wrong", status=401)
-        return await open_session(services, tx, tenant_id, kept.user_id, kept.credential)
+        return await open_session(services, tx, tenant_id, account.user_id, account.credential)
 
 
 async def by_token(services: Services, token: str) -> SignedIn:
@@ -93,18 +93,18 @@ async def by_registration(services: Services, body: RegisterBody, authorization:
     `invitation_invalid`; 409 `user_exists`, `name_erased`; 422 `password_weak`; LimitReached `sign_in_busy`.
     """
     tenant = body.tenant or services.signing_in.tenant
-    vouched = await _is_vouched_for(services, tenant, authorization)
-    comer = Newcomer(body.name, body.display_name, body.invitation, body.setup_code, vouched)
+    is_vouched_for = await _is_vouched_for(services, tenant, authorization)
+    newcomer = Newcomer(body.name, body.display_name, body.invitation, body.setup_code, is_vouched_for)
     rules = {"is_open": services.signing_in.open_registration, "local": services.local}
     async with services.db.transaction(tenant) as tx:
-        display_name = await registration.invited_as(tx, comer)
-        refused = None if comer.invitation else await registration.registration_refusal(tx, comer, **rules)
-    if refused is not None:  # Raised after the commit, which stores the number of wrong codes.
-        raise refused
+        display_name = await registration.invited_as(tx, newcomer)
+        refusal = None if newcomer.invitation else await registration.registration_refusal(tx, newcomer, **rules)
+    if refusal is not None:  # Raised after the commit, which stores the number of wrong codes.
+        raise refusal
     await services.passwords.refuse_weak(body.password, body.name, display_name, tenant)
     hashed = await services.passwords.hash_password(body.password)
     async with services.db.transaction(tenant) as tx:
-        user_id, credential, is_first = await registration.register(tx, comer, hashed, **rules)
+        user_id, credential, is_first = await registration.register(tx, newcomer, hashed, **rules)
         signed_in = await open_session(services, tx, tenant, user_id, credential)
     if is_first and services.setup_code_file is not None:
         services.setup_code_file.unlink(missing_ok=True)  # The supervisor removes it from run.json.
@@ -115,8 +115,8 @@ async def _is_vouched_for(services: Services, tenant_id: str, authorization: str
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         return False
-    who = await token_principal(services, token.strip())
-    return who.has_local_token and "admin" in who.roles and who.tenant_id == tenant_id
+    caller = await token_principal(services, token.strip())
+    return caller.has_local_token and "admin" in caller.roles and caller.tenant_id == tenant_id
 
 
 async def by_code(services: Services, scope: Scope, code: str) -> SignedIn:
@@ -153,21 +153,21 @@ async def open_session(
     services: Services, tx: Connection, tenant_id: str, user_id: str, credential: Credential, *, local: bool = False
 ) -> SignedIn:
     """Begins a session, in the transaction that identified the user by `credential`."""
-    lasts = services.signing_in.session_lasts
-    session = await sign_in.begin_session(tx, user_id, lasts, credential, local=local)
-    first = await sign_in.first_refresh_token(tx, tenant_id, session.id, lasts)
-    return SignedIn(session, tenant_id, first, credential.how)
+    lifetime = services.signing_in.session_lasts
+    session = await sign_in.begin_session(tx, user_id, lifetime, credential, local=local)
+    refresh_token = await sign_in.first_refresh_token(tx, tenant_id, session.id, lifetime)
+    return SignedIn(session, tenant_id, refresh_token, credential.how)
 
 
 def tokens_of(services: Services, signed_in: SignedIn) -> dict[str, object]:
     """Returns the tokens that a program stores."""
     now, session = datetime.now(UTC), signed_in.session
-    ends = token_expiry(now, services.signing_in.access_lasts, session.expires_at)
+    expiry = token_expiry(now, services.signing_in.access_lasts, session.expires_at)
     issue = services.tokens.issue
     return {
-        "access_token": issue(Audience.HEADER, session.id, signed_in.tenant_id, session.user_id, until=ends),
+        "access_token": issue(Audience.HEADER, session.id, signed_in.tenant_id, session.user_id, until=expiry),
         "token_type": "Bearer",
-        "expires_in": int((ends - now).total_seconds()),
+        "expires_in": int((expiry - now).total_seconds()),
         "refresh_token": signed_in.refresh_token,
         "refresh_expires_at": session.expires_at,
     }
@@ -179,21 +179,21 @@ def set_session_cookies(services: Services, scope: Scope, response: Response, si
     token = services.tokens.issue(
         Audience.COOKIE, session.id, signed_in.tenant_id, session.user_id, until=session.expires_at
     )
-    secure = is_secure(services, scope)
-    credentials.set_cookies(response, credentials.SESSION_COOKIE, token, secure=secure, expires=session.expires_at)
+    secure = uses_tls(services, scope)
+    credentials.set_cookie(response, credentials.SESSION_COOKIE, token, secure=secure, expires=session.expires_at)
     if signed_in.how in _PASSWORD_METHODS:
         remember_device(services, scope, response, signed_in.tenant_id, session.user_id)
 
 
 def clear_session_cookie(services: Services, scope: Scope, response: Response) -> None:
     """Deletes the browser's session cookie."""
-    credentials.clear_cookies(response, credentials.SESSION_COOKIE, secure=is_secure(services, scope))
+    credentials.clear_cookie(response, credentials.SESSION_COOKIE, secure=uses_tls(services, scope))
 
 
-DEVICE_LASTS = timedelta(days=180)
-_COOKIE = "perdure_device"
-_PURPOSE = "known device"
-_ADMISSION_TRIES = 20
+DEVICE_LIFETIME = timedelta(days=180)
+_DEVICE_COOKIE = "perdure_device"
+_DEVICE_SEAL_PURPOSE = "known device"
+_MAX_COUNT_ATTEMPTS = 20
 """The number of times that counting an attempt is retried if others are counted at the same time."""
 
 
@@ -201,7 +201,7 @@ _ADMISSION_TRIES = 20
 class PasswordAttempt:
     """One attempt at a password, which counts as wrong until it is verified."""
 
-    right: bool = False
+    is_right: bool = False
 
 
 @asynccontextmanager
@@ -215,23 +215,23 @@ async def password_attempt(services: Services, keys: Sequence[Key]) -> AsyncIter
     Raises: LimitReached `sign_in_delayed`.
     """
     await _admit_attempt(services, keys)
-    guess = PasswordAttempt()
+    attempt = PasswordAttempt()
     try:
-        yield guess
+        yield attempt
     except LimitReached:  # The password was not checked.
         await services.guesses.take_back(keys)
         raise
-    if guess.right:
-        own = [key for key in keys if key[0] in (DEVICE, PLACE)]
-        await services.guesses.forget(own)
-        await services.guesses.take_back([key for key in keys if key not in own])
+    if attempt.is_right:
+        own_keys = [key for key in keys if key[0] in (DEVICE, PLACE)]
+        await services.guesses.forget(own_keys)
+        await services.guesses.take_back([key for key in keys if key not in own_keys])
 
 
 async def _admit_attempt(services: Services, keys: Sequence[Key]) -> None:
     wait = 1.0
-    for _ in range(_ADMISSION_TRIES):
+    for _ in range(_MAX_COUNT_ATTEMPTS):
         now, tallies = await services.guesses.read(keys)
-        wait = wait_left([(pace, tally) for (pace, _), tally in zip(keys, tallies, strict=True)], now)
+        wait = wait_left([(limit, tally) for (limit, _), tally in zip(keys, tallies, strict=True)], now)
         if wait > 0:
             break
         if await services.guesses.count(keys, tallies):
@@ -244,7 +244,7 @@ async def _admit_attempt(services: Services, keys: Sequence[Key]) -> None:
     )
 
 
-def keys_of(services: Services, scope: Scope, tenant_id: str, name: str, user_id: str | None) -> list[Key]:
+def guess_keys(services: Services, scope: Scope, tenant_id: str, name: str, user_id: str | None) -> list[Key]:
     """Returns the keys under which an attempt at this account is counted. An unknown name is counted like any other."""
     device = _known_device(services, scope, tenant_id, user_id) if user_id is not None else ""
     if device:
@@ -257,15 +257,15 @@ def keys_of(services: Services, scope: Scope, tenant_id: str, name: str, user_id
 def remember_device(services: Services, scope: Scope, response: Response, tenant_id: str, user_id: str) -> None:
     """Sets the cookie that identifies this browser in later attempts."""
     device = _known_device(services, scope, tenant_id, user_id) or secrets.token_urlsafe(18)
-    expires = datetime.now(UTC) + DEVICE_LASTS
+    expires = datetime.now(UTC) + DEVICE_LIFETIME
     until = str(int(expires.timestamp()))
-    seal = services.tokens.keys.newest.derive(_PURPOSE, tenant_id, user_id, device, until)
+    seal = services.tokens.keys.newest.derive(_DEVICE_SEAL_PURPOSE, tenant_id, user_id, device, until)
     value = f"{device}.{until}.{seal}"
-    credentials.set_cookies(
+    credentials.set_cookie(
         response,
         _device_cookie(tenant_id, user_id),
         value,
-        secure=is_secure(services, scope),
+        secure=uses_tls(services, scope),
         expires=expires,
         strict=True,
     )
@@ -273,14 +273,14 @@ def remember_device(services: Services, scope: Scope, response: Response, tenant
 
 def _known_device(services: Services, scope: Scope, tenant_id: str, user_id: str) -> str:
     """Returns the device in this browser's cookie. It is empty if the browser has not signed in as this user."""
-    header, secure = Headers(scope=scope).get("cookie", ""), is_secure(services, scope)
+    header, secure = Headers(scope=scope).get("cookie", ""), uses_tls(services, scope)
     device, _, rest = credentials.read_cookie(header, _device_cookie(tenant_id, user_id), secure=secure).partition(".")
     until, _, seal = rest.partition(".")
-    if not services.tokens.keys.knows(seal, _PURPOSE, tenant_id, user_id, device, until):
+    if not services.tokens.keys.knows(seal, _DEVICE_SEAL_PURPOSE, tenant_id, user_id, device, until):
         return ""
     return device if int(until) > datetime.now(UTC).timestamp() else ""
 
 
 def _device_cookie(tenant_id: str, user_id: str) -> str:
     """Returns one cookie name for each account, so that users who share a browser each keep their own."""
-    return f"{_COOKIE}_{sha256_hex(f'{tenant_id}/{user_id}')[:12]}"
+    return f"{_DEVICE_COOKIE}_{sha256_hex(f'{tenant_id}/{user_id}')[:12]}"

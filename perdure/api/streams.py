@@ -37,9 +37,9 @@ from perdure.store.events.subscriptions import LOOK_SECONDS, ConversationWakes, 
 
 BATCH_EVENTS = 200
 
-EventsPlace = tuple[str, str, str | None, int]
+EventsKey = tuple[str, str, str | None, int]
 """Tenant, conversation, turn, `seq` of the last event that was read."""
-EventReads = SharedReads[EventsPlace, list[LoggedEvent]]
+EventReads = SharedReads[EventsKey, list[LoggedEvent]]
 """The reads that readers of one conversation share."""
 
 
@@ -67,18 +67,18 @@ class StreamReader:
         self.behind = False
         """True if there is more to read immediately."""
 
-    async def advance(self, cursor: Cursor, look: bool) -> tuple[Sequence[Frame], bool]:
+    async def advance(self, cursor: Cursor, read_events: bool) -> tuple[Sequence[Frame], bool]:
         """Returns the next frames and whether the events must be read again.
 
-        `look` states whether there may be new events. The state advances only if every step succeeds. Raises the errors
-        of asyncpg.
+        `read_events` states whether there may be new events. The state advances only if every step succeeds. Raises the
+        errors of asyncpg.
         """
         state = self._state or await self._resume(cursor)
-        events: list[LoggedEvent] = await self._read_new_events(state) if look else []
+        events: list[LoggedEvent] = await self._read_new_events(state) if read_events else []
         # Tokens are read after the events. All tokens of a call that is complete in those events are then visible.
         batch = await self._live.tokens(self._tenant_id, self._conversation_id, state.epoch, state.entry_id)
         unknown = unknown_calls(state, events, batch, self._turn_id)
-        if unknown and not look:
+        if unknown and not read_events:
             self._state, self.blocked, self.behind = state, False, True
             return (), True
         if unknown:
@@ -125,11 +125,11 @@ def _with_text(frame: Frame, texts: Mapping[str, str]) -> Frame:
 
 
 HEARTBEAT_SECONDS = 15.0
-_BLOCKED_SECONDS = 0.02
-_DATABASE_LOST_SECONDS = 1.0
-_DATABASE_LOST = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+_BLOCKED_POLL_SECONDS = 0.02
+_DATABASE_RETRY_SECONDS = 1.0
+_DATABASE_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 
-Welcome = Callable[[], Awaitable[bool]]
+AccessCheck = Callable[[], Awaitable[bool]]
 """Returns whether a reader is still authorized."""
 
 log = structlog.get_logger(__name__)
@@ -152,8 +152,8 @@ class Streams:
         self._heartbeat_seconds = heartbeat_seconds
         self._read_new_events: EventReads = SharedReads(self._read_events)
 
-    async def _read_events(self, place: EventsPlace) -> list[LoggedEvent]:
-        tenant_id, conversation_id, turn_id, seq = place
+    async def _read_events(self, key: EventsKey) -> list[LoggedEvent]:
+        tenant_id, conversation_id, turn_id, seq = key
         async with self._database.transaction(tenant_id) as tx:
             return await event_log.read_after(tx, conversation_id, seq, BATCH_EVENTS, turn_id=turn_id)
 
@@ -174,10 +174,10 @@ class Streams:
 
     async def _up_to_end(self, tenant_id: str, frames: Sequence[Frame]) -> tuple[Sequence[Frame], Frame | None]:
         """Returns the frames of one turn up to its last event, and that event if it is among them."""
-        for place, frame in enumerate(frames):
+        for index, frame in enumerate(frames):
             if frame.kind == DONE:
                 done = await self._with_status(tenant_id, frame)
-                return [*frames[:place], done], done
+                return [*frames[:index], done], done
         return frames, None
 
     async def frames(
@@ -186,45 +186,45 @@ class Streams:
         conversation_id: str,
         cursor: Cursor,
         turn_id: str | None = None,
-        welcome: Welcome | None = None,
+        has_access: AccessCheck | None = None,
     ) -> AsyncGenerator[bytes]:
         """Yields the encoded stream after `cursor`. With `turn_id`, yields only that turn's events, until it ends."""
         loop = asyncio.get_running_loop()
-        beats_at = loop.time() + self._heartbeat_seconds
-        guest = _ReaderAccess(welcome, self._heartbeat_seconds)
+        heartbeat_at = loop.time() + self._heartbeat_seconds
+        access = _ReaderAccess(has_access, self._heartbeat_seconds)
         reader = StreamReader(self._database, self._live, self._read_new_events, tenant_id, conversation_id, turn_id)
         with STREAMS.track_inprogress():
             async with self._wakes.listen(tenant_id, conversation_id) as wake:
-                look = True
+                read_events = True
                 while not self._wakes.closing:
-                    look = wake.clear() or look
+                    read_events = wake.clear() or read_events
                     try:
-                        if not await guest.is_still_authorized():
+                        if not await access.is_still_authorized():
                             return
-                        frames, look = await reader.advance(cursor, look)
-                    except _DATABASE_LOST as error:
+                        frames, read_events = await reader.advance(cursor, read_events)
+                    except _DATABASE_ERRORS as error:
                         log.warning("stream.database_lost", error=type(error).__name__)
                         yield KEEPALIVE_COMMENT
-                        await asyncio.sleep(_DATABASE_LOST_SECONDS)
-                        look = True
+                        await asyncio.sleep(_DATABASE_RETRY_SECONDS)
+                        read_events = True
                         continue
                     frames, done = await self._up_to_end(tenant_id, frames) if turn_id else (frames, None)
                     if frames:
                         yield b"".join(map(encode_frame, frames))
-                        beats_at = loop.time() + self._heartbeat_seconds
+                        heartbeat_at = loop.time() + self._heartbeat_seconds
                     if done is not None:
                         yield end_of_stream(done)
                         return
-                    if loop.time() >= beats_at:  # Other turns can send wake signals continuously.
+                    if loop.time() >= heartbeat_at:  # Other turns can send wake signals continuously.
                         yield KEEPALIVE_COMMENT
-                        beats_at = loop.time() + self._heartbeat_seconds
+                        heartbeat_at = loop.time() + self._heartbeat_seconds
                     else:
-                        await _wait_for_events(reader, wake, beats_at - loop.time())
+                        await _wait_for_events(reader, wake, heartbeat_at - loop.time())
 
 
 async def _wait_for_events(reader: StreamReader, wake: ReaderWake, seconds: float) -> None:
     if reader.blocked:
-        await asyncio.sleep(_BLOCKED_SECONDS)
+        await asyncio.sleep(_BLOCKED_POLL_SECONDS)
     elif not reader.behind:
         await wake.wait(seconds)
 
@@ -232,17 +232,17 @@ async def _wait_for_events(reader: StreamReader, wake: ReaderWake, seconds: floa
 class _ReaderAccess:
     """Checks at intervals whether the reader of one stream is still authorized."""
 
-    def __init__(self, welcome: Welcome | None, seconds: float) -> None:
-        self._welcome = welcome
+    def __init__(self, has_access: AccessCheck | None, seconds: float) -> None:
+        self._has_access = has_access
         self._seconds = seconds
-        self._asks_at = time.monotonic() + seconds
+        self._next_check_at = time.monotonic() + seconds
 
     async def is_still_authorized(self) -> bool:
-        if self._welcome is None or time.monotonic() < self._asks_at:
+        if self._has_access is None or time.monotonic() < self._next_check_at:
             return True
-        if not await self._welcome():
+        if not await self._has_access():
             return False
-        self._asks_at = time.monotonic() + self._seconds
+        self._next_check_at = time.monotonic() + self._seconds
         return True
 
 
@@ -262,7 +262,7 @@ def _compact_json(data: Mapping[str, object]) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
-EVENT = "approvals"
+QUEUE_CHANGED = "approvals"
 _HEARTBEAT_SECONDS = 15.0
 
 
@@ -270,15 +270,15 @@ async def review_frames(changes: ReviewChanges, wakes: ConversationWakes, tenant
     """Yields `approvals` immediately and at each change, until the reader disconnects or the process stops. There is
     nothing to resume: a reader that reconnects receives an event immediately. The stream reports only that something
     changed. Each reader then requests its own rows."""
-    said_at = time.monotonic()
+    sent_at = time.monotonic()
     async with aclosing(changes.heads(tenant_id, LOOK_SECONDS)) as heads:
         async for head in heads:
             if wakes.closing:
                 return
             if head is not None:
-                yield format_sse_event(event=EVENT, data_str="{}")
-            elif time.monotonic() - said_at > _HEARTBEAT_SECONDS:
+                yield format_sse_event(event=QUEUE_CHANGED, data_str="{}")
+            elif time.monotonic() - sent_at > _HEARTBEAT_SECONDS:
                 yield KEEPALIVE_COMMENT
             else:
                 continue
-            said_at = time.monotonic()
+            sent_at = time.monotonic()

@@ -32,9 +32,9 @@ CHECK_SECONDS = 30.0
 CHECK_MEMORY_BYTES = 128 * 2**20
 """A check needs 15 MiB. A row as long as the file needs more."""
 _PROGRAM = Path(__file__).with_name("content_check.py")
-_CHECKS_AT_ONCE = 2
+_MAX_PARALLEL_CHECKS = 2
 _IDLE_SECONDS = 30.0
-_WRITTEN_BYTES = 256 * 1024
+_WRITE_BLOCK_BYTES = 256 * 1024
 """The block that a thread writes and hashes in one step."""
 _LARGE_BYTES = 2**20
 _SPARE_BYTES = 256 * 2**20
@@ -44,7 +44,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Spooled:
+class SpooledFile:
     """A file that has arrived completely."""
 
     file: BinaryIO
@@ -55,14 +55,14 @@ class Spooled:
 class Uploads:
     """Receives the uploads of one API process."""
 
-    def __init__(self, folder: Path, most_bytes: int, per_user: int) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, folder: Path, max_bytes: int, per_user: int) -> None:
+        self.max_bytes = max_bytes
         self._folder = folder
         self._per_user = per_user
-        self._open: Counter[tuple[str, str]] = Counter()
+        self._uploads_by_user: Counter[tuple[str, str]] = Counter()
         self._reserved_bytes = 0
-        self._checks = asyncio.Semaphore(_CHECKS_AT_ONCE)
-        self._large = asyncio.Lock()
+        self._checks = asyncio.Semaphore(_MAX_PARALLEL_CHECKS)
+        self._large_file_lock = asyncio.Lock()
 
     def check_length(self, announced: str) -> int | None:
         """Returns the announced length of a file, or None if the request does not announce it.
@@ -70,25 +70,25 @@ class Uploads:
         Raises: CallerError 413 `too_large`.
         """
         length = int(announced) if announced.isdecimal() else None
-        if length is not None and length > self.most_bytes:
-            raise too_large(self.most_bytes, SIZE_VARIABLE)
+        if length is not None and length > self.max_bytes:
+            raise too_large(self.max_bytes, SIZE_VARIABLE)
         return length
 
     @asynccontextmanager
-    async def received(
+    async def receive(
         self, tenant_id: str, user_id: str, length: int | None, chunks: AsyncGenerator[bytes, None]
-    ) -> AsyncIterator[Spooled]:
+    ) -> AsyncIterator[SpooledFile]:
         """Writes a body to the disk and yields the file, which is deleted after the block.
 
         Raises: CallerError 413 `too_large`, 408 `body_too_slow`, 400 `client_disconnected`; LimitReached
         `too_many_uploads`; UpstreamUnavailable `disk_full`.
         """
-        with self._count_upload(tenant_id, user_id), self._reserve_space(self.most_bytes if length is None else length):
+        with self._count_upload(tenant_id, user_id), self._reserve_space(self.max_bytes if length is None else length):
             with cast(BinaryIO, tempfile.TemporaryFile(dir=self._folder, buffering=0)) as file:
                 async with aclosing(chunks):
                     yield await self._spool(file, chunks)
 
-    async def check(self, spooled: Spooled, media_type: str) -> None:
+    async def check(self, spooled: SpooledFile, media_type: str) -> None:
         """Checks the content in a separate process.
 
         Raises: CallerError 422 with the codes of `check_stream`, and `table_too_costly` if the process did not finish.
@@ -108,51 +108,51 @@ class Uploads:
             raise CallerError(verdict["code"], verdict["message"], verdict["details"], status=422)
 
     @asynccontextmanager
-    async def content(self, spooled: Spooled) -> AsyncIterator[memoryview]:
+    async def content(self, spooled: SpooledFile) -> AsyncIterator[memoryview]:
         """Yields the bytes, mapped and not copied. Large files are handled one at a time: sending one to Postgres needs
         twice its size."""
-        async with self._large if spooled.size_bytes > _LARGE_BYTES else nullcontext():
+        async with self._large_file_lock if spooled.size_bytes > _LARGE_BYTES else nullcontext():
             with mmap.mmap(spooled.file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
                 yield view
 
-    async def _spool(self, file: BinaryIO, chunks: AsyncGenerator[bytes, None]) -> Spooled:
-        digest, size, held, began = hashlib.sha256(), 0, bytearray(), time.monotonic()
+    async def _spool(self, file: BinaryIO, chunks: AsyncGenerator[bytes, None]) -> SpooledFile:
+        digest, size, buffer, started_at = hashlib.sha256(), 0, bytearray(), time.monotonic()
 
         def write(block: bytes) -> None:
             digest.update(block)
-            left = memoryview(block)
-            while left:
-                left = left[file.write(left) :]
+            unwritten = memoryview(block)
+            while unwritten:
+                unwritten = unwritten[file.write(unwritten) :]
 
         async for chunk in _with_idle_limit(chunks):
             size += len(chunk)
-            held += chunk
-            if size > self.most_bytes:
-                raise too_large(self.most_bytes, SIZE_VARIABLE)
-            if is_too_slow(size, time.monotonic() - began):
-                raise _too_slow(f"the upload was slower than {MIN_BYTES_PER_SECOND // 1024} KiB/s")
-            if len(held) >= _WRITTEN_BYTES:
-                await asyncio.to_thread(write, bytes(held))
-                held.clear()
-        await asyncio.to_thread(write, bytes(held))
-        return Spooled(file, size, digest.hexdigest())
+            buffer += chunk
+            if size > self.max_bytes:
+                raise too_large(self.max_bytes, SIZE_VARIABLE)
+            if is_too_slow(size, time.monotonic() - started_at):
+                raise _upload_too_slow(f"the upload was slower than {MIN_BYTES_PER_SECOND // 1024} KiB/s")
+            if len(buffer) >= _WRITE_BLOCK_BYTES:
+                await asyncio.to_thread(write, bytes(buffer))
+                buffer.clear()
+        await asyncio.to_thread(write, bytes(buffer))
+        return SpooledFile(file, size, digest.hexdigest())
 
     @contextmanager
     def _count_upload(self, tenant_id: str, user_id: str) -> Iterator[None]:
-        who = (tenant_id, user_id)
-        if self._open[who] >= self._per_user:
+        user = (tenant_id, user_id)
+        if self._uploads_by_user[user] >= self._per_user:
             message = (
                 f"You have {self._per_user} uploads in progress, the limit ({COUNT_VARIABLE}); wait until one ends"
             )
             details: dict[str, object] = {"limit": self._per_user, "variable": COUNT_VARIABLE}
             raise LimitReached("too_many_uploads", message, {**details, "retry_after_seconds": _RETRY_AFTER_SECONDS})
-        self._open[who] += 1
+        self._uploads_by_user[user] += 1
         try:
             yield
         finally:
-            self._open[who] -= 1
-            if not self._open[who]:
-                del self._open[who]
+            self._uploads_by_user[user] -= 1
+            if not self._uploads_by_user[user]:
+                del self._uploads_by_user[user]
 
     @contextmanager
     def _reserve_space(self, length: int) -> Iterator[None]:
@@ -170,19 +170,19 @@ class Uploads:
             self._reserved_bytes -= length
 
 
-def upload_folder(named: Path | None, home: Path) -> Path:
+def upload_folder(configured: Path | None, home: Path) -> Path:
     """Returns the private folder of uploads: the one that the operator sets, else `uploads` in the data folder. If the
     data folder is not writable, returns the system's temporary folder.
 
     Raises: SystemExit if the configured folder cannot be used.
     """
-    folder = named or home / "uploads"
+    folder = configured or home / "uploads"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        if named is not None:
-            raise SystemExit(f"PERDURE_UPLOAD_FOLDER: cannot write to {named} ({error.strerror})") from None
+        if configured is not None:
+            raise SystemExit(f"PERDURE_UPLOAD_FOLDER: cannot write to {configured} ({error.strerror})") from None
         folder = Path(tempfile.gettempdir())
         _log.info("uploads_in_temporary_folder", folder=str(folder))
     return folder
@@ -195,7 +195,7 @@ async def _with_idle_limit(chunks: AsyncGenerator[bytes, None]) -> AsyncIterator
             async with asyncio.timeout(_IDLE_SECONDS):
                 chunk = await anext(chunks, None)
         except TimeoutError:
-            raise _too_slow(f"no data arrived for {_IDLE_SECONDS:.0f} s") from None
+            raise _upload_too_slow(f"no data arrived for {_IDLE_SECONDS:.0f} s") from None
         except ClientDisconnect:
             raise CallerError(
                 "client_disconnected", "The connection closed before the request was complete", status=400
@@ -205,8 +205,8 @@ async def _with_idle_limit(chunks: AsyncGenerator[bytes, None]) -> AsyncIterator
         yield chunk
 
 
-def _too_slow(why: str) -> CallerError:
-    return CallerError("body_too_slow", f"The upload was cancelled: {why}", status=408)
+def _upload_too_slow(reason: str) -> CallerError:
+    return CallerError("body_too_slow", f"The upload was cancelled: {reason}", status=408)
 
 
 async def _run_check(file: BinaryIO, *arguments: object) -> dict[str, Any] | None:

@@ -21,13 +21,13 @@ from perdure.cli.terminal import (
     edited_text,
     fail,
     fields,
-    moment,
+    format_time,
     say,
     say_json,
     table,
 )
 from perdure.client import ApiError, Client
-from perdure.client.agents import Shown
+from perdure.client.agents import SelectableStage
 from perdure.core.text import escape_terminal
 from perdure.schemas.agents import ExemptibleTool, PromptVersion, Rule
 from perdure.schemas.base import Page
@@ -62,8 +62,10 @@ prompts_app = typer.Typer(
 )
 Template = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The template's key.")]
 VersionId = Annotated[str, typer.Argument(metavar="VERSION", help="The version's id, from `prompts list`.")]
-Stage = Annotated[Shown | None, typer.Option(help="The version in this stage, instead of the one that applies to you.")]
-_NEXT = {"draft": "pre_production", "pre_production": "active"}
+Stage = Annotated[
+    SelectableStage | None, typer.Option(help="The version in this stage, instead of the one that applies to you.")
+]
+_NEXT_STAGE = {"draft": "pre_production", "pre_production": "active"}
 
 
 @prompts_app.command("list")
@@ -83,7 +85,10 @@ def list_prompts(
     if as_json:
         say_json(page)
         return
-    rows = [(each.id, each.template, each.stage, each.author, each.characters, each.changed_at) for each in page.items]
+    rows = [
+        (version.id, version.template, version.stage, version.author, version.characters, version.changed_at)
+        for version in page.items
+    ]
     table(("version", "template", "stage", "author", "characters", "changed"), rows, "No templates.")
     if page.next:
         say(f"Next page: --cursor {page.next}")
@@ -99,9 +104,9 @@ def show_prompt(
 ) -> None:
     """Show the version that applies to you. This is your draft, or else the active version."""
     with connect(Role.REQUESTER, as_name) as client:
-        read = client.prompts.render if rendered else client.prompts.get
-        found = read(template, stage=stage)
-    _print_prompt(found, as_json)
+        fetch = client.prompts.render if rendered else client.prompts.get
+        version = fetch(template, stage=stage)
+    _print_prompt(version, as_json)
 
 
 @prompts_app.command("edit")
@@ -117,7 +122,9 @@ def edit(
     """Save your own draft of a template. $EDITOR opens with the version that applies to you now."""
     with connect(Role.REQUESTER, as_name) as client:
         try:
-            text = _read(file) if file else edited_text(_text_now(client, template), "prompt.md", "--file FILE")
+            text = (
+                _read_text(file) if file else edited_text(_current_text(client, template), "prompt.md", "--file FILE")
+            )
         except NoTemporaryFile as error:
             raise fail(str(error), OTHER) from None
         except (EditFailed, OSError, UnicodeDecodeError) as error:
@@ -136,15 +143,17 @@ def edit(
 def promote(version_id: VersionId, yes: Yes = False, as_json: AsJson = False, as_name: AsName = None) -> None:
     """Promote a version to the next stage: pre-production, then active."""
     with connect(Role.REVIEWER, as_name) as client:
-        found = client.prompts.version(version_id)
-        to = _NEXT.get(found.stage)
-        if to is None:
-            raise fail(f"The version is {found.stage}; only draft and pre_production versions can be promoted", OTHER)
+        version = client.prompts.version(version_id)
+        next_stage = _NEXT_STAGE.get(version.stage)
+        if next_stage is None:
+            raise fail(f"The version is {version.stage}; only draft and pre_production versions can be promoted", OTHER)
         if not as_json:
-            _print_prompt(found, as_json=False)
-        confirm(f"Promote it to {to}?", yes=yes, as_json=as_json)
-        moved = client.prompts.promote(version_id, "active" if to == "active" else "pre_production", found.digest)
-    _moved(moved, as_json)
+            _print_prompt(version, as_json=False)
+        confirm(f"Promote it to {next_stage}?", yes=yes, as_json=as_json)
+        promoted = client.prompts.promote(
+            version_id, "active" if next_stage == "active" else "pre_production", version.digest
+        )
+    _print_stage(promoted, as_json)
 
 
 @prompts_app.command("archive")
@@ -152,11 +161,11 @@ def archive(version_id: VersionId, yes: Yes = False, as_json: AsJson = False, as
     """Archive a version. If it was active, agents use their own persona again."""
     with connect(Role.REVIEWER, as_name) as client:
         confirm(f"Archive {version_id}?", yes=yes, as_json=as_json)
-        moved = client.prompts.archive(version_id)
-    _moved(moved, as_json)
+        archived = client.prompts.archive(version_id)
+    _print_stage(archived, as_json)
 
 
-def _text_now(client: Client, template: str) -> str:
+def _current_text(client: Client, template: str) -> str:
     """Returns the text for the editor; empty if the template does not exist yet."""
     try:
         return client.prompts.get(template).text
@@ -166,25 +175,30 @@ def _text_now(client: Client, template: str) -> str:
         raise
 
 
-def _read(file: Path) -> str:
+def _read_text(file: Path) -> str:
     return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
 
 
-def _moved(moved: PromptVersion, as_json: bool) -> None:
+def _print_stage(version: PromptVersion, as_json: bool) -> None:
     if as_json:
-        say_json(moved)
+        say_json(version)
     else:
-        say(f"{moved.template} {moved.id}: {moved.stage}")
+        say(f"{version.template} {version.id}: {version.stage}")
 
 
-def _print_prompt(found: PromptVersion, as_json: bool) -> None:
+def _print_prompt(version: PromptVersion, as_json: bool) -> None:
     if as_json:
-        say_json(found)
+        say_json(version)
         return
-    named = (("template", found.template), ("version", found.id), ("stage", found.stage), ("author", found.author))
-    fields((*named, ("changed", moment(found.changed_at)), ("digest", found.digest)))
+    identity = (
+        ("template", version.template),
+        ("version", version.id),
+        ("stage", version.stage),
+        ("author", version.author),
+    )
+    fields((*identity, ("changed", format_time(version.changed_at)), ("digest", version.digest)))
     say()
-    say(found.text)
+    say(version.text)
 
 
 rules_app = typer.Typer(
@@ -210,14 +224,14 @@ def set_rule(
     """Make a rule stricter from the next turn on."""
     with connect(Role.ADMIN, as_name) as client:
         page = client.rules.set(rule, do)
-    _print_rules(page.model_copy(update={"items": [each for each in page.items if each.id == rule]}), as_json)
+    _print_rules(page.model_copy(update={"items": [listed for listed in page.items if listed.id == rule]}), as_json)
 
 
 @rules_app.command("tools")
 def list_tools(as_json: AsJson = False, as_name: AsName = None) -> None:
     """List the tools that this tenant can exempt from approval."""
     with connect(Role.ADMIN, as_name) as client:
-        _say_tools(client.rules.tools(), as_json)
+        _print_tools(client.rules.tools(), as_json)
 
 
 @rules_app.command("waive")
@@ -229,14 +243,14 @@ def waive(
 ) -> None:
     """Exempt a tool from approval from the next turn on. Rules that stop its calls still apply."""
     with connect(Role.ADMIN, as_name) as client:
-        _say_tools(client.rules.set_tool(tool, approval=undo), as_json)
+        _print_tools(client.rules.set_tool(tool, approval=undo), as_json)
 
 
-def _say_tools(page: Page[ExemptibleTool], as_json: bool) -> None:
+def _print_tools(page: Page[ExemptibleTool], as_json: bool) -> None:
     if as_json:
         say_json(page)
         return
-    rows = [(each.tool, "approval required" if each.approval else "exempt from approval") for each in page.items]
+    rows = [(item.tool, "approval required" if item.approval else "exempt from approval") for item in page.items]
     table(("tool", "calls"), rows, "No tools.")
 
 
@@ -244,7 +258,7 @@ def _print_rules(page: Page[Rule], as_json: bool) -> None:
     if as_json:
         say_json(page)
         return
-    rows = [(each.id, each.on, each.do, "yes" if each.overridden else "", each.checkpoint) for each in page.items]
+    rows = [(rule.id, rule.on, rule.do, "yes" if rule.overridden else "", rule.checkpoint) for rule in page.items]
     table(("rule", "applies", "action", "overridden", "checkpoint"), rows, "No rules.")
 
 

@@ -52,63 +52,63 @@ def check_skills(
 
     settings = Settings.read()
     sandbox, seconds = settings.sandbox(), settings.request_seconds
-    looking = (
+    loading = (
         several_apps(app_folders((), True), sandbox, examples=True, expires_seconds=seconds)
         if folder is None
         else one_app(folder, sandbox, examples=True, expires_seconds=seconds)
     )
-    found = asyncio.run(looking)
-    apps = found.apps
-    problems = [problem for each in apps for problem in each.problems]
+    loaded = asyncio.run(loading)
+    apps = loaded.apps
+    problems = [problem for app in apps for problem in app.problems]
     if as_json:
-        skills = [_skills_json(each) for each in apps]
-        say_json({"apps": skills, "problems": [*map(_problem_data, problems)], "unchecked": found.unchecked})
+        skills = [_skills_json(app) for app in apps]
+        say_json({"apps": skills, "problems": [*map(_problem_json, problems)], "unchecked": loaded.unchecked})
     else:
-        _say_checked(apps, problems, found.unchecked)
+        _print_check(apps, problems, loaded.unchecked)
     if has_mistakes(problems):
         raise typer.Exit(OTHER)
 
 
-def _say_checked(apps: Sequence[App], problems: list[AppProblem], unchecked: str) -> None:
+def _print_check(apps: Sequence[App], problems: list[AppProblem], unchecked: str) -> None:
     for problem in problems:
-        sys.stdout.write(escape_terminal(_line(problem)) + "\n")
+        sys.stdout.write(escape_terminal(_problem_line(problem)) + "\n")
     if unchecked:
         say(f"warning: the types of code blocks were not checked, nor their examples run: {unchecked}")
     say(_summary(apps, problems))
 
 
-def _line(problem: AppProblem) -> str:
+def _problem_line(problem: AppProblem) -> str:
     """Returns the problem as a line. Its file is relative to the current folder if it is inside."""
-    here = Path.cwd()
-    file = problem.file.relative_to(here) if problem.file.is_relative_to(here) else problem.file
+    current_folder = Path.cwd()
+    file = problem.file.relative_to(current_folder) if problem.file.is_relative_to(current_folder) else problem.file
     return str(AppProblem(file, problem.line, problem.message, problem.warning))
 
 
 def _summary(apps: Sequence[App], problems: list[AppProblem]) -> str:
     mistakes = sum(not problem.warning for problem in problems)
     warnings = len(problems) - mistakes
-    skills = [skill for each in apps for skill in each.skills.values()]
+    skills = [skill for app in apps for skill in app.skills.values()]
     blocks = sum(len(skill.blocks) for skill in skills)
-    agents = sum(len(each.agents) for each in apps)
-    loaded = f"{_counted(len(skills), 'skill')}, {_counted(blocks, 'code block')}, {_counted(agents, 'agent')}"
-    where = apps[0].name if len(apps) == 1 else _counted(len(apps), "app")
-    return f"{where}: {_counted(mistakes, 'mistake')}, {_counted(warnings, 'warning')}; valid: {loaded}"
+    agents = sum(len(app.agents) for app in apps)
+    valid = f"{_count_text(len(skills), 'skill')}, {_count_text(blocks, 'code block')}, {_count_text(agents, 'agent')}"
+    subject = apps[0].name if len(apps) == 1 else _count_text(len(apps), "app")
+    return f"{subject}: {_count_text(mistakes, 'mistake')}, {_count_text(warnings, 'warning')}; valid: {valid}"
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+def _count_text(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _skills_json(each: App) -> dict[str, object]:
+def _skills_json(app: App) -> dict[str, object]:
     return {
-        "app": each.name,
-        "folder": str(each.folder),
-        "agents": [agent.id for agent in each.agents],
-        "skills": [*each.skills],
+        "app": app.name,
+        "folder": str(app.folder),
+        "agents": [agent.id for agent in app.agents],
+        "skills": [*app.skills],
     }
 
 
-def _problem_data(problem: AppProblem) -> dict[str, object]:
+def _problem_json(problem: AppProblem) -> dict[str, object]:
     return {
         "file": str(problem.file),
         "line": problem.line,
@@ -131,11 +131,11 @@ class _Outcome:
     state: str
     """`written`, `same`, `differs`, `unlocked` or `failed`."""
     tools: int = 0
-    unlike: Difference = field(default_factory=Difference)
+    changes: Difference = field(default_factory=Difference)
     details: tuple[str, ...] = ()
 
     @property
-    def good(self) -> bool:
+    def is_ok(self) -> bool:
         """True if the lock was written, is unchanged or does not exist yet."""
         return self.state in ("written", "same", "unlocked")
 
@@ -154,8 +154,10 @@ def lock(folder: AppFolder, as_json: AsJson = False) -> None:
     refused, so review the changes before you commit them. If a server does not answer, its lock is kept and the exit
     code is 1.
     """
-    app, listings = _ask_servers(folder)
-    _tell(app, [_locked(app.folder, server, found) for server, found in listings.items()], as_json)
+    app, listings = _list_servers(folder)
+    _report_outcomes(
+        app, [_write_server_lock(app.folder, server, listing) for server, listing in listings.items()], as_json
+    )
 
 
 @mcp_app.command("check")
@@ -165,11 +167,13 @@ def check_mcp(folder: AppFolder, as_json: AsJson = False) -> None:
     A lock that cannot be read or a server that does not answer also counts as a difference. A server without a lock is
     reported and is not an error. Nothing is written.
     """
-    app, listings = _ask_servers(folder)
-    _tell(app, [_checked(app.folder, server, found) for server, found in listings.items()], as_json)
+    app, listings = _list_servers(folder)
+    _report_outcomes(
+        app, [_check_server_lock(app.folder, server, listing) for server, listing in listings.items()], as_json
+    )
 
 
-def _ask_servers(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
+def _list_servers(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
     """Returns the app's servers with their tools. Exits if one of their files has a mistake."""
     if not folder.is_dir():
         raise fail(f"{folder} is not a folder", USAGE)
@@ -189,50 +193,50 @@ def _ask_servers(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
     return app, listings
 
 
-def _locked(folder: Path, server: str, found: McpServerListing) -> _Outcome:
-    if found.lock is None:
-        return _Outcome(server, "failed", details=found.told)
+def _write_server_lock(folder: Path, server: str, listing: McpServerListing) -> _Outcome:
+    if listing.lock is None:
+        return _Outcome(server, "failed", details=listing.told)
     path = lock_path(folder, server)
     before = read_lock(path)[0] if path.exists() else None
-    unlike = difference(before, found.lock)
-    if before == found.lock and not unlike:
-        return _Outcome(server, "same", len(found.lock.tools), details=found.told)
+    changes = difference(before, listing.lock)
+    if before == listing.lock and not changes:
+        return _Outcome(server, "same", len(listing.lock.tools), details=listing.told)
     try:
-        problems = write_lock(path, found.lock)
+        problems = write_lock(path, listing.lock)
     except OSError as error:
         return _Outcome(server, "failed", details=(f"{path}: cannot write: {error.strerror}",))
     if problems:
         return _Outcome(server, "failed", details=tuple(map(str, problems)))
-    return _Outcome(server, "written", len(found.lock.tools), unlike, found.told)
+    return _Outcome(server, "written", len(listing.lock.tools), changes, listing.told)
 
 
-def _checked(folder: Path, server: str, found: McpServerListing) -> _Outcome:
+def _check_server_lock(folder: Path, server: str, listing: McpServerListing) -> _Outcome:
     path = lock_path(folder, server)
-    if found.lock is None:
-        return _Outcome(server, "failed", details=found.told)
+    if listing.lock is None:
+        return _Outcome(server, "failed", details=listing.told)
     if not path.exists():
-        return _Outcome(server, "unlocked", len(found.lock.tools), details=found.told)
+        return _Outcome(server, "unlocked", len(listing.lock.tools), details=listing.told)
     before, problems = read_lock(path)
     if before is None:
         return _Outcome(server, "failed", details=tuple(map(str, problems)))
-    unlike = difference(before, found.lock)
-    return _Outcome(server, "differs" if unlike else "same", len(found.lock.tools), unlike, found.told)
+    changes = difference(before, listing.lock)
+    return _Outcome(server, "differs" if changes else "same", len(listing.lock.tools), changes, listing.told)
 
 
-def _tell(app: App, outcomes: list[_Outcome], as_json: bool) -> None:
+def _report_outcomes(app: App, outcomes: list[_Outcome], as_json: bool) -> None:
     """Writes the results. Exits with 1 if one is not good."""
     if as_json:
         say_json({"app": app.name, "servers": [_lock_json(outcome) for outcome in outcomes]})
     else:
         for outcome in outcomes:
-            _say(outcome)
-    if not all(outcome.good for outcome in outcomes):
+            _print_outcome(outcome)
+    if not all(outcome.is_ok for outcome in outcomes):
         raise typer.Exit(OTHER)
 
 
-def _say(outcome: _Outcome) -> None:
-    unlike, changed = outcome.unlike, outcome.unlike.changed
-    counts = f"{len(unlike.added)} added, {len(unlike.removed)} removed, {len(changed)} changed"
+def _print_outcome(outcome: _Outcome) -> None:
+    changes, changed = outcome.changes, outcome.changes.changed
+    counts = f"{len(changes.added)} added, {len(changes.removed)} removed, {len(changed)} changed"
     tools = _counted(outcome.tools, "tool")
     texts = {
         "written": f"lock written, {tools}: {counts}",
@@ -242,25 +246,25 @@ def _say(outcome: _Outcome) -> None:
         "failed": "failed",
     }
     say(f"{outcome.server}: {texts[outcome.state]}")
-    for name in unlike.added:
+    for name in changes.added:
         say(f"  added    {name}")
-    for name in unlike.removed:
+    for name in changes.removed:
         say(f"  removed  {name}")
     for name, fields in changed.items():
         say(f"  changed  {name} ({', '.join(fields)})")
-    for sentence in outcome.details:
-        say(f"  {sentence}")
+    for detail in outcome.details:
+        say(f"  {detail}")
 
 
 def _lock_json(outcome: _Outcome) -> dict[str, Any]:
-    unlike = outcome.unlike
+    changes = outcome.changes
     return {
         "server": outcome.server,
         "state": outcome.state,
         "tools": outcome.tools,
-        "added": list(unlike.added),
-        "removed": list(unlike.removed),
-        "changed": {name: list(fields) for name, fields in unlike.changed.items()},
+        "added": list(changes.added),
+        "removed": list(changes.removed),
+        "changed": {name: list(fields) for name, fields in changes.changed.items()},
         "told": list(outcome.details),
     }
 

@@ -16,7 +16,7 @@ from perdure.client.requests import Call, get, path
 
 app = typer.Typer(help="Verify and export the audit trail.", no_args_is_help=True, rich_markup_mode=None)
 _PAGE_ROWS = 1_000
-_KEPT_HEADS = 500
+_MAX_HEADS = 500
 """Maximum heads of a file that are sent; the newest are chosen.
 
 A request has a size limit, and the last head vouches for all before it.
@@ -33,13 +33,13 @@ def verify(
     as_name: AsName = None,
 ) -> None:
     """Verify that no audit row was changed or removed. Exit code 1 if a fault is found."""
-    kept = None if heads is None else _kept(heads)
+    sent_heads = None if heads is None else _read_heads(heads)
     with connect(Role.REVIEWER, as_name) as client:
-        report = client.send(_verify(kept))
+        report = client.send(_verify_call(sent_heads))
     if as_json:
         say_json(report)
     else:
-        _show(report)
+        _print_report(report)
     if not report["ok"]:
         raise typer.Exit(OTHER)
 
@@ -54,7 +54,7 @@ def export(
     """Export the audit rows in chain order, one JSON object per line."""
     del as_json  # the output is JSON in any case
     with connect(Role.ADMIN, as_name) as client:
-        for line in _lines(client, after, turn):
+        for line in _exported_rows(client, after, turn):
             sys.stdout.write(json.dumps(line) + "\n")  # ASCII only: harmless on a terminal
     sys.stdout.flush()
 
@@ -67,7 +67,7 @@ def show(
 ) -> None:
     """Show the audit rows of an approval."""
     with connect(Role.REVIEWER, as_name) as client:
-        rows = _of_approval(client, approval_id)
+        rows = _approval_rows(client, approval_id)
     if as_json:
         say_json({"items": rows, "next": None})
         return
@@ -78,7 +78,7 @@ def show(
     table(("position", "at", "event", "by", "details"), lines, "No audit rows.")
 
 
-def _of_approval(client: Client, approval_id: str) -> list[dict[str, Any]]:
+def _approval_rows(client: Client, approval_id: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
@@ -89,25 +89,25 @@ def _of_approval(client: Client, approval_id: str) -> list[dict[str, Any]]:
             return rows
 
 
-def _verify(heads: list[Any] | None) -> Call[Any]:
+def _verify_call(heads: list[Any] | None) -> Call[Any]:
     if heads is None:
         return get(path("audit", "verify"), _json)
     return Call("POST", path("audit", "verify"), _json, body={"heads": heads})
 
 
-def _kept(file: Path) -> list[Any]:
+def _read_heads(file: Path) -> list[Any]:
     """Returns the heads of a file.
 
     Raises typer.Exit, after a line that states the error.
     """
     try:
         lines = [line for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
-        return [json.loads(line) for line in lines[-_KEPT_HEADS:]]
+        return [json.loads(line) for line in lines[-_MAX_HEADS:]]
     except (OSError, ValueError) as error:
         raise fail(f"{file} is not a valid file of audit heads: {error}", USAGE) from None
 
 
-def _lines(client: Client, after: int, turn: str | None) -> Iterator[dict[str, Any]]:
+def _exported_rows(client: Client, after: int, turn: str | None) -> Iterator[dict[str, Any]]:
     while True:
         query: dict[str, str | int | bool | None] = {"after": after, "turn": turn, "limit": _PAGE_ROWS}
         lines = client.send(get(path("audit", "export"), _json_lines, query))
@@ -117,14 +117,14 @@ def _lines(client: Client, after: int, turn: str | None) -> Iterator[dict[str, A
         after = lines[-1]["seq"]
 
 
-def _show(report: dict[str, Any]) -> None:
+def _print_report(report: dict[str, Any]) -> None:
     head = report["head"]
     say(f"{report['rows']} rows, {report['erased']} of them erased with a user; the last position is {head['seq']}")
     say(f"{report['heads_checked']} exported heads checked")
     if not report["heads_checked"]:
-        found = report.get("heads_found")
-        why = f"None of the {found} exported heads can be verified" if found else "No exported head was found"
-        say(f"{why}, so rows missing at the end of the chain cannot be detected.")
+        exported = report.get("heads_found")
+        reason = f"None of the {exported} exported heads can be verified" if exported else "No exported head was found"
+        say(f"{reason}, so rows missing at the end of the chain cannot be detected.")
     for key_id, number in report.get("keys_unknown", {}).items():
         say(
             f"The key {key_id} is missing, so {number} rows and heads that it signed cannot be verified. Add it to "
@@ -134,9 +134,12 @@ def _show(report: dict[str, Any]) -> None:
         say("No faults found.")
         return
     kinds = ", ".join(f"{kind} {number}" for kind, number in report["faults_by_kind"].items())
-    few = "" if len(report["faults"]) == report["faults_found"] else f", {len(report['faults'])} of them listed"
-    say(f"{report['faults_found']} faults{few}: {kinds}")
-    faults = [(f["seq"], f["kind"], f["audit_id"], f.get("subject"), f.get("key_id")) for f in report["faults"]]
+    listed_note = "" if len(report["faults"]) == report["faults_found"] else f", {len(report['faults'])} of them listed"
+    say(f"{report['faults_found']} faults{listed_note}: {kinds}")
+    faults = [
+        (fault["seq"], fault["kind"], fault["audit_id"], fault.get("subject"), fault.get("key_id"))
+        for fault in report["faults"]
+    ]
     table(("position", "fault", "row", "approval", "missing key"), faults, "")
 
 

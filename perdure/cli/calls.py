@@ -18,11 +18,11 @@ from perdure.cli.terminal import (
     confirm,
     fail,
     fields,
-    left,
-    moment,
+    format_time,
     say,
     say_json,
     table,
+    time_left,
 )
 from perdure.contracts.calls import CallState
 from perdure.core.text import pretty_json
@@ -56,7 +56,13 @@ def list_effects(
         say_json(page)
         return
     rows = [
-        (each.key, each.tool, each.state, left(each.deadline) if still_sendable(each) else "no longer", each.turn_id)
+        (
+            each.key,
+            each.tool,
+            each.state,
+            time_left(each.deadline) if still_sendable(each) else "no longer",
+            each.turn_id,
+        )
         for each in page.items
     ]
     table(("effect", "tool", "state", "can be sent for", "turn"), rows, f"No effects with the state {state}.")
@@ -107,7 +113,7 @@ def settle(
             by = f", as settled by {effect.settled_by}" if effect.settled_by else ""
             raise fail(f"Nothing to settle: the effect's state is already {effect.state}{by}", DECIDED)
         if not as_json:
-            show_effect(effect, whole=False)
+            show_effect(effect, full=False)
         confirm(f"{outcome.value}?", yes=yes, as_json=as_json)
         settled = client.effects.settle(key, outcome.value, comment)
     if as_json:
@@ -116,12 +122,12 @@ def settle(
         say(f"Settled: {outcome.value}. The turn continues.")
 
 
-_EFFECT_FIELDS = frozenset(Effect.model_fields)
+_LISTED_FIELDS = frozenset(Effect.model_fields)
 """Fields that have their own line. All other fields of the API follow as JSON."""
 
 
-def show_effect(effect: Effect, *, whole: bool = True) -> None:
-    """Shows all fields of an effect. Without `whole`, the other fields are only named instead of shown as JSON."""
+def show_effect(effect: Effect, *, full: bool = True) -> None:
+    """Shows all fields of an effect. Without `full`, the other fields are only named instead of shown as JSON."""
     fields(
         [
             ("effect", effect.key),
@@ -129,28 +135,28 @@ def show_effect(effect: Effect, *, whole: bool = True) -> None:
             ("tool", f"{effect.tool} ({effect.effect}) of agent {effect.agent}" if effect.effect else effect.tool),
             ("call", effect.call_id),
             ("turn", effect.turn_id),
-            ("started", moment(effect.created_at)),
+            ("started", format_time(effect.created_at)),
             ("attempts", effect.attempts or ""),
-            ("first sent", moment(effect.first_sent_at)),
-            ("can be sent until", _deadline(effect)),
-            ("approval", _approval(effect)),
-            ("settled", _settled(effect)),
+            ("first sent", format_time(effect.first_sent_at)),
+            ("can be sent until", _deadline_text(effect)),
+            ("approval", _approval_text(effect)),
+            ("settled", _settled_text(effect)),
         ],
-        most=None,
+        max_characters=None,
     )
     say("exact arguments:")
-    _block(effect.args)
-    rest = {
+    _print_json_block(effect.args)
+    other_fields = {
         name.replace("_", " "): value
         for name, value in (effect.model_extra or {}).items()
-        if name not in _EFFECT_FIELDS and value not in (None, "", [], {})
+        if name not in _LISTED_FIELDS and value not in (None, "", [], {})
     }
-    if rest and not whole:
-        say(f"For more ({', '.join(rest)}): {command('effects', 'show', effect.key)}")
+    if other_fields and not full:
+        say(f"For more ({', '.join(other_fields)}): {command('effects', 'show', effect.key)}")
         return
-    for name, value in rest.items():
+    for name, value in other_fields.items():
         say(f"{name}:")
-        _block(value)
+        _print_json_block(value)
 
 
 def still_sendable(effect: Effect) -> bool:
@@ -158,26 +164,26 @@ def still_sendable(effect: Effect) -> bool:
     return effect.deadline is not None and effect.deadline > datetime.now(UTC)
 
 
-def _deadline(effect: Effect) -> str:
+def _deadline_text(effect: Effect) -> str:
     if not still_sendable(effect):
         return ""
-    return f"{moment(effect.deadline)} (for {left(effect.deadline)}), by a worker that lost its connection"
+    return f"{format_time(effect.deadline)} (for {time_left(effect.deadline)}), by a worker that lost its connection"
 
 
-def _approval(effect: Effect) -> str:
-    found = (effect.model_extra or {}).get("approval")
-    if not isinstance(found, dict) or not found.get("id"):
+def _approval_text(effect: Effect) -> str:
+    approval = (effect.model_extra or {}).get("approval")
+    if not isinstance(approval, dict) or not approval.get("id"):
         return ""
-    return f"{found['id']}" + (f", decided by {found['decided_by']}" if found.get("decided_by") else "")
+    return f"{approval['id']}" + (f", decided by {approval['decided_by']}" if approval.get("decided_by") else "")
 
 
-def _settled(effect: Effect) -> str:
+def _settled_text(effect: Effect) -> str:
     if effect.settled_at is None and not effect.settled_by:
         return ""
     by = f" by {effect.settled_by}" if effect.settled_by else ""
-    return f"{moment(effect.settled_at)}{by}" + (f": {effect.comment}" if effect.comment else "")
+    return f"{format_time(effect.settled_at)}{by}" + (f": {effect.comment}" if effect.comment else "")
 
 
-def _block(value: Any) -> None:
+def _print_json_block(value: Any) -> None:
     for line in pretty_json(value).splitlines():
         say(f"  {line}")

@@ -10,15 +10,15 @@ import typer
 from rich.cells import cell_len
 
 from perdure.cli.connection import Role, command, connect
-from perdure.cli.memory import ToSend, say_pictures
+from perdure.cli.memory import LocalFile, print_picture_commands
 from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, say, say_json
 from perdure.client import ApiError, Client, Event
-from perdure.client.turns import OnBusy as Way
+from perdure.client.turns import OnBusy as OnBusyName
 from perdure.core.text import escape_terminal, one_line, pretty_json
 from perdure.core.turns import OnBusy
 from perdure.schemas.turns import Turn
 
-VOID = "[the text above is void and is repeated below]"
+VOID_NOTICE = "[the text above is void and is repeated below]"
 
 
 class LiveText:
@@ -34,34 +34,34 @@ class LiveText:
 
     def write(self, text: str) -> None:
         """Writes the next piece."""
-        made_safe = escape_terminal(text)
-        self.shown += made_safe
-        self._out(made_safe)
+        escaped = escape_terminal(text)
+        self.shown += escaped
+        self._write(escaped)
 
-    def take_back(self) -> None:
+    def discard(self) -> None:
         """Removes the void text from the screen, or marks it as void."""
         if not self.shown:
             return
         size = shutil.get_terminal_size()
         rows = rows_below_start(self.shown, size.columns)
         if self._terminal and rows < size.lines:
-            self._out("\r" + (f"\x1b[{rows}A" if rows else "") + "\x1b[J")
+            self._write("\r" + (f"\x1b[{rows}A" if rows else "") + "\x1b[J")
         else:
-            self._out(f"\n{VOID}\n")
+            self._write(f"\n{VOID_NOTICE}\n")
         self.shown = ""
 
     def end(self) -> None:
         """Ends the text, so that further output begins on a new line."""
         if self.shown and not self.shown.endswith("\n"):
-            self._out("\n")
+            self._write("\n")
         self.shown = ""
 
     def line(self, text: str) -> None:
         """Writes a line that is not part of the text."""
         self.end()
-        self._out(escape_terminal(text) + "\n")
+        self._write(escape_terminal(text) + "\n")
 
-    def _out(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
 
@@ -108,20 +108,20 @@ def chat(
     """Chat with an agent. With --json, print each event and then the turn, one JSON value per line."""
     if message is not None and not message.strip():
         raise fail("The message is empty; pass a text to -m, or omit -m to chat interactively", USAGE)
-    files = [ToSend.at(path) for path in file or ()]
+    files = [LocalFile.at(path) for path in file or ()]
     with connect(Role.REQUESTER, as_name) as client:
         conversation_id = conversation or client.conversations.create(agent).id
-        for each in files:
-            each.upload(client, conversation_id)
+        for local_file in files:
+            local_file.upload(client, conversation_id)
         if message is not None:
-            turn = _one_turn(client, conversation_id, message, on_busy, as_json)
+            turn = _run_turn(client, conversation_id, message, on_busy, as_json)
             raise typer.Exit(0 if turn.status == "completed" else OTHER)
-        _talk(client, conversation_id, on_busy, as_json)
+        _chat_loop(client, conversation_id, on_busy, as_json)
         if not as_json:
             say(f"To continue: {command('chat', agent, '--conversation', conversation_id)}")
 
 
-def _talk(client: Client, conversation_id: str, on_busy: OnBusy, as_json: bool) -> None:
+def _chat_loop(client: Client, conversation_id: str, on_busy: OnBusy, as_json: bool) -> None:
     """Sends one message after the other until the end of input."""
     if sys.stdin.isatty():
         import readline  # noqa: F401  gives input() its history and editing
@@ -133,33 +133,33 @@ def _talk(client: Client, conversation_id: str, on_busy: OnBusy, as_json: bool) 
             return
         if message.strip():
             try:
-                _one_turn(client, conversation_id, message, on_busy, as_json)
+                _run_turn(client, conversation_id, message, on_busy, as_json)
             except ApiError as error:
                 if error.status in (0, 401, 403, 404):
                     raise
                 say(f"{error.message} ({error.code})")
 
 
-def _one_turn(client: Client, conversation_id: str, message: str, on_busy: OnBusy, as_json: bool) -> Turn:
+def _run_turn(client: Client, conversation_id: str, message: str, on_busy: OnBusy, as_json: bool) -> Turn:
     """Runs a turn for the message. Returns the turn that received it: the open turn that it joined, or the one after
     it."""
-    way = None if on_busy is OnBusy.REJECT else cast(Way, on_busy.value)
-    started = client.turns.start(conversation_id, message, on_busy=way)
-    heard_by = started.turn_id
+    on_busy_name = None if on_busy is OnBusy.REJECT else cast(OnBusyName, on_busy.value)
+    started = client.turns.start(conversation_id, message, on_busy=on_busy_name)
+    turn_id = started.turn_id
     try:
-        left_over = follow(client, heard_by, as_json=as_json)
+        left_over = follow(client, turn_id, as_json=as_json)
         while started.joined and left_over is not None:
-            heard_by, left_over = left_over, follow(client, left_over, as_json=as_json)
+            turn_id, left_over = left_over, follow(client, left_over, as_json=as_json)
     except KeyboardInterrupt:
         say()
-        say(f"The turn is still running. To watch it: {command('turns', 'watch', heard_by)}")
-        say(f"To stop it: {command('turns', 'stop', heard_by)}")
+        say(f"The turn is still running. To watch it: {command('turns', 'watch', turn_id)}")
+        say(f"To stop it: {command('turns', 'stop', turn_id)}")
         raise typer.Exit(130) from None
-    turn = client.turns.get(heard_by)
+    turn = client.turns.get(turn_id)
     if as_json:
         say_json(turn)
     else:
-        say_pictures(turn)
+        print_picture_commands(turn)
     return turn
 
 
@@ -197,7 +197,7 @@ def _show_request(client: Client, event: Event, live: LiveText) -> None:
     live.line(f"    To decide: {command('approvals', 'approve', approval_id)}   (or reject, edit, respond)")
 
 
-_QUIET = frozenset(
+_DETAIL_EVENTS = frozenset(
     {
         "node_start",
         "node_end",
@@ -211,7 +211,7 @@ _QUIET = frozenset(
     }
 )
 """Events that matter only for a technical analysis."""
-_SILENT = frozenset(
+_HIDDEN_EVENTS = frozenset(
     {"token", "thinking", "reset", "heartbeat", "ready", "completed", "workflow_complete", "generation.complete"}
 )
 
@@ -222,56 +222,56 @@ class TurnScreen:
     def __init__(self, live: LiveText, *, details: bool = False) -> None:
         self.live = live
         self._details = details
-        self._speaks: tuple[str, str] = ("", "")
+        self._current_text: tuple[str, str] = ("", "")
         """The call whose text is last on the screen, and whether that text is its answer or its reasoning."""
 
     def show(self, event: Event) -> None:
         """Shows one event."""
         if event.kind == "token" or (event.kind == "thinking" and self._details):
-            if (event.call_id, event.kind) != self._speaks:
+            if (event.call_id, event.kind) != self._current_text:
                 self.live.end()
-                self._speaks = event.call_id, event.kind
+                self._current_text = event.call_id, event.kind
             self.live.write(str(event.data.get("text", "")))
         elif event.kind == "reset":
-            if event.call_id == self._speaks[0]:
-                self.live.take_back()
-        elif event.kind in _LINES:
-            self.live.line(_LINES[event.kind](event.data))
-        elif event.kind in _QUIET:
+            if event.call_id == self._current_text[0]:
+                self.live.discard()
+        elif event.kind in _EVENT_LINES:
+            self.live.line(_EVENT_LINES[event.kind](event.data))
+        elif event.kind in _DETAIL_EVENTS:
             if self._details:
-                self.live.line(f"  · {event.kind} {_what(event.data)}".rstrip())
+                self.live.line(f"  · {event.kind} {_plain_fields(event.data)}".rstrip())
         elif event.kind == "generation.complete":
             self.live.end()
-        elif event.kind not in _SILENT:
-            self.live.line(f"  · {event.kind} {_what(event.data)}".rstrip())
+        elif event.kind not in _HIDDEN_EVENTS:
+            self.live.line(f"  · {event.kind} {_plain_fields(event.data)}".rstrip())
 
 
-def _awaiting(data: Mapping[str, Any]) -> str:
+def _awaiting_line(data: Mapping[str, Any]) -> str:
     return f"  ‖ {data.get('tool')} waits for an approval ({data.get('approval_id')})"
 
 
-def _approved(data: Mapping[str, Any]) -> str:
-    return f"  ✓ {data.get('tool')}: {data.get('decision')} by {data.get('by')}{_because(data)}"
+def _approved_line(data: Mapping[str, Any]) -> str:
+    return f"  ✓ {data.get('tool')}: {data.get('decision')} by {data.get('by')}{_comment_suffix(data)}"
 
 
-def _denied(data: Mapping[str, Any]) -> str:
-    what = one_line(str(data.get("decision") or data.get("reason") or "denied"))
+def _denied_line(data: Mapping[str, Any]) -> str:
+    reason = one_line(str(data.get("decision") or data.get("reason") or "denied"))
     by = f" by {data['by']}" if data.get("by") else ""
-    return f"  ✗ {data.get('tool')}: {what}{by}{_because(data)}"
+    return f"  ✗ {data.get('tool')}: {reason}{by}{_comment_suffix(data)}"
 
 
-def _executing(data: Mapping[str, Any]) -> str:
+def _executing_line(data: Mapping[str, Any]) -> str:
     attempt = data.get("attempt")
-    again = f" (attempt {attempt})" if isinstance(attempt, int) and attempt > 1 else ""
-    return f"  → {data.get('tool')} runs{again}"
+    attempt_text = f" (attempt {attempt})" if isinstance(attempt, int) and attempt > 1 else ""
+    return f"  → {data.get('tool')} runs{attempt_text}"
 
 
-def _result(data: Mapping[str, Any]) -> str:
+def _result_line(data: Mapping[str, Any]) -> str:
     by = data.get("settled_by")
-    return f"  ✓ {data.get('tool')} completed" + (f", settled by {by}{_because(data)}" if by else "")
+    return f"  ✓ {data.get('tool')} completed" + (f", settled by {by}{_comment_suffix(data)}" if by else "")
 
 
-def _error(data: Mapping[str, Any]) -> str:
+def _error_line(data: Mapping[str, Any]) -> str:
     if data.get("code") == "outcome_unknown":
         key = str(data.get("effect"))
         settle = command("effects", "settle", key, "happened")
@@ -279,43 +279,43 @@ def _error(data: Mapping[str, Any]) -> str:
             f"  ? {data.get('tool')}: the outcome is unknown. Check the target system, then record it:\n      "
             f'{settle} --comment "how you know"   (or did_not_happen)'
         )
-    return f"  ✗ {data.get('tool')}: {data.get('message') or data.get('status') or 'failed'}{_because(data)}"
+    return f"  ✗ {data.get('tool')}: {data.get('message') or data.get('status') or 'failed'}{_comment_suffix(data)}"
 
 
-def _asks(data: Mapping[str, Any]) -> str:
+def _question_line(data: Mapping[str, Any]) -> str:
     answer = command("turns", "answer", str(data.get("turn_id")))
     return f"  ? {one_line(str(data.get('question')))}\n    To answer: {answer} TEXT"
 
 
-def _budget(data: Mapping[str, Any]) -> str:
+def _budget_line(data: Mapping[str, Any]) -> str:
     line = f"  ‖ {one_line(str(data.get('message') or data.get('code')))}"
     if data.get("code") != "limit_spent":
         return line
-    raised = command("turns", "raise", str(data.get("turn_id")), "--tokens", "MORE")
-    refused = command("approvals", "reject", str(data.get("approval_id")))
-    return f"{line}\n    To continue: {raised}   (or --usd MORE; to end it: {refused})"
+    raise_command = command("turns", "raise", str(data.get("turn_id")), "--tokens", "MORE")
+    reject_command = command("approvals", "reject", str(data.get("approval_id")))
+    return f"{line}\n    To continue: {raise_command}   (or --usd MORE; to end it: {reject_command})"
 
 
-def _done(data: Mapping[str, Any]) -> str:
+def _done_line(data: Mapping[str, Any]) -> str:
     seconds = float(data.get("duration_ms") or 0) / 1000
     cost = float(data.get("cost_usd") or 0)
     line = f"  {data.get('status')} · {data.get('tokens_used')} tokens · ${cost:.4f} · {seconds:.1f} s"
     if data.get("execution_id"):
         line += f" · {data['execution_id']}"
-    left = data.get("left_over")
-    return f"{line}\n  ~ the messages that it did not receive continue as {left}" if left else line
+    next_turn_id = data.get("left_over")
+    return f"{line}\n  ~ the messages that it did not receive continue as {next_turn_id}" if next_turn_id else line
 
 
-def _busy(data: Mapping[str, Any]) -> str:
-    wait = data.get("retry_in")
-    return f"  ~ the model is not available ({data.get('code')}); retrying{f' in {wait:g} s' if wait else ''}"
+def _retry_line(data: Mapping[str, Any]) -> str:
+    retry_in = data.get("retry_in")
+    return f"  ~ the model is not available ({data.get('code')}); retrying{f' in {retry_in:g} s' if retry_in else ''}"
 
 
-def _queued(_: Mapping[str, Any]) -> str:
+def _queued_line(_: Mapping[str, Any]) -> str:
     return "  ~ queued behind the open turn of this conversation"
 
 
-def _joined(data: Mapping[str, Any]) -> str:
+def _joined_line(data: Mapping[str, Any]) -> str:
     return (
         "  ~ the model receives the message"
         if data.get("heard")
@@ -323,49 +323,53 @@ def _joined(data: Mapping[str, Any]) -> str:
     )
 
 
-def _stopped(data: Mapping[str, Any]) -> str:
+def _stopped_line(data: Mapping[str, Any]) -> str:
     by = data.get("replaced_by")
     return f"  ■ stopped: replaced by {by}" if by else "  ■ stopped"
 
 
-def _failed(data: Mapping[str, Any]) -> str:
+def _failed_line(data: Mapping[str, Any]) -> str:
     return f"  ✗ {data.get('code')}: {data.get('message')}"
 
 
-def _stage(data: Mapping[str, Any]) -> str:
+def _stage_line(data: Mapping[str, Any]) -> str:
     """Returns a line for a stage and for its tools that ran, were skipped or failed."""
     parts = [f"ran {', '.join(map(str, data['ran']))}"] if data.get("ran") else []
-    for what, why in (("skipped", "why"), ("failed", "message")):
-        each = [one for one in data.get(what) or () if isinstance(one, dict)]
-        parts += [f"{what} " + ", ".join(f"{one.get('tool')} ({one.get(why)})" for one in each)] if each else []
-    return f"  · stage {_what(data)}" + (f": {one_line('; '.join(parts), 400)}" if parts else "")
+    for outcome, reason_field in (("skipped", "why"), ("failed", "message")):
+        tools = [tool for tool in data.get(outcome) or () if isinstance(tool, dict)]
+        parts += (
+            [f"{outcome} " + ", ".join(f"{tool.get('tool')} ({tool.get(reason_field)})" for tool in tools)]
+            if tools
+            else []
+        )
+    return f"  · stage {_plain_fields(data)}" + (f": {one_line('; '.join(parts), 400)}" if parts else "")
 
 
-def _because(data: Mapping[str, Any]) -> str:
+def _comment_suffix(data: Mapping[str, Any]) -> str:
     return f": {one_line(str(data['comment']))}" if data.get("comment") else ""
 
 
-def _what(data: Mapping[str, Any]) -> str:
+def _plain_fields(data: Mapping[str, Any]) -> str:
     """Returns the plain values of an event. Nested values are only in the output of --json."""
     fields = {name: value for name, value in data.items() if name not in ("turn_id", "seq", "at", "text")}
     return one_line(" ".join(f"{name}={value}" for name, value in fields.items() if not isinstance(value, dict | list)))
 
 
-_LINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "queued": _queued,
-    "message.joined": _joined,
-    "tool.awaiting_approval": _awaiting,
-    "clarification.requested": _asks,
-    "budget": _budget,
-    "tool.approved": _approved,
-    "tool.denied": _denied,
-    "tool.executing": _executing,
-    "tool.result": _result,
-    "tool.error": _error,
-    "rate_limit": _busy,
-    "transient_error": _busy,
-    "stage": _stage,
-    "stopped": _stopped,
-    "workflow.error": _failed,
-    "done": _done,
+_EVENT_LINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "queued": _queued_line,
+    "message.joined": _joined_line,
+    "tool.awaiting_approval": _awaiting_line,
+    "clarification.requested": _question_line,
+    "budget": _budget_line,
+    "tool.approved": _approved_line,
+    "tool.denied": _denied_line,
+    "tool.executing": _executing_line,
+    "tool.result": _result_line,
+    "tool.error": _error_line,
+    "rate_limit": _retry_line,
+    "transient_error": _retry_line,
+    "stage": _stage_line,
+    "stopped": _stopped_line,
+    "workflow.error": _failed_line,
+    "done": _done_line,
 }

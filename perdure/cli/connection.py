@@ -26,7 +26,7 @@ from perdure.local.data_dir import DataDir
 from perdure.local.processes import alive, look
 
 _EXAMPLE_URL = "http://127.0.0.1:8080"
-PATIENCE_SECONDS = 10.0
+RETRY_SECONDS = 10.0
 """Longer than the supervisor needs to restart a killed API (measured: 2 s, under load 5)."""
 
 
@@ -39,7 +39,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Environment:
     """Settings from the environment and the data folder."""
 
     url: str | None
@@ -49,21 +49,21 @@ class Surroundings:
     """The contents of run.json while a stack is up."""
 
     @classmethod
-    def here(cls) -> "Surroundings":
+    def read(cls) -> "Environment":
         """Reads the current settings."""
         environ = own_environ()
         home = home_of(environ)
         return cls(environ.get("PERDURE_URL") or None, environ.get("PERDURE_TOKEN") or None, home, read_run(home))
 
-    def why_nothing_runs(self) -> str:
+    def unreachable_reason(self) -> str:
         """Returns why no stack is reachable, and what to do."""
-        found = look(DataDir(self.home).registry_file)
-        if found.supervisor is not None:
-            return f"Perdure is starting or stopping (supervisor pid {found.supervisor}); see its terminal"
-        if not found.children:
+        processes = look(DataDir(self.home).registry_file)
+        if processes.supervisor is not None:
+            return f"Perdure is starting or stopping (supervisor pid {processes.supervisor}); see its terminal"
+        if not processes.children:
             return f"No stack runs on the data in {self.home}; start it as before, {HOW_TO_START}"
-        still = ", ".join(f"{role} {pid}" for role, pid in found.children.items())
-        return f"The supervisor has exited, but these processes still run: {still}; `make up` stops them and restarts"
+        running = ", ".join(f"{role} {pid}" for role, pid in processes.children.items())
+        return f"The supervisor has exited, but these processes still run: {running}; `make up` stops them and restarts"
 
 
 def read_run(home: Path) -> dict[str, Any] | None:
@@ -84,35 +84,35 @@ def connect(role: Role, as_name: str | None = None) -> Client:
 
     Raises typer.Exit, after a line that names the missing value.
     """
-    here = Surroundings.here()
-    url = _address(here)
-    return Client(url, _token(here, url, role, as_name), patience_seconds=PATIENCE_SECONDS)
+    environment = Environment.read()
+    url = _api_url(environment)
+    return Client(url, _token(environment, url, role, as_name), patience_seconds=RETRY_SECONDS)
 
 
-def connect_to_register(*, vouched: bool) -> Client:
-    """Returns a client for a user without a token. If `vouched` is set, it uses the local admin's token if there
+def connect_to_register(*, as_local_admin: bool) -> Client:
+    """Returns a client for a user without a token. If `as_local_admin` is set, it uses the local admin's token if there
     is one, so that the first user can register.
 
     Raises typer.Exit, after a line that names the missing value.
     """
-    here = Surroundings.here()
-    url = _address(here)
-    token = _local_tokens(here, url).get(Role.ADMIN.value, "") if vouched else ""
-    return Client(url, token, patience_seconds=PATIENCE_SECONDS)
+    environment = Environment.read()
+    url = _api_url(environment)
+    token = _local_tokens(environment, url).get(Role.ADMIN.value, "") if as_local_admin else ""
+    return Client(url, token, patience_seconds=RETRY_SECONDS)
 
 
-def _address(here: Surroundings) -> str:
-    if here.url is not None and not _is_web_address(here.url):
-        shown = without_userinfo(here.url)
+def _api_url(environment: Environment) -> str:
+    if environment.url is not None and not _is_valid_url(environment.url):
+        shown = without_userinfo(environment.url)
         expected = f"an http or https URL without a user name, such as {_EXAMPLE_URL}"
         raise fail(f"PERDURE_URL is {shown!r}; it must be {expected}", USAGE)
-    url = here.url or (here.run or {}).get("api")
+    url = environment.url or (environment.run or {}).get("api")
     if not isinstance(url, str) or not url:
-        raise fail(here.why_nothing_runs(), OTHER)
+        raise fail(environment.unreachable_reason(), OTHER)
     return url.rstrip("/")
 
 
-def _is_web_address(url: str) -> bool:
+def _is_valid_url(url: str) -> bool:
     """Returns whether both parsers of addresses, Python's and the client's, accept the URL, and it has no userinfo."""
     try:
         parts, parsed = urlsplit(url), httpx.URL(url)
@@ -123,29 +123,29 @@ def _is_web_address(url: str) -> bool:
         return False
 
 
-def _local_tokens(here: Surroundings, url: str) -> dict[str, str]:
+def _local_tokens(environment: Environment, url: str) -> dict[str, str]:
     """Returns local tokens by user name; empty if the address is not that of this data folder's stack."""
-    run = here.run or {}
+    run = environment.run or {}
     tokens = run.get("tokens")
     return tokens if isinstance(tokens, dict) and run.get("api") == url else {}
 
 
-def _token(here: Surroundings, url: str, role: Role, as_name: str | None) -> str:
-    local = _local_tokens(here, url)
+def _token(environment: Environment, url: str, role: Role, as_name: str | None) -> str:
+    local_tokens = _local_tokens(environment, url)
     if as_name is not None:
-        if as_name not in local:
-            known = ", ".join(sorted(local)) or "none at this address; set PERDURE_TOKEN"
-            raise fail(f"--as must name a local user; available: {known}", USAGE)
-        return local[as_name]
-    if here.token is not None and (why := header_fault(here.token)):
-        raise fail(f"PERDURE_TOKEN {why}, so it is not a token; set it to the token alone", USAGE)
-    token = here.token or local.get(role.value)
+        if as_name not in local_tokens:
+            available = ", ".join(sorted(local_tokens)) or "none at this address; set PERDURE_TOKEN"
+            raise fail(f"--as must name a local user; available: {available}", USAGE)
+        return local_tokens[as_name]
+    if environment.token is not None and (fault := header_fault(environment.token)):
+        raise fail(f"PERDURE_TOKEN {fault}, so it is not a token; set it to the token alone", USAGE)
+    token = environment.token or local_tokens.get(role.value)
     if token is None:
         raise fail(f"No token for {url}; set PERDURE_TOKEN", USAGE)
     return token
 
 
-def command(*words: str) -> str:
+def command(*arguments: str) -> str:
     """Returns a command line to show, which works in the caller's folder."""
     environ = own_environ()
     environ["PERDURE_URL"] = without_userinfo(environ.get("PERDURE_URL", ""))
@@ -153,7 +153,7 @@ def command(*words: str) -> str:
     if not checkout.is_file():  # the default data folder of an installed package depends on the current folder
         environ = {"PERDURE_HOME": str(home_of(environ)), **environ}
     settings = [f"{name}={shlex.quote(environ[name])}" for name in ("PERDURE_HOME", "PERDURE_URL") if environ.get(name)]
-    if shutil.which("perdure", path=_path_elsewhere()):
+    if shutil.which("perdure", path=_path_without_interpreter()):
         program = "perdure"
     elif checkout.is_file():
         program = "bin/perdure" if Path.cwd() == ROOT else shlex.quote(str(checkout))
@@ -161,11 +161,11 @@ def command(*words: str) -> str:
         program = shlex.quote(str(installed))
     else:
         program = f"{shlex.quote(sys.executable)} -m perdure"
-    return " ".join([*settings, program, *map(shlex.quote, words)])
+    return " ".join([*settings, program, *map(shlex.quote, arguments)])
 
 
-def _path_elsewhere() -> str:
+def _path_without_interpreter() -> str:
     """Returns PATH without this interpreter's folder, which `make` or a virtual environment adds for one shell only."""
-    own = Path(sys.executable).parent
+    interpreter_folder = Path(sys.executable).parent
     folders = os.environ.get("PATH", "").split(os.pathsep)
-    return os.pathsep.join(each for each in folders if each and Path(each).absolute() != own)
+    return os.pathsep.join(each for each in folders if each and Path(each).absolute() != interpreter_folder)

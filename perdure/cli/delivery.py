@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli.connection import Role, connect
-from perdure.cli.terminal import AsJson, AsName, moment, say, say_json, table
+from perdure.cli.terminal import AsJson, AsName, format_time, say, say_json, table
 
 app = typer.Typer(help="Manage the receivers of approval events.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -19,9 +19,9 @@ def list_webhooks(as_json: AsJson = False, as_name: AsName = None) -> None:
         say_json(page)
         return
     rows = [
-        (each.id, each.url, "yes" if each.with_args else "no", moment(each.made_at), each.waiting, each.given_up,
-         each.problem)
-        for each in page.items
+        (webhook.id, webhook.url, "yes" if webhook.with_args else "no", format_time(webhook.made_at), webhook.waiting,
+         webhook.given_up, webhook.problem)
+        for webhook in page.items
     ]  # fmt: skip
     headers = ("webhook", "address", "arguments", "since", "waiting", "dropped", "last error")
     table(headers, rows, "No webhooks.")
@@ -38,12 +38,12 @@ def add(
 ) -> None:
     """Add a webhook, which receives all later approval events. Its secret is shown only once."""
     with connect(Role.ADMIN, as_name) as client:
-        made = client.webhooks.add(url, with_args=with_args)
+        webhook = client.webhooks.add(url, with_args=with_args)
     if as_json:
-        say_json(made)
+        say_json(webhook)
         return
-    say(f"{made.id} receives every approval event at {made.url}")
-    say(f"Secret (shown only now): {made.secret}")
+    say(f"{webhook.id} receives every approval event at {webhook.url}")
+    say(f"Secret (shown only now): {webhook.secret}")
 
 
 @app.command("remove")
@@ -54,8 +54,8 @@ def remove(
 ) -> None:
     """Remove a webhook; pending deliveries are dropped."""
     with connect(Role.ADMIN, as_name) as client:
-        ended = client.webhooks.remove(webhook_id)
+        answer = client.webhooks.remove(webhook_id)
     if as_json:
-        say_json(ended)
+        say_json(answer)
     else:
         say(f"Removed {webhook_id}")

@@ -6,7 +6,7 @@ import httpx
 import typer
 
 from perdure.cli.connection import Role, command, connect, connect_to_register
-from perdure.cli.terminal import USAGE, AsJson, AsName, fail, moment, say, say_json, table
+from perdure.cli.terminal import USAGE, AsJson, AsName, fail, format_time, say, say_json, table
 from perdure.client.requests import Call, path
 from perdure.schemas.agents import User
 from perdure.schemas.identity import Member
@@ -24,14 +24,14 @@ def erase(
     if not yes:
         typer.confirm(f"Permanently erase everything that {name} wrote?", abort=True)
     with connect(Role.ADMIN, as_name) as client:
-        done = client.send(Call("DELETE", path("users", name, "data"), _json))
+        report = client.send(Call("DELETE", path("users", name, "data"), _json))
     if as_json:
-        say_json(done)
+        say_json(report)
         return
-    say(f"{name} is now called {done['name']}.")
-    histories = done["histories"]
+    say(f"{name} is now called {report['name']}.")
+    histories = report["histories"]
     say("Erased:")
-    for name_of_table, rows in done["erased"].items():
+    for name_of_table, rows in report["erased"].items():
         say(f"  {rows} rows of {name_of_table}")
     say(f"  {histories['runs']} workflow histories in Temporal")
     say("Kept: messages and requests of other users, and what their models derived from this user's texts.")
@@ -86,11 +86,11 @@ def token(
 ) -> None:
     """Create another token for a user; it is shown only once."""
     with connect(Role.ADMIN, as_name) as client:
-        made = client.users.new_token(name, label=label)
+        created = client.users.new_token(name, label=label)
     if as_json:
-        say_json(made)
+        say_json(created)
     else:
-        _show_token(made.token)
+        _show_token(created.token)
 
 
 @app.command("role")
@@ -125,7 +125,7 @@ def team(as_json: AsJson = False, as_name: AsName = None) -> None:
     if as_json:
         say_json(page)
         return
-    rows = [(each.name, each.display_name, each.roles, _way_in(each)) for each in page.items]
+    rows = [(member.name, member.display_name, member.roles, _sign_in_text(member)) for member in page.items]
     table(("user", "display name", "roles", "sign-in"), rows, "No users.")
 
 
@@ -148,12 +148,15 @@ def invite(
     if again and role:
         raise fail("--again cannot change roles; use `perdure users role`", USAGE)
     with connect(Role.ADMIN, as_name) as client:
-        made = client.team.invite_again(name) if again else client.team.invite(name, role or [Role.REQUESTER.value])
+        invitation = (
+            client.team.invite_again(name) if again else client.team.invite(name, role or [Role.REQUESTER.value])
+        )
     if as_json:
-        say_json(made)
+        say_json(invitation)
         return
-    say(f"Invitation for {made.name} (shown only now): {made.invitation}")
-    say(f"Use it once, until {moment(made.expires_at)}, at /sign-in or with POST /v1/auth/register")
+    say(f"Invitation for {invitation.name} (shown only now): {invitation.invitation}")
+    expiry = format_time(invitation.expires_at)
+    say(f"Use it once, until {expiry}, at /sign-in or with POST /v1/auth/register")
 
 
 def register(
@@ -171,13 +174,13 @@ def register(
 ) -> None:
     """Register with a password, which the command prompts for. The first user needs the setup code, later users an
     invitation."""
-    with connect_to_register(vouched=not (setup_code or invitation)) as client:
+    with connect_to_register(as_local_admin=not (setup_code or invitation)) as client:
         password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-        made = client.auth.register(name, password, setup_code=setup_code or None, invitation=invitation or None)
+        registered = client.auth.register(name, password, setup_code=setup_code or None, invitation=invitation or None)
     if as_json:
-        say_json({"user": made.user.model_dump(mode="json")})
+        say_json({"user": registered.user.model_dump(mode="json")})
         return
-    say(f"Registered {made.user.name}: {', '.join(made.user.roles) or 'no role'}. Sign in at /sign-in.")
+    say(f"Registered {registered.user.name}: {', '.join(registered.user.roles) or 'no role'}. Sign in at /sign-in.")
 
 
 def close(name: Name, as_json: AsJson = False, as_name: AsName = None) -> None:
@@ -196,15 +199,15 @@ def _print_member(member: Member, as_json: bool) -> None:
     if as_json:
         say_json(member)
     else:
-        say(f"{member.name}: {_way_in(member)}")
+        say(f"{member.name}: {_sign_in_text(member)}")
 
 
-def _way_in(member: Member) -> str:
+def _sign_in_text(member: Member) -> str:
     if not member.active:
         return "account closed"
-    ways = [
+    methods = [
         "password" if member.has_password else "",
         "identity provider" if member.has_identity else "",
-        f"invited until {moment(member.invited_until)}" if member.invited_until else "",
+        f"invited until {format_time(member.invited_until)}" if member.invited_until else "",
     ]
-    return ", ".join(filter(None, ways)) or "token only"
+    return ", ".join(filter(None, methods)) or "token only"

@@ -22,7 +22,7 @@ from perdure.cli.terminal import (
     confirm,
     fail,
     fields,
-    moment,
+    format_time,
     say,
     say_json,
     table,
@@ -71,8 +71,16 @@ def print_promotions(
         say_json(page)
         return
     rows = [
-        (each.id, f"{each.store}/{each.path}", each.title, each.risk, each.status, _by(each), ago(each.created_at))
-        for each in page.items
+        (
+            promotion.id,
+            f"{promotion.store}/{promotion.path}",
+            promotion.title,
+            promotion.risk,
+            promotion.status,
+            _proposer_text(promotion),
+            ago(promotion.created_at),
+        )
+        for promotion in page.items
     ]
     table(("promotion", "document", "title", "risk", "status", "proposed by", "since"), rows, "No promotions.")
     if page.next:
@@ -83,15 +91,15 @@ def print_promotions(
 def show_promotion(promotion_id: PromotionId, as_json: AsJson = False, as_name: AsName = None) -> None:
     """Show a promotion with its text."""
     with connect(Role.ADMIN, as_name) as client:
-        found = client.send(read_promotion(promotion_id))
+        promotion = client.send(read_promotion(promotion_id))
     if as_json:
-        say_json(found)
+        say_json(promotion)
         return
-    _show(found)
-    if found.status == "pending":
+    _print_promotion(promotion)
+    if promotion.status == "pending":
         say()
-        say(f"  {command('memory', 'promotions', 'approve', found.id)}")
-        say(f"  {command('memory', 'promotions', 'reject', found.id)} --comment WHY")
+        say(f"  {command('memory', 'promotions', 'approve', promotion.id)}")
+        say(f"  {command('memory', 'promotions', 'reject', promotion.id)} --comment WHY")
 
 
 @promotions_app.command("approve")
@@ -125,40 +133,43 @@ def reject(
 def _decide(
     client: Client, promotion_id: str, decision: str, comment: str, digest: str | None, *, yes: bool, as_json: bool
 ) -> None:
-    found = client.send(read_promotion(promotion_id))
+    promotion = client.send(read_promotion(promotion_id))
     if not as_json:
-        _show(found)
+        _print_promotion(promotion)
     confirm(f"{decision} this promotion?", yes=yes, as_json=as_json)
-    made = client.send(decide_promotion(promotion_id, decision, digest or found.sha256, comment))
+    decided = client.send(decide_promotion(promotion_id, decision, digest or promotion.sha256, comment))
     if as_json:
-        say_json(made)
+        say_json(decided)
     else:
-        say(f"{made.status}: {made.store}/{made.path}")
+        say(f"{decided.status}: {decided.store}/{decided.path}")
 
 
-def _show(found: Promotion) -> None:
+def _print_promotion(promotion: Promotion) -> None:
     fields(
         [
-            ("promotion", found.id),
-            ("status", found.status),
-            ("document", f"{found.store}/{found.path} ({found.type})"),
-            ("type", "change of a shared document" if found.base_sha256 else "new document"),
-            ("title", found.title),
-            ("risk", found.risk),
-            ("evidence", found.evidence_summary),
-            ("proposed by", f"{_by(found)}, {moment(found.created_at)}"),
-            ("decided by", f"{found.decided_by}, {moment(found.decided_at)}" if found.decided_by else ""),
-            ("comment", found.comment),
-            ("sha256", found.sha256),
+            ("promotion", promotion.id),
+            ("status", promotion.status),
+            ("document", f"{promotion.store}/{promotion.path} ({promotion.type})"),
+            ("type", "change of a shared document" if promotion.base_sha256 else "new document"),
+            ("title", promotion.title),
+            ("risk", promotion.risk),
+            ("evidence", promotion.evidence_summary),
+            ("proposed by", f"{_proposer_text(promotion)}, {format_time(promotion.created_at)}"),
+            (
+                "decided by",
+                f"{promotion.decided_by}, {format_time(promotion.decided_at)}" if promotion.decided_by else "",
+            ),
+            ("comment", promotion.comment),
+            ("sha256", promotion.sha256),
         ]
     )
-    if found.content is not None:
+    if promotion.content is not None:
         say()
-        say(found.content)
+        say(promotion.content)
 
 
-def _by(found: Promotion) -> str:
-    return f"{found.proposed_by} (by an agent)" if found.by_agent else found.proposed_by
+def _proposer_text(promotion: Promotion) -> str:
+    return f"{promotion.proposed_by} (by an agent)" if promotion.by_agent else promotion.proposed_by
 
 
 memory_app = typer.Typer(
@@ -195,9 +206,9 @@ def set_fields(
     as_name: AsName = None,
 ) -> None:
     """Set fields; NAME=null removes one."""
-    given = dict(_field(each) for each in fields)
+    values = dict(_parse_field(text) for text in fields)
     with connect(Role.REQUESTER, as_name) as client:
-        memory = client.send(write_memory(conversation, given, ttl_seconds=ttl_seconds))
+        memory = client.send(write_memory(conversation, values, ttl_seconds=ttl_seconds))
     if as_json:
         say_json(memory)
     else:
@@ -212,16 +223,16 @@ def clear(conversation: Conversation, as_name: AsName = None) -> None:
     say("All fields have been deleted.")
 
 
-def _no_number(constant: str) -> NoReturn:
+def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")  # json.loads accepts NaN and Infinity, which no request can carry
 
 
-def _field(text: str) -> tuple[str, JsonValue]:
+def _parse_field(text: str) -> tuple[str, JsonValue]:
     name, equals, value = text.partition("=")
     if not equals:
         raise fail(f"{text!r} is not of the form NAME=VALUE", USAGE)
     try:
-        return name, json.loads(value, parse_constant=_no_number)
+        return name, json.loads(value, parse_constant=_reject_constant)
     except ValueError:
         return name, value
 
@@ -239,9 +250,9 @@ def upload(
     as_name: AsName = None,
 ) -> None:
     """Upload a file to a conversation, for its turns to use."""
-    found = ToSend.at(path)
+    local_file = LocalFile.at(path)
     with connect(Role.REQUESTER, as_name) as client:
-        file = found.upload(client, conversation)
+        file = local_file.upload(client, conversation)
     if as_json:
         say_json(file)
     else:
@@ -257,7 +268,7 @@ def list_files(conversation: Conversation, as_json: AsJson = False, as_name: AsN
         say_json(page)
         return
     rows = [
-        (file.id, file.name, file.size_bytes, moment(file.created_at), file.turn_id or "uploaded")
+        (file.id, file.name, file.size_bytes, format_time(file.created_at), file.turn_id or "uploaded")
         for file in page.items
     ]
     table(("file", "name", "bytes", "at", "made by turn"), rows, "No files.")
@@ -304,20 +315,22 @@ def usage(
     if as_json:
         say_json(page)
         return
-    for each in page.items:
-        say(usage_line(each))
+    for scope_usage in page.items:
+        say(usage_line(scope_usage))
 
 
-def usage_line(found: Usage) -> str:
+def usage_line(scope_usage: Usage) -> str:
     """Returns the storage that a scope uses, as a sentence."""
-    whose = {"conversation": "this conversation", "user": "you", "tenant": "your tenant"}.get(found.scope, found.scope)
-    if found.limit_bytes is None:
-        return f"{format_size(found.used_bytes)} used by {whose}; no quota."
-    return f"{format_size(found.used_bytes)} of {format_size(found.limit_bytes)} used by {whose} ({found.variable})."
+    owner = {"conversation": "this conversation", "user": "you", "tenant": "your tenant"}.get(
+        scope_usage.scope, scope_usage.scope
+    )
+    if scope_usage.limit_bytes is None:
+        return f"{format_size(scope_usage.used_bytes)} used by {owner}; no quota."
+    return f"{format_size(scope_usage.used_bytes)} of {format_size(scope_usage.limit_bytes)} used by {owner} ({scope_usage.variable})."
 
 
 @dataclass(frozen=True, slots=True)
-class ToSend:
+class LocalFile:
     """A local file that can be uploaded."""
 
     name: str
@@ -325,7 +338,7 @@ class ToSend:
     media_type: str
 
     @classmethod
-    def at(cls, path: Path) -> "ToSend":
+    def at(cls, path: Path) -> "LocalFile":
         """Reads a file.
 
         Raises typer.Exit, after a line with the reason, if the file cannot be uploaded or read.
@@ -343,7 +356,7 @@ class ToSend:
         return client.files.upload(conversation_id, self.name, self.content, self.media_type)
 
 
-def say_pictures(turn: Turn) -> None:
+def print_picture_commands(turn: Turn) -> None:
     """Writes the command that fetches each picture of a turn."""
     pictures = (turn.output or {}).get("pictures")
     for kind, address in pictures.items() if isinstance(pictures, dict) else ():

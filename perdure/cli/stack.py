@@ -8,7 +8,7 @@ from urllib.parse import urlencode, urlsplit
 
 import typer
 
-from perdure.cli.connection import Role, Surroundings, command, connect
+from perdure.cli.connection import Environment, Role, command, connect
 from perdure.cli.terminal import USAGE, AsJson, fail, say, say_json
 from perdure.core.request_origin import exposure_refusal, local_path, probe_refusal
 from perdure.local import StackConfig, StackError, run_stack
@@ -42,8 +42,8 @@ def up(
     """
     config = StackConfig.from_env(app or (), routing, examples)
     host = config.environ.get("PERDURE_HOST") or "127.0.0.1"
-    if why := exposure_refusal(host, config.environ.get("PERDURE_PUBLIC_URL", "")) or probe_refusal(host):
-        raise StackError(why)
+    if refusal := exposure_refusal(host, config.environ.get("PERDURE_PUBLIC_URL", "")) or probe_refusal(host):
+        raise StackError(refusal)
     _check_settings(config.home)
     raise typer.Exit(asyncio.run(run_stack(replace(config, command=command()))))
 
@@ -58,7 +58,7 @@ def _check_settings(home: Path) -> None:
     Settings.read(PERDURE_HOME=str(home)).check()
 
 
-PAGE = "/sign-in"
+SIGN_IN_PATH = "/sign-in"
 
 
 def link(
@@ -70,12 +70,12 @@ def link(
     if path and not local_path(path, ""):
         raise fail(f"--path is {path!r}; it must begin with one slash, such as /chat", USAGE)
     with connect(role, role.value) as client:
-        made = client.auth.code()
-    here = Surroundings.here()
-    port = urlsplit(str(here.url or (here.run or {}).get("api"))).port
-    query = urlencode({"code": made.code} | ({"next": path} if path else {}), safe="/")
-    address = f"http://{host_for(role.value)}:{port}{PAGE}?{query}"
+        code = client.auth.code()
+    environment = Environment.read()
+    port = urlsplit(str(environment.url or (environment.run or {}).get("api"))).port
+    query = urlencode({"code": code.code} | ({"next": path} if path else {}), safe="/")
+    address = f"http://{host_for(role.value)}:{port}{SIGN_IN_PATH}?{query}"
     if as_json:
-        say_json({"link": address, "expires_at": made.expires_at.isoformat()})
+        say_json({"link": address, "expires_at": code.expires_at.isoformat()})
     else:
         say(address)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from perdure.cli.connection import Role, Surroundings, connect
+from perdure.cli.connection import Environment, Role, connect
 from perdure.cli.terminal import OTHER, AsJson, fail, say, say_json, table
 from perdure.client import ApiError, Client
 from perdure.core.status import disk_fault
@@ -23,9 +23,9 @@ from perdure.schemas.status import DeploymentStatus
 
 _PARTS = (("api", "/readyz"), ("temporal", None), ("temporal_ui", "/"), ("postgres", None), ("redis", None))
 """Addresses in run.json, each with a page to request if that shows more than an open port."""
-_SILENT_SECONDS = 6.0
+_MAX_HEARTBEAT_AGE_SECONDS = 6.0
 """A process whose heartbeat is older than this hangs, because it beats every second. The supervisor kills it later."""
-_ROLES = {"redis": "valkey"}
+_ROLE_BY_PART = {"redis": "valkey"}
 """Names of parts in the pids of run.json, if they differ."""
 _DEFAULT_PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "rediss": 6379, "http": 80, "https": 443}
 
@@ -36,7 +36,7 @@ class Health:
 
     name: str
     well: bool
-    what: str
+    state: str
     """`answers`, `silent`, `runs`, `hangs`, `not ready`, `starting or stopping`, `nearly full: …`, or
     `still running without a supervisor`."""
     pid: int | None
@@ -44,7 +44,7 @@ class Health:
     """The address without credentials."""
 
     @property
-    def where(self) -> str:
+    def display_address(self) -> str:
         """The address for display, without `redis://`, which names the protocol."""
         return self.address.removeprefix("redis://")
 
@@ -52,54 +52,71 @@ class Health:
 def status(as_json: AsJson = False) -> None:
     """Show whether all parts of the stack work. Lists addresses and processes, and the API's report on queues, workers
     and MCP servers; with PERDURE_URL, only that API's report. The exit code is 0 if all parts work, otherwise 1."""
-    here = Surroundings.here()
-    if here.run is None and here.url is not None:
-        raise typer.Exit(_of_api(as_json))
-    if here.run is None and not as_json:
-        raise fail(here.why_nothing_runs(), OTHER)
-    found = asyncio.run(_look(here.run, DataDir(here.home))) if here.run is not None else _left_behind(here)
-    found += nearly_full(here.home, least_free_bytes(own_environ()))
-    deployment = _deployment(here.run) if here.run is not None else None
-    well = here.run is not None and all(each.well for each in found) and (deployment is None or deployment.well)
-    if as_json:
-        parts = [
-            {"name": each.name, "well": each.well, "state": each.what, "pid": each.pid, "address": each.address}
-            for each in found
-        ]
-        why = (
-            {"message": here.why_nothing_runs()}
-            if here.run is None
-            else {
-                "routing": here.run.get("routing"),
-                "left_out": here.run.get("left_out", []),
-            }
-        )
-        fields = deployment_json(deployment) if deployment is not None else {}
-        say_json({"well": well, "home": str(here.home), **why, "parts": parts, **fields})
+    environment = Environment.read()
+    if environment.run is None and environment.url is not None:
+        raise typer.Exit(_show_remote(as_json))
+    if environment.run is None:
+        if not as_json:
+            raise fail(environment.unreachable_reason(), OTHER)
+        health, deployment = _leftover_processes(environment), None
     else:
-        rows = [(_ROLES.get(each.name, each.name), each.what, each.pid or "", each.where) for each in found]
-        table(("part", "state", "pid", "address"), rows, "No processes.")
-        if deployment is not None:
-            show_deployment(deployment)
-        for line in (here.run or {}).get("left_out", ()):
-            say(line)
-        say("All parts work." if well else "Some parts do not work; the logs are in " + str(here.home / "logs"))
-    raise typer.Exit(0 if well else OTHER)
+        health = asyncio.run(_check_parts(environment.run, DataDir(environment.home)))
+        deployment = _deployment(environment.run)
+    health += disk_health(environment.home, least_free_bytes(own_environ()))
+    is_well = environment.run is not None and all(part.well for part in health)
+    is_well = is_well and (deployment is None or deployment.well)
+    if as_json:
+        say_json({"well": is_well, "home": str(environment.home), **_status_json(environment, health, deployment)})
+    else:
+        _print_status(environment, health, deployment)
+        logs = environment.home / "logs"
+        say("All parts work." if is_well else f"Some parts do not work; the logs are in {logs}")
+    raise typer.Exit(0 if is_well else OTHER)
 
 
-def _of_api(as_json: bool) -> int:
+def _status_json(environment: Environment, health: list[Health], deployment: DeploymentStatus | None) -> dict[str, Any]:
+    run = environment.run
+    if run is None:
+        context: dict[str, Any] = {"message": environment.unreachable_reason()}
+    else:
+        context = {"routing": run.get("routing"), "left_out": run.get("left_out", [])}
+    parts = [
+        {"name": part.name, "well": part.well, "state": part.state, "pid": part.pid, "address": part.address}
+        for part in health
+    ]
+    return {**context, "parts": parts, **(deployment_json(deployment) if deployment is not None else {})}
+
+
+def _print_status(environment: Environment, health: list[Health], deployment: DeploymentStatus | None) -> None:
+    rows = [
+        (_ROLE_BY_PART.get(part.name, part.name), part.state, part.pid or "", part.display_address) for part in health
+    ]
+    table(("part", "state", "pid", "address"), rows, "No processes.")
+    if deployment is not None:
+        show_deployment(deployment)
+    for line in (environment.run or {}).get("left_out", ()):
+        say(line)
+
+
+def _show_remote(as_json: bool) -> int:
     """Shows what a remote API reports about its deployment. Returns the exit code.
 
     Raises ApiError.
     """
     with connect(Role.REVIEWER) as client:
-        found = deployment_of(client)
+        deployment = deployment_of(client)
     if as_json:
-        say_json({"well": found.well, "parts": found.model_dump(mode="json")["parts"], **deployment_json(found)})
+        say_json(
+            {
+                "well": deployment.well,
+                "parts": deployment.model_dump(mode="json")["parts"],
+                **deployment_json(deployment),
+            }
+        )
     else:
-        show_deployment(found)
-        say("All parts work." if found.well else "Some parts do not work.")
-    return 0 if found.well else OTHER
+        show_deployment(deployment)
+        say("All parts work." if deployment.well else "Some parts do not work.")
+    return 0 if deployment.well else OTHER
 
 
 def _deployment(run: dict[str, Any]) -> DeploymentStatus | None:
@@ -112,14 +129,14 @@ def _deployment(run: dict[str, Any]) -> DeploymentStatus | None:
     return None
 
 
-def _left_behind(here: Surroundings) -> list[Health]:
+def _leftover_processes(environment: Environment) -> list[Health]:
     """Returns processes that run without a stack. A supervisor that was killed cannot end its children."""
-    found = look(DataDir(here.home).registry_file)
-    what = "still running without a supervisor" if found.supervisor is None else "starting or stopping"
-    return [Health(role, False, what, pid, "") for role, pid in found.children.items()]
+    processes = look(DataDir(environment.home).registry_file)
+    state = "still running without a supervisor" if processes.supervisor is None else "starting or stopping"
+    return [Health(role, False, state, pid, "") for role, pid in processes.children.items()]
 
 
-def nearly_full(home: Path, least_bytes: int) -> list[Health]:
+def disk_health(home: Path, least_bytes: int) -> list[Health]:
     """Returns an entry for the data folder's disk if it is nearly full. Reads still work then, but writes fail."""
     try:
         free = shutil.disk_usage(home).free
@@ -130,42 +147,45 @@ def nearly_full(home: Path, least_bytes: int) -> list[Health]:
     return [Health("disk", False, f"nearly full: {free // 1_000_000} MB free", None, str(home))]
 
 
-async def _look(run: dict[str, Any], home: DataDir) -> list[Health]:
+async def _check_parts(run: dict[str, Any], home: DataDir) -> list[Health]:
     pids: dict[str, int] = run.get("pids") or {}
     ready: list[str] = run.get("ready") or []
     addresses = [(name, page, str(run[name])) for name, page in _PARTS if run.get(name)]
     addresses += [(name, None, url) for name, url in (run.get("companions") or {}).items()]
     states = await asyncio.gather(
-        *(_state(name, address, page, pids.get(_ROLES.get(name, name)), home) for name, page, address in addresses)
+        *(
+            _part_state(name, address, page, pids.get(_ROLE_BY_PART.get(name, name)), home)
+            for name, page, address in addresses
+        )
     )
-    found = []
+    health = []
     for (name, _, address), state in zip(addresses, states, strict=True):
-        pid = pids.get(_ROLES.get(name, name))
-        found.append(Health(name, state == "answers", state, pid, _bare(address)))
-    shown = {"valkey", *(name for name, _, _ in addresses)}
+        pid = pids.get(_ROLE_BY_PART.get(name, name))
+        health.append(Health(name, state == "answers", state, pid, _without_credentials(address)))
+    shown_roles = {"valkey", *(name for name, _, _ in addresses)}
     for role, pid in sorted(pids.items()):
-        if role not in shown:
-            well = alive(pid) is not None and role in ready
-            state = "hangs" if well and _is_silent(home, role, pid) else "runs" if well else "not ready"
-            found.append(Health(role, state == "runs", state, pid, ""))
-    return found
+        if role not in shown_roles:
+            is_ready = alive(pid) is not None and role in ready
+            state = "hangs" if is_ready and _is_unresponsive(home, role, pid) else "runs" if is_ready else "not ready"
+            health.append(Health(role, state == "runs", state, pid, ""))
+    return health
 
 
-async def _state(name: str, address: str, page: str | None, pid: int | None, home: DataDir) -> str:
+async def _part_state(name: str, address: str, page: str | None, pid: int | None, home: DataDir) -> str:
     """Returns `answers`, or the reason: `hangs` if a process of this stack exists and does not respond."""
     host, port = _host_and_port(address)
     if page is not None:
-        answer = await http_get(host, port, page)
-        answers, speaks = answer is not None and answer[0] < 400, answer is not None
+        response = await http_get(host, port, page)
+        is_ok, responds = response is not None and response[0] < 400, response is not None
     else:
-        answers = speaks = await _speaks(name, host, port, address, pid)
-    silent = not speaks or (pid is not None and _is_silent(home, _ROLES.get(name, name), pid))
-    if pid is not None and alive(pid) is not None and silent and await port_open(host, port):
+        is_ok = responds = await _responds(name, host, port, address, pid)
+    is_silent = not responds or (pid is not None and _is_unresponsive(home, _ROLE_BY_PART.get(name, name), pid))
+    if pid is not None and alive(pid) is not None and is_silent and await port_open(host, port):
         return "hangs"
-    return "answers" if answers else "silent"
+    return "answers" if is_ok else "silent"
 
 
-async def _speaks(name: str, host: str, port: int, address: str, pid: int | None) -> bool:
+async def _responds(name: str, host: str, port: int, address: str, pid: int | None) -> bool:
     """Returns whether it responds in its own protocol, if that is known. A stopped process keeps its port open."""
     if pid is not None and name == "postgres":
         return await postgres_lives(host, port)
@@ -176,12 +196,12 @@ async def _speaks(name: str, host: str, port: int, address: str, pid: int | None
     return await port_open(host, port)
 
 
-def _is_silent(home: DataDir, role: str, pid: int) -> bool:
+def _is_unresponsive(home: DataDir, role: str, pid: int) -> bool:
     """Returns whether a process is stopped, or its heartbeat is too old."""
     if is_stopped(pid):
         return True
     try:
-        return time.time() - home.ready_file(role).stat().st_mtime > _SILENT_SECONDS
+        return time.time() - home.ready_file(role).stat().st_mtime > _MAX_HEARTBEAT_AGE_SECONDS
     except OSError:
         return False
 
@@ -191,16 +211,16 @@ def _host_and_port(address: str) -> tuple[str, int]:
     return parts.hostname or "127.0.0.1", parts.port or _DEFAULT_PORTS.get(parts.scheme, 7233)
 
 
-def _bare(address: str) -> str:
+def _without_credentials(address: str) -> str:
     if "://" not in address:
         return address
     host, port = _host_and_port(address)
     return f"{urlsplit(address).scheme}://{host}:{port}"
 
 
-_PATIENCE_SECONDS = 5.0
+_WORKER_WAIT_SECONDS = 5.0
 """A worker that has just started appears in Temporal's list a little later."""
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 def deployment_of(client: Client) -> DeploymentStatus:
@@ -208,34 +228,36 @@ def deployment_of(client: Client) -> DeploymentStatus:
 
     Raises ApiError.
     """
-    until = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + _WORKER_WAIT_SECONDS
     while True:
-        found = client.status.get()
-        others = any(part.fault for part in found.parts) or any(server.fault for server in found.mcp_servers)
-        if found.well or others or time.monotonic() > until:
-            return found
-        time.sleep(_LOOK_SECONDS)
+        deployment = client.status.get()
+        has_other_faults = any(part.fault for part in deployment.parts) or any(
+            server.fault for server in deployment.mcp_servers
+        )
+        if deployment.well or has_other_faults or time.monotonic() > deadline:
+            return deployment
+        time.sleep(_POLL_SECONDS)
 
 
-def show_deployment(found: DeploymentStatus) -> None:
+def show_deployment(deployment: DeploymentStatus) -> None:
     """Shows the status as tables. Parts are shown only if one has a fault."""
-    faults = [(part.name, part.fault or part.note) for part in found.parts if part.fault or part.note]
+    faults = [(part.name, part.fault or part.note) for part in deployment.parts if part.fault or part.note]
     if faults:
         table(("part", "problem or note"), faults, "")
-    if found.is_operator:
-        rows = [(each.name, each.fault or "served", each.workers, each.backlog) for each in found.queues]
+    if deployment.is_operator:
+        rows = [(item.name, item.fault or "served", item.workers, item.backlog) for item in deployment.queues]
         table(("queue", "state", "workers", "backlog"), rows, "No data about the queues.")
     else:
         say("Set PERDURE_TOKEN to an operator token to see queues and MCP servers.")
-    if found.mcp_servers:
-        met = [(f"{each.app}/{each.name}", each.fault or "answers", each.at) for each in found.mcp_servers]
-        table(("mcp server", "last result", "at"), met, "")
-    waiting = ", ".join(f"{each.count} {each.status.replace('_', ' ')}" for each in found.turns)
-    say(f"Open turns: {waiting or 'none'}")
+    if deployment.mcp_servers:
+        servers = [(f"{item.app}/{item.name}", item.fault or "answers", item.at) for item in deployment.mcp_servers]
+        table(("mcp server", "last result", "at"), servers, "")
+    open_turns = ", ".join(f"{item.count} {item.status.replace('_', ' ')}" for item in deployment.turns)
+    say(f"Open turns: {open_turns or 'none'}")
 
 
-def deployment_json(found: DeploymentStatus) -> dict[str, Any]:
+def deployment_json(deployment: DeploymentStatus) -> dict[str, Any]:
     """Returns the status as JSON."""
-    fields = found.model_dump(mode="json")
+    fields = deployment.model_dump(mode="json")
     names = ("is_operator", "queues", "mcp_servers", "turns", "oldest_approval")
     return {name: fields[name] for name in names}

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from perdure.client import ApiError
 from perdure.client.requests import UNREACHABLE
-from perdure.core import text as moments
+from perdure.core import text as core_text
 from perdure.core.text import escape_terminal, one_line
 from perdure.local.config import own_environ
 from perdure.schemas.base import Answer
@@ -32,7 +32,7 @@ Cursor = Annotated[str | None, typer.Option(metavar="CURSOR", help="The cursor t
 Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Maximum rows of this page.")]
 _CELL_CHARACTERS = 200
 _FIELD_CHARACTERS = 4_000
-_OVER = "over"
+_EXPIRED_TEXT = "over"
 _UNLIMITED_COLUMNS = 1_000
 """Width for a pipe or a file, in which nothing is cut or wrapped."""
 
@@ -45,8 +45,8 @@ def say(text: str = "") -> None:
 
 def say_json(value: Any, *, line: bool = False) -> None:
     """Writes a JSON value, on one line if `line` is set. It is pure ASCII, so that it is harmless on a terminal."""
-    plain = value.model_dump(mode="json") if isinstance(value, Answer) else value
-    sys.stdout.write(json.dumps(plain, indent=2 if sys.stdout.isatty() and not line else None) + "\n")
+    data = value.model_dump(mode="json") if isinstance(value, Answer) else value
+    sys.stdout.write(json.dumps(data, indent=2 if sys.stdout.isatty() and not line else None) + "\n")
     sys.stdout.flush()
 
 
@@ -64,79 +64,84 @@ def check_choice(option: str, value: str | None, choices: Iterable[str]) -> None
 
 
 def table(
-    headers: Sequence[str], rows: Iterable[Sequence[object]], empty: str, *, most: int | None = _CELL_CHARACTERS
+    headers: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    empty: str,
+    *,
+    max_characters: int | None = _CELL_CHARACTERS,
 ) -> None:
-    """Writes a table, or the line `empty` if there are no rows. `most` is the maximum characters of a cell.
+    """Writes a table, or the line `empty` if there are no rows. `max_characters` is the maximum characters of a cell.
 
     The first column names the row and is never cut.
     """
-    lines = [[Text(cell(value, most)) for value in row] for row in rows]
+    lines = [[Text(cell(value, max_characters)) for value in row] for row in rows]
     if not lines:
         say(empty)
         return
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    made.add_column(headers[0], no_wrap=True, min_width=max(len(line[0]) for line in lines))
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    grid.add_column(headers[0], no_wrap=True, min_width=max(len(line[0]) for line in lines))
     for header in headers[1:]:
-        made.add_column(header, overflow="fold")
+        grid.add_column(header, overflow="fold")
     for line in lines:
-        made.add_row(*line)
+        grid.add_row(*line)
     console = Console(highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = _UNLIMITED_COLUMNS
-    console.print(made)
+    console.print(grid)
 
 
-def fields(pairs: Iterable[tuple[str, object]], *, most: int | None = _FIELD_CHARACTERS) -> None:
-    """Writes named values, one per line, without the empty ones. `most` is the maximum characters of a value."""
-    shown = [(name, cell(value, most)) for name, value in pairs]
-    shown = [(name, value) for name, value in shown if value]
-    width = max((len(name) for name, _ in shown), default=0)
-    for name, value in shown:
+def fields(pairs: Iterable[tuple[str, object]], *, max_characters: int | None = _FIELD_CHARACTERS) -> None:
+    """Writes named values, one per line, without the empty ones. A value has at most
+    `max_characters`."""
+    rows = [(name, cell(value, max_characters)) for name, value in pairs]
+    rows = [(name, value) for name, value in rows if value]
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
         say(f"{name:<{width}}  {value}")
 
 
-def moment(at: datetime | None) -> str:
+def format_time(at: datetime | None) -> str:
     """Returns a time in UTC as text."""
-    return "" if at is None else moments.format_time(at)
+    return "" if at is None else core_text.format_time(at)
 
 
-def time_text(at: Any) -> str:
-    """Returns an ISO time in the format of `moment`."""
+def format_iso_time(at: Any) -> str:
+    """Returns an ISO time in the format of `format_time`."""
     try:
-        return moment(datetime.fromisoformat(str(at)))
+        return format_time(datetime.fromisoformat(str(at)))
     except ValueError:
         return one_line(str(at))
 
 
-def left(until: datetime | None) -> str:
+def time_left(until: datetime | None) -> str:
     """Returns the time left until then: `6 d 23 h`, `59 min`, `over`."""
-    return "" if until is None else moments.format_time_left(until, datetime.now(UTC)) or _OVER
+    return "" if until is None else core_text.format_time_left(until, datetime.now(UTC)) or _EXPIRED_TEXT
 
 
-def until(at: datetime | None) -> str:
+def time_until(at: datetime | None) -> str:
     """Returns a future time and the time left until then, or `over`."""
     if at is None:
         return ""
-    rest = left(at)
-    return f"{moment(at)} ({rest if rest == _OVER else f'in {rest}'})"
+    remaining = time_left(at)
+    return f"{format_time(at)} ({remaining if remaining == _EXPIRED_TEXT else f'in {remaining}'})"
 
 
 def ago(at: datetime | None) -> str:
     """Returns the time since then. A time in the future counts as now, because clocks can differ."""
-    return "" if at is None else moments.format_age(at, datetime.now(UTC))
+    return "" if at is None else core_text.format_age(at, datetime.now(UTC))
 
 
-def cell(value: object, most: int | None = _CELL_CHARACTERS) -> str:
+def cell(value: object, max_characters: int | None = _CELL_CHARACTERS) -> str:
     """Returns a value on one line, without control characters."""
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return moment(value)
+        return format_time(value)
     if isinstance(value, dict):
         value = json.dumps(value, ensure_ascii=False)
     if isinstance(value, list | tuple):
         value = ", ".join(map(str, value))
-    return one_line(str(value), most)
+    return one_line(str(value), max_characters)
 
 
 DONE, OTHER, USAGE, NOT_FOUND, DECIDED, EXPIRED = 0, 1, 2, 4, 5, 6
@@ -144,7 +149,7 @@ HOW_TO_START = "for example with `make up`, or with `perdure up --app DIR` for y
 _DECIDED_CODES = frozenset(
     {"already_decided", "already_settled", "already_voted", "already_escalated", "already_running"}
 )
-_CODE_OF_STATUS = {400: USAGE, 422: USAGE, 404: NOT_FOUND, 410: EXPIRED}
+_EXIT_CODES = {400: USAGE, 422: USAGE, 404: NOT_FOUND, 410: EXPIRED}
 
 
 def exit_code(error: ApiError) -> int:
@@ -156,10 +161,10 @@ def exit_code_of(code: str, status: object) -> int:
     """Returns the exit code for an error that is an item of a response."""
     if code in _DECIDED_CODES:
         return DECIDED
-    return _CODE_OF_STATUS.get(status, OTHER) if isinstance(status, int) else OTHER
+    return _EXIT_CODES.get(status, OTHER) if isinstance(status, int) else OTHER
 
 
-def explained(error: ApiError, *, as_json: bool) -> int:
+def print_api_error(error: ApiError, *, as_json: bool) -> int:
     """Writes the error and the next step to stderr. Returns the exit code."""
     if as_json:
         body = {"status": error.status, "code": error.code, "message": error.message, "details": error.details}
@@ -183,12 +188,12 @@ def _hint(error: ApiError) -> str:
         return "`perdure agents list` lists all agents."
     fields = error.details.get("fields")
     if error.code == "invalid_input" and isinstance(fields, list):
-        return "\n".join(f"{each.get('field')}: {each.get('problem')}" for each in fields if isinstance(each, dict))
+        return "\n".join(f"{fault.get('field')}: {fault.get('problem')}" for fault in fields if isinstance(fault, dict))
     decision = error.details.get("decision")
     if error.code == "already_decided" and isinstance(decision, dict) and decision.get("type"):
         reason = decision.get("comment") or decision.get("reason_code")
-        by = f" by {decision['by']}" if decision.get("by") else ""
-        return f"Decision: {decision.get('type')}{by}" + (f": {reason}" if reason else ".")
+        decided_by = f" by {decision['by']}" if decision.get("by") else ""
+        return f"Decision: {decision.get('type')}{decided_by}" + (f": {reason}" if reason else ".")
     if error.code == "claimed":
         return "The claim expires by itself; an admin can end it with `release`."
     if error.retry_after_seconds is not None:
@@ -221,14 +226,14 @@ def confirm(question: str, *, yes: bool, as_json: bool) -> None:
         raise fail("Cancelled; nothing was sent", OTHER)
 
 
-def chosen(question: str, offered: Sequence[str]) -> tuple[int | None, str]:
-    """Returns the index in `offered` that was chosen by number, or None and the user's own text."""
-    for number, each in enumerate(offered, 1):
-        say(f"  {number}  {one_line(each)}")
-    words = str(typer.prompt(question, default="", show_default=False)).strip()
-    if words.isdecimal() and 1 <= int(words) <= len(offered):
-        return int(words) - 1, ""
-    return None, words
+def prompt_choice(question: str, options: Sequence[str]) -> tuple[int | None, str]:
+    """Returns the index in `options` that was chosen by number, or None and the user's own text."""
+    for number, option in enumerate(options, 1):
+        say(f"  {number}  {one_line(option)}")
+    answer = str(typer.prompt(question, default="", show_default=False)).strip()
+    if answer.isdecimal() and 1 <= int(answer) <= len(options):
+        return int(answer) - 1, ""
+    return None, answer
 
 
 class EditFailed(Exception):
@@ -239,43 +244,43 @@ class NoTemporaryFile(EditFailed):
     """No temporary file can be written for the editor."""
 
 
-def edited_text(text: str, name: str, instead: str) -> str:
+def edited_text(text: str, name: str, alternative: str) -> str:
     """Returns `text` after editing with $VISUAL or $EDITOR, in a file called `name`.
 
-    Only the owner can read the file, and it is deleted afterwards. `instead` is the option that needs no editor.
+    Only the owner can read the file, and it is deleted afterwards. `alternative` is the option that needs no editor.
 
     Raises EditFailed. Raises NoTemporaryFile if the disk is full, or if no folder is writable.
     """
     environ = own_environ()
-    chosen = environ.get("VISUAL") or environ.get("EDITOR")
-    if not chosen and at_terminal():  # without a terminal nano and vi wait forever
-        chosen = next(filter(shutil.which, ("nano", "vi")), None)
-    if not chosen:
-        raise EditFailed(f"No editor is configured; set EDITOR to a program, or pass {instead}")
+    editor = environ.get("VISUAL") or environ.get("EDITOR")
+    if not editor and at_terminal():  # without a terminal nano and vi wait forever
+        editor = next(filter(shutil.which, ("nano", "vi")), None)
+    if not editor:
+        raise EditFailed(f"No editor is configured; set EDITOR to a program, or pass {alternative}")
     try:
-        made = tempfile.TemporaryDirectory(prefix="perdure-edit-")
+        directory = tempfile.TemporaryDirectory(prefix="perdure-edit-")
     except OSError as error:
-        raise _no_file(error) from error
-    with made as folder:
+        raise _no_temporary_file(error) from error
+    with directory as folder:
         path = Path(folder) / name
         try:
             path.write_text(text, encoding="utf-8")
             path.chmod(0o600)
         except OSError as error:
-            raise _no_file(error) from error
+            raise _no_temporary_file(error) from error
         try:
-            done = subprocess.run([*shlex.split(chosen), str(path)], check=False)
+            process = subprocess.run([*shlex.split(editor), str(path)], check=False)
         except (OSError, ValueError) as error:
-            raise EditFailed(f"The editor {chosen!r} does not start: {error}") from error
-        if done.returncode:
-            raise EditFailed(f"The editor exited with code {done.returncode}; nothing was sent")
+            raise EditFailed(f"The editor {editor!r} does not start: {error}") from error
+        if process.returncode:
+            raise EditFailed(f"The editor exited with code {process.returncode}; nothing was sent")
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise EditFailed(f"The edited file cannot be read: {error}; nothing was sent") from error
 
 
-def _no_file(error: OSError) -> NoTemporaryFile:
+def _no_temporary_file(error: OSError) -> NoTemporaryFile:
     return NoTemporaryFile(
         f"No temporary file can be created for the editor: {error.strerror or error}; nothing was sent"
     )

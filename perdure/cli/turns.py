@@ -9,7 +9,7 @@ import typer
 from perdure.cli.budgets import check_usd
 from perdure.cli.chat import follow
 from perdure.cli.connection import Role, command, connect
-from perdure.cli.memory import say_pictures
+from perdure.cli.memory import print_picture_commands
 from perdure.cli.terminal import (
     OTHER,
     USAGE,
@@ -20,11 +20,11 @@ from perdure.cli.terminal import (
     check_choice,
     fail,
     fields,
-    left,
-    moment,
+    format_time,
     say,
     say_json,
     table,
+    time_left,
 )
 from perdure.contracts.turns import TurnStatus
 from perdure.core.text import escape_terminal
@@ -71,7 +71,7 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
     if as_json:
         say_json(turn)
         return
-    waits = turn.waiting_for
+    waiting_for = turn.waiting_for
     fields(
         [
             ("turn", turn.turn_id),
@@ -84,21 +84,26 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
             ("started", turn.started_at),
             ("ended", turn.ended_at),
             ("error", f"{turn.error.code}: {turn.error.message}" if turn.error else ""),
-            ("waiting for", f"{waits.kind} {', '.join(waits.ids)}" if waits else ""),
-            ("until", f"{moment(waits.expires_at)} ({left(waits.expires_at)})" if waits and waits.expires_at else ""),
+            ("waiting for", f"{waiting_for.kind} {', '.join(waiting_for.ids)}" if waiting_for else ""),
+            (
+                "until",
+                f"{format_time(waiting_for.expires_at)} ({time_left(waiting_for.expires_at)})"
+                if waiting_for and waiting_for.expires_at
+                else "",
+            ),
         ]
     )
-    if waits is not None and waits.kind in ("approval", "checkpoint"):
-        for approval_id in waits.ids:
+    if waiting_for is not None and waiting_for.kind in ("approval", "checkpoint"):
+        for approval_id in waiting_for.ids:
             say(f"To decide: {command('approvals', 'approve', approval_id)}")
-    if waits is not None and waits.kind == "limit":
+    if waiting_for is not None and waiting_for.kind == "limit":
         say(f"To raise the limit: {command('turns', 'raise', turn.turn_id)} --tokens N --usd X")
-    if waits is not None and waits.kind == "clarification":
+    if waiting_for is not None and waiting_for.kind == "clarification":
         say(f"To answer: {command('turns', 'answer', turn.turn_id)} TEXT")
     if turn.answer:
         say()
         say(escape_terminal(turn.answer))
-    say_pictures(turn)
+    print_picture_commands(turn)
 
 
 @app.command("watch")
@@ -142,34 +147,34 @@ def answer(
     """Answer a question of your turn; the first answer counts."""
     with connect(Role.REQUESTER, as_name) as client:
         turn = client.turns.get(turn_id)
-        waits = turn.waiting_for
-        if waits is None or waits.kind not in ("clarification", "client_run") or not waits.ids:
+        waiting_for = turn.waiting_for
+        if waiting_for is None or waiting_for.kind not in ("clarification", "client_run") or not waiting_for.ids:
             raise fail(f"The turn is {turn.status} and has no open question", USAGE)
-        question = client.turns.question(turn_id, waits.ids[0])
-        given = {"text": text} if text is not None else _payload(payload)
-        if given is not None:
-            question = client.turns.answer(turn_id, question.id, question.kind, given)
+        question = client.turns.question(turn_id, waiting_for.ids[0])
+        answer_payload = {"text": text} if text is not None else _read_payload(payload)
+        if answer_payload is not None:
+            question = client.turns.answer(turn_id, question.id, question.kind, answer_payload)
     if as_json:
         say_json(question)
         return
-    if given is not None:
+    if answer_payload is not None:
         say("Answered. The turn continues.")
         return
     for name, value in question.asked.items():
         say(f"{name}: {escape_terminal(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))}")
 
 
-def _payload(path: Path | None) -> dict[str, Any] | None:
+def _read_payload(path: Path | None) -> dict[str, Any] | None:
     """Returns the payload in the file; None if no file is given."""
     if path is None:
         return None
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise fail(f"{path}: {error}", USAGE) from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise fail(f"{path}: the answer must be one JSON object", USAGE)
-    return found
+    return content
 
 
 @app.command("raise")

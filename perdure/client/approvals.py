@@ -6,15 +6,15 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from pydantic import JsonValue
 
-from perdure.client.requests import Call, get, one, path, post
+from perdure.client.requests import Call, get, parsed_as, path, post
 from perdure.schemas.approvals import Ageing, Approval, AuditEntry, Counts, Delegation, ItemAnswer, OwnDecision
 from perdure.schemas.base import Page
 
 Decision = Literal["approve", "edit", "reject", "respond"]
-MOST_IN_A_BATCH = 100
+MAX_BATCH_ITEMS = 100
 
 
-class Item(TypedDict):
+class BatchItem(TypedDict):
     """One decision of a batch."""
 
     id: str
@@ -44,30 +44,32 @@ def list_approvals(
     `mine` selects those on which the caller can decide, `assignee` those of a user, by name. With `brief`, the
     arguments and other long fields are omitted.
     """
-    narrowed = {"status": status, "agent": agent, "tool": tool, "turn": turn, "assignee": assignee, "role": role}
-    more = {"risk": risk, "mine": mine, "expiring": expiring_seconds, "brief": brief}
-    return get(path("approvals"), one(Page[Approval]), {**narrowed, **more, "limit": limit, "cursor": cursor})
+    filters = {"status": status, "agent": agent, "tool": tool, "turn": turn, "assignee": assignee, "role": role}
+    further_filters = {"risk": risk, "mine": mine, "expiring": expiring_seconds, "brief": brief}
+    return get(
+        path("approvals"), parsed_as(Page[Approval]), {**filters, **further_filters, "limit": limit, "cursor": cursor}
+    )
 
 
 def preview(approval_id: str) -> Call[Approval]:
     """Runs the preview, a read-only check of what the call would change. Returns the approval with its result."""
-    return Call("POST", path("approvals", approval_id, "preview"), one(Approval), wait_seconds=20.0)
+    return Call("POST", path("approvals", approval_id, "preview"), parsed_as(Approval), wait_seconds=20.0)
 
 
 def count_approvals(*, expiring_seconds: int | None = None) -> Call[Counts]:
     """Returns the numbers of pending approvals: all, those on which the caller can decide, those that expire soon, by
     kind."""
-    return get(path("approvals", "counts"), one(Counts), {"expiring": expiring_seconds})
+    return get(path("approvals", "counts"), parsed_as(Counts), {"expiring": expiring_seconds})
 
 
 def list_decided(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[OwnDecision]]:
     """Returns the caller's own decisions, newest first, each with its outcome."""
-    return get(path("approvals", "decided"), one(Page[OwnDecision]), {"limit": limit, "cursor": cursor})
+    return get(path("approvals", "decided"), parsed_as(Page[OwnDecision]), {"limit": limit, "cursor": cursor})
 
 
 def get_approval(approval_id: str) -> Call[Approval]:
     """Returns one approval with everything that a reviewer must see."""
-    return get(path("approvals", approval_id), one(Approval))
+    return get(path("approvals", approval_id), parsed_as(Approval))
 
 
 def decide(
@@ -91,16 +93,16 @@ def decide(
         "comment": comment or None,
         "reason_code": reason_code or None,
     }
-    return post(path("approvals", approval_id, "decision"), one(Approval), body, key=idempotency_key)
+    return post(path("approvals", approval_id, "decision"), parsed_as(Approval), body, key=idempotency_key)
 
 
-def decide_many(items: Sequence[Item], *, idempotency_key: str = "") -> Call[Page[ItemAnswer]]:
+def decide_many(items: Sequence[BatchItem], *, idempotency_key: str = "") -> Call[Page[ItemAnswer]]:
     """Decides on up to 100 approvals. Each decision is separate: its result does not affect the others.
 
     Only calls of low risk and of one tool can be approved together. Any calls can be rejected together.
     """
-    given: list[JsonValue] = [{name: str(value) for name, value in item.items() if value} for item in items]
-    return post(path("approvals", "decisions"), one(Page[ItemAnswer]), {"items": given}, key=idempotency_key)
+    decisions: list[JsonValue] = [{name: str(value) for name, value in item.items() if value} for item in items]
+    return post(path("approvals", "decisions"), parsed_as(Page[ItemAnswer]), {"items": decisions}, key=idempotency_key)
 
 
 def withdraw(approval_id: str, *, comment: str | None = None, idempotency_key: str = "") -> Call[Approval]:
@@ -131,21 +133,21 @@ def escalate(approval_id: str, *, comment: str | None = None, idempotency_key: s
 
 def ageing() -> Call[Page[Ageing]]:
     """Returns the pending approvals by role, assignee and agent, with their waiting times."""
-    return get(path("approvals", "ageing"), one(Page[Ageing]))
+    return get(path("approvals", "ageing"), parsed_as(Page[Ageing]))
 
 
-def audit_of(approval_id: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[AuditEntry]]:
+def list_audit(approval_id: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[AuditEntry]]:
     """Returns the audit rows of one approval, oldest first."""
-    return get(path("approvals", approval_id, "audit"), one(Page[AuditEntry]), {"limit": limit, "cursor": cursor})
+    return get(path("approvals", approval_id, "audit"), parsed_as(Page[AuditEntry]), {"limit": limit, "cursor": cursor})
 
 
 def _post(approval_id: str, verb: str, body: Mapping[str, JsonValue], key: str) -> Call[Approval]:
-    return post(path("approvals", approval_id, verb), one(Approval), body, key=key)
+    return post(path("approvals", approval_id, verb), parsed_as(Approval), body, key=key)
 
 
-def list_delegations(*, everybodys: bool = False, cursor: str | None = None) -> Call[Page[Delegation]]:
-    """Returns the delegations that the caller gave. With `everybodys`, admins get all."""
-    return get(path("delegations"), one(Page[Delegation]), {"all": everybodys or None, "cursor": cursor})
+def list_delegations(*, all_users: bool = False, cursor: str | None = None) -> Call[Page[Delegation]]:
+    """Returns the delegations that the caller gave. With `all_users`, admins get all."""
+    return get(path("delegations"), parsed_as(Page[Delegation]), {"all": all_users or None, "cursor": cursor})
 
 
 def add_delegation(to: str, until: datetime, *, idempotency_key: str = "") -> Call[Delegation]:
@@ -156,7 +158,7 @@ def add_delegation(to: str, until: datetime, *, idempotency_key: str = "") -> Ca
     if until.tzinfo is None:
         raise ValueError("`until` needs a time zone")
     body: dict[str, JsonValue] = {"to": to, "until": until.isoformat()}
-    return post(path("delegations"), one(Delegation), body, key=idempotency_key)
+    return post(path("delegations"), parsed_as(Delegation), body, key=idempotency_key)
 
 
 def remove_delegation(delegation_id: str) -> Call[None]:

@@ -35,18 +35,18 @@ def http_options(base_url: str, token: str, headers: Mapping[str, str] | None = 
     }
 
 
-def is_answered(response: httpx.Response) -> bool:
+def is_success(response: httpx.Response) -> bool:
     """Returns whether the response is a success (2xx)."""
     return 200 <= response.status_code < 300
 
 
-def unreadable(response: httpx.Response, error: ValidationError) -> ApiError:
+def unreadable_answer(response: httpx.Response, error: ValidationError) -> ApiError:
     """Returns the error for a response that breaks the contract. Usually, another program listens at the address."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"])) or "the body"
+    first_fault = error.errors(include_url=False, include_input=False)[0]
+    location = ".".join(map(str, first_fault["loc"])) or "the body"
     url = bare_url(response)
     return ApiError(
-        response.status_code, UNREADABLE, f"{url} returned a response that this client cannot parse ({where})"
+        response.status_code, UNREADABLE, f"{url} returned a response that this client cannot parse ({location})"
     )
 
 
@@ -85,24 +85,24 @@ class Decoder:
     ends lines at CR, LF and CRLF only. Python and httpx would also split texts at U+2028, NEL and form feed."""
 
     def __init__(self) -> None:
-        self._left = b""
+        self._buffer = b""
         self._kind = ""
         self._id: str | None = None
         self._data: list[str] = []
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
         """Yields the events that this chunk completes. Comments, which keep the connection open, are ignored."""
-        self._left += chunk
+        self._buffer += chunk
         start = 0
-        for end in _LINE_END.finditer(self._left):
-            line = self._left[start : end.start()].decode("utf-8", "replace")
+        for end in _LINE_END.finditer(self._buffer):
+            line = self._buffer[start : end.start()].decode("utf-8", "replace")
             start = end.end()
-            event = self._take(line)
+            event = self._take_line(line)
             if event is not None:
                 yield event
-        self._left = self._left[start:]
+        self._buffer = self._buffer[start:]
 
-    def _take(self, line: str) -> Event | None:
+    def _take_line(self, line: str) -> Event | None:
         if line:
             name, _, value = line.partition(":")
             value = value.removeprefix(" ")
@@ -158,14 +158,14 @@ class Reader:
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         return headers if self.last_id is None else {**headers, "Last-Event-ID": self.last_id}
 
-    def saw(self, event: Event) -> None:
+    def record_event(self, event: Event) -> None:
         """Records an event before it is passed to the reader."""
         if event.id is not None:
             self.last_id = event.id
         if event.kind == LAST_EVENT and event.id is None:
             self.is_over = True
 
-    def answered(self, response: httpx.Response) -> None:
+    def record_response(self, response: httpx.Response) -> None:
         """Records the response to a connection."""
         if response.status_code == 204:
             self.is_over = True

@@ -2,22 +2,22 @@
 
 from pydantic import JsonValue
 
-from perdure.client.requests import Call, get, one, path
+from perdure.client.requests import Call, get, parsed_as, path
 from perdure.schemas.base import Answer, Page
 from perdure.schemas.delivery import Webhook
 
 
 def list_webhooks() -> Call[Page[Webhook]]:
     """Returns every webhook with its delivery state."""
-    return get(path("webhooks"), one(Page[Webhook]))
+    return get(path("webhooks"), parsed_as(Page[Webhook]))
 
 
 def add_webhook(url: str, *, with_args: bool = False) -> Call[Webhook]:
     """Adds a webhook for this URL. Only this answer contains its secret, so the call has no Idempotency-Key."""
     body: dict[str, JsonValue] = {"url": url, "with_args": with_args}
-    return Call("POST", path("webhooks"), one(Webhook), body=body)
+    return Call("POST", path("webhooks"), parsed_as(Webhook), body=body)
 
 
 def remove_webhook(webhook_id: str) -> Call[Answer]:
     """Removes a webhook."""
-    return Call("DELETE", path("webhooks", webhook_id), one(Answer))
+    return Call("DELETE", path("webhooks", webhook_id), parsed_as(Answer))

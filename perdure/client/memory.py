@@ -5,14 +5,14 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from perdure.client.requests import Call, get, one, path, post
+from perdure.client.requests import Call, get, parsed_as, path, post
 from perdure.schemas.base import Page
 from perdure.schemas.memory import Episode, Promotion, SharedDocument, WorkingMemory
 
 
 def read_memory(conversation_id: str) -> Call[WorkingMemory]:
     """Returns the fields of the caller's conversation that have not expired."""
-    return get(path("memory", "working", conversation_id), one(WorkingMemory))
+    return get(path("memory", "working", conversation_id), parsed_as(WorkingMemory))
 
 
 def write_memory(
@@ -22,7 +22,7 @@ def write_memory(
     body: dict[str, JsonValue] = {"fields": dict(fields)}
     if ttl_seconds is not None:
         body["ttl_seconds"] = ttl_seconds
-    return Call("PUT", path("memory", "working", conversation_id), one(WorkingMemory), body=body)
+    return Call("PUT", path("memory", "working", conversation_id), parsed_as(WorkingMemory), body=body)
 
 
 def clear_memory(conversation_id: str) -> Call[None]:
@@ -33,13 +33,13 @@ def clear_memory(conversation_id: str) -> Call[None]:
 def search_episodes(agent: str, query: str, *, limit: int = 3) -> Call[Page[Episode]]:
     """Returns the caller's episodes with an agent that are most similar to a text."""
     return post(
-        path("memory", "episodic", "search"), one(Page[Episode]), {"agent": agent, "query": query, "limit": limit}
+        path("memory", "episodic", "search"), parsed_as(Page[Episode]), {"agent": agent, "query": query, "limit": limit}
     )
 
 
 def list_episodes(conversation_id: str) -> Call[Page[Episode]]:
     """Returns the episodes of the caller's conversation, oldest first."""
-    return get(path("memory", "episodic"), one(Page[Episode]), {"conversation_id": conversation_id})
+    return get(path("memory", "episodic"), parsed_as(Page[Episode]), {"conversation_id": conversation_id})
 
 
 def list_promotions(
@@ -47,12 +47,12 @@ def list_promotions(
 ) -> Call[Page[Promotion]]:
     """Returns promotions without their texts, newest first: the caller's, or all for an administrator."""
     query = {"status": status, "limit": limit, "cursor": cursor}
-    return get(path("memory", "promotions"), one(Page[Promotion]), query)
+    return get(path("memory", "promotions"), parsed_as(Page[Promotion]), query)
 
 
 def read_promotion(promotion_id: str) -> Call[Promotion]:
     """Returns one promotion with its text."""
-    return get(path("memory", "promotions", promotion_id), one(Promotion))
+    return get(path("memory", "promotions", promotion_id), parsed_as(Promotion))
 
 
 def decide_promotion(
@@ -60,16 +60,18 @@ def decide_promotion(
 ) -> Call[Promotion]:
     """Decides with `approve` or `reject`, once, on the text with this digest."""
     body = {"decision": decision, "sha256": sha256, "comment": comment}
-    return post(path("memory", "promotions", promotion_id, "decision"), one(Promotion), {**body}, key=key)
+    return post(path("memory", "promotions", promotion_id, "decision"), parsed_as(Promotion), {**body}, key=key)
 
 
 def list_shared(prefix: str) -> Call[Page[SharedDocument]]:
     """Returns the workspace's documents whose path begins with `prefix`, without their texts."""
     return get(
-        path("memory", "documents"), one(Page[SharedDocument]), {"scope": "workspace", "prefix": prefix, "limit": 200}
+        path("memory", "documents"),
+        parsed_as(Page[SharedDocument]),
+        {"scope": "workspace", "prefix": prefix, "limit": 200},
     )
 
 
 def read_shared(document_id: str) -> Call[SharedDocument]:
     """Returns one document with its text."""
-    return get(path("memory", "documents", document_id), one(SharedDocument))
+    return get(path("memory", "documents", document_id), parsed_as(SharedDocument))

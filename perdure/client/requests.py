@@ -30,7 +30,7 @@ class Call(Generic[T]):
 
     method: str
     path: str
-    read: Callable[[httpx.Response], T] = field(repr=False)
+    parse: Callable[[httpx.Response], T] = field(repr=False)
     query: Query = field(default_factory=dict)
     body: JsonValue = None
     idempotency_key: str | None = None
@@ -53,29 +53,29 @@ class Call(Generic[T]):
 
     def arguments(self) -> dict[str, Any]:
         """Returns the arguments for httpx, without the method and the URL."""
-        given: dict[str, Any] = {
-            "params": {name: _written(value) for name, value in self.query.items() if value is not None},
+        arguments: dict[str, Any] = {
+            "params": {name: _query_text(value) for name, value in self.query.items() if value is not None},
             "timeout": httpx.Timeout(ANSWER_SECONDS + self.wait_seconds, connect=5.0),
             "headers": {"Idempotency-Key": self.idempotency_key} if self.idempotency_key else {},
         }
         if self.content is not None:
-            given["content"] = self.content
-            given["headers"] = {**given["headers"], "Content-Type": self.media_type}
+            arguments["content"] = self.content
+            arguments["headers"] = {**arguments["headers"], "Content-Type": self.media_type}
             if self.length is not None:
-                given["headers"]["Content-Length"] = str(self.length)
+                arguments["headers"]["Content-Length"] = str(self.length)
         elif self.body is not None:
-            given["json"] = self.body
-        return given
+            arguments["json"] = self.body
+        return arguments
 
 
-def get(path: str, read: Callable[[httpx.Response], T], query: Query | None = None) -> Call[T]:
+def get(path: str, parse: Callable[[httpx.Response], T], query: Query | None = None) -> Call[T]:
     """Builds a GET request."""
-    return Call("GET", path, read, query or {})
+    return Call("GET", path, parse, query or {})
 
 
 def post(
     path: str,
-    read: Callable[[httpx.Response], T],
+    parse: Callable[[httpx.Response], T],
     body: Mapping[str, JsonValue] | None = None,
     *,
     key: str | None = None,
@@ -83,8 +83,8 @@ def post(
     wait_seconds: float = 0.0,
 ) -> Call[T]:
     """Builds a POST request with the idempotency key `key`, or with a new one. Fields without a value are omitted."""
-    given: dict[str, JsonValue] = {name: value for name, value in (body or {}).items() if value is not None}
-    return Call("POST", path, read, query or {}, given, key or str(uuid.uuid4()), wait_seconds)
+    fields: dict[str, JsonValue] = {name: value for name, value in (body or {}).items() if value is not None}
+    return Call("POST", path, parse, query or {}, fields, key or str(uuid.uuid4()), wait_seconds)
 
 
 def path(*parts: str) -> str:
@@ -92,12 +92,12 @@ def path(*parts: str) -> str:
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
-def one(model: type[Model]) -> Callable[[httpx.Response], Model]:
+def parsed_as(model: type[Model]) -> Callable[[httpx.Response], Model]:
     """Returns a function that parses a response as one `model`."""
     return lambda response: model.model_validate_json(response.content)
 
 
-def _written(value: str | int | bool | None) -> str:
+def _query_text(value: str | int | bool | None) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -128,7 +128,7 @@ class ApiError(Exception):
         """Seconds to wait before a retry, if the API requested a wait."""
 
 
-def error_of(response: httpx.Response) -> ApiError:
+def api_error(response: httpx.Response) -> ApiError:
     """Returns the error of a response that is not 2xx, even if it came from a proxy instead of the API."""
     wait_seconds = retry_after_seconds(response.headers, datetime.now(UTC))
     try:
@@ -155,16 +155,16 @@ def bare_url(response: httpx.Response) -> httpx.URL:
     return response.request.url.copy_with(query=None, userinfo=b"")
 
 
-def unreachable(base_url: str, error: Exception) -> ApiError:
+def unreachable_error(base_url: str, error: Exception) -> ApiError:
     """Returns the error for an API that did not respond within the time for retries."""
-    why = str(error) or type(error).__name__
+    reason = str(error) or type(error).__name__
     url = without_userinfo(base_url)
-    return ApiError(0, UNREACHABLE, f"{url} is unreachable ({why})", {"url": url})
+    return ApiError(0, UNREACHABLE, f"{url} is unreachable ({reason})", {"url": url})
 
 
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 5.0
-_NEVER_AGAIN = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
+_NOT_RETRYABLE = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
@@ -181,46 +181,46 @@ class RetryBudget:
 
     base_url: str
     seconds: float
-    _since: float | None = None
+    _failing_since: float | None = None
     _failures: int = 0
 
     def reset(self) -> None:
         """Resets the time for retries after a response."""
-        self._since, self._failures = None, 0
+        self._failing_since, self._failures = None, 0
 
-    def after_break(self, error: httpx.TransportError, now: float, *, may_repeat: bool = True) -> float:
+    def wait_after_failure(self, error: httpx.TransportError, now: float, *, may_repeat: bool = True) -> float:
         """Returns the seconds to wait after a connection that broke or was never established.
 
         Without `may_repeat`, only a request that was never sent is sent again.
 
         Raises: ApiError `unreachable` if no time for retries is left or if a retry cannot help.
         """
-        failure = unreachable(self.base_url, error)
-        if isinstance(error, _NEVER_AGAIN) or not (may_repeat or isinstance(error, _NEVER_SENT)):
+        failure = unreachable_error(self.base_url, error)
+        if isinstance(error, _NOT_RETRYABLE) or not (may_repeat or isinstance(error, _NEVER_SENT)):
             raise failure
         return self._wait(now, failure, 0.0)
 
-    def after_answer(self, response: httpx.Response, now: float) -> float:
+    def wait_after_answer(self, response: httpx.Response, now: float) -> float:
         """Returns the seconds to wait after an error response whose body has been read.
 
         Raises: ApiError for the response, unless it is a 503 with `Retry-After`, or if no time for retries is left.
         """
         wait = retry_after_seconds(response.headers, datetime.now(UTC)) if response.status_code == 503 else None
         if wait is None:
-            raise error_of(response)
-        return self._wait(now, error_of(response), wait)
+            raise api_error(response)
+        return self._wait(now, api_error(response), wait)
 
-    def after_end(self, now: float) -> float:
+    def wait_after_stream_end(self, now: float) -> float:
         """Returns the seconds to wait after a stream's connection that closed normally before the last event.
 
         Raises: ApiError `unreachable` if no time for retries is left.
         """
-        return self._wait(now, unreachable(self.base_url, ConnectionError("the stream ended repeatedly")), 0.0)
+        return self._wait(now, unreachable_error(self.base_url, ConnectionError("the stream ended repeatedly")), 0.0)
 
-    def _wait(self, now: float, failure: ApiError, at_least: float) -> float:
-        self._since = now if self._since is None else self._since
-        wait = max(at_least, min(FIRST_WAIT_SECONDS * 2.0 ** min(self._failures, 10), LONGEST_WAIT_SECONDS))
+    def _wait(self, now: float, failure: ApiError, min_seconds: float) -> float:
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        wait = max(min_seconds, min(FIRST_WAIT_SECONDS * 2.0 ** min(self._failures, 10), LONGEST_WAIT_SECONDS))
         self._failures += 1
-        if now + wait - self._since > self.seconds:
+        if now + wait - self._failing_since > self.seconds:
             raise failure
         return wait

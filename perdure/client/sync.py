@@ -19,9 +19,9 @@ from perdure.client.connection import (
     Event,
     Reader,
     http_options,
-    is_answered,
+    is_success,
     poll_seconds,
-    unreadable,
+    unreadable_answer,
 )
 from perdure.client.requests import Call, RetryBudget
 from perdure.schemas.turns import Turn
@@ -32,9 +32,9 @@ class Auth:
     """The caller, sign-in methods and registration."""
 
     def __init__(self, client: "Client") -> None:
-        self.me = client.method(identity.who_am_i)
-        self.ways = client.method(identity.ways_in)
-        self.code = client.method(identity.new_code)
+        self.me = client.method(identity.get_me)
+        self.ways = client.method(identity.get_sign_in_methods)
+        self.code = client.method(identity.create_sign_in_code)
         self.register = client.method(identity.register)
 
 
@@ -55,7 +55,7 @@ class Approvals:
         self.reassign = client.method(approvals.reassign)
         self.escalate = client.method(approvals.escalate)
         self.ageing = client.method(approvals.ageing)
-        self.audit = client.method(approvals.audit_of)
+        self.audit = client.method(approvals.list_audit)
 
 
 class Delegations:
@@ -221,15 +221,15 @@ class Client:
             try:
                 response = self._http.request(call.method, call.path, **call.arguments())
             except httpx.TransportError as error:
-                time.sleep(retries.after_break(error, time.monotonic(), may_repeat=call.may_repeat))
+                time.sleep(retries.wait_after_failure(error, time.monotonic(), may_repeat=call.may_repeat))
                 continue
-            if not is_answered(response):
-                time.sleep(retries.after_answer(response, time.monotonic()))
+            if not is_success(response):
+                time.sleep(retries.wait_after_answer(response, time.monotonic()))
                 continue
             try:
-                return call.read(response)
+                return call.parse(response)
             except ValidationError as error:
-                raise unreadable(response, error) from error
+                raise unreadable_answer(response, error) from error
 
     def method(self, make: Callable[P, Call[T]]) -> Callable[P, T]:
         """Returns a method that sends the calls which `make` builds."""
@@ -246,20 +246,20 @@ class Client:
         while not reader.is_over:
             try:
                 with self._http.stream("GET", reader.path, headers=reader.headers(), timeout=TIMEOUT) as response:
-                    reader.answered(response)
-                    if is_answered(response):
+                    reader.record_response(response)
+                    if is_success(response):
                         decoder = Decoder()
                         for chunk in response.iter_bytes():
                             retries.reset()
                             for event in decoder.feed(chunk):
-                                reader.saw(event)
+                                reader.record_event(event)
                                 yield event
-                        wait = 0.0 if reader.is_over else retries.after_end(time.monotonic())
+                        wait = 0.0 if reader.is_over else retries.wait_after_stream_end(time.monotonic())
                     else:
                         response.read()
-                        wait = retries.after_answer(response, time.monotonic())
+                        wait = retries.wait_after_answer(response, time.monotonic())
             except httpx.TransportError as error:
-                wait = retries.after_break(error, time.monotonic())
+                wait = retries.wait_after_failure(error, time.monotonic())
             time.sleep(wait)
 
 
@@ -307,9 +307,9 @@ class Turns:
 
         Raises: TimeoutError; ApiError.
         """
-        began = time.monotonic()
+        started_at = time.monotonic()
         while True:
             turn = self.get(turn_id)
             if turn.has_ended or (turn.is_paused and not through_pauses):
                 return turn
-            time.sleep(poll_seconds(time.monotonic() - began, timeout_seconds, turn))
+            time.sleep(poll_seconds(time.monotonic() - started_at, timeout_seconds, turn))

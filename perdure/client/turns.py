@@ -7,7 +7,7 @@ from typing import Any, Literal
 import httpx
 from pydantic import JsonValue
 
-from perdure.client.requests import Call, get, one, path, post
+from perdure.client.requests import Call, get, parsed_as, path, post
 from perdure.schemas.base import Answer, Page
 from perdure.schemas.turns import (
     Conversation,
@@ -36,7 +36,7 @@ def upload_file(
     return Call(
         "POST",
         path("conversations", conversation_id, "files"),
-        one(File),
+        parsed_as(File),
         {"name": name},
         idempotency_key=idempotency_key or str(uuid.uuid4()),
         content=content,
@@ -47,7 +47,9 @@ def upload_file(
 
 def list_files(conversation_id: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[File]]:
     """Returns the files of the conversation, newest first."""
-    return get(path("conversations", conversation_id, "files"), one(Page[File]), {"limit": limit, "cursor": cursor})
+    return get(
+        path("conversations", conversation_id, "files"), parsed_as(Page[File]), {"limit": limit, "cursor": cursor}
+    )
 
 
 def delete_file(file_id: str) -> Call[None]:
@@ -58,15 +60,15 @@ def delete_file(file_id: str) -> Call[None]:
 def usage(conversation_id: str | None = None) -> Call[Page[Usage]]:
     """Returns the storage that the caller uses. With `conversation_id`, it includes that conversation of the caller.
     For an administrator, it includes the tenant."""
-    return get(path("usage"), one(Page[Usage]), {"conversation": conversation_id})
+    return get(path("usage"), parsed_as(Page[Usage]), {"conversation": conversation_id})
 
 
 def read_file(file_id: str) -> Call[bytes]:
     """Returns the content of a file."""
-    return get(path("files", file_id), _bytes)
+    return get(path("files", file_id), _content)
 
 
-def _bytes(response: httpx.Response) -> bytes:
+def _content(response: httpx.Response) -> bytes:
     return response.content
 
 
@@ -75,7 +77,7 @@ _EXECUTE_SECONDS = 120.0
 """The time after which the API responds to `execute`, even if the turn is still running."""
 
 
-def _nothing(_: httpx.Response) -> None:
+def _no_content(_: httpx.Response) -> None:
     return None
 
 
@@ -84,7 +86,7 @@ def create_conversation(
 ) -> Call[Conversation]:
     """Creates a conversation with this agent."""
     body: dict[str, JsonValue] = {"agent": agent, "title": title, "metadata": dict(metadata) if metadata else None}
-    return post(path("conversations"), one(Conversation), body, key=idempotency_key)
+    return post(path("conversations"), parsed_as(Conversation), body, key=idempotency_key)
 
 
 def list_conversations(
@@ -92,27 +94,27 @@ def list_conversations(
 ) -> Call[Page[Conversation]]:
     """Returns the caller's conversations, newest first."""
     query = {"title": title, "limit": limit, "cursor": cursor}
-    return get(path("conversations"), one(Page[Conversation]), query)
+    return get(path("conversations"), parsed_as(Page[Conversation]), query)
 
 
 def get_conversation(conversation_id: str) -> Call[Conversation]:
     """Returns one conversation."""
-    return get(path("conversations", conversation_id), one(Conversation))
+    return get(path("conversations", conversation_id), parsed_as(Conversation))
 
 
 def rename_conversation(conversation_id: str, title: str) -> Call[Conversation]:
     """Changes the title of a conversation."""
-    return Call("PATCH", path("conversations", conversation_id), one(Conversation), body={"title": title})
+    return Call("PATCH", path("conversations", conversation_id), parsed_as(Conversation), body={"title": title})
 
 
 def delete_conversation(conversation_id: str) -> Call[None]:
     """Hides a conversation; its records remain."""
-    return Call("DELETE", path("conversations", conversation_id), _nothing)
+    return Call("DELETE", path("conversations", conversation_id), _no_content)
 
 
 def list_messages(conversation_id: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[Message]]:
     """Returns the transcript, oldest first."""
-    return get(path("conversations", conversation_id, "messages"), one(Page[Message]), _part(limit, cursor))
+    return get(path("conversations", conversation_id, "messages"), parsed_as(Page[Message]), _page_query(limit, cursor))
 
 
 def conversation_story(
@@ -120,8 +122,8 @@ def conversation_story(
 ) -> Call[ConversationView]:
     """Returns the conversation view: the turns with their texts, calls and files, newest first. With `turn`, it returns
     that turn only."""
-    query = {"turn": turn, **_part(limit, cursor)}
-    return get(path("conversations", conversation_id, "story"), one(ConversationView), query)
+    query = {"turn": turn, **_page_query(limit, cursor)}
+    return get(path("conversations", conversation_id, "story"), parsed_as(ConversationView), query)
 
 
 def start_turn(
@@ -144,7 +146,7 @@ def start_turn(
     }
     return post(
         path("conversations", conversation_id, "turns"),
-        one(Turn),
+        parsed_as(Turn),
         body,
         key=idempotency_key,
         query={"wait": None if wait_seconds is None else f"{wait_seconds:g}"},
@@ -172,12 +174,12 @@ def execute(
         "limits": dict(limits) if limits else None,
         "metadata": dict(metadata) if metadata else None,
     }
-    return post(path("execute"), one(Turn), body, key=idempotency_key, wait_seconds=_EXECUTE_SECONDS)
+    return post(path("execute"), parsed_as(Turn), body, key=idempotency_key, wait_seconds=_EXECUTE_SECONDS)
 
 
 def get_turn(turn_id: str) -> Call[Turn]:
     """Returns the current state of a turn."""
-    return get(path("turns", turn_id), one(Turn))
+    return get(path("turns", turn_id), parsed_as(Turn))
 
 
 def list_turns(
@@ -190,32 +192,32 @@ def list_turns(
 ) -> Call[Page[Turn]]:
     """Returns turns, newest first."""
     query = {"status": status, "agent": agent, "conversation": conversation}
-    return get(path("turns"), one(Page[Turn]), {**query, **_part(limit, cursor)})
+    return get(path("turns"), parsed_as(Page[Turn]), {**query, **_page_query(limit, cursor)})
 
 
 def turn_segments(turn_id: str) -> Call[Page[Segment]]:
     """Returns the thinking, the texts and the calls of a turn, in order."""
-    return get(path("turns", turn_id, "segments"), one(Page[Segment]))
+    return get(path("turns", turn_id, "segments"), parsed_as(Page[Segment]))
 
 
 def list_calls(turn_id: str) -> Call[Page[TurnCall]]:
     """Returns the turn's last 500 model and tool calls, in the order in which they began."""
-    return get(path("turns", turn_id, "calls"), one(Page[TurnCall]))
+    return get(path("turns", turn_id, "calls"), parsed_as(Page[TurnCall]))
 
 
 def turn_metrics(turn_id: str) -> Call[Metrics]:
     """Returns the duration, the tokens and the cost of each model call of the turn."""
-    return get(path("turns", turn_id, "metrics"), one(Metrics))
+    return get(path("turns", turn_id, "metrics"), parsed_as(Metrics))
 
 
 def stop_turn(turn_id: str, *, idempotency_key: str = "") -> Call[Answer]:
     """Requests that the turn stop. It starts nothing new after that."""
-    return post(path("turns", turn_id, "stop"), one(Answer), key=idempotency_key)
+    return post(path("turns", turn_id, "stop"), parsed_as(Answer), key=idempotency_key)
 
 
 def get_question(turn_id: str, request_id: str) -> Call[Question]:
     """Returns a question of a turn to its own user."""
-    return get(path("turns", turn_id, "answers", request_id), one(Question))
+    return get(path("turns", turn_id, "answers", request_id), parsed_as(Question))
 
 
 def answer_question(
@@ -223,7 +225,7 @@ def answer_question(
 ) -> Call[Question]:
     """Answers a question; the first valid answer counts. `kind` is `clarification` or `client_run`."""
     body: dict[str, JsonValue] = {"kind": kind, "payload": dict(payload)}
-    return post(path("turns", turn_id, "answers", request_id), one(Question), body, key=idempotency_key)
+    return post(path("turns", turn_id, "answers", request_id), parsed_as(Question), body, key=idempotency_key)
 
 
 def raise_limits(
@@ -231,8 +233,8 @@ def raise_limits(
 ) -> Call[Answer]:
     """Raises limits of a turn that is paused at a limit; for reviewers. None leaves a limit as it is."""
     body: dict[str, JsonValue] = {"max_tokens": max_tokens, "max_cost_usd": max_cost_usd}
-    return post(path("turns", turn_id, "limits"), one(Answer), body, key=idempotency_key)
+    return post(path("turns", turn_id, "limits"), parsed_as(Answer), body, key=idempotency_key)
 
 
-def _part(limit: int | None, cursor: str | None) -> dict[str, str | int | None]:
+def _page_query(limit: int | None, cursor: str | None) -> dict[str, str | int | None]:
     return {"limit": limit, "cursor": cursor}

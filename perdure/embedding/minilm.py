@@ -17,12 +17,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 from tokenizers import Tokenizer
 
-from perdure.embedding.embedder import TOKENIZER, WEIGHTS
+from perdure.embedding.embedder import TOKENIZER_FILE, WEIGHTS_FILE
 
 DIMENSIONS = 384
 HEADS = 12
 LAYERS = 6
-MOST_PIECES = 256
+MAX_PIECES = 256
 """Maximum number of word pieces of a text; the rest is cut, as the model's authors do."""
 EPSILON = 1e-12
 Array = Any
@@ -33,10 +33,10 @@ class MiniLM:
     """The model, ready to embed. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-        self._tokenizer.enable_truncation(MOST_PIECES)
+        self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        self._tokenizer.enable_truncation(MAX_PIECES)
         self._tokenizer.no_padding()
-        self._weights = read_safetensors(folder / WEIGHTS)
+        self._weights = read_safetensors(folder / WEIGHTS_FILE)
 
     def vectors(self, texts: Sequence[str]) -> list[list[float]]:
         """Returns a vector for each text. Texts are embedded one by one, so that short texts are not padded to long
@@ -50,10 +50,13 @@ class MiniLM:
 
     def _layers(self, ids: Array) -> Array:
         """Returns the last layer's states, one row for each word piece."""
-        words, places = self._weights["embeddings.word_embeddings.weight"], "embeddings.position_embeddings.weight"
-        states = words[ids] + self._weights[places][: len(ids)]
-        kind = self._weights["embeddings.token_type_embeddings.weight"][0]
-        states = self._normed(states + kind, "embeddings.LayerNorm")
+        word_embeddings, position_name = (
+            self._weights["embeddings.word_embeddings.weight"],
+            "embeddings.position_embeddings.weight",
+        )
+        states = word_embeddings[ids] + self._weights[position_name][: len(ids)]
+        type_embedding = self._weights["embeddings.token_type_embeddings.weight"][0]
+        states = self._normed(states + type_embedding, "embeddings.LayerNorm")
         for number in range(LAYERS):
             layer = f"encoder.layer.{number}"
             mixed = self._attention(states, f"{layer}.attention.self")
@@ -104,9 +107,9 @@ def read_safetensors(path: Path) -> Mapping[str, Array]:
     with path.open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     begin = 8 + int.from_bytes(data[:8], "little")
-    found = {}
+    tensors = {}
     for name, entry in json.loads(data[8:begin]).items():
         if name != "__metadata__" and entry["dtype"] == "F32":
             first, last = entry["data_offsets"]
-            found[name] = np.frombuffer(data, np.float32, (last - first) // 4, begin + first).reshape(entry["shape"])
-    return found
+            tensors[name] = np.frombuffer(data, np.float32, (last - first) // 4, begin + first).reshape(entry["shape"])
+    return tensors

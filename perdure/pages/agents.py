@@ -7,10 +7,10 @@ from fastapi.responses import HTMLResponse
 
 from perdure.pages.diagrams import draw_graph
 from perdure.pages.render import page
-from perdure.pages.request import Visitor
+from perdure.pages.request import SignedInVisit
 
 agents_router = APIRouter()
-PROMISES = {
+EFFECT_DESCRIPTIONS = {
     "read": "only reads, so it can be retried freely",
     "local": "changes Perdure's own data, exactly once",
     "keyed": "changes an external system that accepts idempotency keys, so a retry has no second effect",
@@ -20,21 +20,28 @@ PROMISES = {
 
 
 @agents_router.get("/agents")
-async def agents(visit: Visitor) -> HTMLResponse:
+async def agents(visit: SignedInVisit) -> HTMLResponse:
     """Lists the agents."""
-    found = await visit.api.agents.list()
-    return page(visit, "agents.html", agents=found.items)
+    listed = await visit.api.agents.list()
+    return page(visit, "agents.html", agents=listed.items)
 
 
 @agents_router.get("/agents/{agent_id}")
-async def agent(visit: Visitor, agent_id: str) -> HTMLResponse:
+async def agent(visit: SignedInVisit, agent_id: str) -> HTMLResponse:
     """Shows one agent with its tools."""
-    found, tools = await asyncio.gather(visit.api.agents.get(agent_id), visit.api.agents.tools(agent_id))
-    return page(visit, "agent.html", agent=found, whole=found.model_dump(), tools=tools.items, promises=PROMISES)
+    definition, tools = await asyncio.gather(visit.api.agents.get(agent_id), visit.api.agents.tools(agent_id))
+    return page(
+        visit,
+        "agent.html",
+        agent=definition,
+        definition=definition.model_dump(),
+        tools=tools.items,
+        effect_descriptions=EFFECT_DESCRIPTIONS,
+    )
 
 
 topology_router = APIRouter()
-RETRIES = {
+RETRY_DESCRIPTIONS = {
     "until_back": "retried until it succeeds",
     "provider": "provider errors are counted, and the wait that a provider asks for is respected",
     "tool": "retried only as far as the tool's effect class allows",
@@ -43,9 +50,12 @@ RETRIES = {
 
 
 @topology_router.get("/topologies/{name}")
-async def topology(visit: Visitor, name: str) -> HTMLResponse:
+async def topology(visit: SignedInVisit, name: str) -> HTMLResponse:
     """Shows a topology from its manifest."""
     manifest = (await visit.api.topologies.get(name)).model_dump()
     graphs = [("", manifest), *((node["id"], node["sub"]) for node in manifest["nodes"] if "sub" in node)]
-    pictures = [(inside, each, draw_graph(each, own=f"graph-{at}")) for at, (inside, each) in enumerate(graphs)]
-    return page(visit, "topology.html", manifest=manifest, pictures=pictures, retries=RETRIES)
+    pictures = [
+        (parent_node, graph, draw_graph(graph, id_prefix=f"graph-{index}"))
+        for index, (parent_node, graph) in enumerate(graphs)
+    ]
+    return page(visit, "topology.html", manifest=manifest, pictures=pictures, retry_descriptions=RETRY_DESCRIPTIONS)

@@ -35,7 +35,7 @@ _SECURITY_HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-_FORM_WITH_DRAFT = re.compile(r"(/review/[0-9a-f-]{36})/\w+|(/chat/[0-9a-f-]{36})(?:/files)?")
+_DRAFT_PATH = re.compile(r"(/review/[0-9a-f-]{36})/\w+|(/chat/[0-9a-f-]{36})(?:/files)?")
 """Paths of forms whose page can be shown again with the typed text. Every other form is offered for sending unchanged.
 """
 _RETRYABLE_STATUSES = frozenset({429, 503})
@@ -46,11 +46,11 @@ STALE_FORM_HEADER = {"Perdure-Form": "stale"}
 _log = structlog.get_logger(__name__)
 
 
-def create_pages(api: ASGIApp, most_upload_bytes: int = MAX_UPLOAD_BYTES) -> FastAPI:
-    """Creates the pages for this API, which accepts files up to `most_upload_bytes`."""
+def create_pages(api: ASGIApp, max_upload_bytes: int = MAX_UPLOAD_BYTES) -> FastAPI:
+    """Creates the pages for this API, which accepts files up to `max_upload_bytes`."""
     app = FastAPI(title="Perdure pages", openapi_url=None, docs_url=None, redoc_url=None)
     app.state.api = api
-    app.state.most_upload_bytes = most_upload_bytes
+    app.state.most_upload_bytes = max_upload_bytes
     app.add_middleware(SecurityHeaders)
     app.mount(MOUNTED_AT, Assets(), name="assets")
     for router in ROUTERS:
@@ -100,9 +100,9 @@ def _install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        words = {404: "Page not found.", 405: "This address does not support the request. Open it as a normal page."}
+        messages = {404: "Page not found.", 405: "This address does not support the request. Open it as a normal page."}
         code = "not_found" if error.status_code == 404 else PageProblem.code
-        return await _show_problem(request, PageProblem(error.status_code, words.get(error.status_code, ""), code))
+        return await _show_problem(request, PageProblem(error.status_code, messages.get(error.status_code, ""), code))
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
@@ -121,8 +121,8 @@ async def _show_problem(request: Request, error: PageProblem | ApiError) -> Resp
         form: Form | None = getattr(request.state, "form", None)
         if form is not None and problem.status in _RETRYABLE_STATUSES and not visit.is_live:
             pairs = [pair for pair in form.pairs if pair[0] != "csrf"] if visit.me else form.pairs
-            again = {"title": problem.title, "why": problem.message, "pairs": pairs, "action": request.url.path}
-            response = page(visit, "again.html", status=problem.status, **again)
+            values = {"title": problem.title, "reason": problem.message, "pairs": pairs, "action": request.url.path}
+            response = page(visit, "again.html", status=problem.status, **values)
         else:
             template = "problem_line.html" if visit.is_live else "problem.html"
             response = page(visit, template, status=problem.status, problem=problem, back=_referring_page(request))
@@ -142,8 +142,8 @@ async def _visit_for_problem(request: Request, api: AsyncClient) -> BrowserReque
 def _referring_page(request: Request) -> str:
     """Returns the page of this server that a form was sent from; empty if there is none."""
     referer = urlsplit(request.headers.get("referer", ""))
-    own = request.method == "POST" and referer.netloc == request.url.netloc
-    return local_path(referer.path, "") if own else ""
+    is_own_form = request.method == "POST" and referer.netloc == request.url.netloc
+    return local_path(referer.path, "") if is_own_form else ""
 
 
 async def _require_sign_in(request: Request) -> Response:
@@ -152,24 +152,24 @@ async def _require_sign_in(request: Request) -> Response:
     if "hx-request" in request.headers:
         return Response(status_code=401)
     if request.method == "GET":
-        here = address_of(request)
-        to = here if len(here) <= _MAX_NEXT_CHARACTERS else request.url.path
-        return RedirectResponse("/sign-in?" + urlencode({"next": to}), 303)
+        address = address_of(request)
+        destination = address if len(address) <= _MAX_NEXT_CHARACTERS else request.url.path
+        return RedirectResponse("/sign-in?" + urlencode({"next": destination}), 303)
     return await _show_kept_form(request, status=401, signed_in=False)
 
 
 async def _show_kept_form(request: Request, *, status: int, signed_in: bool) -> Response:
     """Shows the typed text, so that it can be sent again after sign-in."""
     form: Form | None = getattr(request.state, "form", None)
-    with_draft = _FORM_WITH_DRAFT.fullmatch(request.url.path)
+    draft_match = _DRAFT_PATH.fullmatch(request.url.path)
     async with client_for(request) as api:
         return page(
             BrowserRequest(request, api),
             "kept.html",
             status=status,
             signed_in=signed_in,
-            draft=f"{with_draft[1] or with_draft[2]}/draft" if with_draft else "/kept",
-            to=request.url.path,
+            draft=f"{draft_match[1] or draft_match[2]}/draft" if draft_match else "/kept",
+            kept_for=request.url.path,
             pairs=[pair for pair in form.pairs if pair[0] != "csrf"] if form else [],
         )
 
@@ -180,7 +180,7 @@ SESSION_FORMS = ("/sign-in", "/sign-out")
 """Paths whose POST requests start or end a session, which is the API's task."""
 
 
-class Front:
+class ApiAndPages:
     """Routes a request by its path. The lifespan of the process belongs to the API. The API for programs and the pages
     for users share one address."""
 
@@ -191,7 +191,7 @@ class Front:
         """Passes the request to the pages or to the API."""
         if scope["type"] != "http":
             await self._api(scope, receive, send)
-        elif not is_of_api(scope["method"], scope["path"]):
+        elif not is_api_request(scope["method"], scope["path"]):
             await self._pages(scope, receive, send)
         elif scope["path"] == SESSION_FORMS[0] and "text/html" in Headers(scope=scope).get("accept", ""):
             await self._api(scope, receive, _redirect_rejected_form(scope, send))
@@ -217,18 +217,20 @@ def _redirect_rejected_form(scope: Scope, send: Send) -> Send:
 
 
 def _sign_in_address(scope: Scope, status: int, headers: Headers) -> str:
-    came_from = dict(parse_qsl(urlsplit(Headers(scope=scope).get("referer", "")).query))
-    after = headers.get("retry-after", "")
-    kept = {name: came_from[name] for name in ("next", "invitation") if came_from.get(name)}
+    referring_query = dict(parse_qsl(urlsplit(Headers(scope=scope).get("referer", "")).query))
+    retry_after = headers.get("retry-after", "")
+    preserved = {name: referring_query[name] for name in ("next", "invitation") if referring_query.get(name)}
     failed = "rate_limited" if status == 429 else "turned_away"
-    return "/sign-in?" + urlencode({"failed": failed, **kept, **({"after": after} if after.isdecimal() else {})})
+    return "/sign-in?" + urlencode(
+        {"failed": failed, **preserved, **({"after": retry_after} if retry_after.isdecimal() else {})}
+    )
 
 
 async def _receive_empty_body() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
-def is_of_api(method: str, path: str) -> bool:
+def is_api_request(method: str, path: str) -> bool:
     """Returns whether a request is for the API."""
     if path in SESSION_FORMS:
         return method == "POST"

@@ -16,18 +16,18 @@ from perdure.contracts.approvals import ANSWERED_BY_CLIENT
 from perdure.core.memory.files import BY_ENDING
 from perdure.core.text import truncate
 from perdure.pages.approvals.page import Field, Shape, fields_of, is_long, read_fields, reasons_for
-from perdure.pages.render import fresh_key, page, seen
+from perdure.pages.render import fresh_key, page, visible
 from perdure.pages.request import (
-    SEND_AGAIN,
+    SEND_AGAIN_MESSAGE,
     BrowserRequest,
+    CheckedPost,
+    DraftPost,
     Form,
     PageProblem,
     Post,
-    Posted,
-    Typed,
-    Uploaded,
-    Visitor,
-    most_upload_bytes,
+    SignedInVisit,
+    UploadPost,
+    max_upload_bytes,
 )
 from perdure.pages.turns import value_markup
 from perdure.schemas.agents import Agent
@@ -54,12 +54,12 @@ class QuestionForm:
     question: Question
     form: Form | None = None
     faults: Mapping[str, str] = field(default_factory=dict)
-    why: str = ""
+    reason: str = ""
 
     @property
     def words(self) -> str:
         """The question as text."""
-        return words_of(self.question.asked)
+        return payload_text(self.question.asked)
 
     @property
     def fields(self) -> list[Field]:
@@ -92,12 +92,12 @@ class TurnView:
     approvals: Sequence[Approval] = ()
     """The pending approvals."""
     asked: Sequence[QuestionForm] = ()
-    most: int | None = None
+    max_characters: int | None = None
     """Maximum characters of each text; None shows all of them."""
 
-    def text(self, of: str) -> object:
+    def text(self, text: str) -> object:
         """Returns a text of the turn for the page, cut to `most`."""
-        return seen(of if self.most is None else truncate(of, self.most))
+        return visible(text if self.max_characters is None else truncate(text, self.max_characters))
 
     @property
     def separate_answer(self) -> str:
@@ -169,12 +169,14 @@ async def load_turn_views(
     api: AsyncClient, turns: Sequence[ConversationTurn], *, refused: QuestionForm | None = None, whole: bool = False
 ) -> list[TurnView]:
     """Loads what these turns wait for and returns them oldest first. `refused` is an answer that was rejected."""
-    most = {} if whole else allot_characters(turns)
-    found = await asyncio.gather(*(_load_turn_view(api, turn, most.get(turn.turn_id), refused) for turn in turns))
-    return list(reversed(found))
+    max_characters = {} if whole else allot_characters(turns)
+    views = await asyncio.gather(
+        *(_load_turn_view(api, turn, max_characters.get(turn.turn_id), refused) for turn in turns)
+    )
+    return list(reversed(views))
 
 
-def words_of(payload: Mapping[str, Any]) -> str:
+def payload_text(payload: Mapping[str, Any]) -> str:
     """Returns a question or an answer as text: its question, its only text, or all of it as JSON."""
     texts = [each for each in payload.values() if isinstance(each, str)]
     if isinstance(payload.get("question"), str):
@@ -187,14 +189,14 @@ def allot_characters(turns: Sequence[ConversationTurn]) -> dict[str, int]:
 
     `turns` are newest first, so that the newest are shown whole.
     """
-    left, most = PAGE_CHARACTERS, dict[str, int]()
+    characters_left, max_characters = PAGE_CHARACTERS, dict[str, int]()
     for turn in turns:
         lengths = [len(text) for text in _texts_of(turn)]
-        if sum(lengths) > left:
-            most[turn.turn_id] = max(_MIN_TEXT_CHARACTERS, left // len(lengths))
-            lengths = [min(length, most[turn.turn_id]) for length in lengths]
-        left = max(0, left - sum(lengths))
-    return most
+        if sum(lengths) > characters_left:
+            max_characters[turn.turn_id] = max(_MIN_TEXT_CHARACTERS, characters_left // len(lengths))
+            lengths = [min(length, max_characters[turn.turn_id]) for length in lengths]
+        characters_left = max(0, characters_left - sum(lengths))
+    return max_characters
 
 
 def _texts_of(turn: ConversationTurn) -> list[str]:
@@ -202,18 +204,20 @@ def _texts_of(turn: ConversationTurn) -> list[str]:
 
 
 async def _load_turn_view(
-    api: AsyncClient, turn: ConversationTurn, most: int | None, refused: QuestionForm | None
+    api: AsyncClient, turn: ConversationTurn, max_characters: int | None, refused: QuestionForm | None
 ) -> TurnView:
     waiting = turn.waiting_for
     if waiting is None:
-        return TurnView(turn, most=most)
+        return TurnView(turn, max_characters=max_characters)
     if waiting.kind in ANSWERED_BY_CLIENT:
         questions = await asyncio.gather(*(api.turns.question(turn.turn_id, each) for each in waiting.ids))
         return TurnView(
-            turn, asked=[_question_form(each, refused) for each in questions if each.status == "pending"], most=most
+            turn,
+            asked=[_question_form(each, refused) for each in questions if each.status == "pending"],
+            max_characters=max_characters,
         )
-    found = await asyncio.gather(*(_find_approval(api, each) for each in waiting.ids))
-    return TurnView(turn, [each for each in found if each is not None], most=most)
+    approvals = await asyncio.gather(*(_find_approval(api, each) for each in waiting.ids))
+    return TurnView(turn, [each for each in approvals if each is not None], max_characters=max_characters)
 
 
 def _question_form(question: Question, refused: QuestionForm | None) -> QuestionForm:
@@ -229,8 +233,8 @@ async def _find_approval(api: AsyncClient, approval_id: str) -> Approval | None:
         raise
 
 
-def _is_color(given: object) -> bool:
-    return isinstance(given, str) and _COLOR.fullmatch(given) is not None
+def _is_color(value: object) -> bool:
+    return isinstance(value, str) and _COLOR.fullmatch(value) is not None
 
 
 def _is_same_text(text: str, answer: str) -> bool:
@@ -241,7 +245,7 @@ conversation_router = APIRouter()
 WAIT_SECONDS = 2.0
 """Time that the server waits for the answer if a form was sent without the script. The page that follows may then
 contain the answer."""
-_BUSY_CHOICES = get_args(OnBusy)
+_ON_BUSY_VALUES = get_args(OnBusy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +254,7 @@ class Draft:
 
     key: str
     message: str = ""
-    why: str = ""
+    reason: str = ""
     busy: bool = False
     """True if a turn is open, so that the form must ask what to do with it."""
     started: str = ""
@@ -259,7 +263,7 @@ class Draft:
 
 @conversation_router.get("/chat/{conversation_id}")
 async def conversation(
-    visit: Visitor,
+    visit: SignedInVisit,
     conversation_id: str,
     before: Annotated[str | None, Query(max_length=400)] = None,
     whole: bool = False,
@@ -269,16 +273,16 @@ async def conversation(
 
 
 @conversation_router.post("/chat/{conversation_id}/draft")
-async def draft(post: Typed, conversation_id: str) -> HTMLResponse:
+async def draft(post: DraftPost, conversation_id: str) -> HTMLResponse:
     """Shows the page again with the text that was typed. Nothing is sent."""
-    why = "Nothing has been sent yet. Your text is below."
+    reason = "Nothing has been sent yet. Your text is below."
     return await show_conversation(
-        post.visit, conversation_id, Draft(fresh_key(), post.form.whole("message") or "", why)
+        post.visit, conversation_id, Draft(fresh_key(), post.form.raw("message") or "", reason)
     )
 
 
 @conversation_router.get("/chat/{conversation_id}/turns/{turn_id}")
-async def turn(visit: Visitor, conversation_id: str, turn_id: str) -> Response:
+async def turn(visit: SignedInVisit, conversation_id: str, turn_id: str) -> Response:
     """Returns the current state of one turn for the page's script. Other requests are redirected to the page."""
     if not visit.is_live:
         return RedirectResponse(f"/chat/{conversation_id}#turn-{turn_id}", 303)
@@ -286,39 +290,39 @@ async def turn(visit: Visitor, conversation_id: str, turn_id: str) -> Response:
 
 
 @conversation_router.post("/chat/{conversation_id}")
-async def say(post: Posted, conversation_id: str) -> Response:
+async def send_message(post: CheckedPost, conversation_id: str) -> Response:
     """Sends a message, which starts a turn. If a turn is open, `on_busy` decides."""
-    form, live = post.form, post.visit.is_live
-    message, way = form.whole("message") or "", form.get("on_busy")
+    form, is_live = post.form, post.visit.is_live
+    message, on_busy = form.raw("message") or "", form.get("on_busy")
     try:
         if not form.get("message"):
             raise ApiError(422, "message_blank", "the message is empty")
         started = await post.visit.api.turns.start(
             conversation_id,
             message,
-            on_busy=way if way in _BUSY_CHOICES else None,  # type: ignore[arg-type]
-            wait_seconds=None if live else WAIT_SECONDS,
+            on_busy=on_busy if on_busy in _ON_BUSY_VALUES else None,  # type: ignore[arg-type]
+            wait_seconds=None if is_live else WAIT_SECONDS,
             idempotency_key=form.get("key"),
         )
     except ApiError as error:
         if error.status in (401, 404):
             raise
-        return await not_sent(post, conversation_id, message, error)
-    if live:
+        return await show_unsent(post, conversation_id, message, error)
+    if is_live:
         return _message_form(post.visit, conversation_id, Draft(fresh_key(), busy=True, started=started.turn_id))
     return RedirectResponse(f"/chat/{conversation_id}#turn-{started.turn_id}", 303)
 
 
-async def not_sent(post: Post, conversation_id: str, message: str, error: ApiError) -> HTMLResponse:
+async def show_unsent(post: Post, conversation_id: str, message: str, error: ApiError) -> HTMLResponse:
     """Shows the form again with the text and the reason of the failure.
 
     It keeps the idempotency key, so that a retry counts once.
     """
-    why = SEND_AGAIN if error.status in (0, 503) else f"Not sent: {error.message}"
-    kept = Draft(post.form.get("key") or fresh_key(), message, why, busy=error.code == "conversation_busy")
+    reason = SEND_AGAIN_MESSAGE if error.status in (0, 503) else f"Not sent: {error.message}"
+    draft = Draft(post.form.get("key") or fresh_key(), message, reason, busy=error.code == "conversation_busy")
     if post.visit.is_live:
-        return _message_form(post.visit, conversation_id, kept)
-    return await show_conversation(post.visit, conversation_id, kept, status=error.status or 503)
+        return _message_form(post.visit, conversation_id, draft)
+    return await show_conversation(post.visit, conversation_id, draft, status=error.status or 503)
 
 
 async def show_conversation(
@@ -337,10 +341,10 @@ async def show_conversation(
     conversation = await api.conversations.get(conversation_id)
     story = await api.conversations.story(conversation_id, limit=TURNS_PAGE_LIMIT, cursor=before)
     agent = await agent_of(visit, conversation.agent)
-    takes_files = story.own and agent is not None and agent.files
+    accepts_files = story.own and agent is not None and agent.files
     turns = await load_turn_views(api, story.items, refused=refused, whole=whole)
     busy = any(not each.turn.has_ended for each in turns)
-    given = draft or Draft(fresh_key())
+    form_draft = draft or Draft(fresh_key())
     return page(
         visit,
         "conversation.html",
@@ -351,13 +355,13 @@ async def show_conversation(
         story=story,
         turns=turns,
         before=before,
-        uploads=(await api.files.list(conversation_id)).items if takes_files else [],
-        most_bytes=most_upload_bytes(visit.request),
+        uploads=(await api.files.list(conversation_id)).items if accepts_files else [],
+        most_bytes=max_upload_bytes(visit.request),
         file_why=file_why,
-        draft=given,
+        draft=form_draft,
         value=value_markup,
-        words_of=words_of,
-        busy=busy or given.busy,
+        payload_text=payload_text,
+        busy=busy or form_draft.busy,
         following=before is None,
     )
 
@@ -368,10 +372,10 @@ async def show_turn_again(
     story: ConversationView = await visit.api.conversations.story(conversation_id, turn=turn_id)
     if not story.items:
         raise PageProblem(404, "This conversation has no such turn. It may have been erased; reload the conversation.")
-    (shown_turn,) = await load_turn_views(visit.api, story.items, refused=refused)
+    (view,) = await load_turn_views(visit.api, story.items, refused=refused)
     me = visit.me or await visit.api.auth.me()
-    given = {"me": me, "form_token": me.form_token or "", "value": value_markup, "words_of": words_of}
-    return page(visit, "chat_turn.html", status=status, id=conversation_id, each=shown_turn, story=story, **given)
+    values = {"me": me, "form_token": me.form_token or "", "value": value_markup, "payload_text": payload_text}
+    return page(visit, "chat_turn.html", status=status, id=conversation_id, view=view, story=story, **values)
 
 
 async def show_after_action(
@@ -404,23 +408,28 @@ _CONVERSATIONS_PAGE_LIMIT = 20
 
 @chat_router.get("/chat")
 async def show_conversations(
-    visit: Visitor, cursor: Annotated[str | None, Query(max_length=400)] = None
+    visit: SignedInVisit, cursor: Annotated[str | None, Query(max_length=400)] = None
 ) -> HTMLResponse:
     """Lists conversations, the most recently written first. The first page starts with the agents."""
-    found, agents = await asyncio.gather(
+    conversations, agents = await asyncio.gather(
         visit.api.conversations.list(limit=_CONVERSATIONS_PAGE_LIMIT, cursor=cursor), visit.api.agents.list()
     )
     titles = {agent.id: agent.title or agent.id for agent in agents.items}
     return page(
-        visit, "chats.html", found=found, agents=[] if cursor else agents.items, titles=titles, first=not cursor
+        visit,
+        "chats.html",
+        conversations=conversations,
+        agents=[] if cursor else agents.items,
+        titles=titles,
+        first=not cursor,
     )
 
 
 @chat_router.post("/chat")
-async def begin(post: Posted) -> Response:
+async def start_conversation(post: CheckedPost) -> Response:
     """Creates a conversation with an agent, and starts its first turn if the form has a message."""
     form, api = post.form, post.visit.api
-    message = form.get("example") or form.whole("message") or ""
+    message = form.get("example") or form.raw("message") or ""
     conversation = await api.conversations.create(form.get("agent"), idempotency_key=form.get("key"))
     if message.strip():
         try:
@@ -428,7 +437,7 @@ async def begin(post: Posted) -> Response:
         except ApiError as error:
             if error.status in (401, 404):
                 raise
-            return await not_sent(post, conversation.id, message, error)
+            return await show_unsent(post, conversation.id, message, error)
     return RedirectResponse(f"/chat/{conversation.id}", 303)
 
 
@@ -436,14 +445,14 @@ answers_router = APIRouter(prefix="/chat/{conversation_id}/turns/{turn_id}")
 
 
 @answers_router.post("/stop")
-async def stop_turn(post: Posted, conversation_id: str, turn_id: str) -> Response:
+async def stop_turn(post: CheckedPost, conversation_id: str, turn_id: str) -> Response:
     """Requests the stop of a turn."""
     await post.visit.api.turns.stop(turn_id, idempotency_key=post.form.get("key"))
     return await show_after_action(post.visit, conversation_id, turn_id)
 
 
 @answers_router.post("/answers/{request_id}")
-async def answer_question(post: Posted, conversation_id: str, turn_id: str, request_id: str) -> Response:
+async def answer_question(post: CheckedPost, conversation_id: str, turn_id: str, request_id: str) -> Response:
     """Answers a question of the turn."""
     api, form = post.visit.api, post.form
     question = await api.turns.question(turn_id, request_id)
@@ -457,8 +466,8 @@ async def answer_question(post: Posted, conversation_id: str, turn_id: str, requ
         except ApiError as error:
             if error.status in (401, 404):
                 raise
-            why = SEND_AGAIN if error.status in (0, 503) else f"Not sent: {error.message}"
-            refused = QuestionForm(question, form, why=why)
+            reason = SEND_AGAIN_MESSAGE if error.status in (0, 503) else f"Not sent: {error.message}"
+            refused = QuestionForm(question, form, reason=reason)
     return await show_after_action(post.visit, conversation_id, turn_id, refused)
 
 
@@ -467,8 +476,8 @@ def _read_answer(question: Question, form: Form) -> tuple[dict[str, object], dic
     question_form, option = QuestionForm(question), form.get("option")
     if option and option in question_form.options:
         return {question_form.only: option}, {}
-    read = read_fields({}, question.answer_schema, form)
-    return dict(read.args), dict(read.faults)
+    fields = read_fields({}, question.answer_schema, form)
+    return dict(fields.args), dict(fields.faults)
 
 
 files_router = APIRouter()
@@ -477,32 +486,34 @@ _TYPES_BY_ENDING = {**BY_ENDING, ".md": "text/plain"}
 
 
 @files_router.post("/chat/{conversation_id}/files")
-async def upload(post: Uploaded, conversation_id: str) -> Response:
+async def upload(post: UploadPost, conversation_id: str) -> Response:
     """Uploads a file to the conversation, for the agent's tools."""
-    visit, why = post.visit, await _upload_file(post, conversation_id)
+    visit, reason = post.visit, await _upload_file(post, conversation_id)
     if not visit.is_live:
         return (
-            await show_conversation(visit, conversation_id, file_why=why, status=422)
-            if why
+            await show_conversation(visit, conversation_id, file_why=reason, status=422)
+            if reason
             else redirect_to_turn(conversation_id)
         )
     files = (await visit.api.files.list(conversation_id)).items
     agent = await agent_of(visit, (await visit.api.conversations.get(conversation_id)).agent)
-    most = most_upload_bytes(visit.request)
-    return page(visit, "chat_files.html", id=conversation_id, agent=agent, uploads=files, file_why=why, most_bytes=most)
+    max_bytes = max_upload_bytes(visit.request)
+    return page(
+        visit, "chat_files.html", id=conversation_id, agent=agent, uploads=files, file_why=reason, most_bytes=max_bytes
+    )
 
 
 async def _upload_file(post: Post, conversation_id: str) -> str:
     """Uploads the file. Returns why it failed, or an empty string."""
     if post.upload is None:
         return "Select a file first."
-    kind = _TYPES_BY_ENDING.get("." + post.upload.name.rpartition(".")[2].lower(), post.upload.media_type)
+    media_type = _TYPES_BY_ENDING.get("." + post.upload.name.rpartition(".")[2].lower(), post.upload.media_type)
     try:
         await post.visit.api.files.upload(
             conversation_id,
             post.upload.name,
             post.upload.chunks(),
-            kind or "application/octet-stream",
+            media_type or "application/octet-stream",
             idempotency_key=post.form.get("key"),
             length=post.upload.size_bytes,
         )

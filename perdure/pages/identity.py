@@ -8,11 +8,11 @@ from fastapi.responses import HTMLResponse
 from perdure.client import ApiError
 from perdure.core.request_origin import local_path
 from perdure.pages.render import page
-from perdure.pages.request import PageProblem, Stranger, Typed
+from perdure.pages.request import AnonymousVisit, DraftPost, PageProblem
 from perdure.schemas.identity import Ways
 
 sign_in_router = APIRouter()
-_WORDS = {
+_FAILURE_MESSAGES = {
     "sign_in_failed": "The name or the password is wrong.",
     "token_invalid": "This token is invalid or has been revoked.",
     "invitation_invalid": "This invitation is not for this name, was used, or has expired.",
@@ -38,17 +38,17 @@ _WORDS = {
     "identity_taken": "This identity is linked to another user.",
     "user_exists": "This name is already taken. If the account is yours, sign in below to link the provider.",
 }
-_LINK = "/v1/auth/oidc/start?link=true"
+_LINK_PROVIDER_PATH = "/v1/auth/oidc/start?link=true"
 """Address to which users continue who sign in to link the provider."""
-_FIRST = frozenset({"registration_invalid", "password_weak"})
+_REGISTRATION_ERRORS = frozenset({"registration_invalid", "password_weak"})
 """Error codes of a registration, with an invitation or the setup code."""
-_OTHERWISE = "Sign-in failed. Try again in a moment."
+_DEFAULT_MESSAGE = "Sign-in failed. Try again in a moment."
 Text = Annotated[str, Query(max_length=2_000)]
 
 
 @sign_in_router.get("/sign-in")
 async def sign_in(
-    visit: Stranger,
+    visit: AnonymousVisit,
     next: Text = "",
     failed: Text = "",
     name: Text = "",
@@ -60,8 +60,8 @@ async def sign_in(
 
     With the code of a link, it shows only the button that uses the code.
     """
-    to = _LINK if failed == "user_exists" else local_path(next, "/")
-    message = _WORDS.get(failed, _OTHERWISE) if failed else ""
+    destination = _LINK_PROVIDER_PATH if failed == "user_exists" else local_path(next, "/")
+    message = _FAILURE_MESSAGES.get(failed, _DEFAULT_MESSAGE) if failed else ""
     if after:
         message += f" Try again in {after} s."
     try:
@@ -71,13 +71,14 @@ async def sign_in(
     return page(
         visit,
         "sign_in.html",
-        to=to,
+        destination=destination,
         message=message,
         name=name,
         code=code,
         ways=ways,
         by_token=failed == "token_invalid",
-        first=failed.startswith("setup_code") or (failed in _FIRST and ways.setup_code and not invitation),
+        is_registration=failed.startswith("setup_code")
+        or (failed in _REGISTRATION_ERRORS and ways.setup_code and not invitation),
         invitation=invitation,
     )
 
@@ -87,11 +88,13 @@ resend_router = APIRouter()
 
 
 @resend_router.post("/kept")
-async def show_kept_form(post: Typed) -> HTMLResponse:
+async def show_kept_form(post: DraftPost) -> HTMLResponse:
     """Shows the typed text in a form of this session. Nothing is sent without a click."""
-    to = local_path(post.form.get("kept_for"), "")
-    if not to:
+    destination = local_path(post.form.get("kept_for"), "")
+    if not destination:
         raise PageProblem(422, "It is unknown which page this text belongs to.")
     pairs = [pair for pair in post.form.pairs if pair[0] not in ("csrf", "kept_for")]
-    why = "Nothing has been sent yet. Your text is kept here."
-    return page(post.visit, "again.html", title="You have signed in again", why=why, pairs=pairs, action=to)
+    reason = "Nothing has been sent yet. Your text is kept here."
+    return page(
+        post.visit, "again.html", title="You have signed in again", reason=reason, pairs=pairs, action=destination
+    )

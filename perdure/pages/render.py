@@ -22,7 +22,7 @@ from perdure.core.text import duration_text, flat, format_age, format_size, form
 from perdure.pages.request import BrowserRequest, typed_texts
 from perdure.schemas.approvals import signed_in_words, subject
 
-FOLDER = Path(__file__).parent / "static"
+STATIC_FOLDER = Path(__file__).parent / "static"
 MOUNTED_AT = "/assets"
 _CACHE_FOREVER = "public, max-age=31536000, immutable"
 
@@ -30,7 +30,7 @@ _CACHE_FOREVER = "public, max-age=31536000, immutable"
 @cache
 def asset_url(name: str) -> str:
     """Returns the address of a file, which changes with its bytes."""
-    digest = hashlib.sha256((FOLDER / name).read_bytes()).hexdigest()[:12]
+    digest = hashlib.sha256((STATIC_FOLDER / name).read_bytes()).hexdigest()[:12]
     return f"{MOUNTED_AT}/{name}?v={digest}"
 
 
@@ -39,7 +39,7 @@ class Assets(StaticFiles):
     change."""
 
     def __init__(self) -> None:
-        super().__init__(directory=FOLDER)
+        super().__init__(directory=STATIC_FOLDER)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """Returns a file. If it is requested by its digest, browsers can cache it forever."""
@@ -76,12 +76,14 @@ class NavigationEntry:
 def navigation_entries(path: str, roles: Collection[str] = ()) -> list[NavigationEntry]:
     """Returns the navigation for the page at `path`. The longest entry that contains the page is marked as the current
     one."""
-    path = next((above for root, above in _PARENT_PAGES.items() if path.startswith(root + "/")), path)
-    below = [each for each, _ in _PAGES if path == each or path.startswith(each + "/")]
-    here = max(below, key=len, default="")
-    led = _MANAGEMENT_ROLES.intersection(roles)
+    path = next((parent for root, parent in _PARENT_PAGES.items() if path.startswith(root + "/")), path)
+    matching = [each for each, _ in _PAGES if path == each or path.startswith(each + "/")]
+    current = max(matching, key=len, default="")
+    sees_management = _MANAGEMENT_ROLES.intersection(roles)
     return [
-        NavigationEntry(each, label, each == here) for each, label in _PAGES if led or each not in _MANAGEMENT_PATHS
+        NavigationEntry(each, label, each == current)
+        for each, label in _PAGES
+        if sees_management or each not in _MANAGEMENT_PATHS
     ]
 
 
@@ -90,7 +92,7 @@ _NAME = Markup('<span class="name">"{}"</span>: ')
 _PLAIN = Markup('<span class="plain-value">{}</span>')
 _LINE_END = Markup('<span class="line-end" title="a line break">↵</span>\n')
 
-_ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\t": "\\t"})
+_JSON_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\t": "\\t"})
 
 
 def json_markup(value: Any) -> Markup:
@@ -124,15 +126,15 @@ def _block_markup(opening: str, closing: str, items: list[tuple[Markup, Any]], m
 
 def _text_markup(text: str) -> Markup:
     """Returns a text as in JSON, except for its line ends. Invisible characters are written as escapes and marked."""
-    lines = (seen(line.translate(_ESCAPED)) for line in text.split("\n"))
+    lines = (visible(line.translate(_JSON_ESCAPES)) for line in text.split("\n"))
     return _LINE_END.join(lines)
 
 
-_UNSEEN = Markup('<span class="unseen" title="an invisible character, written out">{}</span>')
+_INVISIBLE = Markup('<span class="unseen" title="an invisible character, written out">{}</span>')
 _ISOLATED = Markup("<bdi>{}</bdi>")
 
 
-def seen(value: object) -> Markup:
+def visible(value: object) -> Markup:
     """Returns untrusted text for display: without markup, hidden characters or a changed direction.
 
     Right-to-left text is isolated, so that it does not reorder the text next to it.
@@ -140,21 +142,21 @@ def seen(value: object) -> Markup:
     text = str(value)
     if text.isascii() and text.isprintable():
         return escape(text)
-    drawn = Markup("").join(_UNSEEN.format(piece) if hidden else piece for piece, hidden in printable_runs(text))
-    return _ISOLATED.format(drawn)
+    marked = Markup("").join(_INVISIBLE.format(piece) if hidden else piece for piece, hidden in printable_runs(text))
+    return _ISOLATED.format(marked)
 
 
-def brief(value: object, most: int = 120) -> Markup:
-    """Returns the same as `seen`, on one line and cut to `most` characters."""
-    return seen(flat(str(value), most))
+def brief(value: object, max_characters: int = 120) -> Markup:
+    """Returns the same as `visible`, on one line and cut to `max_characters` characters."""
+    return visible(flat(str(value), max_characters))
 
 
-def plain(value: object, most: int = 120) -> str:
+def plain(value: object, max_characters: int = 120) -> str:
     """Returns the same as `brief` as plain text, for attributes and options."""
-    return one_line(str(value), most)
+    return one_line(str(value), max_characters)
 
 
-_ON_A_TABLE = """\
+_TABLE_PROGRAM = """\
 PERDURE_TOKEN=… .venv/bin/python - <<'END'
 import os
 from perdure import Client
@@ -168,22 +170,22 @@ PERDURE_URL={url} PERDURE_TOKEN=… bin/perdure turns answer {turn}
 PERDURE_URL={url} PERDURE_TOKEN=… bin/perdure turns answer {turn} --payload answer.json"""
 
 
-def is_on_a_table(payload: Mapping[str, Any]) -> bool:
+def is_table_plan(payload: Mapping[str, Any]) -> bool:
     """Returns whether the request is a plan for a table, which the client's own program can run."""
     return isinstance(payload.get("plan"), str)
 
 
-def program_for(payload: Mapping[str, Any], url: str, turn_id: str) -> str:
+def resume_program(payload: Mapping[str, Any], url: str, turn_id: str) -> str:
     """Returns the commands to run in the folder of Perdure with the user's own token. They continue the turn with work
     that a page cannot do; users copy them."""
-    if not is_on_a_table(payload):
+    if not is_table_plan(payload):
         return _PLAIN_PROGRAM.format(url=url, turn=turn_id)
     # Only the name of the file is known, without its ending and its folder.
     table = f"way/to/{payload.get('table') or 'table'}.csv"
-    return _ON_A_TABLE.format(url=json.dumps(url), turn=json.dumps(turn_id), table=json.dumps(table))
+    return _TABLE_PROGRAM.format(url=json.dumps(url), turn=json.dumps(turn_id), table=json.dumps(table))
 
 
-_TEMPLATES = Path(__file__).parent / "templates"
+_TEMPLATE_FOLDER = Path(__file__).parent / "templates"
 _TIME = Markup('<time datetime="{}" title="{}" data-updated="{}">{}</time>')
 
 
@@ -201,8 +203,8 @@ def until(at: datetime | None) -> Markup:
     """Returns the time left until then. The page's script counts it down."""
     if at is None:
         return Markup("")
-    rest = format_time_left(at, datetime.now(UTC))
-    return _time_markup(at, f"in {rest}" if rest else "now", "until")
+    remaining = format_time_left(at, datetime.now(UTC))
+    return _time_markup(at, f"in {remaining}" if remaining else "now", "until")
 
 
 def time_text(at: datetime) -> str:
@@ -229,7 +231,7 @@ def time_of(text: object) -> Markup:
     try:
         return moment(datetime.fromisoformat(str(text)))
     except ValueError:
-        return seen(text)
+        return visible(text)
 
 
 def as_json(value: object) -> str:
@@ -243,11 +245,11 @@ def fresh_key() -> str:
 
 
 _FILTERS: Mapping[str, Callable[..., object]] = {
-    "seen": seen,
+    "visible": visible,
     "brief": brief,
     "signed_in": signed_in_words,
     "plain": plain,
-    "drawn": json_markup,
+    "json_block": json_markup,
     "moment": moment,
     "since": since,
     "until": until,
@@ -259,18 +261,20 @@ _FILTERS: Mapping[str, Callable[..., object]] = {
 
 
 def _create_environment() -> Environment:
-    made = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATE_FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters.update(_FILTERS)
-    made.globals.update(asset=asset_url, as_json=as_json, fresh_key=fresh_key, subject=subject, written=typed_texts)
-    made.globals.update(is_on_a_table=is_on_a_table, program_for=program_for)
-    return made
+    environment.filters.update(_FILTERS)
+    environment.globals.update(
+        asset=asset_url, as_json=as_json, fresh_key=fresh_key, subject=subject, typed_texts=typed_texts
+    )
+    environment.globals.update(is_table_plan=is_table_plan, resume_program=resume_program)
+    return environment
 
 
 _ENVIRONMENT = _create_environment()
@@ -279,17 +283,18 @@ _ENVIRONMENT = _create_environment()
 def page(visit: BrowserRequest, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
     """Renders a page or a part of one.
 
-    `at` is the address of the page whose form is answered. `within` is the list that an approval was opened from.
+    `form_page` is the address of the page whose form is answered. `list_query` is the query string of the list that an
+    approval was opened from.
     """
     path = visit.request.url.path
-    known = {
+    context = {
         "here": visit.here,
-        "at": "",
+        "form_page": "",
         "posted": visit.request.method == "POST",
-        "within": "",
+        "list_query": "",
         "site": str(visit.request.base_url).rstrip("/"),
         "me": visit.me,
         "form_token": visit.me.form_token or "" if visit.me else "",
         "navigation": navigation_entries(path, visit.me.roles if visit.me else ()),
     }
-    return HTMLResponse(_ENVIRONMENT.get_template(template).render(**{**known, **values}), status)
+    return HTMLResponse(_ENVIRONMENT.get_template(template).render(**{**context, **values}), status)

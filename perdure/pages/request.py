@@ -24,16 +24,16 @@ from perdure.core.request_origin import is_foreign
 from perdure.core.text import format_size, is_clean
 from perdure.schemas.identity import Me
 
-MOST_BYTES = 2 * 1024 * 1024
+MAX_FORM_BYTES = 2 * 1024 * 1024
 """Percent-encoding makes three bytes from one. The API applies its own limit to what it receives."""
 _CHUNK_BYTES = 256 * 1024
-_FORM_BYTES = 65_536
+_MAX_FIELD_BYTES = 65_536
 """Maximum bytes of a form without its file."""
 _MAX_DISCARDED_BYTES = 512 * 1024 * 1024
 """Bytes of a file above the limit that are read and discarded. A browser that is disconnected while it sends does not
 show the error page."""
-_MOST_FIELDS = 2_000
-_WORDS = frozenset({"comment", "message", "reason_code", "option", "to"})
+_MAX_FIELDS = 2_000
+_TEXT_FIELDS = frozenset({"comment", "message", "reason_code", "option", "to"})
 _UPLOAD_SECONDS = 300.0
 _BODY_SECONDS = 30.0
 
@@ -48,7 +48,7 @@ class Form:
         """Returns the first value of this name, without surrounding blanks."""
         return next((value.strip() for key, value in self.pairs if key == name), default)
 
-    def whole(self, name: str) -> str | None:
+    def raw(self, name: str) -> str | None:
         """Returns the first value of this name as it was typed, with line feeds as line ends."""
         return next((value.replace("\r\n", "\n") for key, value in self.pairs if key == name), None)
 
@@ -59,7 +59,7 @@ class Form:
 
 def typed_texts(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """Returns what a user typed into a form: words, and the fields of arguments."""
-    return [value for name, value in pairs if value and (name in _WORDS or name.startswith("arg."))]
+    return [value for name, value in pairs if value and (name in _TEXT_FIELDS or name.startswith("arg."))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,10 @@ class Upload:
             yield chunk
 
 
-def most_upload_bytes(request: Request) -> int:
+def max_upload_bytes(request: Request) -> int:
     """Returns the maximum size of a file."""
-    most: int = request.app.state.most_upload_bytes
-    return most
+    limit: int = request.app.state.most_upload_bytes
+    return limit
 
 
 @asynccontextmanager
@@ -94,25 +94,27 @@ async def read_upload(request: Request) -> AsyncIterator[tuple[Form, Upload | No
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "multipart/form-data":
         raise PageProblem(415, "This page accepts only its own form. Reload the page and send the form again.")
-    announced = request.headers.get("content-length", "")
-    if not announced.isdecimal():
+    announced_length = request.headers.get("content-length", "")
+    if not announced_length.isdecimal():
         raise PageProblem(411, "The request has no Content-Length header. Reload the page and upload the file again.")
-    most = most_upload_bytes(request)
-    if int(announced) > most + _FORM_BYTES:
+    max_bytes = max_upload_bytes(request)
+    if int(announced_length) > max_bytes + _MAX_FIELD_BYTES:
         await _discard_rest(request)
-        raise PageProblem(413, f"The file has {format_size(int(announced))}; the limit is {format_size(most)}.")
+        raise PageProblem(
+            413, f"The file has {format_size(int(announced_length))}; the limit is {format_size(max_bytes)}."
+        )
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(_UPLOAD_SECONDS):
-                read = await stack.enter_async_context(request.form(max_files=1, max_fields=10))
+                form = await stack.enter_async_context(request.form(max_files=1, max_fields=10))
         except TimeoutError:
             raise PageProblem(
                 408, f"The upload took longer than {_UPLOAD_SECONDS:.0f} s. Try again, or use a smaller file."
             ) from None
         except HTTPException:
             raise PageProblem(400, "The form data is malformed. Reload the page and try again.") from None
-        pairs = [(name, text) for name, text in read.multi_items() if isinstance(text, str)]
-        file = next((each for _, each in read.multi_items() if isinstance(each, UploadFile)), None)
+        pairs = [(name, text) for name, text in form.multi_items() if isinstance(text, str)]
+        file = next((each for _, each in form.multi_items() if isinstance(each, UploadFile)), None)
         upload = None
         if file is not None and file.filename:
             upload = Upload(file.filename, file.content_type or "", file.size or 0, file)
@@ -121,12 +123,12 @@ async def read_upload(request: Request) -> AsyncIterator[tuple[Form, Upload | No
 
 
 async def _discard_rest(request: Request) -> None:
-    left = _MAX_DISCARDED_BYTES
+    bytes_left = _MAX_DISCARDED_BYTES
     with suppress(TimeoutError, ClientDisconnect):
         async with asyncio.timeout(_BODY_SECONDS):
             async for chunk in request.stream():
-                left -= len(chunk)
-                if left < 0:
+                bytes_left -= len(chunk)
+                if bytes_left < 0:
                     return
 
 
@@ -156,13 +158,13 @@ async def read_form(request: Request) -> Form:
         async with asyncio.timeout(_BODY_SECONDS):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > MOST_BYTES:
-                    raise PageProblem(413, f"The form exceeds {MOST_BYTES:,} bytes. Shorten it and send it again.")
+                if len(body) > MAX_FORM_BYTES:
+                    raise PageProblem(413, f"The form exceeds {MAX_FORM_BYTES:,} bytes. Shorten it and send it again.")
     except TimeoutError:
         raise PageProblem(408, f"The form took longer than {_BODY_SECONDS:.0f} s to arrive. Try again.") from None
     try:
         pairs = parse_qsl(
-            body.decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_FIELDS, encoding="utf-8", errors="strict"
+            body.decode("ascii"), keep_blank_values=True, max_num_fields=_MAX_FIELDS, encoding="utf-8", errors="strict"
         )
     except ValueError:
         raise PageProblem(400, "The form data is malformed. Reload the page and try again.") from None
@@ -188,7 +190,7 @@ TITLES = {
 }
 TITLES_BY_CODE = {"quota_reached": "Quota reached"}
 _DEFAULT_TITLE = "Something went wrong"
-SEND_AGAIN = "It is unclear whether your input was saved. Send it again; it counts only once."
+SEND_AGAIN_MESSAGE = "It is unclear whether your input was saved. Send it again; it counts only once."
 """Message for a form that was sent while a service was unavailable. Its idempotency key stays the same."""
 
 
@@ -280,8 +282,8 @@ async def signed_in_visit(request: Request) -> AsyncIterator[BrowserRequest]:
     Raises ApiError 401 if no user is signed in.
     """
     async with client_for(request) as api:
-        live = BrowserRequest(request, api).is_live
-        yield BrowserRequest(request, api, None if live else await api.auth.me())
+        is_live = BrowserRequest(request, api).is_live
+        yield BrowserRequest(request, api, None if is_live else await api.auth.me())
 
 
 async def read_post(request: Request) -> AsyncIterator[Post]:
@@ -339,21 +341,23 @@ def address_of(request: Request) -> str:
     return request.url.path + (f"?{query}" if query else "")
 
 
-def client_for(request: Request, more: dict[str, str] | None = None) -> AsyncClient:
+def client_for(request: Request, extra_headers: dict[str, str] | None = None) -> AsyncClient:
     """Returns an API client with this browser's credentials. It calls the API in this process, without a socket."""
-    caller = request.client
+    peer = request.client
     transport = httpx.ASGITransport(
         request.app.state.api,
         raise_app_exceptions=False,
-        client=(caller.host, caller.port) if caller else ("127.0.0.1", 0),
+        client=(peer.host, peer.port) if peer else ("127.0.0.1", 0),
     )
-    carried = {name: value for name in _FORWARDED_HEADERS if (value := request.headers.get(name)) is not None}
+    forwarded = {name: value for name in _FORWARDED_HEADERS if (value := request.headers.get(name)) is not None}
     base_url = f"{request.url.scheme}://127.0.0.1"
-    return AsyncClient(base_url, patience_seconds=0.0, transport=transport, headers={**carried, **(more or {})})
+    return AsyncClient(
+        base_url, patience_seconds=0.0, transport=transport, headers={**forwarded, **(extra_headers or {})}
+    )
 
 
-Stranger = Annotated[BrowserRequest, Depends(open_visit)]
-Visitor = Annotated[BrowserRequest, Depends(signed_in_visit)]
-Typed = Annotated[Post, Depends(read_post)]
-Posted = Annotated[Post, Depends(check_post)]
-Uploaded = Annotated[Post, Depends(read_upload_post)]
+AnonymousVisit = Annotated[BrowserRequest, Depends(open_visit)]
+SignedInVisit = Annotated[BrowserRequest, Depends(signed_in_visit)]
+DraftPost = Annotated[Post, Depends(read_post)]
+CheckedPost = Annotated[Post, Depends(check_post)]
+UploadPost = Annotated[Post, Depends(read_upload_post)]

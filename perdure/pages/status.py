@@ -11,21 +11,21 @@ from perdure.client import ApiError
 from perdure.client.requests import Call
 from perdure.core.json_schema import field_type, follow_reference
 from perdure.pages.render import page
-from perdure.pages.request import PageProblem, Stranger, Visitor
+from perdure.pages.request import AnonymousVisit, PageProblem, SignedInVisit
 
 status_router = APIRouter()
 
 
 @status_router.get("/status")
-async def status(visit: Visitor) -> HTMLResponse:
+async def status(visit: SignedInVisit) -> HTMLResponse:
     """Shows the page. For its script, returns the part that changes."""
     try:
-        found = await visit.api.status.get()
+        deployment = await visit.api.status.get()
     except ApiError as error:
         if error.code != "role_required":
             raise
         raise PageProblem(403, "This page requires the role reviewer or admin.", error.code) from None
-    return page(visit, "status_now.html" if visit.is_live else "status.html", found=found)
+    return page(visit, "status_now.html" if visit.is_live else "status.html", deployment=deployment)
 
 
 # The API reference needs no scripts and no content from other hosts.
@@ -33,15 +33,15 @@ reference_router = APIRouter()
 
 
 @reference_router.get("/docs")
-async def reference(visit: Stranger) -> HTMLResponse:
+async def reference(visit: AnonymousVisit) -> HTMLResponse:
     """Shows every request of the API, for developers."""
     document = await visit.api.send(Call("GET", "/openapi.json", lambda response: response.json()))
-    return page(visit, "reference.html", groups=operations_by_group(document), about=document["info"])
+    return page(visit, "reference.html", groups=operations_by_group(document), api_info=document["info"])
 
 
 _METHODS = ("get", "post", "put", "patch", "delete")
-_COMMON = ("Idempotency-Key", "Last-Event-ID")
-_JSON = "application/json"
+_COMMON_HEADERS = ("Idempotency-Key", "Last-Event-ID")
+_JSON_MEDIA_TYPE = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Field:
     name: str
     place: str
     """`path`, `query`, `header` or `body`."""
-    may_hold: str
+    allowed_values: str
     """The allowed values, in words."""
     required: bool
     meaning: str
@@ -70,14 +70,14 @@ class Operation:
 
 def operations_by_group(description: Mapping[str, Any]) -> dict[str, list[Operation]]:
     """Returns every request of an OpenAPI description, grouped by its first tag."""
-    found: dict[str, list[Operation]] = {}
+    groups: dict[str, list[Operation]] = {}
     for path, item in description["paths"].items():
         for method in _METHODS:
             if method in item:
                 operation = item[method]
                 group = str((operation.get("tags") or ["others"])[0])
-                found.setdefault(group, []).append(_read_operation(method, path, operation, description))
-    return found
+                groups.setdefault(group, []).append(_read_operation(method, path, operation, description))
+    return groups
 
 
 def _read_operation(method: str, path: str, operation: Mapping[str, Any], root: Mapping[str, Any]) -> Operation:
@@ -88,16 +88,18 @@ def _read_operation(method: str, path: str, operation: Mapping[str, Any], root: 
 
 
 def _parameter_fields(operation: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Field]:
-    for each in operation.get("parameters", ()):
-        if each["name"] not in _COMMON:
-            schema = each.get("schema", {})
-            meaning = str(each.get("description") or "")
-            yield Field(each["name"], each["in"], field_type(schema, root), bool(each.get("required")), meaning)
+    for parameter in operation.get("parameters", ()):
+        if parameter["name"] not in _COMMON_HEADERS:
+            schema = parameter.get("schema", {})
+            meaning = str(parameter.get("description") or "")
+            yield Field(
+                parameter["name"], parameter["in"], field_type(schema, root), bool(parameter.get("required")), meaning
+            )
 
 
 def _body_fields(operation: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Field]:
-    schema = operation.get("requestBody", {}).get("content", {}).get(_JSON, {}).get("schema")
-    read = follow_reference(schema, root)
-    for name, each in read.get("properties", {}).items():
-        meaning = str(follow_reference(each, root).get("description") or "")
-        yield Field(name, "body", field_type(each, root), name in read.get("required", ()), meaning)
+    schema = operation.get("requestBody", {}).get("content", {}).get(_JSON_MEDIA_TYPE, {}).get("schema")
+    body = follow_reference(schema, root)
+    for name, property_schema in body.get("properties", {}).items():
+        meaning = str(follow_reference(property_schema, root).get("description") or "")
+        yield Field(name, "body", field_type(property_schema, root), name in body.get("required", ()), meaning)

@@ -14,9 +14,9 @@ from markupsafe import Markup
 from perdure.client import ApiError, AsyncClient
 from perdure.contracts.approvals import ANSWERED_BY_CLIENT
 from perdure.core.text import truncate
-from perdure.pages.diagrams import Span, draw_bars, draw_graph, path_of_turn
-from perdure.pages.render import json_markup, page, seen
-from perdure.pages.request import Visitor
+from perdure.pages.diagrams import Span, draw_bars, draw_graph, turn_path
+from perdure.pages.render import json_markup, page, visible
+from perdure.pages.request import SignedInVisit
 from perdure.schemas.agents import Topology
 from perdure.schemas.approvals import Approval
 from perdure.schemas.base import Answer
@@ -24,13 +24,13 @@ from perdure.schemas.turns import Message, Segment, Turn, TurnCall
 
 MAX_PARTS = 40
 """Maximum segments, from the end, and calls."""
-_KINDS = {"model": "of-model", "tool": "of-tool", "context": "of-context"}
+_BAR_CLASSES = {"model": "of-model", "tool": "of-tool", "context": "of-context"}
 """CSS classes of the bars by kind of call. The kind is also shown as text."""
 _VALUE_CHARACTERS = 1_200
 """Characters of one text or value, so that the page stays small whatever a tool returns."""
-_PART, _PARTS = 200, 5
+_MESSAGES_PER_REQUEST, _MAX_REQUESTS = 200, 5
 """Messages per request, and maximum requests, to find this turn's message in its conversation."""
-_APPROVALS = 100
+_MAX_APPROVALS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class TurnData:
         if self.topology is None:
             return None
         manifest = self.topology.model_dump()
-        rests = self.turn.status == "completed" or self.turn.is_paused
-        return draw_graph(manifest, path_of_turn(manifest["edges"], self.turn.nodes, rests=rests))
+        has_run_to_end = self.turn.status == "completed" or self.turn.is_paused
+        return draw_graph(manifest, turn_path(manifest["edges"], self.turn.nodes, has_run_to_end=has_run_to_end))
 
     @property
     def purposes(self) -> dict[str, str]:
@@ -74,7 +74,7 @@ class TurnData:
         until = self.turn.ended_at or datetime.now(UTC)
         spans = [Span(call.started_at, call.settled_at or until) if call.started_at else None for call in shown]
         return [
-            (call, bar.drawn(_KINDS.get(call.kind, "")) if bar else Markup(""))
+            (call, bar.to_svg(_BAR_CLASSES.get(call.kind, "")) if bar else Markup(""))
             for call, bar in zip(shown, draw_bars(spans), strict=True)
         ]
 
@@ -82,8 +82,8 @@ class TurnData:
     def waits_for_reviewers(self) -> Sequence[str]:
         """The approvals that the turn waits for."""
         waiting = self.turn.waiting_for
-        known = {each.id for each in self.approvals}
-        return [each for each in waiting.ids if each in known] if waiting else []
+        approval_ids = {each.id for each in self.approvals}
+        return [each for each in waiting.ids if each in approval_ids] if waiting else []
 
     @property
     def waits_for_its_user(self) -> bool:
@@ -101,35 +101,35 @@ async def turn_data(api: AsyncClient, turn_id: str) -> TurnData:
         _user_messages(api, turn),
         api.turns.segments(turn_id),
         api.turns.calls(turn_id),
-        api.approvals.list(turn=turn_id, brief=True, limit=_APPROVALS),
+        api.approvals.list(turn=turn_id, brief=True, limit=_MAX_APPROVALS),
         _find_topology(api, turn.topology),
     )
     return TurnData(turn, messages, story.items, calls.items, approvals.items, topology)
 
 
-def value_markup(of: object) -> Markup:
+def value_markup(value: object) -> Markup:
     """Returns a text or a value for display, cut if it is long."""
-    text = of if isinstance(of, str) else json.dumps(of, indent=2, ensure_ascii=False)
-    if isinstance(of, str) or len(text) > _VALUE_CHARACTERS:
-        return seen(truncate(text, _VALUE_CHARACTERS))
-    return json_markup(of)
+    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    if isinstance(value, str) or len(text) > _VALUE_CHARACTERS:
+        return visible(truncate(text, _VALUE_CHARACTERS))
+    return json_markup(value)
 
 
 async def _user_messages(api: AsyncClient, turn: Turn) -> list[Message]:
     cursor: str | None = None
-    found: list[Message] = []
-    for _ in range(_PARTS):
+    messages: list[Message] = []
+    for _ in range(_MAX_REQUESTS):
         try:
-            part = await api.conversations.messages(turn.conversation_id, limit=_PART, cursor=cursor)
+            page = await api.conversations.messages(turn.conversation_id, limit=_MESSAGES_PER_REQUEST, cursor=cursor)
         except ApiError as error:
             if error.status == 404:  # the user has deleted the conversation; its turns remain
                 return []
             raise
-        found += [each for each in part.items if each.turn_id == turn.turn_id and each.role == "user"]
-        cursor = part.next
+        messages += [each for each in page.items if each.turn_id == turn.turn_id and each.role == "user"]
+        cursor = page.next
         if cursor is None:
             break
-    return found
+    return messages
 
 
 async def _find_topology(api: AsyncClient, name: str) -> Topology | None:
@@ -145,7 +145,7 @@ router = APIRouter()
 
 
 @router.get("/turns/{turn_id}")
-async def turn(visit: Visitor, turn_id: str, mark: Annotated[str, Query(max_length=64)] = "") -> Response:
+async def turn(visit: SignedInVisit, turn_id: str, mark: Annotated[str, Query(max_length=64)] = "") -> Response:
     """Shows the page of a turn. For its script, returns the part that changes, or 204 if it equals `mark`."""
     data = await turn_data(visit.api, turn_id)
     if visit.is_live and mark == data.mark:

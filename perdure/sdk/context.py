@@ -14,7 +14,14 @@ from perdure.contracts.calls import EffectClass
 from perdure.contracts.ids import file_id
 from perdure.contracts.memory import DEFAULT_LIMITS, MemoryLimits
 from perdure.egress import AnswerWithheld, Call, EgressRefused, OutOfTime, calling
-from perdure.sdk.outcomes import READS, ToolRefused, ToolUnavailable, answer_or_raise, raise_failure, raise_withheld
+from perdure.sdk.outcomes import (
+    READ_METHODS,
+    ToolRefused,
+    ToolUnavailable,
+    answer_or_raise,
+    raise_failure,
+    raise_withheld,
+)
 
 _CONNECT_SECONDS = 5.0
 
@@ -52,7 +59,7 @@ class Files(Protocol):
         """Returns the file, or None if the conversation has no file with this id."""
         ...
 
-    async def uploads(self, media_types: Sequence[str], most: int) -> Sequence[str]:
+    async def uploads(self, media_types: Sequence[str], limit: int) -> Sequence[str]:
         """Returns the ids of the latest uploads of these types, newest first. Of several with one name, only the
         newest."""
         ...
@@ -128,28 +135,28 @@ class ToolContext:
         Raises ToolRefused or ToolUnavailable. Raises AnswerWithheld if the target did it and its response was not read.
         Raises TimeoutError and httpx's own exceptions if the effect may have happened (table in outcomes.py).
         """
-        if self.reads_only and method.upper() not in READS:
+        if self.reads_only and method.upper() not in READ_METHODS:
             raise ToolRefused(f"a preview can only read; {method.upper()} may change data")
-        left = (self.deadline - datetime.now(UTC)).total_seconds()
-        if left <= 0:
+        seconds_left = (self.deadline - datetime.now(UTC)).total_seconds()
+        if seconds_left <= 0:
             raise ToolUnavailable("the call's deadline passed before anything was sent")
         effect = EffectClass.READ if self.reads_only else self.card.effect
-        sent = httpx.Headers(headers)
+        request_headers = httpx.Headers(headers)
         if effect is EffectClass.KEYED:
-            sent["Idempotency-Key"] = self.idempotency_key
-        soon = min(left, _CONNECT_SECONDS)
+            request_headers["Idempotency-Key"] = self.idempotency_key
+        connect_seconds = min(seconds_left, _CONNECT_SECONDS)
         request = self.http.request(
             method,
             url,
             json=json,
             params=params,
-            headers=sent,
+            headers=request_headers,
             follow_redirects=False,
-            timeout=httpx.Timeout(left, connect=soon, pool=soon),
+            timeout=httpx.Timeout(seconds_left, connect=connect_seconds, pool=connect_seconds),
         )
-        return answer_or_raise(effect, await self._exchanged(request, effect, _host(url), left), refusals)
+        return answer_or_raise(effect, await self._exchange(request, effect, _host(url), seconds_left), refusals)
 
-    async def _exchanged(
+    async def _exchange(
         self, request: Awaitable[httpx.Response], effect: EffectClass, host: str, seconds: float
     ) -> httpx.Response:
         """Runs the whole exchange under the limits of this call.

@@ -57,12 +57,12 @@ from perdure.core.calls.retries import retry_after_seconds
 from perdure.core.text import clean
 from perdure.egress import AnswerWithheld, EgressRefused, OutOfTime
 
-_MOST_WAIT_SECONDS = 3600.0
+_MAX_WAIT_SECONDS = 3600.0
 _REASON_CHARACTERS = 300
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-_TIME_IS_UP = (httpx.ReadTimeout, httpx.WriteTimeout, OutOfTime)
-_NO_ADDRESS = (httpx.InvalidURL, httpx.UnsupportedProtocol, EgressRefused)
-READS = ("GET", "HEAD")
+_TIMEOUTS = (httpx.ReadTimeout, httpx.WriteTimeout, OutOfTime)
+_INVALID_TARGETS = (httpx.InvalidURL, httpx.UnsupportedProtocol, EgressRefused)
+READ_METHODS = ("GET", "HEAD")
 WITHHELD_ADVICE = "request less data, or ask the tool's author to raise max_answer_bytes"
 
 
@@ -96,17 +96,17 @@ def meaning_of_withheld(effect: EffectClass, method: str) -> Meaning:
     """Applies the table above to a success whose body is not read."""
     if effect in (EffectClass.READ, EffectClass.LOCAL):
         return Meaning.REFUSED
-    return Meaning.AMBIGUOUS if method.upper() in READS else Meaning.WITHHELD
+    return Meaning.AMBIGUOUS if method.upper() in READ_METHODS else Meaning.WITHHELD
 
 
 def meaning_of_failure(effect: EffectClass, error: Exception) -> Meaning:
     """Applies the table above to an exception of httpx or of the egress rules."""
     if isinstance(error, _NEVER_SENT) or (isinstance(error, OutOfTime) and not error.sent):
         return Meaning.UNAVAILABLE
-    if isinstance(error, _NO_ADDRESS):
+    if isinstance(error, _INVALID_TARGETS):
         return Meaning.REFUSED
     changes_nothing = effect in (EffectClass.READ, EffectClass.LOCAL)
-    return Meaning.UNAVAILABLE if changes_nothing and not isinstance(error, _TIME_IS_UP) else Meaning.AMBIGUOUS
+    return Meaning.UNAVAILABLE if changes_nothing and not isinstance(error, _TIMEOUTS) else Meaning.AMBIGUOUS
 
 
 def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Collection[int]) -> httpx.Response:
@@ -120,7 +120,7 @@ def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Col
         meaning = Meaning.REFUSED
     if meaning is Meaning.ANSWER:
         return response
-    message = f"{response.url.host} answered {response.status_code}{_reason(response)}"
+    message = f"{response.url.host} answered {response.status_code}{_reason_text(response)}"
     if meaning is Meaning.REFUSED:
         raise ToolRefused(message)
     if meaning is Meaning.UNAVAILABLE:
@@ -145,17 +145,17 @@ def raise_failure(effect: EffectClass, host: str, error: Exception) -> None:
         raise ToolRefused(f"the tool's URL cannot be used: {error}") from error
     if meaning is Meaning.UNAVAILABLE:
         raise ToolUnavailable(f"{host} is unreachable ({type(error).__name__})") from error
-    if isinstance(error, _TIME_IS_UP):
+    if isinstance(error, _TIMEOUTS):
         raise TimeoutError(f"{host} did not respond in time") from error
 
 
 def _wait_seconds(response: httpx.Response) -> float | None:
     """Returns the wait of Retry-After, at most an hour; None if there is none."""
     wait = retry_after_seconds(response.headers, datetime.now(UTC))
-    return None if wait is None else min(wait, _MOST_WAIT_SECONDS)
+    return None if wait is None else min(wait, _MAX_WAIT_SECONDS)
 
 
-def _reason(response: httpx.Response) -> str:
+def _reason_text(response: httpx.Response) -> str:
     """Returns the target's message, from the usual places of a JSON error, else its text."""
     try:
         body = response.json()
@@ -171,7 +171,7 @@ def _reason(response: httpx.Response) -> str:
 # The exception that a tool raises decides whether its effect is retried, refused or settled by a person. ToolRefused
 # and ToolUnavailable are therefore guarantees, not labels. After any other exception the effect may have happened, and
 # the effect class decides.
-_MOST_BITS = 14_000
+_MAX_BITS = 14_000
 """Python writes no integer of more than 4,300 digits (14,284 bits)."""
 
 
@@ -240,12 +240,12 @@ def result_of(returned: object) -> ToolResult:
     """
     if not isinstance(returned, ToolResult):
         return ToolResult(_json_of(returned))
-    noted = returned.audited
+    audited = returned.audited
     return ToolResult(
         _json_of(returned.output),
         _fields_of(returned.state),
         _fields_of(returned.working),
-        None if noted is None else Audited(clean(str(noted.subject)), _fields_of(noted.data)),
+        None if audited is None else Audited(clean(str(audited.subject)), _fields_of(audited.data)),
         tuple(returned.files),
     )
 
@@ -271,7 +271,7 @@ def _storable(value: object) -> JsonValue:
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, int):
-        return value if value.bit_length() <= _MOST_BITS else None
+        return value if value.bit_length() <= _MAX_BITS else None
     if isinstance(value, list | tuple):
         return [_storable(item) for item in value]
     if isinstance(value, Mapping):

@@ -50,7 +50,7 @@ class ToolDefinitionError(Exception):
     """A tool's definition is invalid. The message names the tool and the change. Raised when its module is imported."""
 
 
-class _Untitled(GenerateJsonSchema):
+class _UntitledSchema(GenerateJsonSchema):
     """Omits titles, because they repeat the names and cost tokens in every model call."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
@@ -76,7 +76,7 @@ class Parameters:
         Raises ToolDefinitionError if a parameter is invalid.
         """
         name = function.__name__
-        hints = _hints(function)
+        hints = _type_hints(function)
         context_name: str | None = None
         fields: dict[str, Any] = {}
         names: dict[str, str] = {}
@@ -103,26 +103,26 @@ class Parameters:
                 hints[parameter.name],
                 Field(... if required else parameter.default, alias=parameter.name),
             )
-        model = _model(name, fields)
-        return cls(_schema(name, model), context_name, model, names)
+        model = _arguments_model(name, fields)
+        return cls(_arguments_schema(name, model), context_name, model, names)
 
     def bind(self, args: Mapping[str, object]) -> dict[str, object]:
         """Returns `args` as the keyword arguments of the call, converted to the types of the hints.
 
         Raises pydantic.ValidationError.
         """
-        read = self.model.model_validate(dict(args))
-        return {self.names[name]: getattr(read, name) for name in self.names}
+        validated = self.model.model_validate(dict(args))
+        return {self.names[name]: getattr(validated, name) for name in self.names}
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
     except Exception as error:  # evaluating a hint can raise anything
         raise ToolDefinitionError(f"tool {function.__name__}: the type hints cannot be resolved: {error}") from error
 
 
-def _model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
+def _arguments_model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
     try:
         return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
     except PydanticUserError as error:
@@ -130,9 +130,9 @@ def _model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
         raise ToolDefinitionError(f"tool {name}: a parameter's type cannot be parsed from JSON: {reason}") from error
 
 
-def _schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]:
+def _arguments_schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]:
     try:
-        schema = model.model_json_schema(schema_generator=_Untitled)
+        schema = model.model_json_schema(schema_generator=_UntitledSchema)
     except PydanticInvalidForJsonSchema as error:
         reason = str(error).splitlines()[0]
         raise ToolDefinitionError(f"tool {name}: a parameter's type has no JSON schema: {reason}") from error
@@ -141,7 +141,7 @@ def _schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]:
     return schema
 
 
-Look = Callable[..., Awaitable["Preview"]]
+PreviewFunction = Callable[..., Awaitable["Preview"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,27 +166,27 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True)
-class PreviewOf:
+class ToolPreview:
     """A tool's preview function, with its parameters."""
 
-    function: Look
+    function: PreviewFunction
     parameters: Parameters = field(repr=False)
 
     @classmethod
-    def of(cls, tool: str, function: Look, arguments: Parameters) -> "PreviewOf":
+    def of(cls, tool: str, function: PreviewFunction, arguments: Parameters) -> "ToolPreview":
         """Returns the preview of the tool with these arguments.
 
         Raises ToolDefinitionError if the function is not async or takes an argument that the tool does not have.
         """
         if not inspect.iscoroutinefunction(function):
             raise ToolDefinitionError(f"tool {tool}: the preview must be an async function")
-        own = Parameters.of(function)
-        unknown = sorted(set(own.names.values()) - set(arguments.names.values()))
+        parameters = Parameters.of(function)
+        unknown = sorted(set(parameters.names.values()) - set(arguments.names.values()))
         if unknown:
             raise ToolDefinitionError(
                 f"tool {tool}: the preview takes {unknown[0]}, which is not an argument of the tool"
             )
-        return cls(function, own)
+        return cls(function, parameters)
 
     async def make(self, args: Mapping[str, JsonValue], context: ToolContext) -> Preview:
         """Runs the preview once.
@@ -194,16 +194,16 @@ class PreviewOf:
         Raises whatever the author's function raises; pydantic.ValidationError; TypeError if it returns no Preview.
         """
         names = self.parameters.names.values()
-        call = self.parameters.bind({name: value for name, value in args.items() if name in names})
+        arguments = self.parameters.bind({name: value for name, value in args.items() if name in names})
         if self.parameters.context_name is not None:
-            call[self.parameters.context_name] = context
-        made = await self.function(**call)
-        if not isinstance(made, Preview):
+            arguments[self.parameters.context_name] = context
+        preview = await self.function(**arguments)
+        if not isinstance(preview, Preview):
             raise TypeError("a preview must return a Preview")
-        return Preview(result_of(made.before).output, result_of(made.after).output)
+        return Preview(result_of(preview.before).output, result_of(preview.after).output)
 
 
-_CLASSES = (
+_EFFECT_CLASS_TEXT = (
     "read (changes nothing), local (changes Perdure's database), keyed (the target accepts idempotency keys) or "
     "opaque (it does not)"
 )
@@ -218,7 +218,7 @@ class Tool:
     function: Callable[..., Awaitable[object]]
     """The author's function."""
     parameters: Parameters = field(repr=False)
-    preview: PreviewOf | None = field(default=None, repr=False)
+    preview: ToolPreview | None = field(default=None, repr=False)
     """The read-only preview of a call, if the author wrote one."""
 
     async def run(self, args: Mapping[str, JsonValue], context: ToolContext) -> ToolResult:
@@ -231,15 +231,15 @@ class Tool:
         if missing:
             raise ToolRefused(f"the secret {missing[0]} is not set in the worker's environment")
         try:
-            call = self.parameters.bind(args)
+            arguments = self.parameters.bind(args)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"])) or "the arguments"
-            raise ToolRefused(f"{where}: {first['msg']}") from error
+            first_fault = error.errors(include_url=False, include_input=False)[0]
+            location = ".".join(map(str, first_fault["loc"])) or "the arguments"
+            raise ToolRefused(f"{location}: {first_fault['msg']}") from error
         if self.parameters.context_name is not None:
-            call[self.parameters.context_name] = context
+            arguments[self.parameters.context_name] = context
         try:
-            return result_of(await self.function(**call))
+            return result_of(await self.function(**arguments))
         except SystemExit as error:  # it would end the worker's loop, but not its process
             raise RuntimeError("the tool called sys.exit()") from error
 
@@ -257,7 +257,7 @@ def tool(
     secrets: Sequence[str] = (),
     wants_state: Sequence[str] = (),
     describe: str = "",
-    preview: Look | None = None,
+    preview: PreviewFunction | None = None,
     max_answer_bytes: int | None = None,
     version: str = "1",
 ) -> Callable[[Callable[..., Awaitable[object]]], Tool]:
@@ -275,9 +275,9 @@ def tool(
     """
     if function is not None:
         name = getattr(function, "__name__", repr(function))
-        raise ToolDefinitionError(f'tool {name}: write @tool(effect="..."), one of {_CLASSES}')
+        raise ToolDefinitionError(f'tool {name}: write @tool(effect="..."), one of {_EFFECT_CLASS_TEXT}')
 
-    return _Given(
+    return _ToolOptions(
         effect=effect, approval=approval, capability=capability, risk=risk, timeout_seconds=timeout_seconds,
         key_ttl_seconds=key_ttl_seconds, secrets=secrets, wants_state=wants_state, describe=describe, preview=preview,
         max_answer_bytes=max_answer_bytes, version=version,
@@ -285,7 +285,7 @@ def tool(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Given:
+class _ToolOptions:
     """The arguments of `tool`."""
 
     effect: str | None
@@ -297,7 +297,7 @@ class _Given:
     secrets: Sequence[str]
     wants_state: Sequence[str]
     describe: str
-    preview: Look | None
+    preview: PreviewFunction | None
     max_answer_bytes: int | None
     version: str
 
@@ -318,20 +318,20 @@ class _Given:
         self._check(name, effect_class)
         parameters = Parameters.of(function)
         _check_template(name, self.describe, parameters)
-        look = PreviewOf.of(name, self.preview, parameters) if self.preview is not None else None
-        traits = self._traits(effect_class) | {
+        preview = ToolPreview.of(name, self.preview, parameters) if self.preview is not None else None
+        fields = self._card_fields(effect_class) | {
             "name": name,
             "description": description,
             "parameters": parameters.schema,
-            "previews": look is not None,
+            "previews": preview is not None,
         }
         try:
-            unversioned = ToolCard(**traits, version="")
+            unversioned = ToolCard(**fields, version="")
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             raise ToolDefinitionError(f"tool {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
         digest = digest_of({**unversioned.model_dump(mode="json"), "version": self.version})
-        return Tool(unversioned.model_copy(update={"version": digest}), function, parameters, look)
+        return Tool(unversioned.model_copy(update={"version": digest}), function, parameters, preview)
 
     def _check(self, name: str, effect_class: EffectClass) -> None:
         if self.risk not in _RISKS:
@@ -342,11 +342,11 @@ class _Given:
                 f"tool {name}: key_ttl_seconds, the time for which the target keeps a key, is required for keyed "
                 "tools and allowed for them only"
             )
-        for label, given in (("secrets", self.secrets), ("wants_state", self.wants_state)):
-            if isinstance(given, str):
-                raise ToolDefinitionError(f'tool {name}: write {label}=("{given}",), with a comma, to make it a tuple')
+        for label, value in (("secrets", self.secrets), ("wants_state", self.wants_state)):
+            if isinstance(value, str):
+                raise ToolDefinitionError(f'tool {name}: write {label}=("{value}",), with a comma, to make it a tuple')
 
-    def _traits(self, effect_class: EffectClass) -> dict[str, Any]:
+    def _card_fields(self, effect_class: EffectClass) -> dict[str, Any]:
         """Returns the fields of the card that are copied from the arguments."""
         return {
             "effect": effect_class,
@@ -373,8 +373,8 @@ def _check_template(name: str, describe: str, parameters: Parameters) -> None:
 
 def _effect_class(name: str, effect: str | None) -> EffectClass:
     if effect is None:
-        raise ToolDefinitionError(f"tool {name}: set the effect class: {_CLASSES}")
+        raise ToolDefinitionError(f"tool {name}: set the effect class: {_EFFECT_CLASS_TEXT}")
     try:
         return EffectClass(effect)
     except ValueError:
-        raise ToolDefinitionError(f"tool {name}: {effect!r} is not an effect class; use {_CLASSES}") from None
+        raise ToolDefinitionError(f"tool {name}: {effect!r} is not an effect class; use {_EFFECT_CLASS_TEXT}") from None

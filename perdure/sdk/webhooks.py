@@ -26,16 +26,16 @@ def read(secret: str, headers: Mapping[str, str], body: bytes, *, now_seconds: f
 
     Raises InvalidDelivery.
     """
-    given = {name.lower(): value for name, value in headers.items()}
-    timestamp, delivery, signature = (given.get(name, "") for name in (TIMESTAMP, DELIVERY, SIGNATURE))
+    lowercased = {name.lower(): value for name, value in headers.items()}
+    timestamp, delivery, signature = (lowercased.get(name, "") for name in (TIMESTAMP, DELIVERY, SIGNATURE))
     now = time.time() if now_seconds is None else now_seconds
-    why = delivery_refusal(secret, timestamp, delivery, signature, body, now)
-    if why:
-        raise InvalidDelivery(why)
+    refusal = delivery_refusal(secret, timestamp, delivery, signature, body, now)
+    if refusal:
+        raise InvalidDelivery(refusal)
     try:
-        document = json.loads(body)
+        notice = json.loads(body)
     except ValueError as error:
         raise InvalidDelivery("the body is not valid JSON") from error
-    if not isinstance(document, dict) or document.get("id") != delivery:
+    if not isinstance(notice, dict) or notice.get("id") != delivery:
         raise InvalidDelivery("the body belongs to another delivery")
-    return document
+    return notice

@@ -120,23 +120,23 @@ WITHIN = timedelta(seconds=12)
 _MORE_SECONDS = 3.0
 
 
-async def made(client: Client, ask: PreviewRequest) -> str:
+async def run_preview(client: Client, request: PreviewRequest) -> str:
     """Creates a preview, once for all simultaneous callers. Returns why it failed, or an empty string. A short workflow
     creates it. Its failure is a sentence."""
     try:
         async with asyncio.timeout(WITHIN.total_seconds() + _MORE_SECONDS):
             handle = await client.start_workflow(
                 TOOL_PREVIEW,
-                ask,
-                id=f"preview:{ask.approval_id}",
-                task_queue=ask.routing.queue(Kind.TURNS),
+                request,
+                id=f"preview:{request.approval_id}",
+                task_queue=request.routing.queue(Kind.TURNS),
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 execution_timeout=WITHIN,
                 rpc_timeout=timedelta(seconds=_MORE_SECONDS),
             )
             await handle.result()
     except (RPCError, TimeoutError, WorkflowFailureError) as error:
-        _log.warning("preview_not_made", approval_id=ask.approval_id, error=type(error).__name__)
+        _log.warning("preview_not_made", approval_id=request.approval_id, error=type(error).__name__)
         return "Temporal is unavailable" if isinstance(error, RPCError) else "no worker created the preview in time"
     return ""
 

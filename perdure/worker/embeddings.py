@@ -10,7 +10,7 @@ import time
 
 import structlog
 
-from perdure.embedding.embedder import AT_ONCE, Embedder, EmbeddingUnavailable, VectorRefused
+from perdure.embedding.embedder import BATCH_TEXTS, Embedder, EmbeddingUnavailable, VectorRejected
 from perdure.store.database import Database
 from perdure.store.memory import episodes
 from perdure.store.memory.episodes import Vector
@@ -32,7 +32,7 @@ async def embed_due(relay: Database, embedder: Embedder, tenant_id: str) -> int:
     Raises: EmbeddingUnavailable. The claimed episodes are due again after a minute.
     """
     async with relay.transaction(tenant_id) as tx:
-        waiting = await episodes.to_embed(tx, AT_ONCE)
+        waiting = await episodes.to_embed(tx, BATCH_TEXTS)
     if not waiting:
         return 0
     made = await _embedded(embedder, waiting)
@@ -48,16 +48,16 @@ async def _embedded(embedder: Embedder, waiting: list[tuple[str, str]]) -> list[
     """
     try:
         vectors = await embedder.embed([summary for _, summary in waiting])
-    except VectorRefused:
+    except VectorRejected:
         if len(waiting) == 1:
             raise
     else:
         return [(row[0], Vector(embedder.name, vector)) for row, vector in zip(waiting, vectors, strict=True)]
-    made, refused = list[tuple[str, Vector]](), list[VectorRefused]()
+    made, refused = list[tuple[str, Vector]](), list[VectorRejected]()
     for row in waiting:
         try:
             made += await _embedded(embedder, [row])
-        except VectorRefused as error:
+        except VectorRejected as error:
             refused.append(error)
     if not made:
         raise refused[0]

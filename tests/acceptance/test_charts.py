@@ -17,7 +17,7 @@ def test_a_turn_waiting_for_its_client_survives_the_death_of_every_worker(stack:
     kept = ClientTable.read(path)
     with Client(stack.api, stack.token("requester")) as perdure:
         conversation = perdure.conversations.create(AGENT)
-        turn = perdure.turns.start(conversation.id, "Plot sales by region", metadata={"client_table": kept.described()})
+        turn = perdure.turns.start(conversation.id, "Plot sales by region", metadata={"client_table": kept.describe()})
         waiting = perdure.turns.wait(turn.turn_id, timeout_seconds=60)
         assert waiting.waiting_for is not None and waiting.waiting_for.kind == "client_run"
         killed = stack.kill(*WORKERS)

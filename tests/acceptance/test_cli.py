@@ -4,7 +4,7 @@ import json
 import re
 import signal
 
-from perdure.cli.chat import VOID
+from perdure.cli.chat import VOID_NOTICE
 from tests.acceptance.command import Command, Terminal
 from tests.acceptance.running import WORKERS, RunningStack
 
@@ -86,7 +86,7 @@ def test_a_chat_outlives_the_death_of_the_api(stack: RunningStack, perdure: Comm
     with chat:
         begun = chat.stdout.read(20)
         stack.wait_restarted(stack.kill("api"))
-        shown = (begun + chat.stdout.read()).split(f"\n{VOID}\n")[-1]
+        shown = (begun + chat.stdout.read()).split(f"\n{VOID_NOTICE}\n")[-1]
         assert (chat.stderr.read(), chat.wait(30)) == ("", 0)
     assert shown.splitlines()[0].split() == words.split()
 

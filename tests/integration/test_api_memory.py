@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from perdure.api.requests import MOST_EPISODES
+from perdure.api.requests import MAX_EPISODES
 from perdure.contracts.values import sha256_hex
 from perdure.schemas.memory import Promotion
 from perdure.store.database import new_id
@@ -189,18 +189,18 @@ async def test_a_summary_is_stored_once_per_key_found_and_listed(requester: Call
 
 async def test_a_search_covers_its_agents_and_clamps_its_limit(requester: Caller) -> None:
     conversation_id = await conversation(requester)
-    for number in range(MOST_EPISODES + 2):
+    for number in range(MAX_EPISODES + 2):
         body = {"conversation_id": conversation_id, "summary": f"pelican number {number}"}
         assert (await requester.post("/v1/memory/episodic", json=body)).status_code == 201
     search = {"agent": "refunds", "query": "pelican", "limit": 10_000}
-    assert len((await requester.post("/v1/memory/episodic/search", json=search)).json()["items"]) == MOST_EPISODES
+    assert len((await requester.post("/v1/memory/episodic/search", json=search)).json()["items"]) == MAX_EPISODES
     for limit in (0, True, None):
         wrong = await requester.post("/v1/memory/episodic/search", json={**search, "limit": limit})
         assert [each["field"] for each in wrong.json()["error"]["details"]["fields"]] == ["body.limit"]
     unknown = await requester.post("/v1/memory/episodic/search", json={"agent": "nobody", "query": "x"})
     assert refusal(unknown) == (404, "agent_not_found")
     listed = await pages(requester, "/v1/memory/episodic", 20, conversation_id=conversation_id)
-    assert len({each["id"] for each in listed}) == len(listed) == MOST_EPISODES + 2
+    assert len({each["id"] for each in listed}) == len(listed) == MAX_EPISODES + 2
 
 
 async def registered(api: Api, name: str, **attributes: object) -> str:

@@ -15,7 +15,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.api.health import WRITE_SECONDS, Parts
+from perdure.api.health import WRITE_VALID_SECONDS, Parts
 from perdure.local import DataParts
 from perdure.store.status import write_fault
 from perdure.temporal import status as write_probe
@@ -163,7 +163,7 @@ def parts_of(api: Api, home: Path | None = None, least_free_bytes: int = 0) -> P
 
 
 async def faults(parts: Parts) -> dict[str, str]:
-    return {name: part.fault for name, part in (await parts.look()).items()}
+    return {name: part.fault for name, part in (await parts.check()).items()}
 
 
 async def written_at(urls: Urls) -> object:
@@ -177,9 +177,11 @@ async def test_parts_that_are_well_have_no_fault_and_were_written(api: Api, urls
     assert await faults(parts) == {"postgres": "", "temporal": "", "valkey": ""}
     first = await written_at(urls)
     assert first is not None and first != before
-    found = await asyncio.gather(*(parts.look() for _ in range(500)))
+    found = await asyncio.gather(*(parts.check() for _ in range(500)))
     assert all(each is found[0] for each in found), "many looks at once are one"
-    assert await written_at(urls) == first and time.monotonic() - began < WRITE_SECONDS, "a write speaks for seconds"
+    assert await written_at(urls) == first and time.monotonic() - began < WRITE_VALID_SECONDS, (
+        "a write speaks for seconds"
+    )
 
 
 async def test_a_read_only_postgres_is_reported_as_a_fault(api: Api, visitor: Caller, urls: Urls) -> None:
@@ -226,7 +228,7 @@ async def test_a_forbidden_write_is_reported(api: Api, monkeypatch: pytest.Monke
     monkeypatch.setattr(type(api.services.notifier.client), "workflow_service", Refusing(status))
     parts = parts_of(api)
     for _ in range(2):
-        look = (await parts.look())["temporal"]
+        look = (await parts.check())["temporal"]
         assert look.fault == "" and look.note
 
 

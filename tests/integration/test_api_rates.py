@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from perdure.api.rate_limits import CALLS_OF_A_PAGE, FALLBACK_PER_MINUTE, PageCalls
+from perdure.api.rate_limits import FALLBACK_PER_MINUTE, PAGE_LIMIT_FACTOR, PageApi
 from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
@@ -75,10 +75,10 @@ async def test_requests_of_this_processs_own_pages_are_counted_separately(limite
         client.headers.update(head)
         await statuses(client, PER_MINUTE)
         assert await statuses(client, 1) == {429: 1}
-    inside = httpx.ASGITransport(PageCalls(limited_apis.one.app))
+    inside = httpx.ASGITransport(PageApi(limited_apis.one.app))
     async with httpx.AsyncClient(base_url="http://inside", transport=inside, headers=head) as page:
-        found = await statuses(page, PER_MINUTE * CALLS_OF_A_PAGE + 10)
-    assert found == {200: PER_MINUTE * CALLS_OF_A_PAGE, 429: 10}
+        found = await statuses(page, PER_MINUTE * PAGE_LIMIT_FACTOR + 10)
+    assert found == {200: PER_MINUTE * PAGE_LIMIT_FACTOR, 429: 10}
 
 
 @pytest.mark.timed  # a Valkey that takes a second to answer counts as unavailable

@@ -25,7 +25,7 @@ from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.identity import OWN_CREDENTIAL, Credential, SignInMethod
 from perdure.core.turns import Caps
-from perdure.sdk.tools import Preview, PreviewOf, ToolContext
+from perdure.sdk.tools import Preview, ToolContext, ToolPreview
 from perdure.store.approvals import assignments, views
 from perdure.store.approvals.decisions import Decided
 from perdure.store.calls.effects import settle_by_person
@@ -287,7 +287,7 @@ async def previews(harness: Harness) -> AsyncIterator[Previews]:
     tools = app_agents()[1]
     pay = next(tool for agent_id, tool in tools if (agent_id, tool.card.name) == ("desk", "pay"))
     more = {"previews": True, "describe": "Pay {amount}.", "version": digest_of("with a preview")}
-    seeing = replace(pay, card=pay.card.model_copy(update=more), preview=PreviewOf.of("pay", looked, pay.parameters))
+    seeing = replace(pay, card=pay.card.model_copy(update=more), preview=ToolPreview.of("pay", looked, pay.parameters))
     await harness.republished(("desk", "pay"), seeing)
     of_desk = [(agent_id, seeing if tool is pay else tool) for agent_id, tool in tools]
     toolbox = Toolbox(of_desk, lambda name: None, harness.deps.toolbox.http)

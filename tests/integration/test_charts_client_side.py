@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from perdure import ApiError, AsyncClient, Client
-from perdure.sdk.tables.client_side import ClientTable, Made, ask, finish_async
+from perdure.sdk.tables.client_side import ClientTable, ClientTurn, ask, finish_async
 from tests.doubles.link import Link
 from tests.integration.conftest import Api
 
@@ -57,7 +57,7 @@ def client(api: Api, url: str) -> Client:
 async def test_no_row_leaves_the_client_which_draws_the_picture(api: Api, wire: Recorder, tmp_path: Path) -> None:
     kept = table(tmp_path)
 
-    def work() -> Made:
+    def work() -> ClientTurn:
         with client(api, f"http://127.0.0.1:{wire.port}") as perdure:
             return ask(perdure, AGENT, "Plot amount by side", kept, timeout_seconds=100)
 
@@ -85,12 +85,12 @@ async def test_a_restarted_client_continues_its_turn_and_answers_once(api: Api, 
     def begin() -> str:
         with client(api, api.url) as perdure:
             conversation = perdure.conversations.create(AGENT)
-            described = {"client_table": kept.described()}
+            described = {"client_table": kept.describe()}
             turn = perdure.turns.start(conversation.id, "Plot amount by side", metadata=described)
             waiting = perdure.turns.wait(turn.turn_id, timeout_seconds=60)
             assert waiting.waiting_for is not None and waiting.waiting_for.kind == "client_run"
             question = perdure.turns.question(turn.turn_id, waiting.waiting_for.ids[0])
-            perdure.turns.answer(turn.turn_id, question.id, "client_run", kept.carry_out(question.asked["plan"]))
+            perdure.turns.answer(turn.turn_id, question.id, "client_run", kept.execute_plan(question.asked["plan"]))
             with pytest.raises(ApiError) as again:
                 perdure.turns.answer(turn.turn_id, question.id, "client_run", {"ok": True})
             assert (again.value.status, again.value.code) == (409, "already_answered")
@@ -106,17 +106,17 @@ async def test_no_other_user_can_answer_and_an_answer_contains_no_rows(api: Api,
     kept = table(tmp_path)
     async with api.client() as mine, api.client("admin") as other:
         made = await mine.post("/v1/conversations", json={"agent": AGENT})
-        body = {"message": "Plot amount by side", "metadata": {"client_table": kept.described()}}
+        body = {"message": "Plot amount by side", "metadata": {"client_table": kept.describe()}}
         path = f"/v1/conversations/{made.json()['id']}/turns"
         for rows in ([["a", 1]], 3):
-            wrong = {**kept.described(), "rows": rows}
+            wrong = {**kept.describe(), "rows": rows}
             refused = await mine.post(path, json={**body, "metadata": {"client_table": wrong}})
             assert refused.status_code == 422, "a table is described, never sent"
             assert "metadata" in refused.json()["error"]["details"]["fields"][0]["field"]
         turn = (await mine.post(path, params={"wait": 60}, json=body, timeout=90)).json()
         assert turn["status"] == "awaiting_answer", turn
         answers = f"/v1/turns/{turn['turn_id']}/answers/{turn['waiting_for']['ids'][0]}"
-        run = kept.carry_out("")
+        run = kept.execute_plan("")
         stolen = await other.post(answers, json={"kind": "client_run", "payload": run})
         assert (stolen.status_code, stolen.json()["error"]["code"]) == (404, "question_not_found")
         untrue: list[Any] = [{**run, "data": [[1, 2]]}, *({**run, "rows": rows} for rows in ([{"a": 1}], 3))]

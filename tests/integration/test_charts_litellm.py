@@ -125,12 +125,12 @@ async def test_a_client_side_table_is_charted_by_a_model_that_sees_no_row(charts
     charts.double.script(CLASSIFIED, plan(f"<plan>{GROUP}</plan>"), SPECIFIED, REST[0])
     harness, kept = charts.served.harness, ClientTable("sales", read_csv(CSV))
     address, started = await harness.start(Line("a chart"), agent_id=AGENT)
-    metadata = {"client_table": kept.described()}
+    metadata = {"client_table": kept.describe()}
     await harness.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, metadata)
     assert started.note is not None and await harness.deps.notifier.deliver_soon(started.note)
-    row = await charts.answered(address, "client_run", **kept.carry_out(f"<plan>{GROUP}</plan>"))
+    row = await charts.answered(address, "client_run", **kept.execute_plan(f"<plan>{GROUP}</plan>"))
     assert row["status"] == "completed", row["problem"]
-    drawn = kept.drawn(row["output"]["specification"])
+    drawn = kept.fill_specification(row["output"]["specification"])
     assert drawn["data"]["values"] == [{"region": "North", "sales": 30}, {"region": "South", "sales": 10}]
     assert await charts.labels(address) == ["classify", "plan", "specify", "marks"]
     sent = json.dumps([seen.body for seen in charts.requests(address)])

@@ -363,7 +363,7 @@ async def test_a_reader_that_lost_its_access_is_disconnected(api: Api, admin: Ca
         who = replace(who, session_id=begun.id)
     streams = Streams(services.db, services.live, services.wakes, heartbeat_seconds=0.05)
     welcome = partial(has_same_access, services, who)
-    async with aclosing(streams.frames(who.tenant_id, conversation_id, Cursor(), welcome=welcome)) as stream:
+    async with aclosing(streams.frames(who.tenant_id, conversation_id, Cursor(), has_access=welcome)) as stream:
         for _ in range(3):
             assert await anext(stream) == b": ping\n\n"
         async with services.db.transaction(who.tenant_id) as tx:
@@ -390,6 +390,6 @@ async def test_a_stream_over_the_users_limit_is_refused_until_one_is_closed(api:
                 api.app.state.services = replace(api.app.state.services, local=True)
                 async with reading(client, path), reading(other, path):
                     api.app.state.services = replace(api.app.state.services, local=False)
-            await until(lambda: not held._of, seconds=30)  # the server notices it later
+            await until(lambda: not held._open, seconds=30)  # the server notices it later
             async with reading(client, path):
                 pass

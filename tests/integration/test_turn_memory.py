@@ -17,7 +17,7 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import MemoryLimits, Recalled, Scope
 from perdure.contracts.turns import TurnAddress
 from perdure.core.memory.search import DRAFT_BLOCK, TRUSTED_BLOCK
-from perdure.embedding.embedder import EmbeddingUnavailable, VectorRefused
+from perdure.embedding.embedder import EmbeddingUnavailable, VectorRejected
 from perdure.store.database import Database
 from perdure.store.memory import episodes, facts, working_memory
 from perdure.store.memory.episodes import Episode, Vector
@@ -448,7 +448,7 @@ class Poisoned(Hashing):
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         if any("poison" in text for text in texts):
-            raise VectorRefused("a vector without a direction")
+            raise VectorRejected("a vector without a direction")
         return await super().embed(texts)
 
 
@@ -460,7 +460,7 @@ async def test_a_text_that_has_no_vector_does_not_keep_others_from_theirs(harnes
     assert told(near[2:]) == [("ibis of poison", "full_text")]
     assert {each.by for each in near[:2]} == {"cosine"}
     await harness.write(DUE)
-    with pytest.raises(VectorRefused):
+    with pytest.raises(VectorRejected):
         await embed_due(relay, Poisoned(), "local")
     await harness.write("DELETE FROM episodes WHERE agent_id = 'poisoned'")
 

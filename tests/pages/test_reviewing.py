@@ -6,7 +6,7 @@ from playwright.async_api import Page, expect
 
 from perdure.contracts.memory import Risk, Scope
 from perdure.core.approvals.decisions import Decision
-from perdure.pages.approvals.page import REASONS
+from perdure.pages.approvals.page import DEFAULT_REJECT_REASONS
 from perdure.store.memory import promotions as documents_promotions
 from perdure.store.memory.documents import Basis
 from perdure.store.memory.promotions import Target
@@ -65,7 +65,7 @@ async def test_a_call_is_rejected_from_the_inbox_with_four_keys_and_a_ready_reas
     await window.checked()
     await press(window.page, "Space", "Enter")
     await decided(window.page, "rejected", "reviewer")
-    assert (await decision_of(site, approval))["reason_code"] == REASONS[0]
+    assert (await decision_of(site, approval))["reason_code"] == DEFAULT_REJECT_REASONS[0]
 
 
 async def test_typed_text_survives_a_claim_and_going_back_and_back_sends_nothing(site: Site) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from perdure.api.auth import Open, Principal, Reader
+from perdure.api.auth import Caller, Principal, ServicesDep
 from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import DraftBody, ExemptionBody, Limit, PromotionBody, RuleActionBody, as_uuid
 from perdure.contracts.agents import PublishedAgent, ToolCard
@@ -30,33 +30,35 @@ _DETAIL_FIELDS = ("fallback_model", "reasoning", "root_skill", "day_limits", "me
 
 
 @agents_router.get("/agents", operation_id="agents_v1_agents_get")
-async def list_agents(services: Open, who: Reader) -> dict[str, object]:
+async def list_agents(services: ServicesDep, caller: Caller) -> dict[str, object]:
     """Lists all agents."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        found = await agents.list_agents(tx)
-    items = [_agent_summary(agent) | {"app": app, "tools": [card.name for card in agent.cards]} for app, agent in found]
+    async with services.db.transaction(caller.tenant_id) as tx:
+        published = await agents.list_agents(tx)
+    items = [
+        _agent_summary(agent) | {"app": app, "tools": [card.name for card in agent.cards]} for app, agent in published
+    ]
     return {"items": items, "next": None}
 
 
 @agents_router.get("/agents/{agent_id}")
-async def agent(services: Open, who: Reader, agent_id: str) -> dict[str, object]:
+async def agent(services: ServicesDep, caller: Caller, agent_id: str) -> dict[str, object]:
     """Returns an agent: its model, limits, approval policy and memory settings. Its tools are a separate list."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        found = await agents.current_agent(tx, agent_id)
-    definition = found.definition.model_dump(mode="json")
-    policy = found.definition.approvals
+    async with services.db.transaction(caller.tenant_id) as tx:
+        published = await agents.current_agent(tx, agent_id)
+    definition = published.definition.model_dump(mode="json")
+    policy = published.definition.approvals
     return {
-        **_agent_summary(found),
+        **_agent_summary(published),
         **{name: definition.get(name) for name in _DETAIL_FIELDS},
         "approvals": {name: getattr(policy, name) for name in type(policy).model_fields},
-        "skills": [{"id": skill.id, "name": skill.name} for skill in found.definition.skills],
+        "skills": [{"id": skill.id, "name": skill.name} for skill in published.definition.skills],
     }
 
 
 @agents_router.get("/agents/{agent_id}/tools")
-async def tools(services: Open, who: Reader, agent_id: str) -> dict[str, object]:
+async def tools(services: ServicesDep, caller: Caller, agent_id: str) -> dict[str, object]:
     """Lists the tools of an agent, with effect class, approval requirement and the rules that apply."""
-    async with services.db.transaction(who.tenant_id) as tx:
+    async with services.db.transaction(caller.tenant_id) as tx:
         agent = await agents.current_agent(tx, agent_id)
         rules = rules_of(agent, PLATFORM_RULES, await agents.rule_actions(tx))
         exempt = await agents.exempt_tools(tx)
@@ -64,7 +66,7 @@ async def tools(services: Open, who: Reader, agent_id: str) -> dict[str, object]
 
 
 @agents_router.get("/topologies")
-async def topologies(who: Reader) -> dict[str, object]:
+async def topologies(caller: Caller) -> dict[str, object]:
     """Lists all topologies."""
     items = [
         {"name": name, "version": registry.spec(name).version, "nodes": [node.id for node in registry.spec(name).nodes]}
@@ -74,13 +76,13 @@ async def topologies(who: Reader) -> dict[str, object]:
 
 
 @agents_router.get("/topologies/{name}.mmd", response_class=PlainTextResponse)
-async def mermaid(who: Reader, name: str) -> PlainTextResponse:
+async def mermaid(caller: Caller, name: str) -> PlainTextResponse:
     """Returns a topology as a Mermaid flow chart."""
     return PlainTextResponse(mermaid_of(manifest_of(registry.spec(name))), media_type="text/vnd.mermaid; charset=utf-8")
 
 
 @agents_router.get("/topologies/{name}")
-async def topology(who: Reader, name: str) -> dict[str, object]:
+async def topology(caller: Caller, name: str) -> dict[str, object]:
     """Returns a topology as JSON: nodes, edges, entries, limits, and the retry policies of its activities."""
     return dict(manifest_of(registry.spec(name)))
 
@@ -99,15 +101,15 @@ def _agent_summary(agent: PublishedAgent) -> dict[str, object]:
 
 
 def _tool_description(card: ToolCard, rules: tuple[Rule, ...], exempt: Sequence[str]) -> dict[str, object]:
-    asks = requires_approval(card, exempt)
-    shown = card.model_dump(mode="json", exclude={"secrets"}) | {"needs_approval": asks}
-    reasons = [asdict(each) for each in reasons_of(card, rules, exempt)]
-    return shown | {"reasons": reasons, "free_because": "" if asks else why_no_approval(card)}
+    needs_approval = requires_approval(card, exempt)
+    description = card.model_dump(mode="json", exclude={"secrets"}) | {"needs_approval": needs_approval}
+    reasons = [asdict(reason) for reason in reasons_of(card, rules, exempt)]
+    return description | {"reasons": reasons, "free_because": "" if needs_approval else why_no_approval(card)}
 
 
 prompt_templates_router = APIRouter(prefix="/v1", tags=["prompt templates"])
-MOST = 200
-_KEY = r"^[a-z][a-z0-9_-]{0,63}$"
+MAX_LISTED = 200
+_TEMPLATE_KEY = r"^[a-z][a-z0-9_-]{0,63}$"
 
 
 def _version_id(version_id: Annotated[str, Path()]) -> str:
@@ -116,13 +118,13 @@ def _version_id(version_id: Annotated[str, Path()]) -> str:
 
 VersionId = Annotated[str, Depends(_version_id)]
 Template = Annotated[str, Path(max_length=64)]
-Shown = Literal["draft", "pre_production", "active"]
+SelectableStage = Literal["draft", "pre_production", "active"]
 
 
 @prompt_templates_router.get("/prompt-templates")
 async def list_prompt_templates(
-    services: Open,
-    who: Reader,
+    services: ServicesDep,
+    caller: Caller,
     template: Annotated[str | None, Query(max_length=64)] = None,
     stage: Stage | None = None,
     limit: Limit = 50,
@@ -130,85 +132,89 @@ async def list_prompt_templates(
 ) -> dict[str, object]:
     """Lists versions without their texts, most recently changed first: versions in use, your own, and for reviewers
     all."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        found = await agents.list_prompt_templates(
-            tx, _prompt_reader(who), template, stage.value if stage else None, min(limit, MOST), cursor
+    async with services.db.transaction(caller.tenant_id) as tx:
+        versions = await agents.list_prompt_templates(
+            tx, _prompt_reader(caller), template, stage.value if stage else None, min(limit, MAX_LISTED), cursor
         )
-    return {"items": found[0], "next": found[1]}
+    return {"items": versions[0], "next": versions[1]}
 
 
 @prompt_templates_router.get("/prompt-templates/{template}", operation_id="get_v1_prompt_templates__template__get")
 async def get_prompt_template(
-    services: Open, who: Reader, template: Template, stage: Shown | None = None
+    services: ServicesDep, caller: Caller, template: Template, stage: SelectableStage | None = None
 ) -> dict[str, object]:
     """Returns the version that applies to you: your draft, else the active version. `stage` selects another stage."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        return await agents.resolved_prompt_template(tx, template, who.user_id, Stage(stage) if stage else None)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return await agents.resolved_prompt_template(tx, template, caller.user_id, Stage(stage) if stage else None)
 
 
 @prompt_templates_router.get("/prompt-templates/{template}/render")
 async def render(
-    services: Open,
-    who: Reader,
+    services: ServicesDep,
+    caller: Caller,
     template: Template,
-    stage: Shown | None = None,
+    stage: SelectableStage | None = None,
     agent_title: Annotated[str, Query(max_length=200)] = "",
     skill_name: Annotated[str, Query(max_length=200)] = "",
 ) -> dict[str, object]:
     """Returns the same version with its variables filled in, as in your own turns."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        version = await agents.resolved_prompt_template(tx, template, who.user_id, Stage(stage) if stage else None)
-        name, role = await agents.name_and_role(tx, who.user_id)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        version = await agents.resolved_prompt_template(tx, template, caller.user_id, Stage(stage) if stage else None)
+        name, role = await agents.name_and_role(tx, caller.user_id)
     values = {"user_name": name, "user_role": role, "agent_title": agent_title, "skill_name": skill_name}
     return version | {"text": fill_variables(str(version["text"]), values)}
 
 
 @prompt_templates_router.put("/prompt-templates/{template}/draft")
 async def save_draft(
-    services: Open, who: Reader, template: Annotated[str, Path(pattern=_KEY)], body: DraftBody
+    services: ServicesDep, caller: Caller, template: Annotated[str, Path(pattern=_TEMPLATE_KEY)], body: DraftBody
 ) -> dict[str, object]:
     """Saves your draft of this template, which applies to your own turns only. Overwrites your previous draft."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        return await agents.save_prompt_draft(tx, template, body.text, who.user_id)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return await agents.save_prompt_draft(tx, template, body.text, caller.user_id)
 
 
 @prompt_templates_router.get("/prompt-versions/{version_id}")
-async def version(services: Open, who: Reader, version_id: VersionId) -> dict[str, object]:
+async def version(services: ServicesDep, caller: Caller, version_id: VersionId) -> dict[str, object]:
     """Returns one version with its text and history."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        return await agents.get_prompt_template(tx, version_id, _prompt_reader(who))
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return await agents.get_prompt_template(tx, version_id, _prompt_reader(caller))
 
 
 @prompt_templates_router.post("/prompt-versions/{version_id}/promote")
 async def promote(
-    services: Open, who: Reader, version_id: VersionId, body: PromotionBody, key: Key = None
+    services: ServicesDep, caller: Caller, version_id: VersionId, body: PromotionBody, key: Key = None
 ) -> JSONResponse:
     """Promotes a version by one stage; `digest` is that of the text that you read. Requires the role reviewer or admin.
     The author cannot activate a version."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        promoter = PromptPromoter(who.user_id, who.roles)
+        promoter = PromptPromoter(caller.user_id, caller.roles)
         return (
             200,
             await agents.promote_prompt_template(tx, version_id, Stage(body.to), body.digest, promoter),
             None,
         )
 
-    return await run_once(services, who, f"prompt-promote/{version_id}", key, body, work)
+    return await run_once(services, caller, f"prompt-promote/{version_id}", key, body, work)
 
 
 @prompt_templates_router.post("/prompt-versions/{version_id}/archive")
-async def archive(services: Open, who: Reader, version_id: VersionId, key: Key = None) -> JSONResponse:
+async def archive(services: ServicesDep, caller: Caller, version_id: VersionId, key: Key = None) -> JSONResponse:
     """Archives a version. Requires the role reviewer or admin, except for your own draft."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        return 200, await agents.archive_prompt_template(tx, version_id, PromptPromoter(who.user_id, who.roles)), None
+        return (
+            200,
+            await agents.archive_prompt_template(tx, version_id, PromptPromoter(caller.user_id, caller.roles)),
+            None,
+        )
 
-    return await run_once(services, who, f"prompt-archive/{version_id}", key, None, work)
+    return await run_once(services, caller, f"prompt-archive/{version_id}", key, None, work)
 
 
-def _prompt_reader(who: Principal) -> PromptReader:
-    return PromptReader(who.user_id, who.roles)
+def _prompt_reader(caller: Principal) -> PromptReader:
+    return PromptReader(caller.user_id, caller.roles)
 
 
 # An administrator can make rules stricter for the tenant. Exemptions are the few tools that a tenant can let run
@@ -217,34 +223,34 @@ rules_router = APIRouter(prefix="/v1/rules", tags=["rules"])
 
 
 @rules_router.get("")
-async def list_rules(services: Open, who: Reader) -> dict[str, object]:
+async def list_rules(services: ServicesDep, caller: Caller) -> dict[str, object]:
     """Lists all rules that can apply to turns of this tenant."""
-    async with services.db.transaction(who.tenant_id) as tx:
+    async with services.db.transaction(caller.tenant_id) as tx:
         return await _list_rule_actions(tx)
 
 
 @rules_router.put("")
-async def put(services: Open, who: Reader, body: RuleActionBody) -> dict[str, object]:
+async def put(services: ServicesDep, caller: Caller, body: RuleActionBody) -> dict[str, object]:
     """Makes a rule stricter from the next turn on, or restores its own action."""
-    who.need("admin")
-    async with services.db.transaction(who.tenant_id) as tx:
-        await agents.set_action(tx, await _published_rules(tx), body.rule, body.do, who.user_id)
+    caller.require_role("admin")
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await agents.set_action(tx, await _published_rules(tx), body.rule, body.do, caller.user_id)
         return await _list_rule_actions(tx)
 
 
 @rules_router.get("/tools", operation_id="waivable_v1_rules_tools_get")
-async def list_exemptible_tools(services: Open, who: Reader) -> dict[str, object]:
+async def list_exemptible_tools(services: ServicesDep, caller: Caller) -> dict[str, object]:
     """Lists the tools that this tenant can exempt from approval, and whether each is exempt."""
-    async with services.db.transaction(who.tenant_id) as tx:
+    async with services.db.transaction(caller.tenant_id) as tx:
         return await _exemptible_tools(tx)
 
 
 @rules_router.put("/tools", operation_id="waive_v1_rules_tools_put")
-async def set_exemption(services: Open, who: Reader, body: ExemptionBody) -> dict[str, object]:
+async def set_exemption(services: ServicesDep, caller: Caller, body: ExemptionBody) -> dict[str, object]:
     """Exempts a tool from approval from the next turn on, or removes the exemption."""
-    who.need("admin")
-    async with services.db.transaction(who.tenant_id) as tx:
-        await agents.set_exemption(tx, body.tool, exempt=not body.approval, user_id=who.user_id)
+    caller.require_role("admin")
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await agents.set_exemption(tx, body.tool, exempt=not body.approval, user_id=caller.user_id)
         return await _exemptible_tools(tx)
 
 
@@ -262,11 +268,11 @@ async def _published_rules(tx: Connection) -> tuple[Rule, ...]:
 
 
 async def _list_rule_actions(tx: Connection) -> dict[str, object]:
-    rules, own = await _published_rules(tx), await agents.rule_actions(tx)
+    rules, overrides = await _published_rules(tx), await agents.rule_actions(tx)
     return {
         "items": [
             rule.model_dump(mode="json") | {"overridden": rule.do != published.do}
-            for rule, published in zip(with_overrides(rules, own), rules, strict=True)
+            for rule, published in zip(with_overrides(rules, overrides), rules, strict=True)
         ],
         "next": None,
     }

@@ -10,8 +10,8 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from perdure.api.auth import Open, Principal, Reader
-from perdure.api.errors import outcome_of
+from perdure.api.auth import Caller, Principal, ServicesDep
+from perdure.api.errors import item_error
 from perdure.api.health import DECISIONS
 from perdure.api.idempotency import DELIVERY_SECONDS, Key, run_once
 from perdure.api.requests import (
@@ -46,17 +46,17 @@ from perdure.store.approvals.views import count_requests as counted
 from perdure.store.approvals.views import list_oldest as ageing_now
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
-from perdure.temporal.workflow_client import made
+from perdure.temporal.workflow_client import run_preview
 
 approvals_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
-MOST = 200
+MAX_LISTED = 200
 DAY_SECONDS = 86_400
 
 
 @approvals_router.get("")
 async def list_approvals(
-    services: Open,
-    who: Reader,
+    services: ServicesDep,
+    caller: Caller,
     status: ApprovalStatus | None = None,
     agent: Annotated[str | None, Query(max_length=64)] = None,
     tool: Annotated[str | None, Query(max_length=64)] = None,
@@ -81,250 +81,262 @@ async def list_approvals(
         turn_id=as_uuid(turn, "turn") if turn else None,
         role=role,
         assignee=assignee,
-        requested_by=who.scope,
-        decidable_by=who.user_id if mine else None,
-        signed_in_by=who.credential,
+        requested_by=caller.scope,
+        decidable_by=caller.user_id if mine else None,
+        signed_in_by=caller.credential,
         expiring_within_seconds=expiring,
     )
-    async with services.db.transaction(who.tenant_id) as tx:
-        most = min(limit, MOST)
-        items, following = await views.list_approvals(tx, filters, most, cursor, decider_of(who), brief=brief)
-    return {"items": [item | {"links": links_of(services, who, item)} for item in items], "next": following}
+    async with services.db.transaction(caller.tenant_id) as tx:
+        max_items = min(limit, MAX_LISTED)
+        items, following = await views.list_approvals(tx, filters, max_items, cursor, decider_of(caller), brief=brief)
+    return {"items": [item | {"links": links_of(services, caller, item)} for item in items], "next": following}
 
 
 @approvals_router.get("/ageing")
-async def ageing(services: Open, who: Reader) -> dict[str, object]:
+async def ageing(services: ServicesDep, caller: Caller) -> dict[str, object]:
     """Returns how long pending requests have waited, by role, assignee and agent, and who receives each of them
     next."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        return {"items": await ageing_now(tx, who.scope), "next": None}
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return {"items": await ageing_now(tx, caller.scope), "next": None}
 
 
 @approvals_router.get("/counts")
 async def counts(
-    services: Open, who: Reader, expiring: Annotated[int, Query(ge=1, le=10_000_000)] = DAY_SECONDS
+    services: ServicesDep, caller: Caller, expiring: Annotated[int, Query(ge=1, le=10_000_000)] = DAY_SECONDS
 ) -> dict[str, object]:
     """Counts pending requests: all, those that you can decide on, those that expire within `expiring` seconds, and
     those of each kind."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        return await counted(tx, who.scope, decider_of(who), expiring)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return await counted(tx, caller.scope, decider_of(caller), expiring)
 
 
 @approvals_router.get("/decided")
-async def decided(services: Open, who: Reader, limit: Limit = 50, cursor: str | None = None) -> dict[str, object]:
+async def decided(
+    services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: str | None = None
+) -> dict[str, object]:
     """Lists your own decisions, newest first, each with its result."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        items, following = await own_decisions(tx, who.user_id, min(limit, MOST), cursor)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        items, following = await own_decisions(tx, caller.user_id, min(limit, MAX_LISTED), cursor)
     return {"items": items, "next": following}
 
 
 @approvals_router.get("/stream", response_class=EventStream)
-async def stream(services: Open, who: Reader) -> Response:
+async def stream(services: ServicesDep, caller: Caller) -> Response:
     """Streams an `approvals` event at once and after each change that may affect the queue; reload the list on each
     event."""
-    return event_stream(services, who, review_frames(services.changes, services.wakes, who.tenant_id))
+    return event_stream(services, caller, review_frames(services.changes, services.wakes, caller.tenant_id))
 
 
 @approvals_router.get("/{approval_id}", operation_id="get_v1_approvals__approval_id__get")
-async def get_approval(services: Open, who: Reader, approval_id: ApprovalId) -> dict[str, object]:
+async def get_approval(services: ServicesDep, caller: Caller, approval_id: ApprovalId) -> dict[str, object]:
     """Returns one approval: the exact call, its deadline, history and allowed decisions. Reviewers also get the
     previous approved call of the same tool."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        approval = await views.get_approval(tx, approval_id, who.scope, decider_of(who))
-        before = await last_approved(tx, approval_id) if who.sees_tenant else None
-    return approval | {"last_approved": before, "links": links_of(services, who, approval)}
+    async with services.db.transaction(caller.tenant_id) as tx:
+        approval = await views.get_approval(tx, approval_id, caller.scope, decider_of(caller))
+        before = await last_approved(tx, approval_id) if caller.sees_tenant else None
+    return approval | {"last_approved": before, "links": links_of(services, caller, approval)}
 
 
 @approvals_router.post("/{approval_id}/decision")
 async def decide_approval(
-    services: Open, who: Reader, approval_id: ApprovalId, body: DecisionBody, key: Key = None
+    services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: DecisionBody, key: Key = None
 ) -> JSONResponse:
     """Decides on a request; each reviewer decides once. `digest` is the digest of the call that you reviewed. If the
     status is still `pending`, other reviewers must decide, too."""
     turn: dict[str, Any] = {}
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        ask = decisions.SubmittedDecision(**body.model_dump(), channel=CHAT if who.is_in_chat else "api")
-        most = decisions_per_minute(services, who)
-        decided, note = await decisions.decide(tx, approval_id, decider_of(who), who.name, ask, most)
+        decision = decisions.SubmittedDecision(**body.model_dump(), channel=CHAT if caller.is_in_chat else "api")
+        per_minute = decisions_per_minute(services, caller)
+        decided, note = await decisions.decide(tx, approval_id, decider_of(caller), caller.name, decision, per_minute)
         turn["conversation_id"] = decided.conversation_id
-        return 200, await views.get_approval(tx, approval_id, None, decider_of(who)), note
+        return 200, await views.get_approval(tx, approval_id, None, decider_of(caller)), note
 
-    answer = await run_once(services, who, f"decision/{approval_id}", key, body, work)
+    answer = await run_once(services, caller, f"decision/{approval_id}", key, body, work)
     if turn:  # Counted after the commit; a replayed key decides nothing.
         DECISIONS.labels(decision=body.decision.value).inc()
         await services.live.wake(turn["conversation_id"])
     return answer
 
 
-def decider_of(who: Principal) -> Decider:
+def decider_of(caller: Principal) -> Decider:
     """Returns the user as a reviewer."""
-    return Decider(who.user_id, who.roles, who.name, credential=who.credential)
+    return Decider(caller.user_id, caller.roles, caller.name, credential=caller.credential)
 
 
-def decisions_per_minute(services: Services, who: Principal) -> int | None:
+def decisions_per_minute(services: Services, caller: Principal) -> int | None:
     """Returns how many decisions this user can make in a minute; None means no limit."""
-    return None if who.has_local_token else services.decisions_per_minute
+    return None if caller.has_local_token else services.decisions_per_minute
 
 
-def links_of(services: Services, who: Principal, approval: dict[str, object]) -> dict[str, str]:
+def links_of(services: Services, caller: Principal, approval: dict[str, object]) -> dict[str, str]:
     turn_id = str(approval["turn_id"])
     links = {"turn": f"/v1/turns/{turn_id}", "decision": f"/v1/approvals/{approval['id']}/decision"}
-    page = turn_page(services, who, turn_id)
+    page = turn_page(services, caller, turn_id)
     return links | {"temporal": page} if page else links
 
 
 verbs_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
-Act = Callable[[Connection], Awaitable[tuple[Review, Note | None]]]
+Action = Callable[[Connection], Awaitable[tuple[Review, Note | None]]]
 
 
 @verbs_router.post("/{approval_id}/withdraw")
 async def withdraw(
-    services: Open, who: Reader, approval_id: ApprovalId, body: CommentBody | None = None, key: Key = None
+    services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: CommentBody | None = None, key: Key = None
 ) -> JSONResponse:
     """Withdraws your request, or an approval whose call has not started. The turn continues without the call."""
-    given = body or CommentBody()
-    turn: list[Review] = []
+    request_body = body or CommentBody()
+    reviews: list[Review] = []
 
-    async def act(tx: Connection) -> tuple[Review, Note | None]:
-        review, note = await assignments.withdraw(tx, approval_id, decider_of(who), given.comment)
-        turn.append(review)
+    async def action(tx: Connection) -> tuple[Review, Note | None]:
+        review, note = await assignments.withdraw(tx, approval_id, decider_of(caller), request_body.comment)
+        reviews.append(review)
         return review, note
 
-    answer = await _run_verb(services, who, approval_id, "withdraw", key, given, act)
-    for review in turn:
+    answer = await _run_verb(services, caller, approval_id, "withdraw", key, request_body, action)
+    for review in reviews:
         await services.live.wake(review.address.conversation_id)
     return answer
 
 
 @verbs_router.post("/{approval_id}/claim")
 async def claim(
-    services: Open, who: Reader, approval_id: ApprovalId, body: ClaimBody | None = None, key: Key = None
+    services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: ClaimBody | None = None, key: Key = None
 ) -> JSONResponse:
     """Claims a request, so that no other reviewer can decide while you review it. A claim expires by itself; claim
     again to extend it."""
-    given = body or ClaimBody()
+    request_body = body or ClaimBody()
 
-    async def act(tx: Connection) -> tuple[Review, Note | None]:
-        return await assignments.claim(tx, approval_id, decider_of(who), given.seconds), None
+    async def action(tx: Connection) -> tuple[Review, Note | None]:
+        return await assignments.claim(tx, approval_id, decider_of(caller), request_body.seconds), None
 
-    return await _run_verb(services, who, approval_id, "claim", key, given, act)
+    return await _run_verb(services, caller, approval_id, "claim", key, request_body, action)
 
 
 @verbs_router.post("/{approval_id}/release")
 async def release(
-    services: Open, who: Reader, approval_id: ApprovalId, body: ReleaseBody | None = None, key: Key = None
+    services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: ReleaseBody | None = None, key: Key = None
 ) -> JSONResponse:
     """Releases a claim before it expires. An admin can release any claim."""
 
-    async def act(tx: Connection) -> tuple[Review, Note | None]:
-        return await assignments.release(tx, approval_id, decider_of(who)), None
+    async def action(tx: Connection) -> tuple[Review, Note | None]:
+        return await assignments.release(tx, approval_id, decider_of(caller)), None
 
-    return await _run_verb(services, who, approval_id, "release", key, body or ReleaseBody(), act)
+    return await _run_verb(services, caller, approval_id, "release", key, body or ReleaseBody(), action)
 
 
 @verbs_router.post("/{approval_id}/reassign")
 async def reassign(
-    services: Open, who: Reader, approval_id: ApprovalId, body: ReassignBody, key: Key = None
+    services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: ReassignBody, key: Key = None
 ) -> JSONResponse:
     """Assigns the request to a reviewer who can decide on it. A named reviewer passes on the place to that user."""
 
-    async def act(tx: Connection) -> tuple[Review, Note | None]:
-        return await assignments.reassign(tx, approval_id, decider_of(who), body.to, body.comment), None
+    async def action(tx: Connection) -> tuple[Review, Note | None]:
+        return await assignments.reassign(tx, approval_id, decider_of(caller), body.to, body.comment), None
 
-    return await _run_verb(services, who, approval_id, "reassign", key, body, act)
+    return await _run_verb(services, caller, approval_id, "reassign", key, body, action)
 
 
 @verbs_router.post("/{approval_id}/escalate")
 async def escalate(
-    services: Open, who: Reader, approval_id: ApprovalId, body: CommentBody | None = None, key: Key = None
+    services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: CommentBody | None = None, key: Key = None
 ) -> JSONResponse:
     """Escalates the request to the role that its policy names. A request can be escalated once."""
-    given = body or CommentBody()
+    request_body = body or CommentBody()
 
-    async def act(tx: Connection) -> tuple[Review, Note | None]:
-        return await assignments.escalate(tx, approval_id, decider_of(who), given.comment), None
+    async def action(tx: Connection) -> tuple[Review, Note | None]:
+        return await assignments.escalate(tx, approval_id, decider_of(caller), request_body.comment), None
 
-    return await _run_verb(services, who, approval_id, "escalate", key, given, act)
+    return await _run_verb(services, caller, approval_id, "escalate", key, request_body, action)
 
 
 async def _run_verb(
-    services: Services, who: Principal, approval_id: str, verb: str, key: str | None, body: BaseModel, act: Act
+    services: Services,
+    caller: Principal,
+    approval_id: str,
+    action_name: str,
+    key: str | None,
+    body: BaseModel,
+    action: Action,
 ) -> JSONResponse:
-    """Runs `act` once and returns the resulting approval."""
+    """Runs `action` once and returns the resulting approval."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        _, note = await act(tx)
-        shown = await views.get_approval(tx, approval_id, None, decider_of(who))
-        return 200, shown | {"links": links_of(services, who, shown)}, note
+        _, note = await action(tx)
+        approval = await views.get_approval(tx, approval_id, None, decider_of(caller))
+        return 200, approval | {"links": links_of(services, caller, approval)}, note
 
-    return await run_once(services, who, f"{verb}/{approval_id}", key, body, work)
+    return await run_once(services, caller, f"{action_name}/{approval_id}", key, body, work)
 
 
 # Each bulk decision has its own transaction, and its result does not affect the others.
 bulk_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
-ROUTE = "decisions"
+BULK_ROUTE = "decisions"
 
 
 @bulk_router.post("/decisions")
-async def decide_many(services: Open, who: Reader, body: ManyBody, key: Key = None) -> JSONResponse:
+async def decide_many(services: ServicesDep, caller: Caller, body: ManyBody, key: Key = None) -> JSONResponse:
     """Approves or rejects up to 100 requests. Only low-risk calls of one tool can be approved together. Any request can
     be rejected, with a reason."""
     digest = digest_of(body.model_dump(mode="json"))
     if key is not None:
-        async with services.db.transaction(who.tenant_id) as tx:
-            before = await idempotency.claim(tx, who.user_id, ROUTE, key, digest)
-        if before is not None and before[0] != 0:
-            return JSONResponse(before[1], before[0], {"Idempotency-Replayed": "true"})
-    together = await _can_approve_together(services, who, body)
-    answers: list[dict[str, object]] = []
+        async with services.db.transaction(caller.tenant_id) as tx:
+            stored = await idempotency.claim(tx, caller.user_id, BULK_ROUTE, key, digest)
+        if stored is not None and stored[0] != 0:
+            return JSONResponse(stored[1], stored[0], {"Idempotency-Replayed": "true"})
+    can_approve = await _can_approve_together(services, caller, body)
+    results: list[dict[str, object]] = []
     recorded: list[tuple[Decided, Note | None]] = []
     for item in body.items:
         try:
-            answer, decided = await _decide_one(services, who, item, together, key, digest)
+            result, decided = await _decide_one(services, caller, item, can_approve, key, digest)
             recorded += [decided] if decided is not None else []
         except CallerError as refused:
-            answer = {"id": item.id, "error": outcome_of(refused)}
-        answers.append(answer)
-    encoded = jsonable_encoder({"items": answers, "next": None})
+            result = {"id": item.id, "error": item_error(refused)}
+        results.append(result)
+    encoded = jsonable_encoder({"items": results, "next": None})
     if key is not None:
-        async with services.db.transaction(who.tenant_id) as tx:
-            await idempotency.store_response(tx, who.user_id, ROUTE, key, 200, encoded)
+        async with services.db.transaction(caller.tenant_id) as tx:
+            await idempotency.store_response(tx, caller.user_id, BULK_ROUTE, key, 200, encoded)
     await _wake_turns(services, recorded)
     return JSONResponse(encoded)
 
 
-async def _can_approve_together(services: Services, who: Principal, body: ManyBody) -> bool:
+async def _can_approve_together(services: Services, caller: Principal, body: ManyBody) -> bool:
     """Returns whether the requests to approve can be approved together."""
-    ids = [found for item in body.items if item.decision is Decision.APPROVE and (found := _approval_uuid(item.id))]
-    async with services.db.transaction(who.tenant_id) as tx:
-        return approvable_together(await decision_requests(tx, ids, decider_of(who)))
+    ids = [
+        approval_id
+        for item in body.items
+        if item.decision is Decision.APPROVE and (approval_id := _approval_uuid(item.id))
+    ]
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return approvable_together(await decision_requests(tx, ids, decider_of(caller)))
 
 
 async def _decide_one(
-    services: Services, who: Principal, item: ItemBody, together: bool, key: str | None, digest: str
+    services: Services, caller: Principal, item: ItemBody, can_approve: bool, key: str | None, digest: str
 ) -> tuple[dict[str, object], tuple[Decided, Note | None] | None]:
     """Returns the result of one item, and the decision with its wake signal.
 
     Raises: CallerError, as for a decision; 422 `not_in_bulk`.
     """
     approval_id = as_uuid(item.id, "approval")
-    taken = item.decision is Decision.REJECT or (item.decision is Decision.APPROVE and together)
-    unfit = None if taken else CallerError("not_in_bulk", BULK_REFUSAL, status=422)
-    ask = SubmittedDecision(
+    is_allowed = item.decision is Decision.REJECT or (item.decision is Decision.APPROVE and can_approve)
+    refusal = None if is_allowed else CallerError("not_in_bulk", BULK_REFUSAL, status=422)
+    decision = SubmittedDecision(
         decision=item.decision, digest=item.digest, comment=item.comment, reason_code=item.reason_code, channel="bulk"
     )
-    route = f"{ROUTE}/{approval_id}"
-    async with services.db.transaction(who.tenant_id) as tx:
+    route = f"{BULK_ROUTE}/{approval_id}"
+    async with services.db.transaction(caller.tenant_id) as tx:
         if key is not None:
-            before = await idempotency.claim(tx, who.user_id, route, key, digest)
-            if before is not None and isinstance(before[1], dict):
-                return {**before[1]}, None
-        most = decisions_per_minute(services, who)
-        decided = await decide(tx, approval_id, decider_of(who), who.name, ask, most, unfit=unfit)
+            stored = await idempotency.claim(tx, caller.user_id, route, key, digest)
+            if stored is not None and isinstance(stored[1], dict):
+                return {**stored[1]}, None
+        per_minute = decisions_per_minute(services, caller)
+        decided = await decide(tx, approval_id, decider_of(caller), caller.name, decision, per_minute, unfit=refusal)
         answer: dict[str, object] = {"id": item.id, "status": decided[0].status}
         if key is not None:
-            await idempotency.store_response(tx, who.user_id, route, key, 200, jsonable_encoder(answer))
+            await idempotency.store_response(tx, caller.user_id, route, key, 200, jsonable_encoder(answer))
     DECISIONS.labels(decision=item.decision.value).inc()
     return answer, decided
 
@@ -351,20 +363,20 @@ previews_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 
 
 @previews_router.post("/{approval_id}/preview")
-async def preview(services: Open, who: Reader, approval_id: ApprovalId) -> dict[str, object]:
+async def preview(services: ServicesDep, caller: Caller, approval_id: ApprovalId) -> dict[str, object]:
     """Runs the tool's preview, which only reads, and returns the approval with the predicted changes or the reason for
     failure. Ignores Idempotency-Key: each request runs the preview again."""
-    if not who.sees_tenant:
+    if not caller.sees_tenant:
         raise CallerError("role_required", "This action requires the role reviewer or admin", status=403)
-    async with services.db.transaction(who.tenant_id) as tx:
+    async with services.db.transaction(caller.tenant_id) as tx:
         address = await views.address_for_preview(tx, approval_id)
-    ask = PreviewRequest(address=address, approval_id=approval_id, routing=services.routing)
-    fault = await made(services.notifier.client, ask)
-    async with services.db.transaction(who.tenant_id) as tx:
+    request = PreviewRequest(address=address, approval_id=approval_id, routing=services.routing)
+    fault = await run_preview(services.notifier.client, request)
+    async with services.db.transaction(caller.tenant_id) as tx:
         if fault:
             await views.keep_preview(tx, approval_id, {"fault": fault})
-        shown = await views.get_approval(tx, approval_id, None, decider_of(who))
-    return shown | {"links": links_of(services, who, shown)}
+        approval = await views.get_approval(tx, approval_id, None, decider_of(caller))
+    return approval | {"links": links_of(services, caller, approval)}
 
 
 delegations_router = APIRouter(prefix="/v1/delegations", tags=["approvals"])
@@ -375,7 +387,7 @@ def _delegation_id(delegation_id: Annotated[str, Path()]) -> str:
 
 
 @delegations_router.post("", status_code=201)
-async def add(services: Open, who: Reader, body: DelegationBody, key: Key = None) -> JSONResponse:
+async def add(services: ServicesDep, caller: Caller, body: DelegationBody, key: Key = None) -> JSONResponse:
     """Delegates your decisions to another user until a given time, at most 90 days ahead. The delegate cannot decide on
     requests that either of you made, and must have the required role, too. A delegation passes on your place as a named
     reviewer or assignee, never a role."""
@@ -383,33 +395,35 @@ async def add(services: Open, who: Reader, body: DelegationBody, key: Key = None
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         return (
             201,
-            await assignments.add_delegation(tx, who.user_id, who.name, body.to, body.until, who.credential),
+            await assignments.add_delegation(tx, caller.user_id, caller.name, body.to, body.until, caller.credential),
             None,
         )
 
-    return await run_once(services, who, "delegations", key, body, work)
+    return await run_once(services, caller, "delegations", key, body, work)
 
 
 @delegations_router.get("")
 async def list_delegations(
-    services: Open,
-    who: Reader,
-    everybodys: Annotated[bool, Query(alias="all", description="All users' delegations; admin only")] = False,
-    limit: Limit = MOST,
+    services: ServicesDep,
+    caller: Caller,
+    all_users: Annotated[bool, Query(alias="all", description="All users' delegations; admin only")] = False,
+    limit: Limit = MAX_LISTED,
     cursor: str | None = None,
 ) -> dict[str, object]:
     """Lists your active delegations, newest first. `by` names the user who delegated."""
-    if everybodys:
-        who.need(ADMIN)
-    async with services.db.transaction(who.tenant_id) as tx:
-        of = None if everybodys else who.user_id
-        items, following = await assignments.list_delegations(tx, of, min(limit, MOST), cursor)
+    if all_users:
+        caller.require_role(ADMIN)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        user_id = None if all_users else caller.user_id
+        items, following = await assignments.list_delegations(tx, user_id, min(limit, MAX_LISTED), cursor)
     return {"items": items, "next": following}
 
 
 @delegations_router.delete("/{delegation_id}", status_code=204)
-async def remove(services: Open, who: Reader, delegation_id: Annotated[str, Depends(_delegation_id)]) -> Response:
+async def remove(
+    services: ServicesDep, caller: Caller, delegation_id: Annotated[str, Depends(_delegation_id)]
+) -> Response:
     """Ends one of your delegations at once; an admin can end any. Decisions that were made under it remain valid."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        await assignments.remove_delegation(tx, who.user_id, delegation_id, any_owner=ADMIN in who.roles)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await assignments.remove_delegation(tx, caller.user_id, delegation_id, any_owner=ADMIN in caller.roles)
     return Response(status_code=204)

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from perdure.api.auth import Open, Reader
+from perdure.api.auth import Caller, ServicesDep
 from perdure.api.requests import DayLimitsBody
 from perdure.store import agents, budgets
 from perdure.store.database import Connection
@@ -11,20 +11,20 @@ router = APIRouter(prefix="/v1/budgets", tags=["budgets"])
 
 
 @router.get("")
-async def show(services: Open, who: Reader) -> dict[str, object]:
+async def show(services: ServicesDep, caller: Caller) -> dict[str, object]:
     """Returns today's budgets: the limits, the usage, how much of the usage is an estimate, and what running calls have
     reserved."""
-    who.need("admin")
-    async with services.db.transaction(who.tenant_id) as tx:
+    caller.require_role("admin")
+    async with services.db.transaction(caller.tenant_id) as tx:
         return await _show_day_limits(tx)
 
 
 @router.put("")
-async def put(services: Open, who: Reader, body: DayLimitsBody) -> dict[str, object]:
+async def put(services: ServicesDep, caller: Caller, body: DayLimitsBody) -> dict[str, object]:
     """Sets the daily limits of all agents of the tenant together. Null removes a limit."""
-    who.need("admin")
-    async with services.db.transaction(who.tenant_id) as tx:
-        await budgets.set_day_limits(tx, body.as_limits(), who.user_id)
+    caller.require_role("admin")
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await budgets.set_day_limits(tx, body.as_limits(), caller.user_id)
         return await _show_day_limits(tx)
 
 

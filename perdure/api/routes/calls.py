@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse
 
-from perdure.api.auth import Open, Reader
+from perdure.api.auth import Caller, ServicesDep
 from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import Limit, SettleBody
 from perdure.api.routes.approvals import decider_of
@@ -17,44 +17,46 @@ from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
 
 router = APIRouter(prefix="/v1/effects", tags=["effects"])
-MOST = 200
+MAX_LISTED = 200
 EffectKey = Annotated[str, Path(max_length=100)]
 
 
 @router.get("", operation_id="listed_v1_effects_get")
 async def list_effects(
-    services: Open,
-    who: Reader,
+    services: ServicesDep,
+    caller: Caller,
     state: CallState | None = None,
     limit: Limit = 50,
     cursor: str | None = None,
 ) -> dict[str, object]:
     """Lists effects, newest first. Those with `state=outcome_unknown` need a person to settle them."""
-    async with services.db.transaction(who.tenant_id) as tx:
+    async with services.db.transaction(caller.tenant_id) as tx:
         items, following = await effects.list_effects(
-            tx, who.scope, state.value if state else None, min(limit, MOST), cursor
+            tx, caller.scope, state.value if state else None, min(limit, MAX_LISTED), cursor
         )
     return {"items": items, "next": following}
 
 
 @router.get("/{effect_key}", operation_id="get_v1_effects__effect_key__get")
-async def get_effect(services: Open, who: Reader, effect_key: EffectKey) -> dict[str, object]:
+async def get_effect(services: ServicesDep, caller: Caller, effect_key: EffectKey) -> dict[str, object]:
     """Returns one effect: its attempts, its approval and its reported progress."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        return await effects.get_effect(tx, effect_key, who.scope)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return await effects.get_effect(tx, effect_key, caller.scope)
 
 
 @router.post("/{effect_key}/settle")
-async def settle(services: Open, who: Reader, effect_key: EffectKey, body: SettleBody, key: Key = None) -> JSONResponse:
+async def settle(
+    services: ServicesDep, caller: Caller, effect_key: EffectKey, body: SettleBody, key: Key = None
+) -> JSONResponse:
     """Records the outcome of an effect whose outcome is unknown; its turn then continues."""
-    settled: list[TurnAddress] = []
+    settled_turns: list[TurnAddress] = []
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        address, note = await settle_by_person(tx, effect_key, decider_of(who), body.outcome, body.comment)
-        settled.append(address)
-        return 200, {"key": effect_key, "outcome": body.outcome, "settled_by": who.name}, note
+        address, note = await settle_by_person(tx, effect_key, decider_of(caller), body.outcome, body.comment)
+        settled_turns.append(address)
+        return 200, {"key": effect_key, "outcome": body.outcome, "settled_by": caller.name}, note
 
-    answer = await run_once(services, who, f"settle/{effect_key}", key, body, work)
-    for address in settled:
+    answer = await run_once(services, caller, f"settle/{effect_key}", key, body, work)
+    for address in settled_turns:
         await services.live.wake(address.conversation_id)
     return answer

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Path
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 
-from perdure.api.auth import Open, Reader
+from perdure.api.auth import Caller, ServicesDep
 from perdure.api.requests import WebhookBody, as_uuid
 from perdure.core.egress import allowed_target
 from perdure.store.delivery import webhooks
@@ -23,29 +23,31 @@ WebhookId = Annotated[str, Depends(_webhook_id)]
 
 
 @router.get("", operation_id="listed_v1_webhooks_get")
-async def list_webhooks(services: Open, who: Reader) -> dict[str, object]:
+async def list_webhooks(services: ServicesDep, caller: Caller) -> dict[str, object]:
     """Lists all webhooks, with the number of pending deliveries and the last error of each."""
-    who.need("admin")
-    async with services.db.transaction(who.tenant_id) as tx:
-        return {"items": [asdict(each) for each in await webhooks.list_webhooks(tx)], "next": None}
+    caller.require_role("admin")
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return {"items": [asdict(webhook) for webhook in await webhooks.list_webhooks(tx)], "next": None}
 
 
 @router.post("", status_code=201)
-async def add(services: Open, who: Reader, body: WebhookBody) -> JSONResponse:
+async def add(services: ServicesDep, caller: Caller, body: WebhookBody) -> JSONResponse:
     """Creates a webhook, which receives all later approval events. Its secret is shown only in this response, so the
     request ignores Idempotency-Key."""
-    who.need("admin")
+    caller.require_role("admin")
     allowed_target(body.url, services.webhook_hosts)
-    async with services.db.transaction(who.tenant_id) as tx:
-        made, secret = await webhooks.add_webhook(tx, body.url, who.user_id, who.name, with_args=body.with_args)
-    answer = jsonable_encoder(asdict(made) | {"secret": secret})
+    async with services.db.transaction(caller.tenant_id) as tx:
+        webhook, secret = await webhooks.add_webhook(
+            tx, body.url, caller.user_id, caller.name, with_args=body.with_args
+        )
+    answer = jsonable_encoder(asdict(webhook) | {"secret": secret})
     return JSONResponse(answer, 201, {"Cache-Control": "no-store"})
 
 
 @router.delete("/{webhook_id}")
-async def end(services: Open, who: Reader, webhook_id: WebhookId) -> dict[str, object]:
+async def end(services: ServicesDep, caller: Caller, webhook_id: WebhookId) -> dict[str, object]:
     """Deletes a webhook; pending deliveries are dropped."""
-    who.need("admin")
-    async with services.db.transaction(who.tenant_id) as tx:
-        await webhooks.end_webhook(tx, webhook_id, who.user_id)
+    caller.require_role("admin")
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await webhooks.end_webhook(tx, webhook_id, caller.user_id)
     return {"ended": True}

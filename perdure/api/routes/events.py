@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from perdure.api.auth import Open, Principal, Reader, has_same_access
+from perdure.api.auth import Caller, Principal, ServicesDep, has_same_access
 from perdure.api.requests import ConversationId, TurnId
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
@@ -23,12 +23,12 @@ class EventStream(StreamingResponse):
     """Server-sent events. FastAPI's own class accepts only generators, which cannot respond with 204 or 404 later."""
 
     media_type = "text/event-stream"
-    place: AbstractContextManager[None] = nullcontext()
+    slot: AbstractContextManager[None] = nullcontext()
     """Held while the stream is sent. If no place is free, the response is its error."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the stream until it ends or its reader disconnects."""
-        with self.place:
+        with self.slot:
             await super().__call__(scope, receive, send)
 
 
@@ -46,33 +46,46 @@ After = Annotated[
 ]
 
 
-@router.get("/turns/{turn_id}/events", response_class=EventStream, responses=_STREAM_RESPONSES)
-async def of_turn(
-    services: Open, who: Reader, turn_id: TurnId, last_event_id: LastEventId = None, after: After = None
+@router.get(
+    "/turns/{turn_id}/events",
+    response_class=EventStream,
+    responses=_STREAM_RESPONSES,
+    operation_id="of_turn_v1_turns__turn_id__events_get",
+)
+async def turn_events(
+    services: ServicesDep, caller: Caller, turn_id: TurnId, last_event_id: LastEventId = None, after: After = None
 ) -> Response:
     """Streams the events and tokens of a turn. The stream stays open while the turn is paused. After `done` it sends
     `workflow_complete` and closes."""
     cursor = _parse_cursor(last_event_id, after)
-    async with services.db.transaction(who.tenant_id) as tx:
-        turn = await views.get_turn(tx, turn_id, who.scope)
-    if await services.streams.is_over(who.tenant_id, turn_id, cursor):
+    async with services.db.transaction(caller.tenant_id) as tx:
+        turn = await views.get_turn(tx, turn_id, caller.scope)
+    if await services.streams.is_over(caller.tenant_id, turn_id, cursor):
         return Response(status_code=204)
-    welcome = partial(has_same_access, services, who)
-    frames = services.streams.frames(who.tenant_id, str(turn["conversation_id"]), cursor, turn_id, welcome)
-    return event_stream(services, who, frames)
+    has_access = partial(has_same_access, services, caller)
+    frames = services.streams.frames(caller.tenant_id, str(turn["conversation_id"]), cursor, turn_id, has_access)
+    return event_stream(services, caller, frames)
 
 
-@router.get("/conversations/{conversation_id}/stream", response_class=EventStream)
-async def of_conversation(
-    services: Open, who: Reader, conversation_id: ConversationId, last_event_id: LastEventId = None, after: After = None
+@router.get(
+    "/conversations/{conversation_id}/stream",
+    response_class=EventStream,
+    operation_id="of_conversation_v1_conversations__conversation_id__stream_get",
+)
+async def conversation_events(
+    services: ServicesDep,
+    caller: Caller,
+    conversation_id: ConversationId,
+    last_event_id: LastEventId = None,
+    after: After = None,
 ) -> Response:
     """Streams the events and tokens of a conversation, turn after turn; the stream stays open."""
     cursor = _parse_cursor(last_event_id, after)
-    async with services.db.transaction(who.tenant_id) as tx:
-        await conversations.get_conversation(tx, conversation_id, who.scope)
-    welcome = partial(has_same_access, services, who)
-    frames = services.streams.frames(who.tenant_id, conversation_id, cursor, welcome=welcome)
-    return event_stream(services, who, frames)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await conversations.get_conversation(tx, conversation_id, caller.scope)
+    has_access = partial(has_same_access, services, caller)
+    frames = services.streams.frames(caller.tenant_id, conversation_id, cursor, has_access=has_access)
+    return event_stream(services, caller, frames)
 
 
 def _parse_cursor(last_event_id: str | None, after: str | None) -> Cursor:
@@ -83,13 +96,13 @@ def _parse_cursor(last_event_id: str | None, after: str | None) -> Cursor:
     return cursor
 
 
-def event_stream(services: Services, who: Principal, frames: AsyncGenerator[bytes]) -> Response:
+def event_stream(services: Services, caller: Principal, frames: AsyncGenerator[bytes]) -> Response:
     """Returns a stream of these frames. It counts towards the user's limit of open streams, except for the stack's own
     tokens.
 
     Raises, when it is sent: LimitReached `too_many_streams`.
     """
     answer = EventStream(frames, headers=_UNBUFFERED)
-    if not who.has_local_token:
-        answer.place = services.open_streams.counting(who.tenant_id, who.user_id)
+    if not caller.has_local_token:
+        answer.slot = services.open_streams.counting(caller.tenant_id, caller.user_id)
     return answer

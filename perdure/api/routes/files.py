@@ -7,7 +7,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from perdure.api.auth import Open, Reader
+from perdure.api.auth import Caller, ServicesDep
 from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import ConversationId, FileBody, FileId, Limit, as_uuid
 from perdure.api.services import Services
@@ -22,7 +22,7 @@ from perdure.store.turns import conversations
 
 router = APIRouter(prefix="/v1", tags=["files"])
 FILES_PAGE_LIMIT = 100
-SHOWN_IN_PLACE = frozenset({"image/png", "image/svg+xml"})
+INLINE_TYPES = frozenset({"image/png", "image/svg+xml"})
 _INERT_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
@@ -34,8 +34,8 @@ _PART_BYTES = 2**20
 
 @router.post("/conversations/{conversation_id}/files", status_code=201)
 async def upload(
-    services: Open,
-    who: Reader,
+    services: ServicesDep,
+    caller: Caller,
     conversation_id: ConversationId,
     request: Request,
     name: Annotated[str, Query(min_length=1, max_length=400)],
@@ -43,75 +43,79 @@ async def upload(
 ) -> JSONResponse:
     """Uploads a file. The body is the file's bytes, the `Content-Type` header its type, and the query holds its name.
     All checks that do not need the content run before the body is read."""
-    kept_name, media_type = safe_name(name), media_type_of(request.headers.get("content-type", ""))
+    stored_name, media_type = safe_name(name), media_type_of(request.headers.get("content-type", ""))
     length = services.uploads.check_length(request.headers.get("content-length", ""))
     route = f"files/{conversation_id}"
-    async with services.db.transaction(who.tenant_id) as tx:
+    async with services.db.transaction(caller.tenant_id) as tx:
         # A used key returns the stored response.
-        if key is None or not await idempotency.is_used(tx, who.user_id, route, key):
-            await conversations.get_conversation(tx, conversation_id, who.user_id)
-            await budgets.check_room_for_file(tx, services.caps.quotas, who.user_id, conversation_id, length or 0)
-    async with services.uploads.received(who.tenant_id, who.user_id, length, request.stream()) as spooled:
+        if key is None or not await idempotency.is_used(tx, caller.user_id, route, key):
+            await conversations.get_conversation(tx, conversation_id, caller.user_id)
+            await budgets.check_room_for_file(tx, services.caps.quotas, caller.user_id, conversation_id, length or 0)
+    async with services.uploads.receive(caller.tenant_id, caller.user_id, length, request.stream()) as spooled:
         await services.uploads.check(spooled, media_type)
-        body = FileBody(name=kept_name, media_type=media_type, sha256=spooled.sha256)
+        body = FileBody(name=stored_name, media_type=media_type, sha256=spooled.sha256)
         async with services.uploads.content(spooled) as content:
-            file = files.NewFile(new_id(), kept_name, media_type, content, spooled.size_bytes, spooled.sha256)
+            file = files.NewFile(new_id(), stored_name, media_type, content, spooled.size_bytes, spooled.sha256)
 
             async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-                await conversations.get_conversation(tx, conversation_id, who.user_id)
-                (kept,) = await files.store_files(tx, conversation_id, who.user_id, [file])
-                await budgets.check_room(tx, services.caps.quotas, who.user_id, conversation_id)
-                return 201, kept, None
+                await conversations.get_conversation(tx, conversation_id, caller.user_id)
+                (stored,) = await files.store_files(tx, conversation_id, caller.user_id, [file])
+                await budgets.check_room(tx, services.caps.quotas, caller.user_id, conversation_id)
+                return 201, stored, None
 
-            return await run_once(services, who, route, key, body, work)
+            return await run_once(services, caller, route, key, body, work)
 
 
 @router.get("/conversations/{conversation_id}/files")
 async def list_files(
-    services: Open, who: Reader, conversation_id: ConversationId, limit: Limit = 50, cursor: str | None = None
+    services: ServicesDep, caller: Caller, conversation_id: ConversationId, limit: Limit = 50, cursor: str | None = None
 ) -> dict[str, object]:
     """Lists the files of a conversation, newest first."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        await conversations.get_conversation(tx, conversation_id, who.user_id)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await conversations.get_conversation(tx, conversation_id, caller.user_id)
         items, following = await files.of_conversation(tx, conversation_id, min(limit, FILES_PAGE_LIMIT), cursor)
     return {"items": items, "next": following}
 
 
 @router.get("/files/{file_id}", response_class=Response)
-async def download_file(services: Open, who: Reader, file_id: FileId) -> Response:
+async def download_file(services: ServicesDep, caller: Caller, file_id: FileId) -> Response:
     """Returns the bytes of a file. Images are displayed inline; other types are downloads."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        file = await files.find(tx, file_id, who.scope)
-        first = await files.read_part(tx, file.id, 0, _PART_BYTES)
-    place = "inline" if file.media_type in SHOWN_IN_PLACE else "attachment"
+    async with services.db.transaction(caller.tenant_id) as tx:
+        file = await files.find(tx, file_id, caller.scope)
+        first_part = await files.read_part(tx, file.id, 0, _PART_BYTES)
+    disposition = "inline" if file.media_type in INLINE_TYPES else "attachment"
     headers = {
         **_INERT_HEADERS,
-        "Content-Disposition": f"{place}; filename*=UTF-8''{quote(file.name, safe='')}",
+        "Content-Disposition": f"{disposition}; filename*=UTF-8''{quote(file.name, safe='')}",
         "Content-Length": str(file.size_bytes),
     }
     return StreamingResponse(
-        _read_parts(services, who.tenant_id, file, first), media_type=file.media_type, headers=headers
+        _read_parts(services, caller.tenant_id, file, first_part), media_type=file.media_type, headers=headers
     )
 
 
 @router.delete("/files/{file_id}", status_code=204)
-async def delete(services: Open, who: Reader, file_id: FileId) -> Response:
+async def delete(services: ServicesDep, caller: Caller, file_id: FileId) -> Response:
     """Permanently deletes one of your uploads. Files that a turn made cannot be deleted (409 `file_of_turn`)."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        await files.delete(tx, file_id, who.user_id)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await files.delete(tx, file_id, caller.user_id)
     return Response(status_code=204)
 
 
 @router.get("/usage")
-async def usage(services: Open, who: Reader, conversation: str | None = None) -> dict[str, object]:
+async def usage(services: ServicesDep, caller: Caller, conversation: str | None = None) -> dict[str, object]:
     """Returns your storage usage and quota in bytes. `conversation` adds those of a conversation; an administrator also
     gets those of the tenant."""
-    limits, place = services.caps.quotas, as_uuid(conversation, "conversation") if conversation else None
-    async with services.db.transaction(who.tenant_id) as tx:
-        if place is not None:
-            await conversations.get_conversation(tx, place, who.user_id)
-        used, _ = await budgets.bytes_used(tx, who.user_id, place)
-    scopes = [*([Scope.CONVERSATION] if place else []), Scope.USER, *([Scope.TENANT] if ADMIN in who.roles else [])]
+    limits, conversation_id = services.caps.quotas, as_uuid(conversation, "conversation") if conversation else None
+    async with services.db.transaction(caller.tenant_id) as tx:
+        if conversation_id is not None:
+            await conversations.get_conversation(tx, conversation_id, caller.user_id)
+        used, _ = await budgets.bytes_used(tx, caller.user_id, conversation_id)
+    scopes = [
+        *([Scope.CONVERSATION] if conversation_id else []),
+        Scope.USER,
+        *([Scope.TENANT] if ADMIN in caller.roles else []),
+    ]
     items = [
         {
             "scope": scope.value,

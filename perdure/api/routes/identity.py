@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import ValidationError
 
 from perdure.api import credentials, sign_in
-from perdure.api.auth import SIGN_IN, Open, Principal, Reader, Visitor, is_secure
+from perdure.api.auth import SIGN_IN, Caller, Principal, ServicesDep, Visitor, uses_tls
 from perdure.api.idempotency import Key, run_once
 from perdure.api.middleware import form_token
 from perdure.api.oidc import Provider
@@ -53,7 +53,7 @@ _UNCACHED = {"Cache-Control": "no-store"}
 
 
 @auth_router.post("/register", status_code=201)
-async def register(services: Open, request: Request, body: RegisterBody) -> JSONResponse:
+async def register(services: ServicesDep, request: Request, body: RegisterBody) -> JSONResponse:
     """Registers a user with a name and a password, and signs in. The first user of a tenant sends the setup code or the
     local administrator's token and becomes the administrator. Later users send an invitation."""
     signed_in = await sign_in.by_registration(services, body, request.headers.get("authorization", ""))
@@ -63,7 +63,7 @@ async def register(services: Open, request: Request, body: RegisterBody) -> JSON
 
 
 @auth_router.post("/login")
-async def login(services: Open, request: Request, body: LoginBody) -> JSONResponse:
+async def login(services: ServicesDep, request: Request, body: LoginBody) -> JSONResponse:
     """Signs in. Returns tokens for programs and sets the session cookie for browsers."""
     if body.token:
         signed_in = await sign_in.by_token(services, body.token)
@@ -75,7 +75,7 @@ async def login(services: Open, request: Request, body: LoginBody) -> JSONRespon
 
 
 @auth_router.get("/ways")
-async def ways(services: Open) -> dict[str, bool]:
+async def ways(services: ServicesDep) -> dict[str, bool]:
     """Lists the sign-in methods besides name and password. `setup_code` is true if the first user can register with the
     setup code."""
     is_open, tenant = services.signing_in.open_registration, services.signing_in.tenant
@@ -85,98 +85,102 @@ async def ways(services: Open) -> dict[str, bool]:
 
 
 @auth_router.post("/codes", status_code=201)
-async def code(services: Open, who: Reader, request: Request) -> JSONResponse:
+async def code(services: ServicesDep, caller: Caller, request: Request) -> JSONResponse:
     """Returns a code for a sign-in link (`/sign-in?code=…`). A browser on this machine can use it once, within 15
     minutes, to sign in as the caller. Only local tokens of the embedded stack can request it, and only on the same
     machine. Ignores Idempotency-Key, because codes are not stored in readable form."""
-    is_token = who.has_local_token and who.session_id is None
+    is_token = caller.has_local_token and caller.session_id is None
     if not is_token or not sign_in.may_use_codes(services, request.scope):
         raise CallerError(
             "codes_are_local", "Only local tokens of an embedded stack can create sign-in codes", status=403
         )
-    async with services.db.transaction(who.tenant_id) as tx:
-        made = await sign_in_store.make_sign_in_code(tx, who.tenant_id, who.user_id)
-    return JSONResponse(jsonable_encoder(made), 201, _UNCACHED)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        sign_in_code = await sign_in_store.make_sign_in_code(tx, caller.tenant_id, caller.user_id)
+    return JSONResponse(jsonable_encoder(sign_in_code), 201, _UNCACHED)
 
 
 @auth_router.post("/refresh")
-async def refresh(services: Open, request: Request, body: RefreshBody) -> JSONResponse:
+async def refresh(services: ServicesDep, request: Request, body: RefreshBody) -> JSONResponse:
     """Exchanges a refresh token for a new access token and a new refresh token. Reusing an old refresh token ends the
     session."""
     tenant = sign_in_store.tenant_of_refresh_token(body.refresh_token)
     if tenant is None:
         raise _refresh_error(RefreshOutcome.OVER)
-    keys, lasts = services.tokens.keys, services.signing_in.session_lasts
+    keys, lifetime = services.tokens.keys, services.signing_in.session_lasts
     async with services.db.transaction(tenant) as tx:
-        found = await sign_in_store.rotate_refresh_token(tx, tenant, body.refresh_token, keys, lasts)
-    if found.expires_at is None:
-        raise _refresh_error(found.outcome)
-    signed_in = SignedIn(Session(found.session_id, found.user_id, found.expires_at), tenant, found.successor)
+        rotation = await sign_in_store.rotate_refresh_token(tx, tenant, body.refresh_token, keys, lifetime)
+    if rotation.expires_at is None:
+        raise _refresh_error(rotation.outcome)
+    signed_in = SignedIn(
+        Session(rotation.session_id, rotation.user_id, rotation.expires_at), tenant, rotation.successor
+    )
     return JSONResponse(jsonable_encoder(sign_in.tokens_of(services, signed_in)), 200, _UNCACHED)
 
 
 @auth_router.post("/logout")
-async def logout(services: Open, who: Reader, request: Request) -> JSONResponse:
+async def logout(services: ServicesDep, caller: Caller, request: Request) -> JSONResponse:
     """Signs out: ends the session and invalidates its access tokens, refresh tokens and cookie."""
-    if who.session_id is None:
+    if caller.session_id is None:
         raise CallerError(
             "no_session", "This token has no session to sign out of; an administrator can close the account", status=409
         )
-    async with services.db.transaction(who.tenant_id) as tx:
-        await sign_in_store.end_session(tx, who.session_id, who.user_id, "signed out")
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await sign_in_store.end_session(tx, caller.session_id, caller.user_id, "signed out")
     answer = JSONResponse({"signed_out": True})
     sign_in.clear_session_cookie(services, request.scope, answer)
     return answer
 
 
 @auth_router.get("/me")
-async def me(services: Open, who: Reader) -> dict[str, object]:
+async def me(services: ServicesDep, caller: Caller) -> dict[str, object]:
     """Returns the signed-in user. `form_token` is the CSRF token for the forms of this session."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        display_name = (await users.get_user(tx, who.user_id)).display_name
+    async with services.db.transaction(caller.tenant_id) as tx:
+        display_name = (await users.get_user(tx, caller.user_id)).display_name
     return {
-        "name": who.name,
+        "name": caller.name,
         "display_name": display_name,
-        "tenant": who.tenant_id,
-        "user_id": who.user_id,
-        "roles": sorted(who.roles),
-        "form_token": form_token(services, who.session_id) if who.session_id else None,
+        "tenant": caller.tenant_id,
+        "user_id": caller.user_id,
+        "roles": sorted(caller.roles),
+        "form_token": form_token(services, caller.session_id) if caller.session_id else None,
     }
 
 
 @auth_router.patch("/me")
-async def change_me(services: Open, who: Reader, body: ProfileBody) -> dict[str, object]:
+async def change_me(services: ServicesDep, caller: Caller, body: ProfileBody) -> dict[str, object]:
     """Changes your display name. You cannot change your own roles."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        await users.set_display_name(tx, who.user_id, body.display_name, who.user_id)
-    return await me(services, who)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await users.set_display_name(tx, caller.user_id, body.display_name, caller.user_id)
+    return await me(services, caller)
 
 
 @auth_router.post("/password")
-async def set_password(services: Open, who: Reader, body: PasswordBody) -> dict[str, object]:
+async def set_password(services: ServicesDep, caller: Caller, body: PasswordBody) -> dict[str, object]:
     """Sets or changes your password and ends all your other sessions."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        kept = await sign_in_store.password_of_user(tx, who.user_id)
-        display_name = (await users.get_user(tx, who.user_id)).display_name
-    if kept is not None:
-        async with password_attempt(services, [(DEVICE, f"password of {who.tenant_id}/{who.user_id}")]) as guess:
-            if not await services.passwords.is_correct(body.current, kept):
+    async with services.db.transaction(caller.tenant_id) as tx:
+        stored_hash = await sign_in_store.password_of_user(tx, caller.user_id)
+        display_name = (await users.get_user(tx, caller.user_id)).display_name
+    if stored_hash is not None:
+        async with password_attempt(
+            services, [(DEVICE, f"password of {caller.tenant_id}/{caller.user_id}")]
+        ) as attempt:
+            if not await services.passwords.is_correct(body.current, stored_hash):
                 raise CallerError("password_wrong", "`current` is not your current password", status=403)
-            guess.right = True
-    await services.passwords.refuse_weak(body.password, who.name, display_name, who.tenant_id)
+            attempt.is_right = True
+    await services.passwords.refuse_weak(body.password, caller.name, display_name, caller.tenant_id)
     hashed = await services.passwords.hash_password(body.password)
-    async with services.db.transaction(who.tenant_id) as tx:
-        await sign_in_store.set_password(tx, who.user_id, hashed, who.credential)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await sign_in_store.set_password(tx, caller.user_id, hashed, caller.credential)
         ended = await sign_in_store.end_all_sessions(
-            tx, who.user_id, who.user_id, "password changed", except_session_id=who.session_id
+            tx, caller.user_id, caller.user_id, "password changed", except_session_id=caller.session_id
         )
     return {"sessions_ended": ended}
 
 
 def _sign_in_response(
-    services: Services, request: Request, signed_in: SignedIn, more: dict[str, object], status: int
+    services: Services, request: Request, signed_in: SignedIn, extra_fields: dict[str, object], status: int
 ) -> JSONResponse:
-    body = jsonable_encoder(sign_in.tokens_of(services, signed_in) | more)
+    body = jsonable_encoder(sign_in.tokens_of(services, signed_in) | extra_fields)
     answer = JSONResponse(body, status, _UNCACHED)
     sign_in.set_session_cookies(services, request.scope, answer, signed_in)
     return answer
@@ -195,18 +199,22 @@ def _refresh_error(outcome: RefreshOutcome) -> CallerError:
 
 
 oidc_router = APIRouter(prefix="/v1/auth/oidc", tags=["auth"], include_in_schema=False)
-COOKIE = "perdure_oidc"
+STATE_COOKIE = "perdure_oidc"
 """Holds the signed values that the callback checks. Lax, so that the browser sends it with the redirect from the
 provider."""
-HOME = "/review"
-_PURPOSE = "oidc sign-in"
-_LASTS_SECONDS = 600
+HOME_PATH = "/review"
+_STATE_SEAL_PURPOSE = "oidc sign-in"
+_STATE_SECONDS = 600
 _SEE_OTHER = 303
 
 
 @oidc_router.get("/start")
 async def start(
-    services: Open, request: Request, who: Visitor, next: Annotated[str, Query(max_length=500)] = "", link: bool = False
+    services: ServicesDep,
+    request: Request,
+    caller: Visitor,
+    next: Annotated[str, Query(max_length=500)] = "",
+    link: bool = False,
 ) -> RedirectResponse:
     """Redirects to the identity provider. With `link`, adds the provider as a sign-in method for the signed-in user.
     Only a page of this server, or the user directly, can request a link, so that another site cannot link its own
@@ -215,23 +223,23 @@ async def start(
     try:
         if link and is_foreign(request.url.netloc, "", request.headers.get("sec-fetch-site", "")):
             raise CallerError("foreign_origin", "The request came from a page of another site", status=403)
-        begun = await provider.begin(_redirect_uri(services, request))
+        started = await provider.begin(_redirect_uri(services, request))
     except PerdureError as error:
         return _redirect_with_error(error)
-    kept = {
-        "state": begun.state,
-        "nonce": begun.nonce,
-        "verifier": begun.verifier,
-        "next": local_path(next, HOME),
-        "link": who.user_id if link and who is not None else None,
-        "until": int(time.time()) + _LASTS_SECONDS,
+    state_values = {
+        "state": started.state,
+        "nonce": started.nonce,
+        "verifier": started.verifier,
+        "next": local_path(next, HOME_PATH),
+        "link": caller.user_id if link and caller is not None else None,
+        "until": int(time.time()) + _STATE_SECONDS,
     }
-    answer = RedirectResponse(begun.url, _SEE_OTHER)
-    secure = is_secure(services, request.scope)
+    answer = RedirectResponse(started.url, _SEE_OTHER)
+    secure = uses_tls(services, request.scope)
     answer.set_cookie(
-        credentials.cookie_name(COOKIE, secure=secure),
-        _seal_state(services, kept),
-        max_age=_LASTS_SECONDS,
+        credentials.cookie_name(STATE_COOKIE, secure=secure),
+        _seal_state(services, state_values),
+        max_age=_STATE_SECONDS,
         path="/",
         secure=secure,
         httponly=True,
@@ -242,29 +250,29 @@ async def start(
 
 @oidc_router.get("/callback")
 async def callback(
-    services: Open,
+    services: ServicesDep,
     request: Request,
-    who: Visitor,
+    caller: Visitor,
     code: Annotated[str, Query(max_length=4_000)] = "",
     state: Annotated[str, Query(max_length=500)] = "",
 ) -> RedirectResponse:
     """Receives the provider's redirect, with a code or an error."""
     provider = _configured_provider(services)
-    secure = is_secure(services, request.scope)
-    sealed = credentials.read_cookie(request.headers.get("cookie", ""), COOKIE, secure=secure)
+    secure = uses_tls(services, request.scope)
+    sealed = credentials.read_cookie(request.headers.get("cookie", ""), STATE_COOKIE, secure=secure)
     try:
-        kept = _open_state(services, sealed, state)
+        state_values = _open_state(services, sealed, state)
         if not code:
             raise CallerError("oidc_refused", "The identity provider denied the sign-in", status=401)
         claims = await provider.claims(
-            code, str(kept["nonce"]), str(kept["verifier"]), _redirect_uri(services, request)
+            code, str(state_values["nonce"]), str(state_values["verifier"]), _redirect_uri(services, request)
         )
-        link = kept["link"]
-        if link is not None and (who is None or who.user_id != link):
+        link = state_values["link"]
+        if link is not None and (caller is None or caller.user_id != link):
             raise CallerError("session_over", "Sign in again before you link an account", status=401)
         tenant, config = services.signing_in.tenant, provider.config
         async with services.db.transaction(tenant) as tx:
-            linked_by = OWN_CREDENTIAL if link is None or who is None else who.credential
+            linked_by = OWN_CREDENTIAL if link is None or caller is None else caller.credential
             user_id, credential = await users.enter_by_identity(
                 tx, config.issuer, claims, config.newcomers, str(link) if link is not None else None, linked_by
             )
@@ -272,9 +280,9 @@ async def callback(
     except PerdureError as error:
         answer = _redirect_with_error(error)
     else:
-        answer = RedirectResponse(str(kept["next"]), _SEE_OTHER)
+        answer = RedirectResponse(str(state_values["next"]), _SEE_OTHER)
         sign_in.set_session_cookies(services, request.scope, answer, signed_in)
-    credentials.clear_cookies(answer, COOKIE, secure=secure)
+    credentials.clear_cookie(answer, STATE_COOKIE, secure=secure)
     return answer
 
 
@@ -293,22 +301,22 @@ def _redirect_with_error(error: PerdureError) -> RedirectResponse:
     return RedirectResponse(f"{SIGN_IN}?{urlencode({'failed': error.code})}", _SEE_OTHER)
 
 
-def _seal_state(services: Services, kept: Mapping[str, object]) -> str:
-    text = base64.urlsafe_b64encode(json.dumps(kept).encode()).rstrip(b"=").decode()
-    return f"{text}.{services.tokens.keys.newest.derive(_PURPOSE, text)}"
+def _seal_state(services: Services, values: Mapping[str, object]) -> str:
+    text = base64.urlsafe_b64encode(json.dumps(values).encode()).rstrip(b"=").decode()
+    return f"{text}.{services.tokens.keys.newest.derive(_STATE_SEAL_PURPOSE, text)}"
 
 
 def _open_state(services: Services, sealed: str, state: str) -> dict[str, object]:
     """Raises: CallerError 401 `oidc_refused` if this browser did not start the sign-in, or if it has expired."""
     text, _, seal = sealed.partition(".")
-    if services.tokens.keys.knows(seal, _PURPOSE, text):
+    if services.tokens.keys.knows(seal, _STATE_SEAL_PURPOSE, text):
         try:
-            kept: dict[str, object] = json.loads(base64.urlsafe_b64decode(text + "==="))
+            values: dict[str, object] = json.loads(base64.urlsafe_b64decode(text + "==="))
         except (binascii.Error, ValueError):
-            kept = {}
-        fits = hmac.compare_digest(str(kept.get("state", "")).encode(), state.encode())
-        if fits and state and float(str(kept.get("until", 0))) > time.time():
-            return kept
+            values = {}
+        matches = hmac.compare_digest(str(values.get("state", "")).encode(), state.encode())
+        if matches and state and float(str(values.get("until", 0))) > time.time():
+            return values
     raise CallerError(
         "oidc_refused", "The sign-in was started in another browser, or has expired; start again", status=401
     )
@@ -316,24 +324,24 @@ def _open_state(services: Services, sealed: str, state: str) -> dict[str, object
 
 sign_in_router = APIRouter(tags=["auth"], include_in_schema=False)
 
-Short = Annotated[str, Form(max_length=500)]
+FormText = Annotated[str, Form(max_length=500)]
 
 
 @sign_in_router.post(SIGN_IN)
 async def enter(
-    services: Open,
+    services: ServicesDep,
     request: Request,
-    name: Short = "",
-    password: Short = "",
-    token: Short = "",
-    code: Short = "",
-    invitation: Short = "",
-    setup_code: Short = "",
-    next: Short = "",
+    name: FormText = "",
+    password: FormText = "",
+    token: FormText = "",
+    code: FormText = "",
+    invitation: FormText = "",
+    setup_code: FormText = "",
+    next: FormText = "",
 ) -> RedirectResponse:
     """Signs in with a name and a password, a token, or a link's code, or registers with an invitation or the setup
     code. Then redirects to `next`, or back to the form on failure."""
-    to = local_path(next, HOME)
+    destination = local_path(next, HOME_PATH)
     try:
         if code:
             signed_in = await sign_in.by_code(services, request.scope, code)
@@ -345,13 +353,13 @@ async def enter(
         else:
             signed_in = await sign_in.by_password(services, request.scope, None, name, password)
     except PerdureError as error:
-        query = {"failed": error.code, "next": to, "name": name}
+        query = {"failed": error.code, "next": destination, "name": name}
         if invitation:
             query["invitation"] = invitation
         if isinstance(error, LimitReached):
             query["after"] = str(error.details.get("retry_after_seconds", ""))
         return RedirectResponse(f"{SIGN_IN}?{urlencode(query)}", _SEE_OTHER)
-    answer = RedirectResponse(to, _SEE_OTHER)
+    answer = RedirectResponse(destination, _SEE_OTHER)
     sign_in.set_session_cookies(services, request.scope, answer, signed_in)
     return answer
 
@@ -371,11 +379,11 @@ def _registration_body(name: str, password: str, invitation: str, setup_code: st
 
 
 @sign_in_router.post("/sign-out")
-async def leave(services: Open, request: Request, who: Visitor) -> RedirectResponse:
+async def leave(services: ServicesDep, request: Request, caller: Visitor) -> RedirectResponse:
     """Signs out."""
-    if who is not None and who.session_id is not None:
-        async with services.db.transaction(who.tenant_id) as tx:
-            await sign_in_store.end_session(tx, who.session_id, who.user_id, "signed out")
+    if caller is not None and caller.session_id is not None:
+        async with services.db.transaction(caller.tenant_id) as tx:
+            await sign_in_store.end_session(tx, caller.session_id, caller.user_id, "signed out")
     answer = RedirectResponse(SIGN_IN, _SEE_OTHER)
     sign_in.clear_session_cookie(services, request.scope, answer)
     return answer
@@ -386,52 +394,52 @@ Name = Annotated[str, Path(max_length=100)]
 
 
 @team_router.get("")
-async def list_members(services: Open, who: Reader) -> dict[str, object]:
+async def list_members(services: ServicesDep, caller: Caller) -> dict[str, object]:
     """Lists all team members, including closed accounts."""
-    who.need("admin")
-    async with services.db.transaction(who.tenant_id) as tx:
+    caller.require_role("admin")
+    async with services.db.transaction(caller.tenant_id) as tx:
         return {"items": [asdict(member) for member in await users.list_members(tx)], "next": None}
 
 
 @team_router.post("/invitations", status_code=201)
-async def invite(services: Open, who: Reader, body: InviteBody) -> JSONResponse:
+async def invite(services: ServicesDep, caller: Caller, body: InviteBody) -> JSONResponse:
     """Invites a new user with these roles. The user sets a password with the invitation, once, within 7 days. The
     invitation is shown only in this response. Ignores Idempotency-Key, because invitations are not stored in readable
     form."""
-    who.need("admin")
-    async with services.db.transaction(who.tenant_id) as tx:
-        await users.add_user(tx, body.name, body.display_name, body.roles, who.user_id)
-        return await _invitation_response(tx, body.name, who)
+    caller.require_role("admin")
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await users.add_user(tx, body.name, body.display_name, body.roles, caller.user_id)
+        return await _invitation_response(tx, body.name, caller)
 
 
 @team_router.post("/{name}/invitation", status_code=201)
-async def invite_again(services: Open, who: Reader, name: Name) -> JSONResponse:
+async def invite_again(services: ServicesDep, caller: Caller, name: Name) -> JSONResponse:
     """Creates a new invitation for an existing user, to set a first password or replace a forgotten one."""
-    who.need("admin")
-    async with services.db.transaction(who.tenant_id) as tx:
-        return await _invitation_response(tx, name, who)
+    caller.require_role("admin")
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return await _invitation_response(tx, name, caller)
 
 
 @team_router.patch("/{name}")
-async def change(services: Open, who: Reader, name: Name, body: MemberBody) -> dict[str, object]:
+async def change(services: ServicesDep, caller: Caller, name: Name, body: MemberBody) -> dict[str, object]:
     """Changes a user's roles or display name, or closes or reopens the account. Takes effect with the next request."""
-    who.need("admin")
-    given = body.model_dump(exclude_none=True)
-    async with services.db.transaction(who.tenant_id) as tx:
-        return asdict(await users.change_member(tx, name, who.user_id, **given))
+    caller.require_role("admin")
+    changes = body.model_dump(exclude_none=True)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return asdict(await users.change_member(tx, name, caller.user_id, **changes))
 
 
 @team_router.delete("/{name}")
-async def close(services: Open, who: Reader, name: Name) -> dict[str, object]:
+async def close(services: ServicesDep, caller: Caller, name: Name) -> dict[str, object]:
     """Closes an account: its sessions end and its tokens become invalid. The user's records are kept."""
-    who.need("admin")
-    async with services.db.transaction(who.tenant_id) as tx:
-        return asdict(await users.change_member(tx, name, who.user_id, active=False))
+    caller.require_role("admin")
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return asdict(await users.change_member(tx, name, caller.user_id, active=False))
 
 
-async def _invitation_response(tx: Connection, name: str, who: Principal) -> JSONResponse:
-    made: Invitation = await registration.invite(tx, name, who.user_id, who.credential)
-    answer = {"name": made.name, "invitation": made.token, "expires_at": made.expires_at}
+async def _invitation_response(tx: Connection, name: str, caller: Principal) -> JSONResponse:
+    invitation: Invitation = await registration.invite(tx, name, caller.user_id, caller.credential)
+    answer = {"name": invitation.name, "invitation": invitation.token, "expires_at": invitation.expires_at}
     return JSONResponse(jsonable_encoder(answer), 201, {"Cache-Control": "no-store"})
 
 
@@ -440,49 +448,51 @@ UserName = Annotated[str, Path(max_length=100)]
 
 
 @users_router.get("/users")
-async def list_users(services: Open, who: Reader) -> dict[str, object]:
+async def list_users(services: ServicesDep, caller: Caller) -> dict[str, object]:
     """Lists all users."""
-    who.need("admin")
-    async with services.db.transaction(who.tenant_id) as tx:
+    caller.require_role("admin")
+    async with services.db.transaction(caller.tenant_id) as tx:
         return {"items": [asdict(user) for user in await users.list_users(tx)], "next": None}
 
 
 @users_router.post("/users", status_code=201)
-async def add(services: Open, who: Reader, body: NewUser, key: Key = None) -> JSONResponse:
+async def add(services: ServicesDep, caller: Caller, body: NewUser, key: Key = None) -> JSONResponse:
     """Adds a user. Create a token for the user next."""
-    who.need("admin")
+    caller.require_role("admin")
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        return 201, asdict(await users.add_user(tx, body.name, body.display_name, body.roles, who.user_id)), None
+        return 201, asdict(await users.add_user(tx, body.name, body.display_name, body.roles, caller.user_id)), None
 
-    return await run_once(services, who, "users", key, body, work)
+    return await run_once(services, caller, "users", key, body, work)
 
 
 @users_router.post("/users/{name}/roles")
-async def roles(services: Open, who: Reader, name: UserName, body: RolesBody, key: Key = None) -> JSONResponse:
+async def roles(
+    services: ServicesDep, caller: Caller, name: UserName, body: RolesBody, key: Key = None
+) -> JSONResponse:
     """Replaces the roles of a user."""
-    who.need("admin")
+    caller.require_role("admin")
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        return 200, asdict(await users.set_roles(tx, name, body.roles, who.user_id)), None
+        return 200, asdict(await users.set_roles(tx, name, body.roles, caller.user_id)), None
 
-    return await run_once(services, who, f"users/{name}/roles", key, body, work)
+    return await run_once(services, caller, f"users/{name}/roles", key, body, work)
 
 
 @users_router.delete("/users/{name}/data")
-async def erase(services: Open, who: Reader, name: UserName) -> dict[str, object]:
+async def erase(services: ServicesDep, caller: Caller, name: UserName) -> dict[str, object]:
     """Permanently erases everything that a user wrote; the audit trail keeps what happened. If interrupted, repeat the
     request to continue."""
-    who.need("admin")
+    caller.require_role("admin")
     histories = partial(forget_histories, services.notifier.client)
-    return await erasure.erase(services.db, who.tenant_id, name, who.user_id, services.live, histories)
+    return await erasure.erase(services.db, caller.tenant_id, name, caller.user_id, services.live, histories)
 
 
 @users_router.post("/users/{name}/tokens", status_code=201)
-async def token(services: Open, who: Reader, name: UserName, body: TokenBody) -> JSONResponse:
+async def token(services: ServicesDep, caller: Caller, name: UserName, body: TokenBody) -> JSONResponse:
     """Creates a token for a user. It is shown only in this response. Ignores Idempotency-Key, because tokens are not
     stored in readable form."""
-    who.need("admin")
-    async with services.db.transaction(who.tenant_id) as tx:
-        minted = await users.mint_token(tx, name, body.label, who.user_id, who.credential)
-    return JSONResponse({"name": name, "token": minted}, 201)
+    caller.require_role("admin")
+    async with services.db.transaction(caller.tenant_id) as tx:
+        secret = await users.mint_token(tx, name, body.label, caller.user_id, caller.credential)
+    return JSONResponse({"name": name, "token": secret}, 201)

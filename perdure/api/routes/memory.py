@@ -9,10 +9,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
-from perdure.api.auth import Open, Reader
+from perdure.api.auth import Caller, ServicesDep
 from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import (
-    MOST_EPISODES,
+    MAX_EPISODES,
     ConversationId,
     EntityId,
     EpisodeBody,
@@ -31,91 +31,93 @@ from perdure.store.memory.episodes import Vector
 from perdure.store.turns import conversations
 
 memory_router = APIRouter(prefix="/v1/memory", tags=["memory"])
-MOST_LISTED = 50
+MAX_LISTED = 50
 
 
 @memory_router.get("/working/{conversation_id}")
-async def read(services: Open, who: Reader, conversation_id: ConversationId) -> dict[str, object]:
+async def read(services: ServicesDep, caller: Caller, conversation_id: ConversationId) -> dict[str, object]:
     """Returns the fields of your conversation's working memory and renews their expiry."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        await conversations.get_conversation(tx, conversation_id, who.user_id)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await conversations.get_conversation(tx, conversation_id, caller.user_id)
         return {"conversation_id": conversation_id, "fields": await working_memory.read(tx, conversation_id)}
 
 
 @memory_router.put("/working/{conversation_id}")
-async def write(services: Open, who: Reader, conversation_id: ConversationId, body: FieldsBody) -> dict[str, object]:
+async def write(
+    services: ServicesDep, caller: Caller, conversation_id: ConversationId, body: FieldsBody
+) -> dict[str, object]:
     """Merges fields into working memory. Returns 413 if all fields together exceed 64 KB."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        await conversations.get_conversation(tx, conversation_id, who.user_id)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await conversations.get_conversation(tx, conversation_id, caller.user_id)
         await working_memory.lock_writes(tx, conversation_id)
-        total = await working_memory.merge(tx, who.tenant_id, conversation_id, dict(body.fields), body.ttl_seconds)
+        total = await working_memory.merge(tx, caller.tenant_id, conversation_id, dict(body.fields), body.ttl_seconds)
         fields = await working_memory.read(tx, conversation_id)
     return {"conversation_id": conversation_id, "fields": fields, "bytes": total}
 
 
 @memory_router.delete("/working/{conversation_id}", status_code=204)
 async def clear(
-    services: Open,
-    who: Reader,
+    services: ServicesDep,
+    caller: Caller,
     conversation_id: ConversationId,
     field: Annotated[
         list[str] | None, Query(description="A field to delete; repeat it for several. Omit it to delete all fields.")
     ] = None,
 ) -> Response:
     """Deletes these fields, or all of them."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        await conversations.get_conversation(tx, conversation_id, who.user_id)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await conversations.get_conversation(tx, conversation_id, caller.user_id)
         await working_memory.lock_writes(tx, conversation_id)
         await working_memory.remove(tx, conversation_id, field)
     return Response(status_code=204)
 
 
 @memory_router.post("/episodic", status_code=201)
-async def keep(services: Open, who: Reader, body: EpisodeBody, key: Key = None) -> JSONResponse:
+async def keep(services: ServicesDep, caller: Caller, body: EpisodeBody, key: Key = None) -> JSONResponse:
     """Stores a summary of your conversation as an episode. Agents with episodic memory do this after each completed
     turn."""
     conversation_id = as_uuid(body.conversation_id, "conversation")
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        conversation = await conversations.get_conversation(tx, conversation_id, who.user_id)
+        conversation = await conversations.get_conversation(tx, conversation_id, caller.user_id)
         agent = str(conversation["agent"])
-        episode_id = await episodes.store_summary(tx, conversation_id, who.user_id, agent, body.summary)
+        episode_id = await episodes.store_summary(tx, conversation_id, caller.user_id, agent, body.summary)
         return 201, {"id": episode_id, "conversation_id": conversation_id, "agent": agent}, None
 
-    return await run_once(services, who, "memory/episodic", key, body, work)
+    return await run_once(services, caller, "memory/episodic", key, body, work)
 
 
 @memory_router.post("/episodic/search")
-async def search(services: Open, who: Reader, body: SearchBody) -> dict[str, object]:
+async def search(services: ServicesDep, caller: Caller, body: SearchBody) -> dict[str, object]:
     """Searches your episodes with an agent. `by` names the method: embeddings (cosine) or full text."""
-    made = await query_vector(services.embedder, body.query)
-    vector = Vector(*made) if made is not None else None
-    async with services.db.transaction(who.tenant_id) as tx:
+    embedded = await query_vector(services.embedder, body.query)
+    vector = Vector(*embedded) if embedded is not None else None
+    async with services.db.transaction(caller.tenant_id) as tx:
         await agents.current_agent(tx, body.agent)
-        found = await episodes.find(tx, who.user_id, body.agent, body.query, vector, min(body.limit, MOST_EPISODES))
-    return {"items": [asdict(each) for each in found], "next": None}
+        matches = await episodes.find(tx, caller.user_id, body.agent, body.query, vector, min(body.limit, MAX_EPISODES))
+    return {"items": [asdict(episode) for episode in matches], "next": None}
 
 
 @memory_router.get("/episodic")
 async def list_episodes(
-    services: Open,
-    who: Reader,
+    services: ServicesDep,
+    caller: Caller,
     conversation_id: Annotated[str, Query()],
-    limit: Annotated[int, Query(ge=1, description=f"Values above {MOST_LISTED} are reduced to {MOST_LISTED}")] = 20,
+    limit: Annotated[int, Query(ge=1, description=f"Values above {MAX_LISTED} are reduced to {MAX_LISTED}")] = 20,
     cursor: str | None = None,
 ) -> dict[str, object]:
     """Lists the episodes of your conversation, oldest first."""
-    wanted = as_uuid(conversation_id, "conversation")
-    async with services.db.transaction(who.tenant_id) as tx:
-        await conversations.get_conversation(tx, wanted, who.user_id)
-        items, following = await episodes.list_episodes(tx, wanted, min(limit, MOST_LISTED), cursor)
-    return {"items": [_episode_body(each) for each in items], "next": following}
+    conversation_uuid = as_uuid(conversation_id, "conversation")
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await conversations.get_conversation(tx, conversation_uuid, caller.user_id)
+        items, following = await episodes.list_episodes(tx, conversation_uuid, min(limit, MAX_LISTED), cursor)
+    return {"items": [_episode_body(episode) for episode in items], "next": following}
 
 
 def _episode_body(episode: episodes.Episode) -> dict[str, object]:
-    shown = asdict(episode)
-    del shown["similarity"], shown["by"]
-    return shown
+    body = asdict(episode)
+    del body["similarity"], body["by"]
+    return body
 
 
 entities_router = APIRouter(prefix="/v1/entities", tags=["entities"])
@@ -124,19 +126,19 @@ ENTITIES_PAGE_LIMIT = 50
 
 @entities_router.get("", operation_id="found_v1_entities_get")
 async def find_entities(
-    services: Open, who: Reader, name: Annotated[str, Query(min_length=1, max_length=200)], limit: Limit = 20
+    services: ServicesDep, caller: Caller, name: Annotated[str, Query(min_length=1, max_length=200)], limit: Limit = 20
 ) -> dict[str, object]:
     """Lists entities by name or alias. If none matches exactly, lists entities whose name contains it. Ignores case and
     spacing."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        each = await facts.find_entities(tx, name, min(limit, ENTITIES_PAGE_LIMIT))
-    return {"items": [asdict(entity) for entity in each], "next": None}
+    async with services.db.transaction(caller.tenant_id) as tx:
+        entities = await facts.find_entities(tx, name, min(limit, ENTITIES_PAGE_LIMIT))
+    return {"items": [asdict(entity) for entity in entities], "next": None}
 
 
 @entities_router.get("/{entity_id}", operation_id="get_v1_entities__entity_id__get")
-async def get_entity(services: Open, who: Reader, entity_id: EntityId) -> dict[str, object]:
+async def get_entity(services: ServicesDep, caller: Caller, entity_id: EntityId) -> dict[str, object]:
     """Returns one entity with its attributes."""
-    async with services.db.transaction(who.tenant_id) as tx:
+    async with services.db.transaction(caller.tenant_id) as tx:
         entity = await facts.get_entity(tx, entity_id)
     if entity is None:
         raise CallerError("entity_not_found", "Entity not found", status=404)

@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from temporalio.service import RPCError
 
-from perdure.api.auth import Open, Operator, Principal, ReaderOrOperator
-from perdure.api.health import LOOK_SECONDS, NEEDED
+from perdure.api.auth import CallerOrOperator, Operator, Principal, ServicesDep
+from perdure.api.health import CHECK_SECONDS, REQUIRED_PARTS
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import turn_workflow_id
@@ -26,7 +26,7 @@ UNAVAILABLE = "unavailable"
 
 
 @status_router.get("/status")
-async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
+async def status(services: ServicesDep, caller: CallerOrOperator) -> dict[str, object]:
     """Reports the state of the deployment. A part that is down or read-only appears within seconds.
 
     Reviewers and administrators of a tenant see their tenant: whether all parts work, which parts are unavailable, the
@@ -34,46 +34,46 @@ async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
     MCP servers, the cause of each failure and the Temporal Web UI. `is_operator` distinguishes the two answers. An
     operator token belongs to no tenant, so its `turns` and `oldest_approval` are empty.
     """
-    if who is not None and not who.sees_tenant:
+    if caller is not None and not caller.sees_tenant:
         raise CallerError(
             "role_required", "The status requires the role reviewer or admin, or an operator token", status=403
         )
-    tenant_id = who.tenant_id if who is not None else services.signing_in.tenant
-    looks, queues, servers, workload = await asyncio.gather(
-        services.parts.look(),
+    tenant_id = caller.tenant_id if caller is not None else services.signing_in.tenant
+    parts, queues, servers, workload = await asyncio.gather(
+        services.parts.check(),
         _read_queues(services),
         ServerStates(services.valkey).list_recent(),
         _read_workload(services, tenant_id),
     )
-    faults = {name: part.fault for name, part in looks.items()}
+    faults = {name: part.fault for name, part in parts.items()}
     faults["relay"] = relay_fault(workload.relay_sessions, workload.overdue)
-    notes = {name: {"note": part.note} for name, part in looks.items() if part.note}
-    shown = [_queue_body(services, who, each) for each in queues]
-    of_queues, of_servers = [each["fault"] for each in shown], [each.fault for each in servers]
-    is_operator = who is None or who.is_operator
-    page = workflows_page(services, who)
+    notes = {name: {"note": part.note} for name, part in parts.items() if part.note}
+    queue_bodies = [_queue_body(services, caller, item) for item in queues]
+    queue_faults, server_faults = [item["fault"] for item in queue_bodies], [item.fault for item in servers]
+    is_operator = caller is None or caller.is_operator
+    page = workflows_page(services, caller)
     return {
         "at": datetime.now(UTC),
         "is_operator": is_operator,
-        "well": not any((*faults.values(), *of_queues, *of_servers)),
+        "well": not any((*faults.values(), *queue_faults, *server_faults)),
         "parts": [{"name": name, "fault": fault, **notes.get(name, {})} for name, fault in faults.items()]
         if is_operator
-        else _parts_of_tenant(faults, of_queues, of_servers),
-        "queues": shown if is_operator else [],
-        "mcp_servers": [asdict(each) for each in servers] if is_operator else [],
-        "turns": workload.turns if who is not None else [],
-        "oldest_approval": workload.oldest_approval if who is not None else None,
+        else _parts_of_tenant(faults, queue_faults, server_faults),
+        "queues": queue_bodies if is_operator else [],
+        "mcp_servers": [asdict(item) for item in servers] if is_operator else [],
+        "turns": workload.turns if caller is not None else [],
+        "oldest_approval": workload.oldest_approval if caller is not None else None,
         "links": {"temporal": page} if page else {},
     }
 
 
-def _parts_of_tenant(faults: dict[str, str], of_queues: list[str], of_servers: list[str]) -> list[dict[str, str]]:
+def _parts_of_tenant(faults: dict[str, str], queue_faults: list[str], server_faults: list[str]) -> list[dict[str, str]]:
     """Returns the services without the causes of their faults. Of the queues and MCP servers, it returns only whether
     one has a fault."""
     fault_by_part = {
         **faults,
-        "workers": next(filter(None, of_queues), ""),
-        "mcp_servers": next(filter(None, of_servers), ""),
+        "workers": next(filter(None, queue_faults), ""),
+        "mcp_servers": next(filter(None, server_faults), ""),
     }
     return [{"name": name, "fault": UNAVAILABLE if fault else ""} for name, fault in fault_by_part.items()]
 
@@ -81,9 +81,9 @@ def _parts_of_tenant(faults: dict[str, str], of_queues: list[str], of_servers: l
 async def _read_queues(services: Services) -> list[QueueLook]:
     """Returns the task queues; empty if Temporal does not respond. The outage itself appears among the services."""
     try:
-        async with asyncio.timeout(2 * LOOK_SECONDS):
+        async with asyncio.timeout(2 * CHECK_SECONDS):
             client = services.notifier.client
-            return await look_at_queues(client, services.routing, timedelta(seconds=LOOK_SECONDS))
+            return await look_at_queues(client, services.routing, timedelta(seconds=CHECK_SECONDS))
     except (RPCError, TimeoutError):
         return []
 
@@ -93,10 +93,10 @@ async def _read_workload(services: Services, tenant_id: str) -> Workload:
         return await workload_of(tx)
 
 
-def _queue_body(services: Services, who: Principal | None, look: QueueLook) -> dict[str, Any]:
-    page = queue_page(services, who, look.name)
+def _queue_body(services: Services, caller: Principal | None, queue: QueueLook) -> dict[str, Any]:
+    page = queue_page(services, caller, queue.name)
     links = {"links": {"temporal": page} if page else {}}
-    return asdict(look) | {"fault": queue_fault(look.workers, look.backlog, look.oldest_seconds)} | links
+    return asdict(queue) | {"fault": queue_fault(queue.workers, queue.backlog, queue.oldest_seconds)} | links
 
 
 health_router = APIRouter(tags=["health"])
@@ -109,12 +109,12 @@ async def healthz() -> dict[str, str]:
 
 
 @health_router.get("/readyz")
-async def readyz(services: Open) -> JSONResponse:
+async def readyz(services: ServicesDep) -> JSONResponse:
     """Reports whether the API can serve requests: Postgres and Temporal accept writes, and a local disk has free space.
     A Valkey outage affects only live tokens, so it does not count. The response is one word and needs no token or
     allowed host. Operators get the details from `GET /v1/status`."""
-    parts = await services.parts.look()
-    ready = not any(parts[name].fault for name in NEEDED if name in parts)
+    parts = await services.parts.check()
+    ready = not any(parts[name].fault for name in REQUIRED_PARTS if name in parts)
     return JSONResponse({"ready": ready}, 200 if ready else 503)
 
 
@@ -127,25 +127,25 @@ async def metrics(_: Operator) -> Response:
 
 # Temporal's own pages show, and can end, the turns of all tenants. The links are for operators only, and empty if the
 # operator configures no such pages.
-def turn_page(services: Services, who: Principal | None, turn_id: str) -> str:
+def turn_page(services: Services, caller: Principal | None, turn_id: str) -> str:
     """Returns the page of a turn's workflow."""
-    return _temporal_page(services, who, "workflows", turn_workflow_id(turn_id))
+    return _temporal_page(services, caller, "workflows", turn_workflow_id(turn_id))
 
 
-def queue_page(services: Services, who: Principal | None, name: str) -> str:
+def queue_page(services: Services, caller: Principal | None, name: str) -> str:
     """Returns the page of a task queue with its pollers."""
-    return _temporal_page(services, who, "task-queues", name)
+    return _temporal_page(services, caller, "task-queues", name)
 
 
-def workflows_page(services: Services, who: Principal | None) -> str:
+def workflows_page(services: Services, caller: Principal | None) -> str:
     """Returns the page of all workflows of the namespace."""
-    return _temporal_page(services, who, "workflows")
+    return _temporal_page(services, caller, "workflows")
 
 
-def _temporal_page(services: Services, who: Principal | None, *path: str) -> str:
+def _temporal_page(services: Services, caller: Principal | None, *path: str) -> str:
     """Returns the page for this user, or an empty text; None is the operator."""
-    if not services.temporal_ui or (who is not None and not who.is_operator):
+    if not services.temporal_ui or (caller is not None and not caller.is_operator):
         return ""
     # A workflow's id has a colon, which the links of these pages do not escape.
-    written = (quote(part, safe=":") for part in ("namespaces", services.temporal_namespace, *path))
-    return "/".join((services.temporal_ui, *written))
+    parts = (quote(part, safe=":") for part in ("namespaces", services.temporal_namespace, *path))
+    return "/".join((services.temporal_ui, *parts))

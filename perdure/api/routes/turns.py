@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 
-from perdure.api.auth import Open, Principal, Reader
+from perdure.api.auth import Caller, Principal, ServicesDep
 from perdure.api.health import TURNS_STARTED
 from perdure.api.idempotency import Key, run_once
 from perdure.api.requests import (
@@ -45,8 +45,8 @@ TURNS_PAGE_LIMIT = 200
 
 @turns_router.post("/conversations/{conversation_id}/turns", status_code=202)
 async def start(
-    services: Open,
-    who: Reader,
+    services: ServicesDep,
+    caller: Caller,
     conversation_id: ConversationId,
     body: NewTurnBody,
     wait: Annotated[float, Query(ge=0, le=300, allow_inf_nan=False)] = 0,
@@ -55,35 +55,35 @@ async def start(
     """Starts a turn, or adds the message to the open turn. 202 means that the turn is stored durably. With `wait`,
     returns 200 with the turn if it ends or pauses in time. A message with the agent's safety keywords that would be
     queued or rejected is answered at once with status `completed`."""
-    begun, gives_way = None, None
+    started_agent, replaced_turn = None, None
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        nonlocal begun, gives_way
-        conversation = await conversations.get_conversation(tx, conversation_id, who.user_id)
+        nonlocal started_agent, replaced_turn
+        conversation = await conversations.get_conversation(tx, conversation_id, caller.user_id)
         agent = await agents.current_agent(tx, str(conversation["agent"]))
-        new = _new_turn(services, who, conversation_id, body)
+        new = _new_turn(services, caller, conversation_id, body)
         started = await turns.start_turn(tx, new, agent, services.caps)
-        begun = None if started.joined else agent.definition.id
-        gives_way = started.gives_way
+        started_agent = None if started.joined else agent.definition.id
+        replaced_turn = started.gives_way
         return 202, accepted_body(started, conversation_id), started.note
 
-    async def durable() -> None:
-        if gives_way is not None:
-            await services.live.stop(gives_way)
+    async def after_commit() -> None:
+        if replaced_turn is not None:
+            await services.live.stop(replaced_turn)
 
-    answer = await run_once(services, who, f"turns/{conversation_id}", key, body, work, durable)
-    if begun is not None:  # Counted after the commit; a replayed key starts nothing.
-        TURNS_STARTED.labels(agent=begun).inc()
-    services.text_sums.update_soon(who.tenant_id, who.user_id)
+    answer = await run_once(services, caller, f"turns/{conversation_id}", key, body, work, after_commit)
+    if started_agent is not None:  # Counted after the commit; a replayed key starts nothing.
+        TURNS_STARTED.labels(agent=started_agent).inc()
+    services.text_sums.update_soon(caller.tenant_id, caller.user_id)
     await services.live.wake(conversation_id)
-    return await wait_for_result(services, who, answer, wait)
+    return await wait_for_result(services, caller, answer, wait)
 
 
-def _new_turn(services: Services, who: Principal, conversation_id: str, body: NewTurnBody) -> turns.NewTurn:
+def _new_turn(services: Services, caller: Principal, conversation_id: str, body: NewTurnBody) -> turns.NewTurn:
     return turns.NewTurn(
-        who.tenant_id,
+        caller.tenant_id,
         conversation_id,
-        who.user_id,
+        caller.user_id,
         body.message,
         on_busy=body.on_busy,
         limits=body.limits.as_limits() if body.limits else None,
@@ -108,18 +108,18 @@ def accepted_body(started: turns.StartedTurn, conversation_id: str) -> dict[str,
     return body
 
 
-async def wait_for_result(services: Services, who: Principal, answer: JSONResponse, seconds: float) -> JSONResponse:
+async def wait_for_result(services: Services, caller: Principal, answer: JSONResponse, seconds: float) -> JSONResponse:
     """Returns the response of a start after waiting: 200 with the turn if it ended or paused, else the 202 as it is."""
     if seconds <= 0:
         return answer
-    turn = await wait_until_rest(services, who, json.loads(bytes(answer.body))["turn_id"], seconds)
+    turn = await wait_until_rest(services, caller, json.loads(bytes(answer.body))["turn_id"], seconds)
     return JSONResponse(jsonable_encoder(turn), 200) if turn["status"] in RESTING_STATUSES else answer
 
 
 @turns_router.get("/turns")
 async def list_turns(
-    services: Open,
-    who: Reader,
+    services: ServicesDep,
+    caller: Caller,
     status: TurnStatus | None = None,
     agent: Annotated[str | None, Query(max_length=64)] = None,
     conversation: str | None = None,
@@ -127,10 +127,10 @@ async def list_turns(
     cursor: str | None = None,
 ) -> dict[str, object]:
     """Lists turns, newest first: your own, or for reviewers all turns of the tenant."""
-    async with services.db.transaction(who.tenant_id) as tx:
+    async with services.db.transaction(caller.tenant_id) as tx:
         items, following = await views.list_turns(
             tx,
-            who.scope,
+            caller.scope,
             status=status.value if status else None,
             agent=agent,
             conversation_id=as_uuid(conversation, "conversation") if conversation else None,
@@ -141,51 +141,51 @@ async def list_turns(
 
 
 @turns_router.get("/turns/{turn_id}")
-async def get_turn(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
+async def get_turn(services: ServicesDep, caller: Caller, turn_id: TurnId) -> dict[str, object]:
     """Returns one turn."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        found = await views.get_turn(tx, turn_id, who.scope)
-    page = turn_page(services, who, turn_id)
-    return found | {"links": {"temporal": page} if page else {}}
+    async with services.db.transaction(caller.tenant_id) as tx:
+        turn = await views.get_turn(tx, turn_id, caller.scope)
+    page = turn_page(services, caller, turn_id)
+    return turn | {"links": {"temporal": page} if page else {}}
 
 
 @turns_router.get("/turns/{turn_id}/calls")
-async def calls(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
+async def calls(services: ServicesDep, caller: Caller, turn_id: TurnId) -> dict[str, object]:
     """Lists the model and tool calls of a turn in order of their start, with duration, attempts and cost."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        return {"items": await calls_of(tx, turn_id, who.scope), "next": None}
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return {"items": await calls_of(tx, turn_id, caller.scope), "next": None}
 
 
 @turns_router.get("/turns/{turn_id}/metrics")
-async def metrics(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
+async def metrics(services: ServicesDep, caller: Caller, turn_id: TurnId) -> dict[str, object]:
     """Lists the metrics of each model call of a turn: duration and usage."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        return await metrics_of(tx, turn_id, who.scope)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return await metrics_of(tx, turn_id, caller.scope)
 
 
 @turns_router.get("/turns/{turn_id}/segments")
-async def segments(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
+async def segments(services: ServicesDep, caller: Caller, turn_id: TurnId) -> dict[str, object]:
     """Lists what the turn produced in order: reasoning, text and calls."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        return {"items": await turn_segments(tx, turn_id, who.scope), "next": None}
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return {"items": await turn_segments(tx, turn_id, caller.scope), "next": None}
 
 
 @turns_router.post("/turns/{turn_id}/stop", status_code=202)
-async def stop(services: Open, who: Reader, turn_id: TurnId, key: Key = None) -> JSONResponse:
+async def stop(services: ServicesDep, caller: Caller, turn_id: TurnId, key: Key = None) -> JSONResponse:
     """Stops a turn: starts no new work and cancels running calls. Repeating the request changes nothing."""
     address = None
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         nonlocal address
-        await views.get_turn(tx, turn_id, who.scope)
-        address, status, note = await turns.request_stop(tx, turn_id, who.user_id)
+        await views.get_turn(tx, turn_id, caller.scope)
+        address, status, note = await turns.request_stop(tx, turn_id, caller.user_id)
         return 202, {"turn_id": turn_id, "status": status.value, "stop_requested": True}, note
 
-    async def durable() -> None:
+    async def after_commit() -> None:
         if address is not None:
             await services.live.stop(address)
 
-    answer = await run_once(services, who, f"stop/{turn_id}", key, None, work, durable)
+    answer = await run_once(services, caller, f"stop/{turn_id}", key, None, work, after_commit)
     if address is not None:
         await services.live.wake(address.conversation_id)
     return answer
@@ -194,25 +194,25 @@ async def stop(services: Open, who: Reader, turn_id: TurnId, key: Key = None) ->
 RESTING_STATUSES = frozenset(
     {status.value for status in (*ENDED, TurnStatus.AWAITING_APPROVAL, TurnStatus.AWAITING_ANSWER)}
 )
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """The interval between checks if no wake signal arrives."""
 
 
-async def wait_until_rest(services: Services, who: Principal, turn_id: str, seconds: float) -> dict[str, object]:
+async def wait_until_rest(services: Services, caller: Principal, turn_id: str, seconds: float) -> dict[str, object]:
     """Returns the turn when it has ended or paused, or its state after `seconds`. It is for callers that want the
     result in the same request."""
     deadline = time.monotonic() + seconds
-    async with services.db.transaction(who.tenant_id) as tx:
-        turn = await views.get_turn(tx, turn_id, who.scope)
-    async with services.wakes.listen(who.tenant_id, str(turn["conversation_id"])) as bell:
+    async with services.db.transaction(caller.tenant_id) as tx:
+        turn = await views.get_turn(tx, turn_id, caller.scope)
+    async with services.wakes.listen(caller.tenant_id, str(turn["conversation_id"])) as wake:
         while True:
-            bell.clear()
-            async with services.db.transaction(who.tenant_id) as tx:
-                turn = await views.get_turn(tx, turn_id, who.scope)
-            left = deadline - time.monotonic()
-            if turn["status"] in RESTING_STATUSES or left <= 0 or services.wakes.closing:
+            wake.clear()
+            async with services.db.transaction(caller.tenant_id) as tx:
+                turn = await views.get_turn(tx, turn_id, caller.scope)
+            seconds_left = deadline - time.monotonic()
+            if turn["status"] in RESTING_STATUSES or seconds_left <= 0 or services.wakes.closing:
                 return turn
-            await bell.wait(min(left, LOOK_SECONDS))
+            await wake.wait(min(seconds_left, POLL_SECONDS))
 
 
 conversations_router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
@@ -220,81 +220,83 @@ CONVERSATIONS_PAGE_LIMIT = 50
 
 
 @conversations_router.post("", status_code=201)
-async def create(services: Open, who: Reader, body: NewConversation, key: Key = None) -> JSONResponse:
+async def create(services: ServicesDep, caller: Caller, body: NewConversation, key: Key = None) -> JSONResponse:
     """Creates a conversation with an agent."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         await agents.current_agent(tx, body.agent)
-        made = await conversations.create_conversation(tx, who.user_id, body.agent, body.title, body.metadata)
-        await budgets.check_room(tx, services.caps.quotas, who.user_id, str(made["id"]))
-        return 201, made, None
+        conversation = await conversations.create_conversation(
+            tx, caller.user_id, body.agent, body.title, body.metadata
+        )
+        await budgets.check_room(tx, services.caps.quotas, caller.user_id, str(conversation["id"]))
+        return 201, conversation, None
 
-    answer = await run_once(services, who, "conversations", key, body, work)
-    services.text_sums.update_soon(who.tenant_id, who.user_id)
+    answer = await run_once(services, caller, "conversations", key, body, work)
+    services.text_sums.update_soon(caller.tenant_id, caller.user_id)
     return answer
 
 
 @conversations_router.get("")
 async def list_conversations(
-    services: Open,
-    who: Reader,
+    services: ServicesDep,
+    caller: Caller,
     limit: Limit = 20,
     cursor: str | None = None,
     title: Annotated[str | None, Query(min_length=2, max_length=200)] = None,
 ) -> dict[str, object]:
     """Lists your conversations, most recently used first."""
-    async with services.db.transaction(who.tenant_id) as tx:
+    async with services.db.transaction(caller.tenant_id) as tx:
         items, following = await conversations.list_conversations(
-            tx, who.user_id, title, min(limit, CONVERSATIONS_PAGE_LIMIT), cursor
+            tx, caller.user_id, title, min(limit, CONVERSATIONS_PAGE_LIMIT), cursor
         )
     return {"items": items, "next": following}
 
 
 @conversations_router.get("/{conversation_id}")
-async def get_conversation(services: Open, who: Reader, conversation_id: ConversationId) -> dict[str, object]:
+async def get_conversation(services: ServicesDep, caller: Caller, conversation_id: ConversationId) -> dict[str, object]:
     """Returns one conversation."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        return await conversations.get_conversation(tx, conversation_id, who.scope)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return await conversations.get_conversation(tx, conversation_id, caller.scope)
 
 
 @conversations_router.patch("/{conversation_id}")
 async def patch(
-    services: Open, who: Reader, conversation_id: ConversationId, body: ConversationPatch
+    services: ServicesDep, caller: Caller, conversation_id: ConversationId, body: ConversationPatch
 ) -> dict[str, object]:
     """Changes the title or the metadata of your conversation."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        changed = await conversations.patch_conversation(tx, conversation_id, who.user_id, body.title, body.metadata)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        changed = await conversations.patch_conversation(tx, conversation_id, caller.user_id, body.title, body.metadata)
         if body.metadata is not None:
-            await budgets.check_room(tx, services.caps.quotas, who.user_id, conversation_id)
-    services.text_sums.update_soon(who.tenant_id, who.user_id)
+            await budgets.check_room(tx, services.caps.quotas, caller.user_id, conversation_id)
+    services.text_sums.update_soon(caller.tenant_id, caller.user_id)
     return changed
 
 
 @conversations_router.delete("/{conversation_id}", status_code=204)
-async def delete(services: Open, who: Reader, conversation_id: ConversationId) -> Response:
+async def delete(services: ServicesDep, caller: Caller, conversation_id: ConversationId) -> Response:
     """Hides a conversation and deletes its uploads. Its turns, their records and the files that they made are kept."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        await conversations.delete_conversation(tx, conversation_id, who.user_id)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await conversations.delete_conversation(tx, conversation_id, caller.user_id)
     return Response(status_code=204)
 
 
 @conversations_router.get("/{conversation_id}/messages")
 async def messages(
-    services: Open, who: Reader, conversation_id: ConversationId, limit: Limit = 50, cursor: str | None = None
+    services: ServicesDep, caller: Caller, conversation_id: ConversationId, limit: Limit = 50, cursor: str | None = None
 ) -> dict[str, object]:
     """Lists the messages of a conversation in order."""
     if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
         raise CallerError("cursor_invalid", "The cursor is invalid; use a `next` value that this list returned")
-    async with services.db.transaction(who.tenant_id) as tx:
-        await conversations.get_conversation(tx, conversation_id, who.scope)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await conversations.get_conversation(tx, conversation_id, caller.scope)
         items, following = await conversations.list_messages(tx, conversation_id, min(limit, 200), int(cursor or 0))
     return {"items": items, "next": following}
 
 
 @conversations_router.get("/{conversation_id}/story")
 async def conversation_view(
-    services: Open,
-    who: Reader,
+    services: ServicesDep,
+    caller: Caller,
     conversation_id: ConversationId,
     turn: str | None = None,
     limit: Limit = 20,
@@ -302,66 +304,74 @@ async def conversation_view(
 ) -> dict[str, object]:
     """Lists the turns of a conversation for display, newest first: messages, reasoning, calls and files. `turn` selects
     one turn. Pass `seq` to the stream to continue from there."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        await conversations.get_conversation(tx, conversation_id, who.scope)
-        seq, own = await conversation_story.last_event(tx, conversation_id, who.user_id)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await conversations.get_conversation(tx, conversation_id, caller.scope)
+        seq, is_own = await conversation_story.last_event(tx, conversation_id, caller.user_id)
         following: str | None = None
         if turn is not None:
             items = await conversation_story.turn_of(tx, conversation_id, as_uuid(turn, "turn"))
         else:
-            most = min(limit, CONVERSATIONS_PAGE_LIMIT)
-            items, following = await conversation_story.turns_of(tx, conversation_id, most, cursor)
-    return {"items": items, "next": following, "seq": seq, "own": own}
+            max_items = min(limit, CONVERSATIONS_PAGE_LIMIT)
+            items, following = await conversation_story.turns_of(tx, conversation_id, max_items, cursor)
+    return {"items": items, "next": following, "seq": seq, "own": is_own}
 
 
 answers_router = APIRouter(prefix="/v1/turns/{turn_id}/answers", tags=["turns"])
 
 
 @answers_router.get("/{request_id}")
-async def get_question(services: Open, who: Reader, turn_id: TurnId, request_id: QuestionId) -> dict[str, object]:
+async def get_question(
+    services: ServicesDep, caller: Caller, turn_id: TurnId, request_id: QuestionId
+) -> dict[str, object]:
     """Returns a question: its text, the accepted answers and its deadline."""
-    async with services.db.transaction(who.tenant_id) as tx:
-        return await requests.get_question(tx, turn_id, request_id, who.scope)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return await requests.get_question(tx, turn_id, request_id, caller.scope)
 
 
 @answers_router.post("/{request_id}")
 async def answer(
-    services: Open, who: Reader, turn_id: TurnId, request_id: QuestionId, body: AnswerBody, key: Key = None
+    services: ServicesDep, caller: Caller, turn_id: TurnId, request_id: QuestionId, body: AnswerBody, key: Key = None
 ) -> JSONResponse:
     """Answers a question of your turn, or submits the result of work for the client. The first valid answer counts."""
     answered: requests.Answered | None = None
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         nonlocal answered
-        answered, note = await requests.answer_question(tx, turn_id, request_id, who.user_id, body.kind, body.payload)
-        return 200, await requests.get_question(tx, turn_id, request_id, who.user_id), note
+        answered, note = await requests.answer_question(
+            tx, turn_id, request_id, caller.user_id, body.kind, body.payload
+        )
+        return 200, await requests.get_question(tx, turn_id, request_id, caller.user_id), note
 
-    done = await run_once(services, who, f"answer/{request_id}", key, body, work)
+    response = await run_once(services, caller, f"answer/{request_id}", key, body, work)
     if answered is not None:
         await services.live.wake(answered.conversation_id)
-    return done
+    return response
 
 
 limits_router = APIRouter(prefix="/v1", tags=["turns"])
 
 
 @limits_router.post("/turns/{turn_id}/limits")
-async def limits(services: Open, who: Reader, turn_id: TurnId, body: RaiseBody, key: Key = None) -> JSONResponse:
+async def limits(
+    services: ServicesDep, caller: Caller, turn_id: TurnId, body: RaiseBody, key: Key = None
+) -> JSONResponse:
     """Raises a limit of a turn that is paused at it. The turn continues. A limit cannot be lowered or set below the
     usage."""
-    raised: list[TurnAddress] = []
+    raised_turns: list[TurnAddress] = []
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        found, note = await raise_limits(tx, turn_id, decider_of(who), who.name, body.as_raise())
-        raised.append(found.address)
+        raise_result, note = await raise_limits(tx, turn_id, decider_of(caller), caller.name, body.as_raise())
+        raised_turns.append(raise_result.address)
         return (
             200,
-            _limits(turn_id, found.approval_id, found.limits.max_tokens, found.limits.max_cost_microusd),
+            _limits(
+                turn_id, raise_result.approval_id, raise_result.limits.max_tokens, raise_result.limits.max_cost_microusd
+            ),
             note,
         )
 
-    answer = await run_once(services, who, f"limits/{turn_id}", key, body, work)
-    for address in raised:
+    answer = await run_once(services, caller, f"limits/{turn_id}", key, body, work)
+    for address in raised_turns:
         await services.live.wake(address.conversation_id)
     return answer
 
@@ -376,19 +386,19 @@ WAIT_SECONDS = 120.0
 
 
 @execute_router.post("/execute")
-async def execute(services: Open, who: Reader, body: ExecuteBody, key: Key = None) -> JSONResponse:
+async def execute(services: ServicesDep, caller: Caller, body: ExecuteBody, key: Key = None) -> JSONResponse:
     """Runs a turn and returns its final state; returns 202 if it is still running after two minutes."""
 
-    begun = None
+    started_agent = None
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        nonlocal begun
+        nonlocal started_agent
         agent = await agents.current_agent(tx, body.agent)
         if body.conversation_id is None:
-            conversation = await conversations.create_conversation(tx, who.user_id, body.agent, "", {})
+            conversation = await conversations.create_conversation(tx, caller.user_id, body.agent, "", {})
         else:
             conversation_id = as_uuid(body.conversation_id, "conversation")
-            conversation = await conversations.get_conversation(tx, conversation_id, who.user_id)
+            conversation = await conversations.get_conversation(tx, conversation_id, caller.user_id)
             if conversation["agent"] != body.agent:
                 raise CallerError(
                     "agent_differs",
@@ -396,9 +406,9 @@ async def execute(services: Open, who: Reader, body: ExecuteBody, key: Key = Non
                     status=422,
                 )
         new = turns.NewTurn(
-            who.tenant_id,
+            caller.tenant_id,
             str(conversation["id"]),
-            who.user_id,
+            caller.user_id,
             body.message,
             limits=body.limits.as_limits() if body.limits else None,
             metadata=body.metadata,
@@ -406,11 +416,11 @@ async def execute(services: Open, who: Reader, body: ExecuteBody, key: Key = Non
             routing=services.routing,
         )
         started = await turns.start_turn(tx, new, agent, services.caps)
-        begun = agent.definition.id
+        started_agent = agent.definition.id
         return 202, accepted_body(started, str(conversation["id"])), started.note
 
-    answer = await run_once(services, who, "execute", key, body, work)
-    if begun is not None:  # Counted after the commit; a replayed key starts nothing.
-        TURNS_STARTED.labels(agent=begun).inc()
-    services.text_sums.update_soon(who.tenant_id, who.user_id)
-    return await wait_for_result(services, who, answer, WAIT_SECONDS)
+    answer = await run_once(services, caller, "execute", key, body, work)
+    if started_agent is not None:  # Counted after the commit; a replayed key starts nothing.
+        TURNS_STARTED.labels(agent=started_agent).inc()
+    services.text_sums.update_soon(caller.tenant_id, caller.user_id)
+    return await wait_for_result(services, caller, answer, WAIT_SECONDS)

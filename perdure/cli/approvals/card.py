@@ -8,7 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from perdure.cli.connection import Role, command, connect
-from perdure.cli.terminal import AsJson, AsName, fields, left, moment, say, say_json, time_text, until
+from perdure.cli.terminal import (
+    AsJson,
+    AsName,
+    fields,
+    format_iso_time,
+    format_time,
+    say,
+    say_json,
+    time_left,
+    time_until,
+)
 from perdure.core.text import escape_terminal, one_line, pretty_json, truncate
 from perdure.schemas.approvals import Approval, Vote, signed_in_words, subject
 
@@ -18,139 +28,142 @@ def show_card(approval: Approval, *, full: bool) -> None:
     show_facts(approval, full=full)
     show_arguments(approval, full=full)
     show_preview(approval)
-    for line in _history(approval):
+    for line in _history_lines(approval):
         say(line)
     if approval.status == "pending":
         say()
         for decision in approval.allowed_decisions:
-            say(f"  {_line(decision, approval.id)}")
+            say(f"  {_decision_command(decision, approval.id)}")
         if approval.kind == "limit":
             say(f"  {command('turns', 'raise', approval.turn_id)} --tokens N --usd X")
 
 
 def show_facts(approval: Approval, *, full: bool) -> None:
     """Shows the request, its requester, its reviewers and its deadline."""
-    waits = approval.status == "pending"
+    is_pending = approval.status == "pending"
     pairs: list[tuple[str, object]] = [
         ("approval", approval.id),
         ("status", approval.status),
-        ("outdated", _outdated(approval)),
+        ("outdated", _outdated_text(approval)),
         ("checkpoint", approval.checkpoint),
         ("why", approval.reason),
         ("tool", f"{subject(approval)} ({approval.effect}, risk {approval.risk}) of agent {approval.agent}"),
         ("description", approval.says or approval.description),
-        ("requested by", f"{approval.requested_by}, {moment(approval.requested_at)}"),
+        ("requested by", f"{approval.requested_by}, {format_time(approval.requested_at)}"),
         ("context", approval.prompt_excerpt),
         ("rule", approval.rule),
-        *(deciders(approval) if waits else ()),
+        *(reviewer_fields(approval) if is_pending else ()),
         *(("vote", vote_text(approval, vote)) for vote in approval.votes),
-        ("expires", expiry(approval) if waits else ""),
-        ("held", _hold(approval)),
+        ("expires", expiry_text(approval) if is_pending else ""),
+        ("held", _hold_text(approval)),
         ("changed by", str((approval.revision or {}).get("by") or "")),
-        *digests(approval),
+        *digest_fields(approval),
         ("turn", approval.turn_id),
         ("temporal", approval.links.get("temporal", "")),
-        ("decision", _decision(approval)),
-        ("withdrawn", _withdrawal(approval)),
+        ("decision", _decision_text(approval)),
+        ("withdrawn", _withdrawal_text(approval)),
     ]
     if full:
-        fields(pairs, most=None)
+        fields(pairs, max_characters=None)
     else:
         fields(pairs)
 
 
-def held(approval: Approval) -> bool:
+def is_on_hold(approval: Approval) -> bool:
     """Returns whether the request is decided and its call is on hold."""
     return approval.ready_at is not None and approval.ready_at > datetime.now(UTC)
 
 
-def standing(approval: Approval) -> str:
+def status_text(approval: Approval) -> str:
     """Returns the status, and whether the request is outdated."""
     return f"{approval.status}, outdated" if approval.outdated else approval.status
 
 
-def _outdated(approval: Approval) -> str:
+def _outdated_text(approval: Approval) -> str:
     if not approval.outdated:
         return ""
-    then = "reject it, so that the agent can ask again" if approval.status == "pending" else "the agent must ask again"
-    return f"{approval.outdated}, so the call will not run; {then}"
+    advice = (
+        "reject it, so that the agent can ask again" if approval.status == "pending" else "the agent must ask again"
+    )
+    return f"{approval.outdated}, so the call will not run; {advice}"
 
 
-def _hold(approval: Approval) -> str:
-    if not held(approval):
+def _hold_text(approval: Approval) -> str:
+    if not is_on_hold(approval):
         return ""
-    back = command("approvals", "withdraw", approval.id)
-    return f"until {until(approval.ready_at)}; to withdraw it: {back}"
+    withdraw_command = command("approvals", "withdraw", approval.id)
+    return f"until {time_until(approval.ready_at)}; to withdraw it: {withdraw_command}"
 
 
-def _history(approval: Approval) -> Iterator[str]:
+def _history_lines(approval: Approval) -> Iterator[str]:
     for entry in approval.history:
         by = f" by {one_line(str(entry['by']))}" if entry.get("by") else ""
-        yield f"  {time_text(entry.get('at'))}  {one_line(str(entry.get('what')))}{by}{_detail(entry.get('data'))}"
+        when, event = format_iso_time(entry.get("at")), one_line(str(entry.get("what")))
+        yield f"  {when}  {event}{by}{_detail_text(entry.get('data'))}"
 
 
-def _detail(data: object) -> str:
+def _detail_text(data: object) -> str:
     """Returns the plain values of a row's data. All data is in the output of `--json`."""
     if not isinstance(data, Mapping):
         return ""
-    plain = {name: value for name, value in data.items() if isinstance(value, str | int | float) and value != ""}
-    parts = [*(f"{name} {value}" for name, value in plain.items()), signed_in_words(data)]
+    values = {name: value for name, value in data.items() if isinstance(value, str | int | float) and value != ""}
+    parts = [*(f"{name} {value}" for name, value in values.items()), signed_in_words(data)]
     text = one_line(", ".join(filter(None, parts)))
     return f" ({text})" if text else ""
 
 
-def _decision(approval: Approval) -> str:
+def _decision_text(approval: Approval) -> str:
     decision = approval.decision or {}
     if not decision:
         return ""
     reason = decision.get("comment") or decision.get("reason_code")
-    when = f", {moment(approval.decided_at)}" if approval.decided_at else ""
+    when = f", {format_time(approval.decided_at)}" if approval.decided_at else ""
     return f"{decision.get('type')} by {decision.get('by') or approval.decided_by}{when}" + (
         f": {reason}" if reason else ""
     )
 
 
-def _withdrawal(approval: Approval) -> str:
+def _withdrawal_text(approval: Approval) -> str:
     withdrawal = approval.withdrawal or {}
     if not withdrawal:
         return ""
-    return f"by {withdrawal.get('by')}, {time_text(withdrawal.get('at'))}" + (
+    return f"by {withdrawal.get('by')}, {format_iso_time(withdrawal.get('at'))}" + (
         f": {withdrawal['comment']}" if withdrawal.get("comment") else ""
     )
 
 
-def _line(decision: str, approval_id: str) -> str:
-    words = command("approvals", decision, approval_id)
-    return words + {"reject": ' --comment "why"', "respond": ' "what to tell the agent"'}.get(decision, "")
+def _decision_command(decision: str, approval_id: str) -> str:
+    line = command("approvals", decision, approval_id)
+    return line + {"reject": ' --comment "why"', "respond": ' "what to tell the agent"'}.get(decision, "")
 
 
-def votes_of(approval: Approval) -> str:
+def votes_text(approval: Approval) -> str:
     """Returns the votes and the quorum; empty if one vote is enough."""
     return f"{approval.approving}/{approval.quorum}" if approval.quorum > 1 or approval.approving > 1 else ""
 
 
-def claimed(approval: Approval) -> str:
+def claim_text(approval: Approval) -> str:
     """Returns the claiming reviewer with the time left; empty if there is no valid claim."""
-    until = approval.claimed_until
-    if not approval.claimed_by or (until is not None and until <= datetime.now(UTC)):
+    claimed_until = approval.claimed_until
+    if not approval.claimed_by or (claimed_until is not None and claimed_until <= datetime.now(UTC)):
         return ""
-    return f"{approval.claimed_by} ({left(until)})" if until else approval.claimed_by
+    return f"{approval.claimed_by} ({time_left(claimed_until)})" if claimed_until else approval.claimed_by
 
 
-def deciders(approval: Approval) -> Iterator[tuple[str, str]]:
+def reviewer_fields(approval: Approval) -> Iterator[tuple[str, str]]:
     """Yields the lines of a card about the reviewers who can decide."""
     role = approval.reviewer_role
-    named = ", ".join(approval.reviewers)
-    yield "reviewers", f"{named} (with the role {role})" if named else f"users with the role {role}" if role else ""
+    names = ", ".join(approval.reviewers)
+    yield "reviewers", f"{names} (with the role {role})" if names else f"users with the role {role}" if role else ""
     if approval.quorum > 1:
         yield "votes", f"{approval.approving} of {approval.quorum} required"
     yield "assigned to", approval.assignee or ""
-    yield "claimed by", claimed(approval)
-    yield from _handed_on(approval)
-    yield "escalated", moment(approval.escalated_at)
+    yield "claimed by", claim_text(approval)
+    yield from _fallback_fields(approval)
+    yield "escalated", format_time(approval.escalated_at)
 
 
-def _handed_on(approval: Approval) -> Iterator[tuple[str, str]]:
+def _fallback_fields(approval: Approval) -> Iterator[tuple[str, str]]:
     """Yields the fallback reviewer before and after the request went to them.
 
     Yields nothing if the request was assigned to another reviewer instead.
@@ -158,21 +171,21 @@ def _handed_on(approval: Approval) -> Iterator[tuple[str, str]]:
     fallback = approval.fallback
     if fallback is None or not fallback.reviewer:
         return
-    gone_at = (fallback.model_extra or {}).get("fell_back_at")
-    if not gone_at and (fallback.at is None or fallback.at > datetime.now(UTC)):
-        yield "fallback", f"{fallback.reviewer}, {until(fallback.at)}" if fallback.at else fallback.reviewer
+    fell_back_at = (fallback.model_extra or {}).get("fell_back_at")
+    if not fell_back_at and (fallback.at is None or fallback.at > datetime.now(UTC)):
+        yield "fallback", f"{fallback.reviewer}, {time_until(fallback.at)}" if fallback.at else fallback.reviewer
     elif approval.assignee == fallback.reviewer:
-        yield "fallback", f"{fallback.reviewer}, since {time_text(gone_at or fallback.at)}"
-    elif not gone_at:
-        yield "fallback", f"{fallback.reviewer}, due since {moment(fallback.at)}"
+        yield "fallback", f"{fallback.reviewer}, since {format_iso_time(fell_back_at or fallback.at)}"
+    elif not fell_back_at:
+        yield "fallback", f"{fallback.reviewer}, due since {format_time(fallback.at)}"
 
 
 def vote_text(approval: Approval, vote: Vote) -> str:
     """Returns one vote as text, with the reason if it does not count."""
     on_behalf = f" for {vote.delegator}" if vote.delegator and vote.delegator != vote.by else ""
     comment = f": {vote.comment}" if vote.comment else ""
-    lost = "" if vote.counts else f"; {_why_not_counted(approval, vote)}"
-    return f"{vote.decision} by {vote.by}{on_behalf}, {moment(vote.at)}{lost}{comment}"
+    not_counted = "" if vote.counts else f"; {_why_not_counted(approval, vote)}"
+    return f"{vote.decision} by {vote.by}{on_behalf}, {format_time(vote.at)}{not_counted}{comment}"
 
 
 def _why_not_counted(approval: Approval, vote: Vote) -> str:
@@ -180,28 +193,28 @@ def _why_not_counted(approval: Approval, vote: Vote) -> str:
 
     Besides the named reviewers, only one other vote counts. A vote also stops counting if its reviewer loses the role.
     """
-    owner = _delegation_text(vote)
-    beside = {_delegation_text(each) for each in approval.votes if each.counts} - set(approval.reviewers)
-    if approval.reviewers and owner not in approval.reviewers and beside:
-        return f"not counted: {owner} is not a named reviewer; already counted: {', '.join(sorted(beside))}"
+    owner = _vote_owner(vote)
+    other_voters = {_vote_owner(counted) for counted in approval.votes if counted.counts} - set(approval.reviewers)
+    if approval.reviewers and owner not in approval.reviewers and other_voters:
+        return f"not counted: {owner} is not a named reviewer; already counted: {', '.join(sorted(other_voters))}"
     # An escalation changes the role, so it can differ from the one that this vote was cast with.
     role = "role that the vote was cast with" if approval.escalated_at else f"role {approval.reviewer_role}"
     return f"not counted: {owner} no longer has the {role}"
 
 
-def _delegation_text(vote: Vote) -> str:
+def _vote_owner(vote: Vote) -> str:
     return vote.delegator or vote.by
 
 
-def expiry(approval: Approval) -> str:
+def expiry_text(approval: Approval) -> str:
     """Returns the deadline and what happens then."""
-    escalates = approval.on_timeout == "escalate" and approval.escalated_at is None
-    then = "then it is escalated" if escalates else "then it counts as denied"
-    return f"{until(approval.expires_at)}, {then}"
+    will_escalate = approval.on_timeout == "escalate" and approval.escalated_at is None
+    consequence = "then it is escalated" if will_escalate else "then it counts as denied"
+    return f"{time_until(approval.expires_at)}, {consequence}"
 
 
-_DIGEST_SHOWN = 16
-_MOST_CHARACTERS = 8_000
+_DIGEST_CHARACTERS = 16
+_MAX_ARGUMENT_CHARACTERS = 8_000
 """Characters of the arguments in `show`. `--full` and every decision show all of them."""
 
 
@@ -209,17 +222,17 @@ def show_arguments(approval: Approval, *, full: bool = True) -> None:
     """Shows exactly what will run. At a checkpoint it shows the result, and the call that produced it."""
     if approval.kind == "checkpoint":
         say(f"{approval.checkpoint}: the result of {approval.tool}:" if approval.tool else f"{approval.checkpoint}:")
-        _block(
+        _print_block(
             escape_terminal(approval.result) if isinstance(approval.result, str) else pretty_json(approval.result), full
         )
         if not approval.tool:
             return
-    before, after = _changed(approval)
+    before, after = _arguments_before_and_after(approval)
     say("exact arguments:" if before is None else "exact arguments, as changed by a reviewer:")
-    _block(pretty_json(after), full)
+    _print_block(pretty_json(after), full)
     if before is not None:
         say("changes:")
-        _block("\n".join(differences(before, after)), full)
+        _print_block("\n".join(differences(before, after)), full)
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
@@ -230,21 +243,21 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
     yield from lines
 
 
-def digests(approval: Approval) -> Iterator[tuple[str, str]]:
+def digest_fields(approval: Approval) -> Iterator[tuple[str, str]]:
     """Yields the digest of the arguments that are shown, and that of the request if a decision changed them."""
     decided = str((approval.decision or {}).get("digest") or "")
     if not decided or decided == approval.digest:
-        yield "digest", _short(approval.digest)
+        yield "digest", _short_digest(approval.digest)
         return
-    yield "current digest", _short(decided)
-    yield "requested digest", _short(approval.digest)
+    yield "current digest", _short_digest(decided)
+    yield "requested digest", _short_digest(approval.digest)
 
 
-def _short(digest: str) -> str:
-    return f"{digest[:_DIGEST_SHOWN]}…" if digest else ""
+def _short_digest(digest: str) -> str:
+    return f"{digest[:_DIGEST_CHARACTERS]}…" if digest else ""
 
 
-def _changed(approval: Approval) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+def _arguments_before_and_after(approval: Approval) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Returns the requested arguments, if a reviewer has changed them, and the arguments that run."""
     revision = approval.revision or {}
     if isinstance(revision.get("args_before"), dict):
@@ -253,8 +266,8 @@ def _changed(approval: Approval) -> tuple[dict[str, Any] | None, dict[str, Any]]
     return (approval.args, decided) if isinstance(decided, dict) else (None, approval.args)
 
 
-def _block(text: str, full: bool) -> None:
-    shown = text if full else truncate(text, _MOST_CHARACTERS)
+def _print_block(text: str, full: bool) -> None:
+    shown = text if full else truncate(text, _MAX_ARGUMENT_CHARACTERS)
     for line in shown.splitlines():
         say(f"  {line}")
     if len(shown) < len(text):
@@ -276,16 +289,16 @@ def preview(approval_id: ApprovalId, as_json: AsJson = False, as_name: AsName = 
 
 def show_preview(approval: Approval) -> None:
     """Shows the preview or the reason of its failure. Shows nothing if there is no preview."""
-    found = approval.preview
-    if not found:
+    result = approval.preview
+    if not result:
         return
-    if found.get("fault"):
-        say(f"no preview: {found['fault']} ({time_text(found.get('at'))})")
+    if result.get("fault"):
+        say(f"no preview: {result['fault']} ({format_iso_time(result.get('at'))})")
         return
-    before, after = (pretty_json(found.get(name)).splitlines() for name in ("before", "after"))
-    same = before == after
-    say(f"predicted changes, read at {time_text(found.get('at'))}:" + (" none found" if same else ""))
+    before, after = (pretty_json(result.get(name)).splitlines() for name in ("before", "after"))
+    is_unchanged = before == after
+    say(f"predicted changes, read at {format_iso_time(result.get('at'))}:" + (" none found" if is_unchanged else ""))
     for line in difflib.unified_diff(before, after, "now", "after the call", lineterm=""):
         say(f"  {line}")
-    if not found.get("is_current", True):
+    if not result.get("is_current", True):
         say("  (the arguments have changed since this preview)")

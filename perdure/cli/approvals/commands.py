@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from perdure.cli.approvals import card, decide
-from perdure.cli.approvals.card import claimed, show_card, standing, votes_of
-from perdure.cli.approvals.decide import ApprovalId, show_open
+from perdure.cli.approvals.card import claim_text, show_card, status_text, votes_text
+from perdure.cli.approvals.decide import ApprovalId, load_and_show
 from perdure.cli.approvals.watch import screen_for, watch_approvals
 from perdure.cli.connection import Role, connect
 from perdure.cli.terminal import (
@@ -23,18 +23,18 @@ from perdure.cli.terminal import (
     check_choice,
     confirm,
     fail,
-    left,
-    moment,
+    format_time,
     say,
     say_json,
     table,
+    time_left,
 )
 from perdure.client import Client
 from perdure.contracts.activities import ApprovalStatus
 from perdure.core.text import truncate
 from perdure.schemas.approvals import Ageing, Approval, Fallback, subject
 
-_NOT_BEGUN = frozenset({"pending", "approved", "edited"})
+_WITHDRAWABLE_STATUSES = frozenset({"pending", "approved", "edited"})
 Comment = Annotated[str, typer.Option(metavar="TEXT", help="A comment for the record.")]
 
 
@@ -48,18 +48,20 @@ def claim(
 ) -> None:
     """Claim a request while you review it. No other reviewer can decide until the claim expires. Repeat the command to
     extend it."""
-    _hand(
+    _run_action(
         approval_id,
         as_name,
         as_json,
         lambda client: client.approvals.claim(approval_id, seconds=seconds),
-        lambda now: f"claimed by you until {moment(now.claimed_until)}",
+        lambda updated: f"claimed by you until {format_time(updated.claimed_until)}",
     )
 
 
 def release(approval_id: ApprovalId, as_json: AsJson = False, as_name: AsName = None) -> None:
     """Release your claim; an admin can release any claim."""
-    _hand(approval_id, as_name, as_json, lambda client: client.approvals.release(approval_id), lambda now: "released")
+    _run_action(
+        approval_id, as_name, as_json, lambda client: client.approvals.release(approval_id), lambda updated: "released"
+    )
 
 
 def reassign(
@@ -72,23 +74,23 @@ def reassign(
     as_name: AsName = None,
 ) -> None:
     """Assign the request to another reviewer."""
-    _hand(
+    _run_action(
         approval_id,
         as_name,
         as_json,
         lambda client: client.approvals.reassign(approval_id, to, comment=comment),
-        lambda now: f"assigned to {now.assignee or to}",
+        lambda updated: f"assigned to {updated.assignee or to}",
     )
 
 
 def escalate(approval_id: ApprovalId, comment: Comment = "", as_json: AsJson = False, as_name: AsName = None) -> None:
     """Escalate the request to the role that its policy names. A request can be escalated once."""
-    _hand(
+    _run_action(
         approval_id,
         as_name,
         as_json,
         lambda client: client.approvals.escalate(approval_id, comment=comment),
-        lambda now: f"escalated to the role {now.reviewer_role}",
+        lambda updated: f"escalated to the role {updated.reviewer_role}",
     )
 
 
@@ -99,36 +101,36 @@ def withdraw(
     request. The approvers, other reviewers who could have approved it, or an admin can withdraw an approval. The agent
     is informed."""
     with connect(Role.REVIEWER, as_name) as client:
-        approval = show_open(client, approval_id, as_json, _NOT_BEGUN)
+        approval = load_and_show(client, approval_id, as_json, _WITHDRAWABLE_STATUSES)
     confirm("Withdraw this request?", yes=yes, as_json=as_json)
     # A pending request is withdrawn by its requester.
     role = Role.REQUESTER if approval.status == "pending" else Role.REVIEWER
-    _hand(
+    _run_action(
         approval_id,
         as_name,
         as_json,
         lambda client: client.approvals.withdraw(approval_id, comment=comment),
-        lambda now: now.status,
+        lambda updated: updated.status,
         role,
     )
 
 
-def _hand(
+def _run_action(
     approval_id: str,
     as_name: str | None,
     as_json: bool,
-    act: Callable[[Client], Approval],
+    action: Callable[[Client], Approval],
     describe: Callable[[Approval], str],
     role: Role = Role.REVIEWER,
 ) -> None:
     """Runs the action and shows the new assignment."""
     with connect(role, as_name) as client:
-        now = act(client)
+        updated = action(client)
     if as_json:
-        say_json(now)
+        say_json(updated)
         return
-    held_by = claimed(now)
-    say(f"{describe(now)}: {subject(now)} ({approval_id})" + (f", claimed by {held_by}" if held_by else ""))
+    claimant = claim_text(updated)
+    say(f"{describe(updated)}: {subject(updated)} ({approval_id})" + (f", claimed by {claimant}" if claimant else ""))
 
 
 approvals_app = typer.Typer(
@@ -136,7 +138,7 @@ approvals_app = typer.Typer(
 )
 Mine = Annotated[bool, typer.Option("--mine", help="Only requests that you can decide on.")]
 AgentId = Annotated[str | None, typer.Option(metavar="ID", help="Only requests of this agent.")]
-_ARGUMENTS_SHOWN = 120
+_ARGUMENT_CHARACTERS = 120
 _COLUMNS = (
     "approval", "status", "tool", "risk", "agent", "requested by", "assignee", "votes", "expires in", "arguments",
 )  # fmt: skip
@@ -181,7 +183,7 @@ def list_approvals(
         say_json(page)
         return
     empty = "No pending requests." if status == "pending" else "No approvals."
-    table(_COLUMNS, [_row(each, full) for each in page.items], empty, most=None if full else 200)
+    table(_COLUMNS, [_row(approval, full) for approval in page.items], empty, max_characters=None if full else 200)
     if page.next:
         say(f"Next page: --cursor {page.next}")
 
@@ -210,9 +212,9 @@ def ageing(as_json: AsJson = False, as_name: AsName = None) -> None:
     if as_json:
         say_json(page)
         return
-    counted = ("waiting", "to 1 h", "to 1 d", "to 3 d", "older")
-    headers = ("role", "assignee", "agent", *counted, "oldest", "next expires in", "fallback")
-    table(headers, [_ageing_row(each) for each in page.items], "No pending requests.")
+    age_headers = ("waiting", "to 1 h", "to 1 d", "to 3 d", "older")
+    headers = ("role", "assignee", "agent", *age_headers, "oldest", "next expires in", "fallback")
+    table(headers, [_ageing_row(group) for group in page.items], "No pending requests.")
 
 
 @approvals_app.command("watch")
@@ -225,42 +227,44 @@ def watch(mine: Mine = False, agent: AgentId = None, as_json: AsJson = False, as
             raise typer.Exit(0) from None
 
 
-_VERBS: tuple[Callable[..., None], ...] = (
+_COMMANDS: tuple[Callable[..., None], ...] = (
     *(decide.approve, decide.edit, decide.reject, decide.respond, decide.batch, card.preview),
     *(claim, release, reassign, escalate, withdraw),
 )
-for verb in _VERBS:
-    approvals_app.command(verb.__name__)(verb)
+for command in _COMMANDS:
+    approvals_app.command(command.__name__)(command)
 
 
-def _row(each: Approval, full: bool) -> tuple[object, ...]:
-    args = cell(each.args, None)
-    whose = f"claimed by {claimed(each)}" if claimed(each) else each.assignee
+def _row(approval: Approval, full: bool) -> tuple[object, ...]:
+    args = cell(approval.args, None)
+    responsible = f"claimed by {claim_text(approval)}" if claim_text(approval) else approval.assignee
     return (
-        each.id,
-        standing(each),
-        subject(each),
-        each.risk,
-        each.agent,
-        each.requested_by,
-        whose,
-        votes_of(each),
-        left(each.expires_at) if each.status == "pending" else "",
-        args if full else truncate(args, _ARGUMENTS_SHOWN),
+        approval.id,
+        status_text(approval),
+        subject(approval),
+        approval.risk,
+        approval.agent,
+        approval.requested_by,
+        responsible,
+        votes_text(approval),
+        time_left(approval.expires_at) if approval.status == "pending" else "",
+        args if full else truncate(args, _ARGUMENT_CHARACTERS),
     )
 
 
-def _ageing_row(each: Ageing) -> tuple[object, ...]:
-    counts = (each.buckets.get(name, 0) for name in _BUCKETS)
-    ages = (ago(each.oldest_at), left(each.next_expiry_at))
-    return (each.role, each.assignee, each.agent, each.waiting, *counts, *ages, _next(each.fallback))
+def _ageing_row(group: Ageing) -> tuple[object, ...]:
+    counts = (group.buckets.get(name, 0) for name in _BUCKETS)
+    ages = (ago(group.oldest_at), time_left(group.next_expiry_at))
+    return (group.role, group.assignee, group.agent, group.waiting, *counts, *ages, _fallback_text(group.fallback))
 
 
-def _next(fallback: Fallback | None) -> str:
+def _fallback_text(fallback: Fallback | None) -> str:
     if fallback is None or not fallback.reviewer or fallback.at is None:
         return (fallback and fallback.reviewer) or ""
     is_due = fallback.at <= datetime.now(UTC)
-    return f"{fallback.reviewer}, " + (f"due since {moment(fallback.at)}" if is_due else f"in {left(fallback.at)}")
+    return f"{fallback.reviewer}, " + (
+        f"due since {format_time(fallback.at)}" if is_due else f"in {time_left(fallback.at)}"
+    )
 
 
 delegations_app = typer.Typer(
@@ -270,18 +274,21 @@ delegations_app = typer.Typer(
 
 @delegations_app.command("list")
 def list_delegations(
-    everybodys: Annotated[bool, typer.Option("--all", help="Delegations of all users; admin only.")] = False,
+    all_users: Annotated[bool, typer.Option("--all", help="Delegations of all users; admin only.")] = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
     """List your active delegations."""
-    with connect(Role.ADMIN if everybodys else Role.REVIEWER, as_name) as client:
-        page = client.delegations.list(everybodys=everybodys)
+    with connect(Role.ADMIN if all_users else Role.REVIEWER, as_name) as client:
+        page = client.delegations.list(all_users=all_users)
     if as_json:
         say_json(page)
         return
-    rows = [(each.id, each.by, each.to, moment(each.until), left(each.until)) for each in page.items]
-    empty = "No active delegations." if everybodys else "You have no active delegations."
+    rows = [
+        (delegation.id, delegation.by, delegation.to, format_time(delegation.until), time_left(delegation.until))
+        for delegation in page.items
+    ]
+    empty = "No active delegations." if all_users else "You have no active delegations."
     table(("delegation", "on behalf of", "to", "until", "ends in"), rows, empty)
     if page.next:
         say("More delegations exist: use the cursor from --json with GET /v1/delegations?all=true&cursor=…")
@@ -303,13 +310,13 @@ def add(
     vote."""
     if (until is None) == (days is None):
         raise fail("Set either --until or --days", USAGE)
-    end = datetime.now(UTC) + timedelta(days=days) if days is not None else _moment(until or "")
+    end = datetime.now(UTC) + timedelta(days=days) if days is not None else _parse_end(until or "")
     with connect(Role.REVIEWER, as_name) as client:
-        made = client.delegations.add(to, end)
+        delegation = client.delegations.add(to, end)
     if as_json:
-        say_json(made)
+        say_json(delegation)
     else:
-        say(f"{made.to} can decide in your place until {moment(made.until)} ({made.id})")
+        say(f"{delegation.to} can decide in your place until {format_time(delegation.until)} ({delegation.id})")
 
 
 @delegations_app.command("remove")
@@ -329,12 +336,12 @@ def remove(
         say("The delegation has ended.")
 
 
-def _moment(text: str) -> datetime:
+def _parse_end(text: str) -> datetime:
     """Reads a date or a time. A date includes its whole day; a time without a zone is in UTC."""
     try:
         if len(text) <= len("2027-01-31"):
             return datetime.combine(date.fromisoformat(text) + timedelta(days=1), time(), UTC)
-        read = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise fail(f"{text!r} is not a date; write 2027-01-31 or 2027-01-31T12:00Z", USAGE) from None
-    return read if read.tzinfo is not None else read.replace(tzinfo=UTC)
+    return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from perdure.cli.approvals.card import differences, held, show_arguments, show_facts
+from perdure.cli.approvals.card import differences, is_on_hold, show_arguments, show_facts
 from perdure.cli.connection import Role, command, connect
 from perdure.cli.terminal import (
     DECIDED,
@@ -25,19 +25,19 @@ from perdure.cli.terminal import (
     NoTemporaryFile,
     Yes,
     at_terminal,
-    chosen,
     confirm,
     edited_text,
     exit_code_of,
     fail,
-    moment,
+    format_iso_time,
+    format_time,
+    prompt_choice,
     say,
     say_json,
-    time_text,
-    until,
+    time_until,
 )
 from perdure.client import ApiError, Client
-from perdure.client.approvals import MOST_IN_A_BATCH, Decision, Item
+from perdure.client.approvals import MAX_BATCH_ITEMS, BatchItem, Decision
 from perdure.core.calls.arguments import InvalidArgumentText, check_arguments, parse_object, same_json
 from perdure.core.json_schema import outline_schema
 from perdure.core.text import is_blank, one_line, pretty_json
@@ -48,8 +48,8 @@ Comment = Annotated[str, typer.Option(metavar="TEXT", help="A comment for the re
 Digest = Annotated[
     str, typer.Option(metavar="SHA256", help="Decide only if the call has this digest (see `show --json`).")
 ]
-_UNCHANGED = "The arguments are unchanged, so nothing was sent; to run the call as it is, use `approve`"
-_REFUSED_ARGUMENTS = frozenset({"args_invalid", "invalid_input"})
+_UNCHANGED_MESSAGE = "The arguments are unchanged, so nothing was sent; to run the call as it is, use `approve`"
+_INVALID_ARGUMENT_CODES = frozenset({"args_invalid", "invalid_input"})
 
 
 def approve(
@@ -61,7 +61,7 @@ def approve(
     as_name: AsName = None,
 ) -> None:
     """Approve exactly this call."""
-    with undecided(approval_id, as_name, as_json) as (client, approval):
+    with pending_approval(approval_id, as_name, as_json) as (client, approval):
         _decide(client, approval, "approve", digest, yes=yes, as_json=as_json, comment=comment)
 
 
@@ -75,13 +75,13 @@ def reject(
     as_name: AsName = None,
 ) -> None:
     """Reject the request with --comment or --reason. On a terminal, the command offers the policy's reasons."""
-    asks = at_terminal() and not (as_json or yes)
-    if not (comment.strip() or reason.strip() or asks):
+    can_prompt = at_terminal() and not (as_json or yes)
+    if not (comment.strip() or reason.strip() or can_prompt):
         raise fail("A rejection needs --comment or --reason", USAGE)
-    with undecided(approval_id, as_name, as_json) as (client, approval):
+    with pending_approval(approval_id, as_name, as_json) as (client, approval):
         if not (comment.strip() or reason.strip()):
-            place, comment = chosen("Reason? Enter a number or your own text", approval.reject_reasons)
-            reason = "" if place is None else approval.reject_reasons[place]
+            index, comment = prompt_choice("Reason? Enter a number or your own text", approval.reject_reasons)
+            reason = "" if index is None else approval.reject_reasons[index]
             if not (comment or reason):
                 raise fail("No reason was given; nothing was sent", OTHER)
         _decide(client, approval, "reject", digest, yes=yes, as_json=as_json, comment=comment, reason_code=reason)
@@ -100,29 +100,29 @@ def edit(
 ) -> None:
     """Edit the arguments in $EDITOR and approve the edited call. The changes are shown before they are sent. Invalid
     arguments reopen the editor."""
-    with undecided(approval_id, as_name, as_json) as (client, approval):
+    with pending_approval(approval_id, as_name, as_json) as (client, approval):
         try:
             if args is not None:
                 changed = parse_object(args)
                 if same_json(changed, approval.args):
-                    raise EditFailed(_UNCHANGED)
+                    raise EditFailed(_UNCHANGED_MESSAGE)
                 _send_edit(client, approval, changed, digest, yes=yes, as_json=as_json, comment=comment)
                 return
             title = f"Arguments of {subject(approval)}, approval {approval.id}"
-            attempts = ArgumentEdit(approval.args, approval.args_schema, title, at_terminal() and not as_json)
+            editor = ArgumentEdit(approval.args, approval.args_schema, title, at_terminal() and not as_json)
 
             def send(changed: dict[str, Any]) -> str | None:
                 try:
                     _send_edit(client, approval, changed, digest, yes=yes, as_json=as_json, comment=comment)
                 except ApiError as error:
-                    if attempts.by_person and error.code in _REFUSED_ARGUMENTS:
+                    if editor.is_interactive and error.code in _INVALID_ARGUMENT_CODES:
                         return error.message
                     raise
                 return None
 
-            settled(attempts, send, say)
-        except InvalidArgumentText as unfit:
-            raise fail(f"Invalid arguments: {unfit}; nothing was sent", USAGE) from None
+            edit_until_sent(editor, send, say)
+        except InvalidArgumentText as argument_error:
+            raise fail(f"Invalid arguments: {argument_error}; nothing was sent", USAGE) from None
         except NoTemporaryFile as error:
             raise fail(str(error), OTHER) from None
         except EditFailed as error:
@@ -142,18 +142,18 @@ def respond(
     """Respond to the agent instead of running the call."""
     if is_blank(text):
         raise fail("TEXT is empty; write the response that the agent receives instead of the call's result", USAGE)
-    with undecided(approval_id, as_name, as_json) as (client, approval):
+    with pending_approval(approval_id, as_name, as_json) as (client, approval):
         _decide(client, approval, "respond", digest, yes=yes, as_json=as_json, comment=text)
 
 
 @contextmanager
-def undecided(approval_id: str, as_name: str | None, as_json: bool) -> Iterator[tuple[Client, Approval]]:
+def pending_approval(approval_id: str, as_name: str | None, as_json: bool) -> Iterator[tuple[Client, Approval]]:
     """Yields the client and the approval, shown in full. Exits with 5 or 6 if it can no longer be decided."""
     with connect(Role.REVIEWER, as_name) as client:
-        yield client, show_open(client, approval_id, as_json)
+        yield client, load_and_show(client, approval_id, as_json)
 
 
-def show_open(
+def load_and_show(
     client: Client, approval_id: str, as_json: bool, statuses: frozenset[str] = frozenset({"pending"})
 ) -> Approval:
     """Returns the approval if it has one of these statuses. Shows it in full, unless `as_json` is set.
@@ -164,27 +164,27 @@ def show_open(
     if approval.status not in statuses:
         if as_json:
             say_json(approval)
-        raise fail(too_late(approval), EXPIRED if approval.status == "expired" else DECIDED)
+        raise fail(closed_reason(approval), EXPIRED if approval.status == "expired" else DECIDED)
     if not as_json:
         show_facts(approval, full=True)
         show_arguments(approval)
     return approval
 
 
-def too_late(approval: Approval) -> str:
+def closed_reason(approval: Approval) -> str:
     """Returns why a request can no longer be decided: the decision, its reviewer and its time if there is one, and the
     current status."""
     if approval.status == "expired":
-        return f"The request expired undecided at {moment(approval.expires_at)}"
+        return f"The request expired undecided at {format_time(approval.expires_at)}"
     withdrawn = approval.withdrawal or {}
     if approval.status == "withdrawn" and withdrawn.get("by"):
-        return f"The request was withdrawn by {withdrawn['by']} at {time_text(withdrawn.get('at'))}"
+        return f"The request was withdrawn by {withdrawn['by']} at {format_iso_time(withdrawn.get('at'))}"
     if not approval.decided_by:
         return f"The request is already {approval.status}"
     decided = (approval.decision or {}).get("type", "a decision")
-    when = moment(approval.decided_at)
+    decided_at = format_time(approval.decided_at)
     return (
-        f"The request was already decided: {decided} by {approval.decided_by} at {when}; its status is now "
+        f"The request was already decided: {decided} by {approval.decided_by} at {decided_at}; its status is now "
         f"{approval.status}"
     )
 
@@ -227,13 +227,13 @@ def _decide(
         return
     if decided.status == "pending":
         say(f"Vote counted: {decided.approving} of {decided.quorum} required approvals; the request is still pending.")
-    elif held(decided):
-        back = command("approvals", "withdraw", approval.id)
-        say(f"The call starts at {until(decided.ready_at)}. To withdraw the approval: {back}")
+    elif is_on_hold(decided):
+        withdraw_command = command("approvals", "withdraw", approval.id)
+        say(f"The call starts at {time_until(decided.ready_at)}. To withdraw the approval: {withdraw_command}")
     say(f"{decided.status}: {subject(approval)} ({approval.id})")
 
 
-_COMMENT = "//"
+_COMMENT_PREFIX = "//"
 
 
 @dataclass(slots=True)
@@ -250,11 +250,11 @@ class ArgumentEdit:
     schema: Mapping[str, Any]
     title: str
     """Title of the file for a reviewer."""
-    by_person: bool
+    is_interactive: bool
     _text: str = ""
     """The last text that was written, without the comments."""
 
-    def opened(self, fault: str = "") -> dict[str, Any]:
+    def open_editor(self, fault: str = "") -> dict[str, Any]:
         """Opens the editor and returns the edited arguments. After a `fault` it opens on the last text, with the fault
         above.
 
@@ -262,13 +262,13 @@ class ArgumentEdit:
         or if nothing was changed.
         """
         text = self._text or pretty_json(self.before) + "\n"
-        name = "arguments.jsonc" if self.by_person else "arguments.json"
-        written = without_comments(edited_text(self._heading(fault) + text, name, "--args JSON"))
-        if written.strip() == text.strip():
-            again = "The text still has the same error. " if fault else ""
-            raise EditFailed(f"{again}{_UNCHANGED}")
-        self._text = written
-        return self.read(written)
+        name = "arguments.jsonc" if self.is_interactive else "arguments.json"
+        edited = without_comments(edited_text(self._heading(fault) + text, name, "--args JSON"))
+        if edited.strip() == text.strip():
+            prefix = "The text still has the same error. " if fault else ""
+            raise EditFailed(f"{prefix}{_UNCHANGED_MESSAGE}")
+        self._text = edited
+        return self.read(edited)
 
     def read(self, text: str) -> dict[str, Any]:
         """Reads arguments from JSON text and checks them against the tool's schema.
@@ -280,20 +280,22 @@ class ArgumentEdit:
         if checked.fault is not None:
             raise InvalidArgumentText(checked.fault)
         if same_json(args, self.before):
-            raise EditFailed(_UNCHANGED)
+            raise EditFailed(_UNCHANGED_MESSAGE)
         return args
 
     def _heading(self, fault: str) -> str:
-        if not self.by_person:
+        if not self.is_interactive:
             return ""
-        lines = [f"{self.title}. Lines that start with {_COMMENT} are ignored."]
+        lines = [f"{self.title}. Lines that start with {_COMMENT_PREFIX} are ignored."]
         lines += ["Leave the text unchanged to send nothing.", *(f"  {line}" for line in outline_schema(self.schema))]
         if fault:
             lines += ["", f"NOT SENT: {one_line(fault, None)}"]
-        return "".join(f"{_COMMENT} {line}".rstrip() + "\n" for line in lines)
+        return "".join(f"{_COMMENT_PREFIX} {line}".rstrip() + "\n" for line in lines)
 
 
-def settled(edit: ArgumentEdit, send: Callable[[dict[str, Any]], str | None], tell: Callable[[str], None]) -> None:
+def edit_until_sent(
+    edit: ArgumentEdit, send: Callable[[dict[str, Any]], str | None], report: Callable[[str], None]
+) -> None:
     """Opens the editor until `send` returns no fault. A program as the editor has one attempt.
 
     Raises InvalidArgumentText and EditFailed.
@@ -301,23 +303,25 @@ def settled(edit: ArgumentEdit, send: Callable[[dict[str, Any]], str | None], te
     fault = ""
     while True:
         try:
-            refused = send(edit.opened(fault))
-            if refused is None:
+            rejection = send(edit.open_editor(fault))
+            if rejection is None:
                 return
-            raise InvalidArgumentText(refused)
-        except InvalidArgumentText as unfit:
-            if not edit.by_person:
+            raise InvalidArgumentText(rejection)
+        except InvalidArgumentText as error:
+            if not edit.is_interactive:
                 raise
-            fault = str(unfit)
-            tell(f"Not sent: {fault}")
+            fault = str(error)
+            report(f"Not sent: {fault}")
 
 
 def without_comments(text: str) -> str:
     """Returns the lines that are not comments."""
-    return "\n".join(line for line in text.split("\n") if not line.lstrip().startswith(_COMMENT)).strip("\n") + "\n"
+    return (
+        "\n".join(line for line in text.split("\n") if not line.lstrip().startswith(_COMMENT_PREFIX)).strip("\n") + "\n"
+    )
 
 
-class Together(StrEnum):
+class BatchDecision(StrEnum):
     """Decisions that are possible on several requests together. Only calls of low risk and of one tool can be approved
     together. The API rejects each of the others by itself."""
 
@@ -327,7 +331,7 @@ class Together(StrEnum):
 
 def batch(
     decision: Annotated[
-        Together, typer.Argument(metavar="DECISION", help="approve (low-risk calls of one tool only) or reject.")
+        BatchDecision, typer.Argument(metavar="DECISION", help="approve (low-risk calls of one tool only) or reject.")
     ],
     approval_ids: Annotated[list[str], typer.Argument(metavar="APPROVAL", help="The approvals' ids, at most 100.")],
     comment: Annotated[str, typer.Option(metavar="TEXT", help="A comment for the record and for the agents.")] = "",
@@ -337,56 +341,56 @@ def batch(
     as_name: AsName = None,
 ) -> None:
     """Decide on several requests together. Shows each call, asks once (see --yes), and prints each result."""
-    if decision is Together.REJECT and not (comment.strip() or reason.strip()):
+    if decision is BatchDecision.REJECT and not (comment.strip() or reason.strip()):
         raise fail("A rejection needs --comment or --reason", USAGE)
-    wanted = list(dict.fromkeys(approval_ids))
-    if len(wanted) > MOST_IN_A_BATCH:
-        raise fail(f"{len(wanted)} ids are too many; the limit is {MOST_IN_A_BATCH}", USAGE)
+    unique_ids = list(dict.fromkeys(approval_ids))
+    if len(unique_ids) > MAX_BATCH_ITEMS:
+        raise fail(f"{len(unique_ids)} ids are too many; the limit is {MAX_BATCH_ITEMS}", USAGE)
     with connect(Role.REVIEWER, as_name) as client:
-        answers = {each: _read(client, each) for each in wanted}
-        waiting = [each for each in answers.values() if isinstance(each, Approval)]
+        requests = {each: _read_pending(client, each) for each in unique_ids}
+        pending = [each for each in requests.values() if isinstance(each, Approval)]
         if not as_json:
-            _show(waiting)
-        if waiting:
-            confirm(f"{decision.value} {len(waiting)} requests?", yes=yes, as_json=as_json)
-            items = [_item(each, decision, comment, reason) for each in waiting]
+            _print_requests(pending)
+        if pending:
+            confirm(f"{decision.value} {len(pending)} requests?", yes=yes, as_json=as_json)
+            items = [_batch_item(each, decision, comment, reason) for each in pending]
             decided = {each.id: each for each in client.approvals.decide_many(items).items}
         else:
             decided = {}
-    final = [decided.get(each.id, each) for each in answers.values()]
-    _tell([each for each in final if isinstance(each, ItemAnswer)], as_json)
+    final = [decided.get(each.id, each) for each in requests.values()]
+    _print_results([each for each in final if isinstance(each, ItemAnswer)], as_json)
 
 
-def _read(client: Client, approval_id: str) -> Approval | ItemAnswer:
+def _read_pending(client: Client, approval_id: str) -> Approval | ItemAnswer:
     """Returns the approval if it is pending, else an error item with the reason."""
     try:
         approval = client.approvals.get(approval_id)
     except ApiError as error:
         if error.status not in (404, 422):
             raise
-        return _refused(approval_id, error.code, error.message, error.status)
+        return _error_item(approval_id, error.code, error.message, error.status)
     if approval.status == "pending":
         return approval
     if approval.status == "expired":
-        return _refused(approval_id, "approval_expired", too_late(approval), 410)
-    return _refused(approval_id, "already_decided", too_late(approval), 409)
+        return _error_item(approval_id, "approval_expired", closed_reason(approval), 410)
+    return _error_item(approval_id, "already_decided", closed_reason(approval), 409)
 
 
-def _refused(approval_id: str, code: str, message: str, status: int) -> ItemAnswer:
+def _error_item(approval_id: str, code: str, message: str, status: int) -> ItemAnswer:
     """Returns the error item that the API would return."""
     return ItemAnswer(id=approval_id, error={"code": code, "message": message, "details": {}, "status": status})
 
 
-def _show(waiting: list[Approval]) -> None:
-    for approval in waiting:
+def _print_requests(approvals: list[Approval]) -> None:
+    for approval in approvals:
         say(f"{subject(approval)} (risk {approval.risk}), agent {approval.agent}, requested by {approval.requested_by}")
         show_arguments(approval)
         say()
 
 
-def _item(approval: Approval, decision: Together, comment: str, reason: str) -> Item:
-    word: Literal["approve", "reject"] = "approve" if decision is Together.APPROVE else "reject"
-    item = Item(id=approval.id, digest=approval.digest, decision=word)
+def _batch_item(approval: Approval, decision: BatchDecision, comment: str, reason: str) -> BatchItem:
+    value: Literal["approve", "reject"] = "approve" if decision is BatchDecision.APPROVE else "reject"
+    item = BatchItem(id=approval.id, digest=approval.digest, decision=value)
     if comment:
         item["comment"] = comment
     if reason:
@@ -394,17 +398,19 @@ def _item(approval: Approval, decision: Together, comment: str, reason: str) -> 
     return item
 
 
-def _tell(answers: list[ItemAnswer], as_json: bool) -> None:
+def _print_results(results: list[ItemAnswer], as_json: bool) -> None:
     """Shows the result of each item. Exits with the code that all failures share, or with 1 if their codes differ."""
     if as_json:
-        say_json({"items": [each.model_dump(mode="json") for each in answers]})
+        say_json({"items": [result.model_dump(mode="json") for result in results]})
     else:
-        for each in answers:
-            say(f"{each.id}  {each.status or _why_not(each.error or {})}")
-    codes = {exit_code_of(str(each.error.get("code")), each.error.get("status")) for each in answers if each.error}
+        for result in results:
+            say(f"{result.id}  {result.status or _error_text(result.error or {})}")
+    codes = {
+        exit_code_of(str(result.error.get("code")), result.error.get("status")) for result in results if result.error
+    }
     if codes:
         raise typer.Exit(codes.pop() if len(codes) == 1 else OTHER)
 
 
-def _why_not(error: dict[str, Any]) -> str:
+def _error_text(error: dict[str, Any]) -> str:
     return one_line(f"not done: {error.get('message')} ({error.get('code')})", None)

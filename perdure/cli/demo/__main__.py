@@ -9,12 +9,12 @@ import os
 import signal
 import sys
 
-from perdure.cli.demo.stage import Payments, Stage, StageFailed
-from perdure.cli.demo.stories import Claim, Narrator, refund, send_note
+from perdure.cli.demo.demo_stack import DemoFailed, DemoStack, Payments
+from perdure.cli.demo.scenarios import Check, Narrator, refund, send_note
 from perdure.client import ApiError, AsyncClient
 from perdure.local import StackError
 
-_MOST_SECONDS = 300.0
+_MAX_SECONDS = 300.0
 """The demo takes less than a minute. On a machine that needs this long, it fails with a message."""
 
 
@@ -40,50 +40,50 @@ async def _run(keep: bool) -> int:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    failure, told_to_end = "", False
-    claims: list[Claim] = []
-    stage = Stage()
+    failure, was_interrupted = "", False
+    checks: list[Check] = []
+    stack = DemoStack()
     try:
-        async with asyncio.timeout(_MOST_SECONDS):
-            claims = await _play(stage, narrator)
+        async with asyncio.timeout(_MAX_SECONDS):
+            checks = await _run_demo(stack, narrator)
         if keep and sys.stdin.isatty():
-            narrator.say(f"The stack stays up: PERDURE_HOME={stage.home} perdure status. Press Enter to stop it.")
+            narrator.say(f"The stack stays up: PERDURE_HOME={stack.home} perdure status. Press Enter to stop it.")
             await asyncio.to_thread(input)
-    except (StageFailed, StackError, ApiError) as error:
+    except (DemoFailed, StackError, ApiError) as error:
         failure = str(error)
     except TimeoutError:
-        failure = f"it took longer than {_MOST_SECONDS:.0f} s"
+        failure = f"it took longer than {_MAX_SECONDS:.0f} s"
     except asyncio.CancelledError:
-        failure, told_to_end = "it was interrupted", True
+        failure, was_interrupted = "it was interrupted", True
     finally:
-        held = bool(claims) and all(claim.held for claim in claims)
-        kept = await stage.close(keep_logs=not (held or told_to_end))
+        has_passed = bool(checks) and all(check.has_passed for check in checks)
+        logs_folder = await stack.close(keep_logs=not (has_passed or was_interrupted))
     if failure:
-        narrator.failed(f"The demo was aborted: {failure}", kept)
+        narrator.failed(f"The demo was aborted: {failure}", logs_folder)
         return 1
-    if not held:
-        narrator.failed("Some checks failed.", kept)
+    if not has_passed:
+        narrator.failed("Some checks failed.", logs_folder)
         return 1
     narrator.say(f"All checks passed after {narrator.seconds:.0f} s. The stack is stopped and its data removed.")
     narrator.say("To look around in the same state: .venv/bin/python -m perdure.cli.demo --keep")
     return 0
 
 
-async def _play(stage: Stage, narrator: Narrator) -> list[Claim]:
+async def _run_demo(stack: DemoStack, narrator: Narrator) -> list[Check]:
     narrator.title("Perdure: one turn, killed repeatedly, one effect.")
     narrator.step("A separate stack starts: Postgres, Valkey, Temporal, the API and the workers")
-    narrator.say(f"Data in {stage.home}, removed at the end. A local payments service plays the external system.")
-    await stage.open()
-    narrator.say(f"API {stage.url}   Temporal Web UI {stage.temporal_ui}")
+    narrator.say(f"Data in {stack.home}, removed at the end. A local payments service plays the external system.")
+    await stack.open()
+    narrator.say(f"API {stack.url}   Temporal Web UI {stack.temporal_ui}")
     async with (
-        AsyncClient(stage.url, stage.token("requester")) as client,
-        Payments(*stage.payments()) as payments,
+        AsyncClient(stack.url, stack.token("requester")) as client,
+        Payments(*stack.payments()) as payments,
     ):
-        claims = await refund(stage, narrator, client, payments)
-        claims += await send_note(stage, narrator, client, payments)
+        checks = await refund(stack, narrator, client, payments)
+        checks += await send_note(stack, narrator, client, payments)
     narrator.step("The result, counted outside Perdure where possible")
-    narrator.claims(claims)
-    return claims
+    narrator.checks(checks)
+    return checks
 
 
 if __name__ == "__main__":

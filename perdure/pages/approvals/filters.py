@@ -8,9 +8,9 @@ from urllib.parse import parse_qsl, urlencode
 from perdure.pages.request import BrowserRequest, Form
 
 DAY_SECONDS = 86_400
-KINDS = ("risk", "agent", "tool", "role")
-_LONGEST_NAME = 64
-_LONGEST = 600
+FILTER_NAMES = ("risk", "agent", "tool", "role")
+_MAX_NAME_CHARACTERS = 64
+_MAX_QUERY_CHARACTERS = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class InboxFilters:
 
     def query(self, *, mine: bool, cursor: str | None = None) -> str:
         """Returns the filters as a query string, with this `mine`."""
-        named = {kind: getattr(self, kind) for kind in KINDS}
-        parameters = {**({} if mine else {"all": "1"}), **named, **({"expiring": "1"} if self.expiring else {})}
+        selected = {kind: getattr(self, kind) for kind in FILTER_NAMES}
+        parameters = {**({} if mine else {"all": "1"}), **selected, **({"expiring": "1"} if self.expiring else {})}
         return urlencode({name: value for name, value in {**parameters, "cursor": cursor or ""}.items() if value})
 
     def path(self, *, mine: bool, cursor: str | None = None) -> str:
@@ -37,26 +37,26 @@ class InboxFilters:
         return "/review" + (f"?{text}" if text else "")
 
     @property
-    def within(self) -> str:
+    def list_query(self) -> str:
         """The query string of an approval's address, which contains the filters of its list."""
         text = self.query(mine=self.mine)
         return "?" + urlencode({"in": text}) if text else ""
 
     @property
-    def narrowed(self) -> bool:
+    def is_narrowed(self) -> bool:
         """True if a filter besides `mine` is set."""
-        return self.expiring or any(getattr(self, kind) for kind in KINDS)
+        return self.expiring or any(getattr(self, kind) for kind in FILTER_NAMES)
 
     @property
-    def filters(self) -> Mapping[str, Any]:
+    def api_parameters(self) -> Mapping[str, Any]:
         """The filters as parameters of the API."""
-        named = {kind: getattr(self, kind) or None for kind in KINDS}
-        return {**named, "mine": self.mine or None, "expiring_seconds": DAY_SECONDS if self.expiring else None}
+        selected = {kind: getattr(self, kind) or None for kind in FILTER_NAMES}
+        return {**selected, "mine": self.mine or None, "expiring_seconds": DAY_SECONDS if self.expiring else None}
 
 
-def opened_from(visit: BrowserRequest, form: Form | None = None) -> InboxFilters:
+def filters_of_visit(visit: BrowserRequest, form: Form | None = None) -> InboxFilters:
     """Returns the list that an approval was opened from, read from the form of its page or from its address."""
     text = (form.get("in") if form else "") or visit.request.query_params.get("in", "")
-    parameters = dict(parse_qsl(text)) if len(text) <= _LONGEST else {}
-    risk, agent, tool, role = (parameters.get(kind, "")[:_LONGEST_NAME] for kind in KINDS)
+    parameters = dict(parse_qsl(text)) if len(text) <= _MAX_QUERY_CHARACTERS else {}
+    risk, agent, tool, role = (parameters.get(kind, "")[:_MAX_NAME_CHARACTERS] for kind in FILTER_NAMES)
     return InboxFilters("all" not in parameters, risk, agent, tool, role, "expiring" in parameters)

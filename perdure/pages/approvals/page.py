@@ -14,9 +14,9 @@ from fastapi.responses import HTMLResponse
 from perdure.core.calls.arguments import InvalidArgumentText, parsed_value
 from perdure.core.json_schema import field_type, follow_reference
 from perdure.core.text import escape_terminal, flat, printable_runs
-from perdure.pages.approvals.filters import InboxFilters, opened_from
+from perdure.pages.approvals.filters import InboxFilters, filters_of_visit
 from perdure.pages.render import page
-from perdure.pages.request import BrowserRequest, Form, Typed, Visitor
+from perdure.pages.request import BrowserRequest, DraftPost, Form, SignedInVisit
 from perdure.schemas.approvals import Approval
 from perdure.schemas.identity import Me
 
@@ -47,25 +47,25 @@ class Field:
     """The name of the form's field."""
     shape: Shape
     value: str
-    given: bool
+    is_given: bool
     """True if the call has this argument."""
     required: bool
     nullable: bool
     """True if an empty field can mean null."""
-    may_hold: str
+    allowed_values: str
     """The allowed values, in words."""
     meaning: str
     choices: tuple[str, ...] = ()
     fault: str = ""
 
     @property
-    def gives(self) -> str:
+    def given_key(self) -> str:
         """The name of the form field that states whether an optional argument is given."""
         return f"gives.{self.key}"
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class EditedArguments:
     """The arguments that were read from the fields."""
 
     args: dict[str, Any]
@@ -86,95 +86,99 @@ def fields_of(
     properties = schema.get("properties")
     declared: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
     required = schema.get("required")
-    found = []
+    fields = []
     for number, name in enumerate([*declared, *(name for name in args if name not in declared)]):
-        needed = isinstance(required, list) and name in required
+        is_required = isinstance(required, list) and name in required
         field = _argument_field(
-            name, f"arg.{number}", args, follow_reference(declared.get(name, {}), schema), schema, needed
+            name, f"arg.{number}", args, follow_reference(declared.get(name, {}), schema), schema, is_required
         )
-        found.append(_with_typed_text(field, typed, (faults or {}).get(name, "")))
-    return found
+        fields.append(_with_typed_text(field, typed, (faults or {}).get(name, "")))
+    return fields
 
 
-def read_fields(args: Mapping[str, Any], schema: Mapping[str, Any], form: Form) -> Edit:
+def read_fields(args: Mapping[str, Any], schema: Mapping[str, Any], form: Form) -> EditedArguments:
     """Reads the arguments from the form's fields."""
-    read: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     faults: dict[str, str] = {}
     for field in fields_of(args, schema):
-        text = form.whole(field.key)
+        text = form.raw(field.key)
         if text is None:  # the form had no such field, so the value stays
-            if field.given:
-                read[field.name] = args[field.name]
+            if field.is_given:
+                arguments[field.name] = args[field.name]
             continue
-        if not text and not field.required and not form.get(field.gives):
+        if not text and not field.required and not form.get(field.given_key):
             continue
         try:
-            read[field.name] = _parse_value(field, text)
-        except InvalidArgumentText as unfit:
-            faults[field.name] = str(unfit)
-    return Edit(read, faults)
+            arguments[field.name] = _parse_value(field, text)
+        except InvalidArgumentText as error:
+            faults[field.name] = str(error)
+    return EditedArguments(arguments, faults)
 
 
 def _argument_field(
     name: str, key: str, args: Mapping[str, Any], spec: Mapping[str, Any], root: Mapping[str, Any], required: bool
 ) -> Field:
-    given = name in args
+    is_given = name in args
     kinds, choices, nullable = _read_kinds(spec, root, iter(range(_MAX_SCHEMAS))) or (set(), [], False)
     value = args.get(name)
-    shape = _editable_shape(value, kinds, choices) if given and value is not None else _choose_shape(kinds, choices)
-    if given and value is None and not nullable:
+    shape = _editable_shape(value, kinds, choices) if is_given and value is not None else _choose_shape(kinds, choices)
+    if is_given and value is None and not nullable:
         shape = Shape.JSON
     return Field(
         name=name,
         key=key,
         shape=shape,
-        value=_field_text(value, shape) if given else "",
-        given=given,
+        value=_field_text(value, shape) if is_given else "",
+        is_given=is_given,
         required=required,
         nullable=nullable,
-        may_hold=field_type(spec, root),
+        allowed_values=field_type(spec, root),
         meaning=flat(str(spec.get("description") or ""), 300),
         choices=tuple(choices) if shape is Shape.CHOICE else (),
     )
 
 
 def _with_typed_text(field: Field, typed: Form | None, fault: str) -> Field:
-    text = typed.whole(field.key) if typed is not None else None
+    text = typed.raw(field.key) if typed is not None else None
     if typed is None or text is None:
         return field
-    given = field.required or bool(typed.get(field.gives))
+    is_given = field.required or bool(typed.get(field.given_key))
     return Field(
-        field.name, field.key, field.shape, text, given, field.required, field.nullable, field.may_hold, field.meaning,
-        field.choices, fault,
+        field.name, field.key, field.shape, text, is_given, field.required, field.nullable, field.allowed_values,
+        field.meaning, field.choices, fault,
     )  # fmt: skip
 
 
 def _read_kinds(
-    spec: Mapping[str, Any], root: Mapping[str, Any], looks: Iterator[int], depth: int = 0
+    spec: Mapping[str, Any], root: Mapping[str, Any], budget: Iterator[int], depth: int = 0
 ) -> _FieldKinds | None:
     """Returns the JSON types that a field can hold, its choices as JSON, and whether null is allowed.
 
-    Returns None if that cannot be found out within `looks` parts.
+    Returns None if that cannot be found out within `budget` parts.
     """
-    if next(looks, None) is None or depth > _MAX_DEPTH:
+    if next(budget, None) is None or depth > _MAX_DEPTH:
         return None
-    either = spec.get("anyOf") or spec.get("oneOf")
-    if isinstance(either, list):
-        read: list[_FieldKinds] = []
-        for each in either:
-            found = _read_kinds(follow_reference(each, root), root, looks, depth + 1)
-            if found is None:
+    alternatives = spec.get("anyOf") or spec.get("oneOf")
+    if isinstance(alternatives, list):
+        kinds_read: list[_FieldKinds] = []
+        for schema in alternatives:
+            alternative = _read_kinds(follow_reference(schema, root), root, budget, depth + 1)
+            if alternative is None:
                 return None
-            read.append(found)
-        kinds = {name for names, _, _ in read for name in names}
-        all_choices = [each for _, choices, _ in read for each in choices]
-        named = all(choices or names == {"null"} for names, choices, _ in read)
-        return kinds - {"null"}, all_choices if named else [], "null" in kinds or any(null for _, _, null in read)
+            kinds_read.append(alternative)
+        kinds = {name for names, _, _ in kinds_read for name in names}
+        all_choices = [schema for _, choices, _ in kinds_read for schema in choices]
+        all_named = all(choices or names == {"null"} for names, choices, _ in kinds_read)
+        return (
+            kinds - {"null"},
+            all_choices if all_named else [],
+            "null" in kinds or any(null for _, _, null in kinds_read),
+        )
     options = [spec["const"]] if "const" in spec else spec.get("enum")
     declared = spec.get("type")
     kinds = set(map(str, declared)) if isinstance(declared, list) else {str(declared)} if declared else set()
     if isinstance(options, list):
-        return kinds, [_to_json(each) for each in options if each is not None], None in options
+        return kinds, [_to_json(schema) for schema in options if schema is not None], None in options
     if kinds == {"boolean"}:
         return kinds, ["true", "false"], False
     return kinds - {"null"} or kinds, [], "null" in kinds
@@ -199,7 +203,7 @@ def _editable_shape(value: Any, kinds: set[str], choices: list[str]) -> Shape:
         shape is not Shape.LINE
         or not isinstance(value, str)
         or "\t" in value
-        or any(hid for _, hid in printable_runs(value))
+        or any(is_hidden for _, is_hidden in printable_runs(value))
     ):
         return Shape.JSON
     return Shape.LINES if "\n" in value or len(value) > _LINE_CHARACTERS else Shape.LINE
@@ -242,7 +246,7 @@ _WHOLE_DIFF_LINES = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DiffLine:
     """One line of a comparison."""
 
     sign: str
@@ -250,32 +254,32 @@ class Line:
     text: str
 
 
-def differences(before: Any, after: Any) -> list[Line]:
+def differences(before: Any, after: Any) -> list[DiffLine]:
     """Returns the lines that differ, with a few lines around them, or all lines if they are few. Empty if nothing
     differs."""
     return _compare_lines(_json_lines(before), _json_lines(after))
 
 
-def text_differences(before: str, after: str) -> list[Line]:
+def text_differences(before: str, after: str) -> list[DiffLine]:
     """Returns the lines of two texts that differ, as `differences` does."""
     return _compare_lines(before.splitlines(), after.splitlines())
 
 
-def _compare_lines(old: list[str], new: list[str]) -> list[Line]:
+def _compare_lines(old: list[str], new: list[str]) -> list[DiffLine]:
     if len(old) + len(new) > _MAX_DIFF_LINES:
-        return [] if old == new else [*(Line("-", text) for text in old), *(Line("+", text) for text in new)]
-    found: list[Line] = []
-    around = _CONTEXT_LINES if len(old) + len(new) > _WHOLE_DIFF_LINES else _WHOLE_DIFF_LINES
-    for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(around):
-        if found:
-            found.append(Line("…", ""))
-        for what, start, end, to_start, to_end in group:
-            if what == "equal":
-                found += [Line(" ", text) for text in old[start:end]]
+        return [] if old == new else [*(DiffLine("-", text) for text in old), *(DiffLine("+", text) for text in new)]
+    lines: list[DiffLine] = []
+    context = _CONTEXT_LINES if len(old) + len(new) > _WHOLE_DIFF_LINES else _WHOLE_DIFF_LINES
+    for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(context):
+        if lines:
+            lines.append(DiffLine("…", ""))
+        for change, start, end, to_start, to_end in group:
+            if change == "equal":
+                lines += [DiffLine(" ", text) for text in old[start:end]]
                 continue
-            found += [Line("-", text) for text in old[start:end]]
-            found += [Line("+", text) for text in new[to_start:to_end]]
-    return found
+            lines += [DiffLine("-", text) for text in old[start:end]]
+            lines += [DiffLine("+", text) for text in new[to_start:to_end]]
+    return lines
 
 
 def _json_lines(value: Any) -> list[str]:
@@ -288,10 +292,15 @@ LONG_CHARACTERS = 6_000
 _EXCERPT_CHARACTERS = 1_500
 _MAX_SEARCHED = 100
 """Maximum approvals that are searched for the next and the previous one."""
-REASONS = ("The arguments are wrong.", "This is not needed.", "This is not allowed here.")
+DEFAULT_REJECT_REASONS = ("The arguments are wrong.", "This is not needed.", "This is not allowed here.")
 """Reasons for a rejection if the agent's policy offers none."""
-PRESENT = {"approve": "Approve", "edit": "Edit", "reject": "Reject", "respond": "Respond"}
-PAST = {"approve": "approved", "edit": "edited and approved", "reject": "rejected", "respond": "responded to"}
+DECISION_LABELS = {"approve": "Approve", "edit": "Edit", "reject": "Reject", "respond": "Respond"}
+DECISION_PAST_LABELS = {
+    "approve": "approved",
+    "edit": "edited and approved",
+    "reject": "rejected",
+    "respond": "responded to",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,60 +308,62 @@ class RejectedForm:
     """A form of the page that was not carried out, and the reason."""
 
     form: Form | None = None
-    why: str = ""
+    reason: str = ""
     faults: Mapping[str, str] | None = None
     """Messages by argument."""
 
 
 async def show_approval(
-    visit: BrowserRequest, approval: Approval, sent: RejectedForm | None = None, *, status: int = 200
+    visit: BrowserRequest, approval: Approval, rejected: RejectedForm | None = None, *, status: int = 200
 ) -> HTMLResponse:
     """Returns the page of this approval, with what was typed before."""
-    sent = sent or RejectedForm()
+    rejected = rejected or RejectedForm()
     text = _approval_json(approval)
-    opened = not is_long(approval) or _asks_for_all(visit, sent)
+    is_opened = not is_long(approval) or _shows_all_arguments(visit, rejected)
     args = (approval.decision or {}).get("args") or approval.args
     before = (approval.revision or {}).get("args_before") or (approval.args if args is not approval.args else None)
-    selection = opened_from(visit, sent.form)
-    previous, following = await _neighboring_approvals(visit, approval, selection)
+    filters = filters_of_visit(visit, rejected.form)
+    previous, following = await _neighboring_approvals(visit, approval, filters)
     return page(
         visit,
         "approval.html",
         status=status,
         approval=approval,
         args=args,
-        opened=opened,
+        is_opened=is_opened,
         long_characters=len(text),
-        beginning=text[:_EXCERPT_CHARACTERS],
-        changed=differences(before, args) if before is not None else None,
-        compared=compare_with_last(approval, args),
-        previewed=preview_differences(approval),
-        fields=fields_of(approval.args, approval.args_schema, sent.form, sent.faults),
-        may=approval.allowed_decisions if opened else [],
-        sent=sent,
-        typed=sent.form or Form(()),
+        excerpt=text[:_EXCERPT_CHARACTERS],
+        reviewer_changes=differences(before, args) if before is not None else None,
+        changes_since_last=compare_with_last(approval, args),
+        preview_lines=preview_differences(approval),
+        fields=fields_of(approval.args, approval.args_schema, rejected.form, rejected.faults),
+        allowed=approval.allowed_decisions if is_opened else [],
+        rejected=rejected,
+        typed=rejected.form or Form(()),
         previous=previous,
         following=following,
-        past=PAST,
+        past_labels=DECISION_PAST_LABELS,
         reasons=reasons_for(approval),
         roles=visit.me.roles if visit.me else [],
         can_be_withdrawn=can_be_withdrawn(approval, visit.me),
-        asked=selection,
-        within=selection.within,
-        at=f"/review/{approval.id}{selection.within}",
+        filters=filters,
+        list_query=filters.list_query,
+        form_page=f"/review/{approval.id}{filters.list_query}",
     )
 
 
 def can_be_withdrawn(approval: Approval, me: Me | None) -> bool:
     """Returns whether to show the withdrawal form: the approved call has not started, and the user has another role
     besides requester."""
-    has_call = approval.kind == "approval" and approval.status in ("approved", "edited")
-    return has_call and me is not None and bool(set(me.roles) - {"requester"})
+    is_approved_call = approval.kind == "approval" and approval.status in ("approved", "edited")
+    return is_approved_call and me is not None and bool(set(me.roles) - {"requester"})
 
 
 def reasons_for(*approvals: Approval) -> list[str]:
     """Returns the predefined reasons for rejecting these approvals."""
-    return list(dict.fromkeys(reason for each in approvals for reason in each.reject_reasons)) or list(REASONS)
+    return list(dict.fromkeys(reason for each in approvals for reason in each.reject_reasons)) or list(
+        DEFAULT_REJECT_REASONS
+    )
 
 
 def is_long(approval: Approval) -> bool:
@@ -363,79 +374,81 @@ def is_long(approval: Approval) -> bool:
 
 def _approval_json(approval: Approval) -> str:
     """Returns everything that the decision is about, as JSON."""
-    shown = approval.args if approval.kind != "checkpoint" else {"result": approval.result, "args": approval.args}
-    return json.dumps(shown, indent=2, ensure_ascii=False)
+    content = approval.args if approval.kind != "checkpoint" else {"result": approval.result, "args": approval.args}
+    return json.dumps(content, indent=2, ensure_ascii=False)
 
 
-def compare_with_last(approval: Approval, args: Mapping[str, Any]) -> list[Line] | None:
+def compare_with_last(approval: Approval, args: Mapping[str, Any]) -> list[DiffLine] | None:
     """Compares the call with the last approved call of its tool. Returns None for the first one."""
-    last = approval.last_approved
-    return differences(last["args"], args) if last else None
+    last_approved = approval.last_approved
+    return differences(last_approved["args"], args) if last_approved else None
 
 
-def preview_differences(approval: Approval) -> list[Line] | None:
+def preview_differences(approval: Approval) -> list[DiffLine] | None:
     """Returns what the call would change according to the tool's preview.
 
     Returns None if there is no preview or if it failed, and an empty list if nothing would change.
     """
-    found = approval.preview
-    return differences(found["before"], found["after"]) if found and not found.get("fault") else None
+    preview = approval.preview
+    return differences(preview["before"], preview["after"]) if preview and not preview.get("fault") else None
 
 
-def _asks_for_all(visit: BrowserRequest, sent: RejectedForm) -> bool:
+def _shows_all_arguments(visit: BrowserRequest, rejected: RejectedForm) -> bool:
     """Returns whether the reviewer has opened all arguments, on this page or before sending the form."""
-    return visit.request.query_params.get("whole") == "1" or (sent.form is not None and sent.form.get("whole") == "1")
+    return visit.request.query_params.get("whole") == "1" or (
+        rejected.form is not None and rejected.form.get("whole") == "1"
+    )
 
 
 async def _neighboring_approvals(
-    visit: BrowserRequest, approval: Approval, selection: InboxFilters
+    visit: BrowserRequest, approval: Approval, filters: InboxFilters
 ) -> tuple[Approval | None, Approval | None]:
     """Returns the approvals before and after this one in the list that it was opened from.
 
     If it is no longer in that list, the following one is the first of the list.
     """
-    listed = visit.api.approvals.list(status="pending", brief=True, limit=_MAX_SEARCHED, **selection.filters)
-    found = (await listed).items
-    at = next((place for place, each in enumerate(found) if each.id == approval.id), None)
-    if at is None:
-        return None, found[0] if found else None
-    return found[at - 1] if at else None, found[at + 1] if at + 1 < len(found) else None
+    listing = visit.api.approvals.list(status="pending", brief=True, limit=_MAX_SEARCHED, **filters.api_parameters)
+    approvals = (await listing).items
+    index = next((position for position, listed in enumerate(approvals) if listed.id == approval.id), None)
+    if index is None:
+        return None, approvals[0] if approvals else None
+    return approvals[index - 1] if index else None, approvals[index + 1] if index + 1 < len(approvals) else None
 
 
 router = APIRouter()
 
 
 @router.get("/review/{approval_id}")
-async def approval(visit: Visitor, approval_id: str) -> HTMLResponse:
+async def approval(visit: SignedInVisit, approval_id: str) -> HTMLResponse:
     """Shows the page of an approval."""
     return await show_approval(visit, await visit.api.approvals.get(approval_id))
 
 
 @router.post("/review/{approval_id}/draft")
-async def draft(post: Typed, approval_id: str) -> HTMLResponse:
+async def draft(post: DraftPost, approval_id: str) -> HTMLResponse:
     """Shows the page again with the text that was typed. Nothing is sent."""
-    found = await post.visit.api.approvals.get(approval_id)
-    why = "Nothing has been sent yet. Your text is below."
-    if not found.allowed_decisions:
-        why = "Nothing was sent: you cannot decide on this request, or it is already decided. Your text is below."
-    return await show_approval(post.visit, found, RejectedForm(post.form, why))
+    approval = await post.visit.api.approvals.get(approval_id)
+    reason = "Nothing has been sent yet. Your text is below."
+    if not approval.allowed_decisions:
+        reason = "Nothing was sent: you cannot decide on this request, or it is already decided. Your text is below."
+    return await show_approval(post.visit, approval, RejectedForm(post.form, reason))
 
 
 @router.get("/review/{approval_id}/state")
 async def state(
-    visit: Visitor, approval_id: str, version: int, status: Annotated[str, Query(max_length=40)]
+    visit: SignedInVisit, approval_id: str, version: int, status: Annotated[str, Query(max_length=40)]
 ) -> Response:
     """Returns what has changed since the page was rendered, for its script; 204 if nothing has."""
-    found = await visit.api.approvals.get(approval_id)
-    if (found.version, found.status) == (version, status):
+    approval = await visit.api.approvals.get(approval_id)
+    if (approval.version, approval.status) == (version, status):
         return Response(status_code=204)
-    within, me = opened_from(visit).within, visit.me or await visit.api.auth.me()
+    list_query, me = filters_of_visit(visit).list_query, visit.me or await visit.api.auth.me()
     return page(
         visit,
         "meanwhile.html",
-        approval=found,
+        approval=approval,
         was_open=status == "pending",
-        within=within,
+        list_query=list_query,
         could_decide=bool(set(me.roles) - {"requester"}),
-        can_be_withdrawn=can_be_withdrawn(found, me),
+        can_be_withdrawn=can_be_withdrawn(approval, me),
     )

@@ -3,17 +3,17 @@
 The same code runs a plan on the server and on a client machine that keeps its data. It needs the extra `charts`.
 """
 
-from perdure.sdk.tables.execution import Ran, run_plan
-from perdure.sdk.tables.plan import Plan, TableTrouble, XmlFault, checked_xml, read_plan
+from perdure.sdk.tables.execution import PlanResult, run_plan
+from perdure.sdk.tables.plan import Plan, TableError, XmlFault, parse_xml, read_plan
 from perdure.sdk.tables.reading import Column, profile_of, read_csv
 
 __all__ = [
     "Column",
     "Plan",
-    "Ran",
-    "TableTrouble",
+    "PlanResult",
+    "TableError",
     "XmlFault",
-    "checked_xml",
+    "parse_xml",
     "profile_of",
     "read_csv",
     "read_plan",

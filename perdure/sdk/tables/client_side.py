@@ -29,18 +29,18 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import CLIENT_TABLE, MOST_OTHERS
 from perdure.core.memory.files import check_content
 from perdure.schemas.turns import Turn
-from perdure.sdk.tables.execution import Ran, run_plan
-from perdure.sdk.tables.plan import Plan, TableTrouble, read_plan
-from perdure.sdk.tables.reading import as_json, drawn_rows, left_out, profile_of, read_csv
+from perdure.sdk.tables.execution import PlanResult, run_plan
+from perdure.sdk.tables.plan import Plan, TableError, read_plan
+from perdure.sdk.tables.reading import as_json, chart_rows, chart_warnings, profile_of, read_csv
 
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["ClientTable", "Made", "ask", "ask_async", "finish", "finish_async"]
+__all__ = ["ClientTable", "ClientTurn", "ask", "ask_async", "finish", "finish_async"]
 
 
-MOST_NAME = 100
-MOST_WARNING = 200
+MAX_NAME_CHARACTERS = 100
+MAX_WARNING_CHARACTERS = 200
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class ClientTable:
     name: str
     rows: "pl.DataFrame" = field(repr=False)
     others: "tuple[ClientTable, ...]" = ()
-    left: Ran | None = field(default=None, repr=False)
+    last_result: PlanResult | None = field(default=None, repr=False)
     """The result of the last plan."""
 
     @classmethod
@@ -60,18 +60,16 @@ class ClientTable:
         The first line must contain the column names, which are sent. If a file has no such line, its first row is sent
         instead.
 
-        Raises TableTrouble and OSError.
+        Raises TableError and OSError.
         """
         if len(others) > MOST_OTHERS:
-            raise TableTrouble(f"a table can have at most {MOST_OTHERS} further tables")
-        found = cls._read(Path(path))
-        found.others = tuple(cls._read(Path(other)) for other in others)
-        names = [found.name, *(other.name for other in found.others)]
+            raise TableError(f"a table can have at most {MOST_OTHERS} further tables")
+        table = cls._read(Path(path))
+        table.others = tuple(cls._read(Path(other)) for other in others)
+        names = [table.name, *(other.name for other in table.others)]
         if len(set(names)) < len(names):
-            raise TableTrouble(
-                f"table names are taken from file names, and these appear twice: {', '.join(names)[:300]}"
-            )
-        return found
+            raise TableError(f"table names are taken from file names, and these appear twice: {', '.join(names)[:300]}")
+        return table
 
     @classmethod
     def _read(cls, path: Path) -> Self:
@@ -79,20 +77,20 @@ class ClientTable:
         media_type = "text/tab-separated-values" if path.suffix == ".tsv" else "text/csv"
         try:
             check_content(media_type, content)
-        except CallerError as refused:
-            raise TableTrouble(refused.message) from None
-        return cls(path.stem[:MOST_NAME] or "table", read_csv(content, media_type))
+        except CallerError as error:
+            raise TableError(error.message) from None
+        return cls(path.stem[:MAX_NAME_CHARACTERS] or "table", read_csv(content, media_type))
 
-    def described(self) -> dict[str, JsonValue]:
+    def describe(self) -> dict[str, JsonValue]:
         """Returns the description of the table that the turn receives at its start."""
         description: dict[str, JsonValue] = {
             "name": self.name,
             "rows": self.rows.height,
             "columns": as_json(profile_of(self.rows)),
         }
-        return {**description, "others": [other.described() for other in self.others]} if self.others else description
+        return {**description, "others": [other.describe() for other in self.others]} if self.others else description
 
-    def carry_out(self, xml: str) -> dict[str, JsonValue]:
+    def execute_plan(self, xml: str) -> dict[str, JsonValue]:
         """Runs a plan here and returns the result for the turn, or an error result if the plan failed.
 
         A pivot turns cells into column names. Its columns are numbered here and in the result, so that no cell is sent.
@@ -102,37 +100,43 @@ class ClientTable:
             return {"ok": False, "error": f"{plan[0].path}: {plan[0].reason}"[:500]}
         tables = {one.name: one.rows for one in (self, *self.others)}
         try:
-            self.left = run_plan(plan, tables, self.name, numbered=True)
-        except TableTrouble as trouble:
-            return {"ok": False, "error": trouble.message[:500]}
-        table = self.left.table
-        warnings: list[JsonValue] = [warning[:MOST_WARNING] for warning in (*left_out(table), *self.left.warnings)]
+            self.last_result = run_plan(plan, tables, self.name, numbered=True)
+        except TableError as error:
+            return {"ok": False, "error": error.message[:500]}
+        table = self.last_result.table
+        warnings: list[JsonValue] = [
+            warning[:MAX_WARNING_CHARACTERS] for warning in (*chart_warnings(table), *self.last_result.warnings)
+        ]
         return {"ok": True, "rows": table.height, "columns": as_json(profile_of(table)), "warnings": warnings}
 
-    def drawn(self, specification: dict[str, Any]) -> dict[str, Any]:
+    def fill_specification(self, specification: dict[str, Any]) -> dict[str, Any]:
         """Returns a specification with the rows of the last plan and the columns' own names."""
-        ran = self.left or Ran(self.rows)
-        renamed = specification.get("usermeta", {}).get("fields", {})
+        result = self.last_result or PlanResult(self.rows)
+        column_by_field = specification.get("usermeta", {}).get("fields", {})
         rows = [
-            {**row, **{field: row.get(column) for field, column in renamed.items()}} for row in drawn_rows(ran.table)
+            {**row, **{field: row.get(column) for field, column in column_by_field.items()}}
+            for row in chart_rows(result.table)
         ]
         encoding = {
-            channel: {**one, "title": ran.meant.get(str(one.get("title")), one.get("title"))}
-            for channel, one in specification.get("encoding", {}).items()
+            channel: {
+                **definition,
+                "title": result.column_values.get(str(definition.get("title")), definition.get("title")),
+            }
+            for channel, definition in specification.get("encoding", {}).items()
         }
         return {**specification, "encoding": encoding, "data": {"values": rows}}
 
 
 WAIT_SECONDS = 600.0
-PAUSE_SECONDS = 0.1
-KIND = "client_run"
-_OVER = frozenset({"already_answered", "question_expired", "turn_stopped"})
+POLL_SECONDS = 0.1
+REQUEST_KIND = "client_run"
+_FINAL_CODES = frozenset({"already_answered", "question_expired", "turn_stopped"})
 """Codes after which nothing is lost: an earlier attempt of this program has answered, or the turn's end states why no
 answer was possible."""
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ClientTurn:
     """The result of a turn."""
 
     turn: Turn
@@ -142,7 +146,7 @@ class Made:
     def specification(self) -> dict[str, Any] | None:
         """The Vega-Lite specification, completed with the rows here; None if the turn made none."""
         unbound = (self.turn.output or {}).get("specification")
-        return self.table.drawn(unbound) if isinstance(unbound, dict) else None
+        return self.table.fill_specification(unbound) if isinstance(unbound, dict) else None
 
     @property
     def explanation(self) -> str:
@@ -157,110 +161,112 @@ class Made:
     def png(self) -> bytes:
         """Returns the chart as PNG, drawn here.
 
-        Raises TableTrouble if there is nothing to draw.
+        Raises TableError if there is nothing to draw.
         """
         import vl_convert
 
         specification = self.specification
         if specification is None:
-            raise TableTrouble(f"the turn is {self.turn.status} and has no chart: {self.explanation}")
+            raise TableError(f"the turn is {self.turn.status} and has no chart: {self.explanation}")
         return bytes(vl_convert.vegalite_to_png(specification, scale=2, allowed_base_urls=[]))
 
 
-def ask(client: Client, agent: str, message: str, table: ClientTable, *, timeout_seconds: float = WAIT_SECONDS) -> Made:
+def ask(
+    client: Client, agent: str, message: str, table: ClientTable, *, timeout_seconds: float = WAIT_SECONDS
+) -> ClientTurn:
     """Runs a turn about this table, from its start to its end.
 
     Raises the exceptions of `finish`.
     """
     conversation = client.conversations.create(agent)
-    turn = client.turns.start(conversation.id, message, metadata={CLIENT_TABLE: table.described()})
+    turn = client.turns.start(conversation.id, message, metadata={CLIENT_TABLE: table.describe()})
     return finish(client, turn.turn_id, table, timeout_seconds=timeout_seconds)
 
 
-def finish(client: Client, turn_id: str, table: ClientTable, *, timeout_seconds: float = WAIT_SECONDS) -> Made:
+def finish(client: Client, turn_id: str, table: ClientTable, *, timeout_seconds: float = WAIT_SECONDS) -> ClientTurn:
     """Waits until the turn ends, and does the work on the table that it requests.
 
-    Raises TimeoutError after `timeout_seconds`, whatever the turn does, and ApiError. Raises TableTrouble if the turn
+    Raises TimeoutError after `timeout_seconds`, whatever the turn does, and ApiError. Raises TableError if the turn
     waits for something else, or if its plan fails on this table.
     """
-    work = _Work(table, time.monotonic() + timeout_seconds)
+    work = _TableWork(table, time.monotonic() + timeout_seconds)
     while True:
         turn = client.turns.wait(turn_id, timeout_seconds=work.seconds_left())
         if turn.has_ended:
-            return work.made(turn)
-        for request_id in work.asked(turn):
+            return work.result(turn)
+        for request_id in work.new_requests(turn):
             question = client.turns.question(turn_id, request_id)
             try:
-                client.turns.answer(turn_id, request_id, KIND, work.handed_in(question.asked))
+                client.turns.answer(turn_id, request_id, REQUEST_KIND, work.answer_for(question.asked))
             except ApiError as error:
-                work.refused(error)
-        time.sleep(PAUSE_SECONDS)  # the turn has yet to read the answer
+                work.raise_unless_final(error)
+        time.sleep(POLL_SECONDS)  # the turn has yet to read the answer
 
 
 async def ask_async(
     client: AsyncClient, agent: str, message: str, table: ClientTable, *, timeout_seconds: float = WAIT_SECONDS
-) -> Made:
+) -> ClientTurn:
     """Does the same as `ask`. The work on the table runs in a thread."""
     conversation = await client.conversations.create(agent)
-    described = await asyncio.to_thread(table.described)
+    described = await asyncio.to_thread(table.describe)
     turn = await client.turns.start(conversation.id, message, metadata={CLIENT_TABLE: described})
     return await finish_async(client, turn.turn_id, table, timeout_seconds=timeout_seconds)
 
 
 async def finish_async(
     client: AsyncClient, turn_id: str, table: ClientTable, *, timeout_seconds: float = WAIT_SECONDS
-) -> Made:
+) -> ClientTurn:
     """Does the same as `finish`. The work on the table runs in a thread."""
-    work = _Work(table, time.monotonic() + timeout_seconds)
+    work = _TableWork(table, time.monotonic() + timeout_seconds)
     while True:
         turn = await client.turns.wait(turn_id, timeout_seconds=work.seconds_left())
         if turn.has_ended:
-            return await asyncio.to_thread(work.made, turn)
-        for request_id in work.asked(turn):
+            return await asyncio.to_thread(work.result, turn)
+        for request_id in work.new_requests(turn):
             question = await client.turns.question(turn_id, request_id)
-            payload = await asyncio.to_thread(work.handed_in, question.asked)
+            payload = await asyncio.to_thread(work.answer_for, question.asked)
             try:
-                await client.turns.answer(turn_id, request_id, KIND, payload)
+                await client.turns.answer(turn_id, request_id, REQUEST_KIND, payload)
             except ApiError as error:
-                work.refused(error)
-        await asyncio.sleep(PAUSE_SECONDS)  # the turn has yet to read the answer
+                work.raise_unless_final(error)
+        await asyncio.sleep(POLL_SECONDS)  # the turn has yet to read the answer
 
 
 @dataclass(slots=True)
-class _Work:
+class _TableWork:
     """The logic that both ways to finish a turn share."""
 
     table: ClientTable
-    until: float
+    deadline: float
     answered: set[str] = field(default_factory=set)
 
     def seconds_left(self) -> float:
-        left = self.until - time.monotonic()
-        if left <= 0:
+        seconds = self.deadline - time.monotonic()
+        if seconds <= 0:
             raise TimeoutError("the turn did not end in time")
-        return left
+        return seconds
 
-    def asked(self, turn: Turn) -> list[str]:
+    def new_requests(self, turn: Turn) -> list[str]:
         """Returns the requests that are still unanswered, each of them once."""
-        waits = turn.waiting_for
-        if waits is None or waits.kind != KIND:
-            raise TableTrouble(f"the turn waits for {waits.kind if waits else 'an unknown reason'}")
-        fresh = [request_id for request_id in waits.ids if request_id not in self.answered]
-        self.answered.update(fresh)
-        return fresh
+        waiting_for = turn.waiting_for
+        if waiting_for is None or waiting_for.kind != REQUEST_KIND:
+            raise TableError(f"the turn waits for {waiting_for.kind if waiting_for else 'an unknown reason'}")
+        unanswered = [request_id for request_id in waiting_for.ids if request_id not in self.answered]
+        self.answered.update(unanswered)
+        return unanswered
 
-    def handed_in(self, payload: Mapping[str, Any]) -> dict[str, JsonValue]:
-        return self.table.carry_out(str(payload.get("plan") or ""))
+    def answer_for(self, payload: Mapping[str, Any]) -> dict[str, JsonValue]:
+        return self.table.execute_plan(str(payload.get("plan") or ""))
 
-    def refused(self, error: ApiError) -> None:
-        if error.code not in _OVER:
+    def raise_unless_final(self, error: ApiError) -> None:
+        if error.code not in _FINAL_CODES:
             raise error
 
-    def made(self, turn: Turn) -> Made:
+    def result(self, turn: Turn) -> ClientTurn:
         """Returns the result. If an earlier attempt of this program answered the turn, its plan runs again here."""
         output = turn.output or {}
-        if self.table.left is None and isinstance(output.get("specification"), dict):
-            done = self.table.carry_out(str(output.get("plan") or ""))
-            if done["ok"] is not True:
-                raise TableTrouble(f"the turn's plan cannot be applied to this table: {done['error']}")
-        return Made(turn, self.table)
+        if self.table.last_result is None and isinstance(output.get("specification"), dict):
+            answer = self.table.execute_plan(str(output.get("plan") or ""))
+            if answer["ok"] is not True:
+                raise TableError(f"the turn's plan cannot be applied to this table: {answer['error']}")
+        return ClientTurn(turn, self.table)

@@ -23,13 +23,13 @@ from perdure.sdk.tables.plan import (
     Sort,
     Step,
     Summary,
-    TableTrouble,
+    TableError,
     Window,
 )
-from perdure.sdk.tables.reading import kind_of, named, plain, wide
+from perdure.sdk.tables.reading import kind_of, normalized, widened_column, with_missing_named
 
-MOST_CHARACTERS = 500
-MOST_DEPTH = 20
+MAX_FORMULA_CHARACTERS = 500
+MAX_FORMULA_DEPTH = 20
 _BINARY: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -37,7 +37,7 @@ _BINARY: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
     ast.Div: operator.truediv,
     ast.Mod: operator.mod,
 }
-_COMPARED: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
+_COMPARISONS: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -67,27 +67,27 @@ _FUNCTIONS: Final[Mapping[str, tuple[int, Callable[..., pl.Expr]]]] = {
 def read_formula(text: str, columns: Sequence[str]) -> pl.Expr:
     """Translates a formula over these columns into a Polars expression.
 
-    Raises TableTrouble with the reason if the formula is invalid.
+    Raises TableError with the reason if the formula is invalid.
 
     No part of the formula is ever evaluated as Python. Examples: `price * 1.2`, `col("unit price") > 3 and region in
     ["N", "S"]`, `if_else(is_null(x), 0, x)`, `year(day)`. A bare word is a column. Python's own parser parses the text,
     and each node is looked up in a closed table. A node that is not in the table is rejected, whatever it would do.
     """
-    if len(text) > MOST_CHARACTERS:
-        raise TableTrouble(f"the formula exceeds {MOST_CHARACTERS} characters")
+    if len(text) > MAX_FORMULA_CHARACTERS:
+        raise TableError(f"the formula exceeds {MAX_FORMULA_CHARACTERS} characters")
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise TableTrouble(f"the formula {text[:80]!r} is invalid") from None
-    return _read(tree.body, frozenset(columns), MOST_DEPTH)
+        raise TableError(f"the formula {text[:80]!r} is invalid") from None
+    return _translate(tree.body, frozenset(columns), MAX_FORMULA_DEPTH)
 
 
-def _read(node: ast.expr, columns: frozenset[str], depth: int) -> pl.Expr:
+def _translate(node: ast.expr, columns: frozenset[str], depth: int) -> pl.Expr:
     if depth == 0:
-        raise TableTrouble(f"the formula is nested deeper than {MOST_DEPTH} levels")
+        raise TableError(f"the formula is nested deeper than {MAX_FORMULA_DEPTH} levels")
 
-    def inside(one: ast.expr) -> pl.Expr:
-        return _read(one, columns, depth - 1)
+    def translate(operand: ast.expr) -> pl.Expr:
+        return _translate(operand, columns, depth - 1)
 
     match node:
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
@@ -95,97 +95,102 @@ def _read(node: ast.expr, columns: frozenset[str], depth: int) -> pl.Expr:
         case ast.Name(id=name):
             return _column(name, columns)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            result: pl.Expr = _BINARY[type(op)](inside(left), inside(right))
+            result: pl.Expr = _BINARY[type(op)](translate(left), translate(right))
             return result
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return pl.lit(0) - inside(operand)  # 128-bit integers have no negation
+            return pl.lit(0) - translate(operand)  # 128-bit integers have no negation
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return ~inside(operand)
+            return ~translate(operand)
         case ast.BoolOp(op=op, values=parts):
-            joined = inside(parts[0])
+            joined = translate(parts[0])
             for part in parts[1:]:
-                joined = joined & inside(part) if isinstance(op, ast.And) else joined | inside(part)
+                joined = joined & translate(part) if isinstance(op, ast.And) else joined | translate(part)
             return joined
         case ast.Compare(left=left, ops=[op], comparators=[right]):
-            return _compared(op, left, right, inside)
+            return _translate_comparison(op, left, right, translate)
         case ast.Call(func=ast.Name(id="col"), args=[ast.Constant(value=str() as name)], keywords=[]):
             return _column(name, columns)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
-            count, made = _FUNCTIONS[name]
+            count, build = _FUNCTIONS[name]
             if len(args) != count:
-                raise TableTrouble(f"{name} takes {count} values, not {len(args)}")
-            return made(*map(inside, args))
-    raise TableTrouble(f"formulas do not support {type(node).__name__}; use columns, values, operators and functions")
+                raise TableError(f"{name} takes {count} values, not {len(args)}")
+            return build(*map(translate, args))
+    raise TableError(f"formulas do not support {type(node).__name__}; use columns, values, operators and functions")
 
 
-def _compared(op: ast.cmpop, left: ast.expr, right: ast.expr, inside: Callable[[ast.expr], pl.Expr]) -> pl.Expr:
+def _translate_comparison(
+    op: ast.cmpop, left: ast.expr, right: ast.expr, translate: Callable[[ast.expr], pl.Expr]
+) -> pl.Expr:
     if isinstance(op, ast.In | ast.NotIn) and isinstance(right, ast.List | ast.Tuple):
-        values = [one.value for one in right.elts if isinstance(one, ast.Constant)]
+        values = [element.value for element in right.elts if isinstance(element, ast.Constant)]
         if len(values) < len(right.elts):
-            raise TableTrouble("a list in a formula can contain only values")
-        found = inside(left).is_in(values)
-        return ~found if isinstance(op, ast.NotIn) else found
-    if type(op) not in _COMPARED:
-        raise TableTrouble(f"formulas do not support the comparison {type(op).__name__}")
-    compared: pl.Expr = _COMPARED[type(op)](inside(left), inside(right))
+            raise TableError("a list in a formula can contain only values")
+        membership = translate(left).is_in(values)
+        return ~membership if isinstance(op, ast.NotIn) else membership
+    if type(op) not in _COMPARISONS:
+        raise TableError(f"formulas do not support the comparison {type(op).__name__}")
+    compared: pl.Expr = _COMPARISONS[type(op)](translate(left), translate(right))
     return compared
 
 
 def _column(name: str, columns: frozenset[str]) -> pl.Expr:
     if name not in columns:
-        raise TableTrouble(f"the column {name[:80]!r} does not exist")
+        raise TableError(f"the column {name[:80]!r} does not exist")
     return pl.col(name)
 
 
-MOST_ROWS: Final = 2_000_000
-MOST_BYTES: Final = 256 * 2**20
+MAX_ROWS: Final = 2_000_000
+MAX_BYTES: Final = 256 * 2**20
 """Bytes that a plan can create, or four times the size of its input if that is more."""
-FAILURES: Final = (
+STEP_ERRORS: Final = (
     *(pl.exceptions.PolarsError, pl.exceptions.PanicException),
     *(TypeError, ValueError, OverflowError),
 )
 """Exceptions that Polars raises if a step cannot run."""
-_WRITES: Final = frozenset({"lower", "upper", "text"})
-_MOST_WRITTEN: Final = 32
+_TEXT_FUNCTIONS: Final = frozenset({"lower", "upper", "text"})
+_MAX_CONVERTED_CHARACTERS: Final = 32
 """Characters of a value of another type when it is converted to text."""
-_COUNT: Final = "\x00count"
+_COUNT_COLUMN: Final = "\x00count"
 """Name of a column while keys are counted. No column of a table can have it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class MemoryLimit:
     """Memory that a plan can use. The size of a step's result is computed before the step runs: a join's rows from its
     keys, the texts of a formula from its parts. Otherwise a few steps that each double a text could exhaust any
     memory."""
 
-    most_bytes: int
+    max_bytes: int
 
     @classmethod
-    def beside(cls, tables: Iterable[pl.DataFrame]) -> "Room":
+    def for_inputs(cls, tables: Iterable[pl.DataFrame]) -> "MemoryLimit":
         """Returns the limit for a plan with these inputs."""
-        return cls(max(MOST_BYTES, 4 * sum(int(table.estimated_size()) for table in tables)))
+        return cls(max(MAX_BYTES, 4 * sum(int(table.estimated_size()) for table in tables)))
 
     def check(self, rows: int, size_bytes: float) -> None:
-        """Raises TableTrouble if the size exceeds a limit."""
-        if rows > MOST_ROWS:
-            raise TableTrouble(f"the result would have more than {MOST_ROWS} rows")
-        if size_bytes > self.most_bytes:
-            raise TableTrouble(f"the result would need more than {self.most_bytes >> 20} MiB")
+        """Raises TableError if the size exceeds a limit."""
+        if rows > MAX_ROWS:
+            raise TableError(f"the result would have more than {MAX_ROWS} rows")
+        if size_bytes > self.max_bytes:
+            raise TableError(f"the result would need more than {self.max_bytes >> 20} MiB")
 
     def check_step(self, table: pl.DataFrame, step: Step, tables: Mapping[str, pl.DataFrame]) -> None:
         """Checks the result's size before a step that can create much more than its input.
 
-        Raises TableTrouble if it exceeds a limit.
+        Raises TableError if it exceeds a limit.
         """
         if isinstance(step, Filter | Derive):
-            self.check(0, most_text_bytes(step.where if isinstance(step, Filter) else step.value, table))
+            self.check(0, max_text_bytes(step.where if isinstance(step, Filter) else step.value, table))
         elif isinstance(step, JoinWith) and step.table in tables:
             other = tables[step.table]
             rows = _joined_rows(table, other, step)
-            self.check(rows, rows * sum(one.estimated_size() / max(1, one.height) for one in (table, other)))
+            self.check(
+                rows,
+                rows * sum(input_table.estimated_size() / max(1, input_table.height) for input_table in (table, other)),
+            )
 
 
-def most_text_bytes(text: str, table: pl.DataFrame) -> int:
+def max_text_bytes(text: str, table: pl.DataFrame) -> int:
     """Returns an upper bound for the bytes of text that a formula creates, since texts only grow by concatenation.
 
     Returns 0 if the formula cannot be parsed.
@@ -194,15 +199,15 @@ def most_text_bytes(text: str, table: pl.DataFrame) -> int:
         nodes = [*ast.walk(ast.parse(text.strip(), mode="eval"))]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return 0
-    called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    function_names = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     literals = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    named = [node.id for node in nodes if isinstance(node, ast.Name)] + literals
+    names = [node.id for node in nodes if isinstance(node, ast.Name)] + literals
     total = table.height * sum(map(len, literals))
-    for name in (name for name in named if name in table.columns):
+    for name in (name for name in names if name in table.columns):
         if table.schema[name] == pl.String:
             total += int(table[name].estimated_size())
-        elif called & _WRITES:
-            total += table.height * _MOST_WRITTEN
+        elif function_names & _TEXT_FUNCTIONS:
+            total += table.height * _MAX_CONVERTED_CHARACTERS
     return total
 
 
@@ -211,20 +216,22 @@ def _joined_rows(table: pl.DataFrame, other: pl.DataFrame, step: JoinWith) -> in
     if not set(step.left) <= set(table.columns) or not set(step.right) <= set(other.columns):
         return 0
     try:
-        counted = (
+        key_counts = (
             table.group_by(step.left)
-            .len(_COUNT)
-            .join(other.group_by(step.right).len(_COUNT), left_on=step.left, right_on=step.right, suffix="_other")
+            .len(_COUNT_COLUMN)
+            .join(
+                other.group_by(step.right).len(_COUNT_COLUMN), left_on=step.left, right_on=step.right, suffix="_other"
+            )
         )
-    except FAILURES:
+    except STEP_ERRORS:
         return 0  # the join itself raises with the reason
-    mine = counted[_COUNT].cast(pl.UInt64)
-    alone = table.height - int(mine.sum()) if step.how == "left" else 0
-    return int((mine * counted[f"{_COUNT}_other"].cast(pl.UInt64)).sum()) + alone
+    matched_counts = key_counts[_COUNT_COLUMN].cast(pl.UInt64)
+    unmatched_rows = table.height - int(matched_counts.sum()) if step.how == "left" else 0
+    return int((matched_counts * key_counts[f"{_COUNT_COLUMN}_other"].cast(pl.UInt64)).sum()) + unmatched_rows
 
 
-MOST_NAME = 60
-_SUMMARIES: Final[Mapping[str, Callable[[pl.Expr], pl.Expr]]] = {
+MAX_NAME_CHARACTERS = 60
+_AGGREGATES: Final[Mapping[str, Callable[[pl.Expr], pl.Expr]]] = {
     "sum": lambda x: pl.when(x.count() > 0).then(x.sum()),
     "mean": lambda x: x.mean(),
     "median": lambda x: x.median(),
@@ -233,156 +240,160 @@ _SUMMARIES: Final[Mapping[str, Callable[[pl.Expr], pl.Expr]]] = {
     "count": lambda x: x.count(),
     "distinct": lambda x: x.drop_nulls().n_unique(),
 }
-_HELD: Final = {"quantitative": "numbers", "temporal": "times", "nominal": "text", "boolean": "booleans"}
-_OF_NUMBERS: Final = frozenset({"sum", "mean", "median"})
+_KIND_NOUNS: Final = {"quantitative": "numbers", "temporal": "times", "nominal": "text", "boolean": "booleans"}
+_NUMERIC_FUNCTIONS: Final = frozenset({"sum", "mean", "median"})
 
 
-def known(table: pl.DataFrame, *names: str) -> None:
-    """Raises TableTrouble if a name is not a column of the table."""
+def require_columns(table: pl.DataFrame, *names: str) -> None:
+    """Raises TableError if a name is not a column of the table."""
     for name in names:
         if name not in table.columns:
-            raise TableTrouble(
+            raise TableError(
                 f"the column {name[:80]!r} does not exist; available columns: {', '.join(table.columns)[:400]}"
             )
 
 
-def summed_up(table: pl.DataFrame, column: str, function: str) -> pl.Expr:
+def aggregate_column(table: pl.DataFrame, column: str, function: str) -> pl.Expr:
     """Returns the expression that aggregates a column of this table to one value.
 
-    Raises TableTrouble if the column does not exist, or if the function needs numbers and the column has none.
+    Raises TableError if the column does not exist, or if the function needs numbers and the column has none.
 
     Rows without a value are skipped, and a warning states how many. The sum of no values is missing.
     """
-    known(table, column)
+    require_columns(table, column)
     dtype = table.schema[column]
-    if function in _OF_NUMBERS and not dtype.is_numeric():
-        held = _HELD[kind_of(dtype)] if table[column].count() else "no values"
-        raise TableTrouble(f"{function} needs numbers, but {column[:80]!r} contains {held}")
-    return _SUMMARIES[function](wide(column, dtype))
+    if function in _NUMERIC_FUNCTIONS and not dtype.is_numeric():
+        content = _KIND_NOUNS[kind_of(dtype)] if table[column].count() else "no values"
+        raise TableError(f"{function} needs numbers, but {column[:80]!r} contains {content}")
+    return _AGGREGATES[function](widened_column(column, dtype))
 
 
-def not_summed(table: pl.DataFrame, step: Step) -> Iterator[str]:
+def skipped_row_warnings(table: pl.DataFrame, step: Step) -> Iterator[str]:
     """Yields a sentence for each aggregation of a step that skips rows."""
-    found = list[tuple[str, str]]()
+    aggregations = list[tuple[str, str]]()
     if isinstance(step, Group):
-        found = [(one.column, one.function) for one in step.summaries]
+        aggregations = [(summary.column, summary.function) for summary in step.summaries]
     elif isinstance(step, Pivot):
-        found = [(step.values, step.function)]
-    for column, function in found:
+        aggregations = [(step.values, step.function)]
+    for column, function in aggregations:
         missing = table[column].null_count() if column in table.columns else 0
         if missing:
             rows = f"{missing} of {table.height} rows {'have' if missing > 1 else 'has'}"
-            yield f"{rows} no value in {column[:MOST_NAME]!r}; the {function} covers the other rows"
+            yield f"{rows} no value in {column[:MAX_NAME_CHARACTERS]!r}; the {function} covers the other rows"
 
 
-MOST_PIVOTED = 100
-MOST_WARNED = 4
-_CELL: Final = "\x00cell"
+MAX_PIVOT_COLUMNS = 100
+MAX_WARNINGS = 4
+_CELL_COLUMN: Final = "\x00cell"
 """Name of a column while it is computed. No column of a table can have it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class PlanResult:
     """The result of a plan."""
 
     table: pl.DataFrame
-    meant: Mapping[str, str] = field(default_factory=dict)
+    column_values: Mapping[str, str] = field(default_factory=dict)
     """Numbered columns of a pivot, each with the value that it represents."""
     warnings: tuple[str, ...] = ()
     """Sentences about rows that aggregations skipped."""
 
 
-def run_plan(plan: Plan, tables: Mapping[str, pl.DataFrame], main: str, *, numbered: bool = False) -> Ran:
+def run_plan(plan: Plan, tables: Mapping[str, pl.DataFrame], main: str, *, numbered: bool = False) -> PlanResult:
     """Runs the plan on its main input, or on `main` if it names none. Joins can use the other tables.
 
     With `numbered`, the columns of a pivot are named `<column> 1`, `<column> 2`, ... Otherwise their names are values
     of cells.
 
-    Raises TableTrouble, which names the step.
+    Raises TableError, which names the step.
     """
-    seen = {name: table for name, table in tables.items() if name not in plan.hidden}
+    visible = {name: table for name, table in tables.items() if name not in plan.hidden}
     main = plan.main or main
-    if main not in seen:
-        raise TableTrouble(f"there is no table {main[:80]!r}; available tables: {', '.join(seen)[:400]}")
-    table, meant, warnings = seen[main], dict[str, str](), dict[str, None]()
-    room = Room.beside(seen.values())
+    if main not in visible:
+        raise TableError(f"there is no table {main[:80]!r}; available tables: {', '.join(visible)[:400]}")
+    table, column_values, warnings = visible[main], dict[str, str](), dict[str, None]()
+    memory_limit = MemoryLimit.for_inputs(visible.values())
     for number, step in enumerate(plan.steps, 1):
         try:
-            room.check_step(table, step, seen)
-            warnings |= dict.fromkeys(not_summed(table, step))
-            table = plain(_done(table, step, seen))
-            room.check(table.height, table.estimated_size())
-        except TableTrouble as trouble:
+            memory_limit.check_step(table, step, visible)
+            warnings |= dict.fromkeys(skipped_row_warnings(table, step))
+            table = normalized(_run_step(table, step, visible))
+            memory_limit.check(table.height, table.estimated_size())
+        except TableError as error:
             name = type(step).__name__.lower().removesuffix("with")
-            raise TableTrouble(f"step {number} ({name}): {trouble.message}") from None
+            raise TableError(f"step {number} ({name}): {error.message}") from None
         if numbered and isinstance(step, Pivot):
-            names = _numbers(table, step)
+            names = _numbered_names(table, step)
             table = table.rename(names)
-            meant |= {new: old for old, new in names.items()}
+            column_values |= {new: old for old, new in names.items()}
     if not table.height:
-        raise TableTrouble("no rows remain")
-    return Ran(table, {name: meant[name] for name in table.columns if name in meant}, tuple(warnings)[:MOST_WARNED])
+        raise TableError("no rows remain")
+    return PlanResult(
+        table,
+        {name: column_values[name] for name in table.columns if name in column_values},
+        tuple(warnings)[:MAX_WARNINGS],
+    )
 
 
-def _done(table: pl.DataFrame, step: Step, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+def _run_step(table: pl.DataFrame, step: Step, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """Runs one step.
 
     An error of Polars can quote cells. Therefore a failed step runs again on tables without rows, and only that error
     is quoted.
     """
     try:
-        return _DONE[type(step)](table, step, tables)
-    except FAILURES:
+        return _STEP_FUNCTIONS[type(step)](table, step, tables)
+    except STEP_ERRORS:
         pass
     try:
-        _DONE[type(step)](table.clear(), step, {name: one.clear() for name, one in tables.items()})
-    except FAILURES as error:
+        _STEP_FUNCTIONS[type(step)](table.clear(), step, {name: one.clear() for name, one in tables.items()})
+    except STEP_ERRORS as error:
         message = (str(error).splitlines() or [type(error).__name__])[0]
-        raise TableTrouble(message[:200]) from None
-    raise TableTrouble("a column's values do not allow this operation")
+        raise TableError(message[:200]) from None
+    raise TableError("a column's values do not allow this operation")
 
 
-def _numbers(table: pl.DataFrame, step: Pivot) -> dict[str, str]:
+def _numbered_names(table: pl.DataFrame, step: Pivot) -> dict[str, str]:
     """Returns, for each name that a pivot gave a column, a numbered name that contains no cell."""
-    made = [name for name in table.columns if name != step.index]
-    stem = step.columns if not step.index.startswith(f"{step.columns} ") else f"{step.columns}:"
-    return {name: f"{stem} {number}" for number, name in enumerate(made, 1)}
+    names = [name for name in table.columns if name != step.index]
+    prefix = step.columns if not step.index.startswith(f"{step.columns} ") else f"{step.columns}:"
+    return {name: f"{prefix} {number}" for number, name in enumerate(names, 1)}
 
 
 def _filter(table: pl.DataFrame, step: Filter, _: Any) -> pl.DataFrame:
-    return table.filter(_worked_out(table, read_formula(step.where, table.columns), _CELL))
+    return table.filter(_evaluate(table, read_formula(step.where, table.columns), _CELL_COLUMN))
 
 
 def _derive(table: pl.DataFrame, step: Derive, _: Any) -> pl.DataFrame:
-    return table.with_columns(_worked_out(table, read_formula(step.value, table.columns), step.name))
+    return table.with_columns(_evaluate(table, read_formula(step.value, table.columns), step.name))
 
 
-def _worked_out(table: pl.DataFrame, formula: pl.Expr, name: str) -> pl.Series:
+def _evaluate(table: pl.DataFrame, formula: pl.Expr, name: str) -> pl.Series:
     """Returns the value of a formula for each row."""
-    used = [wide(each, table.schema[each]) for each in set(formula.meta.root_names())]
+    used = [widened_column(each, table.schema[each]) for each in set(formula.meta.root_names())]
     return table.with_columns(used).with_columns(formula.alias(name)).get_column(name)
 
 
 def _group(table: pl.DataFrame, step: Group, _: Any) -> pl.DataFrame:
-    known(table, *step.by)
-    made = [_of(table, summary) for summary in step.summaries]
+    require_columns(table, *step.by)
+    aggregates = [_named_aggregate(table, summary) for summary in step.summaries]
     names = [*step.by, *(summary.name for summary in step.summaries)]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise TableTrouble(f"the column {twice[:80]!r} would exist twice; give the aggregate its own name")
-    return table.group_by(step.by, maintain_order=True).agg(made) if step.by else table.select(made)
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise TableError(f"the column {duplicate[:80]!r} would exist twice; give the aggregate its own name")
+    return table.group_by(step.by, maintain_order=True).agg(aggregates) if step.by else table.select(aggregates)
 
 
-def _of(table: pl.DataFrame, summary: Summary) -> pl.Expr:
-    return summed_up(table, summary.column, summary.function).alias(summary.name)
+def _named_aggregate(table: pl.DataFrame, summary: Summary) -> pl.Expr:
+    return aggregate_column(table, summary.column, summary.function).alias(summary.name)
 
 
 def _join(table: pl.DataFrame, step: JoinWith, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     if step.table not in tables:
-        raise TableTrouble(f"there is no table {step.table[:80]!r}")
+        raise TableError(f"there is no table {step.table[:80]!r}")
     other = tables[step.table]
-    known(table, *step.left)
-    known(other, *step.right)
+    require_columns(table, *step.left)
+    require_columns(other, *step.right)
     how: Any = step.how
     keys: dict[str, Any] = {"left_on": list(step.left), "right_on": list(step.right)}
     # Otherwise the order is undefined, and charts differ from run to run.
@@ -390,32 +401,34 @@ def _join(table: pl.DataFrame, step: JoinWith, tables: Mapping[str, pl.DataFrame
 
 
 def _pivot(table: pl.DataFrame, step: Pivot, _: Any) -> pl.DataFrame:
-    known(table, step.index, step.columns)
-    summed = summed_up(table, step.values, step.function).alias(_CELL)
-    if table[step.columns].n_unique() > MOST_PIVOTED:
-        raise TableTrouble(f"the result would have more than {MOST_PIVOTED} columns")
-    cells = named(table, step.columns).group_by([step.index, step.columns], maintain_order=True).agg(summed)
-    return cells.pivot(on=step.columns, index=step.index, values=_CELL)
+    require_columns(table, step.index, step.columns)
+    aggregate = aggregate_column(table, step.values, step.function).alias(_CELL_COLUMN)
+    if table[step.columns].n_unique() > MAX_PIVOT_COLUMNS:
+        raise TableError(f"the result would have more than {MAX_PIVOT_COLUMNS} columns")
+    cells = (
+        with_missing_named(table, step.columns).group_by([step.index, step.columns], maintain_order=True).agg(aggregate)
+    )
+    return cells.pivot(on=step.columns, index=step.index, values=_CELL_COLUMN)
 
 
 def _window(table: pl.DataFrame, step: Window, _: Any) -> pl.DataFrame:
-    known(table, step.column, *step.by, *([step.order.column] if step.order else []))
+    require_columns(table, step.column, *step.by, *([step.order.column] if step.order else []))
     if step.order is not None:
         table = table.sort(step.order.column, descending=step.order.descending, maintain_order=True, nulls_last=True)
-    one = wide(step.column, table.schema[step.column])
-    made = {
-        "running_sum": lambda: one.cum_sum(),
-        "moving_mean": lambda: one.rolling_mean(step.rows, min_samples=1),
-        "rank": lambda: one.rank("min", descending=True),
-        "previous": lambda: one.shift(1),
-        "share": lambda: one / one.sum(),
+    values = widened_column(step.column, table.schema[step.column])
+    computed = {
+        "running_sum": lambda: values.cum_sum(),
+        "moving_mean": lambda: values.rolling_mean(step.rows, min_samples=1),
+        "rank": lambda: values.rank("min", descending=True),
+        "previous": lambda: values.shift(1),
+        "share": lambda: values / values.sum(),
     }[step.function]()
-    return table.with_columns((made.over(step.by) if step.by else made).alias(step.name))
+    return table.with_columns((computed.over(step.by) if step.by else computed).alias(step.name))
 
 
 def _sort(table: pl.DataFrame, step: Sort, _: Any) -> pl.DataFrame:
     names = [key.column for key in step.keys]
-    known(table, *names)
+    require_columns(table, *names)
     descending = [key.descending for key in step.keys]
     return table.sort(names, descending=descending, maintain_order=True, nulls_last=True)
 
@@ -424,7 +437,7 @@ def _limit(table: pl.DataFrame, step: Limit, _: Any) -> pl.DataFrame:
     return table.head(step.rows)
 
 
-_DONE: Final[Mapping[type[Step], Callable[..., pl.DataFrame]]] = {
+_STEP_FUNCTIONS: Final[Mapping[type[Step], Callable[..., pl.DataFrame]]] = {
     Filter: _filter,
     Derive: _derive,
     Group: _group,

@@ -20,14 +20,14 @@ IDLE_SECONDS = 300
 def main() -> None:
     """Runs one job. The arguments are the limits of memory in bytes and of processor time in seconds."""
     memory_bytes, cpu_seconds = map(int, sys.argv[1:])
-    for kind, most in (
+    for resource_kind, limit in (
         (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_CPU, cpu_seconds),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
     ):
         with suppress(OSError, ValueError):  # macOS rejects the memory limit
-            resource.setrlimit(kind, (most, most))
+            resource.setrlimit(resource_kind, (limit, limit))
     from perdure.sdk.tables import reading  # noqa: F401  (imported while there is nothing to do)
 
     signal.alarm(IDLE_SECONDS)
@@ -38,22 +38,22 @@ def main() -> None:
     job = json.loads(line)
     for file in job["files"]:
         file["content"] = sys.stdin.buffer.read(file["size"])
-    sys.stdout.write(json.dumps(_done(job)))
+    sys.stdout.write(json.dumps(_run_job(job)))
 
 
-def _done(job: Mapping[str, Any]) -> dict[str, Any]:
-    from perdure.sdk.tables.plan import TableTrouble
+def _run_job(job: Mapping[str, Any]) -> dict[str, Any]:
+    from perdure.sdk.tables.plan import TableError
 
     try:
-        return {"answer": _profiled(job) if job["work"] == "profile" else _ran(job)}
-    except TableTrouble as trouble:
-        return {"trouble": trouble.message}
+        return {"answer": _profile_files(job) if job["work"] == "profile" else _run_plan(job)}
+    except TableError as error:
+        return {"trouble": error.message}
 
 
-def _profiled(job: Mapping[str, Any]) -> list[dict[str, Any] | None]:
+def _profile_files(job: Mapping[str, Any]) -> list[dict[str, Any] | None]:
     """Returns the columns of each file. Files after the first that are not tables give None."""
     from perdure.sdk.tables import profile_of, read_csv
-    from perdure.sdk.tables.plan import TableTrouble
+    from perdure.sdk.tables.plan import TableError
     from perdure.sdk.tables.reading import as_json
 
     profiles: list[dict[str, Any] | None] = []
@@ -61,30 +61,30 @@ def _profiled(job: Mapping[str, Any]) -> list[dict[str, Any] | None]:
         try:
             table = read_csv(file["content"], file["media_type"])
             profiles.append({"rows": table.height, "columns": as_json(profile_of(table))})
-        except TableTrouble:
+        except TableError:
             if not profiles:
                 raise
             profiles.append(None)
     return profiles
 
 
-def _ran(job: Mapping[str, Any]) -> dict[str, Any]:
+def _run_plan(job: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the result of the plan on the first file, with the others for joins."""
-    from perdure.sdk.tables import Plan, TableTrouble, profile_of, read_csv, read_plan, run_plan
-    from perdure.sdk.tables.reading import as_json, drawn_rows, left_out
+    from perdure.sdk.tables import Plan, TableError, profile_of, read_csv, read_plan, run_plan
+    from perdure.sdk.tables.reading import as_json, chart_rows, chart_warnings
 
     files, xml = job["files"], job["plan"]
     plan = read_plan(xml) if xml.strip() else Plan()
     if isinstance(plan, tuple):
-        raise TableTrouble(f"the plan is invalid: {plan[0].path}: {plan[0].reason}")
-    wanted = [file for file in files if file is files[0] or file["name"] in plan.named]
-    ran = run_plan(
-        plan, {each["name"]: read_csv(each["content"], each["media_type"]) for each in wanted}, files[0]["name"]
+        raise TableError(f"the plan is invalid: {plan[0].path}: {plan[0].reason}")
+    needed_files = [file for file in files if file is files[0] or file["name"] in plan.table_names]
+    result = run_plan(
+        plan, {file["name"]: read_csv(file["content"], file["media_type"]) for file in needed_files}, files[0]["name"]
     )
-    table = ran.table
-    rows = json.dumps(drawn_rows(table), ensure_ascii=False)
+    table = result.table
+    rows = json.dumps(chart_rows(table), ensure_ascii=False)
     profile = {"rows": table.height, "columns": as_json(profile_of(table))}
-    return {**profile, "warnings": [*left_out(table), *ran.warnings], "drawn": rows}
+    return {**profile, "warnings": [*chart_warnings(table), *result.warnings], "drawn": rows}
 
 
 if __name__ == "__main__":

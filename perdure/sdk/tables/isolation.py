@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perdure.sdk.tables.plan import TableTrouble
+from perdure.sdk.tables.plan import TableError
 
 MEMORY_BYTES = 2 * 2**30
 """Limit of the address space, of which Polars uses a part. Plans are limited to 256 MiB of new data (execution.py)."""
-AT_ONCE = 2
+MAX_PARALLEL_JOBS = 2
 _PROGRAM = Path(__file__).with_name("isolated_program.py")
 _ENVIRONMENT = {"POLARS_MAX_THREADS": "2"}
 
@@ -34,84 +34,84 @@ class TableFile:
     content: bytes
 
 
-async def profiled_apart(files: Sequence[TableFile], seconds: float = 50.0) -> list[dict[str, Any] | None]:
+async def profile_in_subprocess(files: Sequence[TableFile], seconds: float = 50.0) -> list[dict[str, Any] | None]:
     """Returns `rows` and `columns` of each table. Files after the first that are not tables give None.
 
-    Raises TableTrouble if the first file is not a table, or if the limit of time or memory is reached.
+    Raises TableError if the first file is not a table, or if the limit of time or memory is reached.
     """
-    found: list[dict[str, Any] | None] = await _bench.work("profile", files, {}, seconds)
-    return found
+    profiles: list[dict[str, Any] | None] = await _pool.run_job("profile", files, {}, seconds)
+    return profiles
 
 
-async def run_plan_apart(files: Sequence[TableFile], plan: str, seconds: float = 100.0) -> dict[str, Any]:
+async def run_plan_in_subprocess(files: Sequence[TableFile], plan: str, seconds: float = 100.0) -> dict[str, Any]:
     """Runs a plan on the first table, with the others for joins.
 
     Returns `rows`, `columns`, `warnings`, and in `drawn` the JSON of the rows for a chart.
 
-    Raises TableTrouble if the plan fails, or if the limit of time or memory is reached.
+    Raises TableError if the plan fails, or if the limit of time or memory is reached.
     """
-    found: dict[str, Any] = await _bench.work("run", files, {"plan": plan}, seconds)
-    return found
+    result: dict[str, Any] = await _pool.run_job("run", files, {"plan": plan}, seconds)
+    return result
 
 
 @dataclass(slots=True)
-class _Bench:
+class _ProcessPool:
     """The table processes of this process."""
 
-    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(AT_ONCE, "tables"))
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MAX_PARALLEL_JOBS, "tables"))
     """The number of threads limits parallel jobs. No process belongs to an event loop."""
     waiting: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
-    async def work(self, work: str, files: Sequence[TableFile], more: Mapping[str, str], seconds: float) -> Any:
+    async def run_job(self, task: str, files: Sequence[TableFile], options: Mapping[str, str], seconds: float) -> Any:
         """Returns the result of one job. If it is cancelled, its process is killed."""
-        entries = [{"name": each.name, "media_type": each.media_type, "size": len(each.content)} for each in files]
-        job = json.dumps({"work": work, "files": entries, **more}).encode() + b"\n"
-        begun: list[subprocess.Popen[bytes]] = []
+        entries = [{"name": file.name, "media_type": file.media_type, "size": len(file.content)} for file in files]
+        job = json.dumps({"work": task, "files": entries, **options}).encode() + b"\n"
+        started: list[subprocess.Popen[bytes]] = []
         loop = asyncio.get_running_loop()
-        given = b"".join([job, *(each.content for each in files)])
+        job_input = b"".join([job, *(file.content for file in files)])
         try:
-            return await loop.run_in_executor(self.threads, self._exchange, given, seconds, begun)
+            return await loop.run_in_executor(self.threads, self._exchange, job_input, seconds, started)
         except asyncio.CancelledError:
-            for process in begun:
+            for process in started:
                 process.kill()
             raise
 
-    def _exchange(self, given: bytes, seconds: float, begun: list["subprocess.Popen[bytes]"]) -> Any:
-        process = self._taken()
-        begun.append(process)
+    def _exchange(self, job_input: bytes, seconds: float, started: list["subprocess.Popen[bytes]"]) -> Any:
+        process = self._take_process()
+        started.append(process)
         try:
-            output, _ = process.communicate(given, seconds)
+            output, _ = process.communicate(job_input, seconds)
         except subprocess.TimeoutExpired:
-            raise TableTrouble(f"the work on the table took longer than {seconds:.0f} s") from None
+            raise TableError(f"the work on the table took longer than {seconds:.0f} s") from None
         finally:
-            _end(process)
-            self.waiting.append(_started())
+            _kill_process(process)
+            self.waiting.append(_start_process())
         try:
-            answer = json.loads(output)
+            result = json.loads(output)
         except ValueError:  # killed by a limit or from outside
             limit = f"{MEMORY_BYTES >> 30} GiB of memory"
-            raise TableTrouble(f"the work on the table exceeded {limit}, or its process was killed") from None
-        if "trouble" in answer:
-            raise TableTrouble(answer["trouble"])
-        return answer["answer"]
+            raise TableError(f"the work on the table exceeded {limit}, or its process was killed") from None
+        if "trouble" in result:
+            raise TableError(result["trouble"])
+        return result["answer"]
 
-    def _taken(self) -> "subprocess.Popen[bytes]":
+    def _take_process(self) -> "subprocess.Popen[bytes]":
         """Returns a waiting process that is still alive, else a new one."""
         with suppress(IndexError):  # the other thread may have taken the last one
             while True:
                 process = self.waiting.pop()
                 if process.poll() is None:
                     return process
-                _end(process)
-        return _started()
+                _kill_process(process)
+        return _start_process()
 
     def close(self) -> None:
         """Ends the waiting processes."""
         while self.waiting:
-            _end(self.waiting.pop())
+            _kill_process(self.waiting.pop())
 
 
-def _started() -> "subprocess.Popen[bytes]":
+def _start_process() -> "subprocess.Popen[bytes]":
     """Starts a process that waits for its job. When this process ends, the other reads the end of its input and ends
     too."""
     return subprocess.Popen(
@@ -123,7 +123,7 @@ def _started() -> "subprocess.Popen[bytes]":
     )
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _kill_process(process: "subprocess.Popen[bytes]") -> None:
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):
@@ -132,5 +132,5 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
                 pipe.close()
 
 
-_bench = _Bench()
-atexit.register(_bench.close)
+_pool = _ProcessPool()
+atexit.register(_pool.close)

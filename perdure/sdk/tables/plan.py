@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
-MOST_CHARACTERS = 32_768
-MOST_FAULTS = 12
+MAX_CHARACTERS = 32_768
+MAX_FAULTS = 12
 _REASON_CHARACTERS = 300
 
 
@@ -27,13 +27,13 @@ def _schema(path: Path) -> Any:
     return xmlschema.XMLSchema10(str(path), defuse="always", allow="local")
 
 
-def checked_xml(text: str, schema: Path) -> Element | tuple[XmlFault, ...]:
+def parse_xml(text: str, schema: Path) -> Element | tuple[XmlFault, ...]:
     """Returns the root element of a text that fits the schema, else its faults. No DTD is read and no entity is
     expanded, so that a text of a few lines stays short. A text above the size limit is rejected unread."""
     import xmlschema
 
-    if len(text) > MOST_CHARACTERS:
-        return (XmlFault("/", f"has {len(text)} characters; the limit is {MOST_CHARACTERS}"),)
+    if len(text) > MAX_CHARACTERS:
+        return (XmlFault("/", f"has {len(text)} characters; the limit is {MAX_CHARACTERS}"),)
     if not text.lstrip().startswith("<"):
         return (XmlFault("/", "is not XML: it must start with <"),)
     try:
@@ -44,7 +44,7 @@ def checked_xml(text: str, schema: Path) -> Element | tuple[XmlFault, ...]:
     try:
         for found in _schema(schema).iter_errors(resource, max_depth=12):
             faults.append(XmlFault(found.path or "/", (found.reason or found.message)[:_REASON_CHARACTERS]))
-            if len(faults) == MOST_FAULTS:
+            if len(faults) == MAX_FAULTS:
                 break
     except (xmlschema.XMLSchemaException, RecursionError) as error:
         faults.append(XmlFault("/", f"cannot be validated: {str(error)[:_REASON_CHARACTERS]}"))
@@ -155,7 +155,7 @@ class Plan:
     """Inputs that the plan hides."""
 
     @property
-    def named(self) -> frozenset[str]:
+    def table_names(self) -> frozenset[str]:
         """The names of the tables that the plan needs."""
         joined = {step.table for step in self.steps if isinstance(step, JoinWith)}
         return frozenset((joined | {self.main}) - {""})
@@ -163,63 +163,63 @@ class Plan:
 
 def read_plan(text: str) -> Plan | tuple[XmlFault, ...]:
     """Returns the plan in a text, or its faults, each with its place."""
-    root = checked_xml(text, SCHEMA)
+    root = parse_xml(text, SCHEMA)
     if isinstance(root, tuple):
         return root
-    named = {one.get("name", ""): one.get("visible") not in ("false", "0") for one in root.iter("input")}
-    main = next((name for name, visible in named.items() if visible), "")
-    hidden = frozenset(name for name, visible in named.items() if not visible)
+    inputs = {element.get("name", ""): element.get("visible") not in ("false", "0") for element in root.iter("input")}
+    main = next((name for name, visible in inputs.items() if visible), "")
+    hidden = frozenset(name for name, visible in inputs.items() if not visible)
     return Plan(tuple(_READERS[child.tag](child) for child in root if child.tag in _READERS), main, hidden)
 
 
-def _summary(one: Element) -> Summary:
-    return Summary(one.get("column", ""), one.get("function", ""), one.get("as", ""))
+def _summary(element: Element) -> Summary:
+    return Summary(element.get("column", ""), element.get("function", ""), element.get("as", ""))
 
 
-def _columns(one: Element, tag: str) -> tuple[str, ...]:
-    return tuple(each.get("column", "") for each in one.findall(tag))
+def _columns(element: Element, tag: str) -> tuple[str, ...]:
+    return tuple(child.get("column", "") for child in element.findall(tag))
 
 
-def _key(one: Element) -> Key:
-    return Key(one.get("column", ""), one.get("direction") == "descending")
+def _key(element: Element) -> Key:
+    return Key(element.get("column", ""), element.get("direction") == "descending")
 
 
-def _join(one: Element) -> JoinWith:
-    pairs = one.findall("on")
+def _join(element: Element) -> JoinWith:
+    pairs = element.findall("on")
     return JoinWith(
-        one.get("table", ""),
-        tuple(each.get("left", "") for each in pairs),
-        tuple(each.get("right", "") for each in pairs),
-        one.get("how", "inner"),
+        element.get("table", ""),
+        tuple(pair.get("left", "") for pair in pairs),
+        tuple(pair.get("right", "") for pair in pairs),
+        element.get("how", "inner"),
     )
 
 
-def _window(one: Element) -> Window:
-    order = one.find("order")
+def _window(element: Element) -> Window:
+    order = element.find("order")
     return Window(
-        one.get("function", ""),
-        one.get("column", ""),
-        one.get("as", ""),
-        _columns(one, "by"),
+        element.get("function", ""),
+        element.get("column", ""),
+        element.get("as", ""),
+        _columns(element, "by"),
         _key(order) if order is not None else None,
-        int(one.get("rows", "3")),
+        int(element.get("rows", "3")),
     )
 
 
 _READERS: Final[Mapping[str, Callable[[Element], Step]]] = {
-    "filter": lambda one: Filter(one.get("where", "")),
-    "derive": lambda one: Derive(one.get("as", ""), one.get("value", "")),
-    "group": lambda one: Group(_columns(one, "by"), tuple(map(_summary, one.findall("aggregate")))),
-    "aggregate": lambda one: Group((), (_summary(one),)),
+    "filter": lambda element: Filter(element.get("where", "")),
+    "derive": lambda element: Derive(element.get("as", ""), element.get("value", "")),
+    "group": lambda element: Group(_columns(element, "by"), tuple(map(_summary, element.findall("aggregate")))),
+    "aggregate": lambda element: Group((), (_summary(element),)),
     "join": _join,
-    "pivot": lambda one: Pivot(*(one.get(name, "") for name in ("index", "columns", "values", "function"))),
+    "pivot": lambda element: Pivot(*(element.get(name, "") for name in ("index", "columns", "values", "function"))),
     "window": _window,
-    "sort": lambda one: Sort(tuple(map(_key, one.findall("key")))),
-    "limit": lambda one: Limit(int(one.get("rows", "1"))),
+    "sort": lambda element: Sort(tuple(map(_key, element.findall("key")))),
+    "limit": lambda element: Limit(int(element.get("rows", "1"))),
 }
 
 
-class TableTrouble(Exception):
+class TableError(Exception):
     """A plan cannot run, or a table cannot be read. Nothing was changed."""
 
     def __init__(self, message: str) -> None:

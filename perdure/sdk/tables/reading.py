@@ -18,51 +18,51 @@ from pydantic import JsonValue
 
 from perdure.contracts.memory import MOST_COLUMNS, MOST_ROWS
 from perdure.core.memory.file_content import separator_of
-from perdure.sdk.tables.plan import TableTrouble
+from perdure.sdk.tables.plan import TableError
 
 _MISSING: Final = ("", "NaN", "nan")
 _LONE_RETURN: Final = re.compile(rb"\r(?!\n)")
-_ODD: Final = re.compile(rb"(?:^|[,;\t\n\"])[ ]*[+-]?0\d|\d{19}")
+_SPECIAL_NUMBERS: Final = re.compile(rb"(?:^|[,;\t\n\"])[ ]*[+-]?0\d|\d{19}")
 """Numbers that Polars reads differently from people, or not at all. If one is found, each column is checked."""
-_CODE: Final = r"^[+-]?0\d+(\.\d*)?$"
-_LONG: Final = r"^[+-]?\d{19,}$"
-_WHOLE: Final = r"^[+-]?\d{1,38}$"
+_CODE_PATTERN: Final = r"^[+-]?0\d+(\.\d*)?$"
+_LONG_PATTERN: Final = r"^[+-]?\d{19,}$"
+_INTEGER_PATTERN: Final = r"^[+-]?\d{1,38}$"
 
 
 def read_csv(content: bytes, media_type: str = "text/csv") -> pl.DataFrame:
     """Returns the table in a file. If semicolons separate its cells, a comma is the decimal separator.
 
-    Raises TableTrouble if the file is not a valid table.
+    Raises TableError if the file is not a valid table.
     """
     if b"\x00" in content:
-        raise TableTrouble("the file contains a NUL byte and is not text")
+        raise TableError("the file contains a NUL byte and is not text")
     content = content.removeprefix(b"\xef\xbb\xbf")
     separator = separator_of(media_type, content)
     try:
         if _LONE_RETURN.search(content):
             content = _with_line_feeds(content, separator)
-        kinds = _own_kinds(_read(content, separator, infer_schema=False)) if _ODD.search(content) else {}
+        kinds = _exact_types(_read(content, separator, infer_schema=False)) if _SPECIAL_NUMBERS.search(content) else {}
         table = _typed(content, separator, kinds)
     except (pl.exceptions.PolarsError, csv.Error) as error:
-        raise TableTrouble(f"the table cannot be read: {str(error).splitlines()[0][:200]}") from None
+        raise TableError(f"the table cannot be read: {str(error).splitlines()[0][:200]}") from None
     if table.height > MOST_ROWS:
-        raise TableTrouble(f"the table has more than {MOST_ROWS} rows")
+        raise TableError(f"the table has more than {MOST_ROWS} rows")
     if table.width > MOST_COLUMNS:
-        raise TableTrouble(f"the table has more than {MOST_COLUMNS} columns")
+        raise TableError(f"the table has more than {MOST_COLUMNS} columns")
     table = table.filter(~pl.all_horizontal(pl.all().is_null()))
     if not table.height:
-        raise TableTrouble("the table has no rows")
-    return plain(table.rename({name: name.strip() for name in table.columns}))
+        raise TableError("the table has no rows")
+    return normalized(table.rename({name: name.strip() for name in table.columns}))
 
 
-def _read(content: bytes, separator: str, **how: Any) -> pl.DataFrame:
+def _read(content: bytes, separator: str, **options: Any) -> pl.DataFrame:
     return pl.read_csv(
         io.BytesIO(content),
         separator=separator,
         decimal_comma=separator == ";",
         null_values=list(_MISSING),
         n_rows=MOST_ROWS + 1,
-        **how,
+        **options,
     )
 
 
@@ -74,15 +74,15 @@ def _typed(content: bytes, separator: str, kinds: dict[str, Any]) -> pl.DataFram
         return _read(content, separator, try_parse_dates=True, infer_schema_length=None, schema_overrides=kinds)
 
 
-def _own_kinds(cells: pl.DataFrame) -> dict[str, Any]:
+def _exact_types(cells: pl.DataFrame) -> dict[str, Any]:
     """Returns the types of columns whose numbers would otherwise lose digits."""
     kinds = dict[str, Any]()
     for column in cells:
-        held = column.drop_nulls().str.strip_chars()
-        if held.str.contains(_CODE).any():
+        values = column.drop_nulls().str.strip_chars()
+        if values.str.contains(_CODE_PATTERN).any():
             kinds[column.name] = pl.String
-        elif held.str.contains(_LONG).any():
-            integral, numbers = held.str.contains(_WHOLE).all(), held.cast(pl.Float64, strict=False)
+        elif values.str.contains(_LONG_PATTERN).any():
+            integral, numbers = values.str.contains(_INTEGER_PATTERN).all(), values.cast(pl.Float64, strict=False)
             kinds[column.name] = pl.Int128 if integral else pl.String if numbers.null_count() else pl.Float64
     return kinds
 
@@ -90,51 +90,51 @@ def _own_kinds(cells: pl.DataFrame) -> dict[str, Any]:
 def _with_line_feeds(content: bytes, separator: str) -> bytes:
     """Returns the same rows with line feeds as line ends, if some end in a lone carriage return."""
     text = content.decode("utf-8", "surrogateescape")
-    made = io.StringIO(newline="")
+    output = io.StringIO(newline="")
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-    csv.writer(made, delimiter=separator, lineterminator="\n").writerows(rows)
-    return made.getvalue().encode("utf-8", "surrogateescape")
+    csv.writer(output, delimiter=separator, lineterminator="\n").writerows(rows)
+    return output.getvalue().encode("utf-8", "surrogateescape")
 
 
 MISSING: Final = "(missing)"
 """Name of rows without a value, if a name is shown."""
 _DAY_MILLISECONDS: Final = 86_400_000
-_NARROW: Final = (-(2**63), 2**63 - 1)
+_INT64_RANGE: Final = (-(2**63), 2**63 - 1)
 
 
-def plain(table: pl.DataFrame) -> pl.DataFrame:
+def normalized(table: pl.DataFrame) -> pl.DataFrame:
     """Returns the table with normalized values only. Integers have 64 bits if they fit. Numbers are finite and exact. A
     duration is a number of days. Other values count as missing, and a missing value is never a zero."""
-    made = []
+    columns = []
     for name, dtype in table.schema.items():
         column = pl.col(name)
         if dtype == pl.Duration:
-            made.append(column.dt.total_milliseconds() / _DAY_MILLISECONDS)
+            columns.append(column.dt.total_milliseconds() / _DAY_MILLISECONDS)
         elif dtype.is_float():
-            made.append(pl.when(column.is_finite()).then(column).alias(name))
-        elif dtype == pl.Int128 and _fits(table[name]):
-            made.append(column.cast(pl.Int64))
-    return table.with_columns(made) if made else table
+            columns.append(pl.when(column.is_finite()).then(column).alias(name))
+        elif dtype == pl.Int128 and _fits_int64(table[name]):
+            columns.append(column.cast(pl.Int64))
+    return table.with_columns(columns) if columns else table
 
 
-def wide(name: str, dtype: pl.DataType) -> pl.Expr:
+def widened_column(name: str, dtype: pl.DataType) -> pl.Expr:
     """Returns a column for calculations. Integers are widened to 128 bits, so that they do not overflow."""
     column = pl.col(name)
     return column.cast(pl.Int128) if dtype.is_integer() else column
 
 
-def named(table: pl.DataFrame, column: str) -> pl.DataFrame:
+def with_missing_named(table: pl.DataFrame, column: str) -> pl.DataFrame:
     """Returns the table with the column as names, if values are missing."""
     if not table[column].null_count():
         return table
     return table.with_columns(pl.col(column).cast(pl.String).fill_null(MISSING))
 
 
-def _fits(series: pl.Series) -> bool:
-    least, most = series.min(), series.max()
-    if not isinstance(least, int) or not isinstance(most, int):
+def _fits_int64(series: pl.Series) -> bool:
+    minimum, maximum = series.min(), series.max()
+    if not isinstance(minimum, int) or not isinstance(maximum, int):
         return True
-    return least >= _NARROW[0] and most <= _NARROW[1]
+    return minimum >= _INT64_RANGE[0] and maximum <= _INT64_RANGE[1]
 
 
 Kind = Literal["quantitative", "temporal", "nominal", "boolean"]
@@ -175,8 +175,8 @@ def kind_of(dtype: pl.DataType) -> Kind:
 
 def _column(series: pl.Series) -> Column:
     kind = kind_of(series.dtype)
-    least, most = (_rounded(series.min()), _rounded(series.max())) if kind == "quantitative" else (None, None)
-    return Column(series.name, kind, series.n_unique(), series.null_count(), least, most)
+    minimum, maximum = (_rounded(series.min()), _rounded(series.max())) if kind == "quantitative" else (None, None)
+    return Column(series.name, kind, series.n_unique(), series.null_count(), minimum, maximum)
 
 
 def _rounded(value: object) -> float | None:
@@ -190,14 +190,14 @@ def as_json(columns: Sequence[Column]) -> list[JsonValue]:
     return [column.as_json() for column in columns]
 
 
-MOST_DRAWN: Final = 5_000
+MAX_CHART_ROWS: Final = 5_000
 """Maximum rows of a chart. A longer table is sampled evenly."""
-MOST_EXACT: Final = 2**53
+MAX_EXACT_INTEGER: Final = 2**53
 """Largest integer up to which integers stay distinct in a chart."""
-MOST_NAMED: Final = 3
+MAX_NAMED_COLUMNS: Final = 3
 
 
-def drawn_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
+def chart_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
     """Returns the rows of a chart.
 
     A date is its midnight in UTC, and a time without a zone counts as UTC. Otherwise a renderer in another zone would
@@ -205,45 +205,45 @@ def drawn_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
 
     Their number is limited. They are JSON, with times that all machines read alike.
     """
-    drawn = table.gather_every(_every(table))
-    moments = [_moment(name, dtype) for name, dtype in drawn.schema.items() if dtype == pl.Datetime]
-    drawn = drawn.with_columns(moments).with_columns(pl.col(_too_long(table)).cast(pl.Float64))
+    sample = table.gather_every(_sampling_interval(table))
+    times = [_time_column(name, dtype) for name, dtype in sample.schema.items() if dtype == pl.Datetime]
+    sample = sample.with_columns(times).with_columns(pl.col(_inexact_columns(table)).cast(pl.Float64))
     for name, dtype in table.schema.items():
         if kind_of(dtype) in ("nominal", "boolean"):
-            drawn = named(drawn, name)
-    rows: list[dict[str, Any]] = json.loads(drawn.write_json())
+            sample = with_missing_named(sample, name)
+    rows: list[dict[str, Any]] = json.loads(sample.write_json())
     return rows
 
 
-def left_out(table: pl.DataFrame) -> list[str]:
+def chart_warnings(table: pl.DataFrame) -> list[str]:
     """Returns sentences about what a chart of this table leaves out or rounds."""
-    warnings, long = [], _too_long(table)
-    if table.height > MOST_DRAWN:
-        drawn = -(-table.height // _every(table))
-        spread = f"{table.height} rows remain; the chart shows {drawn} of them, evenly spaced"
-        warnings.append(f"{spread}, and its sums and counts cover only those rows")
-    if long:
-        names = ", ".join(repr(name[:40]) for name in long[:MOST_NAMED])
-        more = f" and {len(long) - MOST_NAMED} more" if len(long) > MOST_NAMED else ""
-        warnings.append(f"whole numbers in {names}{more} exceed the precision of the chart and are rounded")
+    warnings, inexact = [], _inexact_columns(table)
+    if table.height > MAX_CHART_ROWS:
+        shown_rows = -(-table.height // _sampling_interval(table))
+        sampling = f"{table.height} rows remain; the chart shows {shown_rows} of them, evenly spaced"
+        warnings.append(f"{sampling}, and its sums and counts cover only those rows")
+    if inexact:
+        names = ", ".join(repr(name[:40]) for name in inexact[:MAX_NAMED_COLUMNS])
+        further = f" and {len(inexact) - MAX_NAMED_COLUMNS} more" if len(inexact) > MAX_NAMED_COLUMNS else ""
+        warnings.append(f"whole numbers in {names}{further} exceed the precision of the chart and are rounded")
     return warnings
 
 
-def _too_long(table: pl.DataFrame) -> list[str]:
+def _inexact_columns(table: pl.DataFrame) -> list[str]:
     """Returns the integer columns that a chart would round or could not show."""
-    found = []
+    columns = []
     for name, dtype in table.schema.items():
-        ends = (table[name].min(), table[name].max()) if dtype.is_integer() else ()
-        if any(isinstance(end, int) and abs(end) > MOST_EXACT for end in ends):
-            found.append(name)
-    return found
+        limits = (table[name].min(), table[name].max()) if dtype.is_integer() else ()
+        if any(isinstance(limit, int) and abs(limit) > MAX_EXACT_INTEGER for limit in limits):
+            columns.append(name)
+    return columns
 
 
-def _every(table: pl.DataFrame) -> int:
-    return max(1, -(-table.height // MOST_DRAWN))
+def _sampling_interval(table: pl.DataFrame) -> int:
+    return max(1, -(-table.height // MAX_CHART_ROWS))
 
 
-def _moment(name: str, dtype: pl.DataType) -> pl.Expr:
+def _time_column(name: str, dtype: pl.DataType) -> pl.Expr:
     column = pl.col(name)
     if getattr(dtype, "time_zone", None):
         column = column.dt.convert_time_zone("UTC")

@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from perdure.api.__main__ import MAX_OPEN_FILES, allow_many_connections
+from perdure.api.__main__ import MAX_OPEN_FILES, raise_file_limit
 from perdure.api.health import PERIMETER_EVENTS
-from perdure.api.perimeter import SHARE_OF_FILES, ConnectionSlots, connection_class
+from perdure.api.perimeter import FILES_PER_ADDRESS_DIVISOR, ConnectionSlots, connection_class
 from perdure.core.request_origin import Proxies
 from tests.doubles.listening import Listening
 
@@ -24,10 +24,10 @@ def test_a_process_with_few_file_descriptors_limits_its_connections() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
-        most = allow_many_connections()
+        most = raise_file_limit()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         assert hard == before[1] and soft == (MAX_OPEN_FILES if hard < 0 else min(MAX_OPEN_FILES, hard)) == most
-        assert allow_many_connections() == soft
+        assert raise_file_limit() == soft
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -35,7 +35,7 @@ def test_a_process_with_few_file_descriptors_limits_its_connections() -> None:
 
 def test_one_address_never_holds_more_than_its_share_of_connections() -> None:
     assert ConnectionSlots(2_000, 65_536).per_address == 2_000
-    assert ConnectionSlots(2_000, 1_024).per_address == 1_024 // SHARE_OF_FILES
+    assert ConnectionSlots(2_000, 1_024).per_address == 1_024 // FILES_PER_ADDRESS_DIVISOR
     assert ConnectionSlots(0, 1_024).per_address == 0, "no limit"
 
 
@@ -51,7 +51,7 @@ def test_connections_are_counted_by_address_and_released() -> None:
 def test_a_full_process_refuses_every_caller() -> None:
     places = ConnectionSlots(0, 600)
     taken = [places.acquire(str(number)) for number in range(600)]
-    assert taken.count("") == places.in_all == 344 and taken[-1] == "server_full"
+    assert taken.count("") == places.total == 344 and taken[-1] == "server_full"
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
-from perdure.api.middleware import MOST_DEPTH, Intake
+from perdure.api.middleware import MAX_JSON_DEPTH, Intake
 from perdure.contracts.values import sha256_hex
 from perdure.core.text import is_clean
 
@@ -207,7 +207,7 @@ json_values = st.recursive(
 def test_a_body_is_accepted_exactly_if_it_can_be_stored(value: object) -> None:
     body = json.dumps(value).encode()
     status, _ = outcome(asyncio.run(through(body, most_bytes=1_000_000)))
-    good = all(is_clean(text) for text in texts(value)) and depth(value) < MOST_DEPTH
+    good = all(is_clean(text) for text in texts(value)) and depth(value) < MAX_JSON_DEPTH
     assert (status == 200) == good
 
 

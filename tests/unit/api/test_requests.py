@@ -57,7 +57,7 @@ def test_a_comment_of_invisible_characters_is_empty(unseen: str) -> None:
 @pytest.mark.parametrize(("secure", "named"), [(True, "__host-perdure_session=v"), (False, "perdure_session=v")])
 def test_a_cookie_is_hidden_from_scripts_and_subdomains_and_over_tls_secure(secure: bool, named: str) -> None:
     answer, expires = Response(), datetime(2027, 1, 1, tzinfo=UTC)
-    credentials.set_cookies(answer, credentials.SESSION_COOKIE, "v", secure=secure, expires=expires)
+    credentials.set_cookie(answer, credentials.SESSION_COOKIE, "v", secure=secure, expires=expires)
     said = {part.strip().lower() for part in answer.headers["set-cookie"].split(";")}
     assert {named, "httponly", "samesite=lax", "path=/"} <= said and ("secure" in said) is secure
     assert not any(part.startswith("domain") for part in said)
@@ -65,7 +65,7 @@ def test_a_cookie_is_hidden_from_scripts_and_subdomains_and_over_tls_secure(secu
 
 @pytest.mark.parametrize("secure", [True, False])
 def test_a_cookie_is_cleared_under_its_own_name(secure: bool) -> None:
-    name, value = credentials.clearing_cookies(credentials.SESSION_COOKIE, secure=secure)
+    name, value = credentials.clear_cookie_header(credentials.SESSION_COOKIE, secure=secure)
     said, own = value.decode(), credentials.cookie_name(credentials.SESSION_COOKIE, secure=secure)
     assert name == b"set-cookie" and said.startswith(own + "=")
     assert "Max-Age=0" in said and ("Secure" in said) is secure
@@ -98,7 +98,7 @@ def test_a_cookie_is_read_only_from_an_unambiguous_header(header: str, secure: b
     ids=["of a person", "of a tenant's people together"],
 )
 def test_a_met_limit_is_named(here: tuple[str, ...], refused: str, limit: int, others: list[tuple[str, str]]) -> None:
-    streams = OpenStreams(per_person=2, per_tenant=3)
+    streams = OpenStreams(per_user=2, per_tenant=3)
     with ExitStack() as held:
         for user in here:
             held.enter_context(streams.counting("t", user))
@@ -110,8 +110,8 @@ def test_a_met_limit_is_named(here: tuple[str, ...], refused: str, limit: int, o
 
 
 def test_a_stream_that_ends_frees_its_place_and_is_forgotten() -> None:
-    streams = OpenStreams(per_person=1, per_tenant=1)
+    streams = OpenStreams(per_user=1, per_tenant=1)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError), streams.counting("t", "ann"):
             raise ZeroDivisionError
-    assert not streams._of
+    assert not streams._open

@@ -27,7 +27,7 @@ def names(folder: Path) -> list[str]:
 
 async def test_an_upload_is_stored_byte_for_byte_in_an_unnamed_file(tmp_path: Path) -> None:
     chunks = [bytes([n]) * 70_000 for n in range(1, 9)]
-    async with service(tmp_path).received("t", "ann", None, body(*chunks)) as spooled:
+    async with service(tmp_path).receive("t", "ann", None, body(*chunks)) as spooled:
         assert names(tmp_path) == []
         async with service(tmp_path).content(spooled) as content:
             assert bytes(content) == b"".join(chunks)
@@ -39,17 +39,17 @@ async def test_an_upload_over_its_limit_ends_and_its_space_is_freed(tmp_path: Pa
     receiver = service(tmp_path, 1_000)
     for _ in range(5):  # more often than one person may have uploads under way
         with pytest.raises(CallerError) as refused:
-            async with receiver.received("t", "ann", None, body(b"x" * 999, b"xx")):
+            async with receiver.receive("t", "ann", None, body(b"x" * 999, b"xx")):
                 pass
         assert (refused.value.code, refused.value.http) == ("too_large", 413)
         assert refused.value.details["limit_bytes"] == 1_000
-    assert receiver._reserved_bytes == 0 and not receiver._open
+    assert receiver._reserved_bytes == 0 and not receiver._uploads_by_user
 
 
 async def test_a_stalled_body_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "_IDLE_SECONDS", 0.1)
     with pytest.raises(CallerError) as refused:
-        async with service(tmp_path).received("t", "ann", None, body(b"x", pause=30)):
+        async with service(tmp_path).receive("t", "ann", None, body(b"x", pause=30)):
             pass
     assert (refused.value.code, refused.value.http) == ("body_too_slow", 408)
 
@@ -58,11 +58,11 @@ async def test_without_disk_space_no_upload_starts(tmp_path: Path, monkeypatch: 
     receiver = service(tmp_path)
     monkeypatch.setattr(uploads, "_SPARE_BYTES", 2**62)
     with pytest.raises(UpstreamUnavailable) as refused:
-        async with receiver.received("t", "ann", 10, body(b"x")):
+        async with receiver.receive("t", "ann", 10, body(b"x")):
             pass
     assert (refused.value.code, refused.value.http_status) == ("disk_full", 503)
     monkeypatch.undo()
-    async with receiver.received("t", "ann", 10, body(b"x")) as spooled:
+    async with receiver.receive("t", "ann", 10, body(b"x")) as spooled:
         assert spooled.size_bytes == 1
 
 
@@ -82,7 +82,7 @@ async def test_the_process_returns_the_codes_of_rules(
     tmp_path: Path, media_type: str, content: bytes, code: str
 ) -> None:
     receiver = service(tmp_path, 20_000_000)
-    async with receiver.received("t", "ann", len(content), body(content)) as spooled:
+    async with receiver.receive("t", "ann", len(content), body(content)) as spooled:
         if not code:
             await receiver.check(spooled, media_type)
             return
@@ -100,7 +100,7 @@ async def test_the_checking_process_gets_no_secrets(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(uploads, "_PROGRAM", program)
     monkeypatch.setenv("DATABASE_URL", "hunter2")
     receiver = service(tmp_path)
-    async with receiver.received("t", "ann", None, body(b"x")) as spooled:
+    async with receiver.receive("t", "ann", None, body(b"x")) as spooled:
         await receiver.check(spooled, "text/plain")
     assert "hunter2" not in told.read_text() and "DATABASE_URL" not in told.read_text()
 

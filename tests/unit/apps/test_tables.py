@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from perdure.contracts.memory import why_no_tables
 from perdure.core.memory.files import check_content
-from perdure.sdk.tables import Plan, TableTrouble, profile_of, read_csv, read_plan, run_plan
-from perdure.sdk.tables.client_side import ClientTable, Made, finish, finish_async
+from perdure.sdk.tables import Plan, TableError, profile_of, read_csv, read_plan, run_plan
+from perdure.sdk.tables.client_side import ClientTable, ClientTurn, finish, finish_async
 from perdure.sdk.tables.execution import read_formula
 from perdure.sdk.tables.plan import Derive, Filter, Group, JoinWith, Pivot, Summary
-from perdure.sdk.tables.reading import drawn_rows, left_out
+from perdure.sdk.tables.reading import chart_rows, chart_warnings
 
 TABLE = read_csv(b"side,n,day\nN,3,2024-01-01\nS,4,2024-01-02\nN,5,2024-01-03\n")
 
@@ -96,16 +96,16 @@ def test_each_step_transforms_its_table(steps: str, left: list[dict[str, Any]]) 
     ],
 )
 def test_an_impossible_step_is_reported_with_its_position(steps: str, names: str) -> None:
-    with pytest.raises(TableTrouble) as refused:
+    with pytest.raises(TableError) as refused:
         ran(steps)
     assert all(name in refused.value.message for name in names.split())
 
 
 def test_a_join_or_pivot_that_would_explode_is_refused_beforehand() -> None:
     wide = pl.DataFrame({"k": [1] * 3_000, "v": range(3_000)})
-    with pytest.raises(TableTrouble, match="2000000"):
+    with pytest.raises(TableError, match="2000000"):
         run_plan(Plan((JoinWith("main", ("k",), ("k",)),)), {"main": wide}, "main")
-    with pytest.raises(TableTrouble, match="100"):
+    with pytest.raises(TableError, match="100"):
         run_plan(Plan((Pivot("k", "v", "v", "sum"),)), {"main": wide}, "main")
 
 
@@ -115,7 +115,7 @@ def test_repeatedly_concatenated_texts_are_refused_beforehand() -> None:
     once = run_plan(Plan((Derive("t", nine),)), {"main": long}, "main").table
     assert once["t"].str.len_chars().max() == 9_000
     for steps in ((Derive("t", nine), Derive("t", nine)), (Derive("u", "+".join([f"({nine})"] * 9)),)):
-        with pytest.raises(TableTrouble, match="256"):
+        with pytest.raises(TableError, match="256"):
             run_plan(Plan(steps), {"main": long}, "main")
 
 
@@ -128,12 +128,12 @@ def test_times_are_names_and_spans_are_days() -> None:
 
 def test_rows_are_exported_in_utc_and_an_infinite_number_is_missing() -> None:
     table = read_csv(b"at,n\n2024-01-01T05:30:00,1\n2024-01-02T05:30:00,0\n")
-    rows = drawn_rows(run_plan(planned('<derive as="r" value="1 / n"/>'), {"main": table}, "main").table)
+    rows = chart_rows(run_plan(planned('<derive as="r" value="1 / n"/>'), {"main": table}, "main").table)
     assert rows[0] == {"at": "2024-01-01T05:30:00.000Z", "n": 1, "r": 1.0} and rows[1]["r"] is None
-    assert drawn_rows(TABLE)[0]["day"] == "2024-01-01"
+    assert chart_rows(TABLE)[0]["day"] == "2024-01-01"
     many = pl.DataFrame({"n": range(12_001)})
-    assert len(drawn_rows(many)) == 4_001 and not left_out(TABLE)
-    assert all(count in left_out(many)[0] for count in ("12001", "4001"))
+    assert len(chart_rows(many)) == 4_001 and not chart_warnings(TABLE)
+    assert all(count in chart_warnings(many)[0] for count in ("12001", "4001"))
 
 
 LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
@@ -167,7 +167,7 @@ def test_xml_that_does_not_fit_is_reported_with_its_place_and_no_entity_is_read(
 
 @pytest.mark.parametrize("content", [b"a\x00b\n1\n", b"a,b\n", b"a,b\n1,2,3\n4\n5,6,7,8\n"])
 def test_an_unreadable_table_is_a_fault(content: bytes) -> None:
-    with pytest.raises(TableTrouble):
+    with pytest.raises(TableError):
         read_csv(content)
 
 
@@ -184,7 +184,7 @@ def test_a_profile_tells_kinds_counts_and_rounded_ranges_and_no_cell_of_a_text()
 def test_no_text_is_run_as_python_and_every_refusal_is_a_message(text: str) -> None:
     try:
         expression = read_formula(text, TABLE.columns)
-    except TableTrouble as refused:
+    except TableError as refused:
         assert refused.message
     else:
         assert isinstance(expression, pl.Expr)
@@ -199,7 +199,7 @@ def test_groups_sum_to_the_whole_and_a_filter_and_its_opposite_share_the_rows(se
     grouped = run_plan(Plan((Group(("k",), (Summary("v", "sum", "v"),)),)), {"main": table}, "main")
     assert grouped.table["v"].sum() == table["v"].sum()
     for where, height in (("v > 0", (table["v"] > 0).sum()), ("not (v > 0)", (table["v"] <= 0).sum())):
-        with nullcontext() if height else pytest.raises(TableTrouble):  # where no row is left
+        with nullcontext() if height else pytest.raises(TableError):  # where no row is left
             assert run_plan(Plan((Filter(where),)), {"main": table}, "main").table.height == height
 
 
@@ -211,7 +211,7 @@ def test_the_sum_of_nothing_is_missing_and_what_is_left_out_is_reported() -> Non
     assert done.table.rows() == [("N", 3.0), ("S", None), (None, 4.0), ("W", 2.5)]
     (warning,) = done.warnings
     assert all(part in warning for part in ("4", "7", "'n'"))
-    assert [row["side"] for row in drawn_rows(done.table)] == ["N", "S", "(missing)", "W"]
+    assert [row["side"] for row in chart_rows(done.table)] == ["N", "S", "(missing)", "W"]
     first = ran('<pivot index="n" columns="side" values="n" function="sum"/>', GAPS)[0]
     assert "(missing)" in first and first["N"] == 3.0
 
@@ -222,7 +222,7 @@ def test_a_result_of_missing_values_is_missing_and_so_is_an_infinite_one() -> No
     assert ran('<aggregate column="side" function="distinct" as="t"/>', GAPS) == [{"t": 3}]
     assert GAPS["n"].null_count() == 4
     assert ran('<derive as="r" value="n / 0"/><aggregate column="r" function="max" as="r"/>') == [{"r": None}]
-    with pytest.raises(TableTrouble, match="n"):
+    with pytest.raises(TableError, match="n"):
         ran('<aggregate column="n" function="sum" as="t"/>', read_csv(b"side,n\nN,\nS,\n"))
 
 
@@ -252,8 +252,8 @@ def test_whole_numbers_of_more_than_64_bits_are_summed_exactly_and_drawn_rounded
     assert ran('<derive as="d" value="n * n"/>', table)[0]["d"] == most**2
     assert ran('<window function="running_sum" column="n" as="d"/>', table)[1]["d"] == 2 * most
     left = run_plan(planned(SUM), {"main": table}, "main").table
-    assert drawn_rows(left)[0]["t"] == float(2 * most)
-    assert ["'t'" in each for each in left_out(left)] == [True] and left_out(TABLE) == []
+    assert chart_rows(left)[0]["t"] == float(2 * most)
+    assert ["'t'" in each for each in chart_warnings(left)] == [True] and chart_warnings(TABLE) == []
 
 
 @pytest.mark.parametrize("end", [b"\r", b"\r\n", b"\n"])
@@ -310,16 +310,16 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=4))
 def test_no_plan_exports_a_text_cell(ledger: Path, steps: list[str]) -> None:
-    told = json.dumps(ClientTable.read(ledger).carry_out(f"<plan>{''.join(steps)}</plan>"))
+    told = json.dumps(ClientTable.read(ledger).execute_plan(f"<plan>{''.join(steps)}</plan>"))
     assert [cell for cell in CELLS if cell in told] == [], told
 
 
 def test_the_columns_of_a_pivot_go_by_numbers_and_have_their_names_in_the_picture(ledger: Path) -> None:
     table = ClientTable.read(ledger)
-    handed_in: Any = table.carry_out(f"<plan>{STEPS[0]}</plan>")
+    handed_in: Any = table.execute_plan(f"<plan>{STEPS[0]}</plan>")
     assert [column["name"] for column in handed_in["columns"]] == ["day", "side 1", "side 2"]
     encoding = {"x": {"field": "day", "title": "day"}, "y": {"field": "side 1", "title": "side 1"}}
-    drawn = table.drawn({"mark": "bar", "encoding": encoding})
+    drawn = table.fill_specification({"mark": "bar", "encoding": encoding})
     assert drawn["encoding"]["y"] == {"field": "side 1", "title": "west-ward"}
     assert drawn["data"]["values"][0] == {"day": "2024-01-01", "side 1": 73_519, "side 2": None}
 
@@ -328,15 +328,15 @@ def test_left_out_rows_are_exported_and_long_numbers_drawn(tmp_path: Path) -> No
     path = tmp_path / "t.csv"
     path.write_text("side,n\nN,18446744073709551616\nN,\nS,\n,5\n")
     table = ClientTable.read(path)
-    assert not why_no_tables(table.described())
+    assert not why_no_tables(table.describe())
     sum_as_n = SUM.replace('"t"', '"n"')
-    done: Any = table.carry_out(f"<plan>{sum_as_n}</plan>")
+    done: Any = table.execute_plan(f"<plan>{sum_as_n}</plan>")
     rounded, left_out = done["warnings"]
     assert "'n'" in rounded and all(part in left_out for part in ("2", "4", "'n'"))
     assert [column["nulls"] for column in done["columns"]] == [1, 1]
     encoding = {"x": {"field": "side", "type": "nominal"}, "y": {"field": "n", "type": "quantitative"}}
     turn: Any = SimpleNamespace(output={"specification": {"mark": "bar", "encoding": encoding}})
-    made = Made(turn, table)
+    made = ClientTurn(turn, table)
     assert made.specification is not None
     assert [row["side"] for row in made.specification["data"]["values"]] == ["N", "S", "(missing)"]
     assert made.png()[:4] == b"\x89PNG"
@@ -346,10 +346,14 @@ def test_tables_beside_it_are_reported_and_joined(ledger: Path, tmp_path: Path) 
     names = tmp_path / "names.csv"
     names.write_text("ward,name\neast-ward,East\nwest-ward,West\n")
     table = ClientTable.read(ledger, names)
-    assert not why_no_tables(table.described())
-    done = table.carry_out('<plan><join table="names"><on left="side" right="ward"/></join></plan>')
-    assert done["ok"] is True and table.left is not None and set(table.left.table["name"]) == {"East", "West"}
-    with pytest.raises(TableTrouble):
+    assert not why_no_tables(table.describe())
+    done = table.execute_plan('<plan><join table="names"><on left="side" right="ward"/></join></plan>')
+    assert (
+        done["ok"] is True
+        and table.last_result is not None
+        and set(table.last_result.table["name"]) == {"East", "West"}
+    )
+    with pytest.raises(TableError):
         ClientTable.read(ledger, ledger)
 
 
@@ -357,7 +361,7 @@ def test_tables_beside_it_are_reported_and_joined(ledger: Path, tmp_path: Path) 
 def test_a_table_that_an_upload_would_refuse_is_a_fault_here_too(tmp_path: Path, content: str) -> None:
     path = tmp_path / "t.csv"
     path.write_text(content)
-    with pytest.raises(TableTrouble):
+    with pytest.raises(TableError):
         ClientTable.read(path)
 
 

@@ -17,7 +17,16 @@ from perdure.contracts.calls import EffectClass
 from perdure.core.text import is_clean
 from perdure.sdk.context import UndeclaredSecret
 from perdure.sdk.outcomes import result_of
-from perdure.sdk.tools import Preview, PreviewOf, Tool, ToolContext, ToolDefinitionError, ToolRefused, ToolResult, tool
+from perdure.sdk.tools import (
+    Preview,
+    Tool,
+    ToolContext,
+    ToolDefinitionError,
+    ToolPreview,
+    ToolRefused,
+    ToolResult,
+    tool,
+)
 from tests.unit.apps.tool_contexts import card, context
 
 
@@ -304,7 +313,7 @@ async def test_an_invalid_preview_result_raises_a_type_error() -> None:
         return {"before": 1}
 
     with pytest.raises(TypeError):
-        await PreviewOf.of("pay", wrong, made_with(None).parameters).make({}, context())
+        await ToolPreview.of("pay", wrong, made_with(None).parameters).make({}, context())
 
 
 async def test_a_preview_sends_only_safe_requests_and_no_idempotency_key() -> None:

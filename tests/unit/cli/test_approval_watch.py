@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
-from perdure.cli.approvals.watch import WatchTable
+from perdure.cli.approvals.watch import TableScreen
 from perdure.client import Approval
 from tests.unit.apps.api_double import Reply, said
 from tests.unit.cli.conftest import APPROVAL, Perdure
@@ -87,25 +87,25 @@ def screen() -> io.StringIO:
 
 
 @pytest.fixture
-def watch_table(screen: io.StringIO) -> WatchTable:
+def watch_table(screen: io.StringIO) -> TableScreen:
     """A table on a terminal of 160 columns and 12 lines."""
     console = Console(file=screen, force_terminal=True, width=160, height=12, highlight=False, emoji=False)
-    return WatchTable(console)
+    return TableScreen(console)
 
 
 def approval(name: str, **changed: Any) -> Approval:
     return Approval.model_validate({**APPROVAL, "id": name, **changed})
 
 
-def drawn(table: WatchTable, *waiting: Approval, columns: int = 160) -> str:
+def drawn(table: TableScreen, *waiting: Approval, columns: int = 160) -> str:
     """The table as it is drawn, with its colours."""
     console = Console(file=io.StringIO(), force_terminal=True, width=columns, height=12, color_system="standard")
-    console.print(table.drawn({each.id: each for each in waiting}))
+    console.print(table.render({each.id: each for each in waiting}))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def test_a_row_has_age_deadline_assignee_and_votes(watch_table: WatchTable) -> None:
+def test_a_row_has_age_deadline_assignee_and_votes(watch_table: TableScreen) -> None:
     now = datetime.now(UTC)
     row = approval(
         "a-1",
@@ -123,20 +123,22 @@ def test_a_row_has_age_deadline_assignee_and_votes(watch_table: WatchTable) -> N
         assert part in out
 
 
-def test_only_requests_that_arrive_while_watching_are_highlighted(watch_table: WatchTable, screen: io.StringIO) -> None:
+def test_only_requests_that_arrive_while_watching_are_highlighted(
+    watch_table: TableScreen, screen: io.StringIO
+) -> None:
     old, new = approval("a-old"), approval("a-new")
     with watch_table:
         watch_table.added(old)
-        watch_table.looked({"a-old": old})
+        watch_table.polled({"a-old": old})
         watch_table.added(new)
-        watch_table.looked({"a-new": new, "a-old": old})
+        watch_table.polled({"a-new": new, "a-old": old})
         assert "a-new" in screen.getvalue()
         lines = drawn(watch_table, old, new).splitlines()
     standing_out = [line for line in lines if "\x1b[1;7m" in line]
     assert [("a-new" in line, "a-old" in line) for line in standing_out] == [(True, False)]
 
 
-def test_ended_requests_are_named_and_a_long_queue_has_a_count(watch_table: WatchTable) -> None:
+def test_ended_requests_are_named_and_a_long_queue_has_a_count(watch_table: TableScreen) -> None:
     for number in range(5):
         watch_table.ended(approval(f"a-gone-{number}", status="approved", decided_by="rita\x1b"))
     out = drawn(watch_table, *(approval(f"a-{number}") for number in range(30)))
@@ -146,7 +148,7 @@ def test_ended_requests_are_named_and_a_long_queue_has_a_count(watch_table: Watc
 
 def test_on_a_narrow_terminal_the_id_is_below_its_tool_and_neither_is_cut() -> None:
     name = "3f0a1b2c-1111-4222-8333-abcdefabcdef"
-    table = WatchTable(Console(file=io.StringIO(), force_terminal=True, width=80, height=24))
+    table = TableScreen(Console(file=io.StringIO(), force_terminal=True, width=80, height=24))
     row = approval(name, assignee="tom", claimed_by="rita", claimed_until="2999-01-01T00:00:00Z", quorum=2)
     lines = drawn(table, row, columns=80).splitlines()
     at = next(number for number, line in enumerate(lines) if name in line)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from syrupy.assertion import SnapshotAssertion
 
-from perdure.cli.chat import VOID, LiveText, TurnScreen, rows_below_start
+from perdure.cli.chat import VOID_NOTICE, LiveText, TurnScreen, rows_below_start
 from perdure.cli.connection import command
 from perdure.client import Event
 
@@ -147,7 +147,7 @@ def test_a_reset_removes_all_of_the_old_text(old: list[str], new: str) -> None:
         live.write(piece)
     if rows_below_start("".join(old), COLUMNS) >= LINES:
         return
-    live.take_back()
+    live.discard()
     live.write(new)
     expected.write("before\n" + new)
     assert terminal.rows == expected.rows
@@ -157,22 +157,22 @@ def test_text_that_scrolled_away_is_marked_as_void() -> None:
     terminal = Terminal()
     live = LiveText(terminal, terminal=True)
     live.write("line\n" * LINES + "half")
-    live.take_back()
-    assert "half" in terminal.rows and "".join(terminal.rows).endswith(VOID)
+    live.discard()
+    assert "half" in terminal.rows and "".join(terminal.rows).endswith(VOID_NOTICE)
 
 
 def test_a_pipe_and_streamed_text_get_no_control_sequences() -> None:
     pipe = io.StringIO()
-    LiveText(pipe).take_back()  # a reset before any text says nothing
+    LiveText(pipe).discard()  # a reset before any text says nothing
     LiveText(pipe, terminal=True).write("\x1b[2Jgone\u202e")
     assert pipe.getvalue() == "\\u001b[2Jgone\\u202e"
     live = LiveText(pipe := io.StringIO())
     live.write("half a sen")
-    live.take_back()
+    live.discard()
     live.write("a sentence")
     live.end()
     live.line("next")
-    assert pipe.getvalue() == f"half a sen\n{VOID}\na sentence\nnext\n"
+    assert pipe.getvalue() == f"half a sen\n{VOID_NOTICE}\na sentence\nnext\n"
 
 
 @pytest.mark.parametrize(

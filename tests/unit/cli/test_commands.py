@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from perdure.cli.demo.stories import attempts, equal, one_transcript, paid_once
+from perdure.cli.demo.scenarios import check_calls_settled_once, check_equal, check_transcript, count_by_call
 from perdure.client import Event, Message, signed_in_words
 from tests.unit.apps.api_double import Reply, event, said, streamed
 from tests.unit.cli.conftest import Perdure, refusal
@@ -260,14 +260,14 @@ def log(*kinds_and_calls: tuple[str, str]) -> list[Event]:
 def test_a_call_asked_twice_was_paid_once_only_where_it_was_settled_once_at_last() -> None:
     asked, settled = (START, "m1"), (COMPLETE, "m1")
     events = log(asked, asked, settled, (START, "m2"), (COMPLETE, "m2"))
-    assert paid_once("its", events).held and attempts(events, START) == {"m1": 2, "m2": 1}
+    assert check_calls_settled_once("its", events).has_passed and count_by_call(events, START) == {"m1": 2, "m2": 1}
     for wrong in ([asked, settled, asked], [asked, settled, settled], [asked], []):
-        assert not paid_once("its", log(*wrong)).held
+        assert not check_calls_settled_once("its", log(*wrong)).has_passed
 
 
 def test_a_doubled_message_or_other_words_in_the_readers_hands_do_not_hold() -> None:
     said = [Message(id="1", role="user", content="q"), Message(id="2", role="assistant", content="a")]
-    assert one_transcript(said, {"m1": "a", "m0": ""}, ("user", "assistant")).held
-    assert not one_transcript([*said, said[1]], {"m1": "a"}, ("user", "assistant")).held
-    assert not one_transcript(said, {"m1": "aa"}, ("user", "assistant")).held
-    assert equal("refunds", 1, 1, "ledger").held and not equal("refunds", 2, 1, "ledger").held
+    assert check_transcript(said, {"m1": "a", "m0": ""}, ("user", "assistant")).has_passed
+    assert not check_transcript([*said, said[1]], {"m1": "a"}, ("user", "assistant")).has_passed
+    assert not check_transcript(said, {"m1": "aa"}, ("user", "assistant")).has_passed
+    assert check_equal("refunds", 1, 1, "ledger").has_passed and not check_equal("refunds", 2, 1, "ledger").has_passed

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.examples.charts.tools import _design, _drawing, _solver, _vega, _warnings
-from perdure.sdk.tables import checked_xml, read_csv
-from perdure.sdk.tables.reading import drawn_rows
+from perdure.sdk.tables import parse_xml, read_csv
+from perdure.sdk.tables.reading import chart_rows
 from tests.eventually import until
 from tests.scale import sized
 
@@ -186,7 +186,7 @@ async def test_rows_without_a_value_are_left_out_and_reported_and_a_missing_name
     assert by_region.startswith("1 ") and "'region'" in by_region
     assert by_sales.startswith("2 ") and "'sales'" in by_sales
     table = read_csv(b"region,sales\nNorth,30\nSouth,\n,5\nEast,\n")
-    drawn = await _drawing.draw(_vega.vega_lite(design, drawn_rows(table)))
+    drawn = await _drawing.draw(_vega.vega_lite(design, chart_rows(table)))
     assert all(f">{word}<" in drawn.svg for word in ("North", "(missing)"))
     assert all(f">{word}<" not in drawn.svg for word in ("South", "East", "null")), "nothing is drawn as zero"
     assert _warnings.warnings_of(await designed(wanted("region", "sales")), COLUMNS, ()) == []
@@ -225,7 +225,7 @@ async def test_a_specification_that_cannot_be_drawn_is_reported() -> None:
     ],
 )
 def test_contradictions_that_no_schema_expresses_are_found(shows: str, at: int) -> None:
-    root = checked_xml(f"<chart>{shows}</chart>", _design.SCHEMA)
+    root = parse_xml(f"<chart>{shows}</chart>", _design.SCHEMA)
     assert not isinstance(root, tuple)
     faults = _design.specification_faults(_design.specification_of(root), COLUMNS)
     assert faults[0]["path"].startswith(f"/chart/show[{at}]")

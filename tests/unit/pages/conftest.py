@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from perdure.pages.app import Front, create_pages
+from perdure.pages.app import ApiAndPages, create_pages
 
 Said = tuple[int, Mapping[str, Any]]
 KNOWN: Mapping[str, Said] = {
@@ -78,7 +78,7 @@ Browse = Callable[..., Awaitable[httpx.Response]]
 def browse(api: SpokenApi) -> Browse:
     """Ask for a path as a browser would."""
     app = api.app()
-    front = Front(app, create_pages(app))
+    front = ApiAndPages(app, create_pages(app))
 
     async def ask(path: str, method: str = "GET", **given: Any) -> httpx.Response:
         transport = httpx.ASGITransport(front, raise_app_exceptions=False)

@@ -279,4 +279,4 @@ def test_a_page_is_never_much_longer_than_it_may_be_and_the_newest_is_cut_last(t
     if turns and sum(map(len, turns[0])) <= PAGE_CHARACTERS:
         assert "0" not in most
     for turn in view:
-        assert TurnView(turn, most=most.get(turn.turn_id)).separate_answer == ""
+        assert TurnView(turn, max_characters=most.get(turn.turn_id)).separate_answer == ""

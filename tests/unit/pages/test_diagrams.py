@@ -9,7 +9,18 @@ from hypothesis import strategies as some
 
 from perdure.graph.manifest import lines_of
 from perdure.graph.registry import names, spec
-from perdure.pages.diagrams import END, START, WIDTH, Bar, Box, Layout, Span, draw_bars, lay_out, path_of_turn
+from perdure.pages.diagrams import (
+    END,
+    START,
+    TIMELINE_WIDTH,
+    Bar,
+    Box,
+    Layout,
+    Span,
+    draw_bars,
+    layout_of,
+    turn_path,
+)
 
 NAMES = [f"node_{'long_' * (number % 4)}{number}" for number in range(9)]
 
@@ -43,25 +54,25 @@ def check(layout: Layout) -> None:
 
 @given(some.lists(some.tuples(some.sampled_from(NAMES), some.sampled_from(NAMES)), max_size=25))
 def test_whatever_the_graph_boxes_are_apart_and_lines_end_at_their_boxes(ways: list[tuple[str, str]]) -> None:
-    layout = lay_out(NAMES, ways)
+    layout = layout_of(NAMES, ways)
     assert [box.name for box in layout.boxes] == NAMES
     assert set(layout.routes) == {way for way in ways if way[0] != way[1]}
     check(layout)
-    assert layout == lay_out(NAMES, ways)
+    assert layout == layout_of(NAMES, ways)
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_shipped_topology_is_laid_out(name: str) -> None:
     topology = spec(name)
     ways = [(line.source, line.target) for line in lines_of(topology)]
-    layout = lay_out(["START", *(node.id for node in topology.nodes), "END"], ways)
+    layout = layout_of(["START", *(node.id for node in topology.nodes), "END"], ways)
     check(layout)
     assert set(layout.routes) == set(ways)
 
 
 def test_a_way_to_an_earlier_node_goes_up_and_a_way_to_an_unknown_one_is_left_out() -> None:
-    assert lay_out([], [("a", "b")]).boxes == ()
-    layout = lay_out(["a", "b"], [("a", "b"), ("b", "a"), ("b", "elsewhere")])
+    assert layout_of([], [("a", "b")]).boxes == ()
+    layout = layout_of(["a", "b"], [("a", "b"), ("b", "a"), ("b", "elsewhere")])
     assert set(layout.routes) == {("a", "b"), ("b", "a")}
     assert layout.routes["b", "a"][0][1] > layout.routes["b", "a"][-1][1]
     assert layout.routes["a", "b"][0] != layout.routes["b", "a"][-1]
@@ -89,7 +100,7 @@ CASES: list[tuple[str, list[Way], str, bool, list[Way]]] = [
 @pytest.mark.parametrize(("name", "ways", "nodes", "rests", "taken"), CASES, ids=[case[0] for case in CASES])
 def test_the_path_is_what_the_nodes_tell(name: str, ways: list[Way], nodes: str, rests: bool, taken: list[Way]) -> None:
     edges = [{"source": a, "target": b, "form": "join" if b == "d" else "goto"} for a, b in ways]
-    path = path_of_turn(edges, nodes.split(), rests=rests)
+    path = turn_path(edges, nodes.split(), has_run_to_end=rests)
     assert path.taken == set(taken)
     assert sum(path.visits.values()) == sum("/" not in node for node in nodes.split())
 
@@ -129,7 +140,7 @@ def test_every_bar_is_on_the_line_and_in_the_order_of_time(ends: list[tuple[int,
     assert [bar is None for bar in found] == [each is None for each in spans]
     placed: list[tuple[Span, Bar]] = [(s, b) for s, b in zip(spans, found, strict=True) if s and b]
     for one, bar in placed:
-        assert bar.x >= 0 and bar.x + bar.width <= WIDTH + 1e-6 and bar.width >= 2
+        assert bar.x >= 0 and bar.x + bar.width <= TIMELINE_WIDTH + 1e-6 and bar.width >= 2
         for other, its in placed:
             if one.began < other.began:
                 assert bar.x <= its.x + 1e-6

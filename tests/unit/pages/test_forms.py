@@ -3,7 +3,7 @@
 import pytest
 from fastapi import Request
 
-from perdure.pages.request import MOST_BYTES, PageProblem, read_form
+from perdure.pages.request import MAX_FORM_BYTES, PageProblem, read_form
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -23,7 +23,7 @@ async def test_fields_come_in_their_order_blank_ones_included() -> None:
     form = await read_form(posted(b"a=1&b=&a=%202+&c=x%0D%0Ay"))
     assert form.all("a") == ["1", " 2 "]
     assert (form.get("a"), form.get("b", "-"), form.get("z", "-")) == ("1", "", "-")
-    assert (form.whole("c"), form.whole("z")) == ("x\ny", None)
+    assert (form.raw("c"), form.raw("z")) == ("x\ny", None)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ async def test_fields_come_in_their_order_blank_ones_included() -> None:
         ("a=é".encode(), FORM, 400),
         (b"&".join([b"a=1"] * 2_001), FORM, 400),
         (b"a=%00", FORM, 422),
-        (b"a=" + b"x" * MOST_BYTES, FORM, 413),
+        (b"a=" + b"x" * MAX_FORM_BYTES, FORM, 413),
         (b"a=" + b"x" * 10_000_000, FORM, 413),
     ],
 )

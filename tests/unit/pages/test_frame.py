@@ -5,8 +5,8 @@ import re
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from perdure.pages.app import create_pages, is_of_api
-from perdure.pages.render import FOLDER, asset_url, navigation_entries
+from perdure.pages.app import create_pages, is_api_request
+from perdure.pages.render import STATIC_FOLDER, asset_url, navigation_entries
 from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem, words_of
 
 NONE = ok({"items": [], "next": None})
@@ -16,7 +16,7 @@ PAGES = ["GET /docs", "GET /", "GET /review", "GET /v12", "GET /documents", "GET
 
 @pytest.mark.parametrize(("asked", "is_its"), [*((each, True) for each in APIS), *((each, False) for each in PAGES)])
 def test_a_path_is_the_apis_or_a_pages(asked: str, is_its: bool) -> None:
-    assert is_of_api(*asked.split()) is is_its
+    assert is_api_request(*asked.split()) is is_its
 
 
 async def test_a_page_asks_the_api_with_what_the_browser_brought_and_no_more(api: SpokenApi, browse: Browse) -> None:
@@ -45,7 +45,7 @@ async def test_files_are_small_and_kept_by_browsers_only_under_the_digest_of_the
     assert "immutable" in (await browse(asset_url("pages.js"))).headers["cache-control"]
     assert (await browse("/assets/pages.js")).headers["cache-control"] == "no-store"
     assert (await browse("/assets/../pages.py")).status_code == 404
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 120_000
+    assert sum(path.stat().st_size for path in STATIC_FOLDER.iterdir()) < 120_000
 
 
 async def test_a_refusal_is_a_page_with_its_status(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:

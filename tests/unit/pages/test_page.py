@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from perdure.pages.approvals.page import Line, Shape, differences, fields_of, read_fields
+from perdure.pages.approvals.page import DiffLine, Shape, differences, fields_of, read_fields
 from perdure.pages.request import Form
 from tests.unit.pages.conftest import Browse, SpokenApi, ok, words_of
 
@@ -36,7 +36,7 @@ def test_an_invalid_number_has_a_fault_at_its_field_and_nothing_ticks_itself() -
     faults = read_fields({}, schema, typed).faults
     assert list(faults) == ["a"]
     (field,) = fields_of({}, schema, typed, faults)
-    assert (field.value, field.given, field.fault) == ("abc", False, faults["a"])
+    assert (field.value, field.is_given, field.fault) == ("abc", False, faults["a"])
 
 
 def test_a_line_that_is_not_the_last_any_more_is_no_difference_and_few_lines_are_shown_whole() -> None:
@@ -49,7 +49,7 @@ def test_what_is_the_same_has_no_lines_and_what_is_not_is_among_them(count: int)
     before = {f"n{number}": number for number in range(count)}
     assert differences(before, {**before}) == []
     lines = differences(before, {**before, "n0": "\u2028"})
-    assert Line("-", '  "n0": 0') in lines and Line("+", '  "n0": "\u2028"') in lines
+    assert DiffLine("-", '  "n0": 0') in lines and DiffLine("+", '  "n0": "\u2028"') in lines
     assert len(lines) <= 2 * count + 6
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.pages.render import brief, moment, seen, since, until
+from perdure.pages.render import brief, moment, since, until, visible
 
 CASES = [
     ("plain", "plain"),
@@ -24,13 +24,13 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "drawn"), CASES)
 def test_text_from_outside_is_drawn_inert(text: str, drawn: str) -> None:
-    assert drawn in seen(text)
+    assert drawn in visible(text)
 
 
 @given(st.text(), st.integers(min_value=2, max_value=50))
 def test_whatever_the_text_only_our_own_markup_is_in_it_and_a_brief_one_is_one_line(text: str, most: int) -> None:
     assert "\n" not in brief(text, most)
-    drawn = str(seen(text))
+    drawn = str(visible(text))
     drawn = re.sub(r'<span class="unseen" title="[^"<>]*">|</span>|</?bdi>', "", drawn)
     assert "<" not in drawn and ">" not in drawn and '"' not in drawn
 

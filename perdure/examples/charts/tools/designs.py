@@ -23,9 +23,9 @@ MESSAGES = {
 @tool(effect="read", timeout_seconds=20)
 async def check_specification(xml: Xml, columns: Columns) -> JsonValue:
     """Check whether a text is the specification of a chart of these columns. If not, return its faults with places."""
-    from perdure.sdk.tables import checked_xml
+    from perdure.sdk.tables import parse_xml
 
-    root = await asyncio.to_thread(checked_xml, xml, _design.SCHEMA)
+    root = await asyncio.to_thread(parse_xml, xml, _design.SCHEMA)
     if isinstance(root, tuple):
         told: list[JsonValue] = [{"path": one.path, "reason": one.reason} for one in root]
         return {"ok": False, "faults": told}
@@ -38,9 +38,9 @@ async def solve_design(
     xml: Xml, columns: Columns, marks: Facts | None = None, exclusions: Facts | None = None
 ) -> JsonValue:
     """Decide what a specification leaves open: the mark, the channels, the scales. Ends within a minute."""
-    from perdure.sdk.tables import checked_xml
+    from perdure.sdk.tables import parse_xml
 
-    root = await asyncio.to_thread(checked_xml, xml, _design.SCHEMA)
+    root = await asyncio.to_thread(parse_xml, xml, _design.SCHEMA)
     if isinstance(root, tuple):
         raise ToolRefused(f"the specification is invalid: {root[0].path}: {root[0].reason}")
     specification = _design.specification_of(root)

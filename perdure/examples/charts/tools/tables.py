@@ -57,12 +57,12 @@ async def run_plan(
     files = [file for file in found if file is not None]
     if not files or files[0].id != table:
         raise ToolRefused("the table no longer exists")
-    from perdure.sdk.tables import TableTrouble
-    from perdure.sdk.tables.isolation import run_plan_apart
+    from perdure.sdk.tables import TableError
+    from perdure.sdk.tables.isolation import run_plan_in_subprocess
 
     try:
-        ran = await run_plan_apart([_table(file) for file in files], xml)
-    except TableTrouble as trouble:
+        ran = await run_plan_in_subprocess([_table(file) for file in files], xml)
+    except TableError as trouble:
         raise ToolRefused(trouble.message) from None
     made = MadeFile("rows.json", "application/json", ran.pop("drawn").encode())
     return ToolResult({**ran, "rows_file": context.file_id(made.name)}, files=(made,))
@@ -70,12 +70,12 @@ async def run_plan(
 
 async def _profiled(files: Sequence[GivenFile]) -> list[dict[str, JsonValue]]:
     """Returns the tables, the last upload first. An earlier file that is not a table is left out."""
-    from perdure.sdk.tables import TableTrouble
-    from perdure.sdk.tables.isolation import profiled_apart
+    from perdure.sdk.tables import TableError
+    from perdure.sdk.tables.isolation import profile_in_subprocess
 
     try:
-        found = await profiled_apart([_table(file) for file in files])
-    except TableTrouble as trouble:
+        found = await profile_in_subprocess([_table(file) for file in files])
+    except TableError as trouble:
         raise ToolRefused(trouble.message) from None
     profiles = list[dict[str, JsonValue]]()
     for file, each in zip(files, found, strict=True):

@@ -8,62 +8,64 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from perdure.cli.chat import LiveText
-from perdure.cli.demo.stage import WORKERS, Payments, Stage, StageFailed
+from perdure.cli.demo.demo_stack import WORKERS, DemoFailed, DemoStack, Payments
 from perdure.client import AsyncClient, Event
 from perdure.local.config import own_environ
 from perdure.schemas.turns import Message, Turn
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Check:
     """One sentence that must be true, with its evidence."""
 
     text: str
-    held: bool
+    has_passed: bool
     evidence: str
     """The source that was checked, and the value found there."""
 
 
-def equal(text: str, found: object, wanted: object, where: str) -> Claim:
-    """Returns a claim that holds if `found` equals `wanted`."""
-    shown = f"{found}" if found == wanted else f"{found}, not {wanted}"
-    return Claim(text, found == wanted, f"{where}: {shown}")
+def check_equal(text: str, actual: object, expected: object, source: str) -> Check:
+    """Returns a claim that holds if `actual` equals `expected`."""
+    shown = f"{actual}" if actual == expected else f"{actual}, not {expected}"
+    return Check(text, actual == expected, f"{source}: {shown}")
 
 
-def attempts(events: Sequence[Event], kind: str) -> dict[str, int]:
+def count_by_call(events: Sequence[Event], kind: str) -> dict[str, int]:
     """Counts the events of this kind by call."""
-    counted: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for event in events:
         if event.kind == kind:
-            counted[event.call_id] = counted.get(event.call_id, 0) + 1
-    return counted
+            counts[event.call_id] = counts.get(event.call_id, 0) + 1
+    return counts
 
 
-def paid_once(whose: str, events: Sequence[Event]) -> Claim:
+def check_calls_settled_once(subject: str, events: Sequence[Event]) -> Check:
     """Returns the claim that each model call has one settled result and was not sent to the model after it."""
-    begun = attempts(events, "generation.start")
-    settled = attempts(events, "generation.complete")
-    over: set[str] = set()
-    late = False
+    started = count_by_call(events, "generation.start")
+    settled = count_by_call(events, "generation.complete")
+    settled_calls: set[str] = set()
+    started_again = False
     for event in events:
         if event.kind == "generation.complete":
-            over.add(event.call_id)
-        late |= event.kind == "generation.start" and event.call_id in over
-    evidence = ", ".join(f"{call_id} asked {begun[call_id]}x, settled {settled.get(call_id, 0)}x" for call_id in begun)
-    held = bool(begun) and all(settled.get(call_id) == 1 for call_id in begun) and not late
-    return Claim(f"{whose} model calls: none repeated after it settled", held, f"event log: {evidence}")
-
-
-def one_transcript(messages: Sequence[Message], streamed: Mapping[str, str], roles: Sequence[str]) -> Claim:
-    """Returns the claim that the transcript has each message once, and that the live reader received the same text."""
-    found = [message.role for message in messages]
-    contents = [message.content for message in messages if message.role == "assistant"]
-    same = contents == [text for text in streamed.values() if text]
-    held = found == list(roles) and same
-    evidence = " → ".join(found) + (
-        ", the live reader received the same text" if same else ", the live reader received a different text"
+            settled_calls.add(event.call_id)
+        started_again |= event.kind == "generation.start" and event.call_id in settled_calls
+    evidence = ", ".join(
+        f"{call_id} asked {started[call_id]}x, settled {settled.get(call_id, 0)}x" for call_id in started
     )
-    return Claim("one transcript, no duplicated text", held, f"messages: {evidence}")
+    has_passed = bool(started) and all(settled.get(call_id) == 1 for call_id in started) and not started_again
+    return Check(f"{subject} model calls: none repeated after it settled", has_passed, f"event log: {evidence}")
+
+
+def check_transcript(messages: Sequence[Message], streamed: Mapping[str, str], roles: Sequence[str]) -> Check:
+    """Returns the claim that the transcript has each message once, and that the live reader received the same text."""
+    found_roles = [message.role for message in messages]
+    contents = [message.content for message in messages if message.role == "assistant"]
+    is_same_text = contents == [text for text in streamed.values() if text]
+    has_passed = found_roles == list(roles) and is_same_text
+    evidence = " → ".join(found_roles) + (
+        ", the live reader received the same text" if is_same_text else ", the live reader received a different text"
+    )
+    return Check("one transcript, no duplicated text", has_passed, f"messages: {evidence}")
 
 
 _MARGIN = " " * 11
@@ -77,20 +79,20 @@ class Narrator:
     def __init__(self, stream: TextIO) -> None:
         self._live = LiveText(stream, terminal=False)
         self._stream = stream
-        self._coloured = stream.isatty() and not own_environ().get("NO_COLOR")
-        self._began = time.monotonic()
+        self._is_colored = stream.isatty() and not own_environ().get("NO_COLOR")
+        self._started_at = time.monotonic()
         self._steps = 0
-        self._speaks = False
+        self._is_streaming = False
 
     def title(self, text: str) -> None:
         """Writes the first line."""
-        self._line(self._ink(text, _BOLD))
+        self._line(self._styled(text, _BOLD))
 
     def step(self, text: str) -> None:
         """Begins a new step."""
         self._steps += 1
         self._line("")
-        self._line(self._ink(f"{self._time()} {self._steps}. {text}", _BOLD))
+        self._line(self._styled(f"{self._time()} {self._steps}. {text}", _BOLD))
 
     def say(self, text: str) -> None:
         """Writes a sentence."""
@@ -98,68 +100,68 @@ class Narrator:
 
     def now(self, text: str) -> None:
         """Writes an event with its time."""
-        self._line(f"{self._ink(self._time(), _DIM)} {text}")
+        self._line(f"{self._styled(self._time(), _DIM)} {text}")
 
     def killed(self, pids: Mapping[str, int], when: str) -> None:
         """Writes that these processes have just been killed."""
-        named = ", ".join(f"{pid} ({role})" for role, pid in pids.items())
-        self.now(self._ink(f"kill -9 {named}: {when}", _RED))
+        processes = ", ".join(f"{pid} ({role})" for role, pid in pids.items())
+        self.now(self._styled(f"kill -9 {processes}: {when}", _RED))
 
-    def back(self, pids: Mapping[str, int]) -> None:
+    def restarted(self, pids: Mapping[str, int]) -> None:
         """Writes that the supervisor has restarted the processes."""
         self.now("restarted with new pids: " + ", ".join(f"{pid} ({role})" for role, pid in pids.items()))
 
-    def hear(self, text: str) -> None:
+    def stream_text(self, text: str) -> None:
         """Writes streamed text."""
-        if not self._speaks:
-            self._stream.write(_MARGIN + self._ink("┃ ", _DIM))
-            self._speaks = True
+        if not self._is_streaming:
+            self._stream.write(_MARGIN + self._styled("┃ ", _DIM))
+            self._is_streaming = True
         self._live.write(text)
 
     def quote(self, text: str) -> None:
         """Writes the output of a command."""
         for line in text.splitlines():
-            self._line(_MARGIN + self._ink("| ", _DIM) + line)
+            self._line(_MARGIN + self._styled("| ", _DIM) + line)
 
     @property
     def seconds(self) -> float:
         """Seconds since the beginning."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self._started_at
 
-    def claims(self, claims: Sequence[Claim]) -> None:
+    def checks(self, checks: Sequence[Check]) -> None:
         """Writes the table of claims at the end."""
-        width = max(len(claim.text) for claim in claims)
-        for claim in claims:
-            mark = self._ink("held  ", _GREEN) if claim.held else self._ink("FAILED", _RED)
-            self._line(f"  {mark}  {claim.text:<{width}}   {self._ink(claim.evidence, _DIM)}")
+        width = max(len(check.text) for check in checks)
+        for check in checks:
+            mark = self._styled("held  ", _GREEN) if check.has_passed else self._styled("FAILED", _RED)
+            self._line(f"  {mark}  {check.text:<{width}}   {self._styled(check.evidence, _DIM)}")
         self._line("")
 
     def failed(self, text: str, logs: str) -> None:
         """Writes the failure and the folder of the logs."""
         self._line("")
-        self._line(self._ink(text, _RED))
+        self._line(self._styled(text, _RED))
         if logs:
             self._line(f"The logs are in {logs}")
 
     def _line(self, text: str) -> None:
-        if self._speaks:
+        if self._is_streaming:
             self._live.end()
-            self._speaks = False
+            self._is_streaming = False
         self._stream.write(text + "\n")
         self._stream.flush()
 
     def _time(self) -> str:
         return f"[{self.seconds:6.1f} s]"
 
-    def _ink(self, text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self._coloured else text
+    def _styled(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._is_colored else text
 
 
 _EVENT_SECONDS = 90.0
 """Recovery takes 6 to 8 s. A machine that needs this long for an event cannot show it."""
 
 
-class Watched:
+class WatchedTurn:
     """A turn and all events that its reader has received. The stream can be stopped at any event and resumed after
     it."""
 
@@ -169,44 +171,44 @@ class Watched:
         self.turn_id = turn.turn_id
         self.conversation_id = turn.conversation_id
         self.events: list[Event] = []
-        self.heard: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
         """The text of each model call as the reader sees it, after resets."""
 
-    async def until(self, kind: str, on_event: Callable[[Event], Awaitable[None]] | None = None) -> Event:
+    async def wait_until(self, kind: str, on_event: Callable[[Event], Awaitable[None]] | None = None) -> Event:
         """Continues reading up to an event of this kind.
 
         Raises StageFailed if the turn ends first, or if no event arrives.
         """
         try:
             async with asyncio.timeout(_EVENT_SECONDS):
-                found = await self._read(kind, on_event)
+                event = await self._read(kind, on_event)
         except TimeoutError:
             turn = await self._client.turns.get(self.turn_id)
-            raise StageFailed(f"no {kind} within {_EVENT_SECONDS:.0f} s; the turn is {turn.status}") from None
-        if found is None:
+            raise DemoFailed(f"no {kind} within {_EVENT_SECONDS:.0f} s; the turn is {turn.status}") from None
+        if event is None:
             turn = await self._client.turns.get(self.turn_id)
-            raise StageFailed(f"the turn ended as {turn.status} before any {kind}: {turn.error or turn.answer}")
-        return found
+            raise DemoFailed(f"the turn ended as {turn.status} before any {kind}: {turn.error or turn.answer}")
+        return event
 
     async def _read(self, kind: str, on_event: Callable[[Event], Awaitable[None]] | None) -> Event | None:
         last_id = next((event.id for event in reversed(self.events) if event.id), None)
         async with aclosing(self._client.turns.events(self.turn_id, after=last_id)) as stream:
             async for event in stream:
                 self.events.append(event)
-                self._tell(event)
+                self._narrate(event)
                 if on_event is not None:
                     await on_event(event)
                 if event.kind == kind:
                     return event
         return None
 
-    def _tell(self, event: Event) -> None:
+    def _narrate(self, event: Event) -> None:
         if event.kind == "token":
             text = str(event.data.get("text", ""))
-            self.heard[event.call_id] = self.heard.get(event.call_id, "") + text
-            self._narrator.hear(text)
+            self.texts[event.call_id] = self.texts.get(event.call_id, "") + text
+            self._narrator.stream_text(text)
         elif event.kind == "reset":
-            self.heard[event.call_id] = ""
+            self.texts[event.call_id] = ""
             self._narrator.now("reset: the partial text is void; the reader discards it and receives the text once:")
         elif event.kind == "tool.awaiting_approval":
             self._narrator.now(f"{event.data.get('tool')} waits for an approval; nothing was sent")
@@ -224,100 +226,109 @@ _AGENT, _ORDER = "refunds", "1042"
 _WORDS_BEFORE_THE_KILL = 4
 
 
-async def refund(stage: Stage, narrator: Narrator, client: AsyncClient, payments: Payments) -> list[Claim]:
+async def refund(stack: DemoStack, narrator: Narrator, client: AsyncClient, payments: Payments) -> list[Check]:
     """Runs this part of the demo and returns its claims."""
     narrator.step("A turn starts over REST; its workers are killed while the model streams")
-    watched = await _begin(stage, narrator, client)
-    await _kill_while_it_speaks(stage, narrator, watched)
+    watched = await _start_refund_turn(stack, narrator, client)
+    await _kill_while_streaming(stack, narrator, watched)
 
     narrator.step("All workers are killed while the turn waits for an approval")
-    killed = stage.kill(WORKERS)
+    killed = stack.kill(WORKERS)
     narrator.killed(killed, "no process is left that holds this turn in memory")
     turn = await client.turns.get(watched.turn_id)
     narrator.say(f"The turn is {turn.status}: its state is in Postgres and Temporal, not in a worker.")
-    paused_as = turn.status
-    narrator.back(await stage.back(killed))
+    paused_status = turn.status
+    narrator.restarted(await stack.wait_until_restarted(killed))
 
     narrator.step("A reviewer reviews the exact call and approves it")
     await payments.hold_answers("refund")
     narrator.say(f"The payments service has {await payments.count(_ORDER, 'refund')} refunds of order {_ORDER}.")
     approval_id = turn.waiting_for.ids[0] if turn.waiting_for else ""
     narrator.now(f"$ perdure approvals approve {approval_id}")
-    narrator.quote(await stage.perdure("approvals", "approve", approval_id))
+    narrator.quote(await stack.perdure("approvals", "approve", approval_id))
 
     narrator.step("The worker is killed after the effect and before its record")
-    await watched.until("tool.executing")
-    await payments.until_made(_ORDER, "refund")
+    await watched.wait_until("tool.executing")
+    await payments.wait_for_effect(_ORDER, "refund")
     narrator.say(
         "The refund is stored by the payments service. Its answer is delayed, so Perdure does not know about it yet."
     )
-    killed = stage.kill(["worker-turns"])
+    killed = stack.kill(["worker-turns"])
     narrator.killed(killed, "executed by the target, not recorded by Perdure")
-    await payments.let_go()
+    await payments.release_answers()
     narrator.say(
         "After 5 s without a heartbeat, Temporal gives the call to another worker, which sends the same "
         "idempotency key."
     )
-    await watched.until("done")
-    return await _refund_claims(client, payments, watched, approval_id, paused_as)
+    await watched.wait_until("done")
+    return await _refund_checks(client, payments, watched, approval_id, paused_status)
 
 
-async def _begin(stage: Stage, narrator: Narrator, client: AsyncClient) -> Watched:
+async def _start_refund_turn(stack: DemoStack, narrator: Narrator, client: AsyncClient) -> WatchedTurn:
     conversation = await client.conversations.create(_AGENT)
     message = f"Refund order {_ORDER}"
     turn = await client.turns.start(conversation.id, message)
     narrator.now(f'POST /v1/conversations/{conversation.id}/turns {{"message": "{message}"}} → {turn.status}')
-    narrator.say(f"Watch this run: {stage.link(turn.turn_id)}")
-    return Watched(client, narrator, turn)
+    narrator.say(f"Watch this run: {stack.link(turn.turn_id)}")
+    return WatchedTurn(client, narrator, turn)
 
 
-async def _kill_while_it_speaks(stage: Stage, narrator: Narrator, watched: Watched) -> None:
+async def _kill_while_streaming(stack: DemoStack, narrator: Narrator, watched: WatchedTurn) -> None:
     """Kills both workers with SIGKILL in the middle of the first sentence, then waits for the pause."""
     killed: dict[str, int] = {}
 
     async def kill_once(event: Event) -> None:
-        if not killed and len(watched.heard.get(event.call_id, "").split()) >= _WORDS_BEFORE_THE_KILL:
-            killed.update(stage.kill(["worker-llm", "worker-turns"]))
+        if not killed and len(watched.texts.get(event.call_id, "").split()) >= _WORDS_BEFORE_THE_KILL:
+            killed.update(stack.kill(["worker-llm", "worker-turns"]))
             narrator.killed(killed, "in the middle of a sentence")
 
-    await watched.until("tool.awaiting_approval", kill_once)
-    narrator.back(await stage.back(killed))
+    await watched.wait_until("tool.awaiting_approval", kill_once)
+    narrator.restarted(await stack.wait_until_restarted(killed))
 
 
-async def _refund_claims(
-    client: AsyncClient, payments: Payments, watched: Watched, approval_id: str, paused_as: str
-) -> list[Claim]:
+async def _refund_checks(
+    client: AsyncClient, payments: Payments, watched: WatchedTurn, approval_id: str, paused_status: str
+) -> list[Check]:
     turn = await client.turns.get(watched.turn_id)
     messages = (await client.conversations.messages(watched.conversation_id)).items
     approval = await client.approvals.get(approval_id)
-    sent = await payments.requests("/refunds")
-    keys = {request["key"] for request in sent}
-    spoken = attempts(watched.events, "generation.start")
-    ran = attempts(watched.events, "tool.executing")
+    requests = await payments.requests("/refunds")
+    keys = {request["key"] for request in requests}
+    model_attempts = count_by_call(watched.events, "generation.start")
+    tool_attempts = count_by_call(watched.events, "tool.executing")
     return [
-        equal("the turn has completed", turn.status, "completed", "GET /v1/turns"),
-        Claim("the answer reports the refund", "refunded" in (turn.answer or ""), f"answer: {turn.answer}"),
-        equal(f"refunds of order {_ORDER}", await payments.count(_ORDER, "refund"), 1, "payments service's own ledger"),
-        Claim(
-            "requested twice with one key",
-            (len(sent), len(keys)) == (2, 1) and None not in keys,
-            f"payments service: {len(sent)} requests, {len(keys)} key",
+        check_equal("the turn has completed", turn.status, "completed", "GET /v1/turns"),
+        Check("the answer reports the refund", "refunded" in (turn.answer or ""), f"answer: {turn.answer}"),
+        check_equal(
+            f"refunds of order {_ORDER}", await payments.count(_ORDER, "refund"), 1, "payments service's own ledger"
         ),
-        equal("killed between effect and record", sum(ran.values()), 2, "event log, attempts of the call"),
-        equal("killed while the model streamed", spoken.get("m1"), 2, "event log, attempts of the first model call"),
-        equal("stayed paused while all workers were down", paused_as, "awaiting_approval", "GET /v1/turns"),
-        equal(
+        Check(
+            "requested twice with one key",
+            (len(requests), len(keys)) == (2, 1) and None not in keys,
+            f"payments service: {len(requests)} requests, {len(keys)} key",
+        ),
+        check_equal(
+            "killed between effect and record", sum(tool_attempts.values()), 2, "event log, attempts of the call"
+        ),
+        check_equal(
+            "killed while the model streamed",
+            model_attempts.get("m1"),
+            2,
+            "event log, attempts of the first model call",
+        ),
+        check_equal("stayed paused while all workers were down", paused_status, "awaiting_approval", "GET /v1/turns"),
+        check_equal(
             "the executed arguments are the approved ones",
             approval.args,
             {"order": _ORDER},
             "GET /v1/approvals, arguments",
         ),
-        paid_once("the refund's", watched.events),
-        one_transcript(messages, watched.heard, ("user", "assistant", "tool", "assistant")),
+        check_calls_settled_once("the refund's", watched.events),
+        check_transcript(messages, watched.texts, ("user", "assistant", "tool", "assistant")),
     ]
 
 
-async def send_note(stage: Stage, narrator: Narrator, client: AsyncClient, payments: Payments) -> list[Claim]:
+async def send_note(stack: DemoStack, narrator: Narrator, client: AsyncClient, payments: Payments) -> list[Check]:
     """Runs this part of the demo and returns its claims. The opaque effect is killed at the same point and never sent
     twice, so a person records its outcome."""
     narrator.step("The same crash at a target without idempotency keys: a goodwill note")
@@ -325,45 +336,47 @@ async def send_note(stage: Stage, narrator: Narrator, client: AsyncClient, payme
     message = f"Send a goodwill note for order {_ORDER}"
     turn = await client.turns.start(conversation.id, message)
     narrator.now(f'POST /v1/conversations/{conversation.id}/turns {{"message": "{message}"}} → {turn.status}')
-    narrator.say(f"Watch this run: {stage.link(turn.turn_id)}")
-    watched = Watched(client, narrator, turn)
-    request = await watched.until("tool.awaiting_approval")
+    narrator.say(f"Watch this run: {stack.link(turn.turn_id)}")
+    watched = WatchedTurn(client, narrator, turn)
+    request = await watched.wait_until("tool.awaiting_approval")
     await payments.hold_answers("note")
     approval_id = str(request.data["approval_id"])
     narrator.now(f"$ perdure approvals approve {approval_id}")
-    narrator.quote(await stage.perdure("approvals", "approve", approval_id))
-    await watched.until("tool.executing")
-    await payments.until_made(_ORDER, "note")
-    killed = stage.kill(["worker-turns"])
+    narrator.quote(await stack.perdure("approvals", "approve", approval_id))
+    await watched.wait_until("tool.executing")
+    await payments.wait_for_effect(_ORDER, "note")
+    killed = stack.kill(["worker-turns"])
     narrator.killed(killed, "the note is sent, and Perdure does not know it")
-    await payments.let_go()
-    unknown = await watched.until("tool.error")
-    key = str(unknown.data.get("effect"))
+    await payments.release_answers()
+    error = await watched.wait_until("tool.error")
+    key = str(error.data.get("effect"))
 
     narrator.step("Perdure does not guess: a person checks the target and settles the effect")
     paused = await client.turns.wait(watched.turn_id, timeout_seconds=30)
     narrator.say(f"The turn is {paused.status} again, because of the effect. The note is not sent a second time.")
     narrator.now("$ perdure effects list")
-    listed = await stage.perdure("effects", "list")
+    listed = await stack.perdure("effects", "list")
     narrator.quote(listed)
     if key not in listed:
-        raise StageFailed(f"the effect {key} is not listed")
-    found = await payments.last_effect()
-    comment = f"{found} is in the payments ledger"
+        raise DemoFailed(f"the effect {key} is not listed")
+    effect = await payments.last_effect()
+    comment = f"{effect} is in the payments ledger"
     narrator.now(f'$ perdure effects settle {key} happened --comment "{comment}"')
-    narrator.quote(await stage.perdure("effects", "settle", key, "happened", "--comment", comment))
-    await watched.until("done")
-    return await _note_claims(client, payments, watched, unknown.data.get("code"))
+    narrator.quote(await stack.perdure("effects", "settle", key, "happened", "--comment", comment))
+    await watched.wait_until("done")
+    return await _note_checks(client, payments, watched, error.data.get("code"))
 
 
-async def _note_claims(client: AsyncClient, payments: Payments, watched: Watched, code: object) -> list[Claim]:
+async def _note_checks(client: AsyncClient, payments: Payments, watched: WatchedTurn, code: object) -> list[Check]:
     turn = await client.turns.get(watched.turn_id)
-    sent = await payments.requests("/notes")
+    requests = await payments.requests("/notes")
     return [
-        equal("the note's turn has completed", turn.status, "completed", "GET /v1/turns"),
-        equal("the unknown outcome was not guessed", code, "outcome_unknown", "event log"),
-        Claim("the answer names who settled the effect", "reviewer" in (turn.answer or ""), f"answer: {turn.answer}"),
-        equal(f"notes for order {_ORDER}", await payments.count(_ORDER, "note"), 1, "payments service's own ledger"),
-        equal("sent once, never repeated", len(sent), 1, "payments service, requests received"),
-        paid_once("the note's", watched.events),
+        check_equal("the note's turn has completed", turn.status, "completed", "GET /v1/turns"),
+        check_equal("the unknown outcome was not guessed", code, "outcome_unknown", "event log"),
+        Check("the answer names who settled the effect", "reviewer" in (turn.answer or ""), f"answer: {turn.answer}"),
+        check_equal(
+            f"notes for order {_ORDER}", await payments.count(_ORDER, "note"), 1, "payments service's own ledger"
+        ),
+        check_equal("sent once, never repeated", len(requests), 1, "payments service, requests received"),
+        check_calls_settled_once("the note's", watched.events),
     ]

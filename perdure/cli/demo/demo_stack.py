@@ -31,27 +31,27 @@ from perdure.local.temporal_server import NAMESPACE
 WORKERS = ("worker-turns", "worker-llm", "worker-relay")
 _START_SECONDS = 120.0
 _STOP_SECONDS = 45.0
-_LOOK_SECONDS = 0.05
-_OWN = ("PERDURE_", "DATABASE_", "REDIS_", "TEMPORAL_")
+_POLL_SECONDS = 0.05
+_STACK_PREFIXES = ("PERDURE_", "DATABASE_", "REDIS_", "TEMPORAL_")
 """Prefixes of variables that point at other stores and stacks, and must not reach this one."""
 
 
-class StageFailed(Exception):
+class DemoFailed(Exception):
     """The demo cannot continue; the message states why."""
 
 
-class Stage:
+class DemoStack:
     """One stack, from its creation to its removal."""
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="perdure-demo-"))
         if os.geteuid() == 0:
             self.home.chmod(0o711)  # Postgres refuses to run as root: its user must be able to reach its folder
-        self._environ = {name: value for name, value in own_environ().items() if not name.startswith(_OWN)}
+        self._environ = {name: value for name, value in own_environ().items() if not name.startswith(_STACK_PREFIXES)}
         self._environ |= {"PERDURE_HOME": str(self.home), "PYTHONUNBUFFERED": "1"}
         self._process: asyncio.subprocess.Process | None = None
         self._output: asyncio.Task[None] | None = None
-        self._said: list[str] = []
+        self._output_lines: list[str] = []
 
     async def open(self) -> None:
         """Starts everything and waits until it is healthy.
@@ -62,15 +62,15 @@ class Stage:
         command = (sys.executable, "-m", "perdure", "up", "--examples")
         environ = {**self._environ, "PERDURE_PORT": str(port)}
         self._process = await spawn(command, environ=environ, cwd=ROOT, death_signal=signal.SIGTERM)
-        self._output = asyncio.create_task(self._listen(self._process))
+        self._output = asyncio.create_task(self._read_output(self._process))
 
         def is_up() -> bool:
             assert self._process is not None
             if self._process.returncode is not None:
-                raise StageFailed("the stack did not start: " + " / ".join(self._said[-3:]))
+                raise DemoFailed("the stack did not start: " + " / ".join(self._output_lines[-3:]))
             return DataDir(self.home).run_file.exists()
 
-        await self.until(is_up, _START_SECONDS, "the stack is not up")
+        await self.wait_until(is_up, _START_SECONDS, "the stack is not up")
 
     async def close(self, *, keep_logs: bool) -> str:
         """Ends and removes everything. Returns the folder of the saved logs, or an empty string."""
@@ -83,12 +83,12 @@ class Stage:
                 await self._process.wait()
         if self._output is not None:
             self._output.cancel()
-        kept = ""
+        saved_logs = ""
         if keep_logs and (self.home / "logs").is_dir():
-            kept = tempfile.mkdtemp(prefix="perdure-demo-logs-")
-            shutil.copytree(self.home / "logs", kept, dirs_exist_ok=True)
+            saved_logs = tempfile.mkdtemp(prefix="perdure-demo-logs-")
+            shutil.copytree(self.home / "logs", saved_logs, dirs_exist_ok=True)
         shutil.rmtree(self.home, ignore_errors=True)
-        return kept
+        return saved_logs
 
     def run(self) -> dict[str, Any]:
         """Returns the current run.json."""
@@ -127,7 +127,7 @@ class Stage:
                 os.kill(pid, signal.SIGKILL)
         return pids
 
-    async def back(self, killed: Mapping[str, int]) -> dict[str, int]:
+    async def wait_until_restarted(self, killed: Mapping[str, int]) -> dict[str, int]:
         """Waits until the supervisor has restarted them. Returns their new pids by role."""
 
         def are_back() -> bool:
@@ -135,10 +135,10 @@ class Stage:
             ready, pids = now["ready"], now["pids"]
             return all(role in ready and pids.get(role) not in (None, pid) for role, pid in killed.items())
 
-        await self.until(are_back, 60.0, "the supervisor did not restart the workers")
+        await self.wait_until(are_back, 60.0, "the supervisor did not restart the workers")
         return {role: int(self.run()["pids"][role]) for role in killed}
 
-    async def perdure(self, *words: str) -> str:
+    async def perdure(self, *arguments: str) -> str:
         """Runs the `perdure` command as a user would, and returns its output.
 
         Raises StageFailed if its exit code is not 0.
@@ -147,7 +147,7 @@ class Stage:
             sys.executable,
             "-m",
             "perdure",
-            *words,
+            *arguments,
             cwd=ROOT,
             env=self._environ,
             stdin=asyncio.subprocess.DEVNULL,
@@ -157,24 +157,24 @@ class Stage:
         output, _ = await process.communicate()
         printed = output.decode("utf-8", "replace")
         if process.returncode:
-            raise StageFailed(f"perdure {' '.join(words)} ended with {process.returncode}: {printed.strip()}")
+            raise DemoFailed(f"perdure {' '.join(arguments)} ended with {process.returncode}: {printed.strip()}")
         return printed
 
-    async def until(self, holds: Callable[[], bool], seconds: float, otherwise: str) -> None:
+    async def wait_until(self, condition: Callable[[], bool], seconds: float, failure: str) -> None:
         """Waits until the condition is true.
 
         Raises StageFailed after this time.
         """
         deadline = time.monotonic() + seconds
-        while not holds():
+        while not condition():
             if time.monotonic() > deadline:
-                raise StageFailed(f"{otherwise} after {seconds:.0f} s")
-            await asyncio.sleep(_LOOK_SECONDS)
+                raise DemoFailed(f"{failure} after {seconds:.0f} s")
+            await asyncio.sleep(_POLL_SECONDS)
 
-    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+    async def _read_output(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         async for line in read_lines(process.stdout):
-            self._said = [*self._said[-20:], line.strip()]
+            self._output_lines = [*self._output_lines[-20:], line.strip()]
 
 
 _HOLD_SECONDS = 60.0
@@ -203,7 +203,7 @@ class Payments:
         fault = {"point": "after_commit", "delay_seconds": _HOLD_SECONDS, "times": 1, "kind": kind}
         (await self._http.post("/faults", json=fault)).raise_for_status()
 
-    async def let_go(self) -> None:
+    async def release_answers(self) -> None:
         """Stops holding responses."""
         (await self._http.delete("/faults")).raise_for_status()
 
@@ -212,7 +212,7 @@ class Payments:
         orders = (await self._get("/ledger"))["orders"]
         return int(orders.get(order, {}).get(kind, 0))
 
-    async def until_made(self, order: str, kind: str) -> None:
+    async def wait_for_effect(self, order: str, kind: str) -> None:
         """Waits until the effect is on the service's disk.
 
         Raises StageFailed.
@@ -220,7 +220,7 @@ class Payments:
         deadline = time.monotonic() + _EFFECT_SECONDS
         while not await self.count(order, kind):
             if time.monotonic() > deadline:
-                raise StageFailed(f"no {kind} reached the payments service within {_EFFECT_SECONDS:.0f} s")
+                raise DemoFailed(f"no {kind} reached the payments service within {_EFFECT_SECONDS:.0f} s")
             await asyncio.sleep(0.05)
 
     async def requests(self, path: str) -> list[dict[str, Any]]:
@@ -234,7 +234,7 @@ class Payments:
         return f"{effect['kind']}-{effect['id']}"
 
     async def _get(self, path: str) -> dict[str, Any]:
-        answer = await self._http.get(path)
-        answer.raise_for_status()
-        found: dict[str, Any] = answer.json()
-        return found
+        response = await self._http.get(path)
+        response.raise_for_status()
+        content: dict[str, Any] = response.json()
+        return content
