@@ -524,7 +524,7 @@ class Settings(BaseSettings):
         from perdure.activities.sandbox import Limits, SandboxConfig  # here: the API runs no blocks
 
         ceiling = Limits(wall_seconds=self.sandbox_seconds, memory_bytes=self.sandbox_memory_mib * 1_048_576)
-        return SandboxConfig(self.sandbox_bare, ceiling, most_workers=self.sandbox_workers)
+        return SandboxConfig(self.sandbox_bare, ceiling, max_workers=self.sandbox_workers)
 
 
 def _is_there(path: Path) -> bool:

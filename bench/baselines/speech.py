@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from perdure.activities.model import TokenPublisher
-from perdure.activities.model_answer import Planned, plan_calls
+from perdure.activities.model_answer import CallPlan, plan_calls
 from perdure.activities.providers.provider import Complete, Provider, ProviderRequest, TextDelta
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.calls import ModelCall, ModelCallRequest
@@ -24,7 +24,7 @@ class ModelReply:
     call_id: str
     text: str
     usage: Usage
-    planned: Sequence[Planned]
+    planned: Sequence[CallPlan]
     first_token_seconds: float
 
 

@@ -63,7 +63,7 @@ class Work:
             new_id(),
             Role.ASSISTANT,
             spoken.text,
-            calls=[each.on_message for each in spoken.planned],
+            calls=[each.entry for each in spoken.planned],
             tokens=spoken.usage.output_tokens,
         )
         names = [each.row.tool for each in spoken.planned]

@@ -26,7 +26,7 @@ from typing import TypeVar
 import asyncpg
 
 from perdure.activities.toolbox.engine_tools import ENGINE_TOOLS
-from perdure.activities.toolbox.mcp.tools import ServerMet
+from perdure.activities.toolbox.mcp.tools import ReportServer
 from perdure.apps import app_folders, left_out, played_by, publish, tables_of, unloaded
 from perdure.apps.registry import AppRegistry, block_digests, discovered, several_apps
 from perdure.contracts.agents import PublishedAgent
@@ -324,7 +324,7 @@ def _withdrawn(before: Sequence[tuple[str, PublishedAgent]], found: AppRegistry)
 
 
 @asynccontextmanager
-async def _met(settings: Settings) -> AsyncIterator[ServerMet | None]:
+async def _met(settings: Settings) -> AsyncIterator[ReportServer | None]:
     """Yields the function that records contacts with MCP servers, or None if there is no Valkey."""
     if settings.redis_url is None:
         yield None

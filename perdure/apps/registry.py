@@ -24,7 +24,7 @@ from perdure.activities.sandbox import (
 )
 from perdure.activities.toolbox.engine_tools import ENGINE_TOOLS
 from perdure.activities.toolbox.mcp.listing import Offer, offer_of
-from perdure.activities.toolbox.mcp.tools import NOTHING_NAMED, McpServers, ServerMet
+from perdure.activities.toolbox.mcp.tools import NO_NAMED_HOSTS, McpServers, ReportServer
 from perdure.apps import (
     App,
     BlockFault,
@@ -173,7 +173,7 @@ class _Checker:
         try:
             sandbox = await self._opened()
             ran = await run_block(
-                sandbox, _CHECK_TENANT, Block(block.source, block.input, block.output), inputs, given=given
+                sandbox, _CHECK_TENANT, Block(block.source, block.input, block.output), inputs, engine_inputs=given
             )
         except SandboxUnavailable as why:
             self.unchecked = str(why)
@@ -202,7 +202,7 @@ class Discovered:
 
 
 async def listings(
-    app: App, secret_of: "SecretOf", home: Path, outbound: Outbound = NOTHING_NAMED
+    app: App, secret_of: "SecretOf", home: Path, outbound: Outbound = NO_NAMED_HOSTS
 ) -> dict[str, McpServerListing]:
     """Contacts every server of `app`, whether or not an agent names it or it has a lock. Returns the results by
     name."""
@@ -222,8 +222,8 @@ async def discovered(
     published: Sequence[PublishedAgent],
     secret_of: "SecretOf",
     home: Path,
-    met: ServerMet | None = None,
-    outbound: Outbound = NOTHING_NAMED,
+    met: ReportServer | None = None,
+    outbound: Outbound = NO_NAMED_HOSTS,
 ) -> Discovered:
     """Returns the cards of the servers of `app` that its agents name, from their locks or else from the servers.
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from perdure.activities.memory import MIRRORED, READ_METADATA
+from perdure.activities.memory import MIRRORED_FIELDS, READ_METADATA
 from perdure.contracts.activities import TurnContext, Verdicts
 from perdure.contracts.agents import TurnPlan
 from perdure.contracts.approvals import GatedCall, Question, RequestKind, RequestRef, Verdict, VerdictState
@@ -273,7 +273,9 @@ class FakeMemory:
             user_name=turn.user_name,
             user_role="clerk",
             metadata={name: turn.metadata[name] for name in READ_METADATA if name in turn.metadata},
-            working={name: turn.working[name] for name in (*MIRRORED, *turn.entity_fields) if name in turn.working},
+            working={
+                name: turn.working[name] for name in (*MIRRORED_FIELDS, *turn.entity_fields) if name in turn.working
+            },
             injected_fields=len(turn.working),
             pending=pending,
             pending_round=gated_round,

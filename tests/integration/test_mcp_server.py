@@ -169,7 +169,7 @@ async def test_a_server_leaves_with_its_session_and_its_default_toolset_is_small
     """What an agent is offered from the start, against everything."""
     async with bench(tmp_path) as cluster:
         cards = (await cluster.session.connection()).offer.cards
-        keeper = cluster.session._open
+        keeper = cluster.session._connection
         assert keeper is not None and keeper.alive
     assert not keeper.alive and keeper.keeper.done()
 
@@ -465,7 +465,7 @@ async def test_standard_error_does_not_fill_the_disk_and_bytes_that_are_no_text_
     raw, log = start(how), tmp_path / "server" / "stderr.log"
     for _ in range(3):
         assert (await raw.press()).output == "pressed"
-        await until(lambda: log.stat().st_size <= transports.MOST_LOG_BYTES)
+        await until(lambda: log.stat().st_size <= transports.MAX_LOG_BYTES)
 
 
 @pytest.mark.parametrize("how", ["other_id", "hangs"])
@@ -473,10 +473,10 @@ async def test_a_call_without_an_answer_ends_with_its_time_and_the_server_starts
     raw = start(how)
     with pytest.raises(TimeoutError):
         await raw.press(seconds=1.0)
-    first = raw.session._open
+    first = raw.session._connection
     raw.change(command=(*raw.session.server.command[:-1], "well"), start_seconds=6.0)
     if how == "hangs":  # it reads nothing any more, so only a new process can answer
-        assert (await raw.press()).output == "pressed" and raw.session._open is not first
+        assert (await raw.press()).output == "pressed" and raw.session._connection is not first
     assert raw.pressed() == (2 if how == "hangs" else 1)
 
 
@@ -543,7 +543,7 @@ async def test_a_tool_that_drifted_is_not_called_under_its_old_card(liar: McpSes
 
 async def test_a_long_session_notices_drift_when_its_list_is_old(liar: McpSession, monkeypatch: Patch) -> None:
     offer = (await liar.connection()).offer
-    asked, listed = [], McpSession._listing
+    asked, listed = [], McpSession._list_offer
 
     async def noted(self: McpSession, client: Any) -> Any:
         asked.append(client)
@@ -551,8 +551,8 @@ async def test_a_long_session_notices_drift_when_its_list_is_old(liar: McpSessio
 
     monkeypatch.setattr(McpSession, "_listing", noted)
     await liar.connection()
-    assert not asked and liar._open is not None
-    liar._open.listed_at = asyncio.get_running_loop().time() - LISTING_SECONDS - 1
+    assert not asked and liar._connection is not None
+    liar._connection.listed_at = asyncio.get_running_loop().time() - LISTING_SECONDS - 1
     again = (await liar.connection()).offer
     assert len(asked) == 1 and [*again.tools] == [*offer.tools]
 
