@@ -1,8 +1,8 @@
-"""The memory activities: `memory.load` returns all that a fresh turn needs; `memory.facts` reads and stores facts."""
+"""The activity `memory.load`: returns all that a fresh turn needs, including the episodes and documents it recalls."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import structlog
 from pydantic import JsonValue
@@ -12,45 +12,25 @@ from perdure.activities.dependencies import Deps
 from perdure.activities.guard import activity_guard
 from perdure.contracts.activities import LoadRequest, TurnContext
 from perdure.contracts.agents import AgentDefinition, PublishedAgent, TurnPlan
-from perdure.contracts.calls import ModelCall, ToolCall
 from perdure.contracts.context_assembly import ContextMemory
-from perdure.contracts.errors import CallerError
-from perdure.contracts.events import (
-    MEMORY_CONTEXT_LOADED,
-    MEMORY_SEARCH,
-    MEMORY_WRITE_BLOCKED,
-    MEMORY_WRITE_CREATED,
-    STAGE,
-)
-from perdure.contracts.memory import (
-    CLIENT_TABLE,
-    DEFAULT_LIMITS,
-    FactsAnswer,
-    FactsCall,
-    FactScope,
-    FactStatus,
-    MemoryLimits,
-    Recalled,
-    Use,
-)
+from perdure.contracts.events import MEMORY_CONTEXT_LOADED, MEMORY_SEARCH, STAGE
+from perdure.contracts.memory import CLIENT_TABLE, DEFAULT_LIMITS, MemoryLimits, Recalled, Use
 from perdure.contracts.turns import Limits, TurnAddress
 from perdure.contracts.values import canonical_json
 from perdure.core.agents.plans import rules_of, turn_plan
-from perdure.core.agents.prompts import RecalledEpisode, memory_message, note_unremembered
+from perdure.core.agents.prompts import RecalledEpisode, memory_message
 from perdure.core.agents.rule_matching import PLATFORM_RULES
 from perdure.core.agents.toolsets import LOADED_TOOLSETS, initial_toolsets
 from perdure.core.approvals.gates import exempted_tools
 from perdure.core.calls.context_assembly import slice_hash
 from perdure.core.calls.ledger import OVER
-from perdure.core.memory.facts import RECENT, merge_lists
 from perdure.core.memory.search import context_message, within_budget
-from perdure.embedding.embedder import EmbeddingUnavailable, query_vector
-from perdure.sdk.tools import ToolResult
+from perdure.embedding.embedder import query_vector
 from perdure.store import agents
 from perdure.store.calls import context_assembly as bundles
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, write
-from perdure.store.memory import episodes, facts, working_memory
+from perdure.store.memory import episodes
 from perdure.store.memory.episodes import Vector
 from perdure.store.memory.search import Question, add_excerpts, note_use, search
 from perdure.store.turns import context as turn_context
@@ -59,6 +39,14 @@ from perdure.store.turns.context import LoadedTurn, TurnPersona, fix_persona
 
 RECALL_SECONDS = 1.5
 """The limit of a whole search. `memory.load` can run inside a workflow task, which has three seconds."""
+READ_METADATA = ("hitl_checkpoint_type", CLIENT_TABLE, "input_type", "trace_id")
+"""Request metadata that nodes use for decisions. The rest stays in Postgres, outside workflow histories."""
+MIRRORED_FIELDS = ("recent_entity_context",)
+"""Working-memory fields that are copied into state."""
+MAX_MIRRORED_CHARACTERS = 8 * 1024
+"""The size limit of a copied field. A longer one stays in Postgres, because histories contain the state and a client
+can write any length."""
+NO_DOCUMENTS = Recalled()
 _log = structlog.get_logger(__name__)
 
 
@@ -79,82 +67,6 @@ class EpisodeRecall:
 
     hits: tuple[RecalledEpisode, ...]
     event: NewEvent
-
-
-async def recall_episodes(deps: Deps, query: EpisodeQuery) -> EpisodeRecall:
-    """Returns the nearest episodes, or none if memory is unavailable. Agents enable the search. If it fails or takes
-    too long, it finds nothing and the turn continues."""
-    try:
-        async with asyncio.timeout(RECALL_SECONDS):
-            embedded = await query_vector(deps.embedder, query.text)
-            vector = Vector(*embedded) if embedded is not None else None
-            async with deps.db.transaction(query.tenant_id) as tx:
-                found = await episodes.find(tx, query.user_id, query.agent_id, query.text, vector, query.limit)
-    except (OSError, *deps.db.outages) as error:
-        _log.warning("memory_search_failed", error=type(error).__name__)
-        return EpisodeRecall((), NewEvent(MEMORY_SEARCH, {"scope": "episodic", "status": "unavailable", "hits": []}))
-    by = episodes.BY_COSINE if vector is not None else episodes.BY_FULL_TEXT
-    hits: list[JsonValue] = [
-        {"episode_id": episode.id, "similarity": episode.similarity, "by": episode.by} for episode in found
-    ]
-    event = NewEvent(MEMORY_SEARCH, {"scope": "episodic", "status": "ok", "by": by, "hits": hits})
-    return EpisodeRecall(
-        tuple(RecalledEpisode(episode.summary, episode.similarity or 0.0, episode.by) for episode in found), event
-    )
-
-
-NO_DOCUMENTS = Recalled()
-
-
-async def recall_documents(
-    tx: Connection, address: TurnAddress, query: str, limits: MemoryLimits = DEFAULT_LIMITS
-) -> Recalled:
-    """Returns the documents of memory about `query` that this turn's user can read. A blank query finds nothing.
-
-    Effects: usage rows, one per turn and version. Retry: safe. The caller must write `loaded_event` last.
-
-    They are cut to their budget, and recorded in usage rows. The text is a system message of this turn only. It is
-    fixed as the turn's memory text and sent with every model call. The next turn builds its own.
-    """
-    user_id = await tx.fetchval("SELECT user_id FROM turns WHERE id = $1", address.turn_id) if query.strip() else None
-    if user_id is None:
-        return NO_DOCUMENTS
-    question = Question(query, str(user_id), address.conversation_id)
-    found = await search(tx, question, limits.context_documents)
-    fitting = within_budget(await add_excerpts(tx, question, found), limits.context_tokens)
-    if not fitting:
-        return NO_DOCUMENTS
-    await note_use(tx, address, Use.INJECTED, [document.ref.version_id for document in fitting])
-    return Recalled(text=context_message(fitting), hits=tuple(document.ref for document in fitting))
-
-
-def loaded_event(recalled: Recalled) -> NewEvent | None:
-    """Returns the event about the documents, or None if nothing was found."""
-    if not recalled.hits:
-        return None
-    documents: list[JsonValue] = [ref.model_dump(mode="json") for ref in recalled.hits]
-    return NewEvent(MEMORY_CONTEXT_LOADED, {"scope": "documents", "documents": documents})
-
-
-async def try_recall_documents(deps: Deps, address: TurnAddress, query: str) -> Recalled:
-    """Runs `recall_documents` in a separate transaction. If that fails, logs it and returns nothing, so that the turn
-    continues."""
-    try:
-        async with asyncio.timeout(RECALL_SECONDS):
-            async with deps.db.transaction(address.tenant_id) as tx:
-                return await recall_documents(tx, address, query, deps.memory)
-    except Exception as error:  # internal errors too: memory only advises, so it must not fail a turn
-        _log.warning("document_recall_failed", error=type(error).__name__)
-        return NO_DOCUMENTS
-
-
-READ_METADATA = ("hitl_checkpoint_type", CLIENT_TABLE, "input_type", "trace_id")
-"""Request metadata that nodes use for decisions. The rest stays in Postgres, outside workflow histories."""
-MIRRORED_FIELDS = ("recent_entity_context",)
-"""Working-memory fields that are copied into state."""
-MAX_MIRRORED_CHARACTERS = 8 * 1024
-"""The size limit of a copied field. A longer one stays in Postgres, because histories contain the state and a client
-can write any length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +185,101 @@ def _needed_searches(request: LoadRequest, agent: PublishedAgent, loaded: Loaded
     return NeededSearches(query if policy.episodic else None, loaded.user_text if policy.documents else "")
 
 
+async def _no_result() -> None:
+    return None
+
+
+async def recall_episodes(deps: Deps, query: EpisodeQuery) -> EpisodeRecall:
+    """Returns the nearest episodes, or none if memory is unavailable. Agents enable the search. If it fails or takes
+    too long, it finds nothing and the turn continues."""
+    try:
+        async with asyncio.timeout(RECALL_SECONDS):
+            embedded = await query_vector(deps.embedder, query.text)
+            vector = Vector(*embedded) if embedded is not None else None
+            async with deps.db.transaction(query.tenant_id) as tx:
+                found = await episodes.find(tx, query.user_id, query.agent_id, query.text, vector, query.limit)
+    except (OSError, *deps.db.outages) as error:
+        _log.warning("memory_search_failed", error=type(error).__name__)
+        return EpisodeRecall((), NewEvent(MEMORY_SEARCH, {"scope": "episodic", "status": "unavailable", "hits": []}))
+    by = episodes.BY_COSINE if vector is not None else episodes.BY_FULL_TEXT
+    hits: list[JsonValue] = [
+        {"episode_id": episode.id, "similarity": episode.similarity, "by": episode.by} for episode in found
+    ]
+    event = NewEvent(MEMORY_SEARCH, {"scope": "episodic", "status": "ok", "by": by, "hits": hits})
+    return EpisodeRecall(
+        tuple(RecalledEpisode(episode.summary, episode.similarity or 0.0, episode.by) for episode in found), event
+    )
+
+
+async def try_recall_documents(deps: Deps, address: TurnAddress, query: str) -> Recalled:
+    """Runs `recall_documents` in a separate transaction. If that fails, logs it and returns nothing, so that the turn
+    continues."""
+    try:
+        async with asyncio.timeout(RECALL_SECONDS):
+            async with deps.db.transaction(address.tenant_id) as tx:
+                return await recall_documents(tx, address, query, deps.memory)
+    except Exception as error:  # internal errors too: memory only advises, so it must not fail a turn
+        _log.warning("document_recall_failed", error=type(error).__name__)
+        return NO_DOCUMENTS
+
+
+async def recall_documents(
+    tx: Connection, address: TurnAddress, query: str, limits: MemoryLimits = DEFAULT_LIMITS
+) -> Recalled:
+    """Returns the documents of memory about `query` that this turn's user can read. A blank query finds nothing.
+
+    Effects: usage rows, one per turn and version. Retry: safe. The caller must write `loaded_event` last.
+
+    They are cut to their budget, and recorded in usage rows. The text is a system message of this turn only. It is
+    fixed as the turn's memory text and sent with every model call. The next turn builds its own.
+    """
+    user_id = await tx.fetchval("SELECT user_id FROM turns WHERE id = $1", address.turn_id) if query.strip() else None
+    if user_id is None:
+        return NO_DOCUMENTS
+    question = Question(query, str(user_id), address.conversation_id)
+    found = await search(tx, question, limits.context_documents)
+    fitting = within_budget(await add_excerpts(tx, question, found), limits.context_tokens)
+    if not fitting:
+        return NO_DOCUMENTS
+    await note_use(tx, address, Use.INJECTED, [document.ref.version_id for document in fitting])
+    return Recalled(text=context_message(fitting), hits=tuple(document.ref for document in fitting))
+
+
+def loaded_event(recalled: Recalled) -> NewEvent | None:
+    """Returns the event about the documents, or None if nothing was found."""
+    if not recalled.hits:
+        return None
+    documents: list[JsonValue] = [ref.model_dump(mode="json") for ref in recalled.hits]
+    return NewEvent(MEMORY_CONTEXT_LOADED, {"scope": "documents", "documents": documents})
+
+
+async def persona_for(
+    tx: Connection, address: TurnAddress, agent: AgentDefinition, loaded: LoadedTurn
+) -> tuple[TurnPersona, Sequence[NewEvent]]:
+    """Returns the persona that an earlier load of the turn has fixed. Otherwise fixes it now and returns it with its
+    event. It is for an agent that uses a prompt template."""
+    if loaded.persona is not None:
+        return TurnPersona.model_validate(loaded.persona), ()
+    root = next((skill.name for skill in agent.skills if skill.id == agent.root_skill), "")
+    values = {
+        "user_name": loaded.user_name or "user",
+        "user_role": loaded.user_role,
+        "agent_title": agent.title,
+        "skill_name": root,
+    }
+    persona = await fix_persona(tx, address.turn_id, agent.persona_template, values)
+    # The text stays out of the events: it may be the user's own draft.
+    facts: dict[str, JsonValue] = persona.model_dump(mode="json", exclude={"text"}, exclude_defaults=True)
+    return persona, [NewEvent(STAGE, {"section": "persona", **facts})]
+
+
+def with_persona(plan: TurnPlan, persona: TurnPersona) -> TurnPlan:
+    """Returns the plan with the template as the persona's key. The rest stays the agent's."""
+    if not persona.text:
+        return plan
+    return plan.model_copy(update={"persona_key": persona.template, "persona_source": ""})
+
+
 async def _context_memory(tx: Connection, request: LoadRequest, agent: PublishedAgent) -> ContextMemory | None:
     """Returns the input of the turn's context assembly, and the stored results of earlier turns."""
     assembly = agent.definition.assembly
@@ -285,10 +292,6 @@ async def _context_memory(tx: Connection, request: LoadRequest, agent: Published
         kept=await bundles.newest_bundles(tx, request.address),
         danger=await start.find_safety_keywords(message, before, assembly.danger),
     )
-
-
-async def _no_result() -> None:
-    return None
 
 
 def _build_context(
@@ -323,172 +326,3 @@ def _build_context(
 
 def _is_small(value: JsonValue) -> bool:
     return value is not None and len(canonical_json(value)) <= MAX_MIRRORED_CHARACTERS
-
-
-async def persona_for(
-    tx: Connection, address: TurnAddress, agent: AgentDefinition, loaded: LoadedTurn
-) -> tuple[TurnPersona, Sequence[NewEvent]]:
-    """Returns the persona that an earlier load of the turn has fixed. Otherwise fixes it now and returns it with its
-    event. It is for an agent that uses a prompt template."""
-    if loaded.persona is not None:
-        return TurnPersona.model_validate(loaded.persona), ()
-    root = next((skill.name for skill in agent.skills if skill.id == agent.root_skill), "")
-    values = {
-        "user_name": loaded.user_name or "user",
-        "user_role": loaded.user_role,
-        "agent_title": agent.title,
-        "skill_name": root,
-    }
-    persona = await fix_persona(tx, address.turn_id, agent.persona_template, values)
-    # The text stays out of the events: it may be the user's own draft.
-    facts: dict[str, JsonValue] = persona.model_dump(mode="json", exclude={"text"}, exclude_defaults=True)
-    return persona, [NewEvent(STAGE, {"section": "persona", **facts})]
-
-
-def with_persona(plan: TurnPlan, persona: TurnPersona) -> TurnPlan:
-    """Returns the plan with the template as the persona's key. The rest stays the agent's."""
-    if not persona.text:
-        return plan
-    return plan.model_copy(update={"persona_key": persona.template, "persona_source": ""})
-
-
-def agent_with_persona(agent: PublishedAgent, persona: str) -> PublishedAgent:
-    """Returns the agent with this persona instead of its own, for one prompt."""
-    if not persona:
-        return agent
-    definition = agent.definition
-    changes = {"persona": persona, "persona_key": definition.persona_template}
-    return agent.model_copy(update={"definition": definition.model_copy(update=changes)})
-
-
-FACTS_SECONDS = 2.0
-"""The limit of a whole operation. It can run inside a workflow task, which has three seconds."""
-
-
-class FactsActivities:
-    """The fact activities of one worker. A running graph reads and stores facts with `memory.facts`. Failures become a
-    status of the answer."""
-
-    def __init__(self, deps: Deps) -> None:
-        self._deps = deps
-
-    @activity.defn(name="memory.facts")
-    async def facts(self, call: FactsCall) -> FactsAnswer:
-        """Reads or stores facts, if both the graph and the agent's definition allow it.
-
-        Effects: one transaction. Retry: safe: a conversation's fact is written again with the same value, and a
-        person's fact is stored once. Nothing is written for a turn that has ended.
-        """
-        async with activity_guard():
-            try:
-                async with asyncio.timeout(FACTS_SECONDS):
-                    return await self._answer(call)
-            except Exception as error:  # memory only advises, so its failures must not fail a turn
-                _log.warning("facts_unavailable", scope=call.ask.scope.value, error=type(error).__name__)
-                return FactsAnswer(status=call.ask.failed(), refused_change=facts.was_change(error))
-
-    async def _answer(self, call: FactsCall) -> FactsAnswer:
-        if not call.ask.authorized:
-            return FactsAnswer(status=FactStatus.UNAUTHORIZED)
-        if not self._deps.keeps_facts:
-            return FactsAnswer(status=call.ask.failed())
-        vectors = await self._vectors(call)
-        async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            agent = await self._deps.agent_cache.read_pinned(tx, call.agent_id, call.agent_version)
-            memory = agent.definition.memory
-            if memory is None or call.ask.scope not in memory.facts:
-                return FactsAnswer(status=FactStatus.UNAUTHORIZED)
-            user_id = await facts.whose_turn(tx, call)
-            if user_id is None:
-                return FactsAnswer(status=call.ask.failed())
-            return await (_store_facts if call.ask.write else _read_facts)(tx, call, user_id, vectors)
-
-    async def _vectors(self, call: FactsCall) -> list[Vector | None]:
-        """Returns the vector for a search of a person's facts, or one for each fact that is stored.
-
-        Runs before the transaction, so that the transaction does not wait for a model.
-        """
-        if call.ask.scope is FactScope.CONVERSATION:
-            return []
-        if not call.ask.write:
-            embedded = await query_vector(self._deps.embedder, call.ask.about) if call.ask.about else None
-            return [Vector(*embedded) if embedded else None]
-        embedder, texts = self._deps.embedder, [fact.content for fact in call.ask.facts]
-        if embedder is None or not texts:
-            return [None] * len(texts)
-        try:
-            async with asyncio.timeout(FACTS_SECONDS / 2):
-                return [Vector(embedder.name, values) for values in await embedder.embed(texts)]
-        except (EmbeddingUnavailable, TimeoutError):
-            return [None] * len(texts)  # without a vector, full-text search still finds the fact
-
-
-async def _store_facts(tx: Connection, call: FactsCall, user_id: str, vectors: list[Vector | None]) -> FactsAnswer:
-    if call.ask.scope is FactScope.CONVERSATION:
-        await facts.keep_in_conversation(tx, call)
-    else:
-        await facts.add_for_user(tx, call, user_id, vectors)
-    return FactsAnswer(status=FactStatus.SUCCESS)
-
-
-async def _read_facts(tx: Connection, call: FactsCall, user_id: str, vectors: list[Vector | None]) -> FactsAnswer:
-    """Reads facts. An empty result is `not_found` for a conversation and `success` for a person."""
-    ask = call.ask
-    if ask.scope is FactScope.CONVERSATION:
-        found = await facts.of_conversation(tx, call.address.conversation_id, ask.types)
-        return FactsAnswer(status=FactStatus.SUCCESS if found else FactStatus.NOT_FOUND, facts=tuple(found))
-    found = await facts.of_user(tx, user_id, ask.types, ask.about, vectors[0])
-    return FactsAnswer(status=FactStatus.SUCCESS, facts=tuple(found))
-
-
-async def save_working_memory(
-    tx: Connection, call: ToolCall, result: ToolResult
-) -> tuple[ToolResult, tuple[NewEvent, ...]]:
-    """Writes the working memory of a result. Returns the result as the model receives it, and the event about the
-    write.
-
-    If the fields do not fit, none of them is written, and the result that the model receives names the reason. The call
-    stays done: its effect has happened, and a model that took it for failed would repeat it.
-
-    It is under the same limit as other writes.
-    """
-    if not result.working:
-        return result, ()
-    fields: list[JsonValue] = [*sorted(result.working)]
-    await working_memory.lock_writes(tx, call.address.conversation_id, call.address.turn_id)
-    working = await _with_parallel_entities(tx, call, dict(result.working))
-    try:
-        await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, working)
-    except CallerError as error:
-        message = f"These fields were not saved ({', '.join(map(str, fields))}): {error.message}."
-        output: JsonValue = note_unremembered(error.code, message, result.output)
-        blocked: dict[str, JsonValue] = {"scope": "working", "fields": fields, "code": error.code}
-        return replace(result, output=output), (NewEvent(MEMORY_WRITE_BLOCKED, blocked, call.ask.call_id),)
-    data: dict[str, JsonValue] = {"scope": "working", "fields": fields}
-    return result, (NewEvent(MEMORY_WRITE_CREATED, data, call.ask.call_id),)
-
-
-async def _with_parallel_entities(
-    tx: Connection, call: ToolCall, working: dict[str, JsonValue]
-) -> dict[str, JsonValue]:
-    """Returns the fields, with recent entities that parallel calls have added since the round began."""
-    recent, before = working.get(RECENT), call.ask.state.get(RECENT)
-    if not isinstance(recent, list):
-        return working
-    now = await working_memory.value_of(tx, call.address.conversation_id, RECENT)
-    if not isinstance(now, list):
-        return working
-    return {**working, RECENT: merge_lists(before if isinstance(before, list) else [], now, recent)}
-
-
-async def save_loaded_toolsets(tx: Connection, call: ModelCall, loaded: Mapping[str, bool]) -> None:
-    """Stores for the conversation which toolsets it has loaded. Later turns start with them, while working memory
-    lives.
-
-    If they do not fit, they apply to this turn only. `tx` must hold the writing lock.
-    """
-    fields: dict[str, JsonValue] = {LOADED_TOOLSETS: dict(loaded)}
-    try:
-        await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, fields)
-    except CallerError as error:
-        _log.warning("toolsets_not_kept", turn_id=call.address.turn_id, code=error.code)

@@ -15,7 +15,6 @@ from temporalio import activity
 
 from perdure.activities.dependencies import Deps
 from perdure.activities.guard import activity_guard, cancelled_by_stop, current_attempt, to_temporal, uncancelled
-from perdure.activities.memory import save_loaded_toolsets
 from perdure.activities.model_answer import (
     CallPlans,
     StreamAccumulator,
@@ -27,6 +26,7 @@ from perdure.activities.model_answer import (
 from perdure.activities.model_request import BegunCall, claim_model_call
 from perdure.activities.providers.errors import CONTEXT_OVERFLOW
 from perdure.activities.providers.provider import Complete, TextDelta, ThinkingDelta
+from perdure.activities.working_memory import save_loaded_toolsets
 from perdure.contracts.activities import RetryClass
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.calls import ModelCall, ModelReply

@@ -8,7 +8,6 @@ from functools import partial
 from pydantic import JsonValue
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.memory import agent_with_persona
 from perdure.activities.providers.provider import Provider, ProviderRequest, tokens_of_request
 from perdure.activities.providers.registry import Models
 from perdure.contracts.agents import AgentDefinition, PublishedAgent
@@ -159,7 +158,7 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
 
     Effects: marks the skills that this turn injects, if there are any.
     """
-    definition, override = agent_with_persona(agent, claimed.persona).definition, claimed.system_prompt
+    definition, override = _with_persona(agent, claimed.persona).definition, claimed.system_prompt
     user = User(str(call.ask.prompt.get("name", "")), str(call.ask.prompt.get("role", "")))
     refs = {ref.skill_id: ref for ref in call.ask.messages if ref.skill_id}
     loaded = loaded_skills(definition, refs)
@@ -184,6 +183,15 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     facts = prompt_facts(persona, base, templates, overridden=bool(override))
     assembly = _assembly_facts(call, definition, persona.key, facts, loaded)
     return Prompt(with_cache_breakpoint(messages, claimed.model), assembly)
+
+
+def _with_persona(agent: PublishedAgent, persona: str) -> PublishedAgent:
+    """Returns the agent with this persona instead of its own, for one prompt."""
+    if not persona:
+        return agent
+    definition = agent.definition
+    changes = {"persona": persona, "persona_key": definition.persona_template}
+    return agent.model_copy(update={"definition": definition.model_copy(update=changes)})
 
 
 def _without_bypass(message: PromptMessage, bypass: str) -> PromptMessage:

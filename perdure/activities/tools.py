@@ -13,7 +13,6 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.dependencies import Deps
 from perdure.activities.guard import activity_guard, cancelled_by_stop, current_attempt, uncancelled
-from perdure.activities.memory import save_working_memory
 from perdure.activities.tool_execution import (
     Answer,
     ClaimedCall,
@@ -25,6 +24,7 @@ from perdure.activities.tool_execution import (
     run_local_tool,
     settled_answer,
 )
+from perdure.activities.working_memory import save_working_memory
 from perdure.contracts.calls import CallState, ToolCall, ToolOutcome
 from perdure.contracts.errors import PerdureError, UpstreamUnavailable
 from perdure.contracts.events import TOOL_ERROR

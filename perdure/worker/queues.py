@@ -21,7 +21,8 @@ from temporalio.worker import PollerBehaviorAutoscaling, UnsandboxedWorkflowRunn
 from perdure.activities.approvals import ApprovalActivities, PreviewActivities
 from perdure.activities.context_assembly import AssemblyActivities
 from perdure.activities.dependencies import Deps, Stops
-from perdure.activities.memory import FactsActivities, MemoryActivities
+from perdure.activities.facts import FactsActivities
+from perdure.activities.memory import MemoryActivities
 from perdure.activities.model import ModelActivities
 from perdure.activities.providers.registry import Models
 from perdure.activities.sandbox import LazySandbox, Sandbox

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.memory import FactsActivities
+from perdure.activities.facts import FactsActivities
 from perdure.activities.toolbox.engine_tools import MEMORY_BY_NAME
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.contracts.agents import MemoryPolicy
