@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from perdure.contracts.agents import MOST_ANSWER_BYTES
+from perdure.contracts.agents import MAX_ANSWER_BYTES
 from perdure.contracts.approvals import EXPIRES_SECONDS
 from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import MemoryLimits
@@ -231,7 +231,7 @@ class Settings(BaseSettings):
         description="an http or https URL without a path, such as http://proxy.example:3128",
     )
     """An HTTP proxy for requests to all other hosts. HTTP_PROXY and similar variables are ignored."""
-    answer_bytes: int = Field(default=ANSWER_BYTES, ge=1_024, le=MOST_ANSWER_BYTES, alias="PERDURE_ANSWER_BYTES")
+    answer_bytes: int = Field(default=ANSWER_BYTES, ge=1_024, le=MAX_ANSWER_BYTES, alias="PERDURE_ANSWER_BYTES")
     """The largest response in bytes that is read from an external system (10 MiB). Tools and MCP servers can set their
     own limit."""
 

@@ -36,7 +36,7 @@ from perdure.store.database import Database
 from perdure.store.events.live import LiveTokens
 from perdure.store.valkey import Valkey
 from perdure.temporal.client import connect
-from perdure.worker.queues import WORKFLOW_TASKS_AT_ONCE, freeze_heap, skip_idle_payload_visits, worker_settings
+from perdure.worker.queues import MAX_WORKFLOW_TASKS, freeze_heap, skip_idle_payload_visits, worker_settings
 
 
 def main() -> None:
@@ -102,7 +102,7 @@ async def _worker(stack_name: str, queue: str, work: Work) -> Worker:
             activities=activities,
             workflow_runner=_sandbox(),
         )
-    tasks: dict[str, Any] = {"max_concurrent_workflow_tasks": WORKFLOW_TASKS_AT_ONCE} if turns else {}
+    tasks: dict[str, Any] = {"max_concurrent_workflow_tasks": MAX_WORKFLOW_TASKS} if turns else {}
     return Worker(
         await connect(),
         task_queue=task_queue,

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from perdure.apps.code_blocks import BlockCheck, Trial, check_source
+from perdure.apps.code_blocks import BlockCheck, RunExample, check_source
 from perdure.apps.context_assembly import put_assembly
 from perdure.apps.files import (
     AppProblem,
@@ -19,9 +19,9 @@ from perdure.apps.files import (
     problems_of,
     read_form,
     read_yaml,
-    unfit_problem,
     unknown_fields,
     unstorable,
+    unstorable_problem,
 )
 from perdure.apps.skills import Content
 from perdure.contracts.agents import AgentDefinition
@@ -223,7 +223,7 @@ class Engine:
     """Names that are reserved and never offered; an app adds its own with `reserved:` in app.yaml."""
     check_block: BlockCheck = check_source
     """Returns the mistakes of a code block; a sandbox provides its type checker here."""
-    try_block: Trial | None = None
+    try_block: RunExample | None = None
     """Runs the examples of a block's card; None skips them."""
 
 
@@ -249,9 +249,9 @@ def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefin
         value["approvals"] = {"expires_seconds": engine.expires_seconds, **approvals}
     problems += unmet_policy(value["approvals"], file)
     unfit = dict(unstorable(file.value))
-    problems += [unfit_problem(file, each, why) for each, why in unfit.items()]
+    problems += [unstorable_problem(file, each, why) for each, why in unfit.items()]
     if script_file is not file:
-        problems += [unfit_problem(script_file, each, why) for each, why in unstorable(script_file.value)]
+        problems += [unstorable_problem(script_file, each, why) for each, why in unstorable(script_file.value)]
     for put in (put_in_place, put_assembly):
         value, mistakes = put(value, file, content)
         problems += mistakes
@@ -281,7 +281,7 @@ def _script_problems(script: Any, file: YamlFile, place: Place, engine: Engine) 
     try:
         engine.script.model_validate(script)
     except ValidationError as error:
-        return problems_of(error, file, place, unknown=True)
+        return problems_of(error, file, place, include_unknown=True)
     return []
 
 

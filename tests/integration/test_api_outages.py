@@ -244,4 +244,4 @@ def test_each_kind_of_error_is_distinguished() -> None:
 async def test_the_write_to_temporal_leaves_nothing_behind_that_grows(temporal: Client) -> None:
     for _ in range(5):
         await write_probe.write_once(temporal)
-    assert [each async for each in temporal.list_workflows(f"TaskQueue = '{write_probe.QUEUE}'")] == []
+    assert [each async for each in temporal.list_workflows(f"TaskQueue = '{write_probe.PROBE_QUEUE}'")] == []

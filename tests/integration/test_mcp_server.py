@@ -26,7 +26,7 @@ from perdure.activities.tools import ToolActivities
 from perdure.apps import App, load_app, publish
 from perdure.apps.bootstrap import bootstrap
 from perdure.apps.mcp import difference, lock_path, read_lock
-from perdure.apps.registry import asked_servers, discovered
+from perdure.apps.registry import contact_servers, discover_cards
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.calls import CallState, EffectClass, ToolOutcome
 from perdure.contracts.mcp import McpServer, McpToolListing
@@ -225,7 +225,7 @@ async def mcp_app(harness: Harness, tmp_path_factory: pytest.TempPathFactory) ->
         (folder / path).write_text(text.replace("FOLDER", str(folder)))
     app = load_app(folder)
     assert not app.problems, app.problems
-    published = publish(app, [], (await discovered(app, [], lambda name: None, home)).cards)
+    published = publish(app, [], (await discover_cards(app, [], lambda name: None, home)).cards)
     await publish_app(harness.owner_url, [*app_agents()[0], *((app.name, agent) for agent in published)])
     assert {agent.definition.id: len(agent.cards) for agent in published} == {"keeper": 35, "dupe": 1}
     servers = McpServers([app], lambda name: None, home)
@@ -328,7 +328,7 @@ def no_secret(name: str) -> None:
 
 
 async def test_the_shipped_lock_is_what_the_server_offers(tmp_path: Path) -> None:
-    asked, listings = await asked_servers(OPS, no_secret, tmp_path, Outbound())
+    asked, listings = await contact_servers(OPS, no_secret, tmp_path, Outbound())
     assert not asked.problems and [*listings] == ["cluster"]
     offered, (locked, problems) = listings["cluster"].lock, read_lock(lock_path(OPS, "cluster"))
     assert offered is not None and locked is not None and not problems
@@ -346,7 +346,7 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mcp
 
 async def called(servers: McpServers, app: App, home: Path) -> ToolResult:
     """A read under the card that publishing makes of this app."""
-    card = next(card for card in (await discovered(app, [], no_secret, home)).cards["cluster"] if card.name == PODS)
+    card = next(card for card in (await discover_cards(app, [], no_secret, home)).cards["cluster"] if card.name == PODS)
     tool = servers.find("ops", card)
     assert tool is not None
     return await tool.run({"namespace": "prod"}, context(card, seconds=30))

@@ -43,7 +43,7 @@ async def open_sandbox(config: SandboxConfig) -> "MontySandbox":
 
     Raises: SandboxUnavailable, with every reason and the next step.
     """
-    sandbox, faults = await _opened(config)
+    sandbox, faults = await _start_sandbox(config)
     if sandbox.jailed:
         _log.info("sandbox.jailed")
     else:
@@ -59,10 +59,10 @@ async def open_for_checks(config: SandboxConfig) -> "MontySandbox":
 
     Raises: SandboxUnavailable.
     """
-    return (await _opened(config))[0]
+    return (await _start_sandbox(config))[0]
 
 
-async def _opened(config: SandboxConfig) -> tuple["MontySandbox", list[str]]:
+async def _start_sandbox(config: SandboxConfig) -> tuple["MontySandbox", list[str]]:
     """Returns the sandbox, and the reasons if it has no jail."""
     if find_spec("pydantic_monty") is None:
         raise SandboxUnavailable("code blocks need the extra `sandbox`: pip install 'perdure[sandbox]'")
@@ -72,12 +72,12 @@ async def _opened(config: SandboxConfig) -> tuple["MontySandbox", list[str]]:
     program = config.program or _interpreter()
     jail, faults = await asyncio.to_thread(_find_jail, program, config.ceiling)
     if jail is not None:
-        making = WorkerSettings(jail.launcher, config.ceiling, jail.cpu_seconds)
+        settings = WorkerSettings(jail.launcher, config.ceiling, jail.cpu_seconds)
     elif config.bare_allowed:
-        making = WorkerSettings(program, config.ceiling, None)
+        settings = WorkerSettings(program, config.ceiling, None)
     else:
         raise SandboxUnavailable(f"no working jail for code blocks: {'; '.join(faults)}")
-    sandbox = MontySandbox(making, jail, config.max_running, config.max_workers)
+    sandbox = MontySandbox(settings, jail, config.max_running, config.max_workers)
     try:
         await sandbox.start()
     except SandboxUnavailable:

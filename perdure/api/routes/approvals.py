@@ -46,7 +46,7 @@ from perdure.store.approvals.views import count_requests as counted
 from perdure.store.approvals.views import list_oldest as ageing_now
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
-from perdure.temporal.workflow_client import made
+from perdure.temporal.workflow_client import create_preview
 
 approvals_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 MOST = 200
@@ -359,7 +359,7 @@ async def preview(services: Open, who: Reader, approval_id: ApprovalId) -> dict[
     async with services.db.transaction(who.tenant_id) as tx:
         address = await views.place_of(tx, approval_id)
     ask = PreviewRequest(address=address, approval_id=approval_id, routing=services.routing)
-    fault = await made(services.notifier.client, ask)
+    fault = await create_preview(services.notifier.client, ask)
     async with services.db.transaction(who.tenant_id) as tx:
         if fault:
             await views.keep_preview(tx, approval_id, {"fault": fault})

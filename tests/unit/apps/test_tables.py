@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.contracts.memory import why_no_tables
+from perdure.contracts.memory import client_tables_fault
 from perdure.core.memory.files import check_content
 from perdure.sdk.tables import Plan, TableTrouble, profile_of, read_csv, read_plan, run_plan
 from perdure.sdk.tables.client_side import ClientTable, Made, finish, finish_async
@@ -328,7 +328,7 @@ def test_what_is_left_out_is_handed_in_with_the_rest_and_long_numbers_are_drawn(
     path = tmp_path / "t.csv"
     path.write_text("side,n\nN,18446744073709551616\nN,\nS,\n,5\n")
     table = ClientTable.read(path)
-    assert not why_no_tables(table.described())
+    assert not client_tables_fault(table.described())
     sum_as_n = SUM.replace('"t"', '"n"')
     done: Any = table.carry_out(f"<plan>{sum_as_n}</plan>")
     rounded, left_out = done["warnings"]
@@ -346,7 +346,7 @@ def test_tables_that_lie_beside_it_are_reported_and_joined(ledger: Path, tmp_pat
     names = tmp_path / "names.csv"
     names.write_text("ward,name\neast-ward,East\nwest-ward,West\n")
     table = ClientTable.read(ledger, names)
-    assert not why_no_tables(table.described())
+    assert not client_tables_fault(table.described())
     done = table.carry_out('<plan><join table="names"><on left="side" right="ward"/></join></plan>')
     assert done["ok"] is True and table.left is not None and set(table.left.table["name"]) == {"East", "West"}
     with pytest.raises(TableTrouble):

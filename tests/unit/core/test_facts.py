@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from perdure.contracts.memory import MOST_FACTS, Fact
+from perdure.contracts.memory import MAX_FACTS, Fact
 from perdure.core.memory.facts import (
     RECENT_MOST,
     Resolution,
@@ -38,7 +38,7 @@ def test_the_table_of_statements(text: str, expected: dict[str, str]) -> None:
 @given(st.text(max_size=400))
 def test_whatever_the_text_its_facts_are_few_short_and_valid(text: str) -> None:
     facts = derived_facts(text)
-    assert len(facts) <= MOST_FACTS and len({fact.type for fact in facts}) == len(facts)
+    assert len(facts) <= MAX_FACTS and len({fact.type for fact in facts}) == len(facts)
     for fact in facts:
         assert Fact.model_validate(fact.model_dump()) == fact
         assert len(fact.content) <= 60 and fact.content in text and len(fact.content) < len(text)

@@ -30,17 +30,17 @@ class Slow:
 
 async def test_texts_are_embedded_in_order_a_few_at_a_time_on_one_thread_of_its_own() -> None:
     model = Slow()
-    threaded = embedding.Threaded("slow", lambda: model)
+    threaded = embedding.ThreadedEmbedder("slow", lambda: model)
     texts = ["x" * number for number in range(1, 21)]
     assert await threaded.embed(texts) == [[float(number)] for number in range(1, 21)]
-    assert [count for count, _ in model.asked] == [embedding.AT_ONCE, embedding.AT_ONCE, 4]
+    assert [count for count, _ in model.asked] == [embedding.BATCH_SIZE, embedding.BATCH_SIZE, 4]
     assert {thread for _, thread in model.asked} == {"embedding_0"}
     assert await threaded.embed([]) == []
 
 
 async def test_a_short_call_gets_in_between_the_parts_of_a_long_one() -> None:
-    threaded = embedding.Threaded("slow", lambda: Slow(0.1))
-    long = asyncio.create_task(threaded.embed(["x"] * embedding.AT_ONCE * 10))
+    threaded = embedding.ThreadedEmbedder("slow", lambda: Slow(0.1))
+    long = asyncio.create_task(threaded.embed(["x"] * embedding.BATCH_SIZE * 10))
     await asyncio.sleep(0.01)
     await threaded.embed(["short"])
     assert not long.done()
@@ -48,8 +48,8 @@ async def test_a_short_call_gets_in_between_the_parts_of_a_long_one() -> None:
 
 
 async def test_a_caller_too_many_is_refused_at_once_and_the_next_is_not() -> None:
-    threaded = embedding.Threaded("slow", lambda: Slow(0.005))
-    waiting = [asyncio.create_task(threaded.embed(["x"])) for _ in range(embedding.MOST_WAITING)]
+    threaded = embedding.ThreadedEmbedder("slow", lambda: Slow(0.005))
+    waiting = [asyncio.create_task(threaded.embed(["x"])) for _ in range(embedding.MAX_WAITING)]
     await asyncio.sleep(0)
     with pytest.raises(embedding.EmbeddingUnavailable):
         await threaded.embed(["one too many"])
@@ -60,8 +60,8 @@ async def test_a_caller_too_many_is_refused_at_once_and_the_next_is_not() -> Non
 
 async def test_a_search_has_its_vector_in_time_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedder, "QUERY_SECONDS", 0.05)
-    assert await embedding.query_vector(embedding.Threaded("slow", Slow), "four") == ("slow", [4.0])
-    assert await embedding.query_vector(embedding.Threaded("slow", lambda: Slow(0.3)), "four") is None
+    assert await embedding.query_vector(embedding.ThreadedEmbedder("slow", Slow), "four") == ("slow", [4.0])
+    assert await embedding.query_vector(embedding.ThreadedEmbedder("slow", lambda: Slow(0.3)), "four") is None
     assert await embedding.query_vector(None, "four") is None
 
 
@@ -96,9 +96,12 @@ class Broken:
     ids=str,
 )
 async def test_a_vector_that_can_be_compared_with_none_is_refused_and_the_next_is_not(vector: list[float]) -> None:
-    threaded = embedding.Threaded("broken", lambda: Broken([1.0, 0.0], [0.6, 0.8], vector, [0.0, -1.0]))
+    threaded = embedding.ThreadedEmbedder("broken", lambda: Broken([1.0, 0.0], [0.6, 0.8], vector, [0.0, -1.0]))
     assert await threaded.embed(["one"]) == [[1.0, 0.0]]
     with pytest.raises(embedding.VectorRefused):
         await threaded.embed(["two", "three"])
     assert await embedding.query_vector(threaded, "four") == ("broken", [0.0, -1.0])
-    assert await embedding.query_vector(embedding.Threaded("broken", lambda: Broken([0.0, 0.0])), "nothing") is None
+    assert (
+        await embedding.query_vector(embedding.ThreadedEmbedder("broken", lambda: Broken([0.0, 0.0])), "nothing")
+        is None
+    )

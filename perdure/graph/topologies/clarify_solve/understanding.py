@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from perdure.contracts.approvals import RequestRef, Verdict, VerdictState
 from perdure.contracts.calls import CallState, PlannedAsk
-from perdure.contracts.memory import CLIENT_TABLE, ClientTables, why_no_tables
+from perdure.contracts.memory import CLIENT_TABLE, ClientTables, client_tables_fault
 from perdure.contracts.messages import PREVIEW_CHARACTERS, MessageRef, Patch, Role
 from perdure.core.text import without_word
 from perdure.graph.nodes.call_model import STOP_CODES, ask_object, engine_note
@@ -55,7 +55,7 @@ class Initialize:
         }
         given = context.metadata.get(CLIENT_TABLE)
         if given is not None:
-            fault = why_no_tables(given)
+            fault = client_tables_fault(given)
             if fault:
                 return patch | _end_early("client_table_invalid", fault, "failed")
             table = ClientTables.model_validate(given)
