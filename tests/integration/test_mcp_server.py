@@ -34,7 +34,7 @@ from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import canonical_json
 from perdure.core.egress import Outbound
 from perdure.core.text import estimated_tokens
-from perdure.examples.ops.cluster.faults import Fault, Faults, Kind
+from perdure.examples.ops.cluster.faults import Fault, FaultKind, Faults
 from perdure.examples.ops.cluster.state import State
 from perdure.local.ports import free_port
 from perdure.sdk.outcomes import ToolRefused, ToolResult, ToolUnavailable
@@ -90,7 +90,7 @@ async def test_tools_are_read_and_changed_by_their_own_names(cluster: McpBench) 
     restart = offer.tools[RESTART].card
     assert (restart.effect, restart.needs_approval, restart.risk) == (EffectClass.KEYED, True, "high")
     assert restart.key_ttl_seconds == 30 * 86_400 and restart.toolset == "k8s"
-    cluster.fail(Kind.NOISE)
+    cluster.fail(FaultKind.NOISE)
     pods = await told(cluster, PODS, SHOP)
     assert (pods["status"], len(pods["pods"])) == ("ok", 7), "a line that is no message does no harm"
     assert (await told(cluster, RESTART, WEB))["status"] == "restarted"
@@ -98,7 +98,7 @@ async def test_tools_are_read_and_changed_by_their_own_names(cluster: McpBench) 
 
 @BOTH
 async def test_other_calls_go_on_while_one_hangs_and_it_can_be_left(cluster: McpBench) -> None:
-    cluster.fail(Kind.HANG, "k8s_pods_list", seconds=2.0)
+    cluster.fail(FaultKind.HANG, "k8s_pods_list", seconds=2.0)
     hanging = asyncio.create_task(cluster.call(PODS, SHOP))
     await asyncio.sleep(0.2)
     others = await asyncio.gather(*(told(cluster, "cluster_k8s_nodes_list", {}) for _ in range(20)))
@@ -111,7 +111,7 @@ async def test_other_calls_go_on_while_one_hangs_and_it_can_be_left(cluster: Mcp
 @BOTH
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_server_killed_in_a_call_leaves_it_open_for_its_key(cluster: McpBench, web: Web, when: str) -> None:
-    cluster.fail(Kind.DIE, when=when)
+    cluster.fail(FaultKind.DIE, when=when)
     with pytest.raises(ServerLost):
         await cluster.call(RESTART, WEB, key="k-1")
     assert len(cluster.state.effects()) == (1 if when == "after" else 0)
@@ -238,7 +238,7 @@ async def mcp_app(harness: Harness, tmp_path_factory: pytest.TempPathFactory) ->
 
 async def test_a_server_killed_in_the_middle_of_a_change_makes_it_once(mcp_app: McpApp) -> None:
     before = len(mcp_app.effects())
-    Faults(mcp_app.cluster / "faults.json").arm(Fault(Kind.DIE, "k8s_deployment_restart", when="after"))
+    Faults(mcp_app.cluster / "faults.json").arm(Fault(FaultKind.DIE, "k8s_deployment_restart", when="after"))
     address = await mcp_app.harness.approved((RESTART, WEB), agent_id="keeper")
     with pytest.raises(ApplicationError):
         await mcp_app.run(address)
