@@ -549,7 +549,7 @@ async def test_a_long_session_notices_drift_when_its_list_is_old(liar: McpSessio
         asked.append(client)
         return await listed(self, client)
 
-    monkeypatch.setattr(McpSession, "_listing", noted)
+    monkeypatch.setattr(McpSession, "_list_offer", noted)
     await liar.connection()
     assert not asked and liar._connection is not None
     liar._connection.listed_at = asyncio.get_running_loop().time() - LISTING_SECONDS - 1
