@@ -39,12 +39,12 @@ class StepsTurn:
         tokens = step = 0
         while True:
             step += 1
-            ask = ModelInput(
+            step_input = ModelInput(
                 turn=turn, step=step, base=base, memory=memory.memory, messages=tuple(messages), tokens=tokens
             )
             answer = await workflow.execute_activity(
                 "bench.model",
-                ask,
+                step_input,
                 result_type=Answer,
                 task_queue=workflow.info().task_queue.removesuffix(TURNS) + LLM,
                 start_to_close_timeout=_LONG,

@@ -258,8 +258,8 @@ async def discover_cards(
         warnings += problems
         cards[server.name] = offer.cards if offer is not None else _published_cards(server, app, published)
         if offer is None:
-            kept = len(cards[server.name])
-            consequence = f"its {kept} published tools stay unchanged" if kept else "its agents are skipped"
+            kept_count = len(cards[server.name])
+            consequence = f"its {kept_count} published tools stay unchanged" if kept_count else "its agents are skipped"
             warnings.append(f"the app {app.name}: {consequence}")
     return ServerCards(cards, tuple(warnings))
 

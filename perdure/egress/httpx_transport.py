@@ -283,37 +283,39 @@ def guard(litellm: Any, outbound: Outbound) -> None:
 
     Raises: RuntimeError if this version of LiteLLM creates its clients in another way.
     """
-    before = getattr(litellm, _RULES, None)
-    if before == outbound:
+    previous_rules = getattr(litellm, _RULES, None)
+    if previous_rules == outbound:
         return
     handlers: Any = importlib.import_module(_HANDLERS)
-    found = (
+    factories = (
         getattr(getattr(handlers, "AsyncHTTPHandler", None), "create_async_transport", None),
         getattr(getattr(handlers, "HTTPHandler", None), "_create_sync_transport", None),
     )
-    if not all(found) or not hasattr(litellm, "client_session"):
+    if not all(factories) or not hasattr(litellm, "client_session"):
         raise RuntimeError("this version of LiteLLM makes its HTTP clients in a way that perdure/egress/ does not know")
 
-    def made(ssl_context: ssl.SSLContext | None = None, ssl_verify: bool | None = None, **_: Any) -> Transport:
+    def new_transport(ssl_context: ssl.SSLContext | None = None, ssl_verify: bool | None = None, **_: Any) -> Transport:
         return Transport(outbound, verify=_context(ssl_context, ssl_verify))
 
-    def made_blocking(_: Any) -> BlockingTransport:
+    def new_blocking_transport(_: Any) -> BlockingTransport:
         return BlockingTransport(outbound, seconds=BLOCKING_SECONDS)
 
     litellm.disable_aiohttp_transport = True
     litellm.force_ipv4 = False  # it would mount the proxies of the environment
-    handlers.AsyncHTTPHandler.create_async_transport = staticmethod(made)
-    handlers.AsyncHTTPHandler._create_async_transport = staticmethod(made)
-    handlers.HTTPHandler._create_sync_transport = made_blocking
-    if before is not None:
+    handlers.AsyncHTTPHandler.create_async_transport = staticmethod(new_transport)
+    handlers.AsyncHTTPHandler._create_async_transport = staticmethod(new_transport)
+    handlers.HTTPHandler._create_sync_transport = new_blocking_transport
+    if previous_rules is not None:
         litellm.client_session.close()
-    litellm.client_session = httpx.Client(transport=made_blocking(None), trust_env=False, follow_redirects=True)
+    litellm.client_session = httpx.Client(
+        transport=new_blocking_transport(None), trust_env=False, follow_redirects=True
+    )
     litellm.in_memory_llm_clients_cache.flush_cache()
     setattr(litellm, _RULES, outbound)
 
 
-def _context(given: ssl.SSLContext | None, verified: bool | None) -> ssl.SSLContext | None:
+def _context(context: ssl.SSLContext | None, verify: bool | None) -> ssl.SSLContext | None:
     """Returns LiteLLM's own certificate settings, if the operator has set any."""
-    if given is not None or verified is not False:
-        return given
+    if context is not None or verify is not False:
+        return context
     return httpx.create_ssl_context(verify=False)
