@@ -59,26 +59,18 @@ class StepActivities:
         return skills
 
     @activity.defn(name="bench.model")
-    async def model(self, step_input: ModelInput) -> Answer:
+    async def model(self, given: ModelInput) -> Answer:
         """Makes one model call with all its messages in the input."""
-        address, work = step_input.turn.address, self._work
+        address, work = given.turn.address, self._work
         async with work.db.transaction(address.tenant_id) as tx:
-            agent = await work.agent_cache.read_pinned(tx, work.tools.agent_id, step_input.turn.agent_version)
-            if step_input.step == 1:
+            agent = await work.agent_cache.read_pinned(tx, work.tools.agent_id, given.turn.agent_version)
+            if given.step == 1:
                 await records.mark_running(tx, address.turn_id)
-            await write(
-                tx, address, trace.before_model(step_input.step, model_call_id(step_input.step), step_input.tokens)
-            )
+            await write(tx, address, trace.before_model(given.step, model_call_id(given.step), given.tokens))
         await work.live.wake(address.conversation_id)
-        conversation = [_as_prompt(message, address.turn_id) for message in step_input.messages]
-        reply = await call_model(
-            work.provider,
-            work.live,
-            address,
-            agent,
-            step_input.step,
-            prompts.wire_messages(step_input.base, step_input.memory, conversation),
-        )
+        prompt = [_as_prompt(message, address.turn_id) for message in given.messages]
+        messages = prompts.wire_messages(given.base, given.memory, prompt)
+        reply = await call_model(work.provider, work.live, address, agent, given.step, messages)
         names = [plan.row.tool for plan in reply.planned]
         events = trace.after_model(reply.call_id, reply.text, reply.usage, names, reply.first_token_seconds)
         async with work.db.transaction(address.tenant_id) as tx:

@@ -104,16 +104,20 @@ async def claim_call(
         await _need_current_card(deps, tx, call, card)
     if claim is Claim.DENIED or tool is None or card is None:
         return await _settle_denied(tx, call, locked, void_reason)
-    if locked.approval is not None and locked.approval.ready_at is not None and locked.approval.holds(locked.now):
-        seconds_left = (locked.approval.ready_at - locked.now).total_seconds()
-        raise UpstreamUnavailable(
-            "on_hold", "the call is approved but may not start yet", retry_after_seconds=seconds_left
-        )
+    _refuse_while_on_hold(locked)
     deadline = reservation_deadline(locked.now)
     event = NewEvent(TOOL_EXECUTING, {"tool": card.name, "attempt": attempt.number}, call.ask.call_id)
     epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, card.timeout_seconds, event)
     args = locked.approval.args if locked.approval else locked.args
     return ClaimedCall(tool, locked, args, epoch, attempt, requested_at)
+
+
+def _refuse_while_on_hold(locked: tool_calls.LockedCall) -> None:
+    """Raises: UpstreamUnavailable `on_hold` if the call is approved but must not start yet."""
+    approval = locked.approval
+    if approval is not None and approval.ready_at is not None and approval.holds(locked.now):
+        wait = (approval.ready_at - locked.now).total_seconds()
+        raise UpstreamUnavailable("on_hold", "the call is approved but may not start yet", retry_after_seconds=wait)
 
 
 async def _lock_or_plan(tx: Connection, call: ToolCall, card: ToolCard | None) -> tool_calls.LockedCall | None:

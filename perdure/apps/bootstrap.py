@@ -84,7 +84,7 @@ async def bootstrap(
     owner_url = needed(settings.database_owner_url, "DATABASE_OWNER_URL")
     model = await _server_model(settings)
     _check_files(settings)
-    configured_keys = _configured_keys(settings)
+    configured = _configured_keys(settings)
     await _provision(settings, owner_url)
     registry: AppRegistry | None = None
     if not await reach_postgres("DATABASE_OWNER_URL", is_newest(owner_url)):
@@ -94,24 +94,20 @@ async def bootstrap(
     try:
         await set_up(owner)
         await _refuse_lost_turns(owner, lost_history, settings.open_turns_lost)
-        keyring = await _ensure_keyring(owner, settings, configured_keys)
-        skipped: tuple[str, ...] = ()
-        still_published: dict[str, list[str]] = {}
+        keyring = await _ensure_keyring(owner, settings, configured)
+        skipped, kept = tuple[str, ...](), dict[str, list[str]]()
         if withdraw or app_folders(settings.apps, settings.examples):
             skipped = await _publish(owner, registry or await _load_unchecked_apps(owner, settings), settings, model)
         else:
-            still_published = await _published_agents(owner)
+            kept = await _published_agents(owner)
         await _seal_old_rows(owner, keyring)
         if admin:
-            return Bootstrapped(
-                await _create_administrator(owner, settings, tenant, admin, keyring),
-                skipped,
-                still_published=still_published,
-            )
+            tokens = await _create_administrator(owner, settings, tenant, admin, keyring)
+            return Bootstrapped(tokens, skipped, still_published=kept)
         await users.ensure_tenant(owner, settings.tenant)  # a user can register in it
         code = await _ensure_setup_code(owner, settings)
         tokens = await _ensure_local_users(owner, settings, keyring) if settings.local else {}
-        return Bootstrapped(tokens, skipped, code, still_published)
+        return Bootstrapped(tokens, skipped, code, kept)
     finally:
         await owner.close()
 

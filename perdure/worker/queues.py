@@ -160,12 +160,8 @@ async def _deps(
     servers = McpServers(apps, secret, settings.home, ServerLooks(valkey).record_look, outbound)
     stack.push_async_callback(servers.close)
     toolbox = Toolbox(tools_of(apps), secret, http, servers, await _http_by_agent(apps, outbound, stack))
-    api_base, api_key, guard_litellm = (
-        settings.embeddings_base,
-        secret("embeddings"),
-        partial(guard, outbound=to_providers),
-    )
-    embedder = embedder_of(settings.embeddings, api_base, api_key, guard=guard_litellm, remote=loads_memory(kinds))
+    api_base, api_key, rules = settings.embeddings_base, secret("embeddings"), partial(guard, outbound=to_providers)
+    embedder = embedder_of(settings.embeddings, api_base, api_key, guard=rules, remote=loads_memory(kinds))
     stops = Stops()
     following = asyncio.create_task(stops.follow(valkey))
     stack.callback(following.cancel)

@@ -140,20 +140,18 @@ class LiteLLMProvider:
                 for delta in draft.add(chunk):
                     yield delta
         except Exception as error:
-            provider_failure = provider_error(error)
-            _log.debug(
-                "model_call_failed", model=request.model, code=provider_failure.code, vendor_message=str(error)[:500]
-            )
-            if provider_failure.code == CONTENT_REFUSED:
+            failure = provider_error(error)
+            _log.debug("model_call_failed", model=request.model, code=failure.code, vendor_message=str(error)[:500])
+            if failure.code == CONTENT_REFUSED:
                 yield TextDelta(REFUSAL_TEXT)
                 usage = self._usage(request, draft) if draft.model else Usage()  # not read, not billed
                 yield Complete((), usage, "content_filter", draft.model or request.model)
                 return
             if isinstance(error, PerdureError) or _finish_reason(response) is None:
-                provider_failure.details["output_tokens"] = draft.estimated_tokens()
-                raise provider_failure from error
+                failure.details["output_tokens"] = draft.estimated_tokens()
+                raise failure from error
             # The answer is complete; only its usage or its end was unreadable. A retry would be billed twice.
-            _log.warning("model_end_unreadable", model=request.model, code=provider_failure.code)
+            _log.warning("model_end_unreadable", model=request.model, code=failure.code)
         finally:
             if response is not None:
                 await response.aclose()
