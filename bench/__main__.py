@@ -17,11 +17,11 @@ def main() -> None:
         "--quick", action="store_true", help="about four minutes instead of half an hour; ratios are coarser"
     )
     parser.add_argument("--stacks", default=",".join(ALL), help=f"of {', '.join(ALL)}; the first is the reference")
-    asked = parser.parse_args()
-    names = [name for name in asked.stacks.split(",") if name]
+    options = parser.parse_args()
+    names = [name for name in options.stacks.split(",") if name]
     if unknown := set(names) - ALL.keys():
         parser.error(f"no such stack: {', '.join(sorted(unknown))}")
-    plan = QUICK if asked.quick else FULL
+    plan = QUICK if options.quick else FULL
     try:
         measured = asyncio.run(run(plan, [ALL[name] for name in names]))
     except RuntimeError as error:

@@ -7,31 +7,31 @@ from typing import Final
 
 from bench.run import Measured
 
-Of = Callable[[Measured], list[float]]
+Measure = Callable[[Measured], list[float]]
 
 
-def _latency(each: Measured) -> list[float]:
-    return [batch.p50_ms for batch in each.alone]
+def _latency(measured: Measured) -> list[float]:
+    return [batch.p50_ms for batch in measured.alone]
 
 
-def _throughput(each: Measured) -> list[float]:
-    return [batch.turns_a_second for batch in each.loaded]
+def _throughput(measured: Measured) -> list[float]:
+    return [batch.turns_a_second for batch in measured.loaded]
 
 
-def _cpu(each: Measured) -> list[float]:
-    return [batch.cpu_ms for batch in each.loaded]
+def _cpu(measured: Measured) -> list[float]:
+    return [batch.cpu_ms for batch in measured.loaded]
 
 
-def _frontend(each: Measured) -> list[float]:
-    return [batch.frontend for batch in each.alone]
+def _frontend(measured: Measured) -> list[float]:
+    return [batch.frontend for batch in measured.alone]
 
 
-def _events(each: Measured) -> list[float]:
-    return [float(history.events) for history in each.histories]
+def _events(measured: Measured) -> list[float]:
+    return [float(history.events) for history in measured.histories]
 
 
-def _kib(each: Measured) -> list[float]:
-    return [history.size_bytes / 1024 for history in each.histories]
+def _kib(measured: Measured) -> list[float]:
+    return [history.size_bytes / 1024 for history in measured.histories]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,51 +39,55 @@ class Bar:
     """One figure with its target."""
 
     title: str
-    of: str
-    measure: Of
-    against: str | None = None
+    stack: str
+    measure: Measure
+    baseline: str | None = None
     """The stack to divide by, round by round; None for the figure itself, its largest."""
-    most: float | None = None
-    least: float | None = None
+    maximum: float | None = None
+    minimum: float | None = None
 
-    def value(self, found: Mapping[str, Measured]) -> float:
+    def value(self, measured_by_stack: Mapping[str, Measured]) -> float:
         """Returns the figure."""
-        own = self.measure(found[self.of])
-        if self.against is None:
-            return max(own) if self.measure is not _frontend else statistics.median(own)
-        other = self.measure(found[self.against])
-        return statistics.median(mine / theirs for mine, theirs in zip(own, other, strict=True))
+        values = self.measure(measured_by_stack[self.stack])
+        if self.baseline is None:
+            return max(values) if self.measure is not _frontend else statistics.median(values)
+        baseline_values = self.measure(measured_by_stack[self.baseline])
+        return statistics.median(
+            value / baseline_value for value, baseline_value in zip(values, baseline_values, strict=True)
+        )
 
     def holds(self, value: float) -> bool | None:
         """Returns whether the target is met; None if there is no target."""
-        if self.most is None and self.least is None:
+        if self.maximum is None and self.minimum is None:
             return None
-        return (self.most is None or value <= self.most) and (self.least is None or value >= self.least)
+        return (self.maximum is None or value <= self.maximum) and (self.minimum is None or value >= self.minimum)
 
     @property
     def demand(self) -> str:
         """Returns the target in words."""
-        if self.most is not None:
-            return f", at most {self.most:g}"
-        return f", at least {self.least:g}" if self.least is not None else ""
+        if self.maximum is not None:
+            return f", at most {self.maximum:g}"
+        return f", at least {self.minimum:g}" if self.minimum is not None else ""
 
 
-def _against(of: str, other: str, latency: float | None, throughput: float | None, cpu: float | None) -> list[Bar]:
+def _bars_against(
+    stack: str, baseline: str, latency: float | None, throughput: float | None, cpu: float | None
+) -> list[Bar]:
     return [
-        Bar(f"{of} : {other}, latency alone", of, _latency, other, most=latency),
-        Bar(f"{of} : {other}, throughput", of, _throughput, other, least=throughput),
-        Bar(f"{of} : {other}, CPU a turn", of, _cpu, other, most=cpu),
+        Bar(f"{stack} : {baseline}, latency alone", stack, _latency, baseline, maximum=latency),
+        Bar(f"{stack} : {baseline}, throughput", stack, _throughput, baseline, minimum=throughput),
+        Bar(f"{stack} : {baseline}, CPU a turn", stack, _cpu, baseline, maximum=cpu),
     ]
 
 
 BARS: Final = (
-    *_against("compact", "steps", 1.0, 1.1, 0.9),
-    *_against("compact", "tuned", 1.0, 1.1, 0.9),
-    *_against("compact", "merged", 1.2, 0.85, 1.2),
-    *_against("spread", "steps", None, None, None),
-    *_against("spread", "merged", None, None, None),
-    *_against("compact", "graph", None, None, None),
-    Bar("compact: history events (38, and 41 if the two tools end separately)", "compact", _events, most=41),
-    Bar("compact: history, KiB", "compact", _kib, most=64),
-    Bar("compact: frontend requests a turn, alone, without heartbeats", "compact", _frontend, most=24),
+    *_bars_against("compact", "steps", 1.0, 1.1, 0.9),
+    *_bars_against("compact", "tuned", 1.0, 1.1, 0.9),
+    *_bars_against("compact", "merged", 1.2, 0.85, 1.2),
+    *_bars_against("spread", "steps", None, None, None),
+    *_bars_against("spread", "merged", None, None, None),
+    *_bars_against("compact", "graph", None, None, None),
+    Bar("compact: history events (38, and 41 if the two tools end separately)", "compact", _events, maximum=41),
+    Bar("compact: history, KiB", "compact", _kib, maximum=64),
+    Bar("compact: frontend requests a turn, alone, without heartbeats", "compact", _frontend, maximum=24),
 )

@@ -52,7 +52,7 @@ class Client:
                 if message is not None and message["data"] == WOKEN_BY_EVENTS:
                     client._wake_signal.set()
 
-        tasks = [asyncio.create_task(listen()), asyncio.create_task(client._look())]
+        tasks = [asyncio.create_task(listen()), asyncio.create_task(client._watch_ends())]
         try:
             yield client
         finally:
@@ -64,15 +64,15 @@ class Client:
 
     async def turn(self, begin: Begin, conversation_id: str) -> tuple[str, float]:
         """Runs one whole turn; returns its id, and the seconds from the request until its end was seen."""
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         turn_id = await begin(conversation_id)
-        ended = asyncio.get_running_loop().create_future()
-        self._waiting[turn_id] = ended
+        end = asyncio.get_running_loop().create_future()
+        self._waiting[turn_id] = end
         self._wake_signal.set()
         async with asyncio.timeout(60):
-            return turn_id, await ended - began
+            return turn_id, await end - started_at
 
-    async def _look(self) -> None:
+    async def _watch_ends(self) -> None:
         while True:
             await self._wake_signal.wait()
             self._wake_signal.clear()
@@ -127,5 +127,5 @@ class Client:
 
     async def _begin(self, conversation_id: str) -> Turn:
         async with self.db.transaction(self.visitor.tenant_id) as tx:
-            begun = await records.begin_turn(tx, self.visitor, conversation_id)
-        return Turn(address=begun.address, agent_version=begun.agent_version)
+            stored_turn = await records.begin_turn(tx, self.visitor, conversation_id)
+        return Turn(address=stored_turn.address, agent_version=stored_turn.agent_version)

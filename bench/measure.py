@@ -63,28 +63,30 @@ class Bench:
 
     async def alone(self, conversations: Sequence[str]) -> Batch:
         """Measures turns one after the other."""
-        return await self._measured(conversations, 1)
+        return await self._measure(conversations, 1)
 
     async def loaded(self, conversations: Sequence[str]) -> Batch:
         """Measures with 64 turns in progress."""
-        return await self._measured(conversations, IN_FLIGHT)
+        return await self._measure(conversations, IN_FLIGHT)
 
-    async def _measured(self, conversations: Sequence[str], in_flight: int) -> Batch:
-        frontend = await self._requests()
-        cpu, machine, began = self._cpu(), machine_cpu_seconds(), time.perf_counter()
-        done = await self._run(conversations, in_flight)
-        seconds = time.perf_counter() - began
-        used = {part: now - cpu[part] for part, now in self._cpu().items()}
-        busy = machine_cpu_seconds() - machine
-        asked = await self._requests()
-        turns = len(done)
+    async def _measure(self, conversations: Sequence[str], in_flight: int) -> Batch:
+        requests_before = await self._requests()
+        cpu_before, machine_before, started_at = self._cpu(), machine_cpu_seconds(), time.perf_counter()
+        turns_run = await self._run(conversations, in_flight)
+        seconds = time.perf_counter() - started_at
+        cpu_used = {part: now - cpu_before[part] for part, now in self._cpu().items()}
+        busy = machine_cpu_seconds() - machine_before
+        requests_after = await self._requests()
+        turns = len(turns_run)
         return Batch(
-            latencies_ms=tuple(latency * 1_000 for _, latency in done),
+            latencies_ms=tuple(latency * 1_000 for _, latency in turns_run),
             seconds=seconds,
-            cpu_ms_a_turn={part: value * 1_000 / turns for part, value in used.items()},
-            frontend_a_turn={operation: count / turns for operation, count in (asked - frontend).items()},
-            others_cpu_share=max(0.0, busy - sum(used.values())) / (seconds * _processors()),
-            turn_ids=tuple(turn_id for turn_id, _ in done),
+            cpu_ms_a_turn={part: value * 1_000 / turns for part, value in cpu_used.items()},
+            frontend_a_turn={
+                operation: count / turns for operation, count in (requests_after - requests_before).items()
+            },
+            others_cpu_share=max(0.0, busy - sum(cpu_used.values())) / (seconds * _processors()),
+            turn_ids=tuple(turn_id for turn_id, _ in turns_run),
         )
 
     async def _requests(self) -> Counter[str]:
@@ -94,10 +96,10 @@ class Bench:
         return await self.frontend.requests()
 
     async def _run(self, conversations: Sequence[str], in_flight: int) -> list[tuple[str, float]]:
-        left = iter(conversations)
+        remaining = iter(conversations)
 
         async def one_after_another() -> list[tuple[str, float]]:
-            return [await self.client.turn(self.begin, conversation) for conversation in left]
+            return [await self.client.turn(self.begin, conversation) for conversation in remaining]
 
         lanes = await asyncio.gather(*(one_after_another() for _ in range(in_flight)))
         return [turn for lane in lanes for turn in lane]

@@ -107,7 +107,7 @@ def _bars(measured: Sequence[Measured]) -> list[str]:
     found = {each.stack.name: each for each in measured}
     lines = []
     for bar in BARS:
-        if bar.of in found and (bar.against is None or bar.against in found):
+        if bar.stack in found and (bar.baseline is None or bar.baseline in found):
             lines.append(_bar_line(bar, bar.value(found)))
     return lines
 

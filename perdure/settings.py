@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from perdure.contracts.agents import MOST_ANSWER_BYTES
+from perdure.contracts.agents import MAX_ANSWER_BYTES
 from perdure.contracts.approvals import EXPIRES_SECONDS
 from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import MemoryLimits
@@ -231,7 +231,7 @@ class Settings(BaseSettings):
         description="an http or https URL without a path, such as http://proxy.example:3128",
     )
     """An HTTP proxy for requests to all other hosts. HTTP_PROXY and similar variables are ignored."""
-    answer_bytes: int = Field(default=ANSWER_BYTES, ge=1_024, le=MOST_ANSWER_BYTES, alias="PERDURE_ANSWER_BYTES")
+    answer_bytes: int = Field(default=ANSWER_BYTES, ge=1_024, le=MAX_ANSWER_BYTES, alias="PERDURE_ANSWER_BYTES")
     """The largest response in bytes that is read from an external system (10 MiB). Tools and MCP servers can set their
     own limit."""
 
@@ -386,20 +386,20 @@ class Settings(BaseSettings):
         """
         return self._keys(AccessKeys.of, self.jwt_secret, "JWT_SECRET", ACCESS_KEY_FILE)
 
-    def _keys(self, read: Callable[[str], Keys], given: SecretStr | None, name: str, file: str) -> Keys:
-        kept = self.home / file
+    def _keys(self, read: Callable[[str], Keys], configured: SecretStr | None, name: str, file: str) -> Keys:
+        key_file = self.home / file
         try:
-            return read(given.get_secret_value() if given else kept.read_text("utf-8"))
+            return read(configured.get_secret_value() if configured else key_file.read_text("utf-8"))
         except FileNotFoundError:
-            raise SystemExit(f"{name} is not set and {kept} does not exist; see .env.example") from None
+            raise SystemExit(f"{name} is not set and {key_file} does not exist; see .env.example") from None
         except (OSError, UnicodeDecodeError) as error:
             advice = f"check its owner and permissions, restore its last good copy, or set {name}"
-            raise SystemExit(file_fault(kept, error, advice)) from None
+            raise SystemExit(file_fault(key_file, error, advice)) from None
         except CallerError as error:
-            if given:
+            if configured:
                 raise SystemExit(f"{name}: {error.message}") from None
-            short = ValueError(f"a key must have at least {MIN_SECRET_CHARACTERS} characters")
-            raise SystemExit(file_fault(kept, short, f"restore its last good copy, or set {name}")) from None
+            too_short = ValueError(f"a key must have at least {MIN_SECRET_CHARACTERS} characters")
+            raise SystemExit(file_fault(key_file, too_short, f"restore its last good copy, or set {name}")) from None
 
     def hosts(self) -> AllowedHosts:
         """Returns the hosts that the API and the pages accept.
@@ -407,8 +407,8 @@ class Settings(BaseSettings):
         Raises: SystemExit with instructions, if a host is malformed, or if the API would listen on all addresses
         without a public URL.
         """
-        if why := exposure_refusal(self.host, self.public_url):
-            raise SystemExit(why)
+        if refusal := exposure_refusal(self.host, self.public_url):
+            raise SystemExit(refusal)
         try:
             return AllowedHosts.of(self.allowed_hosts, public_url=self.public_url, listens_on=self.host)
         except CallerError as error:
@@ -516,15 +516,15 @@ class Settings(BaseSettings):
 
         Raises: SystemExit for an entry that names no host.
         """
-        written = [self.embeddings_base, self.oidc_issuer, self.trace_endpoint, *_base_addresses()]
-        return self.outbound().with_hosts(*(named_by_url(url, by_operator=True) for url in written))
+        operator_urls = [self.embeddings_base, self.oidc_issuer, self.trace_endpoint, *_base_addresses()]
+        return self.outbound().with_hosts(*(named_by_url(url, by_operator=True) for url in operator_urls))
 
     def sandbox(self) -> "SandboxConfig":
         """Returns the operator's settings for the sandbox."""
         from perdure.activities.sandbox import Limits, SandboxConfig  # here: the API runs no blocks
 
         ceiling = Limits(wall_seconds=self.sandbox_seconds, memory_bytes=self.sandbox_memory_mib * 1_048_576)
-        return SandboxConfig(self.sandbox_bare, ceiling, most_workers=self.sandbox_workers)
+        return SandboxConfig(self.sandbox_bare, ceiling, max_workers=self.sandbox_workers)
 
 
 def _is_there(path: Path) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from perdure.activities.sandbox import Flaw, Limits, Ran, Sandbox, SandboxConfig, open_sandbox
+from perdure.activities.sandbox import BlockResult, Flaw, Limits, Sandbox, SandboxConfig, open_sandbox
 from perdure.activities.toolbox.engine_tools import CORE_ALWAYS, CORE_BY_NAME
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.apps import load_app, publish, tables_of
@@ -38,7 +38,7 @@ class NotedSandbox:
 
     async def run(
         self, tenant_id: str, code: str, inputs: Mapping[str, JsonValue], limits: Limits | None = None
-    ) -> Ran:
+    ) -> BlockResult:
         self.tenants.append(tenant_id)
         self.given.append(inputs)
         return await self.inner.run(tenant_id, code, inputs, limits)

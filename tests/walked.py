@@ -4,9 +4,9 @@ import asyncpg
 
 from perdure.core.events.traces import alarms_of
 from perdure.graph.registry import TOPOLOGIES
-from perdure.worker.telemetry import ways_of
+from perdure.worker.telemetry import edges_of
 
-WAYS = {one.name: ways_of(one) for one in TOPOLOGIES}
+WAYS = {one.name: edges_of(one) for one in TOPOLOGIES}
 RAN = """
 SELECT t.topology, t.id::text AS turn_id, array_agg(e.data ->> 'node' ORDER BY e.seq) AS nodes
 FROM turns t JOIN events e ON e.turn_id = t.id AND e.kind = 'node_end'

@@ -36,7 +36,7 @@ from perdure.store.database import Database
 from perdure.store.events.live import LiveTokens
 from perdure.store.valkey import Valkey
 from perdure.temporal.client import connect
-from perdure.worker.queues import WORKFLOW_TASKS_AT_ONCE, freeze_heap, skip_idle_payload_visits, worker_settings
+from perdure.worker.queues import MAX_WORKFLOW_TASKS, freeze_heap, skip_idle_payload_visits, worker_settings
 
 
 def main() -> None:
@@ -44,8 +44,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stack", choices=["steps", "tuned", "merged", "graph"])
     parser.add_argument("--queue", choices=["turns", "llm"], default="turns")
-    asked = parser.parse_args()
-    asyncio.run(_serve(asked.stack, asked.queue))
+    options = parser.parse_args()
+    asyncio.run(_serve(options.stack, options.queue))
     sys.stdout.flush()
     os._exit(0)  # Temporal's core may crash in the interpreter's own shutdown
 
@@ -88,11 +88,19 @@ async def _work(stack_name: str, settings: Settings, stack: AsyncExitStack) -> W
 async def _worker(stack_name: str, queue: str, work: Work) -> Worker:
     turns, task_queue = queue == "turns", f"bench-{stack_name}-{queue}"
     if stack_name == "merged":
-        own = MergedActivities(work)
-        activities: list[Any] = [own.load, own.tool, own.finish] if turns else [own.model]
+        merged_activities = MergedActivities(work)
+        activities: list[Any] = (
+            [merged_activities.load, merged_activities.tool, merged_activities.finish]
+            if turns
+            else [merged_activities.model]
+        )
     else:
-        each = StepActivities(work)
-        activities = [each.memory, each.skills, each.tool, each.transcript] if turns else [each.model]
+        step_activities = StepActivities(work)
+        activities = (
+            [step_activities.memory, step_activities.skills, step_activities.tool, step_activities.transcript]
+            if turns
+            else [step_activities.model]
+        )
     workflows = [merged.MergedTurn if stack_name == "merged" else steps.StepsTurn] if turns else []
     if stack_name == "steps":
         return Worker(
@@ -102,7 +110,7 @@ async def _worker(stack_name: str, queue: str, work: Work) -> Worker:
             activities=activities,
             workflow_runner=_sandbox(),
         )
-    tasks: dict[str, Any] = {"max_concurrent_workflow_tasks": WORKFLOW_TASKS_AT_ONCE} if turns else {}
+    tasks: dict[str, Any] = {"max_concurrent_workflow_tasks": MAX_WORKFLOW_TASKS} if turns else {}
     return Worker(
         await connect(),
         task_queue=task_queue,

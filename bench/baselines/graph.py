@@ -11,7 +11,7 @@ from langgraph.graph import END, START, StateGraph
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
-from bench.baselines.values import Known, Loaded, ModelResult, Turn
+from bench.baselines.values import Loaded, ModelContext, ModelResult, Turn
 from bench.baselines.work import Work
 
 SAVERS: Final = 12
@@ -57,9 +57,9 @@ class PlainGraph:
 
     async def run(self, turn: Turn) -> None:
         """Runs one turn from its input to its end."""
-        given: State = {"turn": turn.model_dump(mode="json"), "step": 0}
+        initial: State = {"turn": turn.model_dump(mode="json"), "step": 0}
         config: RunnableConfig = {"configurable": {"thread_id": turn.address.turn_id}}
-        await next(self._graphs).ainvoke(given, config, durability="sync")
+        await next(self._graphs).ainvoke(initial, config, durability="sync")
 
     async def _load(self, state: State) -> State:
         turn = Turn.model_validate(state["turn"])
@@ -68,15 +68,17 @@ class PlainGraph:
 
     async def _model(self, state: State) -> State:
         turn = Turn.model_validate(state["turn"])
-        before = ModelResult.model_validate(state["said"]) if "said" in state else None
-        known = Known(loaded=Loaded.model_validate(state["loaded"]), tokens=before.tokens if before else 0)
+        previous = ModelResult.model_validate(state["said"]) if "said" in state else None
+        model_context = ModelContext(
+            loaded=Loaded.model_validate(state["loaded"]), tokens=previous.tokens if previous else 0
+        )
         step = state["step"] + 1
-        said = await self._work.model(turn.address, turn.agent_version, step, known)
-        return {"said": said.model_dump(mode="json"), "step": step}
+        result = await self._work.model(turn.address, turn.agent_version, step, model_context)
+        return {"said": result.model_dump(mode="json"), "step": step}
 
     async def _tools(self, state: State) -> State:
-        turn, said = Turn.model_validate(state["turn"]), ModelResult.model_validate(state["said"])
-        await asyncio.gather(*(self._work.tool(turn.address, asked, said) for asked in said.calls))
+        turn, result = Turn.model_validate(state["turn"]), ModelResult.model_validate(state["said"])
+        await asyncio.gather(*(self._work.tool(turn.address, call, result) for call in result.calls))
         return {}
 
     async def _finish(self, state: State) -> State:

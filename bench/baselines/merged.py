@@ -11,7 +11,7 @@ from typing import Final
 
 from temporalio import activity, workflow
 
-from bench.baselines.values import FinishStep, Known, Loaded, ModelResult, ModelStep, ToolStep, Turn
+from bench.baselines.values import FinishStep, Loaded, ModelContext, ModelResult, ModelStep, ToolStep, Turn
 from bench.baselines.work import Work
 
 WORKFLOW: Final = "BenchMerged"
@@ -30,32 +30,32 @@ class MergedTurn:
         loaded = await workflow.execute_local_activity(
             "bench.load", turn, result_type=Loaded, start_to_close_timeout=_SHORT
         )
-        known = Known(loaded=loaded)
+        known = ModelContext(loaded=loaded)
         step = 0
         while True:
             step += 1
-            said = await workflow.execute_activity(
+            result = await workflow.execute_activity(
                 "bench.model",
-                ModelStep(turn=turn, step=step, known=known),
+                ModelStep(turn=turn, step=step, context=known),
                 result_type=ModelResult,
                 task_queue=LLM_QUEUE,
                 start_to_close_timeout=_LONG,
             )
-            if not said.calls:
+            if not result.calls:
                 break
             await asyncio.gather(
                 *(
                     workflow.execute_activity(
                         "bench.tool",
-                        ToolStep(turn=turn, asked=asked, said=said),
+                        ToolStep(turn=turn, call=call, said=result),
                         start_to_close_timeout=_LONG,
                     )
-                    for asked in said.calls
+                    for call in result.calls
                 )
             )
-            known = Known(loaded=loaded, tokens=said.tokens)
+            known = ModelContext(loaded=loaded, tokens=result.tokens)
         await workflow.execute_local_activity(
-            "bench.finish", FinishStep(turn=turn, said=said), start_to_close_timeout=_SHORT
+            "bench.finish", FinishStep(turn=turn, said=result), start_to_close_timeout=_SHORT
         )
         return "completed"
 
@@ -72,16 +72,18 @@ class MergedActivities:
         return await self._work.load(turn.address, turn.agent_version)
 
     @activity.defn(name="bench.model")
-    async def model(self, ask: ModelStep) -> ModelResult:
+    async def model(self, step_input: ModelStep) -> ModelResult:
         """Makes one model call."""
-        return await self._work.model(ask.turn.address, ask.turn.agent_version, ask.step, ask.known)
+        return await self._work.model(
+            step_input.turn.address, step_input.turn.agent_version, step_input.step, step_input.context
+        )
 
     @activity.defn(name="bench.tool")
-    async def tool(self, ask: ToolStep) -> None:
+    async def tool(self, step_input: ToolStep) -> None:
         """Makes one tool call."""
-        await self._work.tool(ask.turn.address, ask.asked, ask.said)
+        await self._work.tool(step_input.turn.address, step_input.call, step_input.said)
 
     @activity.defn(name="bench.finish")
-    async def finish(self, ask: FinishStep) -> None:
+    async def finish(self, step_input: FinishStep) -> None:
         """Finishes the turn."""
-        await self._work.finish(ask.turn.address, ask.said)
+        await self._work.finish(step_input.turn.address, step_input.said)

@@ -95,7 +95,7 @@ async def mark_running(tx: Connection, turn_id: str) -> None:
     await tx.execute("UPDATE turns SET status = 'running', started_at = now() WHERE id = $1", turn_id)
 
 
-_USED = """
+_ANSWER_SQL = """
 WITH used AS (
   UPDATE turns SET input_tokens = input_tokens + $2, output_tokens = output_tokens + $3,
     cached_tokens = cached_tokens + $4, cost_microusd = cost_microusd + $5, attempts = attempts + 1
@@ -110,10 +110,10 @@ FROM used, jsonb_to_recordset($6) AS c(call_id text, key text, tool text, tool_v
 """
 
 
-async def answered(tx: Connection, turn_id: str, usage: Usage, calls: Sequence[PlannedCall]) -> None:
+async def record_answer(tx: Connection, turn_id: str, usage: Usage, calls: Sequence[PlannedCall]) -> None:
     """Writes the usage of a model call and the tool calls that it requested."""
     await tx.execute(
-        _USED,
+        _ANSWER_SQL,
         turn_id,
         usage.input_tokens,
         usage.output_tokens,
@@ -135,7 +135,7 @@ async def answered(tx: Connection, turn_id: str, usage: Usage, calls: Sequence[P
     )
 
 
-async def tool_done(tx: Connection, turn_id: str, call_id: str, outcome: JsonValue) -> None:
+async def record_tool_result(tx: Connection, turn_id: str, call_id: str, outcome: JsonValue) -> None:
     """Writes the result of a tool call."""
     await tx.execute(
         "UPDATE tool_calls SET state = 'done', outcome = $3, settled_at = now() WHERE turn_id = $1 AND call_id = $2",

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from perdure.activities.model import TokenPublisher
-from perdure.activities.model_answer import Planned, plan_calls
+from perdure.activities.model_answer import CallPlan, plan_calls
 from perdure.activities.providers.provider import Complete, Provider, ProviderRequest, TextDelta
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.calls import ModelCall, ModelCallRequest
@@ -24,7 +24,7 @@ class ModelReply:
     call_id: str
     text: str
     usage: Usage
-    planned: Sequence[Planned]
+    planned: Sequence[CallPlan]
     first_token_seconds: float
 
 
@@ -43,25 +43,25 @@ async def call_model(
     words: list[str] = []
     first_token_seconds = 0.0
     complete: Complete | None = None
-    began = time.monotonic()
-    async with TokenPublisher(live, address, call_id, 1) as speaker, aclosing(provider.stream(request)) as chunks:
+    requested_at = time.monotonic()
+    async with TokenPublisher(live, address, call_id, 1) as publisher, aclosing(provider.stream(request)) as chunks:
         async for chunk in chunks:
             if isinstance(chunk, TextDelta):
-                first_token_seconds = first_token_seconds or time.monotonic() - began
+                first_token_seconds = first_token_seconds or time.monotonic() - requested_at
                 words.append(chunk.text)
-                await speaker.publish_text(chunk.text)
+                await publisher.publish_text(chunk.text)
             elif isinstance(chunk, Complete):
                 complete = chunk
     if complete is None:
         raise InvariantBroken("model_cut_off", "the scripted model ended without its last chunk")
-    asked = ModelCall(
+    model_call = ModelCall(
         address=address,
         call_id=call_id,
         agent_id=agent.definition.id,
         agent_version=agent.version,
         ask=ModelCallRequest(messages=(), tools=tools),
     )
-    planned = plan_calls(asked, agent, complete.tool_calls).calls
+    planned = plan_calls(model_call, agent, complete.tool_calls).calls
     return ModelReply(call_id, "".join(words), complete.usage, planned, first_token_seconds)
 
 

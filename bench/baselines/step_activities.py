@@ -5,7 +5,17 @@ from temporalio import activity
 
 from bench.baselines import records, trace
 from bench.baselines.speech import call_model
-from bench.baselines.values import Answer, Ask, Memory, Skills, ToolAsk, Transcript, Turn, WholeCall, WholeMessage
+from bench.baselines.values import (
+    Answer,
+    Memory,
+    ModelInput,
+    Skills,
+    ToolInput,
+    TranscriptInput,
+    Turn,
+    WholeCall,
+    WholeMessage,
+)
 from bench.baselines.work import Work
 from perdure.contracts.ids import effect_key, model_call_id
 from perdure.contracts.messages import Role
@@ -28,75 +38,74 @@ class StepActivities:
     async def memory(self, turn: Turn) -> Memory:
         """Reads the message, the user and the working memory."""
         async with self._work.db.transaction(turn.address.tenant_id) as tx:
-            found = await records.read_turn_input(tx, turn.address.turn_id)
-            await write(tx, turn.address, trace.loaded([*found.working]))
+            turn_input = await records.read_turn_input(tx, turn.address.turn_id)
+            await write(tx, turn.address, trace.loaded([*turn_input.working]))
         return Memory(
-            user_text=found.user_text,
-            user_name=found.user_name,
-            user_role=found.user_role,
-            memory=memory_message(found.working),
+            user_text=turn_input.user_text,
+            user_name=turn_input.user_name,
+            user_role=turn_input.user_role,
+            memory=memory_message(turn_input.working),
         )
 
     @activity.defn(name="bench.skills")
     async def skills(self, turn: Turn) -> Skills:
         """Reads the agent's skills; a version never changes, so it is read from Postgres once per process."""
-        found = self._skills.get(turn.agent_version)
-        if found is None:
+        skills = self._skills.get(turn.agent_version)
+        if skills is None:
             async with self._work.db.transaction(turn.address.tenant_id) as tx:
                 agent = await self._work.agent_cache.read_pinned(tx, self._work.tools.agent_id, turn.agent_version)
-            listed = skill_manifest(agent.definition.skills)
-            found = self._skills[turn.agent_version] = Skills(persona=agent.definition.persona, listed=listed)
-        return found
+            manifest = skill_manifest(agent.definition.skills)
+            skills = self._skills[turn.agent_version] = Skills(persona=agent.definition.persona, listed=manifest)
+        return skills
 
     @activity.defn(name="bench.model")
-    async def model(self, ask: Ask) -> Answer:
+    async def model(self, given: ModelInput) -> Answer:
         """Makes one model call with all its messages in the input."""
-        address, work = ask.turn.address, self._work
+        address, work = given.turn.address, self._work
         async with work.db.transaction(address.tenant_id) as tx:
-            agent = await work.agent_cache.read_pinned(tx, work.tools.agent_id, ask.turn.agent_version)
-            if ask.step == 1:
+            agent = await work.agent_cache.read_pinned(tx, work.tools.agent_id, given.turn.agent_version)
+            if given.step == 1:
                 await records.mark_running(tx, address.turn_id)
-            await write(tx, address, trace.before_model(ask.step, model_call_id(ask.step), ask.tokens))
+            await write(tx, address, trace.before_model(given.step, model_call_id(given.step), given.tokens))
         await work.live.wake(address.conversation_id)
-        said = [_as_prompt(message, address.turn_id) for message in ask.messages]
-        spoken = await call_model(
-            work.provider, work.live, address, agent, ask.step, prompts.wire_messages(ask.base, ask.memory, said)
-        )
-        names = [each.row.tool for each in spoken.planned]
-        events = trace.after_model(spoken.call_id, spoken.text, spoken.usage, names, spoken.first_token_seconds)
+        prompt = [_as_prompt(message, address.turn_id) for message in given.messages]
+        messages = prompts.wire_messages(given.base, given.memory, prompt)
+        reply = await call_model(work.provider, work.live, address, agent, given.step, messages)
+        names = [plan.row.tool for plan in reply.planned]
+        events = trace.after_model(reply.call_id, reply.text, reply.usage, names, reply.first_token_seconds)
         async with work.db.transaction(address.tenant_id) as tx:
-            await records.answered(tx, address.turn_id, spoken.usage, [each.row for each in spoken.planned])
+            await records.record_answer(tx, address.turn_id, reply.usage, [plan.row for plan in reply.planned])
             await write(tx, address, events)
         await work.live.wake(address.conversation_id)
         calls = tuple(
             WholeCall(
-                call_id=each.row.call_id,
-                key=each.row.key,
-                tool=each.row.tool,
-                digest=each.row.digest,
-                provider_id=each.row.provider_call_id,
-                args=each.row.args,
+                call_id=plan.row.call_id,
+                key=plan.row.key,
+                tool=plan.row.tool,
+                digest=plan.row.digest,
+                provider_id=plan.row.provider_call_id,
+                args=plan.row.args,
             )
-            for each in spoken.planned
+            for plan in reply.planned
         )
         message = WholeMessage(
             id=new_id(),
             role=Role.ASSISTANT.value,
-            content=spoken.text,
+            content=reply.text,
             calls=calls,
-            tokens=spoken.usage.output_tokens,
+            tokens=reply.usage.output_tokens,
         )
-        return Answer(message=message, tokens=spoken.usage.tokens)
+        return Answer(message=message, tokens=reply.usage.tokens)
 
     @activity.defn(name="bench.tool")
-    async def tool(self, ask: ToolAsk) -> WholeMessage:
+    async def tool(self, step_input: ToolInput) -> WholeMessage:
         """Makes one tool call with its arguments in the input."""
-        address, work, call = ask.turn.address, self._work, ask.call
-        pairs = [(each.call_id, each.tool) for each in ask.round.calls]
-        said = preview(ask.round.content)
+        address, work, call = step_input.turn.address, self._work, step_input.call
+        pairs = [(called.call_id, called.tool) for called in step_input.round.calls]
+        text = preview(step_input.round.content)
         async with work.db.transaction(address.tenant_id) as tx:
             await write(
-                tx, address, trace.before_tool(call.call_id, call.tool, first=ask.first, said=said, calls=pairs)
+                tx, address, trace.before_tool(call.call_id, call.tool, first=step_input.first, said=text, calls=pairs)
             )
         content = await work.tools.run(call.tool, call.call_id, address, call.args)
         message = WholeMessage(
@@ -107,20 +116,20 @@ class StepActivities:
             tokens=estimated_tokens(content),
         )
         async with work.db.transaction(address.tenant_id) as tx:
-            await records.tool_done(tx, address.turn_id, call.call_id, {"message_id": message.id})
+            await records.record_tool_result(tx, address.turn_id, call.call_id, {"message_id": message.id})
             await write(tx, address, trace.after_tool(call.call_id, call.tool, preview(content), message.id))
         await work.live.wake(address.conversation_id)
         return message
 
     @activity.defn(name="bench.transcript")
-    async def transcript(self, ask: Transcript) -> None:
+    async def transcript(self, step_input: TranscriptInput) -> None:
         """Writes the messages and ends the turn."""
-        answer = ask.messages[-1].content
-        async with self._work.db.transaction(ask.turn.address.tenant_id) as tx:
+        answer = step_input.messages[-1].content
+        async with self._work.db.transaction(step_input.turn.address.tenant_id) as tx:
             await records.finish_turn(
-                tx, ask.turn.address, answer, preview(answer), [_new(each) for each in ask.messages]
+                tx, step_input.turn.address, answer, preview(answer), [_new(message) for message in step_input.messages]
             )
-        await self._work.live.wake(ask.turn.address.conversation_id)
+        await self._work.live.wake(step_input.turn.address.conversation_id)
 
 
 def _as_prompt(message: WholeMessage, turn_id: str) -> prompts.PromptMessage:

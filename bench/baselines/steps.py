@@ -11,7 +11,7 @@ from typing import Final
 
 from temporalio import workflow
 
-from bench.baselines.values import Answer, Ask, Memory, Skills, ToolAsk, Transcript, Turn, WholeMessage
+from bench.baselines.values import Answer, Memory, ModelInput, Skills, ToolInput, TranscriptInput, Turn, WholeMessage
 from perdure.core.agents.prompts import base_message
 
 WORKFLOW: Final = "BenchSteps"
@@ -39,10 +39,12 @@ class StepsTurn:
         tokens = step = 0
         while True:
             step += 1
-            ask = Ask(turn=turn, step=step, base=base, memory=memory.memory, messages=tuple(messages), tokens=tokens)
+            step_input = ModelInput(
+                turn=turn, step=step, base=base, memory=memory.memory, messages=tuple(messages), tokens=tokens
+            )
             answer = await workflow.execute_activity(
                 "bench.model",
-                ask,
+                step_input,
                 result_type=Answer,
                 task_queue=workflow.info().task_queue.removesuffix(TURNS) + LLM,
                 start_to_close_timeout=_LONG,
@@ -53,7 +55,7 @@ class StepsTurn:
                 break
             messages += await _run_calls(turn, answer)
         await workflow.execute_activity(
-            "bench.transcript", Transcript(turn=turn, messages=tuple(messages[1:])), start_to_close_timeout=_SHORT
+            "bench.transcript", TranscriptInput(turn=turn, messages=tuple(messages[1:])), start_to_close_timeout=_SHORT
         )
         return "completed"
 
@@ -64,7 +66,7 @@ async def _run_calls(turn: Turn, answer: Answer) -> list[WholeMessage]:
         *(
             workflow.execute_activity(
                 "bench.tool",
-                ToolAsk(turn=turn, call=call, first=index == 0, round=answer.message),
+                ToolInput(turn=turn, call=call, first=index == 0, round=answer.message),
                 result_type=WholeMessage,
                 start_to_close_timeout=_LONG,
             )

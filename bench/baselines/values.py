@@ -30,14 +30,14 @@ class RequestedCall(Tolerant):
 class ModelResult(Tolerant):
     """The result of a model call."""
 
-    said: str
+    preview: str
     """The start of its text."""
     tokens: int
     """Tokens of the turn so far."""
     calls: tuple[RequestedCall, ...] = ()
 
 
-class Known(Tolerant):
+class ModelContext(Tolerant):
     """The input of a model call besides the turn."""
 
     loaded: Loaded
@@ -49,14 +49,14 @@ class ModelStep(Tolerant):
 
     turn: Turn
     step: int
-    known: Known
+    context: ModelContext
 
 
 class ToolStep(Tolerant):
     """The input of the merged workflow's tool activity."""
 
     turn: Turn
-    asked: RequestedCall
+    call: RequestedCall
     said: ModelResult
 
 
@@ -105,7 +105,7 @@ class WholeMessage(Tolerant):
     tokens: int = 0
 
 
-class Ask(Tolerant):
+class ModelInput(Tolerant):
     """The input of its model activity."""
 
     turn: Turn
@@ -124,7 +124,7 @@ class Answer(Tolerant):
     """Tokens of this call, input and output."""
 
 
-class ToolAsk(Tolerant):
+class ToolInput(Tolerant):
     """The input of its tool activity."""
 
     turn: Turn
@@ -133,7 +133,7 @@ class ToolAsk(Tolerant):
     round: WholeMessage
 
 
-class Transcript(Tolerant):
+class TranscriptInput(Tolerant):
     """The input of its last activity."""
 
     turn: Turn

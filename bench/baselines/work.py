@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from bench.baselines import records, trace
 from bench.baselines.speech import call_model
 from bench.baselines.tools import Tools
-from bench.baselines.values import Known, Loaded, ModelResult, RequestedCall
+from bench.baselines.values import Loaded, ModelContext, ModelResult, RequestedCall
 from perdure.activities.providers.provider import Provider
 from perdure.contracts.ids import effect_key, model_call_id
 from perdure.contracts.messages import Role
@@ -42,66 +42,70 @@ class Work:
         """Loads memory and skills in one step."""
         async with self.db.transaction(address.tenant_id) as tx:
             agent = await self.agent_cache.read_pinned(tx, self.tools.agent_id, agent_version)
-            remembered = await records.read_turn_input(tx, address.turn_id)
-            await write(tx, address, trace.loaded([*remembered.working]))
-        base = prompts.base_message(agent.definition.persona, remembered.user_name, remembered.user_role, None)
+            turn_input = await records.read_turn_input(tx, address.turn_id)
+            await write(tx, address, trace.loaded([*turn_input.working]))
+        base = prompts.base_message(agent.definition.persona, turn_input.user_name, turn_input.user_role, None)
         skills = skill_manifest(agent.definition.skills)
-        return Loaded(base=base + skills, memory=memory_message(remembered.working))
+        return Loaded(base=base + skills, memory=memory_message(turn_input.working))
 
-    async def model(self, address: TurnAddress, agent_version: str, step: int, known: Known) -> ModelResult:
+    async def model(
+        self, address: TurnAddress, agent_version: str, step: int, model_context: ModelContext
+    ) -> ModelResult:
         """Makes one model call and records message, usage, planned calls and events."""
         async with self.db.transaction(address.tenant_id) as tx:
             agent = await self.agent_cache.read_pinned(tx, self.tools.agent_id, agent_version)
-            said = await _conversation(tx, address)
+            conversation = await _conversation(tx, address)
             if step == 1:
                 await records.mark_running(tx, address.turn_id)
-            await write(tx, address, trace.before_model(step, model_call_id(step), known.tokens))
+            await write(tx, address, trace.before_model(step, model_call_id(step), model_context.tokens))
         await self.live.wake(address.conversation_id)
-        messages = prompts.wire_messages(known.loaded.base, known.loaded.memory, said)
-        spoken = await call_model(self.provider, self.live, address, agent, step, messages)
+        messages = prompts.wire_messages(model_context.loaded.base, model_context.loaded.memory, conversation)
+        reply = await call_model(self.provider, self.live, address, agent, step, messages)
         message = NewMessage(
             new_id(),
             Role.ASSISTANT,
-            spoken.text,
-            calls=[each.on_message for each in spoken.planned],
-            tokens=spoken.usage.output_tokens,
+            reply.text,
+            calls=[plan.entry for plan in reply.planned],
+            tokens=reply.usage.output_tokens,
         )
-        names = [each.row.tool for each in spoken.planned]
-        events = trace.after_model(spoken.call_id, spoken.text, spoken.usage, names, spoken.first_token_seconds)
+        names = [plan.row.tool for plan in reply.planned]
+        events = trace.after_model(reply.call_id, reply.text, reply.usage, names, reply.first_token_seconds)
         async with self.db.transaction(address.tenant_id) as tx:
-            await records.answered(tx, address.turn_id, spoken.usage, [each.row for each in spoken.planned])
+            await records.record_answer(tx, address.turn_id, reply.usage, [plan.row for plan in reply.planned])
             await write(tx, address, events, [message])
         await self.live.wake(address.conversation_id)
-        calls = tuple(RequestedCall(call_id=each.row.call_id, tool=each.row.tool) for each in spoken.planned)
-        return ModelResult(said=preview(spoken.text), tokens=known.tokens + spoken.usage.tokens, calls=calls)
+        calls = tuple(RequestedCall(call_id=plan.row.call_id, tool=plan.row.tool) for plan in reply.planned)
+        return ModelResult(preview=preview(reply.text), tokens=model_context.tokens + reply.usage.tokens, calls=calls)
 
-    async def tool(self, address: TurnAddress, asked: RequestedCall, said: ModelResult) -> None:
+    async def tool(self, address: TurnAddress, requested: RequestedCall, result: ModelResult) -> None:
         """Makes one tool call and records its result."""
-        first = asked.call_id == said.calls[0].call_id
-        pairs = [(call.call_id, call.tool) for call in said.calls]
+        first = requested.call_id == result.calls[0].call_id
+        pairs = [(call.call_id, call.tool) for call in result.calls]
         async with self.db.transaction(address.tenant_id) as tx:
             args: Mapping[str, JsonValue] = await tx.fetchval(
-                "SELECT args FROM tool_calls WHERE turn_id = $1 AND call_id = $2", address.turn_id, asked.call_id
+                "SELECT args FROM tool_calls WHERE turn_id = $1 AND call_id = $2", address.turn_id, requested.call_id
             )
             await write(
-                tx, address, trace.before_tool(asked.call_id, asked.tool, first=first, said=said.said, calls=pairs)
+                tx,
+                address,
+                trace.before_tool(requested.call_id, requested.tool, first=first, said=result.preview, calls=pairs),
             )
-        content = await self.tools.run(asked.tool, asked.call_id, address, args)
-        message = NewMessage(new_id(), Role.TOOL, content, call_id=asked.call_id, tokens=estimated_tokens(content))
+        content = await self.tools.run(requested.tool, requested.call_id, address, args)
+        message = NewMessage(new_id(), Role.TOOL, content, call_id=requested.call_id, tokens=estimated_tokens(content))
         async with self.db.transaction(address.tenant_id) as tx:
-            await records.tool_done(tx, address.turn_id, asked.call_id, {"message_id": message.id})
-            events = trace.after_tool(asked.call_id, asked.tool, preview(content), message.id)
+            await records.record_tool_result(tx, address.turn_id, requested.call_id, {"message_id": message.id})
+            events = trace.after_tool(requested.call_id, requested.tool, preview(content), message.id)
             await write(tx, address, events, [message])
         await self.live.wake(address.conversation_id)
 
-    async def finish(self, address: TurnAddress, said: ModelResult) -> None:
+    async def finish(self, address: TurnAddress, result: ModelResult) -> None:
         """Finishes the turn; the answer is the model's last text."""
         async with self.db.transaction(address.tenant_id) as tx:
             answer: str = await tx.fetchval(
                 "SELECT content FROM messages WHERE turn_id = $1 AND role = 'assistant' ORDER BY seq DESC LIMIT 1",
                 address.turn_id,
             )
-            await records.finish_turn(tx, address, answer, said.said)
+            await records.finish_turn(tx, address, answer, result.preview)
         await self.live.wake(address.conversation_id)
 
 

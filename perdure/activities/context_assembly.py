@@ -13,7 +13,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.guard import activity_guard, stop_asked
+from perdure.activities.guard import activity_guard, cancelled_by_stop
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.context_assembly import AssembleCall, Assembled, Bundle, PipelineToolConfig
 from perdure.contracts.errors import Problem, UpstreamUnavailable
@@ -35,14 +35,14 @@ from perdure.sdk.tools import Tool, ToolContext
 from perdure.store.calls import context_assembly as bundles
 from perdure.store.calls.context_assembly import StartedTool
 
-FAILED = "bundle_failed"
+BUNDLE_FAILED = "bundle_failed"
 """The code of a tool without output."""
-SAID = "said"
+USER_MESSAGES_ARGUMENT = "said"
 """The argument that receives the user's messages, for tools that declare `hears`."""
 _log = structlog.get_logger(__name__)
 
 
-class Failed(Exception):
+class AttemptFailed(Exception):
     """An attempt without output: the fault, the HTTP status, and a message for a person."""
 
     def __init__(self, fault: AttemptFault, message: str, status: int = 0) -> None:
@@ -51,16 +51,16 @@ class Failed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredTool:
     """A tool with everything that its agent declares about it."""
 
     tool: Tool
     config: PipelineToolConfig
-    hears: int
+    message_count: int
     """The number of the user's newest messages that the tool receives."""
-    caller: dict[str, JsonValue]
+    arguments: dict[str, JsonValue]
     """The agent's own arguments for the tool."""
-    injected: frozenset[str]
+    injected_keys: frozenset[str]
     """Output keys that any tool of the registry has injected."""
 
 
@@ -81,21 +81,23 @@ class AssemblyActivities:
             return await self._assemble(call)
 
     async def _assemble(self, call: AssembleCall) -> Assembled:
-        declared, address = await self._declared(call), call.address
-        locked = address.turn_id if call.events else None
-        async with self._deps.db.transaction(address.tenant_id, locked) as tx:
-            begun = await bundles.begin(tx, call, declared.hears if declared else 0)
-        if begun is None or (begun.outcome is None and (begun.ended or begun.stopped)):
-            return Assembled(tool=call.ask.tool, problem=STOPPED if begun and begun.stopped else STOPPED_OR_ENDED)
-        if begun.outcome is not None:
-            return begun.outcome
+        declared, address = await self._declared_tool(call), call.address
+        turn_to_lock = address.turn_id if call.events else None
+        async with self._deps.db.transaction(address.tenant_id, turn_to_lock) as tx:
+            started = await bundles.begin(tx, call, declared.message_count if declared else 0)
+        if started is None or (started.outcome is None and (started.ended or started.stopped)):
+            return Assembled(tool=call.ask.tool, problem=STOPPED if started and started.stopped else STOPPED_OR_ENDED)
+        if started.outcome is not None:
+            return started.outcome
         if declared is None:
-            problem = Problem(code=FAILED, message=f"{call.ask.tool}: the tool has changed since the turn started")
+            problem = Problem(
+                code=BUNDLE_FAILED, message=f"{call.ask.tool}: the tool has changed since the turn started"
+            )
             return await self._settle(call, Assembled(tool=call.ask.tool, problem=problem), None)
         try:
-            output, completeness = await self._tried(call, declared, begun)
-        except Failed as failed:
-            return await self._after(call, declared.config, begun.failed + 1, failed)
+            output, completeness = await self._attempt(call, declared, started)
+        except AttemptFailed as failure:
+            return await self._retry_or_settle(call, declared.config, started.failed + 1, failure)
         bundle = Bundle(
             tool=call.ask.tool,
             turn_id=address.turn_id,
@@ -103,11 +105,13 @@ class AssemblyActivities:
             slice_hash=call.ask.slice_hash,
             upstream=call.ask.upstream,
             digest=digest_of(output),
-            gives=given_by(output, declared.injected),
+            gives=given_by(output, declared.injected_keys),
         )
-        return await self._settle(call, Assembled(tool=call.ask.tool, bundle=bundle, attempts=begun.failed + 1), output)
+        return await self._settle(
+            call, Assembled(tool=call.ask.tool, bundle=bundle, attempts=started.failed + 1), output
+        )
 
-    async def _declared(self, call: AssembleCall) -> Declared | None:
+    async def _declared_tool(self, call: AssembleCall) -> DeclaredTool | None:
         """Returns the declarations of the turn's version and this worker's function; None if the tool has changed
         permanently.
 
@@ -123,62 +127,68 @@ class AssemblyActivities:
             return None
         tool = self._deps.toolbox.find(call.agent_id, call.ask.tool, card)
         if isinstance(tool, Tool) and tool.card.version == card.version:
-            hears = assembly.slice_messages if config.hears else 0
-            injected = frozenset(key for each in assembly.registry for key in each.inject_inputs)
-            return Declared(tool, config, hears, assembly.tool_entry(call.ask.tool).arguments, injected)
+            message_count = assembly.slice_messages if config.hears else 0
+            injected_keys = frozenset(key for tool_config in assembly.registry for key in tool_config.inject_inputs)
+            return DeclaredTool(
+                tool, config, message_count, assembly.tool_entry(call.ask.tool).arguments, injected_keys
+            )
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             published = await self._deps.agent_cache.read_published(tx, call.agent_id)
-        now = published.card(call.ask.tool) if published else None
-        if now is not None and now.version == card.version:
+        published_card = published.card(call.ask.tool) if published else None
+        if published_card is not None and published_card.version == card.version:
             raise UpstreamUnavailable(
                 "tool_not_here", f"this worker does not have {call.ask.tool} in the required version"
             )
         return None
 
-    async def _tried(
-        self, call: AssembleCall, declared: Declared, begun: StartedTool
+    async def _attempt(
+        self, call: AssembleCall, declared: DeclaredTool, started: StartedTool
     ) -> tuple[dict[str, JsonValue], float]:
         """Makes one attempt within the tool's time limit.
 
         Raises: Failed; CancelledError when this worker drains.
         """
-        context, config = self._context(call, declared, begun), declared.config
-        inputs: dict[str, JsonValue] = {SAID: [*begun.user_messages]} if config.hears else {}
-        caller = {**inputs, **declared.caller}
-        given = merge_arguments(config.defaults, config.inject_inputs, merge_outputs(begun.outputs), caller)
+        context, config = self._context(call, declared, started), declared.config
+        inputs: dict[str, JsonValue] = {USER_MESSAGES_ARGUMENT: [*started.user_messages]} if config.hears else {}
+        explicit = {**inputs, **declared.arguments}
+        arguments = merge_arguments(config.defaults, config.inject_inputs, merge_outputs(started.outputs), explicit)
         try:
-            result = await asyncio.wait_for(declared.tool.run(given, context), config.timeout)
+            result = await asyncio.wait_for(declared.tool.run(arguments, context), config.timeout)
         except asyncio.CancelledError:
-            if stop_asked():
-                raise Failed(AttemptFault.REFUSED, "the turn was stopped") from None
+            if cancelled_by_stop():
+                raise AttemptFailed(AttemptFault.REFUSED, "the turn was stopped") from None
             raise
         except Exception as error:
-            raise _failed(error, config.timeout) from None
+            raise _classify(error, config.timeout) from None
         try:
             completeness = completeness_of(result.output)
         except ValueError as error:
-            raise Failed(AttemptFault.REFUSED, str(error)) from None
+            raise AttemptFailed(AttemptFault.REFUSED, str(error)) from None
         return {**result.output} if isinstance(result.output, dict) else {}, completeness
 
-    async def _after(self, call: AssembleCall, config: PipelineToolConfig, failed: int, why: Failed) -> Assembled:
+    async def _retry_or_settle(
+        self, call: AssembleCall, config: PipelineToolConfig, attempts: int, failure: AttemptFailed
+    ) -> Assembled:
         """Requests another attempt, or ends this tool."""
         name = call.ask.tool
-        _log.warning("assembly_tool_failed", tool=name, fault=why.fault.value, status=why.status, failed=failed)
-        if not should_retry(why.fault, why.status, failed=failed, max_retries=config.max_retries):
-            problem = Problem(code=FAILED, message=f"{name}: {why.message}")
-            return await self._settle(call, Assembled(tool=name, attempts=failed, problem=problem), None)
+        _log.warning(
+            "assembly_tool_failed", tool=name, fault=failure.fault.value, status=failure.status, failed=attempts
+        )
+        if not should_retry(failure.fault, failure.status, failed=attempts, max_retries=config.max_retries):
+            problem = Problem(code=BUNDLE_FAILED, message=f"{name}: {failure.message}")
+            return await self._settle(call, Assembled(tool=name, attempts=attempts, problem=problem), None)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            await bundles.count_failed(tx, call, failed - 1)
+            await bundles.count_failed(tx, call, attempts - 1)
         # The tool's message stays here: it may quote its target, and Temporal would store it.
-        message = f"the tool {name} returned no output ({why.fault.value}); it is retried"
-        delay = timedelta(seconds=max(wait_seconds(config.retry_backoff, failed), 0.001))
-        raise ApplicationError(message, type=FAILED, next_retry_delay=delay)
+        message = f"the tool {name} returned no output ({failure.fault.value}); it is retried"
+        delay = timedelta(seconds=max(wait_seconds(config.retry_backoff, attempts), 0.001))
+        raise ApplicationError(message, type=BUNDLE_FAILED, next_retry_delay=delay)
 
     async def _settle(self, call: AssembleCall, outcome: Assembled, output: dict[str, JsonValue] | None) -> Assembled:
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             return await bundles.settle(tx, call, outcome, output)
 
-    def _context(self, call: AssembleCall, declared: Declared, begun: StartedTool) -> ToolContext:
+    def _context(self, call: AssembleCall, declared: DeclaredTool, started: StartedTool) -> ToolContext:
         card = declared.tool.card
         return ToolContext(
             card=card,
@@ -186,7 +196,7 @@ class AssemblyActivities:
             turn_id=call.address.turn_id,
             conversation_id=call.address.conversation_id,
             call_id=call.ask.tool,
-            user_id=begun.user_id,
+            user_id=started.user_id,
             idempotency_key=effect_key(call.address.turn_id, call.ask.tool),
             deadline=datetime.now(UTC) + timedelta(seconds=declared.config.timeout),
             http=self._deps.toolbox.http_for(call.agent_id),
@@ -194,26 +204,26 @@ class AssemblyActivities:
         )
 
 
-def _failed(error: Exception, timeout_seconds: float) -> Failed:
+def _classify(error: Exception, timeout_seconds: float) -> AttemptFailed:
     """Classifies an error. Only messages of the tools themselves are passed on; for other errors, the message names
     just the kind."""
     if isinstance(error, ToolUnavailable):
         fault = AttemptFault.CONNECT if error.status is None else AttemptFault.STATUS
-        return Failed(fault, error.message, error.status or 0)
+        return AttemptFailed(fault, error.message, error.status or 0)
     if isinstance(error, httpx.HTTPStatusError):
-        return Failed(
+        return AttemptFailed(
             AttemptFault.STATUS,
             f"the target answered with status {error.response.status_code}",
             error.response.status_code,
         )
     if isinstance(error, ToolRefused):
-        return Failed(AttemptFault.REFUSED, error.message)
+        return AttemptFailed(AttemptFault.REFUSED, error.message)
     if isinstance(error, AnswerWithheld | EgressRefused):
-        return Failed(AttemptFault.REFUSED, str(error))
+        return AttemptFailed(AttemptFault.REFUSED, str(error))
     if isinstance(error, TimeoutError):
-        return Failed(AttemptFault.TIMEOUT, f"no output within {timeout_seconds:g} s")
+        return AttemptFailed(AttemptFault.TIMEOUT, f"no output within {timeout_seconds:g} s")
     if isinstance(error, httpx.ReadTimeout):
-        return Failed(AttemptFault.READ_TIMEOUT, "the target did not respond in time")
+        return AttemptFailed(AttemptFault.READ_TIMEOUT, "the target did not respond in time")
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        return Failed(AttemptFault.CONNECT, "the target is unreachable")
-    return Failed(AttemptFault.UNCLASSIFIED, f"the preview failed ({type(error).__name__})")
+        return AttemptFailed(AttemptFault.CONNECT, "the target is unreachable")
+    return AttemptFailed(AttemptFault.UNCLASSIFIED, f"the tool failed ({type(error).__name__})")

@@ -22,15 +22,15 @@ from perdure.store.valkey import Valkey
 from perdure.telemetry.traces import TurnTraces
 from perdure.temporal.workflow_client import Notifier
 
-AGAIN_SECONDS = 1.0
+RECONNECT_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
 
-class StopSignals:
+class Interruption:
     """The result of a block: `yes` is true if a stop interrupted it."""
 
     def __init__(self) -> None:
-        self.yes = False
+        self.stopped = False
 
 
 class Stops:
@@ -46,14 +46,14 @@ class Stops:
         self._blocks: dict[str, set[asyncio.Timeout]] = defaultdict(set)
 
     @asynccontextmanager
-    async def breaking(self, turn_id: str) -> AsyncIterator[StopSignals]:
+    async def interruptible(self, turn_id: str) -> AsyncIterator[Interruption]:
         """Runs a block that ends early if the turn is stopped; the yielded object then has `yes` set."""
-        signals = StopSignals()
+        interruption = Interruption()
         try:
             async with asyncio.timeout(None) as block:
                 self._blocks[turn_id].add(block)
                 try:
-                    yield signals
+                    yield interruption
                 finally:
                     self._blocks[turn_id].discard(block)
                     if not self._blocks[turn_id]:
@@ -61,7 +61,7 @@ class Stops:
         except TimeoutError:
             if not block.expired():
                 raise
-            signals.yes = True
+            interruption.stopped = True
 
     def stop(self, turn_id: str) -> None:
         """Interrupts this process's work for the turn."""
@@ -80,11 +80,11 @@ class Stops:
             except Exception:
                 # without this loop, every stop of the process would be a second late
                 _log.exception("stops.unexpected_error")
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RECONNECT_SECONDS)
 
-    async def _follow(self, called: AsyncGenerator[str, None]) -> None:
-        async with aclosing(called):
-            async for turn_id in called:
+    async def _follow(self, stopped_turns: AsyncGenerator[str, None]) -> None:
+        async with aclosing(stopped_turns):
+            async for turn_id in stopped_turns:
                 self.stop(turn_id)
 
 

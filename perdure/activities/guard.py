@@ -14,7 +14,7 @@ from perdure.contracts.errors import PerdureError
 from perdure.core.calls.retries import next_delay
 
 T = TypeVar("T")
-BEAT_SECONDS = 0.8
+HEARTBEAT_SECONDS = 0.8
 """Less than a second, so that a cancellation reaches the activity within that time. A short activity never sends a
 heartbeat."""
 
@@ -26,7 +26,7 @@ async def activity_guard() -> AsyncIterator[None]:
     Perdure's and the database's errors become Temporal errors without the vendor's text, which may quote rows and which
     Temporal would store.
     """
-    beat = _Beat()
+    heartbeats = _Heartbeats()
     try:
         yield
     except PerdureError as error:
@@ -36,7 +36,7 @@ async def activity_guard() -> AsyncIterator[None]:
     except Exception as error:  # any error text may quote a row or a payload
         raise to_temporal(store_error(error)) from None
     finally:
-        beat.end()
+        heartbeats.end()
 
 
 async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
@@ -51,40 +51,40 @@ async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-class _Beat:
+class _Heartbeats:
     """Sends heartbeats from a timer, not a task, because most activities end before it fires. Local activities have no
     heartbeat."""
 
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
         if not activity.info().is_local:
-            self._wait()
+            self._schedule()
 
     def end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _wait(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
+    def _schedule(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_SECONDS, self._send)
 
-    def _beat(self) -> None:
+    def _send(self) -> None:
         activity.heartbeat()
-        self._wait()
+        self._schedule()
 
 
-def stop_asked() -> bool:
+def cancelled_by_stop() -> bool:
     """Returns whether a cancellation that just arrived is the turn's stop, not this worker's shutdown."""
     details = activity.cancellation_details()
     return details is not None and details.cancel_requested
 
 
-def this_attempt() -> tuple[str, int]:
+def current_attempt() -> tuple[str, int]:
     """Returns (run id, attempt number) of the current activity."""
     info = activity.info()
     return info.workflow_run_id or "", info.attempt
 
 
-MESSAGE_CHARACTERS = 300
+MAX_MESSAGE_CHARACTERS = 300
 """Maximum length of a problem's message in Temporal's history."""
 
 
@@ -103,10 +103,10 @@ def to_temporal(error: PerdureError) -> temporal.ApplicationError:
     at 4 KiB. Only code, message, delay, class name and status are kept.
     """
     problem = error.as_problem()
-    detail = problem.model_copy(update={"message": problem.message[:MESSAGE_CHARACTERS]}).model_dump(mode="json")
+    detail = problem.model_copy(update={"message": problem.message[:MAX_MESSAGE_CHARACTERS]}).model_dump(mode="json")
     failure = temporal.ApplicationError(
         detail["message"],
-        {**detail, "family": type(error).__name__, **_small(error.details)},
+        {**detail, "family": type(error).__name__, **_limited(error.details)},
         type=error.code,
         non_retryable=not error.retryable,
         next_retry_delay=next_delay(problem.retry_after_seconds),
@@ -115,7 +115,7 @@ def to_temporal(error: PerdureError) -> temporal.ApplicationError:
     return failure
 
 
-def _small(details: Mapping[str, object]) -> dict[str, object]:
+def _limited(details: Mapping[str, object]) -> dict[str, object]:
     """Returns the details whose size is limited: numbers, flags and short strings; at most eight."""
     small = {
         name: value

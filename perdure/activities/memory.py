@@ -1,8 +1,8 @@
-"""The memory activities: `memory.load` returns all that a fresh turn needs; `memory.facts` reads and stores facts."""
+"""The activity `memory.load`: returns all that a fresh turn needs, including the episodes and documents it recalls."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import structlog
 from pydantic import JsonValue
@@ -12,46 +12,25 @@ from perdure.activities.dependencies import Deps
 from perdure.activities.guard import activity_guard
 from perdure.contracts.activities import LoadRequest, TurnContext
 from perdure.contracts.agents import AgentDefinition, PublishedAgent, TurnPlan
-from perdure.contracts.calls import ModelCall, ToolCall
 from perdure.contracts.context_assembly import ContextMemory
-from perdure.contracts.errors import CallerError
-from perdure.contracts.events import (
-    MEMORY_CONTEXT_LOADED,
-    MEMORY_SEARCH,
-    MEMORY_WRITE_BLOCKED,
-    MEMORY_WRITE_CREATED,
-    STAGE,
-)
-from perdure.contracts.memory import (
-    CLIENT_TABLE,
-    DEFAULT_LIMITS,
-    FactsAnswer,
-    FactsCall,
-    FactScope,
-    FactStatus,
-    MemoryLimits,
-    Recalled,
-    Use,
-)
+from perdure.contracts.events import MEMORY_CONTEXT_LOADED, MEMORY_SEARCH, STAGE
+from perdure.contracts.memory import CLIENT_TABLE, DEFAULT_LIMITS, MemoryLimits, Recalled, Use
 from perdure.contracts.turns import Limits, TurnAddress
 from perdure.contracts.values import canonical_json
 from perdure.core.agents.plans import rules_of, turn_plan
-from perdure.core.agents.prompts import RecalledEpisode, memory_message, with_memory_error
-from perdure.core.agents.prompts import RecalledEpisode as Episode
+from perdure.core.agents.prompts import RecalledEpisode, memory_message
 from perdure.core.agents.rule_matching import PLATFORM_RULES
 from perdure.core.agents.toolsets import LOADED_TOOLSETS, initial_toolsets
 from perdure.core.approvals.gates import exempted_tools
 from perdure.core.calls.context_assembly import slice_hash
 from perdure.core.calls.ledger import STOPPED_OR_ENDED
-from perdure.core.memory.facts import RECENT_ENTITIES_FIELD, merge_lists
 from perdure.core.memory.search import context_message, within_budget
-from perdure.embedding.embedder import EmbeddingUnavailable, query_vector
-from perdure.sdk.tools import ToolResult
+from perdure.embedding.embedder import query_vector
 from perdure.store import agents
 from perdure.store.calls import context_assembly as bundles
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, write
-from perdure.store.memory import episodes, facts, working_memory
+from perdure.store.memory import episodes
 from perdure.store.memory.episodes import Vector
 from perdure.store.memory.search import Question, add_excerpts, note_use, search
 from perdure.store.turns import context as turn_context
@@ -60,47 +39,188 @@ from perdure.store.turns.context import LoadedTurn, TurnPersona, fix_persona
 
 RECALL_SECONDS = 1.5
 """The limit of a whole search. `memory.load` can run inside a workflow task, which has three seconds."""
+READ_METADATA = ("hitl_checkpoint_type", CLIENT_TABLE, "input_type", "trace_id")
+"""Request metadata that nodes use for decisions. The rest stays in Postgres, outside workflow histories."""
+MIRRORED_FIELDS = ("recent_entity_context",)
+"""Working-memory fields that are copied into state."""
+MAX_MIRRORED_CHARACTERS = 8 * 1024
+"""The size limit of a copied field. A longer one stays in Postgres, because histories contain the state and a client
+can write any length."""
+NO_DOCUMENTS = Recalled()
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class EpisodeQuery:
     """The text to search for, and whose episodes to search."""
 
     tenant_id: str
     user_id: str
     agent_id: str
     text: str
-    most: int
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)
-class Recollection:
+class EpisodeRecall:
     """The episodes that a search found, and the event about it."""
 
     hits: tuple[RecalledEpisode, ...]
     event: NewEvent
 
 
-async def recall_episodes(deps: Deps, query: Query) -> Recollection:
+@dataclass(frozen=True, slots=True)
+class NeededSearches:
+    """The searches that must run before a turn's memory can be fixed."""
+
+    episodes: EpisodeQuery | None
+    documents: str
+    """The query for documents; empty for no search."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResults:
+    """The results of the searches."""
+
+    episodes: EpisodeRecall | None = None
+    documents: Recalled = NO_DOCUMENTS
+
+    @property
+    def hits(self) -> tuple[RecalledEpisode, ...]:
+        """The episodes that were found."""
+        return self.episodes.hits if self.episodes else ()
+
+
+class MemoryActivities:
+    """The memory activities of one worker."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+
+    @activity.defn(name="memory.load")
+    async def load(self, request: LoadRequest) -> TurnContext:
+        """Returns the plan, user message, working memory and pending requests of a turn; also episodes and documents,
+        if the agent enables them.
+
+        Effects: fixes the memory text of the turn; writes the pending events. Retry: safe, the text is fixed once.
+        """
+        async with activity_guard():
+            context = await self._load(request, None)
+            if isinstance(context, NeededSearches):  # outside the transaction: a search must not hold the turn's lock
+                context = await self._load(request, await self._search(request, context))
+        if isinstance(context, NeededSearches):
+            raise AssertionError("a search is requested once")
+        return context
+
+    async def _search(self, request: LoadRequest, searches: NeededSearches) -> SearchResults:
+        """Runs both searches concurrently, because the time limit does not allow one after the other."""
+        episodes, documents = await asyncio.gather(
+            recall_episodes(self._deps, searches.episodes) if searches.episodes else _no_result(),
+            try_recall_documents(self._deps, request.address, searches.documents)
+            if searches.documents
+            else _no_result(),
+        )
+        return SearchResults(episodes, documents or NO_DOCUMENTS)
+
+    async def _load(self, request: LoadRequest, results: SearchResults | None) -> TurnContext | NeededSearches:
+        """Returns the turn's context, or the searches that must run before it can be fixed."""
+        async with self._deps.db.transaction(request.address.tenant_id) as tx:
+            agent = await self._deps.agent_cache.read_pinned(tx, request.agent_id, request.agent_version)
+            loaded = await turn_context.load_turn(tx, request)
+            if loaded is None:
+                if request.events:
+                    await write(tx, request.address, [], pending=request.events)
+                return TurnContext(problem=STOPPED_OR_ENDED)
+            loaded_toolsets = loaded.working.pop(
+                LOADED_TOOLSETS, None
+            )  # only for the engine: the model does not receive it
+            searches = _needed_searches(request, agent, loaded) if self._deps.memory.enabled else None
+            if searches is not None and loaded.memory_text is None and results is None:
+                return searches
+            exempt = exempted_tools(agent.cards, loaded.exempt_tools)
+            if exempt != loaded.exempt_at_load:
+                await agents.pin_exemptions(tx, request.address.turn_id, exempt)
+            events, persona = await self._fix_memory_text(tx, request, loaded, results or SearchResults()), None
+            if agent.definition.persona_template:
+                persona, persona_events = await persona_for(tx, request.address, agent.definition, loaded)
+                events += persona_events
+            memory = await _context_memory(tx, request, agent)
+            await write(tx, request.address, events, pending=request.events)
+        toolsets = initial_toolsets(loaded_toolsets, agent.cards, agent.definition.toolsets)
+        context = _build_context(request, agent, loaded, results or SearchResults(), toolsets, exempt)
+        if memory is not None:
+            context = context.model_copy(update={"context": memory})
+        if persona is not None and context.plan is not None:
+            context = context.model_copy(update={"plan": with_persona(context.plan, persona)})
+        return context
+
+    async def _fix_memory_text(
+        self, tx: Connection, request: LoadRequest, loaded: LoadedTurn, results: SearchResults
+    ) -> list[NewEvent]:
+        """Fixes the text that this turn injects, unless an earlier load has fixed it."""
+        if loaded.memory_text is not None:
+            return []
+        working_memory_text = memory_message(loaded.working, results.hits)
+        text = "\n\n".join(part for part in (working_memory_text, results.documents.text) if part)
+        if text or results.episodes:
+            await turn_context.keep_memory_text(
+                tx, request.address.turn_id, text, remembers=results.episodes is not None
+            )
+        events = [results.episodes.event] if results.episodes else []
+        if working_memory_text:
+            data: dict[str, JsonValue] = {"fields": [*sorted(loaded.working)]}
+            if results.episodes:
+                data["episodes"] = len(results.hits)
+            events.append(NewEvent(MEMORY_CONTEXT_LOADED, data))
+        documents = loaded_event(results.documents)
+        return [*events, documents] if documents else events
+
+
+def _needed_searches(request: LoadRequest, agent: PublishedAgent, loaded: LoadedTurn) -> NeededSearches | None:
+    """Returns the searches for this agent's memory, or None if the agent remembers nothing."""
+    policy = agent.definition.memory
+    if policy is None or not (policy.episodic or policy.documents):
+        return None
+    query = EpisodeQuery(request.address.tenant_id, loaded.user_id, request.agent_id, loaded.user_text, policy.hits)
+    return NeededSearches(query if policy.episodic else None, loaded.user_text if policy.documents else "")
+
+
+async def _no_result() -> None:
+    return None
+
+
+async def recall_episodes(deps: Deps, query: EpisodeQuery) -> EpisodeRecall:
     """Returns the nearest episodes, or none if memory is unavailable. Agents enable the search. If it fails or takes
     too long, it finds nothing and the turn continues."""
     try:
         async with asyncio.timeout(RECALL_SECONDS):
-            made = await query_vector(deps.embedder, query.text)
-            vector = Vector(*made) if made is not None else None
+            embedded = await query_vector(deps.embedder, query.text)
+            vector = Vector(*embedded) if embedded is not None else None
             async with deps.db.transaction(query.tenant_id) as tx:
-                found = await episodes.find(tx, query.user_id, query.agent_id, query.text, vector, query.most)
+                found = await episodes.find(tx, query.user_id, query.agent_id, query.text, vector, query.limit)
     except (OSError, *deps.db.outages) as error:
         _log.warning("memory_search_failed", error=type(error).__name__)
-        return Recollection((), NewEvent(MEMORY_SEARCH, {"scope": "episodic", "status": "unavailable", "hits": []}))
+        return EpisodeRecall((), NewEvent(MEMORY_SEARCH, {"scope": "episodic", "status": "unavailable", "hits": []}))
     by = episodes.BY_COSINE if vector is not None else episodes.BY_FULL_TEXT
-    hits: list[JsonValue] = [{"episode_id": each.id, "similarity": each.similarity, "by": each.by} for each in found]
+    hits: list[JsonValue] = [
+        {"episode_id": episode.id, "similarity": episode.similarity, "by": episode.by} for episode in found
+    ]
     event = NewEvent(MEMORY_SEARCH, {"scope": "episodic", "status": "ok", "by": by, "hits": hits})
-    return Recollection(tuple(RecalledEpisode(each.summary, each.similarity or 0.0, each.by) for each in found), event)
+    return EpisodeRecall(
+        tuple(RecalledEpisode(episode.summary, episode.similarity or 0.0, episode.by) for episode in found), event
+    )
 
 
-NOTHING = Recalled()
+async def try_recall_documents(deps: Deps, address: TurnAddress, query: str) -> Recalled:
+    """Runs `recall_documents` in a separate transaction. If that fails, logs it and returns nothing, so that the turn
+    continues."""
+    try:
+        async with asyncio.timeout(RECALL_SECONDS):
+            async with deps.db.transaction(address.tenant_id) as tx:
+                return await recall_documents(tx, address, query, deps.memory)
+    except Exception as error:  # internal errors too: memory only advises, so it must not fail a turn
+        _log.warning("document_recall_failed", error=type(error).__name__)
+        return NO_DOCUMENTS
 
 
 async def recall_documents(
@@ -115,14 +235,14 @@ async def recall_documents(
     """
     user_id = await tx.fetchval("SELECT user_id FROM turns WHERE id = $1", address.turn_id) if query.strip() else None
     if user_id is None:
-        return NOTHING
+        return NO_DOCUMENTS
     question = Question(query, str(user_id), address.conversation_id)
     found = await search(tx, question, limits.context_documents)
     fitting = within_budget(await add_excerpts(tx, question, found), limits.context_tokens)
     if not fitting:
-        return NOTHING
-    await note_use(tx, address, Use.INJECTED, [each.ref.version_id for each in fitting])
-    return Recalled(text=context_message(fitting), hits=tuple(each.ref for each in fitting))
+        return NO_DOCUMENTS
+    await note_use(tx, address, Use.INJECTED, [document.ref.version_id for document in fitting])
+    return Recalled(text=context_message(fitting), hits=tuple(document.ref for document in fitting))
 
 
 def loaded_event(recalled: Recalled) -> NewEvent | None:
@@ -131,187 +251,6 @@ def loaded_event(recalled: Recalled) -> NewEvent | None:
         return None
     documents: list[JsonValue] = [ref.model_dump(mode="json") for ref in recalled.hits]
     return NewEvent(MEMORY_CONTEXT_LOADED, {"scope": "documents", "documents": documents})
-
-
-async def recall_or_nothing(deps: Deps, address: TurnAddress, query: str) -> Recalled:
-    """Runs `recall_documents` in a separate transaction. If that fails, logs it and returns nothing, so that the turn
-    continues."""
-    try:
-        async with asyncio.timeout(RECALL_SECONDS):
-            async with deps.db.transaction(address.tenant_id) as tx:
-                return await recall_documents(tx, address, query, deps.memory)
-    except Exception as error:  # internal errors too: memory only advises, so it must not fail a turn
-        _log.warning("document_recall_failed", error=type(error).__name__)
-        return NOTHING
-
-
-READ_METADATA = ("hitl_checkpoint_type", CLIENT_TABLE, "input_type", "trace_id")
-"""Request metadata that nodes use for decisions. The rest stays in Postgres, outside workflow histories."""
-MIRRORED = ("recent_entity_context",)
-"""Working-memory fields that are copied into state."""
-MOST_MIRRORED_CHARACTERS = 8 * 1024
-"""The size limit of a copied field. A longer one stays in Postgres, because histories contain the state and a client
-can write any length."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The searches that must run before a turn's memory can be fixed."""
-
-    episodes: Query | None
-    documents: str
-    """The query for documents; empty for no search."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The results of the searches."""
-
-    episodes: Recollection | None = None
-    documents: Recalled = NOTHING
-
-    @property
-    def hits(self) -> tuple[Episode, ...]:
-        """The episodes that were found."""
-        return self.episodes.hits if self.episodes else ()
-
-
-class MemoryActivities:
-    """The memory activities of one worker."""
-
-    def __init__(self, deps: Deps) -> None:
-        self._deps = deps
-
-    @activity.defn(name="memory.load")
-    async def load(self, ask: LoadRequest) -> TurnContext:
-        """Returns the plan, user message, working memory and pending requests of a turn; also episodes and documents,
-        if the agent enables them.
-
-        Effects: fixes the memory text of the turn; writes the pending events. Retry: safe, the text is fixed once.
-        """
-        async with activity_guard():
-            context = await self._load(ask, None)
-            if isinstance(context, Wanted):  # outside the transaction: a search must not hold the turn's lock
-                context = await self._load(ask, await self._search(ask, context))
-        if isinstance(context, Wanted):
-            raise AssertionError("a search is requested once")
-        return context
-
-    async def _search(self, ask: LoadRequest, wanted: Wanted) -> Found:
-        """Runs both searches concurrently, because the time limit does not allow one after the other."""
-        found, documents = await asyncio.gather(
-            recall_episodes(self._deps, wanted.episodes) if wanted.episodes else _nothing(),
-            recall_or_nothing(self._deps, ask.address, wanted.documents) if wanted.documents else _nothing(),
-        )
-        return Found(found, documents or NOTHING)
-
-    async def _load(self, ask: LoadRequest, found: Found | None) -> TurnContext | Wanted:
-        """Returns the turn's context, or the searches that must run before it can be fixed."""
-        async with self._deps.db.transaction(ask.address.tenant_id) as tx:
-            agent = await self._deps.agent_cache.read_pinned(tx, ask.agent_id, ask.agent_version)
-            loaded = await turn_context.load_turn(tx, ask)
-            if loaded is None:
-                if ask.events:
-                    await write(tx, ask.address, [], pending=ask.events)
-                return TurnContext(problem=STOPPED_OR_ENDED)
-            kept = loaded.working.pop(LOADED_TOOLSETS, None)  # only for the engine: the model does not receive it
-            wanted = _wanted(ask, agent, loaded) if self._deps.memory.enabled else None
-            if wanted is not None and loaded.memory_text is None and found is None:
-                return wanted
-            exempt = exempted_tools(agent.cards, loaded.exempt_tools)
-            if exempt != loaded.exempt_at_load:
-                await agents.pin_exemptions(tx, ask.address.turn_id, exempt)
-            events, persona = await self._fix(tx, ask, loaded, found or Found()), None
-            if agent.definition.persona_template:
-                persona, persona_events = await persona_for(tx, ask.address, agent.definition, loaded)
-                events += persona_events
-            memory = await _context_memory(tx, ask, agent)
-            await write(tx, ask.address, events, pending=ask.events)
-        toolsets = initial_toolsets(kept, agent.cards, agent.definition.toolsets)
-        context = _context(ask, agent, loaded, found or Found(), toolsets, exempt)
-        if memory is not None:
-            context = context.model_copy(update={"context": memory})
-        if persona is not None and context.plan is not None:
-            context = context.model_copy(update={"plan": with_persona(context.plan, persona)})
-        return context
-
-    async def _fix(self, tx: Connection, ask: LoadRequest, loaded: LoadedTurn, found: Found) -> list[NewEvent]:
-        """Fixes the text that this turn injects, unless an earlier load has fixed it."""
-        if loaded.memory_text is not None:
-            return []
-        own = memory_message(loaded.working, found.hits)
-        text = "\n\n".join(part for part in (own, found.documents.text) if part)
-        if text or found.episodes:
-            await turn_context.keep_memory_text(tx, ask.address.turn_id, text, remembers=found.episodes is not None)
-        events = [found.episodes.event] if found.episodes else []
-        if own:
-            data: dict[str, JsonValue] = {"fields": [*sorted(loaded.working)]}
-            if found.episodes:
-                data["episodes"] = len(found.hits)
-            events.append(NewEvent(MEMORY_CONTEXT_LOADED, data))
-        documents = loaded_event(found.documents)
-        return [*events, documents] if documents else events
-
-
-def _wanted(ask: LoadRequest, agent: PublishedAgent, loaded: LoadedTurn) -> Wanted | None:
-    """Returns the searches for this agent's memory, or None if the agent remembers nothing."""
-    policy = agent.definition.memory
-    if policy is None or not (policy.episodic or policy.documents):
-        return None
-    query = Query(ask.address.tenant_id, loaded.user_id, ask.agent_id, loaded.user_text, policy.hits)
-    return Wanted(query if policy.episodic else None, loaded.user_text if policy.documents else "")
-
-
-async def _context_memory(tx: Connection, ask: LoadRequest, agent: PublishedAgent) -> ContextMemory | None:
-    """Returns the input of the turn's context assembly, and the stored results of earlier turns."""
-    assembly = agent.definition.assembly
-    if assembly is None:
-        return None
-    texts = await bundles.newest_user_messages(tx, ask.address.turn_id, max(assembly.slice_messages, 2))
-    before, message = ["", *texts][-2:] if texts else ("", "")
-    return ContextMemory(
-        slice_hash=slice_hash(texts[-assembly.slice_messages :], assembly.acknowledgements),
-        kept=await bundles.newest_bundles(tx, ask.address),
-        danger=await start.find_safety_keywords(message, before, assembly.danger),
-    )
-
-
-async def _nothing() -> None:
-    return None
-
-
-def _context(
-    ask: LoadRequest,
-    agent: PublishedAgent,
-    loaded: LoadedTurn,
-    found: Found,
-    toolsets: dict[str, bool],
-    exempt: tuple[str, ...],
-) -> TurnContext:
-    gate = loaded.pause
-    mirrored = (*MIRRORED, *agent.definition.entity_fields)
-    rules = rules_of(agent, PLATFORM_RULES, loaded.rule_actions)
-    return TurnContext(
-        plan=turn_plan(agent, Limits.model_validate(loaded.limits), rules, toolsets, exempt),
-        user_message=loaded.user_message,
-        user_name=loaded.user_name,
-        user_role=loaded.user_role,
-        metadata={name: loaded.metadata[name] for name in READ_METADATA if name in loaded.metadata},
-        working={name: loaded.working[name] for name in mirrored if _is_small(loaded.working.get(name))},
-        injected_fields=len(loaded.working),
-        episodes=len(found.hits),
-        injected=loaded.injected,
-        pending=gate.requests if gate else (),
-        pending_round=gate.round if gate else None,
-        earlier=gate.earlier if gate else (),
-        restored=gate.snapshot if gate else {},
-        used=loaded.used,
-        events_written=max(loaded.events_through, *(event.number for event in ask.events), 0),
-    )
-
-
-def _is_small(value: JsonValue) -> bool:
-    return value is not None and len(canonical_json(value)) <= MOST_MIRRORED_CHARACTERS
 
 
 async def persona_for(
@@ -341,139 +280,49 @@ def with_persona(plan: TurnPlan, persona: TurnPersona) -> TurnPlan:
     return plan.model_copy(update={"persona_key": persona.template, "persona_source": ""})
 
 
-def agent_with_persona(agent: PublishedAgent, persona: str) -> PublishedAgent:
-    """Returns the agent with this persona instead of its own, for one prompt."""
-    if not persona:
-        return agent
-    definition = agent.definition
-    changes = {"persona": persona, "persona_key": definition.persona_template}
-    return agent.model_copy(update={"definition": definition.model_copy(update=changes)})
+async def _context_memory(tx: Connection, request: LoadRequest, agent: PublishedAgent) -> ContextMemory | None:
+    """Returns the input of the turn's context assembly, and the stored results of earlier turns."""
+    assembly = agent.definition.assembly
+    if assembly is None:
+        return None
+    texts = await bundles.newest_user_messages(tx, request.address.turn_id, max(assembly.slice_messages, 2))
+    before, message = ["", *texts][-2:] if texts else ("", "")
+    return ContextMemory(
+        slice_hash=slice_hash(texts[-assembly.slice_messages :], assembly.acknowledgements),
+        kept=await bundles.newest_bundles(tx, request.address),
+        danger=await start.find_safety_keywords(message, before, assembly.danger),
+    )
 
 
-FACTS_SECONDS = 2.0
-"""The limit of a whole operation. It can run inside a workflow task, which has three seconds."""
+def _build_context(
+    request: LoadRequest,
+    agent: PublishedAgent,
+    loaded: LoadedTurn,
+    results: SearchResults,
+    toolsets: dict[str, bool],
+    exempt: tuple[str, ...],
+) -> TurnContext:
+    gate = loaded.pause
+    mirrored = (*MIRRORED_FIELDS, *agent.definition.entity_fields)
+    rules = rules_of(agent, PLATFORM_RULES, loaded.rule_actions)
+    return TurnContext(
+        plan=turn_plan(agent, Limits.model_validate(loaded.limits), rules, toolsets, exempt),
+        user_message=loaded.user_message,
+        user_name=loaded.user_name,
+        user_role=loaded.user_role,
+        metadata={name: loaded.metadata[name] for name in READ_METADATA if name in loaded.metadata},
+        working={name: loaded.working[name] for name in mirrored if _is_small(loaded.working.get(name))},
+        injected_fields=len(loaded.working),
+        episodes=len(results.hits),
+        injected=loaded.injected,
+        pending=gate.requests if gate else (),
+        pending_round=gate.round if gate else None,
+        earlier=gate.earlier if gate else (),
+        restored=gate.snapshot if gate else {},
+        used=loaded.used,
+        events_written=max(loaded.events_through, *(event.number for event in request.events), 0),
+    )
 
 
-class FactsActivities:
-    """The fact activities of one worker. A running graph reads and stores facts with `memory.facts`. Failures become a
-    status of the answer."""
-
-    def __init__(self, deps: Deps) -> None:
-        self._deps = deps
-
-    @activity.defn(name="memory.facts")
-    async def facts(self, call: FactsCall) -> FactsAnswer:
-        """Reads or stores facts, if both the graph and the agent's definition allow it.
-
-        Effects: one transaction. Retry: safe: a conversation's fact is written again with the same value, and a
-        person's fact is stored once. Nothing is written for a turn that has ended.
-        """
-        async with activity_guard():
-            try:
-                async with asyncio.timeout(FACTS_SECONDS):
-                    return await self._answer(call)
-            except Exception as error:  # memory only advises, so its failures must not fail a turn
-                _log.warning("facts_unavailable", scope=call.ask.scope.value, error=type(error).__name__)
-                return FactsAnswer(status=call.ask.failed(), refused_change=facts.is_rejected_change(error))
-
-    async def _answer(self, call: FactsCall) -> FactsAnswer:
-        if not call.ask.authorized:
-            return FactsAnswer(status=FactStatus.UNAUTHORIZED)
-        if not self._deps.keeps_facts:
-            return FactsAnswer(status=call.ask.failed())
-        vectors = await self._vectors(call)
-        async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            agent = await self._deps.agent_cache.read_pinned(tx, call.agent_id, call.agent_version)
-            memory = agent.definition.memory
-            if memory is None or call.ask.scope not in memory.facts:
-                return FactsAnswer(status=FactStatus.UNAUTHORIZED)
-            user_id = await facts.user_of_open_turn(tx, call)
-            if user_id is None:
-                return FactsAnswer(status=call.ask.failed())
-            return await (_kept if call.ask.write else _read)(tx, call, user_id, vectors)
-
-    async def _vectors(self, call: FactsCall) -> list[Vector | None]:
-        """Returns the vector for a search of a person's facts, or one for each fact that is stored.
-
-        Runs before the transaction, so that the transaction does not wait for a model.
-        """
-        if call.ask.scope is FactScope.CONVERSATION:
-            return []
-        if not call.ask.write:
-            found = await query_vector(self._deps.embedder, call.ask.about) if call.ask.about else None
-            return [Vector(*found) if found else None]
-        embedder, texts = self._deps.embedder, [fact.content for fact in call.ask.facts]
-        if embedder is None or not texts:
-            return [None] * len(texts)
-        try:
-            async with asyncio.timeout(FACTS_SECONDS / 2):
-                return [Vector(embedder.name, values) for values in await embedder.embed(texts)]
-        except (EmbeddingUnavailable, TimeoutError):
-            return [None] * len(texts)  # without a vector, full-text search still finds the fact
-
-
-async def _kept(tx: Connection, call: FactsCall, user_id: str, vectors: list[Vector | None]) -> FactsAnswer:
-    if call.ask.scope is FactScope.CONVERSATION:
-        await facts.keep_in_conversation(tx, call)
-    else:
-        await facts.add_for_user(tx, call, user_id, vectors)
-    return FactsAnswer(status=FactStatus.SUCCESS)
-
-
-async def _read(tx: Connection, call: FactsCall, user_id: str, vectors: list[Vector | None]) -> FactsAnswer:
-    """Reads facts. An empty result is `not_found` for a conversation and `success` for a person."""
-    ask = call.ask
-    if ask.scope is FactScope.CONVERSATION:
-        found = await facts.of_conversation(tx, call.address.conversation_id, ask.types)
-        return FactsAnswer(status=FactStatus.SUCCESS if found else FactStatus.NOT_FOUND, facts=tuple(found))
-    found = await facts.of_user(tx, user_id, ask.types, ask.about, vectors[0])
-    return FactsAnswer(status=FactStatus.SUCCESS, facts=tuple(found))
-
-
-async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tuple[ToolResult, tuple[NewEvent, ...]]:
-    """Writes the working memory of a result. Returns the result as the model receives it, and the event about the
-    write.
-
-    If the fields do not fit, none of them is written, and the result that the model receives names the reason. The call
-    stays done: its effect has happened, and a model that took it for failed would repeat it.
-
-    It is under the same limit as other writes.
-    """
-    if not result.working:
-        return result, ()
-    fields: list[JsonValue] = [*sorted(result.working)]
-    await working_memory.lock_writes(tx, call.address.conversation_id, call.address.turn_id)
-    working = await _with_others(tx, call, dict(result.working))
-    try:
-        await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, working)
-    except CallerError as error:
-        wanted = f"These fields were not saved ({', '.join(map(str, fields))}): {error.message}."
-        output: JsonValue = with_memory_error(error.code, wanted, result.output)
-        why: dict[str, JsonValue] = {"scope": "working", "fields": fields, "code": error.code}
-        return replace(result, output=output), (NewEvent(MEMORY_WRITE_BLOCKED, why, call.ask.call_id),)
-    data: dict[str, JsonValue] = {"scope": "working", "fields": fields}
-    return result, (NewEvent(MEMORY_WRITE_CREATED, data, call.ask.call_id),)
-
-
-async def _with_others(tx: Connection, call: ToolCall, working: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Returns the fields, with recent entities that parallel calls have added since the round began."""
-    recent, before = working.get(RECENT_ENTITIES_FIELD), call.ask.state.get(RECENT_ENTITIES_FIELD)
-    if not isinstance(recent, list):
-        return working
-    now = await working_memory.value_of(tx, call.address.conversation_id, RECENT_ENTITIES_FIELD)
-    if not isinstance(now, list):
-        return working
-    return {**working, RECENT_ENTITIES_FIELD: merge_lists(before if isinstance(before, list) else [], now, recent)}
-
-
-async def keep_loaded(tx: Connection, call: ModelCall, loaded: Mapping[str, bool]) -> None:
-    """Stores for the conversation which toolsets it has loaded. Later turns start with them, while working memory
-    lives.
-
-    If they do not fit, they apply to this turn only. `tx` must hold the writing lock.
-    """
-    kept: dict[str, JsonValue] = {LOADED_TOOLSETS: dict(loaded)}
-    try:
-        await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, kept)
-    except CallerError as error:
-        _log.warning("toolsets_not_kept", turn_id=call.address.turn_id, code=error.code)
+def _is_small(value: JsonValue) -> bool:
+    return value is not None and len(canonical_json(value)) <= MAX_MIRRORED_CHARACTERS

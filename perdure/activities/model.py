@@ -14,12 +14,19 @@ from typing import Self
 from temporalio import activity
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.guard import activity_guard, stop_asked, this_attempt, to_temporal, uncancelled
-from perdure.activities.memory import keep_loaded
-from perdure.activities.model_answer import Plans, StreamAccumulator, events_of, plan_calls, reply_of, structured_reply
-from perdure.activities.model_request import Begun, claim_model_call
+from perdure.activities.guard import activity_guard, cancelled_by_stop, current_attempt, to_temporal, uncancelled
+from perdure.activities.model_answer import (
+    CallPlans,
+    StreamAccumulator,
+    events_of,
+    plan_calls,
+    reply_of,
+    structured_reply,
+)
+from perdure.activities.model_request import BegunCall, claim_model_call
 from perdure.activities.providers.errors import CONTEXT_OVERFLOW
 from perdure.activities.providers.provider import Complete, TextDelta, ThinkingDelta
+from perdure.activities.working_memory import save_loaded_toolsets
 from perdure.contracts.activities import RetryClass
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.calls import ModelCall, ModelReply
@@ -51,26 +58,26 @@ class ModelActivities:
         """
         async with activity_guard():
             agent = await self._agent(call)
-            begun = await claim_model_call(self._deps, call, agent, Attempt(*this_attempt()))
+            begun = await claim_model_call(self._deps, call, agent, Attempt(*current_attempt()))
             if isinstance(begun, ModelReply):
                 return begun
             call, claimed = begun.call, begun.claimed
             await self._deps.live.wake(call.address.conversation_id)
-            received = _empty_stream(begun)
+            received = _new_accumulator(begun)
             failed: Problem | None = None
             try:
-                async with self._deps.stops.breaking(call.address.turn_id) as stop:
-                    await self._listen(begun, received)
-                received.stopped = received.stopped or stop.yes
+                async with self._deps.stops.interruptible(call.address.turn_id) as interruption:
+                    await self._stream_answer(begun, received)
+                received.stopped = received.stopped or interruption.stopped
             except asyncio.CancelledError:
                 received.stopped = True
-                if not stop_asked():  # this worker drains: another one takes over the call
-                    await uncancelled(self._count(call, claimed, received.usage))
+                if not cancelled_by_stop():  # this worker drains: another one takes over the call
+                    await uncancelled(self._count_attempt(call, claimed, received.usage))
                     raise
             except PerdureError as error:
                 failed = error.as_problem()
-                received.note_broken_off(error)
-                await self._leave_to_next(begun, agent, received, error)
+                received.note_error(error)
+                await self._retry_if_possible(begun, agent, received, error)
             # A billed answer is recorded even if a stop arrives in the meantime.
             return await uncancelled(self._settle(call, agent, claimed, received, failed))
 
@@ -80,35 +87,35 @@ class ModelActivities:
         if agent is None:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
                 agent = await self._deps.agent_cache.read_pinned(tx, call.agent_id, call.agent_version)
-        await self._deps.models.ready(agent)
+        await self._deps.models.ensure_imported(agent)
         return agent
 
-    async def _listen(self, begun: Begun, received: StreamAccumulator) -> None:
+    async def _stream_answer(self, begun: BegunCall, received: StreamAccumulator) -> None:
         """Streams the provider's answer. Live tokens are sent as they arrive, fenced by the epoch."""
         call = begun.call
-        began = time.monotonic()
+        requested_at = time.monotonic()
         async with (
             TokenPublisher(self._deps.live, call.address, call.call_id, begun.claimed.epoch) as publisher,
             aclosing(begun.provider.stream(begun.request)) as chunks,
         ):
             async for chunk in chunks:
-                may_go_on = True
+                may_continue = True
                 if isinstance(chunk, TextDelta):
                     if received.first_token_seconds is None:
-                        received.first_token_seconds = time.monotonic() - began
+                        received.first_token_seconds = time.monotonic() - requested_at
                     received.text.append(chunk.text)
-                    may_go_on = call.ask.output is not None or await publisher.publish_text(chunk.text)
+                    may_continue = call.ask.output is not None or await publisher.publish_text(chunk.text)
                 elif isinstance(chunk, ThinkingDelta):
-                    received.think(chunk.text, time.monotonic() - began)
-                    may_go_on = await publisher.publish_thinking(chunk.text)
+                    received.add_thinking(chunk.text, time.monotonic() - requested_at)
+                    may_continue = await publisher.publish_thinking(chunk.text)
                 elif isinstance(chunk, Complete):
                     received.complete = chunk
-                if not may_go_on:
+                if not may_continue:
                     received.stopped = True
                     return
 
-    async def _leave_to_next(
-        self, begun: Begun, agent: PublishedAgent, received: StreamAccumulator, error: PerdureError
+    async def _retry_if_possible(
+        self, begun: BegunCall, agent: PublishedAgent, received: StreamAccumulator, error: PerdureError
     ) -> None:
         """Ends this attempt if another attempt can answer: with the same model, with half of the conversation, or with
         the agent's other model. Otherwise the error is the call's answer.
@@ -120,17 +127,17 @@ class ModelActivities:
             error = UpstreamUnavailable(
                 CONTEXT_OVERFLOW, "the prompt is too long for the model; retrying with half of it"
             )
-        other = "" if claimed.on_fallback or call.strict else agent.definition.second_model
-        if other and gives_up(error.code, retryable=error.retryable, errors=claimed.errors + 1):
+        fallback_model = "" if claimed.on_fallback or call.strict else agent.definition.second_model
+        if fallback_model and gives_up(error.code, retryable=error.retryable, errors=claimed.errors + 1):
             error = UpstreamUnavailable(error.code, message, retry_after_seconds=FALLBACK_SECONDS)
-            await self._say_retry(call, error, claimed, received, fallback_model=other)
+            await self._record_retry(call, error, claimed, received, fallback_model=fallback_model)
             raise to_temporal(error) from None
-        more = claimed.errors + 1 < errors_allowed(strict=call.strict)
-        if error.retryable and more and not claimed.on_fallback:
-            await self._say_retry(call, error, claimed, received)
+        attempts_left = claimed.errors + 1 < errors_allowed(strict=call.strict)
+        if error.retryable and attempts_left and not claimed.on_fallback:
+            await self._record_retry(call, error, claimed, received)
             raise to_temporal(error) from None  # Temporal would store the vendor's text
 
-    async def _say_retry(
+    async def _record_retry(
         self,
         call: ModelCall,
         error: PerdureError,
@@ -140,7 +147,7 @@ class ModelActivities:
         fallback_model: str = "",
     ) -> None:
         problem = error.as_problem()
-        numbers, attempt = NUMBERS[RetryClass.PROVIDER], this_attempt()[1]
+        numbers, attempt = NUMBERS[RetryClass.PROVIDER], current_attempt()[1]
         wait = next_delay(problem.retry_after_seconds) or numbers.wait_before(attempt + 1)
         kind = RATE_LIMIT if problem.code == "model_rate_limited" else TRANSIENT_ERROR
         event = NewEvent(
@@ -155,10 +162,10 @@ class ModelActivities:
             call.call_id,
         )
         compact, fall_back = problem.code == CONTEXT_OVERFLOW, bool(fallback_model)
-        text = "" if call.ask.output is not None else received.whole
-        await self._count(call, claimed, received.usage, event, compact=compact, fall_back=fall_back, text=text)
+        text = "" if call.ask.output is not None else received.full_text
+        await self._count_attempt(call, claimed, received.usage, event, compact=compact, fall_back=fall_back, text=text)
 
-    async def _count(
+    async def _count_attempt(
         self,
         call: ModelCall,
         claimed: ModelClaim,
@@ -184,20 +191,20 @@ class ModelActivities:
     ) -> ModelReply:
         if call.ask.output is not None:
             reply = structured_reply(call.ask.output, received, failed)
-            return await self._keep(call, claimed, received, Plans(()), reply, [])
+            return await self._write_reply(call, claimed, received, CallPlans(()), reply, [])
         drafts = received.complete.tool_calls if received.complete and not received.stopped and failed is None else ()
         # On a thread: tool schemas come from any source, and validating each of 64 calls may take a second.
-        plans = await asyncio.to_thread(plan_calls, call, agent, drafts) if drafts else Plans(())
+        plans = await asyncio.to_thread(plan_calls, call, agent, drafts) if drafts else CallPlans(())
         reply, messages = reply_of(call, received, failed, plans.calls)
         reply = reply.model_copy(update={"joined": claimed.joined.refs})
-        return await self._keep(call, claimed, received, plans, reply, messages)
+        return await self._write_reply(call, claimed, received, plans, reply, messages)
 
-    async def _keep(
+    async def _write_reply(
         self,
         call: ModelCall,
         claimed: ModelClaim,
         received: StreamAccumulator,
-        plans: Plans,
+        plans: CallPlans,
         reply: ModelReply,
         messages: list[NewMessage],
     ) -> ModelReply:
@@ -206,10 +213,10 @@ class ModelActivities:
         async with self._deps.db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
             if plans.loaded is not None:
                 await working_memory.lock_writes(tx, address.conversation_id, address.turn_id)
-            rows = [each.row for each in plans.calls]
+            rows = [plan.row for plan in plans.calls]
             settled = await settle_call(tx, call, claimed, reply, messages, rows, events)
             if plans.loaded is not None and settled.mine:
-                await keep_loaded(tx, call, plans.loaded)
+                await save_loaded_toolsets(tx, call, plans.loaded)
             if not settled.mine:  # the provider's answer is billed, whichever attempt counts
                 await model_calls.correct(tx, call, claimed, reply.usage)
             if settled.counted:
@@ -222,24 +229,24 @@ class ModelActivities:
         return reply.model_copy(update={"turn_used": settled.turn_used})
 
 
-def _empty_stream(begun: Begun) -> StreamAccumulator:
+def _new_accumulator(begun: BegunCall) -> StreamAccumulator:
     """Returns the state of an attempt at the moment of its request."""
     return StreamAccumulator(
         turn_seconds=time.monotonic() - begun.turn_began,
         assembly=begun.assembly,
-        asked_tokens=begun.asked_tokens,
+        request_tokens=begun.request_tokens,
         price=partial(begun.provider.cost_microusd, begun.claimed.model),
     )
 
 
 FLUSH_SECONDS = 0.04
 """The interval of appends: 32k tokens/s were measured in batches against 4k one by one."""
-FULL_CHARACTERS = 256
+BATCH_CHARACTERS = 256
 """A batch of this length is sent immediately."""
-MOST_PIECE_CHARACTERS = 16_384
+MAX_PIECE_CHARACTERS = 16_384
 """Longer text is sent in pieces, because a reader that is far behind receives it piece by piece
 (perdure/store/events/live.py)."""
-_MOST_WAITING_CHARACTERS = 65_536
+_MAX_WAITING_CHARACTERS = 65_536
 """Waiting text above this length does make the answer wait: a provider that never pauses would block all other work."""
 
 
@@ -260,7 +267,7 @@ class TokenPublisher:
         """Pairs of (is it reasoning, piece). Adjacent pieces of one kind are joined when they are sent."""
         self._waiting_characters = 0
         self._last_flush = float("-inf")
-        self._may_go_on = True
+        self._may_continue = True
         self._ending = False
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
@@ -274,7 +281,7 @@ class TokenPublisher:
         """Waits for the last append, so that the settlement commits after it however the call ended.
         perdure/core/events/stream.py relies on this order."""
         self._ending = True
-        self._hush()
+        self._cancel_timer()
         if self._sending is not None:
             await asyncio.wait([self._sending])
         if error is None:
@@ -283,48 +290,48 @@ class TokenPublisher:
     async def publish_text(self, text: str) -> bool:
         """Sends `text` soon, even if nothing follows. Returns False if the turn was stopped or a later attempt took
         over."""
-        return await self._add(thinking=False, text=text)
+        return await self._enqueue(thinking=False, text=text)
 
     async def publish_thinking(self, text: str) -> bool:
         """Sends a piece of the model's reasoning in the same way as `publish_text`."""
-        return await self._add(thinking=True, text=text)
+        return await self._enqueue(thinking=True, text=text)
 
-    async def _add(self, *, thinking: bool, text: str) -> bool:
+    async def _enqueue(self, *, thinking: bool, text: str) -> bool:
         self._waiting.append((thinking, text))
         self._waiting_characters += len(text)
         if self._sending is None:
-            self._arrange()
+            self._schedule()
             await asyncio.sleep(0)  # lets the batch be sent even if the provider never pauses
-        elif self._waiting_characters > _MOST_WAITING_CHARACTERS:
+        elif self._waiting_characters > _MAX_WAITING_CHARACTERS:
             await asyncio.wait([self._sending])
-        return self._may_go_on
+        return self._may_continue
 
-    def _arrange(self) -> None:
+    def _schedule(self) -> None:
         """Schedules sending of the waiting text for when it is due. Call it only if nothing is being sent."""
         due_at = self._last_flush + FLUSH_SECONDS
-        if self._waiting_characters >= FULL_CHARACTERS or asyncio.get_running_loop().time() >= due_at:
-            self._begin()
+        if self._waiting_characters >= BATCH_CHARACTERS or asyncio.get_running_loop().time() >= due_at:
+            self._start_sending()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_at(due_at, self._begin)
+            self._timer = asyncio.get_running_loop().call_at(due_at, self._start_sending)
 
-    def _begin(self) -> None:
-        self._hush()
-        self._sending = asyncio.create_task(self._send_and_look())
+    def _start_sending(self) -> None:
+        self._cancel_timer()
+        self._sending = asyncio.create_task(self._send_then_schedule())
 
-    async def _send_and_look(self) -> None:
+    async def _send_then_schedule(self) -> None:
         try:
             await self._send()
         finally:
             self._sending = None
         if self._waiting and not self._ending:
-            self._arrange()
+            self._schedule()
 
     async def _send(self) -> None:
         """Sends the waiting text in order."""
         waiting, self._waiting, self._waiting_characters = self._waiting, [], 0
         self._last_flush = asyncio.get_running_loop().time()
         for thinking, text in _pieces(waiting):
-            answer = await self._live.append(
+            result = await self._live.append(
                 self._address,
                 self._call_id,
                 epoch=self._epoch,
@@ -337,9 +344,9 @@ class TokenPublisher:
                 self._thought_characters += len(text)
             else:
                 self._sent_characters += len(text)
-            self._may_go_on = self._may_go_on and answer not in (AppendResult.STALE, AppendResult.STOPPED)
+            self._may_continue = self._may_continue and result not in (AppendResult.STALE, AppendResult.STOPPED)
 
-    def _hush(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -348,6 +355,6 @@ class TokenPublisher:
 def _pieces(waiting: list[tuple[bool, str]]) -> Iterator[tuple[bool, str]]:
     """Yields adjacent texts of one kind as one piece, and long ones in parts."""
     for thinking, texts in groupby(waiting, key=itemgetter(0)):
-        text = "".join(each for _, each in texts)
-        for start in range(0, len(text), MOST_PIECE_CHARACTERS):
-            yield thinking, text[start : start + MOST_PIECE_CHARACTERS]
+        text = "".join(piece for _, piece in texts)
+        for start in range(0, len(text), MAX_PIECE_CHARACTERS):
+            yield thinking, text[start : start + MAX_PIECE_CHARACTERS]

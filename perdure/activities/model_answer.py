@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from perdure.activities.providers.errors import AT_WORK
+from perdure.activities.providers.errors import BILLED_ERRORS
 from perdure.activities.providers.provider import Complete, DraftCall
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.calls import CallState, ModelCall, ModelReply, OutputAsk, OutputForm, ToolOutcome
@@ -24,21 +24,21 @@ from perdure.store.calls.model_calls import PlannedCall
 from perdure.store.database import new_id
 from perdure.store.events.event_log import NewEvent, NewMessage
 
-_UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
+_UNSAFE_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 """Providers reject every later request that repeats a name with such a character."""
-_MOST_ID_CHARACTERS = 16_384
+_MAX_ID_CHARACTERS = 16_384
 """Maximum length of a provider's id. Ids are stored whole, because some contain a signature of several kilobytes. Users
 see Perdure's ids."""
-MOST_CALLS = 64
+MAX_CALLS = 64
 """Maximum number of calls in one answer; the others are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class CallPlan:
     """One call: its ledger row, its entry in the assistant message, and its error message if it cannot run."""
 
     row: PlannedCall
-    on_message: dict[str, JsonValue]
+    entry: dict[str, JsonValue]
     message: NewMessage | None
     ref: CallRef
     """The reference that the graph receives."""
@@ -54,13 +54,13 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Plans:
-    calls: tuple[Planned, ...]
+class CallPlans:
+    calls: tuple[CallPlan, ...]
     loaded: dict[str, bool] | None = None
     """The toolsets that are loaded after these calls; None if the calls load none."""
 
 
-def plan_calls(call: ModelCall, agent: PublishedAgent, drafts: Sequence[DraftCall]) -> Plans:
+def plan_calls(call: ModelCall, agent: PublishedAgent, drafts: Sequence[DraftCall]) -> CallPlans:
     """Returns the calls of a model's answer in its order, with Perdure's ids.
 
     Names are checked, and arguments are parsed and validated, once. A call that cannot run fails immediately, with an
@@ -71,18 +71,18 @@ def plan_calls(call: ModelCall, agent: PublishedAgent, drafts: Sequence[DraftCal
     step = int(call.call_id.removeprefix("m"))
     before = loaded = dict(call.ask.toolsets or {})
     planned = []
-    for index, draft in enumerate(drafts[:MOST_CALLS]):
+    for index, draft in enumerate(drafts[:MAX_CALLS]):
         call_id = tool_call_id(step, index)
         if draft.name == LOAD_TOOLSET and LOAD_TOOLSET in call.ask.tools:
-            loading, made = _load(call, agent, draft, call_id, loaded)
+            loading, plan = _plan_loading(call, agent, draft, call_id, loaded)
             loaded = loading.loaded
-            planned.append(made)
+            planned.append(plan)
         else:
-            planned.append(_plan(call, agent, draft, call_id))
-    return Plans(tuple(planned), None if loaded == before else loaded)
+            planned.append(_plan_tool(call, agent, draft, call_id))
+    return CallPlans(tuple(planned), None if loaded == before else loaded)
 
 
-def _plan(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str) -> Planned:
+def _plan_tool(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str) -> CallPlan:
     card = agent.card(draft.name) if draft.name in call.ask.tools else None
     args: dict[str, JsonValue] = {}
     if card is None:
@@ -91,20 +91,20 @@ def _plan(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str
         parsed = parse_arguments(draft.raw_arguments, card.parameters)
         args, fault = parsed.args, parsed.fault
     answer: dict[str, JsonValue] | None = {"status": "error", "message": fault} if fault else None
-    return _made(call, card, draft, call_id, args, (CallState.FAILED, answer) if answer else None)
+    return _build_plan(call, card, draft, call_id, args, (CallState.FAILED, answer) if answer else None)
 
 
-def _load(
+def _plan_loading(
     call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str, loaded: dict[str, bool]
-) -> tuple[LoadResult, Planned]:
+) -> tuple[LoadResult, CallPlan]:
     parsed = parse_arguments(draft.raw_arguments, {"type": "object"})
     if parsed.fault is not None:
         loading = LoadResult(loaded, {"status": "error", "message": parsed.fault}, done=False)
     else:
         loading = load(parsed.args, agent.cards, loaded)
     state = CallState.DONE if loading.done else CallState.FAILED
-    made = _made(call, loader_card(agent.cards), draft, call_id, parsed.args, (state, loading.result))
-    return loading, made
+    plan = _build_plan(call, loader_card(agent.cards), draft, call_id, parsed.args, (state, loading.result))
+    return loading, plan
 
 
 def _not_offered(call: ModelCall, card: ToolCard | None, name: str) -> str:
@@ -113,40 +113,40 @@ def _not_offered(call: ModelCall, card: ToolCard | None, name: str) -> str:
     return f"there is no tool {name[:64]!r}; available tools: {', '.join(call.ask.tools)}"
 
 
-def _made(
+def _build_plan(
     call: ModelCall,
     card: ToolCard | None,
     draft: DraftCall,
     call_id: str,
     args: dict[str, JsonValue],
     answer: tuple[CallState, dict[str, JsonValue]] | None,
-) -> Planned:
+) -> CallPlan:
     """Builds the planned call. A call with an `answer` is settled at once."""
     outcome, message = _answer(call_id, *answer) if answer else (None, None)
     row = PlannedCall(
         call_id=call_id,
         key=effect_key(call.address.turn_id, call_id),
-        tool=_UNSAFE.sub("_", draft.name)[:64] or "unnamed",
+        tool=_UNSAFE_CHARACTER.sub("_", draft.name)[:64] or "unnamed",
         tool_version=card.version if card else "",
         effect=_effect(card),
-        provider_call_id=draft.provider_id[:_MOST_ID_CHARACTERS],
+        provider_call_id=draft.provider_id[:_MAX_ID_CHARACTERS],
         args=args,
         digest=digest_of(args),
         outcome=outcome.model_dump(mode="json") if outcome else None,
     )
-    taken_up = args if outcome is not None and outcome.state is CallState.DONE else {}
+    executed_args = args if outcome is not None and outcome.state is CallState.DONE else {}
     ref = CallRef(
         call_id=call_id,
         tool=row.tool,
         digest=row.digest,
         settled=outcome is not None,
         answer_id=message.id if message else "",
-        args=taken_up,
+        args=executed_args,
     )
-    return Planned(row, _on_message(row, message), message, ref)
+    return CallPlan(row, _message_entry(row, message), message, ref)
 
 
-def _on_message(row: PlannedCall, answer: NewMessage | None) -> dict[str, JsonValue]:
+def _message_entry(row: PlannedCall, answer: NewMessage | None) -> dict[str, JsonValue]:
     """Returns the call as it is stored in the assistant message."""
     return {
         "call_id": row.call_id,
@@ -172,7 +172,7 @@ def _answer(call_id: str, state: CallState, answer: dict[str, JsonValue]) -> tup
     return ToolOutcome(call_id=call_id, state=state, message=ref), message
 
 
-MOST_THOUGHT_CHARACTERS = 16_384
+MAX_THINKING_CHARACTERS = 16_384
 """Maximum length of a call's reasoning that is stored. Longer reasoning is streamed and counted, but the rest is not
 stored."""
 
@@ -187,17 +187,17 @@ class StreamAccumulator:
     """Measured from the request."""
     turn_seconds: float = 0.0
     """Time from the start of the turn to the request."""
-    thoughts: list[str] = field(default_factory=list)
+    stored_thinking: list[str] = field(default_factory=list)
     """The part of the reasoning that is stored."""
     thinking_characters: int = 0
     thinking_seconds: float = 0.0
     """Time from the request to the last piece of reasoning."""
-    broken_off_tokens: int = 0
+    failed_tokens: int = 0
     """Estimated output tokens of an answer that an error ended, including calls."""
     stopped: bool = False
-    was_at_work: bool = False
+    may_have_worked: bool = False
     """True if the provider may have worked on the answer before an error ended it."""
-    asked_tokens: int = 0
+    request_tokens: int = 0
     """Estimated tokens of the request."""
     price: Callable[[Usage], int] | None = None
     """Returns the cost of a usage in micro-dollars, at the prices of the provider that was called."""
@@ -205,45 +205,45 @@ class StreamAccumulator:
     """Facts about how the prompt was built (perdure/activities/model_request.py)."""
 
     @property
-    def whole(self) -> str:
+    def full_text(self) -> str:
         return "".join(self.text)
 
     @property
     def usage(self) -> Usage:
         """The provider's counts. Without them, an estimate if the provider began to answer or may have done so. A call
         that was stopped or timed out was sent, so it may be billed."""
-        thought = -(-self.thinking_characters // CHARACTERS_A_TOKEN)
+        thinking_tokens = -(-self.thinking_characters // CHARACTERS_A_TOKEN)
         if self.complete is not None:
             counted = self.complete.usage
-            known = counted.thinking_tokens or min(thought, counted.output_tokens)
+            known = counted.thinking_tokens or min(thinking_tokens, counted.output_tokens)
             return counted.model_copy(update={"thinking_tokens": known}) if known else counted
-        output_tokens = thought + estimated_tokens(self.whole)
-        output_tokens = max(output_tokens, self.broken_off_tokens)
-        if not (output_tokens or self.stopped or self.was_at_work):
+        output_tokens = thinking_tokens + estimated_tokens(self.full_text)
+        output_tokens = max(output_tokens, self.failed_tokens)
+        if not (output_tokens or self.stopped or self.may_have_worked):
             return Usage()
-        usage = Usage(input_tokens=self.asked_tokens, output_tokens=output_tokens, thinking_tokens=thought)
+        usage = Usage(input_tokens=self.request_tokens, output_tokens=output_tokens, thinking_tokens=thinking_tokens)
         return usage.model_copy(update={"cost_microusd": self.price(usage)}) if self.price is not None else usage
 
-    def think(self, text: str, seconds: float) -> None:
+    def add_thinking(self, text: str, seconds: float) -> None:
         """Adds a piece of the model's reasoning that arrived `seconds` after the request."""
-        room = MOST_THOUGHT_CHARACTERS - self.thinking_characters
+        room = MAX_THINKING_CHARACTERS - self.thinking_characters
         if room > 0:
-            self.thoughts.append(text[:room])
+            self.stored_thinking.append(text[:room])
         self.thinking_characters += len(text)
         self.thinking_seconds = seconds
 
-    def note_broken_off(self, error: PerdureError) -> None:
+    def note_error(self, error: PerdureError) -> None:
         """Records that an error ended the answer. Tokens that the provider produced before the error are billed too."""
         tokens = error.details.get("output_tokens")
-        self.broken_off_tokens = tokens if isinstance(tokens, int) else 0
-        self.was_at_work = error.code in AT_WORK
+        self.failed_tokens = tokens if isinstance(tokens, int) else 0
+        self.may_have_worked = error.code in BILLED_ERRORS
 
 
 def reply_of(
-    call: ModelCall, received: StreamAccumulator, failed: Problem | None, planned: Sequence[Planned]
+    call: ModelCall, received: StreamAccumulator, failed: Problem | None, plans: Sequence[CallPlan]
 ) -> tuple[ModelReply, list[NewMessage]]:
     """Returns the settled reply and the messages to write."""
-    text = received.whole
+    text = received.full_text
     partial = received.stopped or failed is not None
     usage = received.usage
     if partial and not text:
@@ -252,7 +252,7 @@ def reply_of(
         new_id(),
         Role.ASSISTANT,
         text,
-        calls=[each.on_message for each in planned],
+        calls=[plan.entry for plan in plans],
         tokens=usage.output_tokens or estimated_tokens(text),
         partial=partial,
     )
@@ -261,7 +261,7 @@ def reply_of(
         role=Role.ASSISTANT,
         text=preview(text),
         tokens=message.tokens,
-        calls=tuple(each.ref for each in planned),
+        calls=tuple(plan.ref for plan in plans),
     )
     problem = failed or (STOPPED if received.stopped else None)
     reply = ModelReply(
@@ -271,72 +271,72 @@ def reply_of(
         problem=problem,
         partial=partial,
     )
-    return reply, [message, *(each.message for each in planned if each.message is not None)]
+    return reply, [message, *(plan.message for plan in plans if plan.message is not None)]
 
 
-def structured_reply(wanted: OutputAsk, received: StreamAccumulator, failed: Problem | None) -> ModelReply:
+def structured_reply(output: OutputAsk, received: StreamAccumulator, failed: Problem | None) -> ModelReply:
     """Returns the settled reply of a call for structured output: the object, or why there is none."""
     problem = failed or (STOPPED if received.stopped else None)
     if problem is not None:
         return ModelReply(usage=received.usage, problem=problem, partial=True)
-    text = received.whole
-    if wanted.form is OutputForm.FUNCTION:
+    text = received.full_text
+    if output.form is OutputForm.FUNCTION:
         drafts = received.complete.tool_calls if received.complete else ()
-        answers = {draft.raw_arguments for draft in drafts if draft.name == wanted.name}
+        answers = {draft.raw_arguments for draft in drafts if draft.name == output.name}
         if len(answers) != 1:  # it is unclear which of two different answers is meant
             fault = (
-                f"{wanted.name} was called twice with different answers" if answers else f"{wanted.name} was not called"
+                f"{output.name} was called twice with different answers" if answers else f"{output.name} was not called"
             )
             return ModelReply(usage=received.usage, fault=fault)
         text = answers.pop()
-    read = read_object(text, wanted.fits)
-    if read.fault is not None:
-        return ModelReply(usage=received.usage, fault=read.fault)
-    return ModelReply(usage=received.usage, value=read.args)
+    parsed = read_object(text, output.fits)
+    if parsed.fault is not None:
+        return ModelReply(usage=received.usage, fault=parsed.fault)
+    return ModelReply(usage=received.usage, value=parsed.args)
 
 
 def events_of(
-    call: ModelCall, epoch: int, received: StreamAccumulator, reply: ModelReply, planned: Sequence[Planned] = ()
+    call: ModelCall, epoch: int, received: StreamAccumulator, reply: ModelReply, plans: Sequence[CallPlan] = ()
 ) -> list[NewEvent]:
     """Returns the call's events for the event log, in order. The events of calls that are already settled come last."""
     usage = reply.usage
-    used: dict[str, JsonValue] = {
+    usage_data: dict[str, JsonValue] = {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "cached_tokens": usage.cached_tokens,
     }
-    made: dict[str, JsonValue] = {
+    generation_data: dict[str, JsonValue] = {
         "attempt": epoch,
         "message_id": reply.message.id if reply.message else None,
         # Structured output is for programs: its text is neither shown nor stored.
-        "characters": len(received.whole) if reply.message else 0,
+        "characters": len(received.full_text) if reply.message else 0,
         "partial": reply.partial,
         "tool_calls": [ref.tool for ref in reply.message.calls] if reply.message else [],
         "assembly": received.assembly,
     }
     return [
-        *_on_the_way(call, received),
-        NewEvent(TOKEN_USAGE, used, call.call_id),
-        NewEvent(GENERATION_COMPLETE, made, call.call_id),
-        *(each.event for each in planned if each.event is not None),
+        *_events_before_end(call, received),
+        NewEvent(TOKEN_USAGE, usage_data, call.call_id),
+        NewEvent(GENERATION_COMPLETE, generation_data, call.call_id),
+        *(plan.event for plan in plans if plan.event is not None),
     ]
 
 
-def _on_the_way(call: ModelCall, received: StreamAccumulator) -> list[NewEvent]:
+def _events_before_end(call: ModelCall, received: StreamAccumulator) -> list[NewEvent]:
     """Returns the events of what came before the end of the answer: the reasoning and the first token."""
     events = []
     if received.thinking_characters:
-        thought: dict[str, JsonValue] = {
+        thinking_data: dict[str, JsonValue] = {
             "duration": round(received.thinking_seconds, 3),
             "characters": received.thinking_characters,
-            "text": "".join(received.thoughts),
+            "text": "".join(received.stored_thinking),
         }
-        events.append(NewEvent(THINKING_COMPLETE, thought, call.call_id))
+        events.append(NewEvent(THINKING_COMPLETE, thinking_data, call.call_id))
     # Tokens of structured output are not shown, so there is no first one to time.
     if received.first_token_seconds is not None and not call.ask.ttft_told and call.ask.output is None:
-        waited: dict[str, JsonValue] = {
+        first_token_data: dict[str, JsonValue] = {
             "seconds": round(received.first_token_seconds, 3),
             "turn_seconds": round(received.turn_seconds + received.first_token_seconds, 3),
         }
-        events.append(NewEvent(TTFT, waited, call.call_id))
+        events.append(NewEvent(TTFT, first_token_data, call.call_id))
     return events

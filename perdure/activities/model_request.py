@@ -8,7 +8,6 @@ from functools import partial
 from pydantic import JsonValue
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.memory import agent_with_persona
 from perdure.activities.providers.provider import Provider, ProviderRequest, tokens_of_request
 from perdure.activities.providers.registry import Models
 from perdure.contracts.agents import AgentDefinition, PublishedAgent
@@ -59,7 +58,7 @@ from perdure.store.turns.steer import move_to_transcript, read_joined
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BegunCall:
     """A call that this attempt runs."""
 
     call: ModelCall
@@ -69,13 +68,15 @@ class Begun:
     """The moment when the turn was requested, by this process's monotonic clock."""
     provider: Provider
     request: ProviderRequest
-    asked_tokens: int
+    request_tokens: int
     """Estimated tokens of the request."""
     assembly: dict[str, JsonValue]
     """Facts about how the prompt was built, for the event `generation.complete`."""
 
 
-async def claim_model_call(deps: Deps, call: ModelCall, agent: PublishedAgent, attempt: Attempt) -> Begun | ModelReply:
+async def claim_model_call(
+    deps: Deps, call: ModelCall, agent: PublishedAgent, attempt: Attempt
+) -> BegunCall | ModelReply:
     """Begins the call. Returns the reply instead if the call is settled, rejected or over a budget.
 
     Raises: UpstreamUnavailable `day_budget_reserved`.
@@ -84,47 +85,49 @@ async def claim_model_call(deps: Deps, call: ModelCall, agent: PublishedAgent, a
     try:
         while True:
             async with deps.db.transaction(address.tenant_id, address.turn_id) as tx:
-                own, other = agent.definition.model, agent.definition.second_model
-                claimed = await claim_call(tx, call, attempt, own, other)
+                model, second_model = agent.definition.model, agent.definition.second_model
+                claimed = await claim_call(tx, call, attempt, model, second_model)
                 if claimed.verdict is Claim.REPLAY and claimed.reply is not None:
                     return claimed.reply
                 if claimed.verdict is not Claim.ACT:
                     return ModelReply(problem=PROBLEM_OF_CLAIM[claimed.verdict])
                 if not claimed.lost:
-                    return await _begun(deps, tx, call, agent, attempt, claimed)
+                    return await _begin(deps, tx, call, agent, attempt, claimed)
             await count_lost(deps.db, call)
-    except (LimitReached, UpstreamRejected) as refused:
-        if refused.details.get("reserved") and attempt.number < RESERVED_TRIES:
-            raise reserved_for_now() from None
-        return await _not_begun(deps, call, refused.as_problem())
+    except (LimitReached, UpstreamRejected) as error:
+        if error.details.get("reserved") and attempt.number < RESERVED_TRIES:
+            raise budget_reserved() from None
+        return await _reply_to_rejected(deps, call, error.as_problem())
 
 
-async def _begun(
+async def _begin(
     deps: Deps, tx: Connection, call: ModelCall, agent: PublishedAgent, attempt: Attempt, claimed: ModelClaim
-) -> Begun:
+) -> BegunCall:
     turn_began = time.monotonic() - claimed.turn_seconds
     if claimed.is_joined:
         claimed = replace(claimed, joined=await read_joined(tx, call.address.turn_id, call.call_id))
-    call = _accumulator(call, claimed.joined.refs)
+    call = _with_joined(call, claimed.joined.refs)
     prompt = await prompt_of(tx, call, agent, claimed)
     provider = await deps.models.provider(agent, claimed.model)
     request = request_of(deps.models, provider, call, agent, claimed, prompt.messages)
-    input_tokens, of_day = tokens_of_request(request), caps(agent, claimed)
-    hold = hold_of(of_day, provider.most(request), claimed.model) if of_day else None
+    input_tokens, caps = tokens_of_request(request), daily_caps(agent, claimed)
+    hold = hold_of(caps, provider.upper_bound(request), claimed.model) if caps else None
     claimed = replace(
         claimed, assumed=assumed_usage(input_tokens, partial(provider.cost_microusd, claimed.model), hold)
     )
     await begin_call(tx, call, attempt, claimed)
     # The conversation is locked from here on, after the turn and the ledger, so slow work is done before.
-    fresh = claimed.joined.fresh
-    taken = [await move_to_transcript(tx, call.address.conversation_id, call.call_id, fresh)] if fresh else []
-    await write_begun(tx, call, claimed, taken)
+    new_messages = claimed.joined.fresh
+    moved = (
+        [await move_to_transcript(tx, call.address.conversation_id, call.call_id, new_messages)] if new_messages else []
+    )
+    await write_begun(tx, call, claimed, moved)
     if hold is not None:
-        await budgets.reserve(tx, call, of_day, hold)
-    return Begun(call, claimed, turn_began, provider, request, input_tokens, prompt.assembly)
+        await budgets.reserve(tx, call, caps, hold)
+    return BegunCall(call, claimed, turn_began, provider, request, input_tokens, prompt.assembly)
 
 
-async def _not_begun(deps: Deps, call: ModelCall, problem: Problem) -> ModelReply:
+async def _reply_to_rejected(deps: Deps, call: ModelCall, problem: Problem) -> ModelReply:
     """Returns the reply of a call whose claim was rolled back. The call's own events are still written."""
     if call.events:
         async with deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
@@ -132,7 +135,7 @@ async def _not_begun(deps: Deps, call: ModelCall, problem: Problem) -> ModelRepl
     return ModelReply(problem=problem)
 
 
-def _accumulator(call: ModelCall, joined: tuple[MessageRef, ...]) -> ModelCall:
+def _with_joined(call: ModelCall, joined: tuple[MessageRef, ...]) -> ModelCall:
     """Returns the call with the messages that were added to the open turn, after those from the graph."""
     if not joined:
         return call
@@ -155,15 +158,15 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
 
     Effects: marks the skills that this turn injects, if there are any.
     """
-    definition, override = agent_with_persona(agent, claimed.persona).definition, claimed.system_prompt
+    definition, override = _with_persona(agent, claimed.persona).definition, claimed.system_prompt
     user = User(str(call.ask.prompt.get("name", "")), str(call.ask.prompt.get("role", "")))
     refs = {ref.skill_id: ref for ref in call.ask.messages if ref.skill_id}
     loaded = loaded_skills(definition, refs)
-    texts = await _injected(tx, call, [skill for skill in loaded if skill.id in refs], refs) if refs else {}
+    texts = await _injected_texts(tx, call, [skill for skill in loaded if skill.id in refs], refs) if refs else {}
     conversation = await prompt_messages(
         tx, call, claimed.through_seq, window_of(definition, call.ask.stage), texts, compacted=claimed.compacted
     )
-    conversation = [_without_bypass(one, definition.words.get("bypass", "")) for one in conversation]
+    conversation = [_without_bypass(message, definition.words.get("bypass", "")) for message in conversation]
     if is_sole_instruction(definition, call.ask.stage):
         return Prompt(
             wire_messages(instructions_of(definition, call.ask.stage), "", conversation), {"stage": call.ask.stage}
@@ -175,11 +178,20 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     persona = persona_of(definition)
     # built once per call, because it is as long as the manifest of all skills
     base = system_prefix(definition, persona, user, override)
-    context = await _context(tx, call) if call.ask.sections or call.ask.guidance else []
+    context = await _context_texts(tx, call) if call.ask.sections or call.ask.guidance else []
     messages = wire_messages(base, claimed.memory_text or "", conversation, [*templates, *context])
     facts = prompt_facts(persona, base, templates, overridden=bool(override))
-    assembly = _assembly(call, definition, persona.key, facts, loaded)
+    assembly = _assembly_facts(call, definition, persona.key, facts, loaded)
     return Prompt(with_cache_breakpoint(messages, claimed.model), assembly)
+
+
+def _with_persona(agent: PublishedAgent, persona: str) -> PublishedAgent:
+    """Returns the agent with this persona instead of its own, for one prompt."""
+    if not persona:
+        return agent
+    definition = agent.definition
+    changes = {"persona": persona, "persona_key": definition.persona_template}
+    return agent.model_copy(update={"definition": definition.model_copy(update=changes)})
 
 
 def _without_bypass(message: PromptMessage, bypass: str) -> PromptMessage:
@@ -189,29 +201,31 @@ def _without_bypass(message: PromptMessage, bypass: str) -> PromptMessage:
     return replace(message, content=without_word(message.content, bypass) or message.content)
 
 
-async def _context(tx: Connection, call: ModelCall) -> list[str]:
+async def _context_texts(tx: Connection, call: ModelCall) -> list[str]:
     """Returns the results of the turn's context assembly, and the guidance for them."""
-    found = await bundles.read_outputs(tx, call.address.conversation_id, call.ask.sections)
-    return [text for text in (context_message(found), call.ask.guidance) if text]
+    outputs = await bundles.read_outputs(tx, call.address.conversation_id, call.ask.sections)
+    return [text for text in (context_message(outputs), call.ask.guidance) if text]
 
 
-async def _injected(
+async def _injected_texts(
     tx: Connection, call: ModelCall, skills: Sequence[Skill], refs: dict[str, MessageRef]
 ) -> dict[str, str]:
     """Returns the injected skills' texts by id, each with the known facts of its entities. Marks the skills in the
     ledger."""
-    for highest in sorted({skill_tier(skill) for skill in skills}):
-        of_tier = [skill.id for skill in skills if skill_tier(skill) == highest]
-        await injections.mark_injected(tx, call.address, of_tier, highest)
-    named = {reference for ref in refs.values() for reference in ref.entities}
-    known = await entities.referred_entities(tx, sorted(named)) if named else {}
+    for tier in sorted({skill_tier(skill) for skill in skills}):
+        skill_ids = [skill.id for skill in skills if skill_tier(skill) == tier]
+        await injections.mark_injected(tx, call.address, skill_ids, tier)
+    entities_named = {reference for ref in refs.values() for reference in ref.entities}
+    known_facts = await entities.referred_entities(tx, sorted(entities_named)) if entities_named else {}
     return {
-        skill.id: skill_activation(skill, "\n".join(known[each] for each in refs[skill.id].entities if each in known))
+        skill.id: skill_activation(
+            skill, "\n".join(known_facts[entity] for entity in refs[skill.id].entities if entity in known_facts)
+        )
         for skill in skills
     }
 
 
-def _assembly(
+def _assembly_facts(
     call: ModelCall, definition: AgentDefinition, persona_key: str, facts: PromptFacts, loaded: Sequence[Skill]
 ) -> dict[str, JsonValue]:
     blocks = {block.name for skill in definition.skills for block in skill.blocks}
@@ -257,16 +271,16 @@ def request_of(
         timeout_seconds=call.ask.timeout_seconds or MODEL_SECONDS,
         idempotency_key=f"{call.address.turn_id}.{call.call_id}",
     )
-    many = provider.cost_microusd(claimed.model, Usage(output_tokens=PRICED_TOKENS))
-    return replace(request, most_tokens=affordable_tokens(claimed.most_tokens, claimed.left_microusd, many))
+    token_price = provider.cost_microusd(claimed.model, Usage(output_tokens=PRICED_TOKENS))
+    return replace(request, max_tokens=affordable_tokens(claimed.most_tokens, claimed.left_microusd, token_price))
 
 
 def _tools(call: ModelCall, agent: PublishedAgent) -> tuple[dict[str, JsonValue], ...]:
     """Returns the functions that the model can call: the offered tools, or the function for structured output."""
-    wanted = call.ask.output
-    if wanted is not None:
+    output = call.ask.output
+    if output is not None:
         description = "Give your answer by calling this once."
-        return (_function(wanted.name, description, wanted.fits),) if wanted.form is OutputForm.FUNCTION else ()
+        return (_function(output.name, description, output.fits),) if output.form is OutputForm.FUNCTION else ()
     offered = [card for card in agent.cards if card.name in call.ask.tools]
     if LOAD_TOOLSET in call.ask.tools:
         offered.insert(0, loader_card(agent.cards))
@@ -277,7 +291,7 @@ def _function(name: str, description: str, parameters: dict[str, JsonValue]) -> 
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-def caps(agent: PublishedAgent, claimed: ModelClaim) -> Caps:
+def daily_caps(agent: PublishedAgent, claimed: ModelClaim) -> Caps:
     """Returns the daily limits that apply to this call. A claim reserves its share, and settling replaces the
     reservation by the real usage. If neither the agent nor its tenant has daily limits, no statement is run. An attempt
     that never reported back is counted, with its reservation, before its call is taken over."""
@@ -292,7 +306,7 @@ async def count_lost(db: Database, call: ModelCall) -> None:
         await model_calls.charge_lost(tx, address.turn_id, lost)
 
 
-def reserved_for_now() -> UpstreamUnavailable:
+def budget_reserved() -> UpstreamUnavailable:
     """Returns the error of a claim that other calls' reservations block. Temporal retries it."""
     message = "running calls have reserved the rest of the daily budget; this call waits for them"
     return UpstreamUnavailable("day_budget_reserved", message, retry_after_seconds=RESERVED_SECONDS)

@@ -9,7 +9,7 @@ import structlog
 from pydantic import JsonValue
 
 from perdure.activities.dependencies import Deps, Stops
-from perdure.activities.guard import stop_asked
+from perdure.activities.guard import cancelled_by_stop
 from perdure.activities.providers.errors import store_error
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.activities.toolbox.registry import BlockTool, block_tool
@@ -42,7 +42,7 @@ from perdure.store.events.event_log import NewEvent, NewMessage, write
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ClaimedCall:
     """A call that this attempt can run."""
 
     tool: Tool | BlockTool | McpTool
@@ -64,55 +64,65 @@ class Held:
         return isinstance(self.tool, BlockTool)
 
     @property
-    def changes_our_rows(self) -> bool:
+    def is_transactional(self) -> bool:
         """True if the tool acts in the transaction that records the call. Blocks have no database access, whatever
         their card declares."""
         return self.card.effect is EffectClass.LOCAL and not self.is_block
 
 
-async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, began: float) -> Held | ToolOutcome:
+async def claim_call(
+    deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, requested_at: float
+) -> ClaimedCall | ToolOutcome:
     """Reserves the call for this attempt, or returns its outcome if it must not run.
 
     Raises: UpstreamUnavailable `tool_not_here`, `on_hold`.
     """
     agent = await deps.agent_cache.read_pinned(tx, call.agent_id, call.agent_version)
     card = agent.card(call.ask.tool)
-    locked = await _locked(tx, call, card)
+    locked = await _lock_or_plan(tx, call, card)
     if locked is None:
         return _not_run(call, Problem(code="call_not_planned", message="the model did not request this call"))
     tool: Tool | BlockTool | McpTool | None = (
         await block_tool(tx, deps.tables, deps.sandbox, agent, card) if card else None
     )
     tool = tool or deps.toolbox.find(call.agent_id, call.ask.tool, card)
-    void = call_refusal(card, tool.card if tool else None, locked.tool_version, locked.approval, locked.exempt_tools)
+    void_reason = call_refusal(
+        card, tool.card if tool else None, locked.tool_version, locked.approval, locked.exempt_tools
+    )
     if tool is None and not locked.published_version:
-        void = NOT_PUBLISHED
-    if void is None and locked.approval is not None:
-        void = lapse_reason(locked.approval, await _in_force(deps, tx, call, locked.published_version))
-    verdict = claim_tool(locked.turn, locked.row, attempt, allowed=void is None, now=locked.now)
-    if verdict not in (Claim.ACT, Claim.STALE, Claim.ENDED) and call.events:
+        void_reason = NOT_PUBLISHED
+    if void_reason is None and locked.approval is not None:
+        void_reason = lapse_reason(locked.approval, await _in_force(deps, tx, call, locked.published_version))
+    claim = claim_tool(locked.turn, locked.row, attempt, allowed=void_reason is None, now=locked.now)
+    if claim not in (Claim.ACT, Claim.STALE, Claim.ENDED) and call.events:
         await write(tx, call.address, [], pending=call.events)
-    if verdict is Claim.REPLAY:
+    if claim is Claim.REPLAY:
         return ToolOutcome.model_validate(locked.outcome)
-    if verdict is Claim.UNKNOWN:
-        return await _unknown(tx, call, locked)
-    if verdict not in (Claim.ACT, Claim.DENIED):
-        return _not_run(call, PROBLEM_OF_CLAIM[verdict])
+    if claim is Claim.UNKNOWN:
+        return await _settle_unknown(tx, call, locked)
+    if claim not in (Claim.ACT, Claim.DENIED):
+        return _not_run(call, PROBLEM_OF_CLAIM[claim])
     if card is not None and (tool is None or tool.card.version != card.version):
         await _need_current_card(deps, tx, call, card)
-    if verdict is Claim.DENIED or tool is None or card is None:
-        return await _denied(tx, call, locked, void)
-    if locked.approval is not None and locked.approval.ready_at is not None and locked.approval.holds(locked.now):
-        left = (locked.approval.ready_at - locked.now).total_seconds()
-        raise UpstreamUnavailable("on_hold", "the call is approved but may not start yet", retry_after_seconds=left)
+    if claim is Claim.DENIED or tool is None or card is None:
+        return await _settle_denied(tx, call, locked, void_reason)
+    _refuse_while_on_hold(locked)
     deadline = reservation_deadline(locked.now)
     event = NewEvent(TOOL_EXECUTING, {"tool": card.name, "attempt": attempt.number}, call.ask.call_id)
     epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, card.timeout_seconds, event)
     args = locked.approval.args if locked.approval else locked.args
-    return Held(tool, locked, args, epoch, attempt, began)
+    return ClaimedCall(tool, locked, args, epoch, attempt, requested_at)
 
 
-async def _locked(tx: Connection, call: ToolCall, card: ToolCard | None) -> tool_calls.LockedCall | None:
+def _refuse_while_on_hold(locked: tool_calls.LockedCall) -> None:
+    """Raises: UpstreamUnavailable `on_hold` if the call is approved but must not start yet."""
+    approval = locked.approval
+    if approval is not None and approval.ready_at is not None and approval.holds(locked.now):
+        wait = (approval.ready_at - locked.now).total_seconds()
+        raise UpstreamUnavailable("on_hold", "the call is approved but may not start yet", retry_after_seconds=wait)
+
+
+async def _lock_or_plan(tx: Connection, call: ToolCall, card: ToolCard | None) -> tool_calls.LockedCall | None:
     """Locks the call's row. A call that the graph itself makes and that needs no approval is planned here."""
     locked = await tool_calls.lock(tx, call, card)
     if locked is None and call.ask.args is not None and card is not None and not card.needs_approval:
@@ -121,10 +131,12 @@ async def _locked(tx: Connection, call: ToolCall, card: ToolCard | None) -> tool
     return locked
 
 
-async def _denied(tx: Connection, call: ToolCall, locked: tool_calls.LockedCall, void: str | None) -> ToolOutcome:
+async def _settle_denied(
+    tx: Connection, call: ToolCall, locked: tool_calls.LockedCall, void_reason: str | None
+) -> ToolOutcome:
     """Settles a call that is not allowed to run."""
-    void = await _voided(tx, call, locked.approval, void)
-    answer = denial(call, locked.approval, void)
+    void_reason = await _void_given_approval(tx, call, locked.approval, void_reason)
+    answer = denial(call, locked.approval, void_reason)
     epoch = locked.row.held.epoch if locked.row.held else 0
     await tool_calls.settle(tx, call, epoch, *answer.row, list(answer.events))
     return answer.outcome
@@ -139,12 +151,14 @@ async def _in_force(deps: Deps, tx: Connection, call: ToolCall, version: str) ->
     return InForce(agent.definition.approvals.digest, card.version if card else "")
 
 
-async def _voided(tx: Connection, call: ToolCall, approval: ApprovalValidity | None, why: str | None) -> str | None:
+async def _void_given_approval(
+    tx: Connection, call: ToolCall, approval: ApprovalValidity | None, reason: str | None
+) -> str | None:
     """Voids a given approval that no longer covers its call. Returns the message for the model."""
-    if approval is None or why is None or approval.status not in GRANTED_STATUSES:
-        return why
-    await void_approval(tx, approval.approval_id, why, call.address.turn_id)
-    return f"{why}; a new approval is needed"
+    if approval is None or reason is None or approval.status not in GRANTED_STATUSES:
+        return reason
+    await void_approval(tx, approval.approval_id, reason, call.address.turn_id)
+    return f"{reason}; a new approval is needed"
 
 
 async def _need_current_card(deps: Deps, tx: Connection, call: ToolCall, card: ToolCard) -> None:
@@ -161,7 +175,7 @@ async def _need_current_card(deps: Deps, tx: Connection, call: ToolCall, card: T
         raise UpstreamUnavailable("tool_not_here", f"this worker does not have {card.name} in the required version")
 
 
-async def _unknown(tx: Connection, call: ToolCall, locked: tool_calls.LockedCall) -> ToolOutcome:
+async def _settle_unknown(tx: Connection, call: ToolCall, locked: tool_calls.LockedCall) -> ToolOutcome:
     """Records an unknown outcome, which a person must settle: an earlier attempt may have sent the call."""
     outcome = ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
     if locked.row.state is not CallState.OUTCOME_UNKNOWN and locked.row.held is not None:
@@ -176,7 +190,7 @@ def _not_run(call: ToolCall, problem: Problem) -> ToolOutcome:
     return ToolOutcome(call_id=call.ask.call_id, state=CallState.PLANNED, problem=problem)
 
 
-NOTHING = ToolResult(None)
+NO_RESULT = ToolResult(None)
 _log = structlog.get_logger(__name__)
 
 
@@ -185,11 +199,11 @@ class ToolAttempt:
     """The end of an attempt, as far as its caller knows. For a target, the result is what the caller knows of the
     effect (perdure/core/calls/ledger.py). For a local tool, it is the result or the reason for the rollback."""
 
-    acted: ActionEnd
+    end: ActionEnd
     message: str = ""
     """Message for the model if the call did not return. It may quote the target, so it is not written to Temporal's
     history."""
-    result: ToolResult = NOTHING
+    result: ToolResult = NO_RESULT
     retry_after_seconds: float | None = None
     timed_out: bool = False
     hopeless: bool = False
@@ -198,7 +212,7 @@ class ToolAttempt:
     """True if the turn was stopped during the attempt."""
 
 
-MISTAKES: tuple[type[Exception], ...] = (
+CODE_ERRORS: tuple[type[Exception], ...] = (
     TypeError,
     AttributeError,
     NameError,
@@ -215,42 +229,44 @@ included: a target's answer that cannot be read may be readable the next time.""
 STOPPED = ToolAttempt(ActionEnd.AMBIGUOUS, "the turn was stopped while the call was running", stopped=True)
 
 
-async def tried(held: Held, context: ToolContext, stops: Stops) -> ToolAttempt:
+async def attempt_call(claimed: ClaimedCall, context: ToolContext, stops: Stops) -> ToolAttempt:
     """Runs the tool once, within its time limit. If the turn is stopped, the attempt is interrupted.
 
     Raises: CancelledError when this worker drains; the ledger decides what the next attempt can do.
     """
-    async with stops.breaking(context.turn_id):
-        return await _tried(held, context)
+    async with stops.interruptible(context.turn_id):
+        return await _run_within_limit(claimed, context)
     return STOPPED
 
 
-async def _tried(held: Held, context: ToolContext) -> ToolAttempt:
+async def _run_within_limit(claimed: ClaimedCall, context: ToolContext) -> ToolAttempt:
     """Runs the tool once, within its time limit.
 
     Raises: CancelledError when this worker drains.
     """
     try:
-        result = await asyncio.wait_for(held.tool.run(held.args, context), held.card.timeout_seconds)
+        result = await asyncio.wait_for(claimed.tool.run(claimed.args, context), claimed.card.timeout_seconds)
     except ToolRefused as error:
         return ToolAttempt(ActionEnd.REFUSED, error.message)
     except ToolUnavailable as error:
         return ToolAttempt(ActionEnd.NOT_SENT, error.message, retry_after_seconds=error.retry_after_seconds)
     except AnswerWithheld as error:
-        return _withheld(held.card, error)
+        return _withheld(claimed.card, error)
     # raised by a tool that does not use `context.send`, so it may have sent something before
     except EgressRefused as error:
         return ToolAttempt(ActionEnd.AMBIGUOUS, str(error), hopeless=True)
     except asyncio.CancelledError:
-        if not stop_asked():
+        if not cancelled_by_stop():
             raise
         return STOPPED
     except TimeoutError:
-        return ToolAttempt(ActionEnd.AMBIGUOUS, f"no response within {held.card.timeout_seconds:g} s", timed_out=True)
+        return ToolAttempt(
+            ActionEnd.AMBIGUOUS, f"no response within {claimed.card.timeout_seconds:g} s", timed_out=True
+        )
     except Exception as error:
-        _log.warning("tool_call_failed", tool=held.card.name, error=type(error).__name__)
+        _log.warning("tool_call_failed", tool=claimed.card.name, error=type(error).__name__)
         message = str(error) if isinstance(error, ServerLost) else f"the call failed ({type(error).__name__})"
-        return ToolAttempt(ActionEnd.AMBIGUOUS, message, hopeless=isinstance(error, MISTAKES))
+        return ToolAttempt(ActionEnd.AMBIGUOUS, message, hopeless=isinstance(error, CODE_ERRORS))
     return ToolAttempt(ActionEnd.RETURNED, result=result)
 
 
@@ -268,7 +284,7 @@ def _withheld(card: ToolCard, error: AnswerWithheld) -> ToolAttempt:
     )
 
 
-class Undone(Exception):
+class LocalToolFailed(Exception):
     """A local tool failed. The exception leaves the transaction, which is rolled back; `message` is for the model."""
 
     def __init__(self, message: str) -> None:
@@ -276,31 +292,31 @@ class Undone(Exception):
         self.message = message
 
 
-async def done_locally(held: Held, context: ToolContext) -> ToolResult:
+async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResult:
     """Runs a local tool once, within its time limit, in the transaction of its context.
 
     Raises: Undone if the tool failed. Errors that show that Postgres is unavailable or that a transaction conflicts
     pass unchanged: they are not the tool's answer, and another attempt may succeed.
     """
     try:
-        async with asyncio.timeout(held.card.timeout_seconds):
-            return await held.tool.run(held.args, context)
+        async with asyncio.timeout(claimed.card.timeout_seconds):
+            return await claimed.tool.run(claimed.args, context)
     except (ToolRefused, ToolUnavailable) as error:
-        raise Undone(error.message) from None
+        raise LocalToolFailed(error.message) from None
     except (AnswerWithheld, EgressRefused) as error:
-        raise Undone(str(error)) from None
+        raise LocalToolFailed(str(error)) from None
     except PerdureError:
         raise
     except Exception as error:
-        if _says_the_driver(error) and store_error(error).retryable:
+        if _raised_by_asyncpg(error) and store_error(error).retryable:
             raise
         if isinstance(error, TimeoutError):
-            raise Undone("the tool exceeded its time limit") from None
-        _log.warning("local_tool_raised", tool=held.card.name, error=type(error).__name__)
-        raise Undone(f"the tool failed ({type(error).__name__})") from None
+            raise LocalToolFailed("the tool exceeded its time limit") from None
+        _log.warning("local_tool_raised", tool=claimed.card.name, error=type(error).__name__)
+        raise LocalToolFailed(f"the tool failed ({type(error).__name__})") from None
 
 
-def _says_the_driver(error: Exception) -> bool:
+def _raised_by_asyncpg(error: Exception) -> bool:
     """Returns whether asyncpg raised the error, by its stack frames.
 
     The type is not enough: a hanging command ends in a bare TimeoutError, as does the tool's time limit.
@@ -309,11 +325,11 @@ def _says_the_driver(error: Exception) -> bool:
     return any(frame.f_globals.get("__name__", "").partition(".")[0] == "asyncpg" for frame, _ in frames)
 
 
-MOST_STATE_CHARACTERS = 8 * 1024
+MAX_STATE_CHARACTERS = 8 * 1024
 """State updates beyond this are dropped, with a warning in the log."""
-MOST_MADE_CHARACTERS = 32 * 1024
+MAX_GRAPH_CALL_CHARACTERS = 32 * 1024
 """Maximum answer of a call that the graph itself makes, because the whole answer is stored in Temporal's history."""
-MOST_CHARACTERS = 64 * 1024
+MAX_MESSAGE_CHARACTERS = 64 * 1024
 """A longer tool message is cut, with a note to the model."""
 
 
@@ -342,11 +358,11 @@ def settled_answer(call: ToolCall, card: ToolCard, approval: ApprovalValidity | 
     if approval is not None and approval.edited:
         output = with_changed_arguments(approval.args, output)
     patch = {name: value for name, value in result.state.items() if name in card.wants_state}
-    if len(canonical_json(patch)) > MOST_STATE_CHARACTERS:
-        _log.warning("tool_state_dropped", tool=card.name, most=MOST_STATE_CHARACTERS)
+    if len(canonical_json(patch)) > MAX_STATE_CHARACTERS:
+        _log.warning("tool_state_dropped", tool=card.name, most=MAX_STATE_CHARACTERS)
         patch = {}
-    if call.ask.args is not None and len(canonical_json(output)) > MOST_MADE_CHARACTERS:
-        return error_answer(call, f"the answer exceeds {MOST_MADE_CHARACTERS} characters")
+    if call.ask.args is not None and len(canonical_json(output)) > MAX_GRAPH_CALL_CHARACTERS:
+        return error_answer(call, f"the answer exceeds {MAX_GRAPH_CALL_CHARACTERS} characters")
     facts = plain_facts(result.output, call.ask.paths)  # without the note: rules read the tool's own answer
     return _answer(call, CallState.DONE, output, TOOL_RESULT, patch, facts)
 
@@ -358,9 +374,9 @@ def error_answer(call: ToolCall, message: str, *, wrapped: bool = False) -> Answ
     return _answer(call, CallState.FAILED, body | ({"result": None} if wrapped else {}), TOOL_ERROR)
 
 
-def denial(call: ToolCall, approval: ApprovalValidity | None, why: str | None) -> Answer:
+def denial(call: ToolCall, approval: ApprovalValidity | None, reason: str | None) -> Answer:
     """Returns the answer for a call that a person or a rule forbade, with the reviewer's reason if there is one."""
-    body: dict[str, JsonValue] = {"status": "denied", "message": why or "the call was not allowed"}
+    body: dict[str, JsonValue] = {"status": "denied", "message": reason or "the call was not allowed"}
     if approval is not None and approval.status in STATUSES_WITH_REASON and approval.comment:
         body["reason"] = approval.comment
     return _answer(call, CallState.DENIED, body, TOOL_DENIED)
@@ -375,8 +391,8 @@ def _answer(
     facts: dict[str, JsonValue] | None = None,
 ) -> Answer:
     content = canonical_json(output)
-    if len(content) > MOST_CHARACTERS:
-        content = content[:MOST_CHARACTERS] + f"… [cut: {len(content)} characters]"
+    if len(content) > MAX_MESSAGE_CHARACTERS:
+        content = content[:MAX_MESSAGE_CHARACTERS] + f"… [cut: {len(content)} characters]"
     tokens = estimated_tokens(content)
     message = NewMessage(new_id(), Role.TOOL, content, call_id=call.ask.call_id, tokens=tokens)
     ref = MessageRef(id=message.id, role=Role.TOOL, text=preview(content), tokens=tokens, call_id=call.ask.call_id)

@@ -12,19 +12,19 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.guard import activity_guard, stop_asked, this_attempt, uncancelled
-from perdure.activities.memory import remembered
+from perdure.activities.guard import activity_guard, cancelled_by_stop, current_attempt, uncancelled
 from perdure.activities.tool_execution import (
     Answer,
-    Held,
+    ClaimedCall,
+    LocalToolFailed,
     ToolAttempt,
-    Undone,
-    claimed,
-    done_locally,
+    attempt_call,
+    claim_call,
     error_answer,
+    run_local_tool,
     settled_answer,
-    tried,
 )
+from perdure.activities.working_memory import save_working_memory
 from perdure.contracts.calls import CallState, ToolCall, ToolOutcome
 from perdure.contracts.errors import PerdureError, UpstreamUnavailable
 from perdure.contracts.events import TOOL_ERROR
@@ -67,143 +67,150 @@ class ToolActivities:
         return outcome
 
     async def _run(self, call: ToolCall) -> ToolOutcome:
-        attempt, began = Attempt(*this_attempt()), uptime_seconds()
+        attempt, requested_at = Attempt(*current_attempt()), uptime_seconds()
         async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
-            held = await claimed(self._deps, tx, call, attempt, began)
-        if isinstance(held, ToolOutcome):
-            return held
-        act = self._act_locally if held.changes_our_rows else self._act_outside
-        return await act(call, held)
+            claimed = await claim_call(self._deps, tx, call, attempt, requested_at)
+        if isinstance(claimed, ToolOutcome):
+            return claimed
+        run = self._run_local if claimed.is_transactional else self._run_external
+        return await run(call, claimed)
 
-    async def _act_locally(self, call: ToolCall, held: Held) -> ToolOutcome:
+    async def _run_local(self, call: ToolCall, claimed: ClaimedCall) -> ToolOutcome:
         """The effect and the ledger row commit together, or neither does. Only the settle locks the turn."""
         try:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
-                result = await done_locally(held, self._context(call, held, tx))
-                answer = await _kept(tx, call, held, result)
+                result = await run_local_tool(claimed, self._context(call, claimed, tx))
+                answer = await _settle_returned(tx, call, claimed, result)
             return answer.outcome
-        except Undone as undone:
-            return await self._settle(call, held, error_answer(call, undone.message))
-        except _Lost:
-            raise await self._lost(call) from None
+        except LocalToolFailed as failure:
+            return await self._settle(call, claimed, error_answer(call, failure.message))
+        except _SettleRejected:
+            raise await self._count_lost(call) from None
 
-    async def _act_outside(self, call: ToolCall, held: Held) -> ToolOutcome:
-        mine = await self._still_owned(call, held)
-        made = (
-            await tried(held, self._context(call, held, None), self._deps.stops)
-            if mine
+    async def _run_external(self, call: ToolCall, claimed: ClaimedCall) -> ToolOutcome:
+        owned = await self._still_owned(call, claimed)
+        result = (
+            await attempt_call(claimed, self._context(call, claimed, None), self._deps.stops)
+            if owned
             else ToolAttempt(ActionEnd.NOT_OWNED)
         )
-        decided = after_act(
-            held.card.effect,
-            made.acted,
-            last_attempt=held.locked.errors + 1 >= TOOL_ERRORS or made.stopped or stop_asked(),
-            timed_out=made.timed_out,
-            hopeless=made.hopeless,
-            sent_before=may_have_happened(held.locked.row),
+        action = after_act(
+            claimed.card.effect,
+            result.end,
+            last_attempt=claimed.locked.errors + 1 >= TOOL_ERRORS or result.stopped or cancelled_by_stop(),
+            timed_out=result.timed_out,
+            hopeless=result.hopeless,
+            sent_before=may_have_happened(claimed.locked.row),
         )
         # What happened is recorded even if a stop arrives meanwhile.
-        return await uncancelled(self._record(call, held, decided, made))
+        return await uncancelled(self._record(call, claimed, action, result))
 
-    async def _still_owned(self, call: ToolCall, held: Held) -> bool:
+    async def _still_owned(self, call: ToolCall, claimed: ClaimedCall) -> bool:
         """Checks just before the call is sent that this attempt still owns it, since a stalled attempt may have lost
         it. If the check fails, nothing is sent.
 
         A claim that is younger than `FRESH_SECONDS` has just made this check, so it is not repeated.
         """
-        if uptime_seconds() - held.claimed_at < FRESH_SECONDS:
+        if uptime_seconds() - claimed.claimed_at < FRESH_SECONDS:
             return True
         try:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
-                return await tool_calls.still_owned(tx, call, held.epoch)
+                return await tool_calls.still_owned(tx, call, claimed.epoch)
         except (OSError, *self._deps.db.outages):
             return False
 
-    async def _record(self, call: ToolCall, held: Held, decided: SettleAction, made: ToolAttempt) -> ToolOutcome:
-        if decided in (SettleAction.RETRY, SettleAction.RELEASE):
-            record = tool_calls.release if decided is SettleAction.RELEASE else tool_calls.count_error
+    async def _record(
+        self, call: ToolCall, claimed: ClaimedCall, action: SettleAction, result: ToolAttempt
+    ) -> ToolOutcome:
+        if action in (SettleAction.RETRY, SettleAction.RELEASE):
+            record = tool_calls.release if action is SettleAction.RELEASE else tool_calls.count_error
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
-                await record(tx, call, held.epoch)
+                await record(tx, call, claimed.epoch)
             # The tool's message stays here: it may quote its target, and Temporal would store it.
-            message = f"the tool {held.card.name} could not be called; it is retried"
-            delay = next_delay(made.retry_after_seconds)
+            message = f"the tool {claimed.card.name} could not be called; it is retried"
+            delay = next_delay(result.retry_after_seconds)
             raise ApplicationError(message, type="tool_unavailable", next_retry_delay=delay)
-        if decided is SettleAction.OUTCOME_UNKNOWN:
+        if action is SettleAction.OUTCOME_UNKNOWN:
             event = NewEvent(
                 TOOL_ERROR,
-                {"tool": held.card.name, "code": "outcome_unknown", "effect": held.locked.key, "message": made.message},
+                {
+                    "tool": claimed.card.name,
+                    "code": "outcome_unknown",
+                    "effect": claimed.locked.key,
+                    "message": result.message,
+                },
                 call.ask.call_id,
             )
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
-                await tool_calls.settle(tx, call, held.epoch, CallState.OUTCOME_UNKNOWN, None, None, [event])
+                await tool_calls.settle(tx, call, claimed.epoch, CallState.OUTCOME_UNKNOWN, None, None, [event])
             return ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
-        if decided is SettleAction.FAILED:
-            return await self._settle(call, held, error_answer(call, made.message, wrapped=held.is_block))
+        if action is SettleAction.FAILED:
+            return await self._settle(call, claimed, error_answer(call, result.message, wrapped=claimed.is_block))
         try:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
-                answer = await _kept(tx, call, held, made.result)
-        except _Lost:
-            raise await self._lost(call) from None
+                answer = await _settle_returned(tx, call, claimed, result.result)
+        except _SettleRejected:
+            raise await self._count_lost(call) from None
         return answer.outcome
 
-    async def _settle(self, call: ToolCall, held: Held, answer: Answer) -> ToolOutcome:
+    async def _settle(self, call: ToolCall, claimed: ClaimedCall, answer: Answer) -> ToolOutcome:
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            mine = await tool_calls.settle(tx, call, held.epoch, *answer.row, list(answer.events))
-        if not mine:
-            raise _refused()  # after the commit, which counts the lost settle
+            accepted = await tool_calls.settle(tx, call, claimed.epoch, *answer.row, list(answer.events))
+        if not accepted:
+            raise _settle_rejected()  # after the commit, which counts the lost settle
         return answer.outcome
 
-    async def _lost(self, call: ToolCall) -> PerdureError:
+    async def _count_lost(self, call: ToolCall) -> PerdureError:
         """Counts a lost settle. The settle's own count was rolled back with the effect and with what should be
         remembered."""
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             await tool_calls.count_lost(tx, call)
-        return _refused()
+        return _settle_rejected()
 
-    def _context(self, call: ToolCall, held: Held, tx: Connection | None) -> ToolContext:
+    def _context(self, call: ToolCall, claimed: ClaimedCall, tx: Connection | None) -> ToolContext:
         return ToolContext(
-            card=held.card,
+            card=claimed.card,
             tenant_id=call.address.tenant_id,
             turn_id=call.address.turn_id,
             conversation_id=call.address.conversation_id,
             call_id=call.ask.call_id,
-            user_id=held.locked.user_id,
-            idempotency_key=held.locked.key,
+            user_id=claimed.locked.user_id,
+            idempotency_key=claimed.locked.key,
             # The tool compares it with this worker's clock; the reservation's deadline is by the database's clock.
-            deadline=datetime.now(UTC) + timedelta(seconds=held.card.timeout_seconds),
+            deadline=datetime.now(UTC) + timedelta(seconds=claimed.card.timeout_seconds),
             http=self._deps.toolbox.http_for(call.agent_id),
             state=call.ask.state,
             transaction=tx,
             files=ConversationFiles(self._deps.db, call.address),
             memory=self._deps.memory,
-            secrets=self._deps.toolbox.secrets_for(held.card),
+            secrets=self._deps.toolbox.secrets_for(claimed.card),
         )
 
 
-async def _kept(tx: Connection, call: ToolCall, held: Held, result: ToolResult) -> Answer:
+async def _settle_returned(tx: Connection, call: ToolCall, claimed: ClaimedCall, result: ToolResult) -> Answer:
     """Records a call that returned, with what it wants remembered and audited, for every kind of tool. Its state
     updates are part of the outcome, because the graph holds the state.
 
     Raises: _Lost.
     """
-    result, memory_events = await remembered(tx, call, result)
-    answer = settled_answer(call, held.card, held.locked.approval, result)
-    if not await tool_calls.settle(tx, call, held.epoch, *answer.row, [*answer.events, *memory_events]):
-        raise _Lost
+    result, memory_events = await save_working_memory(tx, call, result)
+    answer = settled_answer(call, claimed.card, claimed.locked.approval, result)
+    if not await tool_calls.settle(tx, call, claimed.epoch, *answer.row, [*answer.events, *memory_events]):
+        raise _SettleRejected
     if result.files:
-        await keep_files(tx, call, held.locked.user_id, result.files)
+        await keep_files(tx, call, claimed.locked.user_id, result.files)
     if result.audited is not None:
         body: dict[str, JsonValue] = {**result.audited.data, "call_id": call.ask.call_id}
-        kind, turn_id = f"tool.{held.card.name}", call.address.turn_id
-        await audit.record(tx, kind, result.audited.subject, body, actor=held.locked.user_id, turn_id=turn_id)
+        kind, turn_id = f"tool.{claimed.card.name}", call.address.turn_id
+        await audit.record(tx, kind, result.audited.subject, body, actor=claimed.locked.user_id, turn_id=turn_id)
     return answer
 
 
-class _Lost(Exception):
+class _SettleRejected(Exception):
     """The settle of a call that returned was rejected. The exception leaves the transaction, which is rolled back."""
 
 
-def _refused() -> PerdureError:
+def _settle_rejected() -> PerdureError:
     """Returns the error of a rejected settle: a later attempt owns the call, or its turn has ended. The next attempt
     finds out which."""
     return UpstreamUnavailable("settle_refused", "another attempt has taken over this call")

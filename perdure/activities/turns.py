@@ -16,27 +16,27 @@ class TurnActivities:
         self._deps = deps
 
     @activity.defn(name="turns.read")
-    async def read(self, ask: StopRequest) -> StopRead:
+    async def read(self, request: StopRequest) -> StopRead:
         """Returns whether the turn was asked to stop. A wake signal carries no decision, so the record decides.
 
         Effects: none. Retry: safe.
         """
-        async with activity_guard(), self._deps.db.transaction(ask.address.tenant_id) as tx:
-            return StopRead(asked=await stop_requested(tx, ask))
+        async with activity_guard(), self._deps.db.transaction(request.address.tenant_id) as tx:
+            return StopRead(asked=await stop_requested(tx, request))
 
     @activity.defn(name="turns.finish")
-    async def finish(self, ask: FinishRequest) -> Finished:
+    async def finish(self, request: FinishRequest) -> Finished:
         """Ends the turn and starts the next queued one.
 
         Effects: one transaction. The next turn's start is in the outbox, and it is delivered at once if Temporal
         answers. Retry: safe, an ended turn keeps its status.
         """
         async with activity_guard():
-            async with self._deps.db.transaction(ask.address.tenant_id) as tx:
-                finished, note = await finish(tx, ask)
-            await self._deps.live.wake(ask.address.conversation_id)
+            async with self._deps.db.transaction(request.address.tenant_id) as tx:
+                finished, note = await finish(tx, request)
+            await self._deps.live.wake(request.address.conversation_id)
             if note is not None:
                 await self._deps.notifier.deliver_soon(note)
         if self._deps.traces is not None:
-            self._deps.traces.ended(ask.address)
+            self._deps.traces.ended(request.address)
         return finished

@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from perdure.contracts.agents import DayLimits
 from perdure.contracts.errors import CallerError
-from perdure.contracts.memory import CLIENT_TABLE, Risk, Scope, why_no_tables
+from perdure.contracts.memory import CLIENT_TABLE, Risk, Scope, client_tables_fault
 from perdure.contracts.turns import Limits, OnSpent
 from perdure.core.approvals.decisions import DEFAULT_CLAIM_SECONDS, MAX_CLAIM_SECONDS, USER_NAME, Decision
 from perdure.core.audit import ExportedHead
@@ -37,7 +37,7 @@ def _check_client_table(metadata: Metadata) -> Metadata:
     table = metadata.get(CLIENT_TABLE)
     if CLIENT_TABLE not in metadata:
         return metadata
-    fault = why_no_tables(table)
+    fault = client_tables_fault(table)
     if not fault and isinstance(table, dict) and (contradiction := find_contradiction(table)):
         fault = f"metadata.{CLIENT_TABLE} is invalid: {contradiction}"
     if fault:

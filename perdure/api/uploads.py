@@ -24,7 +24,7 @@ import structlog
 from starlette.requests import ClientDisconnect
 
 from perdure.contracts.errors import CallerError, LimitReached, UpstreamUnavailable
-from perdure.contracts.memory import MOST_COLUMNS, MOST_ROWS
+from perdure.contracts.memory import MAX_COLUMNS, MAX_ROWS
 from perdure.core.memory.files import MIN_BYTES_PER_SECOND, is_too_slow, too_large
 
 SIZE_VARIABLE, COUNT_VARIABLE = "PERDURE_UPLOAD_BYTES", "PERDURE_UPLOADS_PER_USER"
@@ -93,7 +93,7 @@ class Uploads:
 
         Raises: CallerError 422 with the codes of `check_stream`, and `table_too_costly` if the process did not finish.
         """
-        limits = (MOST_COLUMNS, MOST_ROWS, CHECK_MEMORY_BYTES, int(CHECK_SECONDS))
+        limits = (MAX_COLUMNS, MAX_ROWS, CHECK_MEMORY_BYTES, int(CHECK_SECONDS))
         async with self._checks:
             verdict = await _run_check(spooled.file, media_type, *limits)
         if verdict is None:

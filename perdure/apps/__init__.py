@@ -1,10 +1,17 @@
 """Loads app folders into agents, skills and tools. The engine accesses apps only through this package."""
 
 from perdure.apps.agents import ALWAYS_OFFERED, Engine
-from perdure.apps.code_blocks import BlockCheck, BlockFault, Tried, check_source, first_computed_line, schema_as_called
+from perdure.apps.code_blocks import (
+    BlockCheck,
+    BlockFault,
+    ExampleRun,
+    check_source,
+    first_computed_line,
+    schema_as_called,
+)
 from perdure.apps.files import AppProblem, has_mistakes
 from perdure.apps.folder import SHIPPED, App, app_folders, find_apps, load_app, load_servers
-from perdure.apps.publish import assembled_tools, left_out, played_by, publish, tables_of, unloaded
+from perdure.apps.publish import assembled_tools, publish, skipped_agents, tables_of, unloaded_agents, with_model
 
 __all__ = [
     "ALWAYS_OFFERED",
@@ -14,19 +21,19 @@ __all__ = [
     "BlockCheck",
     "BlockFault",
     "Engine",
-    "Tried",
+    "ExampleRun",
     "app_folders",
     "assembled_tools",
     "check_source",
     "find_apps",
     "first_computed_line",
     "has_mistakes",
-    "left_out",
     "load_app",
     "load_servers",
-    "played_by",
     "publish",
     "schema_as_called",
+    "skipped_agents",
     "tables_of",
-    "unloaded",
+    "unloaded_agents",
+    "with_model",
 ]

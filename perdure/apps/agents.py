@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from perdure.apps.code_blocks import BlockCheck, Trial, check_source
+from perdure.apps.code_blocks import BlockCheck, RunExample, check_source
 from perdure.apps.context_assembly import put_assembly
 from perdure.apps.files import (
     AppProblem,
@@ -19,9 +19,9 @@ from perdure.apps.files import (
     problems_of,
     read_form,
     read_yaml,
-    unfit_problem,
     unknown_fields,
     unstorable,
+    unstorable_problem,
 )
 from perdure.apps.skills import Content
 from perdure.contracts.agents import AgentDefinition
@@ -32,7 +32,7 @@ from perdure.contracts.values import Frozen
 from perdure.core.approvals.decisions import ROLES, USER_NAME
 
 
-class _WrittenOut(Frozen):
+class _InlineSkill(Frozen):
     """A skill in the agent's own file. Rules, blocks and similar parts have their own files, so they need a folder."""
 
     id: str = Field(pattern=SKILL_ID_PATTERN)
@@ -41,15 +41,17 @@ class _WrittenOut(Frozen):
     body: str
 
 
-def put_in_place(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[dict[str, Any], list[AppProblem]]:
+def resolve_references(
+    value: dict[str, Any], file: YamlFile, content: Content
+) -> tuple[dict[str, Any], list[AppProblem]]:
     """Returns the agent's fields with resolved `skills` and `persona`, and the mistakes. An agent's file names the
     skills and the persona; the skills include all dependencies."""
     skills, problems = _skills(value, file, content)
     problems += _block_mistakes(skills, file)
     problems += _fence_mistakes(value, skills, file, content)
-    persona, found = _persona(value, file, content)
-    placed = {**value, "skills": tuple(skills)} if "skills" in value or skills else value
-    return placed | persona, problems + found
+    persona, persona_problems = _persona(value, file, content)
+    resolved = {**value, "skills": tuple(skills)} if "skills" in value or skills else value
+    return resolved | persona, problems + persona_problems
 
 
 def _skills(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[list[Skill], list[AppProblem]]:
@@ -66,8 +68,10 @@ def _skills(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[li
         if skill_id in written:
             skills.setdefault(skill_id, written[skill_id])
         elif skill_id in content.skills.skills:
-            skills |= {each.id: each for each in content.skills.with_dependencies(skill_id) if each.id not in skills}
-        elif not any(isinstance(each, dict) and each.get("id") == skill_id for each in listed):
+            skills |= {
+                entry.id: entry for entry in content.skills.with_dependencies(skill_id) if entry.id not in skills
+            }
+        elif not any(isinstance(entry, dict) and entry.get("id") == skill_id for entry in listed):
             problems.append(file.problem(place, _missing_skill(skill_id, content)))
     problems += [
         file.problem(
@@ -86,20 +90,20 @@ def _read_skill_ids(
     named: list[tuple[Place, str]] = []
     written: dict[str, Skill] = {}
     problems: list[AppProblem] = []
-    for index, each in enumerate(listed):
+    for index, entry in enumerate(listed):
         place: Place = ("skills", index)
-        skill_id = each.get("id") if isinstance(each, dict) else each
-        if any(skill_id == other for _, other in named):
+        skill_id = entry.get("id") if isinstance(entry, dict) else entry
+        if any(skill_id == named_id for _, named_id in named):
             problems.append(file.problem(place, f"the skill {skill_id} is listed twice"))
             continue
-        if isinstance(each, dict):
-            form, mistakes = read_form(_WrittenOut, each, file, place)
+        if isinstance(entry, dict):
+            form, mistakes = read_form(_InlineSkill, entry, file, place)
             problems += mistakes
             if form is not None:
                 written[form.id] = Skill(**form.model_dump())
         if isinstance(skill_id, str):
             named.append((place, skill_id))
-        elif not isinstance(each, dict):
+        elif not isinstance(entry, dict):
             problems.append(file.problem(place, "must be a skill folder's id or an inline skill"))
     return named, written, problems
 
@@ -117,8 +121,8 @@ def _block_mistakes(skills: list[Skill], file: YamlFile) -> Iterator[AppProblem]
         for block in skill.blocks:
             owner, known = first.setdefault(block.name, (skill.id, block))
             if block != known:
-                why = f"the skills {owner} and {skill.id} define the block {block.name} differently"
-                yield file.problem(("skills",), why)
+                message = f"the skills {owner} and {skill.id} define the block {block.name} differently"
+                yield file.problem(("skills",), message)
 
 
 def _fence_mistakes(
@@ -134,8 +138,8 @@ def _fence_mistakes(
         elif name in content.fenced and skills:
             yield file.problem(("tools", index), f"{name} is fenced; only agents without skills can list it")
         elif name in blocks and name not in content.tools:
-            why = f"{name} is a code block; list its skill, {blocks[name]}, under `skills`"
-            yield file.problem(("tools", index), why)
+            message = f"{name} is a code block; list its skill, {blocks[name]}, under `skills`"
+            yield file.problem(("tools", index), message)
 
 
 def _persona(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[dict[str, Any], list[AppProblem]]:
@@ -148,12 +152,12 @@ def _persona(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[d
     text = content.personas.get(key)
     if text is None:
         hint = did_you_mean(key, content.personas)
-        why = (
+        message = (
             f"the persona {key} is invalid; see its own problems"
             if key in content.personas
             else f"unknown persona {key!r}{hint}"
         )
-        return {}, [file.problem(("persona_key",), why)]
+        return {}, [file.problem(("persona_key",), message)]
     return {"persona": text}, []
 
 
@@ -169,7 +173,7 @@ def unmet_policy(stated: object, file: YamlFile) -> list[AppProblem]:
         policy = ApprovalPolicy.model_validate(stated)
     except ValidationError:
         return []
-    return [file.problem((_APPROVALS, *place), why) for place, why in _unmet_roles(policy)]
+    return [file.problem((_APPROVALS, *place), reason) for place, reason in _unmet_roles(policy)]
 
 
 def _unmet_roles(policy: ApprovalPolicy) -> Iterator[tuple[Place, str]]:
@@ -223,7 +227,7 @@ class Engine:
     """Names that are reserved and never offered; an app adds its own with `reserved:` in app.yaml."""
     check_block: BlockCheck = check_source
     """Returns the mistakes of a code block; a sandbox provides its type checker here."""
-    try_block: Trial | None = None
+    try_block: RunExample | None = None
     """Runs the examples of a block's card; None skips them."""
 
 
@@ -249,10 +253,13 @@ def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefin
         value["approvals"] = {"expires_seconds": engine.expires_seconds, **approvals}
     problems += unmet_policy(value["approvals"], file)
     unfit = dict(unstorable(file.value))
-    problems += [unfit_problem(file, each, why) for each, why in unfit.items()]
+    problems += [unstorable_problem(file, unstorable_place, reason) for unstorable_place, reason in unfit.items()]
     if script_file is not file:
-        problems += [unfit_problem(script_file, each, why) for each, why in unstorable(script_file.value)]
-    for put in (put_in_place, put_assembly):
+        problems += [
+            unstorable_problem(script_file, unstorable_place, reason)
+            for unstorable_place, reason in unstorable(script_file.value)
+        ]
+    for put in (resolve_references, put_assembly):
         value, mistakes = put(value, file, content)
         problems += mistakes
     definition = None
@@ -281,7 +288,7 @@ def _script_problems(script: Any, file: YamlFile, place: Place, engine: Engine) 
     try:
         engine.script.model_validate(script)
     except ValidationError as error:
-        return problems_of(error, file, place, unknown=True)
+        return problems_of(error, file, place, include_unknown=True)
     return []
 
 

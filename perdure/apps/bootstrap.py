@@ -26,9 +26,9 @@ from typing import TypeVar
 import asyncpg
 
 from perdure.activities.toolbox.engine_tools import ENGINE_TOOLS
-from perdure.activities.toolbox.mcp.tools import ServerMet
-from perdure.apps import app_folders, left_out, played_by, publish, tables_of, unloaded
-from perdure.apps.registry import AppRegistry, block_digests, discovered, several_apps
+from perdure.activities.toolbox.mcp.tools import ReportServer
+from perdure.apps import app_folders, publish, skipped_agents, tables_of, unloaded_agents, with_model
+from perdure.apps.registry import AppRegistry, block_digests, discover_cards, load_apps
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.errors import CallerError
 from perdure.contracts.skills import DataTable
@@ -62,11 +62,11 @@ class Bootstrapped:
 
     tokens: dict[str, str]
     """Tokens by user name: of the local users, or of the new administrator."""
-    left_out: tuple[str, ...]
+    skipped: tuple[str, ...]
     """Lines about the agents that are left out, with the reasons."""
     setup_code: str = ""
     """The code that registers the first user; empty once the tenant has users."""
-    kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    still_published: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """If no app was requested: the agents that stay published, by app."""
 
 
@@ -84,30 +84,30 @@ async def bootstrap(
     owner_url = needed(settings.database_owner_url, "DATABASE_OWNER_URL")
     model = await _server_model(settings)
     _check_files(settings)
-    known = _kept_keys(settings)
-    await _provisioned(settings, owner_url)
-    found: AppRegistry | None = None
+    configured = _configured_keys(settings)
+    await _provision(settings, owner_url)
+    registry: AppRegistry | None = None
     if not await reach_postgres("DATABASE_OWNER_URL", is_newest(owner_url)):
         # In parallel: a first start checks every block, which takes as long as the migrations.
-        found, _ = await asyncio.gather(_checked(settings), bring_up(owner_url))
+        registry, _ = await asyncio.gather(_load_apps(settings), bring_up(owner_url))
     owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
     try:
         await set_up(owner)
-        await _no_turn_is_lost(owner, lost_history, settings.open_turns_lost)
-        keyring = await _keyring(owner, settings, known)
-        missing: tuple[str, ...] = ()
-        kept: dict[str, list[str]] = {}
+        await _refuse_lost_turns(owner, lost_history, settings.open_turns_lost)
+        keyring = await _ensure_keyring(owner, settings, configured)
+        skipped, kept = tuple[str, ...](), dict[str, list[str]]()
         if withdraw or app_folders(settings.apps, settings.examples):
-            missing = await _publish(owner, found or await _registry(owner, settings), settings, model)
+            skipped = await _publish(owner, registry or await _load_unchecked_apps(owner, settings), settings, model)
         else:
-            kept = await _published(owner)
-        await _sealed(owner, keyring)
+            kept = await _published_agents(owner)
+        await _seal_old_rows(owner, keyring)
         if admin:
-            return Bootstrapped(await _administrator(owner, settings, tenant, admin, keyring), missing, kept=kept)
+            tokens = await _create_administrator(owner, settings, tenant, admin, keyring)
+            return Bootstrapped(tokens, skipped, still_published=kept)
         await users.ensure_tenant(owner, settings.tenant)  # a user can register in it
-        code = await _setup_code(owner, settings)
-        tokens = await _local_users(owner, settings, keyring) if settings.local else {}
-        return Bootstrapped(tokens, missing, code, kept)
+        code = await _ensure_setup_code(owner, settings)
+        tokens = await _ensure_local_users(owner, settings, keyring) if settings.local else {}
+        return Bootstrapped(tokens, skipped, code, kept)
     finally:
         await owner.close()
 
@@ -119,19 +119,19 @@ def _check_files(settings: Settings) -> None:
     """
     if settings.local:
         if settings.jwt_secret is None:
-            _made(settings.home / ACCESS_KEY_FILE)
+            _create_key(settings.home / ACCESS_KEY_FILE)
         settings.writable_heads_file()
 
 
-async def _no_turn_is_lost(owner: asyncpg.Connection, history: str, accepted: int) -> None:
+async def _refuse_lost_turns(owner: asyncpg.Connection, history: str, accepted: int) -> None:
     """Checks that no turn needs the missing `history`, unless the operator accepts the loss of that number of turns.
 
     Raises: SystemExit.
     """
     if not history:
         return
-    found = await _in_each_tenant(owner, lambda _: open_turns(owner, 0.0))
-    count = sum(map(len, found.values()))
+    open_by_tenant = await _in_each_tenant(owner, lambda _: open_turns(owner, 0.0))
+    count = sum(map(len, open_by_tenant.values()))
     if count not in (0, accepted):
         turns = "1 turn is" if count == 1 else f"{count} turns are"
         raise SystemExit(
@@ -140,7 +140,7 @@ async def _no_turn_is_lost(owner: asyncpg.Connection, history: str, accepted: in
         )
 
 
-async def _provisioned(settings: Settings, owner_url: str) -> None:
+async def _provision(settings: Settings, owner_url: str) -> None:
     """Creates the roles and the database, if an administrator of Postgres is configured."""
     if settings.database_admin_url is not None:
         provisioning = provision(
@@ -149,11 +149,13 @@ async def _provisioned(settings: Settings, owner_url: str) -> None:
             app_url=needed(settings.database_url, "DATABASE_URL"),
             relay_url=needed(settings.database_relay_url, "DATABASE_RELAY_URL"),
         )
-        own = f"correct DATABASE_ADMIN_URL, or restore {settings.home / SECRETS_FILE} or the whole folder from a backup"
-        await reach_postgres("DATABASE_ADMIN_URL", provisioning, own if settings.local else "")
+        advice = (
+            f"correct DATABASE_ADMIN_URL, or restore {settings.home / SECRETS_FILE} or the whole folder from a backup"
+        )
+        await reach_postgres("DATABASE_ADMIN_URL", provisioning, advice if settings.local else "")
 
 
-def _kept_keys(settings: Settings) -> Keyring | None:
+def _configured_keys(settings: Settings) -> Keyring | None:
     """Returns the audit keys, or None if the embedded stack has no key file.
 
     Raises: SystemExit with instructions, if there is none elsewhere.
@@ -162,7 +164,7 @@ def _kept_keys(settings: Settings) -> Keyring | None:
     return None if settings.local and settings.audit_key is None and not has_file else settings.keyring()
 
 
-async def _keyring(owner: asyncpg.Connection, settings: Settings, known: Keyring | None) -> Keyring:
+async def _ensure_keyring(owner: asyncpg.Connection, settings: Settings, configured: Keyring | None) -> Keyring:
     """Returns the audit keys. The embedded stack creates its key once, if no row is signed with another one.
 
     Raises: SystemExit if a key that signed rows is missing, unless the operator declared it lost. Without that key, the
@@ -172,58 +174,65 @@ async def _keyring(owner: asyncpg.Connection, settings: Settings, known: Keyring
     for tenant, key_ids in (await _in_each_tenant(owner, partial(signers_of, owner))).items():
         for key_id in key_ids:
             signers.setdefault(key_id, []).append(tenant)
-    present = {key.id for key in known.keys} if known else set()
+    present = {key.id for key in configured.keys} if configured else set()
     if missing := sorted(signers.keys() - present - set(settings.audit_keys_lost)):
-        raise SystemExit(_key_missing(settings, missing, sorted({each for key in missing for each in signers[key]})))
-    if known is None:
-        _made(settings.home / AUDIT_KEY_FILE)
-    return known or settings.keyring()
+        raise SystemExit(
+            _missing_keys_message(
+                settings, missing, sorted({tenant_id for key in missing for tenant_id in signers[key]})
+            )
+        )
+    if configured is None:
+        _create_key(settings.home / AUDIT_KEY_FILE)
+    return configured or settings.keyring()
 
 
-_TENANTS_NAMED = 3
+_MAX_NAMED_TENANTS = 3
 
 
-def _key_missing(settings: Settings, missing: Sequence[str], tenants: Sequence[str]) -> str:
-    kept = settings.home / AUDIT_KEY_FILE
-    few = ", ".join(tenants[:_TENANTS_NAMED]) + (" and others" if len(tenants) > _TENANTS_NAMED else "")
+def _missing_keys_message(settings: Settings, missing: Sequence[str], tenants: Sequence[str]) -> str:
+    key_file = settings.home / AUDIT_KEY_FILE
+    tenant_names = ", ".join(tenants[:_MAX_NAMED_TENANTS]) + (
+        " and others" if len(tenants) > _MAX_NAMED_TENANTS else ""
+    )
     if settings.audit_key is not None:
-        do = "Add them in PERDURE_AUDIT_KEY, after the first key, separated by commas"
-    elif kept.exists():
-        do = f"Add them to {kept}, each on a line below the first key"
+        advice = "Add them in PERDURE_AUDIT_KEY, after the first key, separated by commas"
+    elif key_file.exists():
+        advice = f"Add them to {key_file}, each on a line below the first key"
     else:
-        do = f"Restore {kept}, which does not exist, from a backup"
+        advice = f"Restore {key_file}, which does not exist, from a backup"
     return (
-        f"Missing audit keys: {', '.join(missing)}. They signed audit rows of {few}. {do}. If they are permanently "
-        f"lost, set PERDURE_AUDIT_KEYS_LOST={','.join(missing)}; their rows can then never be verified again"
+        f"Missing audit keys: {', '.join(missing)}. They signed audit rows of {tenant_names}. {advice}. "
+        f"If they are permanently lost, set PERDURE_AUDIT_KEYS_LOST={','.join(missing)}; "
+        "their rows can then never be verified again"
     )
 
 
-async def _administrator(
+async def _create_administrator(
     owner: asyncpg.Connection, settings: Settings, tenant: str, admin: str, keyring: Keyring
 ) -> dict[str, str]:
     """Creates the tenant's administrator and returns the token by that name."""
-    token = _fresh_token(admin)
-    await _user(owner, tenant, admin, ADMIN_ROLES, token, keyring)
+    token = _new_token(admin)
+    await _ensure_user(owner, tenant, admin, ADMIN_ROLES, token, keyring)
     async with owner.transaction():  # the user may already exist with fewer roles
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
         await users.grant(owner, tenant, admin, ADMIN_ROLES)
     if tenant == settings.tenant:
-        await _setup_code(owner, settings)  # now it has a user
+        await _ensure_setup_code(owner, settings)  # now it has a user
     return {admin: token}
 
 
-async def _local_users(owner: asyncpg.Connection, settings: Settings, keyring: Keyring) -> dict[str, str]:
+async def _ensure_local_users(owner: asyncpg.Connection, settings: Settings, keyring: Keyring) -> dict[str, str]:
     """Creates the local users and returns their tokens by name."""
-    tokens = _kept_tokens(settings.home / "tokens.json")
+    tokens = _stored_tokens(settings.home / "tokens.json")
     for name, roles in LOCAL_USERS.items():
         try:
-            await _user(owner, LOCAL_TENANT, name, roles, tokens[name], keyring)
-        except CallerError as erased:
-            sys.stderr.write(f"warning: the local user {name} is not created again: {erased.message}\n")
+            await _ensure_user(owner, LOCAL_TENANT, name, roles, tokens[name], keyring)
+        except CallerError as error:
+            sys.stderr.write(f"warning: the local user {name} is not created again: {error.message}\n")
     return tokens
 
 
-async def _published(owner: asyncpg.Connection) -> dict[str, list[str]]:
+async def _published_agents(owner: asyncpg.Connection) -> dict[str, list[str]]:
     """Returns the published agents by app."""
     async with owner.transaction():
         await users.ensure_tenant(owner, content.SHARED)
@@ -232,24 +241,24 @@ async def _published(owner: asyncpg.Connection) -> dict[str, list[str]]:
 
 
 def _by_app(agents: Sequence[tuple[str, PublishedAgent]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    by_app: dict[str, list[str]] = {}
     for app, agent in agents:
-        found.setdefault(app, []).append(agent.definition.id)
-    return found
+        by_app.setdefault(app, []).append(agent.definition.id)
+    return by_app
 
 
-async def _registry(owner: asyncpg.Connection, settings: Settings) -> AppRegistry:
+async def _load_unchecked_apps(owner: asyncpg.Connection, settings: Settings) -> AppRegistry:
     """Loads the apps. Blocks of agents that were published before are not checked again."""
     async with owner.transaction():
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
         checked = block_digests([agent for _, agent in await content.list_agents(owner)])
-    return await _checked(settings, checked)
+    return await _load_apps(settings, checked)
 
 
-async def _checked(settings: Settings, checked: Collection[str] = frozenset()) -> AppRegistry:
+async def _load_apps(settings: Settings, checked: Collection[str] = frozenset()) -> AppRegistry:
     seconds = settings.request_seconds
     folders = app_folders(settings.apps, settings.examples)
-    return await several_apps(folders, settings.sandbox(), checked, expires_seconds=seconds)
+    return await load_apps(folders, settings.sandbox(), checked, expires_seconds=seconds)
 
 
 async def _server_model(settings: Settings) -> str:
@@ -271,60 +280,62 @@ async def _server_model(settings: Settings) -> str:
         await provider.aclose()
 
 
-async def _publish(owner: asyncpg.Connection, found: AppRegistry, settings: Settings, model: str) -> tuple[str, ...]:
+async def _publish(owner: asyncpg.Connection, registry: AppRegistry, settings: Settings, model: str) -> tuple[str, ...]:
     """Publishes the apps' agents and reports the mistakes of the others; returns those that are left out."""
-    if found.unchecked:
-        sys.stderr.write(f"warning: code blocks were not type-checked: {found.unchecked}\n")
+    if registry.unchecked:
+        sys.stderr.write(f"warning: code blocks were not type-checked: {registry.unchecked}\n")
     published: list[tuple[str, PublishedAgent]] = []
     tables: list[DataTable] = []
-    missing: list[str] = []
+    skipped: list[str] = []
     core_cards = [tool.card for tool in ENGINE_TOOLS.values()]
     async with owner.transaction():
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
         listed = await content.list_agents(owner)
-    before = [agent for _, agent in listed]
+    published_before = [agent for _, agent in listed]
     params = {"api_key_secret": MODEL_SECRET} if secret(MODEL_SECRET) else {}
-    async with _met(settings) as met:
-        for app in (played_by(app, model, params) if model else app for app in found.apps):
-            kept_out = unloaded(app)
-            _tell(map(str, app.problems), kept_out, settings)
-            offered = await discovered(app, before, secret, settings.home, met, settings.outbound())
-            agents = publish(app, core_cards, offered.cards)
-            unserved = left_out(app, core_cards, offered.cards)
-            _tell((f"warning: {each}" for each in offered.warnings), (), settings)
-            _tell((f"warning: {each}" for each in unserved), unserved, settings)
-            missing += [*kept_out, *unserved]
+    async with _contact_report(settings) as report:
+        for app in (with_model(app, model, params) if model else app for app in registry.apps):
+            unloaded = unloaded_agents(app)
+            _write_lines(map(str, app.problems), unloaded, settings)
+            server_cards = await discover_cards(
+                app, published_before, secret, settings.home, report, settings.outbound()
+            )
+            agents = publish(app, core_cards, server_cards.cards)
+            without_tools = skipped_agents(app, core_cards, server_cards.cards)
+            _write_lines((f"warning: {line}" for line in server_cards.warnings), (), settings)
+            _write_lines((f"warning: {line}" for line in without_tools), without_tools, settings)
+            skipped += [*unloaded, *without_tools]
             published += [(app.name, agent) for agent in agents]
             tables += tables_of(app, agents)
     async with owner.transaction():
         await users.ensure_tenant(owner, content.SHARED)
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
         await content.publish_agent(owner, published, tables)
-    missing += _withdrawn(listed, found)
-    return tuple(missing)
+    skipped += _withdrawn_lines(listed, registry)
+    return tuple(skipped)
 
 
-def _tell(lines: Iterable[str], left_out: Collection[str], settings: Settings) -> None:
+def _write_lines(lines: Iterable[str], skipped: Collection[str], settings: Settings) -> None:
     """Writes these lines to stderr. `perdure up` shows what is left out in its last block, so such a line is marked as
     information: it appears only in the log of the step (perdure/local/output.py)."""
-    later = {each.strip() for each in left_out} if settings.local else set()
+    shown_later = {each.strip() for each in skipped} if settings.local else set()
     for line in lines:
-        mark = "INFO " if line.removeprefix("warning: ") in later else ""
+        mark = "INFO " if line.removeprefix("warning: ") in shown_later else ""
         sys.stderr.write(f"{mark}{line}\n")
 
 
-def _withdrawn(before: Sequence[tuple[str, PublishedAgent]], found: AppRegistry) -> list[str]:
+def _withdrawn_lines(published_before: Sequence[tuple[str, PublishedAgent]], registry: AppRegistry) -> list[str]:
     """Returns a line for each app that was published before and is no longer requested."""
-    names = {app.name for app in found.apps}
+    names = {app.name for app in registry.apps}
     return [
         f"the app {app} is no longer published ({', '.join(agents)}): its conversations stay, and accept no messages"
-        for app, agents in _by_app(before).items()
+        for app, agents in _by_app(published_before).items()
         if app not in names
     ]
 
 
 @asynccontextmanager
-async def _met(settings: Settings) -> AsyncIterator[ServerMet | None]:
+async def _contact_report(settings: Settings) -> AsyncIterator[ReportServer | None]:
     """Yields the function that records contacts with MCP servers, or None if there is no Valkey."""
     if settings.redis_url is None:
         yield None
@@ -336,7 +347,7 @@ async def _met(settings: Settings) -> AsyncIterator[ServerMet | None]:
         await valkey.close()
 
 
-async def _user(
+async def _ensure_user(
     owner: asyncpg.Connection, tenant: str, name: str, roles: list[str], token: str, keyring: Keyring
 ) -> None:
     async with owner.transaction():
@@ -345,33 +356,33 @@ async def _user(
         await users.ensure_user(owner, tenant, name, roles, sha256_hex(token), keyring)
 
 
-async def _setup_code(owner: asyncpg.Connection, settings: Settings) -> str:
+async def _ensure_setup_code(owner: asyncpg.Connection, settings: Settings) -> str:
     """Returns the code with which the tenant's first user registers; empty if it has users.
 
     The embedded stack stores the code in a file, so that its next start can print it again. Elsewhere each run creates
     a new code, which invalidates the old one.
     """
-    kept = settings.home / SETUP_CODE_FILE
-    before = _kept_code(kept) if settings.local else ""
+    code_file = settings.home / SETUP_CODE_FILE
+    stored = _stored_code(code_file) if settings.local else ""
     async with owner.transaction():
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", settings.tenant)
-        code = await registration.ensure_code(owner, settings.tenant, before, local=settings.local)
-    if settings.local and code != before:
+        code = await registration.ensure_code(owner, settings.tenant, stored, local=settings.local)
+    if settings.local and code != stored:
         if code:
-            _write_private(kept, code + "\n")
+            _write_private(code_file, code + "\n")
         else:
-            kept.unlink(missing_ok=True)
+            code_file.unlink(missing_ok=True)
     return code
 
 
-def _kept_code(path: Path) -> str:
+def _stored_code(path: Path) -> str:
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):  # an unreadable one is replaced
         return ""
 
 
-async def _sealed(owner: asyncpg.Connection, keyring: Keyring) -> None:
+async def _seal_old_rows(owner: asyncpg.Connection, keyring: Keyring) -> None:
     """Seals audit rows of all tenants that are older than signing."""
     await _in_each_tenant(owner, lambda tenant: seal(owner, tenant, keyring))
 
@@ -388,49 +399,49 @@ async def _in_each_tenant(owner: asyncpg.Connection, work: Callable[[str], Await
 
 def _write_private(path: Path, text: str) -> None:
     """Replaces the file as a whole, readable only by its owner."""
-    fresh = _private(path, text)
-    fresh.replace(path)
+    new_file = _private_file(path, text)
+    new_file.replace(path)
 
 
-def _private(path: Path, text: str) -> Path:
+def _private_file(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    new_file = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
-    return fresh
+    return new_file
 
 
-def _made(path: Path) -> None:
+def _create_key(path: Path) -> None:
     """Returns a key of the local stack, created once."""
-    fresh = _private(path, secrets.token_hex(32) + "\n")
+    new_file = _private_file(path, secrets.token_hex(32) + "\n")
     with suppress(FileExistsError):
-        os.link(fresh, path)  # written completely or not at all, and never over an existing one
-    fresh.unlink()
+        os.link(new_file, path)  # written completely or not at all, and never over an existing one
+    new_file.unlink()
 
 
-def _fresh_token(name: str) -> str:
+def _new_token(name: str) -> str:
     return f"perdure_{name}_{secrets.token_urlsafe(24)}"
 
 
-def _kept_tokens(path: Path) -> dict[str, str]:
+def _stored_tokens(path: Path) -> dict[str, str]:
     """Returns the local tokens, created once. An empty one is replaced.
 
     Raises: SystemExit with advice if they cannot be read, or if the API would reject one.
     """
     try:
-        kept = named_texts(path.read_text("utf-8"))
-        for name, token in kept.items():
-            if token and (why := _token_fault(token)):
-                raise ValueError(f"the token of {name!r} {why}, so the API would reject it")
-        if same := [name for name, token in kept.items() if token and [*kept.values()].count(token) > 1]:
-            raise ValueError(f"{' and '.join(map(repr, same))} have the same token")
+        stored = named_texts(path.read_text("utf-8"))
+        for name, token in stored.items():
+            if token and (fault := _token_fault(token)):
+                raise ValueError(f"the token of {name!r} {fault}, so the API would reject it")
+        if duplicates := [name for name, token in stored.items() if token and [*stored.values()].count(token) > 1]:
+            raise ValueError(f"{' and '.join(map(repr, duplicates))} have the same token")
     except FileNotFoundError:
-        kept = {}
+        stored = {}
     except (OSError, ValueError) as error:
         raise SystemExit(file_fault(path, error, "restore it, or move it away to create new tokens")) from None
-    tokens = {name: kept.get(name) or _fresh_token(name) for name in LOCAL_USERS}
-    if tokens != kept:
+    tokens = {name: stored.get(name) or _new_token(name) for name in LOCAL_USERS}
+    if tokens != stored:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
@@ -445,11 +456,11 @@ def _token_fault(token: str) -> str:
     return header_fault(token)
 
 
-def _no_app(kept: Mapping[str, Sequence[str]]) -> str:
+def _no_app_message(still_published: Mapping[str, Sequence[str]]) -> str:
     """Returns the message for the operator if no app was requested."""
-    if not kept:
+    if not still_published:
         return "No agent is published: set PERDURE_APP to your app folders, here and for the workers.\n"
-    apps = "; ".join(f"{app} ({', '.join(agents)})" for app, agents in kept.items())
+    apps = "; ".join(f"{app} ({', '.join(agents)})" for app, agents in still_published.items())
     return (
         "No app is selected (PERDURE_APP, PERDURE_EXAMPLES): nothing was published, and nothing was withdrawn.\n"
         f"These apps stay published, with their agents: {apps}.\n"
@@ -474,15 +485,15 @@ def main() -> None:
     steps = bootstrap(
         settings, options.admin, options.tenant, withdraw=options.withdraw, lost_history=options.lost_history
     )
-    done = asyncio.run(steps)
+    result = asyncio.run(steps)
     if not settings.local and not app_folders(settings.apps, settings.examples):  # `perdure up` prints it itself
-        sys.stderr.write(_no_app(done.kept))
-    output: dict[str, object] = {"tokens": done.tokens, "left_out": done.left_out, "kept": done.kept}
-    if done.setup_code:
-        output["setup_code"] = done.setup_code
+        sys.stderr.write(_no_app_message(result.still_published))
+    output: dict[str, object] = {"tokens": result.tokens, "left_out": result.skipped, "kept": result.still_published}
+    if result.setup_code:
+        output["setup_code"] = result.setup_code
         if not settings.local:  # `perdure up` prints its own message
             sys.stderr.write(
-                f"Setup code of the tenant {settings.tenant}: {done.setup_code}\nThe first user registers with "
+                f"Setup code of the tenant {settings.tenant}: {result.setup_code}\nThe first user registers with "
                 "it as the administrator, within 24 hours, at /sign-in or with POST /v1/auth/register.\n"
             )
     sys.stdout.write(json.dumps(output) + "\n")

@@ -35,9 +35,11 @@ class BlockFault:
     message: str
 
 
-_VALUE = ast.Assign | ast.AnnAssign | ast.Pass
-_COMPUTES = ast.Call | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.BinOp | ast.Subscript
-_LOOSE = "is outside any function, so each call would run it; move it into `run` or into a function that `run` calls"
+_VALUE_NODES = ast.Assign | ast.AnnAssign | ast.Pass
+_COMPUTED_NODES = ast.Call | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.BinOp | ast.Subscript
+_TOP_LEVEL_EFFECT = (
+    "is outside any function, so each call would run it; move it into `run` or into a function that `run` calls"
+)
 BlockCheck = Callable[[CodeBlock], Sequence[BlockFault]]
 """Returns the mistakes of a block; empty if it can run."""
 
@@ -46,11 +48,11 @@ def schema_as_called(block: CodeBlock) -> dict[str, JsonValue]:
     """Returns the schema of `run`'s arguments: the input, and also `data` if the block needs tables."""
     if not block.needs:
         return block.input
-    own, required = block.input.get("properties"), block.input.get("required")
+    properties, required = block.input.get("properties"), block.input.get("required")
     data: JsonValue = {"type": "object"}
     return {
         **block.input,
-        "properties": {**(own if isinstance(own, dict) else {}), "data": data},
+        "properties": {**(properties if isinstance(properties, dict) else {}), "data": data},
         "required": [*(required if isinstance(required, list) else []), "data"],
     }
 
@@ -59,20 +61,20 @@ def check_source(block: CodeBlock) -> list[BlockFault]:
     """The check without a sandbox's own: the source compiles, uses only the subset, and `run` accepts the input. These
     checks are for clear messages, not for safety: the sandbox confines a block. A sandbox's own type checker is called
     through `Engine.check_block`."""
-    tree = _compiled(block.source)
+    tree = _compile(block.source)
     if isinstance(tree, BlockFault):
         return [tree]
-    return _in_order([*_beyond_the_subset(tree), *_run_faults(tree, schema_as_called(block))])
+    return _by_line([*_subset_faults(tree), *_run_faults(tree, schema_as_called(block))])
 
 
-def check_alone(source: str) -> list[BlockFault]:
+def check_source_without_card(source: str) -> list[BlockFault]:
     """Does the same without the checks that need a card, so that the source's mistakes are reported even if the card
     has some."""
-    tree = _compiled(source)
-    return [tree] if isinstance(tree, BlockFault) else _in_order(_beyond_the_subset(tree))
+    tree = _compile(source)
+    return [tree] if isinstance(tree, BlockFault) else _by_line(_subset_faults(tree))
 
 
-def _compiled(source: str) -> ast.Module | BlockFault:
+def _compile(source: str) -> ast.Module | BlockFault:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # compiler warnings count as mistakes
@@ -85,12 +87,12 @@ def _compiled(source: str) -> ast.Module | BlockFault:
     return tree
 
 
-def _beyond_the_subset(tree: ast.Module) -> list[BlockFault]:
-    faults = [fault for node in ast.walk(tree) for fault in _faults(node)]
-    return faults + [BlockFault(node.lineno, _LOOSE) for node in tree.body if _is_loose(node)]
+def _subset_faults(tree: ast.Module) -> list[BlockFault]:
+    faults = [fault for node in ast.walk(tree) for fault in _node_faults(node)]
+    return faults + [BlockFault(node.lineno, _TOP_LEVEL_EFFECT) for node in tree.body if _has_top_level_effect(node)]
 
 
-def _in_order(faults: Sequence[BlockFault]) -> list[BlockFault]:
+def _by_line(faults: Sequence[BlockFault]) -> list[BlockFault]:
     return sorted(faults, key=lambda fault: fault.line or 0)
 
 
@@ -98,22 +100,22 @@ def first_computed_line(source: str) -> int | None:
     """Returns the line of the first top-level value of a block that is not a literal, or None."""
     for node in ast.parse(source).body:
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-        if value is not None and any(isinstance(each, _COMPUTES) for each in ast.walk(value)):
+        if value is not None and any(isinstance(part, _COMPUTED_NODES) for part in ast.walk(value)):
             return node.lineno
     return None
 
 
-def _is_loose(node: ast.stmt) -> bool:
+def _has_top_level_effect(node: ast.stmt) -> bool:
     """Returns whether a top-level statement has an effect. Only imports, functions and values are allowed."""
     match node:
         case ast.Expr(value=ast.Constant()):  # a docstring, or ...
             return False
         case ast.ClassDef():  # reported separately
             return False
-    return not isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | _VALUE)
+    return not isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | _VALUE_NODES)
 
 
-def _faults(node: ast.AST) -> Iterator[BlockFault]:
+def _node_faults(node: ast.AST) -> Iterator[BlockFault]:
     match node:
         case ast.Import(names=names):
             modules = [alias.name for alias in names]
@@ -149,29 +151,35 @@ def _run_faults(tree: ast.Module, schema: dict[str, JsonValue]) -> Iterator[Bloc
         )
         return
     properties, required = schema.get("properties"), schema.get("required")
-    handed = {*properties} if isinstance(properties, dict) else set()
-    wanted = {*map(str, required)} if isinstance(required, list) else set()
-    always = handed & wanted
-    takes = run.args
-    named = {each.arg for each in (*takes.args, *takes.kwonlyargs)}
-    if takes.kwarg is None:
-        for name in sorted((handed | wanted) - named):
+    input_names = {*properties} if isinstance(properties, dict) else set()
+    required_names = {*map(str, required)} if isinstance(required, list) else set()
+    always_given = input_names & required_names
+    signature = run.args
+    parameter_names = {parameter.arg for parameter in (*signature.args, *signature.kwonlyargs)}
+    if signature.kwarg is None:
+        for name in sorted((input_names | required_names) - parameter_names):
             yield BlockFault(run.lineno, f"`run` has no parameter {name}, which is in the input")
-    plain = [*takes.posonlyargs, *takes.args]
-    needed = plain[: len(plain) - len(takes.defaults)]
-    needed += [each for each, default in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if default is None]
-    for each in needed:
-        if each in takes.posonlyargs:
+    positional = [*signature.posonlyargs, *signature.args]
+    mandatory = positional[: len(positional) - len(signature.defaults)]
+    mandatory += [
+        parameter
+        for parameter, default in zip(signature.kwonlyargs, signature.kw_defaults, strict=True)
+        if default is None
+    ]
+    for parameter in mandatory:
+        if parameter in signature.posonlyargs:
             yield BlockFault(
-                each.lineno,
-                (f"`run` is called with keyword arguments, so its parameter {each.arg} cannot be positional-only"),
+                parameter.lineno,
+                (f"`run` is called with keyword arguments, so its parameter {parameter.arg} cannot be positional-only"),
             )
-        elif each.arg not in always:
-            why = "may omit" if each.arg in handed else "does not have"
-            yield BlockFault(each.lineno, f"`run` requires {each.arg}, which the input {why}; add a default")
+        elif parameter.arg not in always_given:
+            reason = "may omit" if parameter.arg in input_names else "does not have"
+            yield BlockFault(
+                parameter.lineno, f"`run` requires {parameter.arg}, which the input {reason}; add a default"
+            )
 
 
-_SHOWN_CHARACTERS = 120
+_MAX_SHOWN_CHARACTERS = 120
 
 
 class ExampleForm(Frozen):
@@ -183,7 +191,7 @@ class ExampleForm(Frozen):
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class ExampleRun:
     """The result of one run."""
 
     value: JsonValue = None
@@ -191,11 +199,11 @@ class Tried:
     """The reason for a missing value; empty if there is a value."""
     line: int | None = None
     """The line of the block, if the fault has one."""
-    spent: bool = False
+    timed_out: bool = False
     """The run reached its time limit; further examples would too."""
 
 
-Trial = Callable[[CodeBlock, Mapping[str, JsonValue], Mapping[str, JsonValue]], Tried | None]
+RunExample = Callable[[CodeBlock, Mapping[str, JsonValue], Mapping[str, JsonValue]], ExampleRun | None]
 """Runs a block once with these inputs and these tables by name. None means that nothing can run here."""
 
 
@@ -204,30 +212,30 @@ def example_mistakes(
     examples: Sequence[ExampleForm],
     tables: Mapping[str, JsonValue],
     card: YamlFile,
-    trial: Trial,
+    run_example: RunExample,
 ) -> Iterator[AppProblem]:
     """Returns the mistakes of the examples of an otherwise valid block, each with its line of the card. Each example
     runs, and its result must equal the stated one, if any. Only a command that checks an app runs them; a worker that
     loads it does not."""
-    listed = block.input.get("examples")
-    given: list[tuple[Place, JsonValue, JsonValue]] = [
+    inputs_only = block.input.get("examples")
+    entries: list[tuple[Place, JsonValue, JsonValue]] = [
         (("input", "examples", index), inputs, None)
-        for index, inputs in enumerate(listed if isinstance(listed, list) else ())
+        for index, inputs in enumerate(inputs_only if isinstance(inputs_only, list) else ())
     ]
-    given += [(("examples", index), each.input, each.output) for index, each in enumerate(examples)]
-    for place, inputs, expected in given:
+    entries += [(("examples", index), example.input, example.output) for index, example in enumerate(examples)]
+    for place, inputs, expected in entries:
         if not isinstance(inputs, dict):
             yield card.problem(place, "an example must be an object with the fields of the input")
             continue
-        tried = trial(block, inputs, tables)
-        if tried is None:
+        run = run_example(block, inputs, tables)
+        if run is None:
             return
-        if tried.fault:
-            where = f" ({block.name}.py:{tried.line})" if tried.line else ""
-            yield card.problem(place, f"the example raises an error: {tried.fault}{where}")
-        elif expected is not None and (found := difference(tried.value, expected)) is not None:
-            yield card.problem((*place, "output"), f"the example returns a different value: {found}")
-        if tried.spent:
+        if run.fault:
+            where = f" ({block.name}.py:{run.line})" if run.line else ""
+            yield card.problem(place, f"the example raises an error: {run.fault}{where}")
+        elif expected is not None and (mismatch := difference(run.value, expected)) is not None:
+            yield card.problem((*place, "output"), f"the example returns a different value: {mismatch}")
+        if run.timed_out:
             return
 
 
@@ -235,17 +243,19 @@ def difference(value: JsonValue, expected: JsonValue, place: str = "") -> str | 
     """Returns the first place at which two JSON values differ, in words. 2 and 2.0 are equal; 1 and true are not."""
     if isinstance(value, dict) and isinstance(expected, dict):
         for name in (*expected, *value):
-            here = f"{place}.{name}" if place else name
+            path = f"{place}.{name}" if place else name
             if name not in value or name not in expected:
-                return f"{here} is {'missing' if name not in value else 'unexpected'}"
-            if (found := difference(value[name], expected[name], here)) is not None:
-                return found
+                return f"{path} is {'missing' if name not in value else 'unexpected'}"
+            if (inner_difference := difference(value[name], expected[name], path)) is not None:
+                return inner_difference
         return None
     if isinstance(value, list) and isinstance(expected, list):
         if len(value) != len(expected):
             return f"{place} has {len(value)} items, not {len(expected)}"
-        inner = (difference(*pair, f"{place}.{index}") for index, pair in enumerate(zip(value, expected, strict=True)))
-        return next((found for found in inner if found is not None), None)
+        differences = (
+            difference(*pair, f"{place}.{index}") for index, pair in enumerate(zip(value, expected, strict=True))
+        )
+        return next((inner_difference for inner_difference in differences if inner_difference is not None), None)
     if value == expected and isinstance(value, bool) is isinstance(expected, bool):
         return None
     return f"{place} is {_shown(value)}, not {_shown(expected)}"
@@ -253,7 +263,7 @@ def difference(value: JsonValue, expected: JsonValue, place: str = "") -> str | 
 
 def _shown(value: JsonValue) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[: _MAX_SHOWN_CHARACTERS - 1]}…"
 
 
 _NAME = re.compile(SKILL_ID_PATTERN)
@@ -285,7 +295,7 @@ class BlockScope:
     tables: Mapping[str, DataTable | None]
     """The app's data tables; None for an invalid one."""
     check: BlockCheck
-    trial: Trial | None = None
+    run_example: RunExample | None = None
     """Runs its examples; None skips them."""
 
     def name_fault(self, name: str) -> str | None:
@@ -309,8 +319,8 @@ def read_blocks(skill: Path, scope: BlockScope) -> tuple[tuple[CodeBlock, ...], 
     blocks: list[CodeBlock] = []
     problems: list[AppProblem] = []
     for name in sorted(block_names(skill)):
-        block, found = _read_block(skill / "blocks" / name, scope)
-        problems += found
+        block, mistakes = _read_block(skill / "blocks" / name, scope)
+        problems += mistakes
         if block is not None:
             blocks.append(block)
     return tuple(blocks), problems
@@ -329,39 +339,39 @@ def _read_block(stem: Path, scope: BlockScope) -> tuple[CodeBlock | None, list[A
         source = ""
     card = read_yaml(card_path)
     if not isinstance(card, YamlFile):
-        return None, [*problems, *card, *_problems_of(source_path, check_alone(source))]
+        return None, [*problems, *card, *_problems_of(source_path, check_source_without_card(source))]
     form, mistakes = read_form(_BlockForm, card.value, card)
     problems += mistakes
     if isinstance(card.value, dict):
         problems += _card_mistakes(card.value, card, scope)
     if form is None:
-        return None, [*problems, *_problems_of(source_path, check_alone(source))]
+        return None, [*problems, *_problems_of(source_path, check_source_without_card(source))]
     if not source or not _NAME.fullmatch(stem.name) or form.effect not in _EFFECTS or form.risk not in _RISKS:
         return None, problems
     block = CodeBlock.model_validate({**form.model_dump(exclude={"examples"}), "name": stem.name, "source": source})
     # the type checker is skipped if there are mistakes already
     check = check_source if has_mistakes(problems) else scope.check
     problems += _problems_of(source_path, check(block))
-    if scope.trial is not None and not has_mistakes(problems):
+    if scope.run_example is not None and not has_mistakes(problems):
         tables = {name: table.body for name in block.needs if (table := scope.tables[name]) is not None}
-        problems += example_mistakes(block, form.examples, tables, card, scope.trial)
+        problems += example_mistakes(block, form.examples, tables, card, scope.run_example)
     return (None, problems) if has_mistakes(problems) else (block, problems)
 
 
 def _problems_of(path: Path, faults: Sequence[BlockFault]) -> list[AppProblem]:
-    return [AppProblem(path, each.line, each.message) for each in faults]
+    return [AppProblem(path, fault.line, fault.message) for fault in faults]
 
 
 def _card_mistakes(value: dict[str, object], card: YamlFile, scope: BlockScope) -> Iterator[AppProblem]:
-    for side in ("input", "output"):
-        yield from schema_mistakes(value.get(side), card, (side,))
+    for schema_name in ("input", "output"):
+        yield from schema_mistakes(value.get(schema_name), card, (schema_name,))
     effect = value.get("effect", "read")
     if isinstance(effect, str) and effect not in _EFFECTS:
-        why = (
+        message = (
             f"{effect!r} is not a valid effect for a block; use read or local, since a sandbox has no access to "
             "external systems"
         )
-        yield card.problem(("effect",), why)
+        yield card.problem(("effect",), message)
     risk = value.get("risk", "")
     if isinstance(risk, str) and risk not in _RISKS:
         yield card.problem(("risk",), f"{risk!r} is not a valid risk; use low, medium or high")
@@ -369,14 +379,14 @@ def _card_mistakes(value: dict[str, object], card: YamlFile, scope: BlockScope) 
     if isinstance(capability, str) and not re.fullmatch(r"[A-Za-z0-9_.:-]*", capability):
         yield card.problem(("capability",), "capability: must have letters and digits, with _ . : or - between them")
     needs = value.get("needs", [])
-    given = value.get("input")
-    properties = given.get("properties") if isinstance(given, dict) else None
+    input_schema = value.get("input")
+    properties = input_schema.get("properties") if isinstance(input_schema, dict) else None
     for name in properties if isinstance(properties, dict) else ():
-        here = ("input", "properties", name)
+        location = ("input", "properties", name)
         if not str(name).isidentifier() or iskeyword(str(name)):
-            yield card.problem(here, f"{name!r} cannot be a parameter name of `run`; rename the property")
+            yield card.problem(location, f"{name!r} cannot be a parameter name of `run`; rename the property")
         elif name == "data" and needs:
-            yield card.problem(here, '"data" is reserved for tables; rename the property')
+            yield card.problem(location, '"data" is reserved for tables; rename the property')
     for index, table in enumerate(needs if isinstance(needs, list) else []):
         if isinstance(table, str) and table not in scope.tables:
             hint = did_you_mean(table, scope.tables)

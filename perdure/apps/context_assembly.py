@@ -32,10 +32,10 @@ def read_pipelines(
     for path in sorted(path for path in folder.glob("pipelines/*") if path.suffix in (".yaml", ".yml")):
         file = read_yaml(path)
         if not isinstance(file, YamlFile):
-            registries[path.stem], found = None, file
+            registries[path.stem], mistakes = None, file
         else:
-            registries[path.stem], found = _read(file, tools, lost)
-        problems += found
+            registries[path.stem], mistakes = _read(file, tools, lost)
+        problems += mistakes
     return registries, problems
 
 
@@ -45,9 +45,9 @@ def _read(file: YamlFile, tools: Mapping[str, Tool], lost: Collection[str]) -> t
         return None, [file.problem((), "must be `tools:` with a list of tools, each with a `name`")]
     problems: list[AppProblem] = []
     configs: dict[str, PipelineToolConfig] = {}
-    for index, each in enumerate(listed):
+    for index, entry in enumerate(listed):
         place: Place = ("tools", index)
-        config, mistakes = read_form(PipelineToolConfig, each, file, place)
+        config, mistakes = read_form(PipelineToolConfig, entry, file, place)
         problems += mistakes
         if config is None:
             continue
@@ -55,10 +55,10 @@ def _read(file: YamlFile, tools: Mapping[str, Tool], lost: Collection[str]) -> t
             problems.append(file.problem((*place, "name"), f"the tool {config.name} is listed twice"))
         configs[config.name] = config
         problems += _tool_mistakes(config, file, place, tools, lost)
-    names = [each.get("name") for each in listed if isinstance(each, dict)]
-    for index, each in enumerate(listed):
+    names = [entry.get("name") for entry in listed if isinstance(entry, dict)]
+    for index, entry in enumerate(listed):
         problems += _dependency_mistakes(
-            each, file, ("tools", index), [name for name in names if isinstance(name, str)]
+            entry, file, ("tools", index), [name for name in names if isinstance(name, str)]
         )
     if not has_mistakes(problems):
         try:
@@ -74,9 +74,9 @@ def _place_of(names: Sequence[object], cycle: str) -> int:
     return next(index for index, name in enumerate(names) if name in circle)
 
 
-def _dependency_mistakes(each: object, file: YamlFile, place: Place, names: Collection[str]) -> Iterator[AppProblem]:
-    needed = each.get("dependencies") if isinstance(each, dict) else None
-    for index, name in enumerate(needed if isinstance(needed, list) else []):
+def _dependency_mistakes(entry: object, file: YamlFile, place: Place, names: Collection[str]) -> Iterator[AppProblem]:
+    dependencies = entry.get("dependencies") if isinstance(entry, dict) else None
+    for index, name in enumerate(dependencies if isinstance(dependencies, list) else []):
         if isinstance(name, str) and name not in names:
             hint = did_you_mean(name, names)
             yield file.problem((*place, "dependencies", index), f"unknown dependency {name!r}{hint}")
@@ -87,16 +87,16 @@ def _tool_mistakes(
 ) -> Iterator[AppProblem]:
     if config.name not in tools:
         hint = "" if config.name in lost else did_you_mean(config.name, tools)
-        why = "its file cannot be loaded" if config.name in lost else f"the app has no such tool{hint}"
-        yield file.problem((*place, "name"), f"{config.name}: {why}")
+        reason = "its file cannot be loaded" if config.name in lost else f"the app has no such tool{hint}"
+        yield file.problem((*place, "name"), f"{config.name}: {reason}")
         return
     card = tools[config.name].card
     if card.effect is not EffectClass.READ:
-        why = (
+        reason = (
             f"{config.name} has the effect class {card.effect.value}; pipeline tools are retried, so the class "
             "must be read"
         )
-        yield file.problem((*place, "name"), why)
+        yield file.problem((*place, "name"), reason)
     taken = parameters_of(card)
     if config.hears and SAID not in taken:
         yield file.problem(
@@ -105,16 +105,16 @@ def _tool_mistakes(
     for field, keys in (("inject_inputs", config.inject_inputs), ("defaults", config.defaults)):
         for index, key in enumerate(keys):
             if key not in taken:
-                where = key if field == "defaults" else index
+                key_or_index = key if field == "defaults" else index
                 yield file.problem(
-                    (*place, field, where), f"{config.name} has no parameter {key!r}{did_you_mean(key, taken)}"
+                    (*place, field, key_or_index), f"{config.name} has no parameter {key!r}{did_you_mean(key, taken)}"
                 )
 
 
 def parameters_of(card: ToolCard) -> list[str]:
     """Returns the names of a tool's parameters."""
-    found = card.parameters.get("properties")
-    return [*found] if isinstance(found, dict) else []
+    properties = card.parameters.get("properties")
+    return [*properties] if isinstance(properties, dict) else []
 
 
 _TOOLS: Place = ("assembly", "tools")
@@ -122,50 +122,50 @@ _TOOLS: Place = ("assembly", "tools")
 
 def put_assembly(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[dict[str, Any], list[AppProblem]]:
     """Returns the agent's fields with the resolved assembly, and the mistakes."""
-    own, needed = value.get("assembly"), value.get("topology") == TOPOLOGY
-    if not isinstance(own, dict):
-        why = f"the topology {TOPOLOGY} needs `assembly:`"
-        return value, [file.problem(("topology",), why)] if needed and own is None else []
-    entries = _entries(own.get("tools"))
+    assembly, is_needed = value.get("assembly"), value.get("topology") == TOPOLOGY
+    if not isinstance(assembly, dict):
+        message = f"the topology {TOPOLOGY} needs `assembly:`"
+        return value, [file.problem(("topology",), message)] if is_needed and assembly is None else []
+    entries = _entries(assembly.get("tools"))
     if entries is not None:  # even with other mistakes, a plain name is valid
-        own = {**own, "tools": entries}
-        value = {**value, "assembly": own}
-    if not needed:
+        assembly = {**assembly, "tools": entries}
+        value = {**value, "assembly": assembly}
+    if not is_needed:
         return value, [file.problem(("assembly",), f"assembly: only the topology {TOPOLOGY} has one")]
-    if "registry" in own:
+    if "registry" in assembly:
         return value, [file.problem(("assembly", "registry"), "must name a registry under `pipeline:`")]
-    problems = [*_stage_mistakes(value, file), *_danger_mistakes(own.get("danger"), file)]
-    name = own.get("pipeline")
+    problems = [*_stage_mistakes(value, file), *_danger_mistakes(assembly.get("danger"), file)]
+    name = assembly.get("pipeline")
     if not isinstance(name, str):
         return value, problems  # pydantic's message is sufficient
     registry = content.pipelines.get(name)
     if registry is None:
         hint = did_you_mean(name, content.pipelines)
-        why = (
+        message = (
             f"the pipeline {name} is invalid; see its own problems"
             if name in content.pipelines
             else f"unknown pipeline {name!r}{hint}"
         )
-        return value, [*problems, file.problem(("assembly", "pipeline"), why)]
+        return value, [*problems, file.problem(("assembly", "pipeline"), message)]
     if entries is None:
-        if "tools" in own:
+        if "tools" in assembly:
             return value, problems  # it is not a list
         entries = [{"name": config.name} for config in registry]
     problems += [*_mistakes(entries, registry, file, content)]
-    names = [each["name"] for each in entries if isinstance(each, dict) and "name" in each]
+    names = [entry["name"] for entry in entries if isinstance(entry, dict) and "name" in entry]
     problems += [
         file.warning((*_TOOLS, names.index(tool)), f"{tool} depends on {dependency}, which is not in this agent's list")
         for tool, dependency in left_out(names, {config.name: config.dependencies for config in registry})
     ]
-    kept = tuple(config for config in registry if config.name in names)
-    return {**value, "assembly": {**own, "tools": entries, "registry": kept}}, problems
+    used_configs = tuple(config for config in registry if config.name in names)
+    return {**value, "assembly": {**assembly, "tools": entries, "registry": used_configs}}, problems
 
 
 def _entries(listed: object) -> list[Any] | None:
     """Returns the entries of a list of tools as mappings, or None if it is not a list."""
     if not isinstance(listed, list):
         return None
-    return [{"name": each} if isinstance(each, str) else each for each in listed]
+    return [{"name": entry} if isinstance(entry, str) else entry for entry in listed]
 
 
 def _stage_mistakes(value: Mapping[str, Any], file: YamlFile) -> Iterator[AppProblem]:
@@ -184,8 +184,8 @@ def _danger_mistakes(danger: object, file: YamlFile) -> Iterator[AppProblem]:
     for category, phrases in danger.items() if isinstance(danger, dict) else ():
         for index, phrase in enumerate(phrases if isinstance(phrases, list) else []):
             if isinstance(phrase, str) and not is_phrase(phrase):
-                why = f"{phrase!r} is not a valid phrase; write words, with `*` only at the end of the last word"
-                yield file.problem(("assembly", "danger", category, index), why)
+                message = f"{phrase!r} is not a valid phrase; write words, with `*` only at the end of the last word"
+                yield file.problem(("assembly", "danger", category, index), message)
 
 
 def _mistakes(entries: list[Any], registry: Registry, file: YamlFile, content: Content) -> Iterator[AppProblem]:
@@ -205,8 +205,8 @@ def _mistakes(entries: list[Any], registry: Registry, file: YamlFile, content: C
 
 
 def _argument_mistakes(entry: Mapping[str, Any], index: int, file: YamlFile, taken: list[str]) -> Iterator[AppProblem]:
-    given = entry.get("arguments")
-    for key in given if isinstance(given, dict) else ():
+    arguments = entry.get("arguments")
+    for key in arguments if isinstance(arguments, dict) else ():
         if key not in taken:
-            why = f"{entry['name']} has no parameter {key!r}{did_you_mean(str(key), taken)}"
-            yield file.problem((*_TOOLS, index, "arguments", key), why)
+            message = f"{entry['name']} has no parameter {key!r}{did_you_mean(str(key), taken)}"
+            yield file.problem((*_TOOLS, index, "arguments", key), message)

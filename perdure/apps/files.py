@@ -32,8 +32,8 @@ class AppProblem:
     """True if the mistake is reported but the content is still loaded."""
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}" if self.line else f"{self.file}"
-        return f"{where}: {'warning: ' if self.warning else ''}{self.message}"
+        location = f"{self.file}:{self.line}" if self.line else f"{self.file}"
+        return f"{location}: {'warning: ' if self.warning else ''}{self.message}"
 
 
 def has_mistakes(problems: Iterable[AppProblem]) -> bool:
@@ -41,28 +41,28 @@ def has_mistakes(problems: Iterable[AppProblem]) -> bool:
     return not all(problem.warning for problem in problems)
 
 
-def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns `; did you mean 'x'?`, or the choices if there are few, or an empty text."""
     choices = sorted(known)
-    close = get_close_matches(wrong, choices, n=1)
+    close = get_close_matches(name, choices, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; known: {', '.join(choices)}" if 0 < len(choices) <= 8 else ""
 
 
-MOST_TEXT_BYTES = 65_536
+MAX_TEXT_BYTES = 65_536
 """Maximum size of one persona, template, artifact, skill or block. Each is sent to a model or a sandbox as a whole, and
 is stored in every version of its agents."""
 
 
-def read_text(path: Path, most_bytes: int = MOST_TEXT_BYTES) -> str | AppProblem:
+def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str | AppProblem:
     """Returns the text at `path` with `\\n` line ends; a byte order mark is ignored."""
     try:
         content = path.read_bytes()
     except OSError as error:
         return AppProblem(path, None, f"cannot be read: {error.strerror}")
-    if len(content) > most_bytes:
-        return AppProblem(path, None, f"has {len(content):,} bytes; the limit is {most_bytes:,}")
+    if len(content) > max_bytes:
+        return AppProblem(path, None, f"has {len(content):,} bytes; the limit is {max_bytes:,}")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -77,11 +77,11 @@ def read_text(path: Path, most_bytes: int = MOST_TEXT_BYTES) -> str | AppProblem
 Place = tuple[str | int, ...]
 """The path to a value: keys and list positions."""
 
-_MOST_NODES = 100_000
+_MAX_NODES = 100_000
 _YAML_DEPTH_LIMIT = 100
 """Deeper nesting is rejected at the event level: both composers recurse, and libyaml's crashes the process (measured).
 """
-_FAST: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FAST_LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Uses libyaml if PyYAML was built with it: 40 ms instead of 250 for the files of a large app. If it fails, the other
 loader reads the file again, because its messages are better."""
 
@@ -123,14 +123,14 @@ def read_yaml(path: Path) -> YamlFile | list[AppProblem]:
 def parse_yaml(path: Path, text: str) -> YamlFile | list[AppProblem]:
     """Does the same for a text of the file at `path`; its line numbers are those of the file."""
     try:
-        return _parsed(path, text, _FAST)
+        return _parse(path, text, _FAST_LOADER)
     except (yaml.YAMLError, ValueError, RecursionError):
-        return _explained(path, text)
+        return _parse_with_messages(path, text)
 
 
-def _explained(path: Path, text: str) -> YamlFile | list[AppProblem]:
+def _parse_with_messages(path: Path, text: str) -> YamlFile | list[AppProblem]:
     try:
-        return _parsed(path, text, yaml.SafeLoader)
+        return _parse(path, text, yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = error.problem or error.context or "cannot be read"
@@ -139,14 +139,14 @@ def _explained(path: Path, text: str) -> YamlFile | list[AppProblem]:
         return [AppProblem(path, None, f"is not valid YAML: {' '.join(str(error).split())}")]
 
 
-def _parsed(path: Path, text: str, kind: type[Any]) -> YamlFile | list[AppProblem]:
+def _parse(path: Path, text: str, loader_type: type[Any]) -> YamlFile | list[AppProblem]:
     """Parses the text.
 
     Raises: YAMLError, ValueError, RecursionError.
     """
-    if (deep := _too_deep(text, kind)) is not None:
-        return [AppProblem(path, deep, f"is nested deeper than {_YAML_DEPTH_LIMIT} levels")]
-    loader = kind(text)
+    if (deep_line := _too_deep(text, loader_type)) is not None:
+        return [AppProblem(path, deep_line, f"is nested deeper than {_YAML_DEPTH_LIMIT} levels")]
+    loader = loader_type(text)
     try:
         node = loader.get_single_node()
         if node is None:
@@ -161,13 +161,13 @@ def _parsed(path: Path, text: str, kind: type[Any]) -> YamlFile | list[AppProble
         loader.dispose()
 
 
-def _too_deep(text: str, kind: type[Any]) -> int | None:
+def _too_deep(text: str, loader_type: type[Any]) -> int | None:
     """Returns the line at which the nesting is too deep, or None.
 
     Raises: YAMLError.
     """
     depth = 0
-    for event in yaml.parse(text, Loader=kind):
+    for event in yaml.parse(text, Loader=loader_type):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _YAML_DEPTH_LIMIT:
@@ -179,7 +179,7 @@ def _too_deep(text: str, kind: type[Any]) -> int | None:
 
 def _walk(path: Path, node: yaml.Node, place: Place, lines: dict[Place, int], problems: list[AppProblem]) -> None:
     lines.setdefault(place, node.start_mark.line + 1)
-    if len(lines) > _MOST_NODES:
+    if len(lines) > _MAX_NODES:
         raise ValueError("the document has too many values")
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
@@ -202,24 +202,26 @@ def _walk(path: Path, node: yaml.Node, place: Place, lines: dict[Place, int], pr
             _walk(path, value, (*place, key.value), lines, problems)
 
 
-Form = TypeVar("Form", bound=BaseModel)
+FormT = TypeVar("FormT", bound=BaseModel)
 _VALUE_DEPTH_LIMIT = 64
 
 
 def read_form(
-    model: type[Form], value: object, file: YamlFile, place: Place = ()
-) -> tuple[Form | None, list[AppProblem]]:
+    model: type[FormT], value: object, file: YamlFile, place: Place = ()
+) -> tuple[FormT | None, list[AppProblem]]:
     """Returns `value` at `place` of `file` as a `model`, or None if it has a mistake."""
     if not isinstance(value, dict):
         return None, [file.problem(place, "must be a mapping of fields")]
-    unfit = dict(unstorable(value, place))
-    problems = [unfit_problem(file, each, why) for each, why in unfit.items()]
+    unstorable_places = dict(unstorable(value, place))
+    problems = [
+        unstorable_problem(file, unstorable_place, reason) for unstorable_place, reason in unstorable_places.items()
+    ]
     problems += unknown_fields(model, value, file, place)
     try:
-        read = model.model_validate(value)
+        form = model.model_validate(value)
     except ValidationError as error:
-        return None, problems + problems_of(error, file, place, unfit)
-    return (None, problems) if problems else (read, [])
+        return None, problems + problems_of(error, file, place, unstorable_places)
+    return (None, problems) if problems else (form, [])
 
 
 def unknown_fields(
@@ -237,31 +239,35 @@ def unknown_fields(
         nested = _model_in(model.model_fields[name].annotation)
         if nested is None:
             continue
-        several = enumerate(inner) if isinstance(inner, list) else [(None, inner)]
-        for index, each in several:
-            if isinstance(each, dict):
-                here = (*place, name) if index is None else (*place, name, index)
-                problems += unknown_fields(nested, each, file, here)
+        items = enumerate(inner) if isinstance(inner, list) else [(None, inner)]
+        for index, item in items:
+            if isinstance(item, dict):
+                item_place = (*place, name) if index is None else (*place, name, index)
+                problems += unknown_fields(nested, item, file, item_place)
     return problems
 
 
 def problems_of(
-    error: ValidationError, file: YamlFile, place: Place, but: Collection[Place] = (), unknown: bool = False
+    error: ValidationError,
+    file: YamlFile,
+    place: Place,
+    except_places: Collection[Place] = (),
+    include_unknown: bool = False,
 ) -> list[AppProblem]:
-    """Returns pydantic's errors with their lines, except at the places in `but`. Unknown fields are included only on
-    request, since `unknown_fields` reports them better."""
+    """Returns pydantic's errors with their lines, except at the places in `except_places`. Unknown fields are included
+    only on request, since `unknown_fields` reports them better."""
     problems = []
-    for each in error.errors(include_url=False, include_input=False):
-        where = (*place, *each["loc"])
-        if where not in but and (unknown or each["type"] != "extra_forbidden"):
-            name = ".".join(map(str, each["loc"]))
-            problems.append(file.problem(where, f"{name}: {each['msg']}" if name else each["msg"]))
+    for detail in error.errors(include_url=False, include_input=False):
+        location = (*place, *detail["loc"])
+        if location not in except_places and (include_unknown or detail["type"] != "extra_forbidden"):
+            name = ".".join(map(str, detail["loc"]))
+            problems.append(file.problem(location, f"{name}: {detail['msg']}" if name else detail["msg"]))
     return problems
 
 
-def unfit_problem(file: YamlFile, place: Place, why: str) -> AppProblem:
+def unstorable_problem(file: YamlFile, place: Place, reason: str) -> AppProblem:
     """A value that cannot be stored."""
-    return file.problem(place, f"{'.'.join(map(str, place)) or 'this'} {why}")
+    return file.problem(place, f"{'.'.join(map(str, place)) or 'this'} {reason}")
 
 
 def unstorable(value: object, place: Place = ()) -> Iterator[tuple[Place, str]]:
@@ -296,31 +302,31 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
-class _Twice(ValueError):
+class _RepeatedName(ValueError):
     """A repeated name; JSON would use the last one."""
 
 
-def parse_json(path: Path, text: str, called: str) -> Any | AppProblem:
-    """Returns the value of `text`, the content of the file at `path`, or why it is invalid. `called` names the whole
-    value. It is read strictly: no repeated name in one object, no NaN, and only values that jsonb can store."""
+def parse_json(path: Path, text: str, value_name: str) -> Any | AppProblem:
+    """Returns the value of `text`, the content of the file at `path`, or why it is invalid. `value_name` names the
+    whole value. It is read strictly: no repeated name in one object, no NaN, and only values that jsonb can store."""
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=float)
+        value = json.loads(text, object_pairs_hook=_unique_names, parse_constant=float)
     except json.JSONDecodeError as error:
         return AppProblem(path, error.lineno, f"is not valid JSON here: {error.msg}")
-    except _Twice as error:
+    except _RepeatedName as error:
         return AppProblem(path, None, str(error))
     except (ValueError, RecursionError) as error:
         return AppProblem(path, None, f"cannot be read: {error}")
-    for place, why in unstorable(value):
-        return AppProblem(path, None, f"{'.'.join(map(str, place)) or called} {why}")
+    for place, reason in unstorable(value):
+        return AppProblem(path, None, f"{'.'.join(map(str, place)) or value_name} {reason}")
     return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
+def _unique_names(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
     seen: dict[str, Any] = {}
     for name, value in pairs:
         if name in seen:
-            raise _Twice(f"the name {name!r} appears twice in one object")
+            raise _RepeatedName(f"the name {name!r} appears twice in one object")
         seen[name] = value
     return seen
 
@@ -398,16 +404,18 @@ def schema_mistakes(schema: object, file: YamlFile, place: Place) -> Iterator[Ap
     try:
         Draft202012Validator.check_schema(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
     except SchemaError as error:
-        where = (*place, *error.absolute_path)
-        shown = error.message if len(error.message) <= 200 else f"{error.message[:199]}…"
-        yield file.problem(where, f"{'.'.join(map(str, where))} is not a valid JSON Schema: {shown}")
+        location = (*place, *error.absolute_path)
+        message = error.message if len(error.message) <= 200 else f"{error.message[:199]}…"
+        yield file.problem(location, f"{'.'.join(map(str, location))} is not a valid JSON Schema: {message}")
         return
     if schema.get("type") != "object":
         yield file.problem((*place, "type"), f"{'.'.join(map(str, place))} must have `type: object`")
-    lost = [(where, to) for where, to in _references(schema, place) if not _leads_somewhere(schema, to)]
-    for where, reference in lost:
-        yield file.problem(where, f"the reference {reference!r} does not exist in the schema")
-    if not lost:
+    missing = [
+        (location, target) for location, target in _references(schema, place) if not _reference_exists(schema, target)
+    ]
+    for location, reference in missing:
+        yield file.problem(location, f"the reference {reference!r} does not exist in the schema")
+    if not missing:
         try:
             Draft202012Validator(schema).is_valid({})
         except RecursionError:
@@ -426,23 +434,23 @@ def _references(value: object, place: Place) -> Iterator[tuple[Place, str]]:
             yield from _references(inner, (*place, index))
 
 
-def _leads_somewhere(schema: Mapping[str, Any], reference: str) -> bool:
+def _reference_exists(schema: Mapping[str, Any], reference: str) -> bool:
     """Returns whether a JSON pointer within the schema finds a schema. Anchors and other documents are not
     supported."""
     if reference == "#":
         return True
     if not reference.startswith("#/"):
         return False
-    found: Any = schema
+    target: Any = schema
     for step in reference[2:].split("/"):
         name = step.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, Mapping) or name not in found:
+        if not isinstance(target, Mapping) or name not in target:
             return False
-        found = found[name]
-    return isinstance(found, Mapping | bool)
+        target = target[name]
+    return isinstance(target, Mapping | bool)
 
 
-READ = ("app.yaml", "agents", "tools", "skills", "personas", "rules", "data", "scripts", "mcp")
+READ_PARTS = ("app.yaml", "agents", "tools", "skills", "personas", "rules", "data", "scripts", "mcp")
 """The parts of the folder that are read; other files are not checked."""
 
 
@@ -450,14 +458,14 @@ def stray_links(folder: Path) -> Iterator[AppProblem]:
     """Returns each of them as a mistake. Links that stay inside the folder are allowed and followed. A link out of an
     app folder would include files that a reviewer of the folder never saw."""
     root = os.path.realpath(folder)
-    waiting = [folder / name for name in reversed(READ)]
+    pending = [folder / name for name in reversed(READ_PARTS)]
     seen: set[str] = set()
-    while waiting:
-        path = waiting.pop()
-        real = os.path.realpath(path)
-        if os.path.commonpath((root, real)) != root:
+    while pending:
+        path = pending.pop()
+        real_path = os.path.realpath(path)
+        if os.path.commonpath((root, real_path)) != root:
             yield AppProblem(path, None, "is a link to a place outside the app folder; copy its target here")
-        elif path.is_dir() and real not in seen:
-            seen.add(real)
+        elif path.is_dir() and real_path not in seen:
+            seen.add(real_path)
             with suppress(OSError):  # a folder that cannot be listed contains nothing that could be read
-                waiting += sorted(path.iterdir(), reverse=True)
+                pending += sorted(path.iterdir(), reverse=True)

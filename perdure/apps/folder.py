@@ -85,22 +85,22 @@ class App:
         return operators.with_hosts(*self.egress, *addresses)
 
 
-def app_folders(own: Sequence[Path], examples: bool) -> tuple[Path, ...]:
+def app_folders(selected: Sequence[Path], examples: bool) -> tuple[Path, ...]:
     """Returns the app folders of an installation: the examples first, if requested, then `own` in its order. A folder
     that is named twice is returned once."""
     shipped = sorted(path.parent for path in SHIPPED.glob("*/agents") if path.is_dir()) if examples else ()
-    found: dict[str, Path] = {}
-    for folder in (*shipped, *own):
-        found.setdefault(os.path.realpath(folder), folder)
-    return tuple(found.values())
+    folder_by_path: dict[str, Path] = {}
+    for folder in (*shipped, *selected):
+        folder_by_path.setdefault(os.path.realpath(folder), folder)
+    return tuple(folder_by_path.values())
 
 
-def find_apps(given: Sequence[Path], engine: Engine | None = None) -> list[App]:
+def find_apps(app_paths: Sequence[Path], engine: Engine | None = None) -> list[App]:
     """Loads the apps in these folders. An app or an agent whose name an earlier one has is left out."""
     apps: list[App] = []
     folders: dict[str, Path] = {}
     owners: dict[str, str] = {}
-    for folder in given:
+    for folder in app_paths:
         app = load_app(folder, engine)
         if app.name in folders:
             problem = AppProblem(folder, None, f"an app named {app.name} already exists in {folders[app.name]}")
@@ -112,10 +112,10 @@ def find_apps(given: Sequence[Path], engine: Engine | None = None) -> list[App]:
             AppProblem(folder / "agents", None, f"the agent {agent.id} already exists in the app {owners[agent.id]}")
             for agent in doubled
         ]
-        kept = tuple(agent for agent in app.agents if agent.id not in owners)
-        owners |= {agent.id: app.name for agent in kept}
+        new_agents = tuple(agent for agent in app.agents if agent.id not in owners)
+        owners |= {agent.id: app.name for agent in new_agents}
         unread = (*app.unread, *(agent.id for agent in doubled))
-        apps.append(replace(app, agents=kept, problems=(*app.problems, *problems), unread=unread))
+        apps.append(replace(app, agents=new_agents, problems=(*app.problems, *problems), unread=unread))
     return apps
 
 
@@ -124,11 +124,11 @@ def load_app(folder: Path, engine: Engine | None = None) -> App:
     folder, engine = folder.absolute(), engine or Engine()
     if strays := tuple(stray_links(folder)):  # before any of it is read, or run as the file of a tool is
         return App(folder.name, folder.name, folder, problems=strays)
-    own, problems = read_app_file(folder)
+    app_file, problems = read_app_file(folder)
     if not (folder / "agents").is_dir():
         problems.append(AppProblem(folder, None, "is not an app folder: agents/ is missing"))
-        return App(own.name, own.title, folder, problems=tuple(problems))
-    return _Reading(folder, engine, own, problems).app()
+        return App(app_file.name, app_file.title, folder, problems=tuple(problems))
+    return _Reading(folder, engine, app_file, problems).app()
 
 
 T = TypeVar("T")
@@ -140,33 +140,33 @@ class _Reading:
 
     folder: Path
     engine: Engine
-    own: "AppFile"
+    app_file: "AppFile"
     problems: list[AppProblem]
 
-    def _take(self, read: tuple[T, list[AppProblem]]) -> T:
+    def _collect(self, read: tuple[T, list[AppProblem]]) -> T:
         """Returns the value and stores its problems."""
         self.problems.extend(read[1])
         return read[0]
 
     def app(self) -> App:
-        folder, own, core = self.folder, self.own, self.engine.core_tools
-        tools, found, lost = read_tools(folder, core)
-        self.problems.extend(found)
-        pipelines = self._take(read_pipelines(folder, tools, lost))
-        tables = self._take(read_tables(folder))
-        personas = self._take(_read_personas(folder))
+        folder, app_file, core = self.folder, self.app_file, self.engine.core_tools
+        tools, tool_problems, lost = read_tools(folder, core)
+        self.problems.extend(tool_problems)
+        pipelines = self._collect(read_pipelines(folder, tools, lost))
+        tables = self._collect(read_tables(folder))
+        personas = self._collect(_read_personas(folder))
         named = {*tools, *lost, *core} | {name for skill in skill_folders(folder) for name in block_names(skill)}
         servers, locks = self._servers(named)
         blocks = self._block_scope(tools, lost, tables)
-        skills = self._take(read_skills(folder, SkillScope(own.name, personas, named, blocks)))
-        rules, rule_problems = read_rule_files(folder, RuleScope(own.name, "", named))
+        skills = self._collect(read_skills(folder, SkillScope(app_file.name, personas, named, blocks)))
+        rules, rule_problems = read_rule_files(folder, RuleScope(app_file.name, "", named))
         self.problems.extend(rule_problems)
-        reserved, fenced = frozenset(blocks.reserved), frozenset(own.fenced)
+        reserved, fenced = frozenset(blocks.reserved), frozenset(app_file.fenced)
         content = Content(tools, skills, personas, reserved, fenced, lost, pipelines, servers)
         agents, read = self._agents(content, has_rules=not has_mistakes(rule_problems))
         return App(
-            own.name,
-            own.title,
+            app_file.name,
+            app_file.title,
             folder,
             tuple(agents.values()),
             tools,
@@ -176,39 +176,39 @@ class _Reading:
             {name: table for name, table in tables.items() if table is not None},
             servers,
             {name: lock for name, lock in locks.items() if lock is not None},
-            own.egress,
-            own.services,
+            app_file.egress,
+            app_file.services,
             tuple(path.stem for path in _agent_files(folder) if path not in read),
         )
 
     def _servers(self, named: set[str]) -> tuple[dict[str, McpServer], dict[str, McpLock | None]]:
         """Returns the MCP servers with a readable lock, and the locks. The names of their tools are added to
         `named`."""
-        servers = self._take(read_servers(self.folder, named))
+        servers = self._collect(read_servers(self.folder, named))
         named |= {server.prefix + tool for server in servers.values() for tool in server.tools}
-        locks = self._take(read_locks(self.folder, servers))
+        locks = self._collect(read_locks(self.folder, servers))
         return {name: server for name, server in servers.items() if locks.get(name, server) is not None}, locks
 
     def _block_scope(
         self, tools: Mapping[str, Tool], lost: Collection[str], tables: Mapping[str, DataTable | None]
     ) -> BlockScope:
         """Returns the environment for code blocks; a fenced tool that does not exist is reported."""
-        registered = {*self.engine.core_tools, *(name for name in tools if name not in self.own.fenced)}
+        registered = {*self.engine.core_tools, *(name for name in tools if name not in self.app_file.fenced)}
         self.problems.extend(
             AppProblem(self.folder / "app.yaml", None, f"fenced: unknown tool {name!r}{did_you_mean(name, tools)}")
-            for name in self.own.fenced
+            for name in self.app_file.fenced
             if name not in tools and name not in lost
         )
-        reserved = {*self.engine.reserved, *self.own.reserved}
+        reserved = {*self.engine.reserved, *self.app_file.reserved}
         return BlockScope(registered, reserved, tables, self.engine.check_block, self.engine.try_block)
 
     def _agents(self, content: Content, *, has_rules: bool) -> tuple[dict[str, AgentDefinition], list[Path]]:
         """Returns the agents by id, and their files. There are none if the app's rules have a mistake."""
-        agents, read, found = _read_agents(self.folder, content, self.engine)
-        self.problems.extend(found)
+        agents, read, agent_problems = _read_agents(self.folder, content, self.engine)
+        self.problems.extend(agent_problems)
         if agents and not has_rules:
-            why = "is invalid, so no agent of this app is loaded; they would run without its rules"
-            self.problems.append(AppProblem(self.folder / "rules", None, why))
+            message = "is invalid, so no agent of this app is loaded; they would run without its rules"
+            self.problems.append(AppProblem(self.folder / "rules", None, message))
             agents, read = {}, []
         if not agents and not self.problems:
             self.problems.append(AppProblem(self.folder / "agents", None, "has no agent: add one as a .yaml file"))
@@ -220,9 +220,9 @@ def load_servers(folder: Path) -> App:
     folder = folder.absolute()
     if strays := tuple(stray_links(folder)):
         return App(folder.name, folder.name, folder, problems=strays)
-    own, problems = read_app_file(folder)
-    servers, found = read_servers(folder, ())
-    return App(own.name, own.title, folder, problems=(*problems, *found), servers=servers)
+    app_file, problems = read_app_file(folder)
+    servers, server_problems = read_servers(folder, ())
+    return App(app_file.name, app_file.title, folder, problems=(*problems, *server_problems), servers=servers)
 
 
 def _read_personas(folder: Path) -> tuple[dict[str, str | None], list[AppProblem]]:
@@ -244,8 +244,8 @@ def _read_agents(
     origins: dict[str, Path] = {}
     problems: list[AppProblem] = []
     for path in _agent_files(folder):
-        agent, found = read_agent(path, content, engine)
-        problems += found
+        agent, agent_problems = read_agent(path, content, engine)
+        problems += agent_problems
         if agent is None:
             continue
         if agent.id in agents:
@@ -326,8 +326,8 @@ def _egress(file: YamlFile, problems: list[AppProblem]) -> tuple[NamedHost, ...]
 def _services(value: Mapping[str, Any]) -> tuple[str, ...]:
     companions = value.get("companions")
     listed = companions if isinstance(companions, list) else []
-    found = [each.get("url_env") for each in listed if isinstance(each, dict)]
-    return tuple(name for name in found if isinstance(name, str))
+    variables = [service.get("url_env") for service in listed if isinstance(service, dict)]
+    return tuple(name for name in variables if isinstance(name, str))
 
 
 def _names(value: Mapping[str, Any], field: str, file: YamlFile, problems: list[AppProblem]) -> tuple[str, ...]:
@@ -335,13 +335,13 @@ def _names(value: Mapping[str, Any], field: str, file: YamlFile, problems: list[
     if not isinstance(listed, list):
         problems.append(file.problem((field,), f"{field}: must be a list of names"))
         return ()
-    names = tuple(each for each in listed if isinstance(each, str))
+    names = tuple(name for name in listed if isinstance(name, str))
     if len(names) < len(listed):
         problems.append(file.problem((field,), f"{field}: must be a list of names"))
     return names
 
 
-MOST_TABLE_BYTES = 1_048_576
+MAX_TABLE_BYTES = 1_048_576
 """Maximum size, because a sandboxed call receives the whole table."""
 
 
@@ -365,7 +365,7 @@ def _read_table(path: Path) -> dict[str, Any] | AppProblem:
         return AppProblem(
             path, None, "a table name must have lower-case letters, digits and _, and start with a letter"
         )
-    text = read_text(path, MOST_TABLE_BYTES)
+    text = read_text(path, MAX_TABLE_BYTES)
     if isinstance(text, AppProblem):
         return text
     body = parse_json(path, text, "the table")
@@ -404,13 +404,13 @@ def read_tools(folder: Path, taken: Collection[str]) -> tuple[dict[str, Tool], l
     for path in sorted(place.glob("*.py")):
         if path.stem.startswith("_"):
             continue
-        found = _tools_in(f"{package}.{path.stem}", path)
-        if isinstance(found, AppProblem):
-            problems.append(found)
+        file_tools = _tools_in(f"{package}.{path.stem}", path)
+        if isinstance(file_tools, AppProblem):
+            problems.append(file_tools)
             with suppress(OSError):  # the reported problem already names the file
                 lost |= dict.fromkeys(_TOOL.findall(path.read_text(encoding="utf-8", errors="replace")), path)
             continue
-        for tool in found:
+        for tool in file_tools:
             name, line = tool.card.name, _line_of(tool)
             if name in taken:
                 problems.append(AppProblem(path, line, f"{name} is the name of a core tool; choose another"))
@@ -446,8 +446,8 @@ def _tools_in(module_name: str, path: Path) -> list[Tool] | AppProblem:
         return AppProblem(path, _line_in(path, error), str(error))
     except (Exception, SystemExit) as error:  # an app's module runs at import and may raise anything
         return AppProblem(path, _line_in(path, error), f"cannot be imported: {type(error).__name__}: {error}")
-    own = [value for value in vars(module).values() if isinstance(value, Tool)]
-    return [tool for tool in own if tool.function.__module__ == module_name]
+    values = [value for value in vars(module).values() if isinstance(value, Tool)]
+    return [tool for tool in values if tool.function.__module__ == module_name]
 
 
 def _line_in(path: Path, error: BaseException) -> int | None:

@@ -31,32 +31,34 @@ def read_servers(folder: Path, taken: Collection[str]) -> tuple[dict[str, McpSer
     servers: dict[str, McpServer] = {}
     problems: list[AppProblem] = []
     for path in sorted(path for path in folder.glob("mcp/*") if path.suffix in (".yaml", ".yml")):
-        server, found = _read_server(path)
-        problems += found
+        server, mistakes = _read_server(path)
+        problems += mistakes
         if server is None:
             continue
         beginning = next((name for name in sorted(taken) if name.startswith(server.prefix)), None)
-        near = next((other for other in servers.values() if _overlap(other, server)), None)
+        overlapping = next((existing for existing in servers.values() if _overlap(existing, server)), None)
         if beginning is not None:
-            why = (
+            message = (
                 f"prefixes its tools with {server.prefix}, and the tool {beginning} already exists; choose another name"
             )
-            problems.append(AppProblem(path, None, why))
-        elif near is not None:
-            problems.append(AppProblem(path, None, f"its tool names have the same prefix as those of {near.name}"))
+            problems.append(AppProblem(path, None, message))
+        elif overlapping is not None:
+            problems.append(
+                AppProblem(path, None, f"its tool names have the same prefix as those of {overlapping.name}")
+            )
         else:
             servers[server.name] = server
     return servers, problems
 
 
-def _overlap(one: McpServer, other: McpServer) -> bool:
-    return one.prefix.startswith(other.prefix) or other.prefix.startswith(one.prefix)
+def _overlap(first: McpServer, second: McpServer) -> bool:
+    return first.prefix.startswith(second.prefix) or second.prefix.startswith(first.prefix)
 
 
 def _read_server(path: Path) -> tuple[McpServer | None, list[AppProblem]]:
     if not re.match(SERVER_NAME_PATTERN, path.stem):
-        why = "a server name must have at most 24 lower-case letters, digits and _, and start with a letter"
-        return None, [AppProblem(path, None, why)]
+        message = "a server name must have at most 24 lower-case letters, digits and _, and start with a letter"
+        return None, [AppProblem(path, None, message)]
     file = read_yaml(path)
     if not isinstance(file, YamlFile):
         return None, file
@@ -65,23 +67,23 @@ def _read_server(path: Path) -> tuple[McpServer | None, list[AppProblem]]:
         return None, [file.problem(("name",), "unknown field 'name'; the server's name is its file name")]
     if not isinstance(value, dict):
         return read_form(McpServer, value, file)
-    given, tools = {**value, "name": path.stem}, value.get("tools")
+    server_fields, tools = {**value, "name": path.stem}, value.get("tools")
     problems: list[AppProblem] = []
     # one by one, because a model does not check for unknown fields in the values of a mapping
     if isinstance(tools, dict):
-        given["tools"] = {}
+        server_fields["tools"] = {}
         for name, fields in tools.items():
-            settings, found = read_form(McpToolSettings, fields, file, ("tools", name))
-            problems += found
+            settings, mistakes = read_form(McpToolSettings, fields, file, ("tools", name))
+            problems += mistakes
             if settings is not None:
-                given["tools"][name] = settings.model_dump(exclude_unset=True)
-    server, found = read_form(McpServer, given, file)
-    problems += found
+                server_fields["tools"][name] = settings.model_dump(exclude_unset=True)
+    server, mistakes = read_form(McpServer, server_fields, file)
+    problems += mistakes
     return (None if problems else server), problems
 
 
 LOCK_ENDING = ".lock.json"
-MOST_LOCK_BYTES = 4 * 1_048_576
+MAX_LOCK_BYTES = 4 * 1_048_576
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +118,17 @@ def read_locks(folder: Path, servers: Iterable[str]) -> tuple[dict[str, McpLock 
     for path in sorted(folder.glob(f"mcp/*{LOCK_ENDING}")):
         name = path.name.removesuffix(LOCK_ENDING)
         if name in known:
-            locks[name], found = read_lock(path)
-            problems += found
+            locks[name], mistakes = read_lock(path)
+            problems += mistakes
         elif not any(path.with_name(name + suffix).exists() for suffix in (".yaml", ".yml")):
-            why = f"is a lock for an unknown server: mcp/{name}.yaml does not exist"
-            problems.append(AppProblem(path, None, why, warning=True))
+            message = f"is a lock for an unknown server: mcp/{name}.yaml does not exist"
+            problems.append(AppProblem(path, None, message, warning=True))
     return locks, problems
 
 
 def read_lock(path: Path) -> tuple[McpLock | None, list[AppProblem]]:
     """Returns the lock at `path`, or None, and the mistakes."""
-    text = read_text(path, MOST_LOCK_BYTES)
+    text = read_text(path, MAX_LOCK_BYTES)
     return (None, [text]) if isinstance(text, AppProblem) else _parsed(path, text)
 
 
@@ -140,8 +142,8 @@ def write_lock(path: Path, lock: McpLock) -> list[AppProblem]:
     # Without empty values: a list without empty hints and tags is easier to read.
     shown = lock.model_dump(mode="json", exclude_defaults=True)
     text = json.dumps(shown, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
-    if len(text.encode("utf-8", "surrogatepass")) > MOST_LOCK_BYTES:
-        return [AppProblem(path, None, f"exceeds {MOST_LOCK_BYTES:,} bytes")]
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_LOCK_BYTES:
+        return [AppProblem(path, None, f"exceeds {MAX_LOCK_BYTES:,} bytes")]
     again, problems = _parsed(path, text)
     if again is None:
         return problems
@@ -176,13 +178,13 @@ def _parsed(path: Path, text: str) -> tuple[McpLock | None, list[AppProblem]]:
 
 def _by_name(tools: Iterable[McpToolListing]) -> dict[str, McpToolListing]:
     """Returns the first tool of each name; the others are not offered."""
-    found: dict[str, McpToolListing] = {}
+    by_name: dict[str, McpToolListing] = {}
     for tool in tools:
-        found.setdefault(tool.name, tool)
-    return found
+        by_name.setdefault(tool.name, tool)
+    return by_name
 
 
 def _changed(old: McpToolListing, new: McpToolListing) -> tuple[str, ...]:
     """Returns fields by their canonical JSON, as in versions: in Python, 1 and true are equal."""
-    one, other = old.model_dump(mode="json"), new.model_dump(mode="json")
-    return tuple(name for name in one if canonical_json(one[name]) != canonical_json(other[name]))
+    old_fields, new_fields = old.model_dump(mode="json"), new.model_dump(mode="json")
+    return tuple(name for name in old_fields if canonical_json(old_fields[name]) != canonical_json(new_fields[name]))

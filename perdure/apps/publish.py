@@ -32,15 +32,15 @@ def publish(
 
     The order is: core tools, the agent's own tools in its order, and the blocks of its skills that a model can see,
     without duplicates. `server_cards` are the cards of its MCP servers, by server. An agent that names a tool that no
-    server has, or a toolset without any of its tools, is left out (`left_out` returns which). Equal definitions, cards,
-    rules and tables give equal versions, so that publishing again changes nothing.
+    server has, or a toolset without any of its tools, is left out (`skipped_agents` returns which). Equal definitions,
+    cards, rules and tables give equal versions, so that publishing again changes nothing.
     """
     core = {card.name: card for card in core_cards}
     servers = server_cards or {}
-    return [_publish(agent, app, core, servers) for agent in app.agents if not _why_not(agent, app, core, servers)]
+    return [_publish(agent, app, core, servers) for agent in app.agents if not _skip_reason(agent, app, core, servers)]
 
 
-def played_by(app: App, model: str, params: Mapping[str, JsonValue]) -> App:
+def with_model(app: App, model: str, params: Mapping[str, JsonValue]) -> App:
     """Returns the app with this model instead of every script. An agent with its own model keeps it."""
     agents = tuple(
         agent.model_copy(update={"model": model, "model_params": {**params, **agent.model_params}, "script": None})
@@ -51,25 +51,31 @@ def played_by(app: App, model: str, params: Mapping[str, JsonValue]) -> App:
     return replace(app, agents=agents)
 
 
-def left_out(app: App, core_cards: Sequence[ToolCard], server_cards: Mapping[str, Sequence[ToolCard]]) -> list[str]:
+def skipped_agents(
+    app: App, core_cards: Sequence[ToolCard], server_cards: Mapping[str, Sequence[ToolCard]]
+) -> list[str]:
     """Returns a sentence for each agent that `publish` leaves out."""
     core = {card.name: card for card in core_cards}
-    reasons = {agent.id: _why_not(agent, app, core, server_cards) for agent in app.agents}
-    return [f"the agent {each} of the app {app.name} was skipped: {why}" for each, why in reasons.items() if why]
+    reasons = {agent.id: _skip_reason(agent, app, core, server_cards) for agent in app.agents}
+    return [
+        f"the agent {agent_id} of the app {app.name} was skipped: {reason}"
+        for agent_id, reason in reasons.items()
+        if reason
+    ]
 
 
-def unloaded(app: App) -> list[str]:
+def unloaded_agents(app: App) -> list[str]:
     """Returns lines with the agents that the app's mistakes exclude, and the mistakes; causes come before their
     consequences. Empty if no agent is excluded."""
     mistakes = [str(problem) for problem in app.problems if not problem.warning]
     if not mistakes or (app.agents and not app.unread):
         return []
-    what = f"was loaded without {', '.join(app.unread)}" if app.unread else "was skipped"
+    outcome = f"was loaded without {', '.join(app.unread)}" if app.unread else "was skipped"
     more = [f"  and {len(mistakes) - MAX_LISTED} more"] if len(mistakes) > MAX_LISTED else []
-    return [f"the app {app.name} {what}:", *(f"  {each}" for each in mistakes[:MAX_LISTED]), *more]
+    return [f"the app {app.name} {outcome}:", *(f"  {mistake}" for mistake in mistakes[:MAX_LISTED]), *more]
 
 
-def _why_not(
+def _skip_reason(
     agent: AgentDefinition, app: App, core: dict[str, ToolCard], servers: Mapping[str, Sequence[ToolCard]]
 ) -> str:
     """Returns why `agent` cannot be published; empty if it can."""
@@ -97,8 +103,8 @@ def _missing_tools(agent: AgentDefinition, app: App, server_cards: Mapping[str, 
 
 def tables_of(app: App, agents: Iterable[PublishedAgent]) -> list[DataTable]:
     """Returns the tables that these published agents name, each once."""
-    named = {digest for agent in agents for digest in agent.tables.values()}
-    return [table for table in app.tables.values() if table.digest in named]
+    digests = {digest for agent in agents for digest in agent.tables.values()}
+    return [table for table in app.tables.values() if table.digest in digests]
 
 
 def _publish(
@@ -121,7 +127,7 @@ def assembled_tools(agent: AgentDefinition) -> tuple[str, ...]:
 def block_card(block: CodeBlock, tables: dict[str, str]) -> ToolCard:
     """Returns the card with which a model is offered a block. Its version covers the block's code and its data."""
     effect = EffectClass(block.effect)
-    needed = {name: tables[name] for name in block.needs}
+    table_digests = {name: tables[name] for name in block.needs}
     return ToolCard(
         name=block.name,
         description=block.description,
@@ -130,7 +136,7 @@ def block_card(block: CodeBlock, tables: dict[str, str]) -> ToolCard:
         needs_approval=tool_needs_approval(effect, None),
         capability=block.capability,
         risk=block.risk or ("low" if effect is EffectClass.READ else "medium"),
-        version=digest_of({"block": block.model_dump(mode="json"), "tables": needed}),
+        version=digest_of({"block": block.model_dump(mode="json"), "tables": table_digests}),
     )
 
 
@@ -143,13 +149,15 @@ def _tool_cards(
     agent: AgentDefinition, app: App, core: dict[str, ToolCard], servers: Mapping[str, Sequence[ToolCard]]
 ) -> Iterable[ToolCard]:
     offered = [name for name in ALWAYS_OFFERED if name in core] if agent.core_tools else []
-    done: set[str] = set()
+    seen: set[str] = set()
     for name in dict.fromkeys([*offered, *agent.tools, *assembled_tools(agent)]):
         server = server_of(name, app.servers)
         if server is not None:
-            fresh = [card for card in _cards_named(name, servers[server.name], server.prefix) if card.name not in done]
-            done |= {card.name for card in fresh}
-            yield from fresh
+            new_cards = [
+                card for card in _cards_named(name, servers[server.name], server.prefix) if card.name not in seen
+            ]
+            seen |= {card.name for card in new_cards}
+            yield from new_cards
             continue
         card = core[name] if name in core else app.tools[name].card if name in app.tools else None
         if card is None:

@@ -24,12 +24,12 @@ from perdure.activities.sandbox import (
 )
 from perdure.activities.toolbox.engine_tools import ENGINE_TOOLS
 from perdure.activities.toolbox.mcp.listing import Offer, offer_of
-from perdure.activities.toolbox.mcp.tools import NOTHING_NAMED, McpServers, ServerMet
+from perdure.activities.toolbox.mcp.tools import NO_NAMED_HOSTS, McpServers, ReportServer
 from perdure.apps import (
     App,
     BlockFault,
     Engine,
-    Tried,
+    ExampleRun,
     check_source,
     find_apps,
     first_computed_line,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _CHECK_TENANT = "check"
 """Used instead of a tenant: examples belong to none."""
-_ONLY_TOP = "\n\n\ndef run() -> None:\n    return None\n"
+_EMPTY_RUN = "\n\n\ndef run() -> None:\n    return None\n"
 """Appended to a block's source, so that only its top level runs."""
 
 
@@ -69,7 +69,7 @@ def block_digests(agents: Sequence[PublishedAgent]) -> frozenset[str]:
     return frozenset(_digest(block) for agent in agents for skill in agent.definition.skills for block in skill.blocks)
 
 
-async def several_apps(
+async def load_apps(
     folders: Sequence[Path],
     sandbox: SandboxConfig,
     checked: Collection[str] = frozenset(),
@@ -86,7 +86,7 @@ async def several_apps(
         await checker.close()
 
 
-async def one_app(
+async def load_one_app(
     folder: Path, sandbox: SandboxConfig, *, examples: bool = False, expires_seconds: int = EXPIRES_SECONDS
 ) -> AppRegistry:
     """Loads the app in `folder`."""
@@ -97,13 +97,13 @@ async def one_app(
         await checker.close()
 
 
-async def asked_servers(
+async def contact_servers(
     folder: Path, secret_of: Callable[[str], str | None], home: Path, outbound: Outbound
 ) -> tuple[App, dict[str, McpServerListing]]:
     """Returns the MCP servers of the app in `folder` and their present lists. If a file has a mistake, no server is
     contacted."""
     app = await asyncio.to_thread(load_servers, folder)
-    return app, {} if has_mistakes(app.problems) else await listings(app, secret_of, home, outbound)
+    return app, {} if has_mistakes(app.problems) else await list_servers(app, secret_of, home, outbound)
 
 
 class _Checker:
@@ -119,7 +119,7 @@ class _Checker:
         expires_seconds: int,
     ) -> None:
         self._config = config
-        self._runs = examples
+        self._run_examples = examples
         self._checked = checked
         self._loop = loop
         self._sandbox: Sandbox | None = None
@@ -129,8 +129,8 @@ class _Checker:
             topologies=names(),
             script=Script,
             expires_seconds=expires_seconds,
-            check_block=self._faults,
-            try_block=self._try if examples else None,
+            check_block=self._block_faults,
+            try_block=self._run_example_blocking if examples else None,
         )
 
     async def close(self) -> None:
@@ -138,51 +138,59 @@ class _Checker:
         if self._sandbox is not None:
             await self._sandbox.close()
 
-    def _faults(self, block: CodeBlock) -> list[BlockFault]:
+    def _block_faults(self, block: CodeBlock) -> list[BlockFault]:
         faults = check_source(block)
         if faults or self.unchecked or _digest(block) in self._checked:
             return faults
-        return asyncio.run_coroutine_threadsafe(self._typed(block), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._check_types(block), self._loop).result()
 
-    def _try(self, block: CodeBlock, inputs: Mapping[str, JsonValue], tables: Mapping[str, JsonValue]) -> Tried | None:
+    def _run_example_blocking(
+        self, block: CodeBlock, inputs: Mapping[str, JsonValue], tables: Mapping[str, JsonValue]
+    ) -> ExampleRun | None:
         if self.unchecked:
             return None
-        return asyncio.run_coroutine_threadsafe(self._tried(block, inputs, tables), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._run_example(block, inputs, tables), self._loop).result()
 
-    async def _typed(self, block: CodeBlock) -> list[BlockFault]:
+    async def _check_types(self, block: CodeBlock) -> list[BlockFault]:
         try:
-            sandbox = await self._opened()
+            sandbox = await self._open_sandbox()
             flaws = await sandbox.check(block.source, schema_as_called(block), block.output)
             faults = [BlockFault(flaw.line, flaw.message) for flaw in flaws]
-            if faults or not self._runs:
+            if faults or not self._run_examples:
                 return faults
-            ran = await sandbox.run(_CHECK_TENANT, block.source + _ONLY_TOP, {})
-        except SandboxUnavailable as why:
-            self.unchecked = str(why)
+            result = await sandbox.run(_CHECK_TENANT, block.source + _EMPTY_RUN, {})
+        except SandboxUnavailable as error:
+            self.unchecked = str(error)
             return []
-        if ran.fault is None:
+        if result.fault is None:
             return []
         # If the interpreter had to be killed, it reports no line.
-        line = ran.fault.line or first_computed_line(block.source)
-        return [BlockFault(line, f"fails before run is called: {ran.fault.message}")]
+        line = result.fault.line or first_computed_line(block.source)
+        return [BlockFault(line, f"fails before run is called: {result.fault.message}")]
 
-    async def _tried(
+    async def _run_example(
         self, block: CodeBlock, inputs: Mapping[str, JsonValue], tables: Mapping[str, JsonValue]
-    ) -> Tried | None:
-        given: dict[str, JsonValue] = {"data": {**tables}} if block.needs else {}
+    ) -> ExampleRun | None:
+        engine_inputs: dict[str, JsonValue] = {"data": {**tables}} if block.needs else {}
         try:
-            sandbox = await self._opened()
-            ran = await run_block(
-                sandbox, _CHECK_TENANT, Block(block.source, block.input, block.output), inputs, given=given
+            sandbox = await self._open_sandbox()
+            result = await run_block(
+                sandbox,
+                _CHECK_TENANT,
+                Block(block.source, block.input, block.output),
+                inputs,
+                engine_inputs=engine_inputs,
             )
-        except SandboxUnavailable as why:
-            self.unchecked = str(why)
+        except SandboxUnavailable as error:
+            self.unchecked = str(error)
             return None
-        if ran.fault is None:
-            return Tried(ran.value)
-        return Tried(fault=ran.fault.message, line=ran.fault.line, spent=ran.fault.kind is FaultKind.TIME)
+        if result.fault is None:
+            return ExampleRun(result.value)
+        return ExampleRun(
+            fault=result.fault.message, line=result.fault.line, timed_out=result.fault.kind is FaultKind.TIME
+        )
 
-    async def _opened(self) -> Sandbox:
+    async def _open_sandbox(self) -> Sandbox:
         if self._sandbox is None:
             self._sandbox = await open_for_checks(self._config)
         return self._sandbox
@@ -193,7 +201,7 @@ def _digest(block: CodeBlock) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Discovered:
+class ServerCards:
     """The cards of an app's servers."""
 
     cards: Mapping[str, Sequence[ToolCard]]
@@ -201,8 +209,8 @@ class Discovered:
     warnings: tuple[str, ...] = ()
 
 
-async def listings(
-    app: App, secret_of: "SecretOf", home: Path, outbound: Outbound = NOTHING_NAMED
+async def list_servers(
+    app: App, secret_of: "SecretOf", home: Path, outbound: Outbound = NO_NAMED_HOSTS
 ) -> dict[str, McpServerListing]:
     """Contacts every server of `app`, whether or not an agent names it or it has a lock. Returns the results by
     name."""
@@ -217,46 +225,48 @@ async def listings(
     }
 
 
-async def discovered(
+async def discover_cards(
     app: App,
     published: Sequence[PublishedAgent],
     secret_of: "SecretOf",
     home: Path,
-    met: ServerMet | None = None,
-    outbound: Outbound = NOTHING_NAMED,
-) -> Discovered:
+    report: ReportServer | None = None,
+    outbound: Outbound = NO_NAMED_HOSTS,
+) -> ServerCards:
     """Returns the cards of the servers of `app` that its agents name, from their locks or else from the servers.
 
-    `published` are the agents as they are stored now. `met` records the result of each contact.
+    `published` are the agents as they are stored now. `report` records the result of each contact.
 
     A server with a lock is neither contacted nor started: its tools are those of the lock. A call is rejected if the
     server lists anything else by then (perdure/activities/toolbox/mcp/tools.py). A server without a lock that is
     unavailable does not stop publishing: its agents keep the cards of their last version. An agent that was never
     published, or that names a tool that its server no longer has, is left out until the next start.
     """
-    named = [
+    servers_in_use = [
         server
         for server in app.servers.values()
         if any(server_of(name, app.servers) is server for agent in app.agents for name in agent.tools)
     ]
-    servers = McpServers([app], secret_of, home, met, outbound)
+    servers = McpServers([app], secret_of, home, report, outbound)
     try:
-        answers = await asyncio.gather(*(_offered(servers, app, server) for server in named))
+        answers = await asyncio.gather(*(_offer_from_lock_or_server(servers, app, server) for server in servers_in_use))
     finally:
         await servers.close()
     cards: dict[str, Sequence[ToolCard]] = {}
     warnings: list[str] = []
-    for server, (offer, problems) in zip(named, answers, strict=True):
+    for server, (offer, problems) in zip(servers_in_use, answers, strict=True):
         warnings += problems
-        cards[server.name] = offer.cards if offer is not None else _before(server, app, published)
+        cards[server.name] = offer.cards if offer is not None else _published_cards(server, app, published)
         if offer is None:
-            kept = len(cards[server.name])
-            after = f"its {kept} published tools stay unchanged" if kept else "its agents are skipped"
-            warnings.append(f"the app {app.name}: {after}")
-    return Discovered(cards, tuple(warnings))
+            kept_count = len(cards[server.name])
+            consequence = f"its {kept_count} published tools stay unchanged" if kept_count else "its agents are skipped"
+            warnings.append(f"the app {app.name}: {consequence}")
+    return ServerCards(cards, tuple(warnings))
 
 
-async def _offered(servers: McpServers, app: App, server: McpServer) -> tuple[Offer | None, tuple[str, ...]]:
+async def _offer_from_lock_or_server(
+    servers: McpServers, app: App, server: McpServer
+) -> tuple[Offer | None, tuple[str, ...]]:
     if server.name not in app.locks:
         return await _ask_server(servers, app, server)
     offer = offer_of(server, app.locks[server.name].tools)
@@ -273,13 +283,13 @@ async def _ask_server(servers: McpServers, app: App, server: McpServer) -> tuple
     return offer, offer.left_out
 
 
-def _before(server: McpServer, app: App, published: Sequence[PublishedAgent]) -> tuple[ToolCard, ...]:
-    own = {agent.id for agent in app.agents}
-    found = {
+def _published_cards(server: McpServer, app: App, published: Sequence[PublishedAgent]) -> tuple[ToolCard, ...]:
+    agent_ids = {agent.id for agent in app.agents}
+    cards = {
         card.name: card
         for agent in published
-        if agent.definition.id in own
+        if agent.definition.id in agent_ids
         for card in agent.cards
         if card.name.startswith(server.prefix)
     }
-    return tuple(found.values())
+    return tuple(cards.values())

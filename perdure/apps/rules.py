@@ -53,9 +53,9 @@ def read_rule_files(folder: Path, scope: RuleScope) -> tuple[tuple[Rule, ...], l
         if not isinstance(file, YamlFile):
             problems += file
             continue
-        found, mistakes = read_rules(file.value, file, (), scope)
+        file_rules, mistakes = read_rules(file.value, file, (), scope)
         problems += mistakes
-        for rule in found:
+        for rule in file_rules:
             if rule.id in rules:
                 problems.append(AppProblem(path, None, f"the rule {rule.id} already exists in another file"))
             rules[rule.id] = rule
@@ -68,19 +68,19 @@ def read_rules(value: object, file: YamlFile, place: Place, scope: RuleScope) ->
         return [], [file.problem(place, "must be a list of rules, each with id, on, when and do")]
     rules: list[Rule] = []
     problems: list[AppProblem] = []
-    for index, each in enumerate(value):
-        here = (*place, index)
-        form, mistakes = read_form(_RuleForm, each, file, here)
+    for index, entry in enumerate(value):
+        rule_place = (*place, index)
+        form, mistakes = read_form(_RuleForm, entry, file, rule_place)
         problems += mistakes
-        if isinstance(each, dict):
-            problems += _word_mistakes(each, file, here)
-            problems += _condition_mistakes(each, file, here, scope)
+        if isinstance(entry, dict):
+            problems += _word_mistakes(entry, file, rule_place)
+            problems += _condition_mistakes(entry, file, rule_place, scope)
         if form is None:
             continue
-        problems += _checkpoint_mistakes(form, file, here, scope)
+        problems += _checkpoint_mistakes(form, file, rule_place, scope)
         rule_id = scope.full_id(form.id)
         if any(rule.id == rule_id for rule in rules):
-            problems.append(file.problem((*here, "id"), f"the rule {form.id} appears twice"))
+            problems.append(file.problem((*rule_place, "id"), f"the rule {form.id} appears twice"))
         rules.append(Rule(**form.model_dump() | {"id": rule_id}, app=scope.app, skill_id=scope.skill_id))
     return rules, problems
 
@@ -99,23 +99,23 @@ def _condition_mistakes(
     if not isinstance(conditions, dict):
         return
     for name, value in conditions.items():
-        here = (*place, "when", name)
+        condition_place = (*place, "when", name)
         if name not in CONDITIONS:
-            yield file.problem(here, f"unknown condition {name!r}{did_you_mean(name, CONDITIONS)}")
+            yield file.problem(condition_place, f"unknown condition {name!r}{did_you_mean(name, CONDITIONS)}")
             continue
         try:
             read_condition(name, value)
         except InvalidCondition as fault:
             wrong = value.get(fault.place[0]) if fault.place and isinstance(value, dict) else None
             hint = _hint(name, fault, wrong)
-            yield file.problem((*here, *fault.place), f"{'.'.join((name, *fault.place))}: {fault.why}{hint}")
+            yield file.problem((*condition_place, *fault.place), f"{'.'.join((name, *fault.place))}: {fault.why}{hint}")
             continue
         if name == "result" and rule.get("on") == RuleTrigger.BEFORE_TOOL_CALL:
-            yield file.problem(here, "the call has no result yet; use `on: after_tool_call`")
+            yield file.problem(condition_place, "the call has no result yet; use `on: after_tool_call`")
         if name == "tool":
             for tool in value if isinstance(value, list) else [value]:
                 if tool not in scope.tools:
-                    yield file.problem(here, f"unknown tool {tool!r}{did_you_mean(tool, scope.tools)}")
+                    yield file.problem(condition_place, f"unknown tool {tool!r}{did_you_mean(tool, scope.tools)}")
 
 
 def _hint(name: str, fault: InvalidCondition, wrong: object) -> str:

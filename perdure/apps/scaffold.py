@@ -7,8 +7,8 @@ from pathlib import Path
 from perdure.contracts.errors import CallerError
 
 TEMPLATE = Path(__file__).parent / "template"
-_CHECKOUT = Path(__file__).parents[2] / "bin"
-_PLACE = "/path/to/perdure/bin"
+_CHECKOUT_BIN = Path(__file__).parents[2] / "bin"
+_BIN_PLACEHOLDER = "/path/to/perdure/bin"
 """Placeholder in the README for the folder of the `perdure` command that wrote it, so that its lines can be copied."""
 
 
@@ -27,7 +27,7 @@ def scaffold(folder: Path) -> list[Path]:
             target = folder / source.relative_to(TEMPLATE)
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.name == "README.md":
-                target.write_text(source.read_text().replace(_PLACE, str(_commands())))
+                target.write_text(source.read_text().replace(_BIN_PLACEHOLDER, str(_bin_folder())))
             else:
                 shutil.copyfile(source, target)
             written.append(target)
@@ -36,9 +36,9 @@ def scaffold(folder: Path) -> list[Path]:
     return written
 
 
-def _commands() -> Path:
+def _bin_folder() -> Path:
     """Returns the folder of the command `perdure`: in a checkout its `bin/`, else that of the environment."""
-    return _CHECKOUT if (_CHECKOUT / "perdure").is_file() else Path(sys.executable).parent
+    return _CHECKOUT_BIN if (_CHECKOUT_BIN / "perdure").is_file() else Path(sys.executable).parent
 
 
 def template_files() -> list[Path]:

@@ -81,17 +81,17 @@ def read_skill(folder: Path, scope: SkillScope) -> SkillFolder:
     front, value = read.front, _plain(read.front.value)
     form, problems = read_form(_Front, value, front)
     problems += body_problems(read)
-    blocks, found = read_blocks(folder, scope.blocks)
-    problems += found
-    rules, found = _rules(read.front.value, front, folder.name, form, scope)
-    problems += found
+    blocks, mistakes = read_blocks(folder, scope.blocks)
+    problems += mistakes
+    rules, mistakes = _rules(read.front.value, front, folder.name, form, scope)
+    problems += mistakes
     if form is None:
         return SkillFolder(folder, _in_order(path, problems), front)
     problems += _front_mistakes(form, front, folder.name, scope)
-    templates, found = read_templates(folder, form.templates, front)
-    problems += found
-    artifacts, found = read_artifacts(folder, form.artifacts, front)
-    problems += found
+    templates, mistakes = read_templates(folder, form.templates, front)
+    problems += mistakes
+    artifacts, mistakes = read_artifacts(folder, form.artifacts, front)
+    problems += mistakes
     skill = _skill(form, read.body, scope, templates, artifacts, rules, blocks)
     problems += entry_problems(front, f"{skill.id}: {manifest_entry(skill)}")
     opened = {rule.checkpoint for rule in rules}
@@ -100,8 +100,8 @@ def read_skill(folder: Path, scope: SkillScope) -> SkillFolder:
         for index, checkpoint in enumerate(skill.checkpoints)
         if checkpoint.name not in opened
     ]
-    kept = None if has_mistakes(problems) else skill
-    return SkillFolder(folder, _in_order(path, problems), front, form.dependencies, kept)
+    valid_skill = None if has_mistakes(problems) else skill
+    return SkillFolder(folder, _in_order(path, problems), front, form.dependencies, valid_skill)
 
 
 def _skill(
@@ -138,7 +138,9 @@ def _plain(value: object) -> object:
     plain = {name: inner for name, inner in value.items() if name != "rules"}
     checkpoints = plain.get("checkpoints")
     if isinstance(checkpoints, list):
-        plain["checkpoints"] = [{"name": each} if isinstance(each, str) else each for each in checkpoints]
+        plain["checkpoints"] = [
+            {"name": checkpoint} if isinstance(checkpoint, str) else checkpoint for checkpoint in checkpoints
+        ]
     return plain
 
 
@@ -165,8 +167,8 @@ def _front_mistakes(form: _Front, front: YamlFile, folder: str, scope: SkillScop
         yield front.problem(("persona",), f"the persona {form.persona} is invalid; see its own problems")
     for key in ("dependencies", "checkpoints"):
         listed = getattr(form, key)
-        for index, each in enumerate(listed):
-            if each in listed[:index]:
+        for index, entry in enumerate(listed):
+            if entry in listed[:index]:
                 yield front.problem((key, index), f"{key}: given twice")
 
 
@@ -201,61 +203,65 @@ def skill_folders(app: Path) -> list[Path]:
 
 def read_skills(app: Path, scope: SkillScope) -> tuple[SkillSet, list[AppProblem]]:
     """Returns the skills of the app in this folder."""
-    found = {folder.name: read_skill(folder, scope) for folder in skill_folders(app)}
-    problems_of = {name: [*each.problems] for name, each in found.items()}
-    for name, each in found.items():
-        problems_of[name] += _unknown(each, found)
-    for circle in _circles(found):
-        why = f"depends on itself: {' -> '.join((*circle, circle[0]))}"
-        problems_of[circle[0]].append(_problem(found[circle[0]], (*circle, circle[0])[1], why))
+    folders = {folder.name: read_skill(folder, scope) for folder in skill_folders(app)}
+    problems_of = {name: [*skill_folder.problems] for name, skill_folder in folders.items()}
+    for name, skill_folder in folders.items():
+        problems_of[name] += _unknown_dependencies(skill_folder, folders)
+    for cycle in _cycles(folders):
+        message = f"depends on itself: {' -> '.join((*cycle, cycle[0]))}"
+        problems_of[cycle[0]].append(_problem(folders[cycle[0]], (*cycle, cycle[0])[1], message))
     broken = {name for name, problems in problems_of.items() if has_mistakes(problems)}
-    broken |= {name for circle in _circles(found) for name in circle}
-    while needing := [name for name in found if name not in broken and _broken_one(found[name], broken)]:
+    broken |= {name for cycle in _cycles(folders) for name in cycle}
+    while needing := [name for name in folders if name not in broken and _broken_dependency(folders[name], broken)]:
         for name in needing:
-            other = _broken_one(found[name], broken)
+            dependency = _broken_dependency(folders[name], broken)
             problems_of[name].append(
-                _problem(found[name], other, f"depends on {other}, which is invalid; see its own problems")
+                _problem(folders[name], dependency, f"depends on {dependency}, which is invalid; see its own problems")
             )
         broken |= {*needing}
-    skills = {name: each.skill for name, each in found.items() if each.skill is not None and name not in broken}
-    return SkillSet(skills, frozenset(broken)), [problem for name in found for problem in problems_of[name]]
+    skills = {
+        name: skill_folder.skill
+        for name, skill_folder in folders.items()
+        if skill_folder.skill is not None and name not in broken
+    }
+    return SkillSet(skills, frozenset(broken)), [problem for name in folders for problem in problems_of[name]]
 
 
-def _unknown(skill: SkillFolder, found: Mapping[str, SkillFolder]) -> Iterator[AppProblem]:
+def _unknown_dependencies(skill: SkillFolder, folders: Mapping[str, SkillFolder]) -> Iterator[AppProblem]:
     for name in dict.fromkeys(skill.dependencies):
-        if name not in found:
+        if name not in folders:
             yield _problem(
-                skill, name, f"unknown skill {name!r}: skills/{name} does not exist{did_you_mean(name, found)}"
+                skill, name, f"unknown skill {name!r}: skills/{name} does not exist{did_you_mean(name, folders)}"
             )
 
 
-def _broken_one(skill: SkillFolder, broken: set[str]) -> str:
+def _broken_dependency(skill: SkillFolder, broken: set[str]) -> str:
     """Returns the first invalid skill among its dependencies; empty if there is none."""
     return next((name for name in skill.dependencies if name in broken), "")
 
 
-def _circles(found: Mapping[str, SkillFolder]) -> list[tuple[str, ...]]:
+def _cycles(folders: Mapping[str, SkillFolder]) -> list[tuple[str, ...]]:
     """Returns the shortest dependency cycle of each skill that has one, each cycle once, starting at its first name."""
-    circles: dict[tuple[str, ...], None] = {}
-    for name in found:
-        if way := _way_round(name, found):
-            first = way.index(min(way))
-            circles[way[first:] + way[:first]] = None
-    return list(circles)
+    cycles: dict[tuple[str, ...], None] = {}
+    for name in folders:
+        if cycle := _cycle_from(name, folders):
+            first = cycle.index(min(cycle))
+            cycles[cycle[first:] + cycle[:first]] = None
+    return list(cycles)
 
 
-def _way_round(start: str, found: Mapping[str, SkillFolder]) -> tuple[str, ...]:
+def _cycle_from(start: str, folders: Mapping[str, SkillFolder]) -> tuple[str, ...]:
     """Returns the shortest path from a skill back to itself; empty if there is none."""
     waiting: list[tuple[str, ...]] = [(start,)]
     seen: set[str] = set()
     while waiting:
-        way = waiting.pop(0)
-        for name in found[way[-1]].dependencies:
+        path = waiting.pop(0)
+        for name in folders[path[-1]].dependencies:
             if name == start:
-                return way
-            if name in found and name not in seen:
+                return path
+            if name in folders and name not in seen:
                 seen.add(name)
-                waiting.append((*way, name))
+                waiting.append((*path, name))
     return ()
 
 
@@ -287,9 +293,9 @@ def body_problems(read: FrontMatter) -> Iterator[AppProblem]:
         elif not section.text.strip():
             yield AppProblem(path, section.line, f"the section {section.title!r} is empty")
         seen.add(title)
-    for wanted in SECTIONS:
-        if wanted.lower() not in seen:
-            yield AppProblem(path, read.body_line, f"the section '## {wanted}' is missing")
+    for required_title in SECTIONS:
+        if required_title.lower() not in seen:
+            yield AppProblem(path, read.body_line, f"the section '## {required_title}' is missing")
     yield from too_long(YamlFile(path, None, {(): read.body_line}), (), "the body", read.body, BODY_TOKENS)
 
 
@@ -298,15 +304,15 @@ def entry_problems(front: YamlFile, entry: str) -> Iterator[AppProblem]:
     yield from too_long(front, ("description",), "the skill's entry in the manifest", entry, ENTRY_TOKENS)
 
 
-def too_long(file: YamlFile, place: Place, what: str, text: str, tokens: int) -> Iterator[AppProblem]:
+def too_long(file: YamlFile, place: Place, subject: str, text: str, tokens: int) -> Iterator[AppProblem]:
     """Returns a warning above `tokens`, a mistake above twice as many. A manifest entry should have about 50 tokens, a
     body (tier 2) 200 to 800. A larger text is a warning. More than twice as much is rejected, because every call of
     every agent with the skill would pay for it."""
-    have = estimated_tokens(text)
-    message = f"{what} has about {have} tokens; the recommended maximum is {tokens}"
-    if have > 2 * tokens:
+    token_count = estimated_tokens(text)
+    message = f"{subject} has about {token_count} tokens; the recommended maximum is {tokens}"
+    if token_count > 2 * tokens:
         yield file.problem(place, f"{message} and the limit is {2 * tokens}")
-    elif have > tokens:
+    elif token_count > tokens:
         yield file.warning(place, message)
 
 
@@ -352,8 +358,8 @@ def _listed(
 
 def _mark_mistakes(path: Path, text: str) -> Iterator[AppProblem]:
     for line, name in unknown_marks(text):
-        why = f"unknown variable {name!r}{did_you_mean(name, VARIABLES)}" if name else "a {{ is not closed"
-        yield AppProblem(path, line, why)
+        message = f"unknown variable {name!r}{did_you_mean(name, VARIABLES)}" if name else "a {{ is not closed"
+        yield AppProblem(path, line, message)
 
 
 @dataclass(frozen=True, slots=True)

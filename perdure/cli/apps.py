@@ -47,15 +47,15 @@ def check_skills(
         raise fail(f"{folder} is a skill; pass the app folder, {folder.absolute().parents[1]}", USAGE)
     # imported here, because it loads half of the engine for this command only
     from perdure.apps import app_folders
-    from perdure.apps.registry import one_app, several_apps
+    from perdure.apps.registry import load_apps, load_one_app
     from perdure.settings import Settings
 
     settings = Settings.read()
     sandbox, seconds = settings.sandbox(), settings.request_seconds
     loading = (
-        several_apps(app_folders((), True), sandbox, examples=True, expires_seconds=seconds)
+        load_apps(app_folders((), True), sandbox, examples=True, expires_seconds=seconds)
         if folder is None
-        else one_app(folder, sandbox, examples=True, expires_seconds=seconds)
+        else load_one_app(folder, sandbox, examples=True, expires_seconds=seconds)
     )
     loaded = asyncio.run(loading)
     apps = loaded.apps
@@ -178,12 +178,12 @@ def _list_servers(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
     if not folder.is_dir():
         raise fail(f"{folder} is not a folder", USAGE)
     # imported here, because it loads half of the engine for this group only
-    from perdure.apps.registry import asked_servers
+    from perdure.apps.registry import contact_servers
     from perdure.settings import Settings, secret
 
     with redirect_stdout(sys.stderr):  # the engine's log lines go to stderr; stdout is for the result
         settings = Settings.read()
-        app, listings = asyncio.run(asked_servers(folder, secret, settings.home, settings.outbound()))
+        app, listings = asyncio.run(contact_servers(folder, secret, settings.home, settings.outbound()))
     for problem in app.problems:
         sys.stderr.write(escape_terminal(str(problem)) + "\n")
     if has_mistakes(app.problems):
@@ -237,7 +237,7 @@ def _report_outcomes(app: App, outcomes: list[_Outcome], as_json: bool) -> None:
 def _print_outcome(outcome: _Outcome) -> None:
     changes, changed = outcome.changes, outcome.changes.changed
     counts = f"{len(changes.added)} added, {len(changes.removed)} removed, {len(changed)} changed"
-    tools = _counted(outcome.tools, "tool")
+    tools = _count_text(outcome.tools, "tool")
     texts = {
         "written": f"lock written, {tools}: {counts}",
         "same": f"{tools}, matches its lock",

@@ -10,7 +10,7 @@ import httpx
 import typer
 
 from perdure.cli.connection import Role, connect
-from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, say, say_json, table, time_text
+from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, format_iso_time, say, say_json, table
 from perdure.client import Client
 from perdure.client.requests import Call, get, path
 
@@ -72,7 +72,13 @@ def show(
         say_json({"items": rows, "next": None})
         return
     lines = [
-        (row["seq"], time_text(row["at"]), row["kind"], row["actor"] or "-", "erased" if row["erased"] else row["data"])
+        (
+            row["seq"],
+            format_iso_time(row["at"]),
+            row["kind"],
+            row["actor"] or "-",
+            "erased" if row["erased"] else row["data"],
+        )
         for row in rows
     ]
     table(("position", "at", "event", "by", "details"), lines, "No audit rows.")

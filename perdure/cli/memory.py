@@ -326,7 +326,8 @@ def usage_line(scope_usage: Usage) -> str:
     )
     if scope_usage.limit_bytes is None:
         return f"{format_size(scope_usage.used_bytes)} used by {owner}; no quota."
-    return f"{format_size(scope_usage.used_bytes)} of {format_size(scope_usage.limit_bytes)} used by {owner} ({scope_usage.variable})."
+    limit = format_size(scope_usage.limit_bytes)
+    return f"{format_size(scope_usage.used_bytes)} of {limit} used by {owner} ({scope_usage.variable})."
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from perdure.contracts.skills import PlanSkill, Rule, Skill, is_empty
 from perdure.contracts.turns import Limits
 from perdure.contracts.values import Frozen, Tolerant
 
-MOST_ANSWER_BYTES: Final = 256 * 1024 * 1024
+MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """Upper limit for one answer, in bytes. A worker holds an answer in memory several times while it reads it."""
 
 
@@ -45,7 +45,7 @@ class ToolCard(Frozen):
     (perdure/core/agents/templates.py)."""
     previews: bool = Field(default=False, exclude_if=is_empty)
     """True if the tool has a read-only preview of a call for the reviewer."""
-    max_answer_bytes: int | None = Field(default=None, gt=0, le=MOST_ANSWER_BYTES, exclude_if=is_empty)
+    max_answer_bytes: int | None = Field(default=None, gt=0, le=MAX_ANSWER_BYTES, exclude_if=is_empty)
     """The largest HTTP answer that the tool reads, in bytes. None: the operator's setting (PERDURE_ANSWER_BYTES)."""
     version: str
     """Digest of the card and of the author's own version. An approval is valid for one version."""

@@ -186,10 +186,10 @@ class ApprovalPolicy(Frozen):
 
     @model_validator(mode="after")
     def _can_be_met(self) -> "ApprovalPolicy":
-        most = max(self.quorum, self.quorum_high_risk or 1)
+        max_quorum = max(self.quorum, self.quorum_high_risk or 1)
         if len(set(self.reviewers)) < len(self.reviewers):
             raise PydanticCustomError("reviewers", "names the same reviewer twice")
-        if self.reviewers and most > len(self.reviewers):
+        if self.reviewers and max_quorum > len(self.reviewers):
             raise PydanticCustomError("quorum", "must not exceed the number of reviewers")
         return self
 

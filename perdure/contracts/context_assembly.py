@@ -84,11 +84,11 @@ class ContextAssembly(Frozen):
 
     def config(self, name: str) -> PipelineToolConfig | None:
         """Returns the configuration of the tool `name`."""
-        return next((each for each in self.registry if each.name == name), None)
+        return next((tool_config for tool_config in self.registry if tool_config.name == name), None)
 
     def tool_entry(self, name: str) -> ListedTool:
         """Returns the agent's entry for the tool `name`."""
-        return next((each for each in self.tools if each.name == name), ListedTool(name=name))
+        return next((tool for tool in self.tools if tool.name == name), ListedTool(name=name))
 
 
 class PlannedTool(Tolerant):

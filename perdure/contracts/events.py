@@ -63,7 +63,7 @@ class PendingEvent(Tolerant):
     """Its position among the events of the turn's nodes. An event is written once, however often it is passed on."""
 
 
-MOST_ALARMS: Final = 32
+MAX_ALARMS: Final = 32
 """Maximum number of different alarms that a run reports. They are part of an activity's input, which must stay small.
 """
 

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from perdure.contracts.agents import MOST_ANSWER_BYTES
+from perdure.contracts.agents import MAX_ANSWER_BYTES
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.values import Frozen
 
@@ -69,7 +69,7 @@ class McpServer(Frozen):
     """Time limit of one call of a tool that sets none, in seconds."""
     start_seconds: float = Field(default=10.0, gt=0, le=120)
     """Time limit for starting or reaching the server and listing its tools, in seconds."""
-    max_answer_bytes: int | None = Field(default=None, gt=0, le=MOST_ANSWER_BYTES)
+    max_answer_bytes: int | None = Field(default=None, gt=0, le=MAX_ANSWER_BYTES)
     """The largest answer to read from a server with a URL, in bytes. None: the operator's setting."""
     tools: dict[str, McpToolSettings] = {}
     """Settings of its tools, by the server's own tool names."""

@@ -13,9 +13,9 @@ from perdure.contracts.skills import is_empty
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import Frozen, Tolerant
 
-MOST_FACTS = 10
+MAX_FACTS = 10
 """Limits of facts for one read and for one write."""
-MOST_FACT_CHARACTERS = 200
+MAX_FACT_CHARACTERS = 200
 
 
 class FactScope(StrEnum):
@@ -40,7 +40,7 @@ class Fact(Tolerant):
     """One fact."""
 
     type: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
-    content: str = Field(min_length=1, max_length=MOST_FACT_CHARACTERS)
+    content: str = Field(min_length=1, max_length=MAX_FACT_CHARACTERS)
     confidence: float = Field(default=1.0, ge=0, le=1)
 
 
@@ -51,7 +51,7 @@ class FactsRequest(Tolerant):
     authorized: bool
     """True if the graph permits it. The agent's own definition must permit it too."""
     write: bool = False
-    facts: tuple[Fact, ...] = Field(default=(), max_length=MOST_FACTS, exclude_if=is_empty)
+    facts: tuple[Fact, ...] = Field(default=(), max_length=MAX_FACTS, exclude_if=is_empty)
     """The facts to write."""
     types: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
     """The types to read; empty for all."""
@@ -165,9 +165,9 @@ DEFAULT_LIMITS = MemoryLimits()
 
 CLIENT_TABLE: Final = "client_table"
 """The key of the turn's metadata that describes data which stays with the client."""
-MOST_OTHERS: Final = 3
-MOST_ROWS: Final = 1_000_000
-MOST_COLUMNS: Final = 200
+MAX_OTHERS: Final = 3
+MAX_ROWS: Final = 1_000_000
+MAX_COLUMNS: Final = 200
 
 
 class _Strict(Frozen):
@@ -190,21 +190,21 @@ class ClientTable(_Strict):
 
     name: str = Field(min_length=1, max_length=120)
     rows: int = Field(ge=1)
-    columns: list[ClientColumn] = Field(min_length=1, max_length=MOST_COLUMNS)
+    columns: list[ClientColumn] = Field(min_length=1, max_length=MAX_COLUMNS)
 
 
 class ClientTables(ClientTable):
     """A table, and other tables that plans may join with it."""
 
-    others: list[ClientTable] = Field(default=[], max_length=MOST_OTHERS)
+    others: list[ClientTable] = Field(default=[], max_length=MAX_OTHERS)
 
 
-def why_no_tables(given: JsonValue) -> str:
+def client_tables_fault(given: JsonValue) -> str:
     """Returns what is wrong with a description, in a sentence that quotes nothing of it; empty if it is valid."""
     try:
         ClientTables.model_validate(given)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(str(part)[:40] for part in first["loc"])
-        return f"metadata.{CLIENT_TABLE} is invalid: {place}: {first['msg']}"[:300]
+        first_error = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        location = ".".join(str(parts)[:40] for parts in first_error["loc"])
+        return f"metadata.{CLIENT_TABLE} is invalid: {location}: {first_error['msg']}"[:300]
     return ""

@@ -8,8 +8,8 @@ responses.
 from perdure.egress.exchange import (
     AnswerWithheld,
     Call,
+    DeadlineMissed,
     EgressRefused,
-    OutOfTime,
     calling,
     refusal_in,
 )
@@ -19,8 +19,8 @@ __all__ = [
     "AnswerWithheld",
     "BlockingTransport",
     "Call",
+    "DeadlineMissed",
     "EgressRefused",
-    "OutOfTime",
     "Transport",
     "calling",
     "new_client",

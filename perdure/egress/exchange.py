@@ -16,12 +16,12 @@ import structlog
 from perdure.contracts.errors import CallerError
 from perdure.core.egress import NamedHost, Outbound, canonical_host, proxied_refusal_of, refusal_of
 
-UNPACKED: Final = "gzip, deflate"
+ACCEPTED_ENCODINGS: Final = "gzip, deflate"
 """The encodings to request. zlib decompresses them piece by piece, so that a compression bomb stops at the limit."""
-EVENT_LINES: Final = 1_000
+MAX_EVENT_LINES: Final = 1_000
 """Maximum lines of one server-sent event. Clients join lines in quadratic time; a provider's event has two or three."""
 _PIECE_BYTES = 64 * 1024
-_ORIGIN = "perdure_origin"
+_ORIGIN_EXTENSION = "perdure_origin"
 _PORTS = {"https": 443, "http": 80}
 _log = structlog.get_logger(__name__)
 
@@ -33,12 +33,12 @@ class EgressRefused(Exception):
 class AnswerWithheld(Exception):
     """The target reported success, so it carried out the request, but the response was not read."""
 
-    def __init__(self, why: str, *, code: str, method: str, limit: int) -> None:
-        super().__init__(why)
+    def __init__(self, message: str, *, code: str, method: str, limit: int) -> None:
+        super().__init__(message)
         self.code, self.method, self.limit = code, method, limit
 
 
-class OutOfTime(TimeoutError):
+class DeadlineMissed(TimeoutError):
     """The exchange missed its deadline. `sent` is true if the target may have received the request."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
@@ -61,7 +61,7 @@ class Call:
     """Time on the `time.monotonic` clock by which the last byte must have arrived."""
 
 
-_PLAIN = Call()
+_DEFAULT_CALL = Call()
 _CALL: ContextVar[Call] = ContextVar("perdure_egress_call")
 
 
@@ -77,7 +77,7 @@ def calling(call: Call) -> Iterator[None]:
 
 def current_call() -> Call:
     """Returns the call whose block is active, or a call with default settings."""
-    return _CALL.get(_PLAIN)
+    return _CALL.get(_DEFAULT_CALL)
 
 
 def refusal_in(error: BaseException | None) -> EgressRefused | AnswerWithheld | None:
@@ -93,14 +93,16 @@ def refusal_in(error: BaseException | None) -> EgressRefused | AnswerWithheld | 
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Route:
     """The route of a request."""
 
     host: str
     proxied: bool
 
 
-def way_out(outbound: Outbound, scheme: str, host: str, port: int | None, extensions: MutableMapping[str, Any]) -> Way:
+def route_of(
+    outbound: Outbound, scheme: str, host: str, port: int | None, extensions: MutableMapping[str, Any]
+) -> Route:
     """Decides whether a request is sent directly or through the proxy. A direct connection is checked again when it
     opens, address by address.
 
@@ -115,17 +117,19 @@ def way_out(outbound: Outbound, scheme: str, host: str, port: int | None, extens
         name = canonical_host(host)
     except CallerError as error:
         raise EgressRefused(error.message) from None
-    number = port or _PORTS[scheme]
-    origin = f"{scheme}://{name}:{number}"
-    first = extensions.setdefault(_ORIGIN, origin)
+    port_number = port or _PORTS[scheme]
+    origin = f"{scheme}://{name}:{port_number}"
+    first = extensions.setdefault(_ORIGIN_EXTENSION, origin)
     if first != origin:
-        raise refused(name, f"{first} redirects to another host, {origin}; such redirects are not followed")
-    if not outbound.proxy or any(each.is_of(name, number) for each in (*outbound.named, *current_call().named)):
-        return Way(name, proxied=False)
-    why = proxied_refusal_of(name, number)
-    if why is not None:
-        raise refused(name, why)
-    return Way(name, proxied=True)
+        raise logged_refusal(name, f"{first} redirects to another host, {origin}; such redirects are not followed")
+    if not outbound.proxy or any(
+        named_host.is_of(name, port_number) for named_host in (*outbound.named, *current_call().named)
+    ):
+        return Route(name, proxied=False)
+    reason = proxied_refusal_of(name, port_number)
+    if reason is not None:
+        raise logged_refusal(name, reason)
+    return Route(name, proxied=True)
 
 
 def check_addresses(outbound: Outbound, host: str, port: int, addresses: list[str]) -> None:
@@ -133,16 +137,16 @@ def check_addresses(outbound: Outbound, host: str, port: int, addresses: list[st
 
     Raises: EgressRefused.
     """
-    why = refusal_of(host, port, addresses, (*outbound.named, *current_call().named))
-    if why is not None:
-        raise refused(host, why, addresses)
+    reason = refusal_of(host, port, addresses, (*outbound.named, *current_call().named))
+    if reason is not None:
+        raise logged_refusal(host, reason, addresses)
 
 
-def refused(host: str, why: str, addresses: list[str] | None = None) -> EgressRefused:
+def logged_refusal(host: str, reason: str, addresses: list[str] | None = None) -> EgressRefused:
     """Logs a refusal and returns it. Only the log contains the addresses, because they are for the operator and not for
     a model."""
-    _log.warning("egress_refused", host=host, addresses=addresses or [], why=why)
-    return EgressRefused(why)
+    _log.warning("egress_refused", host=host, addresses=addresses or [], why=reason)
+    return EgressRefused(reason)
 
 
 class Meter:
@@ -157,57 +161,59 @@ class Meter:
         self._limit = self._total = limit if self._succeeded else min(limit, call.failure_bytes)
         self._method, self._host = method, host
         self._encoding = headers.get("content-encoding", "identity").strip().lower() or "identity"
-        self._unpack = _unpacker(self._encoding)
-        self._announced = headers.get("content-length", "") if self._unpack is None else ""
+        self._unpacker = _unpacker(self._encoding)
+        self._announced = headers.get("content-length", "") if self._unpacker is None else ""
         self._events: _Events | None = None
         streams = headers.get("content-type", "").startswith("text/event-stream")
         if self._succeeded and streams and call.stream_bytes is not None:
             self._events, self._total = _Events(), call.stream_bytes
         self._packed = self._unpacked = 0
-        self.over = False
+        self.closed = False
         """True if the rest of the body is not read."""
 
     @property
     def unpacks(self) -> bool:
         """True if the decompressed body differs from the received one, so that the headers about its encoding do not
         apply."""
-        return self._unpack is not None
+        return self._unpacker is not None
 
-    def take(self, data: bytes) -> Iterator[bytes]:
+    def unpack(self, data: bytes) -> Iterator[bytes]:
         """Yields the decompressed pieces of `data`.
 
         Raises: AnswerWithheld; zlib.error if the body is not compressed as the headers state.
         """
-        if self._encoding not in _KNOWN:
-            self._end(f"has the encoding {self._encoding[:40]!r}, which is not supported", "answer_encoding")
+        if self._encoding not in _SUPPORTED_ENCODINGS:
+            self._close(f"has the encoding {self._encoding[:40]!r}, which is not supported", "answer_encoding")
             return
         self._packed += len(data)
         if self._packed > self._total or (self._announced.isdecimal() and int(self._announced) > self._total):
-            self._end(self._size(), "answer_too_large")
+            self._close(self._size_problem(), "answer_too_large")
             return
-        for piece in (data,) if self._unpack is None else self._unpack.pieces(data):
+        for piece in (data,) if self._unpacker is None else self._unpacker.pieces(data):
             self._unpacked += len(piece)
             if self._unpacked > self._total:
-                self._end(self._size(), "answer_too_large")
+                self._close(self._size_problem(), "answer_too_large")
                 return
             if self._events is not None and self._events.is_too_large(piece, self._limit):
-                self._end(f"has an event of more than {self._limit} bytes or {EVENT_LINES} lines", "answer_too_large")
+                self._close(
+                    f"has an event of more than {self._limit} bytes or {MAX_EVENT_LINES} lines", "answer_too_large"
+                )
                 return
             yield piece
 
-    def _size(self) -> str:
+    def _size_problem(self) -> str:
         announced = f" ({self._announced} announced)" if self._announced.isdecimal() else ""
         return f"has more than {self._total} bytes{announced}"
 
-    def _end(self, what: str, code: str) -> None:
-        self.over = True
+    def _close(self, problem: str, code: str) -> None:
+        self.closed = True
         _log.warning("answer_withheld", host=self._host, code=code, succeeded=self._succeeded)
         if self._succeeded:
-            why = f"the response of {self._host} {what}"
-            raise AnswerWithheld(why, code=code, method=self._method, limit=self._total)
+            message = f"the response of {self._host} {problem}"
+            raise AnswerWithheld(message, code=code, method=self._method, limit=self._total)
 
 
-_KNOWN = frozenset({"identity", "gzip", "x-gzip", "deflate"})
+_SUPPORTED_ENCODINGS = frozenset({"identity", "gzip", "x-gzip", "deflate"})
 
 
 class _Unpacker:
@@ -248,15 +254,15 @@ class _Events:
 
     def is_too_large(self, piece: bytes, limit: int) -> bool:
         """Counts a piece of the stream and returns whether the current event exceeds a limit."""
-        seen = self._last + piece
-        end = max(seen.rfind(mark) + len(mark) if mark in seen else 0 for mark in (b"\n\n", b"\r\r", b"\r\n\r\n"))
+        recent = self._last + piece
+        end = max(recent.rfind(mark) + len(mark) if mark in recent else 0 for mark in (b"\n\n", b"\r\r", b"\r\n\r\n"))
         if end > len(self._last):  # an event ends in this piece
-            piece = seen[end:]
+            piece = recent[end:]
             self._bytes = self._lines = 0
         self._bytes += len(piece)
         self._lines += piece.count(b"\n") + piece.count(b"\r")
-        self._last = seen[-3:]
-        return self._bytes > limit or self._lines > EVENT_LINES
+        self._last = recent[-3:]
+        return self._bytes > limit or self._lines > MAX_EVENT_LINES
 
 
 def seconds_left(deadline: float | None) -> float | None:
@@ -265,7 +271,7 @@ def seconds_left(deadline: float | None) -> float | None:
 
 
 Stream = TypeVar("Stream")
-MOST_ADDRESSES = 6
+MAX_ADDRESSES = 6
 """The number of addresses of one name that are tried, each with an equal share of the time."""
 
 
@@ -294,8 +300,8 @@ async def resolve(host: str, port: int) -> list[str]:
 
     Raises: OSError.
     """
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 def resolve_blocking(host: str, port: int) -> list[str]:
@@ -303,11 +309,11 @@ def resolve_blocking(host: str, port: int) -> list[str]:
 
     Raises: OSError.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
-async def connected(
+async def connect_checked(
     outbound: Outbound,
     host: str,
     port: int,
@@ -323,27 +329,27 @@ async def connected(
 
     Raises: EgressRefused; `failures`.
     """
-    name, (failed, late) = host_of(host), failures
-    until = None if seconds is None else time.monotonic() + seconds
+    name, (connection_error, timeout_error) = host_of(host), failures
+    deadline = None if seconds is None else time.monotonic() + seconds
     addresses = [name]
     if not is_literal(name):
         try:
             addresses = await asyncio.wait_for(resolve(name, port), seconds)
         except TimeoutError as error:
-            raise late(f"{name} did not resolve in time") from error
+            raise timeout_error(f"{name} did not resolve in time") from error
         except (OSError, UnicodeError) as error:
-            raise failed(str(error)) from error
+            raise connection_error(str(error)) from error
     check_addresses(outbound, name, port, addresses)
-    tried = addresses[:MOST_ADDRESSES]
-    for place, address in enumerate(tried):
+    candidates = addresses[:MAX_ADDRESSES]
+    for index, address in enumerate(candidates):
         try:
-            return await connect(address, share(until, len(tried) - place))
+            return await connect(address, time_share(deadline, len(candidates) - index))
         except failures:
-            if place == len(tried) - 1:
+            if index == len(candidates) - 1:
                 raise
-    raise failed(f"{name} has no IP address")
+    raise connection_error(f"{name} has no IP address")
 
 
-def share(until: float | None, among: int) -> float | None:
-    """Returns the time for the next of `among` attempts, an equal share of what is left."""
-    return None if until is None else max(until - time.monotonic(), 0.0) / among
+def time_share(deadline: float | None, attempts: int) -> float | None:
+    """Returns the time for the next of so many attempts, an equal share of what is left."""
+    return None if deadline is None else max(deadline - time.monotonic(), 0.0) / attempts

@@ -10,7 +10,15 @@ import httpcore2
 import httpx2
 
 from perdure.core.egress import Outbound
-from perdure.egress.exchange import UNPACKED, Meter, OutOfTime, connected, current_call, seconds_left, way_out
+from perdure.egress.exchange import (
+    ACCEPTED_ENCODINGS,
+    DeadlineMissed,
+    Meter,
+    connect_checked,
+    current_call,
+    route_of,
+    seconds_left,
+)
 
 _FAILURES = (httpcore2.ConnectError, httpcore2.ConnectTimeout)
 # Each connection is used once: see new_client in httpx_transport.py.
@@ -42,21 +50,21 @@ class Transport2(httpx2.AsyncBaseTransport):
         Raises: EgressRefused, OutOfTime; httpx2's own exceptions.
         """
         call, url = current_call(), request.url
-        way = way_out(self._outbound, url.scheme, url.raw_host.decode("ascii"), url.port, request.extensions)
+        route = route_of(self._outbound, url.scheme, url.raw_host.decode("ascii"), url.port, request.extensions)
         if request.headers.get("accept-encoding") != "identity":
-            request.headers["accept-encoding"] = UNPACKED
-        inner = self._proxied if way.proxied and self._proxied is not None else self._direct
+            request.headers["accept-encoding"] = ACCEPTED_ENCODINGS
+        inner = self._proxied if route.proxied and self._proxied is not None else self._direct
         try:
             async with asyncio.timeout(seconds_left(call.deadline)):
                 response = await inner.handle_async_request(request)
         except TimeoutError as error:
-            raise OutOfTime(f"{way.host} did not respond in time", sent=True) from error
+            raise DeadlineMissed(f"{route.host} did not respond in time", sent=True) from error
         limit = call.answer_bytes or self._outbound.answer_bytes
-        meter = Meter(limit, call, request.method, way.host, response.status_code, response.headers)
+        meter = Meter(limit, call, request.method, route.host, response.status_code, response.headers)
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        body = _Body(response.stream, meter, call.deadline, way.host)
-        gone = (b"content-encoding", b"content-length") if meter.unpacks else ()
-        headers = [(name, value) for name, value in response.headers.raw if name.lower() not in gone]
+        body = _Body(response.stream, meter, call.deadline, route.host)
+        dropped_headers = (b"content-encoding", b"content-length") if meter.unpacks else ()
+        headers = [(name, value) for name, value in response.headers.raw if name.lower() not in dropped_headers]
         return httpx2.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
 
     async def aclose(self) -> None:
@@ -82,7 +90,7 @@ class _Network(httpcore2.AsyncNetworkBackend):
         async def connect(address: str, seconds: float | None) -> httpcore2.AsyncNetworkStream:
             return await self._inner.connect_tcp(address, port, seconds, local_address, socket_options)
 
-        return await connected(self._outbound, host, port, timeout, connect, _FAILURES)
+        return await connect_checked(self._outbound, host, port, timeout, connect, _FAILURES)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -94,16 +102,16 @@ class _Body(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         pieces = aiter(self._inner)
-        while not self._meter.over:
+        while not self._meter.closed:
             try:
                 async with asyncio.timeout(seconds_left(self._deadline)):
                     data = await anext(pieces, None)
             except TimeoutError as error:
-                raise OutOfTime(f"{self._host} did not complete its response in time", sent=True) from error
+                raise DeadlineMissed(f"{self._host} did not complete its response in time", sent=True) from error
             if data is None:
                 return
             try:
-                for piece in self._meter.take(data):
+                for piece in self._meter.unpack(data):
                     yield piece
             except zlib.error as error:
                 raise httpx2.DecodingError(f"{self._host}: {error}") from error

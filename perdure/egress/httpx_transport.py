@@ -14,20 +14,20 @@ import httpx
 
 from perdure.core.egress import Outbound
 from perdure.egress.exchange import (
-    MOST_ADDRESSES,
-    UNPACKED,
+    ACCEPTED_ENCODINGS,
+    MAX_ADDRESSES,
     Call,
+    DeadlineMissed,
     Meter,
-    OutOfTime,
     check_addresses,
-    connected,
+    connect_checked,
     current_call,
     host_of,
     is_literal,
     resolve_blocking,
+    route_of,
     seconds_left,
-    share,
-    way_out,
+    time_share,
 )
 
 SocketOptions = Iterable[Any]
@@ -36,13 +36,13 @@ _LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20)
 NO_REUSE = httpx.Limits(max_connections=100, max_keepalive_connections=0)
 
 
-def new_client(outbound: Outbound, **given: Any) -> httpx.AsyncClient:
+def new_client(outbound: Outbound, **options: Any) -> httpx.AsyncClient:
     """Returns a client that sends through `Transport` and uses each connection once.
 
     If a target closes a kept connection at the moment of the next request, the request looks lost on the way. The
     outcome of an opaque call would be unknown without need.
     """
-    return httpx.AsyncClient(transport=Transport(outbound, limits=NO_REUSE), trust_env=False, **given)
+    return httpx.AsyncClient(transport=Transport(outbound, limits=NO_REUSE), trust_env=False, **options)
 
 
 class Transport(httpx.AsyncBaseTransport):
@@ -72,9 +72,9 @@ class Transport(httpx.AsyncBaseTransport):
         Raises: EgressRefused, OutOfTime; httpx's own exceptions.
         """
         call, url = current_call(), request.url
-        way = way_out(self._outbound, url.scheme, url.raw_host.decode("ascii"), url.port, request.extensions)
+        route = route_of(self._outbound, url.scheme, url.raw_host.decode("ascii"), url.port, request.extensions)
         _ask_for_known_encodings(request)
-        inner = self._proxied if way.proxied and self._proxied is not None else self._direct
+        inner = self._proxied if route.proxied and self._proxied is not None else self._direct
         sent = False
 
         async def trace(event: str, _: object) -> None:
@@ -87,10 +87,10 @@ class Transport(httpx.AsyncBaseTransport):
             async with asyncio.timeout(seconds_left(call.deadline)):
                 response = await inner.handle_async_request(request)
         except TimeoutError as error:
-            raise OutOfTime(f"{way.host} did not respond in time", sent=sent) from error
-        meter = _meter(self._outbound, call, request, way.host, response)
+            raise DeadlineMissed(f"{route.host} did not respond in time", sent=sent) from error
+        meter = _meter(self._outbound, call, request, route.host, response)
         assert isinstance(response.stream, httpx.AsyncByteStream)
-        return _metered(response, meter, _Body(response.stream, meter, call.deadline, way.host))
+        return _metered(response, meter, _Body(response.stream, meter, call.deadline, route.host))
 
     async def aclose(self) -> None:
         """Closes every connection."""
@@ -125,16 +125,16 @@ class BlockingTransport(httpx.BaseTransport):
         Raises: EgressRefused; httpx's own exceptions.
         """
         call, url = current_call(), request.url
-        way = way_out(self._outbound, url.scheme, url.raw_host.decode("ascii"), url.port, request.extensions)
+        route = route_of(self._outbound, url.scheme, url.raw_host.decode("ascii"), url.port, request.extensions)
         _ask_for_known_encodings(request)
-        inner = self._proxied if way.proxied and self._proxied is not None else self._direct
+        inner = self._proxied if route.proxied and self._proxied is not None else self._direct
         deadline = call.deadline
         if deadline is None and self._seconds is not None:
             deadline = time.monotonic() + self._seconds
         response = inner.handle_request(request)
-        meter = _meter(self._outbound, call, request, way.host, response)
+        meter = _meter(self._outbound, call, request, route.host, response)
         assert isinstance(response.stream, httpx.SyncByteStream)
-        return _metered(response, meter, _BlockingBody(response.stream, meter, deadline, way.host))
+        return _metered(response, meter, _BlockingBody(response.stream, meter, deadline, route.host))
 
     def close(self) -> None:
         """Closes every connection."""
@@ -159,7 +159,7 @@ class _Network(httpcore.AsyncNetworkBackend):
         async def connect(address: str, seconds: float | None) -> httpcore.AsyncNetworkStream:
             return await self._inner.connect_tcp(address, port, seconds, local_address, socket_options)
 
-        return await connected(self._outbound, host, port, timeout, connect, _FAILURES)
+        return await connect_checked(self._outbound, host, port, timeout, connect, _FAILURES)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -179,19 +179,19 @@ class _BlockingNetwork(httpcore.NetworkBackend):
         socket_options: SocketOptions | None = None,
     ) -> httpcore.NetworkStream:
         name = host_of(host)
-        until = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         try:
             addresses = [name] if is_literal(name) else resolve_blocking(name, port)
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(str(error)) from error
         check_addresses(self._outbound, name, port, addresses)
-        tried = addresses[:MOST_ADDRESSES]
-        for place, address in enumerate(tried):
+        candidates = addresses[:MAX_ADDRESSES]
+        for index, address in enumerate(candidates):
             try:
-                seconds = share(until, len(tried) - place)
+                seconds = time_share(deadline, len(candidates) - index)
                 return self._inner.connect_tcp(address, port, seconds, local_address, socket_options)
             except _FAILURES:
-                if place == len(tried) - 1:
+                if index == len(candidates) - 1:
                     raise
         raise httpcore.ConnectError(f"{name} has no IP address")
 
@@ -202,16 +202,16 @@ class _Body(httpx.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         pieces = aiter(self._inner)
-        while not self._meter.over:
+        while not self._meter.closed:
             try:
                 async with asyncio.timeout(seconds_left(self._deadline)):
                     data = await anext(pieces, None)
             except TimeoutError as error:
-                raise OutOfTime(f"{self._host} did not complete its response in time", sent=True) from error
+                raise DeadlineMissed(f"{self._host} did not complete its response in time", sent=True) from error
             if data is None:
                 return
             try:
-                for piece in self._meter.take(data):
+                for piece in self._meter.unpack(data):
                     yield piece
             except zlib.error as error:
                 raise httpx.DecodingError(f"{self._host}: {error}") from error
@@ -226,14 +226,14 @@ class _BlockingBody(httpx.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         for data in self._inner:
-            left = seconds_left(self._deadline)
-            if left is not None and left <= 0:
-                raise OutOfTime(f"{self._host} did not complete its response in time", sent=True)
+            remaining = seconds_left(self._deadline)
+            if remaining is not None and remaining <= 0:
+                raise DeadlineMissed(f"{self._host} did not complete its response in time", sent=True)
             try:
-                yield from self._meter.take(data)
+                yield from self._meter.unpack(data)
             except zlib.error as error:
                 raise httpx.DecodingError(f"{self._host}: {error}") from error
-            if self._meter.over:
+            if self._meter.closed:
                 return
 
     def close(self) -> None:
@@ -248,7 +248,7 @@ def _trusted() -> ssl.SSLContext:
 
 def _ask_for_known_encodings(request: httpx.Request) -> None:
     if request.headers.get("accept-encoding") != "identity":
-        request.headers["accept-encoding"] = UNPACKED
+        request.headers["accept-encoding"] = ACCEPTED_ENCODINGS
 
 
 def _meter(outbound: Outbound, call: Call, request: httpx.Request, host: str, response: httpx.Response) -> Meter:
@@ -283,37 +283,39 @@ def guard(litellm: Any, outbound: Outbound) -> None:
 
     Raises: RuntimeError if this version of LiteLLM creates its clients in another way.
     """
-    before = getattr(litellm, _RULES, None)
-    if before == outbound:
+    previous_rules = getattr(litellm, _RULES, None)
+    if previous_rules == outbound:
         return
     handlers: Any = importlib.import_module(_HANDLERS)
-    found = (
+    factories = (
         getattr(getattr(handlers, "AsyncHTTPHandler", None), "create_async_transport", None),
         getattr(getattr(handlers, "HTTPHandler", None), "_create_sync_transport", None),
     )
-    if not all(found) or not hasattr(litellm, "client_session"):
+    if not all(factories) or not hasattr(litellm, "client_session"):
         raise RuntimeError("this version of LiteLLM makes its HTTP clients in a way that perdure/egress/ does not know")
 
-    def made(ssl_context: ssl.SSLContext | None = None, ssl_verify: bool | None = None, **_: Any) -> Transport:
+    def new_transport(ssl_context: ssl.SSLContext | None = None, ssl_verify: bool | None = None, **_: Any) -> Transport:
         return Transport(outbound, verify=_context(ssl_context, ssl_verify))
 
-    def made_blocking(_: Any) -> BlockingTransport:
+    def new_blocking_transport(_: Any) -> BlockingTransport:
         return BlockingTransport(outbound, seconds=BLOCKING_SECONDS)
 
     litellm.disable_aiohttp_transport = True
     litellm.force_ipv4 = False  # it would mount the proxies of the environment
-    handlers.AsyncHTTPHandler.create_async_transport = staticmethod(made)
-    handlers.AsyncHTTPHandler._create_async_transport = staticmethod(made)
-    handlers.HTTPHandler._create_sync_transport = made_blocking
-    if before is not None:
+    handlers.AsyncHTTPHandler.create_async_transport = staticmethod(new_transport)
+    handlers.AsyncHTTPHandler._create_async_transport = staticmethod(new_transport)
+    handlers.HTTPHandler._create_sync_transport = new_blocking_transport
+    if previous_rules is not None:
         litellm.client_session.close()
-    litellm.client_session = httpx.Client(transport=made_blocking(None), trust_env=False, follow_redirects=True)
+    litellm.client_session = httpx.Client(
+        transport=new_blocking_transport(None), trust_env=False, follow_redirects=True
+    )
     litellm.in_memory_llm_clients_cache.flush_cache()
     setattr(litellm, _RULES, outbound)
 
 
-def _context(given: ssl.SSLContext | None, verified: bool | None) -> ssl.SSLContext | None:
+def _context(context: ssl.SSLContext | None, verify: bool | None) -> ssl.SSLContext | None:
     """Returns LiteLLM's own certificate settings, if the operator has set any."""
-    if given is not None or verified is not False:
-        return given
+    if context is not None or verify is not False:
+        return context
     return httpx.create_ssl_context(verify=False)

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from perdure.contracts.activities import TurnContext
 from perdure.contracts.calls import ModelCallRequest, ModelReply
 from perdure.contracts.errors import InvariantBroken, Problem
-from perdure.contracts.events import ALARM, MOST_ALARMS, NODE_END, NODE_START, Alarm, AlarmType, Severity
+from perdure.contracts.events import ALARM, MAX_ALARMS, NODE_END, NODE_START, Alarm, AlarmType, Severity
 from perdure.contracts.memory import FactsAnswer, FactsRequest
 from perdure.contracts.messages import PREVIEW_CHARACTERS, Patch, Role
 from perdure.contracts.values import canonical_json
@@ -60,7 +60,7 @@ class Run:
         because they travel to the log with the next call."""
         data = alarm.model_dump(mode="json")
         key = canonical_json(data)
-        if key not in self.alarmed and len(self.alarmed) < MOST_ALARMS:
+        if key not in self.alarmed and len(self.alarmed) < MAX_ALARMS:
             self.alarmed.add(key)
             self.ports.events.emit(ALARM, data)
 

@@ -13,7 +13,7 @@ from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.ids import file_id
 from perdure.contracts.memory import DEFAULT_LIMITS, MemoryLimits
-from perdure.egress import AnswerWithheld, Call, EgressRefused, OutOfTime, calling
+from perdure.egress import AnswerWithheld, Call, DeadlineMissed, EgressRefused, calling
 from perdure.sdk.outcomes import (
     READ_METHODS,
     ToolRefused,
@@ -169,7 +169,7 @@ class ToolContext:
         except AnswerWithheld as error:
             raise_withheld(effect, error)
             raise
-        except (httpx.HTTPError, httpx.InvalidURL, EgressRefused, OutOfTime) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, EgressRefused, DeadlineMissed) as error:
             raise_failure(effect, host, error)
             raise
 

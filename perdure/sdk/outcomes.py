@@ -55,12 +55,12 @@ from pydantic_core import to_jsonable_python
 from perdure.contracts.calls import EffectClass
 from perdure.core.calls.retries import retry_after_seconds
 from perdure.core.text import clean
-from perdure.egress import AnswerWithheld, EgressRefused, OutOfTime
+from perdure.egress import AnswerWithheld, DeadlineMissed, EgressRefused
 
 _MAX_WAIT_SECONDS = 3600.0
 _REASON_CHARACTERS = 300
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-_TIMEOUTS = (httpx.ReadTimeout, httpx.WriteTimeout, OutOfTime)
+_TIMEOUTS = (httpx.ReadTimeout, httpx.WriteTimeout, DeadlineMissed)
 _INVALID_TARGETS = (httpx.InvalidURL, httpx.UnsupportedProtocol, EgressRefused)
 READ_METHODS = ("GET", "HEAD")
 WITHHELD_ADVICE = "request less data, or ask the tool's author to raise max_answer_bytes"
@@ -101,7 +101,7 @@ def meaning_of_withheld(effect: EffectClass, method: str) -> Meaning:
 
 def meaning_of_failure(effect: EffectClass, error: Exception) -> Meaning:
     """Applies the table above to an exception of httpx or of the egress rules."""
-    if isinstance(error, _NEVER_SENT) or (isinstance(error, OutOfTime) and not error.sent):
+    if isinstance(error, _NEVER_SENT) or (isinstance(error, DeadlineMissed) and not error.sent):
         return Meaning.UNAVAILABLE
     if isinstance(error, _INVALID_TARGETS):
         return Meaning.REFUSED

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-BEAT_SECONDS = 1.0
-HANG_SECONDS = 20.0
+HEARTBEAT_SECONDS = 1.0
+MAX_SILENT_SECONDS = 20.0
 """The age of a file after which its process counts as hanging."""
 
 
@@ -40,21 +40,21 @@ def _touch(file: Path) -> None:
 
 async def _beat(file: Path) -> None:
     while True:
-        await asyncio.sleep(BEAT_SECONDS)
+        await asyncio.sleep(HEARTBEAT_SECONDS)
         with suppress(OSError):
             os.utime(file)
 
 
-def fault(file: Path) -> str:
+def heartbeat_fault(file: Path) -> str:
     """Returns what is wrong with the process of the file, or an empty string."""
     try:
-        silent = time.time() - file.stat().st_mtime
+        silent_seconds = time.time() - file.stat().st_mtime
     except OSError as error:
         return f"not ready: cannot read {file}: {error.strerror}"
-    return f"not responding: no heartbeat for {silent:.0f} s" if silent > HANG_SECONDS else ""
+    return f"not responding: no heartbeat for {silent_seconds:.0f} s" if silent_seconds > MAX_SILENT_SECONDS else ""
 
 
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 def wait_for_gate(gate: Path | None) -> None:
@@ -66,12 +66,12 @@ def wait_for_gate(gate: Path | None) -> None:
     The database is prepared while this process imports its modules.
     """
     while gate is not None and not gate.exists():
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise SystemExit("usage: python -m perdure.telemetry.heartbeat FILE, the process's PERDURE_READY_FILE")
-    found = fault(Path(sys.argv[1]))
+    found = heartbeat_fault(Path(sys.argv[1]))
     sys.stdout.write(f"{found or 'well'}\n")
     sys.exit(1 if found else 0)

@@ -16,7 +16,7 @@ RUN_TYPES = {"chat": "llm", "execute_tool": "tool"}
 
 
 @dataclass(slots=True)
-class Begun:
+class StartedSpan:
     """A span that has not ended yet."""
 
     span: Span
@@ -51,18 +51,18 @@ class LangSmithTracer:
         """Returns True."""
         return True
 
-    def start_span(self, span: Span) -> Begun:
+    def start_span(self, span: Span) -> StartedSpan:
         """Returns a record of the span, which is kept until the span ends."""
-        return Begun(span)
+        return StartedSpan(span)
 
     def record_event(self, begun: object, name: str, at: datetime, attributes: Attributes) -> None:
         """Keeps the event with its span."""
-        if isinstance(begun, Begun):
+        if isinstance(begun, StartedSpan):
             begun.events.append({"name": name, "time": at.isoformat(), "kwargs": dict(attributes)})
 
     def end_span(self, begun: object, at: datetime, error: str) -> None:
         """Keeps the span until the flush. LangSmith needs the start times and ids of all runs above it."""
-        if not isinstance(begun, Begun):
+        if not isinstance(begun, StartedSpan):
             return
         span = begun.span
         run_id = _uuid(span.trace_id, span.id)

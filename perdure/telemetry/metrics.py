@@ -36,16 +36,16 @@ class LastingProblem:
     attempt in between."""
 
     def __init__(self) -> None:
-        self._said: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     def is_on(self, event: str, subject: str = "", *, error: BaseException | None = None) -> None:
         """Logs a fault, unless it has been logged and still persists."""
-        if (event, subject) not in self._said:
-            self._said.add((event, subject))
+        if (event, subject) not in self._logged:
+            self._logged.add((event, subject))
             _log.error(event, subject=subject, error=type(error).__name__ if error is not None else "")
 
     def is_over(self, event: str, subject: str = "") -> None:
         """Logs the end of a fault, if its start was logged."""
-        if (event, subject) in self._said:
-            self._said.remove((event, subject))
+        if (event, subject) in self._logged:
+            self._logged.remove((event, subject))
             _log.info(f"{event}_resolved", subject=subject)

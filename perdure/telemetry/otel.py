@@ -28,7 +28,7 @@ class ExportFailed(Exception):
 
 
 @dataclass(slots=True)
-class Begun:
+class StartedSpan:
     """A span that has not ended yet."""
 
     span: Span
@@ -57,18 +57,18 @@ class OtelTracer:
         """Returns True."""
         return True
 
-    def start_span(self, span: Span) -> Begun:
+    def start_span(self, span: Span) -> StartedSpan:
         """Returns a record of the span, which is kept until the span ends."""
-        return Begun(span)
+        return StartedSpan(span)
 
     def record_event(self, begun: object, name: str, at: datetime, attributes: Attributes) -> None:
         """Keeps the event with its span."""
-        if isinstance(begun, Begun):
+        if isinstance(begun, StartedSpan):
             begun.events.append(Event(name, plain(attributes), _nanoseconds(at)))
 
     def end_span(self, begun: object, at: datetime, error: str) -> None:
         """Keeps the span until the flush."""
-        if not isinstance(begun, Begun):
+        if not isinstance(begun, StartedSpan):
             return
         span = begun.span
         attributes = plain(span.attributes) | ({"error.type": error} if error else {})

@@ -83,7 +83,7 @@ class NoopTracer:
         """Does nothing."""
 
 
-KEPT = 1_000
+MAX_KEPT_ALARMS = 1_000
 ALARMS = Counter("perdure_alarms", "Broken invariants that were detected", ["type", "severity"])
 
 
@@ -92,7 +92,7 @@ class AlarmLog:
     never waits."""
 
     def __init__(self) -> None:
-        self.recent: deque[Alarm] = deque(maxlen=KEPT)
+        self.recent: deque[Alarm] = deque(maxlen=MAX_KEPT_ALARMS)
         self._logged: set[tuple[AlarmType, str]] = set()
 
     def add(self, alarm: Alarm) -> None:
@@ -100,12 +100,12 @@ class AlarmLog:
         self.recent.append(alarm)
         ALARMS.labels(type=alarm.type.value, severity=alarm.severity.value).inc()
         key = (alarm.type, alarm.node)
-        if key not in self._logged and len(self._logged) < KEPT:
+        if key not in self._logged and len(self._logged) < MAX_KEPT_ALARMS:
             self._logged.add(key)
             _log.warning("invariant_alarm", type=alarm.type.value, node=alarm.node, trace_id=alarm.trace_id)
 
 
-MOST_WAITING = 1_000
+MAX_WAITING = 1_000
 """The maximum number of turns whose record is not read yet, and of turns whose spans are not sent yet."""
 SLOW_SECONDS = 10.0
 """A tracer that takes longer for one turn's spans counts as hanging."""
@@ -117,14 +117,19 @@ class TurnTraces:
     """The traces of the turns that end in this process."""
 
     def __init__(
-        self, db: Database, tracer: Tracer, ways: Mapping[str, TopologyEdges], log: AlarmLog, most: int = MOST_WAITING
+        self,
+        db: Database,
+        tracer: Tracer,
+        edges: Mapping[str, TopologyEdges],
+        log: AlarmLog,
+        max_waiting: int = MAX_WAITING,
     ) -> None:
         self._db = db
         self._tracer = tracer
-        self._ways = ways
+        self._edges = edges
         self._log = log
-        self._ended: asyncio.Queue[TurnAddress] = asyncio.Queue(most)
-        self._spans: queue.Queue[Sequence[Span]] = queue.Queue(most)
+        self._ended: asyncio.Queue[TurnAddress] = asyncio.Queue(max_waiting)
+        self._spans: queue.Queue[Sequence[Span]] = queue.Queue(max_waiting)
         self._busy_since: float | None = None
         self._hung = False
         self._reader: asyncio.Task[None] | None = None
@@ -148,17 +153,17 @@ class TurnTraces:
         try:
             self._ended.put_nowait(address)
         except asyncio.QueueFull:
-            self._dropped()
+            self._count_dropped()
 
     async def settled(self) -> None:
         """Waits until every queued turn is passed to the tracer or dropped. For tests only: it must not delay turns."""
         await self._ended.join()
 
-    def _dropped(self) -> None:
+    def _count_dropped(self) -> None:
         TRACES.labels(outcome="dropped").inc()
-        self._look_at_tracer()
+        self._check_tracer()
 
-    def _look_at_tracer(self) -> None:
+    def _check_tracer(self) -> None:
         since = self._busy_since
         if since is not None and not self._hung and time.monotonic() - since > SLOW_SECONDS:
             self._hung = True
@@ -181,12 +186,12 @@ class TurnTraces:
             record = await record_of(tx, address)
         if record is None:
             return
-        self._look_at_tracer()
-        spans = traced(record, self._ways.get(record.topology), self._log)
+        self._check_tracer()
+        spans = filtered_spans(record, self._edges.get(record.topology), self._log)
         try:
             self._spans.put_nowait(spans)
         except queue.Full:
-            self._dropped()
+            self._count_dropped()
 
     def _send_all(self) -> None:
         """Runs in the thread, the only place that calls the tracer."""
@@ -202,34 +207,34 @@ class TurnTraces:
             self._busy_since, self._hung = None, False
 
 
-def traced(record: TurnRecord, ways: TopologyEdges | None, log: AlarmLog) -> tuple[Span, ...]:
+def filtered_spans(record: TurnRecord, edges: TopologyEdges | None, log: AlarmLog) -> tuple[Span, ...]:
     """Returns the filtered spans. Broken invariants raise alarms and do not stop the spans."""
-    for happened in record.happened:
-        if happened.kind == "invariant.alarm":
-            _repeat_alarm(happened.data, record, log)
-    nodes = [str(each.data.get("node", "")) for each in record.happened if each.kind == "node_end"]
-    for alarm in alarms_of(nodes, ways, record.trace_id) if ways and nodes else ():
+    for event_record in record.happened:
+        if event_record.kind == "invariant.alarm":
+            _repeat_alarm(event_record.data, record, log)
+    nodes = [str(event.data.get("node", "")) for event in record.happened if event.kind == "node_end"]
+    for alarm in alarms_of(nodes, edges, record.trace_id) if edges and nodes else ():
         log.add(alarm)
-    return tuple(_clean(span, log) for span in spans_of(record, ways.unspanned if ways else frozenset()))
+    return tuple(_filtered(span, log) for span in spans_of(record, edges.unspanned if edges else frozenset()))
 
 
 def send(tracer: Tracer, spans: Sequence[Span]) -> None:
     """Sends all spans of a turn to the tracer, each with its own times."""
     for span in spans:
-        begun = tracer.start_span(span)
+        started = tracer.start_span(span)
         for event in span.events:
-            tracer.record_event(begun, event.name, event.at, event.attributes)
-        tracer.end_span(begun, span.ended, span.error)
+            tracer.record_event(started, event.name, event.at, event.attributes)
+        tracer.end_span(started, span.ended, span.error)
     tracer.flush()
 
 
-def _clean(span: Span, log: AlarmLog) -> Span:
+def _filtered(span: Span, log: AlarmLog) -> Span:
     attributes, removed = filter_attributes(span.attributes)
     events = []
     for event in span.events:
-        kept, more = filter_attributes(event.attributes)
-        events.append(SpanEvent(event.name, event.at, kept))
-        removed += more
+        kept_attributes, removed_words = filter_attributes(event.attributes)
+        events.append(SpanEvent(event.name, event.at, kept_attributes))
+        removed += removed_words
     for word in dict.fromkeys(removed):
         description = "an attribute of a span had a forbidden name and was removed"
         context = {"span": span.name.partition(" ")[0], "word": word}

@@ -33,7 +33,7 @@ class SharedPayloadConverter(CompositePayloadConverter):
 DATA_CONVERTER: Final = DataConverter(payload_converter_class=SharedPayloadConverter)
 
 
-def runtime(metrics: tuple[str, int] | None) -> Runtime | None:
+def metrics_runtime(metrics: tuple[str, int] | None) -> Runtime | None:
     """Returns a runtime that serves the SDK's metrics, or None without an address or if the port is in use."""
     if metrics is None:
         return None
@@ -45,7 +45,7 @@ def runtime(metrics: tuple[str, int] | None) -> Runtime | None:
         return None
 
 
-async def need_namespace(client: Client) -> None:
+async def require_namespace(client: Client) -> None:
     """Checks that the namespace exists. A worker reports other faults at its start.
 
     Raises: SystemExit with instructions, if Temporal has no such namespace.
@@ -54,9 +54,9 @@ async def need_namespace(client: Client) -> None:
         await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
-            at, name = client.service_client.config.target_host, client.namespace
+            address, name = client.service_client.config.target_host, client.namespace
             raise SystemExit(
-                f"Temporal at {at} has no namespace {name}; create it, or set TEMPORAL_NAMESPACE"
+                f"Temporal at {address} has no namespace {name}; create it, or set TEMPORAL_NAMESPACE"
             ) from None
 
 
@@ -70,21 +70,21 @@ async def connect(metrics: tuple[str, int] | None = None) -> Client:
     return await Client.connect(
         **config,
         data_converter=DATA_CONVERTER,
-        runtime=runtime(metrics),
+        runtime=metrics_runtime(metrics),
         grpc_compression=GrpcCompression.NONE,
     )
 
 
-NAMES = (SEARCH_TENANT, SEARCH_AGENT, SEARCH_CONVERSATION, SEARCH_STATUS)
+SEARCH_ATTRIBUTES = (SEARCH_TENANT, SEARCH_AGENT, SEARCH_CONVERSATION, SEARCH_STATUS)
 
 
-async def register(client: Client) -> None:
+async def register_search_attributes(client: Client) -> None:
     """Adds the missing search attributes. If a hosted server forbids that, the log states what to add by hand.
     Operators filter turns by the attributes."""
     operator = client.operator_service
     try:
         known = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
-        missing = [name for name in NAMES if name not in known.custom_attributes]
+        missing = [name for name in SEARCH_ATTRIBUTES if name not in known.custom_attributes]
         if missing:
             keyword = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
             await operator.add_search_attributes(
@@ -97,7 +97,7 @@ async def register(client: Client) -> None:
             return
         _log.error(
             "search_attributes_not_registered",
-            needed=", ".join(NAMES),
+            needed=", ".join(SEARCH_ATTRIBUTES),
             what_to_do="add them to the namespace as Keyword attributes with Temporal's own tools",
             error=error.message,
         )

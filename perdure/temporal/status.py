@@ -23,7 +23,7 @@ _TYPES = (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLook:
+class QueueState:
     """The state of a task queue at one moment."""
 
     name: str
@@ -38,14 +38,14 @@ class QueueLook:
 
 def queues_of(routing: Routing) -> dict[str, tuple[str, ...]]:
     """Returns the task queues by name, each with its kinds of work. The queue of paused turns is included."""
-    found: dict[str, tuple[str, ...]] = {}
+    kinds_by_queue: dict[str, tuple[str, ...]] = {}
     for kind in Kind:
         name = routing.queue(kind)
-        found[name] = (*found.get(name, ()), kind.value)
-    return found | {routing.waits: ("paused turns",)}
+        kinds_by_queue[name] = (*kinds_by_queue.get(name, ()), kind.value)
+    return kinds_by_queue | {routing.waits: ("paused turns",)}
 
 
-async def look_at_queues(client: Client, routing: Routing, timeout: timedelta) -> list[QueueLook]:
+async def describe_queues(client: Client, routing: Routing, timeout: timedelta) -> list[QueueState]:
     """Returns the current state of every task queue.
 
     Raises: RPCError if Temporal does not answer in time.
@@ -53,9 +53,9 @@ async def look_at_queues(client: Client, routing: Routing, timeout: timedelta) -
     queues = queues_of(routing)
     lookups = [_describe_queue(client, name, kind, timeout) for name in queues for kind in _TYPES]
     answers = await asyncio.gather(*lookups)
-    pairs = [answers[at : at + len(_TYPES)] for at in range(0, len(answers), len(_TYPES))]
+    pairs = [answers[start : start + len(_TYPES)] for start in range(0, len(answers), len(_TYPES))]
     now = datetime.now(UTC)
-    return [_look(name, queues, pair, now) for name, pair in zip(queues, pairs, strict=True)]
+    return [_queue_state(name, queues, pair, now) for name, pair in zip(queues, pairs, strict=True)]
 
 
 async def _describe_queue(
@@ -67,21 +67,21 @@ async def _describe_queue(
     return await client.workflow_service.describe_task_queue(request, timeout=timeout)
 
 
-def _look(
+def _queue_state(
     name: str, queues: Mapping[str, tuple[str, ...]], answers: Sequence[DescribeTaskQueueResponse], now: datetime
-) -> QueueLook:
+) -> QueueState:
     pollers = [poller for answer in answers for poller in answer.pollers]
-    there = {each.identity for each in pollers if now - each.last_access_time.ToDatetime(UTC) < POLLED_WITHIN}
-    return QueueLook(
+    active_workers = {each.identity for each in pollers if now - each.last_access_time.ToDatetime(UTC) < POLLED_WITHIN}
+    return QueueState(
         name,
         queues[name],
-        workers=len(there),
+        workers=len(active_workers),
         backlog=sum(answer.stats.approximate_backlog_count for answer in answers),
         oldest_seconds=max(answer.stats.approximate_backlog_age.ToTimedelta().total_seconds() for answer in answers),
     )
 
 
-QUEUE = "perdure-write-probe"
+PROBE_QUEUE = "perdure-write-probe"
 _REASON = "rewritten to check write access"
 _NOT_TESTED = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.INVALID_ARGUMENT)
 _FULL = ("full", "no space left")
@@ -100,7 +100,7 @@ async def write_once(client: Client) -> None:
         UpdateTaskQueueConfigRequest(
             namespace=client.namespace,
             identity=client.identity,
-            task_queue=QUEUE,
+            task_queue=PROBE_QUEUE,
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
             update_queue_rate_limit=update,
         )

@@ -115,24 +115,24 @@ def is_workflow_missing(error: RPCError) -> bool:
     return any(detail.Is(NotFoundFailure.DESCRIPTOR) for detail in error.grpc_status.details)
 
 
-WITHIN = timedelta(seconds=12)
+PREVIEW_TIMEOUT = timedelta(seconds=12)
 """The maximum time for a preview, including the wait for a free worker. Temporal then ends the workflow."""
-_MORE_SECONDS = 3.0
+_START_SECONDS = 3.0
 
 
 async def run_preview(client: Client, request: PreviewRequest) -> str:
     """Creates a preview, once for all simultaneous callers. Returns why it failed, or an empty string. A short workflow
     creates it. Its failure is a sentence."""
     try:
-        async with asyncio.timeout(WITHIN.total_seconds() + _MORE_SECONDS):
+        async with asyncio.timeout(PREVIEW_TIMEOUT.total_seconds() + _START_SECONDS):
             handle = await client.start_workflow(
                 TOOL_PREVIEW,
                 request,
                 id=f"preview:{request.approval_id}",
                 task_queue=request.routing.queue(Kind.TURNS),
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                execution_timeout=WITHIN,
-                rpc_timeout=timedelta(seconds=_MORE_SECONDS),
+                execution_timeout=PREVIEW_TIMEOUT,
+                rpc_timeout=timedelta(seconds=_START_SECONDS),
             )
             await handle.result()
     except (RPCError, TimeoutError, WorkflowFailureError) as error:
@@ -141,47 +141,47 @@ async def run_preview(client: Client, request: PreviewRequest) -> str:
     return ""
 
 
-AT_ONCE = 10
-MOST_SECONDS = 60.0
+PARALLEL_DELETIONS = 10
+MAX_DELETION_SECONDS = 60.0
 """The maximum time for all deletions, because a caller waits for the response."""
 
 
-async def forget_histories(client: Client, turn_ids: Sequence[str]) -> tuple[int, int]:
+async def delete_histories(client: Client, turn_ids: Sequence[str]) -> tuple[int, int]:
     """Deletes all runs of these turns. Returns the number of deleted runs, and of turns with remaining ones. A history
     contains the beginnings of messages. A turn is a chain of runs, each continued as the next. They are deleted from
     the first one on, so that an interrupted deletion can find the rest from the last one. If Temporal is unavailable,
     they remain until its retention period ends."""
-    runs, left = 0, 0
-    end = monotonic() + MOST_SECONDS
-    for start in range(0, len(turn_ids), AT_ONCE):
+    runs, remaining = 0, 0
+    end = monotonic() + MAX_DELETION_SECONDS
+    for start in range(0, len(turn_ids), PARALLEL_DELETIONS):
         if monotonic() > end:
-            left += len(turn_ids) - start
+            remaining += len(turn_ids) - start
             break
-        each = (_forget(client, turn_id) for turn_id in turn_ids[start : start + AT_ONCE])
-        for deleted in await asyncio.gather(*each):
+        deletions = (_delete_history(client, turn_id) for turn_id in turn_ids[start : start + PARALLEL_DELETIONS])
+        for deleted in await asyncio.gather(*deletions):
             runs += deleted or 0
-            left += deleted is None
-    return runs, left
+            remaining += deleted is None
+    return runs, remaining
 
 
-async def _forget(client: Client, turn_id: str) -> int | None:
+async def _delete_history(client: Client, turn_id: str) -> int | None:
     """Deletes the runs of one turn. Returns their number, or None if some may remain."""
     try:
-        chain = await _chain(client, turn_workflow_id(turn_id))
-        for run in reversed(chain):
-            await _delete(client, run)
+        runs = await _list_runs(client, turn_workflow_id(turn_id))
+        for run in reversed(runs):
+            await _delete_run(client, run)
     except RPCError as error:
         _log.warning("histories_not_deleted", turn_id=turn_id, error=error.status.name)
         return None
-    return len(chain)
+    return len(runs)
 
 
-async def _chain(client: Client, workflow_id: str) -> list[WorkflowExecution]:
+async def _list_runs(client: Client, workflow_id: str) -> list[WorkflowExecution]:
     """Returns the existing runs of a workflow, the last one first.
 
     Raises: RPCError.
     """
-    chain: list[WorkflowExecution] = []
+    runs: list[WorkflowExecution] = []
     run = WorkflowExecution(workflow_id=workflow_id)
     while True:
         request = GetWorkflowExecutionHistoryRequest(
@@ -192,15 +192,15 @@ async def _chain(client: Client, workflow_id: str) -> list[WorkflowExecution]:
         except RPCError as error:
             if not is_workflow_missing(error):
                 raise
-            return chain
-        began = answer.history.events[0].workflow_execution_started_event_attributes
-        chain.append(WorkflowExecution(workflow_id=workflow_id, run_id=run.run_id or began.original_execution_run_id))
-        if not began.continued_execution_run_id:
-            return chain
-        run = WorkflowExecution(workflow_id=workflow_id, run_id=began.continued_execution_run_id)
+            return runs
+        started = answer.history.events[0].workflow_execution_started_event_attributes
+        runs.append(WorkflowExecution(workflow_id=workflow_id, run_id=run.run_id or started.original_execution_run_id))
+        if not started.continued_execution_run_id:
+            return runs
+        run = WorkflowExecution(workflow_id=workflow_id, run_id=started.continued_execution_run_id)
 
 
-async def _delete(client: Client, run: WorkflowExecution) -> None:
+async def _delete_run(client: Client, run: WorkflowExecution) -> None:
     """Deletes one run; a missing run is ignored.
 
     Raises: RPCError.

@@ -19,7 +19,7 @@ from perdure.embedding.choice import embedder_of
 from perdure.settings import Settings, log_from, needed, secret
 from perdure.store.database import Database, reach_postgres
 from perdure.telemetry.heartbeat import beating, wait_for_gate
-from perdure.temporal.client import connect, register
+from perdure.temporal.client import connect, register_search_attributes
 from perdure.temporal.workflow_client import Notifier
 from perdure.worker.audit_heads import HeadExport
 from perdure.worker.embeddings import run_embedding
@@ -35,10 +35,10 @@ def main() -> None:
     """Parses the arguments, runs, and exits without the interpreter's own shutdown, in which Temporal's core may crash
     (#300)."""
     parser = argparse.ArgumentParser(description=__doc__)
-    what = parser.add_mutually_exclusive_group(required=True)
+    mode = parser.add_mutually_exclusive_group(required=True)
     kinds = ", ".join(kind.value for kind in Kind)
-    what.add_argument("--queues", help=f"task queues to serve, comma-separated: {kinds}")
-    what.add_argument("--relay", action="store_true", help="deliver wake-ups and reconcile turns")
+    mode.add_argument("--queues", help=f"task queues to serve, comma-separated: {kinds}")
+    mode.add_argument("--relay", action="store_true", help="deliver wake-ups and reconcile turns")
     options = parser.parse_args()
     names = [name for name in (options.queues or "").split(",") if name]
     unknown = set(names) - {kind.value for kind in Kind}
@@ -48,8 +48,8 @@ def main() -> None:
         code = asyncio.run(_relay() if options.relay else _serve(names))
     except KeyboardInterrupt:
         code = 130
-    except SystemExit as why:
-        sys.stderr.write(f"{why}\n")
+    except SystemExit as error:
+        sys.stderr.write(f"{error}\n")
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
@@ -62,7 +62,7 @@ async def _serve(names: list[str]) -> int:
     settings = Settings.read()
     log_from(settings.log_level)
     wait_for_gate(settings.start_gate)
-    await serve(settings, [Kind(name) for name in names], _stop_asked())
+    await serve(settings, [Kind(name) for name in names], _stop_on_signals())
     return 0
 
 
@@ -79,10 +79,10 @@ async def _relay() -> int:
         from perdure.telemetry.metrics import metrics_addresses, serve_metrics
         from perdure.worker.telemetry import ENDED
 
-        ours, sdk = metrics_addresses(settings.metrics_port, settings.metrics_host, "relay")
-        serve_metrics(ours)
-        client = await connect(sdk)
-        await register(client)
+        own_metrics, sdk_metrics = metrics_addresses(settings.metrics_port, settings.metrics_host, "relay")
+        serve_metrics(own_metrics)
+        client = await connect(sdk_metrics)
+        await register_search_attributes(client)
         notifier = Notifier(client, relay)
         traces = _traces(settings, relay, stack)
 
@@ -91,19 +91,19 @@ async def _relay() -> int:
             if traces is not None:
                 traces.ended(address)
 
-        stop = _stop_asked()
+        stop = _stop_on_signals()
         await stack.enter_async_context(beating(settings.ready_file))
         heads = HeadExport(relay, settings.writable_heads_file(), keyring)
         reconciler = Reconciler(relay, client, notifier, ended)
-        work = [run_relay(relay, notifier, stop), reconciler.run(stop), heads.run(stop)]
+        jobs = [run_relay(relay, notifier, stop), reconciler.run(stop), heads.run(stop)]
         if settings.webhook_hosts:
-            post = WebhookSender(WebhookEgress(settings.webhook_hosts, settings.webhook_private))
-            work.append(run_deliveries(relay, post, settings.address_of_people(), stop))
-        rules = partial(guard, outbound=settings.outbound_to_providers())
-        embedder = embedder_of(settings.embeddings, settings.embeddings_base, secret("embeddings"), guard=rules)
+            sender = WebhookSender(WebhookEgress(settings.webhook_hosts, settings.webhook_private))
+            jobs.append(run_deliveries(relay, sender, settings.address_of_people(), stop))
+        guard_litellm = partial(guard, outbound=settings.outbound_to_providers())
+        embedder = embedder_of(settings.embeddings, settings.embeddings_base, secret("embeddings"), guard=guard_litellm)
         if embedder is not None:
-            work.append(run_embedding(relay, embedder, stop))
-        await asyncio.gather(*work)
+            jobs.append(run_embedding(relay, embedder, stop))
+        await asyncio.gather(*jobs)
     return 0
 
 
@@ -119,7 +119,7 @@ def _traces(settings: Settings, relay: Database, stack: AsyncExitStack) -> "Turn
     return traces
 
 
-def _stop_asked() -> asyncio.Event:
+def _stop_on_signals() -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):

@@ -16,7 +16,7 @@ from perdure.telemetry.metrics import LastingProblem
 
 INTERVAL_SECONDS = 3_600.0
 OUTAGE_SECONDS = 30.0
-LAST_SECONDS = 5.0
+FINAL_EXPORT_SECONDS = 5.0
 """The maximum duration of the export at the end."""
 _log = structlog.get_logger(__name__)
 
@@ -28,21 +28,21 @@ class HeadExport:
         self._relay = relay
         self._path = path
         self._keyring = keyring
-        self._trouble = LastingProblem()
+        self._problems = LastingProblem()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Exports every hour until `stop`, and again at the end. Retries during outages of Postgres and of the
         disk."""
         while not stop.is_set():
-            wait = INTERVAL_SECONDS if await self._tried() else OUTAGE_SECONDS
+            wait = INTERVAL_SECONDS if await self._try_export() else OUTAGE_SECONDS
             try:
                 async with asyncio.timeout(wait):
                     await stop.wait()
             except TimeoutError:
                 continue
         try:
-            async with asyncio.timeout(LAST_SECONDS):
-                await self._tried()
+            async with asyncio.timeout(FINAL_EXPORT_SECONDS):
+                await self._try_export()
         except TimeoutError:
             _log.warning("audit_heads_not_exported_at_the_end")
 
@@ -55,7 +55,7 @@ class HeadExport:
         before = await asyncio.to_thread(audit.newest_heads, self._path)
         heads = await audit.all_heads(self._relay.pool)
         for tenant_id in sorted(before.keys() - heads.keys()):
-            self._trouble.is_on("audit_head_missing", tenant_id)
+            self._problems.is_on("audit_head_missing", tenant_id)
         moved = [
             signed_head(self._keyring, tenant_id, head.seq, head.hash, at)
             for tenant_id, (head, at) in heads.items()
@@ -67,16 +67,16 @@ class HeadExport:
 
     def _has_grown(self, tenant_id: str, head: Head, before: ExportedHead | None) -> bool:
         if before is not None and (head.seq < before.seq or (head.seq == before.seq and head.hash != before.hash)):
-            self._trouble.is_on("audit_head_regressed", tenant_id)
+            self._problems.is_on("audit_head_regressed", tenant_id)
             return False
-        self._trouble.is_over("audit_head_regressed", tenant_id)
+        self._problems.is_over("audit_head_regressed", tenant_id)
         return before is None or head.seq > before.seq
 
-    async def _tried(self) -> bool:
+    async def _try_export(self) -> bool:
         try:
             await self.once()
         except (OSError, *self._relay.outages) as error:
-            self._trouble.is_on("audit_heads_not_exported", str(self._path), error=error)
+            self._problems.is_on("audit_heads_not_exported", str(self._path), error=error)
             return False
-        self._trouble.is_over("audit_heads_not_exported", str(self._path))
+        self._problems.is_over("audit_heads_not_exported", str(self._path))
         return True

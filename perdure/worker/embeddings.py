@@ -32,54 +32,54 @@ async def embed_due(relay: Database, embedder: Embedder, tenant_id: str) -> int:
     Raises: EmbeddingUnavailable. The claimed episodes are due again after a minute.
     """
     async with relay.transaction(tenant_id) as tx:
-        waiting = await episodes.to_embed(tx, BATCH_TEXTS)
-    if not waiting:
+        pending = await episodes.to_embed(tx, BATCH_TEXTS)
+    if not pending:
         return 0
-    made = await _embedded(embedder, waiting)
+    vectors = await _embed(embedder, pending)
     async with relay.transaction(tenant_id) as tx:
-        await episodes.set_vectors(tx, made)
-    return len(made)
+        await episodes.set_vectors(tx, vectors)
+    return len(vectors)
 
 
-async def _embedded(embedder: Embedder, waiting: list[tuple[str, str]]) -> list[tuple[str, Vector]]:
+async def _embed(embedder: Embedder, pending: list[tuple[str, str]]) -> list[tuple[str, Vector]]:
     """Returns the vectors by id. If a text has no usable vector, only that text is left out.
 
     Raises: EmbeddingUnavailable; VectorRefused if none of the texts has a vector.
     """
     try:
-        vectors = await embedder.embed([summary for _, summary in waiting])
+        vectors = await embedder.embed([summary for _, summary in pending])
     except VectorRejected:
-        if len(waiting) == 1:
+        if len(pending) == 1:
             raise
     else:
-        return [(row[0], Vector(embedder.name, vector)) for row, vector in zip(waiting, vectors, strict=True)]
-    made, refused = list[tuple[str, Vector]](), list[VectorRejected]()
-    for row in waiting:
+        return [(row[0], Vector(embedder.name, vector)) for row, vector in zip(pending, vectors, strict=True)]
+    embedded, refusals = list[tuple[str, Vector]](), list[VectorRejected]()
+    for row in pending:
         try:
-            made += await _embedded(embedder, [row])
+            embedded += await _embed(embedder, [row])
         except VectorRejected as error:
-            refused.append(error)
-    if not made:
-        raise refused[0]
-    _log.warning("episodes_without_vector", count=len(refused), error=str(refused[0]) if refused else "")
-    return made
+            refusals.append(error)
+    if not embedded:
+        raise refusals[0]
+    _log.warning("episodes_without_vector", count=len(refusals), error=str(refusals[0]) if refusals else "")
+    return embedded
 
 
 async def run_embedding(relay: Database, embedder: Embedder, stop: asyncio.Event) -> None:
     """Embeds until `stop`; waits during outages of Postgres and of the model."""
-    trouble, swept = LastingProblem(), dict[str, float]()
+    problems, swept_at = LastingProblem(), dict[str, float]()
     while not stop.is_set():
-        done, wait = 0, POLL_SECONDS
+        embedded, wait = 0, POLL_SECONDS
         try:
             for tenant_id in await list_tenants(relay.pool):
-                if time.monotonic() - swept.get(tenant_id, -SWEEP_SECONDS) >= SWEEP_SECONDS:
+                if time.monotonic() - swept_at.get(tenant_id, -SWEEP_SECONDS) >= SWEEP_SECONDS:
                     async with relay.transaction(tenant_id) as tx:
                         await episodes.drop_vectors_of_others(tx, embedder.name)
-                    swept[tenant_id] = time.monotonic()
-                done += await embed_due(relay, embedder, tenant_id)
-            trouble.is_over("episodes_wait_for_vectors")
+                    swept_at[tenant_id] = time.monotonic()
+                embedded += await embed_due(relay, embedder, tenant_id)
+            problems.is_over("episodes_wait_for_vectors")
         except (EmbeddingUnavailable, OSError, *relay.outages) as error:
-            trouble.is_on("episodes_wait_for_vectors", error=error)
+            problems.is_on("episodes_wait_for_vectors", error=error)
             wait = OUTAGE_SECONDS
-        if not done:
+        if not embedded:
             await asyncio.sleep(wait)

@@ -23,25 +23,25 @@ async def deliver_due(relay: Database, notifier: Notifier) -> int:
     """Delivers the wake signals that are due and returns how many were delivered. A failed one is due again in ten
     seconds, unless Temporal rejects it permanently."""
     notes = await outbox.claim_due(relay.pool)
-    done = []
+    delivered = []
     for note in notes:
         try:
             await _deliver(relay, notifier, note)
-            done.append(note.id)
+            delivered.append(note.id)
         except Exception as error:  # A failing delivery must not block the others.
             _log.warning(
                 "wake_up_not_delivered", turn_id=note.turn_id, attempt=note.attempts, error=type(error).__name__
             )
-    if done:
-        await outbox.delete_as_relay(relay.pool, done)
-    return len(done)
+    if delivered:
+        await outbox.delete_as_relay(relay.pool, delivered)
+    return len(delivered)
 
 
 async def _deliver(relay: Database, notifier: Notifier, note: Note) -> None:
     try:
         await notifier.deliver(note)
     except RPCError as error:
-        problem = refused(note, error)
+        problem = permanent_rejection(note, error)
         if problem is None:
             raise
         await give_up(relay, notifier, note, problem)
@@ -49,35 +49,35 @@ async def _deliver(relay: Database, notifier: Notifier, note: Note) -> None:
 
 async def run_relay(relay: Database, notifier: Notifier, stop: asyncio.Event) -> None:
     """Delivers until `stop`; waits during an outage of Postgres."""
-    trouble = LastingProblem()
+    problems = LastingProblem()
     while not stop.is_set():
         delivered = 0
         try:
             delivered = await deliver_due(relay, notifier)
-            trouble.is_over("relay_waits_for_postgres")
+            problems.is_over("relay_waits_for_postgres")
         except (OSError, *relay.outages) as error:
-            trouble.is_on("relay_waits_for_postgres", error=error)
+            problems.is_on("relay_waits_for_postgres", error=error)
             await asyncio.sleep(OUTAGE_SECONDS)
         if not delivered:
             await asyncio.sleep(POLL_SECONDS)
 
 
-FOR_GOOD = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION})
+PERMANENT_REJECTIONS = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION})
 """Status codes that reject the request itself. The operator can fix all other causes (an outage, overload, an expired
 key, a missing namespace). A 202 means that the turn is stored durably, so those starts are retried forever."""
-STARTS = 3
+START_ATTEMPTS = 3
 """The relay's attempts, ten seconds apart, before a rejection counts as permanent. A server that has just started may
 not know its search attributes yet."""
-MESSAGE_CHARACTERS = 300
+MAX_MESSAGE_CHARACTERS = 300
 
 
-def refused(note: Note, error: RPCError) -> Problem | None:
+def permanent_rejection(note: Note, error: RPCError) -> Problem | None:
     """Returns why this start can never succeed, or None if it can, or if `note` is not a start."""
-    if note.kind is not Wake.START or note.attempts < STARTS or error.status not in FOR_GOOD:
+    if note.kind is not Wake.START or note.attempts < START_ATTEMPTS or error.status not in PERMANENT_REJECTIONS:
         return None
     # A start contains only ids and queue names, so Temporal's message cannot quote a user's text.
     message = f"Temporal refused to start the turn ({error.status.name.lower()}): {error.message}"
-    return Problem(code="start_refused", message=message[:MESSAGE_CHARACTERS])
+    return Problem(code="start_refused", message=message[:MAX_MESSAGE_CHARACTERS])
 
 
 async def give_up(relay: Database, notifier: Notifier, note: Note, problem: Problem) -> None:
@@ -86,7 +86,7 @@ async def give_up(relay: Database, notifier: Notifier, note: Note, problem: Prob
     it."""
     async with relay.transaction(note.tenant_id) as tx:
         turn = await workflow_input(tx, note.turn_id)
-        _, following = await finish_broken(tx, turn.address, problem) if turn is not None else (False, None)
+        _, next_start = await finish_broken(tx, turn.address, problem) if turn is not None else (False, None)
     _log.error("turn_not_startable", turn_id=note.turn_id, temporal_message=problem.message)
-    if following is not None:
-        await notifier.deliver_soon(following)
+    if next_start is not None:
+        await notifier.deliver_soon(next_start)

@@ -21,7 +21,8 @@ from temporalio.worker import PollerBehaviorAutoscaling, UnsandboxedWorkflowRunn
 from perdure.activities.approvals import ApprovalActivities, PreviewActivities
 from perdure.activities.context_assembly import AssemblyActivities
 from perdure.activities.dependencies import Deps, Stops
-from perdure.activities.memory import FactsActivities, MemoryActivities
+from perdure.activities.facts import FactsActivities
+from perdure.activities.memory import MemoryActivities
 from perdure.activities.model import ModelActivities
 from perdure.activities.providers.registry import Models
 from perdure.activities.sandbox import LazySandbox, Sandbox
@@ -48,18 +49,18 @@ from perdure.store.valkey import Valkey
 from perdure.telemetry.heartbeat import beating
 from perdure.telemetry.metrics import metrics_addresses, serve_metrics
 from perdure.telemetry.traces import TurnTraces
-from perdure.temporal.client import connect, need_namespace
+from perdure.temporal.client import connect, require_namespace
 from perdure.temporal.workflow_client import Notifier
 from perdure.worker.telemetry import ActivityMetrics, tracer_of, traces_of
 
-DRAIN = timedelta(seconds=30)
-STICKY = timedelta(seconds=1.5)
+DRAIN_TIMEOUT = timedelta(seconds=30)
+STICKY_TIMEOUT = timedelta(seconds=1.5)
 """The time that cached turns of a killed worker wait for it before another worker takes them. It is part of each
 recovery, with the heartbeat's 5 s and the server's one second before a retry."""
-WORKFLOW_TASKS_AT_ONCE = 8
+MAX_WORKFLOW_TASKS = 8
 """The limit for two cores: more concurrent cold replays would starve the deadlock detector (measured, PostHog #48777).
 """
-ACTIVITIES_AT_ONCE = 100
+MAX_ACTIVITIES = 100
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
 """A stop reaches a running call with its next heartbeat (measured: p50 213 ms, against 1.6 s with the default)."""
 _log = structlog.get_logger("worker")
@@ -80,8 +81,8 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event) 
             async with deps.db.transaction(agents.SHARED) as tx:
                 await deps.models.preload([agent for _, agent in await agents.list_agents(tx)])
         if runs_tools:
-            await _tell_missing(deps.db, apps)
-        await need_namespace(deps.notifier.client)
+            await _log_missing_agents(deps.db, apps)
+        await require_namespace(deps.notifier.client)
         freeze_heap()
         queues = Routing.spread()
         workers = [worker for kind in kinds for worker in workers_for(deps, kind, queues.queue(kind))]
@@ -98,7 +99,7 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event) 
             task.result()  # Raises the error of a worker that ended by itself.
 
 
-async def _tell_missing(db: Database, apps: Sequence[App]) -> None:
+async def _log_missing_agents(db: Database, apps: Sequence[App]) -> None:
     """Logs which published agents are in none of `apps`.
 
     Their tool calls wait for a worker that has them. The exception is a call that a lost attempt had claimed: if it can
@@ -113,8 +114,8 @@ async def _tell_missing(db: Database, apps: Sequence[App]) -> None:
         return
     missing = sorted(set(published) - {agent.id for app in apps for agent in app.agents})
     if missing:
-        why = "PERDURE_APP and PERDURE_EXAMPLES must have the values with which the agents were published"
-        _log.warning("agents_missing", agents=missing, why=why)
+        advice = "PERDURE_APP and PERDURE_EXAMPLES must have the values with which the agents were published"
+        _log.warning("agents_missing", agents=missing, why=advice)
 
 
 def freeze_heap() -> None:
@@ -153,14 +154,14 @@ async def _deps(
     stack.push_async_callback(valkey.close)
     outbound, to_providers = settings.outbound(), settings.outbound_to_providers()
     http = await stack.enter_async_context(new_client(outbound))
-    ours, sdk = metrics_addresses(settings.metrics_port, settings.metrics_host, kinds[0].value)
-    serve_metrics(ours)
-    notifier = Notifier(await connect(sdk), db)
+    own_metrics, sdk_metrics = metrics_addresses(settings.metrics_port, settings.metrics_host, kinds[0].value)
+    serve_metrics(own_metrics)
+    notifier = Notifier(await connect(sdk_metrics), db)
     servers = McpServers(apps, secret, settings.home, ServerStates(valkey).record_state, outbound)
     stack.push_async_callback(servers.close)
-    toolbox = Toolbox(tools_of(apps), secret, http, servers, await _clients(apps, outbound, stack))
-    base, key, rules = settings.embeddings_base, secret("embeddings"), partial(guard, outbound=to_providers)
-    embedder = embedder_of(settings.embeddings, base, key, guard=rules, remote=loads_memory(kinds))
+    toolbox = Toolbox(tools_of(apps), secret, http, servers, await _http_by_agent(apps, outbound, stack))
+    api_base, api_key, rules = settings.embeddings_base, secret("embeddings"), partial(guard, outbound=to_providers)
+    embedder = embedder_of(settings.embeddings, api_base, api_key, guard=rules, remote=loads_memory(kinds))
     stops = Stops()
     following = asyncio.create_task(stops.follow(valkey))
     stack.callback(following.cancel)
@@ -179,14 +180,16 @@ async def _deps(
     )
 
 
-async def _clients(apps: Sequence[App], outbound: Outbound, stack: AsyncExitStack) -> Mapping[str, httpx.AsyncClient]:
+async def _http_by_agent(
+    apps: Sequence[App], outbound: Outbound, stack: AsyncExitStack
+) -> Mapping[str, httpx.AsyncClient]:
     """Returns, by agent, the HTTP client of its app's tools if the app names hosts. Tools of other apps cannot reach
     those hosts."""
     clients: dict[str, httpx.AsyncClient] = {}
     for app in apps:
-        own = app.outbound(outbound, variable)
-        if own is not outbound:
-            http = await stack.enter_async_context(new_client(own))
+        app_outbound = app.outbound(outbound, variable)
+        if app_outbound is not outbound:
+            http = await stack.enter_async_context(new_client(app_outbound))
             clients |= {agent.id: http for agent in app.agents}
     return clients
 
@@ -224,7 +227,7 @@ def workers_for(deps: Deps, kind: Kind, task_queue: str) -> list[Worker]:
 
     skip_idle_payload_visits()
 
-    tasks = {"workflow_runner": UnsandboxedWorkflowRunner(), "max_concurrent_workflow_tasks": WORKFLOW_TASKS_AT_ONCE}
+    tasks = {"workflow_runner": UnsandboxedWorkflowRunner(), "max_concurrent_workflow_tasks": MAX_WORKFLOW_TASKS}
     return [
         _worker(deps, task_queue, activities=activities, workflows=[TurnRun, ToolPreview], **tasks),
         _worker(deps, waits_queue(task_queue), workflows=[TurnWait], max_cached_workflows=0, **tasks),
@@ -242,35 +245,40 @@ def _activities(deps: Deps, kind: Kind) -> list[Callable[..., Any]]:
         Kind.TURNS: [TurnActivities(deps).read, TurnActivities(deps).finish],
     }
     if kind is Kind.TURNS:
-        return [each for other, several in by_kind.items() if other is not Kind.LLM for each in several]
+        return [
+            activity
+            for other_kind, activities in by_kind.items()
+            if other_kind is not Kind.LLM
+            for activity in activities
+        ]
     return by_kind[kind]
 
 
-def _worker(deps: Deps, task_queue: str, **given: Any) -> Worker:
-    return Worker(deps.notifier.client, task_queue=task_queue, **given, **worker_settings())
+def _worker(deps: Deps, task_queue: str, **options: Any) -> Worker:
+    return Worker(deps.notifier.client, task_queue=task_queue, **options, **worker_settings())
 
 
 def worker_settings() -> dict[str, Any]:
     """Returns the settings that all workers share."""
     return {
         "build_id": build_id(),
-        "max_concurrent_activities": ACTIVITIES_AT_ONCE,
+        "max_concurrent_activities": MAX_ACTIVITIES,
         "workflow_task_poller_behavior": PollerBehaviorAutoscaling(),
         "activity_task_poller_behavior": PollerBehaviorAutoscaling(),
-        "sticky_queue_schedule_to_start_timeout": STICKY,
+        "sticky_queue_schedule_to_start_timeout": STICKY_TIMEOUT,
         "max_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
         "default_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
-        "graceful_shutdown_timeout": DRAIN,
+        "graceful_shutdown_timeout": DRAIN_TIMEOUT,
         "interceptors": [ActivityMetrics()],
     }
 
 
 ROOT = Path(__file__).parents[1]
-DECIDING = ("contracts", "core", "graph", "workflows")
+REPLAY_PACKAGES = ("contracts", "core", "graph", "workflows")
 """The packages of `perdure` whose code decides how a turn continues."""
-LIBRARIES = ("langchain-core", "langgraph", "temporalio")
+REPLAY_LIBRARIES = ("langchain-core", "langgraph", "temporalio")
 """Libraries whose code also decides this."""
-DIGITS = 16
+DIGEST_DIGITS = 16
 
 
 @cache
@@ -285,16 +293,16 @@ def build_id() -> str:
     The SDK's default reads all loaded modules, about 2,200: 0.5 s of CPU in each process (measured).
     """
     digest = hashlib.sha256()
-    for package in DECIDING:
+    for package in REPLAY_PACKAGES:
         files = sorted((ROOT / package).rglob("*.py"))
         if not files:
             raise RuntimeError(f"no code of {package} is below {ROOT}: every build would have this name")
         for file in files:
             digest.update(f"{file.relative_to(ROOT)}\0".encode())
             digest.update(file.read_bytes())
-    for library in LIBRARIES:
+    for library in REPLAY_LIBRARIES:
         digest.update(f"{library}\0{version(library)}\0".encode())
-    return f"perdure-{digest.hexdigest()[:DIGITS]}"
+    return f"perdure-{digest.hexdigest()[:DIGEST_DIGITS]}"
 
 
 PayloadVisit = Callable[..., Awaitable[StorageOperationMetrics]]

@@ -38,10 +38,10 @@ from perdure.store.turns.reconcile import (
 from perdure.telemetry.metrics import LastingProblem
 from perdure.temporal.workflow_client import Notifier, is_workflow_missing
 
-PAGE = 1_000
+PAGE_SIZE = 1_000
 ENDED_WITHIN = timedelta(minutes=10)
 """Twice the interval at which the waiting runs are listed. That list finds every run that this one leaves out."""
-MOST_ENDED = 500
+MAX_ENDED = 500
 """If many runs were ended by hand together, the list holds the latest. The others are missing from the list of waiting
 runs and are found there."""
 _WAITING = f"WorkflowType = '{TURN_WAIT}' AND ExecutionStatus = 'Running'"
@@ -51,15 +51,15 @@ _ENDED = (
 )
 
 
-class PausedWorkflows:
+class TemporalLists:
     """Temporal's lists in one pass. Each list is read at most once in a pass, for all tenants together. A list can be
     slightly old: a later pass finds a run that has ended since. If Temporal does not respond, no turn counts as
     lost."""
 
-    def __init__(self, client: Client, trouble: LastingProblem) -> None:
+    def __init__(self, client: Client, problems: LastingProblem) -> None:
         self._client = client
-        self._trouble = trouble
-        self._found: dict[str, frozenset[str] | None] = {}
+        self._problems = problems
+        self._lists: dict[str, frozenset[str] | None] = {}
 
     async def waiting(self) -> frozenset[str] | None:
         """Returns the ids of the waiting workflows of all tenants, or None if Temporal does not respond."""
@@ -68,23 +68,23 @@ class PausedWorkflows:
     async def ended(self) -> frozenset[str]:
         """Returns the turns whose run recently failed, timed out, or was terminated or cancelled."""
         since = datetime.now(UTC) - ENDED_WITHIN
-        found = await self._list("ended_runs_not_listed", _ENDED.format(since.isoformat()), MOST_ENDED)
-        return frozenset(turn_id for each in found or () if (turn_id := _turn_of(each)))
+        workflow_ids = await self._list("ended_runs_not_listed", _ENDED.format(since.isoformat()), MAX_ENDED)
+        return frozenset(turn_id for workflow_id in workflow_ids or () if (turn_id := _turn_of(workflow_id)))
 
-    async def _list(self, trouble: str, query: str, most: int | None) -> frozenset[str] | None:
-        if trouble not in self._found:
-            self._found[trouble] = await self._run_query(trouble, query, most)
-        return self._found[trouble]
+    async def _list(self, problem: str, query: str, limit: int | None) -> frozenset[str] | None:
+        if problem not in self._lists:
+            self._lists[problem] = await self._run_query(problem, query, limit)
+        return self._lists[problem]
 
-    async def _run_query(self, trouble: str, query: str, most: int | None) -> frozenset[str] | None:
+    async def _run_query(self, problem: str, query: str, limit: int | None) -> frozenset[str] | None:
         try:
-            runs = self._client.list_workflows(query, page_size=PAGE, limit=most)
-            found = frozenset([run.id async for run in runs])
+            runs = self._client.list_workflows(query, page_size=PAGE_SIZE, limit=limit)
+            workflow_ids = frozenset([run.id async for run in runs])
         except RPCError as error:
-            self._trouble.is_on(trouble, error=error)
+            self._problems.is_on(problem, error=error)
             return None
-        self._trouble.is_over(trouble)
-        return found
+        self._problems.is_over(problem)
+        return workflow_ids
 
 
 def _turn_of(workflow_id: str) -> str:
@@ -98,10 +98,10 @@ def _turn_of(workflow_id: str) -> str:
 INTERVAL_SECONDS = 5.0
 SETTLING_SECONDS = 8.0
 """A turn younger than this may not have reached Temporal yet."""
-AT_ONCE = 20
+PARALLEL_CHECKS = 20
 PAUSED_EVERY = 4
 """Paused turns are numerous and wait for a long time, so they are compared in every fourth pass, within 20 s."""
-FEW = 50
+MAX_CHECKED_ONE_BY_ONE = 50
 """Up to this many paused turns of a tenant are checked one by one. Beyond it, only those whose run Temporal lists as
 recently ended are checked. Checking 3,000 one by one took all of the server's time (measured)."""
 LISTED_EVERY = 60
@@ -109,71 +109,71 @@ LISTED_EVERY = 60
 read in every 60th pass, within five minutes."""
 LISTED_AT = 12
 """The first of these passes is a minute after the start, since more urgent work comes first."""
-MOST_HANDED_ON = 1_000
+MAX_REASSIGNED = 1_000
 """The maximum of a tenant's requests that one pass escalates or assigns to fallback reviewers, in transactions of
 MAX_ROWS_PER_TRANSACTION. The next pass continues."""
 SWEPT_EVERY = 720
 """Expired working memory is invisible, so it is deleted only in every 720th pass, within an hour."""
 T = TypeVar("T")
-Ended = Callable[[TurnAddress], None]
+OnEnded = Callable[[TurnAddress], None]
 _log = structlog.get_logger(__name__)
 
-_ALIVE = frozenset({WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW})
+_ALIVE_STATUSES = frozenset({WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW})
 
 
 class Reconciler:
     """Runs one pass after another over all tenants."""
 
     def __init__(
-        self, relay: Database, client: Client, notifier: Notifier, ended: Ended = lambda address: None
+        self, relay: Database, client: Client, notifier: Notifier, on_ended: OnEnded = lambda address: None
     ) -> None:
-        """`ended` is called with each turn that the reconciler ended. It must not raise or block."""
+        """`on_ended` is called with each turn that the reconciler ended. It must not raise or block."""
         self._relay = relay
-        self._ended = ended
+        self._on_ended = on_ended
         self._client = client
         self._notifier = notifier
-        self._trouble = LastingProblem()
+        self._problems = LastingProblem()
         self._passes = -1
 
     async def run(self, stop: asyncio.Event) -> None:
         """Runs passes until `stop`; waits during outages."""
         while not stop.is_set():
             try:
-                await self.once()
-                self._trouble.is_over("reconciler_waits")
+                await self.run_pass()
+                self._problems.is_over("reconciler_waits")
             except (RPCError, OSError, *self._relay.outages) as error:
-                self._trouble.is_on("reconciler_waits", error=error)
+                self._problems.is_on("reconciler_waits", error=error)
             await asyncio.sleep(INTERVAL_SECONDS)
 
-    async def once(self) -> int:
+    async def run_pass(self) -> int:
         """Runs one pass and returns how many turns it finished."""
         finished = 0
         self._passes += 1
-        listed = PausedWorkflows(self._client, self._trouble)
+        lists = TemporalLists(self._client, self._problems)
         for tenant_id in await list_tenants(self._relay.pool):
             turns = await self._repair(tenant_id)
-            if sum(turn.is_paused for turn in turns) > FEW:
-                turns = await self._suspects(tenant_id, turns, listed)
-            for start in range(0, len(turns), AT_ONCE):
-                batch = turns[start : start + AT_ONCE]
-                finished += sum(await asyncio.gather(*(self._look_at(turn) for turn in batch)))
+            if sum(turn.is_paused for turn in turns) > MAX_CHECKED_ONE_BY_ONE:
+                turns = await self._suspects(tenant_id, turns, lists)
+            for start in range(0, len(turns), PARALLEL_CHECKS):
+                batch = turns[start : start + PARALLEL_CHECKS]
+                finished += sum(await asyncio.gather(*(self._check(turn) for turn in batch)))
         return finished
 
     @property
-    def _lists(self) -> bool:
+    def _reads_waiting_list(self) -> bool:
         """True if this pass reads Temporal's list of waiting runs, for tenants with many paused turns."""
         return self._passes % LISTED_EVERY == LISTED_AT
 
-    async def _suspects(self, tenant_id: str, turns: list[OpenTurn], listed: PausedWorkflows) -> list[OpenTurn]:
+    async def _suspects(self, tenant_id: str, turns: list[OpenTurn], lists: TemporalLists) -> list[OpenTurn]:
         """Returns the turns to check for a tenant with many paused turns: all running ones, and the paused ones that
         may be lost according to Temporal's lists."""
         running = [turn for turn in turns if not turn.is_paused]
-        if self._lists:
-            waiting = await listed.waiting()
+        if self._reads_waiting_list:
+            waiting = await lists.waiting()
             if waiting is None:
                 return running
             return [t for t in turns if not t.is_paused or turn_workflow_id(t.address.turn_id) not in waiting]
-        ended = await listed.ended()
+        ended = await lists.ended()
         paused = (
             await self._step("open_turns_not_listed", tenant_id, lambda tx: paused_among(tx, ended)) if ended else ()
         )
@@ -187,42 +187,42 @@ class Reconciler:
         stuck = await self._step("decisions_not_signaled", tenant_id, lambda tx: wake_decided(tx, tenant_id))
         await self._step("answers_not_signaled", tenant_id, lambda tx: wake_answered(tx, tenant_id))
         for turn_id in stuck or ():
-            self._trouble.is_on("decided_turn_still_waits", turn_id)
+            self._problems.is_on("decided_turn_still_waits", turn_id)
         await self._step("stranded_turns_not_started", tenant_id, lambda tx: start_stranded(tx, tenant_id))
         await self._step("old_keys_not_deleted", tenant_id, forget_old)
         if self._passes % SWEPT_EVERY == 0:
             await self._step("expired_memory_not_deleted", tenant_id, forget_expired)
         turns = await self._step(
-            "open_turns_not_listed", tenant_id, lambda tx: open_turns(tx, SETTLING_SECONDS, self._most_paused)
+            "open_turns_not_listed", tenant_id, lambda tx: open_turns(tx, SETTLING_SECONDS, self._max_paused)
         )
         return turns or []
 
     @property
-    def _most_paused(self) -> int | None:
+    def _max_paused(self) -> int | None:
         """The number of a tenant's paused turns that this pass reads. It is zero, or just enough to see whether there
         are few, or unlimited (None) for a comparison with Temporal's list."""
         if self._passes % PAUSED_EVERY:
             return 0
-        return None if self._lists else FEW + 1
+        return None if self._reads_waiting_list else MAX_CHECKED_ONE_BY_ONE + 1
 
-    async def _in_parts(self, failed: str, tenant_id: str, work: Callable[[Connection], Awaitable[int]]) -> None:
+    async def _in_parts(self, problem: str, tenant_id: str, work: Callable[[Connection], Awaitable[int]]) -> None:
         """Runs `work` until it finds fewer rows than its maximum, each time in its own transaction."""
-        for _ in range(MOST_HANDED_ON // MAX_ROWS_PER_TRANSACTION):
-            if await self._step(failed, tenant_id, work) != MAX_ROWS_PER_TRANSACTION:
+        for _ in range(MAX_REASSIGNED // MAX_ROWS_PER_TRANSACTION):
+            if await self._step(problem, tenant_id, work) != MAX_ROWS_PER_TRANSACTION:
                 return
 
-    async def _step(self, failed: str, tenant_id: str, work: Callable[[Connection], Awaitable[T]]) -> T | None:
-        """Runs `work` in its own transaction. Returns None if it failed, which is logged once as `failed`."""
+    async def _step(self, problem: str, tenant_id: str, work: Callable[[Connection], Awaitable[T]]) -> T | None:
+        """Runs `work` in its own transaction. Returns None if it failed, which is logged once as `problem`."""
         try:
             async with self._relay.transaction(tenant_id) as tx:
-                done = await work(tx)
+                result = await work(tx)
         except Exception as error:  # A failing statement or tenant must not block the others.
-            self._trouble.is_on(failed, tenant_id, error=error)
+            self._problems.is_on(problem, tenant_id, error=error)
             return None
-        self._trouble.is_over(failed, tenant_id)
-        return done
+        self._problems.is_over(problem, tenant_id)
+        return result
 
-    async def _look_at(self, turn: OpenTurn) -> bool:
+    async def _check(self, turn: OpenTurn) -> bool:
         try:
             return await self._finish_if_gone(turn)
         except Exception as error:  # A turn that cannot be read must not block the others.
@@ -230,7 +230,7 @@ class Reconciler:
             return False
 
     async def _finish_if_gone(self, turn: OpenTurn) -> bool:
-        problem = await self._why_gone(turn.address.turn_id)
+        problem = await self._missing_run_problem(turn.address.turn_id)
         if problem is None:
             return False
         async with self._relay.transaction(turn.address.tenant_id) as tx:
@@ -238,19 +238,19 @@ class Reconciler:
         if not was_open:
             return False
         _log.warning("turn_finished_by_reconciler", turn_id=turn.address.turn_id, code=problem.code)
-        self._ended(turn.address)
+        self._on_ended(turn.address)
         if note is not None:
             await self._notifier.deliver_soon(note)
         return True
 
-    async def _why_gone(self, turn_id: str) -> Problem | None:
+    async def _missing_run_problem(self, turn_id: str) -> Problem | None:
         try:
-            found = await self._client.get_workflow_handle(turn_workflow_id(turn_id)).describe()
+            run = await self._client.get_workflow_handle(turn_workflow_id(turn_id)).describe()
         except RPCError as error:
             if not is_workflow_missing(error):
                 raise
             return Problem(code="run_vanished", message="Temporal has no workflow for this turn.")
-        if found.status is None or found.status in _ALIVE:
+        if run.status is None or run.status in _ALIVE_STATUSES:
             return None
-        name = found.status.name.lower()
+        name = run.status.name.lower()
         return Problem(code=f"run_{name}", message=f"The workflow of this turn was {name.replace('_', ' ')}.")

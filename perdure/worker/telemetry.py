@@ -28,18 +28,18 @@ class ActivityMetrics(Interceptor):
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         """Wraps every activity of the worker."""
-        return _Counted(next)
+        return _MeasuredActivity(next)
 
 
-class _Counted(ActivityInboundInterceptor):
+class _MeasuredActivity(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         """Measures one attempt."""
-        name, began, outcome = activity.info().activity_type, time.monotonic(), "failed"
+        name, started_at, outcome = activity.info().activity_type, time.monotonic(), "failed"
         try:
             answer = await super().execute_activity(input)
             outcome = "done"
         finally:
-            ACTIVITIES.labels(activity=name, outcome=outcome).observe(time.monotonic() - began)
+            ACTIVITIES.labels(activity=name, outcome=outcome).observe(time.monotonic() - started_at)
         _count(answer)
         return answer
 
@@ -84,24 +84,25 @@ def tracer_of(name: str, endpoint: str, key: str | None) -> Tracer:
 
 def traces_of(tracer: Tracer, db: Database, topologies: Iterable[Topology]) -> TurnTraces:
     """Returns the traces of the turns that a process ends, and starts them if there is a tracer."""
-    traces = TurnTraces(db, tracer, {one.name: ways_of(one) for one in topologies}, AlarmLog())
+    traces = TurnTraces(db, tracer, {topology.name: edges_of(topology) for topology in topologies}, AlarmLog())
     traces.open()
     return traces
 
 
-def ways_of(topology: Topology) -> TopologyEdges:
+def edges_of(topology: Topology) -> TopologyEdges:
     """Returns the edges, entries and ends that the records of this topology's turns are compared with."""
     lines = [line for line in lines_of(topology) if line.form != "entry"]
     ends = {line.source for line in lines if line.target == END}
-    forks = any(
-        isinstance(edge, Fork) or (isinstance(edge, Switch) and any(isinstance(w, Fork) for w in edge.targets.values()))
+    has_forks = any(
+        isinstance(edge, Fork)
+        or (isinstance(edge, Switch) and any(isinstance(target, Fork) for target in edge.targets.values()))
         for edge in topology.edges
     )
-    goes_on = {line.source for line in lines if line.target != END}
+    continuing = {line.source for line in lines if line.target != END}
     return TopologyEdges(
         edges=frozenset((line.source, line.target) for line in lines),
         entries=frozenset(topology.entries.values()),
-        terminal=frozenset(ends - goes_on),
-        parallel=forks,
+        terminal=frozenset(ends - continuing),
+        parallel=has_forks,
         unspanned=frozenset(node.id for node in topology.nodes if not node.spanned),
     )

@@ -38,7 +38,7 @@ class WebhookEgress:
     """The hosts that webhooks can use."""
 
     hosts: tuple[str, ...]
-    private: bool = False
+    allow_private: bool = False
     """True if hosts can be in a private network."""
 
 
@@ -74,10 +74,12 @@ class WebhookSender:
             raise Undelivered(f"the address is unreachable ({type(error).__name__})") from error
 
     async def _address(self, target: Target) -> str:
-        found = await asyncio.get_running_loop().getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-        addresses = [str(each[4][0]) for each in found]
+        infos = await asyncio.get_running_loop().getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        addresses = [str(info[4][0]) for info in infos]
         # Every address is checked: a name that also resolves to a forbidden address is not trusted.
-        if not addresses or not all(is_reachable(target, each, private=self._egress.private) for each in addresses):
+        if not addresses or not all(
+            is_reachable(target, info, private=self._egress.allow_private) for info in addresses
+        ):
             raise Undelivered("the host resolves to an address that is not allowed")
         return addresses[0]
 
@@ -107,14 +109,14 @@ OUTAGE_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
 
-async def send_deliveries(relay: Database, post: WebhookSender, public_url: str) -> int:
+async def send_deliveries(relay: Database, sender: WebhookSender, public_url: str) -> int:
     """Sends all due notices concurrently and returns their number."""
     due = await webhooks.claim_due_deliveries(relay.pool)
-    await asyncio.gather(*(_deliver(relay, post, delivery, public_url) for delivery in due))
+    await asyncio.gather(*(_deliver(relay, sender, delivery, public_url) for delivery in due))
     return len(due)
 
 
-async def _deliver(relay: Database, post: WebhookSender, delivery: WebhookDelivery, public_url: str) -> None:
+async def _deliver(relay: Database, sender: WebhookSender, delivery: WebhookDelivery, public_url: str) -> None:
     async with relay.transaction(delivery.tenant_id) as tx:
         receiver = await webhooks.receiver_of(tx, delivery)
         approval = None
@@ -124,7 +126,7 @@ async def _deliver(relay: Database, post: WebhookSender, delivery: WebhookDelive
         await webhooks.delivery_succeeded(relay.pool, delivery)
         return
     try:
-        await post.send(receiver.url, *_signed(relay, delivery, receiver, approval, public_url))
+        await sender.send(receiver.url, *_signed_request(relay, delivery, receiver, approval, public_url))
     except Undelivered as error:
         wait = wait_after(delivery.attempts)
         await webhooks.delivery_failed(relay.pool, delivery, str(error), wait)
@@ -139,7 +141,7 @@ async def _deliver(relay: Database, post: WebhookSender, delivery: WebhookDelive
         await webhooks.delivery_succeeded(relay.pool, delivery)
 
 
-def _signed(
+def _signed_request(
     relay: Database, delivery: WebhookDelivery, receiver: Receiver, approval: dict[str, JsonValue], public_url: str
 ) -> tuple[dict[str, str], bytes]:
     """Returns the headers and the body of a notice.
@@ -170,19 +172,19 @@ def _signed(
     return headers, body
 
 
-async def run_deliveries(relay: Database, post: WebhookSender, public_url: str, stop: asyncio.Event) -> None:
+async def run_deliveries(relay: Database, sender: WebhookSender, public_url: str, stop: asyncio.Event) -> None:
     """Delivers until `stop`; waits during an outage of Postgres."""
-    trouble = LastingProblem()
+    problems = LastingProblem()
     try:
         while not stop.is_set():
             sent = 0
             try:
-                sent = await send_deliveries(relay, post, public_url)
-                trouble.is_over("webhooks_wait_for_postgres")
+                sent = await send_deliveries(relay, sender, public_url)
+                problems.is_over("webhooks_wait_for_postgres")
             except (OSError, *relay.outages) as error:
-                trouble.is_on("webhooks_wait_for_postgres", error=error)
+                problems.is_on("webhooks_wait_for_postgres", error=error)
                 await asyncio.sleep(OUTAGE_SECONDS)
             if not sent:
                 await asyncio.sleep(POLL_SECONDS)
     finally:
-        await post.close()
+        await sender.close()

@@ -15,7 +15,7 @@ from perdure.core.calls.retries import NUMBERS
 
 In = TypeVar("In")
 Out = TypeVar("Out")
-HERE = timedelta(seconds=3)
+INLINE_TIMEOUT = timedelta(seconds=3)
 """The maximum time of a call inside the workflow task. It is below the task's own timeout
 (perdure/temporal/workflow_client.py, 5 s)."""
 
@@ -35,12 +35,12 @@ class Calls:
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
-        self._live: list[workflow.ActivityHandle[object]] = []
+        self._running: list[workflow.ActivityHandle[object]] = []
 
     async def make(
         self,
         ref: ActivityRef[In, Out],
-        given: In,
+        activity_input: In,
         *,
         summary: str,
         timeout: timedelta | None = None,
@@ -56,13 +56,13 @@ class Calls:
         """
         if ref.brief and self._routing.queue(ref.kind) == self._routing.turns:
             try:
-                return await self._call_inline(ref, given, summary)
+                return await self._call_inline(ref, activity_input, summary)
             # A timeout arrives as an ActivityError, an exception of the activity unwrapped (measured).
             except FailureError:
                 pass
         handle = workflow.start_activity(
             ref.name,
-            given,
+            activity_input,
             task_queue=self._routing.queue(ref.kind),
             result_type=ref.output,
             start_to_close_timeout=timeout or ref.start_to_close,
@@ -73,19 +73,19 @@ class Calls:
             summary=summary,
         )
         if not stoppable:
-            unbroken: Out = await handle
-            return unbroken
+            answer: Out = await handle
+            return answer
         return await self._until_stopped(handle)
 
     async def _until_stopped(self, handle: workflow.ActivityHandle[Out]) -> Out:
         """Returns the activity's answer. A stop cancels it."""
-        self._live.append(handle)
+        self._running.append(handle)
         try:
             return await handle
         finally:
-            self._live.remove(handle)
+            self._running.remove(handle)
 
-    async def _call_inline(self, ref: ActivityRef[In, Out], given: In, summary: str) -> Out:
+    async def _call_inline(self, ref: ActivityRef[In, Out], activity_input: In, summary: str) -> Out:
         """Runs the activity inside the workflow task.
 
         No task is scheduled, which saves a workflow task, three requests to Temporal and five events. If a worker is
@@ -93,10 +93,10 @@ class Calls:
         """
         answer: Out = await workflow.execute_local_activity(
             ref.name,
-            given,
+            activity_input,
             result_type=ref.output,
-            start_to_close_timeout=HERE,
-            schedule_to_close_timeout=HERE,
+            start_to_close_timeout=INLINE_TIMEOUT,
+            schedule_to_close_timeout=INLINE_TIMEOUT,
             retry_policy=RetryPolicy(maximum_attempts=1),
             summary=summary,
         )
@@ -104,7 +104,7 @@ class Calls:
 
     def cancel(self) -> None:
         """Cancels every running call. Each then answers with what it has."""
-        for handle in list(self._live):
+        for handle in list(self._running):
             handle.cancel()
 
 

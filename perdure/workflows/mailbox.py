@@ -16,7 +16,7 @@ from perdure.contracts.activities import search_values
 from perdure.contracts.turns import Carried, TurnInput
 
 T = TypeVar("T")
-Look = Callable[[], Coroutine[Any, Any, bool]]
+ConfirmStop = Callable[[], Coroutine[Any, Any, bool]]
 STOP = "stop"
 
 
@@ -29,8 +29,8 @@ class Mailbox:
         """The turn must stop: its record contains a stop request, or its workflow was cancelled."""
         self.stop_pending = carried.stop_rung if carried else False
         """A signal announced a stop, and the record has not been read since."""
-        self._look: Look | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._confirm_stop: ConfirmStop | None = None
+        self._confirming: asyncio.Task[None] | None = None
         self._on_stop: Callable[[], None] | None = None
 
     def put(self, arguments: Sequence[object]) -> None:
@@ -44,7 +44,7 @@ class Mailbox:
             self.wake_pending = True
             return
         self.stop_pending = True
-        self._look_soon()
+        self._confirm_soon()
 
     async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
         """Returns the result of `work`. A cancellation of the workflow does not abort it but counts as a stop.
@@ -61,43 +61,43 @@ class Mailbox:
                 self._stop()
         return task.result()
 
-    def open(self, look: Look, on_stop: Callable[[], None]) -> None:
-        """Sets the functions for stop signals: `look` confirms each one, earlier ones included.
+    def open(self, confirm_stop: ConfirmStop, on_stop: Callable[[], None]) -> None:
+        """Sets the functions for stop signals: `confirm_stop` confirms each one, earlier ones included.
 
         `on_stop` is the immediate effect of a stop on the current run.
         """
-        self._look, self._on_stop = look, on_stop
-        self._look_soon()
+        self._confirm_stop, self._on_stop = confirm_stop, on_stop
+        self._confirm_soon()
 
     async def await_confirmation(self) -> None:
         """Waits for the current read of the record, if there is one. Signals that arrive meanwhile are for the next
         read."""
-        if self._looking is not None:
-            await self._looking
+        if self._confirming is not None:
+            await self._confirming
 
     async def close(self) -> None:
         """Starts no further reads, so that none is active when the run ends. A stop signal that is still pending is
         carried on."""
-        self._look = None
+        self._confirm_stop = None
         await self.await_confirmation()
 
     def clear(self) -> None:
         """Clears the wake signals so far, because the records are read after them."""
         self.wake_pending = False
 
-    def _look_soon(self) -> None:
-        if self._look is not None and self._looking is None and self.stop_pending and not self.stop:
-            self._looking = asyncio.create_task(self._confirm(self._look))
+    def _confirm_soon(self) -> None:
+        if self._confirm_stop is not None and self._confirming is None and self.stop_pending and not self.stop:
+            self._confirming = asyncio.create_task(self._confirm(self._confirm_stop))
 
-    async def _confirm(self, look: Look) -> None:
+    async def _confirm(self, confirm_stop: ConfirmStop) -> None:
         self.stop_pending = False
-        confirmed = await look()
-        self._looking = None
+        confirmed = await confirm_stop()
+        self._confirming = None
         if confirmed:
             self._stop()
             return
         self.wake_pending = True
-        self._look_soon()
+        self._confirm_soon()
 
     def _stop(self) -> None:
         self.stop = True

@@ -61,7 +61,7 @@ def ports_of(segment: TurnSegment) -> Ports:
 
     def make_ports(steps: Steps) -> Ports:
         def apart(branches: int) -> Sequence[Ports]:
-            return [make_ports(own) for own in steps.apart(branches)]
+            return [make_ports(branch_steps) for branch_steps in steps.for_branches(branches)]
 
         model, tools = ModelPort(segment, steps), ToolsPort(segment, people, steps)
         return Ports(model, tools, memory, people, events, clock, apart)
@@ -117,21 +117,21 @@ class MemoryPort:
     async def _load(self) -> TurnContext:
         """Loads the context. A turn that is restarted from its own records continues their numbers."""
         turn = self.segment.turn
-        ask = LoadRequest(
+        request = LoadRequest(
             address=turn.address,
             agent_id=turn.agent_id,
             agent_version=turn.agent_version,
             events=self.segment.take_events(),
         )
-        found = await self.segment.call(MEMORY_LOAD, ask, summary="memory and plan")
-        if isinstance(found, Problem):
-            return TurnContext(problem=found)
-        self.segment.events_made = max(self.segment.events_made, found.events_written)
-        if found.pending_round is not None and found.pending_round.calls:
-            self.segment.steps.advance(step_of(found.pending_round.calls[0].call_id))
-        elif found.pending:
-            self.segment.steps.advance(step_of(found.pending[0].call_id))
-        return found
+        context = await self.segment.call(MEMORY_LOAD, request, summary="memory and plan")
+        if isinstance(context, Problem):
+            return TurnContext(problem=context)
+        self.segment.events_made = max(self.segment.events_made, context.events_written)
+        if context.pending_round is not None and context.pending_round.calls:
+            self.segment.steps.advance(step_of(context.pending_round.calls[0].call_id))
+        elif context.pending:
+            self.segment.steps.advance(step_of(context.pending[0].call_id))
+        return context
 
     async def facts(self, ask: FactsRequest) -> FactsAnswer:
         """Runs one operation on facts. If no attempt succeeds in time, it counts as failed.
@@ -153,8 +153,8 @@ def name_request(gated: GatedCall, step: int) -> GatedCall:
     """Returns a request with its name. A request without a call is named by the step before it."""
     if gated.call_id:
         return gated
-    own = limit_id(step) if gated.kind is RequestKind.LIMIT else forced_checkpoint_id(step)
-    return gated.model_copy(update={"call_id": own})
+    name = limit_id(step) if gated.kind is RequestKind.LIMIT else forced_checkpoint_id(step)
+    return gated.model_copy(update={"call_id": name})
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class PeoplePort:
         turn = self.segment.turn
         self.segment.continues = continues
         gated = [name_request(call, self.segment.steps.last) for call in gated]
-        self.segment.asked = OpenRequest(
+        self.segment.to_open = OpenRequest(
             address=turn.address,
             agent_id=turn.agent_id,
             agent_version=turn.agent_version,
@@ -197,7 +197,7 @@ class PeoplePort:
         """Records the question that the pause opens. It is named by the step before it."""
         turn = self.segment.turn
         named = question.model_copy(update={"call_id": question.call_id or question_id(self.segment.steps.last)})
-        self.segment.asked = OpenRequest(
+        self.segment.to_open = OpenRequest(
             address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, questions=(named,)
         )
         request_id = approval_id(turn.address.turn_id, named.call_id)
@@ -211,11 +211,11 @@ class PeoplePort:
         ask = VerdictsRequest(
             address=self.segment.turn.address, requests=tuple(requests), events=self.segment.take_events()
         )
-        found = await self.segment.call(APPROVALS_READ, ask, summary="read verdicts")
-        if isinstance(found, Problem):
-            return Verdicts(problem=found)
-        self.segment.look_at |= {verdict.request_id: verdict.look_at for verdict in found.verdicts}
-        return found
+        verdicts = await self.segment.call(APPROVALS_READ, ask, summary="read verdicts")
+        if isinstance(verdicts, Problem):
+            return Verdicts(problem=verdicts)
+        self.segment.check_times |= {verdict.request_id: verdict.look_at for verdict in verdicts.verdicts}
+        return verdicts
 
 
 def _unavailable_verdict(request: RequestRef) -> Verdict:
@@ -279,8 +279,8 @@ class ToolsPort:
         """Runs all calls in parallel. The first one carries the kept events."""
         if self.segment.mailbox.stop:
             return [_not_run(ask, STOPPED) for ask in asks]
-        under_way = RunningRound(self, asks, {request.call_id: request for request in waiting})
-        return await under_way.await_outcomes()
+        running_round = RunningRound(self, asks, {request.call_id: request for request in waiting})
+        return await running_round.await_outcomes()
 
     async def make(self, asks: Sequence[PlannedAsk]) -> list[ToolOutcome]:
         """Runs calls that the graph itself makes, under the ids of a separate step."""
@@ -302,27 +302,27 @@ class ToolsPort:
         if self.segment.mailbox.stop:
             return [Assembled(tool=ask.tool, problem=STOPPED) for ask in asks]
         events = self.segment.take_events() if asks else ()
-        tasks = [asyncio.create_task(self._assemble(ask, () if place else events)) for place, ask in enumerate(asks)]
+        tasks = [asyncio.create_task(self._assemble(ask, () if index else events)) for index, ask in enumerate(asks)]
         return [await task for task in tasks]
 
-    async def _assemble(self, ask: AssembleAsk, events: tuple[PendingEvent, ...]) -> Assembled:
+    async def _assemble(self, request: AssembleAsk, events: tuple[PendingEvent, ...]) -> Assembled:
         turn = self.segment.turn
         call = AssembleCall(
-            address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=ask, events=events
+            address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=request, events=events
         )
-        timeout = timedelta(seconds=ask.timeout_seconds) + TOOL_MARGIN
-        outcome = await self.segment.call(TOOLS_ASSEMBLE, call, summary=f"assemble {ask.tool}", timeout=timeout)
-        return Assembled(tool=ask.tool, problem=outcome) if isinstance(outcome, Problem) else outcome
+        timeout = timedelta(seconds=request.timeout_seconds) + TOOL_MARGIN
+        outcome = await self.segment.call(TOOLS_ASSEMBLE, call, summary=f"assemble {request.tool}", timeout=timeout)
+        return Assembled(tool=request.tool, problem=outcome) if isinstance(outcome, Problem) else outcome
 
-    async def run_one(self, ask: ToolCallRequest, events: tuple[PendingEvent, ...]) -> ToolOutcome:
+    async def run_one(self, request: ToolCallRequest, events: tuple[PendingEvent, ...]) -> ToolOutcome:
         """Runs one call."""
         turn = self.segment.turn
         call = ToolCall(
-            address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=ask, events=events
+            address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=request, events=events
         )
-        timeout = timedelta(seconds=ask.timeout_seconds) + TOOL_MARGIN
-        outcome = await self.segment.call(TOOLS_RUN, call, summary=f"{ask.tool} {ask.call_id}", timeout=timeout)
-        return _not_run(ask, outcome) if isinstance(outcome, Problem) else outcome
+        timeout = timedelta(seconds=request.timeout_seconds) + TOOL_MARGIN
+        outcome = await self.segment.call(TOOLS_RUN, call, summary=f"{request.tool} {request.call_id}", timeout=timeout)
+        return _not_run(request, outcome) if isinstance(outcome, Problem) else outcome
 
 
 @dataclass(slots=True)
@@ -344,19 +344,19 @@ class RunningRound:
             await workflow.wait_condition(
                 lambda: self._may_release() or any(task.done() for task in self.running.values())
             )
-            self._take_back()
+            self._collect_ended()
             ready = await self._startable_calls() if self._may_release() else []
         return [self.ended.get(ask.call_id) or _not_run(ask, None) for ask in self.asks]
 
     def _start(self, ready: Sequence[str]) -> bool:
         """Starts these calls. Returns whether any call runs."""
         events = self.port.segment.take_events() if ready else ()
-        for place, ask in enumerate(ask for ask in self.asks if ask.call_id in ready):
+        for index, ask in enumerate(ask for ask in self.asks if ask.call_id in ready):
             self.waiting.pop(ask.call_id, None)
-            self.running[ask.call_id] = asyncio.create_task(self.port.run_one(ask, () if place else events))
+            self.running[ask.call_id] = asyncio.create_task(self.port.run_one(ask, () if index else events))
         return bool(self.running)
 
-    def _take_back(self) -> None:
+    def _collect_ended(self) -> None:
         for ask in self.asks:
             task = self.running.get(ask.call_id)
             if task is None or not task.done():
@@ -371,8 +371,8 @@ class RunningRound:
         """Returns whether a wake signal may have released a call. After a stop or a problem that ends the turn, no call
         starts."""
         mailbox = self.port.segment.mailbox
-        hopeless = any(outcome.problem is not None for outcome in self.ended.values())
-        return mailbox.wake_pending and bool(self.waiting) and not mailbox.stop and not hopeless
+        turn_ends = any(outcome.problem is not None for outcome in self.ended.values())
+        return mailbox.wake_pending and bool(self.waiting) and not mailbox.stop and not turn_ends
 
     async def _startable_calls(self) -> Sequence[str]:
         """Returns the calls that the current records allow to start. An unreadable record releases none; the pause
@@ -385,5 +385,5 @@ class RunningRound:
         return startable_calls(calls, requests, read.verdicts, begun={*self.ended, *self.running} - self.waiting.keys())
 
 
-def _not_run(ask: ToolCallRequest, problem: Problem | None) -> ToolOutcome:
-    return ToolOutcome(call_id=ask.call_id, state=CallState.PLANNED, problem=problem)
+def _not_run(request: ToolCallRequest, problem: Problem | None) -> ToolOutcome:
+    return ToolOutcome(call_id=request.call_id, state=CallState.PLANNED, problem=problem)

@@ -17,7 +17,7 @@ class ToolPreview:
     """Creates one preview."""
 
     @workflow.run
-    async def run(self, ask: PreviewRequest) -> bool:
+    async def run(self, request: PreviewRequest) -> bool:
         """Returns whether a new preview was stored."""
-        made = await Calls(ask.routing).make(TOOLS_PREVIEW, ask, summary="preview", stoppable=False)
-        return made.kept
+        result = await Calls(request.routing).make(TOOLS_PREVIEW, request, summary="preview", stoppable=False)
+        return result.kept

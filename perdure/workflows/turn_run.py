@@ -76,19 +76,19 @@ class TurnRun:
             state: State = turn.carried.state if turn.carried and turn.carried.state else {}
             return await self._finish(segment, state, TurnStatus.STOPPED, None)
         ports = ports_of(segment)
-        state = await compiled.run(_begin(turn), turn.entry, ports)
+        state = await compiled.run(_initial_state(turn), turn.entry, ports)
         outcome = compiled.topology.outcome(state)
         while outcome is Outcome.AWAITING and not self._mailbox.stop:
             kind = pause_kind(requests_of(state, "pending_requests"))
             opened = await self._open(segment, state)
-            waits = opened is not None and not segment.continues
-            if waits:
+            must_wait = opened is not None and not segment.continues
+            if must_wait:
                 await self._mailbox.close()
             if opened is not None and (opened.problem is not None or self._mailbox.stop):
                 break
-            if waits:
-                self._wait(segment, state, segment.waits_for(state), kind)
-            segment.asked, segment.continues = None, False
+            if must_wait:
+                self._continue_as_wait(segment, state, segment.awaited_requests(state), kind)
+            segment.to_open, segment.continues = None, False
             state = await compiled.run(state, kind.value, ports)
             outcome = compiled.topology.outcome(state)
         if outcome is Outcome.AWAITING:
@@ -102,31 +102,33 @@ class TurnRun:
         Returns None if a service was unavailable, no record exists, and each request is a checkpoint that the turn can
         skip. All other requests, and other failures, are retried until the requests are open or finally refused.
         """
-        if segment.asked is None:
+        if segment.to_open is None:
             return Opened()  # The turn pauses again on requests that are already open.
-        ask = segment.asked.model_copy(update={"events": segment.take_events(alone=True)})
-        patience = OPEN_PATIENCE if _may_go_on(ask) else None
-        summary = f"open {len(ask.gated) + len(ask.unknown) + len(ask.questions)} requests"
+        request = segment.to_open.model_copy(update={"events": segment.take_events(alone=True)})
+        patience = OPEN_PATIENCE if _can_skip(request) else None
+        summary = f"open {len(request.gated) + len(request.unknown) + len(request.questions)} requests"
         try:
-            opened = await segment.calls.make(APPROVALS_OPEN, ask, summary=summary, patience=patience, stoppable=False)
+            opened = await segment.calls.make(
+                APPROVALS_OPEN, request, summary=summary, patience=patience, stoppable=False
+            )
         except ActivityError as error:
             if patience is None:
                 raise
-            if is_outage(error) and not await self._are_open(segment, ask):
-                segment.go_on_without(ask)
+            if is_outage(error) and not await self._are_open(segment, request):
+                segment.skip_requests(request)
                 return None
-            opened = await segment.calls.make(APPROVALS_OPEN, ask, summary=summary, stoppable=False)
+            opened = await segment.calls.make(APPROVALS_OPEN, request, summary=summary, stoppable=False)
         self._mailbox.wake_pending = self._mailbox.wake_pending or opened.decided
         segment.requests = opened.requests
         return opened
 
-    async def _are_open(self, segment: TurnSegment, ask: OpenRequest) -> bool:
+    async def _are_open(self, segment: TurnSegment, request: OpenRequest) -> bool:
         """Returns whether the records show that the requests were opened, although the activity failed.
 
         A reviewer may have decided by now. If the records cannot be read either, the next write refuses to continue
         past a decision (perdure/store/events/event_log.py).
         """
-        address = ask.address
+        address = request.address
         requests = tuple(
             RequestRef(
                 request_id=approval_id(address.turn_id, gated.call_id),
@@ -134,18 +136,24 @@ class TurnRun:
                 call_id=gated.call_id,
                 tool=gated.tool,
             )
-            for gated in ask.gated
+            for gated in request.gated
         )
-        look = VerdictsRequest(address=address, requests=requests)
+        verdicts_request = VerdictsRequest(address=address, requests=requests)
         try:
-            found = await segment.calls.make(
-                APPROVALS_READ, look, summary="look for what was opened", patience=READ_PATIENCE, stoppable=False
+            verdicts = await segment.calls.make(
+                APPROVALS_READ,
+                verdicts_request,
+                summary="look for what was opened",
+                patience=READ_PATIENCE,
+                stoppable=False,
             )
         except ActivityError:
             return False
-        return any(not verdict.no_record for verdict in found.verdicts)
+        return any(not verdict.no_record for verdict in verdicts.verdicts)
 
-    def _wait(self, segment: TurnSegment, state: State, requests: tuple[RequestRef, ...], kind: PauseKind) -> None:
+    def _continue_as_wait(
+        self, segment: TurnSegment, state: State, requests: tuple[RequestRef, ...], kind: PauseKind
+    ) -> None:
         """Continues as `TurnWait`, which uses no memory of a worker."""
         turn = segment.turn
         paused = {"entry": kind.value, "carried": segment.carry(state, requests)}
@@ -162,7 +170,7 @@ class TurnRun:
         messages = messages_of(state) if "messages" in state else []
         last, output = messages[-1] if messages else None, state.get("output")
         text = last.text if last is not None and not last.id and last.role is Role.ASSISTANT else ""
-        ask = FinishRequest(
+        request = FinishRequest(
             address=segment.turn.address,
             status=status,
             problem=problem,
@@ -171,17 +179,19 @@ class TurnRun:
             output=output if isinstance(output, dict) else {},
             events=segment.take_events(alone=True),
         )
-        finished = await segment.calls.make(TURNS_FINISH, ask, summary=f"finish: {status.value}", stoppable=False)
+        finished = await segment.calls.make(TURNS_FINISH, request, summary=f"finish: {status.value}", stoppable=False)
         workflow.set_current_details(f"{finished.status.value}" + (f": {problem.message}" if problem else ""))
         return finished.status.value
 
 
-def _may_go_on(ask: OpenRequest) -> bool:
+def _can_skip(request: OpenRequest) -> bool:
     """Returns whether all requests of the pause can be skipped if they cannot be opened."""
-    return not ask.unknown and not ask.questions and all(gated.go_on_when_unavailable for gated in ask.gated)
+    return (
+        not request.unknown and not request.questions and all(gated.go_on_when_unavailable for gated in request.gated)
+    )
 
 
-def _begin(turn: TurnInput) -> State:
+def _initial_state(turn: TurnInput) -> State:
     """Returns the initial state of a run."""
     schema = topology(turn.topology).topology.state
     if turn.entry != FRESH and turn.carried is not None:

@@ -25,7 +25,7 @@ from perdure.workflows.activity_calls import Calls, problem_of
 from perdure.workflows.mailbox import Mailbox
 
 
-class Carrier(Protocol):
+class EventCarrier(Protocol):
     """The input of an activity that writes the kept events."""
 
     @property
@@ -34,7 +34,7 @@ class Carrier(Protocol):
         ...
 
 
-Given = TypeVar("Given", bound=Carrier)
+In = TypeVar("In", bound=EventCarrier)
 Out = TypeVar("Out")
 
 
@@ -49,13 +49,13 @@ class TurnSegment:
         self.mailbox = mailbox
         self.calls = Calls(turn.routing)
         self.steps = Steps(carried.step if carried else 0)
-        self.asked: OpenRequest | None = None
+        self.to_open: OpenRequest | None = None
         """The requests that the pause opens if the run ends in it."""
         self.continues = False
         """The run does not wait for these requests, because other work can run meanwhile."""
         self.requests = carried.requests if carried else ()
         """The requests of the pause as they were opened, with their expiry dates."""
-        self.look_at: dict[str, datetime | None] = {}
+        self.check_times: dict[str, datetime | None] = {}
         """The time to check each request again, according to its last verdict."""
         self.unopened: frozenset[str] = frozenset()
         """Requests that could not be opened and that the run skips."""
@@ -80,8 +80,8 @@ class TurnSegment:
 
     async def call(
         self,
-        ref: ActivityRef[Given, Out],
-        given: Given,
+        ref: ActivityRef[In, Out],
+        activity_input: In,
         *,
         summary: str,
         timeout: timedelta | None = None,
@@ -92,12 +92,12 @@ class TurnSegment:
         The events of a failed call are passed to the next one. Events that it did write are not written twice.
         """
         try:
-            return await self.calls.make(ref, given, summary=summary, timeout=timeout, patience=patience)
+            return await self.calls.make(ref, activity_input, summary=summary, timeout=timeout, patience=patience)
         except ActivityError as error:
-            self.events[:0] = given.events
+            self.events[:0] = activity_input.events
             return STOPPED if self.mailbox.stop else problem_of(error)
         finally:
-            if given.events:
+            if activity_input.events:
                 self._carrying = False
 
     async def _stop_requested(self) -> bool:
@@ -106,33 +106,33 @@ class TurnSegment:
         While Postgres is unavailable, the read is retried and nothing is cancelled. If no attempt succeeds, the stop is
         not confirmed. For a recorded stop, the relay signals again.
         """
-        ask = StopRequest(address=self.turn.address)
+        request = StopRequest(address=self.turn.address)
         try:
-            read = await self.calls.make(TURNS_READ, ask, summary="read the stop request", stoppable=False)
+            read = await self.calls.make(TURNS_READ, request, summary="read the stop request", stoppable=False)
         except ActivityError:
             return False
         return read.asked
 
-    def go_on_without(self, ask: OpenRequest) -> None:
-        """Skips the requests of `ask`, which were not opened. Its events go to the next activity."""
+    def skip_requests(self, request: OpenRequest) -> None:
+        """Skips the requests of `request`, which were not opened. Its events go to the next activity."""
         turn_id = self.turn.address.turn_id
-        self.unopened = frozenset(approval_id(turn_id, gated.call_id) for gated in ask.gated)
-        self.asked = None
-        self.events[:0] = ask.events
+        self.unopened = frozenset(approval_id(turn_id, gated.call_id) for gated in request.gated)
+        self.to_open = None
+        self.events[:0] = request.events
 
-    def waits_for(self, state: State) -> tuple[RequestRef, ...]:
+    def awaited_requests(self, state: State) -> tuple[RequestRef, ...]:
         """Returns the requests of a pause that opens none: those that are already open, with the check times of their
         records."""
         known = self.requests or tuple(requests_of(state, "pending_requests"))
         return tuple(
-            request.model_copy(update={"look_at": self.look_at.get(request.request_id, request.look_at)})
+            request.model_copy(update={"look_at": self.check_times.get(request.request_id, request.look_at)})
             for request in known
         )
 
     def carry(self, state: Mapping[str, JsonValue], requests: tuple[RequestRef, ...]) -> Carried:
         """Returns the start data of the next run, after a pause with these `requests`."""
         before = self.turn.carried
-        unchanged = before is not None and self.asked is None and before.requests == requests
+        unchanged = before is not None and self.to_open is None and before.requests == requests
         return Carried(
             state=dict(state),
             requests=requests,
@@ -153,10 +153,10 @@ class TurnSegment:
 class Steps:
     """A counter of steps. The counters of branches advance the counter at which they began."""
 
-    def __init__(self, last: int = 0, *, stride: int = 1, above: "Steps | None" = None) -> None:
+    def __init__(self, last: int = 0, *, stride: int = 1, parent: "Steps | None" = None) -> None:
         self._last = last
         self._stride = stride
-        self._above = above
+        self._parent = parent
 
     @property
     def last(self) -> int:
@@ -172,14 +172,14 @@ class Steps:
         """Advances the counter to at least `step`."""
         if step > self._last:
             self._last = step
-            if self._above is not None:
-                self._above.advance(step)
+            if self._parent is not None:
+                self._parent.advance(step)
 
-    def apart(self, branches: int) -> Sequence["Steps"]:
+    def for_branches(self, branches: int) -> Sequence["Steps"]:
         """Returns a counter for each of so many branches. Their numbers never overlap.
 
         This counter must not be used before all branches have ended.
         """
         stride = self._stride * branches
-        firsts = (self._last + (place + 1) * self._stride for place in range(branches))
-        return tuple(Steps(first - stride, stride=stride, above=self) for first in firsts)
+        firsts = (self._last + (index + 1) * self._stride for index in range(branches))
+        return tuple(Steps(first - stride, stride=stride, parent=self) for first in firsts)

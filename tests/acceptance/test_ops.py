@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from perdure.examples.ops.cluster.faults import Fault, Faults, Kind
+from perdure.examples.ops.cluster.faults import Fault, FaultKind, Faults
 from perdure.examples.ops.cluster.state import State
 from tests.acceptance.command import Command
 from tests.acceptance.running import RunningStack, until
@@ -37,7 +37,7 @@ def test_two_approved_changes_are_made_once_though_the_worker_is_killed(perdure:
     before = restarted(stack)
     chat = perdure.start("chat", "ops", "-m", "Restart web and api in prod")
     both = perdure.waiting("Restart web and api in prod", 2)
-    Faults(folder(stack) / "faults.json").arm(Fault(Kind.HANG, RESTART, when="after", seconds=60))
+    Faults(folder(stack) / "faults.json").arm(Fault(FaultKind.HANG, RESTART, when="after", seconds=60))
     assert perdure("approvals", "approve", both[0]["id"]).code == 0
     until(lambda: restarted(stack) != before, 90, "the effect was never made")
     assert len(restarted(stack)) == len(before) + 1, "the effect is made, and its answer hangs"

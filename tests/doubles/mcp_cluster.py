@@ -12,7 +12,7 @@ from typing import Any
 from perdure.activities.toolbox.mcp.session import McpSession
 from perdure.activities.toolbox.mcp.tools import McpTool
 from perdure.contracts.mcp import McpServer
-from perdure.examples.ops.cluster.faults import Fault, Faults, Kind
+from perdure.examples.ops.cluster.faults import Fault, FaultKind, Faults
 from perdure.examples.ops.cluster.state import State
 from perdure.local.ports import HOST, port_open
 from perdure.sdk.outcomes import ToolResult
@@ -40,7 +40,7 @@ class McpBench:
     def state(self) -> State:
         return State(self.home / "cluster.json")
 
-    def fail(self, kind: Kind, tool: str = "", **fields: Any) -> None:
+    def fail(self, kind: FaultKind, tool: str = "", **fields: Any) -> None:
         Faults(self.home / "faults.json").arm(Fault(kind, tool, **fields))
 
     async def call(self, name: str, args: dict[str, Any], key: str = "key-1", seconds: float = 30.0) -> ToolResult:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from perdure.activities.memory import MIRRORED, READ_METADATA
+from perdure.activities.memory import MIRRORED_FIELDS, READ_METADATA
 from perdure.contracts.activities import TurnContext, Verdicts
 from perdure.contracts.agents import TurnPlan
 from perdure.contracts.approvals import GatedCall, Question, RequestKind, RequestRef, Verdict, VerdictState
@@ -26,7 +26,7 @@ from perdure.contracts.ids import (
     step_of,
     tool_call_id,
 )
-from perdure.contracts.memory import MOST_FACTS, FactsAnswer, FactScope, FactsRequest, FactStatus
+from perdure.contracts.memory import MAX_FACTS, FactsAnswer, FactScope, FactsRequest, FactStatus
 from perdure.contracts.messages import MessageRef, Role
 from perdure.core.approvals.gates import effect_request, startable_calls
 from perdure.core.calls.arguments import extract_groups, read_object
@@ -64,7 +64,7 @@ class FakeRun:
 
     def _counted(self, steps: Steps) -> Ports:
         def apart(branches: int) -> list[Ports]:
-            return [self._counted(own) for own in steps.apart(branches)]
+            return [self._counted(own) for own in steps.for_branches(branches)]
 
         own = (FakeModel(self, steps), FakeTools(self, steps), FakeMemory(self), FakePeople(self))
         return Ports(*own, self, self, apart)
@@ -240,7 +240,7 @@ class FakeMemory:
                 known += [fact for fact in ask.facts if (fact.type, fact.content) not in had]
             return FactsAnswer(status=FactStatus.SUCCESS)
         empty = FactStatus.SUCCESS if ask.scope is FactScope.USER else FactStatus.NOT_FOUND
-        return FactsAnswer(status=FactStatus.SUCCESS if known else empty, facts=tuple(known[:MOST_FACTS]))
+        return FactsAnswer(status=FactStatus.SUCCESS if known else empty, facts=tuple(known[:MAX_FACTS]))
 
     def _load(self) -> TurnContext:
         turn = self.run.turn
@@ -273,7 +273,9 @@ class FakeMemory:
             user_name=turn.user_name,
             user_role="clerk",
             metadata={name: turn.metadata[name] for name in READ_METADATA if name in turn.metadata},
-            working={name: turn.working[name] for name in (*MIRRORED, *turn.entity_fields) if name in turn.working},
+            working={
+                name: turn.working[name] for name in (*MIRRORED_FIELDS, *turn.entity_fields) if name in turn.working
+            },
             injected_fields=len(turn.working),
             pending=pending,
             pending_round=gated_round,

@@ -63,7 +63,7 @@ class SpokenModel:
             del self.gates[name]
             gate.release()
 
-    def most(self, request: ProviderRequest) -> RequestBound:
+    def upper_bound(self, request: ProviderRequest) -> RequestBound:
         return RequestBound(HOLDS_TOKENS, HOLDS_MICROUSD if self.priced else None)
 
     def cost_microusd(self, model: str, usage: Usage) -> int:

@@ -94,11 +94,11 @@ async def test_a_simultaneous_answer_and_stop_never_deadlock(harness: Harness) -
 async def test_an_answer_whose_signal_was_lost_is_signaled_again_once(harness: Harness, reconciler: Reconciler) -> None:
     address, request = await opened(harness)
     await harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
-    await reconciler.once()
+    await reconciler.run_pass()
     rings = "SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'ring'"
     assert await harness.value(rings, address.turn_id) == 0, "no user has answered"
     assert await say(harness, address, request) == ""
     await harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
-    await reconciler.once()
-    await reconciler.once()
+    await reconciler.run_pass()
+    await reconciler.run_pass()
     assert await harness.value(rings, address.turn_id) == 1

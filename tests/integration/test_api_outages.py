@@ -246,4 +246,4 @@ def test_each_kind_of_outage_has_its_own_code() -> None:
 async def test_checking_temporal_by_a_write_leaves_no_growing_data(temporal: Client) -> None:
     for _ in range(5):
         await write_probe.write_once(temporal)
-    assert [each async for each in temporal.list_workflows(f"TaskQueue = '{write_probe.QUEUE}'")] == []
+    assert [each async for each in temporal.list_workflows(f"TaskQueue = '{write_probe.PROBE_QUEUE}'")] == []

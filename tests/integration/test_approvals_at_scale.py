@@ -12,7 +12,7 @@ from perdure.store.approvals.views import Filters, list_oldest
 from perdure.store.calls import effects
 from perdure.store.database import Connection, Database
 from perdure.store.turns import reconcile as open_turns
-from perdure.worker.reconcile import MOST_HANDED_ON, Reconciler
+from perdure.worker.reconcile import MAX_REASSIGNED, Reconciler
 from tests.conftest import Urls, as_owner
 from tests.harness import Harness
 
@@ -109,7 +109,7 @@ async def test_all_due_turns_continue_in_small_steps(paused: Harness, relay: Dat
     done = "SELECT count(*) FROM approvals WHERE fell_back_at IS NOT NULL AND assignee IS NOT NULL"
     assert await paused.value(done) == 50
     await reconciler._repair("local")
-    assert await paused.value(done) == 50 + MOST_HANDED_ON, "one pass does many of them"
+    assert await paused.value(done) == 50 + MAX_REASSIGNED, "one pass does many of them"
     of_one = "SELECT count(*) FROM audit WHERE kind = 'approval.fell_back' GROUP BY xmin ORDER BY 1 DESC LIMIT 1"
     assert await paused.value(of_one) == 50, "the audit chain is free for others in between"
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import Field
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.approvals import MOST_CHARACTERS, ApprovalActivities, PreviewActivities
+from perdure.activities.approvals import MAX_PREVIEW_CHARACTERS, ApprovalActivities, PreviewActivities
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
 from perdure.contracts.activities import PreviewRequest, VerdictsRequest
@@ -255,7 +255,7 @@ async def looked(context: ToolContext, amount: Annotated[int, Field(gt=0)] = 1, 
         await context.send("GET", "http://desk.test/look", json={"call": "preview", "mode": "hang"})
     if mode == "break":
         raise ValueError("a secret of the target")
-    after = "x" * MOST_CHARACTERS if mode == "long" else f"{100 - amount} left"
+    after = "x" * MAX_PREVIEW_CHARACTERS if mode == "long" else f"{100 - amount} left"
     return Preview({"account": "100 left"}, {"account": after})
 
 

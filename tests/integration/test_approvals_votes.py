@@ -230,7 +230,7 @@ async def test_a_request_is_escalated_at_one_deadline_then_denied(policies: Poli
     address, request = await policies.asked("climbing")
     await passed(policies, request)
     await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
-    await reconciler.once()
+    await reconciler.run_pass()
     row = await policies.row(request)
     assert (row["status"], row["reviewer_role"], row["escalated_at"] is not None) == ("pending", "admin", True)
     assert await policies.harness.value(BELLS, address.turn_id) == 0, "a paused turn is not woken for it"
@@ -240,7 +240,7 @@ async def test_a_request_is_escalated_at_one_deadline_then_denied(policies: Poli
     read = await policies.verdict(address, request)
     assert (read.state, read.look_at) == (V.PENDING, row["expires_at"])
     await passed(policies, request)
-    await reconciler.once()
+    await reconciler.run_pass()
     assert await policies.harness.value(BELLS, address.turn_id) == 1
     assert (await policies.verdict(address, request)).state is V.EXPIRED
     assert await policies.audited(request) == ["opened", "escalated", "expired"]
@@ -252,7 +252,7 @@ async def test_an_undecided_request_falls_back_or_is_escalated(policies: Policie
     for request in (fallen, without_role, own):
         await waited(policies, request)
     for _ in range(2):
-        await reconciler.once()
+        await reconciler.run_pass()
     row = await policies.row(fallen)
     assert str(row["assignee"]) == policies.harness.people["carl"].user_id and row["fell_back_at"] is not None
     assert await policies.audited(fallen) == ["opened", "fell_back"]
@@ -363,7 +363,7 @@ async def test_an_approved_call_waits_for_its_hold_and_then_signals(policies: Po
     assert [bell["due_at"] for bell in due] == [row["ready_at"]]
     stopping = "UPDATE turns SET stop_requested_at = now() - interval '20 seconds' WHERE id = $1"
     await policies.harness.write(stopping, address.turn_id)
-    await reconciler.once()
+    await reconciler.run_pass()
     kinds = await policies.harness.rows("SELECT kind FROM outbox WHERE turn_id = $1 ORDER BY kind", address.turn_id)
     assert [bell["kind"] for bell in kinds] == ["ring", "stop"], "a bell for later keeps no stop from being rung"
     unstopped = "UPDATE turns SET stop_requested_at = NULL, rung_at = NULL WHERE id = $1"
@@ -373,11 +373,11 @@ async def test_an_approved_call_waits_for_its_hold_and_then_signals(policies: Po
     assert early.value.type == "on_hold" and not early.value.non_retryable
     assert (await policies.harness.call_row(address))["state"] == "planned" and paid(policies, address) == 0
     await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
-    await reconciler.once()
+    await reconciler.run_pass()
     assert await policies.harness.value(BELLS, address.turn_id) == 0, "it is not time yet"
     await policies.set(request, "ready_at = clock_timestamp(), decided_at = decided_at - interval '1 hour'")
     assert (await policies.verdict(address, request)).state is V.APPROVED
-    await reconciler.once()
+    await reconciler.run_pass()
     assert await policies.harness.value(BELLS, address.turn_id) == 1
     assert (await run(policies, address, "held")).state is CallState.DONE
 

@@ -12,7 +12,7 @@ from temporalio.client import Client
 
 from perdure.activities.providers.registry import Models, first_that_answers
 from perdure.activities.toolbox.registry import Toolbox
-from perdure.apps import SHIPPED, load_app, played_by, publish
+from perdure.apps import SHIPPED, load_app, publish, with_model
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.sdk.tables import read_csv
@@ -167,9 +167,9 @@ async def test_the_first_model_to_answer_is_used(charts: Charts, monkeypatch: py
 
 def test_the_servers_model_plays_every_script_and_no_agents_own_model() -> None:
     app = load_app(SHIPPED / "charts")
-    (played,) = publish(played_by(app, "openai/gpt-4o", {"api_key_secret": "model"}), [])
+    (played,) = publish(with_model(app, "openai/gpt-4o", {"api_key_secret": "model"}), [])
     assert (played.definition.model, played.definition.script) == ("openai/gpt-4o", None)
     assert played.definition.model_params == {"api_key_secret": "model"}
     assert played.version != publish(app, [])[0].version
     own = replace(app, agents=tuple(agent.model_copy(update={"model": "openai/o3"}) for agent in app.agents))
-    assert played_by(own, "openai/gpt-4o", {}) == own
+    assert with_model(own, "openai/gpt-4o", {}) == own

@@ -26,7 +26,7 @@ from perdure.activities.tools import ToolActivities
 from perdure.apps import App, load_app, publish
 from perdure.apps.bootstrap import bootstrap
 from perdure.apps.mcp import difference, lock_path, read_lock
-from perdure.apps.registry import asked_servers, discovered
+from perdure.apps.registry import contact_servers, discover_cards
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.calls import CallState, EffectClass, ToolOutcome
 from perdure.contracts.mcp import McpServer, McpToolListing
@@ -34,7 +34,7 @@ from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import canonical_json
 from perdure.core.egress import Outbound
 from perdure.core.text import estimated_tokens
-from perdure.examples.ops.cluster.faults import Fault, Faults, Kind
+from perdure.examples.ops.cluster.faults import Fault, FaultKind, Faults
 from perdure.examples.ops.cluster.state import State
 from perdure.local.ports import free_port
 from perdure.sdk.outcomes import ToolRefused, ToolResult, ToolUnavailable
@@ -90,7 +90,7 @@ async def test_tools_are_read_and_changed_by_their_own_names(cluster: McpBench) 
     restart = offer.tools[RESTART].card
     assert (restart.effect, restart.needs_approval, restart.risk) == (EffectClass.KEYED, True, "high")
     assert restart.key_ttl_seconds == 30 * 86_400 and restart.toolset == "k8s"
-    cluster.fail(Kind.NOISE)
+    cluster.fail(FaultKind.NOISE)
     pods = await told(cluster, PODS, SHOP)
     assert (pods["status"], len(pods["pods"])) == ("ok", 7), "a line that is no message does no harm"
     assert (await told(cluster, RESTART, WEB))["status"] == "restarted"
@@ -98,7 +98,7 @@ async def test_tools_are_read_and_changed_by_their_own_names(cluster: McpBench) 
 
 @BOTH
 async def test_other_calls_continue_while_one_hangs_and_it_can_be_cancelled(cluster: McpBench) -> None:
-    cluster.fail(Kind.HANG, "k8s_pods_list", seconds=2.0)
+    cluster.fail(FaultKind.HANG, "k8s_pods_list", seconds=2.0)
     hanging = asyncio.create_task(cluster.call(PODS, SHOP))
     await asyncio.sleep(0.2)
     others = await asyncio.gather(*(told(cluster, "cluster_k8s_nodes_list", {}) for _ in range(20)))
@@ -111,7 +111,7 @@ async def test_other_calls_continue_while_one_hangs_and_it_can_be_cancelled(clus
 @BOTH
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_server_killed_in_a_call_leaves_it_open_for_its_key(cluster: McpBench, web: Web, when: str) -> None:
-    cluster.fail(Kind.DIE, when=when)
+    cluster.fail(FaultKind.DIE, when=when)
     with pytest.raises(ServerLost):
         await cluster.call(RESTART, WEB, key="k-1")
     assert len(cluster.state.effects()) == (1 if when == "after" else 0)
@@ -169,7 +169,7 @@ async def test_a_server_leaves_with_its_session_and_its_default_toolset_is_small
     """The tools that an agent is offered at the start, and all of them."""
     async with bench(tmp_path) as cluster:
         cards = (await cluster.session.connection()).offer.cards
-        keeper = cluster.session._open
+        keeper = cluster.session._connection
         assert keeper is not None and keeper.alive
     assert not keeper.alive and keeper.keeper.done()
 
@@ -225,7 +225,7 @@ async def mcp_app(harness: Harness, tmp_path_factory: pytest.TempPathFactory) ->
         (folder / path).write_text(text.replace("FOLDER", str(folder)))
     app = load_app(folder)
     assert not app.problems, app.problems
-    published = publish(app, [], (await discovered(app, [], lambda name: None, home)).cards)
+    published = publish(app, [], (await discover_cards(app, [], lambda name: None, home)).cards)
     await publish_app(harness.owner_url, [*app_agents()[0], *((app.name, agent) for agent in published)])
     assert {agent.definition.id: len(agent.cards) for agent in published} == {"keeper": 35, "dupe": 1}
     servers = McpServers([app], lambda name: None, home)
@@ -238,7 +238,7 @@ async def mcp_app(harness: Harness, tmp_path_factory: pytest.TempPathFactory) ->
 
 async def test_a_server_killed_in_the_middle_of_a_change_makes_it_once(mcp_app: McpApp) -> None:
     before = len(mcp_app.effects())
-    Faults(mcp_app.cluster / "faults.json").arm(Fault(Kind.DIE, "k8s_deployment_restart", when="after"))
+    Faults(mcp_app.cluster / "faults.json").arm(Fault(FaultKind.DIE, "k8s_deployment_restart", when="after"))
     address = await mcp_app.harness.approved((RESTART, WEB), agent_id="keeper")
     with pytest.raises(ApplicationError):
         await mcp_app.run(address)
@@ -328,7 +328,7 @@ def no_secret(name: str) -> None:
 
 
 async def test_the_shipped_lock_matches_the_tools_of_its_server(tmp_path: Path) -> None:
-    asked, listings = await asked_servers(OPS, no_secret, tmp_path, Outbound())
+    asked, listings = await contact_servers(OPS, no_secret, tmp_path, Outbound())
     assert not asked.problems and [*listings] == ["cluster"]
     offered, (locked, problems) = listings["cluster"].lock, read_lock(lock_path(OPS, "cluster"))
     assert offered is not None and locked is not None and not problems
@@ -346,7 +346,7 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mcp
 
 async def called(servers: McpServers, app: App, home: Path) -> ToolResult:
     """A read under the card that publishing makes of this app."""
-    card = next(card for card in (await discovered(app, [], no_secret, home)).cards["cluster"] if card.name == PODS)
+    card = next(card for card in (await discover_cards(app, [], no_secret, home)).cards["cluster"] if card.name == PODS)
     tool = servers.find("ops", card)
     assert tool is not None
     return await tool.run({"namespace": "prod"}, context(card, seconds=30))
@@ -465,7 +465,7 @@ async def test_standard_error_does_not_fill_the_disk_and_bytes_that_are_no_text_
     raw, log = start(how), tmp_path / "server" / "stderr.log"
     for _ in range(3):
         assert (await raw.press()).output == "pressed"
-        await until(lambda: log.stat().st_size <= transports.MOST_LOG_BYTES)
+        await until(lambda: log.stat().st_size <= transports.MAX_LOG_BYTES)
 
 
 @pytest.mark.parametrize("how", ["other_id", "hangs"])
@@ -473,10 +473,10 @@ async def test_a_call_without_an_answer_ends_with_its_time_and_the_server_starts
     raw = start(how)
     with pytest.raises(TimeoutError):
         await raw.press(seconds=1.0)
-    first = raw.session._open
+    first = raw.session._connection
     raw.change(command=(*raw.session.server.command[:-1], "well"), start_seconds=6.0)
     if how == "hangs":  # it reads nothing any more, so only a new process can answer
-        assert (await raw.press()).output == "pressed" and raw.session._open is not first
+        assert (await raw.press()).output == "pressed" and raw.session._connection is not first
     assert raw.pressed() == (2 if how == "hangs" else 1)
 
 
@@ -543,16 +543,16 @@ async def test_a_tool_that_drifted_is_not_called_under_its_old_card(liar: McpSes
 
 async def test_a_long_session_notices_drift_when_its_list_is_old(liar: McpSession, monkeypatch: Patch) -> None:
     offer = (await liar.connection()).offer
-    asked, listed = [], McpSession._listing
+    asked, listed = [], McpSession._list_offer
 
     async def noted(self: McpSession, client: Any) -> Any:
         asked.append(client)
         return await listed(self, client)
 
-    monkeypatch.setattr(McpSession, "_listing", noted)
+    monkeypatch.setattr(McpSession, "_list_offer", noted)
     await liar.connection()
-    assert not asked and liar._open is not None
-    liar._open.listed_at = asyncio.get_running_loop().time() - LISTING_SECONDS - 1
+    assert not asked and liar._connection is not None
+    liar._connection.listed_at = asyncio.get_running_loop().time() - LISTING_SECONDS - 1
     again = (await liar.connection()).offer
     assert len(asked) == 1 and [*again.tools] == [*offer.tools]
 

@@ -9,13 +9,13 @@ import asyncpg
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.memory import FactsActivities
+from perdure.activities.facts import FactsActivities
 from perdure.activities.toolbox.engine_tools import MEMORY_BY_NAME
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.contracts.agents import MemoryPolicy
 from perdure.contracts.calls import CallState
 from perdure.contracts.memory import (
-    MOST_FACTS,
+    MAX_FACTS,
     Fact,
     FactsAnswer,
     FactsCall,
@@ -289,14 +289,14 @@ async def test_of_many_facts_the_nearest_are_returned_oldest_first(keepers: Harn
         harness = replace(keepers, deps=replace(keepers.deps, embedder=embedder))
         address = await turn(harness, by=by)
         await used(harness, address, U, *said("green tea"))
-        await used(harness, address, U, *said(*(f"number {n}" for n in range(MOST_FACTS)), kind="number"))
-        await used(harness, address, U, *said(*(f"late {n}" for n in range(MOST_FACTS)), kind="late"))
+        await used(harness, address, U, *said(*(f"number {n}" for n in range(MAX_FACTS)), kind="number"))
+        await used(harness, address, U, *said(*(f"late {n}" for n in range(MAX_FACTS)), kind="late"))
         found = [fact.content for fact in (await used(harness, address, U, about="green tea")).facts]
-        assert len(found) == MOST_FACTS and "green tea" in found and (embedder or found[0] == "green tea")
+        assert len(found) == MAX_FACTS and "green tea" in found and (embedder or found[0] == "green tea")
         by_whom = "SELECT embedder FROM user_facts WHERE content = 'green tea' ORDER BY id DESC LIMIT 1"
         assert await harness.value(by_whom) == (embedder.name if embedder else None)
         late = (await used(harness, address, U, types=("late",))).facts
-        assert [fact.content for fact in late] == [f"late {n}" for n in range(MOST_FACTS)]
+        assert [fact.content for fact in late] == [f"late {n}" for n in range(MAX_FACTS)]
 
 
 async def test_a_fact_that_is_not_granted_or_not_available_returns_a_status(keepers: Harness) -> None:

@@ -27,7 +27,7 @@ from perdure.store.turns.finish import finish
 from perdure.temporal.workflow_client import TASK_TIMEOUT, Notifier
 from perdure.worker import outbox as loop
 from perdure.worker import webhooks as posts
-from perdure.worker.outbox import FOR_GOOD, STARTS, deliver_due, run_relay
+from perdure.worker.outbox import PERMANENT_REJECTIONS, START_ATTEMPTS, deliver_due, run_relay
 from perdure.worker.webhooks import WebhookEgress, WebhookSender, send_deliveries
 from tests.conftest import Urls
 from tests.doubles.receiver import Receiver
@@ -183,7 +183,7 @@ async def test_a_turn_temporal_refuses_fails_after_tries(harness: Harness, relay
     await harness.write(no_queue, address.turn_id)  # a name that Temporal does not take
     waiting, _ = await harness.start(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
     notifier = Notifier(temporal, relay)
-    for _ in range(STARTS - 1):
+    for _ in range(START_ATTEMPTS - 1):
         assert await due(relay, notifier) == 0
         assert await harness.value(STATUS, address.turn_id) == "accepted"
     assert await due(relay, notifier) == 1
@@ -204,7 +204,7 @@ async def test_a_turn_temporal_refuses_fails_after_tries(harness: Harness, relay
         (Wake.RING, RPCStatusCode.INVALID_ARGUMENT),  # a refused wake signal ends nothing
         *(
             pytest.param(Wake.START, status, marks=pytest.mark.soak)
-            for status in {*RPCStatusCode} - {*FOR_GOOD, RPCStatusCode.OK, RPCStatusCode.UNAVAILABLE}
+            for status in {*RPCStatusCode} - {*PERMANENT_REJECTIONS, RPCStatusCode.OK, RPCStatusCode.UNAVAILABLE}
         ),
     ],
 )
@@ -213,8 +213,8 @@ async def test_a_start_that_can_succeed_later_and_any_wake_signal_is_retried_wit
 ) -> None:
     address, _ = await harness.start(Line("hi"))
     await relay.pool.execute("UPDATE outbox SET kind = $1", kind.value)
-    heard = Heard(temporal, relay, fails=3 * STARTS, status=status)
-    for _ in range(3 * STARTS):
+    heard = Heard(temporal, relay, fails=3 * START_ATTEMPTS, status=status)
+    for _ in range(3 * START_ATTEMPTS):
         assert await due(relay, heard) == 0
     assert await harness.value(STATUS, address.turn_id) == "accepted"
     assert await due(relay, heard) == 1

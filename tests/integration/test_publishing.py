@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from perdure.apps import SHIPPED, find_apps
 from perdure.store import agents
 from perdure.store.database import Database
-from perdure.worker.queues import _tell_missing
+from perdure.worker.queues import _log_missing_agents
 from tests.conftest import KEYRING, Person, Template, Urls
 from tests.integration.audit_tampering import written
 from tests.integration.conftest import Caller
@@ -80,12 +80,12 @@ async def test_a_worker_names_published_agents_that_it_lacks_and_serves_on(templ
             with pytest.raises(asyncpg.UndefinedTableError):
                 await agents.agent_ids(tx)
         with capture_logs() as logged:
-            await _tell_missing(elsewhere, [])
+            await _log_missing_agents(elsewhere, [])
     finally:
         await elsewhere.close()
     assert [(each["event"], each["log_level"]) for each in logged] == [("agents_not_read", "warning")]
     with capture_logs() as logged:
-        await _tell_missing(db, find_apps([SHIPPED / "refunds", SHIPPED / "filings"]))
+        await _log_missing_agents(db, find_apps([SHIPPED / "refunds", SHIPPED / "filings"]))
     assert logged[0]["event"] == "agents_missing"
     assert logged[0]["agents"] == ["care_navigator", "chart_builder", "ops", "skeleton"]
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.apps.bootstrap import _no_turn_is_lost
+from perdure.apps.bootstrap import _refuse_lost_turns
 from perdure.contracts.ids import turn_workflow_id
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
@@ -89,7 +89,7 @@ async def test_a_terminated_turn_fails_within_30_s(harness: Harness, reconciler:
 @pytest.mark.parametrize("how", ["terminated", "vanished"])
 async def test_each_lost_turn_ends_once(harness: Harness, reconciler: Reconciler, temporal: Client, how: str) -> None:
     turns = [await (lost(harness) if how == "vanished" else terminated(harness, temporal)) for _ in range(3)]
-    assert sum(await asyncio.gather(*(reconciler.once() for _ in range(3)))) >= len(turns)
+    assert sum(await asyncio.gather(*(reconciler.run_pass() for _ in range(3)))) >= len(turns)
     for address in turns:
         assert await status(harness, address) == ("failed", f"run_{how}")
         assert (await harness.kinds(address.turn_id)).count("done") == 1
@@ -101,7 +101,7 @@ async def test_a_turn_the_reconciler_ends_has_its_trace(harness: Harness, relay:
     traces = traces_of(tracer, relay, TOPOLOGIES)
     try:
         ending = Reconciler(relay, temporal, Notifier(temporal, relay), traces.ended)
-        await asyncio.gather(*(ending.once() for _ in range(3)))
+        await asyncio.gather(*(ending.run_pass() for _ in range(3)))
         await traces.settled()
         await until(lambda: bool(spans(tracer, address)))
     finally:
@@ -123,7 +123,7 @@ async def test_a_run_that_is_alive_young_undelivered_or_unknown_is_left_alone(
     await aged(harness, alive, waits)
     elsewhere = await Client.connect(temporal.service_client.config.target_host, namespace="misspelt")
     for looking in (reconciler, Reconciler(relay, elsewhere, Notifier(elsewhere, relay))):
-        await looking.once()
+        await looking.run_pass()
         for address in (alive, young, waits):
             assert await status(harness, address) == ("accepted", None)
 
@@ -132,7 +132,7 @@ async def test_a_queued_turn_not_admitted_is_started_and_not_lost(harness: Harne
     second, third = await stranded(harness)
     await aged(harness, second, third)
     for _ in range(2):
-        await reconciler.once()
+        await reconciler.run_pass()
         assert await status(harness, second) == ("accepted", None)
         assert await status(harness, third) == ("queued", None)
     starts = await harness.rows("SELECT turn_id FROM outbox WHERE kind = 'start' AND turn_id = $1", second.turn_id)
@@ -167,7 +167,7 @@ async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_a
         return {run.id async for run in temporal.list_workflows(query)}.intersection(ids) == set(ids[1:])
 
     async def reconciled() -> bool:
-        await reconciler.once()
+        await reconciler.run_pass()
         return (await status(harness, paused[0]))[0] == "failed"
 
     await until(listed)  # Temporal's list lags
@@ -178,7 +178,7 @@ async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_a
         asked.append(handle.id)
         return await describe(handle)
 
-    monkeypatch.setattr("perdure.worker.reconcile.FEW", few)
+    monkeypatch.setattr("perdure.worker.reconcile.MAX_CHECKED_ONE_BY_ONE", few)
     monkeypatch.setattr("perdure.worker.reconcile.LISTED_AT", listed_at)
     monkeypatch.setattr(WorkflowHandle, "describe", counted)
     await until(reconciled, seconds=60)
@@ -197,7 +197,7 @@ async def rung(harness: Harness, address: TurnAddress, kind: str = "ring") -> in
 async def looked(harness: Harness, reconciler: Reconciler, address: TurnAddress) -> None:
     """A pass without an undelivered wake signal."""
     await undelivered(harness, address)
-    await reconciler.once()
+    await reconciler.run_pass()
 
 
 async def test_a_decided_turn_whose_signal_was_lost_is_signaled_again(harness: Harness, reconciler: Reconciler) -> None:
@@ -208,7 +208,7 @@ async def test_a_decided_turn_whose_signal_was_lost_is_signaled_again(harness: H
     assert await rung(harness, address) == 0, "one of the round is still open, and nothing may start"
     await harness.decide(second.request_id)
     await looked(harness, reconciler, address)
-    await reconciler.once()
+    await reconciler.run_pass()
     assert await rung(harness, address) == 1, "rung once, not at every pass"
 
 
@@ -217,13 +217,13 @@ async def test_a_call_that_can_start_is_signaled_while_others_wait(harness: Harn
     first, _ = await harness.open(address, "t1.0", "t1.1")
     await harness.decide(first.request_id)
     await looked(harness, reconciler, address)
-    await reconciler.once()
+    await reconciler.run_pass()
     assert await rung(harness, address) == 1
     await undelivered(harness, address)
     await harness.run_tool(address)
     rung_then = "UPDATE turns SET status = $2, rung_at = now() - interval '1 hour' WHERE id = $1"
     await harness.write(rung_then, address.turn_id, TurnStatus.AWAITING_APPROVAL.value)
-    await reconciler.once()
+    await reconciler.run_pass()
     assert await rung(harness, address) == 0, "it has run; the other waits"
 
 
@@ -258,7 +258,7 @@ async def test_a_turn_signaled_in_vain_gets_one_for_its_next_decision(harness: H
     await looked(harness, reconciler, address)
     assert await rung(harness, address) == 0, "it has been rung for this one, long after it"
     await harness.write("UPDATE approvals SET decided_at = now() WHERE turn_id = $1", address.turn_id)
-    await reconciler.once()
+    await reconciler.run_pass()
     assert await rung(harness, address) == 1
 
 
@@ -279,7 +279,7 @@ async def test_an_overdue_turn_and_one_whose_effect_was_settled_are_signaled(
     await looked(harness, reconciler, address)
     assert await rung(harness, address) == 0
     await harness.write(f"UPDATE {change} WHERE turn_id = $1", address.turn_id)
-    await reconciler.once()
+    await reconciler.run_pass()
     assert await rung(harness, address) == 1
 
 
@@ -289,18 +289,18 @@ async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler:
     _, _, note = await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
     assert note is not None and await harness.deps.notifier.deliver_soon(note)
     assert started.note is not None and await harness.deps.notifier.deliver_soon(started.note)
-    await reconciler.once()
+    await reconciler.run_pass()
     assert await rung(harness, address, "stop") == 0, "it has only just been asked to"
     await harness.write(
         "UPDATE turns SET stop_requested_at = stop_requested_at - interval '11 seconds' WHERE id = $1", address.turn_id
     )
     for _ in range(3):
-        await reconciler.once()
+        await reconciler.run_pass()
         assert await rung(harness, address, "stop") == 1, "rung once, not at every pass"
     await looked(harness, reconciler, address)
     assert await rung(harness, address, "stop") == 0
     await harness.write("UPDATE turns SET rung_at = now() - interval '61 seconds' WHERE id = $1", address.turn_id)
-    await reconciler.once()
+    await reconciler.run_pass()
     assert await rung(harness, address, "stop") == 1
     await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate()
 
@@ -328,14 +328,14 @@ async def test_a_statement_that_fails_delays_no_other_and_logs_once(
     monkeypatch.setattr(reconcile, broken, fails)
     with capture_logs() as said:
         for _ in range(3):
-            await reconciler.once()
+            await reconciler.run_pass()
     assert await status(harness, gone) == ("failed", "run_vanished")
     assert (await status(harness, second))[0] == ("queued" if broken == "start_stranded" else "accepted")
     assert await harness.value("SELECT count(*) FROM idempotency") == (broken == "forget_old")
     assert Counter(line["event"] for line in said if line.get("error")) == {STEPS[broken]: 1}
     monkeypatch.undo()
     with capture_logs() as said:
-        await reconciler.once()
+        await reconciler.run_pass()
     assert [line["event"] for line in said] == [f"{STEPS[broken]}_resolved"]
 
 
@@ -362,7 +362,7 @@ async def test_a_tenant_that_cannot_be_read_does_not_stop_those_behind_it(
 
     monkeypatch.setattr(reconcile, "open_turns", not_theirs)
     with capture_logs() as said:
-        await reconciler.once()
+        await reconciler.run_pass()
     assert await status(harness, gone) == ("failed", "run_vanished")
     assert ("open_turns_not_listed", "aaa") in {(line["event"], line.get("subject")) for line in said}
 
@@ -373,12 +373,12 @@ async def test_if_temporal_does_not_list_waiting_runs_none_counts_as_lost_and_ot
     paused, gone = await lost(harness), await lost(harness)
     await harness.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = $1", paused.turn_id)
     exhausted = Mock(side_effect=RPCError("too many lists", RPCStatusCode.RESOURCE_EXHAUSTED, b""))
-    monkeypatch.setattr("perdure.worker.reconcile.FEW", 0)
+    monkeypatch.setattr("perdure.worker.reconcile.MAX_CHECKED_ONE_BY_ONE", 0)
     monkeypatch.setattr("perdure.worker.reconcile.LISTED_AT", 0)
     with monkeypatch.context() as broken:
         broken.setattr(Client, "list_workflows", exhausted)
         with capture_logs() as said:
-            await reconciler.once()
+            await reconciler.run_pass()
     assert await status(harness, paused) == ("awaiting_approval", None)
     assert await status(harness, gone) == ("failed", "run_vanished")
     assert "waiting_runs_not_listed" in {line["event"] for line in said}
@@ -396,7 +396,7 @@ async def test_a_start_without_histories_is_refused_while_a_turn_is_open(harness
     await lost(harness)
     async with as_owner(urls.owner) as owner:
         with pytest.raises(SystemExit, match=r"^/h/temporal\.db .* PERDURE_OPEN_TURNS_LOST=1 "):
-            await _no_turn_is_lost(owner, "/h/temporal.db", 2)
-        await _no_turn_is_lost(owner, "/h/temporal.db", 1)
+            await _refuse_lost_turns(owner, "/h/temporal.db", 2)
+        await _refuse_lost_turns(owner, "/h/temporal.db", 1)
         await stopped(harness)
-        await _no_turn_is_lost(owner, "/h/temporal.db", 0)
+        await _refuse_lost_turns(owner, "/h/temporal.db", 0)

@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 from perdure.local import DataParts
 from perdure.local.config import ROOT
 from perdure.local.services import external_temporal, must_answer
-from perdure.temporal.client import connect, register
+from perdure.temporal.client import connect, register_search_attributes
 from tests.conftest import Urls
 
 HOST = "127.0.0.1"
@@ -122,7 +122,7 @@ async def test_a_secured_cluster_is_reached_with_the_certificates_and_the_key_th
     assert outside is not None and outside.address == secured
     await must_answer("TEMPORAL_ADDRESS", outside.address)
     client = await connect()
-    await register(client)
+    await register_search_attributes(client)
     handle = await client.start_workflow("TurnWait", {}, id=f"through the door, by {by}", task_queue="nobody's")
     assert (await handle.describe()).workflow_type == "TurnWait"
     await handle.terminate()

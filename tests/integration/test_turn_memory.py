@@ -9,7 +9,13 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from perdure.activities.memory import NOTHING, MemoryActivities, loaded_event, recall_documents, recall_or_nothing
+from perdure.activities.memory import (
+    NO_DOCUMENTS,
+    MemoryActivities,
+    loaded_event,
+    recall_documents,
+    try_recall_documents,
+)
 from perdure.activities.tools import ToolActivities
 from perdure.contracts.activities import LoadRequest
 from perdure.contracts.calls import ToolOutcome
@@ -264,7 +270,7 @@ async def test_without_a_near_episode_there_is_no_message_event_or_row(harness: 
     address = await turn(harness)
     for text in ("", "   ", "the of and", "xylophone", "'; DROP TABLE turns; --", "\\ ' & | ! :*"):
         found = await recalled(harness, address, text)
-        assert found == NOTHING and loaded_event(found) is None
+        assert found == NO_DOCUMENTS and loaded_event(found) is None
     used = "SELECT count(*) FROM conversation_memory_usage WHERE turn_id = $1"
     assert await harness.value(used, address.turn_id) == 0
 
@@ -292,19 +298,19 @@ async def test_recall_obeys_its_token_budget_and_number_of_documents(harness: Ha
     small = await recalled(harness, address, "manatee", MemoryLimits(context_tokens=800))
     assert len(small.hits) == 2 and len(small.text) < 4 * 800 + 600
     assert (await recalled(harness, address, "manatee", MemoryLimits(context_documents=1))).hits == small.hits[:1]
-    assert (await recalled(harness, address, "manatee", MemoryLimits(context_tokens=100))) == NOTHING
+    assert (await recalled(harness, address, "manatee", MemoryLimits(context_tokens=100))) == NO_DOCUMENTS
 
 
 async def test_the_operators_limits_apply_and_a_memory_fault_fails_no_turn(harness: Harness, library: Library) -> None:
     address = await turn(harness)
     few = replace(harness.deps, memory=MemoryLimits(context_documents=1))
-    assert len((await recall_or_nothing(harness.deps, address, "rollback")).hits) == 2
-    assert len((await recall_or_nothing(few, address, "rollback")).hits) == 1
+    assert len((await try_recall_documents(harness.deps, address, "rollback")).hits) == 2
+    assert len((await try_recall_documents(few, address, "rollback")).hits) == 1
     for unknown in ({"turn_id": "not-a-turn"}, {"tenant_id": "other"}):
-        assert await recall_or_nothing(harness.deps, address.model_copy(update=unknown), "rollback") == NOTHING
+        assert await try_recall_documents(harness.deps, address.model_copy(update=unknown), "rollback") == NO_DOCUMENTS
     mistaken = replace(harness.deps, memory=cast(MemoryLimits, None))
     with capture_logs() as logged:
-        assert await recall_or_nothing(mistaken, address, "rollback") == NOTHING
+        assert await try_recall_documents(mistaken, address, "rollback") == NO_DOCUMENTS
     assert [(each["event"], each["error"]) for each in logged] == [("document_recall_failed", "AttributeError")]
 
 

@@ -92,5 +92,5 @@ class PortsRun(Calls):
     @workflow.update
     async def pause(self) -> None:
         """What TurnRun does at the end of a run that pauses."""
-        assert self._stretch.asked is not None
-        await self._stretch.calls.make(APPROVALS_OPEN, self._stretch.asked, summary="open requests", stoppable=False)
+        assert self._stretch.to_open is not None
+        await self._stretch.calls.make(APPROVALS_OPEN, self._stretch.to_open, summary="open requests", stoppable=False)

@@ -10,7 +10,8 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure.activities.approvals import ApprovalActivities
-from perdure.activities.memory import FactsActivities, MemoryActivities
+from perdure.activities.facts import FactsActivities
+from perdure.activities.memory import MemoryActivities
 from perdure.activities.turns import TurnActivities
 from perdure.contracts.approvals import VerdictState
 from perdure.contracts.calls import ModelCallRequest, ModelReply

@@ -128,7 +128,7 @@ async def test_simultaneous_calls_do_not_mix(litellm_provider: Provider, provide
 
 
 async def test_other_calls_run_between_chunks_that_have_all_arrived() -> None:
-    from perdure.activities.providers.litellm_provider import _Checked
+    from perdure.activities.providers.litellm_provider import _CheckedStream
 
     class Arrived:
         def __aiter__(self) -> "Arrived":
@@ -146,7 +146,7 @@ async def test_other_calls_run_between_chunks_that_have_all_arrived() -> None:
             await asyncio.sleep(0)
 
     beating = asyncio.create_task(beat())
-    chunks = _Checked(Arrived())
+    chunks = _CheckedStream(Arrived())
     for _ in range(100):
         await anext(chunks)
     beating.cancel()

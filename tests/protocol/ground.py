@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import asyncpg
 
-from perdure.activities.tool_execution import Held, claimed, settled_answer
+from perdure.activities.tool_execution import ClaimedCall, claim_call, settled_answer
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import uptime_seconds
 from perdure.contracts.activities import VerdictsRequest
@@ -284,8 +284,8 @@ class Ground:
 
     async def _run(self, tx: Connection, request: Request) -> str:
         attempt, call = Attempt("run-1", request.attempt), self.calls[request.call].tool_call
-        held = await claimed(self._desk.deps, tx, call, attempt, uptime_seconds())
-        if isinstance(held, Held):
+        held = await claim_call(self._desk.deps, tx, call, attempt, uptime_seconds())
+        if isinstance(held, ClaimedCall):
             return f"acts {held.epoch}"
         return held.problem.code if held.problem is not None else f"is {held.state.value}"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.worker.queues import DECIDING
+from perdure.worker.queues import REPLAY_PACKAGES
 from tests.repo.committed import ROOT, files, imported, text_of, texts
 from tests.repo.loaded import said
 
@@ -89,14 +89,14 @@ def for_apps(name: str) -> bool:
 
 def decides(name: str) -> bool:
     """Code that `build_id` covers, or a library."""
-    return not below(name, "perdure") or below(name, *(f"perdure.{each}" for each in DECIDING))
+    return not below(name, "perdure") or below(name, *(f"perdure.{each}" for each in REPLAY_PACKAGES))
 
 
 def test_no_file_imports_what_its_rule_forbids() -> None:
     product = dict(texts(".py", within=("perdure", "deploy")))
     engine = {path: text for path, text in product.items() if not path.startswith("perdure/examples/")}
     users = {path: text for path, text in product.items() if path.startswith(("perdure/examples/", "deploy/"))}
-    deciders = dict(texts(".py", within=tuple(f"perdure/{each}" for each in DECIDING)))
+    deciders = dict(texts(".py", within=tuple(f"perdure/{each}" for each in REPLAY_PACKAGES)))
     found = [
         *faults({path: text for path, text in engine.items() if path != MAY_IMPORT_LANGGRAPH}, no_langgraph),
         *faults({path: text for path, text in engine.items() if path != "perdure/worker/__main__.py"}, no_program),

@@ -63,7 +63,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 @pytest.fixture(scope="module")
 async def sandbox(host: Host) -> AsyncIterator[MontySandbox]:
     """Two blocks at a time, half a second each."""
-    opened = await open_sandbox(SandboxConfig(ceiling=LIMITS, at_once=2))
+    opened = await open_sandbox(SandboxConfig(ceiling=LIMITS, max_running=2))
     assert opened.jailed
     yield opened
     await opened.close()

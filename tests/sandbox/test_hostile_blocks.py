@@ -15,7 +15,7 @@ import pytest
 import yaml
 from pydantic import JsonValue
 
-from perdure.activities.sandbox import Ran, SandboxConfig, open_sandbox, pool
+from perdure.activities.sandbox import BlockResult, SandboxConfig, open_sandbox, pool
 from perdure.activities.sandbox.pool import MontySandbox
 from perdure.activities.sandbox.protocol import MIB, Limits
 from perdure.activities.sandbox.worker import Worker
@@ -81,7 +81,7 @@ class WatchedWorker(Worker):
 
     peaks: dict[str, int] = {}
 
-    def run(self, code: str, inputs: Mapping[str, JsonValue], limits: Limits) -> Ran:
+    def run(self, code: str, inputs: Mapping[str, JsonValue], limits: Limits) -> BlockResult:
         done = threading.Event()
         seen = [0]
 
@@ -112,7 +112,7 @@ class WatchedWorker(Worker):
 async def sandbox(host: Host) -> AsyncIterator[MontySandbox]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "Worker", WatchedWorker)
-        opened = await open_sandbox(SandboxConfig(ceiling=LIMITS, at_once=2))
+        opened = await open_sandbox(SandboxConfig(ceiling=LIMITS, max_running=2))
         assert opened.jailed
         yield opened
         await opened.close()
@@ -138,7 +138,7 @@ async def within(seconds: float, work: Callable[[], Awaitable[float]]) -> None:
     assert taken[-1] <= seconds, taken
 
 
-def assert_told_nothing(ran: Ran, host: Host) -> None:
+def assert_told_nothing(ran: BlockResult, host: Host) -> None:
     """Neither the secret nor a word of the host's files is in the answer."""
     told = f"{ran.value}{ran.output}{ran.fault}"
     for taken in (host.secret, "root:", "PATH=", "ELF"):

@@ -181,7 +181,7 @@ async def test_blocks_learn_why_it_cannot_open(monkeypatch: pytest.MonkeyPatch, 
             assert ran.fault is not None and ran.fault.kind is FaultKind.CLOSED and why in ran.fault.message
             assert "secret" not in ran.fault.message
     assert [(each["event"], each["log_level"]) for each in logs] == [("sandbox.closed", "error")]
-    monkeypatch.setattr(selection, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(selection, "RETRY_SECONDS", 0.0)
     sandbox = LazySandbox(SandboxConfig())
     tries.clear()
     assert (await sandbox.run("t", ONE, {})).fault is not None

@@ -11,7 +11,7 @@ from perdure.activities.sandbox import Limits, SandboxConfig, SandboxUnavailable
 from perdure.activities.toolbox.engine_tools import CORE_BY_NAME
 from perdure.apps import publish
 from perdure.apps.bootstrap import bootstrap
-from perdure.apps.registry import block_digests, one_app, several_apps
+from perdure.apps.registry import block_digests, load_apps, load_one_app
 from perdure.settings import Settings
 from tests.conftest import Urls, as_owner
 from tests.unit.apps.problems import told
@@ -58,7 +58,7 @@ def topped(top: str) -> dict[str, str]:
 async def test_a_wrong_failing_or_endless_block_is_reported_at_its_line(
     tmp_path: Path, files: dict[str, str], examples: bool, place: str
 ) -> None:
-    found = await one_app(write_app(tmp_path, {**files, **OTHER}), BRIEF, examples=examples)
+    found = await load_one_app(write_app(tmp_path, {**files, **OTHER}), BRIEF, examples=examples)
     (app,) = found.apps
     assert told(app)[0].startswith(place) if place else told(app) == [], told(app)
     assert {agent.id for agent in app.agents} == ({"other"} if place else {"host", "other"})
@@ -68,11 +68,11 @@ async def test_a_wrong_failing_or_endless_block_is_reported_at_its_line(
 async def test_a_block_that_was_published_is_not_checked_again(tmp_path: Path) -> None:
     folder = write_app(tmp_path, {BLOCK: WRONG})
     sandbox = SandboxConfig()
-    app = (await several_apps([folder], sandbox)).apps[-1]
+    app = (await load_apps([folder], sandbox)).apps[-1]
     assert app.name == "parlour" and app.agents == ()
-    unchecked = (await one_app(folder, SandboxConfig(program=tmp_path / "nothing"))).apps[0]
+    unchecked = (await load_one_app(folder, SandboxConfig(program=tmp_path / "nothing"))).apps[0]
     published = publish(unchecked, [tool.card for tool in CORE_BY_NAME.values()])
-    again = await several_apps([folder], sandbox, block_digests(published))
+    again = await load_apps([folder], sandbox, block_digests(published))
     assert [agent.id for agent in again.apps[-1].agents] == ["host"]
 
 
@@ -81,10 +81,10 @@ async def test_without_a_sandbox_apps_load_with_a_warning(tmp_path: Path, monkey
         raise SandboxUnavailable("bwrap is not installed")
 
     monkeypatch.setattr("perdure.apps.registry.open_for_checks", none)
-    found = await one_app(write_app(tmp_path, {BLOCK: WRONG}), SandboxConfig())
+    found = await load_one_app(write_app(tmp_path, {BLOCK: WRONG}), SandboxConfig())
     assert found.unchecked == "bwrap is not installed"
     assert [agent.id for agent in found.apps[0].agents] == ["host"]
-    found = await one_app(write_app(tmp_path, {BLOCK: "x = 1\n"}), SandboxConfig())
+    found = await load_one_app(write_app(tmp_path, {BLOCK: "x = 1\n"}), SandboxConfig())
     assert found.apps[0].agents == () and told(found.apps[0])[0].startswith(f"{BLOCK}:1: ")
 
 

@@ -9,11 +9,11 @@ from contextlib import closing, suppress
 import psutil
 import pytest
 
-from perdure.activities.sandbox import FaultKind, Limits, Ran, SandboxConfig, SandboxUnavailable, open_sandbox
+from perdure.activities.sandbox import BlockResult, FaultKind, Limits, SandboxConfig, SandboxUnavailable, open_sandbox
 from perdure.activities.sandbox import pool as module
 from perdure.activities.sandbox.pool import MontySandbox
 from perdure.activities.sandbox.selection import _interpreter
-from perdure.activities.sandbox.worker import Making, Worker
+from perdure.activities.sandbox.worker import Worker, WorkerSettings
 from tests.eventually import until
 from tests.sandbox.conftest import LIMITS
 
@@ -37,7 +37,7 @@ async def sandbox() -> AsyncIterator[MontySandbox]:
     _served.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "Worker", NotedWorker)
-        opened = await open_sandbox(SandboxConfig(ceiling=LIMITS, at_once=2, most_workers=5))
+        opened = await open_sandbox(SandboxConfig(ceiling=LIMITS, max_running=2, max_workers=5))
         yield opened
         await opened.close()
 
@@ -80,8 +80,8 @@ async def test_a_tenant_keeps_its_worker_until_a_fault_but_no_state_of_a_run(san
 
 async def test_a_worker_killed_at_work_is_a_fault_of_its_block_and_not_reused(sandbox: MontySandbox) -> None:
     await sandbox.run("a", ONE, {})
-    await until(lambda: bool(sandbox._crew._spares), seconds=20)
-    killed = {_served.pop()[1], sandbox._crew._spares[0].pid}
+    await until(lambda: bool(sandbox._pool._spares), seconds=20)
+    killed = {_served.pop()[1], sandbox._pool._spares[0].pid}
     for pid in killed:
         psutil.Process(pid).kill()
     await asyncio.sleep(0.1)
@@ -133,11 +133,11 @@ async def test_a_tenant_with_many_blocks_does_not_delay_another(sandbox: MontySa
 
 
 def test_a_worker_is_replaced_before_it_reaches_its_cpu_limit() -> None:
-    worker = Worker(Making(_interpreter(), LIMITS, cpu_seconds=4))
+    worker = Worker(WorkerSettings(_interpreter(), LIMITS, cpu_seconds=4))
     work = "def run():\n    return sum(range(2_000_000))"
     used = [0.0]
     with closing(worker):
-        while worker.fit:
+        while worker.reusable:
             ran = worker.run(work, {}, Limits(wall_seconds=20))  # on a busy machine it waits for its processor time
             assert ran.fault is None and ran.cpu_seconds is not None
             used.append(ran.cpu_seconds)
@@ -145,13 +145,13 @@ def test_a_worker_is_replaced_before_it_reaches_its_cpu_limit() -> None:
 
 
 def test_a_worker_that_kept_memory_is_replaced() -> None:
-    worker = Worker(Making(_interpreter(), LIMITS, cpu_seconds=None))
+    worker = Worker(WorkerSettings(_interpreter(), LIMITS, cpu_seconds=None))
     patient = Limits(wall_seconds=20)
     with closing(worker):
         assert worker.run("def run():\n    return len([1] * 100_000)", {}, patient).value == 100_000
-        assert worker.fit
+        assert worker.reusable
         worker.run("kept = ['x' * 100 for _ in range(250_000)]\ndef run():\n    return len(kept)", {}, patient)
-        assert not worker.fit
+        assert not worker.reusable
 
 
 async def test_the_usage_of_each_run_is_measured(sandbox: MontySandbox) -> None:
@@ -181,7 +181,7 @@ async def test_a_closed_sandbox_runs_nothing_and_leaves_no_process(sandbox: Mont
     await sandbox.close()
     ended = await asyncio.gather(*running, return_exceptions=True)
     assert [type(each) for each in ended[2:]] == [SandboxUnavailable] * 2
-    assert all(isinstance(each, Ran) and each.fault is not None for each in ended[:2])
+    assert all(isinstance(each, BlockResult) and each.fault is not None for each in ended[:2])
     with pytest.raises(SandboxUnavailable):
         await sandbox.run("a", ONE, {})
     assert before and interpreters() == []

@@ -181,7 +181,7 @@ async def engine(
         servers = McpServers(apps, secret, home)  # each is started by its first call
         stack.push_async_callback(servers.close)
         toolbox = Toolbox(tools_of(apps), secret, http, servers)
-        sandbox = LazySandbox(SandboxConfig(at_once=1))  # opened by the first block that runs
+        sandbox = LazySandbox(SandboxConfig(max_running=1))  # opened by the first block that runs
         stack.push_async_callback(sandbox.close)
         deps = Deps(db, LiveTokens(valkey), toolbox, Models(secret), Notifier(temporal, db), sandbox=sandbox)
         kinds = {routing.queue(kind): kind for kind in (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS)}

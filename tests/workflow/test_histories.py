@@ -24,8 +24,8 @@ from perdure.local.ports import free_port
 from perdure.store.database import new_id
 from perdure.store.identity.erasure import erase
 from perdure.telemetry.metrics import ROLES, metrics_addresses, serve_metrics
-from perdure.temporal.client import runtime
-from perdure.temporal.workflow_client import Notifier, forget_histories, is_workflow_missing
+from perdure.temporal.client import metrics_runtime
+from perdure.temporal.workflow_client import Notifier, delete_histories, is_workflow_missing
 from tests.conftest import Person
 from tests.doubles.spoken import Line
 from tests.eventually import until
@@ -120,7 +120,7 @@ async def metered_turns(harness: Harness, parts: DataParts, temporal: Client) ->
     assert parts.temporal is not None
     port = free_port()
     where, named = parts.temporal.address, parts.temporal.namespace
-    converter, reporting = temporal.data_converter, runtime(("127.0.0.1", port))
+    converter, reporting = temporal.data_converter, metrics_runtime(("127.0.0.1", port))
     client = await Client.connect(where, namespace=named, data_converter=converter, runtime=reporting)
     at = replace(harness, deps=replace(harness.deps, notifier=Notifier(client, harness.db)), routing=own_queues())
     async with AsyncExitStack() as stack:
@@ -186,7 +186,7 @@ async def test_erasing_a_user_deletes_the_runs_of_their_turns_and_no_others(serv
     said = [SAID.encode() in event.SerializeToString() for history in before for event in history.events]
     assert any(said), "there was something to take away"
     admin = served.harness.people["admin"].user_id
-    done = await erase(served.harness.db, "local", "zaphod", admin, None, partial(forget_histories, served.client))
+    done = await erase(served.harness.db, "local", "zaphod", admin, None, partial(delete_histories, served.client))
     assert done["histories"] == {"runs": 3, "turns_left": 0}
     started = [history.events[0].workflow_execution_started_event_attributes for history in before]
     for each in started:  # the server answers a little before it deletes
@@ -194,7 +194,7 @@ async def test_erasing_a_user_deletes_the_runs_of_their_turns_and_no_others(serv
     assert len(await served.runs(others)) == 3
     data = "SELECT data FROM audit_trail WHERE kind = 'user.erased' AND subject = $1"
     assert (await served.harness.value(data, user_id))["histories"] == {"runs": 3, "turns_left": 0}
-    assert await forget_histories(served.client, [theirs.turn_id]) == (0, 0), "asked for again"
+    assert await delete_histories(served.client, [theirs.turn_id]) == (0, 0), "asked for again"
 
 
 async def test_without_temporal_an_erasure_records_what_stays(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ async def test_without_temporal_an_erasure_records_what_stays(served: Served, mo
     await refused(served, "marvin")
     monkeypatch.setattr(served.client.workflow_service, "get_workflow_execution_history", _unavailable)
     admin = served.harness.people["admin"].user_id
-    done = await erase(served.harness.db, "local", "marvin", admin, None, partial(forget_histories, served.client))
+    done = await erase(served.harness.db, "local", "marvin", admin, None, partial(delete_histories, served.client))
     assert done["histories"] == {"runs": 0, "turns_left": 1}
     assert str(done["name"]).startswith("erased-")
 
@@ -255,7 +255,7 @@ async def test_a_worker_starts_even_if_its_metrics_port_is_taken(taken_by: str) 
         if taken_by == "ours":
             serve_metrics(address)
         else:
-            assert runtime(address) is None
+            assert metrics_runtime(address) is None
 
 
 def test_every_role_has_two_ports_of_its_own() -> None:

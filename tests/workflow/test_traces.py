@@ -12,7 +12,7 @@ import pytest
 from perdure.contracts.turns import TurnAddress
 from perdure.graph.registry import TOPOLOGIES
 from perdure.telemetry.traces import AlarmLog, TurnTraces
-from perdure.worker.telemetry import tracer_of, ways_of
+from perdure.worker.telemetry import edges_of, tracer_of
 from tests.doubles.collector import Collector, attributes_of, collecting
 from tests.doubles.hub import KEEPER, keeper
 from tests.doubles.moody_tracer import MoodyTracer
@@ -63,8 +63,8 @@ async def harness(harness: Harness, collector: Collector) -> AsyncIterator[Harne
     tracer = MoodyTracer()
     tracer.behind = tracer_of("otel", f"{collector.url}/v1/traces", None)
     assert tracer.behind.is_enabled()
-    ways = {one.name: ways_of(one) for one in TOPOLOGIES}
-    traces = TurnTraces(harness.db, tracer, ways, AlarmLog(), most=4)
+    ways = {one.name: edges_of(one) for one in TOPOLOGIES}
+    traces = TurnTraces(harness.db, tracer, ways, AlarmLog(), max_waiting=4)
     traces.open()
     await publish_app(harness.owner_url, [*app_agents()[0], ("desk", keeper())])
     yield replace(harness, deps=replace(harness.deps, traces=traces))

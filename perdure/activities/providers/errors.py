@@ -21,7 +21,7 @@ CONTEXT_OVERFLOW = "context_overflow"
 CONTENT_REFUSED = "content_refused"
 """The provider will not answer this content. This is an answer, not an error."""
 
-AT_WORK = frozenset({"model_timeout", "model_cut_off", "model_unreadable", "model_empty_answer", "output_limit"})
+BILLED_ERRORS = frozenset({"model_timeout", "model_cut_off", "model_unreadable", "model_empty_answer", "output_limit"})
 """Errors of a provider that had accepted the request. It bills for the request, whatever the result."""
 
 
@@ -39,44 +39,44 @@ class ByStatus:
 
 
 BY_STATUS = ByStatus()
-Table = Mapping[str, Meaning | ByStatus]
+MeaningTable = Mapping[str, Meaning | ByStatus]
 
 
-def _later(code: str, message: str) -> Meaning:
+def _retryable(code: str, message: str) -> Meaning:
     return Meaning(UpstreamUnavailable, code, message)
 
 
-def _never(code: str, message: str) -> Meaning:
+def _permanent(code: str, message: str) -> Meaning:
     return Meaning(UpstreamRejected, code, message)
 
 
-def _broken(code: str, message: str) -> Meaning:
+def _internal(code: str, message: str) -> Meaning:
     return Meaning(InvariantBroken, code, message)
 
 
-MODEL_DOWN = _later("model_unavailable", "The model provider is unreachable or closed the connection.")
-MODEL_TIMEOUT = _later("model_timeout", "The model did not respond in time.")
-MODEL_UNREADABLE = _later("model_unreadable", "The model provider's response is invalid.")
-MODEL_OVERFLOW = _never(CONTEXT_OVERFLOW, "The conversation is too long for this model.")
-MODEL_REFUSED = _never(CONTENT_REFUSED, "The model provider refused this content.")
-MODEL_AUTH = _never("model_auth", "The model provider rejected the API key; check the agent's credentials.")
-MODEL_BILLING = _never("model_billing", "The model provider's account has no credit left.")
-MODEL_REQUEST = _never(
+MODEL_DOWN = _retryable("model_unavailable", "The model provider is unreachable or closed the connection.")
+MODEL_TIMEOUT = _retryable("model_timeout", "The model did not respond in time.")
+MODEL_UNREADABLE = _retryable("model_unreadable", "The model provider's response is invalid.")
+MODEL_OVERFLOW = _permanent(CONTEXT_OVERFLOW, "The conversation is too long for this model.")
+MODEL_REFUSED = _permanent(CONTENT_REFUSED, "The model provider refused this content.")
+MODEL_AUTH = _permanent("model_auth", "The model provider rejected the API key; check the agent's credentials.")
+MODEL_BILLING = _permanent("model_billing", "The model provider's account has no credit left.")
+MODEL_REQUEST = _permanent(
     "model_bad_request", "The model provider rejected the request; check the agent's model parameters."
 )
-MODEL_SETUP = _never("model_setup", "The model is not configured; check the agent's model name and parameters.")
+MODEL_SETUP = _permanent("model_setup", "The model is not configured; check the agent's model name and parameters.")
 
 PROVIDER_STATUS: Mapping[int, Meaning] = {
     401: MODEL_AUTH,
     402: MODEL_BILLING,
     403: MODEL_AUTH,
-    404: _never("model_not_found", "The model provider does not have this model; check the agent's model name."),
+    404: _permanent("model_not_found", "The model provider does not have this model; check the agent's model name."),
     408: MODEL_TIMEOUT,
     409: MODEL_DOWN,
     413: MODEL_OVERFLOW,
     425: MODEL_DOWN,
-    429: _later("model_rate_limited", "The model provider's rate limit is reached; the call is retried."),
-    529: _later("model_overloaded", "The model provider is overloaded; the call is retried."),
+    429: _retryable("model_rate_limited", "The model provider's rate limit is reached; the call is retried."),
+    529: _retryable("model_overloaded", "The model provider is overloaded; the call is retried."),
 }
 """Other 5xx: MODEL_DOWN; other 4xx: MODEL_REQUEST."""
 
@@ -84,7 +84,7 @@ OUT_OF_CREDIT = frozenset({"insufficient_quota", "billing_error", "billing_hard_
 """Codes in an error body that mean missing credit, whatever the status: OpenAI sends `insufficient_quota` with a 429.
 """
 
-PROVIDER: Table = {
+PROVIDER: MeaningTable = {
     "litellm.exceptions.ContextWindowExceededError": MODEL_OVERFLOW,
     "litellm.exceptions.ContentPolicyViolationError": MODEL_REFUSED,
     "litellm.exceptions.GuardrailRaisedException": MODEL_REFUSED,
@@ -100,7 +100,9 @@ PROVIDER: Table = {
     "litellm.exceptions.ModelNotMappedError": MODEL_SETUP,
     "litellm.exceptions.OpenAIError": MODEL_SETUP,
     "openai.ContentFilterFinishReasonError": MODEL_REFUSED,
-    "openai.LengthFinishReasonError": _never("output_limit", "The model reached its output limit before it answered."),
+    "openai.LengthFinishReasonError": _permanent(
+        "output_limit", "The model reached its output limit before it answered."
+    ),
     "openai.APITimeoutError": MODEL_TIMEOUT,
     "openai.APIConnectionError": MODEL_DOWN,
     "openai.APIResponseValidationError": MODEL_UNREADABLE,
@@ -120,11 +122,11 @@ PROVIDER: Table = {
     "builtins.ValueError": MODEL_UNREADABLE,
 }
 
-STORE_DOWN = _later("store_unavailable", "Postgres is unavailable.")
-STORE_CONFLICT = _later("store_conflict", "The transaction conflicted with another one; it is retried.")
-STORE_REFUSED = _broken("store_refused", "Postgres rejected a statement.")
+STORE_DOWN = _retryable("store_unavailable", "Postgres is unavailable.")
+STORE_CONFLICT = _retryable("store_conflict", "The transaction conflicted with another one; it is retried.")
+STORE_REFUSED = _internal("store_refused", "Postgres rejected a statement.")
 
-STORE: Table = {
+STORE: MeaningTable = {
     "asyncpg.exceptions.PostgresConnectionError": STORE_DOWN,
     "asyncpg.exceptions.InsufficientResourcesError": STORE_DOWN,
     "asyncpg.exceptions.OperatorInterventionError": STORE_DOWN,
@@ -150,10 +152,10 @@ STORE: Table = {
 """InterfaceError mostly means a closed connection or pool. asyncpg raises InternalClientError if Postgres dies in the
 middle of a statement (seen when many processes were killed)."""
 
-UNEXPECTED = _broken("unexpected_error", "An unexpected error occurred; the worker's log has the details.")
+UNEXPECTED = _internal("unexpected_error", "An unexpected error occurred; the worker's log has the details.")
 
 
-MOST_FRAMES = 12
+MAX_FRAMES = 12
 """Number of innermost frames of an unexpected exception that are logged."""
 
 _log = structlog.get_logger(__name__)
@@ -163,45 +165,45 @@ def provider_error(error: Exception) -> PerdureError:
     """Converts an exception of LiteLLM, openai or their HTTP client into the error of a model call."""
     if isinstance(error, PerdureError):
         return error
-    ours = refusal_in(error)  # LiteLLM wraps it in several layers
-    if isinstance(ours, EgressRefused):
-        return UpstreamRejected("egress_refused", f"The model provider cannot be reached: {ours}.")
-    if ours is not None:
-        return UpstreamRejected(ours.code, f"The model's response was not read: {ours}.")
+    refusal = refusal_in(error)  # LiteLLM wraps it in several layers
+    if isinstance(refusal, EgressRefused):
+        return UpstreamRejected("egress_refused", f"The model provider cannot be reached: {refusal}.")
+    if refusal is not None:
+        return UpstreamRejected(refusal.code, f"The model's response was not read: {refusal}.")
     # LiteLLM wraps errors of a running stream; the inner exception is the real cause.
     inner = getattr(error, "original_exception", None)
     error = inner if isinstance(inner, Exception) else error
     body_code = _body_code(error)
     if body_code in OUT_OF_CREDIT or "credit balance is too low" in str(getattr(error, "message", "")):
-        return _ours(MODEL_BILLING, error)  # the sentence is Anthropic's, sent with a plain 400
+        return _as_perdure_error(MODEL_BILLING, error)  # the sentence is Anthropic's, sent with a plain 400
     if body_code == "context_length_exceeded":
-        return _ours(MODEL_OVERFLOW, error)
-    return _read(PROVIDER, error, PROVIDER_STATUS, MODEL_REQUEST, MODEL_DOWN)
+        return _as_perdure_error(MODEL_OVERFLOW, error)
+    return _look_up(PROVIDER, error, PROVIDER_STATUS, MODEL_REQUEST, MODEL_DOWN)
 
 
 def store_error(error: Exception) -> PerdureError:
     """Converts an exception of asyncpg."""
-    return _read(STORE, error, {}, UNEXPECTED, UNEXPECTED)
+    return _look_up(STORE, error, {}, UNEXPECTED, UNEXPECTED)
 
 
-def _read(
-    table: Table, error: Exception, statuses: Mapping[int, Meaning], client: Meaning, server: Meaning
+def _look_up(
+    table: MeaningTable, error: Exception, statuses: Mapping[int, Meaning], client: Meaning, server: Meaning
 ) -> PerdureError:
     """Returns the error of the nearest row among the bases of `error`, or of its HTTP status if the row requires it."""
     if isinstance(error, PerdureError):
         return error
-    for kind in type(error).__mro__:
-        row = table.get(f"{kind.__module__}.{kind.__qualname__}")
+    for base in type(error).__mro__:
+        row = table.get(f"{base.__module__}.{base.__qualname__}")
         if isinstance(row, Meaning):
-            return _ours(row, error)
+            return _as_perdure_error(row, error)
         if isinstance(row, ByStatus):
             status = _status(error)
-            other = client if status is not None and 400 <= status < 500 else server
-            return _ours(statuses.get(status or 0, other), error)
-    return _ours(UNEXPECTED, error)
+            fallback = client if status is not None and 400 <= status < 500 else server
+            return _as_perdure_error(statuses.get(status or 0, fallback), error)
+    return _as_perdure_error(UNEXPECTED, error)
 
 
-def _ours(meaning: Meaning, error: Exception) -> PerdureError:
+def _as_perdure_error(meaning: Meaning, error: Exception) -> PerdureError:
     details: dict[str, object] = {"vendor": f"{type(error).__module__}.{type(error).__qualname__}"[:120]}
     if meaning.family is InvariantBroken:
         _log.error(meaning.code, error=details["vendor"], frames=_frames(error))
@@ -217,7 +219,7 @@ def _ours(meaning: Meaning, error: Exception) -> PerdureError:
 def _frames(error: Exception) -> list[str]:
     """Returns the code locations of an exception, the innermost last. Its message and values are left out: they may
     quote a row or a payload."""
-    frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
+    frames = traceback.extract_tb(error.__traceback__)[-MAX_FRAMES:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 
 
@@ -232,8 +234,8 @@ def _status(error: Exception) -> int | None:
 
 def _headers(error: Exception) -> Mapping[str, str]:
     """Returns the headers of the answer. LiteLLM stores them separately from the response that it invents."""
-    own = getattr(error, "litellm_response_headers", None)
-    headers = own if own is not None else getattr(getattr(error, "response", None), "headers", None)
+    own_headers = getattr(error, "litellm_response_headers", None)
+    headers = own_headers if own_headers is not None else getattr(getattr(error, "response", None), "headers", None)
     return headers if isinstance(headers, Mapping) else {}
 
 

@@ -32,11 +32,11 @@ from perdure.activities.providers.provider import (
     Draft,
     ProviderRequest,
     TextDelta,
-    believable,
     cache_written,
+    max_input_tokens,
+    max_output_tokens,
     microusd,
-    most_input_tokens,
-    most_output_tokens,
+    plausible_usage,
     tokens_of_request,
 )
 from perdure.contracts.calls import OutputForm
@@ -52,9 +52,9 @@ litellm.suppress_debug_info = True
 litellm.disable_aiohttp_transport = True  # one HTTP client, whose exceptions `provider_error` knows
 logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)  # its log lines may quote the payload
 
-LOG = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 
-OWNED = frozenset(
+RESERVED_PARAMETERS = frozenset(
     {
         "client",
         "shared_session",
@@ -74,8 +74,8 @@ OWNED = frozenset(
 bypass the egress rules."""
 
 
-NOTHING_NAMED = Outbound()
-_STREAM_ANSWERS = 4
+NO_NAMED_HOSTS = Outbound()
+_STREAM_OVERHEAD = 4
 """A streamed response can be this many times as large as an unstreamed one: each token arrives in an event of 300
 bytes."""
 
@@ -90,46 +90,46 @@ class LiteLLMProvider:
     Its requests follow the rules of `outbound`, and can also go to the `api_base` in an agent's own file.
     """
 
-    def __init__(self, outbound: Outbound = NOTHING_NAMED) -> None:
+    def __init__(self, outbound: Outbound = NO_NAMED_HOSTS) -> None:
         guard(litellm, outbound)
-        self._stream_bytes = _STREAM_ANSWERS * outbound.answer_bytes
+        self._stream_bytes = _STREAM_OVERHEAD * outbound.answer_bytes
         self._unpriced: set[str] = set()
         # LiteLLM would load these in its first call and block the event loop for 1.5 s (measured).
         importlib.import_module("openai.resources.chat")
         litellm.token_counter(model="gpt-4o", text="warm")
 
-    def most(self, request: ProviderRequest) -> RequestBound:
+    def upper_bound(self, request: ProviderRequest) -> RequestBound:
         """Returns the upper bound by LiteLLM's table. The request is assumed to read nothing from a cache, and to be
         written to one if that costs more.
 
         The table is read directly, because LiteLLM's own lookups query some vendors over the network.
         """
-        card = _card(request.model)
-        output_tokens = most_output_tokens(_params(request), card.get("max_output_tokens") or card.get("max_tokens"))
+        card = _price_card(request.model)
+        output_tokens = max_output_tokens(_params(request), card.get("max_output_tokens") or card.get("max_tokens"))
         if output_tokens is None:
             return RequestBound(None, None)
-        input_tokens = most_input_tokens(request)
+        input_tokens = max_input_tokens(request)
         try:
-            plain = litellm.cost_per_token(
+            costs = litellm.cost_per_token(
                 model=request.model, prompt_tokens=input_tokens, completion_tokens=output_tokens
             )
         except Exception:  # LiteLLM raises a plain Exception for a model without a price
             return RequestBound(input_tokens + output_tokens, None)
-        written = input_tokens * float(card.get("cache_creation_input_token_cost") or 0)
-        return RequestBound(input_tokens + output_tokens, microusd(max(plain[0], written) + plain[1]))
+        cache_write_cost = input_tokens * float(card.get("cache_creation_input_token_cost") or 0)
+        return RequestBound(input_tokens + output_tokens, microusd(max(costs[0], cache_write_cost) + costs[1]))
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """Sends one request to the provider and streams its response, as `Provider` describes."""
-        draft = Draft(most_tokens=request.most_tokens)
+        draft = Draft(max_tokens=request.max_tokens)
         deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None
-        call = Call(named=_named(request), stream_bytes=self._stream_bytes, failure_bytes=_FAILURE_BYTES)
+        call = Call(named=_named_hosts(request), stream_bytes=self._stream_bytes, failure_bytes=_FAILURE_BYTES)
         try:
             async with asyncio.timeout_at(deadline):
                 with calling(call):
                     response = await litellm.acompletion(**_arguments(request))
             if hasattr(response.completion_stream, "__anext__"):  # Bedrock's is a plain iterator
-                response.completion_stream = _Checked(response.completion_stream)
+                response.completion_stream = _CheckedStream(response.completion_stream)
             chunks = aiter(response)
             while True:
                 async with asyncio.timeout_at(deadline):
@@ -137,27 +137,27 @@ class LiteLLMProvider:
                         chunk = await anext(chunks, None)
                 if chunk is None:
                     break
-                for delta in draft.take(chunk):
+                for delta in draft.add(chunk):
                     yield delta
         except Exception as error:
-            ours = provider_error(error)
-            LOG.debug("model_call_failed", model=request.model, code=ours.code, vendor_message=str(error)[:500])
-            if ours.code == CONTENT_REFUSED:
+            failure = provider_error(error)
+            _log.debug("model_call_failed", model=request.model, code=failure.code, vendor_message=str(error)[:500])
+            if failure.code == CONTENT_REFUSED:
                 yield TextDelta(REFUSAL_TEXT)
                 usage = self._usage(request, draft) if draft.model else Usage()  # not read, not billed
                 yield Complete((), usage, "content_filter", draft.model or request.model)
                 return
             if isinstance(error, PerdureError) or _finish_reason(response) is None:
-                ours.details["output_tokens"] = draft.estimated_tokens()
-                raise ours from error
+                failure.details["output_tokens"] = draft.estimated_tokens()
+                raise failure from error
             # The answer is complete; only its usage or its end was unreadable. A retry would be billed twice.
-            LOG.warning("model_end_unreadable", model=request.model, code=ours.code)
+            _log.warning("model_end_unreadable", model=request.model, code=failure.code)
         finally:
             if response is not None:
                 await response.aclose()
         draft.model = draft.model or request.model
-        for last in draft.close(_finish_reason(response), self._usage(request, draft)):
-            yield last
+        for last_chunk in draft.finish(_finish_reason(response), self._usage(request, draft)):
+            yield last_chunk
 
     async def aclose(self) -> None:
         """Closes LiteLLM's connections. The provider can be used again."""
@@ -168,9 +168,9 @@ class LiteLLMProvider:
     def _usage(self, request: ProviderRequest, draft: Draft) -> Usage:
         """Returns the reported tokens if they are plausible, and their cost by LiteLLM's table."""
         input_tokens = tokens_of_request(request)
-        usage = believable(draft.reported_usage, input_tokens, draft.estimated_tokens())
-        written = cache_written(draft.reported_usage, usage)
-        return usage.model_copy(update={"cost_microusd": self.cost_microusd(request.model, usage, written)})
+        usage = plausible_usage(draft.reported_usage, input_tokens, draft.estimated_tokens())
+        written_tokens = cache_written(draft.reported_usage, usage)
+        return usage.model_copy(update={"cost_microusd": self.cost_microusd(request.model, usage, written_tokens)})
 
     def cost_microusd(self, model: str, usage: Usage, cache_written_tokens: int = 0) -> int:
         """Returns the cost by LiteLLM's table. A model without a price costs 0 and is logged once."""
@@ -185,12 +185,12 @@ class LiteLLMProvider:
         except Exception:  # LiteLLM raises a plain Exception for a model without a price
             if model not in self._unpriced:
                 self._unpriced.add(model)
-                LOG.warning("model_without_price", model=model, cost_microusd=0)
+                _log.warning("model_without_price", model=model, cost_microusd=0)
             return 0
         return microusd(sum(parts))
 
 
-class _Checked:
+class _CheckedStream:
     """Wraps a vendor's stream before LiteLLM reads it. Refusals become text; contents of a wrong type become an error.
 
     Chunks that have already arrived are read without a pause, at about 0.6 ms of CPU each. After an empty chunk,
@@ -201,7 +201,7 @@ class _Checked:
         self._raw = raw
         aiter(raw)  # Anthropic's stream cannot be read before this call
 
-    def __aiter__(self) -> "_Checked":
+    def __aiter__(self) -> "_CheckedStream":
         return self
 
     async def __anext__(self) -> Any:
@@ -222,7 +222,7 @@ class _Checked:
             await close()
 
 
-def _card(model: str) -> Mapping[str, Any]:
+def _price_card(model: str) -> Mapping[str, Any]:
     """Returns the model's row in LiteLLM's table, or an empty mapping. The table names some models with their provider
     and some without."""
     try:
@@ -235,27 +235,27 @@ def _card(model: str) -> Mapping[str, Any]:
 
 def _output(request: ProviderRequest) -> dict[str, Any]:
     """Returns the parameters for structured output: a schema, or a function that the model must call."""
-    wanted = request.output
-    if wanted is None:
+    output = request.output
+    if output is None:
         return {}
-    if wanted.form is OutputForm.FUNCTION:
-        return {"tool_choice": {"type": "function", "function": {"name": wanted.name}}}
-    schema = {"name": wanted.name, "schema": copy.deepcopy(wanted.fits), "strict": True}
+    if output.form is OutputForm.FUNCTION:
+        return {"tool_choice": {"type": "function", "function": {"name": output.name}}}
+    schema = {"name": output.name, "schema": copy.deepcopy(output.fits), "strict": True}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
 def _params(request: ProviderRequest) -> dict[str, JsonValue]:
     """Returns the agent's parameters. If the model supports reasoning, or the agent sets it, the parameters for it are
     added."""
-    can_think = _card(request.model).get("supports_reasoning") is True
+    can_think = _price_card(request.model).get("supports_reasoning") is True
     return with_thinking(request.model, request.params, request.messages, request.reasoning, can_think=can_think)
 
 
-def _named(request: ProviderRequest) -> tuple[NamedHost, ...]:
+def _named_hosts(request: ProviderRequest) -> tuple[NamedHost, ...]:
     """Returns the hosts that the agent's own file names. No text of a model is among the parameters."""
-    written = (request.params.get("api_base"), request.params.get("base_url"))
-    found = (named_by_url(url, by_operator=False) for url in written if isinstance(url, str))
-    return tuple(each for each in found if each is not None)
+    urls = (request.params.get("api_base"), request.params.get("base_url"))
+    hosts = (named_by_url(url, by_operator=False) for url in urls if isinstance(url, str))
+    return tuple(host for host in hosts if host is not None)
 
 
 def _finish_reason(response: Any) -> object:
@@ -268,10 +268,10 @@ def _arguments(request: ProviderRequest) -> dict[str, Any]:
 
     Raises: UpstreamRejected (model_setup) if the agent's parameters set a reserved one or its model is unknown.
     """
-    owned = sorted(OWNED & request.params.keys())
-    if owned:
+    reserved = sorted(RESERVED_PARAMETERS & request.params.keys())
+    if reserved:
         raise UpstreamRejected(
-            "model_setup", f"Model parameters must not set {', '.join(owned)}; remove them from model_params."
+            "model_setup", f"Model parameters must not set {', '.join(reserved)}; remove them from model_params."
         )
     if request.model.startswith(UNGUARDED):
         raise UpstreamRejected(
@@ -284,9 +284,9 @@ def _arguments(request: ProviderRequest) -> dict[str, Any]:
             "model_setup", "The model's provider is unknown; write it before the model name, as in openai/gpt-4o."
         ) from error
     headers: Mapping[str, JsonValue] = {}
-    given = request.params.get("extra_headers")
-    if isinstance(given, dict):
-        headers = given
+    extra_headers = request.params.get("extra_headers")
+    if isinstance(extra_headers, dict):
+        headers = extra_headers
     if request.idempotency_key:
         headers = {**headers, "Idempotency-Key": request.idempotency_key}
     return {

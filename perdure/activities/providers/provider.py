@@ -48,7 +48,7 @@ class ProviderRequest:
     """The object that the model must answer with. Its function is then the only tool."""
     reasoning: Reasoning | None = None
     """The reasoning effort; perdure/core/agents/models.py maps it to parameters."""
-    most_tokens: int | None = None
+    max_tokens: int | None = None
     """Approximate limit of text, thinking and tool calls together; a longer answer is interrupted."""
 
 
@@ -94,7 +94,7 @@ Chunk = TextDelta | ThinkingDelta | Complete
 class Provider(Protocol):
     """A model that streams."""
 
-    def most(self, request: ProviderRequest) -> RequestBound:
+    def upper_bound(self, request: ProviderRequest) -> RequestBound:
         """Returns the most that `request` can use. The call reserves this amount of the daily budgets while it runs.
         Sends no request."""
         ...
@@ -134,10 +134,9 @@ FINISH_REASONS: dict[str, FinishReason] = {
 `stop`."""
 
 
-def unreadable(what: str) -> UpstreamUnavailable:
-    """Returns the error for an answer that cannot be understood. `what` describes the reason and never quotes the
-    provider."""
-    return UpstreamUnavailable("model_unreadable", f"The model provider's response is invalid: {what}.")
+def unreadable_answer(reason: str) -> UpstreamUnavailable:
+    """Returns the error for an answer that cannot be understood. `reason` never quotes the provider."""
+    return UpstreamUnavailable("model_unreadable", f"The model provider's response is invalid: {reason}.")
 
 
 @dataclass(slots=True)
@@ -154,18 +153,18 @@ class Draft:
     Incomplete answers are rejected: a missing or unknown finish reason, announced calls that did not arrive, a call
     without a name, arguments cut at the output limit."""
 
-    most_tokens: int | None = None
+    max_tokens: int | None = None
     """Limit of the whole answer; None if only `ANSWER_LIMIT_CHARACTERS` applies."""
     model: str = ""
     text_characters: int = 0
     reported_usage: object = None
     """The vendor's last usage object."""
     _calls: list[_OpenCall] = field(default_factory=list)
-    _place: dict[int, int] = field(default_factory=dict)
+    _position: dict[int, int] = field(default_factory=dict)
     """Maps the provider's index of a call to its position in `_calls`."""
     _characters: int = 0
 
-    def take(self, chunk: Any) -> Iterator[TextDelta | ThinkingDelta]:
+    def add(self, chunk: Any) -> Iterator[TextDelta | ThinkingDelta]:
         """Yields the deltas of one chunk in OpenAI's format.
 
         Raises: UpstreamUnavailable if the chunk has a wrong shape; UpstreamRejected beyond the limit of every answer;
@@ -186,40 +185,40 @@ class Draft:
             yield TextDelta(text)
         calls = getattr(delta, "tool_calls", None) or ()
         if not isinstance(calls, (list, tuple)):
-            raise unreadable("`tool_calls` is not a list")
+            raise unreadable_answer("`tool_calls` is not a list")
         for call in calls:
-            self._take_call(call)
+            self._add_call(call)
 
     def _text(self, holder: Any, name: str) -> str:
         value = getattr(holder, name, None)
         if value is None:
             return ""
         if not isinstance(value, str):
-            raise unreadable(f"{name} is not text")
+            raise unreadable_answer(f"{name} is not text")
         self._characters += len(value)
         if self._characters > ANSWER_LIMIT_CHARACTERS:
             raise UpstreamRejected("answer_too_large", "The model's response exceeds the maximum size.")
-        if self.most_tokens is not None and self.estimated_tokens() > self.most_tokens:
-            message = f"the answer exceeded the turn's remaining budget of about {self.most_tokens} tokens"
+        if self.max_tokens is not None and self.estimated_tokens() > self.max_tokens:
+            message = f"the answer exceeded the turn's remaining budget of about {self.max_tokens} tokens"
             advice = "it was cut off; raise limits.max_tokens or limits.max_cost_usd"
             raise LimitReached(ANSWER_OVER_BUDGET, f"{message}; {advice}")
         return clean(value)
 
-    def _take_call(self, delta: Any) -> None:
+    def _add_call(self, delta: Any) -> None:
         """Adds a piece of a call. A new id and name on a known index starts another call, because some servers send
         only index 0."""
         function = getattr(delta, "function", None)
         if function is None:
-            raise unreadable("a tool call has no function")
+            raise unreadable_answer("a tool call has no function")
         id_, name, arguments = self._text(delta, "id"), self._text(function, "name"), self._text(function, "arguments")
         index = getattr(delta, "index", None)
         if not isinstance(index, int):
             index = len(self._calls) if name else len(self._calls) - 1
-        place = self._place.get(index)
-        if place is None or (id_ and name and self._calls[place].id not in ("", id_)):
-            self._place[index] = place = len(self._calls)
+        position = self._position.get(index)
+        if position is None or (id_ and name and self._calls[position].id not in ("", id_)):
+            self._position[index] = position = len(self._calls)
             self._calls.append(_OpenCall(id_, name))
-        call = self._calls[place]
+        call = self._calls[position]
         call.id, call.name = call.id or id_, call.name or name
         call.arguments.append(arguments)
 
@@ -227,7 +226,7 @@ class Draft:
         """Returns the estimated tokens received: text, thinking and calls."""
         return -(-self._characters // CHARACTERS_A_TOKEN)
 
-    def close(self, finish_reason: object, usage: Usage) -> Iterator[Chunk]:
+    def finish(self, finish_reason: object, usage: Usage) -> Iterator[Chunk]:
         """Yields the last chunks of a complete answer. `finish_reason` is the provider's own value, not LiteLLM's.
 
         Raises: UpstreamUnavailable if the answer is incomplete; UpstreamRejected if it reached its output limit.
@@ -238,7 +237,7 @@ class Draft:
             )
         reason = FINISH_REASONS.get(finish_reason)
         if reason is None:
-            raise unreadable("the finish reason is unknown")
+            raise unreadable_answer("the finish reason is unknown")
         if reason == "content_filter":  # calls of an answer that was stopped are not trusted
             if not self.text_characters:
                 yield TextDelta(REFUSAL_TEXT)
@@ -247,7 +246,7 @@ class Draft:
         if reason == "length" and (self._calls or not self.text_characters):
             raise UpstreamRejected("output_limit", "The model reached its output limit before it answered.")
         if not all(call.name for call in self._calls) or (reason == "tool_calls" and not self._calls):
-            raise unreadable("tool calls are missing or have no name")
+            raise unreadable_answer("tool calls are missing or have no name")
         if not self.text_characters and not self._calls:
             raise UpstreamUnavailable("model_empty_answer", "The model returned an empty answer.")
         # Some servers end calls with "stop".
@@ -256,8 +255,8 @@ class Draft:
     def _drafts(self) -> tuple[DraftCall, ...]:
         seen: set[str] = set()
         drafts = []
-        for place, call in enumerate(self._calls):
-            id_ = call.id if call.id and call.id not in seen else f"call_{place}"
+        for position, call in enumerate(self._calls):
+            id_ = call.id if call.id and call.id not in seen else f"call_{position}"
             while id_ in seen:
                 id_ += "_"
             seen.add(id_)
@@ -265,7 +264,7 @@ class Draft:
         return tuple(drafts)
 
 
-MOST_TOKENS = 1_000_000_000
+MAX_PLAUSIBLE_TOKENS = 1_000_000_000
 """Numbers above this are not plausible."""
 
 
@@ -274,7 +273,7 @@ def tokens_of_request(request: ProviderRequest) -> int:
     return estimated_tokens(_json(request))
 
 
-def most_input_tokens(request: ProviderRequest) -> int:
+def max_input_tokens(request: ProviderRequest) -> int:
     """Returns an upper bound of the tokens that any vendor counts for a request: its bytes.
 
     A token is at least one byte, and the keys of the JSON cover what a vendor adds around a message. Chinese text or
@@ -284,17 +283,17 @@ def most_input_tokens(request: ProviderRequest) -> int:
 
 
 def _json(request: ProviderRequest) -> str:
-    wanted = request.output
-    schema = [wanted.fits] if wanted is not None and wanted.form is OutputForm.JSON_SCHEMA else []
+    output = request.output
+    schema = [output.fits] if output is not None and output.form is OutputForm.JSON_SCHEMA else []
     return json.dumps([*request.messages, *request.tools, *schema], ensure_ascii=False)
 
 
-def most_output_tokens(params: Mapping[str, JsonValue], of_model: int | None) -> int | None:
+def max_output_tokens(params: Mapping[str, JsonValue], model_limit: int | None) -> int | None:
     """Returns the agent's limit of an answer, else the model's own limit; None if neither is known."""
     requested = [params.get(name) for name in ("max_completion_tokens", "max_tokens")]
-    most = next((each for each in requested if isinstance(each, int) and not isinstance(each, bool)), of_model)
+    limit = next((value for value in requested if isinstance(value, int) and not isinstance(value, bool)), model_limit)
     answers = params.get("n")
-    return most if most is None or not isinstance(answers, int) else most * max(1, answers)
+    return limit if limit is None or not isinstance(answers, int) else limit * max(1, answers)
 
 
 def microusd(dollars: float) -> int:
@@ -305,18 +304,18 @@ def microusd(dollars: float) -> int:
     return math.ceil(round(dollars * 1_000_000, 6))
 
 
-def believable(reported: Any, input_estimate: int, output_estimate: int) -> Usage:
+def plausible_usage(reported: Any, input_estimate: int, output_estimate: int) -> Usage:
     """Returns the usage of `reported`, an object in OpenAI's format. Every implausible number is replaced by its
     estimate."""
     input_tokens = _count(getattr(reported, "prompt_tokens", None), input_estimate)
-    cached = _count(getattr(getattr(reported, "prompt_tokens_details", None), "cached_tokens", None), 0)
+    cached_tokens = _count(getattr(getattr(reported, "prompt_tokens_details", None), "cached_tokens", None), 0)
     output_tokens = _count(getattr(reported, "completion_tokens", None), output_estimate)
-    thought = _count(getattr(getattr(reported, "completion_tokens_details", None), "reasoning_tokens", None), 0)
+    thinking_tokens = _count(getattr(getattr(reported, "completion_tokens_details", None), "reasoning_tokens", None), 0)
     return Usage(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        cached_tokens=min(cached, input_tokens),
-        thinking_tokens=min(thought, output_tokens),
+        cached_tokens=min(cached_tokens, input_tokens),
+        thinking_tokens=min(thinking_tokens, output_tokens),
     )
 
 
@@ -332,4 +331,4 @@ def _count(value: object, estimate: int) -> int:
     """Returns `value` if it is a plausible count. Zero is not plausible if the estimate is above zero."""
     if isinstance(value, bool) or not isinstance(value, int):
         return estimate
-    return value if min(estimate, 1) <= value <= MOST_TOKENS else estimate
+    return value if min(estimate, 1) <= value <= MAX_PLAUSIBLE_TOKENS else estimate

@@ -21,13 +21,13 @@ from perdure.core.egress import Outbound
 
 _log = structlog.get_logger(__name__)
 SecretOf = Callable[[str], str | None]
-NOTHING_NAMED = Outbound()
+NO_NAMED_HOSTS = Outbound()
 
 
 class Models:
     """The providers of one process."""
 
-    def __init__(self, secret_of: SecretOf, outbound: Outbound = NOTHING_NAMED) -> None:
+    def __init__(self, secret_of: SecretOf, outbound: Outbound = NO_NAMED_HOSTS) -> None:
         self._secret_of = secret_of
         self._outbound = outbound
         self._litellm: Provider | None = None
@@ -48,7 +48,7 @@ class Models:
                 self._litellm = await asyncio.to_thread(_import_litellm, self._outbound)
         return self._litellm
 
-    async def ready(self, agent: PublishedAgent) -> None:
+    async def ensure_imported(self, agent: PublishedAgent) -> None:
         """Imports the packages of this agent's models, once per process. It takes seconds, so hold no lock or
         transaction in the meantime."""
         for model in _real_models(agent):
@@ -69,7 +69,7 @@ class Models:
     def _check_bounds(self, agent: PublishedAgent, model: str, provider: Provider) -> None:
         caps = caps_of(agent.definition, None)
         try:
-            hold_of(caps, provider.most(_asking(agent, model)), model)
+            hold_of(caps, provider.upper_bound(_empty_request(agent, model)), model)
         except UpstreamRejected as error:
             _log.warning("day_limit_cannot_hold", agent=agent.definition.id, code=error.code, problem=error.message)
 
@@ -82,7 +82,7 @@ class Models:
         return params
 
 
-def _asking(agent: PublishedAgent, model: str) -> ProviderRequest:
+def _empty_request(agent: PublishedAgent, model: str) -> ProviderRequest:
     """Returns a request of the agent without messages."""
     return ProviderRequest(model, (), params=agent.definition.model_params, reasoning=agent.definition.reasoning)
 
@@ -98,9 +98,9 @@ def _import_litellm(outbound: Outbound) -> Provider:
     return LiteLLMProvider(outbound)
 
 
-SECONDS = 20.0
+CHECK_SECONDS = 20.0
 """Time limit of each model's answer."""
-_SAID: dict[str, JsonValue] = {"role": "user", "content": "Answer with one word: ready."}
+_CHECK_MESSAGE: dict[str, JsonValue] = {"role": "user", "content": "Answer with one word: ready."}
 
 
 async def first_that_answers(models: Sequence[str], provider: Provider, params: Mapping[str, JsonValue]) -> str:
@@ -108,16 +108,18 @@ async def first_that_answers(models: Sequence[str], provider: Provider, params: 
 
     Raises: SystemExit, with the reason for each model.
     """
-    refused = []
+    failures = []
     for model in models:
-        why = await _why_not(ProviderRequest(model, (_SAID,), params=params, timeout_seconds=SECONDS), provider)
-        if not why:
+        failure = await _failure(
+            ProviderRequest(model, (_CHECK_MESSAGE,), params=params, timeout_seconds=CHECK_SECONDS), provider
+        )
+        if not failure:
             return model
-        refused.append(f"{model}: {why}")
-    raise SystemExit(f"No model in PERDURE_MODELS answers, so nothing was started. {'; '.join(refused)}")
+        failures.append(f"{model}: {failure}")
+    raise SystemExit(f"No model in PERDURE_MODELS answers, so nothing was started. {'; '.join(failures)}")
 
 
-async def _why_not(request: ProviderRequest, provider: Provider) -> str:
+async def _failure(request: ProviderRequest, provider: Provider) -> str:
     try:
         async with aclosing(provider.stream(request)) as chunks:
             async for chunk in chunks:

@@ -39,7 +39,7 @@ from perdure.activities.providers.provider import (
     FinishReason,
     ProviderRequest,
     TextDelta,
-    most_input_tokens,
+    max_input_tokens,
     tokens_of_request,
 )
 from perdure.contracts.calls import OutputForm
@@ -146,11 +146,11 @@ def _as_text(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _several(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
-def _after(value: Any) -> Any:
+def _as_after_tool(value: Any) -> Any:
     return {"tool": value} if isinstance(value, str) else value
 
 
@@ -188,23 +188,23 @@ class Rule(_Strict):
     form: str = ""
     """The name of the requested output object, which `say` then writes as JSON; empty for plain text. With a form, a
     system note is matched only if `note` is set."""
-    after: Annotated[AfterTool | None, BeforeValidator(_after)] = None
-    offers: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
-    call: Annotated[tuple[ScriptedCall, ...], BeforeValidator(_several)] = ()
+    after: Annotated[AfterTool | None, BeforeValidator(_as_after_tool)] = None
+    offers: Annotated[tuple[str, ...], BeforeValidator(_as_tuple)] = ()
+    call: Annotated[tuple[ScriptedCall, ...], BeforeValidator(_as_tuple)] = ()
     say: str = ""
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.when is None and self.note is None and self.after is None and not self.form:
             raise ValueError("needs `when`, `note` or `after`")
         if not self.say and not self.call:
             raise ValueError("needs `say` or `call`")
         groups = list(self._groups())
-        twice = [
+        duplicates = [
             group for group, count in Counter([*groups, "message", "note", "result", "results"]).items() if count > 1
         ]
-        if twice:
-            raise ValueError(f"the name {twice[0]!r} is taken")
+        if duplicates:
+            raise ValueError(f"the name {duplicates[0]!r} is taken")
         known = {*groups, "message", *(("note",) if self.note else ()), *(("result", "results") if self.after else ())}
         for template in [self.say, *(text for call in self.call for text in _texts(call.args))]:
             for name, has_path in placeholders(template):
@@ -235,7 +235,7 @@ class Price(_Strict):
 class Script(_Strict):
     """A scripted model."""
 
-    rules: Annotated[tuple[Rule, ...], BeforeValidator(_several)] = ()
+    rules: Annotated[tuple[Rule, ...], BeforeValidator(_as_tuple)] = ()
     fallback: str = Field(default="I have no rule for that.", min_length=1)
     """The answer if no rule matches. It is not a template."""
     tokens_per_second: float = Field(default=50.0, ge=0, allow_inf_nan=False)
@@ -244,7 +244,7 @@ class Script(_Strict):
     """The price of the model; None means free."""
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> Self:
+    def _check_names(self) -> Self:
         for name, count in Counter(rule.name for rule in self.rules).items():
             if count > 1:
                 raise ValueError(f"two rules have the name {name!r}")
@@ -264,15 +264,19 @@ def read_script(mapping: dict[str, JsonValue] | None) -> Script:
 
 def _sentences(error: ValidationError, mapping: dict[str, JsonValue]) -> Iterator[str]:
     for problem in error.errors(include_url=False, include_context=False):
-        place = list(problem["loc"])
+        location = list(problem["loc"])
         rules = mapping.get("rules")
-        where = "script"
-        if len(place) > 1 and place[0] == "rules" and isinstance(place[1], int) and isinstance(rules, list):
-            rule = rules[place[1]]
+        subject = "script"
+        if len(location) > 1 and location[0] == "rules" and isinstance(location[1], int) and isinstance(rules, list):
+            rule = rules[location[1]]
             name = rule.get("name") if isinstance(rule, dict) else None
-            where, place = f"rule {name or place[1] + 1!r}", place[2:]
+            subject, location = f"rule {name or location[1] + 1!r}", location[2:]
         yield ": ".join(
-            [where, *([".".join(map(str, place))] if place else []), problem["msg"].removeprefix("Value error, ")]
+            [
+                subject,
+                *([".".join(map(str, location))] if location else []),
+                problem["msg"].removeprefix("Value error, "),
+            ]
         )
 
 
@@ -301,7 +305,7 @@ class ToolResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Newest:
+class NewestMessages:
     """The newest messages, which rules are matched against."""
 
     user_text: str
@@ -322,17 +326,17 @@ class ScriptedProvider:
     def __init__(self, script: Script) -> None:
         self._script = script
 
-    def most(self, request: ProviderRequest) -> RequestBound:
+    def upper_bound(self, request: ProviderRequest) -> RequestBound:
         """Returns the most that the request can use. The output is known; the input is bounded as for every model."""
         try:
             words, calls = _answer(self._script, request)
         except PerdureError:
             words, calls = [], ()  # the request will fail before the first word
         usage = self._usage(request, len(words), calls)
-        spare = most_input_tokens(request) - usage.input_tokens
+        headroom = max_input_tokens(request) - usage.input_tokens
         price = self._script.price_per_million
         return RequestBound(
-            usage.tokens + spare, usage.cost_microusd + (math.ceil(spare * price.input) if price else 0)
+            usage.tokens + headroom, usage.cost_microusd + (math.ceil(headroom * price.input) if price else 0)
         )
 
     def cost_microusd(self, model: str, usage: Usage) -> int:
@@ -359,31 +363,31 @@ class ScriptedProvider:
 
     def _usage(self, request: ProviderRequest, words: int, calls: Sequence[DraftCall]) -> Usage:
         input_tokens = tokens_of_request(request)
-        answered = words + sum(estimated_tokens(call.name + call.raw_arguments) for call in calls)
-        usage = Usage(input_tokens=input_tokens, output_tokens=answered)
+        output_tokens = words + sum(estimated_tokens(call.name + call.raw_arguments) for call in calls)
+        usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens)
         return usage.model_copy(update={"cost_microusd": self.cost_microusd(request.model, usage)})
 
 
 def _answer(script: Script, request: ProviderRequest) -> tuple[list[str], tuple[DraftCall, ...]]:
     newest = newest_of(request.messages)
-    wanted = request.output
-    if newest.user_text.startswith(ECHO) and wanted is None:
+    output = request.output
+    if newest.user_text.startswith(ECHO) and output is None:
         return split_words(newest.user_text[len(ECHO) :]), ()
     offered = {_name_of(tool) for tool in request.tools}
     for rule in script.rules:
-        if rule.form != (wanted.name if wanted else ""):
+        if rule.form != (output.name if output else ""):
             continue
-        groups = matched(rule, newest, offered)
-        if groups is not None and wanted is not None and wanted.form is OutputForm.FUNCTION:
-            words, _ = _say_and_call(rule, groups, newest, "")
-            return [], (DraftCall(f"call_{len(request.messages)}", wanted.name, "".join(words)),)
+        groups = match_rule(rule, newest, offered)
+        if groups is not None and output is not None and output.form is OutputForm.FUNCTION:
+            words, _ = _fill_rule(rule, groups, newest, "")
+            return [], (DraftCall(f"call_{len(request.messages)}", output.name, "".join(words)),)
         if groups is not None:
-            return _say_and_call(rule, groups, newest, f"call_{len(request.messages)}")
+            return _fill_rule(rule, groups, newest, f"call_{len(request.messages)}")
     return split_words(script.fallback), ()
 
 
-def _say_and_call(
-    rule: Rule, groups: Mapping[str, str | None], newest: Newest, id_prefix: str
+def _fill_rule(
+    rule: Rule, groups: Mapping[str, str | None], newest: NewestMessages, id_prefix: str
 ) -> tuple[list[str], tuple[DraftCall, ...]]:
     results = [result.value for result in newest.results]
     values: dict[str, Any] = {**groups, "message": newest.user_text, "note": newest.note, "results": results}
@@ -391,8 +395,8 @@ def _say_and_call(
     try:
         words = split_words(fill_text(rule.say, values))
         calls = tuple(
-            DraftCall(f"{id_prefix}_{place}", call.tool, canonical_json(fill_arguments(call.args, values)))
-            for place, call in enumerate(rule.call)
+            DraftCall(f"{id_prefix}_{position}", call.tool, canonical_json(fill_arguments(call.args, values)))
+            for position, call in enumerate(rule.call)
         )
     except Missing as error:
         raise InvariantBroken("bad_script", f"rule {rule.name!r}: {error}") from error
@@ -401,12 +405,12 @@ def _say_and_call(
     return words, calls
 
 
-def matched(rule: Rule, newest: Newest, offered: set[str]) -> dict[str, str | None] | None:
+def match_rule(rule: Rule, newest: NewestMessages, offered: set[str]) -> dict[str, str | None] | None:
     """Returns the named groups of `rule`'s patterns, or None if the rule does not match the newest messages."""
     if not offered.issuperset(rule.offers):
         return None
     if rule.after is not None:
-        if not (newest.results and _looks_like(newest.results[-1], rule.after)):
+        if not (newest.results and _result_matches(newest.results[-1], rule.after)):
             return None
     elif rule.form:
         if rule.note is not None and newest.note is None:
@@ -423,14 +427,14 @@ def matched(rule: Rule, newest: Newest, offered: set[str]) -> dict[str, str | No
     return groups
 
 
-def _looks_like(result: ToolResult, after: AfterTool) -> bool:
+def _result_matches(result: ToolResult, after: AfterTool) -> bool:
     if result.tool != after.tool or after.edited not in (None, result.edited):
         return False
     if after.status is not None and _field(result.value, "status") != after.status:
         return False
     if isinstance(after.contains, str):
         return after.contains in result.text
-    return all(_field(result.value, path) == wanted for path, wanted in after.contains.items())
+    return all(_field(result.value, path) == expected for path, expected in after.contains.items())
 
 
 def _field(value: JsonValue, path: str) -> JsonValue:
@@ -440,9 +444,9 @@ def _field(value: JsonValue, path: str) -> JsonValue:
         return None
 
 
-def newest_of(messages: Sequence[Mapping[str, JsonValue]]) -> Newest:
+def newest_of(messages: Sequence[Mapping[str, JsonValue]]) -> NewestMessages:
     """Returns the messages since the latest user message, in the form that rules need."""
-    start = max((place for place, message in enumerate(messages) if message.get("role") == "user"), default=-1)
+    start = max((position for position, message in enumerate(messages) if message.get("role") == "user"), default=-1)
     turn = messages[start + 1 :]
     names = _call_names(messages)
     last = turn[-1].get("role") if turn else "user"
@@ -452,7 +456,7 @@ def newest_of(messages: Sequence[Mapping[str, JsonValue]]) -> Newest:
             results.append(_result(message, names))
         elif message.get("role") != "system":
             break
-    return Newest(
+    return NewestMessages(
         user_text=_text(messages[start]) if start >= 0 else "",
         note=next((_text(message) for message in reversed(turn) if message.get("role") == "system"), None),
         results=tuple(reversed(results)),

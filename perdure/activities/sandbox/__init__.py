@@ -5,12 +5,12 @@ Modules that need the extra `sandbox` are imported when a sandbox is opened, not
 
 from perdure.activities.sandbox.protocol import (
     Block,
+    BlockResult,
     ClosedSandbox,
     Fault,
     FaultKind,
     Flaw,
     Limits,
-    Ran,
     Sandbox,
     SandboxUnavailable,
     run_block,
@@ -19,13 +19,13 @@ from perdure.activities.sandbox.selection import LazySandbox, SandboxConfig, ope
 
 __all__ = [
     "Block",
+    "BlockResult",
     "ClosedSandbox",
     "Fault",
     "FaultKind",
     "Flaw",
     "LazySandbox",
     "Limits",
-    "Ran",
     "Sandbox",
     "SandboxConfig",
     "SandboxUnavailable",

@@ -15,12 +15,12 @@ from jsonschema.exceptions import SchemaError
 from pydantic import JsonValue
 from pydantic_monty import CollectString, MontyError, MontyRuntimeError, MontySyntaxError, MontyTypingError
 
-from perdure.activities.sandbox.protocol import MOST_MESSAGE_CHARACTERS, Flaw, Limits
-from perdure.activities.sandbox.worker import MOST_CODE_CHARACTERS, Worker
+from perdure.activities.sandbox.protocol import MAX_MESSAGE_CHARACTERS, Flaw, Limits
+from perdure.activities.sandbox.worker import MAX_CODE_CHARACTERS, Worker
 
 _RUN = re.compile(r"^def run\b", re.MULTILINE)
-_GIVEN = "perdure_given_"
-_MOST_FLAWS = 20
+_INPUT_PREFIX = "perdure_given_"
+_MAX_FLAWS = 20
 
 
 def schema_flaws(input_schema: Mapping[str, JsonValue], output_schema: Mapping[str, JsonValue]) -> tuple[Flaw, ...]:
@@ -51,21 +51,21 @@ def code_flaws(
     limits: Limits,
 ) -> tuple[Flaw, ...]:
     """Returns the flaws of a block whose schemas are valid; blocks the thread."""
-    if len(code) > MOST_CODE_CHARACTERS:
-        return (Flaw(f"the block exceeds {MOST_CODE_CHARACTERS} characters"),)
+    if len(code) > MAX_CODE_CHARACTERS:
+        return (Flaw(f"the block exceeds {MAX_CODE_CHARACTERS} characters"),)
     parameters = properties(input_schema)
     stubs = _stubs(parameters, output_schema)
-    alone = _flaws(worker, code, stubs, limits)
-    if alone:
-        return alone
-    found = _RUN.search(code)
-    if found is None:
+    block_flaws = _program_flaws(worker, code, stubs, limits)
+    if block_flaws:
+        return block_flaws
+    definition = _RUN.search(code)
+    if definition is None:
         return (Flaw("the block does not define the function `run`"),)
-    line = code.count("\n", 0, found.start()) + 1
-    least = [name for name, (_, must) in parameters.items() if must]
-    calls = {_call(least), _call(parameters)}
-    called = _flaws(worker, code + "\n\n" + "\n".join(sorted(calls)), stubs, limits)
-    return tuple(dict.fromkeys(Flaw(f"type error for the schemas' types: {flaw.message}", line) for flaw in called))
+    line = code.count("\n", 0, definition.start()) + 1
+    required_names = [name for name, (_, required) in parameters.items() if required]
+    calls = {_call(required_names), _call(parameters)}
+    call_flaws = _program_flaws(worker, code + "\n\n" + "\n".join(sorted(calls)), stubs, limits)
+    return tuple(dict.fromkeys(Flaw(f"type error for the schemas' types: {flaw.message}", line) for flaw in call_flaws))
 
 
 def _stubs(parameters: Mapping[str, tuple[str, bool]], output_schema: Mapping[str, JsonValue]) -> str:
@@ -76,20 +76,20 @@ def _stubs(parameters: Mapping[str, tuple[str, bool]], output_schema: Mapping[st
         "def perdure_stop() -> None: ...",
         f"def the_output_schema(value: {annotation(dict(output_schema))}) -> None: ...",
     ]
-    lines += [f"{_GIVEN}{name}: {kind}" for name, (kind, _) in parameters.items()]
+    lines += [f"{_INPUT_PREFIX}{name}: {kind}" for name, (kind, _) in parameters.items()]
     return "\n".join(lines) + "\n"
 
 
 def _call(names: Iterable[str]) -> str:
-    given = ", ".join(f"{name}={_GIVEN}{name}" for name in names)
-    return f"the_output_schema(run({given}))"
+    arguments = ", ".join(f"{name}={_INPUT_PREFIX}{name}" for name in names)
+    return f"the_output_schema(run({arguments}))"
 
 
 class _Stopped(Exception):
     """Ends the program before the block's first line."""
 
 
-def _flaws(worker: Worker, code: str, stubs: str, limits: Limits) -> tuple[Flaw, ...]:
+def _program_flaws(worker: Worker, code: str, stubs: str, limits: Limits) -> tuple[Flaw, ...]:
     """Returns the errors of the type checker and the compiler for a program that stops before its first line."""
     try:
         with worker.session(limits, stubs) as session:
@@ -104,17 +104,17 @@ def _flaws(worker: Worker, code: str, stubs: str, limits: Limits) -> tuple[Flaw,
         line = next((frame.line for frame in reversed(error.traceback())), None)
         if line == 1:  # the stop itself: the block has no flaws
             return ()
-        message = error.display("type-msg")[:MOST_MESSAGE_CHARACTERS]
+        message = error.display("type-msg")[:MAX_MESSAGE_CHARACTERS]
         return (Flaw(message, None if line is None else line - 1),)
     except (MontyError, ValueError) as error:
-        return (Flaw(f"the block cannot be checked: {error}"[:MOST_MESSAGE_CHARACTERS]),)
+        return (Flaw(f"the block cannot be checked: {error}"[:MAX_MESSAGE_CHARACTERS]),)
     return (Flaw("the block cannot be checked: the test did not stop before its first line"),)
 
 
 def _typing_flaws(report: str) -> Iterator[Flaw]:
     """Yields the type checker's findings. Their line numbers include the stop line, which is not part of the block."""
-    for finding in json.loads(report)[:_MOST_FLAWS]:
-        yield Flaw(str(finding["message"])[:MOST_MESSAGE_CHARACTERS], int(finding["location"]["row"]) - 1)
+    for finding in json.loads(report)[:_MAX_FLAWS]:
+        yield Flaw(str(finding["message"])[:MAX_MESSAGE_CHARACTERS], int(finding["location"]["row"]) - 1)
 
 
 def _stop() -> NoReturn:
@@ -146,11 +146,11 @@ def annotation(schema: JsonValue) -> str:
 
 def properties(schema: Mapping[str, JsonValue]) -> dict[str, tuple[str, bool]]:
     """Returns the annotation of each property of an object's schema, and whether it is required."""
-    listed, needed = schema.get("properties"), schema.get("required")
-    if not isinstance(listed, dict):
+    schemas, required_names = schema.get("properties"), schema.get("required")
+    if not isinstance(schemas, dict):
         return {}
-    must = set(map(str, needed)) if isinstance(needed, list) else set()
-    return {name: (annotation(each), name in must) for name, each in listed.items()}
+    required = set(map(str, required_names)) if isinstance(required_names, list) else set()
+    return {name: (annotation(property_schema), name in required) for name, property_schema in schemas.items()}
 
 
 def _of_kind(kind: str, schema: Mapping[str, JsonValue]) -> str:

@@ -23,11 +23,11 @@ from pathlib import Path
 from perdure.activities.sandbox.protocol import MIB, Limits, SandboxUnavailable
 
 NOBODY = 65_534
-INSIDE = Path("/monty")
+INTERPRETER = Path("/monty")
 """The interpreter's path in the jail."""
 _ADDRESS_SPACE_BYTES = 1_024 * MIB
 """The interpreter reserves 180 MiB at its start."""
-_BESIDE_HEAP_BYTES = 32 * MIB
+_OVERHEAD_BYTES = 32 * MIB
 """Measured: 17 MiB of this are the stacks of two threads, which are hardly used."""
 
 
@@ -43,37 +43,37 @@ class Jail:
         Raises: SandboxUnavailable if a program is missing or the processor is unknown.
         """
         self.cpu_seconds = cpu_seconds(ceiling)
-        self.data_bytes = ceiling.memory_bytes + _BESIDE_HEAP_BYTES
-        self.files = (INSIDE, *(Path(path) for path in _libraries(program)))
+        self.data_bytes = ceiling.memory_bytes + _OVERHEAD_BYTES
+        self.files = (INTERPRETER, *(Path(path) for path in _libraries(program)))
         """All files that are readable in the jail."""
         try:
             rules = deny_filter()
         except UnknownArchitecture as unknown:
             raise SandboxUnavailable(str(unknown)) from unknown
-        command = [*_demotion(demoted), _found("env"), "-i", *self._limits(), *self._walls(program)]
-        self._open = [_in_memory(rules)]
+        command = [*_demotion(demoted), _program_path("env"), "-i", *self._limits(), *self._bubblewrap(program)]
+        self._descriptors = [_memory_file(rules)]
         # A worker's own messages are discarded, because the block could write there. Those of `--version` are for the
         # self-test. Ctrl-C reaches the whole process group of a terminal; this program decides when its workers end.
         script = (
             "#!/bin/sh\n"
             "trap '' INT\n"
-            f"exec 9<{_path(self._open[0])} || exit 1\n"
+            f"exec 9<{_descriptor_path(self._descriptors[0])} || exit 1\n"
             '[ "$1" = --version ] || exec 2>/dev/null\n'
             f'exec {shlex.join(command)} "$@"\n'
         )
-        self._open.append(_in_memory(script.encode()))
-        self.launcher = _path(self._open[1])
+        self._descriptors.append(_memory_file(script.encode()))
+        self.launcher = _descriptor_path(self._descriptors[1])
         """A script in memory: /tmp may forbid programs, is cleaned from time to time, and keeps the files of a killed
         process."""
 
     def close(self) -> None:
         """Closes the launcher; running workers continue."""
-        while self._open:
-            os.close(self._open.pop())
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
     def _limits(self) -> list[str]:
         return [
-            _found("prlimit"),
+            _program_path("prlimit"),
             f"--as={_ADDRESS_SPACE_BYTES + self.data_bytes}",
             f"--data={self.data_bytes}",
             f"--cpu={self.cpu_seconds}",
@@ -82,16 +82,16 @@ class Jail:
             "--fsize=0",
         ]
 
-    def _walls(self, program: Path) -> list[str]:
+    def _bubblewrap(self, program: Path) -> list[str]:
         bound = [argument for path in self.files[1:] for argument in ("--ro-bind", os.path.realpath(path), str(path))]
         return [
-            _found("bwrap"),
+            _program_path("bwrap"),
             *("--unshare-all", "--unshare-user", "--disable-userns"),
             *("--uid", str(NOBODY), "--gid", str(NOBODY), "--cap-drop", "ALL"),
             *("--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
             *bound,
-            *("--ro-bind", os.path.realpath(program), str(INSIDE)),
-            *("--chdir", "/", "--remount-ro", "/", "--seccomp", "9", "--", str(INSIDE)),
+            *("--ro-bind", os.path.realpath(program), str(INTERPRETER)),
+            *("--chdir", "/", "--remount-ro", "/", "--seccomp", "9", "--", str(INTERPRETER)),
         ]
 
 
@@ -102,8 +102,8 @@ def cpu_seconds(ceiling: Limits) -> int:
 
 def close_on_exec() -> None:
     """Marks every inherited file descriptor, so that child processes do not inherit it."""
-    listed = Path("/proc/self/fd")
-    for number in [int(entry.name) for entry in listed.iterdir()] if listed.is_dir() else []:
+    descriptors = Path("/proc/self/fd")
+    for number in [int(entry.name) for entry in descriptors.iterdir()] if descriptors.is_dir() else []:
         with suppress(OSError):  # the descriptor of this listing is closed by now
             if number > 2:
                 os.set_inheritable(number, False)
@@ -120,27 +120,27 @@ def demotable(program: Path) -> bool:
     )
 
 
-def _in_memory(content: bytes) -> int:
+def _memory_file(content: bytes) -> int:
     """Creates an anonymous file that is open for reading only: a file that is open for writing cannot be run."""
-    written = os.memfd_create("perdure-jail")
+    descriptor = os.memfd_create("perdure-jail")
     try:
-        os.write(written, content)
-        return os.open(f"/proc/self/fd/{written}", os.O_RDONLY)
+        os.write(descriptor, content)
+        return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
     finally:
-        os.close(written)
+        os.close(descriptor)
 
 
-def _path(descriptor: int) -> Path:
+def _descriptor_path(descriptor: int) -> Path:
     return Path(f"/proc/{os.getpid()}/fd/{descriptor}")
 
 
 def _demotion(demoted: bool) -> list[str]:
     if not demoted:
         return []
-    return [_found("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    return [_program_path("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
 
 
-def _found(name: str) -> str:
+def _program_path(name: str) -> str:
     path = shutil.which(name)
     if path is None:
         package = {"bwrap": "bubblewrap", "env": "coreutils", "ldd": "libc-bin"}.get(name, "util-linux")
@@ -150,7 +150,7 @@ def _found(name: str) -> str:
 
 def _libraries(program: Path) -> list[str]:
     """Returns the files that the loader would load for `program`, including the loader."""
-    listed = subprocess.run([_found("ldd"), str(program)], capture_output=True, text=True, timeout=10)
+    listed = subprocess.run([_program_path("ldd"), str(program)], capture_output=True, text=True, timeout=10)
     words = [line.split("(")[0].split() for line in listed.stdout.splitlines()]
     return sorted({line[-1] for line in words if line and line[-1].startswith("/")})
 
@@ -286,27 +286,27 @@ def deny_filter(machine: str | None = None) -> bytes:
         raise UnknownArchitecture(f"no system call filter exists for {name}")
     numbers = sorted({pair[architecture.column] for pair in DENIED.values()} - {None}, key=lambda number: number or 0)
     program = [
-        _step(_LOAD_WORD, _AT_ARCHITECTURE),
-        _step(_JUMP_EQUAL, architecture.audit, if_true=1),
-        _step(_RETURN, _KILL),
-        _step(_LOAD_WORD, _AT_NUMBER),
+        _instruction(_LOAD_WORD, _AT_ARCHITECTURE),
+        _instruction(_JUMP_EQUAL, architecture.audit, if_true=1),
+        _instruction(_RETURN, _KILL),
+        _instruction(_LOAD_WORD, _AT_NUMBER),
     ]
     if architecture.foreign_from is not None:
-        program += [_step(_JUMP_NOT_BELOW, architecture.foreign_from, if_false=1), _step(_RETURN, _KILL)]
-    program += [_step(_JUMP_NOT_BELOW, _FIRST_RECENT, if_false=1), _step(_RETURN, _UNKNOWN)]
+        program += [_instruction(_JUMP_NOT_BELOW, architecture.foreign_from, if_false=1), _instruction(_RETURN, _KILL)]
+    program += [_instruction(_JUMP_NOT_BELOW, _FIRST_RECENT, if_false=1), _instruction(_RETURN, _UNKNOWN)]
     for number in numbers:
         assert number is not None
-        program += [_step(_JUMP_EQUAL, number, if_false=1), _step(_RETURN, _REFUSE)]
+        program += [_instruction(_JUMP_EQUAL, number, if_false=1), _instruction(_RETURN, _REFUSE)]
     program += [
-        _step(_JUMP_EQUAL, architecture.clone, if_false=3),
-        _step(_LOAD_WORD, _AT_FIRST_ARGUMENT),
-        _step(_JUMP_ANY_BIT, _CLONE_THREAD, if_true=1),
-        _step(_RETURN, _REFUSE),
-        _step(_RETURN, _ALLOW),
+        _instruction(_JUMP_EQUAL, architecture.clone, if_false=3),
+        _instruction(_LOAD_WORD, _AT_FIRST_ARGUMENT),
+        _instruction(_JUMP_ANY_BIT, _CLONE_THREAD, if_true=1),
+        _instruction(_RETURN, _REFUSE),
+        _instruction(_RETURN, _ALLOW),
     ]
     return b"".join(program)
 
 
-def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     """Encodes one instruction. The jumps count the instructions to skip."""
     return struct.pack("<HBBI", code, if_true, if_false, value)

@@ -20,8 +20,8 @@ from pydantic import JsonValue
 
 from perdure.activities.sandbox.inspection import code_flaws, schema_flaws
 from perdure.activities.sandbox.jail import Jail
-from perdure.activities.sandbox.protocol import Flaw, Limits, Ran, SandboxUnavailable
-from perdure.activities.sandbox.worker import GRACE_SECONDS, Making, Worker
+from perdure.activities.sandbox.protocol import BlockResult, Flaw, Limits, SandboxUnavailable
+from perdure.activities.sandbox.worker import GRACE_SECONDS, Worker, WorkerSettings
 
 _SPARES = 1
 _log = structlog.get_logger(__name__)
@@ -30,23 +30,25 @@ _log = structlog.get_logger(__name__)
 class WorkerPool:
     """The worker processes of one event loop."""
 
-    def __init__(self, start: Callable[[], Worker], threads: ThreadPoolExecutor, at_once: int, most: int) -> None:
-        """Allows `most` processes in total, of which `at_once` can run a block at the same time. `start` blocks a
-        thread of `threads`."""
+    def __init__(
+        self, start: Callable[[], Worker], threads: ThreadPoolExecutor, max_running: int, max_workers: int
+    ) -> None:
+        """Allows `max_workers` processes in total, of which `max_running` can run a block at the same time. `start`
+        blocks a thread of `threads`."""
         self._start = start
         self._threads = threads
-        self._most = max(most, at_once + _SPARES)
-        self._queue = FairQueue(at_once)
+        self._max_workers = max(max_workers, max_running + _SPARES)
+        self._queue = FairQueue(max_running)
         self._spares: list[Worker] = []
         self._idle: OrderedDict[Worker, str] = OrderedDict()
         """Maps each worker to its tenant, in the order of their last use."""
         self._busy: set[Worker] = set()
-        self._inside = 0
+        self._admitted = 0
         """Number of callers with a place: they have a worker or are about to get one."""
-        self._left = asyncio.Event()
-        self._live = 0
+        self._caller_left = asyncio.Event()
+        self._worker_count = 0
         """Number of workers that are starting or running and not yet given up."""
-        self._chores: set[asyncio.Task[None]] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
         self._filling = False
         self._closed = False
 
@@ -59,10 +61,10 @@ class WorkerPool:
         Raises: SandboxUnavailable.
         """
         await self._queue.enter(tenant_id or "")
-        self._inside += 1
+        self._admitted += 1
         try:
             self._refuse_if_closed()
-            worker = await self._take(tenant_id)
+            worker = await self._acquire(tenant_id)
             self._busy.add(worker)
             try:
                 self._refuse_if_closed()
@@ -72,10 +74,10 @@ class WorkerPool:
                 raise
             finally:
                 self._busy.remove(worker)
-                self._give_back(tenant_id, worker)
+                self._release(tenant_id, worker)
         finally:
-            self._inside -= 1
-            self._left.set()
+            self._admitted -= 1
+            self._caller_left.set()
             self._queue.leave()
 
     async def fill(self) -> None:
@@ -87,8 +89,8 @@ class WorkerPool:
             return
         self._filling = True
         try:
-            while len(self._spares) < _SPARES and self._live < self._most and not self._closed:
-                self._spares.append(await self._started())
+            while len(self._spares) < _SPARES and self._worker_count < self._max_workers and not self._closed:
+                self._spares.append(await self._start_worker())
         finally:
             self._filling = False
 
@@ -97,11 +99,11 @@ class WorkerPool:
         self._closed = True
         for worker in self._busy:
             worker.kill()
-        while self._inside:
-            self._left.clear()
-            await self._left.wait()
-        while self._chores:
-            await asyncio.wait(self._chores)
+        while self._admitted:
+            self._caller_left.clear()
+            await self._caller_left.wait()
+        while self._background_tasks:
+            await asyncio.wait(self._background_tasks)
         for worker in [*self._spares, *self._idle]:
             await self._end(worker)
         self._spares.clear()
@@ -111,60 +113,60 @@ class WorkerPool:
         if self._closed:
             raise SandboxUnavailable("the sandbox is closed")
 
-    async def _take(self, tenant_id: str | None) -> Worker:
+    async def _acquire(self, tenant_id: str | None) -> Worker:
         for worker, owner in reversed(self._idle.items()):
             if owner == tenant_id:
                 del self._idle[worker]
-                if worker.fit:
+                if worker.reusable:
                     return worker
-                self._forget(worker)
+                self._discard(worker)
                 break
         while self._spares:
             worker = self._spares.pop()
-            if worker.fit:
-                self._soon_full()
+            if worker.reusable:
+                self._refill_soon()
                 return worker
-            self._forget(worker)
-        if self._live >= self._most and self._idle:
-            self._forget(self._idle.popitem(last=False)[0])
-        self._soon_full()
-        return await self._started()
+            self._discard(worker)
+        if self._worker_count >= self._max_workers and self._idle:
+            self._discard(self._idle.popitem(last=False)[0])
+        self._refill_soon()
+        return await self._start_worker()
 
-    def _give_back(self, tenant_id: str | None, worker: Worker) -> None:
-        if tenant_id is None or self._closed or not worker.fit:
-            self._forget(worker)
-            self._soon_full()
+    def _release(self, tenant_id: str | None, worker: Worker) -> None:
+        if tenant_id is None or self._closed or not worker.reusable:
+            self._discard(worker)
+            self._refill_soon()
             return
         self._idle[worker] = tenant_id
-        if self._live >= self._most and not self._spares:
-            self._forget(self._idle.popitem(last=False)[0])
-            self._soon_full()
+        if self._worker_count >= self._max_workers and not self._spares:
+            self._discard(self._idle.popitem(last=False)[0])
+            self._refill_soon()
 
-    async def _started(self) -> Worker:
-        self._live += 1
+    async def _start_worker(self) -> Worker:
+        self._worker_count += 1
         starting = asyncio.get_running_loop().run_in_executor(self._threads, self._start)
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
-            starting.add_done_callback(self._unwanted)
+            starting.add_done_callback(self._discard_unwanted)
             raise
         except BaseException:
-            self._live -= 1
+            self._worker_count -= 1
             raise
 
-    def _unwanted(self, started: "asyncio.Future[Worker]") -> None:
+    def _discard_unwanted(self, started: "asyncio.Future[Worker]") -> None:
         if started.cancelled() or started.exception() is not None:
-            self._live -= 1
+            self._worker_count -= 1
         else:
-            self._forget(started.result())
+            self._discard(started.result())
 
-    def _forget(self, worker: Worker) -> None:
-        self._live -= 1
-        self._chore(self._end(worker))
+    def _discard(self, worker: Worker) -> None:
+        self._worker_count -= 1
+        self._run_in_background(self._end(worker))
 
-    def _soon_full(self) -> None:
+    def _refill_soon(self) -> None:
         if not self._closed:
-            self._chore(self._refill())
+            self._run_in_background(self._refill())
 
     async def _refill(self) -> None:
         try:
@@ -178,18 +180,18 @@ class WorkerPool:
         except RuntimeError:  # the threads have ended: the worker was starting when the sandbox was closed
             worker.close()
 
-    def _chore(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
 
 
 class FairQueue:
-    """Admits up to `at_once` callers at a time. For one event loop. Waiting tenants take turns, so that one tenant's
+    """Admits up to `places` callers at a time. For one event loop. Waiting tenants take turns, so that one tenant's
     queue cannot delay the others."""
 
-    def __init__(self, at_once: int) -> None:
-        self._free = at_once
+    def __init__(self, places: int) -> None:
+        self._free = places
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         """Tenants in the order of their turns; no queue is empty."""
 
@@ -221,7 +223,7 @@ class FairQueue:
 
 
 T = TypeVar("T")
-_CHORE_THREADS = 4
+_BACKGROUND_THREADS = 4
 """Threads for starting and ending workers, in addition to those that run blocks."""
 _CHECK_SECONDS = 15.0
 """Time limit of both checks of a block; measured: 0.03 to 0.2 s."""
@@ -231,13 +233,13 @@ class MontySandbox:
     """Runs blocks in `jail`, or in plain processes without a jail. For one event loop. Monty is a separate Python
     interpreter, in worker processes."""
 
-    def __init__(self, making: Making, jail: Jail | None, at_once: int | None, most_workers: int) -> None:
-        """Runs at most `at_once` blocks at a time; None means one per processor."""
-        self._making = making
+    def __init__(self, settings: WorkerSettings, jail: Jail | None, max_running: int | None, max_workers: int) -> None:
+        """Runs at most `max_running` blocks at a time; None means one per processor."""
+        self._settings = settings
         self._jail = jail
-        places = at_once or os.cpu_count() or 1
-        self._threads = ThreadPoolExecutor(places + _CHORE_THREADS, thread_name_prefix="sandbox")
-        self._crew = WorkerPool(lambda: Worker(making), self._threads, places, most_workers)
+        places = max_running or os.cpu_count() or 1
+        self._threads = ThreadPoolExecutor(places + _BACKGROUND_THREADS, thread_name_prefix="sandbox")
+        self._pool = WorkerPool(lambda: Worker(settings), self._threads, places, max_workers)
 
     @property
     def jailed(self) -> bool:
@@ -249,15 +251,17 @@ class MontySandbox:
 
         Raises: SandboxUnavailable.
         """
-        await self._crew.fill()
+        await self._pool.fill()
 
     async def run(
         self, tenant_id: str, code: str, inputs: Mapping[str, JsonValue], limits: Limits | None = None
-    ) -> Ran:
+    ) -> BlockResult:
         """Runs a block as `Sandbox.run` describes. Limits above the driver's own are lowered to them."""
-        bounds = (limits or self._making.ceiling).within(self._making.ceiling)
-        async with self._crew.worker_for(tenant_id) as worker:
-            return await self._watched(worker, bounds.wall_seconds + GRACE_SECONDS, worker.run, code, inputs, bounds)
+        bounds = (limits or self._settings.ceiling).within(self._settings.ceiling)
+        async with self._pool.worker_for(tenant_id) as worker:
+            return await self._run_with_limit(
+                worker, bounds.wall_seconds + GRACE_SECONDS, worker.run, code, inputs, bounds
+            )
 
     async def check(
         self, code: str, input_schema: Mapping[str, JsonValue], output_schema: Mapping[str, JsonValue]
@@ -266,21 +270,21 @@ class MontySandbox:
         flaws = schema_flaws(input_schema, output_schema)
         if flaws:
             return flaws
-        async with self._crew.worker_for(None) as worker:
-            given = (worker, code, input_schema, output_schema, self._making.ceiling)
-            return await self._watched(worker, _CHECK_SECONDS, code_flaws, *given)
+        async with self._pool.worker_for(None) as worker:
+            args = (worker, code, input_schema, output_schema, self._settings.ceiling)
+            return await self._run_with_limit(worker, _CHECK_SECONDS, code_flaws, *args)
 
     async def close(self) -> None:
         """Ends all workers and closes the launcher."""
-        await self._crew.close()
+        await self._pool.close()
         self._threads.shutdown(wait=False)
         if self._jail is not None:
             self._jail.close()
 
-    async def _watched(self, worker: Worker, seconds: float, work: Callable[..., T], *given: object) -> T:
+    async def _run_with_limit(self, worker: Worker, seconds: float, work: Callable[..., T], *args: object) -> T:
         """Runs `work` on a thread and returns its result. If it takes too long, its worker is killed, and the result is
         a fault."""
-        result = asyncio.get_running_loop().run_in_executor(self._threads, work, *given)
+        result = asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
         done, _ = await asyncio.wait({result}, timeout=seconds)
         if not done:
             worker.kill()

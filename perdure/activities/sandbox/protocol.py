@@ -47,7 +47,7 @@ class Limits:
         )
 
 
-MOST_MESSAGE_CHARACTERS = 1_000
+MAX_MESSAGE_CHARACTERS = 1_000
 """The maximum length of a message. A block chooses its exception's text, which can fill all its memory; the rest is
 cut."""
 
@@ -86,7 +86,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class BlockResult:
     """The result of one run."""
 
     value: JsonValue = None
@@ -102,10 +102,10 @@ class Ran:
 
 
 def fault(kind: FaultKind, message: str, line: int | None = None) -> Fault:
-    """Returns a fault whose message can be stored: clean text of at most `MOST_MESSAGE_CHARACTERS` characters."""
-    text = clean(message[: MOST_MESSAGE_CHARACTERS + 1])
-    if len(text) > MOST_MESSAGE_CHARACTERS:
-        text = text[: MOST_MESSAGE_CHARACTERS - 1] + "…"
+    """Returns a fault whose message can be stored: clean text of at most `MAX_MESSAGE_CHARACTERS` characters."""
+    text = clean(message[: MAX_MESSAGE_CHARACTERS + 1])
+    if len(text) > MAX_MESSAGE_CHARACTERS:
+        text = text[: MAX_MESSAGE_CHARACTERS - 1] + "…"
     return Fault(kind, text, line)
 
 
@@ -130,7 +130,7 @@ class Sandbox(Protocol):
 
     async def run(
         self, tenant_id: str, code: str, inputs: Mapping[str, JsonValue], limits: Limits | None = None
-    ) -> Ran:
+    ) -> BlockResult:
         """Calls the function `run` that `code` defines, with `inputs` as its keyword arguments.
 
         Effects: none remain after the run, so that it is safe to repeat. Two tenants never share a worker process.
@@ -156,9 +156,9 @@ class ClosedSandbox:
 
     async def run(
         self, tenant_id: str, code: str, inputs: Mapping[str, JsonValue], limits: Limits | None = None
-    ) -> Ran:
+    ) -> BlockResult:
         """Always returns a fault."""
-        return Ran(fault=fault(FaultKind.CLOSED, f"code blocks are not available: {self._reason}"))
+        return BlockResult(fault=fault(FaultKind.CLOSED, f"code blocks are not available: {self._reason}"))
 
     async def check(
         self, code: str, input_schema: Mapping[str, JsonValue], output_schema: Mapping[str, JsonValue]
@@ -170,7 +170,7 @@ class ClosedSandbox:
         """Does nothing; there are no workers."""
 
 
-_MOST_AT_ONCE_BYTES = 16_384
+_MAX_INLINE_CHECK_BYTES = 16_384
 """A longer value is checked on a thread: a value of 256 KiB against `uniqueItems` can take the validator seconds."""
 
 
@@ -190,38 +190,38 @@ async def run_block(
     block: Block,
     inputs: Mapping[str, JsonValue],
     limits: Limits | None = None,
-    given: Mapping[str, JsonValue] = MappingProxyType({}),
-) -> Ran:
+    engine_inputs: Mapping[str, JsonValue] = MappingProxyType({}),
+) -> BlockResult:
     """Runs a block once. Errors in the inputs, the block or its value are returned as the result's fault and are not
     raised.
 
-    `given` holds further parameters of `run` that the engine adds; no schema covers them.
+    `engine_inputs` holds further parameters of `run` that the engine adds; no schema covers them.
 
     Inputs are checked before the block runs, and the value before it is used.
 
     Raises: SandboxUnavailable.
     """
-    misfit = schema_fault(inputs, block.input_schema)
-    if misfit is not None:
-        return Ran(fault=fault(FaultKind.INPUTS, f"the inputs do not match the input schema: {misfit}"))
-    ran = await sandbox.run(tenant_id, block.code, {**inputs, **given}, limits)
-    if ran.fault is not None:
-        return ran
-    if ran.value_bytes > _MOST_AT_ONCE_BYTES:
-        wrong = await asyncio.to_thread(_value_fault, ran.value, block.output_schema)
+    mismatch = schema_fault(inputs, block.input_schema)
+    if mismatch is not None:
+        return BlockResult(fault=fault(FaultKind.INPUTS, f"the inputs do not match the input schema: {mismatch}"))
+    result = await sandbox.run(tenant_id, block.code, {**inputs, **engine_inputs}, limits)
+    if result.fault is not None:
+        return result
+    if result.value_bytes > _MAX_INLINE_CHECK_BYTES:
+        value_fault = await asyncio.to_thread(_value_fault, result.value, block.output_schema)
     else:
-        wrong = _value_fault(ran.value, block.output_schema)
-    return ran if wrong is None else replace(ran, value=None, value_bytes=0, fault=wrong)
+        value_fault = _value_fault(result.value, block.output_schema)
+    return result if value_fault is None else replace(result, value=None, value_bytes=0, fault=value_fault)
 
 
 def _value_fault(value: JsonValue, schema: Mapping[str, JsonValue]) -> Fault | None:
     if isinstance(value, dict):
-        misfit = schema_fault(value, schema)
+        mismatch = schema_fault(value, schema)
     else:
         object_schema: dict[str, JsonValue] = {"properties": {"value": dict(schema)}, "$defs": schema.get("$defs", {})}
-        misfit = schema_fault({"value": value}, object_schema)
+        mismatch = schema_fault({"value": value}, object_schema)
     return (
         None
-        if misfit is None
-        else fault(FaultKind.VALUE, f"the return value does not match the output schema: {misfit}")
+        if mismatch is None
+        else fault(FaultKind.VALUE, f"the return value does not match the output schema: {mismatch}")
     )

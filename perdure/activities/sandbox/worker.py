@@ -27,20 +27,20 @@ from pydantic_monty import (
 )
 
 from perdure.activities.sandbox.jail import close_on_exec
-from perdure.activities.sandbox.protocol import MIB, Fault, FaultKind, Limits, Ran, SandboxUnavailable, fault
+from perdure.activities.sandbox.protocol import MIB, BlockResult, Fault, FaultKind, Limits, SandboxUnavailable, fault
 from perdure.core.text import is_clean
 
 SCRIPT = "block.py"
 """The file name of a block in tracebacks."""
 GRACE_SECONDS = 1.0
 """The interpreter has half of this time after the limit to stop by itself. Then its process is killed."""
-_GROWN_BYTES = 32 * MIB
+_MAX_GROWTH_BYTES = 32 * MIB
 """A worker whose memory has grown by more than this is not reused: the next block would reach the process's limit
 before its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
+class WorkerSettings:
     """Settings for starting workers."""
 
     program: Path
@@ -53,20 +53,20 @@ class Making:
 class Worker:
     """A started interpreter that serves one tenant and one run at a time."""
 
-    def __init__(self, making: Making) -> None:
+    def __init__(self, settings: WorkerSettings) -> None:
         """Starts the interpreter and checks that it answers.
 
         Raises: SandboxUnavailable.
         """
-        self._making = making
-        self._inner: psutil.Process | None = None
-        self._spent = False
+        self._settings = settings
+        self._interpreter: psutil.Process | None = None
+        self._unusable = False
         close_on_exec()
         self._pool = Monty(
-            binary_path=making.program,
+            binary_path=settings.program,
             min_processes=1,
             max_processes=1,
-            request_timeout=making.ceiling.wall_seconds + 2 * GRACE_SECONDS,
+            request_timeout=settings.ceiling.wall_seconds + 2 * GRACE_SECONDS,
             feed_duration_limit_grace=GRACE_SECONDS / 2,
             turn_duration_limit_grace=None,
         )
@@ -74,19 +74,19 @@ class Worker:
             self._pool.__enter__()
             with self._pool.checkout() as session:
                 session.feed_run("0")
-                self._outer = psutil.Process(session.worker_pid)
-            self._inner = next(iter(self._outer.children()), self._outer)
+                self._launcher = psutil.Process(session.worker_pid)
+            self._interpreter = next(iter(self._launcher.children()), self._launcher)
         except (MontyError, OSError, psutil.Error) as error:
             self.close()
             raise SandboxUnavailable(f"the interpreter does not start: {error}") from error
-        self.pid = self._inner.pid
+        self.pid = self._interpreter.pid
         """The process id of the interpreter itself. In a jail, the interpreter is a child of bubblewrap."""
-        self._first_bytes = self._held_bytes()
+        self._first_bytes = self._data_bytes()
 
     @property
-    def fit(self) -> bool:
+    def reusable(self) -> bool:
         """True if the worker can run another block of its tenant."""
-        return not self._spent and self._alive
+        return not self._unusable and self._alive
 
     def session(self, limits: Limits, type_stubs: str | None = None) -> MontySession:
         """Returns a session with a new namespace. With `type_stubs`, code is type-checked before it runs."""
@@ -103,28 +103,28 @@ class Worker:
             os_policy={"sleep": "zero"},
         )
 
-    def run(self, code: str, inputs: Mapping[str, JsonValue], limits: Limits) -> Ran:
+    def run(self, code: str, inputs: Mapping[str, JsonValue], limits: Limits) -> BlockResult:
         """Calls the block's `run` once. After any fault, the worker is not reused."""
-        printed = Printed(limits.output_bytes, self.kill)
+        printed = PrintedText(limits.output_bytes, self.kill)
         cpu_before = self._cpu_seconds()
         started = time.monotonic()
         try:
             with self.session(limits) as session:
-                came_to = called(session, code, inputs, limits, printed)
+                outcome = call_block(session, code, inputs, limits, printed)
         except MontyError as error:  # the worker died before the code was sent
-            came_to = crashed(error)
+            outcome = crash_fault(error)
         wall = time.monotonic() - started
         cpu = self._cpu_seconds()
-        problem = came_to if isinstance(came_to, Fault) else None
-        if printed.too_much:
+        problem = outcome if isinstance(outcome, Fault) else None
+        if printed.exceeded:
             problem = fault(FaultKind.OUTPUT, f"the block printed more than {limits.output_bytes} bytes")
         elif problem is not None and problem.kind in (FaultKind.TIME, FaultKind.CRASHED):
-            problem = _by_clock(problem, wall, limits.wall_seconds)
-        self._spent = self._spent or problem is not None or self._worn(cpu)
-        used = None if cpu is None or cpu_before is None else cpu - cpu_before
-        if problem is not None or isinstance(came_to, Fault):
-            return Ran(fault=problem, output=printed.text, wall_seconds=wall, cpu_seconds=used)
-        return Ran(came_to.json, came_to.size_bytes, None, printed.text, wall, used)
+            problem = _corrected_by_time(problem, wall, limits.wall_seconds)
+        self._unusable = self._unusable or problem is not None or self._is_worn(cpu)
+        cpu_used = None if cpu is None or cpu_before is None else cpu - cpu_before
+        if problem is not None or isinstance(outcome, Fault):
+            return BlockResult(fault=problem, output=printed.text, wall_seconds=wall, cpu_seconds=cpu_used)
+        return BlockResult(outcome.json, outcome.size_bytes, None, printed.text, wall, cpu_used)
 
     def kill(self) -> None:
         """Kills the process immediately. A caller that waits for its answer receives an error.
@@ -132,10 +132,10 @@ class Worker:
         The inner process is killed, so that bubblewrap reaps it and exits. If bubblewrap died first, process 1 would
         have to reap the interpreter, and in a container process 1 may be this program.
         """
-        self._spent = True
-        if self._inner is not None:
+        self._unusable = True
+        if self._interpreter is not None:
             with suppress(psutil.NoSuchProcess):
-                self._inner.kill()
+                self._interpreter.kill()
 
     def close(self) -> None:
         """Kills the process and releases the client."""
@@ -145,18 +145,18 @@ class Worker:
     @property
     def _alive(self) -> bool:
         try:
-            return str(self._outer.status()) != psutil.STATUS_ZOMBIE and self._cpu_seconds() is not None
+            return str(self._launcher.status()) != psutil.STATUS_ZOMBIE and self._cpu_seconds() is not None
         except psutil.NoSuchProcess:
             return False
 
-    def _worn(self, cpu: float | None) -> bool:
+    def _is_worn(self, cpu: float | None) -> bool:
         """Returns whether the process may run out of CPU time or memory in the next run."""
         if cpu is None:
             return True
-        most = self._making.cpu_seconds
-        if most is not None and cpu > most - 2 * self._making.ceiling.wall_seconds - 2:
+        cpu_limit = self._settings.cpu_seconds
+        if cpu_limit is not None and cpu > cpu_limit - 2 * self._settings.ceiling.wall_seconds - 2:
             return True
-        return self._held_bytes() - self._first_bytes > _GROWN_BYTES
+        return self._data_bytes() - self._first_bytes > _MAX_GROWTH_BYTES
 
     def _cpu_seconds(self) -> float | None:
         """Returns the CPU time of the process since its start, or None if the process has ended."""
@@ -168,7 +168,7 @@ class Worker:
         except (OSError, psutil.NoSuchProcess):
             return None
 
-    def _held_bytes(self) -> int:
+    def _data_bytes(self) -> int:
         """Returns the writable memory, used or not, that RLIMIT_DATA counts; 0 if the kernel does not report it."""
         try:
             return int(Path(f"/proc/{self.pid}/statm").read_text().split()[5]) * os.sysconf("SC_PAGE_SIZE")
@@ -176,16 +176,16 @@ class Worker:
             return 0
 
 
-def _by_clock(problem: Fault, wall: float, most: float) -> Fault:
+def _corrected_by_time(problem: Fault, wall: float, limit: float) -> Fault:
     """Corrects the kind of a fault by the elapsed time. A block can raise a time-out itself, and a crash can be the end
     of its time."""
-    if wall >= most:
-        return fault(FaultKind.TIME, f"the block exceeded its time limit of {most:g} s", problem.line)
+    if wall >= limit:
+        return fault(FaultKind.TIME, f"the block exceeded its time limit of {limit:g} s", problem.line)
     kind = FaultKind.RAISED if problem.kind is FaultKind.TIME else problem.kind
     return fault(kind, problem.message, problem.line)
 
 
-MOST_DEPTH = 32
+MAX_DEPTH = 32
 """Maximum nesting, the same as for arguments (perdure/core/calls/arguments.py)."""
 
 
@@ -198,7 +198,7 @@ class Value:
     """Its length as JSON text."""
 
 
-class UnfitWorker(Exception):
+class InvalidValue(Exception):
     """A block's text is not a valid value. The message is for the model."""
 
     def __init__(self, message: str, kind: FaultKind = FaultKind.VALUE) -> None:
@@ -206,7 +206,7 @@ class UnfitWorker(Exception):
         self.kind = kind
 
 
-def read_value(text: object, most_bytes: int) -> Value:
+def read_value(text: object, max_bytes: int) -> Value:
     """Parses the value and checks that Postgres can store it.
 
     The block controls the JSON text that the worker sent, so it is not trusted.
@@ -214,40 +214,40 @@ def read_value(text: object, most_bytes: int) -> Value:
     Raises: UnfitWorker.
     """
     if not isinstance(text, str):
-        raise UnfitWorker("the block hid the end marker of its output")
-    if len(text) > most_bytes:  # `dumps` writes ASCII, so that one character is one byte
-        raise UnfitWorker(f"the return value exceeds {most_bytes} bytes as JSON", FaultKind.OUTPUT)
+        raise InvalidValue("the block hid the end marker of its output")
+    if len(text) > max_bytes:  # `dumps` writes ASCII, so that one character is one byte
+        raise InvalidValue(f"the return value exceeds {max_bytes} bytes as JSON", FaultKind.OUTPUT)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        raise UnfitWorker("the return value is not valid JSON; a number may be too long") from None
-    _check(value, MOST_DEPTH)
+        raise InvalidValue("the return value is not valid JSON; a number may be too long") from None
+    _check(value, MAX_DEPTH)
     return Value(value, len(text))
 
 
 def _check(value: Any, depth: int) -> None:
     """Raises: UnfitWorker for a value that cannot be stored."""
     if isinstance(value, str) and not is_clean(value):
-        raise UnfitWorker("a string in the return value contains a NUL character or a lone surrogate")
+        raise InvalidValue("a string in the return value contains a NUL character or a lone surrogate")
     if not isinstance(value, list | dict):
         return
     if depth == 0:
-        raise UnfitWorker(f"the return value is nested deeper than {MOST_DEPTH} levels")
+        raise InvalidValue(f"the return value is nested deeper than {MAX_DEPTH} levels")
     for part in value if isinstance(value, list) else (*value, *value.values()):
         _check(part, depth - 1)
 
 
-class TooMuchPrinted(Exception):
+class PrintLimitExceeded(Exception):
     """The block printed more than its limit."""
 
 
-class Printed:
+class PrintedText:
     """Collects printed text and calls `stop` at the first byte beyond the limit. Without it, a block that prints
     endlessly would run until its time limit."""
 
-    def __init__(self, most_bytes: int, stop: Callable[[], None]) -> None:
+    def __init__(self, max_bytes: int, stop: Callable[[], None]) -> None:
         self._parts: list[str] = []
-        self._left = most_bytes
+        self._bytes_left = max_bytes
         self._stop = stop
 
     def __call__(self, stream: Literal["stdout", "stderr"], text: str) -> None:
@@ -255,19 +255,19 @@ class Printed:
 
         Raises: TooMuchPrinted.
         """
-        if self._left < 0:
-            raise TooMuchPrinted
+        if self._bytes_left < 0:
+            raise PrintLimitExceeded
         raw = text.encode(errors="replace")
-        self._parts.append(raw[: self._left].decode(errors="ignore"))
-        self._left -= len(raw)
-        if self._left < 0:
+        self._parts.append(raw[: self._bytes_left].decode(errors="ignore"))
+        self._bytes_left -= len(raw)
+        if self._bytes_left < 0:
             self._stop()
-            raise TooMuchPrinted
+            raise PrintLimitExceeded
 
     @property
-    def too_much(self) -> bool:
+    def exceeded(self) -> bool:
         """True if the block printed more than its limit."""
-        return self._left < 0
+        return self._bytes_left < 0
 
     @property
     def text(self) -> str:
@@ -275,7 +275,7 @@ class Printed:
         return "".join(self._parts)
 
 
-MOST_CODE_CHARACTERS = 262_144
+MAX_CODE_CHARACTERS = 262_144
 _TAIL = """
 
 perdure_value = run(**perdure_inputs)
@@ -296,52 +296,52 @@ _PANIC = "PanicException"
 imported."""
 
 
-def called(
-    session: MontySession, code: str, inputs: Mapping[str, JsonValue], limits: Limits, printed: Printed
+def call_block(
+    session: MontySession, code: str, inputs: Mapping[str, JsonValue], limits: Limits, printed: PrintedText
 ) -> Value | Fault:
     """Runs the code and returns the value, or why there is none. The program is one call of the block's `run`. Only
     JSON text is returned. A block's own value could be a few lists that represent 2^40 elements (measured: it arrives
     as a list that hangs any code that walks it). So `json.dumps` runs last in the worker, under its limits. The code is
     parsed in the worker only."""
-    if len(code) > MOST_CODE_CHARACTERS:
-        return fault(FaultKind.CODE, f"the block exceeds {MOST_CODE_CHARACTERS} characters")
+    if len(code) > MAX_CODE_CHARACTERS:
+        return fault(FaultKind.CODE, f"the block exceeds {MAX_CODE_CHARACTERS} characters")
     try:
         text = session.feed_run(code + _TAIL, inputs={"perdure_inputs": dict(inputs)}, print_callback=printed)
         return read_value(text, limits.output_bytes)
-    except UnfitWorker as unfit:
-        return fault(unfit.kind, str(unfit))
+    except InvalidValue as invalid:
+        return fault(invalid.kind, str(invalid))
     except (MontySyntaxError, MontyRuntimeError) as error:
-        return _raised(error, code.count("\n") + 1)
+        return _error_fault(error, code.count("\n") + 1)
     except (MontyConversionError, ValueError, TypeError, OverflowError) as error:
         return fault(FaultKind.INPUTS, f"the inputs cannot be passed to the block: {error}")
     except MontyError as error:
-        return crashed(error)
+        return crash_fault(error)
     except BaseException as error:
         if type(error).__name__ != _PANIC:
             raise
-        return crashed(error)
+        return crash_fault(error)
 
 
-def crashed(error: BaseException) -> Fault:
+def crash_fault(error: BaseException) -> Fault:
     """Returns the fault of a run whose worker has died."""
     return fault(FaultKind.CRASHED, f"the block ended its interpreter: {error}")
 
 
-def _raised(error: MontySyntaxError | MontyRuntimeError, lines: int) -> Fault:
+def _error_fault(error: MontySyntaxError | MontyRuntimeError, lines: int) -> Fault:
     """Returns the fault for an error that a block of `lines` lines raised."""
     cause, message = error.exception(), error.display("type-msg")
-    passed = [frame.line for frame in error.traceback()]
-    line = next((line for line in reversed(passed) if line <= lines), None)
+    line_numbers = [frame.line for frame in error.traceback()]
+    line = next((line for line in reversed(line_numbers) if line <= lines), None)
     if isinstance(error, MontySyntaxError) or isinstance(cause, NotImplementedError):
         return fault(FaultKind.CODE, message, line)
     for limit, kind in _LIMITS.items():
         if isinstance(cause, limit):
             return fault(kind, message, line)
-    if not passed and message.startswith("UnicodeEncodeError"):  # the block had not started
+    if not line_numbers and message.startswith("UnicodeEncodeError"):  # the block had not started
         return fault(FaultKind.INPUTS, f"the inputs cannot be passed to the block: {message}")
-    if line is None and lines + _CALL_LINE in passed:
+    if line is None and lines + _CALL_LINE in line_numbers:
         kind = FaultKind.CODE if isinstance(cause, NameError) else FaultKind.INPUTS
         return fault(kind, f"the function `run` cannot be called: {message}")
-    if line is None and lines + _DUMP_LINE in passed:
+    if line is None and lines + _DUMP_LINE in line_numbers:
         return fault(FaultKind.VALUE, f"the return value cannot be written as JSON: {message}")
     return fault(FaultKind.RAISED, message, line)

@@ -28,18 +28,18 @@ class Toolbox:
         secret_of: SecretOf,
         http: httpx.AsyncClient,
         servers: McpServers | None = None,
-        of_agents: Mapping[str, httpx.AsyncClient] = MappingProxyType({}),
+        http_by_agent: Mapping[str, httpx.AsyncClient] = MappingProxyType({}),
     ) -> None:
-        """`http` is for the tools of agents without a client in `of_agents`. Each app names its own hosts."""
+        """`http` is for the tools of agents without a client in `http_by_agent`. Each app names its own hosts."""
         self._tools: Mapping[tuple[str, str], Tool] = {(agent_id, tool.card.name): tool for agent_id, tool in tools}
         self._secret_of = secret_of
         self._servers = servers
         self.http = http
-        self._of_agents = of_agents
+        self._http_by_agent = http_by_agent
 
     def http_for(self, agent_id: str) -> httpx.AsyncClient:
         """Returns the client through which this agent's tools send."""
-        return self._of_agents.get(agent_id, self.http)
+        return self._http_by_agent.get(agent_id, self.http)
 
     def find(self, agent_id: str, name: str, pinned: ToolCard | None = None) -> Tool | McpTool | None:
         """Returns the tool `name` of this agent, or None if this worker does not have it. `pinned` is the card that the
@@ -58,7 +58,7 @@ class Toolbox:
         return {name: value for name, value in values.items() if value}
 
 
-MOST_PRINTED_CHARACTERS = 1_000
+MAX_PRINTED_CHARACTERS = 1_000
 """Maximum length of a block's printed text that the model receives with the result."""
 _log = structlog.get_logger(__name__)
 
@@ -82,16 +82,16 @@ class BlockTool:
         cannot start an interpreter.
         """
         block = Block(self.block.source, self.block.input, self.block.output)
-        given: dict[str, JsonValue] = {"data": {**self.tables}} if self.block.needs else {}
+        engine_inputs: dict[str, JsonValue] = {"data": {**self.tables}} if self.block.needs else {}
         try:
-            ran = await run_block(self.sandbox, context.tenant_id, block, args, given=given)
+            result = await run_block(self.sandbox, context.tenant_id, block, args, engine_inputs=engine_inputs)
         except SandboxUnavailable as error:
             raise ToolUnavailable(f"the sandbox is unavailable: {error}") from error
-        if ran.fault is not None:
-            _log.info("code_block_fault", tool=self.card.name, kind=ran.fault.kind.value, line=ran.fault.line)
-            raise ToolRefused(ran.fault.message)
+        if result.fault is not None:
+            _log.info("code_block_fault", tool=self.card.name, kind=result.fault.kind.value, line=result.fault.line)
+            raise ToolRefused(result.fault.message)
         return ToolResult(
-            {"status": "ok", "message": ran.output[:MOST_PRINTED_CHARACTERS].strip(), "result": ran.value}
+            {"status": "ok", "message": result.output[:MAX_PRINTED_CHARACTERS].strip(), "result": result.value}
         )
 
 

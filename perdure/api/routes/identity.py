@@ -46,7 +46,7 @@ from perdure.store.identity import erasure, registration, users
 from perdure.store.identity import sign_in as sign_in_store
 from perdure.store.identity.registration import Invitation
 from perdure.store.identity.sign_in import Session
-from perdure.temporal.workflow_client import forget_histories
+from perdure.temporal.workflow_client import delete_histories
 
 auth_router = APIRouter(prefix="/v1/auth", tags=["auth"])
 _UNCACHED = {"Cache-Control": "no-store"}
@@ -484,7 +484,7 @@ async def erase(services: ServicesDep, caller: Caller, name: UserName) -> dict[s
     """Permanently erases everything that a user wrote; the audit trail keeps what happened. If interrupted, repeat the
     request to continue."""
     caller.require_role("admin")
-    histories = partial(forget_histories, services.notifier.client)
+    histories = partial(delete_histories, services.notifier.client)
     return await erasure.erase(services.db, caller.tenant_id, name, caller.user_id, services.live, histories)
 
 

@@ -18,7 +18,7 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import turn_workflow_id
 from perdure.core.status import queue_fault, relay_fault
 from perdure.store.status import ServerStates, Workload, workload_of
-from perdure.temporal.status import QueueLook, look_at_queues
+from perdure.temporal.status import QueueState, describe_queues
 
 status_router = APIRouter(prefix="/v1", tags=["status"])
 UNAVAILABLE = "unavailable"
@@ -78,12 +78,12 @@ def _parts_of_tenant(faults: dict[str, str], queue_faults: list[str], server_fau
     return [{"name": name, "fault": UNAVAILABLE if fault else ""} for name, fault in fault_by_part.items()]
 
 
-async def _read_queues(services: Services) -> list[QueueLook]:
+async def _read_queues(services: Services) -> list[QueueState]:
     """Returns the task queues; empty if Temporal does not respond. The outage itself appears among the services."""
     try:
         async with asyncio.timeout(2 * CHECK_SECONDS):
             client = services.notifier.client
-            return await look_at_queues(client, services.routing, timedelta(seconds=CHECK_SECONDS))
+            return await describe_queues(client, services.routing, timedelta(seconds=CHECK_SECONDS))
     except (RPCError, TimeoutError):
         return []
 
@@ -93,7 +93,7 @@ async def _read_workload(services: Services, tenant_id: str) -> Workload:
         return await workload_of(tx)
 
 
-def _queue_body(services: Services, caller: Principal | None, queue: QueueLook) -> dict[str, Any]:
+def _queue_body(services: Services, caller: Principal | None, queue: QueueState) -> dict[str, Any]:
     page = queue_page(services, caller, queue.name)
     links = {"links": {"temporal": page} if page else {}}
     return asdict(queue) | {"fault": queue_fault(queue.workers, queue.backlog, queue.oldest_seconds)} | links

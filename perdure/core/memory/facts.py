@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from perdure.contracts.memory import MOST_FACTS, Fact
+from perdure.contracts.memory import MAX_FACTS, Fact
 
 _END: Final = r"(?=[.,;:!?\n]|\s+(?:and|but|because|so|please)\b|$)"
 _WORDS: Final = r"(?P<it>[^\s.,;:!?\n][^.,;:!?\n]{0,59}?)"
@@ -36,7 +36,7 @@ def derived_facts(text: str) -> tuple[Fact, ...]:
         stated = [match["it"].strip() for match in pattern.finditer(text)]
         if stated:
             found.append(Fact(type=kind, content=stated[-1], confidence=confidence))
-    return tuple(found[:MOST_FACTS])
+    return tuple(found[:MAX_FACTS])
 
 
 def facts_note(scope: str, facts: tuple[Fact, ...]) -> str:

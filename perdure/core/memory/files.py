@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from perdure.contracts.errors import CallerError
-from perdure.contracts.memory import MOST_COLUMNS, MOST_ROWS
+from perdure.contracts.memory import MAX_COLUMNS, MAX_ROWS
 from perdure.core.memory.file_content import TABLES, UnfitContent, check_stream
 from perdure.core.text import format_size
 
@@ -72,7 +72,7 @@ def check_content(media_type: str, content: bytes) -> None:
     Raises: CallerError 422 with the codes of `check_stream`.
     """
     try:
-        check_stream(io.BytesIO(content), media_type, MOST_COLUMNS, MOST_ROWS)
+        check_stream(io.BytesIO(content), media_type, MAX_COLUMNS, MAX_ROWS)
     except UnfitContent as unfit:
         raise CallerError(unfit.code, unfit.message, unfit.details, status=422) from None
 

@@ -26,7 +26,7 @@ from pydantic import JsonValue
 
 from perdure.client import ApiError, AsyncClient, Client
 from perdure.contracts.errors import CallerError
-from perdure.contracts.memory import CLIENT_TABLE, MOST_OTHERS
+from perdure.contracts.memory import CLIENT_TABLE, MAX_OTHERS
 from perdure.core.memory.files import check_content
 from perdure.schemas.turns import Turn
 from perdure.sdk.tables.execution import PlanResult, run_plan
@@ -62,8 +62,8 @@ class ClientTable:
 
         Raises TableError and OSError.
         """
-        if len(others) > MOST_OTHERS:
-            raise TableError(f"a table can have at most {MOST_OTHERS} further tables")
+        if len(others) > MAX_OTHERS:
+            raise TableError(f"a table can have at most {MAX_OTHERS} further tables")
         table = cls._read(Path(path))
         table.others = tuple(cls._read(Path(other)) for other in others)
         names = [table.name, *(other.name for other in table.others)]

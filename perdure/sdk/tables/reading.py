@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import polars as pl
 from pydantic import JsonValue
 
-from perdure.contracts.memory import MOST_COLUMNS, MOST_ROWS
+from perdure.contracts.memory import MAX_COLUMNS, MAX_ROWS
 from perdure.core.memory.file_content import separator_of
 from perdure.sdk.tables.plan import TableError
 
@@ -45,10 +45,10 @@ def read_csv(content: bytes, media_type: str = "text/csv") -> pl.DataFrame:
         table = _typed(content, separator, kinds)
     except (pl.exceptions.PolarsError, csv.Error) as error:
         raise TableError(f"the table cannot be read: {str(error).splitlines()[0][:200]}") from None
-    if table.height > MOST_ROWS:
-        raise TableError(f"the table has more than {MOST_ROWS} rows")
-    if table.width > MOST_COLUMNS:
-        raise TableError(f"the table has more than {MOST_COLUMNS} columns")
+    if table.height > MAX_ROWS:
+        raise TableError(f"the table has more than {MAX_ROWS} rows")
+    if table.width > MAX_COLUMNS:
+        raise TableError(f"the table has more than {MAX_COLUMNS} columns")
     table = table.filter(~pl.all_horizontal(pl.all().is_null()))
     if not table.height:
         raise TableError("the table has no rows")
@@ -61,7 +61,7 @@ def _read(content: bytes, separator: str, **options: Any) -> pl.DataFrame:
         separator=separator,
         decimal_comma=separator == ";",
         null_values=list(_MISSING),
-        n_rows=MOST_ROWS + 1,
+        n_rows=MAX_ROWS + 1,
         **options,
     )
 

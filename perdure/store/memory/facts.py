@@ -12,7 +12,7 @@ from hashlib import sha256
 import asyncpg
 from pydantic import JsonValue
 
-from perdure.contracts.memory import MOST_FACTS, Fact, FactsCall
+from perdure.contracts.memory import MAX_FACTS, Fact, FactsCall
 from perdure.store.database import Connection, new_id
 from perdure.store.memory.episodes import Vector
 
@@ -46,7 +46,7 @@ async def of_conversation(tx: Connection, conversation_id: str, types: Sequence[
         "AND (cardinality($2::text[]) = 0 OR type = ANY($2)) ORDER BY type LIMIT $3",
         conversation_id,
         list(types),
-        MOST_FACTS,
+        MAX_FACTS,
     )
     return [_fact(row) for row in rows]
 
@@ -82,7 +82,7 @@ async def of_user(tx: Connection, user_id: str, types: Sequence[str], about: str
         vector.literal() if vector else None,
         len(vector.values) if vector else 0,
         about,
-        MOST_FACTS,
+        MAX_FACTS,
     )
     return [_fact(row) for row in rows]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, TextContent
 
-from perdure.activities.toolbox.mcp.session import MOST_ERROR_CHARACTERS, McpSession, error_of, output_of
+from perdure.activities.toolbox.mcp.session import MAX_ERROR_CHARACTERS, McpSession, error_of, output_of
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.activities.toolbox.mcp.transports import Note, Wire
 from perdure.contracts.mcp import McpServer
@@ -37,7 +37,7 @@ def test_structured_content_is_the_result_a_lone_text_else_and_an_error_is_repor
     assert output_of(answer(text("a"), text("b"))) == {"content": ["a", "b"]}
     assert error_of(answer(text("  no such pod \n"))) == "no such pod"
     assert error_of(answer())
-    assert len(error_of(answer(text("e" * 100_000)))) < MOST_ERROR_CHARACTERS + 50
+    assert len(error_of(answer(text("e" * 100_000)))) < MAX_ERROR_CHARACTERS + 50
 
 
 IMAGE = {"type": "image", "data": DATA, "mime_type": "image/png"}

@@ -9,7 +9,13 @@ from mcp.client.session import ClientSession
 from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
 
 from perdure.activities.toolbox.mcp import listing
-from perdure.activities.toolbox.mcp.listing import MOST_SCHEMA_CHARACTERS, MOST_TOOLS, listed_tools, offer_of, untitled
+from perdure.activities.toolbox.mcp.listing import (
+    MAX_SCHEMA_CHARACTERS,
+    MAX_TOOLS,
+    list_tools,
+    offer_of,
+    without_titles,
+)
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.mcp import McpServer, McpToolListing
 
@@ -42,15 +48,15 @@ def test_a_card_contains_the_servers_description_without_titles() -> None:
     assert found.parameters == {"type": "object", "properties": {"name": plain, "title": plain}, "required": ["name"]}
     assert card(description="", title="A title").description == "A title"
     assert card(description="a\x00b" + "x" * 9_000).description.startswith("a\ufffdb")
-    assert card(parameters={"type": "object", "not": nested(listing.MOST_SCHEMA_DEPTH - 2)}).name == "s_look", (
+    assert card(parameters={"type": "object", "not": nested(listing.MAX_SCHEMA_DEPTH - 2)}).name == "s_look", (
         "as deep as may be"
     )
 
 
 def test_properties_named_title_are_kept() -> None:
     schema = {"enum": ["title", {"title": "x"}], "default": {"title": "y"}, "items": [{"title": "gone", "const": 1}]}
-    assert untitled(schema) == {**schema, "items": [{"const": 1}]}
-    assert untitled({"properties": {"title": TITLE}}) == {"properties": {"title": {"type": "string"}}}
+    assert without_titles(schema) == {**schema, "items": [{"const": 1}]}
+    assert without_titles({"properties": {"title": TITLE}}) == {"properties": {"title": {"type": "string"}}}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +90,7 @@ UNFIT: list[Any] = [{"type": "nothing"}, {"description": "\x00"}, {"maximum": fl
     [
         *({}, {"type": "array"}, {"type": "object", "not": nested(100)}),
         *({"type": "object", "properties": {"a": unfit}} for unfit in UNFIT),
-        {"type": "object", "description": "x" * MOST_SCHEMA_CHARACTERS},
+        {"type": "object", "description": "x" * MAX_SCHEMA_CHARACTERS},
         {"type": "object", "properties": {"a\x00": {}}},
     ],
 )
@@ -95,7 +101,7 @@ def test_a_tool_whose_arguments_cannot_be_checked_is_left_out(parameters: dict[s
 
 def test_of_too_many_tools_or_equal_names_the_first_are_offered() -> None:
     offer = offer_of(server(), [listed(name=f"t{number}") for number in range(1_000)])
-    assert len(offer.tools) == MOST_TOOLS and str(MOST_TOOLS) in "".join(offer.left_out)
+    assert len(offer.tools) == MAX_TOOLS and str(MAX_TOOLS) in "".join(offer.left_out)
     offer = offer_of(server(), [listed(name="a.b"), listed(name="a/b")])
     assert [each.tool for each in offer.tools.values()] == ["a.b"]
     (line,) = offer.left_out
@@ -125,13 +131,13 @@ class Pages:
 
 
 async def test_pages_are_read_until_the_last_or_a_limit() -> None:
-    assert [tool.name for tool in await listed_tools(cast(ClientSession, Pages(10, last=3)))] == ["t1", "t2", "t3"]
+    assert [tool.name for tool in await list_tools(cast(ClientSession, Pages(10, last=3)))] == ["t1", "t2", "t3"]
     endless = Pages(10)
-    assert len(await listed_tools(cast(ClientSession, endless))) == endless.asked == 50
+    assert len(await list_tools(cast(ClientSession, endless))) == endless.asked == 50
 
 
 async def test_pages_that_are_too_large_together_are_refused() -> None:
     pages = Pages(5 * 1024 * 1024)
     with pytest.raises(ValueError):
-        await listed_tools(cast(ClientSession, pages))
+        await list_tools(cast(ClientSession, pages))
     assert pages.asked == 4

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.activities import model_answer
-from perdure.activities.model_answer import MOST_THOUGHT_CHARACTERS, StreamAccumulator, events_of, plan_calls, reply_of
+from perdure.activities.model_answer import MAX_THINKING_CHARACTERS, StreamAccumulator, events_of, plan_calls, reply_of
 from perdure.activities.providers.provider import Complete, DraftCall
 from perdure.activities.tool_execution import settled_answer
 from perdure.contracts import calls as contracts
@@ -48,8 +48,8 @@ def drafts_of(calls: Iterable[tuple[str, str]]) -> tuple[DraftCall, ...]:
 def told(call: ModelCall, *drafts: tuple[str, str]) -> list[NewEvent]:
     """The events of an answer with these calls."""
     heard, made = StreamAccumulator(text=["Let me see."], first_token_seconds=0.5), drafts_of(drafts)
-    heard.think("Which? ", 0.2)
-    heard.think("That one.", 0.25)
+    heard.add_thinking("Which? ", 0.2)
+    heard.add_thinking("That one.", 0.25)
     heard.turn_seconds = 3.0
     heard.complete = Complete(made, Usage(input_tokens=5, output_tokens=2), "tool_calls", "m")
     plans = plan_calls(call, AGENT, made)
@@ -67,11 +67,11 @@ def test_the_end_of_thinking_and_the_runs_first_token_are_logged_before_the_answ
 
 def test_the_start_of_long_reasoning_is_kept_and_all_of_it_counted() -> None:
     heard = StreamAccumulator(text=["Yes."])
-    for piece in ("a" * MOST_THOUGHT_CHARACTERS, "bc", "d"):
-        heard.think(piece, 1.0)
+    for piece in ("a" * MAX_THINKING_CHARACTERS, "bc", "d"):
+        heard.add_thinking(piece, 1.0)
     reply, _ = reply_of(asking(), heard, None, ())
     thought = events_of(asking(), 1, heard, reply)[0].data
-    assert (thought["characters"], thought["text"]) == (MOST_THOUGHT_CHARACTERS + 3, "a" * MOST_THOUGHT_CHARACTERS)
+    assert (thought["characters"], thought["text"]) == (MAX_THINKING_CHARACTERS + 3, "a" * MAX_THINKING_CHARACTERS)
 
 
 @pytest.mark.parametrize("failed", [None, Problem(code="model_timeout", message="late")], ids=["read", "failed"])
@@ -134,10 +134,10 @@ def test_rules_are_asked_of_a_tools_own_answer_where_a_reviewer_changed_the_call
 
 def test_an_interrupted_answer_is_charged_for_its_received_part() -> None:
     heard = StreamAccumulator(
-        text=["12345678"], asked_tokens=9, price=lambda used: used.input_tokens + 10 * used.output_tokens
+        text=["12345678"], request_tokens=9, price=lambda used: used.input_tokens + 10 * used.output_tokens
     )
     assert heard.usage == Usage(input_tokens=9, output_tokens=2, cost_microusd=29)
-    assert StreamAccumulator(asked_tokens=9, stopped=True).usage == Usage(input_tokens=9), (
+    assert StreamAccumulator(request_tokens=9, stopped=True).usage == Usage(input_tokens=9), (
         "stopped before its first token"
     )
 
@@ -147,7 +147,7 @@ def test_reasoning_is_counted_by_the_provider_or_by_its_length(reported: int, kn
     usage = Usage(input_tokens=5, output_tokens=20, thinking_tokens=reported)
     heard = StreamAccumulator(thinking_characters=12, complete=Complete((), usage, "stop", "m"))
     assert heard.usage == usage.model_copy(update={"thinking_tokens": known})
-    assert StreamAccumulator(thinking_characters=12, asked_tokens=1).usage.thinking_tokens == 3, (
+    assert StreamAccumulator(thinking_characters=12, request_tokens=1).usage.thinking_tokens == 3, (
         "of a call that broke off, too"
     )
 
@@ -157,6 +157,6 @@ def test_reasoning_is_counted_by_the_provider_or_by_its_length(reported: int, kn
     [("model_unavailable", 0), ("model_rate_limited", 0), ("model_timeout", 9), ("model_empty_answer", 9)],
 )
 def test_a_request_that_the_provider_accepted_is_charged_even_without_an_answer(code: str, asked: int) -> None:
-    heard = StreamAccumulator(asked_tokens=9)
-    heard.note_broken_off(UpstreamUnavailable(code, "no answer", {"output_tokens": 0}))
+    heard = StreamAccumulator(request_tokens=9)
+    heard.note_error(UpstreamUnavailable(code, "no answer", {"output_tokens": 0}))
     assert heard.usage == Usage(input_tokens=asked)

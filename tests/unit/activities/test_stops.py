@@ -15,11 +15,11 @@ async def test_a_stop_ends_the_blocks_of_its_turn_and_no_other() -> None:
     stops, reached, ended = Stops(), asyncio.Barrier(4), []
 
     async def block(turn_id: str) -> bool:
-        async with stops.breaking(turn_id) as stop:
+        async with stops.interruptible(turn_id) as stop:
             await reached.wait()
             await asyncio.sleep(0.2 if turn_id == "other" else 60)
             ended.append(turn_id)
-        return stop.yes
+        return stop.stopped
 
     work = asyncio.gather(block("mine"), block("mine"), block("other"))
     await reached.wait()
@@ -32,7 +32,7 @@ async def test_a_stop_ends_the_blocks_of_its_turn_and_no_other() -> None:
 
 async def test_stops_are_received_again_after_any_loss_of_the_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
     ends: list[Exception | None] = [RuntimeError("unforeseen"), ConnectionError("lost"), None]
-    monkeypatch.setattr(stops_module, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(stops_module, "RECONNECT_SECONDS", 0.01)
 
     async def heard(valkey: Valkey) -> AsyncGenerator[str, None]:
         ended = ends.pop(0)
@@ -44,30 +44,30 @@ async def test_stops_are_received_again_after_any_loss_of_the_subscription(monke
     monkeypatch.setattr(live, "stop_signals", heard)
     stops = Stops()
     async with asyncio.timeout(30):
-        async with stops.breaking("mine") as stop:
+        async with stops.interruptible("mine") as stop:
             following = asyncio.create_task(stops.follow(Valkey.connect("redis://127.0.0.1:1")))
             await asyncio.sleep(60)
-    assert stop.yes and not following.done()
+    assert stop.stopped and not following.done()
     following.cancel()
 
 
 async def test_a_timeout_or_a_stop_after_the_block_is_no_stop() -> None:
     stops = Stops()
     with pytest.raises(TimeoutError):
-        async with stops.breaking("mine"):
+        async with stops.interruptible("mine"):
             await asyncio.wait_for(asyncio.sleep(60), 0.01)
-    async with stops.breaking("mine") as stop:
+    async with stops.interruptible("mine") as stop:
         await asyncio.sleep(0)
     stops.stop("mine")
     await asyncio.sleep(0)
-    assert not stop.yes
+    assert not stop.stopped
 
 
 async def test_a_cancellation_from_outside_stays_one() -> None:
     stops, began = Stops(), asyncio.Event()
 
     async def work() -> None:
-        async with stops.breaking("mine"):
+        async with stops.interruptible("mine"):
             began.set()
             await asyncio.sleep(60)
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from perdure.activities.model import FULL_CHARACTERS, MOST_PIECE_CHARACTERS, TokenPublisher
+from perdure.activities.model import BATCH_CHARACTERS, MAX_PIECE_CHARACTERS, TokenPublisher
 from perdure.contracts.turns import TurnAddress
 from perdure.store.events.live import AppendResult, LiveTokens
 
@@ -67,20 +67,20 @@ async def test_a_full_batch_is_sent_without_a_wait() -> None:
     wire = Wire()
     async with speaker(wire) as speaks:
         await speaks.publish_text("first")
-        for _ in range(3 * FULL_CHARACTERS):
+        for _ in range(3 * BATCH_CHARACTERS):
             await asyncio.sleep(0)  # as the network lets others run
             await speaks.publish_text("x")
         assert len(wire.pieces) >= 3
-    assert "".join(wire.texts) == "first" + "x" * 3 * FULL_CHARACTERS
-    assert max(map(len, wire.texts)) <= FULL_CHARACTERS + 10
+    assert "".join(wire.texts) == "first" + "x" * 3 * BATCH_CHARACTERS
+    assert max(map(len, wire.texts)) <= BATCH_CHARACTERS + 10
 
 
 async def test_an_answer_that_arrives_whole_is_sent_in_pieces() -> None:
     wire, text = Wire(), "".join(map(str, range(10_000)))
     async with speaker(wire) as speaks:
         await speaks.publish_text(text)
-    assert "".join(wire.texts) == text and max(map(len, wire.texts)) == MOST_PIECE_CHARACTERS < len(text)
-    assert [piece["sequence"] for piece in wire.pieces] == [0, MOST_PIECE_CHARACTERS, 2 * MOST_PIECE_CHARACTERS]
+    assert "".join(wire.texts) == text and max(map(len, wire.texts)) == MAX_PIECE_CHARACTERS < len(text)
+    assert [piece["sequence"] for piece in wire.pieces] == [0, MAX_PIECE_CHARACTERS, 2 * MAX_PIECE_CHARACTERS]
 
 
 async def test_a_slow_valkey_makes_batches_larger_and_delays_no_answer() -> None:

@@ -351,7 +351,7 @@ async def test_the_hosts_of_one_app_are_not_anothers(tmp_path: Path, monkeypatch
         monkeypatch.setenv("DESK_ADDRESS", made.url)
         with_desk = desk_app(tmp_path / "shop", COMPANIONS, "shop_helper")
         without = desk_app(tmp_path / "other", "", "other_helper")
-        clients = await serving._clients([with_desk, without], Outbound(), stack)
+        clients = await serving._http_by_agent([with_desk, without], Outbound(), stack)
         assert (await clients["shop_helper"].get(made.url)).status_code == 200
         assert set(clients) == {"shop_helper"}
         plain = await stack.enter_async_context(new_client(Outbound()))

@@ -13,7 +13,7 @@ import pytest
 from perdure import egress
 from perdure.contracts.calls import EffectClass
 from perdure.core.egress import Outbound
-from perdure.egress import AnswerWithheld, EgressRefused, OutOfTime
+from perdure.egress import AnswerWithheld, DeadlineMissed, EgressRefused
 from perdure.sdk import outcomes
 from tests.doubles.hostile_target import HUGE_BYTES, MEBI, bomb, floods, says, threaded
 from tests.near import new_client
@@ -34,11 +34,11 @@ FAILURES: dict[str, list[Exception]] = {
         httpx.ConnectTimeout(""),
         httpx.PoolTimeout(""),
         httpx.ProxyError(""),
-        OutOfTime("", sent=False),
+        DeadlineMissed("", sent=False),
     ],
     "a host that the rules of outgoing requests forbid": [EgressRefused("")],
     "an address that no client can use": [httpx.InvalidURL(""), httpx.UnsupportedProtocol("")],
-    "no answer before the deadline": [httpx.ReadTimeout(""), httpx.WriteTimeout(""), OutOfTime("", sent=True)],
+    "no answer before the deadline": [httpx.ReadTimeout(""), httpx.WriteTimeout(""), DeadlineMissed("", sent=True)],
     "reset or garbage after the request may have gone": [
         httpx.ReadError(""),
         httpx.WriteError(""),

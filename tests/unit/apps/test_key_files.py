@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.apps.bootstrap import _kept_tokens, _made
+from perdure.apps.bootstrap import _create_key, _stored_tokens
 from perdure.settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, Settings
 
 KEY = "given by the environment of this test"
@@ -32,19 +32,19 @@ def without_the_keys_of_all_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 @BOTH
 def test_a_local_key_is_made_once_and_for_its_owner_alone(tmp_path: Path, variable: str, file: str, read: Read) -> None:
     path = tmp_path / "home" / file
-    _made(path)
+    _create_key(path)
     first = read(settings(path.parent))
-    _made(path)
+    _create_key(path)
     assert read(settings(path.parent)) == first
     assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in path.parent.iterdir()] == [file]
-    _made(tmp_path / "other" / file)
+    _create_key(tmp_path / "other" / file)
     assert read(settings(tmp_path / "other")) != first
 
 
 @BOTH
 def test_the_environment_overrides_the_key_file(tmp_path: Path, variable: str, file: str, read: Read) -> None:
-    _made(tmp_path / file)
+    _create_key(tmp_path / file)
     given = settings(tmp_path, **{variable: KEY})
     assert read(given).keys[0].secret == KEY.encode()
     assert KEY not in repr(given)
@@ -74,10 +74,10 @@ def test_unreadable_tokens_are_not_replaced(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tokens.json"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(SystemExit, match=r"tokens\.json"):
-        _kept_tokens(path)
+        _stored_tokens(path)
     path.write_text('{"requester": "short", "admin": ""}')
-    made = _kept_tokens(path)
-    assert made == _kept_tokens(path)
+    made = _stored_tokens(path)
+    assert made == _stored_tokens(path)
     assert set(made) == {"requester", "reviewer", "admin"} and all(made.values()) and made["requester"] == "short"
 
 

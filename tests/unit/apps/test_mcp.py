@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.apps import App, left_out, load_app, load_servers, publish
+from perdure.apps import App, load_app, load_servers, publish, skipped_agents
 from perdure.apps.mcp import difference, lock_path, read_lock, write_lock
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.mcp import McpLock, McpToolListing
@@ -91,9 +91,9 @@ def test_an_agent_gets_each_of_its_named_tools_once(tmp_path: Path, tools: str, 
     offered = {"cluster": cards("cluster_a", "cluster_b")}
     published = publish(found, [], offered)
     assert [card.name for agent in published for card in agent.cards] == names
-    told_of = left_out(found, (), offered)
+    told_of = skipped_agents(found, (), offered)
     assert bool(told_of) is not bool(names)
-    assert publish(found, []) == [] and "cluster_" in left_out(found, (), {})[0]
+    assert publish(found, []) == [] and "cluster_" in skipped_agents(found, (), {})[0]
     assert not names or published[0].version == digest_of(published[0].model_dump(mode="json", exclude={"version"}))
 
 

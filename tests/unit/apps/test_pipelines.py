@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from perdure.activities.providers.scripted import Script
-from perdure.apps import SHIPPED, App, Engine, assembled_tools, load_app, publish, unloaded
+from perdure.apps import SHIPPED, App, Engine, assembled_tools, load_app, publish, unloaded_agents
 from perdure.contracts.context_assembly import PipelineToolConfig
 from perdure.contracts.turns import Limits
 from perdure.core.agents.plans import turn_plan
@@ -101,7 +101,7 @@ def test_a_registry_that_could_not_run_is_refused_with_its_agent(tmp_path: Path,
     assert loaded.agents == ()
     for expected in (f"pipelines/context.yaml:{problem}", "agents/helper.yaml:5 context"):
         assert any(is_at(each, expected) for each in told(loaded)), told(loaded)
-    (head, *lines) = (line.strip().replace(f"{loaded.folder}/", "") for line in unloaded(loaded))
+    (head, *lines) = (line.strip().replace(f"{loaded.folder}/", "") for line in unloaded_agents(loaded))
     assert loaded.name in head and "helper" in head
     assert lines == told(loaded)
 
@@ -130,11 +130,11 @@ def test_a_rejected_agent_is_named_beside_the_loaded_ones(tmp_path: Path) -> Non
     (tmp_path / "pipelines" / "circle.yaml").write_text(circle)
     loaded = load_app(tmp_path, ENGINE)
     assert ([agent.id for agent in loaded.agents], loaded.unread) == (["helper", "other"], ("third",))
-    lines = [line.replace(f"{loaded.folder}/", "") for line in unloaded(loaded)]
+    lines = [line.replace(f"{loaded.folder}/", "") for line in unloaded_agents(loaded)]
     assert loaded.name in lines[0] and "third" in lines[0]
     expected = ["pipelines/circle.yaml:2 fit signal", "agents/third.yaml:5 circle"]
     assert are_at([line.strip() for line in lines[1:]], expected)
-    assert unloaded(app(tmp_path / "fine")) == []
+    assert unloaded_agents(app(tmp_path / "fine")) == []
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,10 @@ def test_the_version_depends_on_the_definition_and_the_tools_alone() -> None:
 def test_an_agent_that_starts_with_a_toolset_of_none_of_its_tools_is_left_out_and_reported() -> None:
     core = [*CORE, card(name="memory_patch", toolset="memory")]
     right = app(tools=("memory_patch",), toolsets={"memory": False})
-    assert len(apps.publish(right, core)) == 1 and apps.left_out(right, core, {}) == []
+    assert len(apps.publish(right, core)) == 1 and apps.skipped_agents(right, core, {}) == []
     wrong = app(tools=("memory_patch",), toolsets={"memry": False})
     assert apps.publish(wrong, core) == []
-    (line,) = apps.left_out(wrong, core, {})
+    (line,) = apps.skipped_agents(wrong, core, {})
     assert "memry" in line and "'memory'" in line
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from perdure.apps import BlockFault, Engine, Tried, load_app
+from perdure.apps import BlockFault, Engine, ExampleRun, load_app
 from perdure.apps.code_blocks import difference
 from perdure.contracts.skills import CodeBlock
 from tests.unit.apps.problems import are_at, is_at, told
@@ -277,16 +277,16 @@ EXAMPLES = f"""{INPUT_EXAMPLES}examples:
 class Kitchen:
     """Tries as a sandbox would; `answers` are by leaf."""
 
-    def __init__(self, **answers: Tried | None) -> None:
+    def __init__(self, **answers: ExampleRun | None) -> None:
         self.answers = answers
         self.asked: list[tuple[str, list[str]]] = []
 
     def __call__(
         self, block: CodeBlock, inputs: Mapping[str, JsonValue], tables: Mapping[str, JsonValue]
-    ) -> Tried | None:
+    ) -> ExampleRun | None:
         leaf = str(inputs["leaf"])
         self.asked.append((leaf, [*tables]))
-        return self.answers.get(leaf, Tried({"minutes": 3.0}))
+        return self.answers.get(leaf, ExampleRun({"minutes": 3.0}))
 
 
 def test_examples_are_no_part_of_what_is_published_and_are_not_run_unless_asked_for(tmp_path: Path) -> None:
@@ -299,21 +299,21 @@ def test_examples_are_no_part_of_what_is_published_and_are_not_run_unless_asked_
     ("answers", "card", "found", "run"),
     [
         ({}, EXAMPLES, [], ["green", "black", "white"]),
-        ({"black": Tried({"minutes": 4})}, EXAMPLES, [f"{CARD}:19 minutes 4 3"], ["green", "black", "white"]),
+        ({"black": ExampleRun({"minutes": 4})}, EXAMPLES, [f"{CARD}:19 minutes 4 3"], ["green", "black", "white"]),
         (
-            {"green": Tried(fault="KeyError: 'green'", line=5), "white": Tried(fault="no")},
+            {"green": ExampleRun(fault="KeyError: 'green'", line=5), "white": ExampleRun(fault="no")},
             EXAMPLES,
             [f"{CARD}:10 KeyError green steep.py:5", f"{CARD}:20 no"],
             ["green", "black", "white"],
         ),
-        ({"green": Tried(fault="stopped after 5 s", spent=True)}, EXAMPLES, [f"{CARD}:10 stopped"], ["green"]),
+        ({"green": ExampleRun(fault="stopped after 5 s", timed_out=True)}, EXAMPLES, [f"{CARD}:10 stopped"], ["green"]),
         ({"green": None}, EXAMPLES, [], ["green"]),  # where nothing can be run nothing is wrong
         ({}, INPUT_EXAMPLES.replace("{leaf: green}", "green"), [f"{CARD}:10"], []),
     ],
     ids=["good", "other result", "fails", "out of time", "no sandbox", "no object"],
 )
 def test_each_example_is_run_and_what_differs_is_reported_at_its_line(
-    tmp_path: Path, answers: dict[str, Tried | None], card: str, found: list[str], run: list[str]
+    tmp_path: Path, answers: dict[str, ExampleRun | None], card: str, found: list[str], run: list[str]
 ) -> None:
     kitchen = Kitchen(**answers)
     app = load_app(write_app(tmp_path, {CARD: card}), Engine(try_block=kitchen))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.contracts.memory import why_no_tables
+from perdure.contracts.memory import client_tables_fault
 from perdure.core.memory.files import check_content
 from perdure.sdk.tables import Plan, TableError, profile_of, read_csv, read_plan, run_plan
 from perdure.sdk.tables.client_side import ClientTable, ClientTurn, finish, finish_async
@@ -328,7 +328,7 @@ def test_left_out_rows_are_exported_and_long_numbers_drawn(tmp_path: Path) -> No
     path = tmp_path / "t.csv"
     path.write_text("side,n\nN,18446744073709551616\nN,\nS,\n,5\n")
     table = ClientTable.read(path)
-    assert not why_no_tables(table.describe())
+    assert not client_tables_fault(table.describe())
     sum_as_n = SUM.replace('"t"', '"n"')
     done: Any = table.execute_plan(f"<plan>{sum_as_n}</plan>")
     rounded, left_out = done["warnings"]
@@ -346,7 +346,7 @@ def test_tables_beside_it_are_reported_and_joined(ledger: Path, tmp_path: Path) 
     names = tmp_path / "names.csv"
     names.write_text("ward,name\neast-ward,East\nwest-ward,West\n")
     table = ClientTable.read(ledger, names)
-    assert not why_no_tables(table.describe())
+    assert not client_tables_fault(table.describe())
     done = table.execute_plan('<plan><join table="names"><on left="side" right="ward"/></join></plan>')
     assert (
         done["ok"] is True

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from perdure.contracts.memory import MOST_FACTS, Fact
+from perdure.contracts.memory import MAX_FACTS, Fact
 from perdure.core.memory.facts import (
     MAX_RECENT_ENTITIES,
     Resolution,
@@ -38,7 +38,7 @@ def test_statements_about_oneself_become_facts_and_questions_do_not(text: str, e
 @given(st.text(max_size=400))
 def test_any_text_yields_few_short_and_valid_facts(text: str) -> None:
     facts = derived_facts(text)
-    assert len(facts) <= MOST_FACTS and len({fact.type for fact in facts}) == len(facts)
+    assert len(facts) <= MAX_FACTS and len({fact.type for fact in facts}) == len(facts)
     for fact in facts:
         assert Fact.model_validate(fact.model_dump()) == fact
         assert len(fact.content) <= 60 and fact.content in text and len(fact.content) < len(text)

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from perdure.core.events import traces
 from perdure.graph.registry import TOPOLOGIES
-from perdure.worker.telemetry import ways_of
+from perdure.worker.telemetry import edges_of
 from tests.topologies.specs.decision_hub import ANSWER, BEGIN, FAILURE
 
 BEGAN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -203,7 +203,7 @@ def _deep(levels: int) -> JsonValue:
     return value
 
 
-HUB, PIPELINE = (ways_of(one) for name in ("decision_hub", "skill_pipeline") for one in TOPOLOGIES if one.name == name)
+HUB, PIPELINE = (edges_of(one) for name in ("decision_hub", "skill_pipeline") for one in TOPOLOGIES if one.name == name)
 EDGES = frozenset({("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")})
 FORKED = traces.TopologyEdges(edges=EDGES, entries=frozenset({"a"}), terminal=frozenset({"d"}), parallel=True)
 

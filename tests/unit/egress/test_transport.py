@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from perdure.core.egress import Outbound, named_by_url, named_host
-from perdure.egress import AnswerWithheld, BlockingTransport, Call, EgressRefused, OutOfTime, Transport, calling
+from perdure.egress import AnswerWithheld, BlockingTransport, Call, DeadlineMissed, EgressRefused, Transport, calling
 from perdure.egress.httpx2_transport import Transport2
 from perdure.egress.httpx_transport import new_client
 from tests.doubles import hostile_target as hostile
@@ -311,7 +311,7 @@ async def test_a_long_stream_of_small_events_is_read() -> None:
 async def test_the_deadline_holds_for_the_whole_exchange(client: Callable[..., Any], talk: Talk) -> None:
     began = time.monotonic()
     async with target(talk) as made, client(made.url) as http:
-        with calling(Call(deadline=began + 0.3)), pytest.raises(OutOfTime) as late:
+        with calling(Call(deadline=began + 0.3)), pytest.raises(DeadlineMissed) as late:
             await http.get(made.url)
     assert late.value.sent and time.monotonic() - began < 4
 
@@ -323,7 +323,7 @@ async def test_a_request_unsent_at_the_deadline_is_distinguished(names: Names, m
 
     monkeypatch.setattr("perdure.egress.exchange.resolve", hang)
     async with new_client(Outbound(), timeout=5) as http:
-        with calling(Call(deadline=time.monotonic() + 0.2)), pytest.raises(OutOfTime) as late:
+        with calling(Call(deadline=time.monotonic() + 0.2)), pytest.raises(DeadlineMissed) as late:
             await http.get("http://slow.test/")
     assert not late.value.sent
 
@@ -339,7 +339,7 @@ def test_requests_from_a_thread_follow_the_same_rules(names: Names) -> None:
             allowed.get(made.url)
     with threaded(floods(200, b"x", gap=0.02)) as made:
         with httpx.Client(transport=BlockingTransport(naming(made.url))) as http:
-            with calling(Call(deadline=time.monotonic() + 0.3)), pytest.raises(OutOfTime):
+            with calling(Call(deadline=time.monotonic() + 0.3)), pytest.raises(DeadlineMissed):
                 http.get(made.url)
 
 

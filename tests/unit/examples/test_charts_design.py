@@ -36,7 +36,7 @@ def wanted(*shows: str, concept: str = "", intent: str = "", title: str = "t") -
     }
 
 
-async def solved(spec: dict[str, Any], columns: list[dict[str, Any]] = COLUMNS, **given: Any) -> _solver.Solved:
+async def solved(spec: dict[str, Any], columns: list[dict[str, Any]] = COLUMNS, **given: Any) -> _solver.Solution:
     return await _solver.solve(_design.program_of(spec, columns, **given), 30.0)
 
 
@@ -90,7 +90,7 @@ async def test_exclusions_scores_and_their_scope_are_obeyed_and_excluding_everyt
     no_y_here = [{"selector": "channel", "value": "y", "scope": "bar"}]
     assert (await designed(both, exclusions=no_y_here))["mark"] != "bar"
     none = [{"selector": "mark", "value": mark, "scope": "*"} for mark in _design.MARKS]
-    assert await solved(both, exclusions=none) == _solver.Solved("unsatisfiable")
+    assert await solved(both, exclusions=none) == _solver.Solution("unsatisfiable")
 
 
 @given(st.text(max_size=60), st.text(max_size=30), st.text(max_size=30))
@@ -205,7 +205,7 @@ async def test_rows_without_a_value_are_left_out_and_reported_and_a_missing_name
 async def test_a_mark_other_than_the_requested_one_is_reported(specification: dict[str, Any], told: int) -> None:
     found = await solved(specification)
     design = _design.design_of(found.atoms, specification, COLUMNS)
-    warnings = _warnings.warnings_of(design, COLUMNS, _design.wished_of(found.atoms))
+    warnings = _warnings.warnings_of(design, COLUMNS, _design.requested_marks(found.atoms))
     assert len(warnings) == told and all(("'cost'" in each) is ("cost" in str(specification)) for each in warnings)
 
 

@@ -13,7 +13,7 @@ import pytest
 from perdure.activities.providers.scripted import Script
 from perdure.activities.toolbox.engine_tools import ENGINE_TOOLS
 from perdure.apps import SHIPPED, Engine, app_folders, load_app, publish
-from perdure.apps.registry import discovered, listings
+from perdure.apps.registry import discover_cards, list_servers
 from perdure.graph.registry import names
 from perdure.local.ports import free_port
 from perdure.local.programs import read_app_services
@@ -35,7 +35,7 @@ async def versions(folder: Path, home: Path) -> dict[str, str]:
     """By agent, what a turn would pin."""
     app = load_app(folder, ENGINE)
     assert app.problems == ()
-    offered = await discovered(app, [], lambda name: None, home)
+    offered = await discover_cards(app, [], lambda name: None, home)
     return {agent.definition.id: agent.version for agent in publish(app, CORE, offered.cards)}
 
 
@@ -48,7 +48,7 @@ async def test_a_copy_is_published_under_the_same_versions(tmp_path: Path, name:
 
 async def test_a_copied_server_is_started_from_its_own_folder_and_lists_what_is_locked(tmp_path: Path) -> None:
     app = load_app(copied("ops", tmp_path), ENGINE)
-    listed = (await listings(app, lambda name: None, tmp_path))["cluster"]
+    listed = (await list_servers(app, lambda name: None, tmp_path))["cluster"]
     assert listed.lock == app.locks["cluster"], listed.told
 
 

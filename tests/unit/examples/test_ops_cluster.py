@@ -10,9 +10,9 @@ import yaml
 
 from perdure.activities.providers.scripted import Script
 from perdure.apps.mcp import read_servers
-from perdure.examples.ops.cluster.faults import Fault, Faults, Kind
+from perdure.examples.ops.cluster.faults import Fault, FaultKind, Faults
 from perdure.examples.ops.cluster.server import ClusterServer
-from perdure.examples.ops.cluster.state import Cluster, OtherCall, State
+from perdure.examples.ops.cluster.state import Cluster, KeyReused, State
 from tests.doubles.mcp_cluster import OPS
 
 WRITER = """
@@ -73,7 +73,7 @@ def test_a_key_reused_for_another_call_or_a_failing_change_changes_nothing(tmp_p
     assert state.make("note", {"a": 1}, "k", noted) == {"status": "ok"}
     assert state.make("note", {"a": 1}, "k", noted) == {"status": "ok", "replayed": True}
     for tool, args in (("note", {"a": 2}), ("other", {"a": 1})):
-        with pytest.raises(OtherCall):
+        with pytest.raises(KeyReused):
             state.make(tool, args, "k", noted)
     assert len(state.effects()) == 1
 
@@ -81,14 +81,14 @@ def test_a_key_reused_for_another_call_or_a_failing_change_changes_nothing(tmp_p
 def test_a_fault_applies_to_its_tool_and_moment_and_counts_down(tmp_path: Path) -> None:
     faults = Faults(tmp_path / "faults.json")
     assert faults.take("a", "after") is None
-    faults.arm(Fault(Kind.HANG, "a", times=2))
-    faults.arm(Fault(Kind.ERROR, when="before"))
+    faults.arm(Fault(FaultKind.HANG, "a", times=2))
+    faults.arm(Fault(FaultKind.ERROR, when="before"))
     assert faults.take("b", "after") is None
-    assert [fault.kind for _ in range(2) if (fault := faults.take("a", "after"))] == [Kind.HANG, Kind.HANG]
+    assert [fault.kind for _ in range(2) if (fault := faults.take("a", "after"))] == [FaultKind.HANG, FaultKind.HANG]
     assert faults.take("a", "after") is None
     error = faults.take("b", "before")
-    assert error is not None and error.kind is Kind.ERROR
-    faults.arm(Fault(Kind.DIE))
+    assert error is not None and error.kind is FaultKind.ERROR
+    faults.arm(Fault(FaultKind.DIE))
     faults.clear()
     assert faults.take("a", "after") is None
 

@@ -24,14 +24,14 @@ Pace = Callable[[str], Awaitable[None]]
 @given(st.lists(st.integers(0, 5), max_size=40), st.integers(0, 9))
 def test_each_branch_has_its_own_step_numbers_and_none_is_used_twice(order: list[int], last: int) -> None:
     run = Steps(last)
-    first, second = run.apart(2)
-    inner = first.apart(2)
+    first, second = run.for_branches(2)
+    inner = first.for_branches(2)
     counters = (second, *inner)
     taken: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for each in order:
         taken[each % 3].append(counters[each % 3].next_number())
-    alone = Steps(last).apart(2)
-    again = (alone[1], *alone[0].apart(2))
+    alone = Steps(last).for_branches(2)
+    again = (alone[1], *alone[0].for_branches(2))
     for place, numbers in taken.items():
         assert numbers == [again[place].next_number() for _ in numbers], "as if no other branch had run"
     everything = [number for numbers in taken.values() for number in numbers]
@@ -78,7 +78,9 @@ def ports(steps: Steps, calls: dict[str, list[int]], pace: Pace) -> Ports:
     """Ports that do nothing but record."""
     model: Any = Recorder(steps, calls, pace)
     return replace(
-        scripted_ports(), model=model, apart=lambda branches: [ports(own, calls, pace) for own in steps.apart(branches)]
+        scripted_ports(),
+        model=model,
+        apart=lambda branches: [ports(own, calls, pace) for own in steps.for_branches(branches)],
     )
 
 

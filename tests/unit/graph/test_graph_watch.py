@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from perdure.contracts.activities import TurnContext
 from perdure.contracts.calls import ModelCallRequest
-from perdure.contracts.events import MOST_ALARMS
+from perdure.contracts.events import MAX_ALARMS
 from perdure.contracts.memory import FactsAnswer, FactScope, FactsRequest, FactStatus
 from perdure.contracts.messages import Patch
 from perdure.graph.compile import CompiledTopology, compile_topology
@@ -70,7 +70,7 @@ async def test_a_thousand_alarms_change_only_the_log_of_a_run() -> None:
     assert seen.trace() == plain.trace()
     told = [data for kind, data in seen.events if kind == "invariant.alarm"]
     assert [event for event in seen.events if event[0] != "invariant.alarm"] == plain.events
-    assert len(told) == MOST_ALARMS, "each once, and a bounded number of them"
+    assert len(told) == MAX_ALARMS, "each once, and a bounded number of them"
     unauthorized = {f"{what}_unauthorized" for what in ("model_access", "memory_read", "memory_write")}
     mutated = {"state_mutation_outside_allowed_node", "forbidden_state_field_mutated"}
     assert {str(each["type"]) for each in told} == unauthorized | mutated

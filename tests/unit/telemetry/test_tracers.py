@@ -15,8 +15,8 @@ from pydantic import JsonValue
 from perdure.contracts.events import Alarm, AlarmType
 from perdure.core.events.traces import Span, TurnLogEvent, TurnRecord
 from perdure.graph.registry import TOPOLOGIES
-from perdure.telemetry.traces import KEPT, AlarmLog, send, traced
-from perdure.worker.telemetry import tracer_of, ways_of
+from perdure.telemetry.traces import MAX_KEPT_ALARMS, AlarmLog, filtered_spans, send
+from perdure.worker.telemetry import edges_of, tracer_of
 from tests.doubles.collector import collecting
 from tests.doubles.hostile_target import MEBI, floods, says, threaded
 
@@ -34,7 +34,7 @@ def record(*happened: TurnLogEvent) -> TurnRecord:
 
 
 def spans(*happened: TurnLogEvent, bell: AlarmLog | None = None) -> tuple[Span, ...]:
-    return traced(record(*happened), None, bell or AlarmLog())
+    return filtered_spans(record(*happened), None, bell or AlarmLog())
 
 
 @pytest.mark.parametrize("name", ["noop", "", "jaeger", "OTEL", "\n"])
@@ -95,19 +95,19 @@ def test_a_thousand_alarms_are_counted_logged_once_and_change_no_span() -> None:
     bell = AlarmLog()
     with structlog.testing.capture_logs() as lines:
         made = spans(*log, bell=bell)
-    assert len(bell.recent) == KEPT == 1_000
+    assert len(bell.recent) == MAX_KEPT_ALARMS == 1_000
     assert [line["event"] for line in lines] == ["invariant_alarm"]
     assert len(made) == 1 and len(made[0].events) == 1_000
     assert replace(made[0], events=()) == replace(spans()[0], events=())
     bell.add(Alarm(type=AlarmType.UNEXPECTED_ROUTING, node="the last", description="x"))
-    assert len(bell.recent) == KEPT and bell.recent[-1].node == "the last"
+    assert len(bell.recent) == MAX_KEPT_ALARMS and bell.recent[-1].node == "the last"
 
 
 def test_a_restarted_turn_whose_first_start_was_not_logged_signals_nothing_and_has_that_node() -> None:
     names = ("system_prompt_node", "memory_node")
     log = [TurnLogEvent(kind, BEGAN, None, {"node": name}) for name in names for kind in ("node_start", "node_end")]
-    bell, ways = AlarmLog(), ways_of(next(one for one in TOPOLOGIES if one.name == "skill_pipeline"))
-    made = traced(record(*log, *log[1:]), ways, bell)
+    bell, ways = AlarmLog(), edges_of(next(one for one in TOPOLOGIES if one.name == "skill_pipeline"))
+    made = filtered_spans(record(*log, *log[1:]), ways, bell)
     assert not bell.recent
     assert [span.name for span in made[1:]] == [f"node {name}" for name in names * 2]
     assert len({span.id for span in made}) == 5 and not any(span.error for span in made)

@@ -10,7 +10,7 @@ from perdure.worker import queues
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for package in (*queues.DECIDING, "api"):
+    for package in (*queues.REPLAY_PACKAGES, "api"):
         (tmp_path / package / "inner").mkdir(parents=True)
         (tmp_path / package / "inner" / "rule.py").write_text("LIMIT = 1\n")
     monkeypatch.setattr(queues, "ROOT", tmp_path)
@@ -22,10 +22,10 @@ def test_the_build_id_of_the_same_code_is_the_same_beside_other_files(root: Path
     (root / "api" / "inner" / "rule.py").write_text("LIMIT = 2\n")
     (root / "graph" / "notes.txt").write_text("not code")
     assert queues.build_id.__wrapped__() == before
-    assert before.startswith("perdure-") and len(before) == len("perdure-") + queues.DIGITS
+    assert before.startswith("perdure-") and len(before) == len("perdure-") + queues.DIGEST_DIGITS
 
 
-@pytest.mark.parametrize("package", queues.DECIDING)
+@pytest.mark.parametrize("package", queues.REPLAY_PACKAGES)
 def test_a_change_or_move_of_deciding_code_changes_the_build_id(root: Path, package: str) -> None:
     names = {queues.build_id.__wrapped__()}
     (root / package / "inner" / "rule.py").write_text("LIMIT = 2\n")
@@ -35,7 +35,7 @@ def test_a_change_or_move_of_deciding_code_changes_the_build_id(root: Path, pack
     assert len(names) == 3
 
 
-@pytest.mark.parametrize("package", queues.DECIDING)
+@pytest.mark.parametrize("package", queues.REPLAY_PACKAGES)
 def test_a_package_without_code_has_no_build_id(root: Path, package: str) -> None:
     (root / package / "inner" / "rule.py").unlink()
     with pytest.raises(RuntimeError, match=package):

@@ -20,31 +20,31 @@ if TYPE_CHECKING:
     from mcp.client.session import ClientSession  # takes a second of CPU, in every process that reads app folders
     from mcp_types import Tool, ToolAnnotations
 
-_MOST_PAGES = 50
-_MOST_BYTES = 16 * 1024 * 1024
+_MAX_PAGES = 50
+_MAX_BYTES = 16 * 1024 * 1024
 """Limit of all pages together, because the result stays in memory as long as the session."""
 
 
-async def listed_tools(session: "ClientSession") -> list[McpToolListing]:
+async def list_tools(session: "ClientSession") -> list[McpToolListing]:
     """Returns the tools that the server lists, page by page, up to the limits on pages and tools.
 
     Raises: MCPError; ValueError if a page cannot be read, or if the pages are too large together.
     """
     from mcp_types import PaginatedRequestParams
 
-    found: list[McpToolListing] = []
+    listings: list[McpToolListing] = []
     cursor: str | None = None
     size = 0
-    for _ in range(_MOST_PAGES):
+    for _ in range(_MAX_PAGES):
         page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
         size += sum(len(tool.model_dump_json()) for tool in page.tools)
-        if size > _MOST_BYTES:
-            raise ValueError(f"the tool list exceeds {_MOST_BYTES} bytes")
-        found += [listing_of(tool) for tool in page.tools]
+        if size > _MAX_BYTES:
+            raise ValueError(f"the tool list exceeds {_MAX_BYTES} bytes")
+        listings += [listing_of(tool) for tool in page.tools]
         cursor = page.next_cursor
-        if not cursor or len(found) > MOST_TOOLS:
+        if not cursor or len(listings) > MAX_TOOLS:
             break
-    return found
+    return listings
 
 
 def listing_of(tool: "Tool") -> McpToolListing:
@@ -87,23 +87,23 @@ def _key_ttl(metadata: object) -> float | None:
     return float(ttl) if isinstance(ttl, int | float) and not isinstance(ttl, bool) and 0 < ttl < 1e9 else None
 
 
-MOST_TOOLS = 500
+MAX_TOOLS = 500
 """Maximum number of tools of one server; further tools are left out."""
-MOST_SCHEMA_CHARACTERS = 32 * 1024
-MOST_SCHEMA_DEPTH = 64
-MOST_DESCRIPTION_CHARACTERS = 4_000
+MAX_SCHEMA_CHARACTERS = 32 * 1024
+MAX_SCHEMA_DEPTH = 64
+MAX_DESCRIPTION_CHARACTERS = 4_000
 _NAME_CHARACTERS = 64
 _DIGEST_CHARACTERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class OfferedTool:
     """A server's tool in the form that agents get."""
 
     card: ToolCard
     tool: str
     """The server's own name of the tool."""
-    standing: ToolTreatment
+    treatment: ToolTreatment
     output: Mapping[str, JsonValue] | None = None
     """The output schema of the tool, if the server lists a usable one."""
 
@@ -112,7 +112,7 @@ class Offered:
 class Offer:
     """The tools that one server offers to agents."""
 
-    tools: Mapping[str, Offered]
+    tools: Mapping[str, OfferedTool]
     """Tools by the names of their cards, in the server's order."""
     left_out: tuple[str, ...] = ()
     """A sentence for each tool that cannot be offered although its toolset is."""
@@ -133,7 +133,7 @@ def offer_of(server: McpServer, listed: Iterable[McpToolListing]) -> Offer:
     and a call that was planned or approved under the old one is void. The output schema is not part of the digest,
     because no call depends on it.
     """
-    tools: dict[str, Offered] = {}
+    tools: dict[str, OfferedTool] = {}
     left_out: list[str] = []
     listed = tuple(listed)
     for number, tool in enumerate(listed):
@@ -141,18 +141,18 @@ def offer_of(server: McpServer, listed: Iterable[McpToolListing]) -> Offer:
         if not toolset:
             continue
         name = card_name(server, tool.name)
-        why = _unfit(tool)
-        if number >= MOST_TOOLS:
-            left_out.append(f"{server.name}: only its first {MOST_TOOLS} tools are offered")
+        reason = _unusable(tool)
+        if number >= MAX_TOOLS:
+            left_out.append(f"{server.name}: only its first {MAX_TOOLS} tools are offered")
             break
         if name in tools:
-            why = f"has the same name as {tools[name].tool[:80]!r} here, {name}"
-        if why:
-            left_out.append(f"{server.name}: the tool {tool.name[:80]!r} {why}")
+            reason = f"has the same name as {tools[name].tool[:80]!r} here, {name}"
+        if reason:
+            left_out.append(f"{server.name}: the tool {tool.name[:80]!r} {reason}")
             continue
-        counted = treatment_of(server, tool)
+        treatment = treatment_of(server, tool)
         output = tool.output if tool.output and not _schema_fault(tool.output) else None
-        tools[name] = Offered(_card(server, tool, name, toolset, counted), tool.name, counted, output)
+        tools[name] = OfferedTool(_card(server, tool, name, toolset, treatment), tool.name, treatment, output)
     return Offer(tools, tuple(left_out), listed)
 
 
@@ -165,7 +165,7 @@ def card_name(server: McpServer, tool: str) -> str:
     return f"{name[: _NAME_CHARACTERS - _DIGEST_CHARACTERS - 1]}_{sha256_hex(tool)[:_DIGEST_CHARACTERS]}"
 
 
-def _unfit(tool: McpToolListing) -> str:
+def _unusable(tool: McpToolListing) -> str:
     """Returns why the tool's schema cannot be used; empty if it can."""
     if tool.parameters.get("type") != "object":
         return "does not accept an object of arguments"
@@ -174,12 +174,12 @@ def _unfit(tool: McpToolListing) -> str:
 
 def _schema_fault(schema: dict[str, JsonValue]) -> str:
     try:
-        jsonb_form(schema, MOST_SCHEMA_DEPTH)
+        jsonb_form(schema, MAX_SCHEMA_DEPTH)
     # a schema that Postgres rejects in one card would prevent all agents from being published
     except InvalidArguments:
         return "has a schema that cannot be stored"
-    if len(canonical_json(schema)) > MOST_SCHEMA_CHARACTERS:
-        return f"has a schema of more than {MOST_SCHEMA_CHARACTERS} characters"
+    if len(canonical_json(schema)) > MAX_SCHEMA_CHARACTERS:
+        return f"has a schema of more than {MAX_SCHEMA_CHARACTERS} characters"
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
@@ -187,52 +187,56 @@ def _schema_fault(schema: dict[str, JsonValue]) -> str:
     return ""
 
 
-def _card(server: McpServer, tool: McpToolListing, name: str, toolset: str, counted: ToolTreatment) -> ToolCard:
+def _card(server: McpServer, tool: McpToolListing, name: str, toolset: str, treatment: ToolTreatment) -> ToolCard:
     settings = server.tools.get(tool.name)
     unversioned = ToolCard(
         name=name,
-        description=clean(tool.description or tool.title or name)[:MOST_DESCRIPTION_CHARACTERS],
-        parameters=_shown(tool.parameters, counted.key_argument),
-        effect=counted.effect,
-        needs_approval=counted.needs_approval,
+        description=clean(tool.description or tool.title or name)[:MAX_DESCRIPTION_CHARACTERS],
+        parameters=_schema_for_model(tool.parameters, treatment.key_argument),
+        effect=treatment.effect,
+        needs_approval=treatment.needs_approval,
         capability=settings.capability if settings else "",
-        risk=counted.risk,
+        risk=treatment.risk,
         timeout_seconds=(settings and settings.timeout_seconds) or server.timeout_seconds,
-        key_ttl_seconds=counted.key_ttl_seconds,
+        key_ttl_seconds=treatment.key_ttl_seconds,
         toolset=toolset,
         version="",
     )
-    place = {"command": list(server.command), "url": server.url, "key_argument": counted.key_argument}
+    place = {"command": list(server.command), "url": server.url, "key_argument": treatment.key_argument}
     versioned = {**unversioned.model_dump(mode="json"), "server": place, "listed": tool.model_dump(mode="json")}
     return unversioned.model_copy(update={"version": digest_of(versioned)})
 
 
-def _shown(schema: Mapping[str, JsonValue], key_argument: str) -> dict[str, JsonValue]:
+def _schema_for_model(schema: Mapping[str, JsonValue], key_argument: str) -> dict[str, JsonValue]:
     """Returns the schema for the model: without titles, which repeat names and cost tokens in every call, and without
     the argument for the idempotency key."""
-    shown: dict[str, Any] = untitled(dict(schema))
-    properties = shown.get("properties")
+    reduced: dict[str, Any] = without_titles(dict(schema))
+    properties = reduced.get("properties")
     if key_argument and isinstance(properties, dict):
-        shown["properties"] = {name: each for name, each in properties.items() if name != key_argument}
-        if isinstance(shown.get("required"), list):
-            shown["required"] = [name for name in shown["required"] if name != key_argument]
-    return shown
+        reduced["properties"] = {name: subschema for name, subschema in properties.items() if name != key_argument}
+        if isinstance(reduced.get("required"), list):
+            reduced["required"] = [name for name in reduced["required"] if name != key_argument]
+    return reduced
 
 
-def untitled(schema: Any) -> Any:
+def without_titles(schema: Any) -> Any:
     """Returns the schema without its titles. A property named `title` stays, as do all values in `enum`, `const`,
     `default` and `examples`."""
     if isinstance(schema, list):
-        return [untitled(each) for each in schema]
+        return [without_titles(subschema) for subschema in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {}
-    for word, value in schema.items():
-        if word == "title" and isinstance(value, str):
+    reduced = {}
+    for keyword, value in schema.items():
+        if keyword == "title" and isinstance(value, str):
             continue
-        if word in ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"):
-            value = {name: untitled(each) for name, each in value.items()} if isinstance(value, dict) else value
-        elif word not in ("enum", "const", "default", "examples", "required"):
-            value = untitled(value)
-        found[word] = value
-    return found
+        if keyword in ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"):
+            value = (
+                {name: without_titles(subschema) for name, subschema in value.items()}
+                if isinstance(value, dict)
+                else value
+            )
+        elif keyword not in ("enum", "const", "default", "examples", "required"):
+            value = without_titles(value)
+        reduced[keyword] = value
+    return reduced

@@ -36,8 +36,8 @@ from mcp_types import (
 )
 from pydantic import JsonValue, TypeAdapter
 
-from perdure.activities.toolbox.mcp.listing import Offer, listed_tools, offer_of
-from perdure.activities.toolbox.mcp.transports import ATTEMPT, Child, Note, Wire, http_streams, stdio_streams
+from perdure.activities.toolbox.mcp.listing import Offer, list_tools, offer_of
+from perdure.activities.toolbox.mcp.transports import ATTEMPT_FIELD, Child, Note, Wire, http_streams, stdio_streams
 from perdure.contracts.mcp import SECRET_PATTERN, McpServer
 from perdure.contracts.values import canonical_json
 from perdure.core.egress import Outbound, named_by_url
@@ -46,14 +46,14 @@ from perdure.core.text import clean
 
 LISTING_SECONDS = 60.0
 """A list of tools that is older is fetched again before a call, so that a changed tool is noticed."""
-_LEAVE_SECONDS = 5.0
+_DISCONNECT_SECONDS = 5.0
 _ANSWER: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
 _log = structlog.get_logger(__name__)
 # The library logs messages that it cannot parse verbatim, and a server's messages can contain anything.
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
 
 SecretOf = Callable[[str], str | None]
-Met = Callable[[str], Awaitable[None]]
+ReportAttempt = Callable[[str], Awaitable[None]]
 """Called after each attempt to reach the server: with the reason if it could not be used, or an empty text if it
 answered."""
 
@@ -96,7 +96,7 @@ class Connection:
         token, note = token_hex(8), Note()
         self.wire.notes[token] = note
         request = CallToolRequest(
-            params=CallToolRequestParams(name=tool, arguments=dict(args), _meta={**meta, ATTEMPT: token})
+            params=CallToolRequestParams(name=tool, arguments=dict(args), _meta={**meta, ATTEMPT_FIELD: token})
         )
         try:
             # `call_tool` would check the result against the output schema and raise after the effect was made.
@@ -120,10 +120,10 @@ class McpSession:
     home: Path
     """The server's own data folder; created when needed."""
     secret_of: SecretOf
-    met: Met = _ignore_report
+    report: ReportAttempt = _ignore_report
     outbound: Outbound = field(default_factory=Outbound)
     """The addresses that it can reach, besides the one that its file names."""
-    _open: Connection | None = field(default=None, init=False)
+    _connection: Connection | None = field(default=None, init=False)
     _opening: asyncio.Task[Connection] | None = field(default=None, init=False)
 
     async def connection(self) -> Connection:
@@ -133,11 +133,11 @@ class McpSession:
 
         Raises: Unreachable; MissingSecret.
         """
-        session = self._open
-        if session is not None and session.alive and not self._is_stale(session):
-            return session
+        connection = self._connection
+        if connection is not None and connection.alive and not self._is_stale(connection):
+            return connection
         if self._opening is None or self._opening.done():
-            self._opening = asyncio.create_task(self._refreshed())
+            self._opening = asyncio.create_task(self._refresh())
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._opening)
 
@@ -146,89 +146,89 @@ class McpSession:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait({self._opening})
-        if self._open is not None:
-            await _left(self._open.wire, self._open.keeper)
-        self._open = self._opening = None
+        if self._connection is not None:
+            await _disconnect(self._connection.wire, self._connection.keeper)
+        self._connection = self._opening = None
 
-    def _is_stale(self, session: Connection) -> bool:
-        return session.suspect or asyncio.get_running_loop().time() - session.listed_at > LISTING_SECONDS
+    def _is_stale(self, connection: Connection) -> bool:
+        return connection.suspect or asyncio.get_running_loop().time() - connection.listed_at > LISTING_SECONDS
 
-    async def _refreshed(self) -> Connection:
+    async def _refresh(self) -> Connection:
         """Renews the session and reports the result to `met`.
 
         Raises: Unreachable; MissingSecret.
         """
         try:
-            found = await self._renewed()
+            connection = await self._renew()
         except (Unreachable, MissingSecret) as error:
-            await self.met(str(error))
+            await self.report(str(error))
             raise
-        await self.met("")
-        return found
+        await self.report("")
+        return connection
 
-    async def _renewed(self) -> Connection:
+    async def _renew(self) -> Connection:
         """Returns the session with a fresh list of tools. Opens a new one if the old one does not respond and has no
         open calls.
 
         Raises: Unreachable; MissingSecret.
         """
-        session = self._open
-        if session is not None and session.alive:
+        connection = self._connection
+        if connection is not None and connection.alive:
             try:
-                session.offer = await self._listing(session.client)
+                connection.offer = await self._list_offer(connection.client)
             except Unreachable:
-                _log.warning("mcp_server_silent", server=self.server.name, calls=len(session.wire.notes))
-                if session.wire.notes:  # open calls still have time; a restart would lose them
+                _log.warning("mcp_server_silent", server=self.server.name, calls=len(connection.wire.notes))
+                if connection.wire.notes:  # open calls still have time; a restart would lose them
                     raise
             else:
-                session.listed_at, session.suspect = asyncio.get_running_loop().time(), False
-                return session
-        if session is not None:
-            self._open = None
-            await _left(session.wire, session.keeper)
-        self._open = await self._opened()
-        return self._open
+                connection.listed_at, connection.suspect = asyncio.get_running_loop().time(), False
+                return connection
+        if connection is not None:
+            self._connection = None
+            await _disconnect(connection.wire, connection.keeper)
+        self._connection = await self._connect()
+        return self._connection
 
-    async def _opened(self) -> Connection:
+    async def _connect(self) -> Connection:
         wire = Wire()
-        began: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        connected: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         streams = self._streams(wire)
-        keeper = asyncio.create_task(_keep(streams, wire, began))
+        keeper = asyncio.create_task(_hold_open(streams, wire, connected))
         try:
-            client = await asyncio.wait_for(asyncio.shield(began), self.server.start_seconds)
-            offer = await self._listing(client)
+            client = await asyncio.wait_for(asyncio.shield(connected), self.server.start_seconds)
+            offer = await self._list_offer(client)
         except BaseException as error:
-            if began.done():
-                began.exception()
-            await _left(wire, keeper)
+            if connected.done():
+                connected.exception()
+            await _disconnect(wire, keeper)
             if isinstance(error, Unreachable | asyncio.CancelledError):
                 raise
-            cause = _first(error)
+            cause = _root_cause(error)
             if wire.refused:
                 raise Unreachable(
                     f"requests to the server {self.server.name} are not allowed: {wire.refused}"
                 ) from error
-            why = "it did not respond in time" if isinstance(cause, TimeoutError) else type(cause).__name__
-            raise Unreachable(f"the server {self.server.name} is unreachable ({why})") from error
+            reason = "it did not respond in time" if isinstance(cause, TimeoutError) else type(cause).__name__
+            raise Unreachable(f"the server {self.server.name} is unreachable ({reason})") from error
         for sentence in offer.left_out:
             _log.warning("mcp_tool_left_out", why=sentence)
         _log.info("mcp_session_open", server=self.server.name, tools=len(offer.tools))
         return Connection(client, wire, keeper, offer, asyncio.get_running_loop().time())
 
-    async def _listing(self, client: Client) -> Offer:
+    async def _list_offer(self, client: Client) -> Offer:
         """Returns what the server offers now.
 
         An unchanged list is not checked again. A changed one is checked on a thread, because its schemas have no limit
         in number or size.
         """
         try:
-            listed = tuple(await asyncio.wait_for(listed_tools(client.session), self.server.start_seconds))
-            if self._open is not None and self._open.offer.listed == listed:
-                return self._open.offer
+            listed = tuple(await asyncio.wait_for(list_tools(client.session), self.server.start_seconds))
+            if self._connection is not None and self._connection.offer.listed == listed:
+                return self._connection.offer
             return await asyncio.to_thread(offer_of, self.server, listed)
         except (MCPError, ValueError, TimeoutError) as error:
-            why = f"the server {self.server.name} does not list its tools ({type(error).__name__})"
-            raise Unreachable(why) from error
+            message = f"the server {self.server.name} does not list its tools ({type(error).__name__})"
+            raise Unreachable(message) from error
 
     def _streams(self, wire: Wire) -> Any:
         """Returns the server's transport, with secrets filled in.
@@ -236,15 +236,15 @@ class McpSession:
         Raises: MissingSecret.
         """
         if self.server.url:
-            headers = {name: self._filled(value) for name, value in self.server.headers.items()}
-            url = self._filled(self.server.url)
+            headers = {name: self._with_secrets(value) for name, value in self.server.headers.items()}
+            url = self._with_secrets(self.server.url)
             outbound = self.outbound.with_hosts(named_by_url(url, by_operator=False))
             if self.server.max_answer_bytes is not None:
                 outbound = replace(outbound, answer_bytes=self.server.max_answer_bytes)
             return http_streams(url, headers, wire, outbound)
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         program, *arguments = self.server.command
-        environ = {name: self._filled(value) for name, value in self.server.env.items()}
+        environ = {name: self._with_secrets(value) for name, value in self.server.env.items()}
         child = Child(
             (sys.executable if program == "python" else program, *arguments),
             self.folder,
@@ -253,55 +253,55 @@ class McpSession:
         )
         return stdio_streams(child, wire)
 
-    def _filled(self, text: str) -> str:
+    def _with_secrets(self, text: str) -> str:
         def value(name: str) -> str:
-            found = self.secret_of(name)
-            if not found:
+            secret = self.secret_of(name)
+            if not secret:
                 raise MissingSecret(f"the secret {name} is not set in the worker's environment")
-            return found
+            return secret
 
         return SECRET_PATTERN.sub(lambda match: value(match.group(1)), text)
 
 
-def _first(error: BaseException) -> BaseException:
+def _root_cause(error: BaseException) -> BaseException:
     """Returns the first cause. The library's tasks raise groups, whose name is not useful."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
-async def _keep(streams: Any, wire: Wire, began: asyncio.Future[Client]) -> None:
+async def _hold_open(streams: Any, wire: Wire, connected: asyncio.Future[Client]) -> None:
     """Holds the connection open until it ends or is asked to end."""
     try:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(Client(streams, cache=None))
-            if not began.done():
-                began.set_result(client)
+            if not connected.done():
+                connected.set_result(client)
             await wire.ended.wait()
     except Exception as error:  # any end of the connection; the library ends the open calls
-        if not began.done():
-            began.set_exception(error)
+        if not connected.done():
+            connected.set_exception(error)
     finally:
         wire.ended.set()
-        if not began.done():
-            began.cancel()
+        if not connected.done():
+            connected.cancel()
 
 
-async def _left(wire: Wire, keeper: asyncio.Task[None]) -> None:
+async def _disconnect(wire: Wire, keeper: asyncio.Task[None]) -> None:
     """Closes the connection and waits until it has ended."""
     wire.ended.set()
-    _, waiting = await asyncio.wait({keeper}, timeout=_LEAVE_SECONDS)
+    _, waiting = await asyncio.wait({keeper}, timeout=_DISCONNECT_SECONDS)
     if waiting:
         keeper.cancel()
-        await asyncio.wait({keeper}, timeout=_LEAVE_SECONDS)
+        await asyncio.wait({keeper}, timeout=_DISCONNECT_SECONDS)
 
 
-MOST_CHARACTERS = 48 * 1024
+MAX_CHARACTERS = 48 * 1024
 """The limit of one answer. It is below the limit of a tool message (perdure/activities/tool_execution.py), so that the
 cut is marked where it happens."""
-MOST_ERROR_CHARACTERS = 2_000
-MOST_BLOCKS = 100
-_MOST_DEPTH = 64
+MAX_ERROR_CHARACTERS = 2_000
+MAX_BLOCKS = 100
+_MAX_DEPTH = 64
 _NAME_CHARACTERS = 300
 
 
@@ -310,20 +310,20 @@ def output_of(answer: CallToolResult) -> JsonValue:
     is bounded, storable and text only. An answer has content blocks and often repeats them as structured content.
     Structured content is used if present, because code can read it. Images, audio and binary resources are described
     and never passed on."""
-    others = [each for each in answer.content if not isinstance(each, TextContent)]
+    others = [block for block in answer.content if not isinstance(block, TextContent)]
     structured = answer.structured_content
     if structured is not None and not others and _fits(structured):
         return cast(JsonValue, dict(structured))
     if structured is None and len(answer.content) == 1 and not others:
-        return _cut(_text(answer), MOST_CHARACTERS)
-    share = max(1, MOST_CHARACTERS // max(1, min(len(answer.content), MOST_BLOCKS)))
-    blocks: list[JsonValue] = [_block(each, share) for each in answer.content[:MOST_BLOCKS]]
-    if len(answer.content) > MOST_BLOCKS:
+        return _cut(_text(answer), MAX_CHARACTERS)
+    share = max(1, MAX_CHARACTERS // max(1, min(len(answer.content), MAX_BLOCKS)))
+    blocks: list[JsonValue] = [_block(block, share) for block in answer.content[:MAX_BLOCKS]]
+    if len(answer.content) > MAX_BLOCKS:
         blocks.append(f"[cut: {len(answer.content)} blocks of content]")
-    found: dict[str, JsonValue] = {"content": blocks}
+    output: dict[str, JsonValue] = {"content": blocks}
     if structured is not None:
-        found["structured"] = dict(structured) if _fits(structured) else "[cut: too long to show]"
-    return found
+        output["structured"] = dict(structured) if _fits(structured) else "[cut: too long to show]"
+    return output
 
 
 async def schema_mismatch(answer: CallToolResult, schema: Mapping[str, JsonValue] | None) -> str | None:
@@ -339,26 +339,26 @@ async def schema_mismatch(answer: CallToolResult, schema: Mapping[str, JsonValue
 
 def error_of(answer: CallToolResult) -> str:
     """Returns the tool's own error text."""
-    message = _cut(_text(answer).strip(), MOST_ERROR_CHARACTERS)
+    message = _cut(_text(answer).strip(), MAX_ERROR_CHARACTERS)
     return message or "the tool failed without a message"
 
 
 def _text(answer: CallToolResult) -> str:
-    return "\n".join(each.text for each in answer.content if isinstance(each, TextContent))
+    return "\n".join(block.text for block in answer.content if isinstance(block, TextContent))
 
 
-def _block(block: object, most: int) -> JsonValue:
+def _block(block: object, max_characters: int) -> JsonValue:
     if isinstance(block, TextContent):
-        return _cut(block.text, most)
+        return _cut(block.text, max_characters)
     if isinstance(block, ImageContent | AudioContent):
         return _described(block.type, block.mime_type, block.data)
     if isinstance(block, ResourceLink):
         return {"type": "resource_link", "uri": _name(block.uri), "name": _name(block.name)}
     if isinstance(block, EmbeddedResource):
-        inner = block.resource
-        if isinstance(inner, BlobResourceContents):
-            return {**_described("resource", inner.mime_type, inner.blob), "uri": _name(inner.uri)}
-        return {"type": "resource", "uri": _name(inner.uri), "text": _cut(inner.text, most)}
+        resource = block.resource
+        if isinstance(resource, BlobResourceContents):
+            return {**_described("resource", resource.mime_type, resource.blob), "uri": _name(resource.uri)}
+        return {"type": "resource", "uri": _name(resource.uri), "text": _cut(resource.text, max_characters)}
     return {"type": _name(getattr(block, "type", "unknown"))}
 
 
@@ -379,25 +379,25 @@ def _name(value: object) -> str:
     return clean(str(value))[:_NAME_CHARACTERS]
 
 
-def _cut(text: str, most: int) -> str:
-    return clean(text if len(text) <= most else f"{text[:most]}… [cut: {len(text)} characters]")
+def _cut(text: str, max_characters: int) -> str:
+    return clean(text if len(text) <= max_characters else f"{text[:max_characters]}… [cut: {len(text)} characters]")
 
 
 def _fits(structured: Mapping[str, Any]) -> bool:
     """Returns whether the content is small and shallow enough to be passed on whole and parsed again."""
-    if _deep(structured, 0):
+    if _is_too_deep(structured, 0):
         return False
     try:
-        return len(canonical_json(structured)) <= MOST_CHARACTERS
+        return len(canonical_json(structured)) <= MAX_CHARACTERS
     except ValueError:  # NaN or infinity: the recorded result is made storable later, but it cannot be measured here
-        return len(repr(structured)) <= MOST_CHARACTERS
+        return len(repr(structured)) <= MAX_CHARACTERS
 
 
-def _deep(value: object, depth: int) -> bool:
-    if depth > _MOST_DEPTH:
+def _is_too_deep(value: object, depth: int) -> bool:
+    if depth > _MAX_DEPTH:
         return True
     if isinstance(value, Mapping):
-        return any(_deep(each, depth + 1) for each in value.values())
+        return any(_is_too_deep(part, depth + 1) for part in value.values())
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return any(_deep(each, depth + 1) for each in value)
+        return any(_is_too_deep(part, depth + 1) for part in value)
     return False

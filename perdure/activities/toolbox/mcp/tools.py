@@ -45,10 +45,10 @@ if TYPE_CHECKING:  # the library takes a second of CPU to import, which a worker
     from perdure.activities.toolbox.mcp.transports import Note, Wire
 
 _BAD_REQUEST = -32600
-_SAID_NO = frozenset({_BAD_REQUEST, -32601, -32602})
+_REJECTION_CODES = frozenset({_BAD_REQUEST, -32601, -32602})
 """JSON-RPC codes: invalid request, method not found, invalid params."""
-_MOST_CHARACTERS = 300
-NOTHING_NAMED = Outbound()
+_MAX_REASON_CHARACTERS = 300
+NO_NAMED_HOSTS = Outbound()
 AFTER_START_SECONDS = 5.0
 """The delay before the import. After it the other processes of a stack have started."""
 _OPENING_SHARE = 0.8
@@ -56,7 +56,7 @@ _OPENING_SHARE = 0.8
 could not tell."""
 
 
-ServerMet = Callable[[str, str, str], Awaitable[None]]
+ReportServer = Callable[[str, str, str], Awaitable[None]]
 """Callback with the app, the server's name, and why it could not be used (empty if it responded)."""
 
 
@@ -86,32 +86,32 @@ class McpTool:
             raise ToolRefused(f"the server {self.session.server.name} no longer has this tool")
         if offered.card.version != self.card.version:
             raise ToolRefused("the tool has changed since the call was made; make a new call")
-        given: dict[str, Any] = dict(args)
+        arguments: dict[str, Any] = dict(args)
         meta: dict[str, Any] = {}
-        if self.card.effect is EffectClass.KEYED and offered.standing.key_argument:
-            given[offered.standing.key_argument] = context.idempotency_key
+        if self.card.effect is EffectClass.KEYED and offered.treatment.key_argument:
+            arguments[offered.treatment.key_argument] = context.idempotency_key
         elif self.card.effect is EffectClass.KEYED:
             meta[IDEMPOTENCY_KEY] = context.idempotency_key
-        answer, note = await connection.call(offered.tool, given, meta)
+        answer, note = await connection.call(offered.tool, arguments, meta)
         if _session_is_gone(answer, note):
             connection.wire.ended.set()  # the next attempt opens another connection
         if isinstance(answer, CallToolResult) and not note.too_large:
             if answer.is_error:
                 raise ToolRefused(error_of(answer))
-            return self._read(output_of(answer), await schema_mismatch(answer, offered.output))
+            return self._result(output_of(answer), await schema_mismatch(answer, offered.output))
         raise self._failure(answer, note, connection.wire)
 
-    def _read(self, output: JsonValue, misfit: str | None) -> ToolResult:
+    def _result(self, output: JsonValue, mismatch: str | None) -> ToolResult:
         """Returns the result for the model. If a response does not match the output schema, a read fails. For other
         tools, the response is still returned with a note, because it is all that is known about the effect.
 
         Raises: ToolRefused.
         """
-        if misfit is None:
+        if mismatch is None:
             return result_of(output)
         server = self.session.server.name
         message = (
-            f"the server {server} received the call, but its answer does not match the tool's output schema: {misfit}"
+            f"the server {server} received the call, but its answer does not match the tool's output schema: {mismatch}"
         )
         if self.card.effect is EffectClass.READ:
             raise ToolRefused(message)
@@ -124,9 +124,9 @@ class McpTool:
         """
         from perdure.activities.toolbox.mcp.session import MissingSecret, Unreachable
 
-        left = (context.deadline - datetime.now(UTC)).total_seconds()
+        seconds_left = (context.deadline - datetime.now(UTC)).total_seconds()
         try:
-            async with asyncio.timeout(_OPENING_SHARE * max(left, 0.0)):
+            async with asyncio.timeout(_OPENING_SHARE * max(seconds_left, 0.0)):
                 return await self.session.connection()
         except MissingSecret as error:
             raise ToolRefused(str(error)) from error
@@ -157,7 +157,7 @@ class McpTool:
             if meaning is Meaning.UNAVAILABLE:
                 return ToolUnavailable(message, note.retry_after_seconds)
             return ServerLost(message)
-        if code in _SAID_NO:
+        if code in _REJECTION_CODES:
             return ToolRefused(f"the server {server} rejected the call{_reason(answer)}")
         # Servers can use the same code for their own errors, whose message is more specific than a closed connection.
         if note.lost or (code == CONNECTION_CLOSED and not note.too_large and not _is_of_server(answer)):
@@ -168,7 +168,7 @@ class McpTool:
         return ServerLost(message)
 
 
-_MADE_HERE = ("Connection closed", "SSE stream failed", "SSE stream ended")
+_LIBRARY_MESSAGES = ("Connection closed", "SSE stream failed", "SSE stream ended")
 """Beginnings of the library's messages about calls without a response. It marks them in no other way."""
 
 
@@ -176,7 +176,7 @@ def _is_of_server(answer: object) -> bool:
     """Returns whether the error is from the server. Otherwise the library raised it because there was no response."""
     from mcp.shared.exceptions import MCPError
 
-    return isinstance(answer, MCPError) and not answer.error.message.startswith(_MADE_HERE)
+    return isinstance(answer, MCPError) and not answer.error.message.startswith(_LIBRARY_MESSAGES)
 
 
 def _session_is_gone(answer: object, note: "Note") -> bool:
@@ -193,7 +193,7 @@ def _reason(answer: object) -> str:
     if not isinstance(answer, MCPError):
         return ""
     text = " ".join(answer.error.message.split())
-    return f": {text[:_MOST_CHARACTERS]}" if text else ""
+    return f": {text[:_MAX_REASON_CHARACTERS]}" if text else ""
 
 
 async def _import_later() -> None:
@@ -224,14 +224,14 @@ class McpServers:
         apps: Iterable[AppServers],
         secret_of: "SecretOf",
         home: Path,
-        met: ServerMet | None = None,
-        outbound: Outbound = NOTHING_NAMED,
+        report: ReportServer | None = None,
+        outbound: Outbound = NO_NAMED_HOSTS,
     ) -> None:
         self._apps = {app.name: app for app in apps}
-        self._of_agent = {agent.id: app.name for app in self._apps.values() for agent in app.agents}
+        self._app_of_agent = {agent.id: app.name for app in self._apps.values() for agent in app.agents}
         self._secret_of = secret_of
         self._home = home
-        self._met = met
+        self._report = report
         self._outbound = outbound
         self._sessions: dict[tuple[str, str], McpSession] = {}
         self._importing: asyncio.Task[object] | None = None
@@ -244,7 +244,7 @@ class McpServers:
 
     def find(self, agent_id: str, pinned: ToolCard | None) -> McpTool | None:
         """Returns the tool for a card that a turn of this agent pinned; None if no server of its app has such names."""
-        app = self._apps.get(self._of_agent.get(agent_id, ""))
+        app = self._apps.get(self._app_of_agent.get(agent_id, ""))
         if app is None or pinned is None:
             return None
         server = server_of(pinned.name, app.servers)
@@ -260,8 +260,8 @@ class McpServers:
             session = McpSession(
                 server, app.folder, home, self._secret_of, outbound=self._outbound.with_hosts(*app.egress)
             )
-            if self._met is not None:
-                session.met = partial(self._met, *key)
+            if self._report is not None:
+                session.report = partial(self._report, *key)
             self._sessions[key] = session
         return self._sessions[key]
 

@@ -31,9 +31,9 @@ from perdure.core.egress import Outbound
 from perdure.egress import AnswerWithheld, Call, EgressRefused, calling
 from perdure.egress.httpx2_transport import Transport2
 
-ATTEMPT = "perdure/attempt"
+ATTEMPT_FIELD = "perdure/attempt"
 """The field of a call's `_meta` with the token of this attempt. It has no meaning for the server."""
-MOST_MESSAGE_BYTES = 16 * 1024 * 1024
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The largest line of a process and the largest event of a stream that is read. A larger one ends the call that it
 answers. Answers over HTTP have a separate limit (PERDURE_ANSWER_BYTES)."""
 
@@ -71,7 +71,7 @@ class Wire:
         """Returns the note of the call in this message, or None if the message is not a recorded call."""
         params = message.get("params")
         meta = params.get("_meta") if isinstance(params, Mapping) else None
-        token = meta.get(ATTEMPT) if isinstance(meta, Mapping) else None
+        token = meta.get(ATTEMPT_FIELD) if isinstance(meta, Mapping) else None
         return self.notes.get(token) if isinstance(token, str) else None
 
 
@@ -79,7 +79,7 @@ _CONNECT_SECONDS = 5.0
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _BAD_GATEWAY = 502
 """The status for a request that got no answer."""
-_ENDLESS = 2**62
+_UNLIMITED_BYTES = 2**62
 """Byte limit of the stream for messages that no call requested. It stays open for the whole session."""
 
 
@@ -88,14 +88,14 @@ async def http_streams(url: str, headers: Mapping[str, str], wire: Wire, outboun
     """Opens the two streams of the library's client. The limit of an answer is `answer_bytes` of `outbound`."""
     # No read timeout: each call has its own, and a response can be a stream that stays open during the call.
     timeout = httpx2.Timeout(None, connect=_CONNECT_SECONDS, write=_CONNECT_SECONDS, pool=_CONNECT_SECONDS)
-    plain = {**headers, "accept-encoding": "identity"}
-    transport = _Noting(wire, outbound)
-    async with httpx2.AsyncClient(headers=plain, timeout=timeout, transport=transport, trust_env=False) as client:
-        async with streamable_http_client(url, http_client=client, max_sse_event_size=MOST_MESSAGE_BYTES) as streams:
+    all_headers = {**headers, "accept-encoding": "identity"}
+    transport = _RecordingTransport(wire, outbound)
+    async with httpx2.AsyncClient(headers=all_headers, timeout=timeout, transport=transport, trust_env=False) as client:
+        async with streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams:
             yield streams
 
 
-class _Noting(httpx2.AsyncBaseTransport):
+class _RecordingTransport(httpx2.AsyncBaseTransport):
     """A transport that records requests and their responses."""
 
     def __init__(self, wire: Wire, outbound: Outbound) -> None:
@@ -103,12 +103,12 @@ class _Noting(httpx2.AsyncBaseTransport):
         self._inner = Transport2(outbound)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        note = self._note(await request.aread())
+        note = self._note_of(await request.aread())
         if note is not None:
             note.sent = True
-        unasked = Call() if request.method == "POST" else Call(stream_bytes=_ENDLESS)
+        call = Call() if request.method == "POST" else Call(stream_bytes=_UNLIMITED_BYTES)
         try:
-            with calling(unasked):
+            with calling(call):
                 response = await self._inner.handle_async_request(request)
         except EgressRefused as error:
             self._wire.refused = str(error)
@@ -123,15 +123,15 @@ class _Noting(httpx2.AsyncBaseTransport):
             note.status = response.status_code
             note.retry_after_seconds = retry_after_seconds(response.headers, datetime.now(UTC))
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        ending = _Ending(response.stream, note or Note())
+        stream = _AnswerStream(response.stream, note or Note())
         return httpx2.Response(
-            response.status_code, headers=response.headers, stream=ending, extensions=response.extensions
+            response.status_code, headers=response.headers, stream=stream, extensions=response.extensions
         )
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    def _note(self, body: bytes) -> Note | None:
+    def _note_of(self, body: bytes) -> Note | None:
         try:
             message = json.loads(body) if body else None
         except ValueError:
@@ -139,7 +139,7 @@ class _Noting(httpx2.AsyncBaseTransport):
         return self._wire.note(message) if isinstance(message, dict) else None
 
 
-class _Ending(httpx2.AsyncByteStream):
+class _AnswerStream(httpx2.AsyncByteStream):
     """The bytes of an answer. If it breaks off or is too large, the stream ends without an exception."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, note: Note) -> None:
@@ -164,9 +164,9 @@ _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_AL
 _GRACE_SECONDS = 1.0
 """Time for a server to exit after its input was closed, and again after SIGTERM."""
 
-_TOO_LONG = f"it exceeds {MOST_MESSAGE_BYTES // 1024 // 1024} MiB"
-_LOOK_SECONDS = 0.01
-MOST_LOG_BYTES = 1024 * 1024
+_TOO_LONG = f"it exceeds {MAX_MESSAGE_BYTES // 1024 // 1024} MiB"
+_POLL_SECONDS = 0.01
+MAX_LOG_BYTES = 1024 * 1024
 LOG_SECONDS = 10.0
 """Seconds between checks of the size of a server's standard error."""
 
@@ -182,7 +182,7 @@ class Child:
     environ: Mapping[str, str]
     """Variables in addition to the inherited ones."""
     log: Path
-    """Its standard error since its last start. The file is emptied when it is longer than `MOST_LOG_BYTES`."""
+    """Its standard error since its last start. The file is emptied when it is longer than `MAX_LOG_BYTES`."""
 
 
 @asynccontextmanager
@@ -192,7 +192,7 @@ async def stdio_streams(
     """Starts the process and yields the two streams of the library's client. The process ends with the block.
 
     Standard input and output have one message a line. Unlike the library's transport, this one reads no line longer
-    than `MOST_MESSAGE_BYTES`. If a line answers a call but is invalid or too long, that call ends at once instead of at
+    than `MAX_MESSAGE_BYTES`. If a line answers a call but is invalid or too long, that call ends at once instead of at
     its timeout. Other calls continue. Raises: OSError if the process cannot be started.
     """
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
@@ -206,15 +206,15 @@ async def stdio_streams(
             env={**inherited, **child.environ},
             cwd=child.folder,
             start_new_session=True,
-            limit=MOST_MESSAGE_BYTES,
+            limit=MAX_MESSAGE_BYTES,
         )
     inbound, reading = anyio.create_memory_object_stream[_Inbound](0)
     writing, outbound = anyio.create_memory_object_stream[SessionMessage](0)
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_hear, process, inbound, wire)
-            tasks.start_soon(_say, process, outbound, wire)
-            tasks.start_soon(_keep_short, child.log)
+            tasks.start_soon(_read_lines, process, inbound, wire)
+            tasks.start_soon(_write_messages, process, outbound, wire)
+            tasks.start_soon(_limit_log, child.log)
             try:
                 yield reading, writing
             finally:
@@ -227,16 +227,22 @@ async def stdio_streams(
             await _end(process)
 
 
-async def _hear(process: asyncio.subprocess.Process, inbound: MemoryObjectSendStream[_Inbound], wire: Wire) -> None:
+async def _read_lines(
+    process: asyncio.subprocess.Process, inbound: MemoryObjectSendStream[_Inbound], wire: Wire
+) -> None:
     """Passes the lines on until the stream ends, or until a line is too long and cannot be matched to a call."""
     assert process.stdout is not None
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
         try:
             async for line in lines(process.stdout):
-                message = _fault(line.answers, _TOO_LONG) if isinstance(line, TooLong) else _message(line)
+                message = (
+                    _error_message(line.request_id, _TOO_LONG)
+                    if isinstance(line, SkippedLine)
+                    else _parse_message(line)
+                )
                 if message is not None:
                     await inbound.send(message)
-        except Unreadable:
+        except UnmatchedLine:
             if len(wire.notes) == 1:  # With several open calls, the others may have succeeded, and reads are retried.
                 next(iter(wire.notes.values())).too_large = True
         finally:
@@ -244,7 +250,7 @@ async def _hear(process: asyncio.subprocess.Process, inbound: MemoryObjectSendSt
             inbound.close()
 
 
-async def _say(
+async def _write_messages(
     process: asyncio.subprocess.Process, outbound: MemoryObjectReceiveStream[SessionMessage], wire: Wire
 ) -> None:
     assert process.stdin is not None
@@ -261,20 +267,20 @@ async def _say(
             return
 
 
-async def _keep_short(log: Path) -> None:
+async def _limit_log(log: Path) -> None:
     """Limits the log. A server can write any amount to standard error, which is a file on this machine's disk."""
     while True:
         await anyio.sleep(LOG_SECONDS)
-        _shorten(log)
+        _empty_if_long(log)
 
 
-def _shorten(log: Path) -> None:
+def _empty_if_long(log: Path) -> None:
     with suppress(OSError):
-        if log.stat().st_size > MOST_LOG_BYTES:
+        if log.stat().st_size > MAX_LOG_BYTES:
             os.truncate(log, 0)
 
 
-def _message(line: bytes) -> SessionMessage | None:
+def _parse_message(line: bytes) -> SessionMessage | None:
     """Returns the message in a line.
 
     An invalid message becomes an error for the call that it answers; any other noise becomes None.
@@ -285,42 +291,46 @@ def _message(line: bytes) -> SessionMessage | None:
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
     except ValueError:
-        number = _number_of(text)
-    return None if number is None else _fault(number, "the server sent a message that is not valid in the protocol")
+        request_id = _answered_request(text)
+    return (
+        None
+        if request_id is None
+        else _error_message(request_id, "the server sent a message that is not valid in the protocol")
+    )
 
 
-def _fault(number: int | str, why: str) -> SessionMessage:
-    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=ErrorData(code=PARSE_ERROR, message=why)))
+def _error_message(request_id: int | str, reason: str) -> SessionMessage:
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=PARSE_ERROR, message=reason)))
 
 
-def _number_of(text: str) -> int | str | None:
+def _answered_request(text: str) -> int | str | None:
     try:
-        found: Any = json.loads(text)
+        message: Any = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    number = found.get("id") if isinstance(found, dict) and "method" not in found else None
-    return number if isinstance(number, int | str) and not isinstance(number, bool) else None
+    request_id = message.get("id") if isinstance(message, dict) and "method" not in message else None
+    return request_id if isinstance(request_id, int | str) and not isinstance(request_id, bool) else None
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """Closes the input, then terminates the process and everything that it started."""
     if process.stdin is not None:
         process.stdin.close()
-    if not await _left(process, _GRACE_SECONDS):
+    if not await _has_exited(process, _GRACE_SECONDS):
         _signal(process, signal.SIGTERM)
-        if not await _left(process, _GRACE_SECONDS):
+        if not await _has_exited(process, _GRACE_SECONDS):
             _signal(process, signal.SIGKILL)
-            await _left(process, _GRACE_SECONDS)
+            await _has_exited(process, _GRACE_SECONDS)
     # There is no public API to close the pipes of a process whose children keep them open.
     process._transport.close()  # type: ignore[attr-defined]
 
 
-async def _left(process: asyncio.subprocess.Process, seconds: float) -> bool:
+async def _has_exited(process: asyncio.subprocess.Process, seconds: float) -> bool:
     # Not `wait()`: on this Python it also waits for the pipes, which the server's children may keep open.
-    for _ in range(int(seconds / _LOOK_SECONDS)):
+    for _ in range(int(seconds / _POLL_SECONDS)):
         if process.returncode is not None:
             return True
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
     return process.returncode is not None
 
 
@@ -329,30 +339,30 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
         os.killpg(process.pid, number)
 
 
-MOST_SKIPPED_BYTES = 8 * MOST_MESSAGE_BYTES
-_SHOWN_BYTES = 512
+MAX_SKIPPED_BYTES = 8 * MAX_MESSAGE_BYTES
+_EXCERPT_BYTES = 512
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
-_NUMBER = rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{1,200}")\s*'
+_ID = rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{1,200}")\s*'
 _ANSWER = rb'"(?:result|error)"\s*:'
-_BEGINS = re.compile(
-    rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?(?:" + _NUMBER + rb",\s*(?:" + _VERSION + rb",\s*)?)?" + _ANSWER
+_ANSWER_START = re.compile(
+    rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?(?:" + _ID + rb",\s*(?:" + _VERSION + rb",\s*)?)?" + _ANSWER
 )
-_ENDS = re.compile(rb",\s*" + _NUMBER + rb"(?:,\s*" + _VERSION + rb")?\}\s*\Z")
+_ANSWER_END = re.compile(rb",\s*" + _ID + rb"(?:,\s*" + _VERSION + rb")?\}\s*\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class TooLong:
+class SkippedLine:
     """A skipped line."""
 
-    answers: int | str
+    request_id: int | str
     """The id of the request that it answers."""
 
 
-class Unreadable(Exception):
+class UnmatchedLine(Exception):
     """A line is too long and cannot be matched to a call, or it has no end."""
 
 
-async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | TooLong]:
+async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | SkippedLine]:
     """Yields the lines until the stream ends. The stream's limit is the longest line.
 
     A line that is too long is skipped, so that later lines still count. The call that it answers is read from its first
@@ -367,24 +377,24 @@ async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | TooLong]:
             line = await stream.readuntil()
         except asyncio.LimitOverrunError as overrun:
             piece = await stream.readexactly(overrun.consumed)
-            head, tail = head or piece[:_SHOWN_BYTES], piece[-_SHOWN_BYTES:]
+            head, tail = head or piece[:_EXCERPT_BYTES], piece[-_EXCERPT_BYTES:]
             skipped_bytes += len(piece)
-            if skipped_bytes > MOST_SKIPPED_BYTES or not _BEGINS.match(head):
-                raise Unreadable from None
+            if skipped_bytes > MAX_SKIPPED_BYTES or not _ANSWER_START.match(head):
+                raise UnmatchedLine from None
             continue
         except asyncio.IncompleteReadError as end:
             line = b"" if skipped_bytes else end.partial
         if not line:
             return
-        yield TooLong(_number(head, tail + line)) if skipped_bytes else line
+        yield SkippedLine(_request_id(head, tail + line)) if skipped_bytes else line
         head, tail, skipped_bytes = b"", b"", 0
 
 
-def _number(head: bytes, tail: bytes) -> int | str:
+def _request_id(head: bytes, tail: bytes) -> int | str:
     """Returns the request's id. Raises: Unreadable if it cannot be found."""
-    begins, ends = _BEGINS.match(head), _ENDS.search(tail[-_SHOWN_BYTES:])
-    digits = (begins and begins[1]) or (ends and ends[1])
+    start, end = _ANSWER_START.match(head), _ANSWER_END.search(tail[-_EXCERPT_BYTES:])
+    digits = (start and start[1]) or (end and end[1])
     if not digits:
-        raise Unreadable
-    number: int | str = json.loads(digits)
-    return number
+        raise UnmatchedLine
+    request_id: int | str = json.loads(digits)
+    return request_id

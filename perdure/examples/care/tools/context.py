@@ -27,7 +27,7 @@ async def client_signal(said: Said) -> JsonValue:
 @tool(effect="read")
 async def provider_genome() -> JsonValue:
     """Returns the focus and the style of the fictional therapists."""
-    providers: list[JsonValue] = [{**each} for each in _made_up.PROVIDERS]
+    providers: list[JsonValue] = [{**provider} for provider in _made_up.PROVIDERS]
     return {"genome_summary": providers, "completeness": 0.9}
 
 
@@ -45,12 +45,12 @@ async def therapeutic_fit(
     """Returns the therapists whose work fits the client's themes."""
     themes = set((signal_summary or {}).get("themes", []))
     fits = [
-        {"provider": each["id"], "name": each["name"], "shared": sorted(themes.intersection(each["focus"]))}
-        for each in genome_summary or []
+        {"provider": provider["id"], "name": provider["name"], "shared": sorted(themes.intersection(provider["focus"]))}
+        for provider in genome_summary or []
     ]
     ranked: list[JsonValue] = [*sorted(fits, key=lambda fit: -len(fit["shared"]))[:most]]
-    known = (0.5 if themes else 0.2) + (0.4 if genome_summary else 0.0)
-    return {"candidates": ranked, "completeness": known}
+    completeness = (0.5 if themes else 0.2) + (0.4 if genome_summary else 0.0)
+    return {"candidates": ranked, "completeness": completeness}
 
 
 @tool(effect="read")

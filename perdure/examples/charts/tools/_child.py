@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
-async def answer_of(program: Path, *arguments: int, given: str, seconds: float) -> Any:
+async def run_child(program: Path, *arguments: int, stdin_text: str, seconds: float) -> Any:
     """Returns the program's JSON answer to `given`, or None if it ended without one. No process is left running.
 
     Raises: TimeoutError after `seconds`.
@@ -24,7 +24,7 @@ async def answer_of(program: Path, *arguments: int, given: str, seconds: float) 
     )
     try:
         async with asyncio.timeout(seconds):
-            output, _ = await child.communicate(given.encode())
+            output, _ = await child.communicate(stdin_text.encode())
     finally:
         if child.returncode is None:
             with contextlib.suppress(ProcessLookupError):

@@ -14,18 +14,18 @@ SCHEMA = Path(__file__).with_name("specification.xsd")
 MARKS = ("bar", "line", "area", "point", "arc", "rect", "tick")
 CHANNELS = ("x", "y", "color", "size", "shape", "row")
 SCALES = ("linear", "log", "band", "time")
-_KNOWN = {"mark": MARKS, "channel": CHANNELS, "scale": SCALES}
+_KNOWN_VALUES = {"mark": MARKS, "channel": CHANNELS, "scale": SCALES}
 _WORD = re.compile(r"[a-z]{2,20}")
 _ATOM = re.compile(r"(\w+)\((\w+)(?:,(\w+))?\)")
 LIKELY_AT_LEAST = 0.5
-_MOST_DISTINCT = 100_000
+_MAX_DISTINCT = 100_000
 
 Design = dict[str, Any]
 
 
 def specification_of(root: Element) -> dict[str, Any]:
     """A chart's specification as plain values."""
-    shows = [{"column": one.get("column", ""), "on": one.get("on", "")} for one in root.findall("show")]
+    shows = [{"column": show.get("column", ""), "on": show.get("on", "")} for show in root.findall("show")]
     return {name: root.get(name, "") for name in ("title", "concept", "intent")} | {"shows": shows}
 
 
@@ -35,14 +35,14 @@ def specification_faults(
     """Returns faults that a schema cannot express: missing columns, and channels or columns that appear twice."""
     names = [str(column["name"]) for column in columns]
     faults, seen = [], set[str]()
-    for place, show in enumerate(specification["shows"], 1):
-        path = f"/chart/show[{place}]"
+    for position, show in enumerate(specification["shows"], 1):
+        path = f"/chart/show[{position}]"
         if show["column"] not in names:
             faults.append({"path": path, "reason": f"the column {show['column'][:80]!r} does not exist"})
-        for given in (f"column {show['column'][:80]!r}", f"channel {show['on']}" if show["on"] else ""):
-            if given and given in seen:
-                faults.append({"path": path, "reason": f"the {given} appears twice"})
-            seen.add(given)
+        for name_used in (f"column {show['column'][:80]!r}", f"channel {show['on']}" if show["on"] else ""):
+            if name_used and name_used in seen:
+                faults.append({"path": path, "reason": f"the {name_used} appears twice"})
+            seen.add(name_used)
     return faults
 
 
@@ -55,39 +55,39 @@ def program_of(
     """The rules with the facts of one chart; each fact once."""
     facts = dict.fromkeys(
         [
-            *_of_columns(specification, columns),
-            *_of_person(specification, marks),
-            *(fact for one in exclusions if (fact := _excluded(one))),
+            *_column_facts(specification, columns),
+            *_request_facts(specification, marks),
+            *(fact for exclusion in exclusions if (fact := _exclusion_fact(exclusion))),
         ]
     )
     return RULES.read_text(encoding="utf-8") + "\n" + "\n".join(facts)
 
 
-def _of_columns(specification: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> list[str]:
-    wanted = {show["column"]: show["on"] for show in specification["shows"]}
+def _column_facts(specification: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> list[str]:
+    channels = {show["column"]: show["on"] for show in specification["shows"]}
     facts = []
     for number, column in enumerate(columns):
-        name, least, most = f"c{number}", column.get("least"), column.get("most")
-        facts.append(f"column({name},{column['kind']},{min(int(column['distinct']), _MOST_DISTINCT)}).")
-        if least is not None and least < 0:
+        name, minimum, maximum = f"c{number}", column.get("least"), column.get("most")
+        facts.append(f"column({name},{column['kind']},{min(int(column['distinct']), _MAX_DISTINCT)}).")
+        if minimum is not None and minimum < 0:
             facts.append(f"negative({name}).")
-        if least is not None and least > 0:
+        if minimum is not None and minimum > 0:
             facts.append(f"positive({name}).")
-            if most is not None and most / least > 1_000:
+            if maximum is not None and maximum / minimum > 1_000:
                 facts.append(f"wide({name}).")
-        if column["name"] in wanted:
+        if column["name"] in channels:
             facts.append(f"shown({name}).")
-            if len(wanted) > 1 and column["name"] == next(iter(wanted)):
+            if len(channels) > 1 and column["name"] == next(iter(channels)):
                 facts.append(f"first({name}).")
-            channel = wanted[column["name"]]
+            channel = channels[column["name"]]
             if channel:
                 facts.append(f"wants({name},{channel}).")
-        elif not wanted:
+        elif not channels:
             facts.append(f"offered({name}).")
     return facts
 
 
-def _of_person(specification: Mapping[str, Any], marks: Sequence[Mapping[str, Any]]) -> list[str]:
+def _request_facts(specification: Mapping[str, Any], marks: Sequence[Mapping[str, Any]]) -> list[str]:
     facts = [f"intent({specification['intent']})."] if specification["intent"] else []
     facts += [f'concept("{word}").' for word in _WORD.findall(specification["concept"].lower())]
     for mark in marks:
@@ -97,18 +97,22 @@ def _of_person(specification: Mapping[str, Any], marks: Sequence[Mapping[str, An
     return facts
 
 
-def _excluded(one: Mapping[str, Any]) -> str:
+def _exclusion_fact(exclusion: Mapping[str, Any]) -> str:
     """Returns one exclusion; empty if it names nothing that the rules know."""
-    selector, value, scope = str(one.get("selector")), str(one.get("value")), str(one.get("scope") or "*")
-    if value not in _KNOWN.get(selector, ()) or scope not in ("*", *MARKS, *CHANNELS):
+    selector, value, scope = (
+        str(exclusion.get("selector")),
+        str(exclusion.get("value")),
+        str(exclusion.get("scope") or "*"),
+    )
+    if value not in _KNOWN_VALUES.get(selector, ()) or scope not in ("*", *MARKS, *CHANNELS):
         return ""
     return f"excluded({selector},{value},{chr(34) + '*' + chr(34) if scope == '*' else scope})."
 
 
-def wished_of(atoms: Sequence[str]) -> list[str]:
+def requested_marks(atoms: Sequence[str]) -> list[str]:
     """The marks that the person's words mean."""
-    found = [match.groups() for atom in atoms if (match := _ATOM.fullmatch(atom))]
-    return sorted(mark for kind, mark, _ in found if kind == "wished")
+    parsed = [match.groups() for atom in atoms if (match := _ATOM.fullmatch(atom))]
+    return sorted(mark for kind, mark, _ in parsed if kind == "wished")
 
 
 def design_of(atoms: Sequence[str], specification: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> Design:
@@ -123,8 +127,8 @@ def design_of(atoms: Sequence[str], specification: Mapping[str, Any], columns: S
         elif kind == "at":
             column = names[first]
             missing = bool(column.get("nulls"))
-            of_it = {"distinct": int(column["distinct"]) - missing, "missing": missing}
-            encodings[second] = {"column": column["name"], "kind": column["kind"], **of_it, "id": first}
+            counts = {"distinct": int(column["distinct"]) - missing, "missing": missing}
+            encodings[second] = {"column": column["name"], "kind": column["kind"], **counts, "id": first}
         elif kind == "counted":
             encodings[first] = {"column": "", "kind": "quantitative", "id": ""}
         elif kind == "scale":
@@ -132,7 +136,7 @@ def design_of(atoms: Sequence[str], specification: Mapping[str, Any], columns: S
         elif kind == "binned":
             binned.add(first)
     for encoding in encodings.values():
-        own = encoding.pop("id")
-        encoding |= {"scale": scales.get(own, ""), "binned": own in binned}
+        column_id = encoding.pop("id")
+        encoding |= {"scale": scales.get(column_id, ""), "binned": column_id in binned}
     ordered = {channel: encodings[channel] for channel in CHANNELS if channel in encodings}
     return {"title": specification["title"], "mark": mark, "encodings": ordered}

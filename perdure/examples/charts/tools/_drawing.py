@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ._child import answer_of
+from ._child import run_child
 
 CHILD = Path(__file__).with_name("_drawing_child.py")
 LIMIT_SECONDS = 60.0
@@ -30,7 +30,7 @@ async def draw(specification: Any, seconds: float = LIMIT_SECONDS) -> Pictures:
     Raises: DrawingFailed.
     """
     try:
-        answer = await answer_of(CHILD, int(seconds) + 2, given=json.dumps(specification), seconds=seconds)
+        answer = await run_child(CHILD, int(seconds) + 2, stdin_text=json.dumps(specification), seconds=seconds)
     except TimeoutError:
         raise DrawingFailed(f"drawing took longer than {seconds:.0f} s") from None
     if answer is None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ._child import answer_of
+from ._child import run_child
 
 CHILD = Path(__file__).with_name("_solver_child.py")
 LIMIT_SECONDS = 60.0
@@ -15,7 +15,7 @@ Outcome = Literal["solved", "unsatisfiable", "timed_out", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Solved:
+class Solution:
     """The result of a program."""
 
     outcome: Outcome
@@ -23,12 +23,12 @@ class Solved:
     """Atoms of the best model."""
 
 
-async def solve(program: str, seconds: float = LIMIT_SECONDS) -> Solved:
+async def solve(program: str, seconds: float = LIMIT_SECONDS) -> Solution:
     """Returns the best model of a program that is found within `seconds`. No process remains, even after an error."""
     try:
-        answer = await answer_of(CHILD, MEMORY_MEGABYTES, int(seconds) + 2, given=program, seconds=seconds)
+        answer = await run_child(CHILD, MEMORY_MEGABYTES, int(seconds) + 2, stdin_text=program, seconds=seconds)
     except TimeoutError:
-        return Solved("timed_out")
+        return Solution("timed_out")
     if answer is None:  # killed by its limit of memory
-        return Solved("failed")
-    return Solved(answer["outcome"], tuple(answer["atoms"]))
+        return Solution("failed")
+    return Solution(answer["outcome"], tuple(answer["atoms"]))

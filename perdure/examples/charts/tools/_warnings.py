@@ -12,25 +12,25 @@ _MARKS = {
     "rect": "a heat map",
     "tick": "ticks",
 }
-MOST_NAME = 60
+MAX_NAME_CHARACTERS = 60
 
 
-def warnings_of(design: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], wished: Sequence[str]) -> list[str]:
+def warnings_of(design: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], requested: Sequence[str]) -> list[str]:
     """Returns the warnings as sentences for the reader of the picture."""
-    shown = {str(one["column"]) for one in design["encodings"].values()}
+    shown = {str(encoding["column"]) for encoding in design["encodings"].values()}
     shown_columns = [column for column in columns if column["name"] in shown]
-    return [*_mark(str(design["mark"]), shown_columns, wished), *_missing(shown_columns)]
+    return [*_mark_warnings(str(design["mark"]), shown_columns, requested), *_missing_value_warnings(shown_columns)]
 
 
-def _mark(mark: str, shown: Sequence[Mapping[str, Any]], wished: Sequence[str]) -> Iterator[str]:
-    if not wished or mark in wished:
+def _mark_warnings(mark: str, shown: Sequence[Mapping[str, Any]], requested: Sequence[str]) -> Iterator[str]:
+    if not requested or mark in requested:
         return
-    below = [_name(column) for column in shown if (column.get("least") or 0) < 0]
-    why = f"{below[0]}, which has negative values" if below and "arc" in wished else "this"
-    yield f"{_MARKS[wished[0]]} cannot show {why}; {_MARKS[mark]} was drawn instead"
+    negative = [_name(column) for column in shown if (column.get("least") or 0) < 0]
+    subject = f"{negative[0]}, which has negative values" if negative and "arc" in requested else "this"
+    yield f"{_MARKS[requested[0]]} cannot show {subject}; {_MARKS[mark]} was drawn instead"
 
 
-def _missing(shown: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _missing_value_warnings(shown: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for column in shown:
         count = int(column.get("nulls") or 0)
         if not count:
@@ -41,4 +41,4 @@ def _missing(shown: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _name(column: Mapping[str, Any]) -> str:
-    return repr(str(column["name"])[:MOST_NAME])
+    return repr(str(column["name"])[:MAX_NAME_CHARACTERS])

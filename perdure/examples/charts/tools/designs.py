@@ -27,8 +27,8 @@ async def check_specification(xml: Xml, columns: Columns) -> JsonValue:
 
     root = await asyncio.to_thread(parse_xml, xml, _design.SCHEMA)
     if isinstance(root, tuple):
-        told: list[JsonValue] = [{"path": one.path, "reason": one.reason} for one in root]
-        return {"ok": False, "faults": told}
+        faults_found: list[JsonValue] = [{"path": one.path, "reason": one.reason} for one in root]
+        return {"ok": False, "faults": faults_found}
     faults = _design.specification_faults(_design.specification_of(root), columns)
     return {"ok": not faults, "faults": [{**fault} for fault in faults]}
 
@@ -47,20 +47,20 @@ async def solve_design(
     faults = _design.specification_faults(specification, columns)
     if faults:
         raise ToolRefused(f"the specification is invalid: {faults[0]['path']}: {faults[0]['reason']}")
-    solved = await _solver.solve(_design.program_of(specification, columns, marks or (), exclusions or ()))
-    timed_out = solved.outcome == "timed_out"
-    if solved.outcome != "solved":
+    solution = await _solver.solve(_design.program_of(specification, columns, marks or (), exclusions or ()))
+    timed_out = solution.outcome == "timed_out"
+    if solution.outcome != "solved":
         return {
             "success": False,
             "timed_out": timed_out,
-            "outcome": solved.outcome,
-            "message": MESSAGES[solved.outcome],
+            "outcome": solution.outcome,
+            "message": MESSAGES[solution.outcome],
         }
-    design = _design.design_of(solved.atoms, specification, columns)
-    warnings: list[JsonValue] = [*_warnings.warnings_of(design, columns, _design.wished_of(solved.atoms))]
+    design = _design.design_of(solution.atoms, specification, columns)
+    warnings: list[JsonValue] = [*_warnings.warnings_of(design, columns, _design.requested_marks(solution.atoms))]
     unbound = _vega.vega_lite({**design, "notes": warnings}, None)
-    done = {"success": True, "timed_out": False, "outcome": "solved"}
-    return {**done, "design": design, "specification": unbound, "warnings": warnings}
+    status = {"success": True, "timed_out": False, "outcome": "solved"}
+    return {**status, "design": design, "specification": unbound, "warnings": warnings}
 
 
 @tool(effect="read", timeout_seconds=90)
@@ -71,18 +71,18 @@ async def draw_design(
     palette: Annotated[list[Annotated[str, Field(pattern="^#[0-9a-fA-F]{6}$")]] | None, Field(max_length=12)] = None,
 ) -> ToolResult:
     """Draw a design with the rows of a plan's run: a PNG, an SVG, and the Vega-Lite specification with its data."""
-    found = await context.files.read(rows_file) if context.files else None
-    if found is None:
+    rows = await context.files.read(rows_file) if context.files else None
+    if rows is None:
         raise ToolRefused("the rows no longer exist")
-    specification = _vega.vega_lite(design, json.loads(found.content), palette or ())
+    specification = _vega.vega_lite(design, json.loads(rows.content), palette or ())
     try:
         pictures = await _drawing.draw(specification)
-    except _drawing.DrawingFailed as failed:
-        raise ToolRefused(str(failed)) from None
+    except _drawing.DrawingFailed as error:
+        raise ToolRefused(str(error)) from None
     files = (
         MadeFile("chart.png", "image/png", pictures.png),
         MadeFile("chart.svg", "image/svg+xml", pictures.svg.encode()),
         MadeFile("chart.vl.json", "application/json", json.dumps(specification, ensure_ascii=False).encode()),
     )
-    named = zip(("png", "svg", "specification"), files, strict=True)
-    return ToolResult({kind: context.file_id(file.name) for kind, file in named}, files=files)
+    files_by_kind = zip(("png", "svg", "specification"), files, strict=True)
+    return ToolResult({kind: context.file_id(file.name) for kind, file in files_by_kind}, files=files)

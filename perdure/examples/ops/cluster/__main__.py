@@ -15,7 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from .faults import Fault, Kind
+from .faults import Fault, FaultKind
 from .server import ClusterServer, folder_of_environment
 
 
@@ -28,7 +28,7 @@ def main() -> int:
     http.add_argument("--port", type=int, required=True)
     verbs.add_parser("effects", help="show what was done")
     fault = verbs.add_parser("fault", help="make the next call fail")
-    fault.add_argument("kind", choices=[*Kind, "clear"])
+    fault.add_argument("kind", choices=[*FaultKind, "clear"])
     fault.add_argument("--tool", default="")
     fault.add_argument("--when", choices=("before", "after"), default="after")
     fault.add_argument("--seconds", type=float, default=30.0)
@@ -36,11 +36,13 @@ def main() -> int:
     options = parser.parse_args()
     server = ClusterServer(options.home)
     if options.verb == "effects":
-        json.dump(server.kept.state.effects(), sys.stdout, indent=1)
+        json.dump(server.shared.state.effects(), sys.stdout, indent=1)
     elif options.verb == "fault" and options.kind == "clear":
-        server.kept.faults.clear()
+        server.shared.faults.clear()
     elif options.verb == "fault":
-        server.kept.faults.arm(Fault(Kind(options.kind), options.tool, options.when, options.seconds, options.times))
+        server.shared.faults.arm(
+            Fault(FaultKind(options.kind), options.tool, options.when, options.seconds, options.times)
+        )
     elif options.verb == "http":
         from .web import serve
 

@@ -6,7 +6,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
-from .offering import Answer, made, one, reads, seen, writes
+from .offering import Answer, change_once, find_object, read_cluster, reads, writes
 from .state import Cluster
 
 App = Annotated[
@@ -23,7 +23,7 @@ GitRevision = Annotated[
 
 
 def _app(cluster: Cluster, name: str) -> Cluster:
-    return one(cluster["apps"], name, "application")
+    return find_object(cluster["apps"], name, "application")
 
 
 @reads("argo")
@@ -35,7 +35,7 @@ def argo_apps_list(
 ) -> Answer:
     """List the Argo CD applications: repository, revision that runs, sync status (Synced or OutOfSync) and health
     (Healthy, Progressing, Degraded). An application that is Progressing is in the middle of a roll-out."""
-    apps = [app for app in seen(context)["apps"].values() if not only_out_of_sync or app["sync"] == "OutOfSync"]
+    apps = [app for app in read_cluster(context)["apps"].values() if not only_out_of_sync or app["sync"] == "OutOfSync"]
     names = ", ".join(f"{app['name']} ({app['sync']}, {app['health']})" for app in apps)
     return {"status": "ok", "apps": apps, "message": f"Applications: {names}."}
 
@@ -51,7 +51,7 @@ def argo_app_diff(
     """Show what a sync of an application would change in the cluster, object by object, as a unified diff. Fields that
     controllers set by themselves are left out. Read it before every sync: the approval of a sync is for what it does at
     the moment at which it runs."""
-    found = _app(seen(context), app)
+    found = _app(read_cluster(context), app)
     wanted = revision or found["revisions"][-1]
     differs = wanted != found["revision"]
     lines = [f"- revision {found['revision']}", f"+ revision {wanted}"] if differs else []
@@ -66,7 +66,7 @@ def argo_app_history(
 ) -> Answer:
     """Show which commits of its repository an application ran, in the order of their deployment, with the one that runs
     now. Use it to choose the commit for argo_app_rollback."""
-    found = _app(seen(context), app)
+    found = _app(read_cluster(context), app)
     history = found["revisions"][-most:]
     return {"status": "ok", "history": history, "now": found["revision"], "message": f"{app} runs {found['revision']}."}
 
@@ -101,7 +101,7 @@ def argo_app_sync(
         return {"status": "synced", "revision": wanted, "message": f"Application {app} was synced to {wanted}."}
 
     args = {"app": app, "revision": revision, "prune": prune, "force": force, "dry_run": dry_run}
-    return made(context, "argo_app_sync", args, change)
+    return change_once(context, "argo_app_sync", args, change)
 
 
 @writes("argo", destructive=True)
@@ -117,7 +117,7 @@ def argo_app_rollback(context: Context, app: App, to_revision: GitRevision) -> A
         found["revision"], found["sync"], found["automated"] = to_revision, "OutOfSync", False
         return {"status": "rolled_back", "revision": to_revision, "message": f"{app} is back at {to_revision}."}
 
-    return made(context, "argo_app_rollback", {"app": app, "to_revision": to_revision}, change)
+    return change_once(context, "argo_app_rollback", {"app": app, "to_revision": to_revision}, change)
 
 
 @writes("argo", destructive=False)
@@ -138,4 +138,6 @@ def argo_app_automation(
         found["automated"], found["self_heal"] = automated, self_heal
         return {"status": "set", "message": f"Automated sync of {app} is {'on' if automated else 'off'}."}
 
-    return made(context, "argo_app_automation", {"app": app, "automated": automated, "self_heal": self_heal}, change)
+    return change_once(
+        context, "argo_app_automation", {"app": app, "automated": automated, "self_heal": self_heal}, change
+    )

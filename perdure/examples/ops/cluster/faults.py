@@ -18,7 +18,7 @@ from typing import Any
 _Armed = dict[str, Any]
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """Kinds of failures."""
 
     HANG = "hang"
@@ -41,7 +41,7 @@ class Kind(StrEnum):
 class Fault:
     """A failure that is armed."""
 
-    kind: Kind
+    kind: FaultKind
     tool: str = ""
     """The tool whose calls fail; empty for any tool."""
     when: str = "after"
@@ -58,11 +58,11 @@ class Faults:
 
     def arm(self, fault: Fault) -> None:
         """Adds a failure."""
-        self._rewritten(lambda armed: [*armed, asdict(fault)])
+        self._rewrite(lambda armed: [*armed, asdict(fault)])
 
     def clear(self) -> None:
         """Removes all failures."""
-        self._rewritten(lambda _: [])
+        self._rewrite(lambda _: [])
 
     def take(self, tool: str, when: str) -> Fault | None:
         """Returns the failure that is armed for this moment, if any, and counts one of its times."""
@@ -73,16 +73,16 @@ class Faults:
         def use(armed: list[_Armed]) -> list[_Armed]:
             for each in armed:
                 if each["tool"] in ("", tool) and each["when"] == when:
-                    fault = Fault(**{**each, "kind": Kind(each["kind"])})
+                    fault = Fault(**{**each, "kind": FaultKind(each["kind"])})
                     taken.append(fault)
                     each["times"] = fault.times - 1
                     break
             return [each for each in armed if each["times"]]
 
-        self._rewritten(use)
+        self._rewrite(use)
         return taken[0] if taken else None
 
-    def _rewritten(self, change: Callable[[list[_Armed]], list[_Armed]]) -> None:
+    def _rewrite(self, change: Callable[[list[_Armed]], list[_Armed]]) -> None:
         with self._path.open("a+", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
@@ -92,9 +92,9 @@ class Faults:
             file.write(json.dumps(change(armed)))
 
 
-def suffer(fault: Fault) -> None:
+def hang_or_die(fault: Fault) -> None:
     """Lets the server hang or die. Runs in a separate thread."""
-    if fault.kind is Kind.HANG:
+    if fault.kind is FaultKind.HANG:
         time.sleep(fault.seconds)
-    elif fault.kind is Kind.DIE:
+    elif fault.kind is FaultKind.DIE:
         os.kill(os.getpid(), signal.SIGKILL)

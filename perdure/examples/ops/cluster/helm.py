@@ -7,7 +7,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
-from .offering import Answer, Name, Namespace, made, one, reads, seen, within, writes
+from .offering import Answer, Name, Namespace, change_once, find_object, in_namespace, read_cluster, reads, writes
 from .state import Cluster
 
 Release = Annotated[
@@ -26,7 +26,7 @@ TimeoutSeconds = Annotated[
 
 
 def _release(cluster: Cluster, namespace: str, name: str) -> Cluster:
-    return one(cluster["releases"], f"{namespace}/{name}", "release")
+    return find_object(cluster["releases"], f"{namespace}/{name}", "release")
 
 
 @reads("helm")
@@ -38,9 +38,9 @@ def helm_releases_list(
 ) -> Answer:
     """List the Helm releases with chart, revision and status. A status other than `deployed` means that the last
     operation did not end well or still runs: look at its history before changing anything."""
-    cluster = seen(context)
+    cluster = read_cluster(context)
     releases = cluster["releases"]
-    found = list(releases.values()) if namespace is None else within(releases, namespace, cluster)
+    found = list(releases.values()) if namespace is None else in_namespace(releases, namespace, cluster)
     shown = [{name: each[name] for name in ("namespace", "name", "chart", "revision", "status")} for each in found]
     return {"status": "ok", "releases": shown, "message": f"{len(shown)} releases."}
 
@@ -54,7 +54,7 @@ def helm_release_history(
 ) -> Answer:
     """Show the revisions of a release: chart, and the values given by users at each. Use it to find the revision to go
     back to, and to see what the last change was. Values may be long; credentials in them are not shown."""
-    found = _release(seen(context), namespace, release)
+    found = _release(read_cluster(context), namespace, release)
     history = found["history"][-most:][::-1]
     return {"status": "ok", "history": history, "message": f"{len(history)} revisions of {release}."}
 
@@ -70,7 +70,7 @@ def helm_release_values(
 ) -> Answer:
     """Show the values with which a release runs now, as nested keys. Read them before an upgrade: keys that an upgrade
     does not name keep their value only if `reuse_values` is true."""
-    found = _release(seen(context), namespace, release)
+    found = _release(read_cluster(context), namespace, release)
     values = {**({"image": {"pullPolicy": "IfNotPresent"}} if all_values else {}), **found["values"]}
     return {"status": "ok", "values": values, "message": f"Values of {release}: {values}."}
 
@@ -111,7 +111,7 @@ def helm_upgrade(
         "atomic": atomic,
         "timeout_seconds": timeout_seconds,
     }
-    return made(context, "helm_upgrade", args, partial(_upgraded, args))
+    return change_once(context, "helm_upgrade", args, partial(_upgraded, args))
 
 
 def _upgraded(args: dict[str, Any], cluster: Cluster) -> Answer:
@@ -158,7 +158,7 @@ def helm_rollback(
         "cleanup_on_fail": cleanup_on_fail,
         "timeout_seconds": timeout_seconds,
     }
-    return made(context, "helm_rollback", args, change)
+    return change_once(context, "helm_rollback", args, change)
 
 
 @writes("helm", destructive=True)
@@ -182,4 +182,4 @@ def helm_uninstall(
         return {"status": "uninstalled", "message": f"Release {release} was removed from {namespace}."}
 
     args = {"namespace": namespace, "release": release, "confirm": confirm, "keep_history": keep_history}
-    return made(context, "helm_uninstall", args, change)
+    return change_once(context, "helm_uninstall", args, change)

@@ -5,7 +5,7 @@ from typing import Annotated
 from mcp.server.mcpserver import Context
 from pydantic import Field
 
-from .offering import Answer, made, one, reads, seen, writes
+from .offering import Answer, change_once, find_object, read_cluster, reads, writes
 from .state import Cluster
 
 Job = Annotated[
@@ -16,8 +16,8 @@ Build = Annotated[int, Field(ge=1, description="The build's number within its jo
 
 
 def _build(cluster: Cluster, job: str, number: int) -> Cluster:
-    builds = {str(build["number"]): build for build in one(cluster["jobs"], job, "job")["builds"]}
-    return one(builds, str(number), f"build of {job} numbered")
+    builds = {str(build["number"]): build for build in find_object(cluster["jobs"], job, "job")["builds"]}
+    return find_object(builds, str(number), f"build of {job} numbered")
 
 
 @reads("jenkins")
@@ -29,7 +29,7 @@ def jenkins_jobs_list(
     FAILURE, ABORTED, or RUNNING while the build is in progress."""
     jobs = [
         {"name": job["name"], "branch": job["branch"], "newest": job["builds"][-1]}
-        for job in seen(context)["jobs"].values()
+        for job in read_cluster(context)["jobs"].values()
         if not only_failing or job["builds"][-1]["result"] == "FAILURE"
     ]
     names = ", ".join(f"{job['name']} #{job['newest']['number']} {job['newest']['result']}" for job in jobs)
@@ -40,7 +40,7 @@ def jenkins_jobs_list(
 def jenkins_build_show(context: Context, job: Job, number: Build) -> Answer:
     """Show one build: its result, its parameters, how many seconds it took. Parameters that Jenkins keeps as
     credentials are shown by their names only."""
-    build = _build(seen(context), job, number)
+    build = _build(read_cluster(context), job, number)
     return {"status": "ok", "build": build, "message": f"{job} #{number}: {build['result']}."}
 
 
@@ -58,7 +58,7 @@ def jenkins_build_log(
 ) -> Answer:
     """Read the console output of a build from its end. Long logs are cut: request lines that contain ERROR first, and
     all lines only if these do not explain the failure."""
-    build = _build(seen(context), job, number)
+    build = _build(read_cluster(context), job, number)
     log = [f"[{job} #{number}] step {step} of 5" for step in range(1, 6)]
     log.append("ERROR 2 tests failed" if build["result"] == "FAILURE" else f"Finished: {build['result']}")
     shown = [line for line in log if contains in line][-lines:]
@@ -82,12 +82,12 @@ def jenkins_build_start(
     A job that deploys does so without asking again: read what the job does before starting it."""
 
     def change(cluster: Cluster) -> Answer:
-        builds = one(cluster["jobs"], job, "job")["builds"]
+        builds = find_object(cluster["jobs"], job, "job")["builds"]
         build = {"number": len(builds) + 1, "result": "RUNNING", "parameters": parameters, "seconds": 0}
         builds.append(build)
         return {"status": "started", "number": build["number"], "message": f"Build {job} #{build['number']} started."}
 
-    return made(context, "jenkins_build_start", {"job": job, "parameters": parameters, "cause": cause}, change)
+    return change_once(context, "jenkins_build_start", {"job": job, "parameters": parameters, "cause": cause}, change)
 
 
 @writes("jenkins", destructive=True)
@@ -109,4 +109,4 @@ def jenkins_build_stop(
         build["result"] = "ABORTED"
         return {"status": "stopped", "message": f"Build {job} #{number} was stopped."}
 
-    return made(context, "jenkins_build_stop", {"job": job, "number": number, "force": force}, change)
+    return change_once(context, "jenkins_build_stop", {"job": job, "number": number, "force": force}, change)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from mcp.server.mcpserver import Context
 from pydantic import BaseModel, ConfigDict, Field
 
-from .offering import Answer, Name, Namespace, made, one, within, writes
+from .offering import Answer, Name, Namespace, change_once, find_object, in_namespace, writes
 from .seed import new_pod
 from .state import Cluster
 
@@ -67,7 +67,7 @@ def k8s_deployment_apply(
     not create a service for the deployment."""
 
     def change(cluster: Cluster) -> Answer:
-        within(cluster["deployments"], namespace, cluster)
+        in_namespace(cluster["deployments"], namespace, cluster)
         place = f"{namespace}/{name}"
         found = cluster["deployments"].setdefault(
             place, {"namespace": namespace, "name": name, "revision": 0, "images": {}, "restarted": 0}
@@ -80,7 +80,7 @@ def k8s_deployment_apply(
         return {"status": "applied", "revision": found["revision"], "message": message}
 
     args = {"namespace": namespace, "name": name, "container": container.model_dump(), "replicas": replicas}
-    return made(context, "k8s_deployment_apply", {**args, "strategy": strategy}, change)
+    return change_once(context, "k8s_deployment_apply", {**args, "strategy": strategy}, change)
 
 
 @writes("k8s", destructive=False)
@@ -101,12 +101,12 @@ def k8s_autoscaler_set(
     last. The deployment's containers must have processors requested, or there is nothing to measure against."""
 
     def change(cluster: Cluster) -> Answer:
-        found = one(cluster["deployments"], f"{namespace}/{deployment}", "deployment")
+        found = find_object(cluster["deployments"], f"{namespace}/{deployment}", "deployment")
         found["autoscaler"] = {"least": least, "most": most, "cpu_percent": cpu_percent, "calm_seconds": calm_seconds}
         return {"status": "set", "message": f"{deployment} in {namespace} scales by itself from {least} to {most}."}
 
     args = {"namespace": namespace, "deployment": deployment, "least": least, "most": most}
-    return made(
+    return change_once(
         context,
         "k8s_autoscaler_set",
         {**args, "cpu_percent": cpu_percent, "calm_seconds": calm_seconds},
@@ -129,7 +129,7 @@ def k8s_network_policy_set(
     narrow cuts a service off without any error in its own log: read its callers' logs afterwards."""
 
     def change(cluster: Cluster) -> Answer:
-        found = one(cluster["deployments"], f"{namespace}/{workload}", "deployment")
+        found = find_object(cluster["deployments"], f"{namespace}/{workload}", "deployment")
         found["let_in"] = [peer.model_dump() for peer in may_come_from]
         found["let_out"] = None if may_go_to is None else [peer.model_dump() for peer in may_go_to]
         return {"status": "set", "message": f"{len(may_come_from)} peers can connect to {workload}."}
@@ -140,7 +140,7 @@ def k8s_network_policy_set(
         "may_come_from": [peer.model_dump() for peer in may_come_from],
         "may_go_to": None if may_go_to is None else [peer.model_dump() for peer in may_go_to],
     }
-    return made(context, "k8s_network_policy_set", args, change)
+    return change_once(context, "k8s_network_policy_set", args, change)
 
 
 @writes("k8s", destructive=False)
@@ -161,13 +161,13 @@ def k8s_job_run(
     be done more than once. Its answer has the pod's name; read its end by k8s_pod_logs."""
 
     def change(cluster: Cluster) -> Answer:
-        within(cluster["deployments"], namespace, cluster)
+        in_namespace(cluster["deployments"], namespace, cluster)
         job = {"namespace": namespace, "name": name, "image": container.image}
         cluster["pods"][f"{namespace}/{name}-0"] = {**new_pod(job, 0), "phase": "Succeeded"}
         return {"status": "started", "pod": f"{name}-0", "message": f"Job {name} runs in {namespace}."}
 
     args = {"namespace": namespace, "name": name, "container": container.model_dump(), "tries": tries}
-    return made(
+    return change_once(
         context,
         "k8s_job_run",
         {**args, "deadline_seconds": deadline_seconds, "keep_seconds": keep_seconds},

@@ -6,7 +6,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
-from .offering import Answer, Name, Namespace, made, one, within, writes
+from .offering import Answer, Name, Namespace, change_once, find_object, in_namespace, writes
 from .seed import new_pod
 from .state import Cluster
 
@@ -23,8 +23,8 @@ Image = Annotated[
 
 
 def _deployment(cluster: Cluster, namespace: str, name: str) -> Cluster:
-    within(cluster["deployments"], namespace, cluster)
-    return one(cluster["deployments"], f"{namespace}/{name}", "deployment")
+    in_namespace(cluster["deployments"], namespace, cluster)
+    return find_object(cluster["deployments"], f"{namespace}/{name}", "deployment")
 
 
 def _roll(cluster: Cluster, deployment: Cluster) -> None:
@@ -49,7 +49,9 @@ def k8s_deployment_restart(context: Context, namespace: Namespace, name: Name, r
         message = f"Deployment {name} in {namespace} was restarted: {deployment['replicas']} new pods."
         return {"status": "restarted", "restarted": deployment["restarted"], "message": message}
 
-    return made(context, "k8s_deployment_restart", {"namespace": namespace, "name": name, "reason": reason}, change)
+    return change_once(
+        context, "k8s_deployment_restart", {"namespace": namespace, "name": name, "reason": reason}, change
+    )
 
 
 @writes("k8s", destructive=True)
@@ -68,7 +70,7 @@ def k8s_deployment_scale(
         return {"status": "scaled", "before": before, "replicas": replicas, "message": message}
 
     args = {"namespace": namespace, "name": name, "replicas": replicas, "reason": reason}
-    return made(context, "k8s_deployment_scale", args, change)
+    return change_once(context, "k8s_deployment_scale", args, change)
 
 
 @writes("k8s", destructive=True)
@@ -89,7 +91,7 @@ def k8s_deployment_set_image(
         return {"status": "rolled_out", "revision": deployment["revision"], "message": message}
 
     args = {"namespace": namespace, "name": name, "image": image, "reason": reason}
-    return made(context, "k8s_deployment_set_image", args, change)
+    return change_once(context, "k8s_deployment_set_image", args, change)
 
 
 @writes("k8s", destructive=True)
@@ -118,7 +120,7 @@ def k8s_deployment_rollback(
         return {"status": "rolled_back", "revision": deployment["revision"], "message": message}
 
     args = {"namespace": namespace, "name": name, "to_revision": to_revision}
-    return made(context, "k8s_deployment_rollback", args, change)
+    return change_once(context, "k8s_deployment_rollback", args, change)
 
 
 @writes("k8s", destructive=True)
@@ -134,11 +136,13 @@ def k8s_pod_delete(
     one that hangs while its siblings are well. What the pod kept on its own disk is lost."""
 
     def change(cluster: Cluster) -> Answer:
-        found = one(cluster["pods"], f"{namespace}/{pod}", "pod")
+        found = find_object(cluster["pods"], f"{namespace}/{pod}", "pod")
         found["restarts"] = 0
         return {"status": "deleted", "message": f"Pod {pod} in {namespace} was deleted; another takes its place."}
 
-    return made(context, "k8s_pod_delete", {"namespace": namespace, "pod": pod, "grace_seconds": grace_seconds}, change)
+    return change_once(
+        context, "k8s_pod_delete", {"namespace": namespace, "pod": pod, "grace_seconds": grace_seconds}, change
+    )
 
 
 @writes("k8s", destructive=False)
@@ -155,7 +159,7 @@ def k8s_configmap_patch(
     the deployments that use it. Never put credentials here: a config map is readable by everyone in the namespace."""
 
     def change(cluster: Cluster) -> Answer:
-        within(cluster["deployments"], namespace, cluster)
+        in_namespace(cluster["deployments"], namespace, cluster)
         found: dict[str, Any] = cluster["configmaps"].setdefault(f"{namespace}/{name}", {})
         for key, value in values.items():
             found[key] = value
@@ -163,7 +167,7 @@ def k8s_configmap_patch(
                 del found[key]
         return {"status": "patched", "data": found, "message": f"Config map {name} in {namespace} was changed."}
 
-    return made(context, "k8s_configmap_patch", {"namespace": namespace, "name": name, "values": values}, change)
+    return change_once(context, "k8s_configmap_patch", {"namespace": namespace, "name": name, "values": values}, change)
 
 
 @writes("k8s", destructive=True)
@@ -182,7 +186,7 @@ def k8s_node_schedule(
     namespace on that node; deployments with one replica are unavailable until the new pod has started."""
 
     def change(cluster: Cluster) -> Answer:
-        found = one(cluster["nodes"], node, "node")
+        found = find_object(cluster["nodes"], node, "node")
         found["schedulable"] = mode == "uncordon"
         others = [name for name, each in cluster["nodes"].items() if each["schedulable"]]
         if mode == "drain" and not others:
@@ -192,4 +196,4 @@ def k8s_node_schedule(
             pod["node"] = others[number % len(others)]
         return {"status": mode, "moved": len(moved), "message": f"Node {node}: {mode}, {len(moved)} pods moved."}
 
-    return made(context, "k8s_node_schedule", {"node": node, "mode": mode}, change)
+    return change_once(context, "k8s_node_schedule", {"node": node, "mode": mode}, change)

@@ -1,7 +1,8 @@
 """Functions as tools of the cluster: the toolset as a tag, the hints, and the access to the cluster.
 
-A tool that changes something calls `made`: one effect in the cluster's file, once for each idempotency key. The key is
-in the request's `_meta`, which no model writes. Each such tool declares in its own `_meta` how long the key is honored.
+A tool that changes something calls `change_once`: one effect in the cluster's file, once for each idempotency key. The
+key is in the request's `_meta`, which no model writes. Each such tool declares in its own `_meta` how long the key is
+honored.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from .faults import Faults
-from .state import Cluster, OtherCall, State
+from .state import Cluster, KeyReused, State
 
 KEY = "perdure/idempotency-key"
 """The field of the key in a request's `_meta`. In a tool's `_meta`, {"ttl_seconds": n}: the tool honors such keys for
@@ -26,7 +27,7 @@ Name = Annotated[str, Field(pattern="^[a-z0-9.-]{1,63}$")]
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class DeclaredTool:
     """A tool as it is registered."""
 
     function: Callable[..., Answer]
@@ -36,29 +37,29 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SharedState:
     """The state that the tools of one server share."""
 
     state: State
     faults: Faults
 
 
-def reads(toolset: str) -> Callable[[Callable[..., Answer]], Offered]:
+def reads(toolset: str) -> Callable[[Callable[..., Answer]], DeclaredTool]:
     """A tool that changes nothing."""
-    return lambda function: Offered(function, toolset, reads=True, destructive=False)
+    return lambda function: DeclaredTool(function, toolset, reads=True, destructive=False)
 
 
-def writes(toolset: str, *, destructive: bool) -> Callable[[Callable[..., Answer]], Offered]:
+def writes(toolset: str, *, destructive: bool) -> Callable[[Callable[..., Answer]], DeclaredTool]:
     """Declares a tool that changes something; `destructive` if it can end or undo something that runs."""
-    return lambda function: Offered(function, toolset, reads=False, destructive=destructive)
+    return lambda function: DeclaredTool(function, toolset, reads=False, destructive=destructive)
 
 
-def seen(context: Context) -> Cluster:
+def read_cluster(context: Context) -> Cluster:
     """The cluster as it is now."""
-    return _kept(context).state.read()
+    return _shared_state(context).state.read()
 
 
-def made(context: Context, tool: str, args: Mapping[str, Any], change: Callable[[Cluster], Answer]) -> Answer:
+def change_once(context: Context, tool: str, args: Mapping[str, Any], change: Callable[[Cluster], Answer]) -> Answer:
     """Do `change` once for the key of this request; its answer.
 
     Raises: ToolError, which the model receives, if the key was used for another call.
@@ -66,32 +67,32 @@ def made(context: Context, tool: str, args: Mapping[str, Any], change: Callable[
     meta = cast(Mapping[str, Any], context.request_context.meta or {})
     key = meta.get(KEY)
     try:
-        return _kept(context).state.make(tool, args, key if isinstance(key, str) else None, change)
-    except OtherCall as error:
+        return _shared_state(context).state.make(tool, args, key if isinstance(key, str) else None, change)
+    except KeyReused as error:
         raise ToolError(str(error)) from error
 
 
-def one(found: Mapping[str, Any], place: str, what: str) -> Cluster:
+def find_object(objects: Mapping[str, Any], path: str, kind: str) -> Cluster:
     """The thing at `place`.
 
     Raises: ToolError, which the model receives.
     """
-    if place not in found:
-        near = ", ".join(sorted(found)[:8])
-        raise ToolError(f"there is no {what} {place}; available: {near}")
-    thing: Cluster = found[place]
-    return thing
+    if path not in objects:
+        available = ", ".join(sorted(objects)[:8])
+        raise ToolError(f"there is no {kind} {path}; available: {available}")
+    object_found: Cluster = objects[path]
+    return object_found
 
 
-def within(found: Mapping[str, Any], namespace: str, cluster: Cluster) -> list[Cluster]:
+def in_namespace(objects: Mapping[str, Any], namespace: str, cluster: Cluster) -> list[Cluster]:
     """Returns the objects of a namespace.
 
     Raises: ToolError if the namespace does not exist.
     """
-    known = namespaces(cluster)
-    if namespace not in known:
-        raise ToolError(f"there is no namespace {namespace}; available: {', '.join(known)}")
-    return [thing for thing in found.values() if thing["namespace"] == namespace]
+    existing = namespaces(cluster)
+    if namespace not in existing:
+        raise ToolError(f"there is no namespace {namespace}; available: {', '.join(existing)}")
+    return [each for each in objects.values() if each["namespace"] == namespace]
 
 
 def namespaces(cluster: Cluster) -> list[str]:
@@ -99,5 +100,5 @@ def namespaces(cluster: Cluster) -> list[str]:
     return sorted({deployment["namespace"] for deployment in cluster["deployments"].values()})
 
 
-def _kept(context: Context) -> Kept:
-    return cast(Kept, cast(Any, context.mcp_server).kept)
+def _shared_state(context: Context) -> SharedState:
+    return cast(SharedState, cast(Any, context.mcp_server).shared)

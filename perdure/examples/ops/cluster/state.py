@@ -18,7 +18,7 @@ from .seed import new_cluster
 Cluster = dict[str, Any]
 
 
-class OtherCall(Exception):
+class KeyReused(Exception):
     """The idempotency key came before, for another call."""
 
 
@@ -33,10 +33,10 @@ class State:
     def read(self) -> Cluster:
         """The cluster as it is now."""
         try:
-            found: Cluster = json.loads(self._path.read_text(encoding="utf-8"))
+            cluster: Cluster = json.loads(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return new_cluster()
-        return found
+        return cluster
 
     def make(
         self, tool: str, args: Mapping[str, Any], key: str | None, change: Callable[[Cluster], Cluster]
@@ -46,12 +46,12 @@ class State:
         Raises: OtherCall, and the errors of `change`; then nothing is changed.
         """
         digest = hashlib.sha256(json.dumps([tool, args], sort_keys=True).encode()).hexdigest()
-        with self._changing() as cluster:
-            before = cluster["answers"].get(key) if key else None
-            if before is not None:
-                if before["digest"] != digest:
-                    raise OtherCall(f"the key {key} was already used for another call")
-                return {**before["answer"], "replayed": True}
+        with self._locked() as cluster:
+            stored = cluster["answers"].get(key) if key else None
+            if stored is not None:
+                if stored["digest"] != digest:
+                    raise KeyReused(f"the key {key} was already used for another call")
+                return {**stored["answer"], "replayed": True}
             answer = change(cluster)
             cluster["effects"].append({"id": len(cluster["effects"]) + 1, "tool": tool, "args": args, "key": key})
             if key:
@@ -63,14 +63,14 @@ class State:
         return [effect for effect in self.read()["effects"] if tool in ("", effect["tool"])]
 
     @contextmanager
-    def _changing(self) -> Iterator[Cluster]:
+    def _locked(self) -> Iterator[Cluster]:
         with self._lock_path.open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # released with the file, also where the process is killed
             cluster = self.read()
             yield cluster
-            fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-            with fresh.open("w", encoding="utf-8") as file:
+            new_file = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+            with new_file.open("w", encoding="utf-8") as file:
                 json.dump(cluster, file)
                 file.flush()
                 os.fsync(file.fileno())
-            fresh.replace(self._path)
+            new_file.replace(self._path)

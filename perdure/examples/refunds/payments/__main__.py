@@ -27,18 +27,18 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=os.environ.get("PAYMENTS_PORT"), help="port on 127.0.0.1")
     folder = os.environ.get("PERDURE_COMPANION_HOME")
     parser.add_argument("--db", type=Path, default=Path(folder) / "payments.db" if folder else None, help="SQLite file")
-    chosen = parser.parse_args()
-    if chosen.port is None or chosen.db is None:
+    options = parser.parse_args()
+    if options.port is None or options.db is None:
         parser.error("set --port and --db, or PAYMENTS_PORT and PERDURE_COMPANION_HOME")
     logging.basicConfig(format="%(message)s", stream=sys.stdout)
     logging.getLogger("payments").setLevel(logging.INFO)
-    token = os.environ.get("PERDURE_SECRET_PAYMENTS_TOKEN") or _kept_token(chosen.db.parent / "token")
-    app = build(Ledger(chosen.db), Faults(), token)
+    token = os.environ.get("PERDURE_SECRET_PAYMENTS_TOKEN") or _stored_token(options.db.parent / "token")
+    app = build(Ledger(options.db), Faults(), token)
     server = uvicorn.Server(
         uvicorn.Config(
             app,
             host="127.0.0.1",
-            port=chosen.port,
+            port=options.port,
             log_level="warning",
             lifespan="off",
             timeout_graceful_shutdown=2,
@@ -48,7 +48,7 @@ def main() -> int:
     return 0 if server.started else 1
 
 
-def _kept_token(path: Path) -> str:
+def _stored_token(path: Path) -> str:
     """The token in `path`, made at the first start; readable by its owner only."""
     if not path.exists():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

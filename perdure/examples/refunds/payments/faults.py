@@ -36,7 +36,7 @@ class Faults:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._faults: list[Fault] = []
-        self._lifted = threading.Event()
+        self._cleared = threading.Event()
 
     def add(self, fault: Fault) -> None:
         """Arm one more."""
@@ -47,8 +47,8 @@ class Faults:
         """Clears all faults and releases the requests that are held."""
         with self._lock:
             self._faults.clear()
-            self._lifted.set()
-            self._lifted = threading.Event()
+            self._cleared.set()
+            self._cleared = threading.Event()
 
     def armed(self) -> list[Fault]:
         """Returns the faults that are still armed."""
@@ -64,5 +64,5 @@ class Faults:
             fault.times -= 1
             if not fault.times:
                 self._faults.remove(fault)
-            lifted = self._lifted
-        lifted.wait(fault.delay_seconds)
+            cleared = self._cleared
+        cleared.wait(fault.delay_seconds)

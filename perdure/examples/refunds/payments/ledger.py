@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS requests (
 """
 
 
-class OtherBody(Exception):
+class KeyReused(Exception):
     """The key was already used with another body."""
 
 
@@ -53,7 +53,7 @@ class Ledger:
         self._connection.executescript(_TABLES)
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -71,18 +71,18 @@ class Ledger:
         Raises: OtherBody.
         """
         body_sha256 = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-        with self._writing() as connection:
+        with self._transaction() as connection:
             if key is not None:
                 row = connection.execute("SELECT * FROM answers WHERE key = ?", (key,)).fetchone()
                 if row is not None:
                     if row["body_sha256"] != body_sha256:
-                        raise OtherBody
+                        raise KeyReused
                     return json.loads(row["answer"]), True
-            made = connection.execute(
+            cursor = connection.execute(
                 "INSERT INTO effects (kind, order_number, amount_cents, text, key, at) VALUES (?, ?, ?, ?, ?, ?)",
                 (effect.kind, effect.order, effect.amount_cents, effect.text, key, _now()),
             )
-            answer: dict[str, Any] = {"id": f"{effect.kind}-{made.lastrowid}", "order": effect.order}
+            answer: dict[str, Any] = {"id": f"{effect.kind}-{cursor.lastrowid}", "order": effect.order}
             if effect.amount_cents is not None:
                 answer["amount_cents"] = effect.amount_cents
             if key is not None:
@@ -102,17 +102,17 @@ class Ledger:
             for row in self._read("SELECT * FROM effects ORDER BY id")
         ]
 
-    def received(self, method: str, path: str, key: str | None) -> int:
+    def record_request(self, method: str, path: str, key: str | None) -> int:
         """Stores a request before it is processed. Returns its number."""
-        with self._writing() as connection:
-            row = connection.execute(
+        with self._transaction() as connection:
+            cursor = connection.execute(
                 "INSERT INTO requests (method, path, key, at) VALUES (?, ?, ?, ?)", (method, path, key, _now())
             )
-        return int(row.lastrowid or 0)
+        return int(cursor.lastrowid or 0)
 
-    def answered(self, request: int, status: int) -> None:
+    def record_status(self, request: int, status: int) -> None:
         """Stores the status of a request before it is sent."""
-        with self._writing() as connection:
+        with self._transaction() as connection:
             connection.execute("UPDATE requests SET status = ? WHERE id = ?", (status, request))
 
     def requests(self) -> list[dict[str, Any]]:

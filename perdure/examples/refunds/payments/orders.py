@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 CURRENCY = "EUR"
 MADE_UP = "All customers, orders and payments here are fictional."
-_MOST = 99_999
+_MAX_NUMBER = 99_999
 _SAMPLE = (
     ("Ada Example", "desk lamp", 4_990),
     ("Ben Sample", "rain jacket", 12_900),
@@ -29,7 +29,7 @@ class Order:
 
 def find_order(number: str) -> Order | None:
     """The order with this number (leading zeros do not count), or None."""
-    if not number.isascii() or not number.isdecimal() or not 1 <= int(number[:12]) <= _MOST or len(number) > 12:
+    if not number.isascii() or not number.isdecimal() or not 1 <= int(number[:12]) <= _MAX_NUMBER or len(number) > 12:
         return None
     value = int(number)
     customer, item, total_cents = _SAMPLE[value % len(_SAMPLE)]

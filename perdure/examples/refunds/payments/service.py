@@ -22,11 +22,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .faults import Fault, Faults, Point
-from .ledger import Effect, Ledger, OtherBody
+from .ledger import Effect, KeyReused, Ledger
 from .orders import CURRENCY, MADE_UP, Order, find_order
 
 _LOG = logging.getLogger("payments")
-_COUNTED = ("/orders", "/refunds", "/notes")
+_RECORDED_PATHS = ("/orders", "/refunds", "/notes")
 
 
 class _Body(BaseModel):
@@ -56,16 +56,16 @@ class RequestLog:
         self._ledger = ledger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(_COUNTED):
+        if scope["type"] != "http" or not scope["path"].startswith(_RECORDED_PATHS):
             await self._app(scope, receive, send)
             return
         request = Request(scope)
         key = request.headers.get("idempotency-key")
-        number = await asyncio.to_thread(self._ledger.received, request.method, request.url.path, key)
+        number = await asyncio.to_thread(self._ledger.record_request, request.method, request.url.path, key)
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
-                await asyncio.to_thread(self._ledger.answered, number, message["status"])
+                await asyncio.to_thread(self._ledger.record_status, number, message["status"])
             await send(message)
 
         await self._app(scope, receive, noting)
@@ -75,28 +75,28 @@ def build(ledger: Ledger, faults: Faults, token: str) -> FastAPI:
     """The service over `ledger`; every route but /healthz wants `Authorization: Bearer <token>`."""
     app = FastAPI(title="Payments (fictional)", description=MADE_UP, openapi_url=None)
     app.add_middleware(RequestLog, ledger=ledger)
-    wanted = f"Bearer {token}".encode()
+    expected = f"Bearer {token}".encode()
 
-    def authorised(authorization: str = Header(default="")) -> None:
-        if not secrets.compare_digest(authorization.encode(), wanted):
+    def require_token(authorization: str = Header(default="")) -> None:
+        if not secrets.compare_digest(authorization.encode(), expected):
             raise HTTPException(401, "a bearer token is required", {"WWW-Authenticate": "Bearer"})
 
     @app.get("/healthz")
     def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    for routes in (_of_orders(ledger, faults), _of_records(ledger), _of_faults(faults)):
-        app.include_router(routes, dependencies=[Depends(authorised)])
+    for routes in (_order_routes(ledger, faults), _record_routes(ledger), _fault_routes(faults)):
+        app.include_router(routes, dependencies=[Depends(require_token)])
     return app
 
 
-def _of_orders(ledger: Ledger, faults: Faults) -> APIRouter:
+def _order_routes(ledger: Ledger, faults: Faults) -> APIRouter:
     """Orders, and what is done about them."""
     routes = APIRouter()
 
     @routes.get("/orders/{number}")
     def order_status(number: str) -> dict[str, Any]:
-        order = _known(number)
+        order = _require_order(number)
         counts = ledger.count(order.number)
         return {
             "order": order.number,
@@ -112,37 +112,39 @@ def _of_orders(ledger: Ledger, faults: Faults) -> APIRouter:
     def refund(
         body: RefundBody, response: Response, idempotency_key: str | None = Header(default=None, max_length=200)
     ) -> dict[str, Any]:
-        order = _known(body.order)
+        order = _require_order(body.order)
         amount_cents = order.total_cents if body.amount_cents is None else body.amount_cents
         if amount_cents > order.total_cents:
             raise HTTPException(422, f"the refund exceeds the price of order {order.number}, {order.total_cents} cents")
         effect = Effect("refund", order.number, body.reason, amount_cents)
-        answer, stored = _make(ledger, faults, effect, idempotency_key, body)
+        answer, stored = _make_effect(ledger, faults, effect, idempotency_key, body)
         if stored:
             response.headers["Idempotent-Replay"] = "true"
         return {**answer, "currency": CURRENCY}
 
     @routes.post("/notes", status_code=201)
     def send_note(body: NoteBody) -> dict[str, Any]:
-        order = _known(body.order)
-        answer, _ = _make(ledger, faults, Effect("note", order.number, body.text), None, body)
+        order = _require_order(body.order)
+        answer, _ = _make_effect(ledger, faults, Effect("note", order.number, body.text), None, body)
         return answer
 
     return routes
 
 
-def _make(ledger: Ledger, faults: Faults, effect: Effect, key: str | None, body: _Body) -> tuple[dict[str, Any], bool]:
+def _make_effect(
+    ledger: Ledger, faults: Faults, effect: Effect, key: str | None, body: _Body
+) -> tuple[dict[str, Any], bool]:
     faults.hold(Point.BEFORE_COMMIT, effect.kind)
     try:
         answer, stored = ledger.make(effect, key, body.model_dump())
-    except OtherBody:
+    except KeyReused:
         raise HTTPException(422, "this Idempotency-Key was used with a different body") from None
     _LOG.info("%s for order %s%s", answer["id"], effect.order, " (repeated request, no new effect)" if stored else "")
     faults.hold(Point.AFTER_COMMIT, effect.kind)
     return answer, stored
 
 
-def _of_records(ledger: Ledger) -> APIRouter:
+def _record_routes(ledger: Ledger) -> APIRouter:
     """Returns the routes of effects and of received requests."""
     routes = APIRouter()
 
@@ -163,7 +165,7 @@ def _of_records(ledger: Ledger) -> APIRouter:
     return routes
 
 
-def _of_faults(faults: Faults) -> APIRouter:
+def _fault_routes(faults: Faults) -> APIRouter:
     """Delays, armed and lifted."""
     routes = APIRouter()
 
@@ -183,7 +185,7 @@ def _of_faults(faults: Faults) -> APIRouter:
     return routes
 
 
-def _known(number: str) -> Order:
+def _require_order(number: str) -> Order:
     order = find_order(number)
     if order is None:
         raise HTTPException(404, f"there is no order {number[:20]}")

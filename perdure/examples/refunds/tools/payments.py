@@ -8,7 +8,7 @@ from perdure import Preview, ToolContext, tool
 
 Order = Annotated[str, Field(pattern="^[0-9]{1,9}$", description="The order's number")]
 NoteText = Annotated[str, Field(min_length=1, max_length=2_000)]
-_MOST_CENTS = 100_000
+_MAX_CENTS = 100_000
 """Five times the dearest order: a slip of a reviewer's finger is refused before it becomes the decision."""
 _SECRETS = ("payments_url", "payments_token")
 
@@ -16,21 +16,21 @@ _SECRETS = ("payments_url", "payments_token")
 @tool(effect="read", secrets=_SECRETS, timeout_seconds=15)
 async def order_status(context: ToolContext, order: Order) -> JsonValue:
     """Look up an order: who bought what, for how much, and how often it was refunded."""
-    found = await _ask(context, "GET", f"/orders/{order}")
-    times = {0: "never", 1: "once"}.get(found["refunds"], f"{found['refunds']} times")
-    price = _money(found["total_cents"], found["currency"])
-    said = f"Order {found['order']} ({found['item']}, {price}, {found['customer']}) was refunded {times}."
-    return {"status": "ok", "message": said, **found}
+    status = await _request(context, "GET", f"/orders/{order}")
+    times = {0: "never", 1: "once"}.get(status["refunds"], f"{status['refunds']} times")
+    price = _money(status["total_cents"], status["currency"])
+    message = f"Order {status['order']} ({status['item']}, {price}, {status['customer']}) was refunded {times}."
+    return {"status": "ok", "message": message, **status}
 
 
 async def refund_preview(context: ToolContext, order: Order, amount_cents: int | None = None) -> Preview:
     """The order as it is, and as the refund would leave it."""
-    found = await _ask(context, "GET", f"/orders/{order}")
-    price, currency = found["total_cents"], found["currency"]
-    kept: dict[str, JsonValue] = {name: found[name] for name in ("order", "customer", "item")}
-    before: dict[str, JsonValue] = {**kept, "price": _money(price, currency), "refunds": found["refunds"]}
+    status = await _request(context, "GET", f"/orders/{order}")
+    price, currency = status["total_cents"], status["currency"]
+    unchanged: dict[str, JsonValue] = {name: status[name] for name in ("order", "customer", "item")}
+    before: dict[str, JsonValue] = {**unchanged, "price": _money(price, currency), "refunds": status["refunds"]}
     paid = _money(price if amount_cents is None else amount_cents, currency)
-    return Preview(before, {**before, "refunds": found["refunds"] + 1, "paid_back_now": paid})
+    return Preview(before, {**before, "refunds": status["refunds"] + 1, "paid_back_now": paid})
 
 
 @tool(
@@ -46,7 +46,7 @@ async def refund(
     context: ToolContext,
     order: Order,
     amount_cents: Annotated[
-        int | None, Field(gt=0, le=_MOST_CENTS, description="A part of the price; omit it to refund the full price")
+        int | None, Field(gt=0, le=_MAX_CENTS, description="A part of the price; omit it to refund the full price")
     ] = None,
     reason: Annotated[str, Field(max_length=500)] = "",
 ) -> JsonValue:
@@ -54,9 +54,13 @@ async def refund(
     body: dict[str, JsonValue] = {"order": order, "reason": reason}
     if amount_cents is not None:
         body["amount_cents"] = amount_cents
-    made = await _ask(context, "POST", "/refunds", body)
-    price = _money(made["amount_cents"], made["currency"])
-    return {"status": "refunded", "message": f"Order {made['order']} was refunded: {price}, {made['id']}.", **made}
+    refunded = await _request(context, "POST", "/refunds", body)
+    price = _money(refunded["amount_cents"], refunded["currency"])
+    return {
+        "status": "refunded",
+        "message": f"Order {refunded['order']} was refunded: {price}, {refunded['id']}.",
+        **refunded,
+    }
 
 
 @tool(
@@ -70,11 +74,11 @@ async def send_note(
     context: ToolContext, order: Order, text: Annotated[str, Field(min_length=1, max_length=2_000)]
 ) -> JsonValue:
     """Write a goodwill note to the customer of an order. Waits for a person's approval; cannot be taken back."""
-    made = await _ask(context, "POST", "/notes", {"order": order, "text": text})
-    return {"status": "sent", "message": f"The note for order {made['order']} was sent: {made['id']}.", **made}
+    note = await _request(context, "POST", "/notes", {"order": order, "text": text})
+    return {"status": "sent", "message": f"The note for order {note['order']} was sent: {note['id']}.", **note}
 
 
-async def _ask(context: ToolContext, method: str, path: str, body: JsonValue = None) -> dict[str, Any]:
+async def _request(context: ToolContext, method: str, path: str, body: JsonValue = None) -> dict[str, Any]:
     """One request to the payments service; what its answer means for the effect is for `send` to say."""
     answer = await context.send(
         method,
@@ -82,8 +86,8 @@ async def _ask(context: ToolContext, method: str, path: str, body: JsonValue = N
         json=body,
         headers={"Authorization": f"Bearer {context.secret('payments_token')}"},
     )
-    found: dict[str, Any] = answer.json()
-    return found
+    content: dict[str, Any] = answer.json()
+    return content
 
 
 def _money(cents: int, currency: str) -> str:

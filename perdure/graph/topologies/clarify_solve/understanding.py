@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from perdure.contracts.approvals import RequestRef, Verdict, VerdictState
 from perdure.contracts.calls import CallState, PlannedAsk
-from perdure.contracts.memory import CLIENT_TABLE, ClientTables, why_no_tables
+from perdure.contracts.memory import CLIENT_TABLE, ClientTables, client_tables_fault
 from perdure.contracts.messages import PREVIEW_CHARACTERS, MessageRef, Patch, Role
 from perdure.core.text import without_word
 from perdure.graph.nodes.call_model import STOP_CODES, ask_object, engine_note
@@ -56,7 +56,7 @@ class Initialize:
         }
         client_tables = context.metadata.get(CLIENT_TABLE)
         if client_tables is not None:
-            fault = why_no_tables(client_tables)
+            fault = client_tables_fault(client_tables)
             if fault:
                 return patch | _end_early("client_table_invalid", fault, "failed")
             table = ClientTables.model_validate(client_tables)

@@ -40,19 +40,19 @@ def test_a_priced_model_is_bounded_by_bytes_by_the_agents_limit_and_by_the_table
     asked = request("openai/gpt-4o-mini", "a" * 1_000, max_tokens=200)
     # 0.15 dollars a million in, 0.60 out.
     cost = -(-(bytes_of(asked) * 15 + 200 * 60) // 100)
-    assert litellm.most(asked) == RequestBound(bytes_of(asked) + 200, cost)
+    assert litellm.upper_bound(asked) == RequestBound(bytes_of(asked) + 200, cost)
     asked = request("openai/gpt-4o-mini")
-    assert litellm.most(asked).tokens == bytes_of(asked) + 16_384, "the model's own limit"
+    assert litellm.upper_bound(asked).tokens == bytes_of(asked) + 16_384, "the model's own limit"
     asked = request("anthropic/claude-haiku-4-5", "a" * 100_000, max_tokens=1)
     # 1 dollar a million in, 1.25 where it is written to the cache, 5 out.
-    assert litellm.most(asked).cost_microusd == pytest.approx(bytes_of(asked) * 1.25 + 5, abs=1)
+    assert litellm.upper_bound(asked).cost_microusd == pytest.approx(bytes_of(asked) * 1.25 + 5, abs=1)
 
 
 def test_an_unpriced_model_is_bounded_only_by_the_agents_own_limit(litellm: "LiteLLMProvider") -> None:
-    assert litellm.most(request("openai/nobody-knows-this")) == RequestBound(None, None)
+    assert litellm.upper_bound(request("openai/nobody-knows-this")) == RequestBound(None, None)
     asked = request("openai/nobody-knows-this", max_tokens=50)
-    assert litellm.most(asked) == RequestBound(bytes_of(asked) + 50, None)
-    assert litellm.most(request("no-such-vendor/x", max_tokens=50)).cost_microusd is None
+    assert litellm.upper_bound(asked) == RequestBound(bytes_of(asked) + 50, None)
+    assert litellm.upper_bound(request("no-such-vendor/x", max_tokens=50)).cost_microusd is None
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_an_unpriced_model_is_bounded_only_by_the_agents_own_limit(litellm: "Lit
     ],
 )
 def test_an_answers_bound_is_the_agents_limit_or_else_the_models(params: Any, of_model: Any, most: Any) -> None:
-    assert bounds.most_output_tokens(params, of_model) == most
+    assert bounds.max_output_tokens(params, of_model) == most
 
 
 @given(st.text(max_size=300))
 def test_the_bound_of_an_input_is_never_below_its_estimate(text: str) -> None:
-    assert bounds.most_input_tokens(request("m", text)) >= bounds.tokens_of_request(request("m", text))
+    assert bounds.max_input_tokens(request("m", text)) >= bounds.tokens_of_request(request("m", text))
 
 
 def test_tools_and_the_output_schema_count_in_a_requests_bound() -> None:
@@ -77,7 +77,7 @@ def test_tools_and_the_output_schema_count_in_a_requests_bound() -> None:
     tool: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": fits}}
     for more in (replace(plain, tools=(tool,)), replace(plain, output=OutputAsk(name="f", fits=fits))):
         assert bounds.tokens_of_request(more) >= bounds.tokens_of_request(plain) + 100
-        assert bounds.most_input_tokens(more) >= bounds.most_input_tokens(plain) + 400
+        assert bounds.max_input_tokens(more) >= bounds.max_input_tokens(plain) + 400
     by_function = replace(plain, output=OutputAsk(name="f", fits=fits, form=OutputForm.FUNCTION))
     assert bounds.tokens_of_request(by_function) == bounds.tokens_of_request(plain), "its schema is that of the tool"
 
@@ -93,7 +93,7 @@ async def test_the_scripted_model_uses_no_more_than_its_bound(text: str) -> None
         ],
     }
     provider, asked = ScriptedProvider(read_script(script)), request("scripted", text)
-    most = provider.most(asked)
+    most = provider.upper_bound(asked)
     assert most.tokens is not None and most.cost_microusd is not None
     try:
         ends = [chunk async for chunk in provider.stream(asked) if isinstance(chunk, bounds.Complete)]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from perdure.activities.providers import provider
-from perdure.activities.providers.provider import FINISH_REASONS, Complete, Draft, DraftCall, believable, microusd
+from perdure.activities.providers.provider import FINISH_REASONS, Complete, Draft, DraftCall, microusd, plausible_usage
 from perdure.contracts.errors import LimitReached, UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import Usage
 
@@ -20,7 +20,7 @@ def call(index: Any, id_: Any = None, name: Any = None, arguments: Any = None) -
 
 
 def closed(draft: Draft, reason: str = "tool_calls") -> Complete:
-    *_, last = draft.close(reason, Usage())
+    *_, last = draft.finish(reason, Usage())
     assert isinstance(last, Complete)
     return last
 
@@ -36,16 +36,16 @@ def closed(draft: Draft, reason: str = "tool_calls") -> Complete:
 def test_a_piece_of_a_wrong_type_is_unreadable_and_an_empty_one_changes_nothing(chunk: Chunk) -> None:
     draft = Draft()
     for empty in (Chunk(), Chunk(choices=None), Chunk(choices=[]), Chunk(choices=[Chunk(delta=None)])):
-        assert list(draft.take(empty)) == []
+        assert list(draft.add(empty)) == []
     with pytest.raises(UpstreamUnavailable) as raised:
-        list(draft.take(chunk))
+        list(draft.add(chunk))
     assert raised.value.code == "model_unreadable"
 
 
 def taken(*deltas: Chunk) -> tuple[DraftCall, ...]:
     draft = Draft()
     for delta in deltas:
-        list(draft.take(piece(tool_calls=[delta])))
+        list(draft.add(piece(tool_calls=[delta])))
     return closed(draft).tool_calls
 
 
@@ -59,27 +59,27 @@ def test_calls_without_an_index_follow_each_other_and_an_id_repeated_with_every_
 def test_text_and_arguments_count_towards_one_limit() -> None:
     draft = Draft()
     half = "x" * (provider.ANSWER_LIMIT_CHARACTERS // 2)
-    assert list(draft.take(piece(content=half))) == [provider.TextDelta(half)]
-    list(draft.take(piece(tool_calls=[call(0, name="", arguments=half)])))
+    assert list(draft.add(piece(content=half))) == [provider.TextDelta(half)]
+    list(draft.add(piece(tool_calls=[call(0, name="", arguments=half)])))
     with pytest.raises(UpstreamRejected) as raised:
-        list(draft.take(piece(reasoning_content="y")))
+        list(draft.add(piece(reasoning_content="y")))
     assert raised.value.code == "answer_too_large"
 
 
 @pytest.mark.parametrize("reason", [None, 0, "", "error", "network_error", "ERROR", "MALFORMED_FUNCTION_CALL"])
 def test_an_invalid_finish_reason_completes_no_answer(reason: Any) -> None:
     draft = Draft()
-    list(draft.take(piece(content="Half an ans")))
+    list(draft.add(piece(content="Half an ans")))
     with pytest.raises(UpstreamUnavailable):
-        list(draft.close(reason, Usage()))
+        list(draft.finish(reason, Usage()))
 
 
 @pytest.mark.parametrize("reason", FINISH_REASONS)
 def test_every_known_finish_reason_completes_a_text(reason: str) -> None:
     draft = Draft()
-    list(draft.take(piece(content="Yes.", tool_calls=[call(0, "a", "t", "{}")] if "tool" in reason else None)))
+    list(draft.add(piece(content="Yes.", tool_calls=[call(0, "a", "t", "{}")] if "tool" in reason else None)))
     if FINISH_REASONS[reason] == "tool_calls" and "tool" not in reason:
-        list(draft.take(piece(tool_calls=[call(0, "a", "t", "{}")])))
+        list(draft.add(piece(tool_calls=[call(0, "a", "t", "{}")])))
     assert closed(draft, reason).finish_reason == FINISH_REASONS[reason]
 
 
@@ -110,7 +110,7 @@ ESTIMATE = Usage(input_tokens=10, output_tokens=3)
     ],
 )
 def test_only_plausible_usage_numbers_are_accepted(usage: Any, believed: Usage) -> None:
-    assert believable(usage, input_estimate=10, output_estimate=3) == believed
+    assert plausible_usage(usage, input_estimate=10, output_estimate=3) == believed
 
 
 def test_cost_is_rounded_up_to_whole_microdollars() -> None:
@@ -120,12 +120,12 @@ def test_cost_is_rounded_up_to_whole_microdollars() -> None:
 
 @pytest.mark.parametrize("name", ["content", "reasoning_content"])
 def test_an_answer_beyond_its_bound_is_cut_off(name: str) -> None:
-    draft = Draft(most_tokens=100)
-    assert list(draft.take(piece(**{name: "x" * 400}))), "exactly at its bound"
+    draft = Draft(max_tokens=100)
+    assert list(draft.add(piece(**{name: "x" * 400}))), "exactly at its bound"
     with pytest.raises(LimitReached) as raised:
-        list(draft.take(piece(**{name: "x"})))
+        list(draft.add(piece(**{name: "x"})))
     assert raised.value.code == "answer_over_budget" and draft.estimated_tokens() == 101
-    draft = Draft(most_tokens=100)
+    draft = Draft(max_tokens=100)
     with pytest.raises(LimitReached):  # arguments count as what is said
         for _ in range(200):
-            list(draft.take(piece(tool_calls=[call(0, "a", "pay", "1234")])))
+            list(draft.add(piece(tool_calls=[call(0, "a", "pay", "1234")])))

@@ -5,8 +5,8 @@ import json
 import pytest
 from hypothesis import given
 
-from perdure.activities.sandbox.protocol import MOST_MESSAGE_CHARACTERS, FaultKind, Limits, fault
-from perdure.activities.sandbox.worker import MOST_DEPTH, Printed, TooMuchPrinted, UnfitWorker, read_value
+from perdure.activities.sandbox.protocol import MAX_MESSAGE_CHARACTERS, FaultKind, Limits, fault
+from perdure.activities.sandbox.worker import MAX_DEPTH, InvalidValue, PrintedText, PrintLimitExceeded, read_value
 from perdure.core.text import is_clean
 from tests.json_values import JSON
 
@@ -24,39 +24,39 @@ def test_a_value_is_read_unchanged_or_refused_for_its_texts(value: object) -> No
         read = read_value(text, len(text))
         assert (read.json, read.size_bytes) == (value, len(text))
     else:
-        with pytest.raises(UnfitWorker):
+        with pytest.raises(InvalidValue):
             read_value(text, len(text))
 
 
-DEEP = "[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1)
+DEEP = "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1)
 
 
 @pytest.mark.parametrize("text", [7, "[1", "[" * 100_000, "1" * 5_000, DEEP, '"' + "x" * 262_144 + '"'])
 def test_a_text_that_is_not_a_value_is_refused_with_its_kind(text: object) -> None:
-    with pytest.raises(UnfitWorker) as refused:
+    with pytest.raises(InvalidValue) as refused:
         read_value(text, 262_144)
     assert refused.value.kind is (FaultKind.OUTPUT if "x" in str(text) else FaultKind.VALUE)
 
 
 def test_output_is_cut_at_its_bound_and_the_worker_stopped() -> None:
     stopped: list[bool] = []
-    printed = Printed(10, lambda: stopped.append(True))
+    printed = PrintedText(10, lambda: stopped.append(True))
     printed("stdout", "12345")
     printed("stderr", "67890")
-    assert (printed.text, printed.too_much, stopped) == ("1234567890", False, [])
+    assert (printed.text, printed.exceeded, stopped) == ("1234567890", False, [])
     for _ in range(2):
-        with pytest.raises(TooMuchPrinted):
+        with pytest.raises(PrintLimitExceeded):
             printed("stdout", "x")
-    assert (printed.text, printed.too_much, stopped) == ("1234567890", True, [True])
-    printed = Printed(4, lambda: None)
-    with pytest.raises(TooMuchPrinted):
+    assert (printed.text, printed.exceeded, stopped) == ("1234567890", True, [True])
+    printed = PrintedText(4, lambda: None)
+    with pytest.raises(PrintLimitExceeded):
         printed("stdout", "aé漢")
     assert printed.text == "aé", "a character that does not fit is left out whole"
 
 
 def test_a_message_is_cut_and_cleaned_and_limits_are_the_smaller_of_each() -> None:
     told = fault(FaultKind.RAISED, "\x00" + "x" * 1_000_000, 3).message
-    assert len(told) == MOST_MESSAGE_CHARACTERS
+    assert len(told) == MAX_MESSAGE_CHARACTERS
     assert told.startswith("\ufffdx") and told.endswith("x…")
     assert Limits(1, 20, 3, 40).within(Limits(10, 2, 30, 4)) == Limits(1, 2, 3, 4)
     with pytest.raises(ValueError):
