@@ -23,6 +23,7 @@ from typing import Any
 
 from perdure.local.data_dir import DataDir, StackError
 from perdure.local.output import Console, Excerpt, LogFile, read_lines
+from perdure.local.ports import HOST, PortInUse, configured_port_in_use, conflicting_port
 from perdure.local.processes import (
     LOOK_SECONDS,
     Listening,
@@ -285,6 +286,10 @@ class ChildSpec:
     lives: Callable[[int], Awaitable[bool]] | None = None
     """Called with its pid regularly while it is ready; returns whether it responds. None: it never counts as hanging.
     """
+    ports: tuple[int, ...] = ()
+    """The ports that it listens on."""
+    port_setting: str = ""
+    """The setting that defines its port; empty if the stack chooses its ports."""
     held: Callable[[], bool] | None = None
     """Returns whether it waits for other parts before its start; that time does not count."""
     detail: str = ""
@@ -375,8 +380,7 @@ class Child:
             if self._given_up and not self._was_ready.is_set():
                 raise StackError(self._why(self._given_up))
             if (code >= 0 or -code in _CRASHES) and not self._was_ready.is_set():
-                self._show_last_lines()
-                raise StackError(self._why(f"did not start ({describe_exit(code)})"))
+                raise self._start_failure(code)
             if self._given_up:
                 self._console.child(self.spec.role, self._given_up)
             failures = 0 if ready_for >= _READY_STEADY_SECONDS else failures + 1
@@ -532,6 +536,17 @@ class Child:
     def _announce(self, pid: int | None, *, ready: bool) -> None:
         self.pid, self.ready = pid, ready
         self._changed(self)
+
+    def _start_failure(self, code: int) -> StackError:
+        """Returns the error of a child that exited before it was ready."""
+        port = conflicting_port(self.spec.ports, self._log.tail)
+        if port is None:
+            self._show_last_lines()
+            return StackError(self._why(f"did not start ({describe_exit(code)})"))
+        if self.spec.port_setting:
+            return configured_port_in_use(port, self.spec.port_setting)
+        where = f"port {port} on {HOST} is in use by another process"
+        return PortInUse(f"{self.spec.role} did not start: {where} (log: {self.spec.log})")
 
     def _show_last_lines(self) -> None:
         """Shows the end of the log of a child whose lines do not reach the terminal before it is ready."""

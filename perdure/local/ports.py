@@ -4,8 +4,9 @@ import asyncio
 import json
 import os
 import random
+import re
 import socket
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,19 @@ HOST = "127.0.0.1"
 SUPERVISOR = "supervisor"
 """The name of the supervisor's own process among the others."""
 
-_LOWEST, _HIGHEST = 20_000, 31_999
-"""The range of ports. From 32768 Linux allocates local ports of outgoing connections, which could take the port of a
-part during its restart."""
-_CHANCE = random.SystemRandom()
+PORT_RANGE = range(20_000, 32_000)
+"""The ports to choose from. From 32768 Linux allocates local ports of outgoing connections, which could take the port
+of a part during its restart."""
+_RANDOM = random.SystemRandom()
 """Independent of a seed, with which two processes would pick the same ports."""
+_IN_USE = re.compile(r"address (is )?already in use|EADDRINUSE", re.IGNORECASE)
+
+
+class PortInUse(StackError):
+    """Another process took a port after the stack chose it. A new start chooses another port."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(f"{fault}; the next start chooses another port")
 
 
 def is_free(port: int, host: str = HOST) -> bool:
@@ -42,19 +51,40 @@ def free_port(reserved: Collection[int] = (), host: str = HOST) -> int:
     Raises: StackError if a thousand random ports were all taken.
     """
     for _ in range(1000):
-        port = _CHANCE.randint(_LOWEST, _HIGHEST)
+        port = _RANDOM.choice(PORT_RANGE)
         if port not in reserved and is_free(port, host):
             return port
-    raise StackError(f"no free port between {_LOWEST} and {_HIGHEST} on {host}")
+    raise StackError(f"no free port between {PORT_RANGE[0]} and {PORT_RANGE[-1]} on {host}")
+
+
+def configured_port_in_use(port: int, setting: str) -> StackError:
+    """Returns the error for a port that is defined by a setting."""
+    return StackError(
+        f"port {port} on {HOST} is in use; stop the process that uses it, or set {setting} to another port"
+    )
+
+
+def conflicting_port(ports: Sequence[int], lines: Sequence[str]) -> int | None:
+    """Returns the port that prevented a part from starting: one that is in use although the part has ended, or the one
+    that the part's last lines report. None if the part ended for another reason."""
+    for port in ports:
+        if not is_free(port):
+            return port
+    reports = [line for line in lines if _IN_USE.search(line)]
+    if not reports:
+        return None
+    reported = (port for port in ports if any(re.search(rf"\b{port}\b", line) for line in reports))
+    return next(reported, ports[0] if ports else None)
 
 
 class PortFile:
     """The ports of one data folder, by name, stored in `ports.json`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, reserved: Collection[int] = ()) -> None:
+        """`reserved`: ports that no part can get."""
         self._path = path
         self._ports: dict[str, int] = _read_ports(path)
-        self._given: set[int] = set()
+        self._given: set[int] = set(reserved)
 
     def take(self, name: str) -> int:
         """Returns the stored port of `name` if it is free, or else a new one, which is stored.

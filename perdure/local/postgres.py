@@ -233,6 +233,7 @@ def postgres_spec(home: DataDir, launch: PostgresLaunch, port: int) -> ChildSpec
         ready=ready,
         stop_steps=((signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0)),
         stop_rank=STOP_RANK,
+        ports=(port,),
         death_signal=signal.SIGINT,
         run_as=launch.run_as,
         shows=_SHOWN,

@@ -132,6 +132,7 @@ def app_service_spec(home: DataDir, app: Path, service: AppService, port: int, e
         lives=lives,
         stop_steps=((signal.SIGTERM, 10.0),),
         stop_rank=APP_SERVICE_STOP_RANK,
+        ports=(port,),
         detail=f"{app_service_url(port)} (service of the app {app.name})",
     )
 
@@ -210,6 +211,8 @@ def program_spec(config: StackConfig, home: DataDir, program: Program, environ: 
         held=lambda: not home.gate_file.exists(),
         stop_steps=((signal.SIGTERM, config.drain_seconds),),
         stop_rank=PROGRAM_STOP_RANK,
+        ports=(config.port,) if program.ready == "http" else (),
+        port_setting="PERDURE_PORT",
         before_start=lambda: ready_file.unlink(missing_ok=True),
         imports=program.imports,
         detail=f"http://{HOST}:{config.port}" if program.ready == "http" else "",

@@ -18,7 +18,7 @@ from perdure.local import postgres, temporal_server
 from perdure.local import postgres as postgres_cluster
 from perdure.local.child import ChildSpec
 from perdure.local.data_dir import Credentials, DataDir, StackError, load_credentials, write_private
-from perdure.local.ports import HOST, PortFile, port_open, valkey_answers, valkey_lives
+from perdure.local.ports import HOST, PortFile, PortInUse, port_open, valkey_answers, valkey_lives
 from perdure.local.postgres import PostgresAddress, choose_launch
 from perdure.local.processes import postgres_install, valkey_server
 from perdure.local.supervisor import Supervisor, together
@@ -260,7 +260,10 @@ class DataStart:
         pages = WebPages(self.home.root / "temporal-ui", program)
         door = WebProxy(backend_of(ports.http, ports.api_host, pages))
         self.supervisor.closes += [door.close, pages.close]
-        await door.open(HOST, ports.ui)
+        try:
+            await door.open(HOST, ports.ui)
+        except OSError as error:
+            raise PortInUse(f"Temporal's Web UI cannot listen on {HOST}:{ports.ui}: {error.strerror}") from error
 
 
 async def nothing() -> None:
@@ -394,6 +397,7 @@ def valkey_spec(home: DataDir, program: Path, port: int, password: str) -> Child
         lives=lives,
         stop_steps=((signal.SIGTERM, 10.0),),
         stop_rank=STOP_RANK,
+        ports=(port,),
         death_signal=signal.SIGTERM,
         shows=_SHOWN,
         detail=f"{HOST}:{port}",

@@ -10,24 +10,27 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure.local import programs
 from perdure.local.config import ROOT, StackConfig, addresses, own_environ
-from perdure.local.data_dir import Credentials, DataDir, RunFile, StackError, hold, its_own, open_home
+from perdure.local.data_dir import Credentials, DataDir, RunFile, hold, its_own, open_home
 from perdure.local.output import Console
-from perdure.local.ports import HOST, SUPERVISOR, PortFile, is_free, listening
+from perdure.local.ports import HOST, SUPERVISOR, PortFile, PortInUse, configured_port_in_use, is_free, listening
 from perdure.local.services import ALL_PARTS, DataParts, checked, start_data, without_addresses
 from perdure.local.supervisor import Supervisor, together
 from perdure.local.welcome import Welcome, no_app
 
+_Started = TypeVar("_Started")
 _LOOK_SECONDS = 1.0
 _TELL_SECONDS = 1.0
 _TELL_PLAIN_SECONDS = 15.0
+_STARTS = 3
+"""The number of starts if other processes take ports of this one."""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -47,19 +50,42 @@ async def embedded(
     """
     given = own_environ() if environ is None else environ
     chosen = frozenset(parts)
+    shown = console or Console(None)
     with its_own(Path(home)):
         opened = open_home(Path(home))
+
+    async def start() -> tuple[Supervisor, DataParts]:
+        supervisor = Supervisor(opened, shown)
+        try:
+            book = PortFile(opened.ports_file)
+            credentials = checked(opened, given, parts=chosen, overridable=False)
+            data = await start_data(supervisor, opened, book, given, credentials, parts=chosen, overridable=False)
+        except BaseException:
+            await supervisor.stop()
+            raise
+        return supervisor, data
+
     with hold(opened):
         with its_own(opened.root):
-            supervisor = Supervisor(opened, console or Console(None))
+            supervisor, data = await _with_other_ports(start, shown)
         try:
-            with its_own(opened.root):
-                book = PortFile(opened.ports_file)
-                credentials = checked(opened, given, parts=chosen, overridable=False)
-                data = await start_data(supervisor, opened, book, given, credentials, parts=chosen, overridable=False)
             yield data
         finally:
             await supervisor.stop()
+
+
+async def _with_other_ports(start: Callable[[], Awaitable[_Started]], console: Console) -> _Started:
+    """Runs `start`, and again while another process takes a port between its choice and its use. No part that has an
+    old address survives, because `start` stops all parts if it fails.
+
+    Raises: PortInUse if that happens three times; the errors of `start`.
+    """
+    for _ in range(_STARTS - 1):
+        try:
+            return await start()
+        except PortInUse as error:
+            console.say(f"  {error}")
+    return await start()
 
 
 async def run_stack(config: StackConfig) -> int:
@@ -89,20 +115,29 @@ async def _run(config: StackConfig) -> int:
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, on_signal)
         console.say(f"Starting Perdure; data is in {home.root}")
-        supervisor = Supervisor(home, console, config.patience, config.least_free_bytes)
         try:
-            await _until(stop, _bring_up(config, home, supervisor))
-            await _until(stop, _watch(home, supervisor))
+            await _with_other_ports(lambda: _run_once(config, home, console, stop, hurry), console)
         finally:
-            words = (
-                "Stopping; a second Ctrl-C kills the remaining processes."
-                if stop.is_set()
-                else "The start failed or a part cannot run; stopping the rest."
-            )
-            await _wind_down(home, supervisor, hurry, words)
             for number in _STOP_SIGNALS:
                 loop.remove_signal_handler(number)
     return 130 if hurry.is_set() else 0
+
+
+async def _run_once(
+    config: StackConfig, home: DataDir, console: Console, stop: asyncio.Event, hurry: asyncio.Event
+) -> None:
+    """Starts everything and keeps it running until `stop` is set or a part fails; then stops all parts."""
+    supervisor = Supervisor(home, console, config.patience, config.least_free_bytes)
+    try:
+        await _until(stop, _bring_up(config, home, supervisor))
+        await _until(stop, _watch(home, supervisor))
+    finally:
+        words = (
+            "Stopping; a second Ctrl-C kills the remaining processes."
+            if stop.is_set()
+            else "The start failed or a part cannot run; stopping the rest."
+        )
+        await _wind_down(home, supervisor, hurry, words)
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
@@ -141,7 +176,7 @@ async def _bring_up(config: StackConfig, home: DataDir, supervisor: Supervisor) 
     if shared := programs.shared_imports(config):
         await supervisor.open_fork_server(shared, {**config.environ, "PYTHONUNBUFFERED": "1"}, ROOT)
     credentials = checked(home, config.environ, overridable=True)
-    book = PortFile(home.ports_file)
+    book = PortFile(home.ports_file, reserved=(config.port,))
     services = _AppServices.of(config, home, book)
     home.gate_file.unlink(missing_ok=True)
     supervisor.console.say(f"Starting; the log of each part is in {home.logs}.")
@@ -350,9 +385,7 @@ async def _until_registered(home: DataDir, supervisor: Supervisor) -> None:
 
 def _port_must_be_free(port: int) -> None:
     if not is_free(port):
-        raise StackError(
-            f"port {port} on {HOST} is in use; stop the process that uses it, or set PERDURE_PORT to another port"
-        )
+        raise configured_port_in_use(port, "PERDURE_PORT")
 
 
 def _addresses(config: StackConfig, data: DataParts) -> dict[str, str | None]:

@@ -144,6 +144,7 @@ def child_spec(home: DataDir, program: Path, ports: TemporalPorts, synchronous: 
         # It drains for about 2.7 s.
         stop_steps=((signal.SIGTERM, 10.0),),
         stop_rank=STOP_RANK,
+        ports=(ports.frontend, ports.http, ports.metrics),
         shows=_SHOWN,
         detail=f"{HOST}:{ports.frontend}",
         advice=f"; if its data is damaged, restore {home.temporal_db} from a backup",

@@ -23,7 +23,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import h11
 
-from perdure.local.data_dir import StackError
 from perdure.local.ports import HOST, Answer, free_port, http_ask
 from perdure.local.processes import kill_group, spawn
 
@@ -89,12 +88,9 @@ class WebProxy:
     async def open(self, host: str, port: int) -> None:
         """Starts to listen there.
 
-        Raises: StackError if the port is taken.
+        Raises: OSError if the port is in use.
         """
-        try:
-            self._server = await asyncio.start_server(self._connected, host, port)
-        except OSError as error:
-            raise StackError(f"Temporal's Web UI cannot listen on {host}:{port}: {error.strerror}") from error
+        self._server = await asyncio.start_server(self._connected, host, port)
 
     async def close(self) -> None:
         """Closes every connection."""

@@ -5,6 +5,7 @@ import io
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -21,7 +22,7 @@ from perdure.local.child import Child, ChildSpec, ForkedProcess, ForkServer, For
 from perdure.local.config import ROOT
 from perdure.local.data_dir import StackError, open_home
 from perdure.local.output import Console, read_lines
-from perdure.local.ports import beats
+from perdure.local.ports import HOST, PortInUse, beats
 from perdure.local.processes import StartClock, alive
 from perdure.local.supervisor import Supervisor
 from tests.eventually import until
@@ -146,6 +147,18 @@ async def test_a_child_that_exits_before_it_is_ready_ends_the_start_with_its_las
         assert ": FATAL: no room" in said and said.endswith("starting FATAL: no room bye"), "not the general advice"
         assert "starting" in out.getvalue() and "bye" in out.getvalue(), "the end of the log is shown"
         assert "hush" not in out.getvalue()
+
+
+@pytest.mark.parametrize("setting", ["", "PERDURE_PORT"])
+async def test_a_port_conflict_ends_the_start_without_the_general_advice(tmp_path: Path, setting: str) -> None:
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(StackError) as caught:
+            await child(tmp_path, "exit 1", ports=(port,), port_setting=setting, advice="; restore it").start()
+    assert isinstance(caught.value, PortInUse) is not bool(setting)
+    assert str(port) in str(caught.value) and setting in str(caught.value) and "restore" not in str(caught.value)
 
 
 async def test_a_program_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from perdure.local.ports import HOST, PortFile, free_port, is_free
+from perdure.local.ports import HOST, PortFile, conflicting_port, free_port, is_free
 
 
 def test_a_port_below_those_of_outgoing_connections_is_remembered_by_the_next_start(tmp_path: Path) -> None:
     path, names = tmp_path / "ports.json", [f"part-{number}" for number in range(20)]
     ports = [*map(PortFile(path).take, names)]
-    assert len(set(ports)) == 20 and all(20_000 <= port < 32_768 for port in ports)
+    assert len(set(ports)) == 20 and all(port < 32_768 for port in ports)
     assert [*map(PortFile(path).take, names)] == ports
 
 
@@ -28,7 +28,7 @@ def test_a_port_that_someone_else_took_is_replaced_and_the_new_one_is_remembered
 
 def test_no_free_port_is_one_that_an_outgoing_connection_could_take() -> None:
     ports = [free_port() for _ in range(50)]
-    assert all(20_000 <= port < 32_768 for port in ports) and free_port(ports) not in ports
+    assert all(port < 32_768 for port in ports) and free_port(ports) not in ports
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"postgres": "x"}', '{"postgres": 99999999}', '{"postgres": -1}'])
@@ -44,3 +44,35 @@ def test_two_names_never_share_a_port_even_if_the_file_says_so(tmp_path: Path) -
     path.write_text(f'{{"a": {shared}, "b": {shared}}}')
     book = PortFile(path)
     assert book.take("a") != book.take("b")
+
+
+def test_a_part_never_gets_a_reserved_port(tmp_path: Path) -> None:
+    path = tmp_path / "ports.json"
+    configured = PortFile(path).take("postgres")
+    assert PortFile(path, reserved=(configured,)).take("postgres") != configured
+
+
+@pytest.mark.parametrize(
+    ("lines", "position"),
+    [
+        (["can't set frontend HTTP port {1}: address already in use", "bye"], 1),
+        (['LOG:  could not bind IPv4 address "127.0.0.1": Address already in use', "FATAL:  no sockets"], 0),
+        (["Error: listen EADDRINUSE 127.0.0.1:{1}"], 1),
+        (["unable to open database file", "listening on {1}"], None),
+        ([], None),
+    ],
+)
+def test_the_conflicting_port_is_in_the_last_lines(lines: list[str], position: int | None) -> None:
+    ports = (free_port(), free_port())
+    expected = None if position is None else ports[position]
+    assert conflicting_port(ports, [line.format(*ports) for line in lines]) == expected
+    assert conflicting_port((), lines) is None
+
+
+def test_a_port_of_another_process_is_the_conflict_whatever_the_last_lines_are() -> None:
+    free = free_port()
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        assert conflicting_port((free, taken), ["exit"]) == taken
