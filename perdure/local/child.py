@@ -6,12 +6,8 @@ start. A child that no longer responds is killed and restarted like one that die
 """
 
 import asyncio
-import json
-import os
 import re
 import signal
-import socket
-import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -21,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from perdure.local.data_dir import DataDir, StackError
+from perdure.local.data_dir import StackError
+from perdure.local.forking import ForkedProcess, ForkServer, ForkServerGone
 from perdure.local.output import Console, Excerpt, LogFile, read_lines
 from perdure.local.ports import HOST, PortInUse, configured_port_in_use, conflicting_port
 from perdure.local.processes import (
@@ -32,218 +29,10 @@ from perdure.local.processes import (
     StartClock,
     cpu_seconds,
     describe_exit,
-    is_stopped,
     kill_group,
     kill_tree,
     spawn,
 )
-
-_LONGEST_ANSWER_BYTES = 256
-_ROLE = "fork-server"
-_SERVER_STEADY_SECONDS = 10.0
-"""A fork server that lived for less time has failed."""
-_PAUSE_SECONDS = 5.0
-"""The pause after a failure; each failure in a row adds this much."""
-_LAST_OUTPUT_SECONDS = 1.0
-"""Seconds for which descendants of an ended process may still write to its pipe."""
-
-
-class ForkServerGone(Exception):
-    """The fork server has died. A program is then started separately, which takes longer and is otherwise the same."""
-
-
-class ForkedProcess:
-    """A forked process, with the parts of `asyncio.subprocess.Process` that are used here."""
-
-    def __init__(self, pid: int, stdout: asyncio.StreamReader) -> None:
-        self.pid = pid
-        self.stdout = stdout
-        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def send_signal(self, number: signal.Signals) -> None:
-        """Sends the signal, unless the process has ended."""
-        if not self.ended.done():
-            os.kill(self.pid, number)
-
-    async def wait(self) -> int:
-        """Waits for the end and returns the exit code, or the negative number of the signal."""
-        return await asyncio.shield(self.ended)
-
-
-class ForkServer:
-    """One fork server, which is restarted when it dies.
-
-    Its programs die with it. They wait for its restart, which does the imports once that all of them would do at the
-    same time. If it dies soon after its start, it is paused for a while, and programs are started separately.
-
-    This is the supervisor's side. Forked programs have the interface of spawned processes.
-    """
-
-    def __init__(
-        self,
-        home: DataDir,
-        modules: Sequence[str],
-        environ: Mapping[str, str],
-        cwd: Path,
-        console: Console,
-        patience: StartClock | None = None,
-    ) -> None:
-        self._patience = patience or StartClock()
-        self.pid: int | None = None
-        """The live process; None during a restart."""
-        self._modules = modules
-        self._environ = environ
-        self._cwd = cwd
-        self._console = console
-        self._log = LogFile(home.log(_ROLE))
-        self._number = 0
-        self._channel: socket.socket | None = None
-        self._pid_futures: dict[int, asyncio.Future[int]] = {}
-        self._living: dict[int, asyncio.Future[int]] = {}
-        self._ended: dict[int, int] = {}
-        """The ends of processes whose start has not been reported yet."""
-        self._begun = asyncio.Event()
-        self._lives: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Keeps one running; returns when the first one runs or could not be started."""
-        self._lives = asyncio.create_task(self._live())
-        await self._begun.wait()
-
-    async def _live(self) -> None:
-        at_once = 0
-        while True:
-            began = time.monotonic()
-            try:
-                cause = describe_exit(await self._one_life())
-            except OSError as error:
-                cause = f"cannot be started: {error.strerror}"
-            finally:
-                self._begun.set()
-                self._lost()
-            at_once = 0 if time.monotonic() - began > _SERVER_STEADY_SECONDS else at_once + 1
-            self._console.child(_ROLE, f"{cause}; the processes that were forked from it stop and restart with it")
-            await asyncio.sleep(at_once * _PAUSE_SECONDS)
-
-    async def _one_life(self) -> int:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with ours:
-            with theirs:
-                command = (sys.executable, "-m", "perdure.local.fork_server", str(theirs.fileno()), *self._modules)
-                process = await spawn(command, environ=self._environ, cwd=self._cwd, pass_fds=(theirs.fileno(),))
-            self.pid = process.pid
-            watched = asyncio.create_task(self._end_if_stopped(process.pid))
-            try:
-                ours.setblocking(False)
-                asyncio.get_running_loop().add_reader(ours, self._hear)
-                self._channel = ours
-                self._begun.set()
-                assert process.stdout is not None
-                async for line in read_lines(process.stdout):
-                    self._log.write(line)
-                return await process.wait()
-            finally:
-                watched.cancel()
-                self.pid = None
-                self._lost()
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-
-    async def _end_if_stopped(self, pid: int) -> None:
-        """Kills the fork server if a signal has stopped it; the kernel then kills its forks. While stopped, it could
-        neither restart them nor report their ends."""
-        listening = Listening(self._patience.hang_seconds, time.monotonic())
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            if listening.hangs(not is_stopped(pid), time.monotonic()):
-                break
-        silent = f"has not responded for {self._patience.hang_seconds:.0f} s; killing and restarting it"
-        self._console.child(_ROLE, silent)
-        kill_group(pid)
-
-    async def fork(
-        self, role: str, command: Sequence[str], environ: Mapping[str, str], cwd: Path, imports: Sequence[str]
-    ) -> ForkedProcess:
-        """Forks a program of this interpreter, once what it needs is imported.
-
-        Raises: ForkServerGone.
-        """
-        self._number += 1
-        number, loop = self._number, asyncio.get_running_loop()
-        request = {
-            "role": role,
-            "arguments": list(command[1:]),
-            "environ": dict(environ),
-            "cwd": str(cwd),
-            "imports": list(imports),
-        }
-        reads, writes = os.pipe()
-        stdout = asyncio.StreamReader()
-        pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdout), os.fdopen(reads, "rb"))
-        # In memory: a full disk must not prevent a program from restarting.
-        asked_file = os.fdopen(os.memfd_create("asked"), "w+", encoding="utf-8", errors="surrogateescape")
-        with os.fdopen(writes, "wb"), asked_file as what:
-            json.dump(request, what)
-            what.seek(0)
-            if self._channel is None:
-                raise ForkServerGone
-            try:
-                socket.send_fds(self._channel, [str(number).encode()], [what.fileno(), writes])
-            except OSError as error:
-                raise ForkServerGone from error
-        pid_future = self._pid_futures[number] = loop.create_future()
-        pid = await pid_future
-        forked = ForkedProcess(pid, stdout)
-        forked.ended.add_done_callback(lambda _: loop.call_later(_LAST_OUTPUT_SECONDS, pipe.close))
-        if pid in self._ended:
-            forked.ended.set_result(self._ended.pop(pid))
-        else:
-            self._living[pid] = forked.ended
-        return forked
-
-    async def stop(self) -> None:
-        """Ends it; the kernel ends its remaining forks."""
-        if self._lives is not None:
-            self._lives.cancel()
-            await asyncio.wait({self._lives})
-        self._log.close()
-
-    def _hear(self) -> None:
-        if self._channel is None:
-            return
-        try:
-            message = self._channel.recv(_LONGEST_ANSWER_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            message = b""
-        if not message:
-            self._lost()
-            return
-        answer = json.loads(message)
-        if "number" in answer:
-            pid_future = self._pid_futures.pop(answer["number"])
-            if not pid_future.done():
-                pid_future.set_result(answer["pid"])
-        elif (ended := self._living.pop(answer["pid"], None)) is not None:
-            ended.set_result(answer["code"])
-        else:
-            self._ended[answer["pid"]] = answer["code"]
-
-    def _lost(self) -> None:
-        """Handles the loss of the fork server; the kernel has ended its forks too."""
-        if self._channel is not None:
-            asyncio.get_running_loop().remove_reader(self._channel)
-            self._channel = None
-        for pid_future in self._pid_futures.values():
-            if not pid_future.done():
-                pid_future.set_exception(ForkServerGone())
-        for ended in self._living.values():
-            ended.set_result(-signal.SIGKILL)
-        self._pid_futures.clear()
-        self._living.clear()
-
 
 _READY_STEADY_SECONDS = 1.0
 """A child that was ready for less time counts as one that failed to start."""

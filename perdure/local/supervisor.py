@@ -15,8 +15,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from perdure.local.child import Child, ChildSpec, ForkServer
+from perdure.local.child import Child, ChildSpec
 from perdure.local.data_dir import DataDir, StackError
+from perdure.local.forking import ForkServer
 from perdure.local.output import Console, Excerpt, LogFile, read_lines
 from perdure.local.processes import (
     ProcessRegistry,

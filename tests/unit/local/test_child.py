@@ -18,9 +18,10 @@ from typing import Any
 import psutil
 import pytest
 
-from perdure.local.child import Child, ChildSpec, ForkedProcess, ForkServer, ForkServerGone, restart_delay_seconds
+from perdure.local.child import Child, ChildSpec, restart_delay_seconds
 from perdure.local.config import ROOT
 from perdure.local.data_dir import StackError, open_home
+from perdure.local.forking import ForkedProcess, ForkServer, ForkServerGone
 from perdure.local.output import Console, read_lines
 from perdure.local.ports import HOST, PortInUse, beats
 from perdure.local.processes import StartClock, alive
@@ -366,7 +367,7 @@ async def server(tmp_path: Path) -> AsyncIterator[ForkServer]:
 
 
 async def test_a_stopped_fork_server_is_killed_and_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.local.child.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("perdure.local.forking.LOOK_SECONDS", 0.2)
     out = io.StringIO()
     opened = fork_server(tmp_path, "json", out=out, hang_seconds=3)
     await opened.start()
@@ -465,7 +466,7 @@ async def test_a_child_that_died_with_its_fork_server_is_started_again_forked_or
     server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_seconds: float
 ) -> None:
     """Not forked if the server had only just been started: it may have died of what it imports."""
-    monkeypatch.setattr("perdure.local.child._SERVER_STEADY_SECONDS", steady_seconds)
+    monkeypatch.setattr("perdure.local.forking._MIN_UPTIME_SECONDS", steady_seconds)
     (tmp_path / "program.py").write_text("import time\nopen('ready', 'w').close()\ntime.sleep(60)\n")
     command = (sys.executable, str(tmp_path / "program.py"))
     forked = spec(tmp_path, "", command=command, stop_steps=(), imports=("shared_by_all",))
