@@ -23,7 +23,7 @@ from perdure.core.faults import header_fault
 from perdure.core.text import without_userinfo
 from perdure.local.config import ROOT, home_of, own_environ
 from perdure.local.data_dir import DataDir
-from perdure.local.processes import alive, look
+from perdure.local.processes import alive, running_children
 
 _EXAMPLE_URL = "http://127.0.0.1:8080"
 PATIENCE_SECONDS = 10.0
@@ -57,7 +57,7 @@ class Surroundings:
 
     def why_nothing_runs(self) -> str:
         """Returns why no stack is reachable, and what to do."""
-        found = look(DataDir(self.home).registry_file)
+        found = running_children(DataDir(self.home).registry_file)
         if found.supervisor is not None:
             return f"Perdure is starting or stopping (supervisor pid {found.supervisor}); see its terminal"
         if not found.children:

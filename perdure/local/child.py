@@ -22,11 +22,11 @@ from perdure.local.forking import ForkedProcess, ForkServer, ForkServerGone
 from perdure.local.output import Console, Excerpt, LogFile, read_lines
 from perdure.local.ports import HOST, PortInUse, configured_port_in_use, conflicting_port
 from perdure.local.processes import (
-    LOOK_SECONDS,
-    Listening,
+    PROBE_SECONDS,
+    HangDetector,
     RunAs,
-    SlowStart,
-    StartClock,
+    StartProgress,
+    TimeLimits,
     cpu_seconds,
     describe_exit,
     kill_group,
@@ -106,10 +106,10 @@ class Child:
         console: Console,
         changed: Callable[["Child"], None],
         fork_server: ForkServer | None = None,
-        patience: StartClock | None = None,
+        limits: TimeLimits | None = None,
     ) -> None:
         self.spec = spec
-        self._patience = patience or StartClock()
+        self._limits = limits or TimeLimits()
         self._given_up = ""
         """The reason why the first start was given up."""
         self._fork_server = fork_server
@@ -127,7 +127,7 @@ class Child:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def is_away(self) -> bool:
+    def is_down(self) -> bool:
         """True if it was ready and is restarting now, or has just restarted."""
         returns = self._was_ready.is_set() and not self.ready
         return returns or time.monotonic() - self._back_at < _SETTLING_SECONDS
@@ -185,9 +185,9 @@ class Child:
         spec = self.spec
         if spec.before_start is not None:
             spec.before_start()
-        starting = SlowStart(self._patience.start_seconds, time.monotonic())
+        progress = StartProgress(self._limits.start_seconds, time.monotonic())
         try:
-            process = await self._patiently(self._start_process(), starting)
+            process = await self._patiently(self._start_process(), progress)
         except OSError as error:
             self._log.write(f"{spec.command[0]}: {error.strerror}")
             return 127, 0.0
@@ -200,12 +200,12 @@ class Child:
         hanging = asyncio.create_task(self._hangs(process.pid))
         ready_at: float | None = None
         try:
-            if await self._becomes_ready(process, gone, starting):
+            if await self._becomes_ready(process, gone, progress):
                 ready_at = self._is_ready(process.pid)
             await asyncio.wait({gone, stopping, hanging}, return_when=asyncio.FIRST_COMPLETED)
             ended = time.monotonic()
             if hanging.done() and not gone.done() and not stopping.done():
-                silent = f"has not responded for {self._patience.hang_seconds:.0f} s; killing and restarting it"
+                silent = f"has not responded for {self._limits.hang_seconds:.0f} s; killing and restarting it"
                 self._console.child(spec.role, silent)
                 kill_tree(process.pid)
                 await gone
@@ -230,47 +230,47 @@ class Child:
         return now
 
     async def _patiently(
-        self, start: Coroutine[Any, Any, Process | ForkedProcess], starting: SlowStart
+        self, start: Coroutine[Any, Any, Process | ForkedProcess], progress: StartProgress
     ) -> Process | ForkedProcess | None:
         """Returns the process once it exists, or None if the imports that it waits for were given up, or at the
         stop."""
         task = asyncio.create_task(start)
         try:
-            while not task.done() and not self._stopping.is_set() and not self._gives_up(starting, None):
+            while not task.done() and not self._stopping.is_set() and not self._gives_up(progress, None):
                 await asyncio.wait({task}, timeout=_LOOK_AT_START_SECONDS)
             return await task if task.done() else None
         finally:
             task.cancel()
 
-    def _gives_up(self, starting: SlowStart, pid: int | None) -> bool:
+    def _gives_up(self, progress: StartProgress, pid: int | None) -> bool:
         """Checks a start in progress; returns whether it must be ended."""
         now = time.monotonic()
         if self.spec.held is not None and self.spec.held():
-            starting.hold(now)
+            progress.exclude_wait(now)
             return False
         works = pid if pid is not None or self._fork_server is None else self._fork_server.pid
-        starting.look(now, cpu_seconds(works) if works is not None else 0.0, self._log.lines)
-        if word := starting.word(now):
+        progress.record(now, cpu_seconds(works) if works is not None else 0.0, self._log.lines)
+        if report := progress.report(now):
             doing = self._log.last_line() or (
                 "it has not logged anything yet" if pid is not None else "it is importing its modules"
             )
-            self._console.child(self.spec.role, f"{word}: {doing}")
-        self._given_up = starting.failure(now)
+            self._console.child(self.spec.role, f"{report}: {doing}")
+        self._given_up = progress.failure(now)
         return bool(self._given_up)
 
     async def _hangs(self, pid: int) -> None:
         """Returns when the process was ready and has not responded for too long."""
-        lives, listening = self.spec.lives, None
+        lives, detector = self.spec.lives, None
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(PROBE_SECONDS)
             if lives is None or not self.ready:
                 continue
-            listening = listening or Listening(self._patience.hang_seconds, time.monotonic())
+            detector = detector or HangDetector(self._limits.hang_seconds, time.monotonic())
             try:
                 answers = await lives(pid)
             except (OSError, ValueError):  # an unreadable response
                 answers = False
-            if listening.hangs(answers, time.monotonic()):
+            if detector.is_hung(answers, time.monotonic()):
                 return
 
     async def _start_process(self) -> Process | ForkedProcess:
@@ -283,7 +283,7 @@ class Child:
         )
 
     async def _becomes_ready(
-        self, process: Process | ForkedProcess, gone: asyncio.Task[int], starting: SlowStart
+        self, process: Process | ForkedProcess, gone: asyncio.Task[int], progress: StartProgress
     ) -> bool:
         looked = time.monotonic()
         while not gone.done() and not self._stopping.is_set():
@@ -291,7 +291,7 @@ class Child:
                 return True
             if time.monotonic() - looked > _LOOK_AT_START_SECONDS:
                 looked = time.monotonic()
-                if self._gives_up(starting, process.pid):
+                if self._gives_up(progress, process.pid):
                     kill_tree(process.pid)
                     await gone
             await asyncio.wait({gone}, timeout=_PROBE_SECONDS)
@@ -357,5 +357,7 @@ class Child:
     def _last_line_suffix(self) -> str:
         """Returns the last informative line of the log after a colon, if there is one."""
         lines = self._last_lines()
-        telling = [line for line in lines if self.spec.shows is not None and self.spec.shows.search(line)] or lines
-        return f": {telling[-1]}" if telling else ""
+        most_informative = [
+            line for line in lines if self.spec.shows is not None and self.spec.shows.search(line)
+        ] or lines
+        return f": {most_informative[-1]}" if most_informative else ""

@@ -18,7 +18,7 @@ from perdure.core.faults import ENV_FILE_ADVICE, check_env_file, file_fault
 from perdure.core.text import is_clean
 from perdure.local.data_dir import StackError
 from perdure.local.ports import HOST, http_post
-from perdure.local.processes import StartClock
+from perdure.local.processes import TimeLimits
 
 CODES = "/v1/auth/codes"
 
@@ -184,7 +184,7 @@ class StackConfig:
     """The name of the command with which the stack was started."""
     drain_seconds: float = 30.0
     """Seconds that a program has to finish its work after SIGTERM."""
-    patience: StartClock = field(default_factory=StartClock)
+    limits: TimeLimits = field(default_factory=TimeLimits)
     """The time limits for slow and silent parts."""
     least_free_bytes: int = LEAST_FREE_BYTES
     """Bytes that must be free on the disk of the data folder."""
@@ -220,7 +220,7 @@ class StackConfig:
             app_dirs=_own_apps(env, app_dirs),
             examples=wants_examples if examples is None else examples,
             programs=default_programs(chosen),
-            patience=StartClock.from_environ(env),
+            limits=TimeLimits.from_environ(env),
             least_free_bytes=least_free_bytes(env),
         )
 

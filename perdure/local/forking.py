@@ -16,7 +16,15 @@ from pathlib import Path
 
 from perdure.local.data_dir import DataDir
 from perdure.local.output import Console, LogFile, read_lines
-from perdure.local.processes import LOOK_SECONDS, Listening, StartClock, describe_exit, is_stopped, kill_group, spawn
+from perdure.local.processes import (
+    PROBE_SECONDS,
+    HangDetector,
+    TimeLimits,
+    describe_exit,
+    is_stopped,
+    kill_group,
+    spawn,
+)
 
 _MAX_RESPONSE_BYTES = 256
 _ROLE = "fork-server"
@@ -64,9 +72,9 @@ class ForkServer:
         environ: Mapping[str, str],
         cwd: Path,
         console: Console,
-        patience: StartClock | None = None,
+        limits: TimeLimits | None = None,
     ) -> None:
-        self._patience = patience or StartClock()
+        self._limits = limits or TimeLimits()
         self.pid: int | None = None
         """The live process; None during a restart."""
         self._modules = modules
@@ -131,12 +139,12 @@ class ForkServer:
     async def _kill_if_stopped(self, pid: int) -> None:
         """Kills the fork server if a signal has stopped it; the kernel then kills its forks. While stopped, it could
         neither restart them nor report their ends."""
-        listening = Listening(self._patience.hang_seconds, time.monotonic())
+        detector = HangDetector(self._limits.hang_seconds, time.monotonic())
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            if listening.hangs(not is_stopped(pid), time.monotonic()):
+            await asyncio.sleep(PROBE_SECONDS)
+            if detector.is_hung(not is_stopped(pid), time.monotonic()):
                 break
-        hung = f"has not responded for {self._patience.hang_seconds:.0f} s; killing and restarting it"
+        hung = f"has not responded for {self._limits.hang_seconds:.0f} s; killing and restarting it"
         self._console.child(_ROLE, hung)
         kill_group(pid)
 

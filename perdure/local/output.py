@@ -155,7 +155,7 @@ class Console:
         """True if the supervisor itself reports a full disk; lines of children about it are then omitted."""
         self.outage = Outage()
         self._looks_at_outage = False
-        self.apps_are_told = False
+        self.hides_app_problems = False
         """True if problems of the apps are reported elsewhere; lines of children about them are then omitted."""
         self._live = ""
         self._live_at = 0.0
@@ -179,7 +179,7 @@ class Console:
         flood = self._floods.setdefault(role, Flood(time.monotonic()))
         if flood.ends_in(time.monotonic()) <= 0:
             self._close_window(role)
-        if self.apps_are_told and _OF_THE_APPS.search(line) is not None:
+        if self.hides_app_problems and _OF_THE_APPS.search(line) is not None:
             return
         if self.outage.keeps_back(role, line, time.monotonic()):
             self._look_at_outage()

@@ -142,7 +142,7 @@ def _read_ports(path: Path) -> dict[str, int]:
 
 # The probes below test on loopback whether a part is ready or responds. They use no client libraries, whose imports
 # take time.
-ANSWER_SECONDS = 2.0
+RESPONSE_SECONDS = 2.0
 _SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
 """Postgres's SSLRequest: a new backend responds with one byte, before any sign-in."""
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -150,7 +150,7 @@ _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """The response of an HTTP server; header names are in lower case."""
 
     status: int
@@ -161,7 +161,7 @@ class Answer:
 async def port_open(host: str, port: int) -> bool:
     """Returns whether a process accepts connections there."""
     try:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(RESPONSE_SECONDS):
             _, writer = await asyncio.open_connection(host, port)
     except (OSError, TimeoutError):
         return False
@@ -172,26 +172,26 @@ async def port_open(host: str, port: int) -> bool:
 async def http_get(host: str, port: int, path: str, name: str = "") -> tuple[int, str] | None:
     """Returns status and body of one GET, or None without a proper response. `name` is the Host header; default: the
     address."""
-    answer = await http_ask(host, port, "GET", path, {"Host": name or f"{host}:{port}"})
+    answer = await http_request(host, port, "GET", path, {"Host": name or f"{host}:{port}"})
     return (answer.status, answer.body.decode("utf-8", "replace")) if answer is not None else None
 
 
 async def http_post(host: str, port: int, path: str, token: str) -> tuple[int, str] | None:
     """Returns status and body of one POST without a body, with this token; None without a proper response."""
     headers = {"Host": f"{host}:{port}", "Authorization": f"Bearer {token}"}
-    answer = await http_ask(host, port, "POST", path, headers)
+    answer = await http_request(host, port, "POST", path, headers)
     return (answer.status, answer.body.decode("utf-8", "replace")) if answer is not None else None
 
 
-async def http_ask(
+async def http_request(
     host: str,
     port: int,
     method: str,
     target: str,
     headers: Mapping[str, str],
     body: bytes = b"",
-    seconds: float = ANSWER_SECONDS,
-) -> Answer | None:
+    seconds: float = RESPONSE_SECONDS,
+) -> HttpResponse | None:
     """Returns the response to one request on its own connection, or None if there is no proper one in time.
 
     It uses HTTP/1.0, so that no server responds in chunks. The headers must not contain line breaks.
@@ -200,10 +200,10 @@ async def http_ask(
     if body or method != "GET":
         lines.append(f"Content-Length: {len(body)}")
     head = "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1")
-    return _read_answer(await _ask(host, port, head + body, None, seconds))
+    return _parse_response(await _exchange(host, port, head + body, None, seconds))
 
 
-def _read_answer(answer: bytes) -> Answer | None:
+def _parse_response(answer: bytes) -> HttpResponse | None:
     head, separator, body = answer.partition(b"\r\n\r\n")
     first, *rest = head.decode("latin-1").split("\r\n")
     words = first.split(" ", 2)
@@ -212,32 +212,32 @@ def _read_answer(answer: bytes) -> Answer | None:
     fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in rest)}
     if len(body) < int(fields.get("content-length") or 0):
         return None
-    return Answer(int(words[1]), fields, body)
+    return HttpResponse(int(words[1]), fields, body)
 
 
-async def valkey_answers(host: str, port: int, password: str) -> bool:
+async def valkey_is_ready(host: str, port: int, password: str) -> bool:
     """Returns whether Valkey has loaded its data and accepts commands."""
-    return (await _valkey_says(host, port, password)).endswith(b"+PONG\r\n")
+    return (await _ping_valkey(host, port, password)).endswith(b"+PONG\r\n")
 
 
-async def valkey_lives(host: str, port: int, password: str) -> bool:
+async def valkey_responds(host: str, port: int, password: str) -> bool:
     """Returns whether Valkey responds at all, even if it is loading or busy."""
-    return bool(await _valkey_says(host, port, password))
+    return bool(await _ping_valkey(host, port, password))
 
 
-async def _valkey_says(host: str, port: int, password: str) -> bytes:
-    return await _ask(host, port, f"AUTH {password}\r\nPING\r\n".encode(), b"+PONG\r\n")
+async def _ping_valkey(host: str, port: int, password: str) -> bytes:
+    return await _exchange(host, port, f"AUTH {password}\r\nPING\r\n".encode(), b"+PONG\r\n")
 
 
-async def postgres_lives(host: str, port: int) -> bool:
+async def postgres_responds(host: str, port: int) -> bool:
     """Returns whether the postmaster starts a backend that responds; true also during recovery or if the server is
     full."""
-    return (await _ask(host, port, _SSL_REQUEST, None, most=1))[:1] in (b"N", b"S", b"E")
+    return (await _exchange(host, port, _SSL_REQUEST, None, most=1))[:1] in (b"N", b"S", b"E")
 
 
-async def grpc_lives(host: str, port: int) -> bool:
+async def grpc_responds(host: str, port: int) -> bool:
     """Returns whether a gRPC server without TLS sends its settings."""
-    return bool(await _ask(host, port, _HTTP2_PREFACE, None, most=9))
+    return bool(await _exchange(host, port, _HTTP2_PREFACE, None, most=9))
 
 
 def postgres_accepts(data_folder: Path, pid: int) -> bool:
@@ -252,7 +252,7 @@ def postgres_accepts(data_folder: Path, pid: int) -> bool:
     return len(lines) >= 8 and lines[0].strip() == str(pid) and lines[7].strip() == "ready"
 
 
-def beats(file: Path) -> Callable[[int], Awaitable[bool]]:
+def heartbeat_probe(file: Path) -> Callable[[int], Awaitable[bool]]:
     """Returns whether the process that touches this file every second has done so since the previous check
     (perdure/worker/queues.py).
 
@@ -279,8 +279,8 @@ def beats(file: Path) -> Callable[[int], Awaitable[bool]]:
     return lives
 
 
-async def _ask(
-    host: str, port: int, request: bytes, until: bytes | None, seconds: float = ANSWER_SECONDS, most: int = 0
+async def _exchange(
+    host: str, port: int, request: bytes, until: bytes | None, seconds: float = RESPONSE_SECONDS, most: int = 0
 ) -> bytes:
     """Returns the peer's response, up to its end, to `until` or to `most` bytes; empty if there is none."""
     answer = b""

@@ -24,7 +24,7 @@ import psutil
 
 from perdure.local.child import ChildSpec
 from perdure.local.data_dir import Credentials, DataDir, StackError, load_credentials, write_private
-from perdure.local.ports import HOST, postgres_accepts, postgres_lives
+from perdure.local.ports import HOST, postgres_accepts, postgres_responds
 from perdure.local.processes import POSTGRES_MAJOR, RunAs, alive, spawn
 
 _NOBODY_ID = 65_534
@@ -222,7 +222,7 @@ def postgres_spec(home: DataDir, launch: PostgresLaunch, port: int) -> ChildSpec
         return postgres_accepts(folder, pid)
 
     async def lives(_pid: int) -> bool:
-        return await postgres_lives(HOST, port)
+        return await postgres_responds(HOST, port)
 
     return ChildSpec(
         role="postgres",
@@ -362,7 +362,7 @@ async def _initdb(folder: Path, launch: PostgresLaunch, credentials: Credentials
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def telling(lines: list[str]) -> str:
+def most_informative(lines: list[str]) -> str:
     """Returns the most informative line; the first ones are only greetings."""
     for word in ("no space left", "error", "fatal", "panic", "could not"):
         found = next((line for line in lines if word in line.lower()), None)
@@ -388,4 +388,4 @@ async def _run(command: tuple[str, ...], launch: PostgresLaunch) -> None:
         with suppress(ProcessLookupError):
             process.kill()
     if code != 0:
-        raise StackError(f"initdb failed: {telling(output.splitlines())}")
+        raise StackError(f"initdb failed: {most_informative(output.splitlines())}")

@@ -32,7 +32,7 @@ from perdure.core.faults import file_fault
 from perdure.local.child import ChildSpec
 from perdure.local.config import ROOT, Program, StackConfig
 from perdure.local.data_dir import DataDir, StackError, write_private
-from perdure.local.ports import HOST, PortFile, beats, http_get, port_open
+from perdure.local.ports import HOST, PortFile, heartbeat_probe, http_get, port_open
 from perdure.local.processes import is_stopped
 
 APP_SERVICE_STOP_RANK = 1
@@ -207,7 +207,7 @@ def program_spec(config: StackConfig, home: DataDir, program: Program, environ: 
         cwd=ROOT,
         log=home.log(program.role),
         ready=answers if program.ready == "http" else wrote_file,
-        lives=beats(ready_file),
+        lives=heartbeat_probe(ready_file),
         held=lambda: not home.gate_file.exists(),
         stop_steps=((signal.SIGTERM, config.drain_seconds),),
         stop_rank=PROGRAM_STOP_RANK,

@@ -21,8 +21,8 @@ from perdure.local.config import ROOT, StackConfig, addresses, own_environ
 from perdure.local.data_dir import Credentials, DataDir, RunFile, hold, its_own, open_home
 from perdure.local.output import Console
 from perdure.local.ports import HOST, SUPERVISOR, PortFile, PortInUse, configured_port_in_use, is_free, listening
-from perdure.local.services import ALL_PARTS, DataParts, checked, start_data, without_addresses
-from perdure.local.supervisor import Supervisor, together
+from perdure.local.services import ALL_PARTS, DataParts, load_checked_credentials, start_data, without_addresses
+from perdure.local.supervisor import Supervisor, run_together
 from perdure.local.welcome import Welcome, no_app
 
 _Started = TypeVar("_Started")
@@ -58,7 +58,7 @@ async def embedded(
         supervisor = Supervisor(opened, shown)
         try:
             book = PortFile(opened.ports_file)
-            credentials = checked(opened, given, parts=chosen, overridable=False)
+            credentials = load_checked_credentials(opened, given, parts=chosen, overridable=False)
             data = await start_data(supervisor, opened, book, given, credentials, parts=chosen, overridable=False)
         except BaseException:
             await supervisor.stop()
@@ -127,7 +127,7 @@ async def _run_once(
     config: StackConfig, home: DataDir, console: Console, stop: asyncio.Event, hurry: asyncio.Event
 ) -> None:
     """Starts everything and keeps it running until `stop` is set or a part fails; then stops all parts."""
-    supervisor = Supervisor(home, console, config.patience, config.least_free_bytes)
+    supervisor = Supervisor(home, console, config.limits, config.least_free_bytes)
     try:
         await _until(stop, _bring_up(config, home, supervisor))
         await _until(stop, _watch(home, supervisor))
@@ -175,22 +175,22 @@ async def _bring_up(config: StackConfig, home: DataDir, supervisor: Supervisor) 
     _port_must_be_free(config.port)
     if shared := programs.shared_imports(config):
         await supervisor.open_fork_server(shared, {**config.environ, "PYTHONUNBUFFERED": "1"}, ROOT)
-    credentials = checked(home, config.environ, overridable=True)
+    credentials = load_checked_credentials(home, config.environ, overridable=True)
     book = PortFile(home.ports_file, reserved=(config.port,))
     services = _AppServices.of(config, home, book)
     home.gate_file.unlink(missing_ok=True)
     supervisor.console.say(f"Starting; the log of each part is in {home.logs}.")
-    supervisor.console.apps_are_told = True  # by the prepare step and the last block
+    supervisor.console.hides_app_problems = True  # by the prepare step and the last block
     start = _Start(config, home, supervisor, book, credentials, services)
     async with _progress(supervisor, began):
-        await together(start.open_gate(), start.launch_programs())
+        await run_together(start.open_gate(), start.launch_programs())
         run_file = start.run_file()
         supervisor.on_change = _run_file_writer(run_file, supervisor, {**book.names(), config.port: "api"})
         supervisor.on_change()
         found = await addresses(config.pages, config.port, start.prepared.tokens)
     welcome = start.welcome([address for _, address in found], time.monotonic() - began)
     supervisor.console.say(f"\n{welcome.text()}\n")
-    supervisor.console.apps_are_told = False
+    supervisor.console.hides_app_problems = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class _Start:
     data: DataParts = field(default_factory=DataParts)
     prepared: programs.BootstrapLine = field(default_factory=programs.BootstrapLine)
     _addresses_known: asyncio.Event = field(default_factory=asyncio.Event)
-    _temporal_found: asyncio.Event = field(default_factory=asyncio.Event)
+    _temporal_program_found: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def open_gate(self) -> None:
         """Starts the data parts and the app services, runs the prepare step, and opens the gate for the programs.
@@ -242,7 +242,7 @@ class _Start:
         Raises: StackError.
         """
         outside = without_addresses(self.config.environ)
-        await together(
+        await run_together(
             start_data(
                 self.supervisor,
                 self.home,
@@ -250,8 +250,8 @@ class _Start:
                 self.config.environ,
                 self.credentials,
                 overridable=True,
-                when_stores_answer=self._bootstrap,
-                temporal_found=self._temporal_found,
+                when_stores_are_ready=self._bootstrap,
+                temporal_program_found=self._temporal_program_found,
             ),
             *(
                 self.supervisor.launch(
@@ -283,10 +283,10 @@ class _Start:
         Raises: StackError.
         """
         # The first download or build of Temporal may take minutes.
-        await asyncio.gather(self._addresses_known.wait(), self._temporal_found.wait())
+        await asyncio.gather(self._addresses_known.wait(), self._temporal_program_found.wait())
         environ = self._environ(self.data.environ(self.config.environ))
         specs = (programs.program_spec(self.config, self.home, each, environ) for each in self.config.programs)
-        await together(*map(self.supervisor.launch, specs))
+        await run_together(*map(self.supervisor.launch, specs))
 
     def _environ(self, data: Mapping[str, str]) -> dict[str, str]:
         return programs.environment(self.config, self.home, data, self.services.environ)
@@ -328,8 +328,8 @@ async def _progress(supervisor: Supervisor, began: float) -> AsyncIterator[None]
     async def tell() -> None:
         while True:
             await asyncio.sleep(_TELL_SECONDS if console.is_terminal else _TELL_PLAIN_SECONDS)
-            if awaited := supervisor.awaited():
-                console.waiting(f"  waiting for {', '.join(awaited)} ({time.monotonic() - began:.0f} s)")
+            if waiting_roles := supervisor.waiting_roles():
+                console.waiting(f"  waiting for {', '.join(waiting_roles)} ({time.monotonic() - began:.0f} s)")
 
     task = asyncio.create_task(tell())
     try:
@@ -371,7 +371,7 @@ def _run_file_writer(run_file: RunFile, supervisor: Supervisor, names: Mapping[i
 
 async def _watch(home: DataDir, supervisor: Supervisor) -> None:
     """Watches the children, and removes the setup code from run.json soon after the API has removed its file."""
-    await together(supervisor.watch(), _until_registered(home, supervisor))
+    await run_together(supervisor.watch(), _until_registered(home, supervisor))
 
 
 async def _until_registered(home: DataDir, supervisor: Supervisor) -> None:

@@ -21,13 +21,13 @@ from perdure.local.forking import ForkServer
 from perdure.local.output import Console, Excerpt, LogFile, read_lines
 from perdure.local.processes import (
     ProcessRegistry,
-    SlowStart,
-    StartClock,
+    StartProgress,
+    TimeLimits,
     cpu_seconds,
     describe_exit,
+    end_leftovers,
     kill_group,
     spawn,
-    sweep,
 )
 
 _DISK_SECONDS = 5.0
@@ -38,27 +38,27 @@ class Supervisor:
     """Owns the children of one data folder; created by the holder of that folder."""
 
     def __init__(
-        self, home: DataDir, console: Console, patience: StartClock | None = None, least_free_bytes: int = 0
+        self, home: DataDir, console: Console, limits: TimeLimits | None = None, least_free_bytes: int = 0
     ) -> None:
         self.console = console
         self.least_free_bytes = least_free_bytes
         """Bytes that must be free on the disk of the data folder."""
         self._full = False
         console.disk_is_full = self._disk_is_full
-        console.outage.away = lambda: {role for role, child in self.children.items() if child.is_away}
+        console.outage.away = lambda: {role for role, child in self.children.items() if child.is_down}
         console.logs = home.logs
         self.home = home
-        self.patience = patience or StartClock()
+        self.limits = limits or TimeLimits()
         self.children: dict[str, Child] = {}
         self.on_change: Callable[[], None] | None = None
         """Called after each start, readiness and end of a child."""
-        self.closes: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self.close_callbacks: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Other things to end at the stop, before the children."""
         self._stopping = False
         self._cannot_write = ""
         self._fork_server: ForkServer | None = None
         self._running_once: set[str] = set()
-        found = sweep(home.registry_file)
+        found = end_leftovers(home.registry_file)
         if found:
             console.say(f"  removed leftovers of an earlier run: {', '.join(found)}")
         self._registry = ProcessRegistry(home.registry_file)
@@ -69,7 +69,7 @@ class Supervisor:
         If the kernel cannot bind forks to the process that forks them, each child is started separately.
         """
         if sys.platform == "linux":
-            self._fork_server = ForkServer(self.home, modules, environ, cwd, self.console, self.patience)
+            self._fork_server = ForkServer(self.home, modules, environ, cwd, self.console, self.limits)
             await self._fork_server.start()
 
     async def launch(self, spec: ChildSpec, began: float | None = None) -> None:
@@ -81,7 +81,7 @@ class Supervisor:
         """
         if spec.role in self.children:
             raise StackError(f"two processes have the role {spec.role}")
-        child = Child(spec, self.console, self._changed, self._fork_server, self.patience)
+        child = Child(spec, self.console, self._changed, self._fork_server, self.limits)
         self.children[spec.role] = child
         began = time.monotonic() if began is None else began
         await child.start()
@@ -130,14 +130,14 @@ class Supervisor:
             excerpt.close()
 
     async def _patiently(self, role: str, work: "asyncio.Future[Any]", pid: int, log: LogFile) -> None:
-        slow = SlowStart(self.patience.start_seconds, time.monotonic())
+        progress = StartProgress(self.limits.start_seconds, time.monotonic())
         while not (await asyncio.wait({work}, timeout=3.0))[0]:
             now = time.monotonic()
-            slow.look(now, cpu_seconds(pid), log.lines)
+            progress.record(now, cpu_seconds(pid), log.lines)
             last_line = log.last_line() or "it has not logged anything yet"
-            if word := slow.word(now):
-                self.console.child(role, f"{word}: {last_line}")
-            if why := slow.failure(now):
+            if report := progress.report(now):
+                self.console.child(role, f"{report}: {last_line}")
+            if why := progress.failure(now):
                 raise StackError(f"{role} {why}: {last_line} (log: {self.home.log(role)})")
         await work
 
@@ -145,7 +145,7 @@ class Supervisor:
         """Returns the live processes by role."""
         return {role: child.pid for role, child in self.children.items() if child.pid is not None}
 
-    def awaited(self) -> list[str]:
+    def waiting_roles(self) -> list[str]:
         """Returns the children that are started but not ready."""
         return [*self._running_once, *(role for role, child in self.children.items() if not child.ready)]
 
@@ -160,7 +160,7 @@ class Supervisor:
     async def watch(self) -> None:
         """Raises the error that ended a child permanently, and does not return otherwise; children that die are
         restarted."""
-        await together(self._watch_disk(), *(child.failed() for child in self.children.values()))
+        await run_together(self._watch_disk(), *(child.failed() for child in self.children.values()))
 
     async def _watch_disk(self) -> None:
         while True:
@@ -190,7 +190,7 @@ class Supervisor:
     async def stop(self, hurry: asyncio.Event | None = None) -> None:
         """Ends all children, rank after rank; once `hurry` is set, ends all remaining ones immediately with SIGKILL."""
         self._stopping = True
-        await asyncio.gather(*(close() for close in self.closes))
+        await asyncio.gather(*(close() for close in self.close_callbacks))
         ranked = sorted(self.children.values(), key=lambda child: child.spec.stop_rank)
         for _, rank in groupby(ranked, key=lambda child: child.spec.stop_rank):
             await asyncio.gather(*(child.stop(hurry) for child in rank))
@@ -229,7 +229,7 @@ async def _kept(stream: asyncio.StreamReader) -> list[str]:
     return [line async for line in read_lines(stream)]
 
 
-async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
+async def run_together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
     """Runs all of it in parallel and returns the results in order. The first failure cancels the others and is
     raised."""
     tasks = [asyncio.create_task(item) for item in work]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from perdure.local.child import ChildSpec
 from perdure.local.data_dir import DataDir, StackError
-from perdure.local.ports import HOST, PortFile, grpc_lives, http_get
+from perdure.local.ports import HOST, PortFile, grpc_responds, http_get
 
 NAMESPACE = "default"
 STOP_RANK = 2
@@ -131,7 +131,7 @@ def child_spec(home: DataDir, program: Path, ports: TemporalPorts, synchronous: 
         return answer is not None and answer[0] == 200 and all(name in answer[1] for name in SEARCH_ATTRIBUTES)
 
     async def lives(_pid: int) -> bool:
-        return await grpc_lives(HOST, ports.frontend)  # without a query of its database, which may be slow
+        return await grpc_responds(HOST, ports.frontend)  # without a query of its database, which may be slow
 
     return ChildSpec(
         role="temporal",

@@ -23,10 +23,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import h11
 
-from perdure.local.ports import HOST, Answer, free_port, http_ask
+from perdure.local.ports import HOST, HttpResponse, free_port, http_request
 from perdure.local.processes import kill_group, spawn
 
-Backend = Callable[[str, str, Mapping[str, str], bytes], Awaitable[Answer | None]]
+Backend = Callable[[str, str, Mapping[str, str], bytes], Awaitable[HttpResponse | None]]
 """Handles method, target, headers (names in lower case) and body; returns None if it cannot."""
 
 FORWARD_SECONDS = 90.0
@@ -63,9 +63,11 @@ def refusal(method: str, target: str, headers: Mapping[str, str]) -> tuple[int, 
 def forward_to(host: str, port: int) -> Backend:
     """A backend that forwards everything to a server."""
 
-    async def answer(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer | None:
+    async def answer(method: str, target: str, headers: Mapping[str, str], body: bytes) -> HttpResponse | None:
         passed = {name: value for name, value in headers.items() if name not in (*_HOP_BY_HOP, "accept-encoding")}
-        return await http_ask(host, port, method, target, {"Host": f"{host}:{port}", **passed}, body, FORWARD_SECONDS)
+        return await http_request(
+            host, port, method, target, {"Host": f"{host}:{port}", **passed}, body, FORWARD_SECONDS
+        )
 
     return answer
 
@@ -127,7 +129,7 @@ class WebProxy:
                 return
             connection.start_next_cycle()
 
-    async def _answer(self, request: h11.Request, body: bytes | None) -> Answer:
+    async def _answer(self, request: h11.Request, body: bytes | None) -> HttpResponse:
         method, target = request.method.decode(), request.target.decode("latin-1")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
         refused = refusal(method, target, headers)
@@ -140,7 +142,7 @@ class WebProxy:
             refused = 503, "unavailable", "Temporal is unavailable; retry later"
         status, code, message = refused
         written = json.dumps({"error": {"code": code, "message": message}}).encode()
-        return Answer(status, {"content-type": "application/json"}, written)
+        return HttpResponse(status, {"content-type": "application/json"}, written)
 
 
 async def _request(connection: h11.Connection, reader: asyncio.StreamReader) -> tuple[h11.Request | None, bytes | None]:
@@ -163,7 +165,7 @@ async def _request(connection: h11.Connection, reader: asyncio.StreamReader) -> 
                 return None, b""
 
 
-def _written(connection: h11.Connection, request: h11.Request, answer: Answer) -> list[bytes]:
+def _written(connection: h11.Connection, request: h11.Request, answer: HttpResponse) -> list[bytes]:
     kept = {name: value for name, value in answer.headers.items() if name not in _HOP_BY_HOP}
     headers = {**kept, **_ADDED, "content-length": str(len(answer.body))}
     parts = [connection.send(h11.Response(status_code=answer.status, headers=list(headers.items())))]
@@ -202,34 +204,34 @@ _FRAME_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 
 def backend_of(api_port: int, api_host: str, pages: "WebPages") -> Backend:
     """The proxy's backend: the HTTP API of the server for data, the copy for pages."""
 
-    async def answer(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer | None:
+    async def answer(method: str, target: str, headers: Mapping[str, str], body: bytes) -> HttpResponse | None:
         path = urlsplit(target).path
         if path.startswith("/api/") and path != _SETTINGS:
             return await _data(method, target, body)
         if method not in ("GET", "HEAD"):
-            return Answer(405, {"content-type": "text/plain"}, b"this page is only read")
+            return HttpResponse(405, {"content-type": "text/plain"}, b"this page is only read")
         if path == "/render":
             return _rendered(target)
         if path == _SETTINGS or _FILES.match(path):
             return await pages.get(path)
         return await pages.get("/")
 
-    async def _data(method: str, target: str, body: bytes) -> Answer | None:
+    async def _data(method: str, target: str, body: bytes) -> HttpResponse | None:
         headers = {"Host": api_host, "Accept": _RAW_JSON}
         if body:
             headers["Content-Type"] = _RAW_JSON
-        found = await http_ask(HOST, api_port, method, target, headers, body, FORWARD_SECONDS)
+        found = await http_request(HOST, api_port, method, target, headers, body, FORWARD_SECONDS)
         kept = {"content-type": "application/json", "cache-control": "no-store"}
-        return Answer(found.status, kept, found.body) if found is not None else None
+        return HttpResponse(found.status, kept, found.body) if found is not None else None
 
     return answer
 
 
-def _rendered(target: str) -> Answer:
+def _rendered(target: str) -> HttpResponse:
     """Returns a workflow's notes as plain text, for the frame in which the pages show them."""
     notes = html.escape((parse_qs(urlsplit(target).query).get("content") or [""])[0])
     page = f"<!doctype html><meta charset=utf-8><body style='font:14px sans-serif;white-space:pre-wrap'>{notes}"
-    return Answer(200, {"content-type": "text/html", "content-security-policy": _FRAME_POLICY}, page.encode())
+    return HttpResponse(200, {"content-type": "text/html", "content-security-policy": _FRAME_POLICY}, page.encode())
 
 
 class WebPages:
@@ -243,24 +245,24 @@ class WebPages:
         self._life: asyncio.Task[None] | None = None
         self._asked_at = 0.0
 
-    async def get(self, path: str) -> Answer | None:
+    async def get(self, path: str) -> HttpResponse | None:
         """Returns one file, or None if the server that has it does not start."""
         kept = self._copy / hashlib.sha256(path.encode()).hexdigest()
         with suppress(OSError, ValueError, KeyError):
             head, _, body = kept.read_bytes().partition(b"\n")
             header = json.loads(head)
-            return Answer(200, {"content-type": header["type"], "cache-control": header["cache"]}, body)
+            return HttpResponse(200, {"content-type": header["type"], "cache-control": header["cache"]}, body)
         port = await self._server()
         if port is None:
             return None
-        found = await http_ask(HOST, port, "GET", path, {"Host": f"{HOST}:{port}"}, seconds=_START_SECONDS)
+        found = await http_request(HOST, port, "GET", path, {"Host": f"{HOST}:{port}"}, seconds=_START_SECONDS)
         if found is None or found.status != 200:
             return found
         lasting = "max-age=86400, immutable" if "/immutable/" in path else "no-cache"
         head = json.dumps({"type": found.headers.get("content-type", ""), "cache": lasting}).encode()
         with suppress(OSError):  # on a full disk it is requested again next time
             self._keep(kept, head + b"\n" + found.body)
-        return Answer(
+        return HttpResponse(
             200, {"content-type": found.headers.get("content-type", ""), "cache-control": lasting}, found.body
         )
 
@@ -307,7 +309,7 @@ class WebPages:
             process = await spawn(command, environ=environ, cwd=Path("/"))
             deadline = loop.time() + _START_SECONDS
             while process.returncode is None and loop.time() < deadline:
-                if await http_ask(HOST, ui, "GET", "/healthz", {"Host": HOST}) is not None:
+                if await http_request(HOST, ui, "GET", "/healthz", {"Host": HOST}) is not None:
                     self._port = ui
                     break
                 await asyncio.sleep(_POLL_SECONDS)

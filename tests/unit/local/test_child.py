@@ -23,8 +23,8 @@ from perdure.local.config import ROOT
 from perdure.local.data_dir import StackError, open_home
 from perdure.local.forking import ForkedProcess, ForkServer, ForkServerGone
 from perdure.local.output import Console, read_lines
-from perdure.local.ports import HOST, PortInUse, beats
-from perdure.local.processes import StartClock, alive
+from perdure.local.ports import HOST, PortInUse, heartbeat_probe
+from perdure.local.processes import TimeLimits, alive
 from perdure.local.supervisor import Supervisor
 from tests.eventually import until
 
@@ -55,10 +55,10 @@ def spec(folder: Path, script: str, **changes: Any) -> ChildSpec:
 
 
 def child(
-    folder: Path, script: str, out: io.StringIO | None = None, patience: StartClock | None = None, **changes: Any
+    folder: Path, script: str, out: io.StringIO | None = None, limits: TimeLimits | None = None, **changes: Any
 ) -> Child:
     console = Console(out or io.StringIO())
-    return Child(spec(folder, script, **changes), console, lambda _child: None, patience=patience)
+    return Child(spec(folder, script, **changes), console, lambda _child: None, limits=limits)
 
 
 @asynccontextmanager
@@ -168,7 +168,7 @@ async def test_a_program_that_does_not_exist_is_one_clear_line(tmp_path: Path) -
 
 async def test_a_child_without_progress_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.3)
-    slow = child(tmp_path, "echo thinking; sleep 60 & wait", patience=StartClock(start_seconds=1))
+    slow = child(tmp_path, "echo thinking; sleep 60 & wait", limits=TimeLimits(start_seconds=1))
     assert "thinking" in await refusal(slow)
 
 
@@ -176,11 +176,11 @@ BURN = "import time, pathlib\nwhile time.process_time() < 2.5: pass\npathlib.Pat
 
 
 async def test_a_slow_child_at_work_is_named_and_not_torn_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More processor time than its patience: here a start is looked at every half second."""
+    """More processor time than its limit: here a start is looked at every half second."""
     monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.5)
-    monkeypatch.setattr("perdure.local.processes._MOST_STARTS", 40)
-    monkeypatch.setattr("perdure.local.processes._FIRST_WORD_SECONDS", 0.5)
-    out, limit, began = io.StringIO(), StartClock(start_seconds=2), time.monotonic()
+    monkeypatch.setattr("perdure.local.processes._MAX_START_LIMITS", 40)
+    monkeypatch.setattr("perdure.local.processes._FIRST_REPORT_SECONDS", 0.5)
+    out, limit, began = io.StringIO(), TimeLimits(start_seconds=2), time.monotonic()
     with hogs(1):
         async with started(tmp_path, "", out, limit, command=(sys.executable, "-S", "-c", BURN)) as slow:
             assert time.monotonic() - began > limit.start_seconds
@@ -189,9 +189,9 @@ async def test_a_slow_child_at_work_is_named_and_not_torn_down(tmp_path: Path, m
 
 async def test_a_child_that_waits_for_others_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.3)
-    gate, patience = tmp_path / "gate", StartClock(start_seconds=1)
+    gate, limits = tmp_path / "gate", TimeLimits(start_seconds=1)
     script = f"while ! test -e gate; do sleep 0.2; done; {SLEEPS}"
-    waits = child(tmp_path, script, patience=patience, held=lambda: not gate.exists())
+    waits = child(tmp_path, script, limits=limits, held=lambda: not gate.exists())
     starting = asyncio.create_task(waits.start())
     await asyncio.sleep(2.5)
     assert not starting.done()
@@ -216,13 +216,13 @@ asyncio.run(main())
 
 def beating_child(folder: Path, out: io.StringIO, hang_seconds: float) -> Child:
     environ, command = {**PATH, "PYTHONPATH": str(ROOT)}, (sys.executable, "-c", BEATS)
-    patience, lives = StartClock(hang_seconds=hang_seconds), beats(folder / "ready")
-    return child(folder, "", out, patience, command=command, environ=environ, lives=lives)
+    limits, lives = TimeLimits(hang_seconds=hang_seconds), heartbeat_probe(folder / "ready")
+    return child(folder, "", out, limits, command=command, environ=environ, lives=lives)
 
 
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "busy loop"])
 async def test_a_hung_child_is_replaced(tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.local.child.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("perdure.local.child.PROBE_SECONDS", 0.2)
     out = io.StringIO()
     kept = beating_child(tmp_path, out, hang_seconds=3)
     await kept.start()
@@ -349,8 +349,8 @@ OF_A_USER = "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:], __p
 
 def fork_server(folder: Path, *modules: str, out: io.StringIO | None = None, hang_seconds: float = 20) -> ForkServer:
     environ = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OF_SERVER": "1", "PYTHONUNBUFFERED": "1"}
-    console, patience = Console(out or io.StringIO()), StartClock(hang_seconds=hang_seconds)
-    return ForkServer(open_home(folder / "home"), modules, environ, folder, console, patience)
+    console, limits = Console(out or io.StringIO()), TimeLimits(hang_seconds=hang_seconds)
+    return ForkServer(open_home(folder / "home"), modules, environ, folder, console, limits)
 
 
 @pytest.fixture
@@ -367,7 +367,7 @@ async def server(tmp_path: Path) -> AsyncIterator[ForkServer]:
 
 
 async def test_a_stopped_fork_server_is_killed_and_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.local.forking.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("perdure.local.forking.PROBE_SECONDS", 0.2)
     out = io.StringIO()
     opened = fork_server(tmp_path, "json", out=out, hang_seconds=3)
     await opened.start()

@@ -220,11 +220,11 @@ def test_childrens_lines_about_apps_are_not_shown_while_another_part_reports_the
     out = io.StringIO()
     console = Console(out, {})
     problem = "2026-11-21 [warning  ] app_problem    problem=desk/agents/desk.yaml:3: there is no tool lok"
-    console.apps_are_told = True
+    console.hides_app_problems = True
     console.child("worker-turns", problem)
     console.child("worker-turns", problem.replace("app_problem", "agents_missing"))
     assert out.getvalue() == ""
-    console.apps_are_told = False
+    console.hides_app_problems = False
     console.child("worker-turns", problem)
     assert said_in(out) == [problem]
 

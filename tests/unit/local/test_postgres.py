@@ -11,7 +11,14 @@ import pytest
 
 from perdure.local.data_dir import StackError, open_home
 from perdure.local.ports import postgres_accepts
-from perdure.local.postgres import PostgresLaunch, check_cluster, clear_stale_lock, copy_install, postgres_spec, telling
+from perdure.local.postgres import (
+    PostgresLaunch,
+    check_cluster,
+    clear_stale_lock,
+    copy_install,
+    most_informative,
+    postgres_spec,
+)
 from perdure.local.processes import RunAs
 
 
@@ -154,5 +161,5 @@ GREETING = "The files will be owned by postgres."
     ],
 )
 def test_what_made_initdb_fail_is_reported_and_not_its_greeting(before: str, said: str, after: list[str]) -> None:
-    assert telling([before, said, *after]) == said
-    assert telling([]), "an initdb without a word says so"
+    assert most_informative([before, said, *after]) == said
+    assert most_informative([]), "an initdb without a word says so"

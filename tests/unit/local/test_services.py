@@ -106,9 +106,9 @@ def test_a_usual_profile_is_found(named_by: str, folder: str, tmp_path: Path, mo
 
 
 async def test_a_silent_part_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.local.services._TRY_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("perdure.local.services._RETRY_SECONDS", 0.01)
     with pytest.raises(StackError, match=r"DATABASE_URL .*127\.0\.0\.1:9") as caught:
-        await services.must_answer("DATABASE_URL", "postgresql://user:hush@127.0.0.1:9/db")
+        await services.wait_until_reachable("DATABASE_URL", "postgresql://user:hush@127.0.0.1:9/db")
     assert "hush" not in str(caught.value)
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 import httpx
 import pytest
 
-from perdure.local.ports import HOST, Answer, free_port
+from perdure.local.ports import HOST, HttpResponse, free_port
 from perdure.local.temporal_web import WebProxy, refusal
 
 HERE = "127.0.0.1:8233"
@@ -55,9 +55,9 @@ class Echo:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, bytes]] = []
 
-    async def answer(self, method: str, target: str, _headers: Mapping[str, str], body: bytes) -> Answer | None:
+    async def answer(self, method: str, target: str, _headers: Mapping[str, str], body: bytes) -> HttpResponse | None:
         self.asked.append((method, target, body))
-        return Answer(200, {"content-type": "text/plain", "connection": "x", "content-length": "9"}, b"found")
+        return HttpResponse(200, {"content-type": "text/plain", "connection": "x", "content-length": "9"}, b"found")
 
 
 @pytest.fixture
