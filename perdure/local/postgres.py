@@ -221,7 +221,7 @@ def postgres_spec(home: DataDir, launch: PostgresLaunch, port: int) -> ChildSpec
     async def ready(pid: int) -> bool:
         return postgres_accepts(folder, pid)
 
-    async def lives(_pid: int) -> bool:
+    async def responds(_pid: int) -> bool:
         return await postgres_responds(HOST, port)
 
     return ChildSpec(
@@ -236,13 +236,13 @@ def postgres_spec(home: DataDir, launch: PostgresLaunch, port: int) -> ChildSpec
         ports=(port,),
         death_signal=signal.SIGINT,
         run_as=launch.run_as,
-        shows=_SHOWN,
+        shown_lines=_SHOWN,
         before_start=lambda: clear_stale_lock(folder),
-        lives=lives,
+        responds=responds,
         detail=f"{HOST}:{port}",
         advice=f"; if its data is damaged, restore {folder} from a backup, or set PERDURE_HOME to a new folder",
         diagnose=configuration_fault,
-        hides=_HINT,
+        hidden_lines=_HINT,
     )
 
 

@@ -110,7 +110,7 @@ def app_service_spec(home: DataDir, app: Path, service: AppService, port: int, e
         answer = await http_get(HOST, port, service.ready_path)
         return answer is not None and answer[0] == 200
 
-    async def lives(pid: int) -> bool:
+    async def responds(pid: int) -> bool:
         if service.ready_path is None:
             return not is_stopped(pid)  # the kernel accepts connections for a stopped process, too
         return await http_get(HOST, port, service.ready_path) is not None
@@ -129,7 +129,7 @@ def app_service_spec(home: DataDir, app: Path, service: AppService, port: int, e
         cwd=app,
         log=home.log(service.name),
         ready=ready,
-        lives=lives,
+        responds=responds,
         stop_steps=((signal.SIGTERM, 10.0),),
         stop_rank=APP_SERVICE_STOP_RANK,
         ports=(port,),
@@ -207,8 +207,8 @@ def program_spec(config: StackConfig, home: DataDir, program: Program, environ: 
         cwd=ROOT,
         log=home.log(program.role),
         ready=answers if program.ready == "http" else wrote_file,
-        lives=heartbeat_probe(ready_file),
-        held=lambda: not home.gate_file.exists(),
+        responds=heartbeat_probe(ready_file),
+        waits_for_others=lambda: not home.gate_file.exists(),
         stop_steps=((signal.SIGTERM, config.drain_seconds),),
         stop_rank=PROGRAM_STOP_RANK,
         ports=(config.port,) if program.ready == "http" else (),

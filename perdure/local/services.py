@@ -388,7 +388,7 @@ def valkey_spec(home: DataDir, program: Path, port: int, password: str) -> Child
     async def ready(_pid: int) -> bool:
         return await valkey_is_ready(HOST, port, password)
 
-    async def lives(_pid: int) -> bool:
+    async def responds(_pid: int) -> bool:
         return await valkey_responds(HOST, port, password)
 
     return ChildSpec(
@@ -398,12 +398,12 @@ def valkey_spec(home: DataDir, program: Path, port: int, password: str) -> Child
         cwd=home.valkey,
         log=home.log("valkey"),
         ready=ready,
-        lives=lives,
+        responds=responds,
         stop_steps=((signal.SIGTERM, 10.0),),
         stop_rank=STOP_RANK,
         ports=(port,),
         death_signal=signal.SIGTERM,
-        shows=_SHOWN,
+        shown_lines=_SHOWN,
         detail=f"{HOST}:{port}",
         advice=f"; if its data is damaged, move {home.valkey} away; it contains live tokens, no answers",
     )

@@ -130,7 +130,7 @@ def child_spec(home: DataDir, program: Path, ports: TemporalPorts, synchronous: 
         answer = await http_get(HOST, ports.http, _NAMESPACE_PAGE, ports.api_host)
         return answer is not None and answer[0] == 200 and all(name in answer[1] for name in SEARCH_ATTRIBUTES)
 
-    async def lives(_pid: int) -> bool:
+    async def responds(_pid: int) -> bool:
         return await grpc_responds(HOST, ports.frontend)  # without a query of its database, which may be slow
 
     return ChildSpec(
@@ -140,12 +140,12 @@ def child_spec(home: DataDir, program: Path, ports: TemporalPorts, synchronous: 
         cwd=home.root,
         log=home.log("temporal"),
         ready=ready,
-        lives=lives,
+        responds=responds,
         # It drains for about 2.7 s.
         stop_steps=((signal.SIGTERM, 10.0),),
         stop_rank=STOP_RANK,
         ports=(ports.frontend, ports.http, ports.metrics),
-        shows=_SHOWN,
+        shown_lines=_SHOWN,
         detail=f"{HOST}:{ports.frontend}",
         advice=f"; if its data is damaged, restore {home.temporal_db} from a backup",
     )

@@ -70,7 +70,7 @@ async def started(folder: Path, script: str, *given: Any, **changes: Any) -> Asy
     await made.stop()
 
 
-async def refusal(child: Child) -> str:
+async def start_failure(child: Child) -> str:
     """What its start is refused with, in one line."""
     with pytest.raises(StackError) as caught:
         await child.start()
@@ -79,16 +79,16 @@ async def refusal(child: Child) -> str:
     return str(caught.value)
 
 
-def struck(process: Child | ForkServer, how: signal.Signals = signal.SIGKILL) -> int:
+def send_signal_to(process: Child | ForkServer, number: signal.Signals = signal.SIGKILL) -> int:
     """Sends it a signal, and says which process that was."""
     assert process.pid is not None
     pid = process.pid
-    os.kill(pid, how)
+    os.kill(pid, number)
     return pid
 
 
 @contextmanager
-def hogs(count: int) -> Iterator[None]:
+def busy_processes(count: int) -> Iterator[None]:
     """As many processes that want a whole processor each."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
@@ -126,25 +126,25 @@ async def test_a_child_that_ends_again_and_again_for_an_outage_says_so_each_time
 
 async def test_a_killed_child_that_was_healthy_is_started_again_at_once(tmp_path: Path) -> None:
     out = io.StringIO()
-    async with started(tmp_path, SLEEPS, out) as kept:
+    async with started(tmp_path, SLEEPS, out) as supervised:
         await asyncio.sleep(1.05)
-        first = struck(kept)
-        await until(lambda: kept.pid not in (None, first) and kept.ready)
+        first = send_signal_to(supervised)
+        await until(lambda: supervised.pid not in (None, first) and supervised.ready)
         assert "SIGKILL" in out.getvalue() and "0.1 s" in out.getvalue()
-        assert kept.restarts == 1
+        assert supervised.restarts == 1
     assert alive(first) is None
 
 
 async def test_a_child_that_exits_before_it_is_ready_ends_the_start_with_its_last_words(tmp_path: Path) -> None:
     known: dict[str, Any] = {
-        "shows": re.compile("FATAL"),
-        "hides": re.compile("hush"),
+        "shown_lines": re.compile("FATAL"),
+        "hidden_lines": re.compile("hush"),
         "advice": "; ask",
         "diagnose": " ".join,
     }
     for end in ("exit 3", "kill -ABRT $$"):
         script, out = f"echo starting; echo 'FATAL: no room'; echo bye; echo hush; {end}", io.StringIO()
-        said = await refusal(child(tmp_path, script, out, **known))
+        said = await start_failure(child(tmp_path, script, out, **known))
         assert ": FATAL: no room" in said and said.endswith("starting FATAL: no room bye"), "not the general advice"
         assert "starting" in out.getvalue() and "bye" in out.getvalue(), "the end of the log is shown"
         assert "hush" not in out.getvalue()
@@ -163,13 +163,13 @@ async def test_a_port_conflict_ends_the_start_without_the_general_advice(tmp_pat
 
 
 async def test_a_program_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
-    assert "/no/such/program" in await refusal(child(tmp_path, "", command=("/no/such/program",)))
+    assert "/no/such/program" in await start_failure(child(tmp_path, "", command=("/no/such/program",)))
 
 
 async def test_a_child_without_progress_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.3)
+    monkeypatch.setattr("perdure.local.child._PROGRESS_SECONDS", 0.3)
     slow = child(tmp_path, "echo thinking; sleep 60 & wait", limits=TimeLimits(start_seconds=1))
-    assert "thinking" in await refusal(slow)
+    assert "thinking" in await start_failure(slow)
 
 
 BURN = "import time, pathlib\nwhile time.process_time() < 2.5: pass\npathlib.Path('ready').touch()\ntime.sleep(60)"
@@ -177,21 +177,21 @@ BURN = "import time, pathlib\nwhile time.process_time() < 2.5: pass\npathlib.Pat
 
 async def test_a_slow_child_at_work_is_named_and_not_torn_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More processor time than its limit: here a start is looked at every half second."""
-    monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.5)
+    monkeypatch.setattr("perdure.local.child._PROGRESS_SECONDS", 0.5)
     monkeypatch.setattr("perdure.local.processes._MAX_START_LIMITS", 40)
     monkeypatch.setattr("perdure.local.processes._FIRST_REPORT_SECONDS", 0.5)
     out, limit, began = io.StringIO(), TimeLimits(start_seconds=2), time.monotonic()
-    with hogs(1):
+    with busy_processes(1):
         async with started(tmp_path, "", out, limit, command=(sys.executable, "-S", "-c", BURN)) as slow:
             assert time.monotonic() - began > limit.start_seconds
             assert re.search(r"thing +\| ", out.getvalue()) and slow.restarts == 0
 
 
 async def test_a_child_that_waits_for_others_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.3)
+    monkeypatch.setattr("perdure.local.child._PROGRESS_SECONDS", 0.3)
     gate, limits = tmp_path / "gate", TimeLimits(start_seconds=1)
     script = f"while ! test -e gate; do sleep 0.2; done; {SLEEPS}"
-    waits = child(tmp_path, script, limits=limits, held=lambda: not gate.exists())
+    waits = child(tmp_path, script, limits=limits, waits_for_others=lambda: not gate.exists())
     starting = asyncio.create_task(waits.start())
     await asyncio.sleep(2.5)
     assert not starting.done()
@@ -216,33 +216,35 @@ asyncio.run(main())
 
 def beating_child(folder: Path, out: io.StringIO, hang_seconds: float) -> Child:
     environ, command = {**PATH, "PYTHONPATH": str(ROOT)}, (sys.executable, "-c", BEATS)
-    limits, lives = TimeLimits(hang_seconds=hang_seconds), heartbeat_probe(folder / "ready")
-    return child(folder, "", out, limits, command=command, environ=environ, lives=lives)
+    limits, responds = TimeLimits(hang_seconds=hang_seconds), heartbeat_probe(folder / "ready")
+    return child(folder, "", out, limits, command=command, environ=environ, responds=responds)
 
 
-@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "busy loop"])
-async def test_a_hung_child_is_replaced(tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "busy loop"])
+async def test_a_hung_child_is_replaced(
+    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("perdure.local.child.PROBE_SECONDS", 0.2)
     out = io.StringIO()
-    kept = beating_child(tmp_path, out, hang_seconds=3)
-    await kept.start()
+    supervised = beating_child(tmp_path, out, hang_seconds=3)
+    await supervised.start()
     await asyncio.sleep(1.2)
-    first = struck(kept, how)
-    await until(lambda: kept.pid not in (None, first) and kept.ready)
+    first = send_signal_to(supervised, number)
+    await until(lambda: supervised.pid not in (None, first) and supervised.ready)
     assert "3 s" in out.getvalue()
-    assert kept.restarts == 1 and alive(first) is None
-    await kept.stop()
+    assert supervised.restarts == 1 and alive(first) is None
+    await supervised.stop()
 
 
 @pytest.mark.soak
 async def test_a_busy_machine_makes_no_child_hang(tmp_path: Path) -> None:
     out = io.StringIO()
-    kept = beating_child(tmp_path, out, hang_seconds=6)
-    await kept.start()
-    with hogs(8):
+    supervised = beating_child(tmp_path, out, hang_seconds=6)
+    await supervised.start()
+    with busy_processes(8):
         await asyncio.sleep(15)
-    assert (kept.restarts, out.getvalue()) == (0, "")
-    await kept.stop()
+    assert (supervised.restarts, out.getvalue()) == (0, "")
+    await supervised.stop()
 
 
 @pytest.mark.soak
@@ -272,12 +274,12 @@ sys.path.insert(0, {here!r})
 from test_child import beating_child
 async def main():
     out = io.StringIO()
-    kept = beating_child(Path({folder!r}), out, hang_seconds=5)
-    await kept.start()
-    print(kept.pid, flush=True)
+    supervised = beating_child(Path({folder!r}), out, hang_seconds=5)
+    await supervised.start()
+    print(supervised.pid, flush=True)
     await asyncio.sleep(20)
-    print(f"{{kept.restarts}} restarts, {{kept.pid}} lives: {{out.getvalue()!r}}", flush=True)
-    await kept.stop()
+    print(f"{{supervised.restarts}} restarts, {{supervised.pid}} lives: {{out.getvalue()!r}}", flush=True)
+    await supervised.stop()
 asyncio.run(main())
 """
 
@@ -315,7 +317,7 @@ async def test_hurry_cuts_the_drain_short(tmp_path: Path) -> None:
 async def test_the_terminal_gets_only_telling_lines_and_the_log_gets_all(tmp_path: Path) -> None:
     out = io.StringIO()
     script = "echo 'WARNING early'; sleep 0.3; touch ready; sleep 0.3; echo chatter; echo 'WARNING late'; exec sleep 60"
-    async with started(tmp_path, script, out, shows=re.compile("WARNING")):
+    async with started(tmp_path, script, out, shown_lines=re.compile("WARNING")):
         await until(lambda: "WARNING late" in out.getvalue())
     assert "early" not in out.getvalue() and "chatter" not in out.getvalue()
     assert (tmp_path / "thing.log").read_text().splitlines() == ["WARNING early", "chatter", "WARNING late"]
@@ -325,7 +327,7 @@ async def test_the_terminal_gets_only_telling_lines_and_the_log_gets_all(tmp_pat
 async def broken_since(folder: Path, out: io.StringIO) -> AsyncIterator[None]:
     """A child that was ready once and has failed ever since, in a longer pause."""
     async with started(folder, f"test -e second && exit 1; touch second; {SLEEPS}", out) as broken:
-        struck(broken)
+        send_signal_to(broken)
         await until(lambda: "1.0 s" in out.getvalue(), seconds=8.0)
         yield
 
@@ -372,7 +374,7 @@ async def test_a_stopped_fork_server_is_killed_and_restarted(tmp_path: Path, mon
     opened = fork_server(tmp_path, "json", out=out, hang_seconds=3)
     await opened.start()
     try:
-        first = struck(opened, signal.SIGSTOP)
+        first = send_signal_to(opened, signal.SIGSTOP)
         await until(lambda: opened.pid not in (None, first))
         assert "3 s" in out.getvalue() and alive(first) is None
     finally:
@@ -386,7 +388,7 @@ async def run(server: ForkServer, folder: Path, script: str, *arguments: str, **
     return await server.fork("thing", command, {**PATH, **environ}, folder, ("shared_by_all",))
 
 
-async def said(forked: ForkedProcess) -> list[str]:
+async def output_lines(forked: ForkedProcess) -> list[str]:
     return [line async for line in read_lines(forked.stdout)]
 
 
@@ -399,7 +401,7 @@ async def test_a_program_finds_its_own_arguments_environment_and_folder(server: 
         print(len(os.listdir("/proc/self/fd")), open("/proc/self/cmdline").read().rstrip("\\0"))
     """
     forked = await run(server, tmp_path, script, "--queues", "turns", LONG="x" * 100_000)
-    lines = await said(forked)
+    lines = await output_lines(forked)
     assert lines[0] == f"__main__ ['--queues', 'turns'] ['LONG', 'PATH'] {tmp_path} True"
     assert lines[1:] == ["to stderr", "True True 0o77", "4 perdure: thing"]
     assert await forked.wait() == 0
@@ -408,7 +410,7 @@ async def test_a_program_finds_its_own_arguments_environment_and_folder(server: 
 async def test_a_module_is_run_as_the_interpreter_would_run_it(server: ForkServer, tmp_path: Path) -> None:
     command = (sys.executable, "-m", "of_a_user", "one")
     forked = await server.fork("thing", command, PATH, tmp_path, ("of_a_user.__main__",))
-    assert await said(forked) == ["['one'] of_a_user"]
+    assert await output_lines(forked) == ["['one'] of_a_user"]
     assert await forked.wait() == 4
 
 
@@ -424,7 +426,7 @@ async def test_a_module_is_run_as_the_interpreter_would_run_it(server: ForkServe
 )
 async def test_its_end_is_logged(server: ForkServer, tmp_path: Path, script: str, code: int, last: str | None) -> None:
     forked = await run(server, tmp_path, script)
-    lines = await said(forked)
+    lines = await output_lines(forked)
     assert await forked.wait() == code
     assert (lines[-1] if lines else None) == last
 
@@ -433,7 +435,7 @@ async def test_many_programs_are_forked_at_once_and_none_before_imports(server: 
     script = "import shared_by_all, sys\nprint(shared_by_all.WHEN)\nsys.exit(int(sys.argv[1]))"
     forked = await asyncio.gather(*(run(server, tmp_path, script, str(n)) for n in range(12)))
     assert [await each.wait() for each in forked] == list(range(12))
-    assert len({line for each in forked for line in await said(each)}) == 1, "it was imported more than once"
+    assert len({line for each in forked for line in await output_lines(each)}) == 1, "it was imported more than once"
     assert len({each.pid for each in forked}) == 12
 
 
@@ -454,7 +456,7 @@ async def test_a_signal_reaches_the_program(server: ForkServer, tmp_path: Path) 
 async def test_programs_end_with_their_server_and_the_next_is_refused(server: ForkServer, tmp_path: Path) -> None:
     forked = await run(server, tmp_path, "import time\nprint('ready')\ntime.sleep(60)")
     assert await forked.stdout.readline() == b"ready\n"
-    struck(server)
+    send_signal_to(server)
     assert await forked.wait() == -9
     await until(lambda: alive(forked.pid) is None)
     with pytest.raises(ForkServerGone):
@@ -470,15 +472,15 @@ async def test_a_child_that_died_with_its_fork_server_is_started_again_forked_or
     (tmp_path / "program.py").write_text("import time\nopen('ready', 'w').close()\ntime.sleep(60)\n")
     command = (sys.executable, str(tmp_path / "program.py"))
     forked = spec(tmp_path, "", command=command, stop_steps=(), imports=("shared_by_all",))
-    kept = Child(forked, Console(io.StringIO()), lambda _child: None, server)
-    await kept.start()
-    first = kept.pid
+    supervised = Child(forked, Console(io.StringIO()), lambda _child: None, server)
+    await supervised.start()
+    first = supervised.pid
     assert first is not None and psutil.Process(first).ppid() == server.pid
-    struck(server)
-    await until(lambda: kept.pid not in (None, first) and kept.ready)
-    assert kept.pid is not None and alive(first) is None
-    assert (psutil.Process(kept.pid).ppid() == os.getpid()) is (steady_seconds > 0)
-    await kept.stop()
+    send_signal_to(server)
+    await until(lambda: supervised.pid not in (None, first) and supervised.ready)
+    assert supervised.pid is not None and alive(first) is None
+    assert (psutil.Process(supervised.pid).ppid() == os.getpid()) is (steady_seconds > 0)
+    await supervised.stop()
 
 
 async def test_a_fork_that_waits_for_a_dying_server_fails(tmp_path: Path) -> None:

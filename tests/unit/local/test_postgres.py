@@ -128,10 +128,12 @@ LOADED = "FATAL:  could not load"
 )
 def test_a_fault_of_a_configuration_file_is_advised_by_its_place(tmp_path: Path, lines: list[str], place: str) -> None:
     spec = postgres_spec(open_home(tmp_path), PostgresLaunch(Path("/pg")), 1)
-    assert spec.diagnose is not None and spec.hides is not None
+    assert spec.diagnose is not None and spec.hidden_lines is not None
     advice = spec.diagnose([line.format(tmp_path / "pg") for line in lines])
     assert place.format(tmp_path / "pg") in advice and bool(advice) is bool(place)
-    assert spec.hides.search("HINT:  You might need to initdb.") and not any(map(spec.hides.search, lines))
+    assert spec.hidden_lines.search("HINT:  You might need to initdb.") and not any(
+        map(spec.hidden_lines.search, lines)
+    )
 
 
 def test_a_launch_puts_its_prefix_first_and_knows_the_owner_of_the_files() -> None:
