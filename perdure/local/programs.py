@@ -164,9 +164,9 @@ def app_service_url(port: int) -> str:
     return f"http://{HOST}:{port}"
 
 
-def take_port(book: PortFile, service: AppService) -> int:
+def take_port(port_file: PortFile, service: AppService) -> int:
     """Returns the app service's port, the same at every start while it is free."""
-    return book.take(f"companion-{service.name}")
+    return port_file.take(f"companion-{service.name}")
 
 
 PROGRAM_STOP_RANK = 0

@@ -97,7 +97,7 @@ def load_checked_credentials(
 async def start_data(
     supervisor: Supervisor,
     home: DataDir,
-    book: PortFile,
+    port_file: PortFile,
     environ: Mapping[str, str],
     credentials: Credentials,
     *,
@@ -115,7 +115,7 @@ async def start_data(
 
     Raises: StackError.
     """
-    start = DataStart(supervisor, home, book, environ, credentials, overridable)
+    start = DataStart(supervisor, home, port_file, environ, credentials, overridable)
     known: asyncio.Future[tuple[TemporalAddress, bool] | None] = asyncio.get_running_loop().create_future()
     found = temporal_program_found or asyncio.Event()
     checked_turns = asyncio.Event()
@@ -176,7 +176,7 @@ class DataStart:
 
     supervisor: Supervisor
     home: DataDir
-    book: PortFile
+    port_file: PortFile
     environ: Mapping[str, str]
     credentials: Credentials
     overridable: bool
@@ -203,7 +203,7 @@ class DataStart:
             return outside
         launch = await asyncio.to_thread(choose_launch, postgres_install(), self.home.root)
         await postgres_cluster.make_ready(self.home, launch, self.credentials)
-        port = self.book.take("postgres")
+        port = self.port_file.take("postgres")
         await self.supervisor.launch(postgres.postgres_spec(self.home, launch, port), self.began)
         return postgres.postgres_address(port, self.credentials)
 
@@ -217,7 +217,7 @@ class DataStart:
             await wait_until_reachable("REDIS_URL", outside)
             self.supervisor.console.part("valkey", "yours", detail="REDIS_URL")
             return outside
-        port, password = self.book.take("valkey"), self.credentials.valkey
+        port, password = self.port_file.take("valkey"), self.credentials.valkey
         await self.supervisor.launch(valkey_spec(self.home, valkey_server(), port, password), self.began)
         return valkey_url(port, password)
 
@@ -242,7 +242,7 @@ class DataStart:
             self.supervisor.console.part("temporal", "yours", detail=outside.address)
             return
         synchronous = temporal_server.synchronous_setting(self.environ)
-        ports = temporal_server.take_ports(self.book)
+        ports = temporal_server.take_ports(self.port_file)
         known.set_result((temporal_server.address(ports), True))
         program = await find_temporal(self.environ, self.supervisor.console, temporal_sources(self.environ))
         found.set()

@@ -20,15 +20,15 @@ from perdure.local import programs
 from perdure.local.config import ROOT, StackConfig, addresses, own_environ
 from perdure.local.data_dir import Credentials, DataDir, RunFile, hold, its_own, open_home
 from perdure.local.output import Console
-from perdure.local.ports import HOST, SUPERVISOR, PortFile, PortInUse, configured_port_in_use, is_free, listening
+from perdure.local.ports import HOST, SUPERVISOR, PortFile, PortInUse, configured_port_in_use, is_free, listening_ports
 from perdure.local.services import ALL_PARTS, DataParts, load_checked_credentials, start_data, without_addresses
 from perdure.local.supervisor import Supervisor, run_together
 from perdure.local.welcome import Welcome, no_app
 
 _Started = TypeVar("_Started")
-_LOOK_SECONDS = 1.0
-_TELL_SECONDS = 1.0
-_TELL_PLAIN_SECONDS = 15.0
+_SETUP_CODE_SECONDS = 1.0
+_PROGRESS_SECONDS = 1.0
+_PLAIN_PROGRESS_SECONDS = 15.0
 _STARTS = 3
 """The number of starts if other processes take ports of this one."""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -50,16 +50,16 @@ async def embedded(
     """
     given = own_environ() if environ is None else environ
     chosen = frozenset(parts)
-    shown = console or Console(None)
+    out = console or Console(None)
     with its_own(Path(home)):
         opened = open_home(Path(home))
 
     async def start() -> tuple[Supervisor, DataParts]:
-        supervisor = Supervisor(opened, shown)
+        supervisor = Supervisor(opened, out)
         try:
-            book = PortFile(opened.ports_file)
+            port_file = PortFile(opened.ports_file)
             credentials = load_checked_credentials(opened, given, parts=chosen, overridable=False)
-            data = await start_data(supervisor, opened, book, given, credentials, parts=chosen, overridable=False)
+            data = await start_data(supervisor, opened, port_file, given, credentials, parts=chosen, overridable=False)
         except BaseException:
             await supervisor.stop()
             raise
@@ -67,7 +67,7 @@ async def embedded(
 
     with hold(opened):
         with its_own(opened.root):
-            supervisor, data = await _with_other_ports(start, shown)
+            supervisor, data = await _with_other_ports(start, out)
         try:
             yield data
         finally:
@@ -100,7 +100,7 @@ async def run_stack(config: StackConfig) -> int:
 async def _run(config: StackConfig) -> int:
     console = Console(sys.stdout, config.environ)
     if not config.home.exists():
-        _port_must_be_free(config.port)  # before a folder is created for nothing
+        _check_port(config.port)  # before a folder is created for nothing
     home = open_home(config.home)
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -129,18 +129,18 @@ async def _run_once(
     """Starts everything and keeps it running until `stop` is set or a part fails; then stops all parts."""
     supervisor = Supervisor(home, console, config.limits, config.least_free_bytes)
     try:
-        await _until(stop, _bring_up(config, home, supervisor))
-        await _until(stop, _watch(home, supervisor))
+        await _run_until(stop, _start_all(config, home, supervisor))
+        await _run_until(stop, _watch(home, supervisor))
     finally:
-        words = (
+        reason = (
             "Stopping; a second Ctrl-C kills the remaining processes."
             if stop.is_set()
             else "The start failed or a part cannot run; stopping the rest."
         )
-        await _wind_down(home, supervisor, hurry, words)
+        await _stop_all(home, supervisor, hurry, reason)
 
 
-async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+async def _run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
     """Does the work, or cancels it when `stop` is set."""
     task = asyncio.create_task(work)
     stopped = asyncio.create_task(stop.wait())
@@ -154,41 +154,41 @@ async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _wind_down(home: DataDir, supervisor: Supervisor, hurry: asyncio.Event, words: str) -> None:
+async def _stop_all(home: DataDir, supervisor: Supervisor, hurry: asyncio.Event, reason: str) -> None:
     if not supervisor.children:
         return
-    began = time.monotonic()
+    started_at = time.monotonic()
     supervisor.console.say()
-    supervisor.console.say(words)
+    supervisor.console.say(reason)
     await supervisor.stop(hurry)
     home.run_file.unlink(missing_ok=True)  # last: while it exists, parts of this stack may still run
-    took = time.monotonic() - began
+    took = time.monotonic() - started_at
     supervisor.console.say(f"Stopped in {took:.1f} s. The data is kept in {home.root}.")
 
 
-async def _bring_up(config: StackConfig, home: DataDir, supervisor: Supervisor) -> None:
+async def _start_all(config: StackConfig, home: DataDir, supervisor: Supervisor) -> None:
     """Starts everything until all of it is healthy and run.json is written.
 
     Raises: StackError.
     """
-    began = time.monotonic()
-    _port_must_be_free(config.port)
+    started_at = time.monotonic()
+    _check_port(config.port)
     if shared := programs.shared_imports(config):
         await supervisor.open_fork_server(shared, {**config.environ, "PYTHONUNBUFFERED": "1"}, ROOT)
     credentials = load_checked_credentials(home, config.environ, overridable=True)
-    book = PortFile(home.ports_file, reserved=(config.port,))
-    services = _AppServices.of(config, home, book)
+    port_file = PortFile(home.ports_file, reserved=(config.port,))
+    services = _AppServices.of(config, home, port_file)
     home.gate_file.unlink(missing_ok=True)
     supervisor.console.say(f"Starting; the log of each part is in {home.logs}.")
     supervisor.console.hides_app_problems = True  # by the prepare step and the last block
-    start = _Start(config, home, supervisor, book, credentials, services)
-    async with _progress(supervisor, began):
+    start = _Start(config, home, supervisor, port_file, credentials, services)
+    async with _progress(supervisor, started_at):
         await run_together(start.open_gate(), start.launch_programs())
         run_file = start.run_file()
-        supervisor.on_change = _run_file_writer(run_file, supervisor, {**book.names(), config.port: "api"})
+        supervisor.on_change = _run_file_writer(run_file, supervisor, {**port_file.names(), config.port: "api"})
         supervisor.on_change()
         found = await addresses(config.pages, config.port, start.prepared.tokens)
-    welcome = start.welcome([address for _, address in found], time.monotonic() - began)
+    welcome = start.welcome([address for _, address in found], time.monotonic() - started_at)
     supervisor.console.say(f"\n{welcome.text()}\n")
     supervisor.console.hides_app_problems = False
 
@@ -203,13 +203,13 @@ class _AppServices:
     """Their addresses and tokens for the programs."""
 
     @classmethod
-    def of(cls, config: StackConfig, home: DataDir, book: PortFile) -> "_AppServices":
+    def of(cls, config: StackConfig, home: DataDir, port_file: PortFile) -> "_AppServices":
         """Reads what the apps declare.
 
         Raises: StackError.
         """
         declared = programs.read_all_app_services(config.apps)
-        ports = {each.name: programs.take_port(book, each) for _, each in declared}
+        ports = {each.name: programs.take_port(port_file, each) for _, each in declared}
         environ = {each.url_env: programs.app_service_url(ports[each.name]) for _, each in declared}
         for _, each in declared:
             environ |= programs.token_environ(home, each)
@@ -228,7 +228,7 @@ class _Start:
     config: StackConfig
     home: DataDir
     supervisor: Supervisor
-    book: PortFile
+    port_file: PortFile
     credentials: Credentials
     services: _AppServices
     data: DataParts = field(default_factory=DataParts)
@@ -246,7 +246,7 @@ class _Start:
             start_data(
                 self.supervisor,
                 self.home,
-                self.book,
+                self.port_file,
                 self.config.environ,
                 self.credentials,
                 overridable=True,
@@ -321,17 +321,17 @@ class _Start:
 
 
 @asynccontextmanager
-async def _progress(supervisor: Supervisor, began: float) -> AsyncIterator[None]:
+async def _progress(supervisor: Supervisor, started_at: float) -> AsyncIterator[None]:
     """Shows what is being waited for, until the block ends."""
     console = supervisor.console
 
-    async def tell() -> None:
+    async def show() -> None:
         while True:
-            await asyncio.sleep(_TELL_SECONDS if console.is_terminal else _TELL_PLAIN_SECONDS)
+            await asyncio.sleep(_PROGRESS_SECONDS if console.is_terminal else _PLAIN_PROGRESS_SECONDS)
             if waiting_roles := supervisor.waiting_roles():
-                console.waiting(f"  waiting for {', '.join(waiting_roles)} ({time.monotonic() - began:.0f} s)")
+                console.waiting(f"  waiting for {', '.join(waiting_roles)} ({time.monotonic() - started_at:.0f} s)")
 
-    task = asyncio.create_task(tell())
+    task = asyncio.create_task(show())
     try:
         yield
     finally:
@@ -348,7 +348,7 @@ def _run_file_writer(run_file: RunFile, supervisor: Supervisor, names: Mapping[i
     def write() -> None:
         run_file.write(supervisor.pids(), supervisor.ready_roles(), ports)
 
-    def looked(found: asyncio.Future[dict[str, int]]) -> None:
+    def ports_found(found: asyncio.Future[dict[str, int]]) -> None:
         nonlocal ports
         if supervisor.is_stopping or found.cancelled() or found.exception() or found.result() == ports:
             return
@@ -360,11 +360,11 @@ def _run_file_writer(run_file: RunFile, supervisor: Supervisor, names: Mapping[i
         nonlocal ports
         pids = {SUPERVISOR: os.getpid(), **supervisor.pids()}
         if not ports:
-            ports = listening(pids, names)
+            ports = listening_ports(pids, names)
             write()
             return
         write()
-        asyncio.get_running_loop().run_in_executor(None, listening, pids, names).add_done_callback(looked)
+        asyncio.get_running_loop().run_in_executor(None, listening_ports, pids, names).add_done_callback(ports_found)
 
     return changed
 
@@ -377,13 +377,13 @@ async def _watch(home: DataDir, supervisor: Supervisor) -> None:
 async def _until_registered(home: DataDir, supervisor: Supervisor) -> None:
     is_kept = home.setup_code_file.exists()
     while is_kept:
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_SETUP_CODE_SECONDS)
         is_kept = home.setup_code_file.exists()
         if not is_kept:
             supervisor.changed()
 
 
-def _port_must_be_free(port: int) -> None:
+def _check_port(port: int) -> None:
     if not is_free(port):
         raise configured_port_in_use(port, "PERDURE_PORT")
 

@@ -31,7 +31,7 @@ from perdure.local.processes import (
 )
 
 _DISK_SECONDS = 5.0
-_ENOUGH_AGAIN = 1.1
+_FREE_AGAIN_FACTOR = 1.1
 
 
 class Supervisor:
@@ -43,9 +43,9 @@ class Supervisor:
         self.console = console
         self.least_free_bytes = least_free_bytes
         """Bytes that must be free on the disk of the data folder."""
-        self._full = False
+        self._is_full = False
         console.disk_is_full = self._disk_is_full
-        console.outage.away = lambda: {role for role, child in self.children.items() if child.is_down}
+        console.outage.down_roles = lambda: {role for role, child in self.children.items() if child.is_down}
         console.logs = home.logs
         self.home = home
         self.limits = limits or TimeLimits()
@@ -55,12 +55,12 @@ class Supervisor:
         self.close_callbacks: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Other things to end at the stop, before the children."""
         self._stopping = False
-        self._cannot_write = ""
+        self._write_fault = ""
         self._fork_server: ForkServer | None = None
         self._running_once: set[str] = set()
-        found = end_leftovers(home.registry_file)
-        if found:
-            console.say(f"  removed leftovers of an earlier run: {', '.join(found)}")
+        ended = end_leftovers(home.registry_file)
+        if ended:
+            console.say(f"  removed leftovers of an earlier run: {', '.join(ended)}")
         self._registry = ProcessRegistry(home.registry_file)
 
     async def open_fork_server(self, modules: Sequence[str], environ: Mapping[str, str], cwd: Path) -> None:
@@ -101,11 +101,13 @@ class Supervisor:
         except OSError as error:
             raise StackError(f"{role} cannot be started: {command[0]}: {error.strerror}") from error
         assert process.stdout is not None and process.stderr is not None
-        work = asyncio.gather(_kept(process.stdout), self._shown(role, process.stderr, log), process.wait())
-        work.add_done_callback(_taken)
+        work = asyncio.gather(
+            _read_all_lines(process.stdout), self._show_lines(role, process.stderr, log), process.wait()
+        )
+        work.add_done_callback(_retrieve_exception)
         self._running_once.add(role)
         try:
-            await self._patiently(role, work, process.pid, log)
+            await self._wait_with_reports(role, work, process.pid, log)
         finally:
             self._running_once.discard(role)
             work.cancel()
@@ -120,7 +122,7 @@ class Supervisor:
         self.console.part(role, "done", time.monotonic() - began, detail)
         return work.result()[0]
 
-    async def _shown(self, role: str, stream: asyncio.StreamReader, log: LogFile) -> None:
+    async def _show_lines(self, role: str, stream: asyncio.StreamReader, log: LogFile) -> None:
         excerpt = Excerpt(partial(self.console.child, role))
         try:
             async for line in read_lines(stream):
@@ -129,7 +131,7 @@ class Supervisor:
         finally:
             excerpt.close()
 
-    async def _patiently(self, role: str, work: "asyncio.Future[Any]", pid: int, log: LogFile) -> None:
+    async def _wait_with_reports(self, role: str, work: "asyncio.Future[Any]", pid: int, log: LogFile) -> None:
         progress = StartProgress(self.limits.start_seconds, time.monotonic())
         while not (await asyncio.wait({work}, timeout=3.0))[0]:
             now = time.monotonic()
@@ -137,8 +139,8 @@ class Supervisor:
             last_line = log.last_line() or "it has not logged anything yet"
             if report := progress.report(now):
                 self.console.child(role, f"{report}: {last_line}")
-            if why := progress.failure(now):
-                raise StackError(f"{role} {why}: {last_line} (log: {self.home.log(role)})")
+            if failure := progress.failure(now):
+                raise StackError(f"{role} {failure}: {last_line} (log: {self.home.log(role)})")
         await work
 
     def pids(self) -> dict[str, int]:
@@ -165,7 +167,7 @@ class Supervisor:
     async def _watch_disk(self) -> None:
         while True:
             self._disk_is_full()
-            if self._cannot_write:
+            if self._write_fault:
                 self.changed()
             await asyncio.sleep(_DISK_SECONDS)
 
@@ -174,18 +176,18 @@ class Supervisor:
         try:
             free = shutil.disk_usage(self.home.root).free
         except OSError:
-            return self._full
-        if not self._full and free < self.least_free_bytes:
-            self._full = True
+            return self._is_full
+        if not self._is_full and free < self.least_free_bytes:
+            self._is_full = True
             least = f"{self.least_free_bytes / 1e6:.0f} MB (PERDURE_LEAST_FREE_BYTES)"
             self.console.say(
                 f"  The disk of {self.home.root} is nearly full: {free / 1e6:.0f} MB are free, {least} are "
                 "required. Free some space; until then, the API is not ready and writes can fail."
             )
-        elif self._full and free > _ENOUGH_AGAIN * self.least_free_bytes:
-            self._full = False
+        elif self._is_full and free > _FREE_AGAIN_FACTOR * self.least_free_bytes:
+            self._is_full = False
             self.console.say(f"  The disk of {self.home.root} has {free / 1e6:.0f} MB free again.")
-        return self._full
+        return self._is_full
 
     async def stop(self, hurry: asyncio.Event | None = None) -> None:
         """Ends all children, rank after rank; once `hurry` is set, ends all remaining ones immediately with SIGKILL."""
@@ -211,21 +213,21 @@ class Supervisor:
             self._registry.save()
             if self.on_change is not None and not self._stopping:
                 self.on_change()
-            self._cannot_write = ""
+            self._write_fault = ""
         except OSError as error:  # a full disk must not end running parts
-            previous, self._cannot_write = self._cannot_write, error.strerror or "it fails"
-            if previous != self._cannot_write and not self._disk_is_full():
+            previous, self._write_fault = self._write_fault, error.strerror or "it fails"
+            if previous != self._write_fault and not self._disk_is_full():
                 self.console.say(f"  cannot write in {self.home.root}: {error.strerror}")
 
 
-def _taken(work: "asyncio.Future[Any]") -> None:
+def _retrieve_exception(work: "asyncio.Future[Any]") -> None:
     """Retrieves the exception of a canceled task; otherwise asyncio reports with a traceback that it was never
     retrieved."""
     if not work.cancelled():
         work.exception()
 
 
-async def _kept(stream: asyncio.StreamReader) -> list[str]:
+async def _read_all_lines(stream: asyncio.StreamReader) -> list[str]:
     return [line async for line in read_lines(stream)]
 
 

@@ -74,13 +74,13 @@ class TemporalPorts:
     """The only host name that the HTTP API accepts."""
 
 
-def take_ports(book: PortFile) -> TemporalPorts:
+def take_ports(port_file: PortFile) -> TemporalPorts:
     """Returns this data folder's ports for Temporal."""
     return TemporalPorts(
-        frontend=book.take("temporal"),
-        ui=book.take("temporal_ui"),
-        http=book.take("temporal_http"),
-        metrics=book.take("temporal_metrics"),
+        frontend=port_file.take("temporal"),
+        ui=port_file.take("temporal_ui"),
+        http=port_file.take("temporal_http"),
+        metrics=port_file.take("temporal_metrics"),
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure.local import output as module
-from perdure.local.output import Console, Excerpt, Flood, LogFile, read_lines
+from perdure.local.output import Console, Excerpt, FloodFilter, LogFile, read_lines
 
 
 class Terminal(io.StringIO):
@@ -104,28 +104,28 @@ def test_a_log_has_a_bounded_size(tmp_path: Path) -> None:
 
 
 def test_a_flood_shows_its_first_lines_and_counts_the_rest_ever_more_seldom() -> None:
-    flood, shown, said = Flood(0.0), [], []
+    flood, shown, said = FloodFilter(0.0), [], []
     for tick in range(600):
         now = tick / 10
-        if flood.ends_in(now) <= 0:
-            said.append((now, re.findall(r"\d+", flood.closed(now))))
-        if flood.shows(f"ERROR: no room in block {tick}"):
+        if flood.seconds_left(now) <= 0:
+            said.append((now, re.findall(r"\d+", flood.start_next_window(now))))
+        if flood.admits(f"ERROR: no room in block {tick}"):
             shown.append(tick)
         else:
-            flood.folds()
+            flood.omit()
     assert said == [(10.0, ["95", "10"]), (30.0, ["198", "20"])]
     assert shown == [0, 1, 2, 3, 4, 100, 101, 300, 301]
 
 
 def test_lines_that_differ_are_shown_up_to_a_number_and_after_a_quiet_window_all_is_as_before() -> None:
-    flood = Flood(0.0)
-    assert [number for number in range(50) if flood.shows("x" * number)] == list(range(20))
-    flood = Flood(0.0)
+    flood = FloodFilter(0.0)
+    assert [number for number in range(50) if flood.admits("x" * number)] == list(range(20))
+    flood = FloodFilter(0.0)
     for _ in range(30):
-        _ = flood.shows("away") or flood.folds()
-    assert re.findall(r"\d+", flood.closed(10.0)) == ["25", "10"]
-    assert flood.shows("back") and flood.closed(30.0) == ""
-    assert [flood.shows("away") for _ in range(6)] == [True] * 5 + [False]
+        _ = flood.admits("away") or flood.omit()
+    assert re.findall(r"\d+", flood.start_next_window(10.0)) == ["25", "10"]
+    assert flood.admits("back") and flood.start_next_window(30.0) == ""
+    assert [flood.admits("away") for _ in range(6)] == [True] * 5 + [False]
 
 
 async def test_what_was_left_out_is_reported_also_when_no_other_line_comes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,11 +164,11 @@ LOST = "relay_waits_for_postgres error=ConnectionRefusedError"
 
 
 async def test_messages_about_a_part_that_returns_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_OUTAGE_CHECK_SECONDS", 0.05)
     out, away = io.StringIO(), set[str]()
     console = Console(out, {})
     console.logs = Path("/data/logs")
-    console.outage.away = lambda: away
+    console.outage.down_roles = lambda: away
     console.child("relay", LOST)
     away.add("postgres")
     for _ in range(3):
@@ -189,11 +189,11 @@ async def test_messages_about_a_part_that_returns_are_counted(monkeypatch: pytes
 
 
 async def test_an_outage_that_lasts_is_shown_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(module, "_QUIET_OUTAGE_SECONDS", 0.3)
+    monkeypatch.setattr(module, "_OUTAGE_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_OUTAGE_GRACE_SECONDS", 0.3)
     out = io.StringIO()
     console = Console(out, {})
-    console.outage.away = lambda: {"worker-llm"}
+    console.outage.down_roles = lambda: {"worker-llm"}
     console.child("relay", LOST)
     assert out.getvalue() == ""
     await asyncio.sleep(0.5)
@@ -205,7 +205,7 @@ async def test_an_outage_that_lasts_is_shown_after_some_seconds(monkeypatch: pyt
 def test_what_a_child_that_is_away_says_of_an_outage_is_shown_whatever_else_is_away() -> None:
     out, away = io.StringIO(), {"worker-llm"}
     console = Console(out, {})
-    console.outage.away = lambda: away
+    console.outage.down_roles = lambda: away
     last, exited = "said before it died: ConnectionRefusedError: last", "exited with 1; starting it again in 4.0 s"
     console.child("worker-turns", "said before it died: ConnectionRefusedError: first")
     console.child("worker-turns", last)
@@ -287,7 +287,7 @@ def test_a_warning_that_repeats_itself_is_shown_once_until_a_minute_was_quiet(mo
     lost = [f"2026-11-21 13:48:{at} [warning  ] relay_waits error=ConnectionRefusedError" for at in range(20, 40)]
     fatal = [f"2026-11-21 13:48:20.1{pid} UTC [246{pid}] FATAL:  terminating connection" for pid in range(10, 20)]
     assert shown(*lost, *fatal) == [lost[0], fatal[0]]
-    monkeypatch.setattr(module, "_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_REPEAT_SECONDS", 0.0)
     assert shown("ERROR: away", "ERROR: away") == ["ERROR: away", "ERROR: away"]
 
 

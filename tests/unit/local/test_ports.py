@@ -42,8 +42,8 @@ def test_two_names_never_share_a_port_even_if_the_file_says_so(tmp_path: Path) -
     path = tmp_path / "ports.json"
     shared = PortFile(path).take("a")
     path.write_text(f'{{"a": {shared}, "b": {shared}}}')
-    book = PortFile(path)
-    assert book.take("a") != book.take("b")
+    port_file = PortFile(path)
+    assert port_file.take("a") != port_file.take("b")
 
 
 def test_a_part_never_gets_a_reserved_port(tmp_path: Path) -> None:

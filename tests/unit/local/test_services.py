@@ -65,11 +65,11 @@ def test_a_replaced_database_serves_every_role_that_has_no_address_of_its_own() 
 )
 def test_lost_history_is_found(tmp_path: Path, before: dict[str, str], environ: dict[str, str], is_lost: bool) -> None:
     home = open_home(tmp_path)
-    book, credentials = PortFile(home.ports_file), load_credentials(home)
+    port_file, credentials = PortFile(home.ports_file), load_credentials(home)
     home.postgres.mkdir()
     for name, content in before.items():
         (tmp_path / name).write_text(content)
-    start = services.DataStart(Supervisor(home, Console(None)), home, book, environ, credentials, overridable=True)
+    start = services.DataStart(Supervisor(home, Console(None)), home, port_file, environ, credentials, overridable=True)
     assert start.missing_history() == (home.temporal_db if is_lost else None)
 
 
