@@ -84,19 +84,19 @@ def read_all_app_services(apps: Sequence[Path]) -> list[tuple[Path, AppService]]
 
     Raises: StackError, for example if two have the same name or export the same URL.
     """
-    found = [(app, service) for app in apps for service in read_app_services(app)]
+    declared = [(app, service) for app in apps for service in read_app_services(app)]
     for label, values in (
-        ("name", [service.name for _, service in found]),
-        ("url_env", [service.url_env for _, service in found]),
+        ("name", [service.name for _, service in declared]),
+        ("url_env", [service.url_env for _, service in declared]),
     ):
-        doubled = sorted({value for value in values if values.count(value) > 1})
-        if doubled:
-            where = [str(app) for (app, _), value in zip(found, values, strict=True) if value == doubled[0]]
+        duplicates = sorted({value for value in values if values.count(value) > 1})
+        if duplicates:
+            folders = [str(app) for (app, _), value in zip(declared, values, strict=True) if value == duplicates[0]]
             raise StackError(
-                f"two app services have the {label} {doubled[0]}, in the app folders "
-                f"{' and '.join(dict.fromkeys(where))}"
+                f"two app services have the {label} {duplicates[0]}, in the app folders "
+                f"{' and '.join(dict.fromkeys(folders))}"
             )
-    return found
+    return declared
 
 
 def app_service_spec(home: DataDir, app: Path, service: AppService, port: int, environ: Mapping[str, str]) -> ChildSpec:

@@ -116,41 +116,41 @@ async def start_data(
     Raises: StackError.
     """
     start = DataStart(supervisor, home, port_file, environ, credentials, overridable)
-    known: asyncio.Future[tuple[TemporalAddress, bool] | None] = asyncio.get_running_loop().create_future()
-    found = temporal_program_found or asyncio.Event()
-    checked_turns = asyncio.Event()
-    if (lost := start.missing_history()) is None:
-        checked_turns.set()
+    address: asyncio.Future[tuple[TemporalAddress, bool] | None] = asyncio.get_running_loop().create_future()
+    program_found = temporal_program_found or asyncio.Event()
+    turns_are_checked = asyncio.Event()
+    if (missing_history := start.missing_history()) is None:
+        turns_are_checked.set()
     if "temporal" in parts:
-        temporal: Coroutine[Any, Any, None] = start.temporal(known, found, checked_turns)
+        temporal: Coroutine[Any, Any, None] = start.temporal(address, program_found, turns_are_checked)
     else:
-        known.set_result(None)
-        found.set()
-        temporal = nothing()
+        address.set_result(None)
+        program_found.set()
+        temporal = _no_part()
     started: DataParts
-    stores = _start_stores(start, parts, known, lost, when_stores_are_ready)
-    started, _ = await run_together(_then(stores, checked_turns), temporal)
+    stores = _start_stores(start, parts, address, missing_history, when_stores_are_ready)
+    started, _ = await run_together(_set_after(stores, turns_are_checked), temporal)
     return started
 
 
-async def _then(work: Awaitable[DataParts], done: asyncio.Event) -> DataParts:
+async def _set_after(work: Awaitable[DataParts], event: asyncio.Event) -> DataParts:
     result = await work
-    done.set()
+    event.set()
     return result
 
 
 async def _start_stores(
     start: "DataStart",
     parts: frozenset[str],
-    temporal_known: "asyncio.Future[tuple[TemporalAddress, bool] | None]",
+    temporal_address: "asyncio.Future[tuple[TemporalAddress, bool] | None]",
     lost_history: Path | None,
     when_stores_are_ready: Callable[[DataParts], Awaitable[None]] | None,
 ) -> DataParts:
     """Starts Postgres and Valkey. Returns the addresses of all parts after the callback for the stores has finished."""
     database, redis_url = await run_together(
-        start.postgres() if "postgres" in parts else nothing(), start.valkey() if "valkey" in parts else nothing()
+        start.postgres() if "postgres" in parts else _no_part(), start.valkey() if "valkey" in parts else _no_part()
     )
-    temporal = await temporal_known
+    temporal = await temporal_address
     started = DataParts(
         postgres=database,
         redis_url=redis_url,
@@ -186,8 +186,8 @@ class DataStart:
     def missing_history(self) -> Path | None:
         """Returns Temporal's database if it is missing or empty although the database of the turns exists."""
         file = self.home.temporal_db
-        outside = self.overridable and external_postgres(self.environ) is not None
-        if not outside and not postgres_cluster.check_cluster(self.home.postgres):
+        external = self.overridable and external_postgres(self.environ) is not None
+        if not external and not postgres_cluster.check_cluster(self.home.postgres):
             return None
         return None if file.is_file() and file.stat().st_size else file
 
@@ -196,11 +196,11 @@ class DataStart:
 
         Raises: StackError.
         """
-        outside = external_postgres(self.environ) if self.overridable else None
-        if outside is not None:
-            await wait_until_reachable("DATABASE_URL", outside.app)
+        external = external_postgres(self.environ) if self.overridable else None
+        if external is not None:
+            await wait_until_reachable("DATABASE_URL", external.app)
             self.supervisor.console.part("postgres", "yours", detail="DATABASE_URL")
-            return outside
+            return external
         launch = await asyncio.to_thread(choose_launch, postgres_install(), self.home.root)
         await postgres_cluster.make_ready(self.home, launch, self.credentials)
         port = self.port_file.take("postgres")
@@ -212,41 +212,41 @@ class DataStart:
 
         Raises: StackError.
         """
-        outside = self.environ.get("REDIS_URL") if self.overridable else None
-        if outside:
-            await wait_until_reachable("REDIS_URL", outside)
+        external = self.environ.get("REDIS_URL") if self.overridable else None
+        if external:
+            await wait_until_reachable("REDIS_URL", external)
             self.supervisor.console.part("valkey", "yours", detail="REDIS_URL")
-            return outside
+            return external
         port, password = self.port_file.take("valkey"), self.credentials.valkey
         await self.supervisor.launch(valkey_spec(self.home, valkey_server(), port, password), self.began)
         return valkey_url(port, password)
 
     async def temporal(
         self,
-        known: "asyncio.Future[tuple[TemporalAddress, bool] | None]",
-        found: asyncio.Event,
-        checked_turns: asyncio.Event,
+        address: "asyncio.Future[tuple[TemporalAddress, bool] | None]",
+        program_found: asyncio.Event,
+        turns_are_checked: asyncio.Event,
     ) -> None:
         """Returns when it responds.
 
-        `known` receives its address, and whether it is embedded, as soon as that is settled. `found` is set once its
-        program exists. It is launched when `checked_turns` is set.
+        `address` receives its address, and whether it is embedded, as soon as that is settled. `program_found` is set
+        once its program exists. It is launched when `turns_are_checked` is set.
 
         Raises: StackError.
         """
-        outside = await asyncio.to_thread(external_temporal, self.environ) if self.overridable else None
-        if outside is not None:
-            known.set_result((outside, False))
-            found.set()
-            await wait_until_reachable("TEMPORAL_ADDRESS", outside.address)
-            self.supervisor.console.part("temporal", "yours", detail=outside.address)
+        external = await asyncio.to_thread(external_temporal, self.environ) if self.overridable else None
+        if external is not None:
+            address.set_result((external, False))
+            program_found.set()
+            await wait_until_reachable("TEMPORAL_ADDRESS", external.address)
+            self.supervisor.console.part("temporal", "yours", detail=external.address)
             return
         synchronous = temporal_server.synchronous_setting(self.environ)
         ports = temporal_server.take_ports(self.port_file)
-        known.set_result((temporal_server.address(ports), True))
+        address.set_result((temporal_server.address(ports), True))
         program = await find_temporal(self.environ, self.supervisor.console, temporal_sources(self.environ))
-        found.set()
-        await checked_turns.wait()
+        program_found.set()
+        await turns_are_checked.wait()
         if self.home.temporal_db.is_file() and not self.home.temporal_db.stat().st_size:
             self.home.temporal_db.unlink()  # the server creates its tables only if there is no file
         await self.supervisor.launch(
@@ -258,19 +258,19 @@ class DataStart:
         from perdure.local.temporal_web import (  # here: other commands do not need h11
             WebPages,
             WebProxy,
-            backend_of,
+            backend_for,
         )
 
         pages = WebPages(self.home.root / "temporal-ui", program)
-        door = WebProxy(backend_of(ports.http, ports.api_host, pages))
-        self.supervisor.close_callbacks += [door.close, pages.close]
+        proxy = WebProxy(backend_for(ports.http, ports.api_host, pages))
+        self.supervisor.close_callbacks += [proxy.close, pages.close]
         try:
-            await door.open(HOST, ports.ui)
+            await proxy.open(HOST, ports.ui)
         except OSError as error:
             raise PortInUse(f"Temporal's Web UI cannot listen on {HOST}:{ports.ui}: {error.strerror}") from error
 
 
-async def nothing() -> None:
+async def _no_part() -> None:
     """The placeholder of a part that was not requested."""
 
 
@@ -320,7 +320,7 @@ def external_temporal(environ: Mapping[str, str]) -> TemporalAddress | None:
 
 def _names_no_server(environ: Mapping[str, str]) -> bool:
     """Returns whether there is no Temporal variable and no profile file for its clients: the common case costs
-    nothing."""
+    not requested."""
     if any(name.startswith("TEMPORAL_") for name in environ):
         return False
     home = Path(environ.get("HOME") or Path.home())

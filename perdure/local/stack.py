@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from perdure.local import programs
 from perdure.local.config import ROOT, StackConfig, addresses, own_environ
-from perdure.local.data_dir import Credentials, DataDir, RunFile, hold, its_own, open_home
+from perdure.local.data_dir import Credentials, DataDir, RunFile, folder_errors, lock_home, open_home
 from perdure.local.output import Console
 from perdure.local.ports import HOST, SUPERVISOR, PortFile, PortInUse, configured_port_in_use, is_free, listening_ports
 from perdure.local.services import ALL_PARTS, DataParts, load_checked_credentials, start_data, without_addresses
@@ -51,7 +51,7 @@ async def embedded(
     given = own_environ() if environ is None else environ
     chosen = frozenset(parts)
     out = console or Console(None)
-    with its_own(Path(home)):
+    with folder_errors(Path(home)):
         opened = open_home(Path(home))
 
     async def start() -> tuple[Supervisor, DataParts]:
@@ -65,8 +65,8 @@ async def embedded(
             raise
         return supervisor, data
 
-    with hold(opened):
-        with its_own(opened.root):
+    with lock_home(opened):
+        with folder_errors(opened.root):
             supervisor, data = await _with_other_ports(start, out)
         try:
             yield data
@@ -93,7 +93,7 @@ async def run_stack(config: StackConfig) -> int:
 
     Raises: StackError if it cannot start; every started part has been stopped by then.
     """
-    with its_own(config.home):
+    with folder_errors(config.home):
         return await _run(config)
 
 
@@ -110,7 +110,7 @@ async def _run(config: StackConfig) -> int:
         stop.set()
 
     loop = asyncio.get_running_loop()
-    with hold(home):
+    with lock_home(home):
         home.run_file.unlink(missing_ok=True)  # from a supervisor that was killed
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, on_signal)

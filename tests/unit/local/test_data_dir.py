@@ -65,9 +65,9 @@ def test_a_second_holder_is_refused_with_the_place_of_the_first(tmp_path: Path, 
     if content is not None:
         home.run_file.write_text(content)
     with (
-        data_dir.hold(home),
+        data_dir.lock_home(home),
         pytest.raises(data_dir.AlreadyRunning, match=str(tmp_path)) as caught,
-        data_dir.hold(home),
+        data_dir.lock_home(home),
     ):
         pass
     assert caught.value.exit_code == 2
@@ -76,12 +76,12 @@ def test_a_second_holder_is_refused_with_the_place_of_the_first(tmp_path: Path, 
 
 def test_the_folder_is_free_again_after_its_holder_was_killed(tmp_path: Path) -> None:
     script = (
-        "import os, sys\nfrom pathlib import Path\nfrom perdure.local.data_dir import hold, open_home\n"
-        "with hold(open_home(Path(sys.argv[1]))):\n    os.kill(os.getpid(), 9)\n"
+        "import os, sys\nfrom pathlib import Path\nfrom perdure.local.data_dir import lock_home, open_home\n"
+        "with lock_home(open_home(Path(sys.argv[1]))):\n    os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=False)
     assert done.returncode == -9
-    with data_dir.hold(data_dir.open_home(tmp_path)):
+    with data_dir.lock_home(data_dir.open_home(tmp_path)):
         pass
 
 
@@ -94,7 +94,7 @@ def test_the_folder_is_free_again_after_its_holder_was_killed(tmp_path: Path) ->
 )
 def test_what_the_file_system_refuses_in_the_data_folder_is_one_clear_line(tmp_path: Path, error: OSError) -> None:
     where = os.fsdecode(error.filename).format(tmp_path)
-    with pytest.raises(data_dir.StackError) as caught, data_dir.its_own(tmp_path):
+    with pytest.raises(data_dir.StackError) as caught, data_dir.folder_errors(tmp_path):
         raise type(error)(error.errno, error.strerror, where)
     assert all(part in str(caught.value) for part in (where, str(tmp_path), str(error.strerror)))
     assert "\n" not in str(caught.value)
@@ -102,7 +102,7 @@ def test_what_the_file_system_refuses_in_the_data_folder_is_one_clear_line(tmp_p
 
 @pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "none", "/elsewhere/x"), ConnectionError("refused")])
 def test_other_faults_are_not_attributed_to_the_data_folder(tmp_path: Path, error: OSError) -> None:
-    with pytest.raises(type(error)), data_dir.its_own(tmp_path):
+    with pytest.raises(type(error)), data_dir.folder_errors(tmp_path):
         raise error
 
 

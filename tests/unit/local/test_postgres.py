@@ -16,7 +16,7 @@ from perdure.local.postgres import (
     check_cluster,
     clear_stale_lock,
     copy_install,
-    most_informative,
+    most_informative_line,
     postgres_spec,
 )
 from perdure.local.processes import RunAs
@@ -163,5 +163,5 @@ GREETING = "The files will be owned by postgres."
     ],
 )
 def test_what_made_initdb_fail_is_reported_and_not_its_greeting(before: str, said: str, after: list[str]) -> None:
-    assert most_informative([before, said, *after]) == said
-    assert most_informative([]), "an initdb without a word says so"
+    assert most_informative_line([before, said, *after]) == said
+    assert most_informative_line([]), "an initdb without a word says so"

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from perdure.local.ports import HOST, HttpResponse, free_port
-from perdure.local.temporal_web import WebProxy, refusal
+from perdure.local.temporal_web import WebProxy, rejection
 
 HERE = "127.0.0.1:8233"
 SAME = {"host": HERE, "origin": f"http://{HERE}"}
@@ -45,8 +45,8 @@ SAME = {"host": HERE, "origin": f"http://{HERE}"}
     ],
 )
 def test_only_own_requests_are_passed(method: str, target: str, headers: Mapping[str, str], status: int | None) -> None:
-    refused = refusal(method, target, headers)
-    assert (refused[0] if refused is not None else None) == status
+    rejected = rejection(method, target, headers)
+    assert (rejected[0] if rejected is not None else None) == status
 
 
 class Echo:
@@ -63,11 +63,11 @@ class Echo:
 @pytest.fixture
 async def echo() -> AsyncIterator[tuple[Echo, str]]:
     backend = Echo()
-    door = WebProxy(backend.answer)
+    proxy = WebProxy(backend.answer)
     port = free_port()
-    await door.open(HOST, port)
+    await proxy.open(HOST, port)
     yield backend, f"http://{HOST}:{port}"
-    await door.close()
+    await proxy.close()
 
 
 async def test_requests_share_a_connection_and_bodies_arrive(echo: tuple[Echo, str]) -> None:
