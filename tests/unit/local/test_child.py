@@ -63,7 +63,7 @@ def child(
 
 @asynccontextmanager
 async def started(folder: Path, script: str, *given: Any, **changes: Any) -> AsyncIterator[Child]:
-    """One that is ready."""
+    """Yields a child that is ready."""
     made = child(folder, script, *given, **changes)
     await made.start()
     yield made
@@ -71,7 +71,7 @@ async def started(folder: Path, script: str, *given: Any, **changes: Any) -> Asy
 
 
 async def start_failure(child: Child) -> str:
-    """What its start is refused with, in one line."""
+    """Returns the one-line error of its failed start."""
     with pytest.raises(StackError) as caught:
         await child.start()
     await child.stop()
@@ -80,7 +80,7 @@ async def start_failure(child: Child) -> str:
 
 
 def send_signal_to(process: Child | ForkServer, number: signal.Signals = signal.SIGKILL) -> int:
-    """Sends it a signal, and says which process that was."""
+    """Sends the signal and returns the pid."""
     assert process.pid is not None
     pid = process.pid
     os.kill(pid, number)
@@ -89,7 +89,7 @@ def send_signal_to(process: Child | ForkServer, number: signal.Signals = signal.
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """As many processes that want a whole processor each."""
+    """Runs this number of processes that use a whole processor each."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -104,7 +104,7 @@ def test_the_first_restart_is_quick_and_repeated_failures_wait_longer() -> None:
     assert delays == [0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
 
 
-async def test_a_child_that_ends_again_and_again_for_an_outage_says_so_each_time(tmp_path: Path) -> None:
+async def test_a_child_that_keeps_failing_in_an_outage_shows_its_error_each_time(tmp_path: Path) -> None:
     """Beside another that does the same: both are away, and each says why."""
     out = io.StringIO()
     supervisor = Supervisor(open_home(tmp_path / "home"), Console(out))
@@ -124,7 +124,7 @@ async def test_a_child_that_ends_again_and_again_for_an_outage_says_so_each_time
         assert len(reasons) >= 3 and all(at + 1 not in reasons for at in reasons), said
 
 
-async def test_a_killed_child_that_was_healthy_is_started_again_at_once(tmp_path: Path) -> None:
+async def test_a_killed_healthy_child_is_restarted_at_once(tmp_path: Path) -> None:
     out = io.StringIO()
     async with started(tmp_path, SLEEPS, out) as supervised:
         await asyncio.sleep(1.05)
@@ -135,7 +135,7 @@ async def test_a_killed_child_that_was_healthy_is_started_again_at_once(tmp_path
     assert alive(first) is None
 
 
-async def test_a_child_that_exits_before_it_is_ready_ends_the_start_with_its_last_words(tmp_path: Path) -> None:
+async def test_a_child_that_exits_before_it_is_ready_ends_the_start_with_its_last_lines(tmp_path: Path) -> None:
     known: dict[str, Any] = {
         "shown_lines": re.compile("FATAL"),
         "hidden_lines": re.compile("hush"),
@@ -162,7 +162,7 @@ async def test_a_port_conflict_ends_the_start_without_the_general_advice(tmp_pat
     assert str(port) in str(caught.value) and setting in str(caught.value) and "restore" not in str(caught.value)
 
 
-async def test_a_program_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
+async def test_a_missing_program_is_reported_in_one_line(tmp_path: Path) -> None:
     assert "/no/such/program" in await start_failure(child(tmp_path, "", command=("/no/such/program",)))
 
 
@@ -175,7 +175,9 @@ async def test_a_child_without_progress_is_given_up_and_ended(tmp_path: Path, mo
 BURN = "import time, pathlib\nwhile time.process_time() < 2.5: pass\npathlib.Path('ready').touch()\ntime.sleep(60)"
 
 
-async def test_a_slow_child_at_work_is_named_and_not_torn_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_child_that_works_is_reported_and_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More processor time than its limit: here a start is looked at every half second."""
     monkeypatch.setattr("perdure.local.child._PROGRESS_SECONDS", 0.5)
     monkeypatch.setattr("perdure.local.processes._MAX_START_LIMITS", 40)
@@ -248,7 +250,7 @@ async def test_a_busy_machine_makes_no_child_hang(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_after_the_supervisor_itself_was_stopped_every_part_has_its_time_again(tmp_path: Path) -> None:
+def test_no_child_counts_as_hung_after_the_supervisor_was_stopped(tmp_path: Path) -> None:
     """Both stopped for longer than a part may be silent, as by a laptop that sleeps; then both go on."""
     driver = tmp_path / "driver.py"
     driver.write_text(STOPPED.format(here=str(Path(__file__).parent), folder=str(tmp_path)))
@@ -284,7 +286,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_child_may_finish_its_work_before_it_ends(tmp_path: Path) -> None:
+async def test_a_child_can_finish_its_work_before_it_ends(tmp_path: Path) -> None:
     out = io.StringIO()
     async with started(tmp_path, f"trap 'sleep 0.2; echo drained; exit 0' TERM; {LOOPS}", out):
         pass
@@ -314,7 +316,7 @@ async def test_hurry_cuts_the_drain_short(tmp_path: Path) -> None:
     assert time.monotonic() - began < 2.0
 
 
-async def test_the_terminal_gets_only_telling_lines_and_the_log_gets_all(tmp_path: Path) -> None:
+async def test_the_terminal_gets_only_matching_lines_and_the_log_gets_all(tmp_path: Path) -> None:
     out = io.StringIO()
     script = "echo 'WARNING early'; sleep 0.3; touch ready; sleep 0.3; echo chatter; echo 'WARNING late'; exec sleep 60"
     async with started(tmp_path, script, out, shown_lines=re.compile("WARNING")):
@@ -332,7 +334,7 @@ async def broken_since(folder: Path, out: io.StringIO) -> AsyncIterator[None]:
         yield
 
 
-async def test_a_child_that_keeps_failing_after_it_was_healthy_once_is_started_ever_more_slowly(tmp_path: Path) -> None:
+async def test_the_restarts_of_a_child_that_keeps_failing_become_slower(tmp_path: Path) -> None:
     out = io.StringIO()
     async with broken_since(tmp_path, out):
         waits = re.findall(r"([\d.]+) s\b", out.getvalue())
@@ -424,14 +426,16 @@ async def test_a_module_is_run_as_the_interpreter_would_run_it(server: ForkServe
         ("import broken_here", 1, "RuntimeError: not today"),
     ],
 )
-async def test_its_end_is_logged(server: ForkServer, tmp_path: Path, script: str, code: int, last: str | None) -> None:
+async def test_the_exit_of_a_fork_is_reported(
+    server: ForkServer, tmp_path: Path, script: str, code: int, last: str | None
+) -> None:
     forked = await run(server, tmp_path, script)
     lines = await output_lines(forked)
     assert await forked.wait() == code
     assert (lines[-1] if lines else None) == last
 
 
-async def test_many_programs_are_forked_at_once_and_none_before_imports(server: ForkServer, tmp_path: Path) -> None:
+async def test_many_programs_fork_in_parallel_after_the_imports(server: ForkServer, tmp_path: Path) -> None:
     script = "import shared_by_all, sys\nprint(shared_by_all.WHEN)\nsys.exit(int(sys.argv[1]))"
     forked = await asyncio.gather(*(run(server, tmp_path, script, str(n)) for n in range(12)))
     assert [await each.wait() for each in forked] == list(range(12))
@@ -453,7 +457,7 @@ async def test_a_signal_reaches_the_program(server: ForkServer, tmp_path: Path) 
     forked.send_signal(signal.SIGTERM)  # to the process that has its number by now: to none
 
 
-async def test_programs_end_with_their_server_and_the_next_is_refused(server: ForkServer, tmp_path: Path) -> None:
+async def test_forks_end_with_their_server_and_the_next_fork_fails(server: ForkServer, tmp_path: Path) -> None:
     forked = await run(server, tmp_path, "import time\nprint('ready')\ntime.sleep(60)")
     assert await forked.stdout.readline() == b"ready\n"
     send_signal_to(server)
@@ -464,7 +468,7 @@ async def test_programs_end_with_their_server_and_the_next_is_refused(server: Fo
 
 
 @pytest.mark.parametrize("steady_seconds", [0.0, 60.0])
-async def test_a_child_that_died_with_its_fork_server_is_started_again_forked_or_not(
+async def test_a_child_that_died_with_its_fork_server_is_restarted_forked_or_not(
     server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_seconds: float
 ) -> None:
     """Not forked if the server had only just been started: it may have died of what it imports."""

@@ -31,13 +31,13 @@ async def lines_of(*chunks: bytes) -> list[str]:
     return [line async for line in read_lines(stream)]
 
 
-async def test_lines_are_whole_however_the_bytes_arrive_and_whatever_they_are() -> None:
+async def test_lines_are_complete_for_any_chunks_and_any_bytes() -> None:
     assert await lines_of(b"on", b"e\ntwo\r\n", b"\nlast") == ["one", "two", "", "last"]
     assert await lines_of(b"\xff\xfe ok\n") == ["\ufffd\ufffd ok"]
 
 
 @pytest.mark.parametrize("ending", [b"", b"\nnext"])
-async def test_a_line_without_end_is_cut_into_pieces_and_nothing_is_lost(ending: bytes) -> None:
+async def test_an_endless_line_is_split_without_loss(ending: bytes) -> None:
     lines = await lines_of(b"x" * 200_000, ending)
     assert "".join(line for line in lines if line != "next") == "x" * 200_000
     assert max(map(len, lines)) <= 32 * 1024
@@ -54,7 +54,7 @@ def test_a_plain_stream_gets_prefixes_and_a_terminal_colors_unless_the_user_disa
     assert "\x1b[" in coloured.getvalue() and "\x1b[" not in plain.getvalue()
 
 
-def test_progress_on_a_terminal_replaces_itself_and_what_is_waited_for_and_gives_way_to_lines() -> None:
+def test_progress_on_a_terminal_replaces_itself_and_yields_to_lines() -> None:
     out = Terminal()
     console = Console(out, {"NO_COLOR": "1"})
     console.live("step 1")
@@ -70,7 +70,7 @@ def test_progress_on_a_terminal_replaces_itself_and_what_is_waited_for_and_gives
     assert out.getvalue() == "waiting for api\r\x1b[2Kbuilding\r\x1b[2K"
 
 
-def test_progress_without_a_terminal_is_a_line_now_and_then() -> None:
+def test_progress_without_a_terminal_is_an_occasional_line() -> None:
     out = io.StringIO()
     console = Console(out, {})
     for step in range(100):
@@ -84,7 +84,7 @@ def test_a_closed_terminal_silences_the_console_and_stops_nothing() -> None:
     console.child("api", "two")
 
 
-def test_a_log_keeps_every_line_and_the_run_before(tmp_path: Path) -> None:
+def test_a_log_keeps_every_line_and_the_previous_run(tmp_path: Path) -> None:
     path = tmp_path / "api.log"
     for run in ("first", "second"):
         log = LogFile(path)
@@ -103,7 +103,7 @@ def test_a_log_has_a_bounded_size(tmp_path: Path) -> None:
     assert log.tail[-1] == "line 999"
 
 
-def test_a_flood_shows_its_first_lines_and_counts_the_rest_ever_more_seldom() -> None:
+def test_a_flood_shows_its_first_lines_and_counts_the_rest_less_and_less_often() -> None:
     flood, shown, said = FloodFilter(0.0), [], []
     for tick in range(600):
         now = tick / 10
@@ -117,7 +117,7 @@ def test_a_flood_shows_its_first_lines_and_counts_the_rest_ever_more_seldom() ->
     assert shown == [0, 1, 2, 3, 4, 100, 101, 300, 301]
 
 
-def test_lines_that_differ_are_shown_up_to_a_number_and_after_a_quiet_window_all_is_as_before() -> None:
+def test_different_lines_have_a_higher_limit_and_a_quiet_window_resets_it() -> None:
     flood = FloodFilter(0.0)
     assert [number for number in range(50) if flood.admits("x" * number)] == list(range(20))
     flood = FloodFilter(0.0)
@@ -128,7 +128,7 @@ def test_lines_that_differ_are_shown_up_to_a_number_and_after_a_quiet_window_all
     assert [flood.admits("away") for _ in range(6)] == [True] * 5 + [False]
 
 
-async def test_what_was_left_out_is_reported_also_when_no_other_line_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_omitted_lines_are_reported_even_if_no_other_line_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WINDOW_SECONDS", 0.3)
     out = io.StringIO()
     console = Console(out, {})
@@ -143,7 +143,7 @@ async def test_what_was_left_out_is_reported_also_when_no_other_line_comes(monke
     assert "api              | one" in lines
 
 
-def test_what_children_say_of_a_full_disk_is_counted_and_not_shown() -> None:
+def test_lines_about_a_full_disk_are_counted_and_not_shown() -> None:
     out, full = io.StringIO(), "ERROR database or disk is full (13)"
     console, is_full = Console(out, {}), False
     console.disk_is_full = lambda: is_full
@@ -163,7 +163,7 @@ def said_in(out: io.StringIO) -> list[str]:
 LOST = "relay_waits_for_postgres error=ConnectionRefusedError"
 
 
-async def test_messages_about_a_part_that_returns_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lines_about_a_part_that_returns_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_OUTAGE_CHECK_SECONDS", 0.05)
     out, away = io.StringIO(), set[str]()
     console = Console(out, {})
@@ -202,7 +202,7 @@ async def test_an_outage_that_lasts_is_shown_after_some_seconds(monkeypatch: pyt
     assert re.findall(r"(\d+) of (\w+)", told) == [("1", "relay")] and line == f"relay            | {LOST}"
 
 
-def test_what_a_child_that_is_away_says_of_an_outage_is_shown_whatever_else_is_away() -> None:
+def test_lines_of_a_child_that_is_down_are_shown_even_if_another_is_down() -> None:
     out, away = io.StringIO(), {"worker-llm"}
     console = Console(out, {})
     console.outage.down_roles = lambda: away
@@ -269,7 +269,7 @@ def test_a_traceback_is_one_line_of_its_last_exception_and_the_line_before_it(co
     assert shown("before", "", *lines) == ["before", "", *left]
 
 
-def test_after_a_traceback_lines_go_on_and_one_that_breaks_off_shows_how_it_began() -> None:
+def test_lines_after_a_traceback_are_shown_and_an_incomplete_one_shows_its_first_line() -> None:
     begun = ["Failed", "Traceback (most recent call last):", '  File "x.py", line 1, in <module>']
     assert shown(*begun, "ZeroDivisionError: division by zero", "after") == [FAILED, "after"]
     assert shown(*begun) == ["Failed"]
@@ -283,7 +283,7 @@ def test_a_traceback_drawn_in_a_box_is_one_line_too() -> None:
     assert "unforeseen" in line and line.endswith("ZeroDivisionError: division by zero")
 
 
-def test_a_warning_that_repeats_itself_is_shown_once_until_a_minute_was_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_warning_is_shown_again_after_a_quiet_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = [f"2026-11-21 13:48:{at} [warning  ] relay_waits error=ConnectionRefusedError" for at in range(20, 40)]
     fatal = [f"2026-11-21 13:48:20.1{pid} UTC [246{pid}] FATAL:  terminating connection" for pid in range(10, 20)]
     assert shown(*lost, *fatal) == [lost[0], fatal[0]]
@@ -305,7 +305,7 @@ INFORMATION = [
 
 
 @pytest.mark.parametrize("line", INFORMATION)
-def test_what_is_marked_as_information_is_not_shown(line: str) -> None:
+def test_information_lines_are_not_shown(line: str) -> None:
     assert shown(line, "ERROR: after") == ["ERROR: after"]
 
 
@@ -325,7 +325,7 @@ def test_other_lines_are_shown_as_they_are(lines: list[str]) -> None:
     assert shown(*lines) == lines
 
 
-async def test_a_line_is_shown_at_once_and_not_only_with_the_next() -> None:
+async def test_a_line_is_shown_without_waiting_for_the_next() -> None:
     shown_line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     Excerpt(shown_line.set_result).take("ready")
     assert await asyncio.wait_for(shown_line, 20) == "ready"

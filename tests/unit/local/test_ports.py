@@ -15,7 +15,7 @@ def test_a_port_below_those_of_outgoing_connections_is_remembered_by_the_next_st
     assert [*map(PortFile(path).take, names)] == ports
 
 
-def test_a_port_that_someone_else_took_is_replaced_and_the_new_one_is_remembered(tmp_path: Path) -> None:
+def test_a_port_of_another_process_is_replaced_and_the_new_one_remembered(tmp_path: Path) -> None:
     path = tmp_path / "ports.json"
     before = PortFile(path).take("postgres")
     with socket.socket() as other:
@@ -32,13 +32,13 @@ def test_no_free_port_is_one_that_an_outgoing_connection_could_take() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"postgres": "x"}', '{"postgres": 99999999}', '{"postgres": -1}'])
-def test_a_damaged_file_only_costs_the_memory(tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_is_ignored(tmp_path: Path, content: str) -> None:
     path = tmp_path / "ports.json"
     path.write_text(content)
     assert is_free(PortFile(path).take("postgres"))
 
 
-def test_two_names_never_share_a_port_even_if_the_file_says_so(tmp_path: Path) -> None:
+def test_two_names_never_share_a_port_even_if_they_do_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "ports.json"
     shared = PortFile(path).take("a")
     path.write_text(f'{{"a": {shared}, "b": {shared}}}')

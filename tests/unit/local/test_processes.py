@@ -56,7 +56,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_left_over_process_is_ended_and_named(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_leftover_process_is_ended_and_named(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     ProcessRegistry(path).add("worker-llm", sleeper.pid, signal.SIGKILL)
     assert end_leftovers(path) == ["worker-llm"]
     assert sleeper.wait(timeout=20) == -signal.SIGKILL
@@ -76,7 +76,9 @@ def test_what_a_left_over_process_started_is_ended_too(path: Path) -> None:
     until(lambda: alive(grandchild) is None)
 
 
-def test_a_stranger_of_its_pid_and_an_ended_child_are_left_alone(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_process_with_a_reused_pid_and_an_ended_child_are_not_touched(
+    path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
     registry = ProcessRegistry(path)
     registry.add("api", sleeper.pid, signal.SIGKILL)
     age(path)
@@ -101,7 +103,7 @@ def test_running_children_and_their_supervisor_are_listed_and_none_is_ended(
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", "[3]", '[{"pid": 1}]'])
-def test_a_damaged_list_is_no_list(path: Path, content: str) -> None:
+def test_a_damaged_list_is_empty(path: Path, content: str) -> None:
     path.write_text(content)
     assert end_leftovers(path) == []
 
@@ -139,7 +141,7 @@ def test_a_start_fails_when_it_makes_no_progress_or_never_ends(records: list[Rec
     assert start.failure(records[-1][0]) == failure
 
 
-def test_time_in_which_a_part_waits_for_others_is_not_its_own() -> None:
+def test_time_spent_waiting_for_other_parts_does_not_count() -> None:
     start = StartProgress(10, 0.0)
     for now in range(1, 100):
         start.exclude_wait(float(now))

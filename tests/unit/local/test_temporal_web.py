@@ -44,7 +44,9 @@ SAME = {"host": HERE, "origin": f"http://{HERE}"}
         ("OPTIONS", "/", {"host": HERE, "origin": "http://rebound.example"}, 403),
     ],
 )
-def test_only_own_requests_are_passed(method: str, target: str, headers: Mapping[str, str], status: int | None) -> None:
+def test_only_requests_of_the_own_pages_are_forwarded(
+    method: str, target: str, headers: Mapping[str, str], status: int | None
+) -> None:
     rejected = rejection(method, target, headers)
     assert (rejected[0] if rejected is not None else None) == status
 
@@ -88,7 +90,7 @@ async def test_requests_share_a_connection_and_bodies_arrive(echo: tuple[Echo, s
     ]
 
 
-async def test_what_is_refused_never_reaches_the_server(echo: tuple[Echo, str]) -> None:
+async def test_rejected_requests_never_reach_the_server(echo: tuple[Echo, str]) -> None:
     backend, address = echo
     async with httpx.AsyncClient() as http:
         foreign = await http.get(address, headers={"Host": "rebound.example"})
