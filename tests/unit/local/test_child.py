@@ -152,9 +152,7 @@ async def test_a_child_that_exits_before_it_is_ready_ends_the_start_with_its_las
 
 @pytest.mark.parametrize("setting", ["", "PERDURE_PORT"])
 async def test_a_port_conflict_ends_the_start_without_the_general_advice(tmp_path: Path, setting: str) -> None:
-    with socket.socket() as other:
-        other.bind((HOST, 0))
-        other.listen()
+    with socket.create_server((HOST, 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(StackError) as caught:
             await child(tmp_path, "exit 1", ports=(port,), port_setting=setting, advice="; restore it").start()

@@ -70,9 +70,6 @@ def test_the_conflicting_port_is_in_the_last_lines(lines: list[str], position: i
 
 
 def test_a_port_of_another_process_is_the_conflict_whatever_the_last_lines_are() -> None:
-    free = free_port()
-    with socket.socket() as other:
-        other.bind((HOST, 0))
-        other.listen()
+    with socket.create_server((HOST, 0)) as other:
         taken = other.getsockname()[1]
-        assert conflicting_port((free, taken), ["exit"]) == taken
+        assert conflicting_port((free_port(), taken), ["exit"]) == taken
