@@ -26,7 +26,7 @@ from hypothesis import HealthCheck
 from perdure.apps.bootstrap import LOCAL_TENANT, bootstrap
 from perdure.contracts.values import sha256_hex
 from perdure.core.audit import Keyring
-from perdure.local import DataParts, embedded
+from perdure.local import DataParts, embedded, ports
 from perdure.settings import Settings
 from perdure.store.database import Database, set_up
 from tests.scale import sized
@@ -57,6 +57,9 @@ os.environ["JWT_SECRET"] = "the access key of all tests and of the processes tha
 # into its thread, which may end in another test. A workflow that really hangs ends at its test's time limit.
 os.environ["TEMPORAL_DEBUG"] = "true"
 os.environ["SSL_CERT_FILE"] = str(one_certificate())
+# A port that a test chooses is neither chosen by another process of the run nor by a stack that a test starts.
+_FIRST_PORT = 10_000 + 1_000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10)
+ports.PORT_RANGE = range(_FIRST_PORT, _FIRST_PORT + 1_000)
 hypothesis.settings.register_profile(
     "suite", deadline=None, derandomize=True, max_examples=sized(300, 25), suppress_health_check=[HealthCheck.too_slow]
 )

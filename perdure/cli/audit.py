@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,16 +71,7 @@ def show(
     if as_json:
         say_json({"items": rows, "next": None})
         return
-    lines = [
-        (
-            row["seq"],
-            format_iso_time(row["at"]),
-            row["kind"],
-            row["actor"] or "-",
-            "erased" if row["erased"] else row["data"],
-        )
-        for row in rows
-    ]
+    lines = [(row["seq"], format_iso_time(row["at"]), row["kind"], row["actor"] or "-", _details(row)) for row in rows]
     table(("position", "at", "event", "by", "details"), lines, "No audit rows.")
 
 
@@ -156,3 +147,7 @@ def _json(response: httpx.Response) -> Any:
 def _json_lines(response: httpx.Response) -> list[dict[str, Any]]:
     # Splits only at "\n": texts can contain other characters at which Python would split a line (U+2028, U+0085).
     return [json.loads(line) for line in response.text.split("\n") if line]
+
+
+def _details(row: Mapping[str, Any]) -> object:
+    return "erased" if row["erased"] else row["data"]

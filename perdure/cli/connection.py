@@ -23,7 +23,7 @@ from perdure.core.faults import header_fault
 from perdure.core.text import without_userinfo
 from perdure.local.config import ROOT, home_of, own_environ
 from perdure.local.data_dir import DataDir
-from perdure.local.processes import alive, look
+from perdure.local.processes import alive, running_children
 
 _EXAMPLE_URL = "http://127.0.0.1:8080"
 RETRY_SECONDS = 10.0
@@ -57,7 +57,7 @@ class Environment:
 
     def unreachable_reason(self) -> str:
         """Returns why no stack is reachable, and what to do."""
-        processes = look(DataDir(self.home).registry_file)
+        processes = running_children(DataDir(self.home).registry_file)
         if processes.supervisor is not None:
             return f"Perdure is starting or stopping (supervisor pid {processes.supervisor}); see its terminal"
         if not processes.children:

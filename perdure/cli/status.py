@@ -17,8 +17,8 @@ from perdure.client import ApiError, Client
 from perdure.core.status import disk_fault
 from perdure.local.config import least_free_bytes, own_environ
 from perdure.local.data_dir import DataDir
-from perdure.local.ports import grpc_lives, http_get, port_open, postgres_lives, valkey_lives
-from perdure.local.processes import alive, is_stopped, look
+from perdure.local.ports import grpc_responds, http_get, port_open, postgres_responds, valkey_responds
+from perdure.local.processes import alive, is_stopped, running_children
 from perdure.schemas.status import DeploymentStatus
 
 _PARTS = (("api", "/readyz"), ("temporal", None), ("temporal_ui", "/"), ("postgres", None), ("redis", None))
@@ -131,7 +131,7 @@ def _deployment(run: dict[str, Any]) -> DeploymentStatus | None:
 
 def _leftover_processes(environment: Environment) -> list[Health]:
     """Returns processes that run without a stack. A supervisor that was killed cannot end its children."""
-    processes = look(DataDir(environment.home).registry_file)
+    processes = running_children(DataDir(environment.home).registry_file)
     state = "still running without a supervisor" if processes.supervisor is None else "starting or stopping"
     return [Health(role, False, state, pid, "") for role, pid in processes.children.items()]
 
@@ -188,11 +188,11 @@ async def _part_state(name: str, address: str, page: str | None, pid: int | None
 async def _responds(name: str, host: str, port: int, address: str, pid: int | None) -> bool:
     """Returns whether it responds in its own protocol, if that is known. A stopped process keeps its port open."""
     if pid is not None and name == "postgres":
-        return await postgres_lives(host, port)
+        return await postgres_responds(host, port)
     if pid is not None and name == "redis":
-        return await valkey_lives(host, port, urlsplit(address).password or "")
+        return await valkey_responds(host, port, urlsplit(address).password or "")
     if pid is not None and name == "temporal":
-        return await grpc_lives(host, port)
+        return await grpc_responds(host, port)
     return await port_open(host, port)
 
 

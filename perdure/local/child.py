@@ -6,12 +6,8 @@ start. A child that no longer responds is killed and restarted like one that die
 """
 
 import asyncio
-import json
-import os
 import re
 import signal
-import socket
-import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -21,239 +17,33 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from perdure.local.data_dir import DataDir, StackError
+from perdure.local.data_dir import StackError
+from perdure.local.forking import ForkedProcess, ForkServer, ForkServerGone
 from perdure.local.output import Console, Excerpt, LogFile, read_lines
+from perdure.local.ports import HOST, PortInUse, configured_port_in_use, conflicting_port
 from perdure.local.processes import (
-    LOOK_SECONDS,
-    Listening,
+    PROBE_SECONDS,
+    HangDetector,
     RunAs,
-    SlowStart,
-    StartClock,
+    StartProgress,
+    TimeLimits,
     cpu_seconds,
     describe_exit,
-    is_stopped,
     kill_group,
     kill_tree,
     spawn,
 )
 
-_LONGEST_ANSWER_BYTES = 256
-_ROLE = "fork-server"
-_SERVER_STEADY_SECONDS = 10.0
-"""A fork server that lived for less time has failed."""
-_PAUSE_SECONDS = 5.0
-"""The pause after a failure; each failure in a row adds this much."""
-_LAST_OUTPUT_SECONDS = 1.0
-"""Seconds for which descendants of an ended process may still write to its pipe."""
-
-
-class ForkServerGone(Exception):
-    """The fork server has died. A program is then started separately, which takes longer and is otherwise the same."""
-
-
-class ForkedProcess:
-    """A forked process, with the parts of `asyncio.subprocess.Process` that are used here."""
-
-    def __init__(self, pid: int, stdout: asyncio.StreamReader) -> None:
-        self.pid = pid
-        self.stdout = stdout
-        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def send_signal(self, number: signal.Signals) -> None:
-        """Sends the signal, unless the process has ended."""
-        if not self.ended.done():
-            os.kill(self.pid, number)
-
-    async def wait(self) -> int:
-        """Waits for the end and returns the exit code, or the negative number of the signal."""
-        return await asyncio.shield(self.ended)
-
-
-class ForkServer:
-    """One fork server, which is restarted when it dies.
-
-    Its programs die with it. They wait for its restart, which does the imports once that all of them would do at the
-    same time. If it dies soon after its start, it is paused for a while, and programs are started separately.
-
-    This is the supervisor's side. Forked programs have the interface of spawned processes.
-    """
-
-    def __init__(
-        self,
-        home: DataDir,
-        modules: Sequence[str],
-        environ: Mapping[str, str],
-        cwd: Path,
-        console: Console,
-        patience: StartClock | None = None,
-    ) -> None:
-        self._patience = patience or StartClock()
-        self.pid: int | None = None
-        """The live process; None during a restart."""
-        self._modules = modules
-        self._environ = environ
-        self._cwd = cwd
-        self._console = console
-        self._log = LogFile(home.log(_ROLE))
-        self._number = 0
-        self._channel: socket.socket | None = None
-        self._pid_futures: dict[int, asyncio.Future[int]] = {}
-        self._living: dict[int, asyncio.Future[int]] = {}
-        self._ended: dict[int, int] = {}
-        """The ends of processes whose start has not been reported yet."""
-        self._begun = asyncio.Event()
-        self._lives: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Keeps one running; returns when the first one runs or could not be started."""
-        self._lives = asyncio.create_task(self._live())
-        await self._begun.wait()
-
-    async def _live(self) -> None:
-        at_once = 0
-        while True:
-            began = time.monotonic()
-            try:
-                cause = describe_exit(await self._one_life())
-            except OSError as error:
-                cause = f"cannot be started: {error.strerror}"
-            finally:
-                self._begun.set()
-                self._lost()
-            at_once = 0 if time.monotonic() - began > _SERVER_STEADY_SECONDS else at_once + 1
-            self._console.child(_ROLE, f"{cause}; the processes that were forked from it stop and restart with it")
-            await asyncio.sleep(at_once * _PAUSE_SECONDS)
-
-    async def _one_life(self) -> int:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with ours:
-            with theirs:
-                command = (sys.executable, "-m", "perdure.local.fork_server", str(theirs.fileno()), *self._modules)
-                process = await spawn(command, environ=self._environ, cwd=self._cwd, pass_fds=(theirs.fileno(),))
-            self.pid = process.pid
-            watched = asyncio.create_task(self._end_if_stopped(process.pid))
-            try:
-                ours.setblocking(False)
-                asyncio.get_running_loop().add_reader(ours, self._hear)
-                self._channel = ours
-                self._begun.set()
-                assert process.stdout is not None
-                async for line in read_lines(process.stdout):
-                    self._log.write(line)
-                return await process.wait()
-            finally:
-                watched.cancel()
-                self.pid = None
-                self._lost()
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-
-    async def _end_if_stopped(self, pid: int) -> None:
-        """Kills the fork server if a signal has stopped it; the kernel then kills its forks. While stopped, it could
-        neither restart them nor report their ends."""
-        listening = Listening(self._patience.hang_seconds, time.monotonic())
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            if listening.hangs(not is_stopped(pid), time.monotonic()):
-                break
-        silent = f"has not responded for {self._patience.hang_seconds:.0f} s; killing and restarting it"
-        self._console.child(_ROLE, silent)
-        kill_group(pid)
-
-    async def fork(
-        self, role: str, command: Sequence[str], environ: Mapping[str, str], cwd: Path, imports: Sequence[str]
-    ) -> ForkedProcess:
-        """Forks a program of this interpreter, once what it needs is imported.
-
-        Raises: ForkServerGone.
-        """
-        self._number += 1
-        number, loop = self._number, asyncio.get_running_loop()
-        request = {
-            "role": role,
-            "arguments": list(command[1:]),
-            "environ": dict(environ),
-            "cwd": str(cwd),
-            "imports": list(imports),
-        }
-        reads, writes = os.pipe()
-        stdout = asyncio.StreamReader()
-        pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdout), os.fdopen(reads, "rb"))
-        # In memory: a full disk must not prevent a program from restarting.
-        asked_file = os.fdopen(os.memfd_create("asked"), "w+", encoding="utf-8", errors="surrogateescape")
-        with os.fdopen(writes, "wb"), asked_file as what:
-            json.dump(request, what)
-            what.seek(0)
-            if self._channel is None:
-                raise ForkServerGone
-            try:
-                socket.send_fds(self._channel, [str(number).encode()], [what.fileno(), writes])
-            except OSError as error:
-                raise ForkServerGone from error
-        pid_future = self._pid_futures[number] = loop.create_future()
-        pid = await pid_future
-        forked = ForkedProcess(pid, stdout)
-        forked.ended.add_done_callback(lambda _: loop.call_later(_LAST_OUTPUT_SECONDS, pipe.close))
-        if pid in self._ended:
-            forked.ended.set_result(self._ended.pop(pid))
-        else:
-            self._living[pid] = forked.ended
-        return forked
-
-    async def stop(self) -> None:
-        """Ends it; the kernel ends its remaining forks."""
-        if self._lives is not None:
-            self._lives.cancel()
-            await asyncio.wait({self._lives})
-        self._log.close()
-
-    def _hear(self) -> None:
-        if self._channel is None:
-            return
-        try:
-            message = self._channel.recv(_LONGEST_ANSWER_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            message = b""
-        if not message:
-            self._lost()
-            return
-        answer = json.loads(message)
-        if "number" in answer:
-            pid_future = self._pid_futures.pop(answer["number"])
-            if not pid_future.done():
-                pid_future.set_result(answer["pid"])
-        elif (ended := self._living.pop(answer["pid"], None)) is not None:
-            ended.set_result(answer["code"])
-        else:
-            self._ended[answer["pid"]] = answer["code"]
-
-    def _lost(self) -> None:
-        """Handles the loss of the fork server; the kernel has ended its forks too."""
-        if self._channel is not None:
-            asyncio.get_running_loop().remove_reader(self._channel)
-            self._channel = None
-        for pid_future in self._pid_futures.values():
-            if not pid_future.done():
-                pid_future.set_exception(ForkServerGone())
-        for ended in self._living.values():
-            ended.set_result(-signal.SIGKILL)
-        self._pid_futures.clear()
-        self._living.clear()
-
-
-_READY_STEADY_SECONDS = 1.0
+_MIN_READY_SECONDS = 1.0
 """A child that was ready for less time counts as one that failed to start."""
-_PROBE_SECONDS = 0.03
-_SETTLING_SECONDS = 5.0
+_READY_PROBE_SECONDS = 0.03
+_AFTERMATH_SECONDS = 5.0
 """Seconds after its return during which others may still report that a component was unavailable."""
-_LOOK_AT_START_SECONDS = 3.0
-_CRASHES = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
+_PROGRESS_SECONDS = 3.0
+_CRASH_SIGNALS = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
 """Signals that a process causes itself. The others come from outside, such as SIGKILL if memory is short."""
-_LAST_LINES = 5
-_RESTART_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+_SHOWN_LAST_LINES = 5
+_RESTART_DELAYS_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,16 +66,20 @@ class ChildSpec:
     death_signal: signal.Signals = signal.SIGKILL
     """The signal that the kernel sends it when the supervisor dies."""
     run_as: RunAs | None = None
-    shows: re.Pattern[str] | None = None
+    shown_lines: re.Pattern[str] | None = None
     """The lines that reach the terminal while it is ready; None for all, always. The log file has every line."""
     before_start: Callable[[], None] | None = None
     """Removes what an earlier process of this role left behind."""
     imports: tuple[str, ...] = ()
     """The imports that it shares with others: if set, it is forked from the fork server, if there is one."""
-    lives: Callable[[int], Awaitable[bool]] | None = None
-    """Called with its pid regularly while it is ready; returns whether it responds. None: it never counts as hanging.
+    responds: Callable[[int], Awaitable[bool]] | None = None
+    """Called with its pid regularly while it is ready; returns whether it responds. None: it never counts as hung.
     """
-    held: Callable[[], bool] | None = None
+    ports: tuple[int, ...] = ()
+    """The ports that it listens on."""
+    port_setting: str = ""
+    """The setting that defines its port; empty if the stack chooses its ports."""
+    waits_for_others: Callable[[], bool] | None = None
     """Returns whether it waits for other parts before its start; that time does not count."""
     detail: str = ""
     """The text to print besides `ready`."""
@@ -293,14 +87,14 @@ class ChildSpec:
     """Advice that follows the message of a failed start, after a semicolon."""
     diagnose: Callable[[Sequence[str]], str] | None = None
     """Returns better advice, in the same form, if its last lines name a fault that it knows; else empty."""
-    hides: re.Pattern[str] | None = None
+    hidden_lines: re.Pattern[str] | None = None
     """The lines that never reach the terminal, because their advice is wrong here."""
 
 
 def restart_delay_seconds(failures: int) -> float:
     """Returns the pause before the next start after `failures` failures in a row (0: it was healthy): 0.1 0.5 1 2 4 8
     15 15 …"""
-    return _RESTART_SECONDS[min(failures, len(_RESTART_SECONDS) - 1)]
+    return _RESTART_DELAYS_SECONDS[min(failures, len(_RESTART_DELAYS_SECONDS) - 1)]
 
 
 class Child:
@@ -312,31 +106,31 @@ class Child:
         console: Console,
         changed: Callable[["Child"], None],
         fork_server: ForkServer | None = None,
-        patience: StartClock | None = None,
+        limits: TimeLimits | None = None,
     ) -> None:
         self.spec = spec
-        self._patience = patience or StartClock()
-        self._given_up = ""
+        self._limits = limits or TimeLimits()
+        self._give_up_reason = ""
         """The reason why the first start was given up."""
         self._fork_server = fork_server
         self.pid: int | None = None
         """The live process; None during a restart."""
         self.ready = False
         self.restarts = 0
-        self._back_at = -_SETTLING_SECONDS
+        self._ready_again_at = -_AFTERMATH_SECONDS
         self._console = console
         self._changed = changed
         self._log = LogFile(spec.log)
-        self._was_ready = asyncio.Event()
+        self._first_ready = asyncio.Event()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def is_away(self) -> bool:
+    def is_down(self) -> bool:
         """True if it was ready and is restarting now, or has just restarted."""
-        returns = self._was_ready.is_set() and not self.ready
-        return returns or time.monotonic() - self._back_at < _SETTLING_SECONDS
+        is_restarting = self._first_ready.is_set() and not self.ready
+        return is_restarting or time.monotonic() - self._ready_again_at < _AFTERMATH_SECONDS
 
     async def start(self) -> None:
         """Starts it and waits until it is ready.
@@ -344,12 +138,12 @@ class Child:
         Raises: StackError if it exits with an error first, or makes no progress.
         """
         self._task = asyncio.create_task(self._keep_running(), name=f"child {self.spec.role}")
-        ready = asyncio.create_task(self._was_ready.wait())
+        ready = asyncio.create_task(self._first_ready.wait())
         try:
             await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ready.cancel()
-        if not self._was_ready.is_set() and self._task.done():
+        if not self._first_ready.is_set() and self._task.done():
             await self._task
 
     async def stop(self, hurry: asyncio.Event | None = None) -> None:
@@ -369,17 +163,16 @@ class Child:
     async def _keep_running(self) -> None:
         failures = 0
         while not self._stopping.is_set():
-            code, ready_for = await self._one_life()
+            code, ready_for = await self._run_once()
             if self._stopping.is_set():
                 return
-            if self._given_up and not self._was_ready.is_set():
-                raise StackError(self._why(self._given_up))
-            if (code >= 0 or -code in _CRASHES) and not self._was_ready.is_set():
-                self._show_last_lines()
-                raise StackError(self._why(f"did not start ({describe_exit(code)})"))
-            if self._given_up:
-                self._console.child(self.spec.role, self._given_up)
-            failures = 0 if ready_for >= _READY_STEADY_SECONDS else failures + 1
+            if self._give_up_reason and not self._first_ready.is_set():
+                raise StackError(self._failure_message(self._give_up_reason))
+            if (code >= 0 or -code in _CRASH_SIGNALS) and not self._first_ready.is_set():
+                raise self._start_failure(code)
+            if self._give_up_reason:
+                self._console.child(self.spec.role, self._give_up_reason)
+            failures = 0 if ready_for >= _MIN_READY_SECONDS else failures + 1
             delay = restart_delay_seconds(failures)
             cause = "" if ready_for else self._last_line_suffix()
             self._console.child(self.spec.role, f"{describe_exit(code)}{cause}; restarting in {delay:.1f} s")
@@ -387,97 +180,97 @@ class Child:
                 await asyncio.wait_for(self._stopping.wait(), delay)
             self.restarts += 1
 
-    async def _one_life(self) -> tuple[int, float]:
+    async def _run_once(self) -> tuple[int, float]:
         """Runs it once; returns the exit code, and for how many seconds it was ready."""
         spec = self.spec
         if spec.before_start is not None:
             spec.before_start()
-        starting = SlowStart(self._patience.start_seconds, time.monotonic())
+        progress = StartProgress(self._limits.start_seconds, time.monotonic())
         try:
-            process = await self._patiently(self._start_process(), starting)
+            process = await self._wait_for_process(self._start_process(), progress)
         except OSError as error:
             self._log.write(f"{spec.command[0]}: {error.strerror}")
             return 127, 0.0
         if process is None:
             return -signal.SIGKILL, 0.0
-        self._announce(process.pid, ready=False)
-        output = asyncio.create_task(self._pump(process))
-        gone = asyncio.create_task(process.wait())
+        self._set_state(process.pid, ready=False)
+        output = asyncio.create_task(self._read_output(process))
+        exited = asyncio.create_task(process.wait())
         stopping = asyncio.create_task(self._stopping.wait())
-        hanging = asyncio.create_task(self._hangs(process.pid))
+        hung = asyncio.create_task(self._wait_until_hung(process.pid))
         ready_at: float | None = None
         try:
-            if await self._becomes_ready(process, gone, starting):
-                ready_at = self._is_ready(process.pid)
-            await asyncio.wait({gone, stopping, hanging}, return_when=asyncio.FIRST_COMPLETED)
+            if await self._wait_until_ready(process, exited, progress):
+                ready_at = self._mark_ready(process.pid)
+            await asyncio.wait({exited, stopping, hung}, return_when=asyncio.FIRST_COMPLETED)
             ended = time.monotonic()
-            if hanging.done() and not gone.done() and not stopping.done():
-                silent = f"has not responded for {self._patience.hang_seconds:.0f} s; killing and restarting it"
-                self._console.child(spec.role, silent)
+            if hung.done() and not exited.done() and not stopping.done():
+                report = f"has not responded for {self._limits.hang_seconds:.0f} s; killing and restarting it"
+                self._console.child(spec.role, report)
                 kill_tree(process.pid)
-                await gone
-            await self._end(process, gone)
+                await exited
+            await self._end(process, exited)
         finally:
-            hanging.cancel()
+            hung.cancel()
             stopping.cancel()
             kill_group(process.pid)
             # Its last output is already in the pipe; a descendant that keeps the pipe open must not block this.
             await asyncio.wait({output}, timeout=0.5)
             output.cancel()
-            self._announce(None, ready=False)
-        return gone.result(), ended - ready_at if ready_at is not None else 0.0
+            self._set_state(None, ready=False)
+        return exited.result(), ended - ready_at if ready_at is not None else 0.0
 
-    def _is_ready(self, pid: int) -> float:
+    def _mark_ready(self, pid: int) -> float:
         now = time.monotonic()
-        self._announce(pid, ready=True)
-        if self._was_ready.is_set():
-            self._back_at = now
+        self._set_state(pid, ready=True)
+        if self._first_ready.is_set():
+            self._ready_again_at = now
             self._console.child(self.spec.role, "ready again")
-        self._was_ready.set()
+        self._first_ready.set()
         return now
 
-    async def _patiently(
-        self, start: Coroutine[Any, Any, Process | ForkedProcess], starting: SlowStart
+    async def _wait_for_process(
+        self, start: Coroutine[Any, Any, Process | ForkedProcess], progress: StartProgress
     ) -> Process | ForkedProcess | None:
         """Returns the process once it exists, or None if the imports that it waits for were given up, or at the
         stop."""
         task = asyncio.create_task(start)
         try:
-            while not task.done() and not self._stopping.is_set() and not self._gives_up(starting, None):
-                await asyncio.wait({task}, timeout=_LOOK_AT_START_SECONDS)
+            while not task.done() and not self._stopping.is_set() and not self._must_give_up(progress, None):
+                await asyncio.wait({task}, timeout=_PROGRESS_SECONDS)
             return await task if task.done() else None
         finally:
             task.cancel()
 
-    def _gives_up(self, starting: SlowStart, pid: int | None) -> bool:
-        """Checks a start in progress; returns whether it must be ended."""
+    def _must_give_up(self, progress: StartProgress, pid: int | None) -> bool:
+        """Records the progress of a start; returns whether it must be ended."""
         now = time.monotonic()
-        if self.spec.held is not None and self.spec.held():
-            starting.hold(now)
+        if self.spec.waits_for_others is not None and self.spec.waits_for_others():
+            progress.exclude_wait(now)
             return False
-        works = pid if pid is not None or self._fork_server is None else self._fork_server.pid
-        starting.look(now, cpu_seconds(works) if works is not None else 0.0, self._log.lines)
-        if word := starting.word(now):
-            doing = self._log.last_line() or (
+        watched_pid = pid if pid is not None or self._fork_server is None else self._fork_server.pid
+        progress.record(now, cpu_seconds(watched_pid) if watched_pid is not None else 0.0, self._log.lines)
+        if report := progress.report(now):
+            activity = self._log.last_line() or (
                 "it has not logged anything yet" if pid is not None else "it is importing its modules"
             )
-            self._console.child(self.spec.role, f"{word}: {doing}")
-        self._given_up = starting.failure(now)
-        return bool(self._given_up)
+            self._console.child(self.spec.role, f"{report}: {activity}")
+        self._give_up_reason = progress.failure(now)
+        return bool(self._give_up_reason)
 
-    async def _hangs(self, pid: int) -> None:
+    async def _wait_until_hung(self, pid: int) -> None:
         """Returns when the process was ready and has not responded for too long."""
-        lives, listening = self.spec.lives, None
+        probe, detector = self.spec.responds, None
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            if lives is None or not self.ready:
+            await asyncio.sleep(PROBE_SECONDS)
+            if probe is None or not self.ready:
                 continue
-            listening = listening or Listening(self._patience.hang_seconds, time.monotonic())
+            detector = detector or HangDetector(self._limits.hang_seconds, time.monotonic())
             try:
-                answers = await lives(pid)
+                responds = await probe(pid)
             except (OSError, ValueError):  # an unreadable response
-                answers = False
-            if listening.hangs(answers, time.monotonic()):
+                responds = False
+            if detector.is_hung(responds, time.monotonic()):
                 return
 
     async def _start_process(self) -> Process | ForkedProcess:
@@ -489,57 +282,68 @@ class Child:
             spec.command, environ=spec.environ, cwd=spec.cwd, death_signal=spec.death_signal, run_as=spec.run_as
         )
 
-    async def _becomes_ready(
-        self, process: Process | ForkedProcess, gone: asyncio.Task[int], starting: SlowStart
+    async def _wait_until_ready(
+        self, process: Process | ForkedProcess, exited: asyncio.Task[int], progress: StartProgress
     ) -> bool:
-        looked = time.monotonic()
-        while not gone.done() and not self._stopping.is_set():
-            if await self.spec.ready(process.pid) and not gone.done():
+        checked_at = time.monotonic()
+        while not exited.done() and not self._stopping.is_set():
+            if await self.spec.ready(process.pid) and not exited.done():
                 return True
-            if time.monotonic() - looked > _LOOK_AT_START_SECONDS:
-                looked = time.monotonic()
-                if self._gives_up(starting, process.pid):
+            if time.monotonic() - checked_at > _PROGRESS_SECONDS:
+                checked_at = time.monotonic()
+                if self._must_give_up(progress, process.pid):
                     kill_tree(process.pid)
-                    await gone
-            await asyncio.wait({gone}, timeout=_PROBE_SECONDS)
+                    await exited
+            await asyncio.wait({exited}, timeout=_READY_PROBE_SECONDS)
         return False
 
-    async def _end(self, process: Process | ForkedProcess, gone: asyncio.Task[int]) -> None:
+    async def _end(self, process: Process | ForkedProcess, exited: asyncio.Task[int]) -> None:
         hurry = asyncio.create_task(self._hurry.wait())
         for number, seconds in self.spec.stop_steps:
-            if gone.done() or hurry.done():
+            if exited.done() or hurry.done():
                 break
             with suppress(ProcessLookupError):
                 process.send_signal(number)
-            await asyncio.wait({gone, hurry}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({exited, hurry}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
-        if not gone.done():
+        if not exited.done():
             kill_group(process.pid)
-            await gone
+            await exited
 
-    async def _pump(self, process: Process | ForkedProcess) -> None:
+    async def _read_output(self, process: Process | ForkedProcess) -> None:
         assert process.stdout is not None
         excerpt = Excerpt(partial(self._console.child, self.spec.role))
         try:
             async for line in read_lines(process.stdout):
                 self._log.write(line)
-                shows = self.spec.shows
-                if shows is None or (self.ready and not self._stopping.is_set() and shows.search(line)):
+                pattern = self.spec.shown_lines
+                if pattern is None or (self.ready and not self._stopping.is_set() and pattern.search(line)):
                     excerpt.take(line)
         finally:
             excerpt.close()
 
-    def _announce(self, pid: int | None, *, ready: bool) -> None:
+    def _set_state(self, pid: int | None, *, ready: bool) -> None:
         self.pid, self.ready = pid, ready
         self._changed(self)
 
+    def _start_failure(self, code: int) -> StackError:
+        """Returns the error of a child that exited before it was ready."""
+        port = conflicting_port(self.spec.ports, self._log.tail)
+        if port is None:
+            self._show_last_lines()
+            return StackError(self._failure_message(f"did not start ({describe_exit(code)})"))
+        if self.spec.port_setting:
+            return configured_port_in_use(port, self.spec.port_setting)
+        where = f"port {port} on {HOST} is in use by another process"
+        return PortInUse(f"{self.spec.role} did not start: {where} (log: {self.spec.log})")
+
     def _show_last_lines(self) -> None:
         """Shows the end of the log of a child whose lines do not reach the terminal before it is ready."""
-        if self.spec.shows is not None:
-            for line in self._last_lines()[-_LAST_LINES:]:
+        if self.spec.shown_lines is not None:
+            for line in self._last_lines()[-_SHOWN_LAST_LINES:]:
                 self._console.child(self.spec.role, line)
 
-    def _why(self, what: str) -> str:
+    def _failure_message(self, what: str) -> str:
         """Returns one line: what happened, the child's own last informative line, the file with the rest, and what to
         do."""
         known = self.spec.diagnose(self._last_lines()) if self.spec.diagnose is not None else ""
@@ -547,11 +351,12 @@ class Child:
 
     def _last_lines(self) -> list[str]:
         """Returns the lines at the end of the log that can be shown."""
-        hides = self.spec.hides
-        return [line.strip() for line in self._log.tail if line.strip() and not (hides and hides.search(line))]
+        pattern = self.spec.hidden_lines
+        return [line.strip() for line in self._log.tail if line.strip() and not (pattern and pattern.search(line))]
 
     def _last_line_suffix(self) -> str:
         """Returns the last informative line of the log after a colon, if there is one."""
         lines = self._last_lines()
-        telling = [line for line in lines if self.spec.shows is not None and self.spec.shows.search(line)] or lines
-        return f": {telling[-1]}" if telling else ""
+        pattern = self.spec.shown_lines
+        informative = [line for line in lines if pattern is not None and pattern.search(line)] or lines
+        return f": {informative[-1]}" if informative else ""

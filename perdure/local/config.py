@@ -18,7 +18,7 @@ from perdure.core.faults import ENV_FILE_ADVICE, check_env_file, file_fault
 from perdure.core.text import is_clean
 from perdure.local.data_dir import StackError
 from perdure.local.ports import HOST, http_post
-from perdure.local.processes import StartClock
+from perdure.local.processes import TimeLimits
 
 CODES = "/v1/auth/codes"
 
@@ -115,10 +115,10 @@ def own_environ() -> dict[str, str]:
     try:
         if path.exists() or path.is_symlink():
             check_env_file(path.read_text("utf-8"))
-        written = {name: value for name, value in dotenv_values(path).items() if value}
+        from_file = {name: value for name, value in dotenv_values(path).items() if value}
     except (OSError, ValueError) as error:
         raise StackError(file_fault(path, error, ENV_FILE_ADVICE)) from None
-    environ = {**written, **os.environ}
+    environ = {**from_file, **os.environ}
     for name, value in environ.items():
         if "\0" in value or (name.startswith("PERDURE_") and not is_clean(value)):
             raise StackError(f"{name} contains a NUL character or is not UTF-8 text; correct it")
@@ -184,7 +184,7 @@ class StackConfig:
     """The name of the command with which the stack was started."""
     drain_seconds: float = 30.0
     """Seconds that a program has to finish its work after SIGTERM."""
-    patience: StartClock = field(default_factory=StartClock)
+    limits: TimeLimits = field(default_factory=TimeLimits)
     """The time limits for slow and silent parts."""
     least_free_bytes: int = LEAST_FREE_BYTES
     """Bytes that must be free on the disk of the data folder."""
@@ -217,10 +217,10 @@ class StackConfig:
             port=_port(env.get("PERDURE_PORT") or str(_DEFAULT_PORT)),
             environ=env,
             routing=chosen,
-            app_dirs=_own_apps(env, app_dirs),
+            app_dirs=_user_apps(env, app_dirs),
             examples=wants_examples if examples is None else examples,
             programs=default_programs(chosen),
-            patience=StartClock.from_environ(env),
+            limits=TimeLimits.from_environ(env),
             least_free_bytes=least_free_bytes(env),
         )
 
@@ -228,19 +228,19 @@ class StackConfig:
     def apps(self) -> tuple[Path, ...]:
         """Returns all app folders, those of the examples first, each once: their agents are published and their
         services started."""
-        found: dict[str, Path] = {}
+        by_path: dict[str, Path] = {}
         for folder in (*(shipped_apps() if self.examples else ()), *self.app_dirs):
-            found.setdefault(os.path.realpath(folder), folder)
-        return tuple(found.values())
+            by_path.setdefault(os.path.realpath(folder), folder)
+        return tuple(by_path.values())
 
 
-def _own_apps(environ: Mapping[str, str], typed: Sequence[str | Path]) -> tuple[Path, ...]:
+def _user_apps(environ: Mapping[str, str], app_dirs: Sequence[str | Path]) -> tuple[Path, ...]:
     """Returns the folders from the command line, or else those of PERDURE_APP.
 
     Raises: StackError for a folder that is not an app.
     """
-    written = [part for part in environ.get("PERDURE_APP", "").split(os.pathsep) if part]
-    paths = [Path(part).expanduser() for part in typed] or [BASE / Path(part).expanduser() for part in written]
+    configured = [part for part in environ.get("PERDURE_APP", "").split(os.pathsep) if part]
+    paths = [Path(part).expanduser() for part in app_dirs] or [BASE / Path(part).expanduser() for part in configured]
     apps = tuple(path.absolute() for path in paths)
     for app in apps:
         if not app.is_dir():
@@ -265,9 +265,9 @@ def _flag(environ: Mapping[str, str], name: str) -> bool:
     Raises: StackError.
     """
     text = environ.get(name) or "false"
-    if (found := _FLAGS.get(text.lower())) is None:
+    if (value := _FLAGS.get(text.lower())) is None:
         raise StackError(f"{name} is {text!r}; it must be true or false")
-    return found
+    return value
 
 
 def least_free_bytes(environ: Mapping[str, str]) -> int:

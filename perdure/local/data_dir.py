@@ -105,16 +105,16 @@ def open_home(root: Path) -> DataDir:
             f"cannot write in the data folder {home.root}: {error.strerror}; set PERDURE_HOME to a folder you own"
         ) from error
     for name in (*_CREATED, *_OTHER_FOLDERS):
-        _must_be(home.root / name, "folder", Path.is_dir)
+        _check_kind(home.root / name, "folder", Path.is_dir)
     for name in _FILES:
-        _must_be(home.root / name, "file", Path.is_file)
-    with its_own(home.root):
+        _check_kind(home.root / name, "file", Path.is_file)
+    with folder_errors(home.root):
         for name in _CREATED:
             (home.root / name).mkdir(mode=0o700, exist_ok=True)
     return home
 
 
-def _must_be(path: Path, kind: str, is_kind: Callable[[Path], bool]) -> None:
+def _check_kind(path: Path, kind: str, is_kind: Callable[[Path], bool]) -> None:
     if not is_kind(path) and (path.exists() or path.is_symlink()):
         raise StackError(f"{path} is not a {kind}; move it away, and restore the {kind} if there is a backup")
 
@@ -123,7 +123,7 @@ _WRONG_KIND = dict.fromkeys((FileExistsError, IsADirectoryError, NotADirectoryEr
 
 
 @contextmanager
-def its_own(root: Path) -> Iterator[None]:
+def folder_errors(root: Path) -> Iterator[None]:
     """Turns every file system error in the data folder into one clear line: files of another user after a run as root,
     or a full disk.
 
@@ -136,30 +136,30 @@ def its_own(root: Path) -> Iterator[None]:
         path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes | Path) else None
         if path is None or not path.is_relative_to(root):
             raise
-        whose = "; make this user the owner of the whole folder, or set PERDURE_HOME to another folder"
-        what_to_do = whose if isinstance(error, PermissionError) else _WRONG_KIND.get(type(error), "")
-        raise StackError(f"cannot use {path} in the data folder {root}: {error.strerror}{what_to_do}") from error
+        owner_advice = "; make this user the owner of the whole folder, or set PERDURE_HOME to another folder"
+        advice = owner_advice if isinstance(error, PermissionError) else _WRONG_KIND.get(type(error), "")
+        raise StackError(f"cannot use {path} in the data folder {root}: {error.strerror}{advice}") from error
 
 
 @contextmanager
-def hold(home: DataDir) -> Iterator[None]:
+def lock_home(home: DataDir) -> Iterator[None]:
     """Makes this process the only supervisor of the folder until the block or the process ends.
 
     Raises: AlreadyRunning, with the address of the running one; StackError.
     """
-    with its_own(home.root):
+    with folder_errors(home.root):
         descriptor = os.open(home.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise AlreadyRunning(_who_runs(home)) from None
+            raise AlreadyRunning(_running_message(home)) from None
         yield
     finally:
         os.close(descriptor)
 
 
-def _who_runs(home: DataDir) -> str:
+def _running_message(home: DataDir) -> str:
     api = None
     with suppress(OSError, ValueError, KeyError, TypeError):
         api = json.loads(home.run_file.read_text())["api"]
@@ -236,12 +236,12 @@ def load_credentials(home: DataDir, *, needs_cluster: bool = False) -> Credentia
     exists. With `needs_cluster`, also if the cluster is missing although an earlier start created it.
     """
     path = home.secrets_file
-    kept: dict[str, str] = {}
+    stored: dict[str, str] = {}
     has_cluster = (home.postgres / "PG_VERSION").exists()
     if path.exists():
         try:
-            kept = named_texts(path.read_text("utf-8"))
-            if has_cluster and not kept.get("bootstrap"):  # the prepare step can set the others again
+            stored = named_texts(path.read_text("utf-8"))
+            if has_cluster and not stored.get("bootstrap"):  # the prepare step can set the others again
                 raise ValueError(f"it has no password `bootstrap` for the database in {home.postgres}")
         except (OSError, ValueError) as error:
             raise StackError(file_fault(path, error, "restore its last good copy")) from error
@@ -250,8 +250,8 @@ def load_credentials(home: DataDir, *, needs_cluster: bool = False) -> Credentia
             f"{path} is missing, but its database exists in {home.postgres}; restore the file from a backup, "
             f"or move {home.root} away to start without data"
         )
-    created = has_cluster or _CLUSTER in kept
-    # The log is of folders whose secrets.json is older than the entry.
+    created = has_cluster or _CLUSTER in stored
+    # The log is of folders owner_advice secrets.json is older than the entry.
     if needs_cluster and not has_cluster and (created or home.log("postgres").exists()):
         raise StackError(
             f"the database folder {home.postgres} is missing or empty, but an earlier start created it; restore it "
@@ -259,11 +259,11 @@ def load_credentials(home: DataDir, *, needs_cluster: bool = False) -> Credentia
         )
     names = [field.name for field in fields(Credentials)]
     # No leading dash: a password that looks like an option causes errors when it is typed by hand.
-    chosen = Credentials(**{name: kept.get(name) or "k" + secrets.token_urlsafe(24) for name in names})
-    content = {**asdict(chosen), **({_CLUSTER: home.postgres.name} if created else {})}
-    if content != kept:
+    credentials = Credentials(**{name: stored.get(name) or "k" + secrets.token_urlsafe(24) for name in names})
+    content = {**asdict(credentials), **({_CLUSTER: home.postgres.name} if created else {})}
+    if content != stored:
         write_private(path, json.dumps(content, indent=2) + "\n")
-    return chosen
+    return credentials
 
 
 @dataclass(frozen=True, slots=True)

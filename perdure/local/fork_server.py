@@ -29,7 +29,7 @@ from typing import Any
 from setproctitle import setproctitle
 
 _PR_SET_PDEATHSIG = 1
-_LONGEST_MESSAGE_BYTES = 64
+_MAX_MESSAGE_BYTES = 64
 _LIBC = ctypes.CDLL(None)
 
 
@@ -48,8 +48,8 @@ class Request:
     imports: frozenset[str]
 
 
-class ForkServer:
-    """The process on its side of the channel."""
+class Forker:
+    """Imports the modules and forks the programs."""
 
     def __init__(self, channel: socket.socket, modules: Sequence[str]) -> None:
         self._channel = channel
@@ -62,7 +62,7 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._wakeups = (self._wakeup, wakeup)
 
-    def tend(self) -> Request:
+    def serve(self) -> Request:
         """Imports and forks until the channel ends, which ends the process. Returns only in each forked process."""
         while True:
             for request in [each for each in self._waiting if each.imports.isdisjoint(self._to_import)]:
@@ -80,11 +80,11 @@ class ForkServer:
                 _import(self._to_import.pop(0))
 
     def _receive(self) -> Request:
-        message, files, _, _ = socket.recv_fds(self._channel, _LONGEST_MESSAGE_BYTES, 2)
+        message, files, _, _ = socket.recv_fds(self._channel, _MAX_MESSAGE_BYTES, 2)
         if not message:
             os._exit(0)
-        what, output = files
-        with os.fdopen(what, encoding="utf-8", errors="surrogateescape") as stream:
+        program, output = files
+        with os.fdopen(program, encoding="utf-8", errors="surrogateescape") as stream:
             request: dict[str, Any] = json.load(stream)
         return Request(
             int(message),
@@ -103,7 +103,7 @@ class ForkServer:
         pid = os.fork()
         if pid:
             os.close(request.output)
-            self._tell({"number": request.number, "pid": pid})
+            self._send({"number": request.number, "pid": pid})
             return False
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -116,6 +116,7 @@ class ForkServer:
         return True
 
     def _reap(self) -> None:
+        """Reports the forks that have ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -123,11 +124,11 @@ class ForkServer:
                 return
             if not pid:
                 return
-            self._tell({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+            self._send({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
 
-    def _tell(self, answer: dict[str, int]) -> None:
+    def _send(self, response: dict[str, int]) -> None:
         try:
-            self._channel.send(json.dumps(answer).encode())
+            self._channel.send(json.dumps(response).encode())
         except OSError:  # the supervisor has ended, and the kernel is about to end this process too
             os._exit(0)
 
@@ -140,12 +141,12 @@ def _import(module: str) -> None:
         traceback.print_exc()
 
 
-def become(request: Request) -> None:
+def run_program(request: Request) -> None:
     """Continues as the requested program; returns when it ends."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (request.output, 1), (request.output, 2)):
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((devnull, 0), (request.output, 1), (request.output, 2)):
         os.dup2(source, target)
-    os.close(nothing)
+    os.close(devnull)
     os.close(request.output)
     setproctitle(f"perdure: {request.role}")
     gc.enable()
@@ -165,4 +166,4 @@ def become(request: Request) -> None:
 
 if __name__ == "__main__":
     gc.disable()
-    become(ForkServer(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]).tend())
+    run_program(Forker(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]).serve())

@@ -21,26 +21,26 @@ _ROLE_WIDTH = 16
 _PLAIN_LIVE_SECONDS = 15.0
 """Seconds between repetitions of the live line if it cannot be overwritten."""
 _WINDOW_SECONDS = 10.0
-_LONGEST_WINDOW_SECONDS = 600.0
-_MOST_LINES = 20
-_MOST_ALIKE = 5
+_MAX_WINDOW_SECONDS = 600.0
+_MAX_LINES = 20
+_MAX_SIMILAR_LINES = 5
 """Lines that differ only in their numbers."""
-_AGAIN = 2
+_LINES_AFTER_FLOOD = 2
 """Lines of a window that follows a flood."""
-_OTHER_PROGRESS_SECONDS = 3.0
-_QUIET_OUTAGE_SECONDS = 15.0
+_LIVE_PRIORITY_SECONDS = 3.0
+_OUTAGE_GRACE_SECONDS = 15.0
 """Seconds for which an outage of a part suppresses other children's lines about it: longer than a part takes to return.
 """
-_LOOK_SECONDS = 1.0
-_OF_THE_APPS = re.compile(r"\b(app_problem|agents_missing)\b")
-_OF_AN_OUTAGE = re.compile(
+_OUTAGE_CHECK_SECONDS = 1.0
+_APP_PROBLEM = re.compile(r"\b(app_problem|agents_missing)\b")
+_OUTAGE = re.compile(
     r"ConnectionRefused|ConnectionReset|ConnectionError|ConnectionDoesNotExist|CannotConnectNow|terminating connection"
 )
-_OF_A_FULL_DISK = re.compile(r"no space left|disk is full|DiskFull|ENOSPC", re.IGNORECASE)
+_FULL_DISK = re.compile(r"no space left|disk is full|DiskFull|ENOSPC", re.IGNORECASE)
 _NUMBER = re.compile(r"\b[0-9a-f]*\d[0-9a-f]*\b")
 
 
-class Flood:
+class FloodFilter:
     """Decides which lines of one child are shown: all of a few, or the first of many and then the number of others.
 
     Reports about a continuing flood become less and less frequent.
@@ -49,45 +49,45 @@ class Flood:
     def __init__(self, now: float) -> None:
         self._began = now
         self._seconds = _WINDOW_SECONDS
-        self._allowed = (_MOST_LINES, _MOST_ALIKE)
+        self._allowed = (_MAX_LINES, _MAX_SIMILAR_LINES)
         self._shown = 0
-        self._alike: Counter[str] = Counter()
-        self.folded = 0
+        self._similar: Counter[str] = Counter()
+        self.omitted = 0
         """Lines of this window that are not shown."""
 
-    def ends_in(self, now: float) -> float:
+    def seconds_left(self, now: float) -> float:
         """Returns the seconds until this window ends."""
         return self._began + self._seconds - now
 
-    def closed(self, now: float) -> str:
+    def start_next_window(self, now: float) -> str:
         """Returns a report about the ended window and starts the next one; empty if no line was omitted."""
         summary = ""
-        if self.folded:
-            lines = "lines" if self.folded > 1 else "line"
-            summary = f"(and {self.folded} more {lines} like these in {now - self._began:.0f} s"
-        self._seconds = min(2 * self._seconds, _LONGEST_WINDOW_SECONDS) if self.folded else _WINDOW_SECONDS
-        self._allowed = (_AGAIN, _AGAIN) if self.folded else (_MOST_LINES, _MOST_ALIKE)
-        self._began, self._shown, self.folded = now, 0, 0
-        self._alike.clear()
+        if self.omitted:
+            lines = "lines" if self.omitted > 1 else "line"
+            summary = f"(and {self.omitted} more {lines} like these in {now - self._began:.0f} s"
+        self._seconds = min(2 * self._seconds, _MAX_WINDOW_SECONDS) if self.omitted else _WINDOW_SECONDS
+        self._allowed = (_LINES_AFTER_FLOOD, _LINES_AFTER_FLOOD) if self.omitted else (_MAX_LINES, _MAX_SIMILAR_LINES)
+        self._began, self._shown, self.omitted = now, 0, 0
+        self._similar.clear()
         return summary
 
-    def folds(self) -> bool:
+    def omit(self) -> bool:
         """Omits one line; returns whether it is the first one of this window."""
-        self.folded += 1
-        return self.folded == 1
+        self.omitted += 1
+        return self.omitted == 1
 
-    def shows(self, line: str) -> bool:
+    def admits(self, line: str) -> bool:
         """Returns whether this line is shown; otherwise the caller must omit it."""
         kind = _NUMBER.sub("0", line)
-        most, most_alike = self._allowed
-        if self._shown >= most or self._alike[kind] >= most_alike:
+        max_lines, max_similar = self._allowed
+        if self._shown >= max_lines or self._similar[kind] >= max_similar:
             return False
         self._shown += 1
-        self._alike[kind] += 1
+        self._similar[kind] += 1
         return True
 
 
-class Outage:
+class OutageFilter:
     """Suppresses and counts what children write about a part that has died and is restarting, for some seconds.
 
     Only lines of other children are suppressed. Lines of a child that is itself down contain the reason. It may
@@ -95,37 +95,37 @@ class Outage:
     """
 
     def __init__(self) -> None:
-        self.away: Callable[[], Collection[str]] = tuple
+        self.down_roles: Callable[[], Collection[str]] = tuple
         """The roles that have died and are restarting."""
         self._began: float | None = None
         self._counts: Counter[str] = Counter()
         self._last: dict[str, str] = {}
 
-    def keeps_back(self, role: str, line: str, now: float) -> bool:
+    def suppresses(self, role: str, line: str, now: float) -> bool:
         """Returns whether this line is suppressed; it is then counted."""
-        if _OF_AN_OUTAGE.search(line) is None:
+        if _OUTAGE.search(line) is None:
             return False
-        away = self.away()
-        if not away or role in away:
+        down_roles = self.down_roles()
+        if not down_roles or role in down_roles:
             return False
         self._began = now if self._began is None else self._began
-        if now - self._began >= _QUIET_OUTAGE_SECONDS:
+        if now - self._began >= _OUTAGE_GRACE_SECONDS:
             return False
         self._counts[role] += 1
         self._last[role] = line
         return True
 
-    def last_words(self, role: str) -> str:
+    def take_last_line(self, role: str) -> str:
         """Returns this child's last suppressed line, once, if it is itself down by now; else empty."""
-        if role not in self._last or role not in self.away():
+        if role not in self._last or role not in self.down_roles():
             return ""
         self._counts[role] -= 1
         return self._last.pop(role)
 
-    def ended(self, now: float) -> str:
+    def report(self, now: float) -> str:
         """Returns a report about the suppressed lines once the quiet period has ended; empty before."""
-        is_over = not self.away()
-        if not is_over and (self._began is None or now - self._began < _QUIET_OUTAGE_SECONDS):
+        is_over = not self.down_roles()
+        if not is_over and (self._began is None or now - self._began < _OUTAGE_GRACE_SECONDS):
             return ""
         summary = ", ".join(f"{count} of {role}" for role, count in self._counts.items() if count)
         self._counts.clear()
@@ -135,7 +135,7 @@ class Outage:
         return summary
 
     @property
-    def goes_on(self) -> bool:
+    def is_active(self) -> bool:
         """Returns whether a part has been down since a line was suppressed."""
         return self._began is not None
 
@@ -145,17 +145,17 @@ class Console:
 
     def __init__(self, stream: TextIO | None, environ: Mapping[str, str] | None = None) -> None:
         self._stream = stream
-        self._tty = bool(stream is not None and stream.isatty())
-        self._has_color = self._tty and not (environ or {}).get("NO_COLOR")
+        self._is_terminal = bool(stream is not None and stream.isatty())
+        self._has_color = self._is_terminal and not (environ or {}).get("NO_COLOR")
         self._roles: dict[str, int] = {}
-        self._floods: dict[str, Flood] = {}
+        self._floods: dict[str, FloodFilter] = {}
         self.logs: Path | None = None
         """The folder with all lines of every child."""
         self.disk_is_full: Callable[[], bool] = lambda: False
         """True if the supervisor itself reports a full disk; lines of children about it are then omitted."""
-        self.outage = Outage()
-        self._looks_at_outage = False
-        self.apps_are_told = False
+        self.outage = OutageFilter()
+        self._outage_check_is_scheduled = False
+        self.hides_app_problems = False
         """True if problems of the apps are reported elsewhere; lines of children about them are then omitted."""
         self._live = ""
         self._live_at = 0.0
@@ -163,7 +163,7 @@ class Console:
     @property
     def is_terminal(self) -> bool:
         """True if progress can overwrite itself."""
-        return self._tty
+        return self._is_terminal
 
     def say(self, text: str = "") -> None:
         """Writes one line of the supervisor itself."""
@@ -176,44 +176,46 @@ class Console:
 
     def child(self, role: str, line: str) -> None:
         """Writes one line from a child or about it; in a flood it is counted and not shown."""
-        flood = self._floods.setdefault(role, Flood(time.monotonic()))
-        if flood.ends_in(time.monotonic()) <= 0:
+        flood = self._floods.setdefault(role, FloodFilter(time.monotonic()))
+        if flood.seconds_left(time.monotonic()) <= 0:
             self._close_window(role)
-        if self.apps_are_told and _OF_THE_APPS.search(line) is not None:
+        if self.hides_app_problems and _APP_PROBLEM.search(line) is not None:
             return
-        if self.outage.keeps_back(role, line, time.monotonic()):
-            self._look_at_outage()
+        if self.outage.suppresses(role, line, time.monotonic()):
+            self._schedule_outage_check()
             return
-        if last := self.outage.last_words(role):
-            self._child(role, last)
-        told_already = _OF_A_FULL_DISK.search(line) is not None and self.disk_is_full()
-        if not told_already and flood.shows(line):
-            self._child(role, line)
-        elif flood.folds():
+        if last := self.outage.take_last_line(role):
+            self._write_child_line(role, last)
+        is_reported = _FULL_DISK.search(line) is not None and self.disk_is_full()
+        if not is_reported and flood.admits(line):
+            self._write_child_line(role, line)
+        elif flood.omit():
             with suppress(RuntimeError):  # without an event loop, the next line reports it
-                asyncio.get_running_loop().call_later(flood.ends_in(time.monotonic()), self._close_window, role)
+                asyncio.get_running_loop().call_later(flood.seconds_left(time.monotonic()), self._close_window, role)
 
-    def _look_at_outage(self) -> None:
+    def _schedule_outage_check(self) -> None:
         """Checks every second, from the first suppressed line until no part is down."""
-        if not self._looks_at_outage:
+        if not self._outage_check_is_scheduled:
             with suppress(RuntimeError):  # without an event loop there is nothing to wait for
-                asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._end_outage)
-                self._looks_at_outage = True
+                asyncio.get_running_loop().call_later(_OUTAGE_CHECK_SECONDS, self._check_outage)
+                self._outage_check_is_scheduled = True
 
-    def _end_outage(self) -> None:
-        self._looks_at_outage = False
-        if summary := self.outage.ended(time.monotonic()):
+    def _check_outage(self) -> None:
+        self._outage_check_is_scheduled = False
+        if summary := self.outage.report(time.monotonic()):
             where = f"; log of each: {self.logs}" if self.logs is not None else ""
             self.say(f"  Lines about the outage that are not shown: {summary}{where}")
-        if self.outage.goes_on:
-            self._look_at_outage()
+        if self.outage.is_active:
+            self._schedule_outage_check()
 
     def _close_window(self, role: str) -> None:
-        summary = self._floods[role].closed(time.monotonic())
+        summary = self._floods[role].start_next_window(time.monotonic())
         if summary:
-            self._child(role, f"{summary}; log: {self.logs / role}.log)" if self.logs is not None else f"{summary})")
+            self._write_child_line(
+                role, f"{summary}; log: {self.logs / role}.log)" if self.logs is not None else f"{summary})"
+            )
 
-    def _child(self, role: str, line: str) -> None:
+    def _write_child_line(self, role: str, line: str) -> None:
         prefix = f"{role:<{_ROLE_WIDTH}} |"
         if self._has_color:
             color = _COLORS[self._roles.setdefault(role, len(self._roles)) % len(_COLORS)]
@@ -223,7 +225,7 @@ class Console:
     def live(self, text: str) -> None:
         """Shows progress in place of the previous progress; without a terminal, as a line now and then."""
         now = time.monotonic()
-        if self._tty:
+        if self._is_terminal:
             self._live_at = now
             self._show_live(text)
         elif now - self._live_at >= _PLAIN_LIVE_SECONDS:
@@ -232,9 +234,9 @@ class Console:
 
     def waiting(self, text: str) -> None:
         """Shows what is being waited for, unless other progress is shown."""
-        if self._tty and time.monotonic() - self._live_at >= _OTHER_PROGRESS_SECONDS:
+        if self._is_terminal and time.monotonic() - self._live_at >= _LIVE_PRIORITY_SECONDS:
             self._show_live(text)
-        elif not self._tty:
+        elif not self._is_terminal:
             self.live(text)
 
     def end_live(self) -> None:
@@ -261,7 +263,7 @@ class Console:
         self._live = shown
 
 
-_LONGEST_LINE_BYTES = 32 * 1024
+_MAX_LINE_BYTES = 32 * 1024
 """Longer lines are split: asyncio's own readline() raises for them, and the child would block on a full pipe."""
 
 
@@ -273,19 +275,19 @@ async def read_lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
         *lines, held = (held + chunk).split(b"\n")
         for line in lines:
             for piece in _pieces(line):
-                yield _text(piece)
-        while len(held) >= _LONGEST_LINE_BYTES:
-            yield _text(held[:_LONGEST_LINE_BYTES])
-            held = held[_LONGEST_LINE_BYTES:]
+                yield _decode(piece)
+        while len(held) >= _MAX_LINE_BYTES:
+            yield _decode(held[:_MAX_LINE_BYTES])
+            held = held[_MAX_LINE_BYTES:]
     if held:
-        yield _text(held)
+        yield _decode(held)
 
 
 def _pieces(line: bytes) -> list[bytes]:
-    return [line[at : at + _LONGEST_LINE_BYTES] for at in range(0, max(len(line), 1), _LONGEST_LINE_BYTES)]
+    return [line[at : at + _MAX_LINE_BYTES] for at in range(0, max(len(line), 1), _MAX_LINE_BYTES)]
 
 
-def _text(line: bytes) -> str:
+def _decode(line: bytes) -> str:
     return line.rstrip(b"\r").decode("utf-8", "replace")
 
 
@@ -338,20 +340,20 @@ class LogFile:
         return opened
 
 
-_HELD_SECONDS = 0.05
-_QUIET_SECONDS = 60.0
+_HOLD_SECONDS = 0.05
+_REPEAT_SECONDS = 60.0
 """Seconds without a repeated warning after which it is shown again."""
-_REMEMBERED = 200
+_MAX_REMEMBERED = 200
 _TRACEBACK = "Traceback (most recent call last)"
-_INSIDE = (" ", "╭", "│", "╰")
+_TRACEBACK_LINE_STARTS = (" ", "╭", "│", "╰")
 """Starts of a traceback's lines: Python's own, and those that structlog draws in a box."""
-_BETWEEN = ("During handling of the above exception", "The above exception was the direct cause")
+_EXCEPTION_CHAIN_LINES = ("During handling of the above exception", "The above exception was the direct cause")
 _WARNING = re.compile(r"\[(warning|error|critical) *\]|\b(WARN|WARNING|ERROR|FATAL|PANIC)\b")
 _INFORMATION = re.compile(
     r"[\d\s\[\]:/.,+TZ-]*(\[(info|debug) *\]|(time=\S+ )?level=(?i:info|debug)\b|([\w.]+(:| - ))?(INFO|DEBUG)\b)"
 )
 """Marks of lines below a warning by logger: structlog, uvicorn, alembic, LiteLLM and Python's own."""
-_STAMP = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*( UTC)?( \[\d+\])?")
+_TIMESTAMP = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*( UTC)?( \[\d+\])?")
 """The time, and Postgres's process id: all that differs between two equal warnings."""
 
 
@@ -375,11 +377,11 @@ class Excerpt:
         if _TRACEBACK in line:
             self._in_traceback = True
         elif self._in_traceback:
-            if line and not line.startswith(_INSIDE):
+            if line and not line.startswith(_TRACEBACK_LINE_STARTS):
                 self._in_traceback = False
                 self._error = line
                 self._hold()
-        elif self._error is None or (line and not line.startswith(_BETWEEN)):
+        elif self._error is None or (line and not line.startswith(_EXCEPTION_CHAIN_LINES)):
             self.flush()
             self._line = line
             self._hold()
@@ -394,7 +396,7 @@ class Excerpt:
         is_warning = self._error is not None or any(map(_WARNING.search, held))
         is_information = self._error is None and any(map(_INFORMATION.match, held))
         self._line = self._error = self._timer = None
-        if held and not is_information and not (is_warning and self._shown_lately(": ".join(held))):
+        if held and not is_information and not (is_warning and self._shown_recently(": ".join(held))):
             self._show(": ".join(held))
 
     def close(self) -> None:
@@ -405,12 +407,12 @@ class Excerpt:
     def _hold(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(_HELD_SECONDS, self.flush)
+        self._timer = asyncio.get_running_loop().call_later(_HOLD_SECONDS, self.flush)
 
-    def _shown_lately(self, text: str) -> bool:
-        what, now = _STAMP.sub("", text), time.monotonic()
+    def _shown_recently(self, text: str) -> bool:
+        what, now = _TIMESTAMP.sub("", text), time.monotonic()
         before = self._shown.pop(what, None)
         self._shown[what] = now
-        if len(self._shown) > _REMEMBERED:
+        if len(self._shown) > _MAX_REMEMBERED:
             del self._shown[next(iter(self._shown))]
-        return before is not None and now - before < _QUIET_SECONDS
+        return before is not None and now - before < _REPEAT_SECONDS

@@ -24,7 +24,7 @@ import psutil
 
 from perdure.local.child import ChildSpec
 from perdure.local.data_dir import Credentials, DataDir, StackError, load_credentials, write_private
-from perdure.local.ports import HOST, postgres_accepts, postgres_lives
+from perdure.local.ports import HOST, postgres_accepts, postgres_responds
 from perdure.local.processes import POSTGRES_MAJOR, RunAs, alive, spawn
 
 _NOBODY_ID = 65_534
@@ -58,7 +58,7 @@ class PostgresLaunch:
         if self.run_as is not None:
             user = {"user": self.run_as.uid, "group": self.run_as.gid, "extra_groups": []}
         try:
-            done = subprocess.run(
+            finished = subprocess.run(
                 (*self.prefix, *enter_and_try, str(self.install / "bin" / "postgres"), "--version"),
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -70,7 +70,7 @@ class PostgresLaunch:
             )
         except (OSError, subprocess.SubprocessError):
             return False
-        return bool(done.returncode == 0)
+        return bool(finished.returncode == 0)
 
 
 def choose_launch(install: Path, home: Path) -> PostgresLaunch:
@@ -143,10 +143,10 @@ def copy_install(install: Path, home: Path) -> Path:
     return copied / package.name / install.name
 
 
-def give_to(folder: Path, owner: RunAs) -> None:
+def change_owner(folder: Path, owner: RunAs) -> None:
     """Makes `owner` the owner of a folder and its content, if the way of running has changed since its creation."""
-    about = folder.stat()
-    if (about.st_uid, about.st_gid) == (owner.uid, owner.gid):
+    status = folder.stat()
+    if (status.st_uid, status.st_gid) == (owner.uid, owner.gid):
         return
     for path in (folder, *folder.rglob("*")):
         os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
@@ -221,8 +221,8 @@ def postgres_spec(home: DataDir, launch: PostgresLaunch, port: int) -> ChildSpec
     async def ready(pid: int) -> bool:
         return postgres_accepts(folder, pid)
 
-    async def lives(_pid: int) -> bool:
-        return await postgres_lives(HOST, port)
+    async def responds(_pid: int) -> bool:
+        return await postgres_responds(HOST, port)
 
     return ChildSpec(
         role="postgres",
@@ -233,15 +233,16 @@ def postgres_spec(home: DataDir, launch: PostgresLaunch, port: int) -> ChildSpec
         ready=ready,
         stop_steps=((signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0)),
         stop_rank=STOP_RANK,
+        ports=(port,),
         death_signal=signal.SIGINT,
         run_as=launch.run_as,
-        shows=_SHOWN,
+        shown_lines=_SHOWN,
         before_start=lambda: clear_stale_lock(folder),
-        lives=lives,
+        responds=responds,
         detail=f"{HOST}:{port}",
         advice=f"; if its data is damaged, restore {folder} from a backup, or set PERDURE_HOME to a new folder",
         diagnose=configuration_fault,
-        hides=_HINT,
+        hidden_lines=_HINT,
     )
 
 
@@ -250,7 +251,7 @@ def configuration_fault(lines: Sequence[str]) -> str:
     empty."""
     text = "\n".join(lines)
     places = [
-        f"{found['file'] or found['hba']}, line {found['line'] or found['at']}" for found in _FAULTY.finditer(text)
+        f"{match['file'] or match['hba']}, line {match['line'] or match['at']}" for match in _FAULTY.finditer(text)
     ]
     if places:
         return f"; correct {' and '.join(dict.fromkeys(places))}"
@@ -270,12 +271,12 @@ def check_cluster(folder: Path) -> bool:
     """
     version_file = folder / "PG_VERSION"
     if version_file.is_file():
-        found = version_file.read_text(errors="replace").strip()
-        if not found.isdecimal():
+        cluster_version = version_file.read_text(errors="replace").strip()
+        if not cluster_version.isdecimal():
             raise StackError(f"{version_file} is damaged; restore {folder} from a backup, or move it away")
-        if found != str(POSTGRES_MAJOR):
+        if cluster_version != str(POSTGRES_MAJOR):
             raise StackError(
-                f"{folder} was created by Postgres {found}, but this Perdure runs Postgres {POSTGRES_MAJOR}; "
+                f"{folder} was created by Postgres {cluster_version}, but this Perdure runs Postgres {POSTGRES_MAJOR}; "
                 "dump it with the old version, or set PERDURE_HOME to another folder. Nothing was changed"
             )
         return True
@@ -301,7 +302,7 @@ async def make_ready(home: DataDir, launch: PostgresLaunch, credentials: Credent
         await _initdb(folder, launch, credentials)
         load_credentials(home)  # records that the cluster exists
     try:
-        give_to(folder, launch.owner())
+        change_owner(folder, launch.owner())
     except OSError as error:
         raise StackError(
             f"{folder} belongs to another user and its owner cannot be changed: {error.strerror}"
@@ -324,10 +325,10 @@ def clear_stale_lock(folder: Path) -> None:
     except (OSError, ValueError):
         return
     process = alive(pid)
-    works_in: Path | None = None
+    working_folder: Path | None = None
     with suppress(psutil.Error):  # a process of another user, or already ended; in both cases not this server
-        works_in = Path(process.cwd()) if process is not None else None
-    if works_in == folder.resolve():
+        working_folder = Path(process.cwd()) if process is not None else None
+    if working_folder == folder.resolve():
         raise StackError(f"a Postgres server (pid {pid}) is already running on {folder}; stop it first")
     lock.unlink(missing_ok=True)
 
@@ -361,12 +362,12 @@ async def _initdb(folder: Path, launch: PostgresLaunch, credentials: Credentials
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def telling(lines: list[str]) -> str:
+def most_informative_line(lines: list[str]) -> str:
     """Returns the most informative line; the first ones are only greetings."""
     for word in ("no space left", "error", "fatal", "panic", "could not"):
-        found = next((line for line in lines if word in line.lower()), None)
-        if found is not None:
-            return found
+        line = next((line for line in lines if word in line.lower()), None)
+        if line is not None:
+            return line
     return lines[-1] if lines else "it printed nothing"
 
 
@@ -387,4 +388,4 @@ async def _run(command: tuple[str, ...], launch: PostgresLaunch) -> None:
         with suppress(ProcessLookupError):
             process.kill()
     if code != 0:
-        raise StackError(f"initdb failed: {telling(output.splitlines())}")
+        raise StackError(f"initdb failed: {most_informative_line(output.splitlines())}")

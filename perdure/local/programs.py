@@ -32,7 +32,7 @@ from perdure.core.faults import file_fault
 from perdure.local.child import ChildSpec
 from perdure.local.config import ROOT, Program, StackConfig
 from perdure.local.data_dir import DataDir, StackError, write_private
-from perdure.local.ports import HOST, PortFile, beats, http_get, port_open
+from perdure.local.ports import HOST, PortFile, heartbeat_probe, http_get, port_open
 from perdure.local.processes import is_stopped
 
 APP_SERVICE_STOP_RANK = 1
@@ -84,19 +84,19 @@ def read_all_app_services(apps: Sequence[Path]) -> list[tuple[Path, AppService]]
 
     Raises: StackError, for example if two have the same name or export the same URL.
     """
-    found = [(app, service) for app in apps for service in read_app_services(app)]
+    declared = [(app, service) for app in apps for service in read_app_services(app)]
     for label, values in (
-        ("name", [service.name for _, service in found]),
-        ("url_env", [service.url_env for _, service in found]),
+        ("name", [service.name for _, service in declared]),
+        ("url_env", [service.url_env for _, service in declared]),
     ):
-        doubled = sorted({value for value in values if values.count(value) > 1})
-        if doubled:
-            where = [str(app) for (app, _), value in zip(found, values, strict=True) if value == doubled[0]]
+        duplicates = sorted({value for value in values if values.count(value) > 1})
+        if duplicates:
+            folders = [str(app) for (app, _), value in zip(declared, values, strict=True) if value == duplicates[0]]
             raise StackError(
-                f"two app services have the {label} {doubled[0]}, in the app folders "
-                f"{' and '.join(dict.fromkeys(where))}"
+                f"two app services have the {label} {duplicates[0]}, in the app folders "
+                f"{' and '.join(dict.fromkeys(folders))}"
             )
-    return found
+    return declared
 
 
 def app_service_spec(home: DataDir, app: Path, service: AppService, port: int, environ: Mapping[str, str]) -> ChildSpec:
@@ -110,7 +110,7 @@ def app_service_spec(home: DataDir, app: Path, service: AppService, port: int, e
         answer = await http_get(HOST, port, service.ready_path)
         return answer is not None and answer[0] == 200
 
-    async def lives(pid: int) -> bool:
+    async def responds(pid: int) -> bool:
         if service.ready_path is None:
             return not is_stopped(pid)  # the kernel accepts connections for a stopped process, too
         return await http_get(HOST, port, service.ready_path) is not None
@@ -129,9 +129,10 @@ def app_service_spec(home: DataDir, app: Path, service: AppService, port: int, e
         cwd=app,
         log=home.log(service.name),
         ready=ready,
-        lives=lives,
+        responds=responds,
         stop_steps=((signal.SIGTERM, 10.0),),
         stop_rank=APP_SERVICE_STOP_RANK,
+        ports=(port,),
         detail=f"{app_service_url(port)} (service of the app {app.name})",
     )
 
@@ -163,9 +164,9 @@ def app_service_url(port: int) -> str:
     return f"http://{HOST}:{port}"
 
 
-def take_port(book: PortFile, service: AppService) -> int:
+def take_port(port_file: PortFile, service: AppService) -> int:
     """Returns the app service's port, the same at every start while it is free."""
-    return book.take(f"companion-{service.name}")
+    return port_file.take(f"companion-{service.name}")
 
 
 PROGRAM_STOP_RANK = 0
@@ -206,10 +207,12 @@ def program_spec(config: StackConfig, home: DataDir, program: Program, environ: 
         cwd=ROOT,
         log=home.log(program.role),
         ready=answers if program.ready == "http" else wrote_file,
-        lives=beats(ready_file),
-        held=lambda: not home.gate_file.exists(),
+        responds=heartbeat_probe(ready_file),
+        waits_for_others=lambda: not home.gate_file.exists(),
         stop_steps=((signal.SIGTERM, config.drain_seconds),),
         stop_rank=PROGRAM_STOP_RANK,
+        ports=(config.port,) if program.ready == "http" else (),
+        port_setting="PERDURE_PORT",
         before_start=lambda: ready_file.unlink(missing_ok=True),
         imports=program.imports,
         detail=f"http://{HOST}:{config.port}" if program.ready == "http" else "",

@@ -18,17 +18,17 @@ from perdure.local import postgres, temporal_server
 from perdure.local import postgres as postgres_cluster
 from perdure.local.child import ChildSpec
 from perdure.local.data_dir import Credentials, DataDir, StackError, load_credentials, write_private
-from perdure.local.ports import HOST, PortFile, port_open, valkey_answers, valkey_lives
+from perdure.local.ports import HOST, PortFile, PortInUse, port_open, valkey_is_ready, valkey_responds
 from perdure.local.postgres import PostgresAddress, choose_launch
 from perdure.local.processes import postgres_install, valkey_server
-from perdure.local.supervisor import Supervisor, together
+from perdure.local.supervisor import Supervisor, run_together
 from perdure.local.temporal_binary import Source, built, find_temporal
 from perdure.local.temporal_download import downloaded
 from perdure.local.temporal_server import TemporalAddress, TemporalPorts
 
 ALL_PARTS = frozenset({"postgres", "valkey", "temporal"})
 
-_OURS = ("DATABASE_URL", "DATABASE_OWNER_URL", "DATABASE_RELAY_URL", "DATABASE_ADMIN_URL", "REDIS_URL")
+_ADDRESS_VARIABLES = ("DATABASE_URL", "DATABASE_OWNER_URL", "DATABASE_RELAY_URL", "DATABASE_ADMIN_URL", "REDIS_URL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class DataParts:
 
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
         """Returns `base` with the addresses in the form that the programs expect; the superuser's is not included."""
-        kept = {name: value for name, value in base.items() if name not in _OURS}
+        kept = {name: value for name, value in base.items() if name not in _ADDRESS_VARIABLES}
         if self.postgres is not None:
             kept["DATABASE_URL"] = self.postgres.app
             kept["DATABASE_OWNER_URL"] = self.postgres.owner
@@ -71,10 +71,14 @@ class DataParts:
 
 def without_addresses(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment for processes that are not part of Perdure: without access to the stores or Temporal."""
-    return {name: value for name, value in environ.items() if name not in _OURS and not name.startswith("TEMPORAL_")}
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _ADDRESS_VARIABLES and not name.startswith("TEMPORAL_")
+    }
 
 
-def checked(
+def load_checked_credentials(
     home: DataDir, environ: Mapping[str, str], *, parts: frozenset[str] = ALL_PARTS, overridable: bool
 ) -> Credentials:
     """Returns the parts' passwords, after checks for errors that are visible before the start.
@@ -93,60 +97,60 @@ def checked(
 async def start_data(
     supervisor: Supervisor,
     home: DataDir,
-    book: PortFile,
+    port_file: PortFile,
     environ: Mapping[str, str],
     credentials: Credentials,
     *,
     parts: frozenset[str] = ALL_PARTS,
     overridable: bool,
-    when_stores_answer: Callable[[DataParts], Awaitable[None]] | None = None,
-    temporal_found: asyncio.Event | None = None,
+    when_stores_are_ready: Callable[[DataParts], Awaitable[None]] | None = None,
+    temporal_program_found: asyncio.Event | None = None,
 ) -> DataParts:
     """Starts the parts together; with `overridable`, the environment can replace them.
 
-    `when_stores_answer` runs once Postgres and Valkey are ready and all addresses are known, in parallel with
+    `when_stores_are_ready` runs once Postgres and Valkey are ready and all addresses are known, in parallel with
     Temporal's start. If Temporal's database is missing although there can be open turns, Temporal starts after it: the
-    new database would hide the loss from the next start. `temporal_found` is set once its program exists, which may
-    have to be downloaded or built first.
+    new database would hide the loss from the next start. `temporal_program_found` is set once its program exists, which
+    may have to be downloaded or built first.
 
     Raises: StackError.
     """
-    start = DataStart(supervisor, home, book, environ, credentials, overridable)
-    known: asyncio.Future[tuple[TemporalAddress, bool] | None] = asyncio.get_running_loop().create_future()
-    found = temporal_found or asyncio.Event()
-    checked_turns = asyncio.Event()
-    if (lost := start.missing_history()) is None:
-        checked_turns.set()
+    start = DataStart(supervisor, home, port_file, environ, credentials, overridable)
+    address: asyncio.Future[tuple[TemporalAddress, bool] | None] = asyncio.get_running_loop().create_future()
+    program_found = temporal_program_found or asyncio.Event()
+    turns_are_checked = asyncio.Event()
+    if (missing_history := start.missing_history()) is None:
+        turns_are_checked.set()
     if "temporal" in parts:
-        temporal: Coroutine[Any, Any, None] = start.temporal(known, found, checked_turns)
+        temporal: Coroutine[Any, Any, None] = start.temporal(address, program_found, turns_are_checked)
     else:
-        known.set_result(None)
-        found.set()
-        temporal = nothing()
+        address.set_result(None)
+        program_found.set()
+        temporal = _no_part()
     started: DataParts
-    stores = _start_stores(start, parts, known, lost, when_stores_answer)
-    started, _ = await together(_then(stores, checked_turns), temporal)
+    stores = _start_stores(start, parts, address, missing_history, when_stores_are_ready)
+    started, _ = await run_together(_set_after(stores, turns_are_checked), temporal)
     return started
 
 
-async def _then(work: Awaitable[DataParts], done: asyncio.Event) -> DataParts:
+async def _set_after(work: Awaitable[DataParts], event: asyncio.Event) -> DataParts:
     result = await work
-    done.set()
+    event.set()
     return result
 
 
 async def _start_stores(
     start: "DataStart",
     parts: frozenset[str],
-    temporal_known: "asyncio.Future[tuple[TemporalAddress, bool] | None]",
+    temporal_address: "asyncio.Future[tuple[TemporalAddress, bool] | None]",
     lost_history: Path | None,
-    when_stores_answer: Callable[[DataParts], Awaitable[None]] | None,
+    when_stores_are_ready: Callable[[DataParts], Awaitable[None]] | None,
 ) -> DataParts:
     """Starts Postgres and Valkey. Returns the addresses of all parts after the callback for the stores has finished."""
-    database, redis_url = await together(
-        start.postgres() if "postgres" in parts else nothing(), start.valkey() if "valkey" in parts else nothing()
+    database, redis_url = await run_together(
+        start.postgres() if "postgres" in parts else _no_part(), start.valkey() if "valkey" in parts else _no_part()
     )
-    temporal = await temporal_known
+    temporal = await temporal_address
     started = DataParts(
         postgres=database,
         redis_url=redis_url,
@@ -155,8 +159,8 @@ async def _start_stores(
         lost_history=lost_history if temporal and temporal[1] else None,
         pids=start.supervisor.pids,
     )
-    if when_stores_answer is not None:
-        await when_stores_answer(started)
+    if when_stores_are_ready is not None:
+        await when_stores_are_ready(started)
     return started
 
 
@@ -172,7 +176,7 @@ class DataStart:
 
     supervisor: Supervisor
     home: DataDir
-    book: PortFile
+    port_file: PortFile
     environ: Mapping[str, str]
     credentials: Credentials
     overridable: bool
@@ -182,8 +186,8 @@ class DataStart:
     def missing_history(self) -> Path | None:
         """Returns Temporal's database if it is missing or empty although the database of the turns exists."""
         file = self.home.temporal_db
-        outside = self.overridable and external_postgres(self.environ) is not None
-        if not outside and not postgres_cluster.check_cluster(self.home.postgres):
+        external = self.overridable and external_postgres(self.environ) is not None
+        if not external and not postgres_cluster.check_cluster(self.home.postgres):
             return None
         return None if file.is_file() and file.stat().st_size else file
 
@@ -192,14 +196,14 @@ class DataStart:
 
         Raises: StackError.
         """
-        outside = external_postgres(self.environ) if self.overridable else None
-        if outside is not None:
-            await must_answer("DATABASE_URL", outside.app)
+        external = external_postgres(self.environ) if self.overridable else None
+        if external is not None:
+            await wait_until_reachable("DATABASE_URL", external.app)
             self.supervisor.console.part("postgres", "yours", detail="DATABASE_URL")
-            return outside
+            return external
         launch = await asyncio.to_thread(choose_launch, postgres_install(), self.home.root)
         await postgres_cluster.make_ready(self.home, launch, self.credentials)
-        port = self.book.take("postgres")
+        port = self.port_file.take("postgres")
         await self.supervisor.launch(postgres.postgres_spec(self.home, launch, port), self.began)
         return postgres.postgres_address(port, self.credentials)
 
@@ -208,41 +212,41 @@ class DataStart:
 
         Raises: StackError.
         """
-        outside = self.environ.get("REDIS_URL") if self.overridable else None
-        if outside:
-            await must_answer("REDIS_URL", outside)
+        external = self.environ.get("REDIS_URL") if self.overridable else None
+        if external:
+            await wait_until_reachable("REDIS_URL", external)
             self.supervisor.console.part("valkey", "yours", detail="REDIS_URL")
-            return outside
-        port, password = self.book.take("valkey"), self.credentials.valkey
+            return external
+        port, password = self.port_file.take("valkey"), self.credentials.valkey
         await self.supervisor.launch(valkey_spec(self.home, valkey_server(), port, password), self.began)
         return valkey_url(port, password)
 
     async def temporal(
         self,
-        known: "asyncio.Future[tuple[TemporalAddress, bool] | None]",
-        found: asyncio.Event,
-        checked_turns: asyncio.Event,
+        address: "asyncio.Future[tuple[TemporalAddress, bool] | None]",
+        program_found: asyncio.Event,
+        turns_are_checked: asyncio.Event,
     ) -> None:
         """Returns when it responds.
 
-        `known` receives its address, and whether it is embedded, as soon as that is settled. `found` is set once its
-        program exists. It is launched when `checked_turns` is set.
+        `address` receives its address, and whether it is embedded, as soon as that is settled. `program_found` is set
+        once its program exists. It is launched when `turns_are_checked` is set.
 
         Raises: StackError.
         """
-        outside = await asyncio.to_thread(external_temporal, self.environ) if self.overridable else None
-        if outside is not None:
-            known.set_result((outside, False))
-            found.set()
-            await must_answer("TEMPORAL_ADDRESS", outside.address)
-            self.supervisor.console.part("temporal", "yours", detail=outside.address)
+        external = await asyncio.to_thread(external_temporal, self.environ) if self.overridable else None
+        if external is not None:
+            address.set_result((external, False))
+            program_found.set()
+            await wait_until_reachable("TEMPORAL_ADDRESS", external.address)
+            self.supervisor.console.part("temporal", "yours", detail=external.address)
             return
         synchronous = temporal_server.synchronous_setting(self.environ)
-        ports = temporal_server.take_ports(self.book)
-        known.set_result((temporal_server.address(ports), True))
+        ports = temporal_server.take_ports(self.port_file)
+        address.set_result((temporal_server.address(ports), True))
         program = await find_temporal(self.environ, self.supervisor.console, temporal_sources(self.environ))
-        found.set()
-        await checked_turns.wait()
+        program_found.set()
+        await turns_are_checked.wait()
         if self.home.temporal_db.is_file() and not self.home.temporal_db.stat().st_size:
             self.home.temporal_db.unlink()  # the server creates its tables only if there is no file
         await self.supervisor.launch(
@@ -254,22 +258,25 @@ class DataStart:
         from perdure.local.temporal_web import (  # here: other commands do not need h11
             WebPages,
             WebProxy,
-            backend_of,
+            backend_for,
         )
 
         pages = WebPages(self.home.root / "temporal-ui", program)
-        door = WebProxy(backend_of(ports.http, ports.api_host, pages))
-        self.supervisor.closes += [door.close, pages.close]
-        await door.open(HOST, ports.ui)
+        proxy = WebProxy(backend_for(ports.http, ports.api_host, pages))
+        self.supervisor.close_callbacks += [proxy.close, pages.close]
+        try:
+            await proxy.open(HOST, ports.ui)
+        except OSError as error:
+            raise PortInUse(f"Temporal's Web UI cannot listen on {HOST}:{ports.ui}: {error.strerror}") from error
 
 
-async def nothing() -> None:
+async def _no_part() -> None:
     """The placeholder of a part that was not requested."""
 
 
 _DEFAULT_PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "rediss": 6379}
-_TRIES = 6
-_TRY_AGAIN_SECONDS = 0.5
+_ATTEMPTS = 6
+_RETRY_SECONDS = 0.5
 
 
 def external_postgres(environ: Mapping[str, str]) -> PostgresAddress | None:
@@ -292,7 +299,7 @@ def external_temporal(environ: Mapping[str, str]) -> TemporalAddress | None:
 
     Raises: StackError if the configuration is invalid.
     """
-    if _names_nothing(environ):
+    if _names_no_server(environ):
         return None
     # 0.2 to 0.4 s of import, in a thread while Postgres starts.
     from temporalio.envconfig import ClientConfigProfile
@@ -311,9 +318,9 @@ def external_temporal(environ: Mapping[str, str]) -> TemporalAddress | None:
     )
 
 
-def _names_nothing(environ: Mapping[str, str]) -> bool:
+def _names_no_server(environ: Mapping[str, str]) -> bool:
     """Returns whether there is no Temporal variable and no profile file for its clients: the common case costs
-    nothing."""
+    not requested."""
     if any(name.startswith("TEMPORAL_") for name in environ):
         return False
     home = Path(environ.get("HOME") or Path.home())
@@ -321,7 +328,7 @@ def _names_nothing(environ: Mapping[str, str]) -> bool:
     return not any((folder / "temporalio" / "temporal.toml").exists() for folder in folders)
 
 
-async def must_answer(name: str, location: str) -> None:
+async def wait_until_reachable(name: str, location: str) -> None:
     """Waits a few seconds for the server at a URL or a host:port.
 
     The environment can replace parts with `DATABASE_URL`, `REDIS_URL`, and Temporal's own client environment. Each is
@@ -332,10 +339,10 @@ async def must_answer(name: str, location: str) -> None:
     host, port = host_and_port(name, location)
     if not host:
         return  # a Unix socket; the first real connection will show
-    for _ in range(_TRIES):
+    for _ in range(_ATTEMPTS):
         if await port_open(host, port):
             return
-        await asyncio.sleep(_TRY_AGAIN_SECONDS)
+        await asyncio.sleep(_RETRY_SECONDS)
     raise StackError(f"{name} is {host}:{port}, but no server answers there; start the server or correct {name}")
 
 
@@ -379,10 +386,10 @@ def valkey_spec(home: DataDir, program: Path, port: int, password: str) -> Child
     write_private(configuration, "\n".join(settings) + "\n")
 
     async def ready(_pid: int) -> bool:
-        return await valkey_answers(HOST, port, password)
+        return await valkey_is_ready(HOST, port, password)
 
-    async def lives(_pid: int) -> bool:
-        return await valkey_lives(HOST, port, password)
+    async def responds(_pid: int) -> bool:
+        return await valkey_responds(HOST, port, password)
 
     return ChildSpec(
         role="valkey",
@@ -391,11 +398,12 @@ def valkey_spec(home: DataDir, program: Path, port: int, password: str) -> Child
         cwd=home.valkey,
         log=home.log("valkey"),
         ready=ready,
-        lives=lives,
+        responds=responds,
         stop_steps=((signal.SIGTERM, 10.0),),
         stop_rank=STOP_RANK,
+        ports=(port,),
         death_signal=signal.SIGTERM,
-        shows=_SHOWN,
+        shown_lines=_SHOWN,
         detail=f"{HOST}:{port}",
         advice=f"; if its data is damaged, move {home.valkey} away; it contains live tokens, no answers",
     )

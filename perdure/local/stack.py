@@ -10,24 +10,27 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure.local import programs
 from perdure.local.config import ROOT, StackConfig, addresses, own_environ
-from perdure.local.data_dir import Credentials, DataDir, RunFile, StackError, hold, its_own, open_home
+from perdure.local.data_dir import Credentials, DataDir, RunFile, folder_errors, lock_home, open_home
 from perdure.local.output import Console
-from perdure.local.ports import HOST, SUPERVISOR, PortFile, is_free, listening
-from perdure.local.services import ALL_PARTS, DataParts, checked, start_data, without_addresses
-from perdure.local.supervisor import Supervisor, together
+from perdure.local.ports import HOST, SUPERVISOR, PortFile, PortInUse, configured_port_in_use, is_free, listening_ports
+from perdure.local.services import ALL_PARTS, DataParts, load_checked_credentials, start_data, without_addresses
+from perdure.local.supervisor import Supervisor, run_together
 from perdure.local.welcome import Welcome, no_app
 
-_LOOK_SECONDS = 1.0
-_TELL_SECONDS = 1.0
-_TELL_PLAIN_SECONDS = 15.0
+_Started = TypeVar("_Started")
+_SETUP_CODE_SECONDS = 1.0
+_PROGRESS_SECONDS = 1.0
+_PLAIN_PROGRESS_SECONDS = 15.0
+_STARTS = 3
+"""The number of starts if other processes take ports of this one."""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -47,19 +50,42 @@ async def embedded(
     """
     given = own_environ() if environ is None else environ
     chosen = frozenset(parts)
-    with its_own(Path(home)):
+    out = console or Console(None)
+    with folder_errors(Path(home)):
         opened = open_home(Path(home))
-    with hold(opened):
-        with its_own(opened.root):
-            supervisor = Supervisor(opened, console or Console(None))
+
+    async def start() -> tuple[Supervisor, DataParts]:
+        supervisor = Supervisor(opened, out)
         try:
-            with its_own(opened.root):
-                book = PortFile(opened.ports_file)
-                credentials = checked(opened, given, parts=chosen, overridable=False)
-                data = await start_data(supervisor, opened, book, given, credentials, parts=chosen, overridable=False)
+            port_file = PortFile(opened.ports_file)
+            credentials = load_checked_credentials(opened, given, parts=chosen, overridable=False)
+            data = await start_data(supervisor, opened, port_file, given, credentials, parts=chosen, overridable=False)
+        except BaseException:
+            await supervisor.stop()
+            raise
+        return supervisor, data
+
+    with lock_home(opened):
+        with folder_errors(opened.root):
+            supervisor, data = await _with_other_ports(start, out)
+        try:
             yield data
         finally:
             await supervisor.stop()
+
+
+async def _with_other_ports(start: Callable[[], Awaitable[_Started]], console: Console) -> _Started:
+    """Runs `start`, and again while another process takes a port between its choice and its use. No part that has an
+    old address survives, because `start` stops all parts if it fails.
+
+    Raises: PortInUse if that happens three times; the errors of `start`.
+    """
+    for _ in range(_STARTS - 1):
+        try:
+            return await start()
+        except PortInUse as error:
+            console.say(f"  {error}")
+    return await start()
 
 
 async def run_stack(config: StackConfig) -> int:
@@ -67,14 +93,14 @@ async def run_stack(config: StackConfig) -> int:
 
     Raises: StackError if it cannot start; every started part has been stopped by then.
     """
-    with its_own(config.home):
+    with folder_errors(config.home):
         return await _run(config)
 
 
 async def _run(config: StackConfig) -> int:
     console = Console(sys.stdout, config.environ)
     if not config.home.exists():
-        _port_must_be_free(config.port)  # before a folder is created for nothing
+        _check_port(config.port)  # before a folder is created for nothing
     home = open_home(config.home)
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -84,28 +110,37 @@ async def _run(config: StackConfig) -> int:
         stop.set()
 
     loop = asyncio.get_running_loop()
-    with hold(home):
+    with lock_home(home):
         home.run_file.unlink(missing_ok=True)  # from a supervisor that was killed
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, on_signal)
         console.say(f"Starting Perdure; data is in {home.root}")
-        supervisor = Supervisor(home, console, config.patience, config.least_free_bytes)
         try:
-            await _until(stop, _bring_up(config, home, supervisor))
-            await _until(stop, _watch(home, supervisor))
+            await _with_other_ports(lambda: _run_once(config, home, console, stop, hurry), console)
         finally:
-            words = (
-                "Stopping; a second Ctrl-C kills the remaining processes."
-                if stop.is_set()
-                else "The start failed or a part cannot run; stopping the rest."
-            )
-            await _wind_down(home, supervisor, hurry, words)
             for number in _STOP_SIGNALS:
                 loop.remove_signal_handler(number)
     return 130 if hurry.is_set() else 0
 
 
-async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+async def _run_once(
+    config: StackConfig, home: DataDir, console: Console, stop: asyncio.Event, hurry: asyncio.Event
+) -> None:
+    """Starts everything and keeps it running until `stop` is set or a part fails; then stops all parts."""
+    supervisor = Supervisor(home, console, config.limits, config.least_free_bytes)
+    try:
+        await _run_until(stop, _start_all(config, home, supervisor))
+        await _run_until(stop, _watch(home, supervisor))
+    finally:
+        reason = (
+            "Stopping; a second Ctrl-C kills the remaining processes."
+            if stop.is_set()
+            else "The start failed or a part cannot run; stopping the rest."
+        )
+        await _stop_all(home, supervisor, hurry, reason)
+
+
+async def _run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
     """Does the work, or cancels it when `stop` is set."""
     task = asyncio.create_task(work)
     stopped = asyncio.create_task(stop.wait())
@@ -119,43 +154,43 @@ async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _wind_down(home: DataDir, supervisor: Supervisor, hurry: asyncio.Event, words: str) -> None:
+async def _stop_all(home: DataDir, supervisor: Supervisor, hurry: asyncio.Event, reason: str) -> None:
     if not supervisor.children:
         return
-    began = time.monotonic()
+    started_at = time.monotonic()
     supervisor.console.say()
-    supervisor.console.say(words)
+    supervisor.console.say(reason)
     await supervisor.stop(hurry)
     home.run_file.unlink(missing_ok=True)  # last: while it exists, parts of this stack may still run
-    took = time.monotonic() - began
+    took = time.monotonic() - started_at
     supervisor.console.say(f"Stopped in {took:.1f} s. The data is kept in {home.root}.")
 
 
-async def _bring_up(config: StackConfig, home: DataDir, supervisor: Supervisor) -> None:
+async def _start_all(config: StackConfig, home: DataDir, supervisor: Supervisor) -> None:
     """Starts everything until all of it is healthy and run.json is written.
 
     Raises: StackError.
     """
-    began = time.monotonic()
-    _port_must_be_free(config.port)
+    started_at = time.monotonic()
+    _check_port(config.port)
     if shared := programs.shared_imports(config):
         await supervisor.open_fork_server(shared, {**config.environ, "PYTHONUNBUFFERED": "1"}, ROOT)
-    credentials = checked(home, config.environ, overridable=True)
-    book = PortFile(home.ports_file)
-    services = _AppServices.of(config, home, book)
+    credentials = load_checked_credentials(home, config.environ, overridable=True)
+    port_file = PortFile(home.ports_file, reserved=(config.port,))
+    services = _AppServices.of(config, home, port_file)
     home.gate_file.unlink(missing_ok=True)
     supervisor.console.say(f"Starting; the log of each part is in {home.logs}.")
-    supervisor.console.apps_are_told = True  # by the prepare step and the last block
-    start = _Start(config, home, supervisor, book, credentials, services)
-    async with _progress(supervisor, began):
-        await together(start.open_gate(), start.launch_programs())
+    supervisor.console.hides_app_problems = True  # by the prepare step and the last block
+    start = _Start(config, home, supervisor, port_file, credentials, services)
+    async with _progress(supervisor, started_at):
+        await run_together(start.open_gate(), start.launch_programs())
         run_file = start.run_file()
-        supervisor.on_change = _run_file_writer(run_file, supervisor, {**book.names(), config.port: "api"})
+        supervisor.on_change = _run_file_writer(run_file, supervisor, {**port_file.names(), config.port: "api"})
         supervisor.on_change()
         found = await addresses(config.pages, config.port, start.prepared.tokens)
-    welcome = start.welcome([address for _, address in found], time.monotonic() - began)
+    welcome = start.welcome([address for _, address in found], time.monotonic() - started_at)
     supervisor.console.say(f"\n{welcome.text()}\n")
-    supervisor.console.apps_are_told = False
+    supervisor.console.hides_app_problems = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +203,13 @@ class _AppServices:
     """Their addresses and tokens for the programs."""
 
     @classmethod
-    def of(cls, config: StackConfig, home: DataDir, book: PortFile) -> "_AppServices":
+    def of(cls, config: StackConfig, home: DataDir, port_file: PortFile) -> "_AppServices":
         """Reads what the apps declare.
 
         Raises: StackError.
         """
         declared = programs.read_all_app_services(config.apps)
-        ports = {each.name: programs.take_port(book, each) for _, each in declared}
+        ports = {each.name: programs.take_port(port_file, each) for _, each in declared}
         environ = {each.url_env: programs.app_service_url(ports[each.name]) for _, each in declared}
         for _, each in declared:
             environ |= programs.token_environ(home, each)
@@ -193,13 +228,13 @@ class _Start:
     config: StackConfig
     home: DataDir
     supervisor: Supervisor
-    book: PortFile
+    port_file: PortFile
     credentials: Credentials
     services: _AppServices
     data: DataParts = field(default_factory=DataParts)
     prepared: programs.BootstrapLine = field(default_factory=programs.BootstrapLine)
     _addresses_known: asyncio.Event = field(default_factory=asyncio.Event)
-    _temporal_found: asyncio.Event = field(default_factory=asyncio.Event)
+    _temporal_program_found: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def open_gate(self) -> None:
         """Starts the data parts and the app services, runs the prepare step, and opens the gate for the programs.
@@ -207,16 +242,16 @@ class _Start:
         Raises: StackError.
         """
         outside = without_addresses(self.config.environ)
-        await together(
+        await run_together(
             start_data(
                 self.supervisor,
                 self.home,
-                self.book,
+                self.port_file,
                 self.config.environ,
                 self.credentials,
                 overridable=True,
-                when_stores_answer=self._bootstrap,
-                temporal_found=self._temporal_found,
+                when_stores_are_ready=self._bootstrap,
+                temporal_program_found=self._temporal_program_found,
             ),
             *(
                 self.supervisor.launch(
@@ -248,10 +283,10 @@ class _Start:
         Raises: StackError.
         """
         # The first download or build of Temporal may take minutes.
-        await asyncio.gather(self._addresses_known.wait(), self._temporal_found.wait())
+        await asyncio.gather(self._addresses_known.wait(), self._temporal_program_found.wait())
         environ = self._environ(self.data.environ(self.config.environ))
         specs = (programs.program_spec(self.config, self.home, each, environ) for each in self.config.programs)
-        await together(*map(self.supervisor.launch, specs))
+        await run_together(*map(self.supervisor.launch, specs))
 
     def _environ(self, data: Mapping[str, str]) -> dict[str, str]:
         return programs.environment(self.config, self.home, data, self.services.environ)
@@ -286,17 +321,17 @@ class _Start:
 
 
 @asynccontextmanager
-async def _progress(supervisor: Supervisor, began: float) -> AsyncIterator[None]:
+async def _progress(supervisor: Supervisor, started_at: float) -> AsyncIterator[None]:
     """Shows what is being waited for, until the block ends."""
     console = supervisor.console
 
-    async def tell() -> None:
+    async def show() -> None:
         while True:
-            await asyncio.sleep(_TELL_SECONDS if console.is_terminal else _TELL_PLAIN_SECONDS)
-            if awaited := supervisor.awaited():
-                console.waiting(f"  waiting for {', '.join(awaited)} ({time.monotonic() - began:.0f} s)")
+            await asyncio.sleep(_PROGRESS_SECONDS if console.is_terminal else _PLAIN_PROGRESS_SECONDS)
+            if waiting_roles := supervisor.waiting_roles():
+                console.waiting(f"  waiting for {', '.join(waiting_roles)} ({time.monotonic() - started_at:.0f} s)")
 
-    task = asyncio.create_task(tell())
+    task = asyncio.create_task(show())
     try:
         yield
     finally:
@@ -313,7 +348,7 @@ def _run_file_writer(run_file: RunFile, supervisor: Supervisor, names: Mapping[i
     def write() -> None:
         run_file.write(supervisor.pids(), supervisor.ready_roles(), ports)
 
-    def looked(found: asyncio.Future[dict[str, int]]) -> None:
+    def ports_found(found: asyncio.Future[dict[str, int]]) -> None:
         nonlocal ports
         if supervisor.is_stopping or found.cancelled() or found.exception() or found.result() == ports:
             return
@@ -325,34 +360,32 @@ def _run_file_writer(run_file: RunFile, supervisor: Supervisor, names: Mapping[i
         nonlocal ports
         pids = {SUPERVISOR: os.getpid(), **supervisor.pids()}
         if not ports:
-            ports = listening(pids, names)
+            ports = listening_ports(pids, names)
             write()
             return
         write()
-        asyncio.get_running_loop().run_in_executor(None, listening, pids, names).add_done_callback(looked)
+        asyncio.get_running_loop().run_in_executor(None, listening_ports, pids, names).add_done_callback(ports_found)
 
     return changed
 
 
 async def _watch(home: DataDir, supervisor: Supervisor) -> None:
     """Watches the children, and removes the setup code from run.json soon after the API has removed its file."""
-    await together(supervisor.watch(), _until_registered(home, supervisor))
+    await run_together(supervisor.watch(), _until_registered(home, supervisor))
 
 
 async def _until_registered(home: DataDir, supervisor: Supervisor) -> None:
     is_kept = home.setup_code_file.exists()
     while is_kept:
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_SETUP_CODE_SECONDS)
         is_kept = home.setup_code_file.exists()
         if not is_kept:
             supervisor.changed()
 
 
-def _port_must_be_free(port: int) -> None:
+def _check_port(port: int) -> None:
     if not is_free(port):
-        raise StackError(
-            f"port {port} on {HOST} is in use; stop the process that uses it, or set PERDURE_PORT to another port"
-        )
+        raise configured_port_in_use(port, "PERDURE_PORT")
 
 
 def _addresses(config: StackConfig, data: DataParts) -> dict[str, str | None]:

@@ -15,51 +15,52 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from perdure.local.child import Child, ChildSpec, ForkServer
+from perdure.local.child import Child, ChildSpec
 from perdure.local.data_dir import DataDir, StackError
+from perdure.local.forking import ForkServer
 from perdure.local.output import Console, Excerpt, LogFile, read_lines
 from perdure.local.processes import (
     ProcessRegistry,
-    SlowStart,
-    StartClock,
+    StartProgress,
+    TimeLimits,
     cpu_seconds,
     describe_exit,
+    end_leftovers,
     kill_group,
     spawn,
-    sweep,
 )
 
 _DISK_SECONDS = 5.0
-_ENOUGH_AGAIN = 1.1
+_FREE_AGAIN_FACTOR = 1.1
 
 
 class Supervisor:
     """Owns the children of one data folder; created by the holder of that folder."""
 
     def __init__(
-        self, home: DataDir, console: Console, patience: StartClock | None = None, least_free_bytes: int = 0
+        self, home: DataDir, console: Console, limits: TimeLimits | None = None, least_free_bytes: int = 0
     ) -> None:
         self.console = console
         self.least_free_bytes = least_free_bytes
         """Bytes that must be free on the disk of the data folder."""
-        self._full = False
+        self._is_full = False
         console.disk_is_full = self._disk_is_full
-        console.outage.away = lambda: {role for role, child in self.children.items() if child.is_away}
+        console.outage.down_roles = lambda: {role for role, child in self.children.items() if child.is_down}
         console.logs = home.logs
         self.home = home
-        self.patience = patience or StartClock()
+        self.limits = limits or TimeLimits()
         self.children: dict[str, Child] = {}
         self.on_change: Callable[[], None] | None = None
         """Called after each start, readiness and end of a child."""
-        self.closes: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self.close_callbacks: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Other things to end at the stop, before the children."""
         self._stopping = False
-        self._cannot_write = ""
+        self._write_fault = ""
         self._fork_server: ForkServer | None = None
         self._running_once: set[str] = set()
-        found = sweep(home.registry_file)
-        if found:
-            console.say(f"  removed leftovers of an earlier run: {', '.join(found)}")
+        ended = end_leftovers(home.registry_file)
+        if ended:
+            console.say(f"  removed leftovers of an earlier run: {', '.join(ended)}")
         self._registry = ProcessRegistry(home.registry_file)
 
     async def open_fork_server(self, modules: Sequence[str], environ: Mapping[str, str], cwd: Path) -> None:
@@ -68,7 +69,7 @@ class Supervisor:
         If the kernel cannot bind forks to the process that forks them, each child is started separately.
         """
         if sys.platform == "linux":
-            self._fork_server = ForkServer(self.home, modules, environ, cwd, self.console, self.patience)
+            self._fork_server = ForkServer(self.home, modules, environ, cwd, self.console, self.limits)
             await self._fork_server.start()
 
     async def launch(self, spec: ChildSpec, began: float | None = None) -> None:
@@ -80,7 +81,7 @@ class Supervisor:
         """
         if spec.role in self.children:
             raise StackError(f"two processes have the role {spec.role}")
-        child = Child(spec, self.console, self._changed, self._fork_server, self.patience)
+        child = Child(spec, self.console, self._changed, self._fork_server, self.limits)
         self.children[spec.role] = child
         began = time.monotonic() if began is None else began
         await child.start()
@@ -100,11 +101,13 @@ class Supervisor:
         except OSError as error:
             raise StackError(f"{role} cannot be started: {command[0]}: {error.strerror}") from error
         assert process.stdout is not None and process.stderr is not None
-        work = asyncio.gather(_kept(process.stdout), self._shown(role, process.stderr, log), process.wait())
-        work.add_done_callback(_taken)
+        work = asyncio.gather(
+            _read_all_lines(process.stdout), self._show_lines(role, process.stderr, log), process.wait()
+        )
+        work.add_done_callback(_retrieve_exception)
         self._running_once.add(role)
         try:
-            await self._patiently(role, work, process.pid, log)
+            await self._wait_with_reports(role, work, process.pid, log)
         finally:
             self._running_once.discard(role)
             work.cancel()
@@ -119,7 +122,7 @@ class Supervisor:
         self.console.part(role, "done", time.monotonic() - began, detail)
         return work.result()[0]
 
-    async def _shown(self, role: str, stream: asyncio.StreamReader, log: LogFile) -> None:
+    async def _show_lines(self, role: str, stream: asyncio.StreamReader, log: LogFile) -> None:
         excerpt = Excerpt(partial(self.console.child, role))
         try:
             async for line in read_lines(stream):
@@ -128,23 +131,23 @@ class Supervisor:
         finally:
             excerpt.close()
 
-    async def _patiently(self, role: str, work: "asyncio.Future[Any]", pid: int, log: LogFile) -> None:
-        slow = SlowStart(self.patience.start_seconds, time.monotonic())
+    async def _wait_with_reports(self, role: str, work: "asyncio.Future[Any]", pid: int, log: LogFile) -> None:
+        progress = StartProgress(self.limits.start_seconds, time.monotonic())
         while not (await asyncio.wait({work}, timeout=3.0))[0]:
             now = time.monotonic()
-            slow.look(now, cpu_seconds(pid), log.lines)
+            progress.record(now, cpu_seconds(pid), log.lines)
             last_line = log.last_line() or "it has not logged anything yet"
-            if word := slow.word(now):
-                self.console.child(role, f"{word}: {last_line}")
-            if why := slow.failure(now):
-                raise StackError(f"{role} {why}: {last_line} (log: {self.home.log(role)})")
+            if report := progress.report(now):
+                self.console.child(role, f"{report}: {last_line}")
+            if failure := progress.failure(now):
+                raise StackError(f"{role} {failure}: {last_line} (log: {self.home.log(role)})")
         await work
 
     def pids(self) -> dict[str, int]:
         """Returns the live processes by role."""
         return {role: child.pid for role, child in self.children.items() if child.pid is not None}
 
-    def awaited(self) -> list[str]:
+    def waiting_roles(self) -> list[str]:
         """Returns the children that are started but not ready."""
         return [*self._running_once, *(role for role, child in self.children.items() if not child.ready)]
 
@@ -159,12 +162,12 @@ class Supervisor:
     async def watch(self) -> None:
         """Raises the error that ended a child permanently, and does not return otherwise; children that die are
         restarted."""
-        await together(self._watch_disk(), *(child.failed() for child in self.children.values()))
+        await run_together(self._watch_disk(), *(child.failed() for child in self.children.values()))
 
     async def _watch_disk(self) -> None:
         while True:
             self._disk_is_full()
-            if self._cannot_write:
+            if self._write_fault:
                 self.changed()
             await asyncio.sleep(_DISK_SECONDS)
 
@@ -173,23 +176,23 @@ class Supervisor:
         try:
             free = shutil.disk_usage(self.home.root).free
         except OSError:
-            return self._full
-        if not self._full and free < self.least_free_bytes:
-            self._full = True
+            return self._is_full
+        if not self._is_full and free < self.least_free_bytes:
+            self._is_full = True
             least = f"{self.least_free_bytes / 1e6:.0f} MB (PERDURE_LEAST_FREE_BYTES)"
             self.console.say(
                 f"  The disk of {self.home.root} is nearly full: {free / 1e6:.0f} MB are free, {least} are "
                 "required. Free some space; until then, the API is not ready and writes can fail."
             )
-        elif self._full and free > _ENOUGH_AGAIN * self.least_free_bytes:
-            self._full = False
+        elif self._is_full and free > _FREE_AGAIN_FACTOR * self.least_free_bytes:
+            self._is_full = False
             self.console.say(f"  The disk of {self.home.root} has {free / 1e6:.0f} MB free again.")
-        return self._full
+        return self._is_full
 
     async def stop(self, hurry: asyncio.Event | None = None) -> None:
         """Ends all children, rank after rank; once `hurry` is set, ends all remaining ones immediately with SIGKILL."""
         self._stopping = True
-        await asyncio.gather(*(close() for close in self.closes))
+        await asyncio.gather(*(close() for close in self.close_callbacks))
         ranked = sorted(self.children.values(), key=lambda child: child.spec.stop_rank)
         for _, rank in groupby(ranked, key=lambda child: child.spec.stop_rank):
             await asyncio.gather(*(child.stop(hurry) for child in rank))
@@ -210,25 +213,25 @@ class Supervisor:
             self._registry.save()
             if self.on_change is not None and not self._stopping:
                 self.on_change()
-            self._cannot_write = ""
+            self._write_fault = ""
         except OSError as error:  # a full disk must not end running parts
-            previous, self._cannot_write = self._cannot_write, error.strerror or "it fails"
-            if previous != self._cannot_write and not self._disk_is_full():
+            previous, self._write_fault = self._write_fault, error.strerror or "it fails"
+            if previous != self._write_fault and not self._disk_is_full():
                 self.console.say(f"  cannot write in {self.home.root}: {error.strerror}")
 
 
-def _taken(work: "asyncio.Future[Any]") -> None:
+def _retrieve_exception(work: "asyncio.Future[Any]") -> None:
     """Retrieves the exception of a canceled task; otherwise asyncio reports with a traceback that it was never
     retrieved."""
     if not work.cancelled():
         work.exception()
 
 
-async def _kept(stream: asyncio.StreamReader) -> list[str]:
+async def _read_all_lines(stream: asyncio.StreamReader) -> list[str]:
     return [line async for line in read_lines(stream)]
 
 
-async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
+async def run_together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
     """Runs all of it in parallel and returns the results in order. The first failure cancels the others and is
     raised."""
     tasks = [asyncio.create_task(item) for item in work]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from perdure.local.child import ChildSpec
 from perdure.local.data_dir import DataDir, StackError
-from perdure.local.ports import HOST, PortFile, grpc_lives, http_get
+from perdure.local.ports import HOST, PortFile, grpc_responds, http_get
 
 NAMESPACE = "default"
 STOP_RANK = 2
@@ -74,13 +74,13 @@ class TemporalPorts:
     """The only host name that the HTTP API accepts."""
 
 
-def take_ports(book: PortFile) -> TemporalPorts:
+def take_ports(port_file: PortFile) -> TemporalPorts:
     """Returns this data folder's ports for Temporal."""
     return TemporalPorts(
-        frontend=book.take("temporal"),
-        ui=book.take("temporal_ui"),
-        http=book.take("temporal_http"),
-        metrics=book.take("temporal_metrics"),
+        frontend=port_file.take("temporal"),
+        ui=port_file.take("temporal_ui"),
+        http=port_file.take("temporal_http"),
+        metrics=port_file.take("temporal_metrics"),
     )
 
 
@@ -130,8 +130,8 @@ def child_spec(home: DataDir, program: Path, ports: TemporalPorts, synchronous: 
         answer = await http_get(HOST, ports.http, _NAMESPACE_PAGE, ports.api_host)
         return answer is not None and answer[0] == 200 and all(name in answer[1] for name in SEARCH_ATTRIBUTES)
 
-    async def lives(_pid: int) -> bool:
-        return await grpc_lives(HOST, ports.frontend)  # without a query of its database, which may be slow
+    async def responds(_pid: int) -> bool:
+        return await grpc_responds(HOST, ports.frontend)  # without a query of its database, which may be slow
 
     return ChildSpec(
         role="temporal",
@@ -140,11 +140,12 @@ def child_spec(home: DataDir, program: Path, ports: TemporalPorts, synchronous: 
         cwd=home.root,
         log=home.log("temporal"),
         ready=ready,
-        lives=lives,
+        responds=responds,
         # It drains for about 2.7 s.
         stop_steps=((signal.SIGTERM, 10.0),),
         stop_rank=STOP_RANK,
-        shows=_SHOWN,
+        ports=(ports.frontend, ports.http, ports.metrics),
+        shown_lines=_SHOWN,
         detail=f"{HOST}:{ports.frontend}",
         advice=f"; if its data is damaged, restore {home.temporal_db} from a backup",
     )

@@ -23,22 +23,21 @@ from urllib.parse import parse_qs, urlsplit
 
 import h11
 
-from perdure.local.data_dir import StackError
-from perdure.local.ports import HOST, Answer, free_port, http_ask
+from perdure.local.ports import HOST, HttpResponse, free_port, http_request
 from perdure.local.processes import kill_group, spawn
 
-Backend = Callable[[str, str, Mapping[str, str], bytes], Awaitable[Answer | None]]
+Backend = Callable[[str, str, Mapping[str, str], bytes], Awaitable[HttpResponse | None]]
 """Handles method, target, headers (names in lower case) and body; returns None if it cannot."""
 
 FORWARD_SECONDS = 90.0
 """Longer than the server holds a long poll for new events of a history."""
 _REQUEST_SECONDS = 30.0
-_MOST_CONNECTIONS = 100
-_MOST_BODY_BYTES = 4 << 20
-_THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?", re.ASCII)
-_READS = ("GET", "HEAD")
+_MAX_CONNECTIONS = 100
+_MAX_BODY_BYTES = 4 << 20
+_LOCAL_HOSTS = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?", re.ASCII)
+_SAFE_METHODS = ("GET", "HEAD")
 _HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "te", "trailer", "host")
-_ADDED = {
+_SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "SAMEORIGIN",
     "referrer-policy": "same-origin",
@@ -46,17 +45,17 @@ _ADDED = {
 }
 
 
-def refusal(method: str, target: str, headers: Mapping[str, str]) -> tuple[int, str, str] | None:
+def rejection(method: str, target: str, headers: Mapping[str, str]) -> tuple[int, str, str] | None:
     """Returns why a request is rejected, as status, code and message, or None."""
     host = headers.get("host", "")
-    if not _THIS_MACHINE.fullmatch(host.lower()):
+    if not _LOCAL_HOSTS.fullmatch(host.lower()):
         return 421, "host_not_allowed", f"the Web UI is available only on this machine, not as {host[:100]!r}"
     if not target.startswith("/"):
         return 400, "bad_target", "the request must contain a path"
     navigates = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
     if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not navigates:
         return 403, "foreign_page", "only pages of the Web UI can send this request"
-    if method not in _READS and headers.get("origin", "").lower() != f"http://{host.lower()}":
+    if method not in _SAFE_METHODS and headers.get("origin", "").lower() != f"http://{host.lower()}":
         return 403, "foreign_page", "a change requires an Origin header with the Web UI's own address"
     return None
 
@@ -64,15 +63,17 @@ def refusal(method: str, target: str, headers: Mapping[str, str]) -> tuple[int, 
 def forward_to(host: str, port: int) -> Backend:
     """A backend that forwards everything to a server."""
 
-    async def answer(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer | None:
+    async def answer(method: str, target: str, headers: Mapping[str, str], body: bytes) -> HttpResponse | None:
         passed = {name: value for name, value in headers.items() if name not in (*_HOP_BY_HOP, "accept-encoding")}
-        return await http_ask(host, port, method, target, {"Host": f"{host}:{port}", **passed}, body, FORWARD_SECONDS)
+        return await http_request(
+            host, port, method, target, {"Host": f"{host}:{port}", **passed}, body, FORWARD_SECONDS
+        )
 
     return answer
 
 
 class WebProxy:
-    """An HTTP server that forwards what `refusal` allows.
+    """An HTTP server that forwards what `rejection` allows.
 
     Temporal's Web UI by itself responds to any page of any site (ADR 29) and accepts every Host. A page whose name is
     pointed to this machine after it was loaded (DNS rebinding) could read and end every workflow. The proxy accepts
@@ -89,12 +90,9 @@ class WebProxy:
     async def open(self, host: str, port: int) -> None:
         """Starts to listen there.
 
-        Raises: StackError if the port is taken.
+        Raises: OSError if the port is in use.
         """
-        try:
-            self._server = await asyncio.start_server(self._connected, host, port)
-        except OSError as error:
-            raise StackError(f"Temporal's Web UI cannot listen on {host}:{port}: {error.strerror}") from error
+        self._server = await asyncio.start_server(self._connected, host, port)
 
     async def close(self) -> None:
         """Closes every connection."""
@@ -109,7 +107,7 @@ class WebProxy:
         assert task is not None
         self._serving.add(task)
         try:
-            if len(self._serving) <= _MOST_CONNECTIONS:
+            if len(self._serving) <= _MAX_CONNECTIONS:
                 await self._serve(reader, writer)
         except (OSError, TimeoutError, h11.ProtocolError, asyncio.CancelledError):
             pass
@@ -123,28 +121,28 @@ class WebProxy:
             request, body = await _request(connection, reader)
             if request is None:
                 return
-            answer = await self._answer(request, body)
-            for part in _written(connection, request, answer):
+            response = await self._answer(request, body)
+            for part in _serialize(connection, request, response):
                 writer.write(part)
             await writer.drain()
             if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
                 return
             connection.start_next_cycle()
 
-    async def _answer(self, request: h11.Request, body: bytes | None) -> Answer:
+    async def _answer(self, request: h11.Request, body: bytes | None) -> HttpResponse:
         method, target = request.method.decode(), request.target.decode("latin-1")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
-        refused = refusal(method, target, headers)
-        if refused is None and body is None:
-            refused = 413, "too_large", f"the request exceeds {_MOST_BODY_BYTES} bytes"
-        if refused is None:
-            found = await self._backend(method, target, headers, body or b"")
-            if found is not None:
-                return found
-            refused = 503, "unavailable", "Temporal is unavailable; retry later"
-        status, code, message = refused
+        rejected = rejection(method, target, headers)
+        if rejected is None and body is None:
+            rejected = 413, "too_large", f"the request exceeds {_MAX_BODY_BYTES} bytes"
+        if rejected is None:
+            response = await self._backend(method, target, headers, body or b"")
+            if response is not None:
+                return response
+            rejected = 503, "unavailable", "Temporal is unavailable; retry later"
+        status, code, message = rejected
         written = json.dumps({"error": {"code": code, "message": message}}).encode()
-        return Answer(status, {"content-type": "application/json"}, written)
+        return HttpResponse(status, {"content-type": "application/json"}, written)
 
 
 async def _request(connection: h11.Connection, reader: asyncio.StreamReader) -> tuple[h11.Request | None, bytes | None]:
@@ -159,7 +157,7 @@ async def _request(connection: h11.Connection, reader: asyncio.StreamReader) -> 
                 request = event
             elif isinstance(event, h11.Data):
                 body += event.data
-                if len(body) > _MOST_BODY_BYTES:
+                if len(body) > _MAX_BODY_BYTES:
                     return request, None
             elif isinstance(event, h11.EndOfMessage):
                 return request, bytes(body)
@@ -167,19 +165,19 @@ async def _request(connection: h11.Connection, reader: asyncio.StreamReader) -> 
                 return None, b""
 
 
-def _written(connection: h11.Connection, request: h11.Request, answer: Answer) -> list[bytes]:
-    kept = {name: value for name, value in answer.headers.items() if name not in _HOP_BY_HOP}
-    headers = {**kept, **_ADDED, "content-length": str(len(answer.body))}
-    parts = [connection.send(h11.Response(status_code=answer.status, headers=list(headers.items())))]
+def _serialize(connection: h11.Connection, request: h11.Request, response: HttpResponse) -> list[bytes]:
+    forwarded = {name: value for name, value in response.headers.items() if name not in _HOP_BY_HOP}
+    headers = {**forwarded, **_SECURITY_HEADERS, "content-length": str(len(response.body))}
+    parts = [connection.send(h11.Response(status_code=response.status, headers=list(headers.items())))]
     if request.method != b"HEAD":
-        parts.append(connection.send(h11.Data(data=answer.body)))
+        parts.append(connection.send(h11.Data(data=response.body)))
     parts.append(connection.send(h11.EndOfMessage()))
     return [part for part in parts if part]
 
 
-async def _stand(listen: str, target: str) -> None:
-    door = WebProxy(forward_to(*_address(target)))
-    await door.open(*_address(listen))
+async def _serve_forever(listen: str, target: str) -> None:
+    proxy = WebProxy(forward_to(*_address(target)))
+    await proxy.open(*_address(listen))
     await asyncio.get_running_loop().create_future()
 
 
@@ -203,37 +201,37 @@ _POLL_SECONDS = 0.05
 _FRAME_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; form-action 'none'; sandbox"
 
 
-def backend_of(api_port: int, api_host: str, pages: "WebPages") -> Backend:
+def backend_for(api_port: int, api_host: str, pages: "WebPages") -> Backend:
     """The proxy's backend: the HTTP API of the server for data, the copy for pages."""
 
-    async def answer(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer | None:
+    async def answer(method: str, target: str, headers: Mapping[str, str], body: bytes) -> HttpResponse | None:
         path = urlsplit(target).path
         if path.startswith("/api/") and path != _SETTINGS:
             return await _data(method, target, body)
         if method not in ("GET", "HEAD"):
-            return Answer(405, {"content-type": "text/plain"}, b"this page is only read")
+            return HttpResponse(405, {"content-type": "text/plain"}, b"this page is only read")
         if path == "/render":
-            return _rendered(target)
+            return _render_notes(target)
         if path == _SETTINGS or _FILES.match(path):
             return await pages.get(path)
         return await pages.get("/")
 
-    async def _data(method: str, target: str, body: bytes) -> Answer | None:
+    async def _data(method: str, target: str, body: bytes) -> HttpResponse | None:
         headers = {"Host": api_host, "Accept": _RAW_JSON}
         if body:
             headers["Content-Type"] = _RAW_JSON
-        found = await http_ask(HOST, api_port, method, target, headers, body, FORWARD_SECONDS)
-        kept = {"content-type": "application/json", "cache-control": "no-store"}
-        return Answer(found.status, kept, found.body) if found is not None else None
+        response = await http_request(HOST, api_port, method, target, headers, body, FORWARD_SECONDS)
+        fixed = {"content-type": "application/json", "cache-control": "no-store"}
+        return HttpResponse(response.status, fixed, response.body) if response is not None else None
 
     return answer
 
 
-def _rendered(target: str) -> Answer:
+def _render_notes(target: str) -> HttpResponse:
     """Returns a workflow's notes as plain text, for the frame in which the pages show them."""
     notes = html.escape((parse_qs(urlsplit(target).query).get("content") or [""])[0])
     page = f"<!doctype html><meta charset=utf-8><body style='font:14px sans-serif;white-space:pre-wrap'>{notes}"
-    return Answer(200, {"content-type": "text/html", "content-security-policy": _FRAME_POLICY}, page.encode())
+    return HttpResponse(200, {"content-type": "text/html", "content-security-policy": _FRAME_POLICY}, page.encode())
 
 
 class WebPages:
@@ -241,58 +239,58 @@ class WebPages:
 
     def __init__(self, folder: Path, program: Path) -> None:
         self._program = program
-        self._copy = folder / _identity(program)
+        self._cache = folder / _identity(program)
         self._starting = asyncio.Lock()
         self._port: int | None = None
-        self._life: asyncio.Task[None] | None = None
-        self._asked_at = 0.0
+        self._server_task: asyncio.Task[None] | None = None
+        self._requested_at = 0.0
 
-    async def get(self, path: str) -> Answer | None:
+    async def get(self, path: str) -> HttpResponse | None:
         """Returns one file, or None if the server that has it does not start."""
-        kept = self._copy / hashlib.sha256(path.encode()).hexdigest()
+        cached = self._cache / hashlib.sha256(path.encode()).hexdigest()
         with suppress(OSError, ValueError, KeyError):
-            head, _, body = kept.read_bytes().partition(b"\n")
+            head, _, body = cached.read_bytes().partition(b"\n")
             header = json.loads(head)
-            return Answer(200, {"content-type": header["type"], "cache-control": header["cache"]}, body)
+            return HttpResponse(200, {"content-type": header["type"], "cache-control": header["cache"]}, body)
         port = await self._server()
         if port is None:
             return None
-        found = await http_ask(HOST, port, "GET", path, {"Host": f"{HOST}:{port}"}, seconds=_START_SECONDS)
-        if found is None or found.status != 200:
-            return found
+        response = await http_request(HOST, port, "GET", path, {"Host": f"{HOST}:{port}"}, seconds=_START_SECONDS)
+        if response is None or response.status != 200:
+            return response
         lasting = "max-age=86400, immutable" if "/immutable/" in path else "no-cache"
-        head = json.dumps({"type": found.headers.get("content-type", ""), "cache": lasting}).encode()
+        head = json.dumps({"type": response.headers.get("content-type", ""), "cache": lasting}).encode()
         with suppress(OSError):  # on a full disk it is requested again next time
-            self._keep(kept, head + b"\n" + found.body)
-        return Answer(
-            200, {"content-type": found.headers.get("content-type", ""), "cache-control": lasting}, found.body
+            self._store(cached, head + b"\n" + response.body)
+        return HttpResponse(
+            200, {"content-type": response.headers.get("content-type", ""), "cache-control": lasting}, response.body
         )
 
     async def close(self) -> None:
         """Ends the server, if it runs."""
-        if self._life is not None:
-            self._life.cancel()
-            await asyncio.wait({self._life})
+        if self._server_task is not None:
+            self._server_task.cancel()
+            await asyncio.wait({self._server_task})
 
-    def _keep(self, file: Path, content: bytes) -> None:
-        if not self._copy.is_dir():
-            shutil.rmtree(self._copy.parent, ignore_errors=True)  # from another version
-            self._copy.mkdir(parents=True, mode=0o700)
+    def _store(self, file: Path, content: bytes) -> None:
+        if not self._cache.is_dir():
+            shutil.rmtree(self._cache.parent, ignore_errors=True)  # from another version
+            self._cache.mkdir(parents=True, mode=0o700)
         fresh = file.with_suffix(".new")
         fresh.write_bytes(content)
         fresh.replace(file)
 
     async def _server(self) -> int | None:
         loop = asyncio.get_running_loop()
-        self._asked_at = loop.time()
+        self._requested_at = loop.time()
         async with self._starting:
-            if self._port is None and (self._life is None or self._life.done()):
-                up: asyncio.Future[int | None] = loop.create_future()
-                self._life = asyncio.create_task(self._live(up))
-                await up
+            if self._port is None and (self._server_task is None or self._server_task.done()):
+                port: asyncio.Future[int | None] = loop.create_future()
+                self._server_task = asyncio.create_task(self._run_server(port))
+                await port
             return self._port
 
-    async def _live(self, up: asyncio.Future[int | None]) -> None:
+    async def _run_server(self, port: asyncio.Future[int | None]) -> None:
         ports: list[int] = []
         for _ in range(4):
             ports.append(free_port(ports))
@@ -307,23 +305,23 @@ class WebPages:
         process = None
         try:
             # It writes its version into a folder of its home.
-            environ = {"PATH": "/usr/bin:/bin", "HOME": str(self._copy.parent)}
+            environ = {"PATH": "/usr/bin:/bin", "HOME": str(self._cache.parent)}
             process = await spawn(command, environ=environ, cwd=Path("/"))
             deadline = loop.time() + _START_SECONDS
             while process.returncode is None and loop.time() < deadline:
-                if await http_ask(HOST, ui, "GET", "/healthz", {"Host": HOST}) is not None:
+                if await http_request(HOST, ui, "GET", "/healthz", {"Host": HOST}) is not None:
                     self._port = ui
                     break
                 await asyncio.sleep(_POLL_SECONDS)
-            up.set_result(self._port)
+            port.set_result(self._port)
             if self._port is not None:
                 await self._until_idle()
         except OSError:
             pass
         finally:
             self._port = None
-            if not up.done():
-                up.set_result(None)
+            if not port.done():
+                port.set_result(None)
             if process is not None:
                 kill_group(process.pid)
                 await process.wait()
@@ -331,7 +329,7 @@ class WebPages:
     async def _until_idle(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            left = self._asked_at + _IDLE_SECONDS - loop.time()
+            left = self._requested_at + _IDLE_SECONDS - loop.time()
             if left <= 0:
                 return
             await asyncio.sleep(left)
@@ -339,14 +337,14 @@ class WebPages:
 
 def _identity(program: Path) -> str:
     try:
-        found = program.stat()
+        status = program.stat()
     except OSError:
         return "unknown"
-    return hashlib.sha256(f"{program} {found.st_size} {found.st_mtime_ns}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{program} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         raise SystemExit("usage: python -m perdure.local.temporal_web LISTEN TARGET, each HOST:PORT")
     with suppress(KeyboardInterrupt):
-        asyncio.run(_stand(sys.argv[1], sys.argv[2]))
+        asyncio.run(_serve_forever(sys.argv[1], sys.argv[2]))

@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,7 +27,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from perdure.local import embedded, postgres
 from perdure.local.data_dir import DataDir, load_credentials, open_home
 from perdure.local.output import Console
-from perdure.local.ports import PortFile
+from perdure.local.ports import HOST, PortFile, port_open
 from perdure.local.postgres import PostgresLaunch, ways_for_root
 from perdure.local.processes import alive, postgres_install
 from perdure.local.services import DataParts
@@ -182,6 +183,28 @@ async def test_only_the_requested_parts_start_and_overrides_are_ignored(tmp_path
     async with embedded(tmp_path / "home", {"valkey"}, environ=environ) as parts:
         assert (set(parts.pids()), parts.postgres, parts.temporal) == ({"valkey"}, None, None)
         assert parts.redis_url is not None and "elsewhere" not in parts.redis_url
+
+
+@pytest.mark.parametrize("name", ["postgres", "valkey", "temporal", "temporal_http", "temporal_metrics", "temporal_ui"])
+async def test_a_part_that_loses_its_port_gets_another(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, lost = PortFile.take, socket.socket()
+
+    def take_and_lose(ports: PortFile, part: str) -> int:
+        port = take(ports, part)
+        if part == name and not lost.getsockname()[1]:
+            lost.bind((HOST, port))
+            lost.listen()
+        return port
+
+    monkeypatch.setattr(PortFile, "take", take_and_lose)
+    part = name.partition("_")[0]
+    with lost:
+        async with embedded(tmp_path / "home", {part}) as parts:
+            assert set(parts.pids()) == {part}
+            kept = json.loads((tmp_path / "home" / "ports.json").read_text())
+            assert kept[name] != lost.getsockname()[1] and await port_open(HOST, kept[name])
 
 
 NOT_ROOT = """

@@ -28,9 +28,10 @@ SETUP_CODE = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
 
 PROGRAMS = {
     "driver.py": """
-        import asyncio, os, sys
+        import asyncio, os, socket, sys
         from pathlib import Path
         from perdure.local import Program, StackConfig, StackError, run_stack
+        from perdure.local.ports import PortFile
         here, python = Path(sys.argv[1]), sys.executable
         def program(role, name, *rest): return Program(role, (python, "-S", str(here / name), role, *rest))
         given = StackConfig.from_env()
@@ -42,6 +43,15 @@ PROGRAMS = {
                 *(program(f"worker-{name}", "work.py") for name in ("turns", "llm", "relay")),
             ),
         )
+        take, lost = PortFile.take, {name: socket.socket() for name in os.environ.get("LOST_PORTS", "").split()}
+        def take_and_lose(ports, name):
+            port = take(ports, name)
+            for each, number in ((name, port), ("api", config.port)):
+                if each in lost and not lost[each].getsockname()[1]:
+                    lost[each].bind(("127.0.0.1", number))
+                    lost[each].listen()
+            return port
+        PortFile.take = take_and_lose
         try:
             code = asyncio.run(run_stack(config))
         except StackError as error:
@@ -321,6 +331,21 @@ async def test_a_taken_port_is_one_clear_line_and_nothing_was_started(start: Sta
         code, _, said = await (await start(PERDURE_PORT=port)).ended()
     assert code == 1 and port in said and said.count("\n") == 1
     assert not (tmp_path / "home").exists()
+
+
+async def test_all_parts_learn_the_port_that_replaces_a_lost_one(start: Start) -> None:
+    stack: Stack = await start(LOST_PORTS="temporal companion-payments")
+    run = await stack.up()
+    saw = json.loads((stack.home / "worker-llm-saw.json").read_text())
+    assert (saw["TEMPORAL_ADDRESS"], saw["PAYMENTS_URL"]) == (run["temporal"], run["companions"]["payments"])
+    assert {"temporal", "companion-payments"} <= set(run["ports"])
+
+
+async def test_the_setting_of_a_lost_port_is_named(start: Start, replaced: dict[str, str]) -> None:
+    stack: Stack = await start(LOST_PORTS="api", **replaced)
+    code, _, said = await stack.ended()
+    assert code == 1 and "PERDURE_PORT" in said and said.count("\n") == 1
+    assert not (stack.home / "logs" / "api.log.1").exists(), "another start would not help"
 
 
 async def test_a_failing_prepare_step_ends_the_start(start: Start, replaced: dict[str, str], tmp_path: Path) -> None:

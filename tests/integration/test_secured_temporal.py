@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from perdure.local import DataParts
 from perdure.local.config import ROOT
-from perdure.local.services import external_temporal, must_answer
+from perdure.local.services import external_temporal, wait_until_reachable
 from perdure.temporal.client import connect, register_search_attributes
 from tests.conftest import Urls
 
@@ -120,7 +120,7 @@ async def test_a_secured_cluster_is_reached_with_the_certificates_and_the_key_th
         monkeypatch.setenv(name, value)
     outside = external_temporal(environ)
     assert outside is not None and outside.address == secured
-    await must_answer("TEMPORAL_ADDRESS", outside.address)
+    await wait_until_reachable("TEMPORAL_ADDRESS", outside.address)
     client = await connect()
     await register_search_attributes(client)
     handle = await client.start_workflow("TurnWait", {}, id=f"through the door, by {by}", task_queue="nobody's")

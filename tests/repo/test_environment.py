@@ -33,7 +33,7 @@ def test_the_values_of_the_example_are_the_defaults(tmp_path: Path) -> None:
     home = {"PERDURE_HOME": str(tmp_path)}
     least = {"PERDURE_LEAST_FREE_BYTES": str(bare().least_free_bytes)}
     from_example = StackConfig.from_env(environ={**home, **least, **stack})
-    assert from_example.patience == StackConfig.from_env(environ=home).patience
+    assert from_example.limits == StackConfig.from_env(environ=home).limits
     assert from_example.least_free_bytes == StackConfig.from_env(environ={}).least_free_bytes
     assert synchronous_setting(stack) == synchronous_setting({})
 

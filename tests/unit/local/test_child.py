@@ -5,6 +5,7 @@ import io
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -17,12 +18,13 @@ from typing import Any
 import psutil
 import pytest
 
-from perdure.local.child import Child, ChildSpec, ForkedProcess, ForkServer, ForkServerGone, restart_delay_seconds
+from perdure.local.child import Child, ChildSpec, restart_delay_seconds
 from perdure.local.config import ROOT
 from perdure.local.data_dir import StackError, open_home
+from perdure.local.forking import ForkedProcess, ForkServer, ForkServerGone
 from perdure.local.output import Console, read_lines
-from perdure.local.ports import beats
-from perdure.local.processes import StartClock, alive
+from perdure.local.ports import HOST, PortInUse, heartbeat_probe
+from perdure.local.processes import TimeLimits, alive
 from perdure.local.supervisor import Supervisor
 from tests.eventually import until
 
@@ -53,23 +55,23 @@ def spec(folder: Path, script: str, **changes: Any) -> ChildSpec:
 
 
 def child(
-    folder: Path, script: str, out: io.StringIO | None = None, patience: StartClock | None = None, **changes: Any
+    folder: Path, script: str, out: io.StringIO | None = None, limits: TimeLimits | None = None, **changes: Any
 ) -> Child:
     console = Console(out or io.StringIO())
-    return Child(spec(folder, script, **changes), console, lambda _child: None, patience=patience)
+    return Child(spec(folder, script, **changes), console, lambda _child: None, limits=limits)
 
 
 @asynccontextmanager
 async def started(folder: Path, script: str, *given: Any, **changes: Any) -> AsyncIterator[Child]:
-    """One that is ready."""
+    """Yields a child that is ready."""
     made = child(folder, script, *given, **changes)
     await made.start()
     yield made
     await made.stop()
 
 
-async def refusal(child: Child) -> str:
-    """The one-line refusal of its start."""
+async def start_failure(child: Child) -> str:
+    """Returns the one-line error of its failed start."""
     with pytest.raises(StackError) as caught:
         await child.start()
     await child.stop()
@@ -77,17 +79,17 @@ async def refusal(child: Child) -> str:
     return str(caught.value)
 
 
-def struck(process: Child | ForkServer, how: signal.Signals = signal.SIGKILL) -> int:
-    """Sends it a signal; returns the id of its process."""
+def send_signal_to(process: Child | ForkServer, number: signal.Signals = signal.SIGKILL) -> int:
+    """Sends the signal and returns the pid."""
     assert process.pid is not None
     pid = process.pid
-    os.kill(pid, how)
+    os.kill(pid, number)
     return pid
 
 
 @contextmanager
-def hogs(count: int) -> Iterator[None]:
-    """Starts processes that use a whole processor each."""
+def busy_processes(count: int) -> Iterator[None]:
+    """Runs this number of processes that use a whole processor each."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -102,8 +104,8 @@ def test_the_first_restart_is_quick_and_repeated_failures_wait_longer() -> None:
     assert delays == [0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
 
 
-async def test_a_child_that_keeps_failing_for_an_outage_reports_it_each_time(tmp_path: Path) -> None:
-    """A second child does the same: both are unavailable, and each logs its reason."""
+async def test_a_child_that_keeps_failing_in_an_outage_shows_its_error_each_time(tmp_path: Path) -> None:
+    """Beside another that does the same: both are away, and each says why."""
     out = io.StringIO()
     supervisor = Supervisor(open_home(tmp_path / "home"), Console(out))
     why = "ConnectionRefusedError: [Errno 111] port 5432"
@@ -122,62 +124,74 @@ async def test_a_child_that_keeps_failing_for_an_outage_reports_it_each_time(tmp
         assert len(reasons) >= 3 and all(at + 1 not in reasons for at in reasons), said
 
 
-async def test_a_killed_child_that_was_healthy_is_started_again_at_once(tmp_path: Path) -> None:
+async def test_a_killed_healthy_child_is_restarted_at_once(tmp_path: Path) -> None:
     out = io.StringIO()
-    async with started(tmp_path, SLEEPS, out) as kept:
+    async with started(tmp_path, SLEEPS, out) as supervised:
         await asyncio.sleep(1.05)
-        first = struck(kept)
-        await until(lambda: kept.pid not in (None, first) and kept.ready)
+        first = send_signal_to(supervised)
+        await until(lambda: supervised.pid not in (None, first) and supervised.ready)
         assert "SIGKILL" in out.getvalue() and "0.1 s" in out.getvalue()
-        assert kept.restarts == 1
+        assert supervised.restarts == 1
     assert alive(first) is None
 
 
-async def test_a_child_that_exits_before_it_is_ready_ends_the_start_with_its_last_words(tmp_path: Path) -> None:
+async def test_a_child_that_exits_before_it_is_ready_ends_the_start_with_its_last_lines(tmp_path: Path) -> None:
     known: dict[str, Any] = {
-        "shows": re.compile("FATAL"),
-        "hides": re.compile("hush"),
+        "shown_lines": re.compile("FATAL"),
+        "hidden_lines": re.compile("hush"),
         "advice": "; ask",
         "diagnose": " ".join,
     }
     for end in ("exit 3", "kill -ABRT $$"):
         script, out = f"echo starting; echo 'FATAL: no room'; echo bye; echo hush; {end}", io.StringIO()
-        said = await refusal(child(tmp_path, script, out, **known))
+        said = await start_failure(child(tmp_path, script, out, **known))
         assert ": FATAL: no room" in said and said.endswith("starting FATAL: no room bye"), "not the general advice"
         assert "starting" in out.getvalue() and "bye" in out.getvalue(), "the end of the log is shown"
         assert "hush" not in out.getvalue()
 
 
-async def test_a_program_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
-    assert "/no/such/program" in await refusal(child(tmp_path, "", command=("/no/such/program",)))
+@pytest.mark.parametrize("setting", ["", "PERDURE_PORT"])
+async def test_a_port_conflict_ends_the_start_without_the_general_advice(tmp_path: Path, setting: str) -> None:
+    with socket.create_server((HOST, 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(StackError) as caught:
+            await child(tmp_path, "exit 1", ports=(port,), port_setting=setting, advice="; restore it").start()
+    assert isinstance(caught.value, PortInUse) is not bool(setting)
+    assert str(port) in str(caught.value) and setting in str(caught.value) and "restore" not in str(caught.value)
+
+
+async def test_a_missing_program_is_reported_in_one_line(tmp_path: Path) -> None:
+    assert "/no/such/program" in await start_failure(child(tmp_path, "", command=("/no/such/program",)))
 
 
 async def test_a_child_without_progress_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.3)
-    slow = child(tmp_path, "echo thinking; sleep 60 & wait", patience=StartClock(start_seconds=1))
-    assert "thinking" in await refusal(slow)
+    monkeypatch.setattr("perdure.local.child._PROGRESS_SECONDS", 0.3)
+    slow = child(tmp_path, "echo thinking; sleep 60 & wait", limits=TimeLimits(start_seconds=1))
+    assert "thinking" in await start_failure(slow)
 
 
 BURN = "import time, pathlib\nwhile time.process_time() < 2.5: pass\npathlib.Path('ready').touch()\ntime.sleep(60)"
 
 
-async def test_a_slow_child_at_work_is_named_and_not_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More processor time than its patience: here a start is looked at every half second."""
-    monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.5)
-    monkeypatch.setattr("perdure.local.processes._MOST_STARTS", 40)
-    monkeypatch.setattr("perdure.local.processes._FIRST_WORD_SECONDS", 0.5)
-    out, limit, began = io.StringIO(), StartClock(start_seconds=2), time.monotonic()
-    with hogs(1):
+async def test_a_slow_child_that_works_is_reported_and_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More processor time than its limit: here a start is looked at every half second."""
+    monkeypatch.setattr("perdure.local.child._PROGRESS_SECONDS", 0.5)
+    monkeypatch.setattr("perdure.local.processes._MAX_START_LIMITS", 40)
+    monkeypatch.setattr("perdure.local.processes._FIRST_REPORT_SECONDS", 0.5)
+    out, limit, began = io.StringIO(), TimeLimits(start_seconds=2), time.monotonic()
+    with busy_processes(1):
         async with started(tmp_path, "", out, limit, command=(sys.executable, "-S", "-c", BURN)) as slow:
             assert time.monotonic() - began > limit.start_seconds
             assert re.search(r"thing +\| ", out.getvalue()) and slow.restarts == 0
 
 
 async def test_a_child_that_waits_for_others_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.3)
-    gate, patience = tmp_path / "gate", StartClock(start_seconds=1)
+    monkeypatch.setattr("perdure.local.child._PROGRESS_SECONDS", 0.3)
+    gate, limits = tmp_path / "gate", TimeLimits(start_seconds=1)
     script = f"while ! test -e gate; do sleep 0.2; done; {SLEEPS}"
-    waits = child(tmp_path, script, patience=patience, held=lambda: not gate.exists())
+    waits = child(tmp_path, script, limits=limits, waits_for_others=lambda: not gate.exists())
     starting = asyncio.create_task(waits.start())
     await asyncio.sleep(2.5)
     assert not starting.done()
@@ -202,38 +216,40 @@ asyncio.run(main())
 
 def beating_child(folder: Path, out: io.StringIO, hang_seconds: float) -> Child:
     environ, command = {**PATH, "PYTHONPATH": str(ROOT)}, (sys.executable, "-c", BEATS)
-    patience, lives = StartClock(hang_seconds=hang_seconds), beats(folder / "ready")
-    return child(folder, "", out, patience, command=command, environ=environ, lives=lives)
+    limits, responds = TimeLimits(hang_seconds=hang_seconds), heartbeat_probe(folder / "ready")
+    return child(folder, "", out, limits, command=command, environ=environ, responds=responds)
 
 
-@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "busy loop"])
-async def test_a_hung_child_is_replaced(tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.local.child.LOOK_SECONDS", 0.2)
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "busy loop"])
+async def test_a_hung_child_is_replaced(
+    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.local.child.PROBE_SECONDS", 0.2)
     out = io.StringIO()
-    kept = beating_child(tmp_path, out, hang_seconds=3)
-    await kept.start()
+    supervised = beating_child(tmp_path, out, hang_seconds=3)
+    await supervised.start()
     await asyncio.sleep(1.2)
-    first = struck(kept, how)
-    await until(lambda: kept.pid not in (None, first) and kept.ready)
+    first = send_signal_to(supervised, number)
+    await until(lambda: supervised.pid not in (None, first) and supervised.ready)
     assert "3 s" in out.getvalue()
-    assert kept.restarts == 1 and alive(first) is None
-    await kept.stop()
+    assert supervised.restarts == 1 and alive(first) is None
+    await supervised.stop()
 
 
 @pytest.mark.soak
 async def test_a_busy_machine_makes_no_child_count_as_hung(tmp_path: Path) -> None:
     out = io.StringIO()
-    kept = beating_child(tmp_path, out, hang_seconds=6)
-    await kept.start()
-    with hogs(8):
+    supervised = beating_child(tmp_path, out, hang_seconds=6)
+    await supervised.start()
+    with busy_processes(8):
         await asyncio.sleep(15)
-    assert (kept.restarts, out.getvalue()) == (0, "")
-    await kept.stop()
+    assert (supervised.restarts, out.getvalue()) == (0, "")
+    await supervised.stop()
 
 
 @pytest.mark.soak
-def test_after_a_pause_of_the_supervisor_every_part_gets_its_full_time_again(tmp_path: Path) -> None:
-    """Both stop for longer than a part may be silent, as on a laptop that sleeps; then both continue."""
+def test_no_child_counts_as_hung_after_the_supervisor_was_stopped(tmp_path: Path) -> None:
+    """Both stopped for longer than a part may be silent, as by a laptop that sleeps; then both go on."""
     driver = tmp_path / "driver.py"
     driver.write_text(STOPPED.format(here=str(Path(__file__).parent), folder=str(tmp_path)))
     supervisor = subprocess.Popen(
@@ -258,17 +274,17 @@ sys.path.insert(0, {here!r})
 from test_child import beating_child
 async def main():
     out = io.StringIO()
-    kept = beating_child(Path({folder!r}), out, hang_seconds=5)
-    await kept.start()
-    print(kept.pid, flush=True)
+    supervised = beating_child(Path({folder!r}), out, hang_seconds=5)
+    await supervised.start()
+    print(supervised.pid, flush=True)
     await asyncio.sleep(20)
-    print(f"{{kept.restarts}} restarts, {{kept.pid}} lives: {{out.getvalue()!r}}", flush=True)
-    await kept.stop()
+    print(f"{{supervised.restarts}} restarts, {{supervised.pid}} lives: {{out.getvalue()!r}}", flush=True)
+    await supervised.stop()
 asyncio.run(main())
 """
 
 
-async def test_a_child_may_finish_its_work_before_it_ends(tmp_path: Path) -> None:
+async def test_a_child_can_finish_its_work_before_it_ends(tmp_path: Path) -> None:
     out = io.StringIO()
     async with started(tmp_path, f"trap 'sleep 0.2; echo drained; exit 0' TERM; {LOOPS}", out):
         pass
@@ -298,10 +314,10 @@ async def test_hurrying_cuts_the_drain_short(tmp_path: Path) -> None:
     assert time.monotonic() - began < 2.0
 
 
-async def test_the_terminal_shows_important_lines_and_the_log_all(tmp_path: Path) -> None:
+async def test_the_terminal_gets_only_matching_lines_and_the_log_gets_all(tmp_path: Path) -> None:
     out = io.StringIO()
     script = "echo 'WARNING early'; sleep 0.3; touch ready; sleep 0.3; echo chatter; echo 'WARNING late'; exec sleep 60"
-    async with started(tmp_path, script, out, shows=re.compile("WARNING")):
+    async with started(tmp_path, script, out, shown_lines=re.compile("WARNING")):
         await until(lambda: "WARNING late" in out.getvalue())
     assert "early" not in out.getvalue() and "chatter" not in out.getvalue()
     assert (tmp_path / "thing.log").read_text().splitlines() == ["WARNING early", "chatter", "WARNING late"]
@@ -311,12 +327,12 @@ async def test_the_terminal_shows_important_lines_and_the_log_all(tmp_path: Path
 async def broken_since(folder: Path, out: io.StringIO) -> AsyncIterator[None]:
     """A child that was ready once and has failed ever since, in a longer pause."""
     async with started(folder, f"test -e second && exit 1; touch second; {SLEEPS}", out) as broken:
-        struck(broken)
+        send_signal_to(broken)
         await until(lambda: "1.0 s" in out.getvalue(), seconds=8.0)
         yield
 
 
-async def test_a_child_that_keeps_failing_after_it_was_healthy_once_is_started_ever_more_slowly(tmp_path: Path) -> None:
+async def test_the_restarts_of_a_child_that_keeps_failing_become_slower(tmp_path: Path) -> None:
     out = io.StringIO()
     async with broken_since(tmp_path, out):
         waits = re.findall(r"([\d.]+) s\b", out.getvalue())
@@ -335,8 +351,8 @@ OF_A_USER = "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:], __p
 
 def fork_server(folder: Path, *modules: str, out: io.StringIO | None = None, hang_seconds: float = 20) -> ForkServer:
     environ = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OF_SERVER": "1", "PYTHONUNBUFFERED": "1"}
-    console, patience = Console(out or io.StringIO()), StartClock(hang_seconds=hang_seconds)
-    return ForkServer(open_home(folder / "home"), modules, environ, folder, console, patience)
+    console, limits = Console(out or io.StringIO()), TimeLimits(hang_seconds=hang_seconds)
+    return ForkServer(open_home(folder / "home"), modules, environ, folder, console, limits)
 
 
 @pytest.fixture
@@ -353,12 +369,12 @@ async def server(tmp_path: Path) -> AsyncIterator[ForkServer]:
 
 
 async def test_a_stopped_fork_server_is_killed_and_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.local.child.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("perdure.local.forking.PROBE_SECONDS", 0.2)
     out = io.StringIO()
     opened = fork_server(tmp_path, "json", out=out, hang_seconds=3)
     await opened.start()
     try:
-        first = struck(opened, signal.SIGSTOP)
+        first = send_signal_to(opened, signal.SIGSTOP)
         await until(lambda: opened.pid not in (None, first))
         assert "3 s" in out.getvalue() and alive(first) is None
     finally:
@@ -372,7 +388,7 @@ async def run(server: ForkServer, folder: Path, script: str, *arguments: str, **
     return await server.fork("thing", command, {**PATH, **environ}, folder, ("shared_by_all",))
 
 
-async def said(forked: ForkedProcess) -> list[str]:
+async def output_lines(forked: ForkedProcess) -> list[str]:
     return [line async for line in read_lines(forked.stdout)]
 
 
@@ -385,7 +401,7 @@ async def test_a_program_finds_its_own_arguments_environment_and_folder(server: 
         print(len(os.listdir("/proc/self/fd")), open("/proc/self/cmdline").read().rstrip("\\0"))
     """
     forked = await run(server, tmp_path, script, "--queues", "turns", LONG="x" * 100_000)
-    lines = await said(forked)
+    lines = await output_lines(forked)
     assert lines[0] == f"__main__ ['--queues', 'turns'] ['LONG', 'PATH'] {tmp_path} True"
     assert lines[1:] == ["to stderr", "True True 0o77", "4 perdure: thing"]
     assert await forked.wait() == 0
@@ -394,7 +410,7 @@ async def test_a_program_finds_its_own_arguments_environment_and_folder(server: 
 async def test_a_module_is_run_as_the_interpreter_would_run_it(server: ForkServer, tmp_path: Path) -> None:
     command = (sys.executable, "-m", "of_a_user", "one")
     forked = await server.fork("thing", command, PATH, tmp_path, ("of_a_user.__main__",))
-    assert await said(forked) == ["['one'] of_a_user"]
+    assert await output_lines(forked) == ["['one'] of_a_user"]
     assert await forked.wait() == 4
 
 
@@ -408,20 +424,20 @@ async def test_a_module_is_run_as_the_interpreter_would_run_it(server: ForkServe
         ("import broken_here", 1, "RuntimeError: not today"),
     ],
 )
-async def test_a_forked_programs_end_is_logged_with_its_exit_code(
+async def test_the_exit_of_a_fork_is_reported(
     server: ForkServer, tmp_path: Path, script: str, code: int, last: str | None
 ) -> None:
     forked = await run(server, tmp_path, script)
-    lines = await said(forked)
+    lines = await output_lines(forked)
     assert await forked.wait() == code
     assert (lines[-1] if lines else None) == last
 
 
-async def test_many_programs_are_forked_at_once_and_none_before_imports(server: ForkServer, tmp_path: Path) -> None:
+async def test_many_programs_fork_in_parallel_after_the_imports(server: ForkServer, tmp_path: Path) -> None:
     script = "import shared_by_all, sys\nprint(shared_by_all.WHEN)\nsys.exit(int(sys.argv[1]))"
     forked = await asyncio.gather(*(run(server, tmp_path, script, str(n)) for n in range(12)))
     assert [await each.wait() for each in forked] == list(range(12))
-    assert len({line for each in forked for line in await said(each)}) == 1, "it was imported more than once"
+    assert len({line for each in forked for line in await output_lines(each)}) == 1, "it was imported more than once"
     assert len({each.pid for each in forked}) == 12
 
 
@@ -439,10 +455,10 @@ async def test_a_signal_reaches_the_program(server: ForkServer, tmp_path: Path) 
     forked.send_signal(signal.SIGTERM)  # to the process that has its number by now: to none
 
 
-async def test_programs_end_with_their_server_and_the_next_is_refused(server: ForkServer, tmp_path: Path) -> None:
+async def test_forks_end_with_their_server_and_the_next_fork_fails(server: ForkServer, tmp_path: Path) -> None:
     forked = await run(server, tmp_path, "import time\nprint('ready')\ntime.sleep(60)")
     assert await forked.stdout.readline() == b"ready\n"
-    struck(server)
+    send_signal_to(server)
     assert await forked.wait() == -9
     await until(lambda: alive(forked.pid) is None)
     with pytest.raises(ForkServerGone):
@@ -450,23 +466,23 @@ async def test_programs_end_with_their_server_and_the_next_is_refused(server: Fo
 
 
 @pytest.mark.parametrize("steady_seconds", [0.0, 60.0])
-async def test_a_child_that_died_with_its_fork_server_is_started_again_forked_or_not(
+async def test_a_child_that_died_with_its_fork_server_is_restarted_forked_or_not(
     server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_seconds: float
 ) -> None:
     """The program is not forked if the server was started just before: one of its imports may have ended it."""
-    monkeypatch.setattr("perdure.local.child._SERVER_STEADY_SECONDS", steady_seconds)
+    monkeypatch.setattr("perdure.local.forking._MIN_UPTIME_SECONDS", steady_seconds)
     (tmp_path / "program.py").write_text("import time\nopen('ready', 'w').close()\ntime.sleep(60)\n")
     command = (sys.executable, str(tmp_path / "program.py"))
     forked = spec(tmp_path, "", command=command, stop_steps=(), imports=("shared_by_all",))
-    kept = Child(forked, Console(io.StringIO()), lambda _child: None, server)
-    await kept.start()
-    first = kept.pid
+    supervised = Child(forked, Console(io.StringIO()), lambda _child: None, server)
+    await supervised.start()
+    first = supervised.pid
     assert first is not None and psutil.Process(first).ppid() == server.pid
-    struck(server)
-    await until(lambda: kept.pid not in (None, first) and kept.ready)
-    assert kept.pid is not None and alive(first) is None
-    assert (psutil.Process(kept.pid).ppid() == os.getpid()) is (steady_seconds > 0)
-    await kept.stop()
+    send_signal_to(server)
+    await until(lambda: supervised.pid not in (None, first) and supervised.ready)
+    assert supervised.pid is not None and alive(first) is None
+    assert (psutil.Process(supervised.pid).ppid() == os.getpid()) is (steady_seconds > 0)
+    await supervised.stop()
 
 
 async def test_a_fork_that_waits_for_a_dying_server_fails(tmp_path: Path) -> None:

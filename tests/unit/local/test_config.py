@@ -60,7 +60,7 @@ def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("there", "missing"), [((), ("agents/", "app.yaml")), (("app.yaml",), ("agents/",))])
-def test_a_refused_folder_names_the_gap_of_settings(
+def test_an_error_about_a_folder_lists_what_is_missing(
     tmp_path: Path, there: tuple[str, ...], missing: tuple[str, ...]
 ) -> None:
     for name in there:
@@ -88,7 +88,7 @@ def test_compact_runs_four_processes_and_spread_a_worker_for_each_queue() -> Non
         ("PERDURE_APP", "/no/such/app", "/no/such/app"),
     ],
 )
-def test_a_wrong_setting_is_one_line_that_names_it(name: str, value: str, named: str) -> None:
+def test_an_error_about_a_setting_is_one_line_that_names_it(name: str, value: str, named: str) -> None:
     with pytest.raises(StackError, match=named) as caught:
         StackConfig.from_env(environ={name: value})
     assert "\n" not in str(caught.value)
@@ -118,7 +118,7 @@ async def api(answer: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
         yield server.sockets[0].getsockname()[1], asked
 
 
-async def test_each_page_has_a_link_with_a_code_of_its_user() -> None:
+async def test_each_page_has_a_code_for_its_user_and_its_own_host_name() -> None:
     body = b'{"code": "local.abc"}'
     async with api(b"HTTP/1.1 201 Created\r\n\r\n" + body) as (port, asked):
         found = dict(await addresses(PAGES, port, TOKENS))
@@ -131,7 +131,7 @@ async def test_each_page_has_a_link_with_a_code_of_its_user() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 501 No\r\n\r\n", b"HTTP/1.1 201 Created\r\n\r\nnot JSON", b"junk", b""])
-async def test_without_a_sign_in_code_the_pages_are_printed_as_they_are(answer: bytes) -> None:
+async def test_without_codes_the_plain_pages_are_printed(answer: bytes) -> None:
     async with api(answer) as (port, _):
         found = dict(await addresses(PAGES, port, TOKENS))
         assert found[CHAT] == f"http://127.0.0.1:{port}/chat"

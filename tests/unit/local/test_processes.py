@@ -13,7 +13,16 @@ import psutil
 import pytest
 
 from perdure.local.data_dir import StackError
-from perdure.local.processes import Found, Listening, ProcessRegistry, SlowStart, StartClock, alive, look, sweep
+from perdure.local.processes import (
+    HangDetector,
+    ProcessRegistry,
+    RunningChildren,
+    StartProgress,
+    TimeLimits,
+    alive,
+    end_leftovers,
+    running_children,
+)
 
 
 @pytest.fixture
@@ -47,9 +56,9 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_an_orphaned_process_is_ended_and_named(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_leftover_process_is_ended_and_named(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     ProcessRegistry(path).add("worker-llm", sleeper.pid, signal.SIGKILL)
-    assert sweep(path) == ["worker-llm"]
+    assert end_leftovers(path) == ["worker-llm"]
     assert sleeper.wait(timeout=20) == -signal.SIGKILL
     assert not path.exists()
 
@@ -62,37 +71,41 @@ def test_the_children_of_an_orphaned_process_are_ended_too(path: Path) -> None:
         grandchild = int(parent.stdout.readline())
         ProcessRegistry(path).add("api", parent.pid, signal.SIGTERM)
         began = time.monotonic()
-        sweep(path)
+        end_leftovers(path)
         assert time.monotonic() - began < 2
     until(lambda: alive(grandchild) is None)
 
 
-def test_a_reused_pid_and_an_ended_child_are_left_alone(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    roster = ProcessRegistry(path)
-    roster.add("api", sleeper.pid, signal.SIGKILL)
+def test_a_process_with_a_reused_pid_and_an_ended_child_are_not_touched(
+    path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    registry = ProcessRegistry(path)
+    registry.add("api", sleeper.pid, signal.SIGKILL)
     age(path)
-    assert sweep(path) == []
-    roster.add("api", sleeper.pid, signal.SIGKILL)
-    roster.remove("api")
-    assert sweep(path) == []
+    assert end_leftovers(path) == []
+    registry.add("api", sleeper.pid, signal.SIGKILL)
+    registry.remove("api")
+    assert end_leftovers(path) == []
     assert sleeper.poll() is None
 
 
-def test_listing_names_processes_and_supervisor_and_ends_none(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    assert look(path) == Found(None, {})
+def test_running_children_and_their_supervisor_are_listed_and_none_is_ended(
+    path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    assert running_children(path) == RunningChildren(None, {})
     ProcessRegistry(path).add("api", sleeper.pid, signal.SIGKILL)
-    assert look(path) == Found(os.getpid(), {"api": sleeper.pid})
+    assert running_children(path) == RunningChildren(os.getpid(), {"api": sleeper.pid})
     age(path, "supervisor")
-    assert look(path) == Found(None, {"api": sleeper.pid})
+    assert running_children(path) == RunningChildren(None, {"api": sleeper.pid})
     assert sleeper.poll() is None
     age(path)
-    assert look(path) == Found(None, {})
+    assert running_children(path) == RunningChildren(None, {})
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", "[3]", '[{"pid": 1}]'])
-def test_a_damaged_process_list_is_ignored(path: Path, content: str) -> None:
+def test_a_damaged_list_is_empty(path: Path, content: str) -> None:
     path.write_text(content)
-    assert sweep(path) == []
+    assert end_leftovers(path) == []
 
 
 def test_a_zombie_does_not_count_as_running() -> None:
@@ -101,10 +114,10 @@ def test_a_zombie_does_not_count_as_running() -> None:
         assert alive(zombie.pid) is None
 
 
-Look = tuple[float, float, int]
+Record = tuple[float, float, int]
 """When, the processor seconds and the lines so far."""
 NO_PROGRESS = "was not ready after {} s and made no progress for 10 s"
-STARTS: dict[str, tuple[list[Look], str]] = {
+STARTS: dict[str, tuple[list[Record], str]] = {
     "not long enough": ([(5, 0.0, 0), (9, 0.0, 0)], ""),
     "nothing at all": ([(5, 0.0, 0), (10, 0.0, 0)], NO_PROGRESS.format(10)),
     "worked once": ([(5, 0.06, 0), (14, 0.06, 0)], ""),
@@ -120,34 +133,34 @@ STARTS: dict[str, tuple[list[Look], str]] = {
 }
 
 
-@pytest.mark.parametrize(("looks", "failure"), STARTS.values(), ids=STARTS)
-def test_a_start_fails_when_it_makes_no_progress_or_never_ends(looks: list[Look], failure: str) -> None:
-    start = SlowStart(10, 0.0)
-    for now, cpu, lines in looks:
-        start.look(now, cpu, lines)
-    assert start.failure(looks[-1][0]) == failure
+@pytest.mark.parametrize(("records", "failure"), STARTS.values(), ids=STARTS)
+def test_a_start_fails_when_it_makes_no_progress_or_never_ends(records: list[Record], failure: str) -> None:
+    start = StartProgress(10, 0.0)
+    for now, cpu, lines in records:
+        start.record(now, cpu, lines)
+    assert start.failure(records[-1][0]) == failure
 
 
-def test_the_time_that_a_part_waits_for_others_does_not_count() -> None:
-    start = SlowStart(10, 0.0)
+def test_time_spent_waiting_for_other_parts_does_not_count() -> None:
+    start = StartProgress(10, 0.0)
     for now in range(1, 100):
-        start.hold(float(now))
-        assert start.failure(now) == "" and start.word(now) == ""
-    start.look(109.0, 0.0, 0)
+        start.exclude_wait(float(now))
+        assert start.failure(now) == "" and start.report(now) == ""
+    start.record(109.0, 0.0, 0)
     assert start.failure(109.0) != ""
 
 
 def test_a_slow_start_is_reported_from_time_to_time() -> None:
-    start, told = SlowStart(180, 0.0), []
+    start, reports = StartProgress(180, 0.0), []
     for now in range(100):
-        start.look(float(now), 0.0, 0)
-        if word := start.word(float(now)):
-            told.append((now, re.findall(r"\d+", word)))
-    assert told == [(20, ["20"]), (50, ["50", "50"]), (80, ["80", "80"])]
+        start.record(float(now), 0.0, 0)
+        if report := start.report(float(now)):
+            reports.append((now, re.findall(r"\d+", report)))
+    assert reports == [(20, ["20"]), (50, ["50", "50"]), (80, ["80", "80"])]
 
 
 @pytest.mark.parametrize(
-    ("limit", "looks", "hangs"),
+    ("limit", "records", "hangs"),
     [
         pytest.param(20, [(2, True), (4, False), (20, False)], False, id="silent"),
         pytest.param(20, [(at, at < 4) for at in range(0, 22, 2)], False, id="almost"),
@@ -158,15 +171,17 @@ def test_a_slow_start_is_reported_from_time_to_time() -> None:
         pytest.param(0, [(at, False) for at in range(1000)], False, id="the setting is zero"),
     ],
 )
-def test_a_part_silent_all_the_time_is_hung(limit: float, looks: list[tuple[float, bool]], hangs: bool) -> None:
-    heard = Listening(limit, 0.0)
-    assert [heard.hangs(answered, now) for now, answered in looks][-1] is hangs
+def test_a_part_hangs_if_it_never_responds_within_the_limit(
+    limit: float, records: list[tuple[float, bool]], hangs: bool
+) -> None:
+    detector = HangDetector(limit, 0.0)
+    assert [detector.is_hung(responded, now) for now, responded in records][-1] is hangs
 
 
 def test_start_and_hang_times_are_read_in_seconds() -> None:
-    assert StartClock.from_environ({}) == StartClock(180, 20)
+    assert TimeLimits.from_environ({}) == TimeLimits(180, 20)
     given = {"PERDURE_START_SECONDS": "600", "PERDURE_HANG_SECONDS": "0"}
-    assert StartClock.from_environ(given) == StartClock(600, 0)
+    assert TimeLimits.from_environ(given) == TimeLimits(600, 0)
     for name, value in (("PERDURE_START_SECONDS", "0"), ("PERDURE_HANG_SECONDS", "soon")):
         with pytest.raises(StackError, match=f"{name}.*'{value}'"):
-            StartClock.from_environ({name: value})
+            TimeLimits.from_environ({name: value})

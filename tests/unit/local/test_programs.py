@@ -30,7 +30,7 @@ def app(folder: Path, text: str) -> Path:
     return folder
 
 
-def test_an_app_service_gets_its_port_and_folder_and_no_secrets(tmp_path: Path) -> None:
+def test_an_app_service_gets_a_port_and_a_folder_and_no_address(tmp_path: Path) -> None:
     folder, home = app(tmp_path / "a", DECLARED), open_home(tmp_path / "home")
     (companion,) = read_app_services(folder)
     assert (companion.name, companion.port_env, companion.url_env) == ("payments", "PAYMENTS_PORT", "PAYMENTS_URL")
@@ -63,14 +63,14 @@ def test_an_app_without_services_declares_none(tmp_path: Path, text: str) -> Non
         (DECLARED.replace("ready_path: /healthz", "ready_pth: /healthz"), "ready_pth"),
     ],
 )
-def test_a_mistake_is_one_line_with_the_file_and_the_field(tmp_path: Path, text: str, named: str) -> None:
+def test_an_invalid_declaration_is_reported_with_file_and_field(tmp_path: Path, text: str, named: str) -> None:
     folder = app(tmp_path / "a", text)
     with pytest.raises(StackError, match=named) as caught:
         read_app_services(folder)
     assert str(folder / "app.yaml") in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_token_is_created_once_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+def test_a_token_is_created_once_and_a_damaged_one_is_reported(tmp_path: Path) -> None:
     (service,) = read_app_services(app(tmp_path / "a", DECLARED + "    token_env: PAYMENTS_TOKEN\n"))
     home = open_home(tmp_path / "home")
     assert (made := programs.token_environ(home, service)) == programs.token_environ(home, service)
@@ -81,7 +81,7 @@ def test_a_token_is_created_once_and_a_damaged_one_is_named(tmp_path: Path) -> N
         programs.token_environ(home, service)
 
 
-def test_two_apps_cannot_use_the_same_service_name_or_variable(tmp_path: Path) -> None:
+def test_two_apps_cannot_declare_the_same_name_or_variable(tmp_path: Path) -> None:
     one, other = app(tmp_path / "a", DECLARED), app(tmp_path / "b", DECLARED)
     with pytest.raises(StackError, match="payments") as caught:
         read_all_app_services([one, other])
@@ -128,7 +128,7 @@ def test_the_tokens_are_the_last_line_of_the_prepare_step(tmp_path: Path, line: 
 
 
 @pytest.mark.parametrize("lines", [[], ["done"], ["{}"], ['{"tokens": 3}'], ['{"tokens": {"a": "hush"}} x']])
-def test_a_prepare_step_without_its_tokens_is_one_line_without_its_output(tmp_path: Path, lines: list[str]) -> None:
+def test_an_invalid_line_of_the_prepare_step_is_not_repeated(tmp_path: Path, lines: list[str]) -> None:
     with pytest.raises(StackError) as caught:
         bootstrap_line_from(lines, tmp_path)
     assert "hush" not in str(caught.value)

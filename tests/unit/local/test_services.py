@@ -16,7 +16,7 @@ from perdure.local.supervisor import Supervisor
 BASE = {"PATH": "/bin", "DATABASE_ADMIN_URL": "stale", "TEMPORAL_API_KEY": "stale", "TEMPORAL_ADDRESS": "stale:1"}
 
 
-def test_programs_get_every_address_and_only_the_prepare_step_the_superusers(tmp_path: Path) -> None:
+def test_only_the_prepare_step_gets_the_superusers_address(tmp_path: Path) -> None:
     data = services.DataParts(
         postgres=postgres.postgres_address(21001, load_credentials(open_home(tmp_path))),
         redis_url=services.valkey_url(21002, "secret"),
@@ -34,7 +34,7 @@ def test_programs_get_every_address_and_only_the_prepare_step_the_superusers(tmp
     assert environ["TEMPORAL_CONFIG_FILE"] == os.devnull
 
 
-def test_settings_for_a_replaced_temporal_stay_in_place() -> None:
+def test_settings_for_an_external_temporal_are_kept() -> None:
     outside = temporal_server.TemporalAddress("cloud:7233", "mine", None, None)
     environ = services.DataParts(temporal=outside, temporal_is_embedded=False).environ(BASE)
     assert environ["TEMPORAL_API_KEY"] == "stale"
@@ -46,7 +46,7 @@ def test_a_process_outside_perdure_inherits_no_address_and_no_key() -> None:
     assert left == {"PATH": "/bin", "HOME": "/h"}
 
 
-def test_a_replaced_database_serves_every_role_that_has_no_address_of_its_own() -> None:
+def test_an_external_database_serves_every_role_without_its_own_address() -> None:
     assert services.external_postgres({}) is None
     found = services.external_postgres({"DATABASE_URL": "app", "DATABASE_OWNER_URL": "owner"})
     assert found is not None
@@ -65,11 +65,11 @@ def test_a_replaced_database_serves_every_role_that_has_no_address_of_its_own() 
 )
 def test_lost_history_is_found(tmp_path: Path, before: dict[str, str], environ: dict[str, str], is_lost: bool) -> None:
     home = open_home(tmp_path)
-    book, credentials = PortFile(home.ports_file), load_credentials(home)
+    port_file, credentials = PortFile(home.ports_file), load_credentials(home)
     home.postgres.mkdir()
     for name, content in before.items():
         (tmp_path / name).write_text(content)
-    start = services.DataStart(Supervisor(home, Console(None)), home, book, environ, credentials, overridable=True)
+    start = services.DataStart(Supervisor(home, Console(None)), home, port_file, environ, credentials, overridable=True)
     assert start.missing_history() == (home.temporal_db if is_lost else None)
 
 
@@ -93,7 +93,9 @@ def test_temporals_own_configuration_can_replace_the_embedded_server(tmp_path: P
 
 
 @pytest.mark.parametrize(("named_by", "folder"), [("HOME", ".config"), ("XDG_CONFIG_HOME", "")])
-def test_a_usual_profile_is_found(named_by: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_at_the_default_path_is_found(
+    named_by: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("XDG_CONFIG_HOME", *(name for name in os.environ if name.startswith("TEMPORAL_"))):
         monkeypatch.delenv(name, raising=False)
     environ = {"HOME": str(tmp_path / "home"), named_by: str(tmp_path)}
@@ -105,10 +107,10 @@ def test_a_usual_profile_is_found(named_by: str, folder: str, tmp_path: Path, mo
     assert temporal_of(environ) == ("cloud:7233", "default")
 
 
-async def test_a_silent_part_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.local.services._TRY_AGAIN_SECONDS", 0.01)
+async def test_an_unreachable_part_is_reported_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.local.services._RETRY_SECONDS", 0.01)
     with pytest.raises(StackError, match=r"DATABASE_URL .*127\.0\.0\.1:9") as caught:
-        await services.must_answer("DATABASE_URL", "postgresql://user:hush@127.0.0.1:9/db")
+        await services.wait_until_reachable("DATABASE_URL", "postgresql://user:hush@127.0.0.1:9/db")
     assert "hush" not in str(caught.value)
 
 

@@ -97,7 +97,9 @@ async def test_a_changed_cached_program_is_not_run_but_set_aside_and_replaced(tm
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
-async def test_a_cached_program_that_fails_is_set_aside(is_folder: bool, tmp_path: Path, out: io.StringIO) -> None:
+async def test_a_cached_program_that_does_not_run_is_set_aside(
+    is_folder: bool, tmp_path: Path, out: io.StringIO
+) -> None:
     in_the_way = binary.cache_folder(environ(tmp_path)) / "temporal"
     if is_folder:
         (in_the_way / "inside").mkdir(parents=True)
@@ -122,7 +124,7 @@ async def test_a_program_that_someone_put_into_the_cache_by_hand_is_used_when_it
     assert await found(tmp_path, build=never) == (by_hand, "cache")
 
 
-async def test_sources_are_tried_in_order_until_one_yields_a_working_program(tmp_path: Path, out: io.StringIO) -> None:
+async def test_sources_are_tried_in_order_until_a_program_runs(tmp_path: Path, out: io.StringIO) -> None:
     leftover = binary.cache_folder(environ(tmp_path)).parent / ".making-of-a-killed-builder"
     leftover.mkdir(parents=True)
     (leftover / "temporal").write_text("half")
@@ -132,19 +134,21 @@ async def test_sources_are_tried_in_order_until_one_yields_a_working_program(tmp
     assert sorted(one.name for one in path.parent.parent.iterdir()) == ["build.lock", f"temporal-{binary.CLI_VERSION}"]
 
 
-async def test_without_a_working_source_one_line_says_what_to_install(tmp_path: Path) -> None:
+async def test_without_a_source_one_line_names_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="PATH") as caught:
         await found(tmp_path, build=fails)
     assert "TEMPORAL_ADDRESS" in str(caught.value) and "\n" not in str(caught.value)
 
 
-async def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+async def test_a_read_only_cache_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(StackError, match=re.escape(str(tmp_path / "cache"))):
         await found(tmp_path, build=brings())
 
 
-async def test_the_second_of_two_builders_waits_and_uses_what_the_first_built(tmp_path: Path, out: io.StringIO) -> None:
+async def test_the_second_of_two_builders_waits_for_the_first_and_uses_its_program(
+    tmp_path: Path, out: io.StringIO
+) -> None:
     lock = binary.cache_folder(environ(tmp_path)).parent / "build.lock"
     lock.parent.mkdir(parents=True)
     async with binary.only_builder(lock, Console(None)):
@@ -167,7 +171,7 @@ async def test_the_file_that_the_download_left_becomes_the_program(tmp_path: Pat
     assert (taken.source, taken.cli) == ("download", (1, 8, 2))
 
 
-async def test_a_refused_download_says_why_and_the_next_source_is_tried(tmp_path: Path, out: io.StringIO) -> None:
+async def test_a_failed_download_is_explained_and_the_next_source_is_tried(tmp_path: Path, out: io.StringIO) -> None:
     refused = downloading("-c", "echo trying; echo no such host; exit 1")
     assert (await found(tmp_path, out, download=refused, build=brings()))[1] == "build"
     assert "no such host" in out.getvalue()
@@ -185,7 +189,7 @@ async def test_a_silent_download_is_stopped_and_a_slow_one_is_not(tmp_path: Path
     assert await slow(tmp_path, Console(None))
 
 
-async def test_the_sdk_itself_is_what_downloads_and_its_failure_is_a_line(tmp_path: Path, out: io.StringIO) -> None:
+async def test_the_sdk_downloads_and_its_failure_is_one_line(tmp_path: Path, out: io.StringIO) -> None:
     # A proxy that does not listen: the SDK's request fails immediately, whatever network this machine has.
     nowhere = "http://127.0.0.1:9"
     env = {**os.environ, "HTTPS_PROXY": nowhere, "https_proxy": nowhere, "NO_PROXY": "", "no_proxy": ""}
@@ -215,7 +219,7 @@ def module(folder: Path, main: str) -> Path:
 
 
 @needs_go
-async def test_a_build_says_how_to_avoid_it_and_shows_its_work(tmp_path: Path, go_cache: str, out: io.StringIO) -> None:
+async def test_a_build_shows_how_to_avoid_it_and_its_progress(tmp_path: Path, go_cache: str, out: io.StringIO) -> None:
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "GOFLAGS": "-mod=vendor", "GOCACHE": go_cache}
     env["PATH"] = str(Path(shutil.which("go") or "").parent)
     half_built = tmp_path / "cache" / "perdure" / "go-build"
@@ -228,7 +232,7 @@ async def test_a_build_says_how_to_avoid_it_and_shows_its_work(tmp_path: Path, g
 
 
 @needs_go
-async def test_a_failed_build_shows_the_last_words_of_go(tmp_path: Path, go_cache: str, out: io.StringIO) -> None:
+async def test_a_failed_build_shows_the_last_lines_of_go(tmp_path: Path, go_cache: str, out: io.StringIO) -> None:
     source = binary.built(
         {**os.environ, "GOCACHE": go_cache}, module(tmp_path / "module", "package main\n\nfunc main() { nonsense }\n")
     )
@@ -257,7 +261,7 @@ def test_the_versions_here_match_the_go_module() -> None:
     assert "tool github.com/temporalio/cli/cmd/temporal\n" in text
 
 
-async def test_a_program_that_fails_or_is_something_else_has_no_version(tmp_path: Path) -> None:
+async def test_a_failing_or_unrelated_program_has_no_version(tmp_path: Path) -> None:
     assert await binary.read_version(program(tmp_path / "a", GOOD, code=1), "path") is None
     assert await binary.read_version(tmp_path / "missing", "path") is None
     assert await binary.read_version(Path(sys.executable), "path") is None

@@ -9,7 +9,7 @@ from perdure.local.data_dir import StackError
 from perdure.local.temporal_server import TemporalPorts, command, synchronous_setting
 
 
-def test_temporal_gets_the_settings_of_the_published_figures() -> None:
+def test_temporal_gets_the_settings_of_the_measured_figures() -> None:
     ports = TemporalPorts(1, 2, 3, 4)
     words = command(Path("/temporal"), "temporal.db", ports)
     pairs = {f"{flag}={value}" for flag, value in pairwise(words)}
@@ -25,7 +25,7 @@ def test_temporal_gets_the_settings_of_the_published_figures() -> None:
     assert ports.api_host != TemporalPorts(1, 2, 3, 4).api_host
 
 
-def test_an_operator_can_make_temporal_wait_for_the_disk() -> None:
+def test_temporal_can_sync_every_write() -> None:
     assert synchronous_setting({}) == "normal"
     full = synchronous_setting({"PERDURE_TEMPORAL_SYNCHRONOUS": "full"})
     assert "synchronous=full" in command(Path("/temporal"), "temporal.db", TemporalPorts(1, 2, 3, 4), full)

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 import httpx
 import pytest
 
-from perdure.local.ports import HOST, Answer, free_port
-from perdure.local.temporal_web import WebProxy, refusal
+from perdure.local.ports import HOST, HttpResponse, free_port
+from perdure.local.temporal_web import WebProxy, rejection
 
 HERE = "127.0.0.1:8233"
 SAME = {"host": HERE, "origin": f"http://{HERE}"}
@@ -44,11 +44,11 @@ SAME = {"host": HERE, "origin": f"http://{HERE}"}
         ("OPTIONS", "/", {"host": HERE, "origin": "http://rebound.example"}, 403),
     ],
 )
-def test_only_requests_of_the_web_uis_own_pages_are_passed_on(
+def test_only_requests_of_the_own_pages_are_forwarded(
     method: str, target: str, headers: Mapping[str, str], status: int | None
 ) -> None:
-    refused = refusal(method, target, headers)
-    assert (refused[0] if refused is not None else None) == status
+    rejected = rejection(method, target, headers)
+    assert (rejected[0] if rejected is not None else None) == status
 
 
 class Echo:
@@ -57,19 +57,19 @@ class Echo:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, bytes]] = []
 
-    async def answer(self, method: str, target: str, _headers: Mapping[str, str], body: bytes) -> Answer | None:
+    async def answer(self, method: str, target: str, _headers: Mapping[str, str], body: bytes) -> HttpResponse | None:
         self.asked.append((method, target, body))
-        return Answer(200, {"content-type": "text/plain", "connection": "x", "content-length": "9"}, b"found")
+        return HttpResponse(200, {"content-type": "text/plain", "connection": "x", "content-length": "9"}, b"found")
 
 
 @pytest.fixture
 async def echo() -> AsyncIterator[tuple[Echo, str]]:
     backend = Echo()
-    door = WebProxy(backend.answer)
+    proxy = WebProxy(backend.answer)
     port = free_port()
-    await door.open(HOST, port)
+    await proxy.open(HOST, port)
     yield backend, f"http://{HOST}:{port}"
-    await door.close()
+    await proxy.close()
 
 
 async def test_requests_share_a_connection_and_bodies_arrive(echo: tuple[Echo, str]) -> None:
@@ -90,7 +90,7 @@ async def test_requests_share_a_connection_and_bodies_arrive(echo: tuple[Echo, s
     ]
 
 
-async def test_a_refused_request_never_reaches_the_server(echo: tuple[Echo, str]) -> None:
+async def test_rejected_requests_never_reach_the_server(echo: tuple[Echo, str]) -> None:
     backend, address = echo
     async with httpx.AsyncClient() as http:
         foreign = await http.get(address, headers={"Host": "rebound.example"})
