@@ -82,10 +82,8 @@ async def claim_call(
     locked = await _lock_or_plan(tx, call, card)
     if locked is None:
         return _not_run(call, Problem(code="call_not_planned", message="the model did not request this call"))
-    tool: Tool | BlockTool | McpTool | None = (
-        await block_tool(tx, deps.tables, deps.sandbox, agent, card) if card else None
-    )
-    tool = tool or deps.toolbox.find(call.agent_id, call.ask.tool, card)
+    block = await block_tool(tx, deps.tables, deps.sandbox, agent, card) if card else None
+    tool: Tool | BlockTool | McpTool | None = block or deps.toolbox.find(call.agent_id, call.ask.tool, card)
     void_reason = call_refusal(
         card, tool.card if tool else None, locked.tool_version, locked.approval, locked.exempt_tools
     )

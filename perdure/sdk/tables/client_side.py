@@ -31,7 +31,7 @@ from perdure.core.memory.files import check_content
 from perdure.schemas.turns import Turn
 from perdure.sdk.tables.execution import PlanResult, run_plan
 from perdure.sdk.tables.plan import Plan, TableError, read_plan
-from perdure.sdk.tables.reading import as_json, chart_rows, chart_warnings, profile_of, read_csv
+from perdure.sdk.tables.reading import as_json, profile_of, read_csv, rows_to_show, warnings_to_show
 
 if TYPE_CHECKING:
     import polars as pl
@@ -105,7 +105,7 @@ class ClientTable:
             return {"ok": False, "error": error.message[:500]}
         table = self.last_result.table
         warnings: list[JsonValue] = [
-            warning[:MAX_WARNING_CHARACTERS] for warning in (*chart_warnings(table), *self.last_result.warnings)
+            warning[:MAX_WARNING_CHARACTERS] for warning in (*warnings_to_show(table), *self.last_result.warnings)
         ]
         return {"ok": True, "rows": table.height, "columns": as_json(profile_of(table)), "warnings": warnings}
 
@@ -115,7 +115,7 @@ class ClientTable:
         column_by_field = specification.get("usermeta", {}).get("fields", {})
         rows = [
             {**row, **{field: row.get(column) for field, column in column_by_field.items()}}
-            for row in chart_rows(result.table)
+            for row in rows_to_show(result.table)
         ]
         encoding = {
             channel: {

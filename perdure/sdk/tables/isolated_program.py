@@ -71,7 +71,7 @@ def _profile_files(job: Mapping[str, Any]) -> list[dict[str, Any] | None]:
 def _run_plan(job: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the result of the plan on the first file, with the others for joins."""
     from perdure.sdk.tables import Plan, TableError, profile_of, read_csv, read_plan, run_plan
-    from perdure.sdk.tables.reading import as_json, chart_rows, chart_warnings
+    from perdure.sdk.tables.reading import as_json, rows_to_show, warnings_to_show
 
     files, xml = job["files"], job["plan"]
     plan = read_plan(xml) if xml.strip() else Plan()
@@ -82,9 +82,9 @@ def _run_plan(job: Mapping[str, Any]) -> dict[str, Any]:
         plan, {file["name"]: read_csv(file["content"], file["media_type"]) for file in needed_files}, files[0]["name"]
     )
     table = result.table
-    rows = json.dumps(chart_rows(table), ensure_ascii=False)
+    rows = json.dumps(rows_to_show(table), ensure_ascii=False)
     profile = {"rows": table.height, "columns": as_json(profile_of(table))}
-    return {**profile, "warnings": [*chart_warnings(table), *result.warnings], "drawn": rows}
+    return {**profile, "warnings": [*warnings_to_show(table), *result.warnings], "drawn": rows}
 
 
 if __name__ == "__main__":

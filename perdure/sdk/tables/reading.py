@@ -190,14 +190,14 @@ def as_json(columns: Sequence[Column]) -> list[JsonValue]:
     return [column.as_json() for column in columns]
 
 
-MAX_CHART_ROWS: Final = 5_000
+MAX_ROWS_TO_SHOW: Final = 5_000
 """Maximum rows of a chart. A longer table is sampled evenly."""
 MAX_EXACT_INTEGER: Final = 2**53
 """Largest integer up to which integers stay distinct in a chart."""
 MAX_NAMED_COLUMNS: Final = 3
 
 
-def chart_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
+def rows_to_show(table: pl.DataFrame) -> list[dict[str, Any]]:
     """Returns the rows of a chart.
 
     A date is its midnight in UTC, and a time without a zone counts as UTC. Otherwise a renderer in another zone would
@@ -215,10 +215,10 @@ def chart_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def chart_warnings(table: pl.DataFrame) -> list[str]:
+def warnings_to_show(table: pl.DataFrame) -> list[str]:
     """Returns sentences about what a chart of this table leaves out or rounds."""
     warnings, inexact = [], _inexact_columns(table)
-    if table.height > MAX_CHART_ROWS:
+    if table.height > MAX_ROWS_TO_SHOW:
         shown_rows = -(-table.height // _sampling_interval(table))
         sampling = f"{table.height} rows remain; the chart shows {shown_rows} of them, evenly spaced"
         warnings.append(f"{sampling}, and its sums and counts cover only those rows")
@@ -240,7 +240,7 @@ def _inexact_columns(table: pl.DataFrame) -> list[str]:
 
 
 def _sampling_interval(table: pl.DataFrame) -> int:
-    return max(1, -(-table.height // MAX_CHART_ROWS))
+    return max(1, -(-table.height // MAX_ROWS_TO_SHOW))
 
 
 def _time_column(name: str, dtype: pl.DataType) -> pl.Expr:

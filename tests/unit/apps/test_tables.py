@@ -19,7 +19,7 @@ from perdure.sdk.tables import Plan, TableError, profile_of, read_csv, read_plan
 from perdure.sdk.tables.client_side import ClientTable, ClientTurn, finish, finish_async
 from perdure.sdk.tables.execution import read_formula
 from perdure.sdk.tables.plan import Derive, Filter, Group, JoinWith, Pivot, Summary
-from perdure.sdk.tables.reading import chart_rows, chart_warnings
+from perdure.sdk.tables.reading import rows_to_show, warnings_to_show
 
 TABLE = read_csv(b"side,n,day\nN,3,2024-01-01\nS,4,2024-01-02\nN,5,2024-01-03\n")
 
@@ -128,12 +128,12 @@ def test_times_are_names_and_spans_are_days() -> None:
 
 def test_rows_are_exported_in_utc_and_an_infinite_number_is_missing() -> None:
     table = read_csv(b"at,n\n2024-01-01T05:30:00,1\n2024-01-02T05:30:00,0\n")
-    rows = chart_rows(run_plan(planned('<derive as="r" value="1 / n"/>'), {"main": table}, "main").table)
+    rows = rows_to_show(run_plan(planned('<derive as="r" value="1 / n"/>'), {"main": table}, "main").table)
     assert rows[0] == {"at": "2024-01-01T05:30:00.000Z", "n": 1, "r": 1.0} and rows[1]["r"] is None
-    assert chart_rows(TABLE)[0]["day"] == "2024-01-01"
+    assert rows_to_show(TABLE)[0]["day"] == "2024-01-01"
     many = pl.DataFrame({"n": range(12_001)})
-    assert len(chart_rows(many)) == 4_001 and not chart_warnings(TABLE)
-    assert all(count in chart_warnings(many)[0] for count in ("12001", "4001"))
+    assert len(rows_to_show(many)) == 4_001 and not warnings_to_show(TABLE)
+    assert all(count in warnings_to_show(many)[0] for count in ("12001", "4001"))
 
 
 LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
@@ -211,7 +211,7 @@ def test_the_sum_of_nothing_is_missing_and_what_is_left_out_is_reported() -> Non
     assert done.table.rows() == [("N", 3.0), ("S", None), (None, 4.0), ("W", 2.5)]
     (warning,) = done.warnings
     assert all(part in warning for part in ("4", "7", "'n'"))
-    assert [row["side"] for row in chart_rows(done.table)] == ["N", "S", "(missing)", "W"]
+    assert [row["side"] for row in rows_to_show(done.table)] == ["N", "S", "(missing)", "W"]
     first = ran('<pivot index="n" columns="side" values="n" function="sum"/>', GAPS)[0]
     assert "(missing)" in first and first["N"] == 3.0
 
@@ -252,8 +252,8 @@ def test_whole_numbers_of_more_than_64_bits_are_summed_exactly_and_drawn_rounded
     assert ran('<derive as="d" value="n * n"/>', table)[0]["d"] == most**2
     assert ran('<window function="running_sum" column="n" as="d"/>', table)[1]["d"] == 2 * most
     left = run_plan(planned(SUM), {"main": table}, "main").table
-    assert chart_rows(left)[0]["t"] == float(2 * most)
-    assert ["'t'" in each for each in chart_warnings(left)] == [True] and chart_warnings(TABLE) == []
+    assert rows_to_show(left)[0]["t"] == float(2 * most)
+    assert ["'t'" in each for each in warnings_to_show(left)] == [True] and warnings_to_show(TABLE) == []
 
 
 @pytest.mark.parametrize("end", [b"\r", b"\r\n", b"\n"])

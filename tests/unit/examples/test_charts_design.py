@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perdure.examples.charts.tools import _design, _drawing, _solver, _vega, _warnings
 from perdure.sdk.tables import parse_xml, read_csv
-from perdure.sdk.tables.reading import chart_rows
+from perdure.sdk.tables.reading import rows_to_show
 from tests.eventually import until
 from tests.scale import sized
 
@@ -186,7 +186,7 @@ async def test_rows_without_a_value_are_left_out_and_reported_and_a_missing_name
     assert by_region.startswith("1 ") and "'region'" in by_region
     assert by_sales.startswith("2 ") and "'sales'" in by_sales
     table = read_csv(b"region,sales\nNorth,30\nSouth,\n,5\nEast,\n")
-    drawn = await _drawing.draw(_vega.vega_lite(design, chart_rows(table)))
+    drawn = await _drawing.draw(_vega.vega_lite(design, rows_to_show(table)))
     assert all(f">{word}<" in drawn.svg for word in ("North", "(missing)"))
     assert all(f">{word}<" not in drawn.svg for word in ("South", "East", "null")), "nothing is drawn as zero"
     assert _warnings.warnings_of(await designed(wanted("region", "sales")), COLUMNS, ()) == []
