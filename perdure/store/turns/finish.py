@@ -42,6 +42,7 @@ from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 from perdure.store.memory import episodes
+from perdure.store.turns.context import round_messages
 from perdure.store.turns.steer import queue_unreceived
 
 _NEXT = """SELECT id FROM turns WHERE {where} conversation_id = {conversation} AND status = 'queued'
@@ -129,7 +130,8 @@ async def _what_stays(tx: Connection, ask: FinishRequest) -> tuple[list[str], li
     """Returns the ids of the messages that stay in the transcript. If the turn did not complete, also returns the
     answers of its open calls and the events that end them."""
     if ask.status is TurnStatus.COMPLETED:
-        return list(ask.transcript), [], []
+        rounds = await round_messages(tx, ask.address, ask.rounds) if ask.rounds else []
+        return [*ask.transcript, *rounds], [], []
     transcript, answers = await broken_off(tx, ask.address)
     await _lose_track(tx, ask.address.turn_id)
     return transcript, answers, await ends_of_open_calls(tx, ask.address.turn_id, answers)
