@@ -69,7 +69,7 @@ def pinned(name: str, version: int | None) -> Topology:
     if wanted not in _BY_VERSION:
         raise InvariantBroken(
             "unknown_topology_version",
-            f"This worker does not know version {wanted[1]} of the topology `{name[:80]}`; start a worker of the release "
-            "that has it, and the turn continues.",
+            f"This worker does not know version {wanted[1]} of the topology `{name[:80]}`; the turn continues when a "
+            "worker of a release with it runs.",
         )
     return _BY_VERSION[wanted]
