@@ -49,6 +49,9 @@ class MessageRef(Tolerant):
     """The call that a tool message answers."""
     quotes: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
     """The requests whose reviewers' comments are cut in a note's text, in order. The model gets them in full."""
+    rounds: tuple[tuple[int, int], ...] = Field(default=(), exclude_if=is_empty)
+    """Ranges of steps, each with its first and its last step. The reference then stands for every settled round of
+    these steps, the calls and their answers, and has no id (perdure/core/calls/rounds.py)."""
     skill_id: str = ""
     """Id of the skill whose text a system message represents."""
     entities: tuple[str, ...] = Field(default=(), exclude_if=is_empty)

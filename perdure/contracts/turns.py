@@ -158,9 +158,12 @@ class TurnInput(Tolerant):
     agent_id: str
     agent_version: str
     topology: str
+    topology_version: int | None = Field(default=None, exclude_if=lambda version: version is None)
+    """The version of the topology that every run of the turn uses. None for a turn that started before versions were
+    pinned (perdure/graph/registry.py)."""
     routing: Routing = Field(default_factory=Routing)
     entry: str = "fresh"
-    """`fresh`, or the kind of pause from which the run resumes."""
+    """`fresh`, the kind of pause from which the run resumes, or the node before which a long run was renewed."""
     carried: Carried | None = None
 
 
@@ -184,6 +187,8 @@ class FinishRequest(Tolerant):
     problem: Problem | None = None
     transcript: tuple[str, ...] = ()
     """Ids of the turn's messages that stay in the conversation, in order; the others were removed."""
+    rounds: tuple[tuple[int, int], ...] = Field(default=(), exclude_if=lambda rounds: not rounds)
+    """Ranges of steps whose rounds stay in the conversation too (`MessageRef.rounds`)."""
     answer: str = Field(default="", exclude_if=lambda answer: not answer)
     """The final answer if no model wrote it. It is stored as the turn's last message."""
     output: dict[str, JsonValue] = Field(default={}, exclude_if=lambda output: not output)

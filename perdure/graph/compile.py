@@ -25,7 +25,7 @@ from perdure.contracts.activities import MODEL_COMPLETE, TOOLS_RUN
 from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.messages import Patch
 from perdure.graph.ports import Ports
-from perdure.graph.registry import TOPOLOGIES, spec
+from perdure.graph.registry import EARLIER, TOPOLOGIES, pinned
 from perdure.graph.spec import (
     END,
     FRESH,
@@ -65,8 +65,9 @@ class CompiledTopology:
         If a run has too many steps, it ends with the status `limited` and the error `iteration_limit`, which names the
         setting.
 
-        Raises: InvariantBroken `unknown_entry`, `unfinished_run`, `patch_refused`, `branches_collide`; any exception of
-        a node, which breaks the node's contract.
+        Raises: RunRenewed if a new run should continue this one at the entry `renewed`; InvariantBroken
+        `unknown_entry`, `unfinished_run`, `patch_refused`, `branches_collide`; any exception of a node, which breaks
+        the node's contract.
 
         Determinism: the same state, entry and answers of the ports give the same steps in the same order.
         """
@@ -287,12 +288,13 @@ async def choose_targets(edge: Fork | Switch, state: State) -> tuple[str, ...]:
 
 
 # The topologies that ship are checked and compiled once, when this module is imported.
-_COMPILED: Final = {one.name: compile_topology(one) for one in TOPOLOGIES}
+_COMPILED: Final = {(one.name, one.version): compile_topology(one) for one in (*EARLIER, *TOPOLOGIES)}
 
 
-def topology(name: str) -> CompiledTopology:
-    """Returns the compiled topology `name`.
+def topology(name: str, version: int | None = None) -> CompiledTopology:
+    """Returns the compiled topology `name` in the version that a turn pins; None for a turn that pins none.
 
-    Raises: CallerError 404 `unknown_topology`.
+    Raises: InvariantBroken `unknown_topology_version`.
     """
-    return _COMPILED[spec(name).name]
+    found = pinned(name, version)
+    return _COMPILED[found.name, found.version]

@@ -127,3 +127,5 @@ class Ports:
     apart: Callable[[int], "Sequence[Ports]"]
     """Returns the same ports for each of several parallel branches, with separate numbers for their calls
     (perdure/workflows/turn_segment.py)."""
+    is_long: Callable[[], bool]
+    """Returns whether the run's history is so long that a new run should continue."""

@@ -3,7 +3,7 @@ it."""
 
 from typing import Final
 
-from perdure.contracts.errors import CallerError
+from perdure.contracts.errors import CallerError, InvariantBroken
 from perdure.graph.spec import Topology
 from perdure.graph.topologies.clarify_solve.nodes import NODES as CLARIFY_NODES
 from perdure.graph.topologies.clarify_solve.nodes import VIZ_NODES
@@ -12,9 +12,10 @@ from perdure.graph.topologies.context_assembly.nodes import NODES as ASSEMBLY_NO
 from perdure.graph.topologies.context_assembly.spec import context_assembly
 from perdure.graph.topologies.decision_hub.nodes import NODES as HUB_NODES
 from perdure.graph.topologies.decision_hub.spec import decision_hub
-from perdure.graph.topologies.skill_pipeline.nodes import NODES
+from perdure.graph.topologies.skill_pipeline.nodes import NODES, NODES_3
 from perdure.graph.topologies.skill_pipeline.spec import skill_pipeline
 from perdure.graph.topologies.tool_loop.nodes import NODES as LOOP_NODES
+from perdure.graph.topologies.tool_loop.nodes import NODES_1 as LOOP_NODES_1
 from perdure.graph.topologies.tool_loop.spec import tool_loop
 
 TOPOLOGIES: Final[tuple[Topology, ...]] = (
@@ -25,7 +26,19 @@ TOPOLOGIES: Final[tuple[Topology, ...]] = (
     decision_hub(HUB_NODES),
 )
 
+EARLIER: Final[tuple[Topology, ...]] = (skill_pipeline(NODES_3, version=3), tool_loop(LOOP_NODES_1, version=1))
+"""The earlier versions that open turns may have. A version is removed when no turn of it can be open."""
+
 _BY_NAME: Final = {one.name: one for one in TOPOLOGIES}
+_BY_VERSION: Final = {(one.name, one.version): one for one in (*EARLIER, *TOPOLOGIES)}
+_BEFORE_VERSIONS: Final = {
+    "skill_pipeline": 3,
+    "context_assembly": 1,
+    "tool_loop": 1,
+    "clarify_solve": 1,
+    "decision_hub": 1,
+}
+"""The version of a turn that pins none."""
 
 
 def names() -> tuple[str, ...]:
@@ -45,3 +58,18 @@ def spec(name: str) -> Topology:
             status=404,
         )
     return _BY_NAME[name]
+
+
+def pinned(name: str, version: int | None) -> Topology:
+    """Returns the topology `name` in the version that a turn pins.
+
+    Raises: InvariantBroken `unknown_topology_version`. The turn waits until a worker runs that knows the version.
+    """
+    wanted = (name, _BEFORE_VERSIONS.get(name) if version is None else version)
+    if wanted not in _BY_VERSION:
+        raise InvariantBroken(
+            "unknown_topology_version",
+            f"This worker does not know version {wanted[1]} of the topology `{name[:80]}`; the turn continues when a "
+            "worker of a release with it runs.",
+        )
+    return _BY_VERSION[wanted]

@@ -25,6 +25,8 @@ START: Final = "START"
 END: Final = "END"
 """The end of every run: a target, never a node."""
 FRESH: Final = "fresh"
+RENEWED: Final = "renewed"
+"""The entry of a run that continues one whose history became long. That run ended before this node."""
 """The entry of a new turn. Every other entry has the name of the kind of pause from which it resumes."""
 
 State = Mapping[str, JsonValue]
@@ -174,7 +176,8 @@ class Topology:
     """All nodes, in the order in which branches start, their patches merge and their failures are raised."""
     edges: tuple[Edge, ...]
     entries: Mapping[str, str]
-    """The node at which a run enters: for `fresh`, and for each kind of pause that the topology uses."""
+    """The node at which a run enters: for `fresh`, for each kind of pause that the topology uses, and for `renewed` if
+    long runs are renewed."""
     limits: RunLimits = RunLimits()
     strict: bool = False
     """True for the strict profile. The first answer of a provider is final, even an error, and no other model is

@@ -18,7 +18,7 @@ from perdure.contracts.memory import FactsAnswer, FactsRequest
 from perdure.contracts.messages import PREVIEW_CHARACTERS, Patch, Role
 from perdure.contracts.values import canonical_json
 from perdure.graph.ports import Memory, Model, Ports
-from perdure.graph.spec import NodeSpec, State, Topology
+from perdure.graph.spec import RENEWED, NodeSpec, State, Topology
 
 
 class StepsExhausted(Exception):
@@ -33,6 +33,14 @@ class StepsExhausted(Exception):
         limits, name = self.topology.limits, self.topology.name
         message = f"The run was ended after {limits.steps} steps, the limit {limits.steps_setting} of {name}."
         return Problem(code="iteration_limit", message=message).model_dump(mode="json")
+
+
+class RunRenewed(Exception):
+    """A run ends before the node at which a new run continues, because its history is long."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        super().__init__("a new run continues this one")
 
 
 @dataclass(slots=True)
@@ -104,10 +112,12 @@ class Step:
     async def take(self, state: State, run: Run, number: int) -> Patch:
         """Runs the node as step `number` of the run, between its two events.
 
-        Raises: StepsExhausted; InvariantBroken for an invalid patch; any exception of the node.
+        Raises: StepsExhausted; RunRenewed; InvariantBroken for an invalid patch; any exception of the node.
         """
         if number > self.topology.limits.steps:
             raise StepsExhausted(self.topology)
+        if number > 1 and not run.path and self.id == self.topology.entries.get(RENEWED) and run.ports.is_long():
+            raise RunRenewed(state)
         if not self.branches:
             run.leave_fork(self.topology)
             return await self._run_body(state, run)
@@ -165,11 +175,12 @@ def _last_message(before: JsonValue, after: JsonValue) -> dict[str, JsonValue] |
     """Returns the last assistant message that a node added, shortened."""
     if not isinstance(before, list) or not isinstance(after, list):
         return None
+    known = {message.get("id") for message in before if isinstance(message, dict)} - {None, ""}
     kept = 0
     while kept < min(len(before), len(after)) and before[kept] == after[kept]:
         kept += 1
     for message in reversed(after[kept:]):
-        if isinstance(message, dict) and message.get("role") == Role.ASSISTANT:
+        if isinstance(message, dict) and message.get("role") == Role.ASSISTANT and message.get("id") not in known:
             text = message.get("text", message.get("content"))
             return {"role": Role.ASSISTANT.value, "content": str(text or "")[:PREVIEW_CHARACTERS]}
     return None

@@ -64,9 +64,20 @@ def ports_of(segment: TurnSegment) -> Ports:
             return [make_ports(branch_steps) for branch_steps in steps.for_branches(branches)]
 
         model, tools = ModelPort(segment, steps), ToolsPort(segment, people, steps)
-        return Ports(model, tools, memory, people, events, clock, apart)
+        return Ports(model, tools, memory, people, events, clock, apart, _is_long)
 
     return make_ports(segment.steps)
+
+
+RUN_EVENTS = 4_000
+"""A run with this many events is renewed before its next model call. A round of 64 calls adds at most 400; the server
+ends a run at 51,200."""
+
+
+def _is_long() -> bool:
+    """Returns whether a new run should continue: after many events, or when the server suggests it, also by size."""
+    info = workflow.info()
+    return info.get_current_history_length() >= RUN_EVENTS or info.is_continue_as_new_suggested()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,11 @@ from perdure.contracts.ids import approval_id
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import FinishRequest, TurnInput, TurnStatus
 from perdure.core.approvals.gates import pause_kind
-from perdure.graph.compile import topology
+from perdure.graph.compile import CompiledTopology, topology
 from perdure.graph.nodes.fields import error_of, messages_of, requests_of
-from perdure.graph.spec import FRESH, Outcome, State
+from perdure.graph.ports import Ports
+from perdure.graph.spec import FRESH, RENEWED, Outcome, State
+from perdure.graph.step import RunRenewed
 from perdure.workflows.activity_calls import is_outage
 from perdure.workflows.mailbox import Mailbox, attributes
 from perdure.workflows.ports import ports_of
@@ -64,19 +66,19 @@ class TurnRun:
     @workflow.run
     async def run(self, turn: TurnInput) -> str:
         """Returns the turn's final status. At a pause, the workflow continues as `TurnWait` instead."""
-        spec = topology(turn.topology).topology
+        spec = _compiled(turn).topology
         return await self._mailbox.uncancelled(self._run(TurnSegment(turn, self._mailbox, strict=spec.strict)))
 
     async def _run(self, segment: TurnSegment) -> str:
         turn = segment.turn
-        compiled = topology(turn.topology)
+        compiled = _compiled(turn)
         workflow.set_current_details(f"agent {turn.agent_id}, entered by {turn.entry}")
         await self._mailbox.await_confirmation()
         if self._mailbox.stop:
             state: State = turn.carried.state if turn.carried and turn.carried.state else {}
             return await self._finish(segment, state, TurnStatus.STOPPED, None)
         ports = ports_of(segment)
-        state = await compiled.run(_initial_state(turn), turn.entry, ports)
+        state = await self._take_steps(segment, _initial_state(turn), turn.entry, ports)
         outcome = compiled.topology.outcome(state)
         while outcome is Outcome.AWAITING and not self._mailbox.stop:
             kind = pause_kind(requests_of(state, "pending_requests"))
@@ -89,12 +91,24 @@ class TurnRun:
             if must_wait:
                 self._continue_as_wait(segment, state, segment.awaited_requests(state), kind)
             segment.to_open, segment.continues = None, False
-            state = await compiled.run(state, kind.value, ports)
+            state = await self._take_steps(segment, state, kind.value, ports)
             outcome = compiled.topology.outcome(state)
         if outcome is Outcome.AWAITING:
             return await self._finish(segment, state, TurnStatus.STOPPED, None)
         status = STATUS_OF[outcome]
         return await self._finish(segment, state, status, None if status is TurnStatus.STOPPED else error_of(state))
+
+    async def _take_steps(self, segment: TurnSegment, state: State, entry: str, ports: Ports) -> State:
+        """Runs the graph to its end or to a pause. If the history becomes long before, a new run continues there."""
+        turn = segment.turn
+        try:
+            return await _compiled(turn).run(state, entry, ports)
+        except RunRenewed as renewed:
+            await self._mailbox.close()
+            workflow.continue_as_new(
+                args=[turn.model_copy(update={"entry": RENEWED, "carried": segment.carry(renewed.state, ())})],
+                search_attributes=attributes(turn, TurnStatus.RUNNING.value),
+            )
 
     async def _open(self, segment: TurnSegment, state: State) -> Opened | None:
         """Opens the requests of the pause, and returns them or the fact that the turn was stopped.
@@ -175,6 +189,7 @@ class TurnRun:
             status=status,
             problem=problem,
             transcript=tuple(message.id for message in messages if message.id),
+            rounds=tuple(each for message in messages for each in message.rounds),
             answer=text if status is TurnStatus.COMPLETED else "",
             output=output if isinstance(output, dict) else {},
             events=segment.take_events(alone=True),
@@ -182,6 +197,10 @@ class TurnRun:
         finished = await segment.calls.make(TURNS_FINISH, request, summary=f"finish: {status.value}", stoppable=False)
         workflow.set_current_details(f"{finished.status.value}" + (f": {problem.message}" if problem else ""))
         return finished.status.value
+
+
+def _compiled(turn: TurnInput) -> CompiledTopology:
+    return topology(turn.topology, turn.topology_version)
 
 
 def _can_skip(request: OpenRequest) -> bool:
@@ -193,7 +212,7 @@ def _can_skip(request: OpenRequest) -> bool:
 
 def _initial_state(turn: TurnInput) -> State:
     """Returns the initial state of a run."""
-    schema = topology(turn.topology).topology.state
+    schema = _compiled(turn).topology.state
     if turn.entry != FRESH and turn.carried is not None:
         return turn.carried.state
     identity = {

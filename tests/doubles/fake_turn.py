@@ -4,6 +4,7 @@ puts the ports on top of it."""
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 from pydantic import JsonValue
 
@@ -12,7 +13,7 @@ from perdure.contracts.agents import PlanCard
 from perdure.contracts.approvals import RequestKind, VerdictState
 from perdure.contracts.calls import CallState, EffectClass, ModelCallRequest, ModelReply, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import Problem
-from perdure.contracts.ids import approval_id, reviewed_call, tool_call_id
+from perdure.contracts.ids import approval_id, reviewed_call, step_of, tool_call_id
 from perdure.contracts.memory import Fact, FactScope, FactsRequest
 from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.skills import PlanSkill, Rule
@@ -81,6 +82,18 @@ Behaviour = Callable[[Args], JsonValue | tuple[JsonValue, Args]]
 under `state`."""
 
 
+def _place(message: MessageRef) -> tuple[int, int]:
+    """The step of a round's message, and its place there; the message with the calls is the first."""
+    call_id = message.call_id or (message.calls[0].call_id if message.calls else "")
+    if not call_id.startswith("t"):
+        return (0, 0)
+    return step_of(call_id), int(call_id.partition(".")[2]) if message.call_id else -1
+
+
+def _is_of(folded: MessageRef, message: MessageRef) -> bool:
+    return any(first <= _place(message)[0] <= last for first, last in folded.rounds)
+
+
 @dataclass(slots=True)
 class FakeTurn:
     cards: Mapping[str, PlanCard]
@@ -116,6 +129,7 @@ class FakeTurn:
     made: list[MessageRef] = field(default_factory=list)  # every stored message, in order
     rung: bool = False  # a decision was made since the records were last read
     stopped: bool = False
+    is_long: bool = False  # a run of it is renewed wherever it can be
     load_problem: Problem | None = None
     reading: Callable[[Verdicts], Awaitable[Verdicts]] | None = None  # spoils what a read of verdicts answers
 
@@ -124,6 +138,17 @@ class FakeTurn:
         ref = MessageRef(id=f"message-{number}", role=role, text=preview(text), call_id=call_id, calls=calls)
         self.made.append(ref)
         return ref
+
+    def unfold(self, messages: Sequence[MessageRef]) -> list[MessageRef]:
+        """The messages as the store has them, with those of the rounds that a reference stands for."""
+        stored = {each.id: each for each in self.made}
+        found = []
+        for message in messages:
+            if message.rounds:
+                found += sorted(filter(partial(_is_of, message), self.made), key=_place)
+            else:
+                found.append(stored.get(message.id, message))
+        return found
 
     def decide(self, call_id: str, state: VerdictState, comment: str = "", args: Args | None = None) -> None:
         """Decide on the approval of a call; a second decision changes nothing."""

@@ -67,7 +67,7 @@ class FakeRun:
             return [self._counted(own) for own in steps.for_branches(branches)]
 
         own = (FakeModel(self, steps), FakeTools(self, steps), FakeMemory(self), FakePeople(self))
-        return Ports(*own, self, self, apart)
+        return Ports(*own, self, self, apart, lambda: self.turn.is_long)
 
     def emit(self, kind: str, data: Args | None = None, call_id: str | None = None) -> None:
         self.events.append((kind, data or {}))
@@ -104,7 +104,7 @@ class FakeModel:
         if call_id not in turn.replies:
             if turn.stopped:
                 return ModelReply(problem=STOPPED)
-            turn.asks.append(ask)
+            turn.asks.append(ask.model_copy(update={"messages": tuple(turn.unfold(ask.messages))}))
             asked = turn.context.verdict(ask) if turn.context is not None and ask.output is not None else None
             turn.replies[call_id] = asked or self._answer(turn.script.pop(0), ask, step)
         return turn.replies[call_id]

@@ -32,6 +32,8 @@ from tests.replay.recording import Call, Run
 COMMANDS_DIFFER = """
 {where}: today's workflow does not take the course that this turn was recorded on.
 A turn that is under way when this is deployed would stand still at this point, with its task failing again and again.
+  - If a node, a route or the state of a topology is meant to change: make it a new version of the topology and keep the
+    one before in perdure/graph/registry.py. Keep this recording as {shape}--version-N.json, N being the version before.
   - If the new course is meant: put it behind `if workflow.patched("what-has-changed"):`, so that a turn which began
     before goes on as it began. Then keep this recording, under the name {shape}--before-what-has-changed.json, and
     record the new course beside it: `python -m tests.replay.record {shape}`.
@@ -44,7 +46,8 @@ VALUES_DIFFER = """
 Temporal would not notice. A turn under way would go on with the new values from here.
   - If only the form has changed (a field added that has a default, a summary): record anew,
     `python -m tests.replay.record {shape}`, and look at what else the recording changes.
-  - If ids, steps, order or the state that a pause carries have changed: a turn that began before would now ask for
+  - If the state that a pause carries has changed: make it a new version of the topology, as for a changed node.
+  - If ids, steps or order have changed: a turn that began before would now ask for
     something else than it has been answered. Put the change behind `workflow.patched(...)`, keep this recording
     under the name {shape}--before-what-has-changed.json, and record the new course beside it."""
 

@@ -17,7 +17,8 @@ from perdure.graph.compile import CompiledTopology, compile_topology
 from perdure.graph.nodes.await_verdict import AwaitVerdict
 from perdure.graph.nodes.fields import messages_of
 from perdure.graph.nodes.run_tools import RunTools
-from perdure.graph.spec import FRESH, Outcome
+from perdure.graph.spec import FRESH, RENEWED, Outcome
+from perdure.graph.step import RunRenewed
 from perdure.graph.topologies.skill_pipeline.nodes import NODES
 from perdure.graph.topologies.skill_pipeline.spec import skill_pipeline
 from perdure.workflows.turn_segment import Steps
@@ -98,7 +99,7 @@ class Played:
 
     @property
     def messages(self) -> list[MessageRef]:
-        return messages_of(self.state)
+        return self.turn.unfold(messages_of(self.state))
 
     def outcome(self) -> Outcome:
         return self.compiled.topology.outcome(self.state)
@@ -153,8 +154,13 @@ async def resume(played: Played) -> None:
 async def _leg(played: Played, entry: str, step: int) -> None:
     run = FakeRun(played.turn, Steps(step))
     carried = json.loads(json.dumps(played.state))
-    played.state = await played.compiled.run(carried, entry, run.as_ports())
     played.runs.append(run)
+    try:
+        played.state = await played.compiled.run(carried, entry, run.as_ports())
+    except RunRenewed as renewed:
+        played.state = dict(renewed.state)
+        await _leg(played, RENEWED, run.step)
+        return
     if played.outcome() is Outcome.AWAITING:
         run.open()
         if run.continues:

@@ -84,7 +84,7 @@ def scripted_ports(rows: Rows | None = None, pace: Callable[[str], Awaitable[Non
     def apart(branches: int) -> list[Ports]:
         return [made] * branches
 
-    made = ScriptedPorts(none, none, none, none, RecordedEvents(), none, apart, Script(rows or {}), pace)
+    made = ScriptedPorts(none, none, none, none, RecordedEvents(), none, apart, lambda: False, Script(rows or {}), pace)
     return made
 
 

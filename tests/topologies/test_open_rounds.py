@@ -10,7 +10,7 @@ from perdure.contracts.approvals import RequestKind
 from perdure.contracts.messages import Role
 from perdure.contracts.skills import Rule
 from perdure.contracts.values import canonical_json
-from perdure.graph.nodes.fields import outcomes_of
+from perdure.graph.nodes.fields import messages_of, outcomes_of
 from perdure.graph.nodes.pause import MAX_CARRIED_CHARACTERS
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import Args, FakeTurn, Says
@@ -31,6 +31,7 @@ from tests.topologies.played import (
     each_way,
     play,
     ran,
+    resume,
     roles,
     settled,
     turn,
@@ -188,3 +189,18 @@ async def test_a_node_can_run_calls_without_approval_once_the_requests_are_open(
     assert roles(played)[2:5] == ["toolt1.0", "toolt1.1", "toolt1.2"]
     alone = await begin(turn(Says("asking", (PAY, POST)), Says("well")), compiled=ungated_first())
     assert (alone.outcome(), len(alone.runs), alone.turn.called) == (Outcome.AWAITING, 1, []), "gated calls alone"
+
+
+@pytest.mark.parametrize("of", ["skill_pipeline", "tool_loop"])
+async def test_a_turn_whose_runs_are_renewed_ends_as_one_that_runs_through(of: str) -> None:
+    script = [Says("", (LOOK, LOOK)), Says("", (LOOK, PAY)), Says("", (LOOK,)), Says("well")]
+    ends, runs = [], []
+    for is_long in (False, True):
+        played = await begin(turn(*script, is_long=is_long), of)
+        played.turn.decide("t2.1", V.APPROVED)
+        await resume(played)
+        ends.append((roles(played), ran(played.turn), played.state["tokens_used"], played.state["iteration"]))
+        runs.append(len(played.runs))
+        assert sum(len(message.rounds) for message in messages_of(played.state)) == 1, "one range of steps"
+    assert ends[0] == ends[1]
+    assert runs[1] == runs[0] + 4, "before each model call"

@@ -16,6 +16,7 @@ from perdure.core.agents.toolsets import LOAD_TOOLSET, known_toolsets, offered_c
 from perdure.core.budgets import DAY_CODES, TURN_CODES, spent_limit
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.calls.retries import TRIES, is_hopeless
+from perdure.core.calls.rounds import fold_rounds
 from perdure.graph.nodes.fields import error_of, limits_of, messages_of, number_of, plan_of, sources_of, toolsets_of
 from perdure.graph.nodes.pause import pause_at_limit
 from perdure.graph.ports import Ports
@@ -50,12 +51,17 @@ class CallModel:
     """True if tools of toolsets are offered only when their toolset is loaded, with `load_toolset` in addition."""
     deaf: bool = False
     """True if the call receives no message that the user sends to the open turn. Such a message starts its own turn."""
+    folds: bool = False
+    """True if the state keeps the settled rounds as ranges of steps, so that it stays small."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the patch of the call. A failure or a spent budget is its `error`. If reviewers can raise the spent
         limit of the turn, the run pauses for them."""
         if error_of(state) is not None:
             return {}
+        if self.folds:
+            folded: list[JsonValue] = [each.model_dump(mode="json") for each in fold_rounds(messages_of(state))]
+            state = {**state, "messages": folded}
         problem, plan = reached_limit(state), plan_of(state)
         reviewer_can_raise = plan.limits.on_spent is OnSpent.ASK
         if problem is not None and reviewer_can_raise:

@@ -14,6 +14,7 @@ from perdure.contracts.messages import CallRef, MessageRef, Patch
 from perdure.contracts.values import canonical_json
 from perdure.core.agents.rule_matching import MatchedRules
 from perdure.core.approvals.gates import RULE_LIMIT_SPENT, exemption_event
+from perdure.core.calls.rounds import rounds_in
 from perdure.graph.nodes.fields import (
     AWAITING_HITL,
     NAMED_INDIVIDUAL,
@@ -216,6 +217,6 @@ def gate_patch(context: TurnContext, user_message: MessageRef) -> Patch:
         "messages": [message.model_dump(mode="json") for message in messages],
         "tokens_used": context.used.tokens,
         "cost_microusd": context.used.cost_microusd,
-        "iteration": sum(1 for message in context.earlier if message.calls),
+        "iteration": sum(map(rounds_in, context.earlier)),
     }
     return gate | restored_fields(context.restored)

@@ -10,6 +10,7 @@ from enum import StrEnum
 import asyncpg
 
 from perdure.contracts.turns import Carried, Routing, TurnAddress, TurnInput, TurnStatus
+from perdure.graph import registry
 from perdure.store.database import Connection, Database
 
 HEAD_START = "1 second"
@@ -92,6 +93,7 @@ async def workflow_input(tx: Connection, turn_id: str) -> TurnInput | None:
         agent_id=row["agent_id"],
         agent_version=row["agent_version"],
         topology=row["topology"],
+        topology_version=registry.spec(row["topology"]).version,
         routing=Routing.model_validate(row["routing"]),
         carried=Carried(state={}, requests=(), stop=True) if stopped else None,
     )

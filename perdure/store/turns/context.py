@@ -16,6 +16,7 @@ from perdure.contracts.turns import TurnAddress, Usage
 from perdure.contracts.values import Tolerant
 from perdure.core.agents.prompts import PromptMessage, WindowedMessage, halve_window, select_messages
 from perdure.core.agents.templates import fill_variables
+from perdure.core.calls.rounds import fold_rounds, is_in, range_bounds
 from perdure.core.text import preview, restore_previews
 from perdure.core.transcript import CallRound, keep_rounds
 from perdure.store.agents import EXEMPT_TOOLS, RULE_ACTIONS
@@ -103,7 +104,7 @@ def _answered_rounds(refs: list[MessageRef]) -> tuple[MessageRef, ...]:
     by_id = {ref.id: ref for ref in refs}
     kept = {each.message_ids[0]: each.message_ids for each in keep_rounds(rounds, {})}
     kept |= {ref.id: (ref.id,) for ref in refs if ref.role is Role.USER}
-    return tuple(by_id[message_id] for ref in refs for message_id in kept.get(ref.id, ()))
+    return tuple(fold_rounds([by_id[message_id] for ref in refs for message_id in kept.get(ref.id, ())]))
 
 
 def _read_request(row: asyncpg.Record) -> RequestRef:
@@ -296,6 +297,15 @@ class StoredMessage:
     call_id: str
     tokens: int
 
+    @property
+    def of_round(self) -> tuple[int, ...]:
+        """The position in the turn's rounds: the step, then the number of the answered call from 1 on, or 0 for the
+        message with the calls. Empty for a message that belongs to no round."""
+        call_id = self.call_id or (str(self.calls[0]["call_id"]) if self.calls else "")
+        if not call_id.startswith("t"):
+            return ()
+        return (step_of(call_id), int(call_id.partition(".")[2]) + 1 if self.call_id else 0)
+
 
 _BODIES = """
 WITH before AS (
@@ -308,21 +318,64 @@ WITH before AS (
 SELECT true AS past, id, turn_id, role, content, calls, call_id, tokens, seq FROM recent UNION
 SELECT true, id, turn_id, role, content, calls, call_id, tokens, seq FROM first UNION ALL
 SELECT false, id, turn_id, role, content, calls, call_id, tokens, seq FROM messages WHERE id = ANY($4)
-ORDER BY seq
+"""
+IN_ROUNDS = """
+conversation_id = {conversation} AND turn_id = {turn} AND EXISTS (
+  SELECT FROM unnest({firsts}::integer[], {lasts}::integer[]) AS each (first, last)
+  WHERE substring(coalesce(call_id, calls->0->>'call_id') FROM '^t([0-9]+)')::integer BETWEEN first AND last)
+"""
+"""The condition for the messages of rounds, by ranges of their steps (`MessageRef.rounds`)."""
+_WITH_ROUNDS = f"""
+{_BODIES} UNION ALL
+SELECT false, id, turn_id, role, content, calls, call_id, tokens, seq FROM messages
+WHERE {IN_ROUNDS.format(conversation="$1", turn="$5", firsts="$6", lasts="$7")}
 """
 
 
 async def read_bodies(
-    tx: Connection, conversation_id: str, through_seq: int, window: WindowPolicy, ids: Sequence[str]
-) -> tuple[list[StoredMessage], dict[str, StoredMessage]]:
-    """Returns the conversation up to the turn's start, oldest first, and the messages `ids` by id, in one statement.
+    tx: Connection, call: ModelCall, through_seq: int, window: WindowPolicy
+) -> tuple[list[StoredMessage], list[StoredMessage | MessageRef]]:
+    """Returns the conversation up to the turn's start, oldest first, and the messages of the turn in the order of the
+    call, in one statement. Rounds are replaced by their messages; what is not stored stays a reference.
 
     With a window, it reads only as much of the past as the window can use.
     """
     limit = None if window.max_messages is None else window.max_messages * 2 + 1
-    rows = await tx.fetch(_BODIES, conversation_id, through_seq, limit, list(ids))
+    ids = [ref.id for ref in call.ask.messages if ref.id]
+    firsts, lasts = range_bounds(call.ask.messages)
+    conversation_id = call.address.conversation_id
+    rows = (
+        await tx.fetch(
+            f"{_WITH_ROUNDS} ORDER BY seq",
+            conversation_id,
+            through_seq,
+            limit,
+            ids,
+            call.address.turn_id,
+            firsts,
+            lasts,
+        )
+        if firsts
+        else await tx.fetch(f"{_BODIES} ORDER BY seq", conversation_id, through_seq, limit, ids)
+    )
     past = [_stored(row) for row in rows if row["past"]]
-    return past, {str(row["id"]): _stored(row) for row in rows if not row["past"]}
+    own = {str(row["id"]): _stored(row) for row in rows if not row["past"]}
+    of_rounds = sorted((each for each in own.values() if each.of_round), key=lambda each: each.of_round)
+    messages: list[StoredMessage | MessageRef] = []
+    for ref in call.ask.messages:
+        if ref.rounds:
+            messages += [each for each in of_rounds if is_in(each.of_round[0], ref.rounds)]
+        else:
+            messages.append(own.get(ref.id, ref))
+    return past, messages
+
+
+async def round_messages(tx: Connection, address: TurnAddress, rounds: Sequence[tuple[int, int]]) -> list[str]:
+    """Returns the ids of the messages of the turn's rounds in these ranges of steps."""
+    firsts, lasts = [first for first, _ in rounds], [last for _, last in rounds]
+    where = IN_ROUNDS.format(conversation="$1", turn="$2", firsts="$3", lasts="$4")
+    sql = f"SELECT id FROM messages WHERE {where}"
+    return [str(row["id"]) for row in await tx.fetch(sql, address.conversation_id, address.turn_id, firsts, lasts)]
 
 
 def _stored(row: asyncpg.Record) -> StoredMessage:
@@ -351,12 +404,10 @@ async def prompt_messages(
     If the call has structured output, the window applies only to the past; all messages of the step itself are sent.
     With `compacted`, the window is halved, because an earlier attempt was too long for the model.
     """
-    ids = [ref.id for ref in call.ask.messages if ref.id]
     quoted = [request_id for ref in call.ask.messages for request_id in ref.quotes]
     comments = await comments_of(tx, call.address.turn_id, quoted) if quoted else {}
-    past, own = await read_bodies(tx, call.address.conversation_id, through_seq, window, ids)
-    all_messages: list[StoredMessage | MessageRef] = [*past]
-    all_messages += [own.get(ref.id, ref) if ref.id else ref for ref in call.ask.messages]
+    past, own = await read_bodies(tx, call, through_seq, window)
+    all_messages: list[StoredMessage | MessageRef] = [*past, *own]
     windowed = [_window_message(index, message) for index, message in enumerate(all_messages)]
     if call.ask.output is not None:
         windowed[len(past) :] = [replace(message, tokens=0) for message in windowed[len(past) :]]

@@ -42,6 +42,7 @@ from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 from perdure.store.memory import episodes
+from perdure.store.turns.context import round_messages
 from perdure.store.turns.steer import queue_unreceived
 
 _NEXT = """SELECT id FROM turns WHERE {where} conversation_id = {conversation} AND status = 'queued'
@@ -133,7 +134,8 @@ async def _close_transcript(
     """Returns the ids of the messages that stay in the transcript. If the turn did not complete, also returns the
     answers of its open calls and the events that end them."""
     if request.status is TurnStatus.COMPLETED:
-        return list(request.transcript), [], []
+        rounds = await round_messages(tx, request.address, request.rounds) if request.rounds else []
+        return [*request.transcript, *rounds], [], []
     transcript, answers = await interrupted_transcript(tx, request.address)
     await _mark_outcomes_unknown(tx, request.address.turn_id)
     return transcript, answers, await ends_of_open_calls(tx, request.address.turn_id, answers)

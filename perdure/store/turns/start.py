@@ -16,6 +16,7 @@ from perdure.core.agents.safety_keywords import Keywords, safety_keywords_in
 from perdure.core.budgets import UsedStorage, check_bytes, tighten_limits
 from perdure.core.text import estimated_tokens
 from perdure.core.turns import Admission, AdmissionLoad, Caps, OnBusy, admit, metadata_refusal, too_many
+from perdure.graph import registry
 from perdure.store import audit
 from perdure.store.budgets import quota_columns
 from perdure.store.database import Connection, new_id
@@ -190,6 +191,7 @@ def _workflow_input(address: TurnAddress, new: NewTurn, agent: PublishedAgent) -
         agent_id=agent.definition.id,
         agent_version=agent.version,
         topology=agent.definition.topology,
+        topology_version=registry.spec(agent.definition.topology).version,
         routing=new.routing,
     )
 

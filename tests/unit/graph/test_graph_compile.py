@@ -269,7 +269,9 @@ async def test_tracing_is_off_inside_a_run_whatever_the_environment_says(monkeyp
 def test_every_registered_topology_is_compiled_once_and_shared() -> None:
     assert registry.names()
     for name in registry.names():
-        assert topology(name) is topology(name) and topology(name).topology is registry.spec(name)
+        version = registry.spec(name).version
+        assert topology(name, version) is topology(name, version)
+        assert topology(name, version).topology is registry.spec(name)
     with pytest.raises(CallerError) as refused:
         topology("nothing")
     assert refused.value.code == "unknown_topology"

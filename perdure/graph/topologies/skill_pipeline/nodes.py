@@ -1,7 +1,7 @@
 """The ten nodes of `skill_pipeline`, by their ids."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
@@ -196,7 +196,8 @@ class FormatOutput:
         return {} if state["status"] == AWAITING_HITL else iteration | {"status": "completed"}
 
 
-_CALL = CallModel(extract_pattern=SKILL_PATTERN)
+_CALL_3 = CallModel(extract_pattern=SKILL_PATTERN)
+_CALL = replace(_CALL_3, folds=True)
 
 NODES: dict[str, Node] = {
     "system_prompt_node": SetSystemPrompt(),
@@ -210,3 +211,9 @@ NODES: dict[str, Node] = {
     "synthesis_llm_call": CallPhase(SYNTHESIS, _CALL),
     "output_format": FormatOutput(),
 }
+NODES_3: dict[str, Node] = {
+    **NODES,
+    "initial_llm_call": CallPhase(INITIAL, _CALL_3),
+    "synthesis_llm_call": CallPhase(SYNTHESIS, _CALL_3),
+}
+"""The nodes of version 3, whose state keeps every message."""

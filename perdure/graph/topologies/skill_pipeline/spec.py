@@ -25,11 +25,24 @@ from perdure.graph.nodes.fields import (
     REVIEW,
     SYNTHESIS,
 )
-from perdure.graph.spec import END, FRESH, Edge, Goto, Node, NodeSpec, Outcome, RunLimits, State, Switch, Topology
+from perdure.graph.spec import (
+    END,
+    FRESH,
+    RENEWED,
+    Edge,
+    Goto,
+    Node,
+    NodeSpec,
+    Outcome,
+    RunLimits,
+    State,
+    Switch,
+    Topology,
+)
 from perdure.graph.state import Field, StateSchema
 
-VERSION: Final = 3
-"""Increases with every change of a node id or a route."""
+VERSION: Final = 4
+"""Increases with every change of a node, a route or the state."""
 
 
 _PURPOSES: Final = {
@@ -58,15 +71,19 @@ _CALLS: Final[Mapping[str, tuple[ActivityRef[Any, Any], ...]]] = {
 }
 
 
-def skill_pipeline(nodes: Mapping[str, Node]) -> Topology:
-    """Returns the topology, with `nodes` for its ten node ids."""
+def skill_pipeline(nodes: Mapping[str, Node], version: int = VERSION) -> Topology:
+    """Returns the topology in a version, with `nodes` for its ten node ids."""
     return Topology(
         name="skill_pipeline",
-        version=VERSION,
+        version=version,
         state=STATE,
         nodes=_nodes(nodes),
         edges=_edges(),
-        entries={FRESH: "system_prompt_node", PauseKind.APPROVAL.value: "resume_guard"},
+        entries={
+            FRESH: "system_prompt_node",
+            PauseKind.APPROVAL.value: "resume_guard",
+            **({RENEWED: "initial_llm_call"} if version > 3 else {}),
+        },
         limits=RunLimits(counted={"max_iterations": MAX_ITERATIONS}),
         statuses={PENDING: Outcome.RUNNING, AWAITING_HITL: Outcome.AWAITING},
     )

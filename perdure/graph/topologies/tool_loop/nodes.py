@@ -121,7 +121,9 @@ class Settle:
 NODES: dict[str, Node] = {
     "entry": Enter(),
     "memory_prepare": PrepareMemory(),
-    "model": CallModel(by_toolsets=True),
+    "model": CallModel(by_toolsets=True, folds=True),
     "gate": PassGate(),
     "final": Settle(),
 }
+NODES_1: dict[str, Node] = {**NODES, "model": CallModel(by_toolsets=True)}
+"""The nodes of version 1, whose state keeps every message."""

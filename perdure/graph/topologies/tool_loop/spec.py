@@ -16,22 +16,35 @@ from perdure.graph.nodes.fields import (
     PENDING,
     REVIEW,
 )
-from perdure.graph.spec import END, FRESH, Edge, Goto, Node, NodeSpec, Outcome, RunLimits, State, Switch, Topology
+from perdure.graph.spec import (
+    END,
+    FRESH,
+    RENEWED,
+    Edge,
+    Goto,
+    Node,
+    NodeSpec,
+    Outcome,
+    RunLimits,
+    State,
+    Switch,
+    Topology,
+)
 from perdure.graph.state import Field, StateSchema
 
-VERSION: Final = 1
-"""Increases with every change of a node id or a route."""
+VERSION: Final = 2
+"""Increases with every change of a node, a route or the state."""
 
 
-def tool_loop(nodes: Mapping[str, Node]) -> Topology:
-    """Returns the topology, with `nodes` for its five node ids."""
+def tool_loop(nodes: Mapping[str, Node], version: int = VERSION) -> Topology:
+    """Returns the topology in a version, with `nodes` for its five node ids."""
     return Topology(
         name="tool_loop",
-        version=VERSION,
+        version=version,
         state=STATE,
         nodes=_nodes(nodes),
         edges=_edges(),
-        entries={FRESH: "entry", PauseKind.APPROVAL.value: "entry"},
+        entries={FRESH: "entry", PauseKind.APPROVAL.value: "entry", **({RENEWED: "model"} if version > 1 else {})},
         limits=RunLimits(counted={"max_iterations": MAX_ITERATIONS}),
         statuses={PENDING: Outcome.RUNNING, AWAITING_HITL: Outcome.AWAITING},
     )
