@@ -30,7 +30,8 @@ _MAX_ID_CHARACTERS = 16_384
 """Maximum length of a provider's id. Ids are stored whole, because some contain a signature of several kilobytes. Users
 see Perdure's ids."""
 MAX_CALLS = 64
-"""Maximum number of calls of one answer that run. The model is told of each of the others, and the events show it."""
+"""Maximum number of calls of one answer that run. Each of the others is an error that the
+model receives and an event."""
 _NOT_RUN = f"not run: more than {MAX_CALLS} calls in one answer; ask for them again"
 
 
@@ -98,7 +99,7 @@ def _plan_tool(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id
 
 
 def _plan_excess(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str) -> CallPlan:
-    """Plans a call that does not run. Its arguments are kept, so that the model sees what it asked for."""
+    """Plans a call that does not run. Its arguments are kept, so that the model sees its own request."""
     parsed = parse_arguments(draft.raw_arguments, {"type": "object"})
     answer: dict[str, JsonValue] = {"status": "error", "message": _NOT_RUN}
     return _build_plan(call, agent.card(draft.name), draft, call_id, parsed.args, (CallState.FAILED, answer))

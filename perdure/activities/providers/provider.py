@@ -5,9 +5,9 @@
 - Errors are raised as one of Perdure's error families (perdure/contracts/errors.py), never as a vendor's exception.
 - An error in the middle of an answer contains the estimated number of received `output_tokens` in its details.
 - One call of `stream` sends at most one request; only Temporal retries. The one exception: if a server refuses the
-  parameter `stream` or `stream_options` and so does no work, the request is sent once more without it.
+  parameter `stream` or `stream_options` and so does no work, a second request is sent without it.
 - Text can be stored: it contains no NUL and no lone surrogates. The halves of a character in two pieces are joined.
-- Reasoning in `<think>` tags at the beginning of the content is ThinkingDelta. White space alone is no answer.
+- Reasoning in `<think>` tags at the beginning of the content is ThinkingDelta. White space alone is not an answer.
 - Closing the generator (`contextlib.aclosing`) or canceling the task ends the request immediately.
 """
 
@@ -223,7 +223,7 @@ class Draft:
         yield from self._deltas(self._content.end())
 
     def _text(self, holder: Any, name: str) -> str:
-        """Returns and counts the text of one piece, which may begin or end with half a character."""
+        """Returns and counts the text of one piece, which may begin or end with a lone surrogate."""
         value = text_of_parts(getattr(holder, name, None))
         if value is None:
             return ""

@@ -3,7 +3,7 @@
 - U+0085, U+2028 and U+2029 are allowed inside JSON strings, but to several clients they end a line, which cuts an event
   in two. They are escaped. In JSON, both forms are the same text.
 - Some servers ignore `stream` and answer with one JSON body. It becomes the stream of the same answer.
-- Some servers refuse `stream` or `stream_options`. The request is then sent once more without it.
+- Some servers refuse `stream` or `stream_options`. A second request is then sent without it.
 """
 
 import json

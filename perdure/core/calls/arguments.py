@@ -231,8 +231,8 @@ _FENCED = re.compile(r"\A\s*```(?:json)?\s*\n(?P<inside>.*?)\n?\s*```\s*\Z", re.
 
 def read_object(text: str, schema: Mapping[str, JsonValue]) -> ParsedArguments:
     """Returns the object in a model's answer. Its fault is in words for the model. The text is parsed strictly,
-    repaired once, and accepted only if it matches the schema. No text and `null` are no answer, unless the object has
-    no properties."""
+    repaired once, and accepted only if it matches the schema. No text and `null` are not an answer, unless the
+    object has no properties."""
     fenced = _FENCED.match(text)
     text = fenced["inside"] if fenced else text
     if text.strip() in ("", "null") and schema.get("properties"):
