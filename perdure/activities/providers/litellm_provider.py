@@ -125,12 +125,7 @@ class LiteLLMProvider:
         draft = Draft(max_tokens=request.max_tokens)
         deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None
-        call = Call(
-            named=_named_hosts(request),
-            stream_bytes=self._stream_bytes,
-            failure_bytes=_FAILURE_BYTES,
-            adapter=StreamAdapter(),
-        )
+        call = self._egress(request)
         try:
             async with asyncio.timeout_at(deadline):
                 with calling(call):
@@ -165,6 +160,11 @@ class LiteLLMProvider:
         draft.model = draft.model or request.model
         for last_chunk in draft.finish(_finish_reason(response), self._usage(request, draft)):
             yield last_chunk
+
+    def _egress(self, request: ProviderRequest) -> Call:
+        """Returns the settings of the call's HTTP request."""
+        named, adapter = _named_hosts(request), StreamAdapter()
+        return Call(named=named, stream_bytes=self._stream_bytes, failure_bytes=_FAILURE_BYTES, adapter=adapter)
 
     async def aclose(self) -> None:
         """Closes LiteLLM's connections. The provider can be used again."""
