@@ -30,7 +30,9 @@ _MAX_ID_CHARACTERS = 16_384
 """Maximum length of a provider's id. Ids are stored whole, because some contain a signature of several kilobytes. Users
 see Perdure's ids."""
 MAX_CALLS = 64
-"""Maximum number of calls in one answer; the others are dropped."""
+"""Maximum number of calls of one answer that run. Each of the others is an error that the
+model receives and an event."""
+_NOT_RUN = f"not run: more than {MAX_CALLS} calls in one answer; ask for them again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,11 @@ def plan_calls(call: ModelCall, agent: PublishedAgent, drafts: Sequence[DraftCal
     step = int(call.call_id.removeprefix("m"))
     before = loaded = dict(call.ask.toolsets or {})
     planned = []
-    for index, draft in enumerate(drafts[:MAX_CALLS]):
+    for index, draft in enumerate(drafts):
         call_id = tool_call_id(step, index)
-        if draft.name == LOAD_TOOLSET and LOAD_TOOLSET in call.ask.tools:
+        if index >= MAX_CALLS:
+            planned.append(_plan_excess(call, agent, draft, call_id))
+        elif draft.name == LOAD_TOOLSET and LOAD_TOOLSET in call.ask.tools:
             loading, plan = _plan_loading(call, agent, draft, call_id, loaded)
             loaded = loading.loaded
             planned.append(plan)
@@ -92,6 +96,13 @@ def _plan_tool(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id
         args, fault = parsed.args, parsed.fault
     answer: dict[str, JsonValue] | None = {"status": "error", "message": fault} if fault else None
     return _build_plan(call, card, draft, call_id, args, (CallState.FAILED, answer) if answer else None)
+
+
+def _plan_excess(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str) -> CallPlan:
+    """Plans a call that does not run. Its arguments are kept, so that the model sees its own request."""
+    parsed = parse_arguments(draft.raw_arguments, {"type": "object"})
+    answer: dict[str, JsonValue] = {"status": "error", "message": _NOT_RUN}
+    return _build_plan(call, agent.card(draft.name), draft, call_id, parsed.args, (CallState.FAILED, answer))
 
 
 def _plan_loading(

@@ -258,8 +258,12 @@ def end_of_stream(done: Frame) -> bytes:
     return format_sse_event(data_str=_compact_json(data), event=WORKFLOW_COMPLETE)
 
 
+_LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\u0085\u2028\u2029"}
+
+
 def _compact_json(data: Mapping[str, object]) -> str:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    """Returns JSON in one line, also for readers to whom every line end of Unicode ends a line (`str.splitlines`)."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
 
 
 QUEUE_CHANGED = "approvals"

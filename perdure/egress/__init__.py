@@ -6,21 +6,25 @@ responses.
 """
 
 from perdure.egress.exchange import (
+    Adapter,
     AnswerWithheld,
     Call,
     DeadlineMissed,
     EgressRefused,
+    Rewriter,
     calling,
     refusal_in,
 )
 from perdure.egress.httpx_transport import BlockingTransport, Transport, new_client
 
 __all__ = [
+    "Adapter",
     "AnswerWithheld",
     "BlockingTransport",
     "Call",
     "DeadlineMissed",
     "EgressRefused",
+    "Rewriter",
     "Transport",
     "calling",
     "new_client",

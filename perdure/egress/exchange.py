@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
@@ -46,6 +46,31 @@ class DeadlineMissed(TimeoutError):
         self.sent = sent
 
 
+class Rewriter(Protocol):
+    """Changes the body of a success while it is read."""
+
+    def add(self, data: bytes) -> bytes:
+        """Returns what the client reads after this piece of the body."""
+        ...
+
+    def end(self) -> bytes:
+        """Returns what the client reads after the last piece."""
+        ...
+
+
+class Adapter(Protocol):
+    """Adapts one kind of server to its client. `Transport` applies it; no other transport does."""
+
+    def request_again(self, request: bytes, refusal: bytes) -> bytes | None:
+        """Returns the body of the one further request after a status 400 or 422, by the bodies of both; None if there
+        is none."""
+        ...
+
+    def rewriter(self, request: bytes, content_type: str) -> Rewriter | None:
+        """Returns what rewrites the body of a success, by the request's body; None to leave it unchanged."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """Settings for the requests of one call, in addition to the transport's own."""
@@ -59,6 +84,7 @@ class Call:
     """Limit of the body of an error response; the rest is cut off."""
     deadline: float | None = None
     """Time on the `time.monotonic` clock by which the last byte must have arrived."""
+    adapter: Adapter | None = None
 
 
 _DEFAULT_CALL = Call()

@@ -19,6 +19,7 @@ from perdure.egress.exchange import (
     Call,
     DeadlineMissed,
     Meter,
+    Rewriter,
     check_addresses,
     connect_checked,
     current_call,
@@ -75,6 +76,19 @@ class Transport(httpx.AsyncBaseTransport):
         route = route_of(self._outbound, url.scheme, url.raw_host.decode("ascii"), url.port, request.extensions)
         _ask_for_known_encodings(request)
         inner = self._proxied if route.proxied and self._proxied is not None else self._direct
+        response = await self._exchange(inner, request, call, route.host)
+        again = await _request_again(request, response, call)
+        return response if again is None else await self._exchange(inner, again, call, route.host, request)
+
+    async def _exchange(
+        self,
+        inner: httpx.AsyncHTTPTransport,
+        request: httpx.Request,
+        call: Call,
+        host: str,
+        original: httpx.Request | None = None,
+    ) -> httpx.Response:
+        """Sends a request. `original` is the client's own request, if this is another one in its place."""
         sent = False
 
         async def trace(event: str, _: object) -> None:
@@ -87,10 +101,11 @@ class Transport(httpx.AsyncBaseTransport):
             async with asyncio.timeout(seconds_left(call.deadline)):
                 response = await inner.handle_async_request(request)
         except TimeoutError as error:
-            raise DeadlineMissed(f"{route.host} did not respond in time", sent=sent) from error
-        meter = _meter(self._outbound, call, request, route.host, response)
+            raise DeadlineMissed(f"{host} did not respond in time", sent=sent) from error
+        meter = _meter(self._outbound, call, request, host, response)
         assert isinstance(response.stream, httpx.AsyncByteStream)
-        return _metered(response, meter, _Body(response.stream, meter, call.deadline, route.host))
+        rewriter = _rewriter(original or request, response, call)
+        return _metered(response, meter, _Body(response.stream, meter, call.deadline, host, rewriter), rewriter)
 
     async def aclose(self) -> None:
         """Closes every connection."""
@@ -197,8 +212,11 @@ class _BlockingNetwork(httpcore.NetworkBackend):
 
 
 class _Body(httpx.AsyncByteStream):
-    def __init__(self, inner: httpx.AsyncByteStream, meter: Meter, deadline: float | None, host: str) -> None:
+    def __init__(
+        self, inner: httpx.AsyncByteStream, meter: Meter, deadline: float | None, host: str, rewriter: Rewriter | None
+    ) -> None:
         self._inner, self._meter, self._deadline, self._host = inner, meter, deadline, host
+        self._rewriter = rewriter
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         pieces = aiter(self._inner)
@@ -209,10 +227,12 @@ class _Body(httpx.AsyncByteStream):
             except TimeoutError as error:
                 raise DeadlineMissed(f"{self._host} did not complete its response in time", sent=True) from error
             if data is None:
+                if self._rewriter is not None and (rest := self._rewriter.end()):
+                    yield rest
                 return
             try:
                 for piece in self._meter.unpack(data):
-                    yield piece
+                    yield piece if self._rewriter is None else self._rewriter.add(piece)
             except zlib.error as error:
                 raise httpx.DecodingError(f"{self._host}: {error}") from error
 
@@ -256,10 +276,37 @@ def _meter(outbound: Outbound, call: Call, request: httpx.Request, host: str, re
     return Meter(limit, call, request.method, host, response.status_code, response.headers)
 
 
+def _body_of(request: httpx.Request) -> bytes:
+    return request.content if isinstance(request.stream, httpx.ByteStream) else b""
+
+
+def _rewriter(request: httpx.Request, response: httpx.Response, call: Call) -> Rewriter | None:
+    if call.adapter is None or not response.is_success:
+        return None
+    return call.adapter.rewriter(_body_of(request), response.headers.get("content-type", ""))
+
+
+async def _request_again(request: httpx.Request, response: httpx.Response, call: Call) -> httpx.Request | None:
+    """Returns the request to send in place of a refused one; None if there is none."""
+    if call.adapter is None or response.status_code not in (400, 422):
+        return None
+    try:
+        body = call.adapter.request_again(_body_of(request), await response.aread())
+    finally:
+        await response.aclose()
+    if body is None:
+        return None
+    headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
+    return httpx.Request(request.method, request.url, headers=headers, content=body, extensions=request.extensions)
+
+
 def _metered(
-    response: httpx.Response, meter: Meter, body: httpx.AsyncByteStream | httpx.SyncByteStream
+    response: httpx.Response,
+    meter: Meter,
+    body: httpx.AsyncByteStream | httpx.SyncByteStream,
+    rewriter: Rewriter | None = None,
 ) -> httpx.Response:
-    gone = (b"content-encoding", b"content-length") if meter.unpacks else ()
+    gone = (b"content-encoding", b"content-length") if meter.unpacks or rewriter is not None else ()
     headers = [(name, value) for name, value in response.headers.raw if name.lower() not in gone]
     return httpx.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
 

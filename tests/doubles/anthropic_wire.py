@@ -98,4 +98,5 @@ def _call_lines(call: Call, place: int) -> Iterator[bytes]:
 
 
 def _event(kind: str, **data: JsonValue) -> bytes:
-    return f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode()
+    text = json.dumps({"type": kind, **data}, ensure_ascii=False)  # as Anthropic sends it
+    return f"event: {kind}\ndata: {text}\n\n".encode()

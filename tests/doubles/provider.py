@@ -31,7 +31,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tests.doubles.provider_steps import Fault, Step
 from tests.doubles.provider_wire import chunk as wire_chunk
-from tests.doubles.provider_wire import closing_lines, error_body, fault_lines, line, text_lines
+from tests.doubles.provider_wire import closing_lines, error_body, fault_lines, line, text_lines, whole_body
 
 STEPS = TypeAdapter(list[Step])
 
@@ -174,7 +174,13 @@ class ProviderDouble:
             return _ended(seen, "html", Response("<html>Welcome to the proxy</html>", media_type="text/html"))
         if step.fault is Fault.EMPTY_BODY:
             return _ended(seen, "empty_body", Response(b"", media_type="text/event-stream"))
-        assert seen.body.get("stream"), "every request of LiteLLM asks for a stream"
+        refused = [name for name in step.refuses if name in seen.body]
+        if refused:
+            problem = step.model_copy(update={"status": 400, "message": f"Unsupported parameter: '{refused[0]}'."})
+            self.used[self.steps.index(step)] -= 1
+            return _ended(seen, "400", JSONResponse(error_body(problem), 400))
+        if step.whole or not seen.body.get("stream"):
+            return _ended(seen, "answered", JSONResponse(whole_body(step, seen.model, seen.body)))
         return StreamingResponse(_stream(step, seen, request), media_type="text/event-stream")
 
     async def _requests(self, request: Request) -> Response:

@@ -64,6 +64,9 @@ class Step(BaseModel):
     message: str = "the double was told to say this"
     retry_after: str | None = None  # the Retry-After header as it is sent
     fault: Fault | None = None
+    deltas: tuple[JsonValue, ...] = ()  # sent as they are, after `text`
+    whole: bool = False  # `stream` is ignored: one JSON body answers
+    refuses: tuple[str, ...] = ()  # parameters that end in a 400 that names the first of them
 
     def serves(self, user_text: str) -> bool:
         return self.match is None or re.search(self.match, user_text) is not None

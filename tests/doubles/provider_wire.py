@@ -70,6 +70,8 @@ def closing_lines(step: Step, model: str, body: dict[str, JsonValue]) -> Iterato
     """Refusal, calls, finish reason, usage and [DONE] of a good answer."""
     if step.refusal:
         yield line(chunk(model, {"refusal": step.refusal}))
+    for given in step.deltas:
+        yield line(chunk(model, given))
     for place, call in enumerate(step.calls):
         for delta in _call_deltas(call, place):
             yield line(chunk(model, delta))
@@ -80,6 +82,19 @@ def closing_lines(step: Step, model: str, body: dict[str, JsonValue]) -> Iterato
         if usage is not None:
             yield line({**chunk(model, {}), "choices": [], "usage": usage})
     yield DONE
+
+
+def whole_body(step: Step, model: str, body: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """A good answer to a request without `stream`."""
+    calls: list[JsonValue] = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+        for call in step.calls
+    ]
+    said: JsonValue = {"role": "assistant", "content": step.text or None, **({"tool_calls": calls} if calls else {})}
+    reason = step.finish_reason or ("tool_calls" if calls else "stop")
+    choices: JsonValue = [{"index": 0, "message": said, "finish_reason": reason}]
+    answer = {**chunk(model, {}), "object": "chat.completion", "choices": choices}
+    return answer | {"usage": counted_usage(step, body)}
 
 
 def fault_lines(fault: Fault, model: str) -> Iterator[bytes]:

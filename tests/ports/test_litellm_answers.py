@@ -77,6 +77,40 @@ async def test_reasoning_is_separated_from_text_and_broken_arguments_are_passed_
     assert listener.complete.tool_calls == (DraftCall("i", "a", "{'x': 1,"),)
 
 
+@pytest.mark.parametrize(
+    ("step", "requests"),
+    [
+        (Step(text="Yes.", whole=True, calls=(Call(name="a", id="i"), Call(name="b", id="j"))), 1),
+        (Step(text="Yes.", refuses=("stream_options",), calls=(Call(name="a", id="i"), Call(name="b", id="j"))), 2),
+        (Step(text="Yes.", refuses=("stream",), calls=(Call(name="a", id="i"), Call(name="b", id="j"))), 2),
+    ],
+    ids=["ignores stream", "refuses its options", "refuses it"],
+)
+async def test_a_server_that_does_not_stream_is_read(listener: Listener, step: Step, requests: int) -> None:
+    await listener.ask(step)
+    assert (listener.text, len(listener.double.requests)) == ("Yes.", requests)
+    assert listener.complete.tool_calls == (DraftCall("i", "a", "{}"), DraftCall("j", "b", "{}"))
+
+
+async def test_halves_parts_and_tags_are_text_and_reasoning(listener: Listener) -> None:
+    contents: list[JsonValue] = ["<thi", "nk>Hm.</think>", [{"type": "text", "text": "hi \ud83d"}], "\ude00"]
+    await listener.ask(Step(deltas=tuple({"content": each} for each in contents)))
+    thought = "".join(chunk.text for chunk in listener.chunks if isinstance(chunk, ThinkingDelta))
+    assert (thought, listener.text) == ("Hm.", "hi \U0001f600")
+    error = await listener.fail(Step(text=" \n "))
+    assert error.code == "model_empty_answer" and error.retryable
+
+
+async def test_line_ends_of_unicode_end_no_line_on_any_wire(litellm_provider: Provider) -> None:
+    words = "one\u2028 two\u0085 three\u2029 four"
+    with PlayingDouble(Script(fallback=words)) as double:
+        for model in (CLAUDE, OPENAI):
+            where = {"api_base": double.root if model == CLAUDE else double.api_base, "api_key": "k"}
+            async with aclosing(litellm_provider.stream(ProviderRequest(model, HELLO, params=where))) as chunks:
+                assert "".join([chunk.text async for chunk in chunks if isinstance(chunk, TextDelta)]) == words
+        assert len(double.requests) == 2
+
+
 async def test_text_that_postgres_cannot_store_is_repaired(listener: Listener) -> None:
     await listener.ask(Step(fault=Fault.LONE_SURROGATES))
     assert listener.text == "half a \ufffd face and a \ufffd."

@@ -25,6 +25,7 @@ os.environ["LITELLM_MODE"] = "PRODUCTION"
 import litellm
 
 from perdure.activities.providers.errors import CONTENT_REFUSED, provider_error
+from perdure.activities.providers.pieces import text_of_parts
 from perdure.activities.providers.provider import (
     REFUSAL_TEXT,
     Chunk,
@@ -39,6 +40,7 @@ from perdure.activities.providers.provider import (
     plausible_usage,
     tokens_of_request,
 )
+from perdure.activities.providers.wire import StreamAdapter
 from perdure.contracts.calls import OutputForm
 from perdure.contracts.errors import PerdureError, UpstreamRejected
 from perdure.contracts.turns import Usage
@@ -123,7 +125,7 @@ class LiteLLMProvider:
         draft = Draft(max_tokens=request.max_tokens)
         deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None
-        call = Call(named=_named_hosts(request), stream_bytes=self._stream_bytes, failure_bytes=_FAILURE_BYTES)
+        call = self._egress(request)
         try:
             async with asyncio.timeout_at(deadline):
                 with calling(call):
@@ -158,6 +160,11 @@ class LiteLLMProvider:
         draft.model = draft.model or request.model
         for last_chunk in draft.finish(_finish_reason(response), self._usage(request, draft)):
             yield last_chunk
+
+    def _egress(self, request: ProviderRequest) -> Call:
+        """Returns the settings of the call's HTTP request."""
+        named, adapter = _named_hosts(request), StreamAdapter()
+        return Call(named=named, stream_bytes=self._stream_bytes, failure_bytes=_FAILURE_BYTES, adapter=adapter)
 
     async def aclose(self) -> None:
         """Closes LiteLLM's connections. The provider can be used again."""
@@ -209,11 +216,14 @@ class _CheckedStream:
         chunk = await anext(self._raw)
         for choice in getattr(chunk, "choices", None) or ():
             delta: Any = getattr(choice, "delta", None)
-            content, refusal = getattr(delta, "content", None), getattr(delta, "refusal", None)
+            sent, refusal = getattr(delta, "content", None), getattr(delta, "refusal", None)
+            content = text_of_parts(sent)
             if not isinstance(content, str | None):
                 raise ValueError("the content is not text")
             if isinstance(refusal, str):
                 delta.content = (content or "") + refusal
+            elif content is not sent:
+                delta.content = content
         return chunk
 
     async def aclose(self) -> None:

@@ -4,19 +4,28 @@
   however much text it contained.
 - Errors are raised as one of Perdure's error families (perdure/contracts/errors.py), never as a vendor's exception.
 - An error in the middle of an answer contains the estimated number of received `output_tokens` in its details.
-- One call of `stream` sends at most one request; only Temporal retries.
-- Text can be stored: it contains no NUL and no lone surrogates.
+- One call of `stream` sends at most one request; only Temporal retries. The one exception: if a server refuses the
+  parameter `stream` or `stream_options` and so does no work, a second request is sent without it.
+- Text can be stored: it contains no NUL and no lone surrogates. The halves of a character in two pieces are joined.
+- Reasoning in `<think>` tags at the beginning of the content is ThinkingDelta. White space alone is not an answer.
 - Closing the generator (`contextlib.aclosing`) or canceling the task ends the request immediately.
 """
 
 import json
 import math
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from pydantic import JsonValue
 
+from perdure.activities.providers.pieces import (
+    ContentReader,
+    Halves,
+    joined_name,
+    starts_another_call,
+    text_of_parts,
+)
 from perdure.contracts.agents import Reasoning
 from perdure.contracts.calls import OutputAsk, OutputForm
 from perdure.contracts.errors import LimitReached, UpstreamRejected, UpstreamUnavailable
@@ -118,6 +127,10 @@ class Provider(Protocol):
 ANSWER_LIMIT_CHARACTERS = 2_000_000
 """Limit of text, thinking and arguments of one answer together; about 500,000 tokens, more than any model's output."""
 
+MAX_CALLS_SENT = 512
+"""Limit of the calls in one answer. More are a runaway model: the answer is not read further. The first 64 run
+(perdure/activities/model_answer.py)."""
+
 REFUSAL_TEXT = "The model provider refused to answer this under its content policy."
 
 FINISH_REASONS: dict[str, FinishReason] = {
@@ -145,6 +158,10 @@ class _OpenCall:
     name: str
     arguments: list[str] = field(default_factory=list)
 
+    def so_far(self) -> tuple[str, str, str]:
+        self.arguments = ["".join(self.arguments)]
+        return self.id, self.name, self.arguments[0]
+
 
 @dataclass(slots=True)
 class Draft:
@@ -163,12 +180,15 @@ class Draft:
     _position: dict[int, int] = field(default_factory=dict)
     """Maps the provider's index of a call to its position in `_calls`."""
     _characters: int = 0
+    _content: ContentReader = field(default_factory=ContentReader)
+    _content_halves: Halves = field(default_factory=Halves)
+    _thinking_halves: Halves = field(default_factory=Halves)
 
     def add(self, chunk: Any) -> Iterator[TextDelta | ThinkingDelta]:
         """Yields the deltas of one chunk in OpenAI's format.
 
         Raises: UpstreamUnavailable if the chunk has a wrong shape; UpstreamRejected beyond the limit of every answer;
-        LimitReached beyond `most_tokens`.
+        LimitReached beyond `max_tokens`.
         """
         self.model = self.model or str(getattr(chunk, "model", None) or "")
         self.reported_usage = getattr(chunk, "usage", None) or self.reported_usage
@@ -176,21 +196,35 @@ class Draft:
         delta = getattr(choices[0], "delta", None) if choices else None
         if delta is None:
             return
-        thinking = self._text(delta, "reasoning_content")
+        thinking = self._thinking_halves.add(self._text(delta, "reasoning_content"))
         if thinking:
             yield ThinkingDelta(thinking)
-        text = self._text(delta, "content")
-        if text:
-            self.text_characters += len(text)
-            yield TextDelta(text)
+        content = self._content_halves.add(self._text(delta, "content"))
+        yield from self._deltas(self._content.add(content))
         calls = getattr(delta, "tool_calls", None) or ()
         if not isinstance(calls, (list, tuple)):
             raise unreadable_answer("`tool_calls` is not a list")
         for call in calls:
             self._add_call(call)
 
+    def _deltas(self, pieces: Iterable[tuple[bool, str]]) -> Iterator[TextDelta | ThinkingDelta]:
+        for is_thinking, text in pieces:
+            if is_thinking:
+                yield ThinkingDelta(text)
+            else:
+                self.text_characters += len(text)
+                yield TextDelta(text)
+
+    def _held_back(self) -> Iterator[TextDelta | ThinkingDelta]:
+        """Yields what waited for a next piece that did not come."""
+        if thinking := self._thinking_halves.end():
+            yield ThinkingDelta(thinking)
+        yield from self._deltas(self._content.add(self._content_halves.end()))
+        yield from self._deltas(self._content.end())
+
     def _text(self, holder: Any, name: str) -> str:
-        value = getattr(holder, name, None)
+        """Returns and counts the text of one piece, which may begin or end with a lone surrogate."""
+        value = text_of_parts(getattr(holder, name, None))
         if value is None:
             return ""
         if not isinstance(value, str):
@@ -202,24 +236,26 @@ class Draft:
             message = f"the answer exceeded the turn's remaining budget of about {self.max_tokens} tokens"
             advice = "it was cut off; raise limits.max_tokens or limits.max_cost_usd"
             raise LimitReached(ANSWER_OVER_BUDGET, f"{message}; {advice}")
-        return clean(value)
+        return value
 
     def _add_call(self, delta: Any) -> None:
-        """Adds a piece of a call. A new id and name on a known index starts another call, because some servers send
-        only index 0."""
+        """Adds a piece of a call, or starts another call."""
         function = getattr(delta, "function", None)
         if function is None:
             raise unreadable_answer("a tool call has no function")
-        id_, name, arguments = self._text(delta, "id"), self._text(function, "name"), self._text(function, "arguments")
+        id_, name = clean(self._text(delta, "id")), clean(self._text(function, "name"))
+        arguments = self._text(function, "arguments")
         index = getattr(delta, "index", None)
         if not isinstance(index, int):
             index = len(self._calls) if name else len(self._calls) - 1
         position = self._position.get(index)
-        if position is None or (id_ and name and self._calls[position].id not in ("", id_)):
+        if position is None or (name and starts_another_call(self._calls[position].so_far(), id_, name, arguments)):
+            if len(self._calls) >= MAX_CALLS_SENT:
+                raise unreadable_answer(f"it has more than {MAX_CALLS_SENT} tool calls")
             self._position[index] = position = len(self._calls)
             self._calls.append(_OpenCall(id_, name))
         call = self._calls[position]
-        call.id, call.name = call.id or id_, call.name or name
+        call.id, call.name = call.id or id_, joined_name(call.name, name)
         call.arguments.append(arguments)
 
     def estimated_tokens(self) -> int:
@@ -231,6 +267,7 @@ class Draft:
 
         Raises: UpstreamUnavailable if the answer is incomplete; UpstreamRejected if it reached its output limit.
         """
+        yield from self._held_back()
         if not isinstance(finish_reason, str):
             raise UpstreamUnavailable(
                 "model_cut_off", "The model provider's stream ended before the answer was complete."
@@ -260,7 +297,7 @@ class Draft:
             while id_ in seen:
                 id_ += "_"
             seen.add(id_)
-            drafts.append(DraftCall(id_, call.name, "".join(call.arguments)))
+            drafts.append(DraftCall(id_, call.name, clean("".join(call.arguments))))
         return tuple(drafts)
 
 

@@ -2,7 +2,8 @@
 
 Invariants:
 - Nothing is guessed. Unreadable text is repaired once by json-repair; otherwise it is an error for the model, never
-  `{}`. A repair corrects form only. A text that was cut off stays an error: the field that is missing at its end may be
+  `{}`. An object that was encoded twice is decoded twice. No text and `null` are `{}`, which the schema must allow.
+  A repair corrects form only. A text that was cut off stays an error: the field that is missing at its end may be
   the one that limits the change. Two objects are an error, too: json-repair would silently keep the second (measured).
 - Accepted arguments survive Postgres' jsonb unchanged, digest included. Because jsonb has one kind of number, a whole
   number is always an integer here. (Measured: `1e23` returns as 100000000000000000000000, `-0.0` as 0.0.)
@@ -57,10 +58,11 @@ def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> ParsedArgumen
     """Parses a model's `text` into canonical arguments and checks them against `schema`, after at most one repair."""
     if len(text) > MAX_CHARACTERS:
         return _invalid_arguments(f"the arguments exceed {MAX_CHARACTERS} characters; send fewer")
-    if not text.strip() and not schema.get("properties"):
-        return check_arguments({}, schema)  # Some providers send nothing if there are no arguments.
     try:
-        return check_arguments(_parse(text), schema)
+        value = _parse_or_none(text)
+        if isinstance(value, str):
+            return _check_inner_text(value, schema)
+        return check_arguments({} if value is None else value, schema)
     except InvalidArguments as unfit:
         return _invalid_arguments(f"the arguments are invalid: {unfit}; send them again as one JSON object")
     except (ValueError, RecursionError):
@@ -70,6 +72,16 @@ def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> ParsedArgumen
             "the arguments are not valid JSON and could not be repaired; send them again as one JSON object"
         )
     checked = check_arguments(repaired, schema)
+    return replace(checked, repaired=checked.fault is None)
+
+
+def _check_inner_text(text: str, schema: Mapping[str, JsonValue]) -> ParsedArguments:
+    """Checks arguments that were encoded twice, so that the first decoding gave a string."""
+    try:
+        value = _parse_or_none(text)
+    except (ValueError, RecursionError):
+        value = text
+    checked = check_arguments({} if value is None else value, schema)
     return replace(checked, repaired=checked.fault is None)
 
 
@@ -88,6 +100,11 @@ def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArg
         _invalid_arguments(f"the arguments do not match the schema: {schema_errors_text(found)}"),
         schema_errors=tuple(found),
     )
+
+
+def _parse_or_none(text: str) -> object:
+    """Parses a model's text. Some providers send no text, or `null`, if there are no arguments."""
+    return _parse(text) if text.strip() else None
 
 
 def _parse(text: str) -> object:
@@ -214,9 +231,13 @@ _FENCED = re.compile(r"\A\s*```(?:json)?\s*\n(?P<inside>.*?)\n?\s*```\s*\Z", re.
 
 def read_object(text: str, schema: Mapping[str, JsonValue]) -> ParsedArguments:
     """Returns the object in a model's answer. Its fault is in words for the model. The text is parsed strictly,
-    repaired once, and accepted only if it matches the schema."""
+    repaired once, and accepted only if it matches the schema. No text and `null` are not an answer, unless the
+    object has no properties."""
     fenced = _FENCED.match(text)
-    parsed = parse_arguments(fenced["inside"] if fenced else text, schema)
+    text = fenced["inside"] if fenced else text
+    if text.strip() in ("", "null") and schema.get("properties"):
+        return _invalid_arguments("the answer is empty; answer with one JSON object")
+    parsed = parse_arguments(text, schema)
     if parsed.fault is None:
         return parsed
     return ParsedArguments({}, parsed.digest, parsed.fault.replace("the arguments", "the answer", 1))

@@ -121,6 +121,15 @@ def test_a_call_that_is_settled_as_it_is_planned_has_its_end_in_the_log_and_unre
     assert made.message is not None
 
 
+def test_every_call_beyond_the_limit_is_answered_and_does_not_run() -> None:
+    plans = plan_calls(asking(), AGENT, drafts_of([("look", '{"what": "a"}')] * 79 + [(LOAD_TOOLSET, "{")]))
+    assert [made.ref.settled for made in plans.calls] == [False] * 64 + [True] * 16 and plans.loaded is None
+    assert len({made.row.provider_call_id for made in plans.calls}) == 80
+    assert [made.event.kind for made in plans.calls if made.event] == ["tool.error"] * 16
+    assert {made.entry["arguments"] for made in plans.calls[:79]} == {'{"what":"a"}'}, "the model sees what it asked"
+    assert len({made.ref.answer_id for made in plans.calls[64:]} - {""}) == 16
+
+
 def test_rules_are_asked_of_a_tools_own_answer_where_a_reviewer_changed_the_call_too() -> None:
     ask = contracts.ToolCallRequest(call_id="t1.0", tool="look", paths=("status", "result.total"))
     call = ToolCall(address=ADDRESS, agent_id="a", agent_version="v", ask=ask)

@@ -16,6 +16,7 @@ from perdure.core.calls.arguments import (
     check_arguments,
     extract_groups,
     parse_arguments,
+    read_object,
 )
 from perdure.core.json_schema import schema_fault
 from perdure.graph.topologies.skill_pipeline.nodes import SKILL_PATTERN
@@ -31,13 +32,33 @@ ANYTHING: dict[str, Any] = {"type": "object", "properties": {"x": {}}}
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def test_valid_arguments_are_unchanged_and_a_tool_without_any_needs_no_text() -> None:
+def test_valid_arguments_are_unchanged() -> None:
     parsed = parse_arguments(' {"order": "12", "cents": 500} ', ORDER)
     assert parsed.fault is None and not parsed.repaired
     assert (parsed.args, parsed.digest) == ({"order": "12", "cents": 500}, digest_of({"cents": 500, "order": "12"}))
-    assert parse_arguments("", NOTHING) == check_arguments({}, NOTHING)
-    assert parse_arguments("", NOTHING).fault is None
-    assert parse_arguments("", {**ORDER, "required": []}).fault is not None
+
+
+OPTIONAL = {**ORDER, "required": []}
+ONE, ONE_TEXT = {"order": "12"}, json.dumps('{"order": "12"}')
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "args"),
+    [
+        *((text, schema, {}) for text in ("", " \n", "null", '""', '"null"') for schema in (NOTHING, OPTIONAL)),
+        *((text, ORDER, None) for text in ("", " ", "null", '""', '"{}"')),  # `order` is required
+        (ONE_TEXT, ORDER, ONE),
+        *((text, ORDER, None) for text in (ONE_TEXT[:-3] + '"', json.dumps(ONE_TEXT), json.dumps("[]"), '"12"')),
+    ],
+)
+def test_no_arguments_are_an_empty_object_and_an_object_may_be_encoded_twice(text: str, schema: Any, args: Any) -> None:
+    parsed = parse_arguments(text, schema)
+    assert (parsed.fault is None, parsed.args) == (args is not None, args or {})
+
+
+def test_no_text_and_null_are_no_answer() -> None:
+    for text in ("", "null", "```json\n\n```"):
+        assert read_object(text, OPTIONAL).fault is not None and read_object(text, NOTHING).fault is None
 
 
 SLIPS = ["{'order': '12'}", '{"order": "12",}', '```json\n{"order": "12"}\n```', '{order: "12"}']
@@ -49,12 +70,12 @@ def test_a_syntax_error_is_repaired_once_and_reported(text: str) -> None:
     assert (parsed.fault, parsed.repaired, parsed.args["order"]) == (None, True, "12")
 
 
-UNREADABLE = ["", "   ", "hello", "{", "{}{", '"', "nul", '{"order": "12"}{"order": "13"}']
+UNREADABLE = ["hello", "{", "{}{", '"', "nul", '{"order": "12"}{"order": "13"}']
 UNREADABLE += ["[" * 50_000, '{"order":' * 9_000]
 TWO_OBJECTS = ["{'order': '12'}{'order': '13'}", '{"order": "12"} {"order": "13"', "{} {'order': '12'}"]
 CUT_OFF = ['{"order": "12"', '{"order": "12", ', '{"order": "12", "cents": 5', '{"order": "12', '{"order": "12 }']
 UNSTORABLE = [
-    *("[]", "null", '"order"', '{"x": NaN}', '{"x": -Infinity}', '{"x": 1e400}', '{"x": 1' + "0" * 301 + "}"),
+    *("[]", '"order"', '{"x": NaN}', '{"x": -Infinity}', '{"x": 1e400}', '{"x": 1' + "0" * 301 + "}"),
     *('{"x": 1, "x": 2}', '{"x": {"y": 1, "y": 1}}', '{"x": "a\\u0000b"}', '{"x": "\\ud800"}', '{"\\udfff": 1}'),
     '{"x": ' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}",
 ]

@@ -56,6 +56,65 @@ def test_calls_without_an_index_follow_each_other_and_an_id_repeated_with_every_
     assert taken(call(0, "a", "only", "{"), call(0, "a", "only", "}")) == (DraftCall("a", "only", "{}"),)
 
 
+WHOLE_A, WHOLE_B = '{"k":"A"}', '{"k":"B"}'
+
+
+@pytest.mark.parametrize(
+    ("pieces", "calls"),
+    [
+        ([("a", "look", '{"k'), ("b", "look", '":"A"}')], [("a", "look", WHOLE_A)]),
+        ([("a", "look", ""), ("b", "look", WHOLE_A)], [("a", "look", WHOLE_A)]),
+        ([("a", "look", WHOLE_A), ("b", "look", WHOLE_B)], [("a", "look", WHOLE_A), ("b", "look", WHOLE_B)]),
+        ([("", "look", WHOLE_A), ("", "pay", WHOLE_B)], [("call_0", "look", WHOLE_A), ("call_1", "pay", WHOLE_B)]),
+        ([("a", "look", ""), ("b", "pay", "")], [("a", "look", ""), ("b", "pay", "")]),
+        ([("a", "look", '{"k'), ("b", "pay", WHOLE_B)], [("a", "look", '{"k'), ("b", "pay", WHOLE_B)]),
+        ([("a", "lo", '{"k":'), ("a", "ok", '"A"}'), ("a", "look", "")], [("a", "look", WHOLE_A)]),
+        ([("", "look", WHOLE_A), ("", "look", " ")], [("call_0", "look", WHOLE_A + " ")]),
+        ([("", "look", ""), ("a", "", WHOLE_A)], [("a", "look", WHOLE_A)]),
+        ([("a", "look", "[" * 9_999 + "]"), ("b", "look", "]")], [("a", "look", "[" * 9_999 + "]]")]),
+        ([("a", "look", '{"k":"\ud83d'), ("", "", '\ude00\ud83d"}')], [("a", "look", '{"k":"\U0001f600\ufffd"}')]),
+    ],
+)
+def test_a_call_ends_where_its_arguments_are_whole(pieces: Any, calls: Any) -> None:
+    assert taken(*(call(0, *each) for each in pieces)) == tuple(DraftCall(*each) for each in calls)
+
+
+def test_an_answer_with_endless_calls_is_unreadable() -> None:
+    draft = Draft()
+    list(draft.add(piece(tool_calls=[call(n, "a", "t", "{}") for n in range(provider.MAX_CALLS_SENT)])))
+    with pytest.raises(UpstreamUnavailable) as raised:
+        list(draft.add(piece(tool_calls=[call(-1, "a", "t", "{}")])))
+    assert raised.value.code == "model_unreadable"
+
+
+@pytest.mark.parametrize(
+    ("content", "thought", "said"),
+    [
+        ("<think>Let </me></think>\n\nYes </think> <think>.", "Let </me>", "Yes </think> <think>."),
+        ("\n <think>a</think> <think>b</think>c", "ab", "c"),
+        *((text, "", text) for text in (" <thin", "<thinking>x", "  Yes <think>no</think>", "\n<")),
+        ("<think>all of it</thin", "all of it</thin", ""),
+        (" \n\t\u200b", "", ""),
+        ("hi \ud83d\ude00 \ud83d", "", "hi \U0001f600 \ufffd"),
+        ("<think>\ud83d\ude00\ud83d", "\U0001f600\ufffd", ""),
+    ],
+)
+def test_content_is_read_the_same_however_it_is_cut(content: str, thought: str, said: str) -> None:
+    for cut in range(len(content) + 1):
+        for parts in (False, True):
+            draft = Draft()
+            pieces = [content[:cut], content[cut:]] if cut else [*content]
+            sent = [[{"type": "text", "text": each}] if parts else each for each in pieces]
+            heard: list[provider.Chunk] = [each for text in sent for each in draft.add(piece(content=text))]
+            try:
+                heard += draft.finish("stop", Usage())
+            except UpstreamUnavailable as error:
+                assert (error.code, said) == ("model_empty_answer", "")
+            texts = [(type(each), each.text) for each in heard if not isinstance(each, Complete)]
+            assert "".join(text for kind, text in texts if kind is provider.ThinkingDelta) == thought
+            assert said == "" or "".join(text for kind, text in texts if kind is provider.TextDelta) == said
+
+
 def test_text_and_arguments_count_towards_one_limit() -> None:
     draft = Draft()
     half = "x" * (provider.ANSWER_LIMIT_CHARACTERS // 2)
