@@ -69,7 +69,7 @@ class Delegations:
 
 
 class Files:
-    """Files of conversations: uploaded by users or made by turns."""
+    """Files of conversations: uploaded by users or created by turns."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self.upload = client.method(turns.upload_file)

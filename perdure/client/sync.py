@@ -68,7 +68,7 @@ class Delegations:
 
 
 class Files:
-    """Files of conversations: uploaded by users or made by turns."""
+    """Files of conversations: uploaded by users or created by turns."""
 
     def __init__(self, client: "Client") -> None:
         self.upload = client.method(turns.upload_file)

@@ -272,7 +272,7 @@ def code_refusal(given: str, stored: SetupCode | None) -> CallerError | None:
     """Returns the error for an invalid code, or None if it is valid. A caller without the code learns nothing about it;
     a caller with it learns why it is invalid."""
     if not given.strip():
-        why = "The first person registers with the setup code that the start of the stack (such as `make up`) or "
+        why = "The first user registers with the setup code that the start of the stack (such as `make up`) or "
         why += "`python -m perdure.apps.bootstrap` printed; send it"
         return CallerError("setup_code_needed", why, status=401)
     if stored is None or not stored.matches(given):
