@@ -126,7 +126,7 @@ class ToolCallRequest(Tolerant):
     state: dict[str, JsonValue] = {}
     """The state fields that the tool's card names."""
     paths: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """Places in the result that rules read."""
+    """Paths in the result that rules read."""
     args: dict[str, JsonValue] | None = Field(default=None, exclude_if=lambda args: args is None)
     """Arguments of a call that the graph itself makes: claiming it also records it. None if a model requested it."""
 
@@ -167,7 +167,7 @@ class ToolOutcome(Tolerant):
     patch: dict[str, JsonValue] = {}
     """State updates of a state-aware tool."""
     facts: dict[str, JsonValue] = Field(default={}, exclude_if=is_empty)
-    """Plain values at the requested places of the result. Missing places are left out."""
+    """Plain values at the requested paths of the result. Missing paths are left out."""
     output: JsonValue = Field(default=None, exclude_if=lambda output: output is None)
     """The tool's whole answer to a call that the graph made."""
     problem: Problem | None = None

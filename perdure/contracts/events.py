@@ -97,7 +97,7 @@ class Alarm(Tolerant):
 
     type: AlarmType
     node: str = ""
-    """The place; empty for the whole turn."""
+    """The node; empty if the alarm is about the whole turn."""
     description: str
     """One sentence, without any content of the turn."""
     severity: Severity = Severity.ERROR

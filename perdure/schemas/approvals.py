@@ -61,13 +61,13 @@ class Vote(Answer):
 
     by: str
     delegator: str | None = Field(default=None, alias="for")
-    """The user in whose place the delegate decided; named `for` in JSON. None if no delegate decided."""
+    """The user on whose behalf the delegate decided; named `for` in JSON. None if no delegate decided."""
     decision: str
     at: datetime | None = None
     comment: str | None = None
     counts: bool = True
-    """False if the owner of the place has lost the role since. Also false if the owner is not a named reviewer and
-    another such vote counts."""
+    """False if the user on whose behalf the vote was cast has lost the role since. Also false if that user is not a
+    named reviewer and another such vote counts."""
     signed_in: dict[str, Any] | None = None
     """The reviewer's sign-in: `how`, and `created_by` and `invited_by` if there are such users, with
     `created_by_through` and `invited_by_through`. Empty if it was erased or not recorded."""
@@ -228,11 +228,11 @@ class AuditEntry(Answer):
 
 
 class Delegation(Answer):
-    """A user decides in another user's place until a date."""
+    """A user decides on behalf of another user until a date."""
 
     id: str
     by: str = ""
-    """The user in whose place decisions are made."""
+    """The user on whose behalf decisions are made."""
     to: str
     until: datetime
 
