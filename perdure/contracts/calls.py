@@ -21,7 +21,7 @@ class EffectClass(StrEnum):
     LOCAL = "local"
     """Changes Perdure's Postgres. The effect and its ledger row are one transaction: exactly once."""
     KEYED = "keyed"
-    """The target honors an idempotency key: one effect, however often it is called."""
+    """The target honors an idempotency key: one effect, even if it is called repeatedly."""
     OPAQUE = "opaque"
     """The target does not support keys: at most once. A crash between the effect and its record ends in
     `outcome_unknown`."""
@@ -77,7 +77,7 @@ class ModelCallRequest(Tolerant):
 
 
 class ModelCall(Tolerant):
-    """The input of `model.complete`: at most 16 KiB, however long the conversation is."""
+    """The input of `model.complete`: at most 16 KiB, whatever the length of the conversation."""
 
     address: TurnAddress
     call_id: str

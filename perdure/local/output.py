@@ -223,7 +223,7 @@ class Console:
         self._write(f"{prefix} {line}\n")
 
     def live(self, text: str) -> None:
-        """Shows progress in place of the previous progress; without a terminal, as a line now and then."""
+        """Shows progress in place of the previous progress; without a terminal, as an occasional line."""
         now = time.monotonic()
         if self._is_terminal:
             self._live_at = now

@@ -99,7 +99,7 @@ class Approval(Answer):
     args_schema: dict[str, Any] = Field(default={}, alias="schema")
     """The schema that the arguments must match, even after an edit; named `schema` in JSON."""
     revision: dict[str, Any] | None = None
-    """The user who changed the arguments while votes are missing, and the earlier arguments (`args_before`)."""
+    """The user who changed the arguments before the quorum was reached, and the earlier arguments (`args_before`)."""
     digest: str = ""
     """The digest that a decision must name, so that it applies to exactly this call."""
     effect: str = ""
@@ -130,7 +130,7 @@ class Approval(Answer):
     reviewer_role: str = ""
     """The role that a reviewer must have at the time of the decision."""
     reviewers: list[str] = []
-    """The only users with that role who can decide. If empty, all users with the role can."""
+    """The users with that role who can decide. If empty, all users with the role can."""
     quorum: int = 1
     """The number of reviewers that must approve the same call."""
     votes: list[Vote] = []
@@ -247,6 +247,6 @@ class Ageing(Answer):
     oldest_at: datetime | None = None
     next_expiry_at: datetime | None = None
     fallback: Fallback | None = None
-    """The next reviewer, and the time when the first of them falls due."""
+    """The next fallback reviewer, and the earliest time at which one receives a request."""
     buckets: dict[str, int] = {}
     """The numbers by age: `1h`, `1d`, `3d`, `older`."""

@@ -203,7 +203,7 @@ async def withdraw(
 async def claim(
     services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: ClaimBody | None = None, key: Key = None
 ) -> JSONResponse:
-    """Claims a request, so that no other reviewer can decide while you review it. A claim expires by itself; claim
+    """Claims a request, so that no other reviewer can decide while you review it. A claim expires on its own; claim
     again to extend it."""
     request_body = body or ClaimBody()
 

@@ -26,7 +26,7 @@ from perdure.store.database import Connection, new_id
 from perdure.store.valkey import Valkey
 
 MAX_SESSIONS = timedelta(days=90)
-"""The maximum duration of a session, however often it is refreshed. After it the user must sign in again."""
+"""The maximum duration of a session, even if it is refreshed. After it the user must sign in again."""
 _KEPT = "interval '7 days'"
 """Ended sessions are deleted after this time."""
 _FORGET = f"""
