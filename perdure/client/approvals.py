@@ -82,7 +82,7 @@ def decide(
     reason_code: str | None = None,
     idempotency_key: str = "",
 ) -> Call[Approval]:
-    """Decides and returns the approval after that; `digest` is that of the call which the reviewer saw.
+    """Decides and returns the approval after that; `digest` is that of the call that the reviewer saw.
 
     If more than one reviewer must approve, the approval may still be `pending`, with the votes so far.
     """

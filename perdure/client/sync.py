@@ -232,7 +232,7 @@ class Client:
                 raise unreadable_answer(response, error) from error
 
     def method(self, make: Callable[P, Call[T]]) -> Callable[P, T]:
-        """Returns a method that sends the calls which `make` builds."""
+        """Returns a method that sends the calls that `make` builds."""
 
         @wraps(make)
         def send(*args: P.args, **kwargs: P.kwargs) -> T:

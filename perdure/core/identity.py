@@ -201,14 +201,14 @@ class RefreshOutcome(StrEnum):
     """Unused so far; one successor is issued."""
     REPEAT = "repeat"
     """Used a moment ago; the same successor is returned."""
-    BETRAYED = "betrayed"
+    REUSED = "reused"
     """Used before, so another party has a copy; the whole session ends (RFC 9700, section 4.14)."""
     OVER = "over"
     """Expired, or its session has ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class RefreshFacts:
+class RefreshRecord:
     """The record of a refresh token."""
 
     now: datetime
@@ -218,14 +218,14 @@ class RefreshFacts:
     session_ended: bool
 
 
-def refresh_outcome(facts: RefreshFacts) -> RefreshOutcome:
+def refresh_outcome(record: RefreshRecord) -> RefreshOutcome:
     """Returns the outcome of a token that is submitted now. A reuse in an ended session is not treated as a theft. Each
-    token can be used once. A repeat within seconds gets the same answer; a later one proves a theft."""
-    if facts.session_ended:
+    token can be used once. A repeat within seconds gets the same response; a later one proves a theft."""
+    if record.session_ended:
         return RefreshOutcome.OVER
-    if facts.used_at is not None:
-        return RefreshOutcome.REPEAT if facts.now - facts.used_at <= REFRESH_GRACE else RefreshOutcome.BETRAYED
-    return RefreshOutcome.OVER if facts.expires_at <= facts.now else RefreshOutcome.ROTATE
+    if record.used_at is not None:
+        return RefreshOutcome.REPEAT if record.now - record.used_at <= REFRESH_GRACE else RefreshOutcome.REUSED
+    return RefreshOutcome.OVER if record.expires_at <= record.now else RefreshOutcome.ROTATE
 
 
 MAX_TRIES = 10

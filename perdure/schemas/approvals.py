@@ -26,8 +26,8 @@ def signed_in_words(data: object) -> str:
     signed_in = data.get("signed_in") if isinstance(data, Mapping) else None
     if not isinstance(signed_in, Mapping):
         return ""
-    words = _WAYS.get(str(signed_in.get("how")), "")
-    made, invited = (_people(signed_in, name) for name in ("created_by", "invited_by"))
+    words = _SIGN_IN_METHODS.get(str(signed_in.get("how")), "")
+    made, invited = (_names_of(signed_in, name) for name in ("created_by", "invited_by"))
     if made:
         words += f" created by {made}"
     if invited:
@@ -35,13 +35,13 @@ def signed_in_words(data: object) -> str:
     return f"signed in {words}" if words else ""
 
 
-def _people(signed_in: Mapping[str, Any], what: str) -> str:
+def _names_of(signed_in: Mapping[str, Any], what: str) -> str:
     through = signed_in.get(f"{what}_through")
     others = [each.get("by") for each in through if isinstance(each, Mapping)] if isinstance(through, list) else []
     return " through ".join(str(name) for name in (signed_in.get(what), *others) if name)
 
 
-_WAYS = {
+_SIGN_IN_METHODS = {
     "password": "with a password",
     "registration": "with a password",
     "invitation": "with a password",
