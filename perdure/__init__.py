@@ -35,7 +35,7 @@ __all__ = [
     "__version__",
     "tool",
 ]
-_PLACES = {
+_MODULES = {
     "perdure.client": ("ApiError", "AsyncClient", "Client"),
     "perdure.egress": ("AnswerWithheld",),
     "perdure.sdk.context": ("Files", "GivenFile", "ToolContext", "Transaction"),
@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         globals()[name] = _version()
         return globals()[name]
-    for module, names in _PLACES.items():
+    for module, names in _MODULES.items():
         if name in names:
             value = getattr(import_module(module), name)
             globals()[name] = value

@@ -163,7 +163,7 @@ class Settings(BaseSettings):
     audit_keys_lost: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_AUDIT_KEYS_LOST")
     """Ids of audit keys that are permanently lost, separated by commas. Otherwise a start that lacks a key fails."""
     open_turns_lost: int = Field(default=0, ge=0, alias="PERDURE_OPEN_TURNS_LOST")
-    """The number of open turns that a start gives up, if the embedded Temporal's database is lost. Otherwise a start
+    """The number of open turns that a start abandons, if the embedded Temporal's database is lost. Otherwise a start
     without it fails."""
     audit_heads: Path | None = Field(default=None, alias="PERDURE_AUDIT_HEADS")
     """The file outside Postgres to which the relay exports the heads of the audit chains. Default: in the data

@@ -278,7 +278,7 @@ class TokenPublisher:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Waits for the last append, so that the settlement commits after it however the call ended.
+        """Waits for the last append, so that the settlement commits after it, whatever the end of the call.
         perdure/core/events/stream.py relies on this order."""
         self._ending = True
         self._cancel_timer()

@@ -102,7 +102,7 @@ class ToolActivities:
             hopeless=result.hopeless,
             sent_before=may_have_happened(claimed.locked.row),
         )
-        # What happened is recorded even if a stop arrives meanwhile.
+        # The outcome is recorded even if a stop arrives in the meantime.
         return await uncancelled(self._record(call, claimed, action, result))
 
     async def _still_owned(self, call: ToolCall, claimed: ClaimedCall) -> bool:

@@ -33,7 +33,7 @@ MAX_TOKEN_CHARACTERS = 4_096
 
 
 class Audience(StrEnum):
-    """The place where a token is accepted."""
+    """The part of a request in which a token is accepted."""
 
     HEADER = "perdure-api"
     COOKIE = "perdure-browser"

@@ -65,7 +65,7 @@ class ConnectionSlots:
         self._in_use = 0
 
     def acquire(self, address: str, *, counted: bool = True) -> str:
-        """Takes a place and returns an empty text, or returns the code of the rejection if no place is free."""
+        """Takes a slot and returns an empty text, or returns the code of the rejection if no slot is free."""
         if self._in_use >= self.total:
             return "server_full"
         if counted and self.per_address and self._by_address[address] >= self.per_address:
@@ -75,7 +75,7 @@ class ConnectionSlots:
         return ""
 
     def release(self, address: str) -> None:
-        """Frees the place."""
+        """Frees the slot."""
         self._by_address[address] -= 1
         self._in_use -= 1
         if not self._by_address[address]:
@@ -97,9 +97,9 @@ CONNECTION_REJECTIONS = {
 
 
 class Connection(H11Protocol):
-    """Uvicorn's connection with a deadline for the heads of its requests, and a counted place for its address. Uvicorn
+    """Uvicorn's connection with a deadline for the heads of its requests, and a counted slot for its address. Uvicorn
     itself closes a connection only while it idles between two requests. Without these limits, a connection that never
-    sends a request, or sends its head byte by byte, would stay open as long as its client likes. There could be any
+    sends a request, or sends its head byte by byte, would stay open as long as its client wants. There could be any
     number of them."""
 
     slots: ClassVar[ConnectionSlots]
@@ -109,7 +109,7 @@ class Connection(H11Protocol):
     _slot_address: str | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Takes a place, or rejects the connection if none is free. The clients of a proxy are counted by their
+        """Takes a slot, or rejects the connection if none is free. The clients of a proxy are counted by their
         requests instead."""
         super().connection_made(transport)
         peer = self.client[0] if self.client else ""
@@ -124,7 +124,7 @@ class Connection(H11Protocol):
         self._start_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Frees the place."""
+        """Frees the slot."""
         self._stop_deadline()
         if self._slot_address is not None:
             self.slots.release(self._slot_address)
@@ -188,7 +188,7 @@ class Connection(H11Protocol):
 
 
 def connection_class(slots: ConnectionSlots, proxies: Proxies, head_seconds: float = HEAD_SECONDS) -> type[Connection]:
-    """Returns the connection class of one server; its connections share their places."""
+    """Returns the connection class of one server; its connections share their slots."""
     return type("Connection", (Connection,), {"slots": slots, "proxies": proxies, "head_seconds": head_seconds})
 
 

@@ -32,8 +32,8 @@ from perdure.store.events import event_log
 from perdure.store.events.live import LiveTokens
 from perdure.store.events.subscriptions import LOOK_SECONDS, ConversationWakes, ReaderWake, ReviewChanges, SharedReads
 
-# Per reader, memory holds one batch of each store, however slow the reader is. If the live stream was trimmed beyond
-# the reader's position, the reader receives the stored text instead.
+# Memory holds one batch of each store per reader, even if the reader is slow. If the live stream was trimmed beyond the
+# reader's position, the reader receives the stored text instead.
 
 BATCH_EVENTS = 200
 

@@ -115,7 +115,7 @@ def _missing_skill(skill_id: str, content: Content) -> str:
 
 
 def _block_mistakes(skills: list[Skill], file: YamlFile) -> Iterator[AppProblem]:
-    """Checks that a name means one block, however many skills contain it."""
+    """Checks that a name means one block, even if several skills contain it."""
     first: dict[str, tuple[str, CodeBlock]] = {}
     for skill in skills:
         for block in skill.blocks:

@@ -1,4 +1,4 @@
-"""`perdure init DIR`: creates a small complete app to start from."""
+"""`perdure init DIR`: creates a small, complete app to start from."""
 
 import shutil
 import sys

@@ -273,7 +273,7 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
     as_json: AsJson = False,
 ) -> None:
-    """Create a small complete app in DIR as a starting point."""
+    """Create a small, complete app in DIR as a starting point."""
     try:
         written = scaffold(folder)
     except CallerError as error:

@@ -60,12 +60,12 @@ def list_effects(
             each.key,
             each.tool,
             each.state,
-            time_left(each.deadline) if still_sendable(each) else "no longer",
+            time_left(each.deadline) if still_sendable(each) else "none",
             each.turn_id,
         )
         for each in page.items
     ]
-    table(("effect", "tool", "state", "can be sent for", "turn"), rows, f"No effects with the state {state}.")
+    table(("effect", "tool", "state", "time left to send", "turn"), rows, f"No effects with the state {state}.")
     for effect in page.items:
         say()
         say(f"{effect.tool} {effect.key}, exact arguments:")

@@ -18,7 +18,7 @@ from perdure.core.text import escape_terminal, one_line, pretty_json
 from perdure.core.turns import OnBusy
 from perdure.schemas.turns import Turn
 
-VOID_NOTICE = "[the text above is void and is repeated below]"
+VOID_NOTICE = "[discard the text above; it is repeated below]"
 
 
 class LiveText:

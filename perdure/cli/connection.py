@@ -61,7 +61,7 @@ class Environment:
         if processes.supervisor is not None:
             return f"Perdure is starting or stopping (supervisor pid {processes.supervisor}); see its terminal"
         if not processes.children:
-            return f"No stack runs on the data in {self.home}; start it as before, {HOW_TO_START}"
+            return f"No stack is running on the data in {self.home}; start it as before, {HOW_TO_START}"
         running = ", ".join(f"{role} {pid}" for role, pid in processes.children.items())
         return f"The supervisor has exited, but these processes still run: {running}; `make up` stops them and restarts"
 

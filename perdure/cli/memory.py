@@ -271,7 +271,7 @@ def list_files(conversation: Conversation, as_json: AsJson = False, as_name: AsN
         (file.id, file.name, file.size_bytes, format_time(file.created_at), file.turn_id or "uploaded")
         for file in page.items
     ]
-    table(("file", "name", "bytes", "at", "made by turn"), rows, "No files.")
+    table(("file", "name", "bytes", "at", "created by turn"), rows, "No files.")
 
 
 @files_app.command("get")
@@ -297,7 +297,7 @@ def download_file(
 def delete(
     file_id: Annotated[str, typer.Argument(metavar="FILE", help="The file's id.")], as_name: AsName = None
 ) -> None:
-    """Permanently delete an upload. Files that a turn made are kept."""
+    """Permanently delete an upload. Files that a turn created are kept."""
     with connect(Role.REQUESTER, as_name) as client:
         client.files.delete(file_id)
     say(f"Deleted {file_id}.")

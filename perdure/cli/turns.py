@@ -144,7 +144,7 @@ def answer(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Answer a question of your turn; the first answer counts."""
+    """Answer a question that your turn asked; the first answer counts."""
     with connect(Role.REQUESTER, as_name) as client:
         turn = client.turns.get(turn_id)
         waiting_for = turn.waiting_for

@@ -143,7 +143,7 @@ def save_draft(template: str, text: str) -> Call[PromptVersion]:
 def promote_prompt(
     version_id: str, to: Literal["pre_production", "active"], digest: str, *, idempotency_key: str = ""
 ) -> Call[PromptVersion]:
-    """Moves a version to the next stage; `digest` is that of the text which the caller read."""
+    """Moves a version to the next stage; `digest` is that of the text that the caller read."""
     body = {"to": to, "digest": digest}
     return post(path("prompt-versions", version_id, "promote"), parsed_as(PromptVersion), body, key=idempotency_key)
 

@@ -82,7 +82,7 @@ def decide(
     reason_code: str | None = None,
     idempotency_key: str = "",
 ) -> Call[Approval]:
-    """Decides and returns the approval after that; `digest` is that of the call which the reviewer saw.
+    """Decides and returns the approval after that; `digest` is that of the call that the reviewer saw.
 
     If more than one reviewer must approve, the approval may still be `pending`, with the votes so far.
     """
@@ -151,7 +151,7 @@ def list_delegations(*, all_users: bool = False, cursor: str | None = None) -> C
 
 
 def add_delegation(to: str, until: datetime, *, idempotency_key: str = "") -> Call[Delegation]:
-    """Lets the user `to` decide in the caller's place until `until`, at most 90 days. `until` must have a time zone.
+    """Lets the user `to` decide on the caller's behalf until `until`, at most 90 days. `until` must have a time zone.
 
     Raises: ValueError if `until` has no time zone.
     """

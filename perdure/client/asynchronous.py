@@ -69,7 +69,7 @@ class Delegations:
 
 
 class Files:
-    """Files of conversations: uploaded by users or made by turns."""
+    """Files of conversations: uploaded by users or created by turns."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self.upload = client.method(turns.upload_file)
@@ -193,7 +193,7 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Sends `headers` with every request. `transport` replaces the network connection, as the pages do it."""
+        """Sends `headers` with every request. `transport` replaces the network connection; the pages use this."""
         self._http = httpx.AsyncClient(**http_options(base_url, token, headers), transport=transport)
         self._base_url = base_url
         self._patience_seconds = patience_seconds
@@ -244,7 +244,7 @@ class AsyncClient:
                 raise unreadable_answer(response, error) from error
 
     def method(self, make: Callable[P, Call[T]]) -> Callable[P, Awaitable[T]]:
-        """Returns a coroutine function that sends the calls which `make` builds."""
+        """Returns a coroutine function that sends the calls that `make` builds."""
 
         @wraps(make)
         async def send(*args: P.args, **kwargs: P.kwargs) -> T:

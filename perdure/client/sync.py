@@ -68,7 +68,7 @@ class Delegations:
 
 
 class Files:
-    """Files of conversations: uploaded by users or made by turns."""
+    """Files of conversations: uploaded by users or created by turns."""
 
     def __init__(self, client: "Client") -> None:
         self.upload = client.method(turns.upload_file)
@@ -232,7 +232,7 @@ class Client:
                 raise unreadable_answer(response, error) from error
 
     def method(self, make: Callable[P, Call[T]]) -> Callable[P, T]:
-        """Returns a method that sends the calls which `make` builds."""
+        """Returns a method that sends the calls that `make` builds."""
 
         @wraps(make)
         def send(*args: P.args, **kwargs: P.kwargs) -> T:

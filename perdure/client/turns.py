@@ -53,7 +53,7 @@ def list_files(conversation_id: str, *, limit: int | None = None, cursor: str | 
 
 
 def delete_file(file_id: str) -> Call[None]:
-    """Deletes an upload of the caller permanently. A file that a turn made cannot be deleted (409 `file_of_turn`)."""
+    """Permanently deletes an upload of the caller. A file that a turn created is kept (409 `file_of_turn`)."""
     return Call("DELETE", path("files", file_id), lambda _: None)
 
 

@@ -39,7 +39,7 @@ TURN_WAIT = "TurnWait"
 TOOL_PREVIEW = "ToolPreview"
 
 WAKE = "ring"
-"""Signal with a wake-up: read the records again. Anyone may send any number at any time, because it carries no verdict.
+"""The wake signal: read the records again. Any number can be sent at any time, because it carries no verdict.
 """
 
 SEARCH_TENANT = "PerdureTenant"

@@ -153,8 +153,8 @@ class AgentDefinition(Frozen):
 
     @property
     def second_model(self) -> str:
-        """The model that is asked where `model` is given up; empty for none. The scripted one is not given up: its
-        script is as broken the next time, and no provider's library is loaded for it."""
+        """The model that is used if `model` keeps failing; empty if there is none. A scripted
+        model has no fallback: its script would fail again, and no provider's library is loaded for it."""
         return "" if self.model == SCRIPTED else self.fallback_model
 
 

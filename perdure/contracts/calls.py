@@ -21,7 +21,7 @@ class EffectClass(StrEnum):
     LOCAL = "local"
     """Changes Perdure's Postgres. The effect and its ledger row are one transaction: exactly once."""
     KEYED = "keyed"
-    """The target honors an idempotency key: one effect, however often it is called."""
+    """The target honors an idempotency key: one effect, even if it is called repeatedly."""
     OPAQUE = "opaque"
     """The target does not support keys: at most once. A crash between the effect and its record ends in
     `outcome_unknown`."""
@@ -77,7 +77,7 @@ class ModelCallRequest(Tolerant):
 
 
 class ModelCall(Tolerant):
-    """The input of `model.complete`: at most 16 KiB, however long the conversation is."""
+    """The input of `model.complete`: at most 16 KiB, whatever the length of the conversation."""
 
     address: TurnAddress
     call_id: str
@@ -126,7 +126,7 @@ class ToolCallRequest(Tolerant):
     state: dict[str, JsonValue] = {}
     """The state fields that the tool's card names."""
     paths: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """Places in the result that rules read."""
+    """Paths in the result that rules read."""
     args: dict[str, JsonValue] | None = Field(default=None, exclude_if=lambda args: args is None)
     """Arguments of a call that the graph itself makes: claiming it also records it. None if a model requested it."""
 
@@ -167,7 +167,7 @@ class ToolOutcome(Tolerant):
     patch: dict[str, JsonValue] = {}
     """State updates of a state-aware tool."""
     facts: dict[str, JsonValue] = Field(default={}, exclude_if=is_empty)
-    """Plain values at the requested places of the result. Missing places are left out."""
+    """Plain values at the requested paths of the result. Missing paths are left out."""
     output: JsonValue = Field(default=None, exclude_if=lambda output: output is None)
     """The tool's whole answer to a call that the graph made."""
     problem: Problem | None = None

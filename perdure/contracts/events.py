@@ -60,7 +60,7 @@ class PendingEvent(Tolerant):
     call_id: str | None = None
     data: dict[str, JsonValue] = {}
     number: int = 0
-    """Its position among the events of the turn's nodes. An event is written once, however often it is passed on."""
+    """Its position among the events of the turn's nodes. An event that is passed on again is not written again."""
 
 
 MAX_ALARMS: Final = 32
@@ -97,7 +97,7 @@ class Alarm(Tolerant):
 
     type: AlarmType
     node: str = ""
-    """The place; empty for the whole turn."""
+    """The node; empty if the alarm is about the whole turn."""
     description: str
     """One sentence, without any content of the turn."""
     severity: Severity = Severity.ERROR

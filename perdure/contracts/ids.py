@@ -68,7 +68,7 @@ def reviewed_call(checkpoint: str) -> str | None:
 
 
 def approval_id(turn_id: str, call_id: str) -> str:
-    """Returns the id (a UUID) of a call's approval. A call has one approval, however often it is opened."""
+    """Returns the id (a UUID) of a call's approval. A call has one approval, even if it is opened repeatedly."""
     return _uuid_of(f"approval/{turn_id}/{call_id}")
 
 

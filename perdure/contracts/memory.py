@@ -1,7 +1,7 @@
-"""Facts: what a graph may remember and look up while it runs, and how each such operation ended.
+"""Facts that a running graph can store and look up, and the result of each such operation.
 
-A fact is derived and short. Those of a conversation are key and value, and a newer one takes the place of an older one;
-those of a person are only ever added. Nothing here raises: whatever happens outside is a status.
+A fact is derived and short. A fact of a conversation is a key with a value, and a newer one replaces an older one.
+Facts of a user are only added. No operation raises: an external failure is a status.
 """
 
 from enum import StrEnum

@@ -92,7 +92,7 @@ class CodeBlock(Frozen):
 
 
 class DataTable(Frozen):
-    """A table of an app, stored once, however many agents and versions use it."""
+    """A table of an app, stored once for all agents and versions that use it."""
 
     name: str
     digest: str

@@ -201,14 +201,14 @@ class RefreshOutcome(StrEnum):
     """Unused so far; one successor is issued."""
     REPEAT = "repeat"
     """Used a moment ago; the same successor is returned."""
-    BETRAYED = "betrayed"
+    REUSED = "reused"
     """Used before, so another party has a copy; the whole session ends (RFC 9700, section 4.14)."""
     OVER = "over"
     """Expired, or its session has ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class RefreshFacts:
+class RefreshRecord:
     """The record of a refresh token."""
 
     now: datetime
@@ -218,14 +218,14 @@ class RefreshFacts:
     session_ended: bool
 
 
-def refresh_outcome(facts: RefreshFacts) -> RefreshOutcome:
+def refresh_outcome(record: RefreshRecord) -> RefreshOutcome:
     """Returns the outcome of a token that is submitted now. A reuse in an ended session is not treated as a theft. Each
-    token can be used once. A repeat within seconds gets the same answer; a later one proves a theft."""
-    if facts.session_ended:
+    token can be used once. A repeat within seconds gets the same response; a later one proves a theft."""
+    if record.session_ended:
         return RefreshOutcome.OVER
-    if facts.used_at is not None:
-        return RefreshOutcome.REPEAT if facts.now - facts.used_at <= REFRESH_GRACE else RefreshOutcome.BETRAYED
-    return RefreshOutcome.OVER if facts.expires_at <= facts.now else RefreshOutcome.ROTATE
+    if record.used_at is not None:
+        return RefreshOutcome.REPEAT if record.now - record.used_at <= REFRESH_GRACE else RefreshOutcome.REUSED
+    return RefreshOutcome.OVER if record.expires_at <= record.now else RefreshOutcome.ROTATE
 
 
 MAX_TRIES = 10
@@ -272,7 +272,7 @@ def code_refusal(given: str, stored: SetupCode | None) -> CallerError | None:
     """Returns the error for an invalid code, or None if it is valid. A caller without the code learns nothing about it;
     a caller with it learns why it is invalid."""
     if not given.strip():
-        why = "The first person registers with the setup code that the start of the stack (such as `make up`) or "
+        why = "The first user registers with the setup code that the start of the stack (such as `make up`) or "
         why += "`python -m perdure.apps.bootstrap` printed; send it"
         return CallerError("setup_code_needed", why, status=401)
     if stored is None or not stored.matches(given):

@@ -74,7 +74,7 @@ def schema_errors(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]
 def answer_fault(answer: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
     """Returns the first few ways in which a result violates the schema from the same source, or None.
 
-    A schema that cannot be used, or not in time, forbids nothing: its author could as well have provided none.
+    A schema that is unusable, or too slow to check, forbids nothing, as if its author had provided none.
     """
     found = _validation_errors(answer, schema)
     if isinstance(found, str):

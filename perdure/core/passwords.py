@@ -115,7 +115,7 @@ def _find_weakness(password: str, names: list[str]) -> str | None:
 
 
 def _is_of_names(password: str, names: list[str]) -> bool:
-    """Returns whether almost nothing is left of the password without its names, however often they are repeated."""
+    """Returns whether almost nothing is left of the password without its names, even if they are repeated."""
     plain = re.sub(r"[\W_]+", "", password.casefold().translate(_LEET))
     remaining = plain
     for name in sorted({name.translate(_LEET) for name in names}, key=len, reverse=True):

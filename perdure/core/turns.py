@@ -76,8 +76,8 @@ class Caps:
 def admit(load: AdmissionLoad, caps: Caps, on_busy: OnBusy) -> Admission:
     """Returns the admission of a new message.
 
-    A steered message opens no turn: if it is not received, its turn takes the place of the one that ended. A replacing
-    message takes the place of the open turn, so the queue does not get longer.
+    A steered message opens no turn: if no model call receives it, its turn replaces the one that ended. A replacing
+    message replaces the open turn, so the queue does not get longer.
     """
     if exceeded_scope(load.used, caps.quotas, load.message_bytes) is not None:
         return Admission.QUOTA

@@ -377,5 +377,5 @@ async def connect_checked(
 
 
 def time_share(deadline: float | None, attempts: int) -> float | None:
-    """Returns the time for the next of so many attempts, an equal share of what is left."""
+    """Returns the time for the next attempt: an equal share of the remaining time."""
     return None if deadline is None else max(deadline - time.monotonic(), 0.0) / attempts

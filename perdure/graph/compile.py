@@ -134,7 +134,7 @@ def compile_topology(topology: Topology) -> CompiledTopology:
 
 def _compile(topology: Topology) -> CompiledTopology:
     steps = _make_steps(topology)
-    names = {node.id: f"{place:03d}.{node.id}" for place, node in enumerate(topology.nodes)}
+    names = {node.id: f"{index:03d}.{node.id}" for index, node in enumerate(topology.nodes)}
     names_and_end = {**names, END: LG_END}
     choosing_edges = {
         edge.source: edge for edge in topology.edges if isinstance(edge, Switch | Fork) and _is_chosen_at_runtime(edge)

@@ -67,7 +67,7 @@ class Sub:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A node of a topology, with its place in the drawings."""
+    """A node of a topology, with its position in the drawings."""
 
     id: str
     run: Node | Sub

@@ -61,10 +61,10 @@ class Run:
     apart: dict[str, Ports] = field(default_factory=dict)
     """The ports of the current fork's branches, by the head of the branch."""
     alarmed: set[str] = field(default_factory=set)
-    """The alarms that were emitted already: each kind and place once."""
+    """The alarms that were already emitted; equal ones are emitted once."""
 
     def alarm(self, alarm: Alarm) -> None:
-        """Emits an alarm about a broken invariant, which changes nothing else. A run emits at most MOST_ALARMS alarms,
+        """Emits an alarm about a broken invariant, which changes nothing else. A run emits at most MAX_ALARMS alarms,
         because they travel to the log with the next call."""
         data = alarm.model_dump(mode="json")
         key = canonical_json(data)

@@ -111,7 +111,7 @@ class Child:
         self.spec = spec
         self._limits = limits or TimeLimits()
         self._give_up_reason = ""
-        """The reason why the first start was given up."""
+        """The reason why the first start was aborted."""
         self._fork_server = fork_server
         self.pid: int | None = None
         """The live process; None during a restart."""
@@ -156,7 +156,7 @@ class Child:
         self._log.close()
 
     async def failed(self) -> None:
-        """Waits until it is given up; returns at its stop."""
+        """Waits until the part is abandoned or stopped."""
         if self._task is not None:
             await asyncio.shield(self._task)
 

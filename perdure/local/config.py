@@ -45,13 +45,13 @@ class Link:
 
 
 PAGES = (
-    Link("Chat", "/chat", "requester", purpose="Open first: here you chat with the agents, as the requester."),
+    Link("Chat", "/chat", "requester", purpose="Start here: chat with the agents, as the requester."),
     Link(
         "Review",
         "/review",
         "reviewer",
         host="localhost",
-        purpose="Open when a turn waits for an approval: the reviewer decides on it. The same browser can hold both.",
+        purpose="Open when a turn waits for an approval: the reviewer decides. One browser can be signed in as both.",
     ),
     Link("API docs", "/docs"),
 )

@@ -41,9 +41,9 @@ _NUMBER = re.compile(r"\b[0-9a-f]*\d[0-9a-f]*\b")
 
 
 class FloodFilter:
-    """Decides which lines of one child are shown: all of a few, or the first of many and then the number of others.
+    """Decides which lines of one child are shown: a few in full; of many, the first ones and a count of the others.
 
-    Reports about a continuing flood become less and less frequent.
+    Reports about a continuing flood become less frequent.
     """
 
     def __init__(self, now: float) -> None:
@@ -88,7 +88,7 @@ class FloodFilter:
 
 
 class OutageFilter:
-    """Suppresses and counts what children write about a part that has died and is restarting, for some seconds.
+    """Suppresses and counts what children write about a part that has died and is restarting, for a few seconds.
 
     Only lines of other children are suppressed. Lines of a child that is itself down contain the reason. It may
     have written them before it was known to be down; its last suppressed line is then shown.
@@ -223,7 +223,7 @@ class Console:
         self._write(f"{prefix} {line}\n")
 
     def live(self, text: str) -> None:
-        """Shows progress in place of the previous progress; without a terminal, as a line now and then."""
+        """Shows progress instead of the previous progress; without a terminal, as an occasional line."""
         now = time.monotonic()
         if self._is_terminal:
             self._live_at = now
@@ -269,7 +269,7 @@ _MAX_LINE_BYTES = 32 * 1024
 
 async def read_lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
     """Yields lines without their ends until the stream ends; undecodable bytes become replacement characters. Lines
-    have any bytes and any length, and the child is never blocked."""
+    can have any bytes and any length, and the child is never blocked."""
     held = b""
     while chunk := await stream.read(65_536):
         *lines, held = (held + chunk).split(b"\n")
@@ -296,8 +296,7 @@ _TAIL_LINES = 40
 
 
 class LogFile:
-    """Appends lines to `path`. A full file, and the file of the previous run, become `path.1`. It has every line of a
-    child."""
+    """Appends every line of a child to `path`. A full file, or the one of the previous run, is renamed to `path.1`."""
 
     def __init__(self, path: Path, limit_bytes: int = _LIMIT_BYTES) -> None:
         self._path = path

@@ -1,6 +1,6 @@
-"""Starts child processes in their own session; the kernel ends them when their supervisor dies.
+"""Starts child processes in sessions of their own; the kernel ends them when their supervisor dies.
 
-- Its own session lets Ctrl-C in the terminal reach only the supervisor, which keeps the order of stopping.
+- A separate session lets Ctrl-C in the terminal reach only the supervisor, which stops the children in order.
 - PR_SET_PDEATHSIG (Linux) follows the *thread* that started the child. So children must be started from the thread that
   lives as long as the supervisor (the event loop's), never from a pool. It is set after the change of user, which
   clears it.
@@ -115,7 +115,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def is_stopped(pid: int) -> bool:
-    """Returns whether a signal has stopped the process; one that a debugger holds does not count."""
+    """Returns whether a signal has stopped the process; a process in a debugger does not count."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
@@ -138,10 +138,10 @@ _TERMINATION_SECONDS = 8.0
 
 
 class ProcessRegistry:
-    """The live children by role, rewritten at every start and end of one. It is on disk, so that the next start can end
-    those that a crash left. A process is identified by pid and start time: a pid alone may belong to an unrelated
-    process by now. Children also ask the kernel to be ended with their supervisor (child.py). This file is for those
-    that this cannot reach, and for systems without it."""
+    """The live children by role, rewritten at every start and end of a child. It is on disk, so that the next start can
+    end those that a crash left behind. A process is identified by pid and start time: a pid alone may belong to an
+    unrelated process by now. Children also ask the kernel to end them with their supervisor. This file covers children
+    that the kernel does not end, and systems without that feature."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -151,7 +151,7 @@ class ProcessRegistry:
         self._supervisor = {"pid": own.pid, "started_at": own.create_time()}
 
     def add(self, role: str, pid: int, end_signal: signal.Signals) -> None:
-        """Adds a child directly after its start; `end_signal` ends it if it has no supervisor any more."""
+        """Adds a child directly after its start; `end_signal` ends it if its supervisor is gone."""
         with suppress(psutil.Error):
             started_at = psutil.Process(pid).create_time()
             self._records[role] = {
@@ -206,9 +206,9 @@ def running_children(path: Path) -> RunningChildren:
 
 
 def end_leftovers(path: Path) -> list[str]:
-    """Ends what an earlier supervisor left running and waits until it has ended; returns the roles that were found.
+    """Ends processes that an earlier supervisor left running, waits for their end, and returns their roles.
 
-    Only the holder of the data folder may call it: nothing else may be using these processes.
+    Only the holder of the data folder can call it: no other supervisor can be using these processes.
     """
     roles: list[str] = []
     processes: list[psutil.Process] = []
@@ -246,7 +246,7 @@ def alive(pid: int, started_at: float | None = None) -> psutil.Process | None:
 
 
 def _wait_until_ended(processes: list[psutil.Process], seconds: float) -> None:
-    # psutil.wait_procs would wait in vain for an orphan that the machine's first process does not reap.
+    # psutil.wait_procs would wait until its timeout for an orphan that the init process does not reap.
     deadline = time.monotonic() + seconds
     while any(process.is_running() and alive(process.pid) for process in processes) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -268,7 +268,7 @@ def _read_records(path: Path) -> list[dict[str, Any]]:
 _START_SETTING, _HANG_SETTING = "PERDURE_START_SECONDS", "PERDURE_HANG_SECONDS"
 _LONGEST_SECONDS = 86_400
 _MAX_START_LIMITS = 4
-"""A start that keeps making progress is given up after this many times the setting."""
+"""A start that keeps making progress is aborted after this many times the setting."""
 _MIN_CPU_SHARE = 0.01
 """The share of one processor that counts as progress; a process that only waits and polls uses less."""
 PROBE_SECONDS = 2.0
@@ -281,7 +281,7 @@ _NEXT_REPORT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """The time limits of the supervisor. A slow start is not a failed one: it is given up if it has made no progress
+    """The time limits of the supervisor. A slow start is not a failed one: it is aborted if it has made no progress
     for a while, or at a much later limit."""
 
     start_seconds: float = 180.0
@@ -334,7 +334,7 @@ class StartProgress:
         self._progressed_at = self._recorded_at = now
 
     def failure(self, now: float) -> str:
-        """Returns why the start must be given up; empty if it must not."""
+        """Returns why the start must be aborted; empty if it can continue."""
         if now - self._progressed_at >= self._limit:
             return f"was not ready after {now - self._started_at:.0f} s and made no progress for {self._limit:.0f} s"
         if now - self._started_at >= _MAX_START_LIMITS * self._limit:
@@ -344,7 +344,7 @@ class StartProgress:
         return ""
 
     def report(self, now: float) -> str:
-        """Returns a message for a waiting user now and then; else empty."""
+        """Returns an occasional message for a waiting user; otherwise an empty text."""
         if now < self._report_at:
             return ""
         self._report_at = now + _NEXT_REPORT_SECONDS

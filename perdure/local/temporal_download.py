@@ -48,7 +48,7 @@ def downloaded(
 
 
 async def _wait(task: asyncio.Task[int], folder: Path, silent_seconds: float, console: Console) -> str | None:
-    """Waits for the end as long as bytes arrive; returns why it was given up, or None."""
+    """Waits for the end as long as bytes arrive; returns why it was aborted, or None."""
     began = moved_at = time.monotonic()
     size_bytes = 0
     while not task.done():

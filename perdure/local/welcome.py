@@ -99,7 +99,7 @@ _TOKENS = (
     "reviewer decides on approvals, the admin also manages users, rules and budgets."
 )
 _SETUP_CODE = (
-    "Setup code, only for accounts with a password: the first person registers with the setup code at {api}/sign-in, "
+    "Setup code, only for accounts with a password: the first user registers with the setup code at {api}/sign-in, "
     "once, within 24 hours, and becomes the administrator."
 )
 

@@ -39,7 +39,7 @@ TURNS_PAGE_LIMIT = 10
 PAGE_CHARACTERS = 60_000
 """Characters of all texts on a page. Texts beyond that are cut until the user opens them."""
 _MIN_TEXT_CHARACTERS = 1_000
-"""Characters of each text that are always shown, however many texts there are."""
+"""Characters of each text that are always shown, whatever the number of texts."""
 _COLOR = re.compile(r"#[0-9a-fA-F]{6}")
 MAX_SUGGESTIONS = 3
 """Maximum suggestions for the next message."""

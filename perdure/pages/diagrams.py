@@ -19,13 +19,13 @@ LETTER_WIDTH, LINE_HEIGHT, PADDING, BOX_GAP, LAYER_GAP, MARGIN = 8.0, 17.0, 12.0
 """Width of a letter and height of a line, padding, gap between boxes, distance of layers, and outer margin, in pixels.
 """
 _MAX_LINE_LETTERS = 16
-"""Maximum letters per line of a box, if the name has a place to break."""
+"""Maximum letters per line of a box, if the name can be broken."""
 _SLOT_WIDTH = 10.0
 _SWEEPS = 12
 
 NodePair = tuple[str, str]
 Slot = tuple[str, str, int]
-"""A box, by its name, or the place of a way in a layer."""
+"""A box, by its name, or the point where an edge crosses a layer."""
 Point = tuple[float, float]
 Ties = defaultdict[Slot, list[Slot]]
 
@@ -402,10 +402,10 @@ def draw_bars(spans: Sequence[Span | None]) -> list[Bar | None]:
     call runs is drawn to scale. Idle time is shortened, because two days of a pending approval would leave no room for
     the calls."""
     known_spans = [span for span in spans if span is not None]
-    places = _time_positions(known_spans)
-    longest = max(places.values(), default=0.0)
+    positions = _time_positions(known_spans)
+    longest = max(positions.values(), default=0.0)
     scale = (TIMELINE_WIDTH - _MIN_BAR_WIDTH) / longest if longest else 0.0
-    return [_draw_bar(places, scale, span) if span is not None else None for span in spans]
+    return [_draw_bar(positions, scale, span) if span is not None else None for span in spans]
 
 
 def _time_positions(spans: Sequence[Span]) -> dict[datetime, float]:
@@ -415,15 +415,15 @@ def _time_positions(spans: Sequence[Span]) -> dict[datetime, float]:
         ((later - earlier).total_seconds(), _is_any_running(spans, earlier)) for earlier, later in pairwise(moments)
     ]
     most_idle = _IDLE_SHARE * sum(length for length, runs in lengths if runs)
-    places, at = dict.fromkeys(moments[:1], 0.0), 0.0
+    positions, at = dict.fromkeys(moments[:1], 0.0), 0.0
     for moment, (length, runs) in zip(moments[1:], lengths, strict=True):
         at += length if runs else min(length, most_idle)
-        places[moment] = at
-    return places
+        positions[moment] = at
+    return positions
 
 
-def _draw_bar(places: dict[datetime, float], scale: float, span: Span) -> Bar:
-    began, ended = places[span.began] * scale, places[_end_of(span)] * scale
+def _draw_bar(positions: dict[datetime, float], scale: float, span: Span) -> Bar:
+    began, ended = positions[span.began] * scale, positions[_end_of(span)] * scale
     return Bar(began, max(ended - began, _MIN_BAR_WIDTH))
 
 

@@ -287,7 +287,7 @@ async def signed_in_visit(request: Request) -> AsyncIterator[BrowserRequest]:
 
 
 async def read_post(request: Request) -> AsyncIterator[Post]:
-    """Yields a form that changes nothing by itself. Forms from other sites are rejected.
+    """Yields a form that does not change anything. Forms from other sites are rejected.
 
     Raises PageProblem, and ApiError 401.
     """

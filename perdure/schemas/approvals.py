@@ -26,8 +26,8 @@ def signed_in_words(data: object) -> str:
     signed_in = data.get("signed_in") if isinstance(data, Mapping) else None
     if not isinstance(signed_in, Mapping):
         return ""
-    words = _WAYS.get(str(signed_in.get("how")), "")
-    made, invited = (_people(signed_in, name) for name in ("created_by", "invited_by"))
+    words = _SIGN_IN_METHODS.get(str(signed_in.get("how")), "")
+    made, invited = (_names_of(signed_in, name) for name in ("created_by", "invited_by"))
     if made:
         words += f" created by {made}"
     if invited:
@@ -35,13 +35,13 @@ def signed_in_words(data: object) -> str:
     return f"signed in {words}" if words else ""
 
 
-def _people(signed_in: Mapping[str, Any], what: str) -> str:
+def _names_of(signed_in: Mapping[str, Any], what: str) -> str:
     through = signed_in.get(f"{what}_through")
     others = [each.get("by") for each in through if isinstance(each, Mapping)] if isinstance(through, list) else []
     return " through ".join(str(name) for name in (signed_in.get(what), *others) if name)
 
 
-_WAYS = {
+_SIGN_IN_METHODS = {
     "password": "with a password",
     "registration": "with a password",
     "invitation": "with a password",
@@ -61,13 +61,13 @@ class Vote(Answer):
 
     by: str
     delegator: str | None = Field(default=None, alias="for")
-    """The user in whose place the delegate decided; named `for` in JSON. None if no delegate decided."""
+    """The user on whose behalf the delegate decided; named `for` in JSON. None if no delegate decided."""
     decision: str
     at: datetime | None = None
     comment: str | None = None
     counts: bool = True
-    """False if the owner of the place has lost the role since. Also false if the owner is not a named reviewer and
-    another such vote counts."""
+    """False if the user on whose behalf the vote was cast has lost the role since. Also false if that user is not a
+    named reviewer and another such vote counts."""
     signed_in: dict[str, Any] | None = None
     """The reviewer's sign-in: `how`, and `created_by` and `invited_by` if there are such users, with
     `created_by_through` and `invited_by_through`. Empty if it was erased or not recorded."""
@@ -99,7 +99,7 @@ class Approval(Answer):
     args_schema: dict[str, Any] = Field(default={}, alias="schema")
     """The schema that the arguments must match, even after an edit; named `schema` in JSON."""
     revision: dict[str, Any] | None = None
-    """The user who changed the arguments while votes are missing, and the earlier arguments (`args_before`)."""
+    """The user who changed the arguments before the quorum was reached, and the earlier arguments (`args_before`)."""
     digest: str = ""
     """The digest that a decision must name, so that it applies to exactly this call."""
     effect: str = ""
@@ -130,7 +130,7 @@ class Approval(Answer):
     reviewer_role: str = ""
     """The role that a reviewer must have at the time of the decision."""
     reviewers: list[str] = []
-    """The only users with that role who can decide. If empty, all users with the role can."""
+    """The users with that role who can decide. If empty, all users with the role can."""
     quorum: int = 1
     """The number of reviewers that must approve the same call."""
     votes: list[Vote] = []
@@ -228,11 +228,11 @@ class AuditEntry(Answer):
 
 
 class Delegation(Answer):
-    """A user decides in another user's place until a date."""
+    """A user decides on behalf of another user until a date."""
 
     id: str
     by: str = ""
-    """The user in whose place decisions are made."""
+    """The user on whose behalf decisions are made."""
     to: str
     until: datetime
 
@@ -247,6 +247,6 @@ class Ageing(Answer):
     oldest_at: datetime | None = None
     next_expiry_at: datetime | None = None
     fallback: Fallback | None = None
-    """The next reviewer, and the time when the first of them falls due."""
+    """The next fallback reviewer, and the earliest time at which one receives a request."""
     buckets: dict[str, int] = {}
     """The numbers by age: `1h`, `1d`, `3d`, `older`."""

@@ -9,7 +9,7 @@ from perdure.schemas.base import Answer, Page
 
 
 class File(Answer):
-    """A file of a conversation: uploaded by its user or made by a turn."""
+    """A file of a conversation: uploaded by its user or created by a turn."""
 
     id: str
     conversation_id: str

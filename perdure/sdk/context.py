@@ -89,7 +89,7 @@ class ToolContext:
     transaction: Transaction | None = field(default=None, repr=False)
     """Only for `local` tools."""
     files: Files | None = field(default=None, repr=False)
-    """Files of the conversation; None if a tool runs by itself."""
+    """Files of the conversation; None if a tool runs outside a turn."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Values of the secrets that the card names; use `secret` to read them. A worker reads the secret `x_y` from
     PERDURE_SECRET_X_Y."""

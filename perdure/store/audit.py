@@ -224,8 +224,8 @@ SELECT h.seq, h.hash, (SELECT max(seq) FROM audit_chain) AS last FROM (VALUES (1
 LEFT JOIN audit_heads h ON true
 """
 NEXT = "SELECT min(seq) FROM audit_chain WHERE seq > $1 AND seq <= $2"
-"""The next position after a gap. A chunk is a range of positions, so its cost does not depend on its place. It has no
-gap unless rows were removed."""
+"""The next position after a gap. A chunk is a range of positions, so its cost does not depend on its position. It has
+no gap unless rows were removed."""
 _UNCHAINED = """
 SELECT a.id FROM audit a WHERE NOT EXISTS (SELECT FROM audit_chain c WHERE c.audit_id = a.id) LIMIT 1000
 """

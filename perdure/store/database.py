@@ -30,7 +30,7 @@ async def set_up(connection: asyncpg.Connection) -> None:
 
 
 class TenantConnection(asyncpg.Connection):
-    """A connection that knows the tenant of its transaction, and the keys that sign the tenant's audit rows."""
+    """A connection with the tenant of its transaction, and the keys that sign the tenant's audit rows."""
 
     __slots__ = ("signer",)
     signer: tuple[str, Keyring] | None

@@ -96,7 +96,7 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event) 
         ended, _ = await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.gather(*(worker.shutdown() for worker in workers))
         for task in ended - {stopping}:
-            task.result()  # Raises the error of a worker that ended by itself.
+            task.result()  # Raises the error of a worker that ended on its own.
 
 
 async def _log_missing_agents(db: Database, apps: Sequence[App]) -> None:

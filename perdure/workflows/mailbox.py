@@ -70,7 +70,7 @@ class Mailbox:
         self._confirm_soon()
 
     async def await_confirmation(self) -> None:
-        """Waits for the current read of the record, if there is one. Signals that arrive meanwhile are for the next
+        """Waits for the current read of the record, if there is one. Signals that arrive during it are for the next
         read."""
         if self._confirming is not None:
             await self._confirming

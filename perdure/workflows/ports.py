@@ -260,8 +260,8 @@ class ClockPort:
 
 
 # The calls of a round run in parallel, each as soon as it is allowed. While calls run, the round handles its wake
-# signals. A verdict that arrives meanwhile starts its call at once, so that an approved call never waits for a slow
-# sibling. perdure/core/approvals/gates.py decides what can start. This code only waits and starts.
+# signals. A verdict that arrives in the meantime starts its call at once: an approved call never waits for a slow one.
+# perdure/core/approvals/gates.py decides what can start. This code only waits and starts.
 #
 # Determinism: calls are started and collected in the order of the round, whichever ends first. The wait sets no timer
 # and adds no event. Each read of the records is one activity.

@@ -52,7 +52,7 @@ class TurnSegment:
         self.to_open: OpenRequest | None = None
         """The requests that the pause opens if the run ends in it."""
         self.continues = False
-        """The run does not wait for these requests, because other work can run meanwhile."""
+        """The run does not wait for these requests, because other work can run in the meantime."""
         self.requests = carried.requests if carried else ()
         """The requests of the pause as they were opened, with their expiry dates."""
         self.check_times: dict[str, datetime | None] = {}
@@ -176,7 +176,7 @@ class Steps:
                 self._parent.advance(step)
 
     def for_branches(self, branches: int) -> Sequence["Steps"]:
-        """Returns a counter for each of so many branches. Their numbers never overlap.
+        """Returns a counter for each of this many branches. Their numbers never overlap.
 
         This counter must not be used before all branches have ended.
         """

@@ -223,7 +223,7 @@ async def test_a_stack_starts_prints_its_address_and_stops_in_order(start: Start
     assert "DATABASE_ADMIN_URL" not in saw
     assert "DATABASE_ADMIN_URL" in json.loads((stack.home / "prepare-saw.json").read_text())
     assert run["setup_code"] == SETUP_CODE
-    (stack.home / "setup.code").unlink()  # as the API does when the first person registers
+    (stack.home / "setup.code").unlink()  # as the API does when the first user registers
     await until(lambda: "setup_code" not in stack.run(), seconds=60)
     assert {**stack.run(), "setup_code": SETUP_CODE} == run, "and nothing else has changed"
     stack.process.send_signal(signal.SIGINT)

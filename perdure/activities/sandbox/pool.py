@@ -44,7 +44,7 @@ class WorkerPool:
         """Maps each worker to its tenant, in the order of their last use."""
         self._busy: set[Worker] = set()
         self._admitted = 0
-        """Number of callers with a place: they have a worker or are about to get one."""
+        """Number of callers with a slot: they have a worker or are about to get one."""
         self._caller_left = asyncio.Event()
         self._worker_count = 0
         """Number of workers that are starting or running and not yet given up."""
@@ -95,7 +95,7 @@ class WorkerPool:
             self._filling = False
 
     async def close(self) -> None:
-        """Ends all workers. Current runs end as crashed, and callers that wait for a place are rejected."""
+        """Ends all workers. Current runs end as crashed, and callers that wait for a slot are rejected."""
         self._closed = True
         for worker in self._busy:
             worker.kill()
@@ -187,37 +187,37 @@ class WorkerPool:
 
 
 class FairQueue:
-    """Admits up to `places` callers at a time. For one event loop. Waiting tenants take turns, so that one tenant's
+    """Admits up to `slots` callers at a time. For one event loop. Waiting tenants take turns, so that one tenant's
     queue cannot delay the others."""
 
-    def __init__(self, places: int) -> None:
-        self._free = places
+    def __init__(self, slots: int) -> None:
+        self._free = slots
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         """Tenants in the order of their turns; no queue is empty."""
 
     async def enter(self, tenant_id: str) -> None:
-        """Waits for a place. Each place needs one `leave`, unless this call was cancelled."""
+        """Waits for a slot. Each slot needs one `leave`, unless this call was cancelled."""
         if self._free > 0:
             self._free -= 1
             return
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(tenant_id, deque()).append(place)
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant_id, deque()).append(slot)
         try:
-            await place
+            await slot
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
+            if slot.done() and not slot.cancelled():
                 self.leave()
             raise
 
     def leave(self) -> None:
-        """Passes the place to the first waiting caller of the next tenant."""
+        """Passes the slot to the first waiting caller of the next tenant."""
         while self._waiting:
             tenant_id, queue = self._waiting.popitem(last=False)
-            place = queue.popleft()
+            slot = queue.popleft()
             if queue:
                 self._waiting[tenant_id] = queue  # after all other tenants
-            if not place.done():
-                place.set_result(None)
+            if not slot.done():
+                slot.set_result(None)
                 return
         self._free += 1
 
@@ -237,9 +237,9 @@ class MontySandbox:
         """Runs at most `max_running` blocks at a time; None means one per processor."""
         self._settings = settings
         self._jail = jail
-        places = max_running or os.cpu_count() or 1
-        self._threads = ThreadPoolExecutor(places + _BACKGROUND_THREADS, thread_name_prefix="sandbox")
-        self._pool = WorkerPool(lambda: Worker(settings), self._threads, places, max_workers)
+        slots = max_running or os.cpu_count() or 1
+        self._threads = ThreadPoolExecutor(slots + _BACKGROUND_THREADS, thread_name_prefix="sandbox")
+        self._pool = WorkerPool(lambda: Worker(settings), self._threads, slots, max_workers)
 
     @property
     def jailed(self) -> bool:

@@ -33,7 +33,7 @@ from perdure.core.text import is_clean
 SCRIPT = "block.py"
 """The file name of a block in tracebacks."""
 GRACE_SECONDS = 1.0
-"""The interpreter has half of this time after the limit to stop by itself. Then its process is killed."""
+"""The interpreter has half of this time after the limit to stop on its own. Then its process is killed."""
 _MAX_GROWTH_BYTES = 32 * MIB
 """A worker whose memory has grown by more than this is not reused: the next block would reach the process's limit
 before its own."""

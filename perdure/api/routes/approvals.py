@@ -203,7 +203,7 @@ async def withdraw(
 async def claim(
     services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: ClaimBody | None = None, key: Key = None
 ) -> JSONResponse:
-    """Claims a request, so that no other reviewer can decide while you review it. A claim expires by itself; claim
+    """Claims a request, so that no other reviewer can decide while you review it. A claim expires on its own; claim
     again to extend it."""
     request_body = body or ClaimBody()
 
@@ -229,7 +229,7 @@ async def release(
 async def reassign(
     services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: ReassignBody, key: Key = None
 ) -> JSONResponse:
-    """Assigns the request to a reviewer who can decide on it. A named reviewer passes on the place to that user."""
+    """Assigns the request to a reviewer who can decide on it. That user replaces a named reviewer who reassigns."""
 
     async def action(tx: Connection) -> tuple[Review, Note | None]:
         return await assignments.reassign(tx, approval_id, decider_of(caller), body.to, body.comment), None
@@ -389,8 +389,8 @@ def _delegation_id(delegation_id: Annotated[str, Path()]) -> str:
 @delegations_router.post("", status_code=201)
 async def add(services: ServicesDep, caller: Caller, body: DelegationBody, key: Key = None) -> JSONResponse:
     """Delegates your decisions to another user until a given time, at most 90 days ahead. The delegate cannot decide on
-    requests that either of you made, and must have the required role, too. A delegation passes on your place as a named
-    reviewer or assignee, never a role."""
+    requests that either of you made, and must have the required role, too. A delegation lets the delegate act for you
+    as a named reviewer or assignee; it never passes on a role."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         return (

@@ -24,7 +24,7 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
     slot: AbstractContextManager[None] = nullcontext()
-    """Held while the stream is sent. If no place is free, the response is its error."""
+    """Held while the stream is sent. If no slot is free, the response is its error."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the stream until it ends or its reader disconnects."""

@@ -96,7 +96,7 @@ async def download_file(services: ServicesDep, caller: Caller, file_id: FileId) 
 
 @router.delete("/files/{file_id}", status_code=204)
 async def delete(services: ServicesDep, caller: Caller, file_id: FileId) -> Response:
-    """Permanently deletes one of your uploads. Files that a turn made cannot be deleted (409 `file_of_turn`)."""
+    """Permanently deletes one of your uploads. Files that a turn created cannot be deleted (409 `file_of_turn`)."""
     async with services.db.transaction(caller.tenant_id) as tx:
         await files.delete(tx, file_id, caller.user_id)
     return Response(status_code=204)

@@ -187,7 +187,7 @@ def _sign_in_response(
 
 
 def _refresh_error(outcome: RefreshOutcome) -> CallerError:
-    if outcome is RefreshOutcome.BETRAYED:
+    if outcome is RefreshOutcome.REUSED:
         return CallerError(
             "refresh_token_reused",
             "This refresh token was already used, so its session has ended; sign in again",

@@ -332,7 +332,8 @@ async def get_question(
 async def answer(
     services: ServicesDep, caller: Caller, turn_id: TurnId, request_id: QuestionId, body: AnswerBody, key: Key = None
 ) -> JSONResponse:
-    """Answers a question of your turn, or submits the result of work for the client. The first valid answer counts."""
+    """Answers a question that your turn asked, or submits the result of work for the client. The first valid answer
+    counts."""
     answered: requests.Answered | None = None
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:

@@ -25,7 +25,7 @@ from perdure.schemas.approvals import Approval, Vote, signed_in_words, subject
 
 def show_card(approval: Approval, *, full: bool) -> None:
     """Shows the whole approval, and the commands that can follow."""
-    show_facts(approval, full=full)
+    show_details(approval, full=full)
     show_arguments(approval, full=full)
     show_preview(approval)
     for line in _history_lines(approval):
@@ -38,7 +38,7 @@ def show_card(approval: Approval, *, full: bool) -> None:
             say(f"  {command('turns', 'raise', approval.turn_id)} --tokens N --usd X")
 
 
-def show_facts(approval: Approval, *, full: bool) -> None:
+def show_details(approval: Approval, *, full: bool) -> None:
     """Shows the request, its requester, its reviewers and its deadline."""
     is_pending = approval.status == "pending"
     pairs: list[tuple[str, object]] = [

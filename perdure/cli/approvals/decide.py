@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from perdure.cli.approvals.card import differences, is_on_hold, show_arguments, show_facts
+from perdure.cli.approvals.card import differences, is_on_hold, show_arguments, show_details
 from perdure.cli.connection import Role, command, connect
 from perdure.cli.terminal import (
     DECIDED,
@@ -68,7 +68,7 @@ def approve(
 def reject(
     approval_id: ApprovalId,
     comment: Annotated[str, typer.Option(metavar="TEXT", help="The reason, which is sent to the agent.")] = "",
-    reason: Annotated[str, typer.Option(metavar="CODE", help="A reason code of the policy, or your own.")] = "",
+    reason: Annotated[str, typer.Option(metavar="CODE", help="A reason code from the policy, or your own.")] = "",
     digest: Digest = "",
     yes: Yes = False,
     as_json: AsJson = False,
@@ -166,7 +166,7 @@ def load_and_show(
             say_json(approval)
         raise fail(closed_reason(approval), EXPIRED if approval.status == "expired" else DECIDED)
     if not as_json:
-        show_facts(approval, full=True)
+        show_details(approval, full=True)
         show_arguments(approval)
     return approval
 
@@ -335,7 +335,7 @@ def batch(
     ],
     approval_ids: Annotated[list[str], typer.Argument(metavar="APPROVAL", help="The approvals' ids, at most 100.")],
     comment: Annotated[str, typer.Option(metavar="TEXT", help="A comment for the record and for the agents.")] = "",
-    reason: Annotated[str, typer.Option(metavar="CODE", help="A reason code of the policy, or your own.")] = "",
+    reason: Annotated[str, typer.Option(metavar="CODE", help="A reason code from the policy, or your own.")] = "",
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,

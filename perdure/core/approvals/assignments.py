@@ -4,9 +4,9 @@
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError
 from perdure.core.approvals.decisions import (
+    ApprovalRecord,
     Decider,
     Delegation,
-    Facts,
     assignment_fault,
     closed_refusal,
     delegations_for,
@@ -16,45 +16,47 @@ from perdure.core.approvals.decisions import (
 )
 
 
-def reassigner_refusal(facts: Facts, decider: Decider) -> CallerError | None:
+def reassigner_refusal(record: ApprovalRecord, decider: Decider) -> CallerError | None:
     """Returns why this user cannot reassign the request, or None.
 
     Reviewers can reassign it, except delegates. Admins can, unless they requested it.
     """
-    refused = _not_entitled(facts, decider)
+    refused = _not_entitled(record, decider)
     if refused is not None and ADMIN not in decider.roles:
         return refused
-    if refused is not None and decider.user_id == facts.requested_by:
+    if refused is not None and decider.user_id == record.requested_by:
         return CallerError("own_request", "You requested this call, so you cannot choose its reviewer", status=403)
-    if refused is not None and facts.panel.is_for(decider.credential):
+    if refused is not None and record.panel.is_for(decider.credential):
         return decider.credential.own_request()
-    closed = closed_refusal(facts) or held_by_another(facts.claim, decider.user_id, facts.now)
-    if closed is not None or not facts.reviewers:
+    closed = closed_refusal(record) or held_by_another(record.claim, decider.user_id, record.now)
+    if closed is not None or not record.reviewers:
         return closed
-    # If reviewers are named, a used place, named or assigned, cannot be passed on.
-    if has_voted(decider.people, facts.votes) or is_taken(decider.user_id, facts.votes):
+    # If reviewers are named, a named or assigned user whose vote is cast cannot pass on the request.
+    if has_voted(decider.people, record.votes) or is_taken(decider.user_id, record.votes):
         return CallerError(
-            "already_voted", "A decision was already made in your place, so you cannot reassign the request", status=409
+            "already_voted",
+            "A vote was already cast by you or on your behalf, so you cannot reassign the request",
+            status=409,
         )
     return None
 
 
-def _not_entitled(facts: Facts, decider: Decider) -> CallerError | None:
-    """Returns why this user cannot decide in their own place, or None."""
+def _not_entitled(record: ApprovalRecord, decider: Decider) -> CallerError | None:
+    """Returns why this user cannot decide as themselves, or None."""
     try:
-        places = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
+        delegations = delegations_for(record.panel, decider.user_id, decider.delegations, decider.credential)
     except CallerError as refused:
         return refused
-    if any(delegation.user_id == decider.user_id for delegation in places):
+    if any(delegation.user_id == decider.user_id for delegation in delegations):
         return None
-    owners: dict[str, object] = {"in_place_of": [delegation.name for delegation in places]}
+    owners: dict[str, object] = {"in_place_of": [delegation.name for delegation in delegations]}
     return CallerError("only_stands_in", "Delegates can decide but cannot reassign", owners, status=403)
 
 
-def reassignment_refusal(facts: Facts, to: Delegation) -> CallerError | None:
+def reassignment_refusal(record: ApprovalRecord, to: Delegation) -> CallerError | None:
     """Returns why the request cannot be assigned to `to`, or None."""
-    why = assignment_fault(facts.panel, to)
-    if why is None and (has_voted((to.user_id,), facts.votes) or is_taken(to.user_id, facts.votes)):
+    why = assignment_fault(record.panel, to)
+    if why is None and (has_voted((to.user_id,), record.votes) or is_taken(to.user_id, record.votes)):
         why = f"{to.name} has already decided on it"
     return (
         None
@@ -63,31 +65,31 @@ def reassignment_refusal(facts: Facts, to: Delegation) -> CallerError | None:
     )
 
 
-def reviewers_after(facts: Facts, decider: Decider, to: Delegation) -> tuple[str, ...]:
-    """Returns the named reviewers after a reassignment: `to` takes the place of the reviewer whom the policy named.
+def reviewers_after(record: ApprovalRecord, decider: Decider, to: Delegation) -> tuple[str, ...]:
+    """Returns the named reviewers after a reassignment: `to` replaces the reviewer whom the policy named.
 
     They stay unchanged if no reviewer is named, if the decider is not one of them, or if `to` already is. Users who
-    delegated to the decider keep their places.
+    delegated to the decider stay named.
     """
-    if to.name in facts.reviewers:
-        return facts.reviewers
-    return tuple(to.name if name == decider.name else name for name in facts.reviewers)
+    if to.name in record.reviewers:
+        return record.reviewers
+    return tuple(to.name if name == decider.name else name for name in record.reviewers)
 
 
-def release_refusal(facts: Facts, decider: Decider) -> CallerError | None:
+def release_refusal(record: ApprovalRecord, decider: Decider) -> CallerError | None:
     """Returns why this user cannot release the claim, or None. Its holder and admins can."""
-    mine = facts.claim is not None and facts.claim.user_id == decider.user_id
+    mine = record.claim is not None and record.claim.user_id == decider.user_id
     if not mine and ADMIN not in decider.roles:
         try:
-            delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
+            delegations_for(record.panel, decider.user_id, decider.delegations, decider.credential)
         except CallerError as refused:
             return refused
-    closed = closed_refusal(facts)
+    closed = closed_refusal(record)
     if closed is not None:
         return closed
-    if facts.claim is None or not facts.claim.is_active(facts.now):
+    if record.claim is None or not record.claim.is_active(record.now):
         return CallerError("not_claimed", "The request is not claimed, or the claim has expired", status=409)
-    return None if ADMIN in decider.roles else held_by_another(facts.claim, decider.user_id, facts.now)
+    return None if ADMIN in decider.roles else held_by_another(record.claim, decider.user_id, record.now)
 
 
 ADMIN = "admin"
@@ -95,7 +97,9 @@ _GIVEN = frozenset({"approved", "edited"})
 _BEGUN = frozenset({"reserved", "done", "failed", "outcome_unknown"})
 
 
-def withdrawal_refusal(facts: Facts, decider: Decider, deciders: frozenset[str], kind: str) -> CallerError | None:
+def withdrawal_refusal(
+    record: ApprovalRecord, decider: Decider, deciders: frozenset[str], kind: str
+) -> CallerError | None:
     """Returns why this user cannot withdraw the request or the approval, or None.
 
     Before a decision, the requester and admins can withdraw. After it, the reviewers who approved, any other user who
@@ -103,35 +107,35 @@ def withdrawal_refusal(facts: Facts, decider: Decider, deciders: frozenset[str],
 
     An approval can be withdrawn until its call has started; the reservation of the call decides the race.
     """
-    if not _may_withdraw(facts, decider, deciders):
+    if not _may_withdraw(record, decider, deciders):
         return CallerError(
             "role_required",
             (
                 "Only the requester or an admin can withdraw a pending request, and only its approvers or an admin "
                 "can withdraw an approval"
             ),
-            {"role": facts.reviewer_role if facts.status in _GIVEN | _BEGUN else ADMIN},
+            {"role": record.reviewer_role if record.status in _GIVEN | _BEGUN else ADMIN},
             status=403,
         )
     # An approved checkpoint and a raised limit have no call that could still be prevented.
-    if facts.status in _BEGUN or (facts.status == "approved" and kind != RequestKind.APPROVAL):
+    if record.status in _BEGUN or (record.status == "approved" and kind != RequestKind.APPROVAL):
         return CallerError(
             "already_running",
             "The approved call has already started",
-            {"status": facts.status, "decision": facts.decided_before},
+            {"status": record.status, "decision": record.decided_before},
             status=409,
         )
-    return None if facts.status in _GIVEN else closed_refusal(facts)
+    return None if record.status in _GIVEN else closed_refusal(record)
 
 
-def _may_withdraw(facts: Facts, decider: Decider, deciders: frozenset[str]) -> bool:
+def _may_withdraw(record: ApprovalRecord, decider: Decider, deciders: frozenset[str]) -> bool:
     if ADMIN in decider.roles:
         return True
-    if facts.status not in _GIVEN | _BEGUN:
-        return decider.user_id == facts.requested_by or decider.user_id in deciders
+    if record.status not in _GIVEN | _BEGUN:
+        return decider.user_id == record.requested_by or decider.user_id in deciders
     if decider.user_id in deciders:
         return True
     try:
-        return bool(delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential))
+        return bool(delegations_for(record.panel, decider.user_id, decider.delegations, decider.credential))
     except CallerError:
         return False

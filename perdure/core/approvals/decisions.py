@@ -23,26 +23,24 @@ DECIDING_ROLES = frozenset({"reviewer", "admin"})
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """A user in whose name a decision can be made.
-
-    A user decides in their own place, or in the place of a user who delegated to them until a date.
+    """A user on whose behalf a decision can be made: the deciding user, or a user who delegated to them until a date.
 
     Invariants:
-    - The requester has no place, and no user decides in the requester's place, unless the policy allows self-approval.
-    - A place is valid while its owner has the required role now. If reviewers are named, the owner must be one of them;
-      the assignee counts as named.
-    - A delegate must have the required role now. A delegation passes on the place of a named or assigned user, never a
-      role.
-    - A place counts as the requester's if it was delegated with, or is used with, a credential that the requester
+    - Unless the policy allows self-approval, the requester cannot decide, and no user can decide on their behalf.
+    - A decision counts only while the user on whose behalf it was made has the required role. If reviewers are named,
+      that user must be one of them; the assignee counts as named.
+    - A delegate must also have the required role. A delegation makes the delegate act for a named or assigned user; it
+      never passes on a role.
+    - A delegation counts as the requester's if it was created, or is used, with a credential that the requester
       created.
-    - A place cannot be passed on: a delegate can neither delegate it further nor reassign the request.
+    - A delegation cannot be passed on: a delegate can neither delegate further nor reassign the request.
     """
 
     user_id: str
     name: str
     roles: frozenset[str]
     created_with: Credential = OWN_CREDENTIAL
-    """The credential with which the owner created the delegation."""
+    """The credential with which this user created the delegation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +66,14 @@ class Panel:
 
 
 def is_entitled(panel: Panel, delegation: Delegation) -> bool:
-    """Returns whether a decision in this place would count, regardless of who makes it."""
+    """Returns whether a decision on behalf of this user would count, regardless of who makes it."""
     return panel.role in delegation.roles and (panel.names(delegation.name) or delegation.user_id == panel.assignee)
 
 
 def delegations_for(
     panel: Panel, user_id: str, delegations: Sequence[Delegation], credential: Credential
 ) -> tuple[Delegation, ...]:
-    """Returns the places of `delegations` in which this user can decide with `credential`: at least one, the user's own
+    """Returns those of `delegations` under which this user can decide with `credential`: at least one, the user's own
     first.
 
     Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
@@ -142,7 +140,7 @@ seconds."""
 class ReviewClaim:
     """A claim on a request: its holder and its end. While it is valid, no other reviewer can decide. It expires by
     itself, so that no request stays locked. Consecutive claims of one user count as one claim, which ends after an hour
-    however often it is renewed. Other reviewers and the fallback reviewer then have their turn."""
+    even if it is renewed. Other reviewers and the fallback reviewer can then claim the request."""
 
     user_id: str
     name: str
@@ -160,9 +158,7 @@ def held_by_another(claim: ReviewClaim | None, user_id: str, now: datetime) -> C
     if claim is None or claim.user_id == user_id or not claim.is_active(now):
         return None
     details: dict[str, object] = {"claimed_by": claim.name, "claimed_until": claim.until}
-    return CallerError(
-        "claimed", f"{claim.name} is looking at it until {format_time(claim.until)}", details, status=409
-    )
+    return CallerError("claimed", f"{claim.name} has claimed it until {format_time(claim.until)}", details, status=409)
 
 
 def claim_span(claim: ReviewClaim | None, user_id: str, now: datetime, seconds: int) -> tuple[datetime, datetime]:
@@ -175,22 +171,23 @@ def claim_span(claim: ReviewClaim | None, user_id: str, now: datetime, seconds: 
     since = claim.since if claim is not None and is_renewal else now
     latest = since + timedelta(seconds=MAX_CLAIM_SECONDS)
     if latest <= now:
-        why = f"you have kept it for an hour; decide, or claim it again after {format_time(claimable_at)}"
+        why = f"You have claimed it for an hour; decide, or claim it again after {format_time(claimable_at)}"
         raise CallerError("claimed_too_long", why, {"again_at": claimable_at}, status=409)
     return since, min(latest, now + timedelta(seconds=seconds))
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """A vote that is still valid. Votes that an edit has voided are excluded. Each user counts once, and so does each
-    place. A vote that was cast with a credential of another user's creation may be that user's vote."""
+    """A vote that is still valid. Votes that an edit has voided are excluded. Each user counts once, both
+    as a voter and as the user voted for. A vote that was cast with a credential that another user created may be that
+    user's vote."""
 
     user_id: str
     reviewer_id: str
     counts: bool
-    """True if the owner of the place, and the user who voted in it, still have the role of the vote."""
+    """True if the voter, and the user on whose behalf they voted, still have the role of the vote."""
     is_named: bool = True
-    """True if the place belongs to a named reviewer, or if no reviewer is named."""
+    """True if the vote is on behalf of a named reviewer, or if no reviewer is named."""
     created_by: tuple[str, ...] = ()
     """The creators of the credential that cast the vote."""
 
@@ -201,12 +198,12 @@ class Vote:
 
 
 def has_voted(people: Collection[str], votes: Sequence[Vote]) -> bool:
-    """Returns whether one of these users may have voted already, in any place."""
+    """Returns whether one of these users may have voted already, for themselves or as a delegate."""
     return any(not vote.people.isdisjoint(people) for vote in votes)
 
 
 def is_taken(reviewer_id: str, votes: Sequence[Vote]) -> bool:
-    """Returns whether a vote was already cast in this place."""
+    """Returns whether a vote was already cast on behalf of this user."""
     return any(vote.reviewer_id == reviewer_id for vote in votes)
 
 
@@ -228,7 +225,7 @@ STATUS_AFTER = {
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ApprovalRecord:
     """The record of an approval."""
 
     status: str
@@ -282,7 +279,7 @@ class Decider:
 
     @property
     def delegations(self) -> tuple[Delegation, ...]:
-        """The user's own place first, then the places of others."""
+        """The user first, then the users who delegate to them."""
         return (Delegation(self.user_id, self.name, self.roles), *self.in_place_of)
 
     def sees(self, user_id: str) -> bool:
@@ -294,7 +291,7 @@ class Decider:
 
 
 def decision_refusal(
-    facts: Facts,
+    record: ApprovalRecord,
     decider: Decider,
     decision: Decision,
     digest: str,
@@ -306,21 +303,21 @@ def decision_refusal(
 ) -> CallerError | None:
     """Returns the first reason why this decision is refused, or None. `unfit` is a refusal of the route, which comes
     after the digest check."""
-    refusal = participation_refusal(facts, decider)
+    refusal = participation_refusal(record, decider)
     if refusal is not None:
         return refusal
-    if digest != facts.digest:
+    if digest != record.digest:
         return CallerError(
             "digest_differs",
             "This is not the digest of the call as it is now; review the call again and send its current digest",
-            {"digest": facts.digest},
+            {"digest": record.digest},
             status=409,
         )
     if unfit is not None:
         return unfit
     if decision is Decision.REJECT and not reasoned:
         return CallerError("reason_required", "A rejection needs `comment` or `reason_code`", status=422)
-    if decision is Decision.EDIT and not facts.editable:
+    if decision is Decision.EDIT and not record.editable:
         return CallerError(
             "nothing_to_edit", "This request has no call to edit; approve, reject or respond", status=422
         )
@@ -333,25 +330,25 @@ def decision_refusal(
     return None
 
 
-def participation_refusal(facts: Facts, decider: Decider) -> CallerError | None:
+def participation_refusal(record: ApprovalRecord, decider: Decider) -> CallerError | None:
     """Returns why this user cannot make any decision here, or None: first 403, then 409 or 410 from the request's
     status."""
     try:
-        places = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
+        delegations = delegations_for(record.panel, decider.user_id, decider.delegations, decider.credential)
     except CallerError as refused:
         return refused
-    closed = closed_refusal(facts)
+    closed = closed_refusal(record)
     if closed is not None:
         return closed
-    if has_voted((decider.user_id,), facts.votes) or all(
-        is_taken(delegation.user_id, facts.votes) for delegation in places
+    if has_voted((decider.user_id,), record.votes) or all(
+        is_taken(delegation.user_id, record.votes) for delegation in delegations
     ):
         return CallerError(
             "already_voted", "You have already decided on this call; other reviewers must decide, too", status=409
         )
-    if has_voted(decider.people, facts.votes) or (decider.credential.is_unknown and facts.quorum > 1):
+    if has_voted(decider.people, record.votes) or (decider.credential.is_unknown and record.quorum > 1):
         return _same_voter_refusal(decider.credential)
-    return held_by_another(facts.claim, decider.user_id, facts.now)
+    return held_by_another(record.claim, decider.user_id, record.now)
 
 
 def _same_voter_refusal(credential: Credential) -> CallerError:
@@ -366,31 +363,33 @@ def _same_voter_refusal(credential: Credential) -> CallerError:
     return CallerError("already_voted", f"{why}. {ways}", reason, status=409)
 
 
-def closed_refusal(facts: Facts) -> CallerError | None:
+def closed_refusal(record: ApprovalRecord) -> CallerError | None:
     """Returns the refusal of a request that is no longer pending, or None."""
-    if facts.status == "expired" or (facts.status == "pending" and facts.expires_at <= facts.now):
-        expired = f"too late: it expired undecided at {format_time(facts.expires_at)} and counts as denied"
+    if record.status == "expired" or (record.status == "pending" and record.expires_at <= record.now):
+        expired = f"too late: it expired undecided at {format_time(record.expires_at)} and counts as denied"
         return CallerError("approval_expired", expired, status=410)
-    if facts.status != "pending":
-        now: dict[str, object] = {"status": facts.status, "decision": facts.decided_before}
-        return CallerError("already_decided", _already_decided_text(facts), now, status=409)
+    if record.status != "pending":
+        now: dict[str, object] = {"status": record.status, "decision": record.decided_before}
+        return CallerError("already_decided", _already_decided_text(record), now, status=409)
     return None
 
 
-def delegation_for(facts: Facts, decider: Decider) -> Delegation:
-    """Returns the place in which an accepted decision is made: the user's own place, if it is free.
+def delegation_for(record: ApprovalRecord, decider: Decider) -> Delegation:
+    """Returns the delegation under which an accepted decision is made: the user's own, if no vote used it.
 
     Raises: CallerError 403 as in `decision_refusal`.
     """
-    places = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
-    return next((delegation for delegation in places if not is_taken(delegation.user_id, facts.votes)), places[0])
+    delegations = delegations_for(record.panel, decider.user_id, decider.delegations, decider.credential)
+    return next(
+        (delegation for delegation in delegations if not is_taken(delegation.user_id, record.votes)), delegations[0]
+    )
 
 
-def _already_decided_text(facts: Facts) -> str:
+def _already_decided_text(record: ApprovalRecord) -> str:
     """Returns the decision with its reviewer and time, or the status if no reviewer decided (a stopped turn)."""
-    first = facts.decided_before
-    if "by" not in first or facts.status == "withdrawn":  # Erasing a user also erases these details.
-        return f"The request is already {facts.status}"
+    first = record.decided_before
+    if "by" not in first or record.status == "withdrawn":  # Erasing a user also erases these details.
+        return f"The request is already {record.status}"
     outcome = STATUS_AFTER[Decision(str(first["type"]))]
     return f"too late: {outcome} by {first['by']} at {format_time(datetime.fromisoformat(str(first['at'])))}"
 
@@ -400,8 +399,8 @@ PENDING = "pending"
 
 def counted_votes(votes: Sequence[Vote]) -> tuple[Vote, ...]:
     """Returns the approvals that count towards the quorum. If reviewers are named, at most one of the counted approvals
-    is from another place. An assignee replaces one named reviewer, and only one however often the request is
-    reassigned."""
+    is on behalf of another user. An assignee replaces one named reviewer, and only one, even if the request is
+    reassigned repeatedly."""
     valid = [vote for vote in votes if vote.counts]
     surplus = [vote for vote in valid if not vote.is_named][1:]
     return tuple(vote for vote in valid if vote not in surplus)

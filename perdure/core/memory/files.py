@@ -111,26 +111,26 @@ def handed_in_fault(payload: Mapping[str, Any]) -> str:
 def _table_faults(table: Mapping[str, Any]) -> Iterator[str]:
     yield from _of_columns(table["columns"], table["rows"])
     names = {table["name"]}
-    for place, other in enumerate(table.get("others") or ()):
+    for index, other in enumerate(table.get("others") or ()):
         if other["name"] in names:
-            yield f"others.{place}.name: duplicate; plans refer to tables by name"
+            yield f"others.{index}.name: duplicate; plans refer to tables by name"
         names.add(other["name"])
-        yield from (f"others.{place}.{fault}" for fault in _of_columns(other["columns"], other["rows"]))
+        yield from (f"others.{index}.{fault}" for fault in _of_columns(other["columns"], other["rows"]))
 
 
 def _of_columns(columns: Sequence[Mapping[str, Any]], rows: int) -> Iterator[str]:
     names = set[str]()
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         if column["name"] in names:
-            yield f"columns.{place}.name: duplicate"
+            yield f"columns.{index}.name: duplicate"
         names.add(column["name"])
         for count in ("nulls", "distinct"):
             if column[count] > rows:
-                yield f"columns.{place}.{count}: exceeds the number of rows"
+                yield f"columns.{index}.{count}: exceeds the number of rows"
         least, most = column.get("least"), column.get("most")
         if (least is None) != (most is None):
-            yield f"columns.{place}: set both `least` and `most`, or neither"
+            yield f"columns.{index}: set both `least` and `most`, or neither"
         elif least is not None and column["kind"] != "quantitative":
-            yield f"columns.{place}.least: only numeric columns have a range"
+            yield f"columns.{index}.least: only numeric columns have a range"
         elif least is not None and most is not None and least > most:
-            yield f"columns.{place}.least: exceeds `most`"
+            yield f"columns.{index}.least: exceeds `most`"

@@ -84,7 +84,7 @@
   function lead(answer) {
     const message = document.getElementById("message");
     if (!message) return;
-    message.placeholder = answer ? "Write a message for after this question" : "Write a message";
+    message.placeholder = answer ? "Write a message to send after this question" : "Write a message";
     if (!answer || led.has(answer.form.action)) return;
     led.add(answer.form.action);
     if (!message.value && [message, document.body].includes(document.activeElement)) answer.focus();

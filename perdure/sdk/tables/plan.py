@@ -162,7 +162,7 @@ class Plan:
 
 
 def read_plan(text: str) -> Plan | tuple[XmlFault, ...]:
-    """Returns the plan in a text, or its faults, each with its place."""
+    """Returns the plan in a text, or its faults, each with its path."""
     root = parse_xml(text, SCHEMA)
     if isinstance(root, tuple):
         return root

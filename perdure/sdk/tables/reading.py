@@ -164,7 +164,7 @@ def profile_of(table: pl.DataFrame) -> list[Column]:
 
 
 def kind_of(dtype: pl.DataType) -> Kind:
-    """Returns how a column of this type is shown. A time of day is a name, because an axis of dates has no place for
+    """Returns how a column of this type is shown. A time of day is a name, because an axis of dates cannot show
     it."""
     if dtype.is_numeric():
         return "quantitative"

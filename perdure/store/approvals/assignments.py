@@ -32,11 +32,11 @@ async def claim(tx: Connection, approval_id: str, decider: Decider, seconds: int
     `claimed_too_long`.
     """
     review = await lock_for_review(tx, approval_id, decider)
-    refused = participation_refusal(review.facts, review.decider)
+    refused = participation_refusal(review.record, review.decider)
     if refused is not None:
         raise refused
     review.refuse_stopped()
-    since, until = claim_span(review.facts.claim, decider.user_id, review.facts.now, seconds)
+    since, until = claim_span(review.record.claim, decider.user_id, review.record.now, seconds)
     await tx.execute(
         "UPDATE approvals SET claimed_by = $2, claimed_since = $3, claimed_until = $4, version = version + 1 "
         "WHERE id = $1",
@@ -56,7 +56,7 @@ async def release(tx: Connection, approval_id: str, decider: Decider) -> Review:
     Raises: CallerError 404, 403, 409 decided, 410, 409 `not_claimed`, 409 `claimed`.
     """
     review = await lock_for_review(tx, approval_id, decider)
-    refused = release_refusal(review.facts, review.decider)
+    refused = release_refusal(review.record, review.decider)
     if refused is not None:
         raise refused
     await tx.execute(
@@ -64,7 +64,7 @@ async def release(tx: Connection, approval_id: str, decider: Decider) -> Review:
         "UPDATE approvals SET claimed_until = clock_timestamp(), version = version + 1 WHERE id = $1",
         approval_id,
     )
-    was = review.facts.claim
+    was = review.record.claim
     data: dict[str, JsonValue] = {"was_claimed_by": was.name if was else ""}
     await audit.record(
         tx, "approval.released", approval_id, data, actor=decider.user_id, turn_id=review.address.turn_id
@@ -89,10 +89,10 @@ async def reassign(tx: Connection, approval_id: str, decider: Decider, to: str, 
             status=422,
         )
     given_to = Delegation(str(row["id"]), row["name"], frozenset(row["roles"]))
-    refused = reassignment_refusal(review.facts, given_to)
+    refused = reassignment_refusal(review.record, given_to)
     if refused is not None:
         raise refused
-    reviewers = reviewers_after(review.facts, review.decider, given_to)
+    reviewers = reviewers_after(review.record, review.decider, given_to)
     await tx.execute(
         # The claimer stays in the row, so that a new claim by the same user continues the same lease.
         "UPDATE approvals SET assignee = $2, reviewers = $3, claimed_until = least(claimed_until, clock_timestamp()), "
@@ -102,8 +102,8 @@ async def reassign(tx: Connection, approval_id: str, decider: Decider, to: str, 
         list(reviewers),
     )
     data: dict[str, JsonValue] = {"to": given_to.name, "comment": comment}
-    if reviewers != review.facts.reviewers:
-        data |= {"reviewers": list(reviewers), "reviewers_before": list(review.facts.reviewers)}
+    if reviewers != review.record.reviewers:
+        data |= {"reviewers": list(reviewers), "reviewers_before": list(review.record.reviewers)}
     await _record(tx, review, "approval.reassigned", data)
     return review
 
@@ -134,7 +134,7 @@ async def escalate(tx: Connection, approval_id: str, decider: Decider, comment: 
 async def _lock_for_reassignment(tx: Connection, approval_id: str, decider: Decider) -> Review:
     """Returns the locked approval if this user can reassign it."""
     review = await lock_for_review(tx, approval_id, decider)
-    refused = reassigner_refusal(review.facts, review.decider)
+    refused = reassigner_refusal(review.record, review.decider)
     if refused is not None:
         raise refused
     review.refuse_stopped()
@@ -163,7 +163,7 @@ async def withdraw(tx: Connection, approval_id: str, decider: Decider, comment: 
     votes = await tx.fetch(_DECIDERS, approval_id)
     row, decided_by = review.row, review.row["decided_by"]
     deciders = frozenset(str(vote["user_id"]) for vote in votes) if decided_by is not None else frozenset()
-    refused = withdrawal_refusal(review.facts, review.decider, deciders, row["kind"])
+    refused = withdrawal_refusal(review.record, review.decider, deciders, row["kind"])
     if refused is not None:
         raise refused
     review.refuse_stopped()
@@ -211,7 +211,7 @@ ORDER BY d.created_at DESC, d.id DESC LIMIT $4
 async def add_delegation(
     tx: Connection, user_id: str, name: str, to: str, until: datetime, credential: Credential
 ) -> dict[str, object]:
-    """Lets the user named `to` decide in place of this user until a time. `credential` is the credential that the user
+    """Lets the user named `to` decide on behalf of this user until a time. `credential` is the credential that the user
     signed in with.
 
     Raises: CallerError 404 `user_not_found`, 422 `to_yourself`, `nothing_to_delegate`, `cannot_decide`,

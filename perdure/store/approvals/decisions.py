@@ -117,7 +117,7 @@ def _make_ballot(review: Review, submitted: SubmittedDecision, name: str) -> "Ba
     """
     row, edit = review.row, _edit_record(review, submitted)
     revision = edit or _earlier_edit(row["revision"])
-    status = status_after(submitted.decision, row["quorum"], review.facts.votes, review.vote, revised=bool(revision))
+    status = status_after(submitted.decision, row["quorum"], review.record.votes, review.vote, revised=bool(revision))
     record = decision_record(review, submitted, name) | (
         edit if status == PENDING else _changed_arguments(submitted, revision)
     )
@@ -127,7 +127,7 @@ def _make_ballot(review: Review, submitted: SubmittedDecision, name: str) -> "Ba
     return Ballot(
         submitted.decision,
         status,
-        str(edit.get("digest", review.facts.digest)),
+        str(edit.get("digest", review.record.digest)),
         record,
         {**edit, "by": name} if edit and status == PENDING else None,
         row["hold_seconds"]
@@ -152,8 +152,8 @@ async def _refuse_outdated(tx: Connection, review: Review, decision: Decision) -
 
 
 def decision_record(review: Review, submitted: SubmittedDecision, name: str) -> dict[str, JsonValue]:
-    """Returns the first part of every decision's record: the decision, its comment, its user, and the user whose place
-    it takes."""
+    """Returns the first part of every decision's record: the decision, its comment, its user, and the user on
+    whose behalf it was made."""
     record: dict[str, JsonValue] = {
         "type": submitted.decision.value,
         "by": name,
@@ -326,7 +326,7 @@ def _cast_refusal(review: Review, *, overdue: bool, too_many: bool | None, wait_
             {"retry_after_seconds": max(1, wait_seconds or 1)},
             status=429,
         )
-    role = review.facts.reviewer_role
+    role = review.record.reviewer_role
     return CallerError(
         "role_required", f"You no longer have the role {role}, which this decision requires", {"role": role}, status=403
     )
@@ -385,7 +385,7 @@ async def raise_limits(
             "not_waiting_for_a_limit", "The turn does not wait for a limit, so none can be raised", status=409
         )
     review = await lock_for_review(tx, str(turn["approval_id"]), decider, checked_on_write=True)
-    digest = review.facts.digest
+    digest = review.record.digest
     review.refuse(Decision.APPROVE, digest, reasoned=True, args_given=False, text=False)
     review.refuse_stopped()
     before = Limits.model_validate(turn["limits"])

@@ -16,10 +16,10 @@ from perdure.contracts.approvals import ApprovalPolicy, RequestKind
 from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import TurnAddress
 from perdure.core.approvals.decisions import (
+    ApprovalRecord,
     Decider,
     Decision,
     Delegation,
-    Facts,
     ReviewClaim,
     Vote,
     decision_refusal,
@@ -65,7 +65,7 @@ class Review:
 
     row: asyncpg.Record
     """The approval, with its turn's `stop_requested_at`."""
-    facts: Facts
+    record: ApprovalRecord
     decider: Decider
     """The user with their current roles."""
     signed_in: dict[str, JsonValue]
@@ -87,15 +87,15 @@ class Review:
 
     @property
     def delegation(self) -> Delegation:
-        """The user in whose place this user decides, if the decision is allowed: themselves, or the user who delegated
+        """The user on whose behalf this user decides, if the decision is allowed: themselves, or the user who delegated
         to them."""
-        return delegation_for(self.facts, self.decider)
+        return delegation_for(self.record, self.decider)
 
     @property
     def vote(self) -> Vote:
         """The vote that this user's decision counts as."""
         reviewer = self.delegation
-        return Vote(self.decider.user_id, reviewer.user_id, True, self.facts.panel.names(reviewer.name))
+        return Vote(self.decider.user_id, reviewer.user_id, True, self.record.panel.names(reviewer.name))
 
     def refuse(
         self,
@@ -112,7 +112,7 @@ class Review:
         Raises: CallerError, the first reason in the contract's order.
         """
         given = {"reasoned": reasoned, "args_given": args_given, "text": text}
-        current = decision_refusal(self.facts, self.decider, decision, digest, **given, unfit=unfit)
+        current = decision_refusal(self.record, self.decider, decision, digest, **given, unfit=unfit)
         if current is not None:
             raise current
 
@@ -147,11 +147,11 @@ async def lock_for_review(
         row = await tx.fetchrow(_LOCK, approval_id, decider.user_id, one_at_a_time) or row
     # With a quorum of 1 there are no votes to count.
     votes = await tx.fetch(_VOTES, approval_id) if row["quorum"] > 1 else []
-    facts = approval_facts(row, [_vote(vote, row["reviewers"]) for vote in votes])
+    record = approval_record(row, [_vote(vote, row["reviewers"]) for vote in votes])
     current = (
         _with_delegations(decider, row["delegations"]) if checked_on_write else await with_delegations(tx, decider)
     )
-    return Review(row, facts, current, await signed_in(tx, decider.credential))
+    return Review(row, record, current, await signed_in(tx, decider.credential))
 
 
 async def signed_in(tx: Connection, credential: Credential) -> dict[str, JsonValue]:
@@ -203,14 +203,14 @@ def _with_delegations(decider: Decider, delegations: list[dict[str, Any]] | None
     )
 
 
-def approval_facts(row: asyncpg.Record, votes: Sequence[Vote]) -> Facts:
-    """Returns the facts of an approval's row. The row must also contain `now`, `requester_is_admin`, and `claimer`, the
-    claimer's name."""
+def approval_record(row: asyncpg.Record, votes: Sequence[Vote]) -> ApprovalRecord:
+    """Returns an approval's record from its row. The row must also contain `now`, `requester_is_admin`, and `claimer`,
+    the claimer's name."""
     claimed = None
     if row["claimed_by"] is not None:
         since = row["claimed_since"] or row["now"]
         claimed = ReviewClaim(str(row["claimed_by"]), row["claimer"] or "", row["claimed_until"], since)
-    return Facts(
+    return ApprovalRecord(
         row["status"],
         (row["revision"] or row)["digest"],
         row["expires_at"],

@@ -18,7 +18,7 @@ from perdure.core.approvals.validity import decisions_that_run
 from perdure.core.delivery import says_args
 from perdure.core.identity import OWN_CREDENTIAL, Credential
 from perdure.store.approvals.requests import event_call_id
-from perdure.store.approvals.review import approval_facts, find_outdated, with_delegations
+from perdure.store.approvals.review import approval_record, find_outdated, with_delegations
 from perdure.store.database import Connection
 from perdure.store.paging import WhereBuilder, cursor_after, read_cursor, read_number_cursor
 
@@ -188,7 +188,7 @@ def _allowed_decisions(row: asyncpg.Record, viewer: Decider | None) -> list[str]
     """Returns the allowed decisions. An answer has no arguments to edit, and a limit is raised by a separate route."""
     if row["status_now"] != "pending":
         return []
-    if viewer is not None and participation_refusal(approval_facts(row, votes_of(row)), viewer) is not None:
+    if viewer is not None and participation_refusal(approval_record(row, votes_of(row)), viewer) is not None:
         return []
     if row["kind"] == RequestKind.LIMIT:
         return ["reject"]

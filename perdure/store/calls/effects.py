@@ -82,7 +82,7 @@ async def _lock_unsettled(tx: Connection, key: str, outcome: str) -> asyncpg.Rec
 
 
 async def _settler_delegation(tx: Connection, key: str, requester_id: str, settler: Decider) -> Delegation:
-    """Returns the user in whose place this user can settle the call: themselves, or the user who delegated to them.
+    """Returns the user on whose behalf this user can settle the call: themselves, or the user who delegated to them.
 
     Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
     """
@@ -108,7 +108,7 @@ async def _settler_delegation(tx: Connection, key: str, requester_id: str, settl
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """A stated outcome, its author, and the user in whose place the author acts."""
+    """A stated outcome, its author, and the user on whose behalf the author acts."""
 
     by: Decider
     delegation: Delegation

@@ -31,7 +31,7 @@ class Webhook:
     waiting: int = 0
     """Notices that are not delivered yet."""
     given_up: int = 0
-    """Notices that were given up after most of a day."""
+    """Notices that were dropped after most of a day."""
     problem: str | None = None
     """The error of the last notice that failed."""
 

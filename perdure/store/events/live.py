@@ -117,7 +117,7 @@ end
 """
 
 
-TokensPlace = tuple[str, str, str, str]
+TokensPosition = tuple[str, str, str, str]
 """Tenant, conversation, epoch and id of the last entry that the reader has."""
 Marks = dict[CallKey, StreamMark]
 _Rows = list[tuple[str, dict[str, str]]]
@@ -126,7 +126,7 @@ _BATCH_ENTRIES = 200
 _BATCH_BYTES = 32_768
 """The approximate memory per slow reader, because a batch is merged and sent as a whole. The script stops after the
 entry that reaches a limit. Entries are short too (`perdure/activities/model.py`)."""
-_PLACES_AT_ONCE = 64
+_POSITIONS_AT_ONCE = 64
 """The maximum per round trip: about 2 MB are returned, so that readers do not wait long for those far behind."""
 _SEARCH_ENTRIES = 200
 
@@ -144,14 +144,14 @@ class LiveReader:
     def __init__(self, valkey: Valkey) -> None:
         self._valkey = valkey
         self._script = valkey.client.register_script(READ)
-        self._requests: dict[TokensPlace, asyncio.Future[TokenBatch]] = {}
+        self._requests: dict[TokensPosition, asyncio.Future[TokenBatch]] = {}
         self._reading: asyncio.Task[None] | None = None
 
-    async def tokens(self, place: TokensPlace) -> TokenBatch:
-        """Returns the entries after a place, or from the beginning if the stream's epoch has changed."""
-        answer = self._requests.get(place)
+    async def tokens(self, position: TokensPosition) -> TokenBatch:
+        """Returns the entries after a position, or from the beginning if the stream's epoch has changed."""
+        answer = self._requests.get(position)
         if answer is None:
-            answer = self._requests[place] = asyncio.get_running_loop().create_future()
+            answer = self._requests[position] = asyncio.get_running_loop().create_future()
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read())
         # Canceling one reader must not cancel the shared answer.
@@ -161,9 +161,9 @@ class LiveReader:
         """Answers all open requests, including those that arrive during a round trip."""
         await asyncio.sleep(0)  # All readers woken by one message add their requests in this loop iteration.
         while self._requests:
-            requests = dict(islice(self._requests.items(), _PLACES_AT_ONCE))
-            for place in requests:
-                del self._requests[place]
+            requests = dict(islice(self._requests.items(), _POSITIONS_AT_ONCE))
+            for position in requests:
+                del self._requests[position]
             try:
                 rows = await self._valkey.attempt(partial(self._round_trip, list(requests)))
             except BaseException as error:
@@ -181,16 +181,16 @@ class LiveReader:
                 if not answer.done():
                     answer.set_result(batch)
 
-    async def _round_trip(self, places: Sequence[TokensPlace]) -> list[Any]:
+    async def _round_trip(self, positions: Sequence[TokensPosition]) -> list[Any]:
         try:
-            return await self._read_places(places)
+            return await self._read_positions(positions)
         except NoScriptError:  # Valkey was restarted, or its scripts were flushed.
             await self._valkey.client.script_load(READ)
-            return await self._read_places(places)
+            return await self._read_positions(positions)
 
-    async def _read_places(self, places: Sequence[TokensPlace]) -> list[Any]:
+    async def _read_positions(self, positions: Sequence[TokensPosition]) -> list[Any]:
         async with self._valkey.client.pipeline(transaction=False) as pipe:
-            for tenant_id, conversation_id, epoch, entry_id in places:
+            for tenant_id, conversation_id, epoch, entry_id in positions:
                 keys = stream_and_epoch(tenant_id, conversation_id)
                 bounds = str(_BATCH_ENTRIES), str(_BATCH_BYTES)
                 pipe.evalsha(self._script.sha, len(keys), *keys, epoch, entry_id, *bounds)
@@ -237,12 +237,12 @@ async def read_marks(
         if entry_order(first) > at:
             found[key] = StreamMark(int(attempt), 0, chained_from == "0", begun=False)
         elif entry_order(first) < kept_from:
-            # The beginning was trimmed: a reader may have reached this place without it.
+            # The beginning was trimmed: a reader may have reached this position without it.
             continue
         elif entry_order(last) <= at:
             found[key] = StreamMark(int(attempt), int(end), chained_from == "0", thought=int(thought or 0) > 0)
         else:
-            # The reader was behind: its place is in the middle of this call, most often close to the cursor.
+            # The reader was behind: its position is in the middle of this call, most often close to the cursor.
             rows = cast(_Rows, await valkey.client.xrevrange(stream, cursor.entry_id, "-", count=_SEARCH_ENTRIES))
             mark = next((_parse_mark(fields) for _, fields in rows if (fields["t"], fields["c"]) == key), None)
             if mark is not None:

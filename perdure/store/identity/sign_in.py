@@ -15,8 +15,8 @@ from perdure.core.identity import (
     AccessKey,
     AccessKeys,
     Credential,
-    RefreshFacts,
     RefreshOutcome,
+    RefreshRecord,
     SignInMethod,
     refresh_outcome,
 )
@@ -26,7 +26,7 @@ from perdure.store.database import Connection, new_id
 from perdure.store.valkey import Valkey
 
 MAX_SESSIONS = timedelta(days=90)
-"""The maximum duration of a session, however often it is refreshed. After it the user must sign in again."""
+"""The maximum duration of a session, even if it is refreshed. After it the user must sign in again."""
 _KEPT = "interval '7 days'"
 """Ended sessions are deleted after this time."""
 _FORGET = f"""
@@ -139,11 +139,11 @@ async def rotate_refresh_token(
     if row is None:
         return Rotation(RefreshOutcome.OVER)
     ended = row["ended_at"] or row["disabled_at"] or row["session_expires_at"] <= row["now"]
-    found = refresh_outcome(RefreshFacts(row["now"], row["expires_at"], row["used_at"], bool(ended)))
+    found = refresh_outcome(RefreshRecord(row["now"], row["expires_at"], row["used_at"], bool(ended)))
     session_id, user_id = str(row["session_id"]), str(row["user_id"])
-    if found is RefreshOutcome.BETRAYED:
+    if found is RefreshOutcome.REUSED:
         await end_session(tx, session_id, user_id, "a refresh token was reused")
-    if found in (RefreshOutcome.BETRAYED, RefreshOutcome.OVER):
+    if found in (RefreshOutcome.REUSED, RefreshOutcome.OVER):
         return Rotation(found)
     if found is RefreshOutcome.REPEAT:
         successor = _returned_successor(row, tenant_id, token, keys)

@@ -131,8 +131,8 @@ KIND = "user.name_retired"
 
 async def retire(tx: Connection, name: str, actor: str) -> None:
     """Retires a name, in the transaction that removes it from its user. It cannot be used again, because a new user
-    would inherit its places in policies and lists. A retired name is stored as an audit row whose subject is the name's
-    HMAC. It can neither be changed nor read back."""
+    would inherit its mentions in policies and lists. A retired name is stored as an audit row whose subject is the
+    name's HMAC. It can neither be changed nor read back."""
     tenant_id, keyring = signer_of(tx)
     await audit.record(tx, KIND, keyring.sign(name_text(tenant_id, name)), {}, actor=actor, turn_id=None)
 

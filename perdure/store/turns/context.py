@@ -77,10 +77,10 @@ async def find_pause(tx: Connection, address: TurnAddress) -> PauseRequests | No
     messages = await tx.fetch(_TURN_MESSAGES, address.conversation_id, address.turn_id)
     refs = [_message(row) for row in messages]
     first = requests[0].call_id
-    places = [place for place, ref in enumerate(refs) if any(call.call_id == first for call in ref.calls)]
-    if not places:
+    positions = [position for position, ref in enumerate(refs) if any(call.call_id == first for call in ref.calls)]
+    if not positions:
         return None
-    return PauseRequests(requests, refs[places[-1]], _answered_rounds(refs[: places[-1]]), _full_snapshot(gated))
+    return PauseRequests(requests, refs[positions[-1]], _answered_rounds(refs[: positions[-1]]), _full_snapshot(gated))
 
 
 def _is_ahead(row: asyncpg.Record) -> bool:

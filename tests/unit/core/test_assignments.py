@@ -7,11 +7,11 @@ import pytest
 
 from perdure.core.approvals import assignments
 from perdure.core.approvals.assignments import reassignment_refusal, reviewers_after, withdrawal_refusal
-from perdure.core.approvals.decisions import Decider, Delegation, Facts, ReviewClaim, Vote
+from perdure.core.approvals.decisions import ApprovalRecord, Decider, Delegation, ReviewClaim, Vote
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
-PENDING = Facts("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
+PENDING = ApprovalRecord("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
 NAMED = replace(PENDING, reviewers=("Ann", "Bob"))
 REVIEWER = frozenset({"reviewer"})
 ANNS_SEAT = Delegation("ann", "Ann", REVIEWER)
@@ -22,7 +22,7 @@ UNFIT = replace(STAND_IN, roles=frozenset())
 
 
 @pytest.mark.parametrize(
-    ("facts", "who", "expected"),
+    ("record", "who", "expected"),
     [
         *((PENDING, ANN, None), (PENDING, ADMIN, None), (PENDING, STAND_IN, None), (PENDING, UNFIT, "role_required")),
         *((NAMED, UNFIT, "role_required"), (NAMED, STAND_IN, "only_stands_in")),
@@ -49,8 +49,10 @@ UNFIT = replace(STAND_IN, roles=frozenset())
         (replace(NAMED, votes=(Vote("ann", "ann", True),)), BOB, None),
     ],
 )
-def test_only_reviewers_and_admins_reassign_a_request(facts: Facts, who: Decider, expected: str | None) -> None:
-    found = assignments.reassigner_refusal(facts, who)
+def test_only_reviewers_and_admins_reassign_a_request(
+    record: ApprovalRecord, who: Decider, expected: str | None
+) -> None:
+    found = assignments.reassigner_refusal(record, who)
     assert (found.code if found else None) == expected
 
 
@@ -58,7 +60,7 @@ CARLS_SEAT = Delegation("carl", "Carl", REVIEWER)
 
 
 @pytest.mark.parametrize(
-    ("facts", "to", "is_allowed"),
+    ("record", "to", "is_allowed"),
     [
         (PENDING, CARLS_SEAT, True),
         (PENDING, replace(CARLS_SEAT, roles=frozenset({"admin"})), False),
@@ -67,8 +69,10 @@ CARLS_SEAT = Delegation("carl", "Carl", REVIEWER)
         (replace(PENDING, votes=(Vote("dora", "carl", True),)), CARLS_SEAT, False),
     ],
 )
-def test_a_request_is_reassigned_only_to_a_user_who_can_decide(facts: Facts, to: Delegation, is_allowed: bool) -> None:
-    found = reassignment_refusal(facts, to)
+def test_a_request_is_reassigned_only_to_a_user_who_can_decide(
+    record: ApprovalRecord, to: Delegation, is_allowed: bool
+) -> None:
+    found = reassignment_refusal(record, to)
     assert ((found.code, found.http) if found else None) == (None if is_allowed else ("cannot_decide", 422))
 
 

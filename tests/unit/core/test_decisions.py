@@ -12,9 +12,9 @@ from perdure.contracts.errors import CallerError
 from perdure.core.approvals import decisions
 from perdure.core.approvals.decisions import (
     MAX_CLAIM_SECONDS,
+    ApprovalRecord,
     Decider,
     Decision,
-    Facts,
     ReviewClaim,
     Vote,
     approvable_together,
@@ -84,7 +84,7 @@ def test_a_claim_is_free_again_within_an_hour_whatever_its_renewals(tries: list[
         claim = ReviewClaim("ann", "Ann", until, since)
 
 
-WAITING = Facts("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
+WAITING = ApprovalRecord("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
 REVIEWER = Decider("reviewer-1", frozenset({"reviewer"}))
 ANN = decisions.Delegation("ann", "Ann", frozenset({"reviewer"}))
 STAND_IN = Decider("reviewer-1", frozenset({"reviewer"}), "One", (ANN,))
@@ -93,8 +93,10 @@ CLOSED = ("approved", "cancelled", "reserved", "outcome_unknown")
 FINE: dict[str, Any] = {"reasoned": False, "args_given": False, "text": False}
 
 
-def code(facts: Facts, decider: Decider, decision: Decision, parts: Any, digest: str = "digest") -> str | None:
-    found = decisions.decision_refusal(facts, decider, decision, digest, **{**FINE, **parts})
+def code(
+    record: ApprovalRecord, decider: Decider, decision: Decision, parts: Any, digest: str = "digest"
+) -> str | None:
+    found = decisions.decision_refusal(record, decider, decision, digest, **{**FINE, **parts})
     return found.code if found else None
 
 
@@ -119,7 +121,7 @@ def test_each_decision_needs_its_own_fields(decision: Decision, parts: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("facts", "decider", "expected"),
+    ("record", "decider", "expected"),
     [
         (WAITING, Decider("somebody", frozenset()), ("role_required", 403)),
         (WAITING, Decider("somebody", frozenset({"admin"})), ("role_required", 403)),
@@ -152,8 +154,10 @@ def test_each_decision_needs_its_own_fields(decision: Decision, parts: dict[str,
         (replace(WAITING, requested_by="ann", reviewers=("Ann",)), STAND_IN, ("own_request", 403)),
     ],
 )
-def test_a_decision_needs_a_free_pending_request_and_a_reviewer(facts: Facts, decider: Decider, expected: Any) -> None:
-    found = decisions.decision_refusal(facts, decider, Decision.APPROVE, "digest", **FINE)
+def test_a_decision_needs_a_free_pending_request_and_a_reviewer(
+    record: ApprovalRecord, decider: Decider, expected: Any
+) -> None:
+    found = decisions.decision_refusal(record, decider, Decision.APPROVE, "digest", **FINE)
     assert (found and (found.code, found.http)) == expected
 
 
@@ -186,16 +190,16 @@ def test_of_several_refusals_the_first_in_the_order_of_the_contract_is_returned(
     if {"approval_expired", "already_decided"} <= wrong:
         wrong = wrong - {"already_decided"}  # a record is one or the other
     status = "approved" if "already_decided" in wrong else "pending"
-    facts = replace(WAITING, status=status, expires_at=NOW if "approval_expired" in wrong else WAITING.expires_at)
+    record = replace(WAITING, status=status, expires_at=NOW if "approval_expired" in wrong else WAITING.expires_at)
     user = "asker" if "own_request" in wrong else "reviewer-1"
     votes = (Vote(user, user, True),) if "already_voted" in wrong else ()
     claim = ReviewClaim("ann", "Ann", NOW + timedelta(minutes=1), NOW) if "claimed" in wrong else None
-    facts = replace(facts, votes=votes, claim=claim)
+    record = replace(record, votes=votes, claim=claim)
     decider = Decider(user, frozenset() if "role_required" in wrong else frozenset({"reviewer"}))
     digest = "stale" if "digest_differs" in wrong else "digest"
     expected = next((each for each in ORDER if each in wrong), None)
     unfit = CallerError("not_in_bulk", "", status=422) if "not_in_bulk" in wrong else None
-    assert code(facts, decider, R, {"reasoned": "reason_required" not in wrong, "unfit": unfit}, digest) == expected
+    assert code(record, decider, R, {"reasoned": "reason_required" not in wrong, "unfit": unfit}, digest) == expected
 
 
 @given(st.frozensets(st.sampled_from(["requester", "reviewer", "admin"])), st.booleans())

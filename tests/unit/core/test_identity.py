@@ -139,8 +139,8 @@ AGO = st.timedeltas(timedelta(seconds=-30), timedelta(days=30))
             (LATER, ago, False, RefreshOutcome.REPEAT)
             for ago in (timedelta(0), timedelta(seconds=-1), identity.REFRESH_GRACE)
         ),
-        (LATER, identity.REFRESH_GRACE + timedelta(microseconds=1), False, RefreshOutcome.BETRAYED),
-        (EARLIER, timedelta(hours=1), False, RefreshOutcome.BETRAYED),
+        (LATER, identity.REFRESH_GRACE + timedelta(microseconds=1), False, RefreshOutcome.REUSED),
+        (EARLIER, timedelta(hours=1), False, RefreshOutcome.REUSED),
         (LATER, timedelta(hours=1), True, RefreshOutcome.OVER),
     ],
 )
@@ -148,12 +148,12 @@ def test_a_refresh_token_is_rotated_repeated_or_refused_by_its_age_and_use(
     expires_at: datetime, used_ago: Any, ended: bool, expected: RefreshOutcome
 ) -> None:
     used_at = None if used_ago is None else NOW - used_ago
-    assert identity.refresh_outcome(identity.RefreshFacts(NOW, expires_at, used_at, ended)) is expected
+    assert identity.refresh_outcome(identity.RefreshRecord(NOW, expires_at, used_at, ended)) is expected
 
 
 @given(AGO, st.none() | AGO, st.booleans())
 def test_only_unused_tokens_of_open_sessions_are_rotated(expired_ago: timedelta, used_ago: Any, ended: bool) -> None:
-    facts = identity.RefreshFacts(NOW, NOW - expired_ago, None if used_ago is None else NOW - used_ago, ended)
+    facts = identity.RefreshRecord(NOW, NOW - expired_ago, None if used_ago is None else NOW - used_ago, ended)
     found = identity.refresh_outcome(facts)
     assert (found is RefreshOutcome.ROTATE) is (not ended and used_ago is None and expired_ago < timedelta(0))
     if ended:

@@ -271,7 +271,7 @@ def _root_cause(error: BaseException) -> BaseException:
 
 
 async def _hold_open(streams: Any, wire: Wire, connected: asyncio.Future[Client]) -> None:
-    """Holds the connection open until it ends or is asked to end."""
+    """Holds the connection open until it ends or must close."""
     try:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(Client(streams, cache=None))

@@ -171,7 +171,7 @@ MAX_NAMED_COLUMNS = 12
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """A node that carries the plan out. A failure goes back to the planning while entries are left."""
+    """A node that runs the plan. After a failure, planning is entered again while entries are left."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Opens a request to the client if the client has the data. Otherwise calls the tool."""

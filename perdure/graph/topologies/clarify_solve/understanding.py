@@ -1,4 +1,4 @@
-"""initialize_processing_state: loads the plan of the turn, the request, and the place of its data."""
+"""initialize_processing_state: loads the turn's plan and request, and the location of its data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -237,7 +237,7 @@ async def call_stage_tool(state: State, ports: Ports, stage: str, **args: JsonVa
 
 
 def fault_lines(output: dict[str, JsonValue]) -> str:
-    """Returns the faults of a check, one per line, each with its place."""
+    """Returns the faults of a check, one per line, each with its path."""
     faults = output.get("faults")
     lines = (
         [f"{fault.get('path')}: {fault.get('reason')}" for fault in faults if isinstance(fault, dict)]
