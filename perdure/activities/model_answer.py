@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
@@ -16,6 +16,7 @@ from perdure.contracts.ids import effect_key, tool_call_id
 from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import canonical_json, digest_of
+from perdure.core.agents.tool_rules import own_name, sent_name
 from perdure.core.agents.toolsets import LOAD_TOOLSET, LoadResult, load, loader_card
 from perdure.core.calls.arguments import extract_groups, parse_arguments, read_object
 from perdure.core.calls.ledger import STOPPED
@@ -73,6 +74,7 @@ def plan_calls(call: ModelCall, agent: PublishedAgent, drafts: Sequence[DraftCal
     planned = []
     for index, draft in enumerate(drafts[:MAX_CALLS]):
         call_id = tool_call_id(step, index)
+        draft = replace(draft, name=own_name(draft.name, call.ask.tools))
         if draft.name == LOAD_TOOLSET and LOAD_TOOLSET in call.ask.tools:
             loading, plan = _plan_loading(call, agent, draft, call_id, loaded)
             loaded = loading.loaded
@@ -282,7 +284,7 @@ def structured_reply(output: OutputAsk, received: StreamAccumulator, failed: Pro
     text = received.full_text
     if output.form is OutputForm.FUNCTION:
         drafts = received.complete.tool_calls if received.complete else ()
-        answers = {draft.raw_arguments for draft in drafts if draft.name == output.name}
+        answers = {draft.raw_arguments for draft in drafts if draft.name in (output.name, sent_name(output.name))}
         if len(answers) != 1:  # it is unclear which of two different answers is meant
             fault = (
                 f"{output.name} was called twice with different answers" if answers else f"{output.name} was not called"

@@ -20,6 +20,7 @@ import json_repair
 from pydantic import JsonValue
 
 from perdure.contracts.values import canonical_json, digest_of
+from perdure.core.agents.tool_schemas import replaced_properties
 from perdure.core.json_schema import SchemaError, schema_errors, schema_errors_text
 from perdure.core.text import is_clean
 
@@ -60,7 +61,7 @@ def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> ParsedArgumen
     if not text.strip() and not schema.get("properties"):
         return check_arguments({}, schema)  # Some providers send nothing if there are no arguments.
     try:
-        return check_arguments(_parse(text), schema)
+        return _check_parsed(_parse(text), schema)
     except InvalidArguments as unfit:
         return _invalid_arguments(f"the arguments are invalid: {unfit}; send them again as one JSON object")
     except (ValueError, RecursionError):
@@ -69,7 +70,7 @@ def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> ParsedArgumen
         return _invalid_arguments(
             "the arguments are not valid JSON and could not be repaired; send them again as one JSON object"
         )
-    checked = check_arguments(repaired, schema)
+    checked = _check_parsed(repaired, schema)
     return replace(checked, repaired=checked.fault is None)
 
 
@@ -88,6 +89,32 @@ def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArg
         _invalid_arguments(f"the arguments do not match the schema: {schema_errors_text(found)}"),
         schema_errors=tuple(found),
     )
+
+
+def _check_parsed(value: object, schema: Mapping[str, JsonValue]) -> ParsedArguments:
+    """Checks a model's arguments, with the properties' own names instead of those that the model was sent."""
+    replaced = replaced_properties(schema)
+    if not replaced:
+        return check_arguments(value, schema)
+    try:
+        return check_arguments(_with_own_names(jsonb_form(value), replaced), schema)
+    except InvalidArguments as unfit:
+        return _invalid_arguments(f"the arguments are invalid: {unfit}; send them again as one JSON object")
+
+
+def _with_own_names(value: JsonValue, replaced: Mapping[str, str]) -> JsonValue:
+    """Returns `value` with its properties renamed.
+
+    Raises: InvalidArguments if an object has both names of a property.
+    """
+    if isinstance(value, list):
+        return [_with_own_names(item, replaced) for item in value]
+    if not isinstance(value, dict):
+        return value
+    repeated = [own for sent, own in replaced.items() if sent in value and own in value]
+    if repeated:
+        raise InvalidArguments(f"the name {repeated[0]!r} appears twice")
+    return {replaced.get(name, name): _with_own_names(item, replaced) for name, item in value.items()}
 
 
 def _parse(text: str) -> object:
