@@ -29,8 +29,9 @@ def openai_refusal(body: dict[str, Any]) -> Refusal | None:
         if fault:
             problem = f"Invalid schema for function '{function['name']}': {fault}"
             return _openai(problem, "invalid_function_parameters", f"{where}.parameters")
-    schema = ((body.get("response_format") or {}).get("json_schema") or {}).get("schema")
-    if schema is not None and (fault := _schema_fault(schema)):
+    output = (body.get("response_format") or {}).get("json_schema") or {}
+    schema = output.get("schema")
+    if schema is not None and (fault := _schema_fault(schema) or (output.get("strict") and _loose(schema))):
         return _openai(f"Invalid schema for response_format: {fault}", "invalid_json_schema", "response_format")
     for number, message in enumerate(body.get("messages") or []):
         for call in message.get("tool_calls") or []:
@@ -85,6 +86,21 @@ def _nested_faults(schema: Any, root: dict[str, Any], where: tuple[str, ...] = (
     for keyword, each in schema.items():
         if keyword not in ("enum", "const", "default", "examples"):
             yield from _nested_faults(each, root, (*where, keyword))
+
+
+def _loose(schema: Any) -> str:
+    """Why a schema is none for a strict answer; empty if it is one."""
+    if isinstance(schema, list):
+        return next(filter(None, map(_loose, schema)), "")
+    if not isinstance(schema, dict):
+        return ""
+    if "allOf" in schema or "oneOf" in schema:
+        return "'allOf' is not permitted."
+    if schema.get("type") == "object" and schema.get("additionalProperties") is not False:
+        return "'additionalProperties' is required to be supplied and to be false."
+    if set(schema.get("properties", ())) - set(schema.get("required", ())):
+        return "'required' is required to be an array including every key in properties."
+    return next(filter(None, map(_loose, schema.values())), "")
 
 
 def _list(value: Any) -> list[Any]:

@@ -47,6 +47,29 @@ _LISTS: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _BY_NAME: Final = frozenset(("$defs", "definitions", "patternProperties", "dependentSchemas"))
 _VALUES: Final = frozenset(("enum", "const", "default", "examples"))
 
+_NOT_STRICT: Final = frozenset(
+    (
+        "allOf",
+        "oneOf",
+        "not",
+        "if",
+        "then",
+        "else",
+        "dependentRequired",
+        "dependentSchemas",
+        "patternProperties",
+        "propertyNames",
+        "unevaluatedProperties",
+        "unevaluatedItems",
+        "prefixItems",
+        "contains",
+        "uniqueItems",
+    )
+)
+"""Keywords that OpenAI does not accept in a strict schema."""
+_TYPED: Final = frozenset(("type", "$ref", "anyOf", "enum", "const"))
+"""It requires one of these in each schema."""
+
 _Schema = Mapping[str, Any]
 
 
@@ -70,6 +93,25 @@ def sendable_schema(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     if not all(_resolves(reference, sent) for reference in _references(sent)):
         raise Unsendable(UNRESOLVED_REFERENCE)
     return sent
+
+
+def is_strict(schema: object) -> bool:
+    """Returns whether a schema is in the subset that OpenAI requires for strict structured output: each object has all
+    its properties required and allows no others."""
+    if isinstance(schema, list):
+        return all(map(is_strict, schema))
+    if not isinstance(schema, dict):
+        return schema is not True
+    if _NOT_STRICT & schema.keys() or not _TYPED & schema.keys():
+        return False
+    properties = schema.get("properties", {})
+    if "object" in _types(schema) or "properties" in schema:
+        closed = schema.get("additionalProperties") is False
+        if not closed or set(schema.get("required", ())) != set(properties):
+            return False
+    inner = [schema[keyword] for keyword in ("items", "anyOf") if keyword in schema]
+    by_name = [each for keyword in ("properties", "$defs", "definitions") for each in schema.get(keyword, {}).values()]
+    return all(map(is_strict, [*inner, *by_name]))
 
 
 def sent_property(name: str) -> str:

@@ -78,7 +78,9 @@ def test_a_model_learns_the_properties_of_all_alternatives() -> None:
     assert sendable_schema(SCHEMAS["allOf"])["required"] == ["path", "k"]
 
 
-VALUES: st.SearchStrategy[JsonValue] = st.sampled_from(["x", "file", "link", 1, None, [], [1], [True, "x"], {}, {"a": []}])
+VALUES: st.SearchStrategy[JsonValue] = st.sampled_from(
+    ["x", "file", "link", 1, None, [], [1], [True, "x"], {}, {"a": []}]
+)
 
 
 @given(st.dictionaries(st.sampled_from(["id", "key", "kind", "path", "url", "k", "a", "b", "at"]), VALUES))
