@@ -31,7 +31,7 @@ def openai_refusal(body: dict[str, Any]) -> Refusal | None:
             return _openai(problem, "invalid_function_parameters", f"{where}.parameters")
     output = (body.get("response_format") or {}).get("json_schema") or {}
     schema = output.get("schema")
-    if schema is not None and (fault := _schema_fault(schema) or (output.get("strict") and _loose(schema))):
+    if schema is not None and (fault := _schema_fault(schema) or (_loose(schema) if output.get("strict") else "")):
         return _openai(f"Invalid schema for response_format: {fault}", "invalid_json_schema", "response_format")
     for number, message in enumerate(body.get("messages") or []):
         for call in message.get("tool_calls") or []:
