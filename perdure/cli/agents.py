@@ -28,6 +28,7 @@ from perdure.cli.terminal import (
 )
 from perdure.client import ApiError, Client
 from perdure.client.agents import SelectableStage
+from perdure.core.agents.tool_rules import unsent_sentences
 from perdure.core.text import escape_terminal
 from perdure.schemas.agents import ExemptibleTool, PromptVersion, Rule
 from perdure.schemas.base import Page
@@ -83,8 +84,8 @@ def show_agent(
     say()
     rows = [(tool.name, tool.effect, "required" if tool.needs_approval else "", tool.toolset) for tool in tools.items]
     table(("tool", "effect", "approval", "toolset"), rows, "This agent has no tools.")
-    for each in found.not_sent:
-        say(f"warning: {each.tool} is {each.reason}")
+    for sentence in unsent_sentences(found.not_sent):
+        say(f"warning: {sentence}")
 
 
 # A promotion applies to the text that the command has just shown. If the text has changed since, the API rejects it.

@@ -8,7 +8,7 @@ left out and reported (`UnsentTool`). Rules that need no choice between families
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pydantic import JsonValue
 
@@ -90,7 +90,17 @@ _MAX_NAMED_TOOLS: Final = 5
 """Maximum number of tools that one sentence names."""
 
 
-def unsent_sentences(unsent: Iterable[UnsentTool]) -> list[str]:
+class Unsent(Protocol):
+    """The fields that `UnsentTool` and its form in the API share."""
+
+    @property
+    def tool(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
+
+def unsent_sentences(unsent: Iterable[Unsent]) -> list[str]:
     """Returns a sentence for each model and rule, with the tools that are not sent."""
     by_reason: dict[str, list[str]] = {}
     for each in unsent:

@@ -1,7 +1,7 @@
 """JSON Schemas in the form in which every model provider accepts them.
 
 Providers refuse a whole request because of one tool whose schema uses a keyword that they do not support. So a wider
-schema is sent that they accept: what matches the original schema matches it too, except that a property of one
+schema is sent that they accept. What matches the original schema matches it too, except that a property of one
 alternative has its schema in all of them. The model's arguments are then checked against the original schema
 (perdure/core/calls/arguments.py).
 
@@ -45,6 +45,7 @@ _SINGLE: Final = frozenset(
 )
 _LISTS: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _BY_NAME: Final = frozenset(("$defs", "definitions", "patternProperties", "dependentSchemas"))
+_MENDED: Final = _SINGLE | _LISTS | _BY_NAME | {"properties", "items", "required", "dependentRequired", "$ref"}
 _VALUES: Final = frozenset(("enum", "const", "default", "examples"))
 
 _NOT_STRICT: Final = frozenset(
@@ -68,7 +69,7 @@ _NOT_STRICT: Final = frozenset(
 )
 """Keywords that OpenAI does not accept in a strict schema."""
 _TYPED: Final = frozenset(("type", "$ref", "anyOf", "enum", "const"))
-"""It requires one of these in each schema."""
+"""Keywords of which each strict schema must have one."""
 
 _Schema = Mapping[str, Any]
 
@@ -176,7 +177,9 @@ def _mended(schema: Any) -> Any:
     property among the properties (Gemini)."""
     if not isinstance(schema, dict):
         return {} if schema is True else {"not": {}}
-    mended = {keyword: _mended_keyword(keyword, value) for keyword, value in schema.items()}
+    mended = {
+        keyword: _mended_keyword(keyword, value) if keyword in _MENDED else value for keyword, value in schema.items()
+    }
     if "array" in _types(schema):
         mended.setdefault("items", {})
     if isinstance(mended.get("properties"), dict):
