@@ -33,10 +33,9 @@ def openai_refusal(body: dict[str, Any]) -> Refusal | None:
     schema = output.get("schema")
     if schema is not None and (fault := _schema_fault(schema) or (_loose(schema) if output.get("strict") else "")):
         return _openai(f"Invalid schema for response_format: {fault}", "invalid_json_schema", "response_format")
-    for number, message in enumerate(body.get("messages") or []):
-        for call in message.get("tool_calls") or []:
-            if not NAME.fullmatch(call["function"]["name"]):
-                return _openai(f"Invalid 'messages[{number}].tool_calls[0].function.name'", "invalid_value", "messages")
+    calls = [call for message in body.get("messages") or [] for call in message.get("tool_calls") or []]
+    if not all(NAME.fullmatch(call["function"]["name"]) for call in calls):
+        return _openai("Invalid 'messages[0].tool_calls[0].function.name'", "invalid_value", "messages")
     return None
 
 
@@ -76,7 +75,8 @@ def _nested_faults(schema: Any, root: dict[str, Any], where: tuple[str, ...] = (
             yield from _nested_faults(each, root, (*where, str(number)))
     if not isinstance(schema, dict):
         return
-    if "array" in (schema.get("type"), *_list(schema.get("type"))) and "items" not in schema:
+    kind = schema.get("type")
+    if "array" in (kind if isinstance(kind, list) else [kind]) and "items" not in schema:
         yield f"In context={where}, array schema missing items."
     if isinstance(schema.get("items"), list):
         yield f"In context={where}, {schema['items']} is not of type 'object', 'boolean'."
@@ -103,18 +103,7 @@ def _loose(schema: Any) -> str:
     return next(filter(None, map(_loose, schema.values())), "")
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def _resolves(reference: str, root: Any) -> bool:
-    if not reference.startswith("#"):
-        return False
     for part in reference.removeprefix("#").split("/")[1:]:
-        part = part.replace("~1", "/").replace("~0", "~")
-        root = root[int(part)] if isinstance(root, list) and part.isdigit() else _get(root, part)
-    return root is not None
-
-
-def _get(holder: Any, name: str) -> Any:
-    return holder.get(name) if isinstance(holder, dict) else None
+        root = root.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(root, dict) else None
+    return reference.startswith("#") and root is not None

@@ -43,7 +43,7 @@ def test_a_request_is_accepted_by_a_strict_provider(ask: dict[str, Any]) -> None
     for name, limit in (("openai/m", 128), ("anthropic/m", 152), ("scripted", 153)):
         claimed = ModelClaim(Claim.ACT, model=name)
         request = request_of(SpokenModels(model), model, call_of(**ask), AGENT, claimed, [earlier])
-        body = {"tools": [*request.tools], "messages": [*request.messages]}
+        body: dict[str, Any] = {"tools": [*request.tools], "messages": [*request.messages]}
         if request.output is not None:
             body["response_format"] = {"json_schema": {"schema": request.output.fits}}
         assert (openai_refusal(body) is None) is (name == "openai/m" or (bool(ask) and name != "scripted"))
