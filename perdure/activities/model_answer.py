@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -16,6 +17,7 @@ from perdure.contracts.ids import effect_key, tool_call_id
 from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import canonical_json, digest_of
+from perdure.core.agents.tool_rules import own_name, sent_name, sent_tools, tool_function
 from perdure.core.agents.toolsets import LOAD_TOOLSET, LoadResult, load, loader_card
 from perdure.core.calls.arguments import extract_groups, parse_arguments, read_object
 from perdure.core.calls.ledger import STOPPED
@@ -75,6 +77,7 @@ def plan_calls(call: ModelCall, agent: PublishedAgent, drafts: Sequence[DraftCal
     planned = []
     for index, draft in enumerate(drafts):
         call_id = tool_call_id(step, index)
+        draft = replace(draft, name=own_name(draft.name, call.ask.tools))
         if index >= MAX_CALLS:
             planned.append(_plan_excess(call, agent, draft, call_id))
         elif draft.name == LOAD_TOOLSET and LOAD_TOOLSET in call.ask.tools:
@@ -112,10 +115,26 @@ def _plan_loading(
     if parsed.fault is not None:
         loading = LoadResult(loaded, {"status": "error", "message": parsed.fault}, done=False)
     else:
-        loading = load(parsed.args, agent.cards, loaded)
+        loading = _without_unsent(load(parsed.args, agent.cards, loaded), call, agent)
     state = CallState.DONE if loading.done else CallState.FAILED
     plan = _build_plan(call, loader_card(agent.cards), draft, call_id, parsed.args, (state, loading.result))
     return loading, plan
+
+
+def _without_unsent(loading: LoadResult, call: ModelCall, agent: PublishedAgent) -> LoadResult:
+    """Returns the result of a load without those new tools that exceed the limit of the model's provider."""
+    new: Any = loading.result.get("new_tools", [])
+    names = {*call.ask.tools, *new}
+    cards = [loader_card(agent.cards), *(card for card in agent.cards if card.name in names)]
+    unsent = sent_tools(list(map(tool_function, cards)), agent.definition.model).left_out
+    missing: list[JsonValue] = [each.tool for each in unsent if each.tool in new]
+    if not missing:
+        return loading
+    available = [name for name in new if name not in missing]
+    note = "the model's provider does not accept them with all other tools"
+    return replace(
+        loading, result={**loading.result, "new_tools": available, "not_available": missing, "message": note}
+    )
 
 
 def _not_offered(call: ModelCall, card: ToolCard | None, name: str) -> str:
@@ -293,7 +312,7 @@ def structured_reply(output: OutputAsk, received: StreamAccumulator, failed: Pro
     text = received.full_text
     if output.form is OutputForm.FUNCTION:
         drafts = received.complete.tool_calls if received.complete else ()
-        answers = {draft.raw_arguments for draft in drafts if draft.name == output.name}
+        answers = {draft.raw_arguments for draft in drafts if draft.name in (output.name, sent_name(output.name))}
         if len(answers) != 1:  # it is unclear which of two different answers is meant
             fault = (
                 f"{output.name} was called twice with different answers" if answers else f"{output.name} was not called"

@@ -31,6 +31,14 @@ from perdure.core.agents.prompts import (
     wire_messages,
     with_cache_breakpoint,
 )
+from perdure.core.agents.tool_rules import (
+    ToolFunction,
+    function_of,
+    sent_messages,
+    sent_output,
+    sent_tools,
+    tool_function,
+)
 from perdure.core.agents.toolsets import LOAD_TOOLSET, loaded_skills, loader_card
 from perdure.core.budgets import (
     PRICED_TOKENS,
@@ -260,13 +268,14 @@ def request_of(
     claimed: ModelClaim,
     messages: Sequence[WireMessage],
 ) -> ProviderRequest:
-    """Returns the provider's request. Its answer is interrupted when the turn's limits are used up."""
+    """Returns the provider's request, in a form that the model's provider accepts. Its answer is interrupted when the
+    turn's limits are used up."""
     request = ProviderRequest(
         model=claimed.model,
-        messages=tuple(messages),
-        tools=_tools(call, agent),
+        messages=sent_messages(messages, claimed.model),
+        tools=sent_tools(_tools(call, agent), claimed.model).tools,
         params=with_stage(models.params(agent), agent.definition.stages, call.ask.stage),
-        output=call.ask.output,
+        output=sent_output(call.ask.output, claimed.model),
         reasoning=agent.definition.reasoning,
         timeout_seconds=call.ask.timeout_seconds or MODEL_SECONDS,
         idempotency_key=f"{call.address.turn_id}.{call.call_id}",
@@ -275,20 +284,16 @@ def request_of(
     return replace(request, max_tokens=affordable_tokens(claimed.most_tokens, claimed.left_microusd, token_price))
 
 
-def _tools(call: ModelCall, agent: PublishedAgent) -> tuple[dict[str, JsonValue], ...]:
+def _tools(call: ModelCall, agent: PublishedAgent) -> tuple[ToolFunction, ...]:
     """Returns the functions that the model can call: the offered tools, or the function for structured output."""
     output = call.ask.output
     if output is not None:
         description = "Give your answer by calling this once."
-        return (_function(output.name, description, output.fits),) if output.form is OutputForm.FUNCTION else ()
+        return (function_of(output.name, description, output.fits),) if output.form is OutputForm.FUNCTION else ()
     offered = [card for card in agent.cards if card.name in call.ask.tools]
     if LOAD_TOOLSET in call.ask.tools:
         offered.insert(0, loader_card(agent.cards))
-    return tuple(_function(card.name, card.description, card.parameters) for card in offered)
-
-
-def _function(name: str, description: str, parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    return tuple(map(tool_function, offered))
 
 
 def daily_caps(agent: PublishedAgent, claimed: ModelClaim) -> Caps:

@@ -11,7 +11,15 @@ from perdure.apps.code_blocks import (
 )
 from perdure.apps.files import AppProblem, has_mistakes
 from perdure.apps.folder import SHIPPED, App, app_folders, find_apps, load_app, load_servers
-from perdure.apps.publish import assembled_tools, publish, skipped_agents, tables_of, unloaded_agents, with_model
+from perdure.apps.publish import (
+    assembled_tools,
+    publish,
+    skipped_agents,
+    tables_of,
+    unloaded_agents,
+    unsent_lines,
+    with_model,
+)
 
 __all__ = [
     "ALWAYS_OFFERED",
@@ -35,5 +43,6 @@ __all__ = [
     "skipped_agents",
     "tables_of",
     "unloaded_agents",
+    "unsent_lines",
     "with_model",
 ]

@@ -18,8 +18,10 @@ from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.mcp import server_of
 from perdure.contracts.skills import CodeBlock, DataTable
 from perdure.contracts.values import digest_of
+from perdure.core.agents.tool_rules import unsent_sentences, unsent_tools
 from perdure.core.agents.toolsets import known_toolsets
 from perdure.core.approvals.gates import tool_needs_approval
+from perdure.graph.registry import loads_toolsets
 
 MAX_LISTED = 5
 """Maximum number of an app's mistakes that are shown; `perdure skills check` shows all."""
@@ -62,6 +64,13 @@ def skipped_agents(
         for agent_id, reason in reasons.items()
         if reason
     ]
+
+
+def unsent_lines(agent: PublishedAgent) -> list[str]:
+    """Returns a sentence for each rule of a model provider because of which `agent` is published with tools that its
+    model is not sent."""
+    unsent = unsent_tools(agent, loads_toolsets=loads_toolsets(agent.definition.topology))
+    return [f"the agent {agent.definition.id}: {sentence}" for sentence in unsent_sentences(unsent)]
 
 
 def unloaded_agents(app: App) -> list[str]:

@@ -27,6 +27,7 @@ from perdure.activities.toolbox.mcp.listing import Offer, offer_of
 from perdure.activities.toolbox.mcp.tools import NO_NAMED_HOSTS, McpServers, ReportServer
 from perdure.apps import (
     App,
+    AppProblem,
     BlockFault,
     Engine,
     ExampleRun,
@@ -36,7 +37,9 @@ from perdure.apps import (
     has_mistakes,
     load_app,
     load_servers,
+    publish,
     schema_as_called,
+    unsent_lines,
 )
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.approvals import EXPIRES_SECONDS
@@ -95,6 +98,18 @@ async def load_one_app(
         return AppRegistry((await asyncio.to_thread(load_app, folder, checker.engine),), checker.unchecked)
     finally:
         await checker.close()
+
+
+def unsent_tool_warnings(app: App) -> list[AppProblem]:
+    """Returns a warning for each rule of a model provider because of which an agent's model is not sent all its tools.
+    The tools of servers are those of their locks."""
+    server_cards = {name: offer_of(app.servers[name], lock.tools).cards for name, lock in app.locks.items()}
+    published = publish(app, [tool.card for tool in ENGINE_TOOLS.values()], server_cards)
+    return [
+        AppProblem(app.folder / "agents", None, line, warning=True)
+        for agent in published
+        for line in unsent_lines(agent)
+    ]
 
 
 async def contact_servers(

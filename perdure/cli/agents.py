@@ -28,16 +28,17 @@ from perdure.cli.terminal import (
 )
 from perdure.client import ApiError, Client
 from perdure.client.agents import SelectableStage
+from perdure.core.agents.tool_rules import unsent_sentences
 from perdure.core.text import escape_terminal
 from perdure.schemas.agents import ExemptibleTool, PromptVersion, Rule
 from perdure.schemas.base import Page
 
-agents_app = typer.Typer(help="List agents.", no_args_is_help=True, rich_markup_mode=None)
+agents_app = typer.Typer(help="List and show agents.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @agents_app.callback()
 def group() -> None:
-    """List agents."""
+    """List and show agents."""
 
 
 @agents_app.command("list")
@@ -54,6 +55,37 @@ def list_agents(as_json: AsJson = False, as_name: AsName = None) -> None:
         rows,
         "No agent is published; `perdure up --app DIR` publishes those of an app.",
     )
+
+
+@agents_app.command("show")
+def show_agent(
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent's id; see `perdure agents list`.")],
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Show an agent and its tools.
+
+    Tools that its model is not sent are listed as warnings, with the provider's rule.
+    """
+    with connect(Role.REQUESTER, as_name) as client:
+        found, tools = client.agents.get(agent), client.agents.tools(agent)
+    if as_json:
+        say_json({**found.model_dump(mode="json"), "tools": [tool.name for tool in tools.items]})
+        return
+    fields(
+        (
+            ("agent", found.id),
+            ("title", found.title),
+            ("topology", found.topology),
+            ("model", found.model),
+            ("version", found.version),
+        )
+    )
+    say()
+    rows = [(tool.name, tool.effect, "required" if tool.needs_approval else "", tool.toolset) for tool in tools.items]
+    table(("tool", "effect", "approval", "toolset"), rows, "This agent has no tools.")
+    for sentence in unsent_sentences(found.not_sent):
+        say(f"warning: {sentence}")
 
 
 # A promotion applies to the text that the command has just shown. If the text has changed since, the API rejects it.

@@ -38,8 +38,8 @@ def check_skills(
     """Report each mistake in an app folder with its file and line.
 
     Checks skills, code blocks, rules, personas, data and agents. No stack is needed. Imports the app's tools/*.py, as a
-    worker does. If a sandbox is available, also checks the types of code blocks and runs their examples. Exit code 1 if
-    there is a mistake; warnings do not count.
+    worker does. If a sandbox is available, also checks the types of code blocks and runs their examples. Tools that an
+    agent's model is not sent are warnings. Exit code 1 if there is a mistake; warnings do not count.
     """
     if folder is not None and not folder.is_dir():
         raise fail(f"{folder} is not a folder", USAGE)
@@ -47,7 +47,7 @@ def check_skills(
         raise fail(f"{folder} is a skill; pass the app folder, {folder.absolute().parents[1]}", USAGE)
     # imported here, because it loads half of the engine for this command only
     from perdure.apps import app_folders
-    from perdure.apps.registry import load_apps, load_one_app
+    from perdure.apps.registry import load_apps, load_one_app, unsent_tool_warnings
     from perdure.settings import Settings
 
     settings = Settings.read()
@@ -59,7 +59,7 @@ def check_skills(
     )
     loaded = asyncio.run(loading)
     apps = loaded.apps
-    problems = [problem for app in apps for problem in app.problems]
+    problems = [problem for app in apps for problem in (*app.problems, *unsent_tool_warnings(app))]
     if as_json:
         skills = [_skills_json(app) for app in apps]
         say_json({"apps": skills, "problems": [*map(_problem_json, problems)], "unchecked": loaded.unchecked})

@@ -4,6 +4,7 @@ it."""
 from typing import Final
 
 from perdure.contracts.errors import CallerError, InvariantBroken
+from perdure.core.agents.toolsets import LOADED_TOOLSETS
 from perdure.graph.spec import Topology
 from perdure.graph.topologies.clarify_solve.nodes import NODES as CLARIFY_NODES
 from perdure.graph.topologies.clarify_solve.nodes import VIZ_NODES
@@ -44,6 +45,11 @@ _BEFORE_VERSIONS: Final = {
 def names() -> tuple[str, ...]:
     """Returns the names of all topologies, in the order above."""
     return tuple(_BY_NAME)
+
+
+def loads_toolsets(name: str) -> bool:
+    """Returns whether the topology offers the tools of a toolset only if that is loaded."""
+    return name in _BY_NAME and any(field.name == LOADED_TOOLSETS for field in _BY_NAME[name].state.fields)
 
 
 def spec(name: str) -> Topology:

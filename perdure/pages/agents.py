@@ -5,6 +5,7 @@ import asyncio
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
+from perdure.core.agents.tool_rules import unsent_sentences
 from perdure.pages.diagrams import draw_graph
 from perdure.pages.render import page
 from perdure.pages.request import SignedInVisit
@@ -36,6 +37,7 @@ async def agent(visit: SignedInVisit, agent_id: str) -> HTMLResponse:
         agent=definition,
         definition=definition.model_dump(),
         tools=tools.items,
+        not_sent=unsent_sentences(definition.not_sent),
         effect_descriptions=EFFECT_DESCRIPTIONS,
     )
 

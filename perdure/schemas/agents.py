@@ -84,6 +84,17 @@ class ExemptibleTool(Answer):
     """True if the tool requires approval."""
 
 
+class NotSent(Answer):
+    """A tool that a model is not sent, because its provider would refuse the whole request."""
+
+    tool: str
+    model: str = ""
+    rule: str = ""
+    """`too_many_tools`, `not_an_object` or `unresolved_reference`."""
+    reason: str = ""
+    """The rule in words."""
+
+
 class Agent(Answer):
     """An agent that turns can use."""
 
@@ -100,6 +111,8 @@ class Agent(Answer):
     limits: Mapping[str, Any] = {}
     tools: list[str] = []
     """The names of the tools. For a single agent, `list_tools` returns them."""
+    not_sent: list[NotSent] = []
+    """The tools that its models are not sent. Only for a single agent."""
 
 
 class GateReason(Answer):

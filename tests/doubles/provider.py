@@ -32,6 +32,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from tests.doubles.provider_steps import Fault, Step
 from tests.doubles.provider_wire import chunk as wire_chunk
 from tests.doubles.provider_wire import closing_lines, error_body, fault_lines, line, text_lines, whole_body
+from tests.doubles.tool_rules import openai_refusal
 
 STEPS = TypeAdapter(list[Step])
 
@@ -131,6 +132,9 @@ class ProviderDouble:
 
     async def _complete(self, request: Request) -> Response:
         seen = await self._arrived(request)
+        refusal = openai_refusal(seen.body)
+        if refusal is not None:
+            return _ended(seen, "400", JSONResponse(refusal, 400))
         step = await self._step(seen)
         if step is None:
             problem = Step(status=418, message="the script of the double has no step for this request")

@@ -40,11 +40,13 @@ from perdure.activities.providers.provider import (
     plausible_usage,
     tokens_of_request,
 )
+from perdure.activities.providers.tool_refusals import with_refused_tools
 from perdure.activities.providers.wire import StreamAdapter
 from perdure.contracts.calls import OutputForm
 from perdure.contracts.errors import PerdureError, UpstreamRejected
 from perdure.contracts.turns import Usage
 from perdure.core.agents.models import with_thinking
+from perdure.core.agents.tool_schemas import is_strict
 from perdure.core.budgets import RequestBound
 from perdure.core.egress import NamedHost, Outbound, named_by_url
 from perdure.egress import Call, calling
@@ -142,7 +144,7 @@ class LiteLLMProvider:
                 for delta in draft.add(chunk):
                     yield delta
         except Exception as error:
-            failure = provider_error(error)
+            failure = with_refused_tools(provider_error(error), str(error), request.tools)
             _log.debug("model_call_failed", model=request.model, code=failure.code, vendor_message=str(error)[:500])
             if failure.code == CONTENT_REFUSED:
                 yield TextDelta(REFUSAL_TEXT)
@@ -250,7 +252,8 @@ def _output(request: ProviderRequest) -> dict[str, Any]:
         return {}
     if output.form is OutputForm.FUNCTION:
         return {"tool_choice": {"type": "function", "function": {"name": output.name}}}
-    schema = {"name": output.name, "schema": copy.deepcopy(output.fits), "strict": True}
+    # Providers refuse a strict schema outside their subset; the answer is checked in any case.
+    schema = {"name": output.name, "schema": copy.deepcopy(output.fits), "strict": is_strict(output.fits)}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 

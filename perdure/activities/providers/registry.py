@@ -16,8 +16,10 @@ from perdure.activities.providers.scripted import ScriptedProvider, read_script
 from perdure.contracts.agents import SCRIPTED, PublishedAgent
 from perdure.contracts.errors import PerdureError, UpstreamRejected
 from perdure.core.agents.models import is_ambiguous
+from perdure.core.agents.tool_rules import unsent_sentences, unsent_tools
 from perdure.core.budgets import caps_of, hold_of
 from perdure.core.egress import Outbound
+from perdure.graph.registry import loads_toolsets
 
 _log = structlog.get_logger(__name__)
 SecretOf = Callable[[str], str | None]
@@ -57,12 +59,15 @@ class Models:
     async def preload(self, agents: Sequence[PublishedAgent]) -> None:
         """Imports the packages of these agents' models before the worker serves, so that the first call does not wait.
 
-        Logs a warning for a daily limit under which a model cannot be called, because its price or bound is unknown.
-        Otherwise only failing turns would show it.
+        Logs a warning for a daily limit under which a model cannot be called, because its price or bound is unknown,
+        and for tools that a model is not sent. Otherwise only turns would show it.
         """
         for agent in agents:
             if is_ambiguous(agent.definition.reasoning):
                 _log.warning("reasoning_set_twice", agent=agent.definition.id, counts="budget_tokens")
+            unsent = unsent_tools(agent, loads_toolsets=loads_toolsets(agent.definition.topology))
+            for problem in unsent_sentences(unsent):
+                _log.warning("tools_not_sent", agent=agent.definition.id, problem=problem)
             for model in _real_models(agent):
                 self._check_bounds(agent, model, await self.provider(agent, model))
 

@@ -16,6 +16,7 @@ from perdure.core.agents.plans import rules_of
 from perdure.core.agents.rule_matching import PLATFORM_RULES, reasons_of, why_no_approval
 from perdure.core.agents.rules import with_overrides
 from perdure.core.agents.templates import Stage, fill_variables
+from perdure.core.agents.tool_rules import unsent_tools
 from perdure.core.approvals.gates import EXEMPTIBLE_TOOLS, requires_approval
 from perdure.graph import registry
 from perdure.graph.manifest import manifest_of, mermaid_of
@@ -42,7 +43,8 @@ async def list_agents(services: ServicesDep, caller: Caller) -> dict[str, object
 
 @agents_router.get("/agents/{agent_id}")
 async def agent(services: ServicesDep, caller: Caller, agent_id: str) -> dict[str, object]:
-    """Returns an agent: its model, limits, approval policy and memory settings. Its tools are a separate list."""
+    """Returns an agent: its model, limits, approval policy and memory settings, and the tools that its model is not
+    sent. All its tools are a separate list."""
     async with services.db.transaction(caller.tenant_id) as tx:
         published = await agents.current_agent(tx, agent_id)
     definition = published.definition.model_dump(mode="json")
@@ -51,6 +53,7 @@ async def agent(services: ServicesDep, caller: Caller, agent_id: str) -> dict[st
         **_agent_summary(published),
         **{name: definition.get(name) for name in _DETAIL_FIELDS},
         "approvals": {name: getattr(policy, name) for name in type(policy).model_fields},
+        "not_sent": _not_sent(published),
         "skills": [{"id": skill.id, "name": skill.name} for skill in published.definition.skills],
     }
 
@@ -98,6 +101,11 @@ def _agent_summary(agent: PublishedAgent) -> dict[str, object]:
         "examples": list(agent.definition.examples),
         "files": list(agent.definition.files),
     }
+
+
+def _not_sent(agent: PublishedAgent) -> list[dict[str, str]]:
+    unsent = unsent_tools(agent, loads_toolsets=registry.loads_toolsets(agent.definition.topology))
+    return [{"tool": each.tool, "model": each.model, "rule": each.rule, "reason": each.reason} for each in unsent]
 
 
 def _tool_description(card: ToolCard, rules: tuple[Rule, ...], exempt: Sequence[str]) -> dict[str, object]:

@@ -21,6 +21,7 @@ import json_repair
 from pydantic import JsonValue
 
 from perdure.contracts.values import canonical_json, digest_of
+from perdure.core.agents.tool_schemas import replaced_properties
 from perdure.core.json_schema import SchemaError, schema_errors, schema_errors_text
 from perdure.core.text import is_clean
 
@@ -62,7 +63,7 @@ def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> ParsedArgumen
         value = _parse_or_none(text)
         if isinstance(value, str):
             return _check_inner_text(value, schema)
-        return check_arguments({} if value is None else value, schema)
+        return _check_parsed({} if value is None else value, schema)
     except InvalidArguments as unfit:
         return _invalid_arguments(f"the arguments are invalid: {unfit}; send them again as one JSON object")
     except (ValueError, RecursionError):
@@ -71,7 +72,7 @@ def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> ParsedArgumen
         return _invalid_arguments(
             "the arguments are not valid JSON and could not be repaired; send them again as one JSON object"
         )
-    checked = check_arguments(repaired, schema)
+    checked = _check_parsed(repaired, schema)
     return replace(checked, repaired=checked.fault is None)
 
 
@@ -105,6 +106,32 @@ def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArg
 def _parse_or_none(text: str) -> object:
     """Parses a model's text. Some providers send no text, or `null`, if there are no arguments."""
     return _parse(text) if text.strip() else None
+
+
+def _check_parsed(value: object, schema: Mapping[str, JsonValue]) -> ParsedArguments:
+    """Checks a model's arguments, with the properties' own names instead of those that the model was sent."""
+    replaced = replaced_properties(schema)
+    if not replaced:
+        return check_arguments(value, schema)
+    try:
+        return check_arguments(_with_own_names(jsonb_form(value), replaced), schema)
+    except InvalidArguments as unfit:
+        return _invalid_arguments(f"the arguments are invalid: {unfit}; send them again as one JSON object")
+
+
+def _with_own_names(value: JsonValue, replaced: Mapping[str, str]) -> JsonValue:
+    """Returns `value` with its properties renamed.
+
+    Raises: InvalidArguments if an object has both names of a property.
+    """
+    if isinstance(value, list):
+        return [_with_own_names(item, replaced) for item in value]
+    if not isinstance(value, dict):
+        return value
+    repeated = [own for sent, own in replaced.items() if sent in value and own in value]
+    if repeated:
+        raise InvalidArguments(f"the name {repeated[0]!r} appears twice")
+    return {replaced.get(name, name): _with_own_names(item, replaced) for name, item in value.items()}
 
 
 def _parse(text: str) -> object:

@@ -52,6 +52,11 @@ AGEING = {
     "role": "reviewer", "assignee": "rita", "agent": "refunds", "waiting": 7, "oldest_at": AT, "next_expiry_at": LATER,
     "fallback": {"reviewer": "una", "at": "2020-01-01T00:00:00Z"}, "buckets": {"1h": 1, "1d": 2, "3d": 4, "older": 0},
 }  # fmt: skip
+AGENT = {
+    "id": "desk", "title": "Help desk", "topology": "tool_loop", "model": "openai/gpt", "version": "a1",
+    "not_sent": [{"tool": "odd", "model": "openai/gpt", "rule": "not_an_object",
+                  "reason": "not sent to openai/gpt: its parameters are not an object"}],
+}  # fmt: skip
 EFFECT = {
     "key": "pdk_1", "tool": "send_note", "state": "outcome_unknown", "effect": "opaque", "agent": "refunds",
     "args": {"order": "1"}, "turn_id": "t-1", "attempts": 2, "first_sent_at": AT, "deadline": "2020-01-01T00:00:00Z",
@@ -178,6 +183,8 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("files usage c-1", [items(*USAGES)], "requester GET /v1/usage conversation=c-1"),
     ("agents list", [items({"id": "desk", "title": "Help desk", "topology": "tool_loop", "model": "fast"})],
      "requester GET /v1/agents"),
+    ("agents show desk", [said(AGENT), items({"name": "look", "effect": "read", "needs_approval": False})],
+     "requester GET /v1/agents/desk/tools"),
     ("topologies list", [items({"name": "tool_loop", "purpose": "Ask and do."})], "requester GET /v1/topologies"),
     ("topologies show tool_loop", [said({"name": "tool_loop", "nodes": []})], "requester GET /v1/topologies/tool_loop"),
     ("budgets show", [said(BUDGETS)], "admin GET /v1/budgets"),

@@ -1,0 +1,58 @@
+"""perdure/activities/model_request.py: the request has the form that the claimed model's provider accepts."""
+
+from typing import Any
+
+import pytest
+from pydantic import JsonValue
+
+from perdure.activities.model_answer import plan_calls
+from perdure.activities.model_request import request_of
+from perdure.activities.providers.provider import DraftCall
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.calls import ModelCall, ModelCallRequest, OutputAsk, OutputForm
+from perdure.contracts.turns import TurnAddress
+from perdure.core.agents.toolsets import LOAD_TOOLSET
+from perdure.core.calls.ledger import Claim
+from perdure.store.calls.model_calls import ModelClaim
+from tests.doubles.spoken import SpokenModel, SpokenModels
+from tests.doubles.tool_rules import openai_refusal
+from tests.unit.apps.tool_contexts import card
+from tests.unit.core.test_tool_rules import SCHEMAS
+
+ADDRESS = TurnAddress(tenant_id="t", conversation_id="c", turn_id="w")
+ODD = (card(name="names", parameters=SCHEMAS["names"]), card(name="either", parameters=SCHEMAS["alternatives"]))
+MANY = tuple(card(name=f"many_{number}", toolset="all", effect="read") for number in range(150))
+CARDS = (*ODD, card(name="gone", parameters={"$ref": "#/none"}), *MANY)
+AGENT = PublishedAgent.model_validate(
+    {"definition": {"id": "a", "title": "A", "topology": "t", "model": "openai/m"}, "cards": CARDS, "version": "v"}
+)
+
+
+def call_of(**ask: Any) -> ModelCall:
+    asked = ModelCallRequest(messages=(), **{"tools": tuple(each.name for each in CARDS), **ask})
+    return ModelCall(address=ADDRESS, call_id="m1", agent_id="a", agent_version="v", ask=asked)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [{}, *({"output": OutputAsk(name="an answer", fits=SCHEMAS["names"], form=form)} for form in OutputForm)],
+)
+def test_a_request_is_accepted_by_a_strict_provider(ask: dict[str, Any]) -> None:
+    model = SpokenModel()
+    earlier: dict[str, JsonValue] = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "a.b"}}]}
+    for name, limit in (("openai/m", 128), ("anthropic/m", 152), ("scripted", 153)):
+        claimed = ModelClaim(Claim.ACT, model=name)
+        request = request_of(SpokenModels(model), model, call_of(**ask), AGENT, claimed, [earlier])
+        body: dict[str, Any] = {"tools": [*request.tools], "messages": [*request.messages]}
+        if request.output is not None:
+            body["response_format"] = {"json_schema": {"schema": request.output.fits}}
+        assert (openai_refusal(body) is None) is (name == "openai/m" or (bool(ask) and name != "scripted"))
+        assert ask or len(request.tools) == limit
+
+
+def test_a_loaded_toolset_does_not_promise_tools_that_are_not_sent() -> None:
+    call = call_of(tools=(LOAD_TOOLSET, "names"), toolsets={})
+    draft = DraftCall("p", LOAD_TOOLSET, '{"toolset": "all", "include_write_tools": false}')
+    (plan,) = plan_calls(call, AGENT, [draft]).calls
+    assert plan.message is not None and plan.row.outcome is not None
+    assert '"not_available":["many_126",' in plan.message.content and '"many_125"' in plan.message.content

@@ -1,0 +1,176 @@
+"""perdure/core/agents/tool_rules.py and tool_schemas.py: whatever an author writes, a strict provider accepts."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.calls import OutputAsk
+from perdure.core.agents.tool_rules import (
+    UnsentTool,
+    function_of,
+    own_name,
+    sent_messages,
+    sent_name,
+    sent_output,
+    sent_tools,
+    tool_rules,
+    unsent_sentences,
+    unsent_tools,
+)
+from perdure.core.agents.tool_schemas import Unsendable, sendable_schema, sent_property
+from perdure.core.calls.arguments import parse_arguments
+from perdure.core.json_schema import schema_errors
+from tests.doubles.tool_rules import anthropic_refusal, openai_refusal
+from tests.unit.apps.tool_contexts import card
+
+TEXT = {"type": "string"}
+BY_KIND = [
+    {"properties": {"kind": {"const": "file"}, "path": TEXT}, "required": ["path"]},
+    {"properties": {"kind": {"const": "link"}, "url": TEXT}},
+]
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "bare": {"type": "object"},
+    "no type": {"properties": {"key": TEXT}},
+    "optional object": {"type": ["object", "null"], "properties": {"key": TEXT}},
+    "anyOf": {"type": "object", "properties": {"id": TEXT, "key": TEXT}, "anyOf": [{"required": ["id"]}]},
+    "alternatives": {"type": "object", "oneOf": BY_KIND},
+    "allOf": {
+        "type": "object",
+        "allOf": [*BY_KIND[:1], {"$ref": "#/$defs/key"}],
+        "$defs": {"key": {"required": ["k"]}},
+    },
+    "enum and not": {"type": "object", "enum": [{"a": 1}], "not": {"required": ["b"]}},
+    "reference": {"$ref": "#/$defs/all", "$defs": {"all": {"type": "object", "properties": {"key": TEXT}}}},
+    "arrays": {"type": "object", "properties": {"a": {"type": "array"}, "b": {"type": ["array", "null"]}}},
+    "a corner": {"type": "object", "properties": {"at": {"type": "array", "items": [TEXT, {"type": "number"}]}}},
+    "nested": {"type": "object", "properties": {"a": {"anyOf": [{"type": "array"}, {"properties": {"$b": True}}]}}},
+    "names": {
+        "type": "object",
+        "properties": {"$filter": TEXT, "a[b]": {"$ref": "#/properties/$filter"}, "имя": TEXT, "n" * 65: TEXT},
+        "required": ["$filter", "absent"],
+    },
+}
+
+
+def refusals(*functions: dict[str, Any]) -> list[object]:
+    claude = [{"name": each["function"]["name"], "input_schema": each["function"]["parameters"]} for each in functions]
+    return [openai_refusal({"tools": list(functions)}), anthropic_refusal({"tools": claude})]
+
+
+@pytest.mark.parametrize("model", ["openai/m", "azure/m", "anthropic/m", "mistral/m", "gemini/m", "ollama/m", "x/y"])
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_schema_is_sent_in_a_form_that_strict_providers_accept(name: str, model: str) -> None:
+    own = function_of("look", "Look.", SCHEMAS[name])
+    sent = sent_tools([own], model)
+    assert sent.left_out == () and refusals(*sent.tools) == [None, None]
+    assert sent_tools(sent.tools, model).tools == sent.tools, "an accepted form is unchanged"
+    assert own == function_of("look", "Look.", SCHEMAS[name]) and sent_tools([own], "scripted").tools == (own,)
+
+
+def test_a_model_learns_the_properties_of_all_alternatives() -> None:
+    sent: Any = sendable_schema(SCHEMAS["alternatives"])
+    assert sent["properties"] == {"kind": {"anyOf": [{"const": "file"}, {"const": "link"}]}, "path": TEXT, "url": TEXT}
+    assert "required" not in sent
+    assert sendable_schema(SCHEMAS["allOf"])["required"] == ["path", "k"]
+
+
+VALUES: st.SearchStrategy[JsonValue] = st.sampled_from(
+    ["x", "file", "link", 1, None, [], [1], [True, "x"], {}, {"a": []}]
+)
+
+
+@given(st.dictionaries(st.sampled_from(["id", "key", "kind", "path", "url", "k", "a", "b", "at"]), VALUES))
+def test_the_sent_form_accepts_whatever_the_original_accepts(args: dict[str, JsonValue]) -> None:
+    for name, schema in SCHEMAS.items():
+        if name != "alternatives" and not schema_errors(args, schema):
+            assert schema_errors(args, sendable_schema(schema)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        (
+            '{{"{0}": "x", "absent": 1, "deep": [{{"{0}": 1}}]}}',
+            {"$filter": "x", "absent": 1, "deep": [{"$filter": 1}]},
+        ),
+        ('{{"$filter": "x", "absent": 1}}', {"$filter": "x", "absent": 1}),  # the model may know the own name
+        ("{{'{0}': 'x', 'absent': 1}}", {"$filter": "x", "absent": 1}),  # repaired
+        ('{{"{0}": "x"}}', None),  # checked as it is written
+        ('{{"{0}": "x", "$filter": "y", "absent": 1}}', None),
+    ],
+)
+def test_replaced_names_are_mapped_back_before_the_check(text: str, args: dict[str, JsonValue] | None) -> None:
+    parsed = parse_arguments(text.format(sent_property("$filter")), SCHEMAS["names"])
+    assert parsed.args == (args or {}) and (parsed.fault is None) is (args is not None)
+
+
+def test_what_is_left_out_of_the_sent_schema_is_still_checked() -> None:
+    assert parse_arguments('{"key": "x"}', SCHEMAS["anyOf"]).fault is not None
+    assert parse_arguments('{"id": "x"}', SCHEMAS["anyOf"]).fault is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "rule"),
+    [
+        ({"type": "array"}, "not_an_object"),
+        ({"type": "object", "properties": {"a": {"$ref": "https://example.com/a"}}}, "unresolved_reference"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}, "unresolved_reference"),
+        ({"$ref": "#/$defs/none"}, "unresolved_reference"),
+    ],
+)
+def test_a_schema_without_a_sendable_form_leaves_its_tool_out(schema: dict[str, JsonValue], rule: str) -> None:
+    with pytest.raises(Unsendable) as raised:
+        sendable_schema(schema)
+    sent = sent_tools([function_of("bad", "", schema), function_of("good", "", {})], "openai/m")
+    assert (
+        raised.value.rule == rule and sent.left_out == (UnsentTool("bad", "openai/m", rule),) and len(sent.tools) == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "limit"),
+    [
+        *(("openai/m", 128), ("azure/m", 128), ("router/m", 128), ("gpt-m", 128)),
+        *(("gemini/m", 512), ("anthropic/m", None), ("bedrock/claude-m", None), ("ollama_chat/m", None)),
+    ],
+)
+def test_more_tools_than_a_provider_accepts_are_left_out_and_named(model: str, limit: int | None) -> None:
+    tools = [function_of(f"tool_{number}", "d" * 5_000, {}) for number in range(600)]
+    sent = sent_tools(tools, model)
+    assert len(sent.tools) == (limit or 600) and len(sent.left_out) == 600 - len(sent.tools)
+    assert tool_rules(model).max_description is None or refusals(*sent.tools)[0] is None, "long descriptions are cut"
+    assert len(unsent_sentences(sent.left_out)) == (limit is not None)
+
+
+def test_an_agent_reports_the_tools_that_its_models_are_not_sent() -> None:
+    bad = card(name="bad", parameters={"$ref": "#/none"})
+    cards = (bad, *(card(name=f"tool_{number}", toolset="all") for number in range(128)))
+    definition = {"id": "a", "title": "A", "topology": "t", "model": "openai/m", "fallback_model": "anthropic/m"}
+    agent = PublishedAgent.model_validate({"definition": definition, "cards": cards, "version": "v"})
+    unsent = [UnsentTool("bad", model, "unresolved_reference") for model in ("openai/m", "anthropic/m")]
+    assert unsent_tools(agent, loads_toolsets=True) == unsent == unsent_tools(agent, loads_toolsets=False)
+    more = agent.model_copy(update={"cards": (*cards, card(name="last"))})
+    assert unsent_tools(more, loads_toolsets=False)[1] == UnsentTool("last", "openai/m", "too_many_tools")
+    assert unsent_tools(more, loads_toolsets=True) == unsent
+
+
+@pytest.mark.parametrize("name", ["read.file", "a" * 65, "1st", "", "имя", "a b", "plain", "with-dash_1"])
+def test_a_name_is_sent_in_an_accepted_form_and_reversed(name: str) -> None:
+    sent = sent_name(name)
+    assert refusals(function_of(sent, "", {"type": "object", "properties": {}})) == [None, None]
+    assert own_name(sent, ["other", name]) == name and sent_name(sent) == sent
+    message: dict[str, Any] = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": name}}]}
+    (replayed,) = sent_messages([message], "openai/m")
+    assert replayed["tool_calls"] == [{"id": "1", "function": {"name": sent}}]
+
+
+def test_a_requested_object_is_mended_like_a_tool() -> None:
+    output = OutputAsk(name="to answer", fits=SCHEMAS["names"] | {"anyOf": [{}]})
+    sent = sent_output(output, "openai/m")
+    assert sent is not None and sent.name == sent_name("to answer")
+    assert openai_refusal({"response_format": {"json_schema": {"schema": sent.fits}}}) is None
+    assert sent_output(output, "scripted") is output
