@@ -17,7 +17,8 @@ from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import canonical_json, digest_of
 from perdure.core.agents.toolsets import LOAD_TOOLSET, LoadResult, load, loader_card
-from perdure.core.calls.arguments import extract_groups, parse_arguments, read_object
+from perdure.core.agents.wire_ids import stored_id
+from perdure.core.calls.arguments import extract_groups, parse_arguments, read_object, replayed_arguments
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import CHARACTERS_A_TOKEN, estimated_tokens, preview
 from perdure.store.calls.model_calls import PlannedCall
@@ -26,9 +27,6 @@ from perdure.store.events.event_log import NewEvent, NewMessage
 
 _UNSAFE_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 """Providers reject every later request that repeats a name with such a character."""
-_MAX_ID_CHARACTERS = 16_384
-"""Maximum length of a provider's id. Ids are stored whole, because some contain a signature of several kilobytes. Users
-see Perdure's ids."""
 MAX_CALLS = 64
 """Maximum number of calls in one answer; the others are dropped."""
 
@@ -129,7 +127,7 @@ def _build_plan(
         tool=_UNSAFE_CHARACTER.sub("_", draft.name)[:64] or "unnamed",
         tool_version=card.version if card else "",
         effect=_effect(card),
-        provider_call_id=draft.provider_id[:_MAX_ID_CHARACTERS],
+        provider_call_id=stored_id(draft.provider_id),
         args=args,
         digest=digest_of(args),
         outcome=outcome.model_dump(mode="json") if outcome else None,
@@ -143,20 +141,24 @@ def _build_plan(
         answer_id=message.id if message else "",
         args=executed_args,
     )
-    return CallPlan(row, _message_entry(row, message), message, ref)
+    return CallPlan(row, _message_entry(row, message, draft), message, ref)
 
 
-def _message_entry(row: PlannedCall, answer: NewMessage | None) -> dict[str, JsonValue]:
-    """Returns the call as it is stored in the assistant message."""
+def _message_entry(row: PlannedCall, answer: NewMessage | None, draft: DraftCall) -> dict[str, JsonValue]:
+    """Returns the call as it is stored in the assistant message. If its arguments were not accepted, the model's own
+    are stored too, so that its next request shows the model what was wrong."""
+    arguments = canonical_json(row.args)
+    sent = replayed_arguments(draft.raw_arguments) if answer and not row.args else ""
     return {
         "call_id": row.call_id,
         "key": row.key,
         "tool": row.tool,
-        "arguments": canonical_json(row.args),
+        "arguments": arguments,
         "digest": row.digest,
         "provider_id": row.provider_call_id,
         "settled": row.outcome is not None,
         **({"answer_id": answer.id} if answer else {}),
+        **({"sent_arguments": sent} if sent not in ("", arguments) else {}),
     }
 
 

@@ -4,7 +4,7 @@ It answers on OpenAI's and on Anthropic's route, so what an agent's turn puts on
 """
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from perdure.activities.providers.provider import Complete, ProviderRequest, TextDelta
@@ -12,6 +12,7 @@ from perdure.activities.providers.scripted import Script, ScriptedProvider
 from tests.doubles.anthropic_wire import message_lines, openai_shape
 from tests.doubles.provider import ProviderDouble, Seen
 from tests.doubles.provider_steps import Call, Step
+from tests.doubles.wire_rules import fault_of
 
 
 class PlayingDouble(ProviderDouble):
@@ -46,6 +47,9 @@ class PlayingDouble(ProviderDouble):
 
     async def _messages(self, request: Request) -> Response:
         seen = await self._arrived(request)
+        if fault := fault_of(seen.body):
+            seen.outcome = "400"
+            return JSONResponse({"type": "error", "error": {"type": "invalid_request_error", "message": fault}}, 400)
         step = await self._step(seen)
         seen.outcome = "answered"
         return StreamingResponse(message_lines(step, seen.body), media_type="text/event-stream")

@@ -32,6 +32,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from tests.doubles.provider_steps import Fault, Step
 from tests.doubles.provider_wire import chunk as wire_chunk
 from tests.doubles.provider_wire import closing_lines, error_body, fault_lines, line, text_lines
+from tests.doubles.wire_rules import fault_of
 
 STEPS = TypeAdapter(list[Step])
 
@@ -131,6 +132,8 @@ class ProviderDouble:
 
     async def _complete(self, request: Request) -> Response:
         seen = await self._arrived(request)
+        if fault := fault_of(seen.body):
+            return _ended(seen, "400", JSONResponse(error_body(Step(status=400, message=fault)), 400))
         step = await self._step(seen)
         if step is None:
             problem = Step(status=418, message="the script of the double has no step for this request")

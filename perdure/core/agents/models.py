@@ -20,9 +20,14 @@ def is_claude(model: str) -> bool:
     return model.startswith("anthropic/") or (model.startswith(_CLOUDS) and "claude" in model)
 
 
+def is_gemini(model: str) -> bool:
+    """Returns whether a LiteLLM name is a Gemini model at one of Google's own APIs."""
+    return model.startswith("gemini/") or (model.startswith("vertex_ai/") and "gemini" in model)
+
+
 def takes_thinking_budget(model: str) -> bool:
     """Returns whether the model's API counts thinking in tokens. The others know only levels of effort."""
-    return is_claude(model) or model.startswith("gemini/") or (model.startswith("vertex_ai/") and "gemini" in model)
+    return is_claude(model) or is_gemini(model)
 
 
 MIN_CAP_TOKENS: Final = 16_384
