@@ -45,7 +45,7 @@ def _faults(body: dict[str, Any]) -> Iterator[str]:
 
 def _text_faults(message: dict[str, Any]) -> Iterator[str]:
     text = message.get("content")
-    if INVENTED in str(text) or (text or not message.get("tool_calls")) and not str(text or "").strip():
+    if INVENTED in str(text) or ((text or not message.get("tool_calls")) and not str(text or "").strip()):
         yield "a text without words"
 
 
