@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from pydantic import JsonValue
 
@@ -254,7 +254,7 @@ def reply_of(
         new_id(),
         Role.ASSISTANT,
         text,
-        calls=[plan.entry for plan in plans],
+        calls=_call_entries(received.complete, plans),
         tokens=usage.output_tokens or estimated_tokens(text),
         partial=partial,
     )
@@ -274,6 +274,14 @@ def reply_of(
         partial=partial,
     )
     return reply, [message, *(plan.message for plan in plans if plan.message is not None)]
+
+
+def _call_entries(complete: Complete | None, plans: Sequence[CallPlan]) -> list[dict[str, JsonValue]]:
+    """Returns the entries of the message's calls. The first has the signed thinking that led to them."""
+    entries = [plan.entry for plan in plans]
+    if entries and complete is not None and complete.thinking is not None:
+        entries[0] = entries[0] | {"thinking": asdict(complete.thinking)}
+    return entries
 
 
 def structured_reply(output: OutputAsk, received: StreamAccumulator, failed: Problem | None) -> ModelReply:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tests.doubles.anthropic_wire import openai_shape
+from tests.doubles.anthropic_wire import openai_shape, signature
 
 CALL_ID = {"mistral": r"[A-Za-z0-9]{9}", "claude": r"[A-Za-z0-9_-]+", "": r".{1,40}"}
 """The ids that a vendor takes, by a part of the model's name."""
@@ -18,7 +18,29 @@ def fault_of(body: dict[str, Any]) -> str:
     return next(_faults(body), "")
 
 
+def _thinking_faults(body: dict[str, Any]) -> Iterator[str]:
+    """Anthropic: thinking goes back unchanged, and a round that is continued with thinking begins with it."""
+    thinks = (body.get("thinking") or {}).get("type") == "enabled"
+    if thinks and (body.get("tool_choice") or {}).get("type") in ("tool", "any"):
+        yield "thinking before a call that is forced"
+    began = unsigned = False
+    for message in body["messages"]:
+        parts = message["content"] if isinstance(message["content"], list) else []
+        if message["role"] == "user":
+            began = began and any(part["type"] == "tool_result" for part in parts)
+        elif message["role"] == "assistant":
+            signed = [part for part in parts if part["type"] == "thinking"]
+            if any(part["signature"] != signature(part["thinking"]) for part in signed):
+                yield "thinking that was changed"
+            unsigned = unsigned if began else not signed
+            began = True
+    if thinks and began and unsigned:
+        yield "a round that does not begin with its thinking"
+
+
 def _faults(body: dict[str, Any]) -> Iterator[str]:
+    if "system" in body:
+        yield from _thinking_faults(body)
     waiting: list[str] = []
     seen: set[str] = set()
     pattern = next(each for name, each in CALL_ID.items() if name in str(body.get("model")))

@@ -12,6 +12,7 @@ import importlib
 import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -39,10 +40,11 @@ from perdure.activities.providers.provider import (
     plausible_usage,
     tokens_of_request,
 )
+from perdure.activities.providers.thinking import ThinkingReader
 from perdure.contracts.calls import OutputForm
 from perdure.contracts.errors import PerdureError, UpstreamRejected
 from perdure.contracts.turns import Usage
-from perdure.core.agents.models import with_thinking
+from perdure.core.agents.models import is_claude, with_thinking
 from perdure.core.budgets import RequestBound
 from perdure.core.egress import NamedHost, Outbound, named_by_url
 from perdure.egress import Call, calling
@@ -120,7 +122,7 @@ class LiteLLMProvider:
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """Sends one request to the provider and streams its response, as `Provider` describes."""
-        draft = Draft(max_tokens=request.max_tokens)
+        draft, thinking = Draft(max_tokens=request.max_tokens), ThinkingReader(request.model)
         deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None
         call = Call(named=_named_hosts(request), stream_bytes=self._stream_bytes, failure_bytes=_FAILURE_BYTES)
@@ -137,6 +139,7 @@ class LiteLLMProvider:
                         chunk = await anext(chunks, None)
                 if chunk is None:
                     break
+                thinking.add(chunk)
                 for delta in draft.add(chunk):
                     yield delta
         except Exception as error:
@@ -157,7 +160,10 @@ class LiteLLMProvider:
                 await response.aclose()
         draft.model = draft.model or request.model
         for last_chunk in draft.finish(_finish_reason(response), self._usage(request, draft)):
-            yield last_chunk
+            if isinstance(last_chunk, Complete):
+                yield replace(last_chunk, thinking=thinking.result())
+            else:
+                yield last_chunk
 
     async def aclose(self) -> None:
         """Closes LiteLLM's connections. The provider can be used again."""
@@ -246,9 +252,11 @@ def _output(request: ProviderRequest) -> dict[str, Any]:
 
 def _params(request: ProviderRequest) -> dict[str, JsonValue]:
     """Returns the agent's parameters. If the model supports reasoning, or the agent sets it, the parameters for it are
-    added."""
+    added. Claude does not think before a function that it must call."""
     can_think = _price_card(request.model).get("supports_reasoning") is True
-    return with_thinking(request.model, request.params, request.messages, request.reasoning, can_think=can_think)
+    forced = request.output is not None and request.output.form is OutputForm.FUNCTION
+    reasoning = None if forced and is_claude(request.model) else request.reasoning
+    return with_thinking(request.model, request.params, request.messages, reasoning, can_think=can_think)
 
 
 def _named_hosts(request: ProviderRequest) -> tuple[NamedHost, ...]:

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import JsonValue
 
+from perdure.activities.providers.thinking import SignedThinking
 from perdure.contracts.agents import Reasoning
 from perdure.contracts.calls import OutputAsk, OutputForm
 from perdure.contracts.errors import LimitReached, UpstreamRejected, UpstreamUnavailable
@@ -86,6 +87,7 @@ class Complete:
     finish_reason: FinishReason
     model: str
     """The model's name in the provider's answer."""
+    thinking: SignedThinking | None = None
 
 
 Chunk = TextDelta | ThinkingDelta | Complete

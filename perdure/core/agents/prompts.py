@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import Role, WindowPolicy
 from perdure.contracts.skills import Skill
-from perdure.core.agents.models import is_claude
+from perdure.core.agents.models import is_claude, round_start
 from perdure.core.agents.templates import fill_variables
 from perdure.core.agents.wire_ids import signature_for, wire_ids
 from perdure.core.text import estimated_tokens
@@ -36,8 +36,8 @@ class PromptMessage:
     role: Role
     content: str
     calls: Sequence[Mapping[str, JsonValue]] = ()
-    """{key, tool, arguments} for each call of an assistant message. Optional: `provider_id`, and `sent_arguments` if
-    the model's own differ from those that are stored."""
+    """{key, tool, arguments} for each call of an assistant message. Optional: `provider_id`; `sent_arguments` if the
+    model's own differ from those that are stored; on the first call, `thinking` ({model, blocks}) before the calls."""
     answers: str = ""
     """The key of the call that a tool message answers."""
 
@@ -73,7 +73,11 @@ def wire_messages(
     sent.extend({"role": "system", "content": text} for text in (memory, *templates) if text)
     calls = [call for message in messages for call in message.calls]
     ids = wire_ids([(str(call["key"]), _provider_id(call)) for call in calls], model)
-    sent.extend(_wire_message(message, ids, model) for message in messages if not _is_silent(message))
+    spoken = [message for message in messages if not _is_silent(message)]
+    start = round_start([message.role.value for message in spoken])
+    for index, message in enumerate(spoken):
+        thinking = _thinking_blocks(message, model) if index >= start else []
+        sent.append(_wire_message(message, ids, model) | ({"thinking_blocks": thinking} if thinking else {}))
     return sent
 
 
@@ -83,6 +87,16 @@ def _is_silent(message: PromptMessage) -> bool:
 
 def _provider_id(call: Mapping[str, JsonValue]) -> str:
     return str(call.get("provider_id") or "")
+
+
+def _thinking_blocks(message: PromptMessage, model: str) -> list[JsonValue]:
+    """Returns the signed thinking before the calls of a message; empty if another model wrote it. Anthropic needs it
+    only within its round."""
+    thinking = message.calls[0].get("thinking") if message.calls else None
+    if not isinstance(thinking, dict) or thinking.get("model") != model:
+        return []
+    blocks = thinking.get("blocks")
+    return blocks if isinstance(blocks, list) else []
 
 
 def _wire_message(message: PromptMessage, ids: Mapping[str, str], model: str) -> WireMessage:
