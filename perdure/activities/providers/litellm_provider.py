@@ -12,7 +12,6 @@ import importlib
 import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -122,7 +121,7 @@ class LiteLLMProvider:
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """Sends one request to the provider and streams its response, as `Provider` describes."""
-        draft, thinking = Draft(max_tokens=request.max_tokens), ThinkingReader(request.model)
+        draft = Draft(max_tokens=request.max_tokens, thinking=ThinkingReader(request.model))
         deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None
         call = Call(named=_named_hosts(request), stream_bytes=self._stream_bytes, failure_bytes=_FAILURE_BYTES)
@@ -139,7 +138,6 @@ class LiteLLMProvider:
                         chunk = await anext(chunks, None)
                 if chunk is None:
                     break
-                thinking.add(chunk)
                 for delta in draft.add(chunk):
                     yield delta
         except Exception as error:
@@ -160,10 +158,7 @@ class LiteLLMProvider:
                 await response.aclose()
         draft.model = draft.model or request.model
         for last_chunk in draft.finish(_finish_reason(response), self._usage(request, draft)):
-            if isinstance(last_chunk, Complete):
-                yield replace(last_chunk, thinking=thinking.result())
-            else:
-                yield last_chunk
+            yield last_chunk
 
     async def aclose(self) -> None:
         """Closes LiteLLM's connections. The provider can be used again."""

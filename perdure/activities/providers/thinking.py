@@ -24,9 +24,9 @@ class SignedThinking:
 
 @dataclass(slots=True)
 class ThinkingReader:
-    """Collects the thinking blocks of a stream from their pieces."""
+    """Collects the thinking blocks of a stream from their pieces, if the model is Claude."""
 
-    model: str
+    model: str = ""
     _blocks: list[dict[str, JsonValue]] = field(default_factory=list)
     _characters: int = 0
     _unfit: bool = False

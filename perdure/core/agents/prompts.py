@@ -102,7 +102,7 @@ def _thinking_blocks(message: PromptMessage, model: str) -> list[JsonValue]:
 def _wire_message(message: PromptMessage, ids: Mapping[str, str], model: str) -> WireMessage:
     wire: WireMessage = {"role": message.role.value, "content": message.content}
     if message.calls:
-        # LiteLLM replaces a text without words by a sentence of its own, and models begin to repeat it.
+        # LiteLLM replaces a text without words by an invented sentence, and models begin to repeat it.
         wire["content"] = message.content if message.content.strip() else None
         wire["tool_calls"] = [_wire_call(call, ids, model) for call in message.calls]
     if message.role is Role.TOOL:

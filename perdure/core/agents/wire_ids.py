@@ -1,8 +1,8 @@
 """The ids of tool calls in a request to a model provider.
 
-A model sees the ids that it gave, because some read them. Providers limit ids, repeat them, and reject those of other
-vendors, so an id that the provider would reject, or that the request already has, is replaced by a derived one.
-Perdure's own keys are too long for most providers and stay in the ledger.
+A model sees the ids that it gave, because some read them. But providers repeat ids, and reject those of other vendors.
+An id that the provider would reject, or that the request already has, is replaced by a derived one. Perdure's own keys
+are too long for most providers.
 """
 
 import base64
