@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pydantic import JsonValue
@@ -19,7 +19,8 @@ from perdure.contracts.turns import Usage
 from perdure.contracts.values import canonical_json, digest_of
 from perdure.core.agents.tool_rules import own_name, sent_name, sent_tools, tool_function
 from perdure.core.agents.toolsets import LOAD_TOOLSET, LoadResult, load, loader_card
-from perdure.core.calls.arguments import extract_groups, parse_arguments, read_object
+from perdure.core.agents.wire_ids import stored_id
+from perdure.core.calls.arguments import extract_groups, parse_arguments, read_object, replayed_arguments
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import CHARACTERS_A_TOKEN, estimated_tokens, preview
 from perdure.store.calls.model_calls import PlannedCall
@@ -28,9 +29,6 @@ from perdure.store.events.event_log import NewEvent, NewMessage
 
 _UNSAFE_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 """Providers reject every later request that repeats a name with such a character."""
-_MAX_ID_CHARACTERS = 16_384
-"""Maximum length of a provider's id. Ids are stored whole, because some contain a signature of several kilobytes. Users
-see Perdure's ids."""
 MAX_CALLS = 64
 """Maximum number of calls of one answer that run. Each of the others is an error that the
 model receives and an event."""
@@ -159,7 +157,7 @@ def _build_plan(
         tool=_UNSAFE_CHARACTER.sub("_", draft.name)[:64] or "unnamed",
         tool_version=card.version if card else "",
         effect=_effect(card),
-        provider_call_id=draft.provider_id[:_MAX_ID_CHARACTERS],
+        provider_call_id=stored_id(draft.provider_id),
         args=args,
         digest=digest_of(args),
         outcome=outcome.model_dump(mode="json") if outcome else None,
@@ -173,20 +171,24 @@ def _build_plan(
         answer_id=message.id if message else "",
         args=executed_args,
     )
-    return CallPlan(row, _message_entry(row, message), message, ref)
+    return CallPlan(row, _message_entry(row, message, draft), message, ref)
 
 
-def _message_entry(row: PlannedCall, answer: NewMessage | None) -> dict[str, JsonValue]:
-    """Returns the call as it is stored in the assistant message."""
+def _message_entry(row: PlannedCall, answer: NewMessage | None, draft: DraftCall) -> dict[str, JsonValue]:
+    """Returns the call as it is stored in the assistant message. If its arguments were not accepted, the model's own
+    are stored too, so that its next request shows the model what was wrong."""
+    arguments = canonical_json(row.args)
+    sent = replayed_arguments(draft.raw_arguments) if answer and not row.args else ""
     return {
         "call_id": row.call_id,
         "key": row.key,
         "tool": row.tool,
-        "arguments": canonical_json(row.args),
+        "arguments": arguments,
         "digest": row.digest,
         "provider_id": row.provider_call_id,
         "settled": row.outcome is not None,
         **({"answer_id": answer.id} if answer else {}),
+        **({"sent_arguments": sent} if sent not in ("", arguments) else {}),
     }
 
 
@@ -282,7 +284,7 @@ def reply_of(
         new_id(),
         Role.ASSISTANT,
         text,
-        calls=[plan.entry for plan in plans],
+        calls=_call_entries(received.complete, plans),
         tokens=usage.output_tokens or estimated_tokens(text),
         partial=partial,
     )
@@ -302,6 +304,14 @@ def reply_of(
         partial=partial,
     )
     return reply, [message, *(plan.message for plan in plans if plan.message is not None)]
+
+
+def _call_entries(complete: Complete | None, plans: Sequence[CallPlan]) -> list[dict[str, JsonValue]]:
+    """Returns the entries of the message's calls. The first has the signed thinking that led to them."""
+    entries = [plan.entry for plan in plans]
+    if entries and complete is not None and complete.thinking is not None:
+        entries[0] = entries[0] | {"thinking": asdict(complete.thinking)}
+    return entries
 
 
 def structured_reply(output: OutputAsk, received: StreamAccumulator, failed: Problem | None) -> ModelReply:

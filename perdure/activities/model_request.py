@@ -177,7 +177,8 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     conversation = [_without_bypass(message, definition.words.get("bypass", "")) for message in conversation]
     if is_sole_instruction(definition, call.ask.stage):
         return Prompt(
-            wire_messages(instructions_of(definition, call.ask.stage), "", conversation), {"stage": call.ask.stage}
+            wire_messages(instructions_of(definition, call.ask.stage), "", conversation, model=claimed.model),
+            {"stage": call.ask.stage},
         )
     # A caller's own prompt is used unchanged, without the additions of the agent's skills.
     templates = [] if override else template_messages(definition, loaded, user)
@@ -187,7 +188,7 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     # built once per call, because it is as long as the manifest of all skills
     base = system_prefix(definition, persona, user, override)
     context = await _context_texts(tx, call) if call.ask.sections or call.ask.guidance else []
-    messages = wire_messages(base, claimed.memory_text or "", conversation, [*templates, *context])
+    messages = wire_messages(base, claimed.memory_text or "", conversation, [*templates, *context], claimed.model)
     facts = prompt_facts(persona, base, templates, overridden=bool(override))
     assembly = _assembly_facts(call, definition, persona.key, facts, loaded)
     return Prompt(with_cache_breakpoint(messages, claimed.model), assembly)

@@ -74,17 +74,32 @@ def message_lines(step: Step, body: dict[str, Any]) -> Iterator[bytes]:
         },
     }
     yield _event("message_start", message=message)
+    if step.thinking:
+        yield from _block_lines(0, "thinking", "thinking_delta", step.thinking, signature(step.thinking))
+    place = bool(step.thinking)
     if step.text:
-        yield _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
-        for word in words(step.text):
-            yield _event("content_block_delta", index=0, delta={"type": "text_delta", "text": word})
-        yield _event("content_block_stop", index=0)
-    for place, call in enumerate(step.calls, start=1 if step.text else 0):
-        yield from _call_lines(call, place)
+        yield from _block_lines(place, "text", "text_delta", step.text)
+    for number, call in enumerate(step.calls, start=place + bool(step.text)):
+        yield from _call_lines(call, number)
     reason = "tool_use" if step.calls else "end_turn"
     delta: JsonValue = {"stop_reason": reason, "stop_sequence": None}
     yield _event("message_delta", delta=delta, usage={"output_tokens": usage["completion_tokens"]})
     yield _event("message_stop")
+
+
+def signature(thinking: str) -> str:
+    """The double's signature of a thinking block."""
+    return f"signed-{len(thinking)}"
+
+
+def _block_lines(place: int, kind: str, delta: str, text: str, signed: str = "") -> Iterator[bytes]:
+    """A block of text or thinking, word by word; the signature of thinking comes last."""
+    yield _event("content_block_start", index=place, content_block={"type": kind, kind: ""})
+    for word in words(text):
+        yield _event("content_block_delta", index=place, delta={"type": delta, kind: word})
+    if signed:
+        yield _event("content_block_delta", index=place, delta={"type": "signature_delta", "signature": signed})
+    yield _event("content_block_stop", index=place)
 
 
 def _call_lines(call: Call, place: int) -> Iterator[bytes]:

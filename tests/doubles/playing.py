@@ -13,6 +13,7 @@ from tests.doubles.anthropic_wire import message_lines, openai_shape
 from tests.doubles.provider import ProviderDouble, Seen
 from tests.doubles.provider_steps import Call, Step
 from tests.doubles.tool_rules import anthropic_refusal
+from tests.doubles.wire_rules import fault_of
 
 
 class PlayingDouble(ProviderDouble):
@@ -50,6 +51,9 @@ class PlayingDouble(ProviderDouble):
         refusal = anthropic_refusal(seen.body)
         if refusal is not None:
             return JSONResponse(refusal, 400)
+        if fault := fault_of(seen.body):
+            seen.outcome = "400"
+            return JSONResponse({"type": "error", "error": {"type": "invalid_request_error", "message": fault}}, 400)
         step = await self._step(seen)
         seen.outcome = "answered"
         return StreamingResponse(message_lines(step, seen.body), media_type="text/event-stream")

@@ -33,6 +33,7 @@ from tests.doubles.provider_steps import Fault, Step
 from tests.doubles.provider_wire import chunk as wire_chunk
 from tests.doubles.provider_wire import closing_lines, error_body, fault_lines, line, text_lines, whole_body
 from tests.doubles.tool_rules import openai_refusal
+from tests.doubles.wire_rules import fault_of
 
 STEPS = TypeAdapter(list[Step])
 
@@ -135,6 +136,8 @@ class ProviderDouble:
         refusal = openai_refusal(seen.body)
         if refusal is not None:
             return _ended(seen, "400", JSONResponse(refusal, 400))
+        if fault := fault_of(seen.body):
+            return _ended(seen, "400", JSONResponse(error_body(Step(status=400, message=fault)), 400))
         step = await self._step(seen)
         if step is None:
             problem = Step(status=418, message="the script of the double has no step for this request")

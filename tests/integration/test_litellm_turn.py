@@ -54,7 +54,8 @@ async def test_a_round_of_tools_is_sent_to_the_provider_with_the_ids_that_it_gav
     told: Any = second.body["messages"]
     asked, *answers = told[-3:]
     assert [call["function"]["name"] for call in asked["tool_calls"]] == ["look", "book"]
-    assert [call["id"] for call in asked["tool_calls"]] == [answer["tool_call_id"] for answer in answers]
+    assert [call["id"] for call in asked["tool_calls"]] == ["call_a", "call_b"]
+    assert [answer["tool_call_id"] for answer in answers] == ["call_a", "call_b"]
     assert [json.loads(answer["content"])["done"] for answer in answers] == ["/look", "/book"]
     # Each 40 at 0.15, 60 cached at 0.075 and 5 at 0.60 dollars a million: 13.5 micro-dollars.
     assert (row["input_tokens"], row["output_tokens"], row["cached_tokens"], row["cost_microusd"]) == (200, 10, 120, 28)
@@ -68,6 +69,7 @@ async def test_a_gated_call_waits_for_its_approval_unless_its_arguments_do_not_f
     await agent.served.until(address, TurnStatus.AWAITING_APPROVAL)
     told: Any = agent.double.requests[-1].body["messages"]
     assert len(agent.double.requests) == 2 and told[-1]["role"] == "tool" and "amount" in told[-1]["content"]
+    assert json.loads(told[-2]["tool_calls"][0]["function"]["arguments"])["amount"] == "a lot", "as the model wrote it"
     (frozen,) = await agent.served.harness.rows("SELECT args FROM approvals WHERE turn_id = $1", address.turn_id)
     assert frozen["args"]["amount"] == 7, "a person is asked for what can run alone"
     await agent.served.decide(address, "t2.0")

@@ -40,12 +40,13 @@ from perdure.activities.providers.provider import (
     plausible_usage,
     tokens_of_request,
 )
+from perdure.activities.providers.thinking import ThinkingReader
 from perdure.activities.providers.tool_refusals import with_refused_tools
 from perdure.activities.providers.wire import StreamAdapter
 from perdure.contracts.calls import OutputForm
 from perdure.contracts.errors import PerdureError, UpstreamRejected
 from perdure.contracts.turns import Usage
-from perdure.core.agents.models import with_thinking
+from perdure.core.agents.models import is_claude, with_thinking
 from perdure.core.agents.tool_schemas import is_strict
 from perdure.core.budgets import RequestBound
 from perdure.core.egress import NamedHost, Outbound, named_by_url
@@ -124,7 +125,7 @@ class LiteLLMProvider:
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """Sends one request to the provider and streams its response, as `Provider` describes."""
-        draft = Draft(max_tokens=request.max_tokens)
+        draft = Draft(max_tokens=request.max_tokens, thinking=ThinkingReader(request.model))
         deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None
         call = self._egress(request)
@@ -259,9 +260,11 @@ def _output(request: ProviderRequest) -> dict[str, Any]:
 
 def _params(request: ProviderRequest) -> dict[str, JsonValue]:
     """Returns the agent's parameters. If the model supports reasoning, or the agent sets it, the parameters for it are
-    added."""
+    added. Claude does not think before a function that it must call."""
     can_think = _price_card(request.model).get("supports_reasoning") is True
-    return with_thinking(request.model, request.params, request.messages, request.reasoning, can_think=can_think)
+    forced = request.output is not None and request.output.form is OutputForm.FUNCTION
+    reasoning = None if forced and is_claude(request.model) else request.reasoning
+    return with_thinking(request.model, request.params, request.messages, reasoning, can_think=can_think)
 
 
 def _named_hosts(request: ProviderRequest) -> tuple[NamedHost, ...]:

@@ -26,6 +26,7 @@ from perdure.activities.providers.pieces import (
     starts_another_call,
     text_of_parts,
 )
+from perdure.activities.providers.thinking import SignedThinking, ThinkingReader
 from perdure.contracts.agents import Reasoning
 from perdure.contracts.calls import OutputAsk, OutputForm
 from perdure.contracts.errors import LimitReached, UpstreamRejected, UpstreamUnavailable
@@ -95,6 +96,7 @@ class Complete:
     finish_reason: FinishReason
     model: str
     """The model's name in the provider's answer."""
+    thinking: SignedThinking | None = None
 
 
 Chunk = TextDelta | ThinkingDelta | Complete
@@ -176,6 +178,7 @@ class Draft:
     text_characters: int = 0
     reported_usage: object = None
     """The vendor's last usage object."""
+    thinking: ThinkingReader = field(default_factory=ThinkingReader)
     _calls: list[_OpenCall] = field(default_factory=list)
     _position: dict[int, int] = field(default_factory=dict)
     """Maps the provider's index of a call to its position in `_calls`."""
@@ -192,6 +195,7 @@ class Draft:
         """
         self.model = self.model or str(getattr(chunk, "model", None) or "")
         self.reported_usage = getattr(chunk, "usage", None) or self.reported_usage
+        self.thinking.add(chunk)
         choices = getattr(chunk, "choices", None) or ()
         delta = getattr(choices[0], "delta", None) if choices else None
         if delta is None:
@@ -287,7 +291,8 @@ class Draft:
         if not self.text_characters and not self._calls:
             raise UpstreamUnavailable("model_empty_answer", "The model returned an empty answer.")
         # Some servers end calls with "stop".
-        yield Complete(self._drafts(), usage, "tool_calls" if self._calls else reason, self.model)
+        reason = "tool_calls" if self._calls else reason
+        yield Complete(self._drafts(), usage, reason, self.model, self.thinking.result())
 
     def _drafts(self) -> tuple[DraftCall, ...]:
         seen: set[str] = set()

@@ -20,9 +20,14 @@ def is_claude(model: str) -> bool:
     return model.startswith("anthropic/") or (model.startswith(_CLOUDS) and "claude" in model)
 
 
+def is_gemini(model: str) -> bool:
+    """Returns whether a LiteLLM name is a Gemini model at one of Google's own APIs."""
+    return model.startswith("gemini/") or (model.startswith("vertex_ai/") and "gemini" in model)
+
+
 def takes_thinking_budget(model: str) -> bool:
     """Returns whether the model's API counts thinking in tokens. The others know only levels of effort."""
-    return is_claude(model) or model.startswith("gemini/") or (model.startswith("vertex_ai/") and "gemini" in model)
+    return is_claude(model) or is_gemini(model)
 
 
 MIN_CAP_TOKENS: Final = 16_384
@@ -86,17 +91,28 @@ def _level_of(budget_tokens: int) -> str:
 def _must_not_think(model: str, messages: Sequence[Mapping[str, JsonValue]]) -> bool:
     """Returns whether this request must not ask for thinking.
 
-    Within a round of calls, Anthropic rejects a request with thinking unless it includes the signed thinking from
-    before the round. That is not stored, so thinking is requested only if the last message is the user's.
+    Within a round of calls, Anthropic rejects a request with thinking if the round does not begin with signed thinking.
+    The round has none if an earlier version stored it, or if another model or a request without thinking began it.
     """
     if not is_claude(model):
         return False
-    for message in reversed(messages):
-        if message.get("role") == "user":
-            return False
-        if message.get("tool_calls"):
-            return True
-    return False
+    start = round_start([str(message.get("role")) for message in messages])
+    first = next((message for message in messages[start:] if message.get("tool_calls")), None)
+    return first is not None and not first.get("thinking_blocks")
+
+
+def round_start(roles: Sequence[str]) -> int:
+    """Returns the index of the first message after the latest user message that begins a round. A user message that
+    follows results directly belongs to their round: Anthropic receives both as one message."""
+    start = 0
+    for index in reversed(range(len(roles))):
+        if roles[index] == "user":
+            start = start or index + 1
+        elif roles[index] == "tool":
+            start = 0
+        elif roles[index] == "assistant" and start:
+            return start
+    return start
 
 
 def with_stage(

@@ -2,8 +2,8 @@
 messages.
 
 The base message (persona and user block) is at index 0 and does not change within a turn. Memory and the context
-templates of loaded skills follow it. Notes of the graph keep their position among the messages. The call ids on the
-wire are Perdure's own keys, because providers repeat their ids.
+templates of loaded skills follow it. Notes of the graph keep their position among the messages. Messages of the model
+are sent as the model wrote them (ids: perdure/core/agents/wire_ids.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,9 @@ from pydantic import JsonValue
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import Role, WindowPolicy
 from perdure.contracts.skills import Skill
-from perdure.core.agents.models import is_claude
+from perdure.core.agents.models import is_claude, round_start
 from perdure.core.agents.templates import fill_variables
+from perdure.core.agents.wire_ids import signature_for, wire_ids
 from perdure.core.text import estimated_tokens
 
 PLATFORM_DEFAULT_PERSONA = (
@@ -35,7 +36,8 @@ class PromptMessage:
     role: Role
     content: str
     calls: Sequence[Mapping[str, JsonValue]] = ()
-    """{key, tool, arguments} for each call of an assistant message."""
+    """{key, tool, arguments} for each call of an assistant message. Optional: `provider_id`; `sent_arguments` if the
+    model's own differ from those that are stored; on the first call, `thinking` ({model, blocks}) before the calls."""
     answers: str = ""
     """The key of the call that a tool message answers."""
 
@@ -63,30 +65,60 @@ def base_message(persona: str, user_name: str, user_role: str, override: str | N
 
 
 def wire_messages(
-    base: str, memory: str, messages: Sequence[PromptMessage], templates: Sequence[str] = ()
+    base: str, memory: str, messages: Sequence[PromptMessage], templates: Sequence[str] = (), model: str = ""
 ) -> list[WireMessage]:
-    """Returns the messages of one request. Each text of `templates` (those of the loaded skills) is a system
-    message."""
+    """Returns the messages of one request to `model`. Each text of `templates` (those of the loaded skills) is a system
+    message. A message of the model that has neither words nor calls is left out."""
     sent: list[WireMessage] = [{"role": "system", "content": base}]
     sent.extend({"role": "system", "content": text} for text in (memory, *templates) if text)
-    sent.extend(_wire_message(message) for message in messages)
+    calls = [call for message in messages for call in message.calls]
+    ids = wire_ids([(str(call["key"]), _provider_id(call)) for call in calls], model)
+    spoken = [message for message in messages if not _is_silent(message)]
+    start = round_start([message.role.value for message in spoken])
+    for index, message in enumerate(spoken):
+        thinking = _thinking_blocks(message, model) if index >= start else []
+        sent.append(_wire_message(message, ids, model) | ({"thinking_blocks": thinking} if thinking else {}))
     return sent
 
 
-def _wire_message(message: PromptMessage) -> WireMessage:
+def _is_silent(message: PromptMessage) -> bool:
+    return message.role is Role.ASSISTANT and not message.calls and not message.content.strip()
+
+
+def _provider_id(call: Mapping[str, JsonValue]) -> str:
+    return str(call.get("provider_id") or "")
+
+
+def _thinking_blocks(message: PromptMessage, model: str) -> list[JsonValue]:
+    """Returns the signed thinking before the calls of a message; empty if another model wrote it. Anthropic needs it
+    only within its round."""
+    thinking = message.calls[0].get("thinking") if message.calls else None
+    if not isinstance(thinking, dict) or thinking.get("model") != model:
+        return []
+    blocks = thinking.get("blocks")
+    return blocks if isinstance(blocks, list) else []
+
+
+def _wire_message(message: PromptMessage, ids: Mapping[str, str], model: str) -> WireMessage:
     wire: WireMessage = {"role": message.role.value, "content": message.content}
     if message.calls:
-        wire["tool_calls"] = [
-            {
-                "id": call["key"],
-                "type": "function",
-                "function": {"name": call["tool"], "arguments": call["arguments"]},
-            }
-            for call in message.calls
-        ]
+        # LiteLLM replaces a text without words by an invented sentence, and models begin to repeat it.
+        wire["content"] = message.content if message.content.strip() else None
+        wire["tool_calls"] = [_wire_call(call, ids, model) for call in message.calls]
     if message.role is Role.TOOL:
-        wire["tool_call_id"] = message.answers
+        wire["tool_call_id"] = ids.get(message.answers, message.answers)
     return wire
+
+
+def _wire_call(call: Mapping[str, JsonValue], ids: Mapping[str, str], model: str) -> dict[str, JsonValue]:
+    arguments = call.get("sent_arguments") or call["arguments"]
+    wire: dict[str, JsonValue] = {
+        "id": ids[str(call["key"])],
+        "type": "function",
+        "function": {"name": call["tool"], "arguments": arguments},
+    }
+    signature = signature_for(model, _provider_id(call))
+    return {**wire, "provider_specific_fields": {"thought_signature": signature}} if signature else wire
 
 
 AGENT_PERSONA: Final = "agent"

@@ -86,6 +86,25 @@ def _check_inner_text(text: str, schema: Mapping[str, JsonValue]) -> ParsedArgum
     return replace(checked, repaired=checked.fault is None)
 
 
+MAX_REPLAYED_CHARACTERS = 8_192
+"""Maximum length of rejected arguments that are shown to the model again."""
+_REJECTED = "_invalid_arguments"
+
+
+def replayed_arguments(text: str) -> str:
+    """Returns a model's rejected arguments for the next request to it: `text` itself if it is a JSON object, else an
+    object with the text, cut if it is long. Providers reject a request whose arguments are not an object."""
+    if not text.strip():
+        return ""
+    if len(text) <= MAX_REPLAYED_CHARACTERS:
+        try:
+            if isinstance(jsonb_form(_parse(text)), dict):
+                return text
+        except (InvalidArguments, ValueError, RecursionError):
+            pass
+    return canonical_json({_REJECTED: text[:MAX_REPLAYED_CHARACTERS]})
+
+
 def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArguments:
     """Checks arguments that are JSON already: a reviewer's edit, or stored arguments before their use."""
     try:

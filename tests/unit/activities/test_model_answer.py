@@ -130,6 +130,23 @@ def test_every_call_beyond_the_limit_is_answered_and_does_not_run() -> None:
     assert len({made.ref.answer_id for made in plans.calls[64:]} - {""}) == 16
 
 
+@pytest.mark.parametrize(
+    ("name", "written", "sent"),
+    [
+        ("look", '{"what": "a"}', None),
+        ("look", '{"wha": "a"}', '{"wha": "a"}'),
+        ("look", '{"what": "a', r'{"_invalid_arguments":"{\"what\": \"a"}'),
+        ("look", "", None),
+        ("gone", '{"what": "a"}', '{"what": "a"}'),
+        (LOAD_TOOLSET, "rooms", '{"_invalid_arguments":"rooms"}'),
+    ],
+)
+def test_a_call_whose_arguments_were_not_accepted_keeps_the_models_own(name: str, written: str, sent: Any) -> None:
+    (plan,) = plan_calls(asking(), AGENT, drafts_of([(name, written)])).calls
+    assert plan.entry.get("sent_arguments") == sent
+    assert (plan.row.args == {}) == (plan.entry["arguments"] == "{}") == (plan.row.outcome is not None)
+
+
 def test_rules_are_asked_of_a_tools_own_answer_where_a_reviewer_changed_the_call_too() -> None:
     ask = contracts.ToolCallRequest(call_id="t1.0", tool="look", paths=("status", "result.total"))
     call = ToolCall(address=ADDRESS, agent_id="a", agent_version="v", ask=ask)

@@ -13,10 +13,12 @@ from perdure.core.calls import arguments
 from perdure.core.calls.arguments import (
     MAX_DEPTH,
     MAX_REPAIR_CHARACTERS,
+    MAX_REPLAYED_CHARACTERS,
     check_arguments,
     extract_groups,
     parse_arguments,
     read_object,
+    replayed_arguments,
 )
 from perdure.core.json_schema import schema_fault
 from perdure.graph.topologies.skill_pipeline.nodes import SKILL_PATTERN
@@ -119,6 +121,18 @@ def _through_jsonb(value: Any) -> Any:
         return json.loads(plain)
 
     return json.loads(json.dumps(value), parse_float=number, parse_int=number)
+
+
+@pytest.mark.parametrize("text", [*UNREADABLE, *TWO_OBJECTS, *CUT_OFF, *UNSTORABLE, '{"order": "x"}', '{ "a" : 1.0 }'])
+def test_rejected_arguments_are_shown_again_as_an_object_that_can_be_sent(text: str) -> None:
+    again = replayed_arguments(text)
+    if not text.strip():
+        assert again == ""
+    elif again != text:
+        assert json.loads(again) == {"_invalid_arguments": text[:MAX_REPLAYED_CHARACTERS]}
+    else:
+        assert check_arguments(json.loads(again), {}).fault is None
+    assert (again == text) == (text in {"", '{"order": "x"}', '{ "a" : 1.0 }'})
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=5))

@@ -12,6 +12,7 @@ from perdure.core.agents.models import (
     ThinkingSetting,
     choose_thinking,
     is_ambiguous,
+    round_start,
     with_stage,
     with_thinking,
 )
@@ -72,6 +73,15 @@ def test_the_agents_own_parameters_win_and_within_a_round_only_models_without_si
     assert with_thinking(OPENAI, {}, CALLED, AUTO, can_think=True) == {"reasoning_effort": "high"}
     later: list[Any] = [*CALLED, {"role": "assistant", "content": "done"}, {"role": "user", "content": "and now?"}]
     assert with_thinking(CLAUDE, {}, later, AUTO, can_think=True) == {"reasoning_effort": "high"}
+
+
+@pytest.mark.parametrize(
+    ("roles", "start"),
+    [("", 0), ("su", 2), ("sua", 2), ("suat", 2), ("suatu", 2), ("suatsuu", 2), ("suau", 4), ("suatau", 6), ("at", 0)],
+)
+def test_a_round_begins_after_the_users_message_that_follows_no_result(roles: str, start: int) -> None:
+    names = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
+    assert round_start([names[each] for each in roles]) == start
 
 
 KIND = {"type": "string", "enum": ["a", "b"]}

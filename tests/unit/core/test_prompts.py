@@ -189,14 +189,13 @@ def test_the_wire_form_starts_with_the_base_and_keeps_order(base: str, memory: s
     assert sent[0] == {"role": "system", "content": base}
     head = 2 if memory else 1
     assert [message["content"] for message in sent[1:head]] == ([memory] if memory else [])
-    assert len(sent) == head + len(said)
-    for message, one in zip(said, sent[head:], strict=True):
-        assert (one["role"], one["content"]) == (message.role.value, message.content)
+    spoken = [each for each in said if each.role is not Role.ASSISTANT or each.calls or each.content.strip()]
+    for message, one in zip(spoken, sent[head:], strict=True):
+        text = message.content if message.content.strip() or not message.calls else None
+        assert (one["role"], one["content"]) == (message.role.value, text)
         assert ("tool_call_id" in one) == (message.role is Role.TOOL)
-        calls = one.get("tool_calls", [])
-        assert isinstance(calls, list)
-        # Ids on the wire are our own keys: providers repeat theirs.
-        assert [each["id"] for each in calls if isinstance(each, dict)] == [each["key"] for each in message.calls]
+        calls: Any = one.get("tool_calls", [])
+        assert [each["function"]["arguments"] for each in calls] == [each["arguments"] for each in message.calls]
 
 
 VALUES: st.SearchStrategy[JsonValue] = st.recursive(
