@@ -11,7 +11,7 @@ import copy
 import importlib
 import logging
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import structlog
@@ -39,6 +39,7 @@ from perdure.activities.providers.provider import (
     plausible_usage,
     tokens_of_request,
 )
+from perdure.activities.providers.refusals import StreamError
 from perdure.contracts.calls import OutputForm
 from perdure.contracts.errors import PerdureError, UpstreamRejected
 from perdure.contracts.turns import Usage
@@ -140,7 +141,7 @@ class LiteLLMProvider:
                 for delta in draft.add(chunk):
                     yield delta
         except Exception as error:
-            failure = provider_error(error)
+            failure = provider_error(error, _secrets(request))
             _log.debug("model_call_failed", model=request.model, code=failure.code, vendor_message=str(error)[:500])
             if failure.code == CONTENT_REFUSED:
                 yield TextDelta(REFUSAL_TEXT)
@@ -199,6 +200,8 @@ class _CheckedStream:
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
+        if hasattr(raw, "chunk_parser"):
+            raw.chunk_parser = _error_first(raw.chunk_parser)
         aiter(raw)  # Anthropic's stream cannot be read before this call
 
     def __aiter__(self) -> "_CheckedStream":
@@ -220,6 +223,26 @@ class _CheckedStream:
         close = getattr(self._raw, "aclose", None) or getattr(self._raw, "close", None)
         if close is not None:
             await close()
+
+
+def _error_first(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `parse`, a vendor's parser of chunks, which raises StreamError for an error object: LiteLLM drops its
+    code."""
+
+    def parse_or_raise(chunk: Any) -> Any:
+        if isinstance(chunk, dict) and chunk.get("error"):
+            raise StreamError(chunk)
+        return parse(chunk)
+
+    return parse_or_raise
+
+
+def _secrets(request: ProviderRequest) -> list[str]:
+    """Returns the values among the parameters that a provider's sentence must not repeat: keys, tokens, headers."""
+    held = [request.params, request.params.get("extra_headers")]
+    named = [(name, value) for each in held if isinstance(each, dict) for name, value in each.items()]
+    words = ("key", "token", "secret", "password", "authorization", "credential")
+    return [value for name, value in named if isinstance(value, str) and any(word in name.lower() for word in words)]
 
 
 def _price_card(model: str) -> Mapping[str, Any]:
