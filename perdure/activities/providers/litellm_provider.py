@@ -25,6 +25,7 @@ os.environ["LITELLM_MODE"] = "PRODUCTION"
 import litellm
 
 from perdure.activities.providers.errors import CONTENT_REFUSED, provider_error
+from perdure.activities.providers.masking import mask
 from perdure.activities.providers.provider import (
     REFUSAL_TEXT,
     Chunk,
@@ -141,8 +142,10 @@ class LiteLLMProvider:
                 for delta in draft.add(chunk):
                     yield delta
         except Exception as error:
-            failure = provider_error(error, _secrets(request))
-            _log.debug("model_call_failed", model=request.model, code=failure.code, vendor_message=str(error)[:500])
+            secrets = _secrets(request)
+            failure = provider_error(error, secrets)
+            message = mask(str(error), secrets)
+            _log.debug("model_call_failed", model=request.model, code=failure.code, vendor_message=message)
             if failure.code == CONTENT_REFUSED:
                 yield TextDelta(REFUSAL_TEXT)
                 usage = self._usage(request, draft) if draft.model else Usage()  # not read, not billed
