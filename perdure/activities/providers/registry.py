@@ -11,6 +11,7 @@ from contextlib import aclosing
 import structlog
 from pydantic import JsonValue
 
+from perdure.activities.providers.errors import problem_of
 from perdure.activities.providers.provider import Complete, Provider, ProviderRequest
 from perdure.activities.providers.scripted import ScriptedProvider, read_script
 from perdure.contracts.agents import SCRIPTED, PublishedAgent
@@ -139,5 +140,6 @@ async def _failure(request: ProviderRequest, provider: Provider) -> str:
                 if isinstance(chunk, Complete):
                     return ""
     except PerdureError as error:
-        return f"{error.code}, {error.message}"
+        said = problem_of(error, request.model).details.get("vendor_message")
+        return f"{error.code}, {error.message}" + (f" The provider answered: {said}" if said else "")
     return "the answer was empty"
