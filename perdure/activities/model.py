@@ -233,8 +233,8 @@ class ModelActivities:
 
 
 def _first_problem(error: PerdureError, model: str, fallback_model: str) -> dict[str, JsonValue]:
-    """Returns the data of the event that a call goes on to the fallback model. If that fails too, the turn's error
-    includes it (`model_calls.first_problem`)."""
+    """Returns the data of the event of a call that continues with the fallback model. If that fails too, the turn's
+    error includes it (`model_calls.first_problem`)."""
     problem = problem_of(error, model)
     return {
         "model": model,

@@ -132,8 +132,8 @@ async def _begin(
 
 
 async def with_first_problem(db: Database, call: ModelCall, fallback_model: str, problem: Problem) -> Problem:
-    """Returns the problem of a call together with that of the agent's own model, if the call went on to the fallback
-    model; otherwise `problem`."""
+    """Returns the problem of a call together with that of the agent's own model, if the call continued with the
+    fallback model; otherwise `problem`."""
     if not fallback_model:
         return problem
     async with db.transaction(call.address.tenant_id) as tx:

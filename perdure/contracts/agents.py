@@ -101,7 +101,7 @@ SCRIPTED: Final = "scripted"
 
 
 class FallbackModel(Frozen):
-    """The model that is called after an agent's own model was given up, with parameters and a key of its own."""
+    """The model that is called after an agent's own model was given up, with its own parameters and key."""
 
     model: str = Field(min_length=1)
     """A LiteLLM name such as `anthropic/claude-sonnet-4-5`."""
@@ -124,7 +124,7 @@ class AgentDefinition(Frozen):
     """Used if `model` fails; empty for none. Has no effect while `model` is `scripted`. It receives the agent's
     parameters; from another provider, only those that every provider knows, so neither address nor key."""
     fallback: FallbackModel | None = Field(default=None, exclude_if=is_empty)
-    """As `fallback_model`, with parameters and a key of its own; only one of both can be set."""
+    """A fallback model with its own parameters and key. Excludes `fallback_model`."""
     model_params: dict[str, JsonValue] = {}
     """Passed to the provider: temperature, max_tokens and similar."""
     reasoning: Reasoning | None = Field(default=None, exclude_if=is_empty)

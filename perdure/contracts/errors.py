@@ -18,7 +18,7 @@ class Problem(Tolerant):
     retry_after_seconds: float | None = None
     # Left out if empty: problems are part of histories that were recorded without it.
     details: dict[str, JsonValue] = Field(default={}, exclude_if=lambda details: not details)
-    """What a model's provider answered, and the first model's problem if a fallback failed too. Never content."""
+    """The answer of a model's provider, and the first model's problem if a fallback failed too. Never content."""
 
 
 @dataclass(eq=False)

@@ -99,7 +99,7 @@ async def test_a_refused_request_or_key_is_not_sent_to_the_fallback(served: Serv
 
 
 async def test_the_fallback_model_is_called_once(served: Served) -> None:
-    refusal = {"refusal": {"status": 404}}
+    refusal: dict[str, object] = {"refusal": {"status": 404}}
     gone = UpstreamRejected("model_not_found", "The provider does not know this model.", refusal)
     served.harness.model.broken |= {OWN: gone, OTHER: DOWN}
     address, row = await served.ended(Line("never said"), agent_id=TWO)

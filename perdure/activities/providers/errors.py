@@ -123,15 +123,19 @@ STREAM_CODES: Mapping[str, Meaning] = {
 """Codes that decide only if there is no status, as for an error in a stream. Others: MODEL_DOWN."""
 
 _OVERFLOW = re.compile(
-    r"prompt is too long|prompt too long|input is too long|input length exceeds|maximum input length"
-    r"|exceed(s|ed)? (the )?(max(imum)? )?context|maximum context l(ength|imit)|maximum prompt length"
-    r"|maximum number of tokens allowed|exceeds the available context size|longer than the model's context"
-    r"|exceeds the context window|input tokens exceed the configured limit|reduce the length of the (messages|prompt)"
-    r"|loaded with context length of only|tokens \+ `max_new_tokens` must be|request too large for"
-    r"|number of tokens in the prompt cannot exceed",
+    "|".join(
+        [
+            *("prompt is too long", "prompt too long", "input is too long", "input length exceeds"),
+            *("maximum input length", r"exceed(s|ed)? (the )?(max(imum)? )?context", "maximum context l(ength|imit)"),
+            *("maximum prompt length", "maximum number of tokens allowed", "longer than the model's context"),
+            *("exceeds the available context size", "input tokens exceed the configured limit"),
+            *("reduce the length of the (messages|prompt)", "loaded with context length of only"),
+            *(r"tokens \+ `max_new_tokens` must be", "tokens in the prompt cannot exceed", "request too large for"),
+        ]
+    ),
     re.IGNORECASE,
 )
-"""Sentences of providers that send no code for a conversation that is too long. The last but one is OpenAI's for a
+"""Sentences of providers that send no code for a conversation that is too long. The last one is OpenAI's for a
 request above the limit of tokens per minute, which no wait helps."""
 _OVERFLOW_STATUSES = frozenset({None, 400, 413, 422, 429, 500})
 _NO_CREDIT = "credit balance is too low"

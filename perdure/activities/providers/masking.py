@@ -15,7 +15,7 @@ CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NUMBER = re.compile(r"[-+]?[0-9][0-9.,]{0,15}")
 _BRACES = re.compile(r"\{.*\}|\{.*$", re.DOTALL)
 _ECHO = re.compile(r"\b(got|received|input|input_value)(\s*[:=]\s*).+", re.IGNORECASE | re.DOTALL)
-"""The provider repeats what it was sent, without quotes."""
+"""The provider repeats a part of the request, without quotes."""
 _AFTER_KEY = re.compile(
     r"\b((?:key|token|password|secret|authorization)\b[^:=.]{0,24}[:=](?!//)\s*|bearer\s+)\S+", re.IGNORECASE
 )

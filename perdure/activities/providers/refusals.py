@@ -1,4 +1,4 @@
-"""What a provider says when it refuses a request: its status, code and parameter, and its sentence without content.
+"""Reads a provider's refusal of a request: its status, code and parameter, and its sentence without content.
 
 LiteLLM's own exceptions are not read for this: it invents statuses, and classifies by words that can be a tool's name
 or a user's text. The provider's answer is in the chain of exceptions behind them, or in the stream.
@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from perdure.activities.providers.masking import CODE, NAME, mask
 
 _GOOGLE_STREAM = re.compile(r"(?P<status>[A-Z][A-Z_]{3,}) - (?P<message>.+)", re.DOTALL)
-"""How LiteLLM reports an error in Google's stream, whose object it drops."""
+"""LiteLLM's text for an error in Google's stream, whose object it drops."""
 _MAX_CHAIN = 16
 """Number of chained exceptions that are searched."""
 

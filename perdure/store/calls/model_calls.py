@@ -333,7 +333,7 @@ async def count(
 
 
 async def first_problem(tx: Connection, turn_id: str, call_id: str) -> Problem | None:
-    """Returns the problem of the agent's own model, after which the call went on to the fallback model; else None."""
+    """Returns the problem of the agent's own model, or None if the call did not continue with the fallback model."""
     data = await tx.fetchval(
         "SELECT data FROM events WHERE turn_id = $1 AND call_id = $2 AND data ? 'fallback_model' ORDER BY seq LIMIT 1",
         turn_id,
