@@ -244,7 +244,7 @@ def provider_error(error: Exception, secrets: Collection[str] = ()) -> PerdureEr
         found.details["status"] = answer.status
     if found.code == MODEL_REQUEST.code and answer.param:
         found.message = (
-            f"The model provider rejected {answer.param} of the request; check the agent's model parameters."
+            f"The model provider rejected {answer.param} of the request; check the agent's parameters and tools."
         )
     shown = answer.shown(secrets)
     if shown:

@@ -142,10 +142,7 @@ class LiteLLMProvider:
                 for delta in draft.add(chunk):
                     yield delta
         except Exception as error:
-            secrets = _secrets(request)
-            failure = provider_error(error, secrets)
-            message = mask(str(error), secrets)
-            _log.debug("model_call_failed", model=request.model, code=failure.code, vendor_message=message)
+            failure = _failure_of(error, request)
             if failure.code == CONTENT_REFUSED:
                 yield TextDelta(REFUSAL_TEXT)
                 usage = self._usage(request, draft) if draft.model else Usage()  # not read, not billed
@@ -238,6 +235,14 @@ def _error_first(parse: Callable[..., Any]) -> Callable[..., Any]:
         return parse(chunk)
 
     return parse_or_raise
+
+
+def _failure_of(error: Exception, request: ProviderRequest) -> PerdureError:
+    secrets = _secrets(request)
+    failure = provider_error(error, secrets)
+    message = mask(str(error), secrets)
+    _log.debug("model_call_failed", model=request.model, code=failure.code, vendor_message=message)
+    return failure
 
 
 def _secrets(request: ProviderRequest) -> list[str]:
