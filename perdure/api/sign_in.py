@@ -17,7 +17,7 @@ from starlette.types import Scope
 from perdure.api import credentials
 from perdure.api.auth import token_principal, uses_tls
 from perdure.api.credentials import Audience, token_expiry
-from perdure.api.requests import RegisterBody
+from perdure.api.request_bodies import RegisterBody
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError, LimitReached
 from perdure.contracts.values import sha256_hex

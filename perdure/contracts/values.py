@@ -1,8 +1,8 @@
 """Base class of every value that crosses a process boundary.
 
 Their validators are built at first use (`defer_build`): a process needs only some of them, and building all takes a
-quarter of a second of CPU at its start. The body of a request is a `perdure.api.requests.Body`, which is built at once,
-as FastAPI requires.
+quarter of a second of CPU at its start. The body of a request is a `perdure.api.request_bodies.Body`, which is built at
+once, as FastAPI requires.
 """
 
 import hashlib

@@ -63,8 +63,10 @@ def spec(name: str) -> Topology:
 def pinned(name: str, version: int | None) -> Topology:
     """Returns the topology `name` in the version that a turn pins.
 
-    Raises: InvariantBroken `unknown_topology_version`. The turn waits until a worker runs that knows the version.
+    Raises: InvariantBroken `unknown_topology_version`; the turn waits until a worker runs that knows the version.
+    CallerError 404 `unknown_topology`.
     """
+    spec(name)
     wanted = (name, _BEFORE_VERSIONS.get(name) if version is None else version)
     if wanted not in _BY_VERSION:
         raise InvariantBroken(

@@ -122,7 +122,7 @@ async def _show_problem(request: Request, error: PageProblem | ApiError) -> Resp
         if form is not None and problem.status in _RETRYABLE_STATUSES and not visit.is_live:
             pairs = [pair for pair in form.pairs if pair[0] != "csrf"] if visit.me else form.pairs
             values = {"title": problem.title, "reason": problem.message, "pairs": pairs, "action": request.url.path}
-            response = page(visit, "again.html", status=problem.status, **values)
+            response = page(visit, "resend.html", status=problem.status, **values)
         else:
             template = "problem_line.html" if visit.is_live else "problem.html"
             response = page(visit, template, status=problem.status, problem=problem, back=_referring_page(request))
@@ -165,7 +165,7 @@ async def _show_kept_form(request: Request, *, status: int, signed_in: bool) -> 
     async with client_for(request) as api:
         return page(
             BrowserRequest(request, api),
-            "kept.html",
+            "session_ended.html",
             status=status,
             signed_in=signed_in,
             draft=f"{draft_match[1] or draft_match[2]}/draft" if draft_match else "/kept",

@@ -96,5 +96,5 @@ async def show_kept_form(post: DraftPost) -> HTMLResponse:
     pairs = [pair for pair in post.form.pairs if pair[0] not in ("csrf", "kept_for")]
     reason = "Nothing has been sent yet. Your text is kept here."
     return page(
-        post.visit, "again.html", title="You have signed in again", reason=reason, pairs=pairs, action=destination
+        post.visit, "resend.html", title="You have signed in again", reason=reason, pairs=pairs, action=destination
     )

@@ -85,7 +85,7 @@ _OPEN = f"""
 WITH {_USED}
 INSERT INTO day_usage (tenant_id, day, agent_id, used_tokens, used_cost_microusd)
 SELECT current_setting('perdure.tenant'), day, agent_id, used_tokens, used_cost_microusd FROM uncounted
-ORDER BY agent_id DESC ON CONFLICT DO NO_USAGE
+ORDER BY agent_id DESC ON CONFLICT DO NOTHING
 """
 _COUNTED = """
 SELECT count(*) = cardinality($1::text[]) FROM day_usage

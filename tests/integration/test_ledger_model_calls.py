@@ -306,7 +306,7 @@ async def test_imports_and_prompts_are_made_before_the_locks(harness: Harness, m
         free.append(str(await harness.value(lock, call.address.conversation_id)))
         return prompt
 
-    monkeypatch.setattr(harness.deps.models, "ready", imported)
+    monkeypatch.setattr(harness.deps.models, "ensure_imported", imported)
     monkeypatch.setattr(model_request, "prompt_of", made)
     harness.deps.agent_cache._agents.clear()
     reply = await harness.activity(ModelActivities(harness.deps).complete, call)

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 
 from perdure.api.auth import Caller, Principal, ServicesDep
 from perdure.api.idempotency import Key, run_once
-from perdure.api.requests import DraftBody, ExemptionBody, Limit, PromotionBody, RuleActionBody, as_uuid
+from perdure.api.request_bodies import DraftBody, ExemptionBody, Limit, PromotionBody, RuleActionBody, as_uuid
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.skills import Rule
 from perdure.core.agents.plans import rules_of

@@ -14,7 +14,7 @@ from perdure.api.auth import Caller, Principal, ServicesDep
 from perdure.api.errors import item_error
 from perdure.api.health import DECISIONS
 from perdure.api.idempotency import DELIVERY_SECONDS, Key, run_once
-from perdure.api.requests import (
+from perdure.api.request_bodies import (
     ApprovalId,
     ClaimBody,
     CommentBody,

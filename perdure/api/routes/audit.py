@@ -10,7 +10,7 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.responses import StreamingResponse
 
 from perdure.api.auth import Caller, Principal, ServicesDep
-from perdure.api.requests import ApprovalId, HeadsBody, Limit, as_uuid
+from perdure.api.request_bodies import ApprovalId, HeadsBody, Limit, as_uuid
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import canonical_json

@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from perdure.api.auth import Caller, ServicesDep
-from perdure.api.requests import DayLimitsBody
+from perdure.api.request_bodies import DayLimitsBody
 from perdure.store import agents, budgets
 from perdure.store.database import Connection
 

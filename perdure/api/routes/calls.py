@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 
 from perdure.api.auth import Caller, ServicesDep
 from perdure.api.idempotency import Key, run_once
-from perdure.api.requests import Limit, SettleBody
+from perdure.api.request_bodies import Limit, SettleBody
 from perdure.api.routes.approvals import decider_of
 from perdure.contracts.calls import CallState
 from perdure.contracts.turns import TurnAddress

@@ -8,7 +8,7 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 
 from perdure.api.auth import Caller, ServicesDep
-from perdure.api.requests import WebhookBody, as_uuid
+from perdure.api.request_bodies import WebhookBody, as_uuid
 from perdure.core.egress import allowed_target
 from perdure.store.delivery import webhooks
 

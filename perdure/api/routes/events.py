@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from perdure.api.auth import Caller, Principal, ServicesDep, has_same_access
-from perdure.api.requests import ConversationId, TurnId
+from perdure.api.request_bodies import ConversationId, TurnId
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.core.events.stream import Cursor, parse_cursor

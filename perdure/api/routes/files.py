@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from perdure.api.auth import Caller, ServicesDep
 from perdure.api.idempotency import Key, run_once
-from perdure.api.requests import ConversationId, FileBody, FileId, Limit, as_uuid
+from perdure.api.request_bodies import ConversationId, FileBody, FileId, Limit, as_uuid
 from perdure.api.services import Services
 from perdure.core.budgets import VARIABLES, Scope
 from perdure.core.memory.documents import ADMIN

@@ -22,7 +22,7 @@ from perdure.api.auth import SIGN_IN, Caller, Principal, ServicesDep, Visitor, u
 from perdure.api.idempotency import Key, run_once
 from perdure.api.middleware import form_token
 from perdure.api.oidc import Provider
-from perdure.api.requests import (
+from perdure.api.request_bodies import (
     InviteBody,
     LoginBody,
     MemberBody,

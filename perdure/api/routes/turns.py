@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from perdure.api.auth import Caller, Principal, ServicesDep
 from perdure.api.health import TURNS_STARTED
 from perdure.api.idempotency import Key, run_once
-from perdure.api.requests import (
+from perdure.api.request_bodies import (
     AnswerBody,
     ConversationId,
     ConversationPatch,

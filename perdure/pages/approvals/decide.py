@@ -116,7 +116,7 @@ async def _show_refusal(post: Post, approval_id: str, status: int, reason: str) 
             action = f"/review/{approval_id}/decision"
             return page(
                 post.visit,
-                "again.html",
+                "resend.html",
                 status=503,
                 title=NOT_RESPONDING_TITLE,
                 reason=reason,

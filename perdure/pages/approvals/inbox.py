@@ -233,7 +233,7 @@ async def own_decisions(
     """Lists the caller's decisions, newest first."""
     decisions = await visit.api.approvals.decided(limit=_DECISIONS_PAGE_LIMIT, cursor=cursor)
     return page(
-        visit, "mine.html", decisions=decisions, past_labels=DECISION_PAST_LABELS, result_message=result_message
+        visit, "my_decisions.html", decisions=decisions, past_labels=DECISION_PAST_LABELS, result_message=result_message
     )
 
 

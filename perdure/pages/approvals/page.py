@@ -445,7 +445,7 @@ async def state(
     list_query, me = filters_of_visit(visit).list_query, visit.me or await visit.api.auth.me()
     return page(
         visit,
-        "meanwhile.html",
+        "approval_update.html",
         approval=approval,
         was_open=status == "pending",
         list_query=list_query,

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from perdure.api import credentials
 from perdure.api.rate_limits import OpenStreams
-from perdure.api.requests import Body, CommentBody, DecisionBody, SettleBody
+from perdure.api.request_bodies import Body, CommentBody, DecisionBody, SettleBody
 from perdure.contracts.errors import LimitReached
 from perdure.core.approvals.decisions import Decision
 
