@@ -11,6 +11,7 @@ from operator import itemgetter
 from types import TracebackType
 from typing import Self
 
+from pydantic import JsonValue
 from temporalio import activity
 
 from perdure.activities.dependencies import Deps
@@ -23,8 +24,8 @@ from perdure.activities.model_answer import (
     reply_of,
     structured_reply,
 )
-from perdure.activities.model_request import BegunCall, claim_model_call
-from perdure.activities.providers.errors import CONTEXT_OVERFLOW
+from perdure.activities.model_request import BegunCall, claim_model_call, with_first_problem
+from perdure.activities.providers.errors import CONTEXT_OVERFLOW, problem_of
 from perdure.activities.providers.provider import Complete, TextDelta, ThinkingDelta
 from perdure.activities.working_memory import save_loaded_toolsets
 from perdure.contracts.activities import RetryClass
@@ -75,9 +76,11 @@ class ModelActivities:
                     await uncancelled(self._count_attempt(call, claimed, received.usage))
                     raise
             except PerdureError as error:
-                failed = error.as_problem()
+                failed = problem_of(error, claimed.model)
                 received.note_error(error)
                 await self._retry_if_possible(begun, agent, received, error)
+                if claimed.on_fallback:
+                    failed = await with_first_problem(self._deps.db, call, claimed.model, failed)
             # A billed answer is recorded even if a stop arrives in the meantime.
             return await uncancelled(self._settle(call, agent, claimed, received, failed))
 
@@ -129,7 +132,7 @@ class ModelActivities:
             )
         fallback_model = "" if claimed.on_fallback or call.strict else agent.definition.second_model
         if fallback_model and gives_up(error.code, retryable=error.retryable, errors=claimed.errors + 1):
-            error = UpstreamUnavailable(error.code, message, retry_after_seconds=FALLBACK_SECONDS)
+            error = UpstreamUnavailable(error.code, message, error.details, retry_after_seconds=FALLBACK_SECONDS)
             await self._record_retry(call, error, claimed, received, fallback_model=fallback_model)
             raise to_temporal(error) from None
         attempts_left = claimed.errors + 1 < errors_allowed(strict=call.strict)
@@ -157,7 +160,7 @@ class ModelActivities:
                 "retry_in": wait.total_seconds(),
                 "attempt": claimed.errors + 1,
                 "max_retries": PROVIDER_ERRORS - 1,
-                **({"model": claimed.model, "fallback_model": fallback_model} if fallback_model else {}),
+                **(_first_problem(error, claimed.model, fallback_model) if fallback_model else {}),
             },
             call.call_id,
         )
@@ -227,6 +230,18 @@ class ModelActivities:
         if not settled.mine:
             return ModelReply(problem=PROBLEM_OF_CLAIM[Claim.STALE])
         return reply.model_copy(update={"turn_used": settled.turn_used})
+
+
+def _first_problem(error: PerdureError, model: str, fallback_model: str) -> dict[str, JsonValue]:
+    """Returns the data of the event of a call that continues with the fallback model. If that fails too, the turn's
+    error includes it (`model_calls.first_problem`)."""
+    problem = problem_of(error, model)
+    return {
+        "model": model,
+        "fallback_model": fallback_model,
+        "message": problem.message,
+        **({"details": problem.details} if problem.details else {}),
+    }
 
 
 def _new_accumulator(begun: BegunCall) -> StreamAccumulator:

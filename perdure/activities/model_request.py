@@ -8,6 +8,7 @@ from functools import partial
 from pydantic import JsonValue
 
 from perdure.activities.dependencies import Deps
+from perdure.activities.providers.errors import problem_of_both
 from perdure.activities.providers.provider import Provider, ProviderRequest, tokens_of_request
 from perdure.activities.providers.registry import Models
 from perdure.contracts.agents import AgentDefinition, PublishedAgent
@@ -16,7 +17,7 @@ from perdure.contracts.errors import LimitReached, Problem, UpstreamRejected, Up
 from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.skills import Skill
 from perdure.contracts.turns import Usage
-from perdure.core.agents.models import instructions_of, is_sole_instruction, window_of, with_stage
+from perdure.core.agents.models import instructions_of, is_sole_instruction, window_of
 from perdure.core.agents.prompts import (
     PromptFacts,
     PromptMessage,
@@ -105,7 +106,10 @@ async def claim_model_call(
     except (LimitReached, UpstreamRejected) as error:
         if error.details.get("reserved") and attempt.number < RESERVED_TRIES:
             raise budget_reserved() from None
-        return await _reply_to_rejected(deps, call, error.as_problem())
+        problem = error.as_problem()
+        if isinstance(error, UpstreamRejected):
+            problem = await with_first_problem(deps.db, call, agent.definition.second_model, problem)
+        return await _reply_to_rejected(deps, call, problem)
 
 
 async def _begin(
@@ -133,6 +137,16 @@ async def _begin(
     if hold is not None:
         await budgets.reserve(tx, call, caps, hold)
     return BegunCall(call, claimed, turn_began, provider, request, input_tokens, prompt.assembly)
+
+
+async def with_first_problem(db: Database, call: ModelCall, fallback_model: str, problem: Problem) -> Problem:
+    """Returns the problem of a call together with that of the agent's own model, if the call continued with the
+    fallback model; otherwise `problem`."""
+    if not fallback_model:
+        return problem
+    async with db.transaction(call.address.tenant_id) as tx:
+        first = await model_calls.first_problem(tx, call.address.turn_id, call.call_id)
+    return problem if first is None else problem_of_both(first, problem, fallback_model)
 
 
 async def _reply_to_rejected(deps: Deps, call: ModelCall, problem: Problem) -> ModelReply:
@@ -275,7 +289,7 @@ def request_of(
         model=claimed.model,
         messages=sent_messages(messages, claimed.model),
         tools=sent_tools(_tools(call, agent), claimed.model).tools,
-        params=with_stage(models.params(agent), agent.definition.stages, call.ask.stage),
+        params=models.params(agent, call.ask.stage, on_fallback=claimed.on_fallback),
         output=sent_output(call.ask.output, claimed.model),
         reasoning=agent.definition.reasoning,
         timeout_seconds=call.ask.timeout_seconds or MODEL_SECONDS,

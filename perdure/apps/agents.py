@@ -249,6 +249,7 @@ def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefin
     place: Place = ("script",) if script_file is file else ()
     problems += _script_problems(value.get("script"), script_file, place, engine)
     problems += _unknown_names(value, file, content, engine)
+    problems += _fallback_mistakes(value, file)
     if isinstance(approvals := value.get("approvals", {}), dict):
         value["approvals"] = {"expires_seconds": engine.expires_seconds, **approvals}
     problems += unmet_policy(value["approvals"], file)
@@ -269,6 +270,20 @@ def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefin
         problems += problems_of(error, file, (), unfit)
     problems.sort(key=lambda problem: (problem.file != path, problem.line or 0))
     return None if has_mistakes(problems) else definition, problems
+
+
+def _fallback_mistakes(value: Mapping[str, Any], file: YamlFile) -> Iterator[AppProblem]:
+    fallback = value.get("fallback")
+    if not isinstance(fallback, dict):
+        return
+    if value.get("fallback_model"):
+        yield file.problem(("fallback_model",), "fallback_model and fallback name two models; remove one of them")
+    params = fallback.get("params")
+    if fallback.get("credential") and isinstance(params, dict):
+        for name in ("api_key", "api_key_secret"):
+            if name in params:
+                message = f"fallback.params.{name} and fallback.credential name two keys; remove one of them"
+                yield file.problem(("fallback", "params", name), message)
 
 
 def _script_beside(name: str, file: YamlFile) -> tuple[Any, YamlFile, list[AppProblem]]:

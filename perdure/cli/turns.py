@@ -28,6 +28,7 @@ from perdure.cli.terminal import (
 )
 from perdure.contracts.turns import TurnStatus
 from perdure.core.text import escape_terminal
+from perdure.schemas.turns import Failure
 
 app = typer.Typer(help="List, watch and stop turns.", no_args_is_help=True, rich_markup_mode=None)
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]
@@ -83,7 +84,7 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
             ("model calls", turn.attempts),
             ("started", turn.started_at),
             ("ended", turn.ended_at),
-            ("error", f"{turn.error.code}: {turn.error.message}" if turn.error else ""),
+            *_error_fields(turn.error),
             ("waiting for", f"{waiting_for.kind} {', '.join(waiting_for.ids)}" if waiting_for else ""),
             (
                 "until",
@@ -104,6 +105,12 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
         say()
         say(escape_terminal(turn.answer))
     print_picture_commands(turn)
+
+
+def _error_fields(error: Failure | None) -> list[tuple[str, str]]:
+    if error is None:
+        return []
+    return [("error", f"{error.code}: {error.message}"), *(("provider", line) for line in error.provider_answers)]
 
 
 @app.command("watch")

@@ -100,6 +100,18 @@ SCRIPTED: Final = "scripted"
 """The model that needs no key: it plays the agent's script."""
 
 
+class FallbackModel(Frozen):
+    """The model that is called after an agent's own model was given up, with its own parameters and key."""
+
+    model: str = Field(min_length=1)
+    """A LiteLLM name such as `anthropic/claude-sonnet-4-5`."""
+    params: dict[str, JsonValue] = {}
+    """Passed to its provider. Of the parameters of the agent's stages it receives those that every provider knows,
+    unless it sets them; null removes one. The agent's own `model_params` are not used."""
+    credential: str = ""
+    """Name of the secret with its API key. Empty: the key of its provider's environment variable."""
+
+
 class AgentDefinition(Frozen):
     """An agent: topology, model, budget, tools and prompts. One YAML file of an app, pinned by digest."""
 
@@ -109,7 +121,10 @@ class AgentDefinition(Frozen):
     model: str = SCRIPTED
     """`scripted`, or a LiteLLM name such as `openai/gpt-4o`."""
     fallback_model: str = Field(default="", exclude_if=is_empty)
-    """Used if `model` fails; empty for none. Has no effect while `model` is `scripted`."""
+    """Used if `model` fails; empty for none. Has no effect while `model` is `scripted`. It receives the agent's
+    parameters; from another provider, only those that every provider knows, so neither address nor key."""
+    fallback: FallbackModel | None = Field(default=None, exclude_if=is_empty)
+    """A fallback model with its own parameters and key. Excludes `fallback_model`."""
     model_params: dict[str, JsonValue] = {}
     """Passed to the provider: temperature, max_tokens and similar."""
     reasoning: Reasoning | None = Field(default=None, exclude_if=is_empty)
@@ -155,7 +170,12 @@ class AgentDefinition(Frozen):
     def second_model(self) -> str:
         """The model that is used if `model` keeps failing; empty if there is none. A scripted
         model has no fallback: its script would fail again, and no provider's library is loaded for it."""
-        return "" if self.model == SCRIPTED else self.fallback_model
+        return "" if self.model == SCRIPTED else self.named_fallback
+
+    @property
+    def named_fallback(self) -> str:
+        """The name of the fallback model, from either of its two fields; empty for none."""
+        return self.fallback.model if self.fallback is not None else self.fallback_model
 
 
 class PublishedAgent(Frozen):

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from pydantic import Field, JsonValue
+
 from perdure.contracts.values import Tolerant
 
 
@@ -14,6 +16,9 @@ class Problem(Tolerant):
     message: str
     """One sentence for a person; never a secret, never a stack trace."""
     retry_after_seconds: float | None = None
+    # Left out if empty: problems are part of histories that were recorded without it.
+    details: dict[str, JsonValue] = Field(default={}, exclude_if=lambda details: not details)
+    """The answer of a model's provider, and the first model's problem if a fallback failed too. Never content."""
 
 
 @dataclass(eq=False)

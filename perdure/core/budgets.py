@@ -150,7 +150,7 @@ def hold_of(caps: Caps, bound: RequestBound, model: str) -> Hold:
     if bound.tokens is None and (tokens_limited or cost_limited):
         raise UpstreamRejected(
             "output_unbounded",
-            f"A daily limit applies, and the maximum output of {model} is unknown; set model_params.max_tokens",
+            f"A daily limit applies, and the maximum output of {model} is unknown; set max_tokens of this model",
         )
     if bound.cost_microusd is None and cost_limited:
         raise UpstreamRejected(

@@ -64,6 +64,24 @@ class Failure(Answer):
 
     code: str
     message: str
+    details: Mapping[str, Any] = {}
+    """If a model's provider refused: `model`, and of its answer `status`, `vendor_code`, `param` and `vendor_message`
+    without content. If a fallback model failed too: `first`, with these fields, `code` and `message` of the agent's own
+    model."""
+
+    @property
+    def provider_answers(self) -> list[str]:
+        """A line for each model whose provider refused, the agent's own model first."""
+        first = self.details.get("first")
+        tried = [each for each in (first, self.details) if isinstance(each, Mapping)]
+        return [line for line in map(_provider_line, tried) if line]
+
+
+def _provider_line(details: Mapping[str, Any]) -> str:
+    short = [str(details[name]) for name in ("status", "vendor_code", "param") if details.get(name)]
+    parts = [" ".join(short), str(details.get("vendor_message", ""))]
+    said = ": ".join(part for part in parts if part)
+    return f"{details.get('model', 'the model')}: {said}" if said else ""
 
 
 class Waiting(Answer):

@@ -22,7 +22,7 @@ class PlayingDouble(ProviderDouble):
     def __init__(self, script: Script) -> None:
         super().__init__()
         self._model = ScriptedProvider(script.model_copy(update={"tokens_per_second": 0.0}))
-        self.app.router.routes.append(Route("/v1/messages", self._messages, methods=["POST"]))
+        self.app.router.routes.insert(0, Route("/v1/messages", self._messages, methods=["POST"]))
 
     @property
     def root(self) -> str:

@@ -112,7 +112,9 @@ class ProviderDouble:
         self.used: Counter[int] = Counter()
         self.log: list[Seen] = []
         complete = Route("/v1/chat/completions", self._complete, methods=["POST"])
-        self.app = Starlette(routes=[complete, Route("/_requests", self._requests, methods=["GET", "DELETE"])])
+        other = Route("/{path:path}", self._complete, methods=["POST"])  # the formats of other vendors
+        requests = Route("/_requests", self._requests, methods=["GET", "DELETE"])
+        self.app = Starlette(routes=[complete, requests, other])
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self.port = 0
@@ -168,6 +170,9 @@ class ProviderDouble:
         return None
 
     async def _serve(self, step: Step, seen: Seen, request: Request) -> Response:
+        if step.body is not None:
+            text = step.body if isinstance(step.body, str) else json.dumps(step.body)
+            return _ended(seen, str(step.status), Response(text, step.status, media_type=step.media))
         if step.status != 200:
             headers = {} if step.retry_after is None else {"retry-after": step.retry_after}
             return _ended(seen, str(step.status), JSONResponse(error_body(step), step.status, headers))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.activities.model import ModelActivities
+from perdure.contracts.agents import FallbackModel, PublishedAgent
 from perdure.contracts.errors import UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of
@@ -18,18 +19,28 @@ from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
 from tests.served import Served
 
-OWN, OTHER, TWO = "own", "other", "two_models"
+OWN, OTHER, TWO, APART, KEYLESS = "own", "other", "two_models", "apart_models", "keyless_models"
 DOWN = UpstreamUnavailable("model_unavailable", "The model's provider is away.", retry_after_seconds=0.05)
+
+
+def _changed(agent: PublishedAgent, changes: dict[str, Any]) -> PublishedAgent:
+    definition = agent.definition.model_copy(update=changes)
+    version = digest_of(definition.model_dump(mode="json"))
+    return agent.model_copy(update={"definition": definition, "version": version})
 
 
 @pytest.fixture(scope="module", autouse=True)
 async def published(served: Served) -> None:
     agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
-    changed: dict[str, Any] = {"id": TWO, "model": OWN, "fallback_model": OTHER}
-    definition = agent.definition.model_copy(update=changed)
-    version = digest_of(definition.model_dump(mode="json"))
+    apart = FallbackModel(model=OTHER, params={"temperature": 1})
+    own: dict[str, Any] = {"model": OWN, "model_params": {"api_base": "http://own", "temperature": 0}}
+    changes: list[dict[str, Any]] = [
+        {"id": TWO, "model": OWN, "fallback_model": OTHER},
+        {"id": APART, **own, "fallback": apart},
+        {"id": KEYLESS, **own, "fallback": apart.model_copy(update={"credential": "none"})},
+    ]
     hubs = keeper(), keeper("two", model=OWN, fallback_model=OTHER)
-    ours = *hubs, agent.model_copy(update={"definition": definition, "version": version})
+    ours = [*hubs, *(_changed(agent, each) for each in changes)]
     await publish_app(served.harness.owner_url, [*app_agents()[0], *(("desk", each) for each in ours)])
 
 
@@ -68,6 +79,17 @@ async def test_an_unavailable_model_is_left_immediately_and_tried_first_by_the_n
     assert row["answer"] == "back" and asked(served.harness, again) == [OWN]
 
 
+async def test_a_fallback_model_has_its_own_settings(served: Served) -> None:
+    served.harness.model.broken[OWN] = UpstreamRejected("model_not_found", "The provider does not know this model.")
+    address, row = await served.ended(Line("mine"), agent_id=APART)
+    assert row["answer"] == "mine"
+    sent = [each.params for each in served.harness.model.seen if each.idempotency_key.startswith(address.turn_id)]
+    assert sent == [{"api_base": "http://own", "temperature": 0}, {"temperature": 1}]
+    _, row = await served.ended(Line("never said"), agent_id=KEYLESS)
+    assert (row["status"], row["problem"]["code"]) == ("failed", "model_setup")
+    assert row["problem"]["details"]["first"]["code"] == "model_not_found"
+
+
 @pytest.mark.parametrize("code", ["model_bad_request", "model_auth", "output_limit"])
 async def test_a_refused_request_or_key_is_not_sent_to_the_fallback(served: Served, code: str) -> None:
     served.harness.model.broken[OWN] = UpstreamRejected(code, "The provider refused it.")
@@ -77,10 +99,16 @@ async def test_a_refused_request_or_key_is_not_sent_to_the_fallback(served: Serv
 
 
 async def test_the_fallback_model_is_called_once(served: Served) -> None:
-    gone = UpstreamRejected("model_not_found", "The provider does not know this model.")
+    refusal: dict[str, object] = {"refusal": {"status": 404}}
+    gone = UpstreamRejected("model_not_found", "The provider does not know this model.", refusal)
     served.harness.model.broken |= {OWN: gone, OTHER: DOWN}
     address, row = await served.ended(Line("never said"), agent_id=TWO)
     assert (row["status"], row["problem"]["code"]) == ("failed", "model_unavailable")
+    assert row["problem"]["details"] == {
+        "model": OTHER,
+        "first": {"model": OWN, "status": 404, "code": gone.code, "message": gone.message},
+    }
+    assert gone.message in row["problem"]["message"] and DOWN.message in row["problem"]["message"]
     assert asked(served.harness, address) == [OWN, OTHER]
 
 

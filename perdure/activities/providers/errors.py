@@ -1,18 +1,29 @@
-"""The meaning of each vendor's exceptions: one table per vendor, and the two functions that read them.
+"""The meaning of each vendor's exceptions and error codes: tables, and the two functions that read them.
 
 Keys are qualified class names, looked up along the exception's bases, so that the nearest class decides. No vendor is
 imported to read a table: LiteLLM alone takes 5 s and 200 MB (measured). BY_STATUS means that the exception's HTTP
-status decides. Messages never contain a vendor's text, which may quote the payload.
+status decides. Messages never contain a vendor's text, which may quote the payload: a masked sentence of it is in the
+details (perdure/activities/providers/masking.py).
 """
 
+import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import structlog
 
-from perdure.contracts.errors import InvariantBroken, LimitReached, PerdureError, UpstreamRejected, UpstreamUnavailable
+from perdure.activities.providers.masking import mask
+from perdure.activities.providers.refusals import Refusal, read_refusal
+from perdure.contracts.errors import (
+    InvariantBroken,
+    LimitReached,
+    PerdureError,
+    Problem,
+    UpstreamRejected,
+    UpstreamUnavailable,
+)
 from perdure.core.calls.retries import retry_after_seconds
 from perdure.egress import EgressRefused, refusal_in
 
@@ -66,23 +77,71 @@ MODEL_REQUEST = _permanent(
 )
 MODEL_SETUP = _permanent("model_setup", "The model is not configured; check the agent's model name and parameters.")
 
+MODEL_NOT_FOUND = _permanent(
+    "model_not_found", "The model provider does not have this model; check the agent's model name."
+)
+MODEL_RATE_LIMITED = _retryable(
+    "model_rate_limited", "The model provider's rate limit is reached; the call is retried."
+)
+MODEL_OVERLOADED = _retryable("model_overloaded", "The model provider is overloaded; the call is retried.")
+
 PROVIDER_STATUS: Mapping[int, Meaning] = {
     401: MODEL_AUTH,
     402: MODEL_BILLING,
     403: MODEL_AUTH,
-    404: _permanent("model_not_found", "The model provider does not have this model; check the agent's model name."),
+    404: MODEL_NOT_FOUND,
     408: MODEL_TIMEOUT,
     409: MODEL_DOWN,
     413: MODEL_OVERFLOW,
     425: MODEL_DOWN,
-    429: _retryable("model_rate_limited", "The model provider's rate limit is reached; the call is retried."),
-    529: _retryable("model_overloaded", "The model provider is overloaded; the call is retried."),
+    429: MODEL_RATE_LIMITED,
+    504: MODEL_TIMEOUT,
+    529: MODEL_OVERLOADED,
 }
 """Other 5xx: MODEL_DOWN; other 4xx: MODEL_REQUEST."""
 
-OUT_OF_CREDIT = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached", "billing_not_active"})
-"""Codes in an error body that mean missing credit, whatever the status: OpenAI sends `insufficient_quota` with a 429.
-"""
+CODES: Mapping[str, Meaning] = {
+    **dict.fromkeys(
+        ("insufficient_quota", "billing_error", "billing_hard_limit_reached", "billing_not_active"), MODEL_BILLING
+    ),
+    **dict.fromkeys(("context_length_exceeded", "exceed_context_size_error", "request_too_large"), MODEL_OVERFLOW),
+    **dict.fromkeys(("content_filter", "content_policy_violation", "responsibleaipolicyviolation"), MODEL_REFUSED),
+    **dict.fromkeys(("invalid_api_key", "api_key_invalid"), MODEL_AUTH),
+    **dict.fromkeys(("model_not_found", "deploymentnotfound"), MODEL_NOT_FOUND),
+}
+"""Codes in an error body, in lower case, that decide whatever the status: OpenAI sends `insufficient_quota` with a 429,
+and Azure its content filter with a 400."""
+
+STREAM_CODES: Mapping[str, Meaning] = {
+    **dict.fromkeys(("authentication_error", "unauthenticated", "permission_error", "permission_denied"), MODEL_AUTH),
+    **dict.fromkeys(("not_found_error", "not_found"), MODEL_NOT_FOUND),
+    **dict.fromkeys(("rate_limit_error", "rate_limit_exceeded", "resource_exhausted"), MODEL_RATE_LIMITED),
+    **dict.fromkeys(("timeout_error", "deadline_exceeded"), MODEL_TIMEOUT),
+    **dict.fromkeys(("invalid_request_error", "invalid_argument", "failed_precondition"), MODEL_REQUEST),
+    "overloaded_error": MODEL_OVERLOADED,
+}
+"""Codes that decide only if there is no status, as for an error in a stream. Others: MODEL_DOWN."""
+
+_OVERFLOW = re.compile(
+    "|".join(
+        [
+            *("prompt is too long", "prompt too long", "input is too long", "input length exceeds"),
+            *("maximum input length", r"exceed(s|ed)? (the )?(max(imum)? )?context", "maximum context l(ength|imit)"),
+            *("maximum prompt length", "maximum number of tokens allowed", "longer than the model's context"),
+            *("exceeds the available context size", "input tokens exceed the configured limit"),
+            *("reduce the length of the (messages|prompt)", "loaded with context length of only"),
+            *(r"tokens \+ `max_new_tokens` must be", "tokens in the prompt cannot exceed", "request too large for"),
+        ]
+    ),
+    re.IGNORECASE,
+)
+"""Sentences of providers that send no code for a conversation that is too long. The last one is OpenAI's for a
+request above the limit of tokens per minute, which no wait helps."""
+_OVERFLOW_STATUSES = frozenset({None, 400, 413, 422, 429, 500})
+_NO_CREDIT = "credit balance is too low"
+"""Anthropic's sentence, sent with a plain 400."""
+_FILTERED = re.compile(r"blocked by content filtering|content management policy", re.IGNORECASE)
+"""Sentences of Anthropic and Azure."""
 
 PROVIDER: MeaningTable = {
     "litellm.exceptions.ContextWindowExceededError": MODEL_OVERFLOW,
@@ -161,8 +220,11 @@ MAX_FRAMES = 12
 _log = structlog.get_logger(__name__)
 
 
-def provider_error(error: Exception) -> PerdureError:
-    """Converts an exception of LiteLLM, openai or their HTTP client into the error of a model call."""
+def provider_error(error: Exception, secrets: Collection[str] = ()) -> PerdureError:
+    """Converts an exception of LiteLLM, openai or their HTTP client into the error of a model call.
+
+    `details["refusal"]` has the provider's status, code, parameter and masked sentence, without `secrets`.
+    """
     if isinstance(error, PerdureError):
         return error
     refusal = refusal_in(error)  # LiteLLM wraps it in several layers
@@ -170,15 +232,66 @@ def provider_error(error: Exception) -> PerdureError:
         return UpstreamRejected("egress_refused", f"The model provider cannot be reached: {refusal}.")
     if refusal is not None:
         return UpstreamRejected(refusal.code, f"The model's response was not read: {refusal}.")
+    answer = read_refusal(error)
     # LiteLLM wraps errors of a running stream; the inner exception is the real cause.
     inner = getattr(error, "original_exception", None)
     error = inner if isinstance(inner, Exception) else error
-    body_code = _body_code(error)
-    if body_code in OUT_OF_CREDIT or "credit balance is too low" in str(getattr(error, "message", "")):
-        return _as_perdure_error(MODEL_BILLING, error)  # the sentence is Anthropic's, sent with a plain 400
-    if body_code == "context_length_exceeded":
-        return _as_perdure_error(MODEL_OVERFLOW, error)
-    return _look_up(PROVIDER, error, PROVIDER_STATUS, MODEL_REQUEST, MODEL_DOWN)
+    if answer is None:
+        return _look_up(PROVIDER, error, PROVIDER_STATUS, MODEL_REQUEST, MODEL_DOWN)
+    found = _as_perdure_error(_meaning_of(answer, error), error)
+    found.details.pop("status", None)  # LiteLLM invents one for an error in a stream
+    if answer.status is not None:
+        found.details["status"] = answer.status
+    if found.code == MODEL_REQUEST.code and answer.param:
+        found.message = (
+            f"The model provider rejected {answer.param} of the request; check the agent's parameters and tools."
+        )
+    shown = answer.shown(secrets)
+    if shown:
+        found.details["refusal"] = shown
+    return found
+
+
+def problem_of(error: PerdureError, model: str) -> Problem:
+    """Returns a failed model call's problem. If the provider answered, its details have `model`, and the answer's
+    `status`, `vendor_code`, `param` and `vendor_message`."""
+    refusal = error.details.get("refusal")
+    if not isinstance(refusal, dict):
+        return error.as_problem()
+    return error.as_problem().model_copy(update={"details": {"model": model, **refusal}})
+
+
+def problem_of_both(first: Problem, problem: Problem, model: str) -> Problem:
+    """Returns the problem of a call whose fallback model `model` failed too. `details["first"]` has the first one."""
+    first_model = first.details.get("model")
+    message = f"{first.message} ({first_model}). The fallback model {model} failed too: {problem.message}"
+    told = {"code": first.code, "message": first.message, **first.details}
+    return problem.model_copy(
+        update={"message": message, "details": {"model": model, **problem.details, "first": told}}
+    )
+
+
+def _meaning_of(answer: Refusal, error: Exception) -> Meaning:
+    """Returns the meaning of a provider's answer: its code decides, then its sentence, then LiteLLM's class for content
+    and length, then the status."""
+    codes = [code.lower() for code in answer.codes]
+    for code in codes:
+        if code in CODES:
+            return CODES[code]
+    if _NO_CREDIT in answer.message:
+        return MODEL_BILLING
+    said = mask(answer.message)  # a quoted text must not decide
+    if answer.status in _OVERFLOW_STATUSES and _OVERFLOW.search(said):
+        return MODEL_OVERFLOW
+    if answer.status in (None, 400) and _FILTERED.search(said):
+        return MODEL_REFUSED
+    for base in type(error).__mro__:
+        row = PROVIDER.get(f"{base.__module__}.{base.__qualname__}")
+        if row in (MODEL_OVERFLOW, MODEL_REFUSED):
+            return row
+    if answer.status is None:
+        return next((STREAM_CODES[code] for code in codes if code in STREAM_CODES), MODEL_DOWN)
+    return PROVIDER_STATUS.get(answer.status, MODEL_REQUEST if 400 <= answer.status < 500 else MODEL_DOWN)
 
 
 def store_error(error: Exception) -> PerdureError:
@@ -237,12 +350,3 @@ def _headers(error: Exception) -> Mapping[str, str]:
     own_headers = getattr(error, "litellm_response_headers", None)
     headers = own_headers if own_headers is not None else getattr(getattr(error, "response", None), "headers", None)
     return headers if isinstance(headers, Mapping) else {}
-
-
-def _body_code(error: Exception) -> str:
-    """Returns `code`, else `type`, of an error body in OpenAI's format."""
-    body = getattr(error, "body", None)
-    if not isinstance(body, Mapping):
-        return ""
-    inner = body.get("error", body)
-    return str(inner.get("code") or inner.get("type") or "") if isinstance(inner, Mapping) else ""

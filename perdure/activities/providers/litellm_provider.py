@@ -11,7 +11,7 @@ import copy
 import importlib
 import logging
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import structlog
@@ -25,6 +25,7 @@ os.environ["LITELLM_MODE"] = "PRODUCTION"
 import litellm
 
 from perdure.activities.providers.errors import CONTENT_REFUSED, provider_error
+from perdure.activities.providers.masking import mask
 from perdure.activities.providers.pieces import text_of_parts
 from perdure.activities.providers.provider import (
     REFUSAL_TEXT,
@@ -40,6 +41,7 @@ from perdure.activities.providers.provider import (
     plausible_usage,
     tokens_of_request,
 )
+from perdure.activities.providers.refusals import StreamError
 from perdure.activities.providers.thinking import ThinkingReader
 from perdure.activities.providers.tool_refusals import with_refused_tools
 from perdure.activities.providers.wire import StreamAdapter
@@ -145,8 +147,7 @@ class LiteLLMProvider:
                 for delta in draft.add(chunk):
                     yield delta
         except Exception as error:
-            failure = with_refused_tools(provider_error(error), str(error), request.tools)
-            _log.debug("model_call_failed", model=request.model, code=failure.code, vendor_message=str(error)[:500])
+            failure = _failure_of(error, request)
             if failure.code == CONTENT_REFUSED:
                 yield TextDelta(REFUSAL_TEXT)
                 usage = self._usage(request, draft) if draft.model else Usage()  # not read, not billed
@@ -209,6 +210,8 @@ class _CheckedStream:
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
+        if hasattr(raw, "chunk_parser"):
+            raw.chunk_parser = _error_first(raw.chunk_parser)
         aiter(raw)  # Anthropic's stream cannot be read before this call
 
     def __aiter__(self) -> "_CheckedStream":
@@ -233,6 +236,34 @@ class _CheckedStream:
         close = getattr(self._raw, "aclose", None) or getattr(self._raw, "close", None)
         if close is not None:
             await close()
+
+
+def _error_first(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `parse`, a vendor's parser of chunks, which raises StreamError for an error object: LiteLLM drops its
+    code."""
+
+    def parse_or_raise(chunk: Any) -> Any:
+        if isinstance(chunk, dict) and chunk.get("error"):
+            raise StreamError(chunk)
+        return parse(chunk)
+
+    return parse_or_raise
+
+
+def _failure_of(error: Exception, request: ProviderRequest) -> PerdureError:
+    secrets = _secrets(request)
+    failure = with_refused_tools(provider_error(error, secrets), str(error), request.tools)
+    message = mask(str(error), secrets)
+    _log.debug("model_call_failed", model=request.model, code=failure.code, vendor_message=message)
+    return failure
+
+
+def _secrets(request: ProviderRequest) -> list[str]:
+    """Returns the values among the parameters that a provider's sentence must not repeat: keys, tokens, headers."""
+    held = [request.params, request.params.get("extra_headers")]
+    named = [(name, value) for each in held if isinstance(each, dict) for name, value in each.items()]
+    words = ("key", "token", "secret", "password", "authorization", "credential")
+    return [value for name, value in named if isinstance(value, str) and any(word in name.lower() for word in words)]
 
 
 def _price_card(model: str) -> Mapping[str, Any]:

@@ -11,11 +11,12 @@ from contextlib import aclosing
 import structlog
 from pydantic import JsonValue
 
+from perdure.activities.providers.errors import problem_of
 from perdure.activities.providers.provider import Complete, Provider, ProviderRequest
 from perdure.activities.providers.scripted import ScriptedProvider, read_script
 from perdure.contracts.agents import SCRIPTED, PublishedAgent
 from perdure.contracts.errors import PerdureError, UpstreamRejected
-from perdure.core.agents.models import is_ambiguous
+from perdure.core.agents.models import is_ambiguous, params_of
 from perdure.core.agents.tool_rules import unsent_sentences, unsent_tools
 from perdure.core.budgets import caps_of, hold_of
 from perdure.core.egress import Outbound
@@ -78,18 +79,31 @@ class Models:
         except UpstreamRejected as error:
             _log.warning("day_limit_cannot_hold", agent=agent.definition.id, code=error.code, problem=error.message)
 
-    def params(self, agent: PublishedAgent) -> Mapping[str, JsonValue]:
-        """Returns the model's parameters. `api_key_secret` names a secret, which becomes `api_key` here."""
-        params = dict(agent.definition.model_params)
+    def params(self, agent: PublishedAgent, stage: str = "", *, on_fallback: bool = False) -> Mapping[str, JsonValue]:
+        """Returns the parameters of a call of this stage to the agent's model, or to its fallback model.
+        `api_key_secret` names a secret, which becomes `api_key` here.
+
+        Raises: UpstreamRejected `model_setup` if the secret of `fallback.credential` does not exist.
+        """
+        definition = agent.definition
+        params = dict(params_of(definition, stage, on_fallback=on_fallback))
         name = params.pop("api_key_secret", None)
-        if isinstance(name, str) and (key := self._secret_of(name)):
+        if not isinstance(name, str):
+            return params
+        if key := self._secret_of(name):
             params["api_key"] = key
+        elif on_fallback and definition.fallback is not None and definition.fallback.credential:
+            # Without it, LiteLLM would send the environment's key to any address in the parameters.
+            message = f"The secret {name[:64]} of the agent's fallback model is not set; set it for the workers."
+            raise UpstreamRejected("model_setup", message)
         return params
 
 
 def _empty_request(agent: PublishedAgent, model: str) -> ProviderRequest:
     """Returns a request of the agent without messages."""
-    return ProviderRequest(model, (), params=agent.definition.model_params, reasoning=agent.definition.reasoning)
+    on_fallback = model == agent.definition.second_model != agent.definition.model
+    params = params_of(agent.definition, "", on_fallback=on_fallback)
+    return ProviderRequest(model, (), params=params, reasoning=agent.definition.reasoning)
 
 
 def _real_models(agent: PublishedAgent) -> list[str]:
@@ -131,5 +145,6 @@ async def _failure(request: ProviderRequest, provider: Provider) -> str:
                 if isinstance(chunk, Complete):
                     return ""
     except PerdureError as error:
-        return f"{error.code}, {error.message}"
+        said = problem_of(error, request.model).details.get("vendor_message")
+        return f"{error.code}, {error.message}" + (f" The provider answered: {said}" if said else "")
     return "the answer was empty"

@@ -26,7 +26,7 @@ from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
 
 agents_router = APIRouter(prefix="/v1", tags=["agents"])
-_DETAIL_FIELDS = ("fallback_model", "reasoning", "root_skill", "day_limits", "memory", "window", "toolsets")
+_DETAIL_FIELDS = ("reasoning", "root_skill", "day_limits", "memory", "window", "toolsets")
 """Fields of the definition that the API returns as they are in its file."""
 
 
@@ -52,6 +52,7 @@ async def agent(services: ServicesDep, caller: Caller, agent_id: str) -> dict[st
     return {
         **_agent_summary(published),
         **{name: definition.get(name) for name in _DETAIL_FIELDS},
+        "fallback_model": published.definition.named_fallback or None,
         "approvals": {name: getattr(policy, name) for name in type(policy).model_fields},
         "not_sent": _not_sent(published),
         "skills": [{"id": skill.id, "name": skill.name} for skill in published.definition.skills],

@@ -141,6 +141,62 @@ def with_stage(
     return merged
 
 
+PORTABLE: Final = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "max_tokens",
+        "max_completion_tokens",
+        "stop",
+        "seed",
+        "frequency_penalty",
+        "presence_penalty",
+        "reasoning_effort",
+        "parallel_tool_calls",
+        "tool_choice",
+        "drop_params",
+    }
+)
+"""Parameters with the same meaning for every provider. All others, such as addresses, keys, API versions and headers,
+belong to one provider."""
+_BARE_NAMES: Final = (
+    ("openai", ("gpt-", "chatgpt-", "o1", "o3", "o4")),
+    ("anthropic", ("claude",)),
+    ("gemini", ("gemini",)),
+)
+
+
+def provider_of(model: str) -> str:
+    """Returns the provider in a LiteLLM name. For a name without one: the provider of a known family, else the name."""
+    provider, slash, _ = model.partition("/")
+    if slash:
+        return provider
+    return next((name for name, starts in _BARE_NAMES if model.startswith(starts)), model)
+
+
+def params_of(agent: AgentDefinition, stage: str, *, on_fallback: bool) -> Mapping[str, JsonValue]:
+    """Returns the parameters of a call of this stage, for the agent's model or for its fallback model.
+
+    A fallback model receives no parameter that belongs to another provider, above all no address and no key.
+    `api_key_secret` among them names a secret.
+    """
+    if not on_fallback:
+        return with_stage(agent.model_params, agent.stages, stage)
+    if agent.fallback is None:
+        params = with_stage(agent.model_params, agent.stages, stage)
+        is_same = provider_of(agent.model) == provider_of(agent.fallback_model)
+        return params if is_same else _portable(params)
+    own = agent.fallback.params
+    params = {**_portable(with_stage({}, agent.stages, stage)), **own}
+    if agent.fallback.credential:
+        params["api_key_secret"] = agent.fallback.credential
+    return {name: value for name, value in params.items() if value is not None or name not in own}
+
+
+def _portable(params: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    return {name: value for name, value in params.items() if name in PORTABLE}
+
+
 def window_of(agent: AgentDefinition, stage: str) -> WindowPolicy:
     """Returns how much of the transcript a call of this stage includes."""
     own = agent.stages[stage].window if stage in agent.stages else None

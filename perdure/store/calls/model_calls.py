@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from perdure.contracts.agents import DayLimits
 from perdure.contracts.calls import ModelCall, ModelReply
-from perdure.contracts.errors import LimitReached
+from perdure.contracts.errors import LimitReached, Problem
 from perdure.contracts.events import GENERATION_START
 from perdure.contracts.messages import NO_JOINED_MESSAGES, Joined
 from perdure.contracts.turns import Limits, TurnStatus, Usage
@@ -330,6 +330,19 @@ async def count(
     if is_open and failed is not None:
         await write(tx, call.address, [failed])
     await budgets.charge(tx, call.address.turn_id, call.call_id, claimed.epoch, used)
+
+
+async def first_problem(tx: Connection, turn_id: str, call_id: str) -> Problem | None:
+    """Returns the problem of the agent's own model, or None if the call did not continue with the fallback model."""
+    data = await tx.fetchval(
+        "SELECT data FROM events WHERE turn_id = $1 AND call_id = $2 AND data ? 'fallback_model' ORDER BY seq LIMIT 1",
+        turn_id,
+        call_id,
+    )
+    if data is None:
+        return None
+    details = {"model": data.get("model", ""), **data.get("details", {})}
+    return Problem(code=data["code"], message=data.get("message", data["code"]), details=details)
 
 
 _CORRECT = """

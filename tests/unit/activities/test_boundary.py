@@ -33,7 +33,7 @@ def raised_classes(module: object) -> Iterator[type[Exception]]:
             yield member
 
 
-DOORS = [(provider_error, kind) for kind in raised_classes(httpx)]
+DOORS: list[tuple[Door, type[Exception]]] = [(provider_error, kind) for kind in raised_classes(httpx)]
 DOORS += [(store_error, kind) for kind in raised_classes(asyncpg.exceptions)]
 
 

@@ -121,6 +121,12 @@ def test_the_effects_of_a_broken_tool_file_are_reported_once_per_agent_and_file(
         (AGENT + "on: true\n", "a.yaml:4 on"),
         (AGENT + "model_params:\n  day: 2026-01-01\n", "a.yaml:5 model_params.day"),
         (AGENT + "model_params: {temperature: .nan}\n", "a.yaml:4 model_params.temperature"),
+        (AGENT + "fallback: {model: m/n}\nfallback_model: m/o\n", "a.yaml:5 fallback_model"),
+        (
+            AGENT + "fallback:\n  model: m/n\n  credential: c\n  params: {api_key_secret: d}\n",
+            "a.yaml:7 fallback.params.api_key_secret",
+        ),
+        (AGENT + "fallback: {modle: m/n}\n", "a.yaml:4 modle"),
         (AGENT + 'persona: "a\\0b"\n', "a.yaml:4 persona"),
         (AGENT + "script: there/is/none.yaml\n", "a.yaml:4 there/is/none.yaml"),
         (AGENT + "x: &x [*x]\n", "a.yaml"),

@@ -105,6 +105,14 @@ BROKEN = WHOLE | {
 }  # fmt: skip
 ROW = {"seq": 1, "at": AT, "actor": "ann", "erased": False, "kind": "approval.opened", "data": {"tool": "pay"}}
 ERASED = {"name": "erased-1", "user_id": "1", "erased": {"messages": 4}, "histories": {"runs": 3, "turns_left": 2}}
+BOTH_FAILED = {
+    "code": "model_bad_request", "message": "refused",
+    "details": {
+        "model": "openai/b", "status": 400, "vendor_code": "unsupported_parameter", "param": "max_tokens",
+        "vendor_message": "Unsupported parameter: 'max_tokens'.",
+        "first": {"code": "model_overloaded", "message": "busy", "model": "openai/a", "status": 529},
+    },
+}  # fmt: skip
 REFUSED = {
     "code": "already_decided", "message": "refused", "request_id": "r",
     "details": {"decision": {"type": "reject", "by": "rita", "comment": "no"}},
@@ -122,6 +130,7 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("init FOLDER/new", [], ""),
     ("turns list", [said({"items": [TURN], "next": "more"})], "requester GET /v1/turns limit=20"),
     ("turns show t-1", [said(TURN)], "requester GET /v1/turns/t-1"),
+    ("turns show t-3", [said(TURN | {"error": BOTH_FAILED})], "requester GET /v1/turns/t-3"),
     ("turns watch t-1", [STREAM, said(APPROVAL), ENDED], "requester GET /v1/turns/t-1"),
     ("turns stop t-1", [said({"turn_id": "t-1"}, 202)], "requester POST /v1/turns/t-1/stop {}"),
     ("turns answer t-1", [said(ASKS), said(ASKED | {"asked": {"question": "Which?"}})],

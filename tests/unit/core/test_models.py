@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from perdure.contracts.agents import AgentStage, Reasoning
-from perdure.contracts.errors import Problem
+from perdure.activities.providers.registry import Models
+from perdure.contracts.agents import AgentDefinition, AgentStage, FallbackModel, PublishedAgent, Reasoning
+from perdure.contracts.errors import Problem, UpstreamRejected
 from perdure.core.agents.models import (
     MIN_CAP_TOKENS,
     ThinkingSetting,
     choose_thinking,
     is_ambiguous,
+    params_of,
     round_start,
     with_stage,
     with_thinking,
@@ -116,3 +118,39 @@ def test_parameters_override_each_other_and_null_removes_one() -> None:
     assert with_stage(plain, STAGES, "base") == {"temperature": 0, "seed": 1, "max_tokens": 9}
     assert with_stage(plain, STAGES, "own") == {"temperature": 0, "top_p": 0.5, "max_tokens": 9}
     assert with_stage(plain, STAGES, "round") == {**plain, "a": 1, "b": 3}
+
+
+LOCAL: dict[str, Any] = {"api_base": "http://h/v1", "api_key_secret": "own", "temperature": 1, "stop": "."}
+SAFE = {"temperature": 1, "stop": ".", "top_p": 0.5}
+OTHER = FallbackModel(model="anthropic/b", params={"top_p": None, "stop": "!", "timeout_ms": 3}, credential="theirs")
+
+
+@pytest.mark.parametrize(
+    ("model", "changed", "params"),
+    [
+        ("openai/a", {"fallback_model": "openai/b"}, {**LOCAL, "top_p": 0.5, "api_version": "1"}),
+        ("gpt-4o", {"fallback_model": "openai/b"}, {**LOCAL, "top_p": 0.5, "api_version": "1"}),
+        ("openai/a", {"fallback_model": "anthropic/b"}, SAFE),
+        ("openai/a", {"fallback_model": "claude-b"}, SAFE),
+        ("strange", {"fallback_model": "stranger"}, SAFE),
+        ("openai/a", {"fallback": OTHER}, {"stop": "!", "timeout_ms": 3, "api_key_secret": "theirs"}),
+        ("openai/a", {"fallback": FallbackModel(model="openai/b")}, {"top_p": 0.5}),
+    ],
+)
+def test_a_fallback_model_of_another_provider_gets_neither_address_nor_key(
+    model: str, changed: dict[str, Any], params: dict[str, Any]
+) -> None:
+    stages = {"plan": AgentStage(model_params={"top_p": 0.5, "api_version": "1"})}
+    fields: dict[str, Any] = {"id": "a", "title": "A", "topology": "tool_loop", "model_params": LOCAL, "stages": stages}
+    agent = AgentDefinition(model=model, **fields, **changed)
+    assert params_of(agent, "plan", on_fallback=False) == {**LOCAL, "top_p": 0.5, "api_version": "1"}
+    assert params_of(agent, "plan", on_fallback=True) == params
+
+
+def test_the_secret_of_a_fallback_model_must_exist() -> None:
+    definition = AgentDefinition(id="a", title="A", topology="t", model="openai/a", fallback=OTHER)
+    agent = PublishedAgent(definition=definition, cards=(), version="1")
+    assert Models({"theirs": "k"}.get).params(agent, on_fallback=True)["api_key"] == "k"
+    with pytest.raises(UpstreamRejected, match="model_setup"):
+        Models(lambda name: None).params(agent, on_fallback=True)
+    assert "fallback" not in definition.model_copy(update={"fallback": None}).model_dump(mode="json")

@@ -1,0 +1,93 @@
+"""Masks a provider's sentence: what explains the refusal stays, what may be content or a secret becomes `…`."""
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+MAX_CHARACTERS: Final = 300
+"""Maximum length of a masked sentence."""
+MASK: Final = "…"
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/\[\]-]{0,63}")
+"""A name of a parameter, a tool or a model."""
+CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""A provider's code."""
+
+_NUMBER = re.compile(r"[-+]?[0-9][0-9.,]{0,15}")
+_BRACES = re.compile(r"\{.*\}|\{.*$", re.DOTALL)
+_ECHO = re.compile(r"\b(got|received|input|input_value)(\s*[:=]\s*).+", re.IGNORECASE | re.DOTALL)
+"""The provider repeats a part of the request, without quotes."""
+_AFTER_KEY = re.compile(
+    r"\b((?:key|token|password|secret|authorization)\b[^:=.]{0,24}[:=](?!//)\s*|bearer\s+)\S+", re.IGNORECASE
+)
+_EMAIL = re.compile(r"\S+@\S+\.\S+")
+_URL_WITH_MORE = re.compile(r"\b[a-z][a-z0-9+.-]*://\S*[@?#]\S*", re.IGNORECASE)
+"""Credentials, a query or a fragment."""
+_KEY = re.compile(r"\S*\*{2,}\S*|\b(?:sk|pk|rk|xai|gsk|hf|ghp|xox[a-z]|AKIA|AIza|eyJ)[-_A-Za-z0-9]{6,}\S*")
+_UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
+_QUOTES = {"'": "'", '"': '"', "`": "`", "“": "”", "‘": "’", "«": "»", "„": "“"}
+_SEPARATORS = re.compile(r"[^A-Za-z0-9+=]+")
+_LONG_MIXED, _LONG, _MIXED = 16, 32, 4
+
+
+def mask(text: str, secrets: Collection[str] = ()) -> str:
+    """Returns `text` without what may be content of a request or a secret, at most MAX_CHARACTERS long.
+
+    Quoted names and numbers stay. Any other quotation is masked up to the last quote of its kind, because it may
+    contain quotes. Objects in braces, e-mail addresses, URLs with more than a path, keys, long tokens and `secrets` are
+    masked.
+    """
+    for secret in sorted(secrets, key=len, reverse=True):
+        if secret:
+            text = text.replace(secret, MASK)
+    text = " ".join(text.split())
+    text = "".join(character for character in text if character.isprintable())
+    text = _BRACES.sub(f"{{{MASK}}}", text)
+    text = _masked_quotations(text)
+    for pattern in (_URL_WITH_MORE, _EMAIL, _KEY, _UUID):
+        text = pattern.sub(MASK, text)
+    text = _AFTER_KEY.sub(rf"\1{MASK}", text)
+    text = _ECHO.sub(rf"\1\2{MASK}", text)
+    text = " ".join(MASK if _is_token(word) else word for word in text.split())
+    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + MASK
+
+
+def _masked_quotations(text: str) -> str:
+    done, place = [], 0
+    while place < len(text):
+        character = text[place]
+        if character not in _QUOTES or (character == "'" and _is_letter(text, place - 1)):
+            done.append(character)
+            place += 1
+            continue
+        end = _closing(text, place, last=False)
+        inside = text[place + 1 : end]
+        if not (NAME.fullmatch(inside) or _NUMBER.fullmatch(inside)) or end == len(text):
+            end = _closing(text, place, last=True)
+            inside = MASK
+        done.append(character + inside + text[end : end + 1])
+        place = end + 1
+    return "".join(done)
+
+
+def _closing(text: str, start: int, *, last: bool) -> int:
+    """Returns the place of the first or last quote that can end the quotation at `start`; the text's end if none."""
+    quote = _QUOTES[text[start]]
+    places = [
+        place
+        for place in range(start + 1, len(text))
+        if text[place] == quote and not (quote == "'" and _is_letter(text, place + 1))
+    ]
+    return places[-1 if last else 0] if places else len(text)
+
+
+def _is_letter(text: str, place: int) -> bool:
+    return 0 <= place < len(text) and text[place].isalnum()
+
+
+def _is_token(word: str) -> bool:
+    """Returns whether a word looks like a key or an encoded value. Names of models and parameters are short parts."""
+    parts = _SEPARATORS.split(word)
+    mixed = [part for part in parts if not part.isalpha() and not part.isdigit() and len(part) >= _MIXED]
+    return len(mixed) >= 3 or any(
+        len(part) >= _LONG or (len(part) >= _LONG_MIXED and not part.isalpha()) for part in parts
+    )

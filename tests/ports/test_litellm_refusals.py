@@ -1,0 +1,39 @@
+"""A provider's refusal in its documented form has its class, and keeps status, code, parameter and sentence."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from perdure.activities.providers.errors import problem_of
+from perdure.contracts.errors import PerdureError
+from tests.doubles.listener import UNWARNED, Listener
+from tests.doubles.provider_steps import Step
+
+pytestmark = UNWARNED
+CASES: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())["cases"]
+KEY = "sk-secret-123"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["name"]))
+async def test_a_refusal_has_its_code_and_keeps_what_helps(listener: Listener, case: dict[str, Any]) -> None:
+    model, base = case["model"], listener.double.api_base
+    if not model.startswith(("openai/", "mistral/")):
+        base = base.removesuffix("/v1")
+    media = "text/event-stream" if case["status"] == 200 else "application/json"
+    step = Step(status=case["status"], body=case["body"], media=media)
+    asking = listener.ask(step, model=model, api_base=base, api_key=KEY, **case.get("params", {}))
+    if case["code"] == "content_refused":
+        await asking
+        assert listener.complete.finish_reason == "content_filter"
+        return
+    with pytest.raises(PerdureError) as raised:
+        await asking
+    error, details = raised.value, case["details"]
+    assert error.code == case["code"]
+    assert problem_of(error, model).details == {"model": model, **details}
+    assert error.details.get("status") == details.get("status"), "a status that LiteLLM invents is not shown"
+    assert error.code != "model_bad_request" or details.get("param", "") in error.message
+    assert KEY not in repr(error)
+    assert len(listener.double.requests) == 1

@@ -1,0 +1,53 @@
+"""A provider's sentence is shown without what may be content or a secret."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.activities.providers.masking import MAX_CHARACTERS, mask
+
+KEPT = [
+    "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+    "This model's maximum context length is 8192 tokens, and your message's is 9000.",
+    "Invalid schema for function 'look_up': In context=('properties', 'a'), 'oneOf' is not permitted.",
+    "tools.0.custom.input_schema: JSON schema is invalid. It must match JSON Schema draft 2020-12",
+    "The model `claude-3-5-sonnet-20241022` does not exist; see https://docs.example.com/models.",
+    'Expected a value <= 2, but got "200" instead.',
+]
+MASKED = [
+    ("Invalid value: 'I have a rash'.", "Invalid value: '…'."),
+    ("Invalid value: 'he said 'no' to me'. Use 'low'.", "Invalid value: '…'."),
+    ("Invalid value: 'cut in the midd", "Invalid value: '…"),
+    ("Bad “text of a person”, «and more», `rm -rf /`", "Bad “…”, «…», `…`"),
+    ("'messages' must contain the word 'json don't you see'", "'messages' must contain the word '…'"),
+    ("Field required: {'role': 'user', 'content': 'hello'}", "Field required: {…}"),
+    ('Bad body {"content": "hel', "Bad body {…}"),
+    ("Input should be text, input: Dear doctor", "Input should be text, input: …"),
+    ("Incorrect API key provided: sk-proj-abc123.", "Incorrect API key provided: …"),
+    ("Incorrect API key provided: plainword.", "Incorrect API key provided: …"),
+    ("Incorrect key ab***yz", "Incorrect key …"),
+    ("Bearer abcdef is no token", "Bearer … is no token"),
+    ("the account ann@example.com is closed", "the account … is closed"),
+    ("cannot load https://u:p@h.example/x.png or https://h.example/x?sig=1", "cannot load … or …"),
+    ("in organization org-AbCd1234EfGh5678IjKl on tokens", "in organization … on tokens"),
+    ("request 0192b000-0000-7000-8000-0000000000ab failed", "request … failed"),
+    ("token eyJhbGciOi.eyJzdWIi.c2ln failed", "token … failed"),
+    ("image data aGVsbG8gd29ybGQ5aGVsbG8= is broken", "image data … is broken"),
+    ("a\n\tb\x00\x1b[31mc", "a b[31mc"),
+]
+
+
+@pytest.mark.parametrize(("said", "shown"), [*((each, each) for each in KEPT), *MASKED])
+def test_a_sentence_keeps_its_reason_and_loses_its_content(said: str, shown: str) -> None:
+    assert mask(said) == shown
+
+
+def test_known_secrets_and_long_sentences_are_cut() -> None:
+    assert mask("the key is hunter2, as in hunter22", ("hunter2", "")) == "the key is …, as in …2"
+    assert len(mask("word " * 200)) == MAX_CHARACTERS
+
+
+@given(st.text(alphabet="abc '\"`{}\n", min_size=1), st.sampled_from("'\"`"))
+def test_a_quoted_text_of_several_words_is_never_shown(text: str, quote: str) -> None:
+    shown = mask(f"Invalid value {quote}my zebra {text} quagga{quote}")
+    assert "zebra" not in shown and "quagga" not in shown
