@@ -76,7 +76,7 @@ class Waiting(Answer):
 
 
 class Stuck(Answer):
-    """Why a turn does not continue: its workflow task fails at every attempt."""
+    """The workflow task of a turn that does not continue, because the task fails at every attempt."""
 
     failures: int
     """The failed attempts so far."""

@@ -27,7 +27,7 @@ class PendingTask:
     attempt: int
     """The number of its attempt, from 1; 0 if no task is pending."""
     seconds_without_worker: float
-    """How long the attempt has waited for a worker; 0 if a worker has it."""
+    """The time for which the attempt has waited for a worker; 0 if a worker has it."""
 
 
 def pending_task(run: WorkflowExecutionDescription, now: datetime) -> PendingTask:

@@ -176,8 +176,8 @@ class Reconciler:
         return self._passes % LISTED_EVERY == LISTED_AT
 
     async def _suspects(self, tenant_id: str, turns: list[OpenTurn], lists: TemporalLists) -> list[OpenTurn]:
-        """Returns the turns to check for a tenant with many paused turns: all running and stuck ones, and the paused
-        ones that may be lost or stuck according to Temporal's lists, since no run of theirs waits."""
+        """Returns the turns to check for a tenant with many paused turns: all running and stuck ones, and some paused
+        ones. According to Temporal's lists, their run has ended or does not wait."""
         running = [turn for turn in turns if not turn.is_paused or turn.stuck]
         paused = [turn for turn in turns if turn.is_paused and not turn.stuck]
         if self._reads_waiting_list:
