@@ -231,8 +231,8 @@ def deployment_of(client: Client) -> DeploymentStatus:
     deadline = time.monotonic() + _WORKER_WAIT_SECONDS
     while True:
         deployment = client.status.get()
-        other_faults = (part.fault for part in (*deployment.parts, *deployment.mcp_servers))
-        has_other_faults = bool(deployment.stuck_turns) or any(other_faults)
+        faults = [*(part.fault for part in deployment.parts), *(server.fault for server in deployment.mcp_servers)]
+        has_other_faults = any((*faults, *deployment.stuck_turns))
         if deployment.well or has_other_faults or time.monotonic() > deadline:
             return deployment
         time.sleep(_POLL_SECONDS)
