@@ -283,6 +283,9 @@ class Settings(BaseSettings):
     """The address of the metrics ports."""
     facts: bool = Field(default=True, alias="PERDURE_FACTS")
     """Lets graphs store facts. If false, memory is unavailable to them."""
+    stuck_after: int = Field(default=900, ge=0, alias="PERDURE_STUCK_AFTER")
+    """Seconds after the first failure at which the relay ends a turn whose workflow task fails at every attempt (15
+    minutes). 0: never."""
     queue_depth: int = Field(default=20, ge=0, alias="PERDURE_QUEUE_DEPTH")
     """Queued messages per conversation (`on_busy: queue` or `steer`); more get 429."""
 

@@ -231,9 +231,8 @@ def deployment_of(client: Client) -> DeploymentStatus:
     deadline = time.monotonic() + _WORKER_WAIT_SECONDS
     while True:
         deployment = client.status.get()
-        has_other_faults = any(part.fault for part in deployment.parts) or any(
-            server.fault for server in deployment.mcp_servers
-        )
+        faults = [*(part.fault for part in deployment.parts), *(server.fault for server in deployment.mcp_servers)]
+        has_other_faults = any((*faults, *deployment.stuck_turns))
         if deployment.well or has_other_faults or time.monotonic() > deadline:
             return deployment
         time.sleep(_POLL_SECONDS)
@@ -252,6 +251,9 @@ def show_deployment(deployment: DeploymentStatus) -> None:
     if deployment.mcp_servers:
         servers = [(f"{item.app}/{item.name}", item.fault or "answers", item.at) for item in deployment.mcp_servers]
         table(("mcp server", "last result", "at"), servers, "")
+    if deployment.stuck_turns:
+        stuck = [(each.turn_id, each.failures, each.since, each.message) for each in deployment.stuck_turns]
+        table(("turn that does not continue", "failures", "since", "failure"), stuck, "")
     open_turns = ", ".join(f"{item.count} {item.status.replace('_', ' ')}" for item in deployment.turns)
     say(f"Open turns: {open_turns or 'none'}")
 
@@ -259,5 +261,5 @@ def show_deployment(deployment: DeploymentStatus) -> None:
 def deployment_json(deployment: DeploymentStatus) -> dict[str, Any]:
     """Returns the status as JSON."""
     fields = deployment.model_dump(mode="json")
-    names = ("is_operator", "queues", "mcp_servers", "turns", "oldest_approval")
+    names = ("is_operator", "queues", "mcp_servers", "turns", "stuck_turns", "oldest_approval")
     return {name: fields[name] for name in names}

@@ -85,6 +85,7 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
             ("started", turn.started_at),
             ("ended", turn.ended_at),
             *_error_fields(turn.error),
+            ("does not continue", f"{turn.stuck.failures} failures: {turn.stuck.message}" if turn.stuck else ""),
             ("waiting for", f"{waiting_for.kind} {', '.join(waiting_for.ids)}" if waiting_for else ""),
             (
                 "until",

@@ -1,5 +1,6 @@
 """A turn: its states, the input of its workflow, what a pause carries, how it ends."""
 
+from datetime import datetime
 from enum import StrEnum
 
 from pydantic import Field, JsonValue
@@ -165,6 +166,19 @@ class TurnInput(Tolerant):
     entry: str = "fresh"
     """`fresh`, the kind of pause from which the run resumes, or the node before which a long run was renewed."""
     carried: Carried | None = None
+
+
+class StuckTask(Tolerant):
+    """The workflow task of a turn that fails at every attempt, so that the turn does not continue."""
+
+    failures: int
+    """The failed attempts. Signals make Temporal count again from one, so there may be more."""
+    since: datetime
+    """The first failure."""
+    message: str
+    """The first line of the failure."""
+    given_up: bool = False
+    """True if the relay is ending the workflow."""
 
 
 class StopRequest(Tolerant):

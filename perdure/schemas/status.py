@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from perdure.schemas.base import Answer
+from perdure.schemas.turns import Stuck
 
 
 class PartState(Answer):
@@ -45,6 +46,13 @@ class OpenTurns(Answer):
     oldest_at: datetime | None = None
 
 
+class StuckTurn(Stuck):
+    """An open turn that does not continue."""
+
+    turn_id: str
+    agent: str = ""
+
+
 class OldestApproval(Answer):
     """The approval that has been pending longest."""
 
@@ -70,5 +78,7 @@ class DeploymentStatus(Answer):
     """Empty if Temporal is unavailable."""
     mcp_servers: list[ServerState] = []
     turns: list[OpenTurns] = []
+    stuck_turns: list[StuckTurn] = []
+    """The tenant's turns that do not continue, the oldest failures first; at most 50."""
     oldest_approval: OldestApproval | None = None
     links: dict[str, str] = {}

@@ -93,6 +93,16 @@ class Waiting(Answer):
     expires_at: datetime | None = None
 
 
+class Stuck(Answer):
+    """The workflow task of a turn that does not continue, because the task fails at every attempt."""
+
+    failures: int
+    """The failed attempts so far."""
+    since: datetime
+    message: str
+    """The type of the failure and the first line of its message."""
+
+
 class TurnUsage(Answer):
     """The tokens and the cost that a turn has used so far."""
 
@@ -117,6 +127,9 @@ class Turn(Answer):
     error: Failure | None = None
     usage: TurnUsage = TurnUsage()
     waiting_for: Waiting | None = None
+    stuck: Stuck | None = None
+    """Set if the open turn does not continue because of an error in its workflow. The relay ends it with the code
+    `turn_stuck` after `PERDURE_STUCK_AFTER` seconds."""
     ttft_seconds: float | None = None
     """Seconds from the start of the turn to the first token that is shown to the user."""
     ttr_seconds: float | None = None

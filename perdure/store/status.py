@@ -10,6 +10,7 @@ import asyncpg
 from perdure.store.agents import SHARED
 from perdure.store.approvals.views import OPEN
 from perdure.store.database import Connection, Database
+from perdure.store.turns.views import show_stuck
 from perdure.store.valkey import Valkey
 
 _WRITE = (
@@ -46,6 +47,11 @@ _TURNS = """
 SELECT status, count(*)::int AS count, min(created_at) AS oldest_at FROM turns WHERE ended_at IS NULL
 GROUP BY status ORDER BY status
 """
+_STUCK = """
+SELECT id::text AS turn_id, agent_id AS agent, stuck FROM turns WHERE ended_at IS NULL AND stuck IS NOT NULL
+ORDER BY stuck->>'since', id LIMIT $1
+"""
+MAX_STUCK = 50
 _OLDEST = f"""
 SELECT a.id::text, a.tool, a.agent_id AS agent, a.turn_id::text, a.requested_at, a.expires_at FROM approvals a
 WHERE {OPEN} ORDER BY a.requested_at, a.id LIMIT 1
@@ -64,6 +70,8 @@ class Workload:
 
     turns: list[dict[str, object]]
     """The open turns by status: their number and the creation time of the oldest."""
+    stuck: list[dict[str, object]]
+    """The turns that do not continue, at most `MAX_STUCK`."""
     oldest_approval: dict[str, object] | None
     """The oldest pending approval."""
     relay_sessions: int
@@ -74,9 +82,13 @@ class Workload:
 async def workload_of(tx: Connection) -> Workload:
     """Returns the tenant's current work."""
     turns = [dict(row) for row in await tx.fetch(_TURNS)]
+    stuck = [
+        {"turn_id": row["turn_id"], "agent": row["agent"], **(show_stuck(row["stuck"]) or {})}
+        for row in await tx.fetch(_STUCK, MAX_STUCK)
+    ]
     oldest = await tx.fetchrow(_OLDEST)
     ((sessions, overdue),) = await tx.fetch(_RELAY, RELAY)
-    return Workload(turns, dict(oldest) if oldest else None, sessions, overdue)
+    return Workload(turns, stuck, dict(oldest) if oldest else None, sessions, overdue)
 
 
 _KEY = "perdure:mcp-servers"

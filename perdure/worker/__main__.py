@@ -94,7 +94,7 @@ async def _relay() -> int:
         stop = _stop_on_signals()
         await stack.enter_async_context(beating(settings.ready_file))
         heads = HeadExport(relay, settings.writable_heads_file(), keyring)
-        reconciler = Reconciler(relay, client, notifier, ended)
+        reconciler = Reconciler(relay, client, notifier, ended, settings.stuck_after)
         jobs = [run_relay(relay, notifier, stop), reconciler.run(stop), heads.run(stop)]
         if settings.webhook_hosts:
             sender = WebhookSender(WebhookEgress(settings.webhook_hosts, settings.webhook_private))

@@ -1,7 +1,8 @@
 """The reconciler: repairs turns and requests whose signals or workflows were lost.
 
 It compares open turns with Temporal. If the workflow of a turn was terminated, failed, timed out or vanished, the turn
-is finished as `failed` and the next turn of its conversation is admitted. A paused turn whose approval is decided is
+is finished as `failed` and the next turn of its conversation is admitted. So is a turn whose workflow runs and fails at
+every attempt (perdure/worker/stuck_turns.py). A paused turn whose approval is decided is
 signaled again, and so is a turn that was asked to stop. Undecided requests are escalated or go to a fallback reviewer,
 as their policy says. Each step of a pass has its own transaction, so that a failing step does not block the others.
 """
@@ -37,6 +38,7 @@ from perdure.store.turns.reconcile import (
 )
 from perdure.telemetry.metrics import LastingProblem
 from perdure.temporal.workflow_client import Notifier, is_workflow_missing
+from perdure.worker.stuck_turns import STUCK, StuckTurns, ended_before
 
 PAGE_SIZE = 1_000
 ENDED_WITHIN = timedelta(minutes=10)
@@ -125,14 +127,21 @@ class Reconciler:
     """Runs one pass after another over all tenants."""
 
     def __init__(
-        self, relay: Database, client: Client, notifier: Notifier, on_ended: OnEnded = lambda address: None
+        self,
+        relay: Database,
+        client: Client,
+        notifier: Notifier,
+        on_ended: OnEnded = lambda address: None,
+        stuck_after: float = 0.0,
     ) -> None:
-        """`on_ended` is called with each turn that the reconciler ended. It must not raise or block."""
+        """`on_ended` is called with each turn that the reconciler ended. It must not raise or block. Turns whose
+        workflow task fails are ended after `stuck_after` seconds; 0 means never."""
         self._relay = relay
         self._on_ended = on_ended
         self._client = client
         self._notifier = notifier
         self._problems = LastingProblem()
+        self._stuck = StuckTurns(relay, client, stuck_after)
         self._passes = -1
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -147,16 +156,18 @@ class Reconciler:
 
     async def run_pass(self) -> int:
         """Runs one pass and returns how many turns it finished."""
-        finished = 0
+        finished = stuck = 0
         self._passes += 1
         lists = TemporalLists(self._client, self._problems)
         for tenant_id in await list_tenants(self._relay.pool):
             turns = await self._repair(tenant_id)
+            stuck += sum(turn.stuck is not None for turn in turns)
             if sum(turn.is_paused for turn in turns) > MAX_CHECKED_ONE_BY_ONE:
                 turns = await self._suspects(tenant_id, turns, lists)
             for start in range(0, len(turns), PARALLEL_CHECKS):
                 batch = turns[start : start + PARALLEL_CHECKS]
                 finished += sum(await asyncio.gather(*(self._check(turn) for turn in batch)))
+        STUCK.set(stuck)
         return finished
 
     @property
@@ -165,19 +176,18 @@ class Reconciler:
         return self._passes % LISTED_EVERY == LISTED_AT
 
     async def _suspects(self, tenant_id: str, turns: list[OpenTurn], lists: TemporalLists) -> list[OpenTurn]:
-        """Returns the turns to check for a tenant with many paused turns: all running ones, and the paused ones that
-        may be lost according to Temporal's lists."""
-        running = [turn for turn in turns if not turn.is_paused]
+        """Returns the turns to check for a tenant with many paused turns: all running and stuck ones, and some paused
+        ones. According to Temporal's lists, their run has ended or does not wait."""
+        running = [turn for turn in turns if not turn.is_paused or turn.stuck]
+        paused = [turn for turn in turns if turn.is_paused and not turn.stuck]
         if self._reads_waiting_list:
             waiting = await lists.waiting()
             if waiting is None:
                 return running
-            return [t for t in turns if not t.is_paused or turn_workflow_id(t.address.turn_id) not in waiting]
+            return [*running, *(t for t in paused if turn_workflow_id(t.address.turn_id) not in waiting)]
         ended = await lists.ended()
-        paused = (
-            await self._step("open_turns_not_listed", tenant_id, lambda tx: paused_among(tx, ended)) if ended else ()
-        )
-        return [*running, *(paused or ())]
+        lost = await self._step("open_turns_not_listed", tenant_id, lambda tx: paused_among(tx, ended)) if ended else ()
+        return [*running, *(turn for turn in lost or () if not turn.stuck)]
 
     async def _repair(self, tenant_id: str) -> list[OpenTurn]:
         """Repairs what was lost in Postgres itself, and returns the turns to compare."""
@@ -230,7 +240,7 @@ class Reconciler:
             return False
 
     async def _finish_if_gone(self, turn: OpenTurn) -> bool:
-        problem = await self._missing_run_problem(turn.address.turn_id)
+        problem = await self._problem_of(turn)
         if problem is None:
             return False
         async with self._relay.transaction(turn.address.tenant_id) as tx:
@@ -243,14 +253,17 @@ class Reconciler:
             await self._notifier.deliver_soon(note)
         return True
 
-    async def _missing_run_problem(self, turn_id: str) -> Problem | None:
+    async def _problem_of(self, turn: OpenTurn) -> Problem | None:
+        """Returns why the turn must end: its workflow is gone, or is terminated here because it does not continue."""
         try:
-            run = await self._client.get_workflow_handle(turn_workflow_id(turn_id)).describe()
+            run = await self._client.get_workflow_handle(turn_workflow_id(turn.address.turn_id)).describe()
         except RPCError as error:
             if not is_workflow_missing(error):
                 raise
             return Problem(code="run_vanished", message="Temporal has no workflow for this turn.")
         if run.status is None or run.status in _ALIVE_STATUSES:
-            return None
+            return await self._stuck.check(turn, run)
+        if (problem := ended_before(turn)) is not None:
+            return problem
         name = run.status.name.lower()
         return Problem(code=f"run_{name}", message=f"The workflow of this turn was {name.replace('_', ' ')}.")

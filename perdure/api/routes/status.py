@@ -16,7 +16,7 @@ from perdure.api.health import CHECK_SECONDS, REQUIRED_PARTS
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import turn_workflow_id
-from perdure.core.status import queue_fault, relay_fault
+from perdure.core.status import queue_fault, relay_fault, stuck_fault
 from perdure.store.status import ServerStates, Workload, workload_of
 from perdure.temporal.status import QueueState, describe_queues
 
@@ -30,9 +30,11 @@ async def status(services: ServicesDep, caller: CallerOrOperator) -> dict[str, o
     """Reports the state of the deployment. A part that is down or read-only appears within seconds.
 
     Reviewers and administrators of a tenant see their tenant: whether all parts work, which parts are unavailable, the
-    open turns and the oldest pending approval. Operators see what concerns all tenants: workers and backlog by queue,
-    MCP servers, the cause of each failure and the Temporal Web UI. `is_operator` distinguishes the two answers. An
-    operator token belongs to no tenant, so its `turns` and `oldest_approval` are empty.
+    open turns, those that do not continue, and the oldest pending approval.
+
+    Operators see what concerns all tenants: workers and backlog by queue, MCP servers, the cause of each failure and
+    the Temporal Web UI. `is_operator` distinguishes the two answers. An operator token belongs to no tenant, so its
+    `turns`, `stuck_turns` and `oldest_approval` are empty.
     """
     if caller is not None and not caller.sees_tenant:
         raise CallerError(
@@ -45,23 +47,26 @@ async def status(services: ServicesDep, caller: CallerOrOperator) -> dict[str, o
         ServerStates(services.valkey).list_recent(),
         _read_workload(services, tenant_id),
     )
+    is_operator = caller is None or caller.is_operator
     faults = {name: part.fault for name, part in parts.items()}
     faults["relay"] = relay_fault(workload.relay_sessions, workload.overdue)
     notes = {name: {"note": part.note} for name, part in parts.items() if part.note}
     queue_bodies = [_queue_body(services, caller, item) for item in queues]
+    if is_operator and workload.stuck:
+        faults["turns"] = stuck_fault(len(workload.stuck))
     queue_faults, server_faults = [item["fault"] for item in queue_bodies], [item.fault for item in servers]
-    is_operator = caller is None or caller.is_operator
     page = workflows_page(services, caller)
     return {
         "at": datetime.now(UTC),
         "is_operator": is_operator,
-        "well": not any((*faults.values(), *queue_faults, *server_faults)),
+        "well": not any((*faults.values(), *queue_faults, *server_faults, workload.stuck)),
         "parts": [{"name": name, "fault": fault, **notes.get(name, {})} for name, fault in faults.items()]
         if is_operator
         else _parts_of_tenant(faults, queue_faults, server_faults),
         "queues": queue_bodies if is_operator else [],
         "mcp_servers": [asdict(item) for item in servers] if is_operator else [],
         "turns": workload.turns if caller is not None else [],
+        "stuck_turns": workload.stuck if caller is not None else [],
         "oldest_approval": workload.oldest_approval if caller is not None else None,
         "links": {"temporal": page} if page else {},
     }

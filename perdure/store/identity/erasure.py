@@ -169,9 +169,10 @@ OWN_STEPS: tuple[Step, ...] = (
     Step(
         "turns",
         "UPDATE turns SET metadata = '{}', system_prompt = NULL, memory_text = NULL, waiting = NULL, problem = NULL, "
-        "answer = NULL, output = NULL, persona = NULL WHERE id = ANY(ARRAY(SELECT id FROM turns WHERE user_id = $1 "
+        "stuck = NULL, answer = NULL, output = NULL, persona = NULL "
+        "WHERE id = ANY(ARRAY(SELECT id FROM turns WHERE user_id = $1 "
         "AND (metadata <> '{}' "
-        "OR num_nonnulls(system_prompt, memory_text, waiting, problem, answer, output, persona) > 0) "
+        "OR num_nonnulls(system_prompt, memory_text, waiting, problem, stuck, answer, output, persona) > 0) "
         f"LIMIT {CHUNK_ROWS}))",
     ),
     Step(

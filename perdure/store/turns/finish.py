@@ -69,7 +69,7 @@ WITH cancelled AS (
 ), left_to AS (  -- whoever is chosen is admitted after the last events of this one
   UPDATE conversations SET active_turn_id = NULL WHERE id = $6 AND $5
 )
-UPDATE turns SET status = $2, problem = $3, waiting = NULL, ended_at = clock_timestamp(),
+UPDATE turns SET status = $2, problem = $3, waiting = NULL, stuck = NULL, ended_at = clock_timestamp(),
   output = nullif($7::jsonb, '{{}}'), answer = coalesce(nullif($8, ''), (
     SELECT content FROM messages m WHERE m.conversation_id = $6 AND m.turn_id = $1 AND m.role = 'assistant'
       AND m.id = ANY($4) AND m.content <> '' ORDER BY m.seq DESC LIMIT 1))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.contracts.turns import StuckTask, TurnAddress, TurnStatus
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Wake
 from perdure.store.turns.finish import admit_queued
@@ -17,6 +17,8 @@ class OpenTurn:
 
     address: TurnAddress
     status: TurnStatus
+    stuck: StuckTask | None = None
+    """Its failing workflow task, as an earlier pass found it."""
 
     @property
     def is_paused(self) -> bool:
@@ -31,21 +33,24 @@ async def list_tenants(relay_pool: asyncpg.Pool) -> list[str]:
 
 
 _OPEN = """
-SELECT id, tenant_id, conversation_id, status, created_at FROM turns t WHERE ended_at IS NULL AND status <> 'queued'
-  AND created_at < now() - make_interval(secs => $1) AND status {} 'awaiting%'
+SELECT id, tenant_id, conversation_id, status, stuck, created_at FROM turns t
+WHERE ended_at IS NULL AND status <> 'queued'
+  AND created_at < now() - make_interval(secs => $1) AND {}
   AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.kind = 'start')
 """
+_PAUSED = "status LIKE 'awaiting%'"
 _OPEN_TURNS = f"""
-({_OPEN.format("NOT LIKE")}) UNION ALL ({_OPEN.format("LIKE")} ORDER BY created_at LIMIT $2) ORDER BY created_at
+({_OPEN.format("(status NOT LIKE 'awaiting%' OR stuck IS NOT NULL)")}) UNION ALL
+({_OPEN.format(f"{_PAUSED} AND stuck IS NULL")} ORDER BY created_at LIMIT $2) ORDER BY created_at
 """
 
 
-_AMONG = f"{_OPEN.format('LIKE')} AND id = ANY($2::uuid[])"
+_AMONG = f"{_OPEN.format(_PAUSED)} AND id = ANY($2::uuid[])"
 
 
 async def open_turns(tx: Connection, older_than_seconds: float, max_paused: int | None = None) -> list[OpenTurn]:
     """Returns open turns, oldest first, without queued and very recent ones and without those whose start is in the
-    outbox. Of the paused ones it returns the `max_paused` oldest, or all without that limit.
+    outbox. Of the paused ones it returns all stuck ones, and the `max_paused` oldest others or all without that limit.
 
     A turn whose start is in the outbox has no workflow yet, so that it must not count as one that lost its workflow.
     """
@@ -61,7 +66,17 @@ def _open(row: asyncpg.Record) -> OpenTurn:
     address = TurnAddress(
         tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["id"])
     )
-    return OpenTurn(address, TurnStatus(row["status"]))
+    stuck = StuckTask.model_validate(row["stuck"]) if row["stuck"] else None
+    return OpenTurn(address, TurnStatus(row["status"]), stuck)
+
+
+async def record_stuck(tx: Connection, turn_id: str, stuck: StuckTask | None) -> None:
+    """Stores the failing workflow task of an open turn, or that it has none."""
+    await tx.execute(
+        "UPDATE turns SET stuck = $2 WHERE id = $1 AND ended_at IS NULL",
+        turn_id,
+        stuck.model_dump(mode="json") if stuck else None,
+    )
 
 
 async def wake_stopped(tx: Connection, tenant_id: str) -> int:

@@ -97,6 +97,7 @@ def show_turn(row: asyncpg.Record) -> dict[str, object]:
             "cost_usd": row["cost_microusd"] / 1e6,
         },
         "waiting_for": row["waits_for"],
+        "stuck": show_stuck(row["stuck"]),
         "ttft_seconds": row["ttft_seconds"],
         "ttr_seconds": (row["ended_at"] - row["created_at"]).total_seconds() if row["ended_at"] else None,
         "nodes": list(row["nodes"]),
@@ -110,6 +111,11 @@ def show_turn(row: asyncpg.Record) -> dict[str, object]:
         "ended_at": row["ended_at"],
         "events": f"/v1/turns/{row['id']}/events",
     }
+
+
+def show_stuck(stuck: dict[str, object] | None) -> dict[str, object] | None:
+    """Returns the API representation of a failing workflow task."""
+    return {name: stuck[name] for name in ("failures", "since", "message")} if stuck else None
 
 
 MAX_CALLS = 500

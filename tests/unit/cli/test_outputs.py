@@ -97,6 +97,7 @@ STATUS = {
     "queues": [{"name": "q-turns", "kinds": ["turns"], "workers": 2, "backlog": 7}],
     "mcp_servers": [{"app": "tools", "name": "dead", "fault": "no answer", "at": AT}],
     "turns": [{"status": "awaiting_approval", "count": 3}],
+    "stuck_turns": [{"turn_id": "t-9", "agent": "desk", "failures": 7, "since": AT, "message": "KeyError: 'a'"}],
 }  # fmt: skip
 WHOLE = {"ok": True, "rows": 7, "head": {"seq": 7, "hash": "ab"}, "heads_checked": 0, "erased": 1}
 BROKEN = WHOLE | {

@@ -1,0 +1,142 @@
+"""Turns whose workflow task fails at every attempt: an exception in a node, a state that Temporal does not take."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from temporalio.client import WorkflowExecutionStatus
+
+from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.core.turns import OnBusy
+from perdure.graph.step import Step
+from perdure.store.database import Database
+from perdure.store.status import workload_of
+from perdure.store.turns.views import get_turn
+from perdure.temporal.workflow_client import Notifier
+from perdure.worker.reconcile import Reconciler
+from perdure.workflows.turn_segment import TurnSegment
+from tests.conftest import KEYRING, Urls
+from tests.doubles.spoken import Line
+from tests.eventually import until
+from tests.integration.lost_turns import aged
+from tests.served import DONE, PAY, POST, Served
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second attempt already counts: it begins at once."""
+    monkeypatch.setattr("perdure.core.status.MIN_FAILURES", 1)
+
+
+@pytest.fixture(scope="module")
+async def relay(urls: Urls) -> AsyncIterator[Database]:
+    database = await Database.connect(urls.relay, max_connections=4, keyring=KEYRING)
+    yield database
+    await database.close()
+
+
+async def reconciled(served: Served, relay: Database, address: TurnAddress, stuck_after: float) -> dict[str, Any]:
+    """The turn after the first pass of a new process."""
+    reconciler = Reconciler(relay, served.client, Notifier(served.client, relay), stuck_after=stuck_after)
+    await reconciler.run_pass()
+    return dict(await served.row(address))
+
+
+async def named(served: Served, relay: Database, address: TurnAddress) -> dict[str, Any]:
+    """What is shown of the turn, once it is found to be stuck."""
+
+    async def found() -> bool:
+        return (await reconciled(served, relay, address, 0.0))["stuck"] is not None
+
+    await aged(served.harness, address)
+    with capture_logs() as said:
+        await until(found)
+        await reconciled(served, relay, address, 3_600.0)
+    logged = [line for line in said if line["event"] == "turn_stuck"]
+    assert [(line["turn_id"], line["log_level"]) for line in logged] == [(address.turn_id, "error")], "once"
+    async with relay.transaction("local") as tx:
+        shown, listed = (await get_turn(tx, address.turn_id, None))["stuck"], (await workload_of(tx)).stuck
+    assert isinstance(shown, dict) and (logged[0]["failure"], shown["failures"] >= 1) == (shown["message"], True)
+    assert [each["message"] for each in listed if each["turn_id"] == address.turn_id] == [shown["message"]]
+    return shown
+
+
+async def failing_node(served: Served, monkeypatch: pytest.MonkeyPatch) -> TurnAddress:
+    """A paused turn that breaks when it is resumed; one of its calls had begun."""
+    address, take = await served.paused(Line("", [PAY, POST]), DONE), Step.take
+
+    async def broken(self: Step, state: Any, run: Any, number: int) -> Any:
+        if state["execution_id"] == address.turn_id:
+            raise LookupError("planted\nwith a second line")
+        return await take(self, state, run, number)
+
+    monkeypatch.setattr(Step, "take", broken)
+    await served.decide(address, "t1.1")
+    for table, column in (("tool_calls", "state"), ("approvals", "status")):
+        change = f"UPDATE {table} SET {column} = 'reserved' WHERE turn_id = $1 AND call_id = 't1.1'"
+        await served.harness.write(change, address.turn_id)
+    return address
+
+
+async def oversized_state(served: Served, monkeypatch: pytest.MonkeyPatch) -> TurnAddress:
+    """A turn that cannot be handed on to its wait."""
+    carry = TurnSegment.carry
+
+    def oversized(self: TurnSegment, state: Any, requests: Any) -> Any:
+        return carry(self, {**state, "answer": "secret" * MIB}, requests)
+
+    monkeypatch.setattr(TurnSegment, "carry", oversized)
+    address = await served.begin(Line("", [PAY, POST]), DONE)
+    await served.until(address)
+    return address
+
+
+@pytest.mark.parametrize(
+    ("plant", "failure", "call"),
+    [(failing_node, "LookupError: planted", "outcome_unknown"), (oversized_state, "PayloadsTooLarge: ", "planned")],
+)
+async def test_a_stuck_turn_is_named_and_then_fails(
+    served: Served, relay: Database, monkeypatch: pytest.MonkeyPatch, plant: Any, failure: str, call: str
+) -> None:
+    address = await plant(served, monkeypatch)
+    waiting = await served.begin(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
+    message = (await named(served, relay, address))["message"]
+    assert message.startswith(failure) and "second line" not in message and "secretsecret" not in message
+    row = await reconciled(served, relay, address, 0.001)
+    assert (row["status"], row["problem"]["code"], row["stuck"]) == ("failed", "turn_stuck", None)
+    assert (await served.handle(address).describe()).status is WorkflowExecutionStatus.TERMINATED
+    approvals = await served.harness.rows(
+        "SELECT status FROM approvals WHERE turn_id = $1 ORDER BY id", address.turn_id
+    )
+    assert sorted(each["status"] for each in approvals) == sorted(
+        ["cancelled", "outcome_unknown" if call == "outcome_unknown" else "cancelled"]
+    )
+    assert (await served.states(address))["t1.1"] == call
+    assert (await served.harness.kinds(address.turn_id))[-2:] == ["workflow.error", "done"]
+    assert (await served.until(waiting, TurnStatus.COMPLETED))["answer"] == "next"
+
+
+async def test_a_turn_continues_after_a_correction(
+    served: Served, relay: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(Step, "take", None)
+        address = await served.begin(DONE)
+        await named(served, relay, address)
+    row = await served.until(address, TurnStatus.COMPLETED)
+    assert (row["answer"], row["stuck"]) == ("well", None)
+
+
+async def test_an_interrupted_end_is_completed(
+    served: Served, relay: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = await failing_node(served, monkeypatch)
+    await named(served, relay, address)
+    with monkeypatch.context() as dying:
+        dying.setattr("perdure.worker.reconcile.finish_broken", None)
+        assert (await reconciled(served, relay, address, 0.001))["status"] == "awaiting_approval"
+    row = await reconciled(served, relay, address, 0.0)
+    assert (row["status"], row["problem"]["code"]) == ("failed", "turn_stuck")
