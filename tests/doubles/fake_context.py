@@ -57,11 +57,8 @@ class FakeContext:
         return PlannedAssembly(
             tools=tuple(
                 PlannedTool(
-                    name=config.name,
-                    dependencies=tuple(each for each in config.dependencies if each in names),
-                    optional=config.optional,
-                    hears=config.hears,
-                    injects=config.inject_inputs,
+                    name=config.name, dependencies=tuple(each for each in config.dependencies if each in names),
+                    optional=config.optional, hears=config.hears, injects=config.inject_inputs,
                     basis=self.bases.get(config.name, config.name),
                 )
                 for config in self.registry
@@ -70,7 +67,7 @@ class FakeContext:
             intents=("ask", "book"),
             default_intent="ask",
             intervention=INTERVENTION,
-        )
+        )  # fmt: skip
 
     @property
     def memory(self) -> ContextMemory:
@@ -106,14 +103,10 @@ class FakeContext:
             return Assembled(tool=ask.tool, problem=Problem(code="bundle_failed", message=f"{ask.tool}: {error}"))
         assert isinstance(output, dict)
         bundle = Bundle(
-            tool=ask.tool,
-            turn_id=self.turn_id,
-            completeness=completeness,
-            slice_hash=ask.slice_hash,
-            upstream=ask.upstream,
-            digest=digest_of(output),
+            tool=ask.tool, turn_id=self.turn_id, completeness=completeness, slice_hash=ask.slice_hash,
+            upstream=ask.upstream, digest=digest_of(output),
             gives=given_by(output, {key for each in self.registry for key in each.inject_inputs}),
-        )
+        )  # fmt: skip
         self.outputs[self.turn_id, ask.tool] = output
         self.bundles.append(bundle)
         return Assembled(tool=ask.tool, bundle=bundle)

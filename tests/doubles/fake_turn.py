@@ -162,13 +162,9 @@ class FakeTurn:
         message = self.message(Role.TOOL, canonical_json(output), row.call_id)
         row.state = state
         row.outcome = ToolOutcome(
-            call_id=row.call_id,
-            state=state,
-            message=message,
-            patch=patch or {},
-            facts=facts or {},
+            call_id=row.call_id, state=state, message=message, patch=patch or {}, facts=facts or {},
             output=output if whole else None,
-        )
+        )  # fmt: skip
         return row.outcome
 
     def perform(self, row: Row, approval: Record | None, ask: ToolCallRequest) -> ToolOutcome:

@@ -251,22 +251,11 @@ class FakeMemory:
         gated_round, pending = (None, tuple(map(self._at, checkpoints))) if checkpoints else self._open_gate()
         return TurnContext(
             plan=TurnPlan(
-                agent_id="desk",
-                agent_version="v1",
-                persona_key="agent",
-                limits=turn.limits,
-                model=turn.model,
-                reviewers=turn.reviewers,
-                cards=tuple(turn.cards.values()),
-                skill_ids=turn.skill_ids,
-                skills=turn.skills,
-                rules=turn.rules,
-                entity_fields=dict(turn.entity_fields),
-                toolsets=dict(turn.toolsets),
-                stage_tools=dict(turn.stage_tools),
-                words=dict(turn.words),
-                assembly=turn.context.plan if turn.context else None,
-                facts=turn.facts,
+                agent_id="desk", agent_version="v1", persona_key="agent", limits=turn.limits, model=turn.model,
+                reviewers=turn.reviewers, cards=tuple(turn.cards.values()), skill_ids=turn.skill_ids,
+                skills=turn.skills, rules=turn.rules, entity_fields=dict(turn.entity_fields),
+                toolsets=dict(turn.toolsets), stage_tools=dict(turn.stage_tools), words=dict(turn.words),
+                assembly=turn.context.plan if turn.context else None, facts=turn.facts,
             ),
             context=turn.context.memory if turn.context else None,
             user_message=MessageRef(id="user-message", role=Role.USER, text=turn.said),
@@ -281,7 +270,7 @@ class FakeMemory:
             pending_round=gated_round,
             restored=self._restored(pending),
             injected=turn.injected,
-        )
+        )  # fmt: skip
 
     def _checkpoints(self) -> list[Record]:
         """The calls of the last step, unless the model was called again since."""
@@ -357,11 +346,8 @@ class FakePeople:
         if record.call_id != request.call_id or record.state is VerdictState.UNREADABLE:
             return verdict
         told = {
-            "state": VerdictState.EDITED if record.round else record.state,
-            "comment": preview(record.comment),
-            "is_cut": preview(record.comment) != record.comment,
-            "decided_by": record.decided_by,
-            "round": record.round,
-            "answer": record.args or {} if record.state is VerdictState.ANSWERED else {},
-        }
+            "state": VerdictState.EDITED if record.round else record.state, "comment": preview(record.comment),
+            "is_cut": preview(record.comment) != record.comment, "decided_by": record.decided_by,
+            "round": record.round, "answer": record.args or {} if record.state is VerdictState.ANSWERED else {},
+        }  # fmt: skip
         return verdict.model_copy(update=told)

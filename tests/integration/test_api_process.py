@@ -71,17 +71,11 @@ def first_metrics_port() -> int:
 def environment(parts: DataParts, urls: Urls, port: int, **given: str) -> dict[str, str]:
     assert parts.redis_url is not None and parts.temporal is not None
     return {
-        **os.environ,
-        "DATABASE_URL": urls.app,
-        "REDIS_URL": parts.redis_url,
-        "TEMPORAL_ADDRESS": parts.temporal.address,
-        "TEMPORAL_NAMESPACE": parts.temporal.namespace,
-        "TEMPORAL_CONFIG_FILE": os.devnull,
-        "PERDURE_PORT": str(port),
-        "LOG_LEVEL": "warning",
-        "RATE_LIMITING_ENABLED": "0",
-        **given,
-    }
+        **os.environ, "DATABASE_URL": urls.app, "REDIS_URL": parts.redis_url,
+        "TEMPORAL_ADDRESS": parts.temporal.address, "TEMPORAL_NAMESPACE": parts.temporal.namespace,
+        "TEMPORAL_CONFIG_FILE": os.devnull, "PERDURE_PORT": str(port), "LOG_LEVEL": "warning",
+        "RATE_LIMITING_ENABLED": "0", **given,
+    }  # fmt: skip
 
 
 @asynccontextmanager

@@ -110,15 +110,11 @@ async def test_nothing_is_audited_without_a_key(urls: Urls) -> None:
 
 
 CHANGES = [
-    *(f"UPDATE {table} SET tenant_id = tenant_id" for table in TABLES),
-    *(f"DELETE FROM {table}" for table in TABLES),
-    *(f"TRUNCATE {table} CASCADE" for table in TABLES),
-    "UPDATE audit SET kind = 'x'",
-    "UPDATE audit_chain SET hash = 'x'",
-    "UPDATE audit_bodies SET data = '{}'",
-    "UPDATE audit_bodies SET salt = 'x'",
+    *(f"UPDATE {table} SET tenant_id = tenant_id" for table in TABLES), *(f"DELETE FROM {table}" for table in TABLES),
+    *(f"TRUNCATE {table} CASCADE" for table in TABLES), "UPDATE audit SET kind = 'x'",
+    "UPDATE audit_chain SET hash = 'x'", "UPDATE audit_bodies SET data = '{}'", "UPDATE audit_bodies SET salt = 'x'",
     "UPDATE audit_bodies SET erased_by = audit_id",
-]
+]  # fmt: skip
 APP_ONLY = [
     "INSERT INTO audit_chain (tenant_id, seq, audit_id, prev, hash) VALUES ('local', 99, 99, '', '')",
     "INSERT INTO audit_heads (tenant_id, seq, prev, hash) VALUES ('local', 99, '', '')",

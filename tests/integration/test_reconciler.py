@@ -306,13 +306,10 @@ async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler:
 
 
 STEPS = {
-    "wake_stopped": "stops_not_signaled",
-    "wake_decided": "decisions_not_signaled",
-    "start_stranded": "stranded_turns_not_started",
-    "forget_old": "old_keys_not_deleted",
-    "fall_back": "requests_not_reassigned",
-    "escalate_all_overdue": "deadlines_not_escalated",
-}
+    "wake_stopped": "stops_not_signaled", "wake_decided": "decisions_not_signaled",
+    "start_stranded": "stranded_turns_not_started", "forget_old": "old_keys_not_deleted",
+    "fall_back": "requests_not_reassigned", "escalate_all_overdue": "deadlines_not_escalated",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("broken", list(STEPS))

@@ -83,15 +83,9 @@ async def ground(harness: Harness) -> AsyncIterator[Ground]:
 def settled(examples: int) -> settings:
     """Settings: the same examples at every run, without shrinking, since each step is a transaction or several."""
     return settings(
-        max_examples=examples,
-        stateful_step_count=STEPS,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        report_multiple_bugs=False,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+        max_examples=examples, stateful_step_count=STEPS, deadline=None, derandomize=True, database=None,
+        report_multiple_bugs=False, phases=[Phase.generate], suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
 
 
 async def run(ground: Ground, examples: int) -> Counter[tuple[str, str]]:

@@ -114,14 +114,9 @@ def _copy(pattern: _Pattern) -> tuple[Paused, dict[str, list[dict[str, Any]]], T
     names[call["id"]] = approval_id(turn_id, CALL)
     names[effect_key(pattern.turn_id, CALL)] = key = effect_key(turn_id, CALL)
     names[call["digest"]] = digest = frozen_call_digest(
-        tenant_id=call["tenant_id"],
-        turn_id=turn_id,
-        call_id=CALL,
-        tool=call["tool"],
-        tool_version=call["tool_version"],
-        args=call["args"],
-        nonce=call["nonce"],
-    )
+        tenant_id=call["tenant_id"], turn_id=turn_id, call_id=CALL, tool=call["tool"],
+        tool_version=call["tool_version"], args=call["args"], nonce=call["nonce"],
+    )  # fmt: skip
 
     def named(text: str) -> str:
         for old, new in names.items():
@@ -148,11 +143,7 @@ async def _begin(client: Client, turn: TurnInput) -> None:
         for name, value in search_values(turn, "awaiting_approval").items()
     ]
     await client.start_workflow(
-        TURN_WAIT,
-        turn,
-        id=turn_workflow_id(turn.address.turn_id),
-        task_queue=turn.routing.waits,
-        task_timeout=TASK_TIMEOUT,
-        static_summary=f"{turn.agent_id} · {turn.topology}",
+        TURN_WAIT, turn, id=turn_workflow_id(turn.address.turn_id), task_queue=turn.routing.waits,
+        task_timeout=TASK_TIMEOUT, static_summary=f"{turn.agent_id} · {turn.topology}",
         search_attributes=TypedSearchAttributes(pairs),
-    )
+    )  # fmt: skip

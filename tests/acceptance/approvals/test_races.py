@@ -106,15 +106,10 @@ async def assert_decided_once(harness: Harness, won: dict[str, Answer]) -> None:
 async def test_racing_reviewers_decide_once_never_the_requester(harness: Harness, parts: DataParts, urls: Urls) -> None:
     assert parts.redis_url is not None and parts.temporal is not None
     environ = {
-        **os.environ,
-        **NO_RATE_LIMIT,
-        "DATABASE_URL": urls.app,
-        "REDIS_URL": parts.redis_url,
-        "TEMPORAL_ADDRESS": parts.temporal.address,
-        "TEMPORAL_NAMESPACE": parts.temporal.namespace,
-        "TEMPORAL_CONFIG_FILE": os.devnull,
-        "LOG_LEVEL": "warning",
-    }
+        **os.environ, **NO_RATE_LIMIT, "DATABASE_URL": urls.app, "REDIS_URL": parts.redis_url,
+        "TEMPORAL_ADDRESS": parts.temporal.address, "TEMPORAL_NAMESPACE": parts.temporal.namespace,
+        "TEMPORAL_CONFIG_FILE": os.devnull, "LOG_LEVEL": "warning",
+    }  # fmt: skip
     digests = await opened(harness, APPROVALS)
     names = ["requester", *(f"decider-{number}" for number in range(DECIDERS - 1))]
     async with (

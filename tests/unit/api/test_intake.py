@@ -42,13 +42,8 @@ class Knower:
             raise ConnectionRefusedError
         known = digest == sha256_hex("known")
         owner: dict[str, object] = {
-            "tenant_id": "t",
-            "user_id": "u",
-            "name": "ann",
-            "roles": ["requester"],
-            "label": "",
-            "created_by": [],
-        }
+            "tenant_id": "t", "user_id": "u", "name": "ann", "roles": ["requester"], "label": "", "created_by": [],
+        }  # fmt: skip
         return owner if known else None
 
 

@@ -55,43 +55,26 @@ def test_a_good_folder_gives_its_agents_and_tools(tmp_path: Path) -> None:
 
 def test_every_mistake_of_every_file_is_reported_at_once_and_the_rest_is_loaded(tmp_path: Path) -> None:
     folder = write(
-        tmp_path,
-        app_yaml="name: shop\ntilte: Shop\n",
-        agents__good_yaml=AGENT + "tools: [look]\n",
+        tmp_path, app_yaml="name: shop\ntilte: Shop\n", agents__good_yaml=AGENT + "tools: [look]\n",
         agents__typo_yaml="id: typo\ntitle: Typo\ntopology: skill_pipelin\nmodle: x\nlimits:\n  max_token: 5\n",
         agents__wrong_yaml="id: Wrong\ntitle: 1\ntools:\n  - look\n  - loook\nlimits:\n  max_tokens: many\n",
         agents__broken_yaml="id: broken\ntitle: [\n",
-        agents__twice_yaml="id: twice\ntitle: a\ntitle: b\ntopology: t\n",
-        agents__again_yaml=AGENT,
-        tools__desk_py=TOOL,
-        tools__wrong_py=TOOL.replace('effect="read"', 'effect="write"').replace("look", "touch"),
-        tools__broken_py="def (:\n",
-        tools__crash_py="\n\nimport not_there_at_all\n",
-        tools__core_py=TOOL.replace("look", "create_entity"),
-        tools__z_py=TOOL,
-    )
+        agents__twice_yaml="id: twice\ntitle: a\ntitle: b\ntopology: t\n", agents__again_yaml=AGENT,
+        tools__desk_py=TOOL, tools__wrong_py=TOOL.replace('effect="read"', 'effect="write"').replace("look", "touch"),
+        tools__broken_py="def (:\n", tools__crash_py="\n\nimport not_there_at_all\n",
+        tools__core_py=TOOL.replace("look", "create_entity"), tools__z_py=TOOL,
+    )  # fmt: skip
     app = load_app(folder, Engine(topologies=("skill_pipeline",)))
     assert [agent.id for agent in app.agents] == ["helper"]
     assert set(app.tools) == {"look"}
     expected = [
-        "app.yaml:2 tilte title",
-        "tools/broken.py:1",
-        "tools/core.py:4 create_entity",
-        "tools/crash.py:3 not_there_at_all",
-        "tools/wrong.py:4 touch write",
-        "tools/z.py:4 look desk.py",
-        "agents/broken.yaml:3",
-        "agents/good.yaml helper again.yaml",
-        "agents/twice.yaml:3 title",
-        "agents/typo.yaml:3 skill_pipelin skill_pipeline",
-        "agents/typo.yaml:4 modle model",
-        "agents/typo.yaml:6 max_token max_tokens",
-        "agents/wrong.yaml:1 id",
-        "agents/wrong.yaml:1 topology",
-        "agents/wrong.yaml:2 title",
-        "agents/wrong.yaml:5 loook look",
-        "agents/wrong.yaml:7 limits.max_tokens",
-    ]
+        "app.yaml:2 tilte title", "tools/broken.py:1", "tools/core.py:4 create_entity",
+        "tools/crash.py:3 not_there_at_all", "tools/wrong.py:4 touch write", "tools/z.py:4 look desk.py",
+        "agents/broken.yaml:3", "agents/good.yaml helper again.yaml", "agents/twice.yaml:3 title",
+        "agents/typo.yaml:3 skill_pipelin skill_pipeline", "agents/typo.yaml:4 modle model",
+        "agents/typo.yaml:6 max_token max_tokens", "agents/wrong.yaml:1 id", "agents/wrong.yaml:1 topology",
+        "agents/wrong.yaml:2 title", "agents/wrong.yaml:5 loook look", "agents/wrong.yaml:7 limits.max_tokens",
+    ]  # fmt: skip
     assert are_at(told(app), expected)
 
 

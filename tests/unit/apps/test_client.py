@@ -220,15 +220,10 @@ APPROVAL: dict[str, Any] = {"id": "a", "status": "pending", "tool": "t", "digest
 @pytest.mark.parametrize(
     ("verb", "body"),
     [
-        ("withdraw", {"comment": "no need"}),
-        ("withdraw", {}),
-        ("claim", {}),
-        ("claim", {"seconds": 60}),
-        ("release", {}),
-        ("reassign", {"to": "tom"}),
-        ("escalate", {"comment": "urgent"}),
+        ("withdraw", {"comment": "no need"}), ("withdraw", {}), ("claim", {}), ("claim", {"seconds": 60}),
+        ("release", {}), ("reassign", {"to": "tom"}), ("escalate", {"comment": "urgent"}),
     ],
-)
+)  # fmt: skip
 async def test_a_call_keeps_its_key_after_a_lost_answer(client: Either, verb: str, body: dict[str, Any]) -> None:
     answer = await client.call(lambda c: getattr(c.approvals, verb)("a", **body), BROKEN, said(APPROVAL))
     assert isinstance(answer, Approval)

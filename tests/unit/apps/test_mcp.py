@@ -157,14 +157,10 @@ def test_a_lock_outside_the_app_is_not_read(tmp_path: Path) -> None:
 
 def test_a_written_lock_is_read_back_exactly(tmp_path: Path) -> None:
     whole = {
-        "name": "b",
-        "title": "B",
-        "description": "é \u2028 \r\n",
+        "name": "b", "title": "B", "description": "é \u2028 \r\n",
         "parameters": {"type": "object", "x": [1, 1.0, True, None, 1e-7, "1e5"]},
-        "hints": {"read_only": False, "destructive": True},
-        "tags": ["z", "a"],
-        "key_ttl_seconds": 5,
-    }
+        "hints": {"read_only": False, "destructive": True}, "tags": ["z", "a"], "key_ttl_seconds": 5,
+    }  # fmt: skip
     given, path = lock(whole, {"name": "a"}), tmp_path / "s.lock.json"
     assert write_lock(path, given) == []
     again, problems = read_lock(path)

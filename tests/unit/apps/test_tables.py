@@ -283,21 +283,15 @@ STEPS = (
     '<pivot index="side" columns="customer" values="amount" function="max"/>',
     '<pivot index="side" columns="day" values="customer" function="min"/>',
     '<group><by column="side"/><aggregate column="customer" function="max" as="c"/></group>',
-    '<filter where="amount &gt; 73520"/>',
-    '<filter where="amount &gt; 999999"/>',
-    '<filter where="customer &gt; 3"/>',
-    '<filter where="nothing == 1"/>',
-    '<derive as="c" value="number(customer) + amount"/>',
-    '<derive as="c" value="customer + side"/>',
-    '<derive as="c" value="year(customer)"/>',
-    '<aggregate column="customer" function="sum" as="t"/>',
-    '<window function="share" column="customer" as="s"/>',
-    '<window function="previous" column="side" as="s"/>',
-    '<sort><key column="side 1"/></sort>',
-    '<limit rows="1"/>',
+    '<filter where="amount &gt; 73520"/>', '<filter where="amount &gt; 999999"/>',
+    '<filter where="customer &gt; 3"/>', '<filter where="nothing == 1"/>',
+    '<derive as="c" value="number(customer) + amount"/>', '<derive as="c" value="customer + side"/>',
+    '<derive as="c" value="year(customer)"/>', '<aggregate column="customer" function="sum" as="t"/>',
+    '<window function="share" column="customer" as="s"/>', '<window function="previous" column="side" as="s"/>',
+    '<sort><key column="side 1"/></sort>', '<limit rows="1"/>',
     '<join table="ledger"><on left="customer" right="customer"/></join>',
     '<join table="ledger"><on left="customer" right="amount"/></join>',
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -108,16 +108,10 @@ def drawn(table: TableScreen, *waiting: Approval, columns: int = 160) -> str:
 def test_a_row_has_age_deadline_assignee_and_votes(watch_table: TableScreen) -> None:
     now = datetime.now(UTC)
     row = approval(
-        "a-1",
-        requested_at=now - timedelta(hours=2, seconds=1),
-        expires_at=now + timedelta(days=1, seconds=30),
-        assignee="tom",
-        claimed_by="rita",
-        claimed_until=now + timedelta(minutes=5, seconds=30),
-        quorum=2,
-        votes=[{"by": "rita", "for": None, "decision": "approve"}],
-        agent="\x1b[2Jagent",
-    )
+        "a-1", requested_at=now - timedelta(hours=2, seconds=1), expires_at=now + timedelta(days=1, seconds=30),
+        assignee="tom", claimed_by="rita", claimed_until=now + timedelta(minutes=5, seconds=30), quorum=2,
+        votes=[{"by": "rita", "for": None, "decision": "approve"}], agent="\x1b[2Jagent",
+    )  # fmt: skip
     out = drawn(watch_table, row)
     for part in (" 2 h ", " 1 d ", "tom", "rita", "5 min", "1/2", "high", "\\u001b[2Jagent"):
         assert part in out

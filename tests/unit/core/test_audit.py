@@ -61,13 +61,9 @@ def test_a_signature_holds_for_no_other_row_and_an_invalid_one_for_none() -> Non
 
 def test_a_signature_separates_the_fields_of_a_row() -> None:
     texts = [
-        frame_fields("ab", "c"),
-        frame_fields("a", "bc"),
-        frame_fields("abc"),
-        frame_fields("abc", None),
-        frame_fields("abc", ""),
-        frame_fields("1:a"),
-    ]
+        frame_fields("ab", "c"), frame_fields("a", "bc"), frame_fields("abc"), frame_fields("abc", None),
+        frame_fields("abc", ""), frame_fields("1:a"),
+    ]  # fmt: skip
     assert len(set(texts)) == len(texts)
     assert row_text("a", "b", "c", None, None, "d") != row_text("a", "b", "c", "", "", "d")
     assert audit.head_text("a", 1, "h", "t") != row_text("a", "1", "h", "t", None, "")

@@ -126,12 +126,8 @@ def test_a_result_is_replayed_only_if_settled(gate: LockedTurn, held: RecordedCl
 
 
 D, F, REL, RET, UNK = (
-    SettleAction.DONE,
-    SettleAction.FAILED,
-    SettleAction.RELEASE,
-    SettleAction.RETRY,
-    SettleAction.OUTCOME_UNKNOWN,
-)
+    SettleAction.DONE, SettleAction.FAILED, SettleAction.RELEASE, SettleAction.RETRY, SettleAction.OUTCOME_UNKNOWN,
+)  # fmt: skip
 FIRST_SEND = {
     # (effect, acted): recorded while tries are left, and after the last
     **{(effect, ActionEnd.NOT_SENT): (REL, F) for effect in EffectClass},

@@ -32,14 +32,10 @@ def test_an_agent_without_skill_folders_pins_its_persona_and_skills(
 ) -> None:
     pinned = turn_plan(published(definition), Limits())
     assert pinned.model_dump(mode="json") == {
-        "agent_id": "agent",
-        "agent_version": "v",
-        "persona_key": persona_key,
-        "skill_ids": skill_ids,
+        "agent_id": "agent", "agent_version": "v", "persona_key": persona_key, "skill_ids": skill_ids,
         "limits": {"max_tokens": 100_000, "max_cost_microusd": 5_000_000, "max_iterations": 20},
-        "cards": [{**PLANNED, "timeout_seconds": 30.0, "wants_state": []}],
-        "model": "scripted",
-    }
+        "cards": [{**PLANNED, "timeout_seconds": 30.0, "wants_state": []}], "model": "scripted",
+    }  # fmt: skip
     assert TurnPlan.model_validate_json(pinned.model_dump_json()) == pinned
 
 

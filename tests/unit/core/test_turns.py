@@ -72,13 +72,9 @@ def test_load_limits_and_on_busy_admit_a_new_turn(on_busy: OnBusy, cases: dict[A
 
 
 loads = st.builds(
-    AdmissionLoad,
-    st.booleans(),
-    st.integers(0, 30),
-    st.integers(0, 60),
-    stopping=st.booleans(),
+    AdmissionLoad, st.booleans(), st.integers(0, 30), st.integers(0, 60), stopping=st.booleans(),
     gives_way=st.integers(0, 2),
-)
+)  # fmt: skip
 
 
 @given(loads, st.builds(turns.Caps, st.integers(0, 25), st.integers(0, 55)), st.sampled_from(OnBusy))

@@ -40,17 +40,10 @@ def spec(folder: Path, script: str, **changes: Any) -> ChildSpec:
         return marker.exists()
 
     given: dict[str, Any] = {
-        "role": "thing",
-        "command": ("/bin/sh", "-c", script),
-        "environ": PATH,
-        "cwd": folder,
-        "log": folder / "thing.log",
-        "ready": ready,
-        "stop_steps": ((signal.SIGTERM, 2.0),),
-        "stop_rank": 0,
-        "before_start": lambda: marker.unlink(missing_ok=True),
-        **changes,
-    }
+        "role": "thing", "command": ("/bin/sh", "-c", script), "environ": PATH, "cwd": folder,
+        "log": folder / "thing.log", "ready": ready, "stop_steps": ((signal.SIGTERM, 2.0),), "stop_rank": 0,
+        "before_start": lambda: marker.unlink(missing_ok=True), **changes,
+    }  # fmt: skip
     return ChildSpec(**given)
 
 

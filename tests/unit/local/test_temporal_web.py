@@ -83,11 +83,8 @@ async def test_requests_share_a_connection_and_bodies_arrive(echo: tuple[Echo, s
         big = await http.post(address, content=b"x" * (4 << 20) + b"x")
         assert (big.status_code, big.json()["error"]["code"]) == (413, "too_large")
     assert [(method, target, len(body)) for method, target, body in backend.asked] == [
-        ("POST", "/api/0?a=b", 0),
-        ("POST", "/api/1?a=b", 70_000),
-        ("POST", "/api/2?a=b", 140_000),
-        ("HEAD", "/", 0),
-    ]
+        ("POST", "/api/0?a=b", 0), ("POST", "/api/1?a=b", 70_000), ("POST", "/api/2?a=b", 140_000), ("HEAD", "/", 0),
+    ]  # fmt: skip
 
 
 async def test_rejected_requests_never_reach_the_server(echo: tuple[Echo, str]) -> None:
