@@ -199,9 +199,7 @@ async def test_an_endless_answer_of_the_provider_ends_the_sign_in(
     assert len(made.heads) == 1, "it is asked once"
 
 
-async def test_only_the_issuers_host_is_requested(
-    api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_the_issuer_is_requested(api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     Names(monkeypatch)("keys.public.test", ["127.0.0.1"])
     config = OidcConfig(provider.issuer, CLIENT_ID, CLIENT_SECRET, ("requester",))
     async with Provider(config)._timed_client(f"{api.url}{CALLBACK}") as client:

@@ -458,9 +458,7 @@ async def test_an_output_schema_that_fits_or_cannot_be_used_leaves_the_answer_as
 
 
 @pytest.mark.parametrize("how", ["chatters", "not_utf8"])
-async def test_standard_error_does_not_fill_the_disk_and_bytes_that_are_no_text_do_not_end_the_session(
-    start: Raws, tmp_path: Path, monkeypatch: Patch, how: str
-) -> None:
+async def test_stderr_is_bounded_and_needs_no_text(start: Raws, tmp_path: Path, monkeypatch: Patch, how: str) -> None:
     monkeypatch.setattr(transports, "LOG_SECONDS", 0.05)
     raw, log = start(how), tmp_path / "server" / "stderr.log"
     for _ in range(3):

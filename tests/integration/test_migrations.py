@@ -78,9 +78,7 @@ async def test_a_first_start_and_alembic_make_the_same_schema(template: Template
         assert ours[what] == alembics[what], what
 
 
-async def test_a_first_start_that_fails_leaves_nothing_and_several_at_once_make_one_schema(
-    empty_urls: Urls, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_first_starts_leave_nothing_or_one_schema(empty_urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as broken:
         broken.setattr("perdure.store.migrations.NEWEST", "x" * 33)  # too long for alembic's column
         with pytest.raises(asyncpg.StringDataRightTruncationError):

@@ -123,9 +123,7 @@ async def test_a_signal_to_an_absent_turn_starts_nothing(harness: Harness, relay
 
 
 @pytest.mark.parametrize("kind", list(Wake))
-async def test_a_note_to_a_lost_namespace_stays(
-    harness: Harness, relay: Database, temporal: Client, kind: Wake
-) -> None:
+async def test_notes_to_a_lost_namespace_stay(harness: Harness, relay: Database, temporal: Client, kind: Wake) -> None:
     address, _ = await harness.start(Line("hi"))
     if kind is not Wake.START:
         await put(harness, kind, address.turn_id)

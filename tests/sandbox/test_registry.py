@@ -55,9 +55,7 @@ def topped(top: str) -> dict[str, str]:
         (topped("def grow(n: int) -> int:\n    return grow(n)\n\n\nN = grow(1)"), True, f"{BLOCK}:5: "),
     ],
 )
-async def test_a_wrong_failing_or_endless_block_is_reported_at_its_line(
-    tmp_path: Path, files: dict[str, str], examples: bool, place: str
-) -> None:
+async def test_a_bad_block_names_its_line(tmp_path: Path, files: dict[str, str], examples: bool, place: str) -> None:
     found = await load_one_app(write_app(tmp_path, {**files, **OTHER}), BRIEF, examples=examples)
     (app,) = found.apps
     assert told(app)[0].startswith(place) if place else told(app) == [], told(app)

@@ -78,9 +78,7 @@ async def test_without_disk_space_no_upload_starts(tmp_path: Path, monkeypatch: 
         pytest.param("text/csv", b"a,b\n" + b"abcdefgh," * 2_000_000, "table_too_costly", id="needs too much"),
     ],
 )
-async def test_the_process_returns_the_codes_of_rules(
-    tmp_path: Path, media_type: str, content: bytes, code: str
-) -> None:
+async def test_the_process_returns_codes_of_rules(tmp_path: Path, media_type: str, content: bytes, code: str) -> None:
     receiver = service(tmp_path, 20_000_000)
     async with receiver.receive("t", "ann", len(content), body(content)) as spooled:
         if not code:

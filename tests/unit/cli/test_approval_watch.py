@@ -117,9 +117,7 @@ def test_a_row_has_age_deadline_assignee_and_votes(watch_table: TableScreen) -> 
         assert part in out
 
 
-def test_only_requests_that_arrive_while_watching_are_highlighted(
-    watch_table: TableScreen, screen: io.StringIO
-) -> None:
+def test_only_requests_arriving_while_watching_are_highlighted(watch_table: TableScreen, screen: io.StringIO) -> None:
     old, new = approval("a-old"), approval("a-new")
     with watch_table:
         watch_table.added(old)

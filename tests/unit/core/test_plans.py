@@ -27,9 +27,7 @@ def published(definition: AgentDefinition, **fields: object) -> PublishedAgent:
         (agent(skill("a"), skill("b")), "platform_default", ["a", "b"]),
     ],
 )
-def test_an_agent_without_skill_folders_pins_its_persona_and_skills(
-    definition: AgentDefinition, persona_key: str, skill_ids: list[str]
-) -> None:
+def test_persona_and_skills_are_pinned(definition: AgentDefinition, persona_key: str, skill_ids: list[str]) -> None:
     pinned = turn_plan(published(definition), Limits())
     assert pinned.model_dump(mode="json") == {
         "agent_id": "agent", "agent_version": "v", "persona_key": persona_key, "skill_ids": skill_ids,

@@ -167,9 +167,7 @@ events = st.builds(told, kinds, st.sampled_from(["t1.0", "t1.1", "t2.0", None]),
 
 
 @given(st.lists(events, max_size=30))
-def test_any_events_give_one_segment_per_call_and_keep_every_end(
-    given: list[transcript.SegmentEvent],
-) -> None:
+def test_any_events_give_one_segment_per_call_and_keep_every_end(given: list[transcript.SegmentEvent]) -> None:
     story = segments_of(given)
     calls = [segment.call_id for segment in story if segment.kind == "tool"]
     assert len(calls) == len(set(calls))

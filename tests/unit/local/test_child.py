@@ -166,9 +166,7 @@ async def test_a_child_without_progress_is_given_up_and_ended(tmp_path: Path, mo
 BURN = "import time, pathlib\nwhile time.process_time() < 2.5: pass\npathlib.Path('ready').touch()\ntime.sleep(60)"
 
 
-async def test_a_slow_child_that_works_is_reported_and_not_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_child_that_works_is_reported_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More processor time than its limit: here a start is looked at every half second."""
     monkeypatch.setattr("perdure.local.child._PROGRESS_SECONDS", 0.5)
     monkeypatch.setattr("perdure.local.processes._MAX_START_LIMITS", 40)

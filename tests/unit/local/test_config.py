@@ -60,9 +60,7 @@ def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("there", "missing"), [((), ("agents/", "app.yaml")), (("app.yaml",), ("agents/",))])
-def test_an_error_about_a_folder_lists_what_is_missing(
-    tmp_path: Path, there: tuple[str, ...], missing: tuple[str, ...]
-) -> None:
+def test_a_folder_error_lists_what_is_missing(tmp_path: Path, there: tuple[str, ...], missing: tuple[str, ...]) -> None:
     for name in there:
         (tmp_path / name).touch()
     with pytest.raises(StackError) as caught:

@@ -93,9 +93,7 @@ def test_temporals_own_configuration_can_replace_the_embedded_server(tmp_path: P
 
 
 @pytest.mark.parametrize(("named_by", "folder"), [("HOME", ".config"), ("XDG_CONFIG_HOME", "")])
-def test_a_profile_at_the_default_path_is_found(
-    named_by: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_default_profile_is_read(named_by: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("XDG_CONFIG_HOME", *(name for name in os.environ if name.startswith("TEMPORAL_"))):
         monkeypatch.delenv(name, raising=False)
     environ = {"HOME": str(tmp_path / "home"), named_by: str(tmp_path)}

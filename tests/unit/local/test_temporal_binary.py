@@ -97,9 +97,7 @@ async def test_a_changed_cached_program_is_not_run_but_set_aside_and_replaced(tm
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
-async def test_a_cached_program_that_does_not_run_is_set_aside(
-    is_folder: bool, tmp_path: Path, out: io.StringIO
-) -> None:
+async def test_a_cached_program_that_cannot_run_is_set_aside(is_folder: bool, tmp_path: Path, out: io.StringIO) -> None:
     in_the_way = binary.cache_folder(environ(tmp_path)) / "temporal"
     if is_folder:
         (in_the_way / "inside").mkdir(parents=True)
@@ -146,9 +144,7 @@ async def test_a_read_only_cache_is_reported_in_one_line(tmp_path: Path) -> None
         await found(tmp_path, build=brings())
 
 
-async def test_the_second_of_two_builders_waits_for_the_first_and_uses_its_program(
-    tmp_path: Path, out: io.StringIO
-) -> None:
+async def test_a_second_builder_waits_for_the_first_and_uses_its_program(tmp_path: Path, out: io.StringIO) -> None:
     lock = binary.cache_folder(environ(tmp_path)).parent / "build.lock"
     lock.parent.mkdir(parents=True)
     async with binary.only_builder(lock, Console(None)):

@@ -44,9 +44,7 @@ SAME = {"host": HERE, "origin": f"http://{HERE}"}
         ("OPTIONS", "/", {"host": HERE, "origin": "http://rebound.example"}, 403),
     ],
 )
-def test_only_requests_of_the_own_pages_are_forwarded(
-    method: str, target: str, headers: Mapping[str, str], status: int | None
-) -> None:
+def test_only_own_pages_get_through(method: str, target: str, headers: Mapping[str, str], status: int | None) -> None:
     rejected = rejection(method, target, headers)
     assert (rejected[0] if rejected is not None else None) == status
 
