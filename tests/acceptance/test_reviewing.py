@@ -25,8 +25,7 @@ def perdure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
 
 def person(perdure: Command, name: str, *roles: str) -> Command:
     """A user with an own token."""
-    token = perdure("users", "add", name, *roles, "--json").json["token"]
-    return Command(perdure.home, PERDURE_TOKEN=token)
+    return Command(perdure.home, PERDURE_TOKEN=perdure("users", "add", name, *roles, "--json").json["token"])
 
 
 @pytest.fixture(scope="module")

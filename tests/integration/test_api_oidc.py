@@ -83,8 +83,7 @@ async def test_an_account_is_linked_by_its_owner_and_never_by_its_name_alone(api
     async with api.client(None) as client:
         await come(client)
         assert (await client.get("/v1/auth/me")).json()["user_id"] == api.people["reviewer"].user_id, "one person"
-        other = {"token": api.people["requester"].token}
-        await client.post("/v1/auth/login", json=other)
+        await client.post("/v1/auth/login", json={"token": api.people["requester"].token})
         assert failed(await come(client, link="1")) == "identity_taken"
 
 

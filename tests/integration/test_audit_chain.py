@@ -142,8 +142,7 @@ async def test_only_the_relay_sees_the_heads_of_all_tenants(db: Database, relay:
     await written(db, tenant, 1)
     async with db.pool.acquire() as connection:
         assert await connection.fetchval("SELECT count(*) FROM audit_heads") == 0
-    seen = await relay.pool.fetch("SELECT tenant_id FROM audit_heads")
-    assert tenant in {row["tenant_id"] for row in seen}
+    assert tenant in {row["tenant_id"] for row in (await relay.pool.fetch("SELECT tenant_id FROM audit_heads"))}
     assert await relay.pool.fetchval("SELECT count(*) FROM audit_chain") == 0
 
 

@@ -100,8 +100,7 @@ async def run(ground: Ground, examples: int) -> Counter[tuple[str, str]]:
 @pytest.mark.sized
 @pytest.mark.timeout(600)
 async def test_the_program_answers_and_records_what_the_reference_model_predicts(ground: Ground) -> None:
-    answers = await run(ground, EXAMPLES)
-    missing = REACHED - answers.keys()
+    missing = REACHED - (await run(ground, EXAMPLES)).keys()
     assert not missing, f"no caller was ever answered {sorted(missing)}"
 
 

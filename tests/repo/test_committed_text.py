@@ -61,8 +61,7 @@ def bare_skips(path: str, text: str) -> Iterator[str]:
             continue
         if tokens[place - 2].string not in ("mark", "pytest", "unittest"):
             continue
-        given = tokens[place + 1 : place + 60]
-        line = [each for each in given if each.start[0] <= token.start[0] + 6]
+        line = [each for each in tokens[place + 1 : place + 60] if each.start[0] <= token.start[0] + 6]
         called = line and line[0].string == "("
         words = any(each.type in (tokenize.STRING, getattr(tokenize, "FSTRING_START", -1)) for each in line)
         reasoned = words if tokens[place - 2].string == "pytest" else any(each.string == "reason" for each in line)

@@ -50,8 +50,7 @@ def missing_targets(text: str, known: set[str]) -> list[str]:
 
 
 def commands() -> dict[str, set[str]]:
-    root = get_command(app)
-    found = getattr(root, "commands", {})
+    found = getattr(get_command(app), "commands", {})
     return {name: set(getattr(command, "commands", {})) for name, command in found.items()}
 
 
@@ -212,8 +211,7 @@ def test_the_readme_is_a_front_page_with_what_a_newcomer_needs() -> None:
 
 
 def test_the_picture_of_a_turn_is_the_same_in_both_color_schemes() -> None:
-    readme = text_of("README.md")
-    shown = re.findall(r'(?:srcset|src)="(?P<path>[^"]+)"', readme)
+    shown = re.findall(r'(?:srcset|src)="(?P<path>[^"]+)"', text_of("README.md"))
     assert shown == ["docs/pictures/turn-dark.svg", "docs/pictures/turn-light.svg"]
     dark, light = (re.sub("#[0-9a-f]{6}", "", text_of(path)) for path in shown)
     assert dark == light

@@ -30,8 +30,7 @@ def providers(**given: str) -> Outbound:
 def test_a_host_named_for_providers_is_not_allowed_for_tools() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_BASE_URL", "http://localhost:8000/v1")
-        found = settings(PERDURE_EMBEDDINGS_BASE="http://127.0.0.1:11434/v1")
-        assert found.outbound().named == ()
+        assert settings(PERDURE_EMBEDDINGS_BASE="http://127.0.0.1:11434/v1").outbound().named == ()
 
 
 def test_by_default_no_host_is_named_and_no_proxy_used() -> None:

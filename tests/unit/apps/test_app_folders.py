@@ -278,8 +278,7 @@ def test_a_policy_nobody_can_satisfy_is_refused(tmp_path: Path, approvals: str, 
     assert are_at(told(app), [f"agents/helper.yaml:{expected}"] if expected else [])
     assert bool(app.problems) is not bool(app.agents)
     for agent in app.agents:
-        said = 60 if "expires" in approvals else deadline
-        assert agent.approvals.expires_seconds == said
+        assert agent.approvals.expires_seconds == (60 if "expires" in approvals else deadline)
 
 
 COMPANIONS = "companions: [{name: desk, command: [python, x.py], port_env: DESK_PORT, url_env: DESK_ADDRESS}]\n"

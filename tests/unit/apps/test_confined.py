@@ -72,8 +72,7 @@ async def test_the_process_gets_no_secrets_and_the_next_one_waits(monkeypatch: p
     monkeypatch.setattr(confined, "_pool", bench)
     await profile_in_subprocess([SALES])
     (waiting,) = bench.waiting
-    found = psutil.Process(waiting.pid)
-    assert set(found.environ()) <= {"POLARS_MAX_THREADS", "LC_CTYPE"}
+    assert set(psutil.Process(waiting.pid).environ()) <= {"POLARS_MAX_THREADS", "LC_CTYPE"}
     await profile_in_subprocess([SALES])
     assert waiting.poll() is not None  # a process is used for one job
     assert len(bench.waiting) == 1

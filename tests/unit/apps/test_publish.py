@@ -183,8 +183,7 @@ def test_only_the_requested_apps_are_published(tmp_path: Path, monkeypatch: pyte
     environ = {"PERDURE_HOME": str(tmp_path / "home"), "PERDURE_APP": written, "PERDURE_EXAMPLES": flag}
     config = StackConfig.from_env([tmp_path / each for each in typed], None, option, environ=environ)
     assert config.apps == tuple(tmp_path / each for each in expected)
-    handed = environment(config, open_home(config.home), {}, {})
-    settings = in_process(handed, monkeypatch)
+    settings = in_process(environment(config, open_home(config.home), {}, {}), monkeypatch)
     assert apps.app_folders(settings.apps, settings.examples) == config.apps, (
         "bootstrap and workers have the stack's apps"
     )

@@ -54,8 +54,7 @@ def test_a_file_with_a_byte_order_mark_and_crlf_is_read_alike(tmp_path: Path) ->
     plain = load_app(write_app(tmp_path / "plain", {"app.yaml": FILES["app.yaml"]}))
     folder = write_app(tmp_path / "other")
     for path in (TEA, BLOCK, "personas/host.md"):
-        text = (folder / path).read_text()
-        (folder / path).write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+        (folder / path).write_bytes(b"\xef\xbb\xbf" + (folder / path).read_text().replace("\n", "\r\n").encode())
     other = load_app(folder)
     assert told(other) == [] and other.agents == plain.agents
 

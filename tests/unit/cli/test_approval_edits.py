@@ -77,8 +77,7 @@ def test_an_edit_shows_the_difference_and_sends_the_new_arguments(edit: Edit, st
     ],
 )  # fmt: skip
 def test_an_edit_that_changed_nothing_or_broke_it_sends_nothing(edit: Edit, stack: Perdure, script: str) -> None:
-    ended = edit(script)
-    assert (ended.code, len(stack.asked)) == (2, 1)
+    assert (edit(script).code, len(stack.asked)) == (2, 1)
 
 
 @pytest.mark.parametrize("has_folder", [True, False])
@@ -134,8 +133,7 @@ def test_the_editor_shows_the_schema_above_the_arguments_and_no_unseen_character
 def test_arguments_that_do_not_fit_are_opened_again_as_they_were_with_the_fault_above(
     edit: Edit, stack: Perdure, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
-    scripts = (replaced('"1042"', "7"), replaced("7", '"7",,'), replaced(",,", ""))
-    ended = edit(*scripts, replies=[EDITED])
+    ended = edit(*(replaced('"1042"', "7"), replaced("7", '"7",,'), replaced(",,", "")), replies=[EDITED])
     first, second, third = seen(tmp_path)
     assert second == snapshot
     assert '"order": 7' in second and second.endswith(first.partition("{")[2].replace('"1042"', "7"))
@@ -145,8 +143,7 @@ def test_arguments_that_do_not_fit_are_opened_again_as_they_were_with_the_fault_
 
 @pytest.mark.usefixtures("terminal")
 def test_closing_the_editor_unchanged_after_a_fault_sends_nothing(edit: Edit, stack: Perdure, tmp_path: Path) -> None:
-    ended = edit("path.write_text('{')", "pass")
-    assert (ended.code, len(stack.asked), len(seen(tmp_path))) == (2, 1, 2)
+    assert (edit("path.write_text('{')", "pass").code, len(stack.asked), len(seen(tmp_path))) == (2, 1, 2)
 
 
 @pytest.mark.usefixtures("terminal")

@@ -75,8 +75,7 @@ def test_with_json_each_event_is_one_line(stack: Perdure, interrupt_after: Inter
 
 def test_a_queue_of_several_pages_is_read_completely(stack: Perdure, interrupt_after: InterruptAfter) -> None:
     interrupt_after(1)
-    first = said({"items": [APPROVAL], "next": "more"})
-    out = stack("approvals watch", first, waits(id="a-2")).out
+    out = stack("approvals watch", said({"items": [APPROVAL], "next": "more"}), waits(id="a-2")).out
     assert out.index("a-2") < out.index("a-1")
     assert stack.asked[1].query["cursor"] == ["more"]
 

@@ -45,8 +45,7 @@ def test_each_of_the_most_common_passwords_is_refused() -> None:
     common = [word for word in FREQUENCY_LISTS["passwords"] if len(word) >= 8][:3_000]
     assert len(common) == 3_000
     common = common[:: sized(1, 10)]
-    taken = [word for word in common if password_weakness(word, ()) is None]
-    assert taken == []
+    assert [word for word in common if password_weakness(word, ()) is None] == []
 
 
 @pytest.mark.parametrize(

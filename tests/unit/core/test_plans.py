@@ -38,8 +38,7 @@ def test_persona_and_skills_are_pinned(definition: AgentDefinition, persona_key:
 
 
 def test_the_reviewers_that_an_agent_names_are_pinned() -> None:
-    named = published(agent(approvals={"reviewers": ["ann", "bob"]}, model="openai/small"))
-    pinned = turn_plan(named, Limits())
+    pinned = turn_plan(published(agent(approvals={"reviewers": ["ann", "bob"]}, model="openai/small")), Limits())
     assert (pinned.reviewers, pinned.model) == (("ann", "bob"), "openai/small")
 
 

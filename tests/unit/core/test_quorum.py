@@ -167,8 +167,7 @@ def test_no_credential_that_its_requester_could_hold_decides(
     credential = Credential(SignInMethod.TOKEN, tuple(created_by))
     for actor in handed_by:
         credential = Credential(SignInMethod.TOKEN, credential.handed_on(actor))
-    panel = replace(OPEN, requester_is_admin=is_admin)
-    found = sits(panel, user_id, ANN, BOB, credential=credential)
+    found = sits(replace(OPEN, requester_is_admin=is_admin), user_id, ANN, BOB, credential=credential)
     could_hold = "asker" in (user_id, *created_by, *handed_by) or (is_admin and UNKNOWN_CREATOR in created_by)
     assert isinstance(found, str) if could_hold or user_id == "asker" else user_id in found
 

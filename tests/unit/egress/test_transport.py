@@ -168,8 +168,7 @@ async def test_a_redirect_from_https_to_http_counts_as_another_host(tmp_path: Pa
         talk = says(302, b"", f"location: http://service.test:{plain.port}/")
         async with target(talk, context) as made:
             outbound = naming(f"https://service.test:{made.port}", f"http://service.test:{plain.port}")
-            trusted = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-            transport = Transport(outbound, verify=trusted)
+            transport = Transport(outbound, verify=ssl.create_default_context(cafile=str(tmp_path / "ca.pem")))
             async with httpx.AsyncClient(transport=transport, follow_redirects=True) as http:
                 with pytest.raises(EgressRefused):
                     await http.get(f"https://service.test:{made.port}/")

@@ -151,8 +151,7 @@ async def test_names_and_titles_are_text_in_the_picture_and_no_address_is_reques
             "y": {"column": "", "kind": "quantitative", "scale": "", "binned": False},
         },
     }
-    rows = [{evil: "a & <b>"}, {evil: "c"}]
-    drawn = await _drawing.draw(_vega.vega_lite(design, rows, ("#112233",)))
+    drawn = await _drawing.draw(_vega.vega_lite(design, [{evil: "a & <b>"}, {evil: "c"}], ("#112233",)))
     assert drawn.png[:8] == b"\x89PNG\r\n\x1a\n"
     assert "<script>" not in drawn.svg and "<img" not in drawn.svg and "a &amp; &lt;b&gt;" in drawn.svg
     assert "#112233" in drawn.svg
@@ -174,8 +173,7 @@ async def test_a_day_is_drawn_as_itself_where_clocks_are_behind(monkeypatch: pyt
 async def test_rows_of_one_bar_are_stacked_and_a_pie_has_no_negative_slice() -> None:
     design = await designed(wanted("region", "sales"))
     rows = [{"region": "N", "sales": 30}, {"region": "N", "sales": 5}, {"region": "S", "sales": 10}]
-    drawn = await _drawing.draw(_vega.vega_lite(design, rows))
-    assert ">35<" in drawn.svg, "the axis reaches the sum"
+    assert ">35<" in (await _drawing.draw(_vega.vega_lite(design, rows))).svg, "the axis reaches the sum"
     assert (await designed(wanted("region", "cost", concept="pie")))["mark"] != "arc"
 
 

@@ -98,8 +98,7 @@ def test_a_fault_holds_as_often_as_it_says_and_only_its_kind(payments: PaymentsP
     payments.http.post("/faults", json=fault)
     noted(payments, order)
     assert payments.http.get("/faults").json()["faults"] == [fault]
-    seconds = [refund(payments, order, None).elapsed.total_seconds() for _ in range(2)]
-    assert min(seconds) >= 0.3
+    assert min([refund(payments, order, None).elapsed.total_seconds() for _ in range(2)]) >= 0.3
     assert payments.http.get("/faults").json() == {"faults": []}
     assert refund(payments, order, None).status_code == 201
 
@@ -116,8 +115,7 @@ def test_lifting_the_faults_releases_held_requests(payments: PaymentsProcess, or
 @pytest.mark.parametrize("path", ["/ledger", "/requests", "/faults", "/orders/999"])
 def test_without_the_credential_nothing_is_shown_or_done(payments: PaymentsProcess, order: str, path: str) -> None:
     for credential in ("", "Bearer wrong", "Basic é"):
-        headers = {b"Authorization": credential.encode()}
-        assert httpx.get(payments.url + path, headers=headers).status_code == 401
+        assert httpx.get(payments.url + path, headers={b"Authorization": credential.encode()}).status_code == 401
     for effect in ("/refunds", "/notes"):
         assert httpx.post(payments.url + effect, json={"order": order, "text": "Sorry."}).status_code == 401
     assert payments.counts(order) == {"refund": 0, "note": 0}

@@ -176,8 +176,7 @@ async def test_the_step_limit_ends_cleanly_with_what_was_done_and_the_name_of_th
 
 async def test_a_nested_topology_that_meets_its_limit_ends_the_whole_run() -> None:
     deep = replace(ring(3), name="deep", statuses={})
-    nesting = sketch("a n", "a>n n>.", bodies={"n": Sub(deep)})
-    state, ports = await run(nesting, {"a": [{"trail": ["kept"]}]})
+    state, ports = await run(sketch("a n", "a>n n>.", bodies={"n": Sub(deep)}), {"a": [{"trail": ["kept"]}]})
     assert (state["status"], state["trail"]) == ("limited", ["kept"])
     assert all(part in state["error"]["message"] for part in ("3", "RING_STEPS", "deep"))
     assert ports.recorded.trace() == ["a", "n", "n/a", "n/b", "n/a"]

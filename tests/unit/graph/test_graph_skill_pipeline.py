@@ -95,5 +95,4 @@ def test_what_calls_add_stays(before: list[JsonValue], said: list[list[JsonValue
         ToolOutcome(call_id=call.call_id, state=CallState.DONE, patch={RECENT: [*each]})
         for call, each in zip(calls, said, strict=True)
     ]
-    state = STATE.initial(**{RECENT: [*before]})
-    assert settle_round(state, PLAN, calls, outcomes, ()).patch[RECENT] == after
+    assert settle_round(STATE.initial(**{RECENT: [*before]}), PLAN, calls, outcomes, ()).patch[RECENT] == after

@@ -180,5 +180,4 @@ def test_differences_of_two_branches_join(common: dict[str, Any], one: Any, othe
     schema = StateSchema((Field("field", {}, DEEP_MERGE),))
     start = schema.initial(field=common)
     left, right = (schema.delta(start, schema.initial(field={**common, **new})) for new in ({"l": one}, {"r": other}))
-    both = schema.apply(schema.apply(start, left), right)
-    assert same_json(both["field"], {**common, "l": one, "r": other})
+    assert same_json(schema.apply(schema.apply(start, left), right)["field"], {**common, "l": one, "r": other})

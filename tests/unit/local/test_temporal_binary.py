@@ -181,8 +181,7 @@ async def test_a_silent_download_is_stopped_and_a_slow_one_is_not(tmp_path: Path
     assert time.monotonic() - began < 3
     assert out.getvalue()
     drip = "for n in 1 2 3 4 5; do echo $n >> $0/part; sleep 0.4; done"
-    slow = downloading("-c", drip, silent_seconds=1.2)
-    assert await slow(tmp_path, Console(None))
+    assert await downloading("-c", drip, silent_seconds=1.2)(tmp_path, Console(None))
 
 
 async def test_the_sdk_downloads_and_its_failure_is_one_line(tmp_path: Path, out: io.StringIO) -> None:

@@ -13,8 +13,7 @@ def posted(body: bytes, kind: str = FORM) -> Request:
     pieces = [body[start : start + 65_536] for start in range(0, len(body), 65_536)] or [b""]
 
     async def receive() -> dict[str, object]:
-        piece = pieces.pop(0)
-        return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
 
     return Request({"type": "http", "method": "POST", "headers": [(b"content-type", kind.encode())]}, receive)
 

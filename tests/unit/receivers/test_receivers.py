@@ -81,8 +81,7 @@ def remote() -> Remote:
 @pytest.fixture
 async def receiver(remote: Remote, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """The Slack receiver."""
-    people = {"U1": "perdure_ann_token"}
-    config = SlackConfig("https://perdure.test", SECRET, "xoxb", SIGNING, "C1", people)
+    config = SlackConfig("https://perdure.test", SECRET, "xoxb", SIGNING, "C1", {"U1": "perdure_ann_token"})
     http = httpx.AsyncClient(transport=httpx.MockTransport(remote))
     async with client_of(slack.create_receiver(config, ReceiverState(tmp_path / "state.db"), http)) as client:
         yield client

@@ -80,8 +80,7 @@ def test_langsmith_gets_three_kinds_of_runs_without_inputs_or_outputs() -> None:
 def test_denied_attributes_are_left_out_of_spans_and_reported() -> None:
     bell = AlarmLog()
     said: dict[str, JsonValue] = {"code": "x", "prompt": CANARY, "context": {"final_output": CANARY}}
-    made = spans(TurnLogEvent("budget", BEGAN, None, said), bell=bell)
-    assert CANARY not in repr(made)
+    assert CANARY not in repr(spans(TurnLogEvent("budget", BEGAN, None, said), bell=bell))
     assert {alarm.type for alarm in bell.recent} == {AlarmType.FORBIDDEN_DATA_IN_TRACE}
     assert {str(alarm.context["word"]) for alarm in bell.recent} == {"prompt", "output"}
 

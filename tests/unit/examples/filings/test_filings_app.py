@@ -33,8 +33,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> App:
 
 @pytest.fixture(scope="module")
 def agents(app: App) -> dict[str, PublishedAgent]:
-    published = publish(app, [tool.card for tool in CORE_BY_NAME.values()])
-    return {each.definition.id: each for each in published}
+    return {each.definition.id: each for each in publish(app, [tool.card for tool in CORE_BY_NAME.values()])}
 
 
 def test_the_folder_has_no_mistake_and_nothing_to_warn_of(app: App) -> None:
@@ -49,8 +48,7 @@ def test_the_keyless_model_is_the_fallback_of_one_with_a_key(agents: dict[str, P
     assert set(second.values()) == {"openai/gpt-4o-mini"}
     definition = agents["rule_37"].definition
     assert (definition.model, definition.second_model) == ("scripted", "")
-    with_key = definition.model_copy(update={"model": "openai/gpt-4o"})
-    assert with_key.second_model == "openai/gpt-4o-mini"
+    assert definition.model_copy(update={"model": "openai/gpt-4o"}).second_model == "openai/gpt-4o-mini"
 
 
 def test_every_agent_remembers_turns_and_the_desks_well(agents: dict[str, PublishedAgent]) -> None:

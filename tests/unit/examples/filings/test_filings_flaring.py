@@ -150,8 +150,7 @@ def test_days_and_rate_decide_who_grants_an_exception(rate: float | None, to_day
 
 @pytest.mark.parametrize(("to_day", "asked_for"), [("2026-08-14", False), ("2026-08-15", True)])
 def test_beyond_45_days_the_gas_market_must_be_stated(to_day: str, asked_for: bool) -> None:
-    package = assemble("Cottonwood", from_day="2026-07-01", to_day=to_day)
-    assert ("gas_market" in package["missing"]) is asked_for
+    assert ("gas_market" in assemble("Cottonwood", from_day="2026-07-01", to_day=to_day)["missing"]) is asked_for
 
 
 def test_a_package_contains_the_recorded_facts_and_lists_missing_ones() -> None:
