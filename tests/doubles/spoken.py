@@ -80,9 +80,8 @@ class SpokenModel:
             yield TextDelta(piece)
         self.said[key] += 1
         if self.requests[key] <= line.fails:
-            raise UpstreamUnavailable(
-                "model_unavailable", "The model broke off.", retry_after_seconds=line.again_seconds
-            )
+            wait = line.again_seconds
+            raise UpstreamUnavailable("model_unavailable", "The model broke off.", retry_after_seconds=wait)
         await asyncio.sleep(line.seconds)
         if gate := self.gates.get(line.waits):
             await gate.acquire()

@@ -408,9 +408,8 @@ async def test_a_change_of_a_policys_deadlines_voids_no_request(policies: Polici
     call = await policies.harness.tool_call(address, "t1.0", agent_id="plain")
     await policies.republish({"plain": {"expires_seconds": 5, "fallback_reviewer": "ann"}})
     try:
-        assert (
-            await policies.harness.activity(ToolActivities(policies.harness.deps).run, call)
-        ).state is CallState.DONE
+        done = await policies.harness.activity(ToolActivities(policies.harness.deps).run, call)
+        assert done.state is CallState.DONE
     finally:
         await policies.republish({})
 

@@ -351,9 +351,8 @@ async def sent(
     """The messages of a call in a turn that has injected these skills, told of these entities."""
     call = await harness.model_call(address, step, "checked")
     notes = tuple(MessageRef(role=Role.SYSTEM, skill_id=skill, entities=refs) for skill in skills)
-    ask = call.ask.model_copy(
-        update={"messages": (*call.ask.messages, *notes), "prompt": {"name": "Ann", "role": "clerk"}}
-    )
+    update = {"messages": (*call.ask.messages, *notes), "prompt": {"name": "Ann", "role": "clerk"}}
+    ask = call.ask.model_copy(update=update)
     reply = await harness.activity(ModelActivities(harness.deps).complete, call.model_copy(update={"ask": ask}))
     assert reply.problem is None
     return [dict(message) for message in harness.model.seen[-1].messages]
@@ -386,9 +385,8 @@ async def test_templates_follow_the_prefix_and_a_skills_text_is_where_it_was_inj
     for section in ("## Steps", "## Requirements", "## Output format", "## Artifact: sizes.md"):
         assert section in parcels
     assert "## Entity Context" not in parcels
-    marks = await harness.rows(
-        "SELECT skill_id, tier FROM injection_ledger WHERE turn_id = $1 ORDER BY skill_id", address.turn_id
-    )
+    statement = "SELECT skill_id, tier FROM injection_ledger WHERE turn_id = $1 ORDER BY skill_id"
+    marks = await harness.rows(statement, address.turn_id)
     assert [tuple(mark) for mark in marks] == [("parcels", 3), ("weights", 2)], "one mark each, however often"
     await harness.write("UPDATE turns SET system_prompt = 'Only count.' WHERE id = $1", address.turn_id)
     own = await sent(harness, address, 3)

@@ -248,9 +248,8 @@ async def test_a_turn_recalls_near_episodes_of_its_user_and_reports_it_once(harn
     ids = {"document_id": first.document_id, "version_id": first.version_id}
     assert isinstance(documents, list) and documents[0] == {**ids, **told}
     assert await recalled(harness, address, "How do we roll back the billing-api? A rollback is needed") == found
-    rows = await harness.rows(
-        "SELECT kind, version_id::text FROM conversation_memory_usage WHERE turn_id = $1", address.turn_id
-    )
+    statement = "SELECT kind, version_id::text FROM conversation_memory_usage WHERE turn_id = $1"
+    rows = await harness.rows(statement, address.turn_id)
     assert {tuple(row) for row in rows} == {("injected", ref.version_id) for ref in found.hits} and len(rows) == 2
 
 

@@ -160,9 +160,8 @@ def test_an_install_from_git_has_the_same_files_and_a_clone_has_the_links(built:
         subprocess.run(["git", *words], cwd=source, check=True, capture_output=True, timeout=60)
     to = ("--target", built / "from-git", "--python", sys.executable)
     uv("pip", "install", "--no-deps", *to, f"perdure @ git+file://{source}", cache=built / "cache")
-    assert below(built / "from-git", "perdure") == {
-        name: body for name, body in held(wheel).items() if name.startswith("perdure/")
-    }
+    product = {name: body for name, body in held(wheel).items() if name.startswith("perdure/")}
+    assert below(built / "from-git", "perdure") == product
     subprocess.run(["git", "clone", "-q", source, built / "clone"], check=True, capture_output=True, timeout=60)
     assert {name: str((built / "clone" / name).readlink()) for name in LINKS} == {n: f"perdure/{n}" for n in LINKS}
 

@@ -66,9 +66,7 @@ async def test_a_job_has_a_time_limit_and_an_abandoned_one_is_stopped(monkeypatc
 
 async def test_the_process_gets_no_secrets_and_the_next_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_SECRET_MODEL", "hunter2")
-    bench = (
-        confined._ProcessPool()
-    )  # of its own: a job that another test gave up may still add a process to the common one
+    bench = confined._ProcessPool()  # a job that another test gave up may still add a process to the common one
     monkeypatch.setattr(confined, "_pool", bench)
     await profile_in_subprocess([SALES])
     (waiting,) = bench.waiting

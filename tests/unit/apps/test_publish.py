@@ -184,9 +184,7 @@ def test_only_the_requested_apps_are_published(tmp_path: Path, monkeypatch: pyte
     config = StackConfig.from_env([tmp_path / each for each in typed], None, option, environ=environ)
     assert config.apps == tuple(tmp_path / each for each in expected)
     settings = in_process(environment(config, open_home(config.home), {}, {}), monkeypatch)
-    assert apps.app_folders(settings.apps, settings.examples) == config.apps, (
-        "bootstrap and workers have the stack's apps"
-    )
+    assert apps.app_folders(settings.apps, settings.examples) == config.apps, "bootstrap and workers have these"
     assert [app.folder for app in apps.find_apps(config.apps)] == [*config.apps]
 
 

@@ -339,11 +339,8 @@ def test_tables_beside_it_are_reported_and_joined(ledger: Path, tmp_path: Path) 
     table = ClientTable.read(ledger, names)
     assert not client_tables_fault(table.describe())
     done = table.execute_plan('<plan><join table="names"><on left="side" right="ward"/></join></plan>')
-    assert (
-        done["ok"] is True
-        and table.last_result is not None
-        and set(table.last_result.table["name"]) == {"East", "West"}
-    )
+    assert done["ok"] is True and table.last_result is not None
+    assert set(table.last_result.table["name"]) == {"East", "West"}
     with pytest.raises(TableError):
         ClientTable.read(ledger, ledger)
 

@@ -162,12 +162,8 @@ KEY_TTL_SECONDS = 13.0
 STEP_SECONDS = 4
 MOST_ATTEMPTS = sized(4, 3)
 MOST_SECONDS = sized(32, 20)
-STATE_AFTER = {
-    SettleAction.DONE: CallState.DONE,
-    SettleAction.FAILED: CallState.FAILED,
-    SettleAction.RELEASE: CallState.PLANNED,
-}
-STATE_AFTER |= {SettleAction.OUTCOME_UNKNOWN: CallState.OUTCOME_UNKNOWN, SettleAction.RETRY: CallState.RESERVED}
+STATE_AFTER = {D: CallState.DONE, F: CallState.FAILED, REL: CallState.PLANNED, RET: CallState.RESERVED}
+STATE_AFTER[UNK] = CallState.OUTCOME_UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,12 +104,10 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
     for injected in (first, second, [], first + second):
         loaded = loaded_skills(definition, injected)
         templates = prompts.template_messages(definition, loaded, user)
-        said = [PromptMessage(Role.SYSTEM, prompts.skill_activation(each)) for each in loaded] + [
-            PromptMessage(Role.USER, "hello")
-        ]
-        sent = prompts.with_cache_breakpoint(
-            prompts.wire_messages(said_first(definition, user), memory, said, templates), model
-        )
+        activations = [PromptMessage(Role.SYSTEM, prompts.skill_activation(each)) for each in loaded]
+        said = [*activations, PromptMessage(Role.USER, "hello")]
+        messages = prompts.wire_messages(said_first(definition, user), memory, said, templates)
+        sent = prompts.with_cache_breakpoint(messages, model)
         prefixes.add(json.dumps(sent[0]).encode())
         # What the skills bring follows: each template is a system message of its own, none is there twice.
         shown = [text for text in templates if text]

@@ -74,11 +74,8 @@ def test_a_user_and_a_delegator_count_once() -> None:
 
 
 REVIEWER, ADMIN, NOTHING = frozenset({"reviewer"}), frozenset({"admin"}), frozenset[str]()
-ANN, BOB, CARL = (
-    Delegation("ann", "Ann", REVIEWER),
-    Delegation("bob", "Bob", REVIEWER),
-    Delegation("carl", "Carl", NOTHING),
-)
+ANN, BOB = Delegation("ann", "Ann", REVIEWER), Delegation("bob", "Bob", REVIEWER)
+CARL = Delegation("carl", "Carl", NOTHING)
 ROOT = Delegation("root", "Root", ADMIN)
 OPEN = Panel("asker", "reviewer")
 
@@ -214,11 +211,8 @@ def test_no_user_decides_for_the_requester_or_without_the_role(
     panel = Panel(asker, role, False, tuple(sorted(named)), assignee)
     found = sits(panel, user_id, *seats)
     has_role = any(seat.user_id == user_id and role in seat.roles for seat in seats)
-    good = [
-        seat
-        for seat in seats
-        if has_role and decisions.is_entitled(panel, seat) and asker not in (seat.user_id, user_id)
-    ]
+    entitled = [seat for seat in seats if decisions.is_entitled(panel, seat)]
+    good = [seat for seat in entitled if has_role and asker not in (seat.user_id, user_id)]
     if isinstance(found, str):
         assert not good
     else:

@@ -15,10 +15,8 @@ from perdure.core.agents.rules import COUNTERS, Subject, deciding_match, matchin
 from perdure.core.approvals.gates import RULE_MUTATING
 
 BEFORE, AFTER = RuleTrigger.BEFORE_TOOL_CALL, RuleTrigger.AFTER_TOOL_CALL
-DONE: dict[str, JsonValue] = {
-    "status": "success",
-    "result": {"feet": 330, "ok": True, "rows": [{"n": 1.5}], "none": None},
-}
+RESULT: JsonValue = {"feet": 330, "ok": True, "rows": [{"n": 1.5}], "none": None}
+DONE: dict[str, JsonValue] = {"status": "success", "result": RESULT}
 CALL = Subject("assemble", "package.assemble", DONE, {"iteration": 3, "tokens_used": "many"})
 
 
@@ -96,10 +94,8 @@ def test_a_condition_that_is_false_disables_a_partly_unreadable_rule() -> None:
 
 def test_a_rule_is_evaluated_at_its_trigger_and_an_unknown_trigger_before_each_call() -> None:
     rules = [rule("a:1", on=BEFORE), rule("a:2", on=AFTER), rule("a:3", on="at_dawn")]
-    assert [(each.rule_id, len(each.unreadable)) for each in matching_rules(rules, BEFORE, CALL)] == [
-        ("a:1", 0),
-        ("a:3", 1),
-    ]
+    found = [(each.rule_id, len(each.unreadable)) for each in matching_rules(rules, BEFORE, CALL)]
+    assert found == [("a:1", 0), ("a:3", 1)]
     assert [each.rule_id for each in matching_rules(rules, AFTER, CALL)] == ["a:2"]
 
 

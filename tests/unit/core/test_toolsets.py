@@ -169,10 +169,8 @@ def plan(*tools: str, **fields: object) -> TurnPlan:
     return TurnPlan.model_validate({**plain, **fields})
 
 
-SKILLS = (
-    PlanSkill(id="a", dependencies=("b",), tools=("space", "shared")),
-    PlanSkill(id="c", tools=("tell", "shared")),
-)
+FIRST = PlanSkill(id="a", dependencies=("b",), tools=("space", "shared"))
+SKILLS = (FIRST, PlanSkill(id="c", tools=("tell", "shared")))
 PLAN = plan("resolve", "space", "shared", "tell", skill_ids=("a", "b", "c"), root_skill="c", skills=SKILLS)
 
 

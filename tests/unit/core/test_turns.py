@@ -176,10 +176,8 @@ def test_any_events_give_one_segment_per_call_and_keep_every_end(given: list[tra
             if earlier.kind == "tool" and earlier.state in transcript.FINAL_STATES:
                 (now,) = (each for each in story if each.kind == "tool" and each.call_id == earlier.call_id)
                 assert now.state == earlier.state
-    assert {segment.state for segment in story if segment.kind == "tool"} <= {
-        "pending",
-        *transcript.STATE_AFTER_EVENT.values(),
-    }
+    states = {"pending", *transcript.STATE_AFTER_EVENT.values()}
+    assert {segment.state for segment in story if segment.kind == "tool"} <= states
 
 
 @pytest.mark.parametrize(
@@ -239,8 +237,6 @@ def test_a_call_that_may_have_happened_is_not_reported_as_not_run() -> None:
 
 
 def test_the_text_of_a_round_without_effects_is_kept_without_its_calls() -> None:
-    rounds = [
-        CallRound("silent", ("a",), {}),
-        *(CallRound(name, (name,), {}, has_text=True) for name in ("said", "done")),
-    ]
+    with_text = [CallRound(name, (name,), {}, has_text=True) for name in ("said", "done")]
+    rounds = [CallRound("silent", ("a",), {}), *with_text]
     assert transcript.text_only_messages(rounds, transcript.keep_rounds(rounds, {"done": CallState.DONE})) == ("said",)

@@ -56,9 +56,8 @@ asking = st.builds(
     st.just(NOW),
     st.booleans(),
 )
-payloads = st.dictionaries(
-    st.sampled_from(["text", "other"]), st.text("ab", max_size=2) | st.integers(0, 3), max_size=2
-)
+values = st.text("ab", max_size=2) | st.integers(0, 3)
+payloads = st.dictionaries(st.sampled_from(["text", "other"]), values, max_size=2)
 
 
 @given(asking, st.sampled_from(["clarification", "client_run", "other"]), payloads)
@@ -69,9 +68,8 @@ def test_a_valid_answer_in_time_is_accepted(asked: validity.QuestionRecord, kind
 
 
 AMOUNT = {"type": "object", "properties": {"amount": {"type": "integer"}}, "additionalProperties": False}
-FREE = ToolCard(
-    name="look", description="", parameters=AMOUNT, effect=EffectClass.READ, needs_approval=False, version="v1"
-)
+READS = {"effect": EffectClass.READ, "needs_approval": False}
+FREE = ToolCard(name="look", description="", parameters=AMOUNT, version="v1", **READS)
 GATED = FREE.model_copy(update={"needs_approval": True})
 NEWER = GATED.model_copy(update={"version": "v2"})
 STRICTER = GATED.model_copy(update={"parameters": {"type": "object", "required": ["reason"]}})
@@ -154,9 +152,7 @@ def test_a_call_runs_only_after_an_approving_or_editing_decision() -> None:
     assert validity.decisions_that_run(K.CHECKPOINT, "pay") == {D.EDIT}
     assert validity.decisions_that_run(K.CHECKPOINT, "") == validity.decisions_that_run(K.LIMIT, "") == set()
     for kind, tool in product(K, ("", "pay")):
-        assert not validity.decisions_that_run(kind, tool) & {D.REJECT, D.RESPOND}, (
-            "however outdated, these can always be said"
-        )
+        assert not validity.decisions_that_run(kind, tool) & {D.REJECT, D.RESPOND}, "possible however outdated"
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,8 @@ def test_the_state_starts_with_the_defaults_of_the_requirements() -> None:
 
 
 def test_the_engine_reads_a_gate_as_waiting_and_a_pending_run_as_running() -> None:
-    meant = {
-        status: topology().outcome({"status": status}) for status in ("pending", "running", "awaiting_hitl", "failed")
-    }
+    statuses = ("pending", "running", "awaiting_hitl", "failed")
+    meant = {status: topology().outcome({"status": status}) for status in statuses}
     running = {"pending": Outcome.RUNNING, "running": Outcome.RUNNING}
     assert meant == {**running, "awaiting_hitl": Outcome.AWAITING, "failed": Outcome.FAILED}
 

@@ -33,9 +33,8 @@ def notice(number: int = 1, **changed: Any) -> dict[str, Any]:
         "reviewer_role": "reviewer", "decision": None, "decided_by": None, "args": {"text": "hi"}, "digest": "d" * 64,
         **changed,
     }  # fmt: skip
-    return {"id": f"n-{number}", "event": "approval.opened", "url": "https://perdure.test/review/a-1"} | {
-        "approval": approval
-    }
+    link = "https://perdure.test/review/a-1"
+    return {"id": f"n-{number}", "event": "approval.opened", "url": link, "approval": approval}
 
 
 def signed(said: dict[str, Any], secret: str = SECRET) -> dict[str, Any]:

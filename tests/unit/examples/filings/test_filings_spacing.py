@@ -93,9 +93,8 @@ def test_a_well_that_is_not_on_record_is_reported_and_one_described_whole_is_ass
     unknown = assess("Lone Star 1")
     assert not unknown["assessed"] and "Lone Star 1" in unknown["summary"]
     assert unknown["lease_line"] is None and len(unknown["missing"]) == 4
-    described = assess(
-        "Lone Star 1", lease_name="dry fork", horizon="made-up sand", surface_x_ft=5700, surface_y_ft=4000
-    )
+    place = {"surface_x_ft": 5700, "surface_y_ft": 4000}
+    described = assess("Lone Star 1", lease_name="dry fork", horizon="made-up sand", **place)
     assert described["assessed"] and described["lease_line"]["distance_ft"] == 420
 
 
