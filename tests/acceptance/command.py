@@ -1,7 +1,4 @@
-"""The `perdure` command against a running stack, in the test's process, a separate one or on a terminal.
-
-A separate process costs a second of CPU for its imports. Tests of terminals, signals and races need one.
-"""
+"""The `perdure` command against a running stack, in the test's process, a separate one or on a terminal."""
 
 import io
 import json

@@ -22,10 +22,7 @@ WORKERS = ("worker-turns", "worker-llm", "worker-relay")
 
 
 def until(holds: Callable[[], Any], seconds: float, what: object) -> None:
-    """Wait until something holds.
-
-    Raises: AssertionError with `what`, if it does not hold in time.
-    """
+    """Waits until a condition holds. Raises AssertionError with `what` if it does not hold in time."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, what

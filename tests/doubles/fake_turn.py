@@ -1,5 +1,4 @@
-"""The records of a turn in memory: replies, a ledger of calls and its approvals. tests/doubles/ports.py
-puts the ports on top of it."""
+"""The records of a turn in memory: replies, a ledger of calls, approvals. Its ports are in tests/doubles/ports.py."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,8 +76,7 @@ BY_PEOPLE = frozenset({VerdictState.APPROVED, VerdictState.EDITED, VerdictState.
 """States that a reviewer decides; the others come by themselves."""
 
 Behaviour = Callable[[Args], JsonValue | tuple[JsonValue, Args]]
-"""A fake tool returns its answer, or a pair with the state that it updates; the state that it reads is passed
-under `state`."""
+"""A fake tool returns its answer, or a pair with the state that it updates; `state` has the state that it reads."""
 
 
 @dataclass(slots=True)

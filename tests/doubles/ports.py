@@ -1,9 +1,5 @@
-"""The ports of a turn in memory: a model with a script, tools with a ledger, people with approvals.
-
-They keep the promises of perdure/graph/ports.py, conflicts included: the suites of tests/ports run against them and
-against the real ports alike. A settled call answers with its stored result, a gated one without its approval is denied,
-a verdict that cannot be read is `unreadable`, and nothing raises.
-"""
+"""The ports of a turn in memory: a model with a script, tools with a ledger, users with approvals.
+They keep the promises of perdure/graph/ports.py; the suites of tests/ports run against them and the real ports."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -132,8 +128,7 @@ class FakeTools:
     steps: Steps
 
     async def run(self, asks: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()) -> list[ToolOutcome]:
-        """Each call by what the ledger says of it. A tool that rings while it runs (`FakeTurn.decide` does) has the
-        records read when it ends, which is all that a double without time can do."""
+        """Runs each call by its record. After a tool that signals (`FakeTurn.decide`), reads the records again."""
         if self.of.stopped:
             return [_not_run(ask, STOPPED) for ask in asks]
         held, ended = {request.call_id: request for request in waiting}, dict[str, ToolOutcome]()

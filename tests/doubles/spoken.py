@@ -1,8 +1,5 @@
-"""A model whose script is the user's message, one entry for each model call.
-
-`script(Line(calls=[("pay", {})]), Line("done"))` is a user message. The entry is chosen by the step in the call's own
-name, so that a repeated request gets the same answer and a resumed turn continues at its entry.
-"""
+"""A model whose script is the user's message: `script(Line(calls=[("pay", {})]), Line("done"))`, one entry per model
+call. The step in the call's name chooses the entry, so that repeated requests and resumed turns get the same."""
 
 import asyncio
 import json

@@ -1,6 +1,5 @@
-"""Every operation of the OpenAPI document, called by everyone: without a token, for a foreign Host, from another
-tenant, and in each role. Exactly the callers of the access table pass; to others an id of
-somebody's is like one that nobody has."""
+"""Each operation of the OpenAPI document, called without a token, for a foreign Host, from another tenant and in each
+role. Exactly the callers of the access table pass; others cannot distinguish an existing id from an unknown one."""
 
 import asyncio
 import json

@@ -1,7 +1,4 @@
-"""/v1/memory and /v1/entities over HTTP: versions and conflicts of documents, promotions, working memory, summaries.
-
-Whose they are, and who may do what, is in test_access_matrix.py; what is no id or no value in bad_requests.py.
-"""
+"""/v1/memory and /v1/entities over HTTP: versions and conflicts of documents, promotions, working memory, summaries."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

@@ -1,5 +1,4 @@
-"""`python -m perdure.api` as a process: it drains at once, it may be killed, and its readers come back to the next
-one."""
+"""`python -m perdure.api` as a process: it drains at once and can be killed; its readers reconnect to the next one."""
 
 import asyncio
 import os

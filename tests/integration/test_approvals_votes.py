@@ -1,7 +1,5 @@
 """Several reviewers decide on one call: votes, delegations, claims, fallback reviewers, withdrawals, and their races.
-
-tests/protocol covers permissions and results; this file covers what readers, turns and models see of them.
-"""
+tests/protocol covers permissions and results; this file covers what readers, turns and models see of them."""
 
 import asyncio
 import random

@@ -223,8 +223,7 @@ def namespaces_are_allowed() -> bool:
 
 
 async def as_a_normal_user(home: Path) -> str:
-    """What a normal user's start of the data parts says. Root becomes one in a user namespace, where root's own files
-    are that user's and others' are not."""
+    """Returns the output of a normal user's start of the data parts. In a user namespace, root becomes such a user."""
     prefix = ("unshare", "--user", "--map-user=1000", "--map-group=1000") if os.geteuid() == 0 else ()
     started = await asyncio.create_subprocess_exec(
         *prefix, sys.executable, "-c", NOT_ROOT, str(home), cwd=ROOT, stdout=PIPE, stderr=STDOUT

@@ -1,5 +1,5 @@
-"""A real MCP server: sessions with it over stdio and HTTP, its tools in turns and in published apps. And servers that
-break the protocol, or are not to be believed: bounded, typed, and never an effect without approval."""
+"""A real MCP server: sessions over stdio and HTTP, its tools in turns and in published apps, and servers that break the
+protocol or lie: their effects are bounded and typed, and none happens without approval."""
 
 import asyncio
 import functools

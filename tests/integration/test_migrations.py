@@ -1,5 +1,4 @@
-"""An empty database gets every migration, with and without alembic; one of an earlier release is brought to the newest
-version as it is."""
+"""An empty database gets every migration, with and without alembic; one of an earlier release gets the missing ones."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,6 +1,5 @@
-"""Prompt templates over HTTP: drafts of each user, promotions and their conflicts. The persona that a turn takes from a
-template: its version, its pinning, and an outage. And the model's messages: a prefix that no skill changes, then the
-texts of the loaded skills."""
+"""Prompt templates over HTTP: drafts, promotions and conflicts; the persona that a turn takes from a template; the
+model's messages: a prefix that no skill changes, then the texts of the loaded skills."""
 
 import asyncio
 from collections.abc import AsyncIterator

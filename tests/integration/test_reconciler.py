@@ -1,5 +1,4 @@
-"""The reconciler: lost runs, queued turns that were not admitted, lost wake signals, unread decisions, early stops.
-Also in a pass over all tenants in which a statement fails."""
+"""The reconciler: lost runs, queued turns, lost wake signals, unread decisions, early stops, statements that fail."""
 
 import asyncio
 from collections import Counter

@@ -1,7 +1,5 @@
 """The pages in a real browser: the API and the pages as they are served, a module's own database, one Chromium for all.
-
-`site.visit("reviewer")` opens a window that has signed in by the form, as a person does.
-"""
+`site.visit("reviewer")` opens a window that has signed in by the form, as a person does."""
 
 import os
 import re

@@ -1,5 +1,4 @@
-"""A conversation in a browser: tokens as they come, approvals beside the words, files and pictures; with a worker that
-serves the shipped agents."""
+"""A conversation in a browser: streamed tokens, approvals, files and pictures, with a worker of the shipped agents."""
 
 import re
 from contextlib import AsyncExitStack

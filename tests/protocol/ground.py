@@ -179,10 +179,7 @@ class Ground:
         await self.seen()
 
     async def perform(self, request: Request, crash_at: int | None = None) -> str:
-        """The answer to a request, in the model's form.
-
-        Raises: Crash, if it breaks off before a refusal.
-        """
+        """Returns the answer to a request, in the model's form. Raises Crash if it breaks off before a refusal."""
         turn_id = self.calls[request.call].address.turn_id if request.verb == "run" else None
         try:
             async with self._tx(crash_at, turn_id) as tx:

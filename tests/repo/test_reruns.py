@@ -1,5 +1,4 @@
-"""tests/reruns.txt names every test that may be run again after a failure, and may only shrink. A measurement of such a
-test states its attempts."""
+"""tests/reruns.txt names every test that can be run again after a failure, and can only shrink."""
 
 import ast
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
-"""The wheel is `perdure` alone with all its files, from wherever it is built, and runs beside modules of any name.
-
-Each checkout here is a copy of the files as they would be committed, so nothing is built in the real one.
-"""
+"""The wheel is `perdure` alone with all its files, from wherever it is built, and runs beside modules of any name. Each
+checkout here is a copy of the files as they would be committed."""
 
 import re
 import shutil

@@ -41,8 +41,7 @@ class Call:
 
 
 def write_probe(path: Path, calls: Sequence[Call], ending: bytes = b"") -> None:
-    """A program of a few hundred bytes, without a libc, that makes system calls and writes their results.
-    `ending` is machine code that runs before the results are written."""
+    """Writes a program without libc that makes system calls, runs `ending` and writes the results."""
     texts = [argument for call in calls for argument in call.arguments if isinstance(argument, str)]
     size = len(_code(calls, dict.fromkeys(texts, 0), ending))
     places: dict[str, int] = {}

@@ -1,5 +1,4 @@
-"""The checks of apps before they are published, with the sandbox's type checker. An author's mistake is reported with
-its place by each command that authors use, and everything else is loaded."""
+"""The checks of apps before they are published, with the sandbox's type checker. Mistakes have their place."""
 
 import asyncio
 from pathlib import Path

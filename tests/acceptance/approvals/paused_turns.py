@@ -1,8 +1,5 @@
-"""Many paused turns in little time: one runs to its pause, and the others are copies of it.
-
-A copy has its own rows, its own pinned call and its own `TurnWait` on the real server. Byte for byte they equal those
-of the first one, except for the ids.
-"""
+"""Many paused turns in little time: one runs to its pause, the others are copies with their own rows, pinned call and
+`TurnWait` on the real server. Except for ids, they equal the first one byte for byte."""
 
 import asyncio
 import json

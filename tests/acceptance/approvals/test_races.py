@@ -1,5 +1,4 @@
-"""Sixteen people decide on each approval simultaneously through two API processes; one of them is its requester.
-An approved call is withdrawn while a worker reserves it."""
+"""Sixteen users decide on each approval at once through two API processes, its requester among them."""
 
 import asyncio
 import os

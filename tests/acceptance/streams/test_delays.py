@@ -1,6 +1,6 @@
 """Perdure's share of the first token's delay, and the time until a stop ends an answer. The provider is a double in
-a separate process, reached by LiteLLM over HTTP. One model streams a word every 0.7 s, so that its own next word would
-notice the stop too late; another one streams at the usual pace."""
+another process, reached by LiteLLM. One model streams a word every 0.7 s: its own next word would be too late a
+stop."""
 
 import asyncio
 import random

@@ -1,5 +1,4 @@
-"""perdure/apps/scaffold.py: what `perdure init` writes loads without a mistake, and its tools do what its README
-says."""
+"""perdure/apps/scaffold.py: what `perdure init` writes loads without a mistake and does what its README says."""
 
 import os
 import subprocess

@@ -22,8 +22,7 @@ Edit = Callable[..., Ended]
 
 @pytest.fixture
 def edit(stack: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edit:
-    """Edits the approval with an editor that does with the file at `path` what the next script says, each time it is
-    opened; the API answers `replies` to what is sent."""
+    """Edits the approval; at each opening, the editor runs the next script on its file. The API answers `replies`."""
 
     def run(*scripts: str, replies: Sequence[Reply] = ()) -> Ended:
         program, count = tmp_path / "editor.py", tmp_path / "opened"

@@ -1,7 +1,4 @@
-"""MiniLM by NumPy computes what the published model does, and the event loop goes on meanwhile.
-
-Needs the extra `embeddings`, which the locked environment has.
-"""
+"""MiniLM by NumPy computes what the published model does, beside the event loop. Needs the extra `embeddings`."""
 
 import asyncio
 import math

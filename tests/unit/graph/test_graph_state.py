@@ -1,5 +1,4 @@
-"""A state: five fields of the kernel, the topology's own, and nothing that is not JSON. Reducers: what survives a
-merge, what a marker takes away, and that a difference can always be said."""
+"""A state is five kernel fields and the topology's own, all JSON. Reducers: merges, markers, differences."""
 
 import json
 from copy import deepcopy

@@ -1,5 +1,4 @@
-"""gas_analysis and emissions_estimate: heating values and masses worked out by hand, limits exactly met, and what must
-hold for any mixture and any flare."""
+"""gas_analysis and emissions_estimate: values worked out by hand, exact limits, rules for any mixture and flare."""
 
 from typing import Any
 
