@@ -4,7 +4,6 @@ model's messages: a prefix that no skill changes, then the texts of the loaded s
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import permutations
 from typing import Any
 
 import httpx
@@ -16,7 +15,6 @@ from perdure.contracts.activities import LoadRequest, TurnContext
 from perdure.contracts.errors import CallerError
 from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.turns import TurnAddress
-from perdure.contracts.values import canonical_json
 from perdure.core.agents.templates import Stage
 from perdure.store import agents
 from perdure.store.agents import PromptPromoter, PromptReader
@@ -340,10 +338,6 @@ async def test_an_outage_of_the_templates_costs_the_text_and_no_tool(harness: Ha
     assert str((await asked(harness, address, step=2)).messages[0]["content"]).startswith(OWN), "one turn, one voice"
 
 
-SKILLS = ("house", "parcels", "weights")
-ORDERS = [order for size in range(len(SKILLS) + 1) for order in permutations(SKILLS, size)]
-
-
 async def sent(
     harness: Harness, address: TurnAddress, step: int, *skills: str, refs: tuple[str, ...] = ()
 ) -> list[dict[str, Any]]:
@@ -355,19 +349,6 @@ async def sent(
     reply = await harness.activity(ModelActivities(harness.deps).complete, call.model_copy(update={"ask": ask}))
     assert reply.problem is None
     return [dict(message) for message in harness.model.seen[-1].messages]
-
-
-async def test_the_prefix_is_the_same_bytes_whatever_is_loaded_and_unloaded_in_any_order(harness: Harness) -> None:
-    address, _ = await harness.start(*[Line("yes")] * len(ORDERS), agent_id="checked")
-    seen = [await sent(harness, address, step, *order) for step, order in enumerate(ORDERS, 1)]
-    assert len({canonical_json(messages[0]) for messages in seen}) == 1
-    assert len({canonical_json(messages) for messages in seen}) > 3, "what follows does change"
-    prefix = str(seen[0][0]["content"])
-    assert prefix.startswith("You are the clerk of a parcel desk"), "the root skill's persona"
-    assert "Name: Ann\nRole: clerk" in prefix
-    for skill in SKILLS:
-        assert f"- {skill}: " in prefix, "the manifest names every skill"
-    assert "Triggers: parcel, send. Tags: post." in prefix
 
 
 async def test_templates_follow_the_prefix_and_a_skills_text_is_where_it_was_injected(harness: Harness) -> None:

@@ -178,14 +178,6 @@ async def test_the_programs_role_cannot_change_published_or_audited_rows(harness
                 await tx.execute(statement)
 
 
-async def test_the_owner_cannot_change_audit_rows_either(owner: asyncpg.Connection, tables: list[str]) -> None:
-    for statement in ("UPDATE audit SET kind = 'x'", "DELETE FROM audit", "TRUNCATE audit CASCADE"):
-        with pytest.raises(asyncpg.RaiseError):
-            async with owner.transaction():
-                await owner.execute("SELECT set_config('perdure.tenant', 'local', true)")
-                await owner.execute(statement)
-
-
 async def test_a_role_that_bypasses_row_security_is_refused(urls: Urls) -> None:
     database = urls.owner.rpartition("/")[2]
     with pytest.raises(InvariantBroken) as refused:
