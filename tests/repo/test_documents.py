@@ -247,20 +247,17 @@ def _dead(span: str, path: str = "docs/streams.md") -> list[str]:
     return [each.rpartition(" names ")[2] for each in dead_names(path, [(1, f"see `{span}`")], _TREE)]
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        (missing_targets("make sense\n```\nmake PYTHON=python3 test\nmake nothing\n```", {"test"}), ["nothing"]),
-        (missing_commands("`bin/perdure turns show ID`, `perdure up|fly`", _KNOWN), ["perdure fly"]),
-        (missing_paths("docs/f.md", _LINKS, [_START, "docs/adr/0001.md"]), ["adr/0002.md", "perdure/store/gone.py"]),
-        *((_dead(span), []) for span in (_START, "turns/st*.py", "python worker.py", "apps/", "GET /v1/apps/x")),
-        *((_dead(span), [span]) for span in ("store/sta*.py", "adopt.py", "store/turns.py", "relay/")),
-        (_dead("mcp.py", _STORE), ["mcp.py"]),
-        (unnamed(_STORE, "`turns/start.py`", [*_TREE, "perdure/store/paging.py"]), ["paging.py"]),
-        (dead_names(_START, remarks(_SOURCE), _TREE), [f"{_START}:{each}" for each in _NAMED]),
-        (names_itself(_START, remarks(_SOURCE)), [f"{_START}:3 names itself"]),
-        (named_twice("x.md", _TABLES), ["x.md:2 has a.py in two rows", "x.md:5 names b.py twice"]),
-    ],
-)
+@pytest.mark.parametrize(("found", "expected"), [
+    (missing_targets("make sense\n```\nmake PYTHON=python3 test\nmake nothing\n```", {"test"}), ["nothing"]),
+    (missing_commands("`bin/perdure turns show ID`, `perdure up|fly`", _KNOWN), ["perdure fly"]),
+    (missing_paths("docs/f.md", _LINKS, [_START, "docs/adr/0001.md"]), ["adr/0002.md", "perdure/store/gone.py"]),
+    *((_dead(span), []) for span in (_START, "turns/st*.py", "python worker.py", "apps/", "GET /v1/apps/x")),
+    *((_dead(span), [span]) for span in ("store/sta*.py", "adopt.py", "store/turns.py", "relay/")),
+    (_dead("mcp.py", _STORE), ["mcp.py"]),
+    (unnamed(_STORE, "`turns/start.py`", [*_TREE, "perdure/store/paging.py"]), ["paging.py"]),
+    (dead_names(_START, remarks(_SOURCE), _TREE), [f"{_START}:{each}" for each in _NAMED]),
+    (names_itself(_START, remarks(_SOURCE)), [f"{_START}:3 names itself"]),
+    (named_twice("x.md", _TABLES), ["x.md:2 has a.py in two rows", "x.md:5 names b.py twice"]),
+])  # fmt: skip
 def test_planted_faults_are_found_and_nothing_else(found: list[str], expected: list[str]) -> None:
     assert found == expected

@@ -94,23 +94,20 @@ def test_the_effects_of_a_broken_tool_file_are_reported_once_per_agent_and_file(
     assert len(told(app)) == 4 and told(app)[0].startswith("tools/desk.py:")
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
-        ("", "a.yaml:1"),
-        ("- id: x\n", "a.yaml:1"),
-        ("1: x\n" + AGENT, "a.yaml:1"),
-        (AGENT + "true: x\n", "a.yaml:4 true"),
-        (AGENT + "on: true\n", "a.yaml:4 on"),
-        (AGENT + "model_params:\n  day: 2026-01-01\n", "a.yaml:5 model_params.day"),
-        (AGENT + "model_params: {temperature: .nan}\n", "a.yaml:4 model_params.temperature"),
-        (AGENT + 'persona: "a\\0b"\n', "a.yaml:4 persona"),
-        (AGENT + "script: there/is/none.yaml\n", "a.yaml:4 there/is/none.yaml"),
-        (AGENT + "x: &x [*x]\n", "a.yaml"),
-        ("id: x\n\ttitle: y", "a.yaml:2"),
-        ("a0: &a0 x\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 10}]\n" for n in range(1, 10)), "a.yaml"),
-    ],
-)
+@pytest.mark.parametrize(("text", "where"), [
+    ("", "a.yaml:1"),
+    ("- id: x\n", "a.yaml:1"),
+    ("1: x\n" + AGENT, "a.yaml:1"),
+    (AGENT + "true: x\n", "a.yaml:4 true"),
+    (AGENT + "on: true\n", "a.yaml:4 on"),
+    (AGENT + "model_params:\n  day: 2026-01-01\n", "a.yaml:5 model_params.day"),
+    (AGENT + "model_params: {temperature: .nan}\n", "a.yaml:4 model_params.temperature"),
+    (AGENT + 'persona: "a\\0b"\n', "a.yaml:4 persona"),
+    (AGENT + "script: there/is/none.yaml\n", "a.yaml:4 there/is/none.yaml"),
+    (AGENT + "x: &x [*x]\n", "a.yaml"),
+    ("id: x\n\ttitle: y", "a.yaml:2"),
+    ("a0: &a0 x\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 10}]\n" for n in range(1, 10)), "a.yaml"),
+])  # fmt: skip
 def test_a_file_that_is_not_an_agent_is_reported_and_never_raised(tmp_path: Path, text: str, where: str) -> None:
     app = load_app(write(tmp_path, agents__a_yaml=text))
     assert app.agents == ()

@@ -46,19 +46,16 @@ def test_a_server_is_read_from_a_file_of_its_name_and_rules_may_speak_of_its_too
     assert not server.trust_annotations
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "line", "name"),
-    [
-        ("mcp__cluster", "command: [x]\ntrust_annotation: true\n", 2, "trust_annotations"),
-        ("mcp__cluster", "command: [x]\nname: other\n", 2, ""),
-        ("mcp__cluster", "toolsets: [a]\n", 1, ""),
-        ("mcp__cluster", "command: [x]\ntimeout_seconds: 0\n", 2, "timeout_seconds"),
-        ("mcp__cluster", "command: [x]\ntools:\n  a: {efect: read}\n", 3, "efect"),
-        ("mcp__cluster", "command: [x]\ntools:\n  a: {effect: local}\n", 3, "effect"),
-        ("mcp__cluster", "[]\n", 1, ""),
-        ("mcp__Bad-Name", "command: [x]\n", None, ""),
-    ],
-)
+@pytest.mark.parametrize(("file", "text", "line", "name"), [
+    ("mcp__cluster", "command: [x]\ntrust_annotation: true\n", 2, "trust_annotations"),
+    ("mcp__cluster", "command: [x]\nname: other\n", 2, ""),
+    ("mcp__cluster", "toolsets: [a]\n", 1, ""),
+    ("mcp__cluster", "command: [x]\ntimeout_seconds: 0\n", 2, "timeout_seconds"),
+    ("mcp__cluster", "command: [x]\ntools:\n  a: {efect: read}\n", 3, "efect"),
+    ("mcp__cluster", "command: [x]\ntools:\n  a: {effect: local}\n", 3, "effect"),
+    ("mcp__cluster", "[]\n", 1, ""),
+    ("mcp__Bad-Name", "command: [x]\n", None, ""),
+])  # fmt: skip
 def test_a_mistake_is_reported_with_its_line(tmp_path: Path, file: str, text: str, line: int | None, name: str) -> None:
     found = app(tmp_path, "cluster_*", **{file: text})
     problem = next(each for each in found.problems if "mcp" in each.file.parts[-2])
@@ -123,20 +120,17 @@ def test_a_server_is_published_with_the_lock_beside_it(tmp_path: Path) -> None:
     assert found.problems[0].file == lock_path(tmp_path, "cluster") and not found.agents
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "name"),
-    [
-        ("", 1, ""),
-        ('{"tools":\n [}', 2, ""),
-        ('{"tools": [], "tools": []}', None, "tools"),
-        ('{"tools": [\n{"name": "look"}]}', 2, "tools.0.parameters"),
-        ('{"tools": [\n{"name": "look", "parameters": {},\n "tag": []}]}', 3, "tags"),
-        ('{"tools": [{"name": "look", "parameters": {"x": NaN}}]}', None, "x"),
-        ('{"tools": [{"name": "a\\u0000", "parameters": {}}]}', None, "name"),
-        ("[]", 1, ""),
-        ("{}", 1, "tools"),
-    ],
-)
+@pytest.mark.parametrize(("text", "line", "name"), [
+    ("", 1, ""),
+    ('{"tools":\n [}', 2, ""),
+    ('{"tools": [], "tools": []}', None, "tools"),
+    ('{"tools": [\n{"name": "look"}]}', 2, "tools.0.parameters"),
+    ('{"tools": [\n{"name": "look", "parameters": {},\n "tag": []}]}', 3, "tags"),
+    ('{"tools": [{"name": "look", "parameters": {"x": NaN}}]}', None, "x"),
+    ('{"tools": [{"name": "a\\u0000", "parameters": {}}]}', None, "name"),
+    ("[]", 1, ""),
+    ("{}", 1, "tools"),
+])  # fmt: skip
 def test_a_malformed_lock_leaves_the_agent_out(tmp_path: Path, text: str, line: int | None, name: str) -> None:
     found = load_app(with_lock(tmp_path, text))
     problem = next(each for each in found.problems if each.file == lock_path(tmp_path, "cluster"))

@@ -107,20 +107,17 @@ def test_blocks_offered_to_a_model_come_last(tmp_path: Path) -> None:
     assert "Made up" not in published.model_dump_json()
 
 
-@pytest.mark.parametrize(
-    ("path", "old", "new", "card_too"),
-    [
-        ("skills/tea/blocks/steep.py", "else 3", "else 4", True),
-        ("skills/tea/blocks/steep.yaml", "steeps", "rests", True),
-        ("data/leaves.json", "Made", "Thought", True),
-        ("skills/tea/SKILL.md", "One", "Two", False),
-        ("skills/tea/templates/facts.md", "bush", "tree", False),
-        ("skills/tea/artifacts/leaves.md", "Green", "Red", False),
-        ("skills/water/SKILL.md", "Heats", "Boils", False),
-        ("rules/house.yaml", "abort", "require_hitl", False),
-        ("personas/host.md", "house", "shop", False),
-    ],
-)
+@pytest.mark.parametrize(("path", "old", "new", "card_too"), [
+    ("skills/tea/blocks/steep.py", "else 3", "else 4", True),
+    ("skills/tea/blocks/steep.yaml", "steeps", "rests", True),
+    ("data/leaves.json", "Made", "Thought", True),
+    ("skills/tea/SKILL.md", "One", "Two", False),
+    ("skills/tea/templates/facts.md", "bush", "tree", False),
+    ("skills/tea/artifacts/leaves.md", "Green", "Red", False),
+    ("skills/water/SKILL.md", "Heats", "Boils", False),
+    ("rules/house.yaml", "abort", "require_hitl", False),
+    ("personas/host.md", "house", "shop", False),
+])  # fmt: skip
 def test_a_change_anywhere_makes_a_new_version(tmp_path: Path, path: str, old: str, new: str, card_too: bool) -> None:
     (before,) = apps.publish(apps.load_app(write_app(tmp_path)), CORE)
     assert old in FILES[path]

@@ -245,18 +245,15 @@ def test_an_agent_may_mix_skills_of_folders_and_skills_written_out(tmp_path: Pat
     assert (agent.persona, agent.persona_key, agent.root_skill) == ("You are a plumber.", "plumber", None)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (HOUSE + "  colour: red\n", "rules/house.yaml:5 colour"),
-        (HOUSE + HOUSE, "rules/house.yaml:5 no_batches"),
-        ("rules: []\n", "rules/house.yaml:1"),
-        (HOUSE.replace("{capability: 'batch_*'}", "{}"), "rules/house.yaml:3 when"),
-        (HOUSE.replace("no_batches", "Bad"), "rules/house.yaml:1"),
-        ("- 7\n", "rules/house.yaml:1"),
-        (HOUSE, "rules/more.yaml parlour:no_batches"),  # the same rule in two files
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    (HOUSE + "  colour: red\n", "rules/house.yaml:5 colour"),
+    (HOUSE + HOUSE, "rules/house.yaml:5 no_batches"),
+    ("rules: []\n", "rules/house.yaml:1"),
+    (HOUSE.replace("{capability: 'batch_*'}", "{}"), "rules/house.yaml:3 when"),
+    (HOUSE.replace("no_batches", "Bad"), "rules/house.yaml:1"),
+    ("- 7\n", "rules/house.yaml:1"),
+    (HOUSE, "rules/more.yaml parlour:no_batches"),  # the same rule in two files
+])  # fmt: skip
 def test_agents_of_an_app_with_an_unreadable_rule_are_not_loaded(tmp_path: Path, text: str, expected: str) -> None:
     files = {"rules/more.yaml": HOUSE} if text is HOUSE else {"rules/house.yaml": text}
     app = load_app(write_app(tmp_path, {**files}))
@@ -294,23 +291,19 @@ def test_examples_are_no_part_of_what_is_published_and_are_not_run_unless_asked_
     assert told(with_more) == [] and with_more.agents == plain.agents
 
 
-@pytest.mark.parametrize(
-    ("answers", "card", "found", "run"),
-    [
-        ({}, EXAMPLES, [], ["green", "black", "white"]),
-        ({"black": ExampleRun({"minutes": 4})}, EXAMPLES, [f"{CARD}:19 minutes 4 3"], ["green", "black", "white"]),
-        (
-            {"green": ExampleRun(fault="KeyError: 'green'", line=5), "white": ExampleRun(fault="no")},
-            EXAMPLES,
-            [f"{CARD}:10 KeyError green steep.py:5", f"{CARD}:20 no"],
-            ["green", "black", "white"],
-        ),
-        ({"green": ExampleRun(fault="stopped after 5 s", timed_out=True)}, EXAMPLES, [f"{CARD}:10 stopped"], ["green"]),
-        ({"green": None}, EXAMPLES, [], ["green"]),  # where nothing can be run nothing is wrong
-        ({}, INPUT_EXAMPLES.replace("{leaf: green}", "green"), [f"{CARD}:10"], []),
-    ],
-    ids=["good", "other result", "fails", "out of time", "no sandbox", "no object"],
-)
+@pytest.mark.parametrize(("answers", "card", "found", "run"), [
+    ({}, EXAMPLES, [], ["green", "black", "white"]),
+    ({"black": ExampleRun({"minutes": 4})}, EXAMPLES, [f"{CARD}:19 minutes 4 3"], ["green", "black", "white"]),
+    (
+        {"green": ExampleRun(fault="KeyError: 'green'", line=5), "white": ExampleRun(fault="no")},
+        EXAMPLES,
+        [f"{CARD}:10 KeyError green steep.py:5", f"{CARD}:20 no"],
+        ["green", "black", "white"],
+    ),
+    ({"green": ExampleRun(fault="stopped after 5 s", timed_out=True)}, EXAMPLES, [f"{CARD}:10 stopped"], ["green"]),
+    ({"green": None}, EXAMPLES, [], ["green"]),  # where nothing can be run nothing is wrong
+    ({}, INPUT_EXAMPLES.replace("{leaf: green}", "green"), [f"{CARD}:10"], []),
+], ids=["good", "other result", "fails", "out of time", "no sandbox", "no object"])  # fmt: skip
 def test_each_example_is_run_and_what_differs_is_reported_at_its_line(
     tmp_path: Path, answers: dict[str, ExampleRun | None], card: str, found: list[str], run: list[str]
 ) -> None:
@@ -320,20 +313,17 @@ def test_each_example_is_run_and_what_differs_is_reported_at_its_line(
     assert kitchen.asked == [(leaf, ["leaves"]) for leaf in run]
 
 
-@pytest.mark.parametrize(
-    ("value", "expected", "found"),
-    [
-        ({"a": [1, {"b": "x"}]}, {"a": [1.0, {"b": "x"}]}, None),
-        ({"a": True}, {"a": 1}, "a true 1"),
-        ({"a": 0}, {"a": False}, "a 0 false"),
-        ({"a": None}, {}, "a"),
-        ({}, {"a": None}, "a"),
-        ({"a": [1, 2]}, {"a": [1]}, "a 2 1"),
-        ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, "a.0.b 1 2"),
-        ({"a": {}}, {"a": []}, "a {} []"),
-        ({"a": "x" * 300}, {"a": ""}, f"a {'x' * 118}…"),
-    ],
-)
+@pytest.mark.parametrize(("value", "expected", "found"), [
+    ({"a": [1, {"b": "x"}]}, {"a": [1.0, {"b": "x"}]}, None),
+    ({"a": True}, {"a": 1}, "a true 1"),
+    ({"a": 0}, {"a": False}, "a 0 false"),
+    ({"a": None}, {}, "a"),
+    ({}, {"a": None}, "a"),
+    ({"a": [1, 2]}, {"a": [1]}, "a 2 1"),
+    ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, "a.0.b 1 2"),
+    ({"a": {}}, {"a": []}, "a {} []"),
+    ({"a": "x" * 300}, {"a": ""}, f"a {'x' * 118}…"),
+])  # fmt: skip
 def test_a_difference_has_its_place(value: JsonValue, expected: JsonValue, found: str | None) -> None:
     told_of = difference(value, expected)
     place, *values = (found or "None").split()

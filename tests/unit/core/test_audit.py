@@ -162,19 +162,16 @@ def swapped(links: list[Link]) -> list[Link]:
     return [replace(x, entry=rows[x.seq].entry, found_digest=rows[x.seq].found_digest) for x in links]
 
 
-@pytest.mark.parametrize(
-    ("touch", "expected"),
-    [
-        *((lambda c: without(c, 4), {(4, K.LINK_MISSING)}), (lambda c: without(c, 1), {(1, K.LINK_MISSING)})),
-        (fourth(entry=None), {(4, K.ROW_MISSING)}),
-        (swapped, {(4, K.ROW_CHANGED), (7, K.ROW_CHANGED)}),
-        (fourth(hash="0" * 64), {(4, K.ROW_CHANGED), (5, K.LINK_BROKEN)}),
-        (fourth(prev="0" * 64), {(4, K.ROW_CHANGED), (4, K.LINK_BROKEN)}),
-        (fourth(found_digest="0"), {(4, K.BODY_CHANGED)}),
-        (fourth(found_digest=None), {(4, K.BODY_MISSING)}),
-        (fourth(found_digest=None, erased=True), set()),  # erased with its person
-    ],
-)
+@pytest.mark.parametrize(("touch", "expected"), [
+    *((lambda c: without(c, 4), {(4, K.LINK_MISSING)}), (lambda c: without(c, 1), {(1, K.LINK_MISSING)})),
+    (fourth(entry=None), {(4, K.ROW_MISSING)}),
+    (swapped, {(4, K.ROW_CHANGED), (7, K.ROW_CHANGED)}),
+    (fourth(hash="0" * 64), {(4, K.ROW_CHANGED), (5, K.LINK_BROKEN)}),
+    (fourth(prev="0" * 64), {(4, K.ROW_CHANGED), (4, K.LINK_BROKEN)}),
+    (fourth(found_digest="0"), {(4, K.BODY_CHANGED)}),
+    (fourth(found_digest=None), {(4, K.BODY_MISSING)}),
+    (fourth(found_digest=None, erased=True), set()),  # erased with its person
+])  # fmt: skip
 def test_deleted_and_moved_rows_are_found(touch: Touch, expected: set[tuple[int, audit.FaultKind]]) -> None:
     report = checked(touch(chain()))
     assert kinds(report) == expected
@@ -297,18 +294,15 @@ def test_an_erased_name_is_found_by_every_key_and_is_another_in_another_tenant()
     assert kept not in both.signatures(name_text("other", "ann")) and "ann" not in kept
 
 
-@pytest.mark.parametrize(
-    ("outcome", "said", "allowed"),
-    [
-        (audit.DECISION_KIND, None, True),  # erased with its person: that a decision was made is still known
-        *(
-            (audit.DECISION_KIND, said, said in ("approve", "edit"))
-            for said in ("approve", "edit", "reject", "respond", "")
-        ),
-        *((f"approval.{outcome}", None, False) for outcome in ("withdrawn", "voided", "expired", "cancelled")),
-        *(("approval.withdrawn", "approve", False), (None, None, False)),
-    ],
-)
+@pytest.mark.parametrize(("outcome", "said", "allowed"), [
+    (audit.DECISION_KIND, None, True),  # erased with its person: that a decision was made is still known
+    *(
+        (audit.DECISION_KIND, said, said in ("approve", "edit"))
+        for said in ("approve", "edit", "reject", "respond", "")
+    ),
+    *((f"approval.{outcome}", None, False) for outcome in ("withdrawn", "voided", "expired", "cancelled")),
+    *(("approval.withdrawn", "approve", False), (None, None, False)),
+])  # fmt: skip
 def test_a_call_that_ran_was_allowed_by_exactly_these(outcome: str | None, said: str | None, allowed: bool) -> None:
     assert Run("a1", outcome, said).was_allowed is allowed
 

@@ -75,21 +75,18 @@ WORDS = {"self_harm": ["kill myself", "suicid*", "want to die", "dont want to li
 CARE = yaml.safe_load((SHIPPED / "care" / "agents" / "care_navigator.yaml").read_text())["assembly"]["danger"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "I want to kill myself", "KILL  MYSELF", "kill\nmyself", "to\tkill\u00a0\u3000myself", "k1ll myself",
-        "ki11 my5elf", "killmyself", "kill-myself", "k.i.l.l. myself", "i k i l l myself", "i k i l l m y s e l f",
-        "killllll myseeelf", "kil myself",
-        "k\u0456ll m\u0443s\u0435lf",  # Cyrillic
-        "\u039a\u0399LL \u039c\u03a5S\u0395LF",  # Greek capitals
-        "k\u0131ll mys\u00e9lf",
-        "\uff2b\uff29\uff2c\uff2c \uff2d\uff39\uff33\uff25\uff2c\uff26",  # full width
-        "\U0001d4c0\U0001d4be\U0001d4c1\U0001d4c1 \U0001d4c2\U0001d4ce\U0001d4c8\U0001d452\U0001d4c1\U0001d4bb",
-        "s\u200bu\u200bi\u200bc\u200bi\u200bd\u200be", "sui\u00adcide", "sui\u2014cide", "s\u2060uicidal",
-        "\u0455u\u0456c\u0456d\u0430l", "su1c1de", "I don\u2019t want to live", "I do'nt want to live",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "I want to kill myself", "KILL  MYSELF", "kill\nmyself", "to\tkill\u00a0\u3000myself", "k1ll myself",
+    "ki11 my5elf", "killmyself", "kill-myself", "k.i.l.l. myself", "i k i l l myself", "i k i l l m y s e l f",
+    "killllll myseeelf", "kil myself",
+    "k\u0456ll m\u0443s\u0435lf",  # Cyrillic
+    "\u039a\u0399LL \u039c\u03a5S\u0395LF",  # Greek capitals
+    "k\u0131ll mys\u00e9lf",
+    "\uff2b\uff29\uff2c\uff2c \uff2d\uff39\uff33\uff25\uff2c\uff26",  # full width
+    "\U0001d4c0\U0001d4be\U0001d4c1\U0001d4c1 \U0001d4c2\U0001d4ce\U0001d4c8\U0001d452\U0001d4c1\U0001d4bb",
+    "s\u200bu\u200bi\u200bc\u200bi\u200bd\u200be", "sui\u00adcide", "sui\u2014cide", "s\u2060uicidal",
+    "\u0455u\u0456c\u0456d\u0430l", "su1c1de", "I don\u2019t want to live", "I do'nt want to live",
+])  # fmt: skip
 def test_a_phrase_is_found_in_any_spelling(text: str) -> None:
     assert safety_keywords_in(text, "", WORDS) == "self_harm"
 

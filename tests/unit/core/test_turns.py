@@ -17,56 +17,53 @@ START, QUEUE, FULL, MANY = Admission.START, Admission.QUEUE, Admission.QUEUE_FUL
 AFTER_STOP = AdmissionLoad(True, 0, 1, stopping=True)
 
 
-@pytest.mark.parametrize(
-    ("on_busy", "cases"),
-    [
-        (
-            OnBusy.REJECT,
-            {
-                AdmissionLoad(False, 0, 0): START,
-                AdmissionLoad(True, 0, 1): Admission.BUSY,
-                AdmissionLoad(False, 0, 4): START,
-            },
-        ),
-        (OnBusy.REJECT, {AdmissionLoad(False, 0, 5): MANY, AdmissionLoad(True, 0, 5): MANY}),
-        (
-            OnBusy.QUEUE,
-            {AdmissionLoad(False, 0, 0): START, AdmissionLoad(True, 0, 1): QUEUE, AdmissionLoad(True, 1, 2): QUEUE},
-        ),
-        (
-            OnBusy.QUEUE,
-            {
-                AdmissionLoad(True, 2, 3): FULL,
-                AdmissionLoad(True, 0, 5): MANY,
-                AdmissionLoad(True, 0, 5, gives_way=1): MANY,
-            },
-        ),
-        (
-            OnBusy.STEER,
-            {
-                AdmissionLoad(False, 0, 0): START,
-                AdmissionLoad(True, 0, 1): Admission.JOIN,
-                AdmissionLoad(True, 1, 1): Admission.JOIN,
-            },
-        ),
-        (OnBusy.STEER, {AdmissionLoad(True, 2, 1): FULL, AdmissionLoad(False, 0, 5): MANY}),
-        (OnBusy.STEER, {AdmissionLoad(True, 0, 5): Admission.JOIN}),  # it opens no turn
-        (
-            OnBusy.STEER,
-            {AFTER_STOP: QUEUE, replace(AFTER_STOP, queued=2): FULL, AdmissionLoad(True, 0, 5, stopping=True): MANY},
-        ),
-        (OnBusy.REPLACE, {AdmissionLoad(False, 0, 0): START, AdmissionLoad(False, 0, 5): MANY}),
-        (
-            OnBusy.REPLACE,
-            {AdmissionLoad(True, n, n + 1, gives_way=1): Admission.REPLACE for n in (0, 2)},
-        ),  # no longer a queue
-        (
-            OnBusy.REPLACE,
-            {AdmissionLoad(True, 0, 5, gives_way=1): Admission.REPLACE, AdmissionLoad(True, 0, 6, gives_way=1): MANY},
-        ),
-        (OnBusy.REPLACE, {AdmissionLoad(True, 1, 6, stopping=True, gives_way=2): Admission.REPLACE}),
-    ],
-)
+@pytest.mark.parametrize(("on_busy", "cases"), [
+    (
+        OnBusy.REJECT,
+        {
+            AdmissionLoad(False, 0, 0): START,
+            AdmissionLoad(True, 0, 1): Admission.BUSY,
+            AdmissionLoad(False, 0, 4): START,
+        },
+    ),
+    (OnBusy.REJECT, {AdmissionLoad(False, 0, 5): MANY, AdmissionLoad(True, 0, 5): MANY}),
+    (
+        OnBusy.QUEUE,
+        {AdmissionLoad(False, 0, 0): START, AdmissionLoad(True, 0, 1): QUEUE, AdmissionLoad(True, 1, 2): QUEUE},
+    ),
+    (
+        OnBusy.QUEUE,
+        {
+            AdmissionLoad(True, 2, 3): FULL,
+            AdmissionLoad(True, 0, 5): MANY,
+            AdmissionLoad(True, 0, 5, gives_way=1): MANY,
+        },
+    ),
+    (
+        OnBusy.STEER,
+        {
+            AdmissionLoad(False, 0, 0): START,
+            AdmissionLoad(True, 0, 1): Admission.JOIN,
+            AdmissionLoad(True, 1, 1): Admission.JOIN,
+        },
+    ),
+    (OnBusy.STEER, {AdmissionLoad(True, 2, 1): FULL, AdmissionLoad(False, 0, 5): MANY}),
+    (OnBusy.STEER, {AdmissionLoad(True, 0, 5): Admission.JOIN}),  # it opens no turn
+    (
+        OnBusy.STEER,
+        {AFTER_STOP: QUEUE, replace(AFTER_STOP, queued=2): FULL, AdmissionLoad(True, 0, 5, stopping=True): MANY},
+    ),
+    (OnBusy.REPLACE, {AdmissionLoad(False, 0, 0): START, AdmissionLoad(False, 0, 5): MANY}),
+    (
+        OnBusy.REPLACE,
+        {AdmissionLoad(True, n, n + 1, gives_way=1): Admission.REPLACE for n in (0, 2)},
+    ),  # no longer a queue
+    (
+        OnBusy.REPLACE,
+        {AdmissionLoad(True, 0, 5, gives_way=1): Admission.REPLACE, AdmissionLoad(True, 0, 6, gives_way=1): MANY},
+    ),
+    (OnBusy.REPLACE, {AdmissionLoad(True, 1, 6, stopping=True, gives_way=2): Admission.REPLACE}),
+])  # fmt: skip
 def test_load_limits_and_on_busy_admit_a_new_turn(on_busy: OnBusy, cases: dict[AdmissionLoad, Admission]) -> None:
     assert {load: turns.admit(load, CAPS, on_busy) for load in cases} == cases
 
@@ -204,18 +201,15 @@ ONE, TWO = CallRound("m", ("a",), {}), CallRound("m", ("a", "b"), {"a": "ta"})
 PLANNED, DENIED = CallState.PLANNED, CallState.DENIED
 
 
-@pytest.mark.parametrize(
-    ("case", "states", "kept"),
-    [
-        *((ONE, states, None) for states in ([PLANNED], [DENIED], [])),
-        (CallRound("m", ("a",), {"a": "ta"}), [DENIED], KeptRound(("m", "ta"), ())),
-        (ONE, [CallState.OUTCOME_UNKNOWN], KeptRound(("m",), ("a",))),
-        (replace(ONE, is_open=True), [PLANNED], KeptRound(("m",), ("a",))),
-        (TWO, [CallState.DONE, PLANNED], KeptRound(("m", "ta"), ("b",))),
-        (TWO, [DENIED, PLANNED], None),
-        (replace(TWO, is_open=True), [DENIED, PLANNED], KeptRound(("m", "ta"), ("b",))),
-    ],
-)
+@pytest.mark.parametrize(("case", "states", "kept"), [
+    *((ONE, states, None) for states in ([PLANNED], [DENIED], [])),
+    (CallRound("m", ("a",), {"a": "ta"}), [DENIED], KeptRound(("m", "ta"), ())),
+    (ONE, [CallState.OUTCOME_UNKNOWN], KeptRound(("m",), ("a",))),
+    (replace(ONE, is_open=True), [PLANNED], KeptRound(("m",), ("a",))),
+    (TWO, [CallState.DONE, PLANNED], KeptRound(("m", "ta"), ("b",))),
+    (TWO, [DENIED, PLANNED], None),
+    (replace(TWO, is_open=True), [DENIED, PLANNED], KeptRound(("m", "ta"), ("b",))),
+])  # fmt: skip
 def test_a_round_with_effects_or_open_is_kept(case: CallRound, states: list[CallState], kept: KeptRound | None) -> None:
     assert transcript.keep_rounds([case], dict(zip("ab", states, strict=False))) == ((kept,) if kept else ())
 

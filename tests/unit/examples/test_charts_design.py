@@ -57,22 +57,19 @@ GROUNDS = "p(1..3000). q(A,B,C,D) :- p(A), p(B), p(C), p(D)."
 """Two that no solver comes to an end of."""
 
 
-@pytest.mark.parametrize(
-    ("specification", "mark", "places"),
-    [
-        (wanted("region", "sales"), "bar", {"x": "region", "y": "sales"}),
-        (wanted("day", "sales"), "line", {"x": "day", "y": "sales"}),
-        (wanted("sales", "cost"), "point", {"x": "sales", "y": "cost"}),
-        (wanted("cost", "sales"), "point", {"x": "cost", "y": "sales"}),
-        (wanted("sales", "day"), "line", {"x": "day", "y": "sales"}),
-        (wanted("sales"), "bar", {"x": "sales", "y": ""}),
-        (wanted("region"), "bar", {"x": "region", "y": ""}),
-        (wanted("region", "sales", concept="a pie chart"), "arc", {"color": "region", "size": "sales"}),
-        (wanted("region", "day", "sales", concept="heatmap"), "rect", None),
-        (wanted("day", "sales", "region"), "line", {"x": "day", "y": "sales", "color": "region"}),
-        (wanted("region@y", "sales@x"), "bar", {"x": "sales", "y": "region"}),
-    ],
-)
+@pytest.mark.parametrize(("specification", "mark", "places"), [
+    (wanted("region", "sales"), "bar", {"x": "region", "y": "sales"}),
+    (wanted("day", "sales"), "line", {"x": "day", "y": "sales"}),
+    (wanted("sales", "cost"), "point", {"x": "sales", "y": "cost"}),
+    (wanted("cost", "sales"), "point", {"x": "cost", "y": "sales"}),
+    (wanted("sales", "day"), "line", {"x": "day", "y": "sales"}),
+    (wanted("sales"), "bar", {"x": "sales", "y": ""}),
+    (wanted("region"), "bar", {"x": "region", "y": ""}),
+    (wanted("region", "sales", concept="a pie chart"), "arc", {"color": "region", "size": "sales"}),
+    (wanted("region", "day", "sales", concept="heatmap"), "rect", None),
+    (wanted("day", "sales", "region"), "line", {"x": "day", "y": "sales", "color": "region"}),
+    (wanted("region@y", "sales@x"), "bar", {"x": "sales", "y": "region"}),
+])  # fmt: skip
 async def test_open_choices_are_filled(specification: dict[str, Any], mark: str, places: dict[str, str] | None) -> None:
     design = await designed(specification)
     assert design["mark"] == mark

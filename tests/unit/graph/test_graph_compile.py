@@ -231,19 +231,16 @@ def talking(messages: list[Any]) -> Topology:
 ASKED, LOOKING = {"role": "user", "text": "Why?"}, {"role": "assistant", "text": "Looking."}
 
 
-@pytest.mark.parametrize(
-    ("before", "added", "shown"),
-    [
-        ([ASKED], [{"role": "assistant", "text": "Because."}], "Because."),
-        ([ASKED], [{"role": "assistant", "content": "So."}], "So."),
-        ([ASKED], [{"role": "assistant", "text": "x" * 900}], "x" * 400),
-        ([ASKED], [{"role": "assistant", "text": "T"}, {"role": "tool"}], "T"),
-        ([ASKED], [{"role": "tool", "text": "42"}], None),
-        ([ASKED], [], None),
-        ([], [], None),
-        ([ASKED, LOOKING], [{"role": "tool", "text": "42"}], None),
-    ],
-)
+@pytest.mark.parametrize(("before", "added", "shown"), [
+    ([ASKED], [{"role": "assistant", "text": "Because."}], "Because."),
+    ([ASKED], [{"role": "assistant", "content": "So."}], "So."),
+    ([ASKED], [{"role": "assistant", "text": "x" * 900}], "x" * 400),
+    ([ASKED], [{"role": "assistant", "text": "T"}, {"role": "tool"}], "T"),
+    ([ASKED], [{"role": "tool", "text": "42"}], None),
+    ([ASKED], [], None),
+    ([], [], None),
+    ([ASKED, LOOKING], [{"role": "tool", "text": "42"}], None),
+])  # fmt: skip
 async def test_node_end_shows_status_tokens_and_words(before: list[Any], added: list[Any], shown: str | None) -> None:
     _, ports = await run(talking([*before, *added]), messages=before)
     data: dict[str, Any] = {"status": "completed", "tokens_used": 12}

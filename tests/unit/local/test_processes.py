@@ -155,18 +155,15 @@ def test_a_slow_start_is_reported_from_time_to_time() -> None:
     assert reports == [(20, ["20"]), (50, ["50", "50"]), (80, ["80", "80"])]
 
 
-@pytest.mark.parametrize(
-    ("limit", "records", "hangs"),
-    [
-        pytest.param(20, [(2, True), (4, False), (20, False)], False, id="silent"),
-        pytest.param(20, [(at, at < 4) for at in range(0, 22, 2)], False, id="almost"),
-        pytest.param(20, [(at, at < 4) for at in range(0, 24, 2)], True, id="too long"),
-        pytest.param(20, [(at, at == 10) for at in range(0, 30, 2)], False, id="once"),
-        pytest.param(20, [(2, True), (4, False), (100, False), (102, False)], False, id="the supervisor did not run"),
-        pytest.param(20, [(2, True), *((at, False) for at in range(100, 122, 2))], True, id="silent ever since"),
-        pytest.param(0, [(at, False) for at in range(1000)], False, id="the setting is zero"),
-    ],
-)
+@pytest.mark.parametrize(("limit", "records", "hangs"), [
+    pytest.param(20, [(2, True), (4, False), (20, False)], False, id="silent"),
+    pytest.param(20, [(at, at < 4) for at in range(0, 22, 2)], False, id="almost"),
+    pytest.param(20, [(at, at < 4) for at in range(0, 24, 2)], True, id="too long"),
+    pytest.param(20, [(at, at == 10) for at in range(0, 30, 2)], False, id="once"),
+    pytest.param(20, [(2, True), (4, False), (100, False), (102, False)], False, id="the supervisor did not run"),
+    pytest.param(20, [(2, True), *((at, False) for at in range(100, 122, 2))], True, id="silent ever since"),
+    pytest.param(0, [(at, False) for at in range(1000)], False, id="the setting is zero"),
+])  # fmt: skip
 def test_a_part_hangs_without_an_answer_in_time(limit: float, records: list[tuple[float, bool]], hangs: bool) -> None:
     detector = HangDetector(limit, 0.0)
     assert [detector.is_hung(responded, now) for now, responded in records][-1] is hangs

@@ -48,18 +48,15 @@ def test_an_app_without_services_declares_none(tmp_path: Path, text: str) -> Non
     assert read_app_services(app(tmp_path / "a", text)) == read_app_services(tmp_path) == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("companions: [", "app"),
-        ("\udcff", "UTF-8"),
-        ("companions: 3", "companions"),
-        (DECLARED.replace("payments\n", "Pay ments\n", 1), "name"),
-        (DECLARED.replace("[python, -m, payments]", "[]"), "command"),
-        (DECLARED.replace("PAYMENTS_PORT", "payments port"), "port_env"),
-        (DECLARED.replace("ready_path: /healthz", "ready_pth: /healthz"), "ready_pth"),
-    ],
-)
+@pytest.mark.parametrize(("text", "named"), [
+    ("companions: [", "app"),
+    ("\udcff", "UTF-8"),
+    ("companions: 3", "companions"),
+    (DECLARED.replace("payments\n", "Pay ments\n", 1), "name"),
+    (DECLARED.replace("[python, -m, payments]", "[]"), "command"),
+    (DECLARED.replace("PAYMENTS_PORT", "payments port"), "port_env"),
+    (DECLARED.replace("ready_path: /healthz", "ready_pth: /healthz"), "ready_pth"),
+])  # fmt: skip
 def test_an_invalid_declaration_is_reported_with_file_and_field(tmp_path: Path, text: str, named: str) -> None:
     folder = app(tmp_path / "a", text)
     with pytest.raises(StackError, match=named) as caught:

@@ -101,19 +101,16 @@ def of(how: str, mcf: float, efficiency: float | None = None, **gas: float) -> d
     return {f"{how}_mcf": mcf, "composition_mol_pct": gas, **burnt}
 
 
-@pytest.mark.parametrize(
-    ("args", "co2_kg", "ch4_kg", "n2o_kg", "tons"),
-    [
-        # 1e6 scf * 0.98 * 0.0526; 1e6 * 0.02 * 0.0192; 1e6 * 1.235e-7
-        (of("flared", 1000, methane=100), 51548, 384, 0.1235, 62.333),
-        (of("vented", 1000, methane=100), 0, 19200, 0, 537.6),
-        (of("flared", 1000, 100, ethane=100), 105200, 0, 0.1235, 105.233),
-        (of("flared", 100, 100, methane=50, carbon_dioxide=50), 5260, 0, 0.0124, 5.263),
-        (of("flared", 1000, methane=100) | {"warming_table": "table_a1_2014"}, 51548, 384, 0.1235, 61.185),
-        (of("flared", 0, methane=100), 0, 0, 0, 0),
-        (of("flared", 1000, 0, methane=100), 0, 19200, 0.1235, 537.633),
-    ],
-)
+@pytest.mark.parametrize(("args", "co2_kg", "ch4_kg", "n2o_kg", "tons"), [
+    # 1e6 scf * 0.98 * 0.0526; 1e6 * 0.02 * 0.0192; 1e6 * 1.235e-7
+    (of("flared", 1000, methane=100), 51548, 384, 0.1235, 62.333),
+    (of("vented", 1000, methane=100), 0, 19200, 0, 537.6),
+    (of("flared", 1000, 100, ethane=100), 105200, 0, 0.1235, 105.233),
+    (of("flared", 100, 100, methane=50, carbon_dioxide=50), 5260, 0, 0.0124, 5.263),
+    (of("flared", 1000, methane=100) | {"warming_table": "table_a1_2014"}, 51548, 384, 0.1235, 61.185),
+    (of("flared", 0, methane=100), 0, 0, 0, 0),
+    (of("flared", 1000, 0, methane=100), 0, 19200, 0.1235, 537.633),
+])  # fmt: skip
 def test_gas_has_these_masses(args: dict[str, Any], co2_kg: float, ch4_kg: float, n2o_kg: float, tons: float) -> None:
     found = estimate(**args)
     assert found["co2_kg"] == pytest.approx(co2_kg, abs=0.001) and found["ch4_kg"] == pytest.approx(ch4_kg, abs=0.001)
