@@ -85,9 +85,8 @@ def running(home: Path, *arguments: str, **environ: str) -> Iterator[RunningStac
     env |= {"PERDURE_HOME": str(home), "PERDURE_PORT": str(free_port()), **unasked, **environ}
     log = home.parent / f"{home.name}.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "perdure", "up", *arguments], cwd=ROOT, env=env, stdout=output, stderr=output
-        )
+        command = [sys.executable, "-m", "perdure", "up", *arguments]
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output)
     children: list[psutil.Process] = []
     try:
         deadline = time.monotonic() + START_SECONDS

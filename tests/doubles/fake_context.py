@@ -22,11 +22,8 @@ from perdure.core.agents.safety_keywords import safety_keywords_in
 from perdure.core.calls.context_assembly import completeness_of, given_by, merge_arguments, merge_outputs, slice_hash
 
 Args = dict[str, JsonValue]
-CALM: dict[str, Args | Problem] = {
-    "safety": {"hijacked": False},
-    "intent": {"intent": "ask"},
-    "empathy": {"tone": "warm", "guidance": "Go slowly."},
-}
+WARM: Args = {"tone": "warm", "guidance": "Go slowly."}
+CALM: dict[str, Args | Problem] = {"safety": {"hijacked": False}, "intent": {"intent": "ask"}, "empathy": WARM}
 INTERVENTION = "Please talk to somebody now."
 
 

@@ -288,11 +288,9 @@ class FakeMemory:
             asked = [call for call in gated_round.calls if approval_id(TURN_ID, call.call_id) in turn.book]
             if asked:
                 unsettled = any(turn.rows[call.call_id].outcome is None for call in asked)
-                return (
-                    (gated_round, tuple(self._at(turn.book[approval_id(TURN_ID, call.call_id)]) for call in asked))
-                    if unsettled
-                    else (None, ())
-                )
+                if not unsettled:
+                    return None, ()
+                return gated_round, tuple(self._at(turn.book[approval_id(TURN_ID, call.call_id)]) for call in asked)
         return None, ()
 
 

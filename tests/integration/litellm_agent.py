@@ -73,9 +73,8 @@ class LitellmAgent:
         )
 
     async def data(self, address: TurnAddress, kind: str) -> list[dict[str, Any]]:
-        rows = await self.served.harness.rows(
-            "SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq", address.turn_id, kind
-        )
+        statement = "SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq"
+        rows = await self.served.harness.rows(statement, address.turn_id, kind)
         return [row["data"] for row in rows]
 
 

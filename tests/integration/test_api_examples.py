@@ -41,9 +41,8 @@ async def conversation(client: httpx.AsyncClient, *tables: str, agent: str = "ch
     made = await client.post("/v1/conversations", json={"agent": agent})
     path = f"/v1/conversations/{made.json()['id']}"
     for number, table in enumerate(tables):
-        sent = await client.post(
-            f"{path}/files", params={"name": f"t{number}.csv"}, content=table, headers={"Content-Type": "text/csv"}
-        )
+        params, headers = {"name": f"t{number}.csv"}, {"Content-Type": "text/csv"}
+        sent = await client.post(f"{path}/files", params=params, content=table, headers=headers)
         assert sent.status_code == 201, sent.text
     return path
 

@@ -101,9 +101,8 @@ async def test_an_identity_linked_by_a_minted_token_is_its_creators_too(api: Api
         async with api.client(None) as client:
             await come(client)
             assert (await client.get("/v1/auth/me")).json()["name"] == name
-            answer = await client.post(
-                f"{asked.path}/decision", json=asked.body(), headers={"X-Perdure-Request": "1", "Origin": api.url}
-            )
+            headers = {"X-Perdure-Request": "1", "Origin": api.url}
+            answer = await client.post(f"{asked.path}/decision", json=asked.body(), headers=headers)
             assert answer.status_code == expected, (name, answer.text)
     assert answer.json()["history"][-1]["data"]["signed_in"] == {"how": "oidc"}
 

@@ -45,9 +45,8 @@ def paid(harness: Harness, address: TurnAddress) -> int:
 
 
 async def read(harness: Harness, address: TurnAddress, *requests: RequestRef) -> list[VerdictState]:
-    answer = await harness.activity(
-        ApprovalActivities(harness.deps).read, VerdictsRequest(address=address, requests=tuple(requests))
-    )
+    given = VerdictsRequest(address=address, requests=tuple(requests))
+    answer = await harness.activity(ApprovalActivities(harness.deps).read, given)
     assert answer.problem is None
     return [verdict.state for verdict in answer.verdicts]
 
@@ -394,9 +393,8 @@ async def test_a_racing_decision_and_end_of_the_turn_leave_one_result(harness: H
     async def ends(address: TurnAddress) -> None:
         await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.STOPPED))
 
-    answers = await gathered(
-        *(harness.decide(approval) for approval in approvals), *(ends(address) for address in approvals.values())
-    )
+    ending = [ends(address) for address in approvals.values()]
+    answers = await gathered(*(harness.decide(approval) for approval in approvals), *ending)
     for (approval, address), answer in zip(approvals.items(), answers, strict=False):
         status = await harness.value("SELECT status FROM approvals WHERE id = $1", approval)
         assert status == "cancelled", "an approval that was not reserved is void with its turn"

@@ -130,10 +130,8 @@ async def test_a_delegation_that_the_requester_made_under_another_name_does_not_
 async def test_two_credentials_that_one_person_created_are_one_vote(policies: Policies) -> None:
     _, request = await policies.asked("pair")
     admin = policies.harness.people["admin"].user_id
-    minted, through = (
-        Credential(SignInMethod.TOKEN, (admin,)),
-        Credential(SignInMethod.TOKEN, (policies.who("dora").user_id, admin)),
-    )
+    minted = Credential(SignInMethod.TOKEN, (admin,))
+    through = Credential(SignInMethod.TOKEN, (policies.who("dora").user_id, admin))
     assert await decides(policies, request, "ann", credential=minted) == "pending"
     assert await decides(policies, request, "bob", credential=minted) == "already_voted"
     assert await decides(policies, request, "bob", credential=through) == "already_voted"

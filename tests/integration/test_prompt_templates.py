@@ -355,9 +355,8 @@ async def test_templates_follow_the_prefix_and_a_skills_text_is_where_it_was_inj
     address, _ = await harness.start(Line("a"), Line("b"), Line("c"), agent_id="checked")
     plain = await sent(harness, address, 1)
     assert [message["role"] for message in plain] == ["system", "system", "user"]
-    assert plain[1]["content"] == (
-        "The desk is open from nine to five. You speak for A desk whose skills have rules and checkpoints to Ann."
-    )
+    hours = "The desk is open from nine to five."
+    assert plain[1]["content"] == f"{hours} You speak for A desk whose skills have rules and checkpoints to Ann."
     loaded = await sent(harness, address, 2, "weights", "parcels")
     assert loaded[:3] == plain, "loading moves nothing before it"
     weights, parcels = (str(message["content"]) for message in loaded[3:])

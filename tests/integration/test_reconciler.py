@@ -290,9 +290,8 @@ async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler:
     assert started.note is not None and await harness.deps.notifier.deliver_soon(started.note)
     await reconciler.run_pass()
     assert await rung(harness, address, "stop") == 0, "it has only just been asked to"
-    await harness.write(
-        "UPDATE turns SET stop_requested_at = stop_requested_at - interval '11 seconds' WHERE id = $1", address.turn_id
-    )
+    statement = "UPDATE turns SET stop_requested_at = stop_requested_at - interval '11 seconds' WHERE id = $1"
+    await harness.write(statement, address.turn_id)
     for _ in range(3):
         await reconciler.run_pass()
         assert await rung(harness, address, "stop") == 1, "rung once, not at every pass"

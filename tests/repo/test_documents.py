@@ -87,11 +87,8 @@ def missing_paths(path: str, text: str, here: Sequence[str]) -> list[str]:
 @cache
 def remarks(source: str) -> tuple[tuple[int, str], ...]:
     """The comments and docstrings of a module, a line each."""
-    found = [
-        (token.start[0], token.string)
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    ]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    found = [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             found += enumerate(node.value.value.splitlines(), node.lineno)
@@ -175,11 +172,8 @@ def test_no_text_names_a_module_that_does_not_exist() -> None:
     assert not dead, "\n".join(dead)
 
 
-READMES = [
-    path.replace("__init__.py", "README.md")
-    for path in files()
-    if path.startswith("perdure/") and path.endswith("/__init__.py")
-]
+PACKAGES = [path for path in files() if path.startswith("perdure/") and path.endswith("/__init__.py")]
+READMES = [path.replace("__init__.py", "README.md") for path in PACKAGES]
 
 
 @pytest.mark.parametrize("readme", [path for path in READMES if path in files()])

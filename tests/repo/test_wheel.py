@@ -252,9 +252,8 @@ def in_image() -> Callable[[str], bool]:
 def test_the_image_has_the_links_and_the_modules_of_its_processes(tmp_path: Path) -> None:
     image = copied(tmp_path / "app", wanted=in_image())
     assert {name for name in LINKS if (image / name).resolve() == image / "perdure" / name} == {*LINKS}
-    assert not (image / "tests").exists() and below(image, "perdure").keys() == {
-        path for path in files() if path.startswith("perdure/")
-    }
+    assert not (image / "tests").exists()
+    assert below(image, "perdure").keys() == {path for path in files() if path.startswith("perdure/")}
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
     commands = [each["command"] for each in services if each.get("command", [""])[0] == "python"]
     modules = {words[2] for words in commands if words[1] == "-m"}

@@ -135,10 +135,8 @@ async def _insert(tx: Connection, copies: Sequence[dict[str, list[dict[str, Any]
 
 
 async def _begin(client: Client, turn: TurnInput) -> None:
-    pairs = [
-        SearchAttributePair(SearchAttributeKey.for_keyword(name), value)
-        for name, value in search_values(turn, "awaiting_approval").items()
-    ]
+    values = search_values(turn, "awaiting_approval").items()
+    pairs = [SearchAttributePair(SearchAttributeKey.for_keyword(name), value) for name, value in values]
     await client.start_workflow(
         TURN_WAIT, turn, id=turn_workflow_id(turn.address.turn_id), task_queue=turn.routing.waits,
         task_timeout=TASK_TIMEOUT, static_summary=f"{turn.agent_id} · {turn.topology}",

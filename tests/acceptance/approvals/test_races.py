@@ -95,9 +95,8 @@ async def assert_decided_once(harness: Harness, won: dict[str, Answer]) -> None:
         "WHERE a.id = ANY($1)",
         list(won),
     )
-    assert {row["id"]: (row["name"], row["status"]) for row in rows} == {
-        approval: (answer.by, answer.says) for approval, answer in won.items()
-    }
+    answers = {approval: (answer.by, answer.says) for approval, answer in won.items()}
+    assert {row["id"]: (row["name"], row["status"]) for row in rows} == answers
     assert {(row["version"], row["audited"]) for row in rows} == {(2, 1)}, "decided once, and said once"
     assert "requester" not in {row["name"] for row in rows}
 

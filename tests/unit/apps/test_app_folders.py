@@ -40,11 +40,8 @@ def write(folder: Path, **files: str) -> Path:
 
 
 def test_a_good_folder_gives_its_agents_and_tools(tmp_path: Path) -> None:
-    folder = write(
-        tmp_path / "My App",
-        agents__helper_yaml=AGENT + "tools: [look, create_entity]\nlimits: {max_tokens: 5}\n",
-        tools__desk_py=TOOL,
-    )
+    helper = AGENT + "tools: [look, create_entity]\nlimits: {max_tokens: 5}\n"
+    folder = write(tmp_path / "My App", agents__helper_yaml=helper, tools__desk_py=TOOL)
     app = load_app(folder, Engine(topologies=("skill_pipeline",)))
     assert app.problems == ()
     assert (app.name, app.title) == ("my-app", "my-app")
@@ -298,12 +295,8 @@ def named(found: App, **values: str) -> set[NamedHost]:
 
 def test_an_app_names_its_hosts_in_app_yaml(tmp_path: Path) -> None:
     found = desk_app(tmp_path / "shop", "egress: [intranet, 'db.corp.test:5000', '*.corp.test', '127.0.0.1:9000']\n")
-    hosts = {
-        NamedHost("intranet"),
-        NamedHost("db.corp.test", 5000),
-        NamedHost("corp.test", below=True),
-        NamedHost("127.0.0.1", 9000),
-    }
+    hosts = {NamedHost("intranet"), NamedHost("db.corp.test", 5000), NamedHost("corp.test", below=True)}
+    hosts |= {NamedHost("127.0.0.1", 9000)}
     assert not found.problems and named(found) == hosts
 
 

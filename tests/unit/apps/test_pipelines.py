@@ -166,10 +166,8 @@ def test_the_five_bundles_that_ship_run_in_two_phases_and_a_sixth_is_an_entry_of
     (agent,) = shipped.agents
     assert agent.assembly is not None
     registry = {config.name: config.dependencies for config in agent.assembly.registry}
-    assert group_phases(registry) == (
-        ("client_signal", "provider_genome", "patient_context", "session_narrative"),
-        ("therapeutic_fit",),
-    )
+    first = ("client_signal", "provider_genome", "patient_context", "session_narrative")
+    assert group_phases(registry) == (first, ("therapeutic_fit",))
     folder = tmp_path / "care"
     shutil.copytree(SHIPPED / "care", folder)
     tool = (

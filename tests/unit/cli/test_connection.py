@@ -59,9 +59,8 @@ def test_processes_left_by_a_killed_supervisor_are_named_with_their_remedy(perdu
         "ProcessRegistry(Path(sys.argv[1])).add('worker-llm', left.pid, signal.SIGKILL)\nprint(left.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    supervisor = subprocess.run(
-        [sys.executable, "-c", script, str(home / "children.json")], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
+    command = [sys.executable, "-c", script, str(home / "children.json")]
+    supervisor = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert supervisor.returncode == -signal.SIGKILL
     left = int(supervisor.stdout)
     try:

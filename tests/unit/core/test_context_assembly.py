@@ -70,9 +70,8 @@ def test_timeouts_and_5xx_are_retried_with_doubled_waits_and_other_faults_are_no
     assert not any(is_retried(fault, 0) for fault in (AttemptFault.REFUSED, AttemptFault.UNCLASSIFIED))
     statuses = (500, 503, 599, 499, 429, 404, 301)
     assert [status for status in statuses if is_retried(AttemptFault.STATUS, status)] == [500, 503, 599]
-    assert [context_assembly.wait_seconds(0.5, failed) for failed in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 4.0], (
-        "each twice the one before"
-    )
+    waits = [context_assembly.wait_seconds(0.5, failed) for failed in (1, 2, 3, 4)]
+    assert waits == [0.5, 1.0, 2.0, 4.0], "each twice the one before"
 
 
 @given(st.integers(0, 10))

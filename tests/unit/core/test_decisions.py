@@ -126,11 +126,7 @@ def test_each_decision_needs_its_own_fields(decision: Decision, parts: dict[str,
     # Decided in time stays decided, however late one asks.
     (replace(WAITING, status="approved", expires_at=NOW), REVIEWER, ("already_decided", 409)),
     (replace(WAITING, digest="another"), REVIEWER, ("digest_differs", 409)),
-    (
-        replace(WAITING, claim=ReviewClaim("ann", "Ann", NOW + timedelta(seconds=1), NOW)),
-        REVIEWER,
-        ("claimed", 409),
-    ),
+    (replace(WAITING, claim=ReviewClaim("ann", "Ann", NOW + timedelta(seconds=1), NOW)), REVIEWER, ("claimed", 409)),
     (replace(WAITING, claim=ReviewClaim("ann", "Ann", NOW, NOW)), REVIEWER, None),
     (replace(WAITING, claim=ReviewClaim("reviewer-1", "One", NOW + timedelta(hours=1), NOW)), REVIEWER, None),
     (replace(WAITING, votes=(Vote("reviewer-1", "reviewer-1", True),)), REVIEWER, ("already_voted", 409)),

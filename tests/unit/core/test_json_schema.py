@@ -161,10 +161,8 @@ def test_a_fields_type_is_described_in_words(snapshot: SnapshotAssertion) -> Non
 
 
 def test_each_field_is_one_harmless_line_and_a_schema_that_says_little_or_has_no_end_is_no_mistake() -> None:
-    schema = {
-        "properties": {"a": {"type": "string", "description": "one\ntwo\x1b[2J" + "x" * 500}, "b\n": {"type": "null"}},
-        "required": ["a"],
-    }
+    described = {"type": "string", "description": "one\ntwo\x1b[2J" + "x" * 500}
+    schema = {"properties": {"a": described, "b\n": {"type": "null"}}, "required": ["a"]}
     first, second = outline_schema(schema)
     assert first.startswith("a: ") and "one two\\u001b[2Jx" in first and len(first) < 200
     assert second.startswith("b : ")

@@ -106,9 +106,8 @@ def test_a_condition_on_a_result_reads_its_facts_and_matches_if_they_are_missing
 def test_a_rule_on_a_counter_alone_fires_once_a_round() -> None:
     failing = [ran(f"t1.{place}", "look", failed=failed) for place, failed in enumerate((2, 3, 3))]
     ruled = after_round(plan(*PLATFORM_RULES), failing)
-    assert [(each.call_id, each.checkpoint) for each in ruled.gated] == [
-        ("c1.1", rule_matching.RULE_FORCE_CLARIFY.partition(":")[2])
-    ]
+    checkpoint = rule_matching.RULE_FORCE_CLARIFY.partition(":")[2]
+    assert [(each.call_id, each.checkpoint) for each in ruled.gated] == [("c1.1", checkpoint)]
     assert len(ruled.matched) == 1
 
 

@@ -33,9 +33,8 @@ def test_only_a_plain_no_clears_a_turn(verdict: dict[str, Any] | None, found: Sa
     assert keywords.safety_of(verdict) == found
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=10), lambda inner: st.lists(inner, max_size=2)
-)
+scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=10)
+json_values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=2))
 NOTHING = ["", " ", "none", "None", " NONE. ", "no", "null", "n/a", "N/A", "na", "safe", "nothing"]
 CATEGORIES = st.sampled_from([*NOTHING, "self_harm", "not none", "unsafe"]) | json_values
 
@@ -47,9 +46,8 @@ CATEGORIES = st.sampled_from([*NOTHING, "self_harm", "not none", "unsafe"]) | js
 )
 def test_only_a_no_that_names_no_danger_clears_a_turn(verdict: dict[str, Any]) -> None:
     category = verdict.get("category")
-    names_nothing = category is None or (
-        isinstance(category, str) and (category in NOTHING or category.strip(" .").lower() in NOTHING)
-    )
+    is_word = isinstance(category, str) and (category in NOTHING or category.strip(" .").lower() in NOTHING)
+    names_nothing = category is None or is_word
     assert keywords.safety_of(verdict).hijacked is not (verdict.get("hijacked") is False and names_nothing)
 
 

@@ -28,12 +28,8 @@ COLUMNS: list[dict[str, Any]] = [
 def wanted(*shows: str, concept: str = "", intent: str = "", title: str = "t") -> dict[str, Any]:
     """A specification; `sales@y` puts a column on a channel."""
     split = [show.partition("@") for show in shows]
-    return {
-        "title": title,
-        "concept": concept,
-        "intent": intent,
-        "shows": [{"column": column, "on": channel} for column, _, channel in split],
-    }
+    shown = [{"column": column, "on": channel} for column, _, channel in split]
+    return {"title": title, "concept": concept, "intent": intent, "shows": shown}
 
 
 async def solved(spec: dict[str, Any], columns: list[dict[str, Any]] = COLUMNS, **given: Any) -> _solver.Solution:

@@ -33,10 +33,8 @@ def user(text: str) -> dict[str, Any]:
 def results(tool: str, *outputs: dict[str, Any]) -> list[dict[str, Any]]:
     """A round of calls of `tool` with their results, as the model sees them."""
     calls = [{"id": f"c{n}", "type": "function", "function": {"name": tool}} for n in range(len(outputs))]
-    answers = [
-        {"role": "tool", "tool_call_id": f"c{n}", "content": json.dumps(output, separators=(",", ":"))}
-        for n, output in enumerate(outputs)
-    ]
+    texts = [json.dumps(output, separators=(",", ":")) for output in outputs]
+    answers = [{"role": "tool", "tool_call_id": f"c{n}", "content": text} for n, text in enumerate(texts)]
     return [{"role": "assistant", "content": "", "tool_calls": calls}, *answers]
 
 

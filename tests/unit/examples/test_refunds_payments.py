@@ -156,13 +156,9 @@ def test_it_stops_on_sigterm_even_while_it_holds_a_request(own_payments: Payment
 
 def test_as_a_companion_it_takes_port_and_folder_from_the_stack_and_keeps_a_token_of_its_own(tmp_path: Path) -> None:
     port = free_port()
-    given = {"PAYMENTS_PORT": str(port), "PERDURE_COMPANION_HOME": str(tmp_path)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "payments"],
-        cwd=REFUNDS,
-        env={"PATH": os.environ["PATH"], **given},
-        stdout=subprocess.DEVNULL,
-    )
+    given = {"PAYMENTS_PORT": str(port), "PERDURE_COMPANION_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-m", "payments"]
+    process = subprocess.Popen(command, cwd=REFUNDS, env=given, stdout=subprocess.DEVNULL)
     try:
         wait_until_healthy(f"http://127.0.0.1:{port}", process)
         kept = tmp_path / "token"
@@ -177,12 +173,7 @@ def test_as_a_companion_it_takes_port_and_folder_from_the_stack_and_keeps_a_toke
 
 
 def test_without_a_port_the_service_names_what_is_missing() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "payments"],
-        cwd=REFUNDS,
-        env={"PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-    )
+    command, environ = [sys.executable, "-m", "payments"], {"PATH": os.environ["PATH"]}
+    ended = subprocess.run(command, cwd=REFUNDS, env=environ, capture_output=True, text=True)
     assert ended.returncode == 2
     assert "--port" in ended.stderr

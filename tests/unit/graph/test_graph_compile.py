@@ -22,12 +22,8 @@ from tests.topologies.stand_ins import Rows, ScriptedPorts, at_once, scripted_po
 from tests.unit.graph.sketches import by_note, left_or_right, sketch
 
 DIAMOND = sketch("a b c d", "a>b+c b+c>d d>.")
-OPTIONAL = sketch(
-    "x a b c d",
-    Switch("x", left_or_right, {"left": "a", "right": "d"}),
-    Fork("a", ("b",), {"c": by_note}),
-    "b+c>>d d>.",
-)
+SWITCH = Switch("x", left_or_right, {"left": "a", "right": "d"})
+OPTIONAL = sketch("x a b c d", SWITCH, Fork("a", ("b",), {"c": by_note}), "b+c>>d d>.")
 LOOP = Switch("d", left_or_right, {"left": "a", "right": END})
 Pace = Callable[[str], Awaitable[None]]
 

@@ -129,12 +129,8 @@ async def test_a_killed_healthy_child_is_restarted_at_once(tmp_path: Path) -> No
 
 
 async def test_a_child_that_exits_before_it_is_ready_ends_the_start_with_its_last_lines(tmp_path: Path) -> None:
-    known: dict[str, Any] = {
-        "shown_lines": re.compile("FATAL"),
-        "hidden_lines": re.compile("hush"),
-        "advice": "; ask",
-        "diagnose": " ".join,
-    }
+    lines = {"shown_lines": re.compile("FATAL"), "hidden_lines": re.compile("hush")}
+    known: dict[str, Any] = {**lines, "advice": "; ask", "diagnose": " ".join}
     for end in ("exit 3", "kill -ABRT $$"):
         script, out = f"echo starting; echo 'FATAL: no room'; echo bye; echo hush; {end}", io.StringIO()
         said = await start_failure(child(tmp_path, script, out, **known))

@@ -228,9 +228,8 @@ async def test_a_build_shows_how_to_avoid_it_and_its_progress(tmp_path: Path, go
 
 @needs_go
 async def test_a_failed_build_shows_the_last_lines_of_go(tmp_path: Path, go_cache: str, out: io.StringIO) -> None:
-    source = binary.built(
-        {**os.environ, "GOCACHE": go_cache}, module(tmp_path / "module", "package main\n\nfunc main() { nonsense }\n")
-    )
+    broken = module(tmp_path / "module", "package main\n\nfunc main() { nonsense }\n")
+    source = binary.built({**os.environ, "GOCACHE": go_cache}, broken)
     assert not await source(tmp_path, Console(out))
     assert "nonsense" in out.getvalue()
 

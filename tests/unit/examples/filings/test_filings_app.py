@@ -54,9 +54,8 @@ def test_the_keyless_model_is_the_fallback_of_one_with_a_key(agents: dict[str, P
 def test_every_agent_remembers_turns_and_the_desks_well(agents: dict[str, PublishedAgent]) -> None:
     """Turns recall the nearest three; the well comes from the fields of working memory that the agent names."""
     remembering = {agent_id: agent.definition.memory for agent_id, agent in agents.items()}
-    assert {agent_id: (each.episodic, each.hits) for agent_id, each in remembering.items() if each} == dict.fromkeys(
-        agents, (True, 3)
-    )
+    memories = {agent_id: (each.episodic, each.hits) for agent_id, each in remembering.items() if each}
+    assert memories == dict.fromkeys(agents, (True, 3))
     for desk in ("rule_37", "rule_32"):
         fields = turn_plan(agents[desk], agents[desk].definition.limits).entity_fields
         assert fields == {"well_api": "api_number", "entity_id": "id"}

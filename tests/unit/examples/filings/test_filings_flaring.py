@@ -114,10 +114,8 @@ VOLUMES = st.floats(min_value=0, max_value=1e6).map(lambda mcf: round(mcf, 1))
 @settings(deadline=None)
 @given(st.lists(st.tuples(VOLUMES, VOLUMES), min_size=1, max_size=12))
 def test_volumes_add_up_however_the_months_come(volumes: list[tuple[float, float]]) -> None:
-    months = [
-        reading(month=f"2026-{number:02d}", flared_mcf=flared, vented_mcf=vented)
-        for number, (flared, vented) in enumerate(volumes, 1)
-    ]
+    numbered = [(f"2026-{number:02d}", *volume) for number, volume in enumerate(volumes, 1)]
+    months = [reading(month=month, flared_mcf=flared, vented_mcf=vented) for month, flared, vented in numbered]
     found, turned = (calculate("Sand Draw", readings=each) for each in (months, months[::-1]))
     assert found == turned
     assert found["flared_mcf"] == pytest.approx(sum(flared for flared, _ in volumes), abs=0.001)

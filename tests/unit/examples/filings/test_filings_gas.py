@@ -148,8 +148,6 @@ PERCENT = st.floats(min_value=0, max_value=100)
 @given(methane=st.floats(min_value=70, max_value=100), better=PERCENT, worse=PERCENT)
 def test_a_better_flare_gives_no_more_for_mostly_methane(methane: float, better: float, worse: float) -> None:
     gas = {"methane": methane, "hexanes_plus": 100 - methane}
-    less, more = (
-        estimate(**of("flared", 1000, each, **gas))["co2e_metric_tons"]
-        for each in (max(better, worse), min(better, worse))
-    )
+    flares = (max(better, worse), min(better, worse))
+    less, more = (estimate(**of("flared", 1000, each, **gas))["co2e_metric_tons"] for each in flares)
     assert less <= more
