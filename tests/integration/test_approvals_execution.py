@@ -57,17 +57,14 @@ async def gated(harness: Harness, **args: Any) -> tuple[TurnAddress, RequestRef]
     return address, request
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        "nonce = 'other'",
-        "tool_version = 'other'",
-        "digest = 'other'",
-        "args = '{\"amount\": 1000}'",
-        "tool = 'post'",
-        "",
-    ],
-)
+@pytest.mark.parametrize("changed", [
+    "nonce = 'other'",
+    "tool_version = 'other'",
+    "digest = 'other'",
+    "args = '{\"amount\": 1000}'",
+    "tool = 'post'",
+    "",
+])  # fmt: skip
 async def test_a_record_changed_or_deleted_behind_the_reviewer_runs_nothing(harness: Harness, changed: str) -> None:
     address, request = await gated(harness, amount=1)
     await harness.decide(request.request_id)

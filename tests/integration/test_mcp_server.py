@@ -404,17 +404,14 @@ async def start(tmp_path: Path) -> AsyncIterator[Raws]:
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize(
-    ("how", "trusted"),
-    [
-        ("result_is_text", OPAQUE),
-        ("says_internal_error", OPAQUE),
-        ("no_result", READ),
-        soak("content_is_number", OPAQUE),
-        soak("says_its_own", READ),
-        soak("says_internal_error", READ),
-    ],
-)
+@pytest.mark.parametrize(("how", "trusted"), [
+    ("result_is_text", OPAQUE),
+    ("says_internal_error", OPAQUE),
+    ("no_result", READ),
+    soak("content_is_number", OPAQUE),
+    soak("says_its_own", READ),
+    soak("says_internal_error", READ),
+])  # fmt: skip
 async def test_an_invalid_answer_is_a_typed_end_at_once(start: Raws, how: str, trusted: dict[str, Any]) -> None:
     raw, began = start(how, **trusted), time.monotonic()
     with pytest.raises(ToolRefused if trusted else ServerLost):

@@ -195,17 +195,14 @@ async def test_a_turn_temporal_refuses_fails_after_tries(harness: Harness, relay
     await handle.terminate()
 
 
-@pytest.mark.parametrize(
-    ("kind", "status"),
-    [
-        (Wake.START, RPCStatusCode.UNAVAILABLE),
-        (Wake.RING, RPCStatusCode.INVALID_ARGUMENT),  # a refused wake signal ends nothing
-        *(
-            pytest.param(Wake.START, status, marks=pytest.mark.soak)
-            for status in {*RPCStatusCode} - {*PERMANENT_REJECTIONS, RPCStatusCode.OK, RPCStatusCode.UNAVAILABLE}
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kind", "status"), [
+    (Wake.START, RPCStatusCode.UNAVAILABLE),
+    (Wake.RING, RPCStatusCode.INVALID_ARGUMENT),  # a refused wake signal ends nothing
+    *(
+        pytest.param(Wake.START, status, marks=pytest.mark.soak)
+        for status in {*RPCStatusCode} - {*PERMANENT_REJECTIONS, RPCStatusCode.OK, RPCStatusCode.UNAVAILABLE}
+    ),
+])  # fmt: skip
 async def test_a_start_that_can_succeed_later_and_any_wake_signal_is_retried_without_limit(
     harness: Harness, relay: Database, temporal: Client, kind: Wake, status: RPCStatusCode
 ) -> None:

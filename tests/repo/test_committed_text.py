@@ -84,16 +84,13 @@ _HOST = naming({"wheels.example"})
 _SKIP = "def test_it(): ...\n"
 
 
-@pytest.mark.parametrize(
-    ("found", "count"),
-    [
-        (said(_HOST, "a", "from https://wheels.example/simple it comes, index = wheels.example."), 2),
-        (said(MACHINE_PATH, "a", "cd |root/.cache, HOME=\"|home/ann\" open('|work/main/a.py')".replace("|", "/")), 3),
-        (said(MACHINE_PATH, "a", "|var/lib and |homestead and |home/somebody apps|work/x".replace("|", "/")), 0),
-        ([*bare_skips("a.py", f"@pytest.mark.skip\n{_SKIP}")], 1),
-        ([*bare_skips("a.py", f"@pytest.mark.skipif(True, reason='no Go here')\n{_SKIP}")], 0),
-        ([*bare_skips("a.py", "def test_it():\n    pytest.skip('no Go here')\n    itertools.skip()\n")], 0),
-    ],
-)
+@pytest.mark.parametrize(("found", "count"), [
+    (said(_HOST, "a", "from https://wheels.example/simple it comes, index = wheels.example."), 2),
+    (said(MACHINE_PATH, "a", "cd |root/.cache, HOME=\"|home/ann\" open('|work/main/a.py')".replace("|", "/")), 3),
+    (said(MACHINE_PATH, "a", "|var/lib and |homestead and |home/somebody apps|work/x".replace("|", "/")), 0),
+    ([*bare_skips("a.py", f"@pytest.mark.skip\n{_SKIP}")], 1),
+    ([*bare_skips("a.py", f"@pytest.mark.skipif(True, reason='no Go here')\n{_SKIP}")], 0),
+    ([*bare_skips("a.py", "def test_it():\n    pytest.skip('no Go here')\n    itertools.skip()\n")], 0),
+])  # fmt: skip
 def test_planted_text_is_found_and_nothing_else(found: list[str], count: int) -> None:
     assert len(found) == count

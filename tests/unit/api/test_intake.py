@@ -101,17 +101,14 @@ async def test_an_invalid_body_is_refused_with_its_code(body: bytes, expected: t
     assert outcome(await through(body)) == expected
 
 
-@pytest.mark.parametrize(
-    ("given_scope", "code"),
-    [
-        ({"raw_path": b"/a%00b"}, "text_not_storable"),
-        ({"raw_path": b"/a%ff"}, "not_utf8"),
-        ({"query_string": b"x=%ED%A0%80"}, "not_utf8"),
-        ({"query_string": b"x=%00"}, "text_not_storable"),
-        ({"headers": [(b"idempotency-key", b"k" * 256)]}, "header_invalid"),
-        ({"headers": [(b"last-event-id", b"\xe9")]}, "header_invalid"),
-    ],
-)
+@pytest.mark.parametrize(("given_scope", "code"), [
+    ({"raw_path": b"/a%00b"}, "text_not_storable"),
+    ({"raw_path": b"/a%ff"}, "not_utf8"),
+    ({"query_string": b"x=%ED%A0%80"}, "not_utf8"),
+    ({"query_string": b"x=%00"}, "text_not_storable"),
+    ({"headers": [(b"idempotency-key", b"k" * 256)]}, "header_invalid"),
+    ({"headers": [(b"last-event-id", b"\xe9")]}, "header_invalid"),
+])  # fmt: skip
 async def test_path_query_and_headers_are_validated(given_scope: dict[str, Any], code: str) -> None:
     assert outcome(await through(b"{}", **given_scope)) == (400, code)
 

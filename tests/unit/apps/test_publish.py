@@ -39,17 +39,14 @@ def app(**fields: object) -> apps.App:
     return apps.App("app", "App", Path("nowhere"), (agent,), {"look": look, "touch": touch})
 
 
-@pytest.mark.parametrize(
-    ("fields", "offered"),
-    [
-        # core tools come first and none twice; one that changes something only where it is named
-        ({"tools": ("touch", "entity_resolve", "look", "touch")}, [*apps.ALWAYS_OFFERED, "touch", "look"]),
-        ({}, [*apps.ALWAYS_OFFERED]),
-        ({"tools": ("create_entity",)}, [*apps.ALWAYS_OFFERED, "create_entity"]),
-        ({"core_tools": False}, []),
-        ({"core_tools": False, "tools": ("context_assemble",)}, ["context_assemble"]),
-    ],
-)
+@pytest.mark.parametrize(("fields", "offered"), [
+    # core tools come first and none twice; one that changes something only where it is named
+    ({"tools": ("touch", "entity_resolve", "look", "touch")}, [*apps.ALWAYS_OFFERED, "touch", "look"]),
+    ({}, [*apps.ALWAYS_OFFERED]),
+    ({"tools": ("create_entity",)}, [*apps.ALWAYS_OFFERED, "create_entity"]),
+    ({"core_tools": False}, []),
+    ({"core_tools": False, "tools": ("context_assemble",)}, ["context_assemble"]),
+])  # fmt: skip
 def test_an_agent_is_offered_core_tools_and_its_own(fields: dict[str, object], offered: list[str]) -> None:
     (published,) = apps.publish(app(**fields), CORE)
     assert [card.name for card in published.cards] == offered

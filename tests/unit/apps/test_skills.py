@@ -75,17 +75,14 @@ def test_the_mistakes_of_a_block_are_reported_beside_those_of_its_card(tmp_path:
     assert any(is_at(each, f"{BLOCK}:1 A") for each in told(app)), told(app)
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        (TEA, "skills/tea SKILL.md"),
-        (BLOCK, f"{CARD} steep.py"),
-        (CARD, f"{BLOCK} steep.yaml"),
-        (FACTS, f"{TEA}:9 facts.md"),
-        ("personas/host.md", f"{TEA}:7 personas/host.md"),
-        (DATA, f"{CARD}:14 leaves"),
-    ],
-)
+@pytest.mark.parametrize(("path", "expected"), [
+    (TEA, "skills/tea SKILL.md"),
+    (BLOCK, f"{CARD} steep.py"),
+    (CARD, f"{BLOCK} steep.yaml"),
+    (FACTS, f"{TEA}:9 facts.md"),
+    ("personas/host.md", f"{TEA}:7 personas/host.md"),
+    (DATA, f"{CARD}:14 leaves"),
+])  # fmt: skip
 def test_a_file_that_is_missing_is_reported_where_it_is_missed(tmp_path: Path, path: str, expected: str) -> None:
     app = load_app(write_app(tmp_path, {path: None, "agents/other.yaml": OTHER}))
     assert is_at(told(app)[0], expected)

@@ -68,13 +68,10 @@ def test_an_edit_shows_the_difference_and_sends_the_new_arguments(edit: Edit, st
     assert stat.S_IMODE(int((tmp_path / "mode").read_text(), 8)) == 0o600
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "pass", "path.write_text('{')", "path.write_text('[1]')", "sys.exit(1)", "path.unlink()",
-        "path.write_text('{}')", "path.write_bytes(b'\\xff')", replaced('"1042"', "1042"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("script", [
+    "pass", "path.write_text('{')", "path.write_text('[1]')", "sys.exit(1)", "path.unlink()",
+    "path.write_text('{}')", "path.write_bytes(b'\\xff')", replaced('"1042"', "1042"),
+])  # fmt: skip
 def test_an_edit_that_changed_nothing_or_broke_it_sends_nothing(edit: Edit, stack: Perdure, script: str) -> None:
     assert (edit(script).code, len(stack.asked)) == (2, 1)
 

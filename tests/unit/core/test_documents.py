@@ -216,14 +216,11 @@ def test_a_random_looking_string_only_warns() -> None:
     assert rules(run[:39]) == rules("0123456789abcdef" * 8) == []
 
 
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "eyJ-", "eyJaaaaaaaaaaaa", "postgres://a:", "postgres://" + "a" * 90, "aws_secret_access_key = ", "ignore all ",
-        "you are now ", "ignore a b c ", "authorization: bearer ", "-----BEGIN A A A ", "sk-", "SG.", "at a.b.c.", "[",
-        "client-key-data: ", "a" * 1_000, "<  ", "2026-11-21T10:00:00\n", "`", "\ufdfa", "e\u0301", "\u200b", "A1",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("piece", [
+    "eyJ-", "eyJaaaaaaaaaaaa", "postgres://a:", "postgres://" + "a" * 90, "aws_secret_access_key = ", "ignore all ",
+    "you are now ", "ignore a b c ", "authorization: bearer ", "-----BEGIN A A A ", "sk-", "SG.", "at a.b.c.", "[",
+    "client-key-data: ", "a" * 1_000, "<  ", "2026-11-21T10:00:00\n", "`", "\ufdfa", "e\u0301", "\u200b", "A1",
+])  # fmt: skip
 @pytest.mark.parametrize("end", ["", "!"])
 @pytest.mark.sized
 def test_a_hostile_text_of_the_largest_size_is_scanned_in_bounded_time(piece: str, end: str) -> None:

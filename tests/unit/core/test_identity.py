@@ -66,17 +66,14 @@ def test_each_wrong_guess_doubles_the_wait_up_to_a_maximum(pace: GuessRate) -> N
     assert {failures: passwords.wait_after(pace, failures) for failures in WAITS[pace]} == WAITS[pace]
 
 
-@pytest.mark.parametrize(
-    ("counted", "now", "seconds"),
-    [
-        *(([], 100.0, 0.0), ([(PLACE, GuessTally())], 100.0, 0.0), ([(PLACE, GuessTally(5, 100.0))], 100.0, 1.0)),
-        ([(PLACE, GuessTally(5, 100.0))], 100.25, 0.75),
-        ([(PLACE, GuessTally(5, 100.0))], 101.0, 0.0),
-        ([(PLACE, GuessTally(6, 100.0)), (ACCOUNT, GuessTally(25, 100.0))], 100.0, 32.0),
-        ([(PLACE, GuessTally(7, 100.0)), (ACCOUNT, GuessTally(1, 100.0))], 101.0, 3.0),
-        ([(PLACE, GuessTally(5, 500.0))], 100.0, 1.0),  # the clock was set back
-    ],
-)
+@pytest.mark.parametrize(("counted", "now", "seconds"), [
+    *(([], 100.0, 0.0), ([(PLACE, GuessTally())], 100.0, 0.0), ([(PLACE, GuessTally(5, 100.0))], 100.0, 1.0)),
+    ([(PLACE, GuessTally(5, 100.0))], 100.25, 0.75),
+    ([(PLACE, GuessTally(5, 100.0))], 101.0, 0.0),
+    ([(PLACE, GuessTally(6, 100.0)), (ACCOUNT, GuessTally(25, 100.0))], 100.0, 32.0),
+    ([(PLACE, GuessTally(7, 100.0)), (ACCOUNT, GuessTally(1, 100.0))], 101.0, 3.0),
+    ([(PLACE, GuessTally(5, 500.0))], 100.0, 1.0),  # the clock was set back
+])  # fmt: skip
 def test_the_longest_wait_applies(counted: list[tuple[GuessRate, GuessTally]], now: float, seconds: float) -> None:
     assert wait_left(counted, now) == pytest.approx(seconds)
 

@@ -28,17 +28,14 @@ def short_pattern_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize(
-    ("schema", "args"),
-    [
-        (of(s={"type": "string", "pattern": SLOW}), {"s": HOSTILE}),
-        pytest.param(of(s={"type": "array", "items": {"pattern": SLOW}}), {"s": [HOSTILE] * 50}, marks=SOAK),
-        pytest.param({"type": "object", "patternProperties": {SLOW: {}}}, {HOSTILE: 1}, marks=SOAK),
-        ({"type": "object", "patternProperties": {SLOW: {}}, "additionalProperties": False}, {HOSTILE: 1}),
-        pytest.param({"type": "object", "propertyNames": {"pattern": SLOW}}, {HOSTILE: 1}, marks=SOAK),
-        ({"$defs": {"s": {"pattern": SLOW}}, **of(s={"$ref": "#/$defs/s"})}, {"s": HOSTILE}),
-    ],
-)
+@pytest.mark.parametrize(("schema", "args"), [
+    (of(s={"type": "string", "pattern": SLOW}), {"s": HOSTILE}),
+    pytest.param(of(s={"type": "array", "items": {"pattern": SLOW}}), {"s": [HOSTILE] * 50}, marks=SOAK),
+    pytest.param({"type": "object", "patternProperties": {SLOW: {}}}, {HOSTILE: 1}, marks=SOAK),
+    ({"type": "object", "patternProperties": {SLOW: {}}, "additionalProperties": False}, {HOSTILE: 1}),
+    pytest.param({"type": "object", "propertyNames": {"pattern": SLOW}}, {HOSTILE: 1}, marks=SOAK),
+    ({"$defs": {"s": {"pattern": SLOW}}, **of(s={"$ref": "#/$defs/s"})}, {"s": HOSTILE}),
+])  # fmt: skip
 def test_a_pattern_that_backtracks_for_ever_is_a_fault_within_its_time(schema: Schema, args: Schema) -> None:
     began = time.monotonic()
     assert schema_fault(args, schema) is not None

@@ -22,14 +22,11 @@ from perdure.core.request_origin import (
 Address = IPv4Address | IPv6Address
 
 
-@pytest.mark.parametrize(
-    ("host", "name"),
-    [
-        ("127.0.0.1", "127.0.0.1"), ("::ffff:10.1.2.3", "10.1.2.3"), ("fe80::1%eth0", "fe80::/64"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("2001:db8:1:2:ffff::", "2001:db8:1:2::/64"),
-        ("", ""), ("testclient", "testclient"), ("x" * 500, "x" * 60),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("host", "name"), [
+    ("127.0.0.1", "127.0.0.1"), ("::ffff:10.1.2.3", "10.1.2.3"), ("fe80::1%eth0", "fe80::/64"),
+    ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("2001:db8:1:2:ffff::", "2001:db8:1:2::/64"),
+    ("", ""), ("testclient", "testclient"), ("x" * 500, "x" * 60),
+])  # fmt: skip
 def test_addresses_that_one_client_can_use_are_counted_together(host: str, name: str) -> None:
     assert counted_as(host) == name
 
@@ -95,13 +92,10 @@ def test_addresses_that_a_client_adds_before_its_own_are_ignored(claimed: list[s
         assert PROXIES.client("10.0.0.7", [", ".join([*claimed, own])]) == own
 
 
-@pytest.mark.parametrize(
-    ("peer", "said", "scheme"),
-    [
-        ("10.0.0.7", ["https"], "https"), ("10.0.0.7", ["HTTPS "], "https"), ("10.0.0.7", ["https", "http"], "http"),
-        ("10.0.0.7", ["https, http"], "http"), ("10.0.0.7", ["wss"], "http"), ("198.51.100.1", ["https"], "http"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("peer", "said", "scheme"), [
+    ("10.0.0.7", ["https"], "https"), ("10.0.0.7", ["HTTPS "], "https"), ("10.0.0.7", ["https", "http"], "http"),
+    ("10.0.0.7", ["https, http"], "http"), ("10.0.0.7", ["wss"], "http"), ("198.51.100.1", ["https"], "http"),
+])  # fmt: skip
 def test_only_a_proxys_headers_say_that_a_browser_used_tls(peer: str, said: list[str], scheme: str) -> None:
     assert PROXIES.scheme(peer, said, "http") == scheme
 
@@ -133,16 +127,13 @@ def test_a_host_header_is_a_name_or_an_address_with_a_port_at_most(text: str, fo
     assert parse_host(text) == found
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", " localhost", "localhost ", "localhost:", "localhost:0", "localhost:65536", "localhost:080808",
-        "localhost:80:80", "localhost:٣", "evil@localhost", "localhost@evil.example", "localhost#evil.example",
-        "localhost/evil", "localhost,evil.example", "localhost..", ".localhost", "loc%61lhost", "bücher.example",
-        "127.1", "2130706433", "0x7f.1", "127.0.0.1.5", "::1", "[::1", "[::1]x", "[::1%25eth0]", "[127.0.0.1]",
-        "a" * 64, "a." * 130 + "b", "http://localhost", "*",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "", " localhost", "localhost ", "localhost:", "localhost:0", "localhost:65536", "localhost:080808",
+    "localhost:80:80", "localhost:٣", "evil@localhost", "localhost@evil.example", "localhost#evil.example",
+    "localhost/evil", "localhost,evil.example", "localhost..", ".localhost", "loc%61lhost", "bücher.example",
+    "127.1", "2130706433", "0x7f.1", "127.0.0.1.5", "::1", "[::1", "[::1]x", "[::1%25eth0]", "[127.0.0.1]",
+    "a" * 64, "a." * 130 + "b", "http://localhost", "*",
+])  # fmt: skip
 def test_any_other_text_is_no_host(text: str) -> None:
     assert parse_host(text) is None
 

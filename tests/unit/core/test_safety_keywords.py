@@ -18,17 +18,14 @@ from tests.scale import sized
 KNOWN = ("Support", "booking")
 
 
-@pytest.mark.parametrize(
-    ("verdict", "found"),
-    [
-        *(({"hijacked": False}, Safety(False, "")), ({"hijacked": True, "category": "harm"}, Safety(True, "harm"))),
-        *((verdict, Safety(True, "unavailable")) for verdict in (None, {}, {"hijacked": "false"})),
-        ({"hijacked": False, "category": "None."}, Safety(False, "None.")),
-        ({"hijacked": False, "category": "self_harm"}, Safety(True, "self_harm")),
-        ({"hijacked": False, "category": ["self_harm"]}, Safety(True, "unavailable")),
-        ({"hijacked": True, "category": "none"}, Safety(True, "none")),
-    ],
-)
+@pytest.mark.parametrize(("verdict", "found"), [
+    *(({"hijacked": False}, Safety(False, "")), ({"hijacked": True, "category": "harm"}, Safety(True, "harm"))),
+    *((verdict, Safety(True, "unavailable")) for verdict in (None, {}, {"hijacked": "false"})),
+    ({"hijacked": False, "category": "None."}, Safety(False, "None.")),
+    ({"hijacked": False, "category": "self_harm"}, Safety(True, "self_harm")),
+    ({"hijacked": False, "category": ["self_harm"]}, Safety(True, "unavailable")),
+    ({"hijacked": True, "category": "none"}, Safety(True, "none")),
+])  # fmt: skip
 def test_only_a_plain_no_clears_a_turn(verdict: dict[str, Any] | None, found: Safety) -> None:
     assert keywords.safety_of(verdict) == found
 
@@ -137,13 +134,10 @@ def test_shipped_phrases_are_found_in_any_disguise(data: st.DataObject, phrase: 
     assert safety_keywords_in(f"{before} . {disguised} . {after}", "", CARE) != ""
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "I cannot sleep and feel alone", "Which therapists are there?", "I am anxious and cannot sleep",
-        "Book p1 at Monday 10:00", "I am sad, and tired of my job", "Somebody within 20 kms, please",
-        "My mother died last year",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "I cannot sleep and feel alone", "Which therapists are there?", "I am anxious and cannot sleep",
+    "Book p1 at Monday 10:00", "I am sad, and tired of my job", "Somebody within 20 kms, please",
+    "My mother died last year",
+])  # fmt: skip
 def test_everyday_messages_to_the_shipped_agent_match_no_safety_keyword(text: str) -> None:
     assert safety_keywords_in(text, "Thanks", CARE) == ""

@@ -35,17 +35,14 @@ def test_a_variable_is_filled_in_and_other_text_stays(text: str, expected: str) 
     assert fill_variables("{{user_name}}", VALUES | {"user_name": "{{user_role}}"}) == "{{user_role}}", "filled in once"
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("{{user_name}} {{ skill_name }}", []),
-        ("a\n{{colour}} {{user_name}} {{}}", [(2, "colour"), (2, "")]),
-        ("{{user_name}} {{", [(1, "")]),
-        ("{{user\nname}}", [(1, "")]),
-        ("a } b }} {c}", []),
-        ("{{user_name.__class__}}", [(1, "user_name.__class__")]),
-    ],
-)
+@pytest.mark.parametrize(("text", "found"), [
+    ("{{user_name}} {{ skill_name }}", []),
+    ("a\n{{colour}} {{user_name}} {{}}", [(2, "colour"), (2, "")]),
+    ("{{user_name}} {{", [(1, "")]),
+    ("{{user\nname}}", [(1, "")]),
+    ("a } b }} {c}", []),
+    ("{{user_name.__class__}}", [(1, "user_name.__class__")]),
+])  # fmt: skip
 def test_a_mark_without_a_variable_is_found_with_its_line(text: str, found: list[tuple[int, str]]) -> None:
     assert list(templates.unknown_marks(text)) == found
 
@@ -108,17 +105,14 @@ def test_arguments_are_shown_on_one_line_as_far_as_there_is_room() -> None:
 BOTH = (Stage.PRE_PRODUCTION, Stage.ACTIVE)
 
 
-@pytest.mark.parametrize(
-    ("stages", "author", "roles", "code"),
-    [
-        *((BOTH, False, roles, None) for roles in ({"reviewer"}, {"admin"}, {"requester", "admin"})),
-        *((BOTH, False, roles, "role_required") for roles in ({"requester"}, set[str]())),
-        # An author sees the own draft, and no other user does.
-        *((BOTH[1:], True, roles, "own_draft") for roles in ({"reviewer"}, {"admin", "reviewer"})),
-        (BOTH[1:], True, {"requester"}, "role_required"),
-        (BOTH[:1], True, {"reviewer"}, None),
-    ],
-)
+@pytest.mark.parametrize(("stages", "author", "roles", "code"), [
+    *((BOTH, False, roles, None) for roles in ({"reviewer"}, {"admin"}, {"requester", "admin"})),
+    *((BOTH, False, roles, "role_required") for roles in ({"requester"}, set[str]())),
+    # An author sees the own draft, and no other user does.
+    *((BOTH[1:], True, roles, "own_draft") for roles in ({"reviewer"}, {"admin", "reviewer"})),
+    (BOTH[1:], True, {"requester"}, "role_required"),
+    (BOTH[:1], True, {"reviewer"}, None),
+])  # fmt: skip
 def test_reviewers_promote_drafts(stages: tuple[Stage, ...], author: bool, roles: set[str], code: str | None) -> None:
     for to in stages:
         refused = templates.promotion_refusal(to, author, roles)

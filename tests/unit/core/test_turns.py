@@ -177,14 +177,11 @@ def test_any_events_give_one_segment_per_call_and_keep_every_end(given: list[tra
     assert {segment.state for segment in story if segment.kind == "tool"} <= states
 
 
-@pytest.mark.parametrize(
-    ("message", "title"),
-    [
-        ("  Please\n\tlook at order 1001 and tell me what happened  ", "Please look at order 1001 and"),
-        ("x" * 61, "x" * 59 + "…"), ("x" * 60, "x" * 60), ("first " + "y" * 100, "first " + "y" * 53 + "…"),
-        (" \n ", ""), ("\u2800 \u115f", ""), ("a\x00b", "a\ufffdb"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("message", "title"), [
+    ("  Please\n\tlook at order 1001 and tell me what happened  ", "Please look at order 1001 and"),
+    ("x" * 61, "x" * 59 + "…"), ("x" * 60, "x" * 60), ("first " + "y" * 100, "first " + "y" * 53 + "…"),
+    (" \n ", ""), ("\u2800 \u115f", ""), ("a\x00b", "a\ufffdb"),
+])  # fmt: skip
 def test_a_title_consists_of_the_first_words_of_the_message(message: str, title: str) -> None:
     assert transcript.title_of(message) == title
 

@@ -57,14 +57,11 @@ async def test_a_loopback_address_is_refused_unless_it_is_named(host: str) -> No
     assert made.heads == []
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://169.254.169.254/latest/meta-data", "http://[fe80::1]/", "http://10.0.0.7/", "http://100.64.0.1/",
-        "http://0.0.0.0/", "http://[64:ff9b::7f00:1]/", "http://2130706433/", "http://0x7f.1/", "http://127.1/",
-        "ftp://example.org/",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("url", [
+    "http://169.254.169.254/latest/meta-data", "http://[fe80::1]/", "http://10.0.0.7/", "http://100.64.0.1/",
+    "http://0.0.0.0/", "http://[64:ff9b::7f00:1]/", "http://2130706433/", "http://0x7f.1/", "http://127.1/",
+    "ftp://example.org/",
+])  # fmt: skip
 async def test_no_request_is_sent_to_a_private_address(url: str) -> None:
     async with new_client(Outbound()) as http:
         with pytest.raises(EgressRefused):

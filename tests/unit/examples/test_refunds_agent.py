@@ -48,17 +48,14 @@ def test_the_folder_has_no_mistake_and_publishes_one_agent_whose_tools_find_its_
     assert all("payments_url" in tool.card.secrets for tool in app.tools.values())
 
 
-@pytest.mark.parametrize(
-    ("text", "calls"),
-    [
-        ("Refund order 1042", [("refund", {"order": "1042"})]),
-        ("refund order 7, please", [("refund", {"order": "7"})]),
-        ("Refund orders 12 and 13", [("refund", {"order": "12"}), ("refund", {"order": "13"})]),
-        ("What is the status of order 1042?", [("order_status", {"order": "1042"})]),
-        ("Hello", []),
-        ("/echo Refund order 1042", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "calls"), [
+    ("Refund order 1042", [("refund", {"order": "1042"})]),
+    ("refund order 7, please", [("refund", {"order": "7"})]),
+    ("Refund orders 12 and 13", [("refund", {"order": "12"}), ("refund", {"order": "13"})]),
+    ("What is the status of order 1042?", [("order_status", {"order": "1042"})]),
+    ("Hello", []),
+    ("/echo Refund order 1042", []),
+])  # fmt: skip
 async def test_a_text_asks_for_calls_and_each_fits_its_tool(app: App, text: str, calls: list[tuple[str, Any]]) -> None:
     assert (await answer(app, user(text)))[1] == calls
     for tool, args in calls:

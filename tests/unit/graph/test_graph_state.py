@@ -56,15 +56,12 @@ def test_applying_a_patch_leaves_the_state_before_as_it_was() -> None:
     assert (after["notes"], after["count"], after["facts"]) == (["a", "b"], 1, {"known": [1]})
 
 
-@pytest.mark.parametrize(
-    ("patch", "names"),
-    [
-        ({"cuont": 1}, "`n`.*cuont"), ({"count": (1, 2)}, "count.*tuple"), ({"facts": {1: "x"}}, "facts.*1"),
-        ({"facts": {"a": [{"b": {1, 2}}]}}, r"facts\.a\[0\]\.b.*set"), ({"error": ValueError()}, "error.*ValueError"),
-        ({"count": float("nan")}, "count.*nan"), ({"count": float("inf")}, "count.*inf"),
-        (None, "`n`.*NoneType"), ([], "`n`.*list"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("patch", "names"), [
+    ({"cuont": 1}, "`n`.*cuont"), ({"count": (1, 2)}, "count.*tuple"), ({"facts": {1: "x"}}, "facts.*1"),
+    ({"facts": {"a": [{"b": {1, 2}}]}}, r"facts\.a\[0\]\.b.*set"), ({"error": ValueError()}, "error.*ValueError"),
+    ({"count": float("nan")}, "count.*nan"), ({"count": float("inf")}, "count.*inf"),
+    (None, "`n`.*NoneType"), ([], "`n`.*list"),
+])  # fmt: skip
 def test_an_invalid_patch_is_refused_with_its_author_and_place(patch: Any, names: str) -> None:
     with pytest.raises(InvariantBroken, match=names) as refused:
         SCHEMA.check(patch, "Node `n`")

@@ -187,17 +187,14 @@ async def test_forged_and_old_are_refused(secret: str, age: int, receiver: httpx
 SET = dict.fromkeys((*slack._SECRETS, *mail._REQUIRED, "PERDURE_URL", "SLACK_CHANNEL", "SLACK_PEOPLE"), "set")
 
 
-@pytest.mark.parametrize(
-    ("receiver", "given", "named"),
-    [
-        *((mail, {name: ""}, name) for name in mail._REQUIRED),
-        *((slack, {name: ""}, name) for name in ("PERDURE_URL", "SLACK_CHANNEL", "SLACK_PEOPLE", *slack._SECRETS)),
-        *((slack, {name: "ü"}, name) for name in slack._SECRETS),
-        *((mail, {name: "port"}, name) for name in ("SMTP_PORT", "RECEIVER_PORT")),
-        (mail, {"RECEIVER_BOOK": "/no/such/book"}, "/no/such/book"),
-        (slack, {"SLACK_PEOPLE": "/no/such/people"}, "/no/such/people"),
-    ],
-)
+@pytest.mark.parametrize(("receiver", "given", "named"), [
+    *((mail, {name: ""}, name) for name in mail._REQUIRED),
+    *((slack, {name: ""}, name) for name in ("PERDURE_URL", "SLACK_CHANNEL", "SLACK_PEOPLE", *slack._SECRETS)),
+    *((slack, {name: "ü"}, name) for name in slack._SECRETS),
+    *((mail, {name: "port"}, name) for name in ("SMTP_PORT", "RECEIVER_PORT")),
+    (mail, {"RECEIVER_BOOK": "/no/such/book"}, "/no/such/book"),
+    (slack, {"SLACK_PEOPLE": "/no/such/people"}, "/no/such/people"),
+])  # fmt: skip
 def test_an_invalid_setting_is_refused_by_name(
     receiver: Any, given: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,17 +129,14 @@ def assemble(lease: str, **args: Any) -> dict[str, Any]:
     return run("rule32_filing_assembly", {"lease_name": lease, **args})
 
 
-@pytest.mark.parametrize(
-    ("rate", "to_day", "days", "route"),
-    [
-        (300, "2026-12-27", 180, "administrative"),
-        (50, "2026-12-28", 181, "administrative_long_term"),
-        (50.01, "2026-12-28", 181, "final_order"),
-        (None, "2026-12-27", 180, "administrative"),
-        (None, "2026-12-28", 181, None),
-        (300, "2026-07-01", 1, "administrative"),
-    ],
-)
+@pytest.mark.parametrize(("rate", "to_day", "days", "route"), [
+    (300, "2026-12-27", 180, "administrative"),
+    (50, "2026-12-28", 181, "administrative_long_term"),
+    (50.01, "2026-12-28", 181, "final_order"),
+    (None, "2026-12-27", 180, "administrative"),
+    (None, "2026-12-28", 181, None),
+    (300, "2026-07-01", 1, "administrative"),
+])  # fmt: skip
 def test_days_and_rate_decide_who_grants_an_exception(rate: float | None, to_day: str, days: int, route: str) -> None:
     asked: dict[str, Any] = {} if rate is None else {"requested_mcf_per_day": rate}
     package = assemble("Cottonwood", from_day="2026-07-01", to_day=to_day, **asked)
