@@ -48,8 +48,8 @@ def counted_stack(folder: Path) -> Iterator[tuple[RunningStack, ProviderDouble]]
 def spoken(message: str, slow_word_seconds: float, text: str, word_seconds: float) -> tuple[Step, Step]:
     """The first request for `message` is answered so slowly that it is still speaking when it is killed."""
     exactly = f"^{message}$"
-    paces = (slow_word_seconds, word_seconds)
-    return tuple(Step(match=exactly, text=text, token_seconds=pace) for pace in paces)
+    slow = Step(match=exactly, text=text, token_seconds=slow_word_seconds)
+    return slow, Step(match=exactly, text=text, token_seconds=word_seconds)
 
 
 def called(message: str, tool: str, arguments: dict[str, str], answer: str) -> tuple[Step, Step]:
