@@ -1,4 +1,4 @@
-"""What the documents tell a newcomer to type, typed: README code, the quick start's REST lines, a new app's README."""
+"""The documented first steps, typed: README code, the quick start's REST lines, a new app's README."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A worker in its own process that serves one queue, says so, and is killed.
+"""A worker in its own process that serves one queue, prints a line when it does, and is killed.
 `python -m tests.doubles.<worker> DATABASE_URL REDIS_URL TEMPORAL_ADDRESS NAMESPACE QUEUE`"""
 
 import asyncio

@@ -205,7 +205,7 @@ async def at_the_hub(served: Served) -> TurnAddress:
 
 
 async def gathering(served: Served) -> TurnAddress:
-    """The check of two questions, then the context's one tool beside the tone; its result, no bundle, is not needed."""
+    """Runs the check of two questions, then the context's one tool and the tone. Its result is no bundle."""
     owner, (agents, _) = served.harness.owner_url, app_agents()
     await publish_app(owner, [each for each in agents if each[1].definition.id != "desk"] + [("desk", gatherer())])
     verdicts: tuple[tuple[str, dict[str, JsonValue]], ...] = (

@@ -19,7 +19,7 @@ NAME = "PERDURE_CANARY"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a block must not reach, each with a secret: a variable, a file, a folder, a port."""
+    """Secrets that a block must not reach: a variable, a file, a folder, a port."""
 
     secret: str
     file: Path

@@ -1,4 +1,4 @@
-"""MiniLM by NumPy computes what the published model does, beside the event loop. Needs the extra `embeddings`."""
+"""MiniLM by NumPy computes what the published model does, on a separate thread. Needs the extra `embeddings`."""
 
 import asyncio
 import math
