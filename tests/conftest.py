@@ -1,7 +1,5 @@
 """The parts that tests run on, real and started once: Postgres, Valkey and Temporal as child processes.
-
-Every module that asks for a database gets its own, copied from a migrated template, so modules share no rows.
-"""
+Each module gets its own database, copied from a migrated template."""
 
 import asyncio
 import gc
@@ -33,11 +31,8 @@ from tests.scale import sized
 
 
 def one_certificate() -> Path:
-    """Returns a bundle of one certificate authority for the tests' HTTP clients.
-
-    Each new client reads its bundle: 35 ms of CPU for certifi's 140 authorities, 1 ms for one (measured). No test
-    connects to a public host.
-    """
+    """Returns a bundle of one certificate authority for the tests' HTTP clients. Each new client reads its bundle: 35
+    ms of CPU for certifi's 140 authorities, 1 ms for one (measured). No test connects to a public host."""
     folder = Path(tempfile.gettempdir()) / f"perdure-tests-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     bundle = folder / "one-authority.pem"
@@ -105,8 +100,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByStack:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported lives as long as the process: a full collection that goes through it all takes seconds, in
-    which no workflow yields."""
+    """Imported modules are never freed: a full collection of them takes seconds, in which no workflow yields."""
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -1,7 +1,5 @@
 """Fixtures of the app tests/apps/desk: its agents in the module's database, its target, its model, its activities.
-
-`harness.activity(...)` runs a real activity as Temporal would, as any attempt of any run; no worker is needed for it.
-"""
+`harness.activity(...)` runs a real activity as Temporal would, as any attempt of any run, without a worker."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

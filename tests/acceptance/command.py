@@ -1,7 +1,4 @@
-"""The `perdure` command against a running stack, in the test's process, a separate one or on a terminal.
-
-A separate process costs a second of CPU for its imports. Tests of terminals, signals and races need one.
-"""
+"""The `perdure` command against a running stack, in the test's process, a separate one or on a terminal."""
 
 import io
 import json
@@ -58,14 +55,9 @@ class Command:
 
     def start(self, *words: str) -> "Started":
         return Started(
-            [sys.executable, "-m", "perdure", *words],
-            cwd=ROOT,
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+            [sys.executable, "-m", "perdure", *words], cwd=ROOT, env=self.environ, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
     def client(self) -> Client:
         """The requester's."""
@@ -100,14 +92,10 @@ class Terminal:
     def __init__(self, perdure: Command, *words: str, **environ: str) -> None:
         self._leader, follower = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "perdure", *words],
-            cwd=ROOT,
-            env={**perdure.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "40", **environ},
-            stdin=follower,
-            stdout=follower,
-            stderr=follower,
-            start_new_session=True,
-        )
+            [sys.executable, "-m", "perdure", *words], cwd=ROOT,
+            env={**perdure.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "40", **environ}, stdin=follower,
+            stdout=follower, stderr=follower, start_new_session=True,
+        )  # fmt: skip
         os.close(follower)
         self.seen = ""
 

@@ -48,16 +48,12 @@ def counted_stack(folder: Path) -> Iterator[tuple[RunningStack, ProviderDouble]]
 def spoken(message: str, slow_word_seconds: float, text: str, word_seconds: float) -> tuple[Step, Step]:
     """The first request for `message` is answered so slowly that it is still speaking when it is killed."""
     exactly = f"^{message}$"
-    return (
-        Step(match=exactly, text=text, token_seconds=slow_word_seconds),
-        Step(match=exactly, text=text, token_seconds=word_seconds),
-    )
+    slow = Step(match=exactly, text=text, token_seconds=slow_word_seconds)
+    return slow, Step(match=exactly, text=text, token_seconds=word_seconds)
 
 
 def called(message: str, tool: str, arguments: dict[str, str], answer: str) -> tuple[Step, Step]:
     """One call of a tool, then the answer; a request more than these two finds no step and is refused."""
     exactly = f"^{message}$"
-    return (
-        Step(match=exactly, text="I ask for it.", calls=(Call(name=tool, arguments=dict(arguments)),)),
-        Step(match=exactly, text=answer),
-    )
+    call = Call(name=tool, arguments=dict(arguments))
+    return Step(match=exactly, text="I ask for it.", calls=(call,)), Step(match=exactly, text=answer)

@@ -1,7 +1,4 @@
-"""The promises about a turn that survived a kill, checked at provider and target instead of the engine.
-
-Every function returns its faults as texts; none means that it holds.
-"""
+"""The promises about a turn that survived a kill, checked at provider and target. Functions return their faults."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -22,10 +22,7 @@ WORKERS = ("worker-turns", "worker-llm", "worker-relay")
 
 
 def until(holds: Callable[[], Any], seconds: float, what: object) -> None:
-    """Wait until something holds.
-
-    Raises: AssertionError with `what`, if it does not hold in time.
-    """
+    """Waits until a condition holds. Raises AssertionError with `what` if it does not hold in time."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, what
@@ -88,9 +85,8 @@ def running(home: Path, *arguments: str, **environ: str) -> Iterator[RunningStac
     env |= {"PERDURE_HOME": str(home), "PERDURE_PORT": str(free_port()), **unasked, **environ}
     log = home.parent / f"{home.name}.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "perdure", "up", *arguments], cwd=ROOT, env=env, stdout=output, stderr=output
-        )
+        command = [sys.executable, "-m", "perdure", "up", *arguments]
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output)
     children: list[psutil.Process] = []
     try:
         deadline = time.monotonic() + START_SECONDS

@@ -16,13 +16,8 @@ from tests.acceptance.running import ROOT
 def test_the_demo_proves_each_of_its_claims_and_leaves_nothing_behind(tmp_path: Path) -> None:
     foreign = {"PERDURE_HOME": str(tmp_path / "untouched"), "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}
     before = set(Path(tempfile.gettempdir()).glob("perdure-demo-*"))
-    ended = subprocess.run(
-        [sys.executable, "-m", "perdure.cli.demo"],
-        cwd=ROOT,
-        env={**os.environ, **foreign},
-        capture_output=True,
-        text=True,
-    )
+    command, environ = [sys.executable, "-m", "perdure.cli.demo"], {**os.environ, **foreign}
+    ended = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
     told = ended.stdout
     assert ended.returncode == 0, told + ended.stderr
     assert ended.stderr == ""

@@ -68,14 +68,6 @@ async def states(connection: asyncpg.Connection, turn: dict[str, Any]) -> list[t
     return [tuple(row) for row in await connection.fetch(calls, turn["turn_id"])]
 
 
-async def test_an_approved_registration_creates_one_well(stack: RunningStack) -> None:
-    async with Turns(stack, AGENT) as turns:
-        asked = await execute(turns, f"Register the well {WELL}, API 42-999-00003")
-        assert asked["status"] == "awaiting_approval"
-        await turns.approve(asked["turn_id"])
-        assert WELL in (await turns.completed(asked["turn_id"]))["answer"]
-
-
 async def test_a_pending_filing_survives_every_worker_and_its_package_is_made_once(stack: RunningStack) -> None:
     async with Turns(stack, AGENT) as turns:
         turn, shown = await waiting(turns)

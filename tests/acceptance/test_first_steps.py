@@ -1,6 +1,4 @@
-"""What the documents tell a newcomer to type, typed: the README's code, the quick start's REST lines, and every line of
-a new app's README.
-"""
+"""The documented first steps, typed: README code, the quick start's REST lines, a new app's README."""
 
 import json
 import os

@@ -19,20 +19,6 @@ def restarted(stack: RunningStack) -> list[str]:
     return [effect["args"]["name"] for effect in State(folder(stack) / "cluster.json").effects(RESTART)]
 
 
-def test_a_question_is_answered_and_an_approved_change_is_made_once(perdure: Command, stack: RunningStack) -> None:
-    answered = perdure("chat", "ops", "-m", "Show pods in prod")
-    assert (answered.code, answered.err) == (0, "")
-    assert "web" in answered.out and "api" in answered.out
-    before = restarted(stack)
-    chat = perdure.start("chat", "ops", "-m", "Restart deployment web in prod")
-    approval = perdure.pending("Restart deployment web in prod")
-    assert approval["tool"].endswith(RESTART) and restarted(stack) == before
-    assert perdure("approvals", "approve", approval["id"]).code == 0
-    done = chat.ended()
-    assert done.code == 0, done.err
-    assert restarted(stack) == [*before, "web"]
-
-
 def test_two_approved_changes_are_made_once_though_the_worker_is_killed(perdure: Command, stack: RunningStack) -> None:
     before = restarted(stack)
     chat = perdure.start("chat", "ops", "-m", "Restart web and api in prod")

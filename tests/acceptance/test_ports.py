@@ -1,8 +1,5 @@
-"""Every port of a running stack, found by its processes, against a page of another site.
-
-A page can send requests to this machine: plain ones from its own site, and, once its name has been pointed to 127.0.0.1
-(DNS rebinding), any request with a Host of its own. None may read a workflow or end a turn.
-"""
+"""Every port of a running stack against a page of another site. A page can send plain requests from its own site and,
+once its name points to 127.0.0.1 (DNS rebinding), any request with its own Host. None may read or end a turn."""
 
 import asyncio
 import json

@@ -1,5 +1,4 @@
-"""One data folder, started with the examples, with nothing and with another app: without an app nothing is withdrawn,
-with another one all others are; nothing hangs."""
+"""One data folder, started with the examples, with nothing and with another app: only another app withdraws agents."""
 
 from pathlib import Path
 from typing import Any

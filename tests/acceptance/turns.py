@@ -24,10 +24,7 @@ class Happened:
 
 
 async def answered(request: Awaitable[httpx.Response]) -> Any:
-    """What it says.
-
-    Raises: httpx.HTTPStatusError, if it is a refusal.
-    """
+    """Returns the body. Raises httpx.HTTPStatusError for a refusal."""
     return (await request).raise_for_status().json()
 
 

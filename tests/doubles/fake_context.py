@@ -22,11 +22,8 @@ from perdure.core.agents.safety_keywords import safety_keywords_in
 from perdure.core.calls.context_assembly import completeness_of, given_by, merge_arguments, merge_outputs, slice_hash
 
 Args = dict[str, JsonValue]
-CALM: dict[str, Args | Problem] = {
-    "safety": {"hijacked": False},
-    "intent": {"intent": "ask"},
-    "empathy": {"tone": "warm", "guidance": "Go slowly."},
-}
+WARM: Args = {"tone": "warm", "guidance": "Go slowly."}
+CALM: dict[str, Args | Problem] = {"safety": {"hijacked": False}, "intent": {"intent": "ask"}, "empathy": WARM}
 INTERVENTION = "Please talk to somebody now."
 
 
@@ -57,11 +54,8 @@ class FakeContext:
         return PlannedAssembly(
             tools=tuple(
                 PlannedTool(
-                    name=config.name,
-                    dependencies=tuple(each for each in config.dependencies if each in names),
-                    optional=config.optional,
-                    hears=config.hears,
-                    injects=config.inject_inputs,
+                    name=config.name, dependencies=tuple(each for each in config.dependencies if each in names),
+                    optional=config.optional, hears=config.hears, injects=config.inject_inputs,
                     basis=self.bases.get(config.name, config.name),
                 )
                 for config in self.registry
@@ -70,7 +64,7 @@ class FakeContext:
             intents=("ask", "book"),
             default_intent="ask",
             intervention=INTERVENTION,
-        )
+        )  # fmt: skip
 
     @property
     def memory(self) -> ContextMemory:
@@ -106,14 +100,10 @@ class FakeContext:
             return Assembled(tool=ask.tool, problem=Problem(code="bundle_failed", message=f"{ask.tool}: {error}"))
         assert isinstance(output, dict)
         bundle = Bundle(
-            tool=ask.tool,
-            turn_id=self.turn_id,
-            completeness=completeness,
-            slice_hash=ask.slice_hash,
-            upstream=ask.upstream,
-            digest=digest_of(output),
+            tool=ask.tool, turn_id=self.turn_id, completeness=completeness, slice_hash=ask.slice_hash,
+            upstream=ask.upstream, digest=digest_of(output),
             gives=given_by(output, {key for each in self.registry for key in each.inject_inputs}),
-        )
+        )  # fmt: skip
         self.outputs[self.turn_id, ask.tool] = output
         self.bundles.append(bundle)
         return Assembled(tool=ask.tool, bundle=bundle)

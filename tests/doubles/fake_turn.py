@@ -1,5 +1,4 @@
-"""The records of a turn in memory: replies, a ledger of calls and its approvals. tests/doubles/ports.py
-puts the ports on top of it."""
+"""The records of a turn in memory: replies, a ledger of calls, approvals. Its ports are in tests/doubles/ports.py."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -78,8 +77,7 @@ BY_PEOPLE = frozenset({VerdictState.APPROVED, VerdictState.EDITED, VerdictState.
 """States that a reviewer decides; the others come by themselves."""
 
 Behaviour = Callable[[Args], JsonValue | tuple[JsonValue, Args]]
-"""A fake tool returns its answer, or a pair with the state that it updates; the state that it reads is passed
-under `state`."""
+"""A fake tool returns its answer, or a pair with the state that it updates; `state` has the state that it reads."""
 
 
 def _place(message: MessageRef) -> tuple[int, int]:
@@ -187,13 +185,9 @@ class FakeTurn:
         message = self.message(Role.TOOL, canonical_json(output), row.call_id)
         row.state = state
         row.outcome = ToolOutcome(
-            call_id=row.call_id,
-            state=state,
-            message=message,
-            patch=patch or {},
-            facts=facts or {},
+            call_id=row.call_id, state=state, message=message, patch=patch or {}, facts=facts or {},
             output=output if whole else None,
-        )
+        )  # fmt: skip
         return row.outcome
 
     def perform(self, row: Row, approval: Record | None, ask: ToolCallRequest) -> ToolOutcome:

@@ -139,8 +139,7 @@ async def silence(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None
 
 @cache
 def bomb(window: int = zlib.MAX_WBITS | 16, mebibytes: int = 100) -> bytes:
-    """Compresses that many MiB of zeros. One MiB is packed and repeated, because test modules make bombs when they are
-    imported; the checksum at the end, which no reader reaches, is wrong."""
+    """Compresses that many MiB of zeros: one packed MiB, repeated. The checksum, which no reader reaches, is wrong."""
     packer = zlib.compressobj(9, zlib.DEFLATED, window)
     first, again = (packer.compress(bytes(MEBI)) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
     return first + again * (mebibytes - 1) + packer.flush()

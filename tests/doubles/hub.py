@@ -13,11 +13,8 @@ from tests.doubles.target import app_agents
 from tests.harness import Harness
 
 KEEPER, PLANNER = "keeper", "planner"
-CLIENT_TABLE: dict[str, Any] = {
-    "name": "t",
-    "rows": 2,
-    "columns": [{"name": "a", "kind": "nominal", "distinct": 2, "nulls": 0}],
-}
+COLUMN = {"name": "a", "kind": "nominal", "distinct": 2, "nulls": 0}
+CLIENT_TABLE: dict[str, Any] = {"name": "t", "rows": 2, "columns": [COLUMN]}
 
 
 def keeper(agent_id: str = KEEPER, **changed: Any) -> PublishedAgent:

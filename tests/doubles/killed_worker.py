@@ -1,7 +1,5 @@
-"""What the workers in processes of their own share: they serve one queue, say so, and are killed.
-
-`python -m tests.doubles.<worker> DATABASE_URL REDIS_URL TEMPORAL_ADDRESS NAMESPACE QUEUE`
-"""
+"""A worker in its own process that serves one queue, prints a line when it does, and is killed.
+`python -m tests.doubles.<worker> DATABASE_URL REDIS_URL TEMPORAL_ADDRESS NAMESPACE QUEUE`"""
 
 import asyncio
 import sys

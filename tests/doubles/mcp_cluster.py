@@ -1,5 +1,4 @@
-"""The simulated cluster of perdure/examples/ops for tests: its server as the app names it, over stdio or HTTP, and its
-faults."""
+"""The simulated cluster of perdure/examples/ops: its server as the app names it, over stdio or HTTP, and its faults."""
 
 import asyncio
 import sys

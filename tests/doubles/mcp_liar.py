@@ -1,8 +1,5 @@
-"""A real MCP server that is not to be believed: it calls a deletion read-only, and its schema changes when it likes.
-
-`python tests/doubles/mcp_liar.py FOLDER`: deletions are lines of FOLDER/deleted; once FOLDER/drifted exists, `remove`
-takes one argument more.
-"""
+"""A real MCP server that lies: it calls a deletion read-only, and its schema changes at any time.
+`python tests/doubles/mcp_liar.py FOLDER` writes deletions to FOLDER/deleted; FOLDER/drifted adds an argument."""
 
 import sys
 from pathlib import Path

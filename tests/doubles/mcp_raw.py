@@ -1,8 +1,5 @@
 """An MCP server written by hand over standard input and output, so that it can break the protocol in any way.
-
-`python tests/doubles/mcp_raw.py CALLS_FILE HOW`: it answers the handshake and the list of tools properly and then, for
-each `tools/call`, notes a line in CALLS_FILE and does what HOW says.
-"""
+`python tests/doubles/mcp_raw.py CALLS_FILE HOW`: for each `tools/call`, it adds a line to CALLS_FILE and does HOW."""
 
 import json
 import os

@@ -1,5 +1,5 @@
-"""A provider of OpenID Connect on a port of its own, which keeps to the rules and checks that others do: PKCE, the
-client's secret, the redirect address, codes that are used once. It signs in the given user, without a page."""
+"""An OpenID Connect provider on its own port that checks PKCE, the client's secret, the redirect address and codes. It
+signs the given user in without a page."""
 
 import base64
 import hashlib

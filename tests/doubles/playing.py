@@ -1,7 +1,4 @@
-"""A provider double that plays an agent's model by the agent's own script: the same texts, over real HTTP.
-
-It answers on OpenAI's and on Anthropic's route, so what an agent's turn puts on either wire can be looked at.
-"""
+"""A provider double that plays an agent's own script over real HTTP, on OpenAI's and on Anthropic's route."""
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse

@@ -1,9 +1,5 @@
-"""The ports of a turn in memory: a model with a script, tools with a ledger, people with approvals.
-
-They keep the promises of perdure/graph/ports.py, conflicts included: the suites of tests/ports run against them and
-against the real ports alike. A settled call answers with its stored result, a gated one without its approval is denied,
-a verdict that cannot be read is `unreadable`, and nothing raises.
-"""
+"""The ports of a turn in memory: a model with a script, tools with a ledger, users with approvals.
+They keep the promises of perdure/graph/ports.py; the suites of tests/ports run against them and the real ports."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -132,8 +128,7 @@ class FakeTools:
     steps: Steps
 
     async def run(self, asks: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()) -> list[ToolOutcome]:
-        """Each call by what the ledger says of it. A tool that rings while it runs (`FakeTurn.decide` does) has the
-        records read when it ends, which is all that a double without time can do."""
+        """Runs each call by its record. After a tool that signals (`FakeTurn.decide`), reads the records again."""
         if self.of.stopped:
             return [_not_run(ask, STOPPED) for ask in asks]
         held, ended = {request.call_id: request for request in waiting}, dict[str, ToolOutcome]()
@@ -251,22 +246,11 @@ class FakeMemory:
         gated_round, pending = (None, tuple(map(self._at, checkpoints))) if checkpoints else self._open_gate()
         return TurnContext(
             plan=TurnPlan(
-                agent_id="desk",
-                agent_version="v1",
-                persona_key="agent",
-                limits=turn.limits,
-                model=turn.model,
-                reviewers=turn.reviewers,
-                cards=tuple(turn.cards.values()),
-                skill_ids=turn.skill_ids,
-                skills=turn.skills,
-                rules=turn.rules,
-                entity_fields=dict(turn.entity_fields),
-                toolsets=dict(turn.toolsets),
-                stage_tools=dict(turn.stage_tools),
-                words=dict(turn.words),
-                assembly=turn.context.plan if turn.context else None,
-                facts=turn.facts,
+                agent_id="desk", agent_version="v1", persona_key="agent", limits=turn.limits, model=turn.model,
+                reviewers=turn.reviewers, cards=tuple(turn.cards.values()), skill_ids=turn.skill_ids,
+                skills=turn.skills, rules=turn.rules, entity_fields=dict(turn.entity_fields),
+                toolsets=dict(turn.toolsets), stage_tools=dict(turn.stage_tools), words=dict(turn.words),
+                assembly=turn.context.plan if turn.context else None, facts=turn.facts,
             ),
             context=turn.context.memory if turn.context else None,
             user_message=MessageRef(id="user-message", role=Role.USER, text=turn.said),
@@ -281,7 +265,7 @@ class FakeMemory:
             pending_round=gated_round,
             restored=self._restored(pending),
             injected=turn.injected,
-        )
+        )  # fmt: skip
 
     def _checkpoints(self) -> list[Record]:
         """The calls of the last step, unless the model was called again since."""
@@ -304,11 +288,9 @@ class FakeMemory:
             asked = [call for call in gated_round.calls if approval_id(TURN_ID, call.call_id) in turn.book]
             if asked:
                 unsettled = any(turn.rows[call.call_id].outcome is None for call in asked)
-                return (
-                    (gated_round, tuple(self._at(turn.book[approval_id(TURN_ID, call.call_id)]) for call in asked))
-                    if unsettled
-                    else (None, ())
-                )
+                if not unsettled:
+                    return None, ()
+                return gated_round, tuple(self._at(turn.book[approval_id(TURN_ID, call.call_id)]) for call in asked)
         return None, ()
 
 
@@ -357,11 +339,8 @@ class FakePeople:
         if record.call_id != request.call_id or record.state is VerdictState.UNREADABLE:
             return verdict
         told = {
-            "state": VerdictState.EDITED if record.round else record.state,
-            "comment": preview(record.comment),
-            "is_cut": preview(record.comment) != record.comment,
-            "decided_by": record.decided_by,
-            "round": record.round,
-            "answer": record.args or {} if record.state is VerdictState.ANSWERED else {},
-        }
+            "state": VerdictState.EDITED if record.round else record.state, "comment": preview(record.comment),
+            "is_cut": preview(record.comment) != record.comment, "decided_by": record.decided_by,
+            "round": record.round, "answer": record.args or {} if record.state is VerdictState.ANSWERED else {},
+        }  # fmt: skip
         return verdict.model_copy(update=told)

@@ -1,8 +1,5 @@
-"""A model whose script is the user's message, one entry for each model call.
-
-`script(Line(calls=[("pay", {})]), Line("done"))` is a user message. The entry is chosen by the step in the call's own
-name, so that a repeated request gets the same answer and a resumed turn continues at its entry.
-"""
+"""A model whose script is the user's message: `script(Line(calls=[("pay", {})]), Line("done"))`, one entry per model
+call. The step in the call's name chooses the entry, so that repeated requests and resumed turns get the same."""
 
 import asyncio
 import json
@@ -80,9 +77,8 @@ class SpokenModel:
             yield TextDelta(piece)
         self.said[key] += 1
         if self.requests[key] <= line.fails:
-            raise UpstreamUnavailable(
-                "model_unavailable", "The model broke off.", retry_after_seconds=line.again_seconds
-            )
+            wait = line.again_seconds
+            raise UpstreamUnavailable("model_unavailable", "The model broke off.", retry_after_seconds=wait)
         await asyncio.sleep(line.seconds)
         if gate := self.gates.get(line.waits):
             await gate.acquire()

@@ -86,8 +86,7 @@ def app_agents() -> tuple[list[tuple[str, PublishedAgent]], list[tuple[str, Tool
 
 
 def _alone(app: App, agent: AgentDefinition) -> App:
-    """The app with this agent only. One that loads toolsets has its tools in one: by an app's files only a server's
-    tools are in any, and an agent that begins with a toolset of none of its tools is not published."""
+    """Returns the app with this agent only. The tools of an agent that loads toolsets are in one."""
     tools = app.tools
     if agent.toolsets:
         cards = {name: tool.card.model_copy(update={"toolset": "counter"}) for name, tool in tools.items()}

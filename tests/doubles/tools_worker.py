@@ -1,7 +1,4 @@
-"""A worker of the examples' tools in a process of its own, their servers included, to be killed.
-
-The servers keep what they keep in the folder SERVERS_HOME.
-"""
+"""A worker of the examples' tools in its own process, to be killed. Its servers keep their data in SERVERS_HOME."""
 
 import os
 from pathlib import Path

@@ -49,8 +49,7 @@ async def exported_head(db: Database, tenant_id: str) -> ExportedHead:
 
 
 async def chained_anew(table_owner: asyncpg.Connection, tenant_id: str) -> None:
-    """The tenant's whole chain over the rows that there are, in the order of its links, numbered without gaps; digests,
-    hashes and head as the program would have made them. All that lacks is the key."""
+    """Writes the tenant's whole chain over the existing rows as the program would have, but without the key."""
     rows = await table_owner.fetch(
         "SELECT a.*, b.salt || b.data::text AS said FROM audit_chain c JOIN audit a ON a.id = c.audit_id "
         "JOIN audit_bodies b ON b.audit_id = a.id WHERE a.tenant_id = $1 ORDER BY c.seq",

@@ -140,7 +140,7 @@ def queries() -> list[Bad]:
     of_a_day = "WyIyMDI2LTAxLTAxVDAwOjAwOjAwKzAwOjAwIiwi"
     numbers = [of_a_day + each for each in ("wrIiXQ", "OTk5OTk5OTk5OTk5OTk5OTk5OTkiXQ", "LTEiXQ")]
     cursors = (
-        "x", "e30", "W10", "WzEsMl0", "%00", "%F0%9F%98%80", "A" * 3_000, 
+        "x", "e30", "W10", "WzEsMl0", "%00", "%F0%9F%98%80", "A" * 3_000,
         "WyIwMDAxLTAxLTAxVDAwOjAwOjAwKzE0OjAwIiwiYSJd",
     )  # fmt: skip
     found = [get(f"{path}limit={each}", 422, 400) for path in lists for each in ("0", "-1", "x", "1.5", "%00")]

@@ -77,8 +77,7 @@ async def _forget_guesses(valkey: Valkey) -> None:
 async def serving(
     people: dict[str, Person], *, database_url: str, redis_url: str, temporal: str, namespace: str, **settings: str
 ) -> AsyncIterator[Api]:
-    """The API on a port of its own; its turns are routed to queues of its own. Requests are not counted where
-    `settings` do not say so."""
+    """The API on its own port; its turns have their own queues. Rate limits are off unless `settings` enable them."""
     outside = TemporaryDirectory()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TEMPORAL_ADDRESS", temporal)

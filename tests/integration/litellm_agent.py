@@ -37,9 +37,8 @@ def litellm_agent(api_base: str) -> PublishedAgent:
     params: dict[str, Any] = {"api_base": api_base, "api_key_secret": "model_key", "temperature": 0.2}
     changed: dict[str, Any] = {"id": LITELLM_AGENT, "model": "openai/gpt-4o-mini", "model_params": params}
     definition = harness.definition.model_copy(update=changed)
-    return harness.model_copy(
-        update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))}
-    )
+    version = digest_of(definition.model_dump(mode="json"))
+    return harness.model_copy(update={"definition": definition, "version": version})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +73,8 @@ class LitellmAgent:
         )
 
     async def data(self, address: TurnAddress, kind: str) -> list[dict[str, Any]]:
-        rows = await self.served.harness.rows(
-            "SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq", address.turn_id, kind
-        )
+        statement = "SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq"
+        rows = await self.served.harness.rows(statement, address.turn_id, kind)
         return [row["data"] for row in rows]
 
 

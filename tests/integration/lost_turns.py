@@ -17,10 +17,8 @@ async def begun(harness: Harness, *, conversation_id: str | None = None) -> Turn
 
 
 async def aged(harness: Harness, *turns: TurnAddress) -> None:
-    await harness.write(
-        "UPDATE turns SET created_at = created_at - interval '1 minute' WHERE id = ANY($1)",
-        [address.turn_id for address in turns],
-    )
+    statement = "UPDATE turns SET created_at = created_at - interval '1 minute' WHERE id = ANY($1)"
+    await harness.write(statement, [address.turn_id for address in turns])
 
 
 async def status(harness: Harness, address: TurnAddress) -> tuple[str, str | None]:

@@ -1,8 +1,4 @@
-"""The access table of the API: who may call each operation of the OpenAPI document, and a request that would pass.
-
-`test_access_matrix.py` holds it against the document, so that a new route without a row fails, and against the running
-API, so that exactly the callers of a row pass.
-"""
+"""The access table of the API: who can call each operation of the OpenAPI document, and a request that would pass."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,6 +1,5 @@
-"""Every operation of the OpenAPI document, called by everyone: without a token, for a foreign Host, from another
-tenant, and in each role. Exactly the callers of the access table pass; to others an id of
-somebody's is like one that nobody has."""
+"""Each operation of the OpenAPI document, called without a token, for a foreign Host, from another tenant and in each
+role. Exactly the callers of the access table pass; others cannot distinguish an existing id from an unknown one."""
 
 import asyncio
 import json
@@ -122,28 +121,18 @@ async def _groups(api: Api, people: Mapping[str, httpx.AsyncClient]) -> dict[str
     target = {"document_id": main["document_id"], **store, "path": "notes/promoted.md", "risk": "low"}
     main["promotion_id"] = (await owner.post("/v1/memory/promotions", json=target)).json()["id"]
     return {
-        "main": main,
-        "spare": await _turn(owner, "Refund order 1044"),
+        "main": main, "spare": await _turn(owner, "Refund order 1044"),
         "decided": await _turn(owner, "Refund order 1045"),
-        "question": await _turn(owner, "Plot something", "chart_builder"),
-        "ended": await _turn(owner, "/echo hi"),
-        "shared": shared,
-        "redacted": redacted,
-        "deleted": {"file_id": await _upload(owner, talk)},
+        "question": await _turn(owner, "Plot something", "chart_builder"), "ended": await _turn(owner, "/echo hi"),
+        "shared": shared, "redacted": redacted, "deleted": {"file_id": await _upload(owner, talk)},
         "idle": {"conversation_id": await conversation(owner)},
         "escalated:reviewer": await _turn(owner, "Refund order 1046"),
-        "escalated": await _turn(owner, "Refund order 1047"),
-        "prompt": await _draft(owner, "t1"),
-        "archived": await _draft(owner, "t2"),
-        "archived:reviewer": await _draft(reviewer, "t3"),
-        "archived:admin": await _draft(admin, "t4"),
-        "delegation": delegations[0],
-        "delegation:admin": delegations[1],
-        "delegation:reviewer": delegations[2],
-        "topology": {"name": "tool_loop"},
-        "member": {"name": "member"},
+        "escalated": await _turn(owner, "Refund order 1047"), "prompt": await _draft(owner, "t1"),
+        "archived": await _draft(owner, "t2"), "archived:reviewer": await _draft(reviewer, "t3"),
+        "archived:admin": await _draft(admin, "t4"), "delegation": delegations[0], "delegation:admin": delegations[1],
+        "delegation:reviewer": delegations[2], "topology": {"name": "tool_loop"}, "member": {"name": "member"},
         "leaver": {"name": "second"},
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")

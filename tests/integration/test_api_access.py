@@ -19,8 +19,7 @@ from tests.integration.test_api_approvals import Paused, ended, item, many, paus
 from tests.integration.test_api_turns import code, conversation, refusal
 
 OPEN = {"/healthz", "/readyz", "/v1/auth/ways"}
-"""The only routes without a token, beside the documentation and those by which one gets it; the last one says which
-ways of getting it there are."""
+"""The only routes without a token, in addition to the documentation and the sign-in routes."""
 FAULT = "dead server"
 SOME_ID = "01a1fdeb-b782-7ebe-9496-5deb828d9713"
 

@@ -41,9 +41,8 @@ async def conversation(client: httpx.AsyncClient, *tables: str, agent: str = "ch
     made = await client.post("/v1/conversations", json={"agent": agent})
     path = f"/v1/conversations/{made.json()['id']}"
     for number, table in enumerate(tables):
-        sent = await client.post(
-            f"{path}/files", params={"name": f"t{number}.csv"}, content=table, headers={"Content-Type": "text/csv"}
-        )
+        params, headers = {"name": f"t{number}.csv"}, {"Content-Type": "text/csv"}
+        sent = await client.post(f"{path}/files", params=params, content=table, headers=headers)
         assert sent.status_code == 201, sent.text
     return path
 
@@ -84,22 +83,6 @@ async def test_an_approved_booking_is_made_exactly_once(api: Api, calendar: str)
         effects = (await reviewer.get("/v1/effects")).json()["items"]
     mine = [(each["tool"], each["effect"], each["state"]) for each in effects if each["turn_id"] == found["turn_id"]]
     assert mine == [("book_session", "keyed", "done")]
-
-
-async def test_a_message_of_danger_gets_the_fixed_answer_also_beside_an_open_turn(api: Api) -> None:
-    async with api.client() as client:
-        path = await conversation(client, agent=AGENT)
-        first = await say(client, path, "I feel that I want to d\u0456e")
-        waiting = await say(client, path, "Book p1 at Monday 10:00")
-        beside = await say(client, path, "I want to die")
-        assert (waiting["status"], first["answer"]) == ("awaiting_approval", beside["answer"])
-        for turn in (first, beside):
-            done = (await client.get(f"/v1/turns/{turn['turn_id']}")).json()
-            assert (done["status"], done["answer"]) == ("completed", first["answer"])
-            assert done["answer"].startswith("I am glad that you wrote this.")
-            told = {each["stage"]: each for each in await stages(client, turn)}
-            assert told["preflight"]["safety_category"] == told["safety_intervention"]["category"] == "self_harm"
-        assert (await client.post(f"/v1/turns/{waiting['turn_id']}/stop")).is_success
 
 
 BEGIN = "router_node state_init_node decision_logic_node task_preprocessing_node decision_logic_node"
@@ -206,18 +189,6 @@ async def test_an_unclear_request_asks_a_question_and_its_answer_returns_a_pictu
         turn = await reply(client, turn, text="sales by region")
         assert turn["status"] == "completed" and turn["output"]["pictures"], turn
         assert turn["nodes"].count("planning_transformation_node") == 2
-
-
-async def test_another_message_replaces_a_turn_that_waits_for_an_answer(requester: Caller) -> None:
-    path = await conversation(requester, SALES)
-    turn = await say(requester, path, "Plot something")
-    fresh = await say(requester, path, "/echo fine", on_busy="replace")
-    assert (fresh["status"], fresh["answer"]) == ("completed", "fine")
-    old = f"/v1/turns/{turn['turn_id']}"
-    assert (await requester.get(old)).json()["status"] == "replaced"
-    given = {"kind": "clarification", "payload": {"text": "x"}}
-    late = await requester.post(f"{old}/answers/{turn['waiting_for']['ids'][0]}", json=given)
-    assert (late.status_code, late.json()["error"]["code"]) == (409, "turn_stopped"), "nothing is taken after a stop"
 
 
 async def test_a_message_without_a_task_runs_no_solver_and_a_shortcut_only_the_solver(requester: Caller) -> None:

@@ -171,8 +171,7 @@ async def test_prepare_prints_a_code_until_one_registers(tenant: EmptyTenant, ur
     third = (await bootstrap(elsewhere)).setup_code
     assert third not in (first, second), "outside of the embedded stack no code is kept"
     assert await tenant.refused(setup_code=second) == (403, "setup_code_invalid")
-    fourth = (await bootstrap(local)).setup_code
-    assert (await tenant.register(setup_code=fourth)).status_code == 201
+    assert (await tenant.register(setup_code=(await bootstrap(local)).setup_code)).status_code == 201
     assert (await bootstrap(local)).setup_code == (await bootstrap(elsewhere)).setup_code == ""
     assert not kept.exists()
 

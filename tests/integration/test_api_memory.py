@@ -1,7 +1,4 @@
-"""/v1/memory and /v1/entities over HTTP: versions and conflicts of documents, promotions, working memory, summaries.
-
-Whose they are, and who may do what, is in test_access_matrix.py; what is no id or no value in bad_requests.py.
-"""
+"""/v1/memory and /v1/entities over HTTP: versions and conflicts of documents, promotions, working memory, summaries."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -67,8 +64,7 @@ async def test_a_document_is_written_once_per_key_read_changed_and_its_versions_
         assert answer.json()["error"]["details"] == {"sha256": sha256_hex("Shorter.")}
     whole = await me.put(place, json={"expected_sha256": sha256_hex("Shorter."), "content": "New", "title": "T"})
     assert whole.json()["number"] == 3
-    versions = (await me.get(f"{place}/versions")).json()["items"]
-    assert [each["number"] for each in versions] == [3, 2, 1]
+    assert [each["number"] for each in (await me.get(f"{place}/versions")).json()["items"]] == [3, 2, 1]
     assert (await me.get(f"{place}/versions/{made['version_id']}")).json()["content"] == "Short."
     assert (await me.get(f"{place}/versions/{new_id()}")).status_code == 404
     listed = (await me.get(DOCUMENTS, params={"prefix": "prefs/"})).json()["items"]

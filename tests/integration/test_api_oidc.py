@@ -83,8 +83,7 @@ async def test_an_account_is_linked_by_its_owner_and_never_by_its_name_alone(api
     async with api.client(None) as client:
         await come(client)
         assert (await client.get("/v1/auth/me")).json()["user_id"] == api.people["reviewer"].user_id, "one person"
-        other = {"token": api.people["requester"].token}
-        await client.post("/v1/auth/login", json=other)
+        await client.post("/v1/auth/login", json={"token": api.people["requester"].token})
         assert failed(await come(client, link="1")) == "identity_taken"
 
 
@@ -102,9 +101,8 @@ async def test_an_identity_linked_by_a_minted_token_is_its_creators_too(api: Api
         async with api.client(None) as client:
             await come(client)
             assert (await client.get("/v1/auth/me")).json()["name"] == name
-            answer = await client.post(
-                f"{asked.path}/decision", json=asked.body(), headers={"X-Perdure-Request": "1", "Origin": api.url}
-            )
+            headers = {"X-Perdure-Request": "1", "Origin": api.url}
+            answer = await client.post(f"{asked.path}/decision", json=asked.body(), headers=headers)
             assert answer.status_code == expected, (name, answer.text)
     assert answer.json()["history"][-1]["data"]["signed_in"] == {"how": "oidc"}
 
@@ -199,9 +197,7 @@ async def test_an_endless_answer_of_the_provider_ends_the_sign_in(
     assert len(made.heads) == 1, "it is asked once"
 
 
-async def test_only_the_issuers_host_is_requested(
-    api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_the_issuer_is_requested(api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     Names(monkeypatch)("keys.public.test", ["127.0.0.1"])
     config = OidcConfig(provider.issuer, CLIENT_ID, CLIENT_SECRET, ("requester",))
     async with Provider(config)._timed_client(f"{api.url}{CALLBACK}") as client:

@@ -1,5 +1,4 @@
-"""`python -m perdure.api` as a process: it drains at once, it may be killed, and its readers come back to the next
-one."""
+"""`python -m perdure.api` as a process: it drains at once and can be killed; its readers reconnect to the next one."""
 
 import asyncio
 import os
@@ -71,17 +70,11 @@ def first_metrics_port() -> int:
 def environment(parts: DataParts, urls: Urls, port: int, **given: str) -> dict[str, str]:
     assert parts.redis_url is not None and parts.temporal is not None
     return {
-        **os.environ,
-        "DATABASE_URL": urls.app,
-        "REDIS_URL": parts.redis_url,
-        "TEMPORAL_ADDRESS": parts.temporal.address,
-        "TEMPORAL_NAMESPACE": parts.temporal.namespace,
-        "TEMPORAL_CONFIG_FILE": os.devnull,
-        "PERDURE_PORT": str(port),
-        "LOG_LEVEL": "warning",
-        "RATE_LIMITING_ENABLED": "0",
-        **given,
-    }
+        **os.environ, "DATABASE_URL": urls.app, "REDIS_URL": parts.redis_url,
+        "TEMPORAL_ADDRESS": parts.temporal.address, "TEMPORAL_NAMESPACE": parts.temporal.namespace,
+        "TEMPORAL_CONFIG_FILE": os.devnull, "PERDURE_PORT": str(port), "LOG_LEVEL": "warning",
+        "RATE_LIMITING_ENABLED": "0", **given,
+    }  # fmt: skip
 
 
 @asynccontextmanager

@@ -45,9 +45,8 @@ def paid(harness: Harness, address: TurnAddress) -> int:
 
 
 async def read(harness: Harness, address: TurnAddress, *requests: RequestRef) -> list[VerdictState]:
-    answer = await harness.activity(
-        ApprovalActivities(harness.deps).read, VerdictsRequest(address=address, requests=tuple(requests))
-    )
+    given = VerdictsRequest(address=address, requests=tuple(requests))
+    answer = await harness.activity(ApprovalActivities(harness.deps).read, given)
     assert answer.problem is None
     return [verdict.state for verdict in answer.verdicts]
 
@@ -58,17 +57,14 @@ async def gated(harness: Harness, **args: Any) -> tuple[TurnAddress, RequestRef]
     return address, request
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        "nonce = 'other'",
-        "tool_version = 'other'",
-        "digest = 'other'",
-        "args = '{\"amount\": 1000}'",
-        "tool = 'post'",
-        "",
-    ],
-)
+@pytest.mark.parametrize("changed", [
+    "nonce = 'other'",
+    "tool_version = 'other'",
+    "digest = 'other'",
+    "args = '{\"amount\": 1000}'",
+    "tool = 'post'",
+    "",
+])  # fmt: skip
 async def test_a_record_changed_or_deleted_behind_the_reviewer_runs_nothing(harness: Harness, changed: str) -> None:
     address, request = await gated(harness, amount=1)
     await harness.decide(request.request_id)
@@ -394,9 +390,8 @@ async def test_a_racing_decision_and_end_of_the_turn_leave_one_result(harness: H
     async def ends(address: TurnAddress) -> None:
         await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.STOPPED))
 
-    answers = await gathered(
-        *(harness.decide(approval) for approval in approvals), *(ends(address) for address in approvals.values())
-    )
+    ending = [ends(address) for address in approvals.values()]
+    answers = await gathered(*(harness.decide(approval) for approval in approvals), *ending)
     for (approval, address), answer in zip(approvals.items(), answers, strict=False):
         status = await harness.value("SELECT status FROM approvals WHERE id = $1", approval)
         assert status == "cancelled", "an approval that was not reserved is void with its turn"

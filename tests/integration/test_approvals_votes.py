@@ -1,7 +1,5 @@
 """Several reviewers decide on one call: votes, delegations, claims, fallback reviewers, withdrawals, and their races.
-
-tests/protocol covers permissions and results; this file covers what readers, turns and models see of them.
-"""
+tests/protocol covers permissions and results; this file covers what readers, turns and models see of them."""
 
 import asyncio
 import random
@@ -132,10 +130,8 @@ async def test_a_delegation_that_the_requester_made_under_another_name_does_not_
 async def test_two_credentials_that_one_person_created_are_one_vote(policies: Policies) -> None:
     _, request = await policies.asked("pair")
     admin = policies.harness.people["admin"].user_id
-    minted, through = (
-        Credential(SignInMethod.TOKEN, (admin,)),
-        Credential(SignInMethod.TOKEN, (policies.who("dora").user_id, admin)),
-    )
+    minted = Credential(SignInMethod.TOKEN, (admin,))
+    through = Credential(SignInMethod.TOKEN, (policies.who("dora").user_id, admin))
     assert await decides(policies, request, "ann", credential=minted) == "pending"
     assert await decides(policies, request, "bob", credential=minted) == "already_voted"
     assert await decides(policies, request, "bob", credential=through) == "already_voted"
@@ -287,8 +283,7 @@ async def test_racing_reconcilers_and_reviewers_reassign_at_most_once(policies: 
     for request in (*asked, *climbing):
         kinds = await policies.audited(request)
         assert kinds.count("fell_back") + kinds.count("escalated") <= 1
-        status = (await policies.row(request))["status"]
-        assert status == "approved" or len(kinds) == 2, "handed on exactly once"
+        assert (await policies.row(request))["status"] == "approved" or len(kinds) == 2, "handed on exactly once"
 
 
 async def test_a_role_that_is_lost_while_a_decision_waits_for_the_lock_does_not_count(policies: Policies) -> None:
@@ -409,9 +404,8 @@ async def test_a_change_of_a_policys_deadlines_voids_no_request(policies: Polici
     call = await policies.harness.tool_call(address, "t1.0", agent_id="plain")
     await policies.republish({"plain": {"expires_seconds": 5, "fallback_reviewer": "ann"}})
     try:
-        assert (
-            await policies.harness.activity(ToolActivities(policies.harness.deps).run, call)
-        ).state is CallState.DONE
+        done = await policies.harness.activity(ToolActivities(policies.harness.deps).run, call)
+        assert done.state is CallState.DONE
     finally:
         await policies.republish({})
 

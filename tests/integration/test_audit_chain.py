@@ -110,15 +110,11 @@ async def test_nothing_is_audited_without_a_key(urls: Urls) -> None:
 
 
 CHANGES = [
-    *(f"UPDATE {table} SET tenant_id = tenant_id" for table in TABLES),
-    *(f"DELETE FROM {table}" for table in TABLES),
-    *(f"TRUNCATE {table} CASCADE" for table in TABLES),
-    "UPDATE audit SET kind = 'x'",
-    "UPDATE audit_chain SET hash = 'x'",
-    "UPDATE audit_bodies SET data = '{}'",
-    "UPDATE audit_bodies SET salt = 'x'",
+    *(f"UPDATE {table} SET tenant_id = tenant_id" for table in TABLES), *(f"DELETE FROM {table}" for table in TABLES),
+    *(f"TRUNCATE {table} CASCADE" for table in TABLES), "UPDATE audit SET kind = 'x'",
+    "UPDATE audit_chain SET hash = 'x'", "UPDATE audit_bodies SET data = '{}'", "UPDATE audit_bodies SET salt = 'x'",
     "UPDATE audit_bodies SET erased_by = audit_id",
-]
+]  # fmt: skip
 APP_ONLY = [
     "INSERT INTO audit_chain (tenant_id, seq, audit_id, prev, hash) VALUES ('local', 99, 99, '', '')",
     "INSERT INTO audit_heads (tenant_id, seq, prev, hash) VALUES ('local', 99, '', '')",
@@ -146,8 +142,7 @@ async def test_only_the_relay_sees_the_heads_of_all_tenants(db: Database, relay:
     await written(db, tenant, 1)
     async with db.pool.acquire() as connection:
         assert await connection.fetchval("SELECT count(*) FROM audit_heads") == 0
-    seen = await relay.pool.fetch("SELECT tenant_id FROM audit_heads")
-    assert tenant in {row["tenant_id"] for row in seen}
+    assert tenant in {row["tenant_id"] for row in (await relay.pool.fetch("SELECT tenant_id FROM audit_heads"))}
     assert await relay.pool.fetchval("SELECT count(*) FROM audit_chain") == 0
 
 
@@ -180,10 +175,8 @@ async def test_a_head_that_went_back_is_not_exported(db: Database, relay: Databa
     await export.once()
     async with as_table_owner(urls.owner) as table_owner:
         await table_owner.execute("DELETE FROM audit_chain WHERE seq > 6 AND tenant_id = $1", tenant)
-        await table_owner.execute(
-            "DELETE FROM audit a WHERE tenant_id = $1 AND NOT EXISTS (SELECT FROM audit_chain WHERE audit_id = a.id)",
-            tenant,
-        )
+        linked = "EXISTS (SELECT FROM audit_chain WHERE audit_id = a.id)"
+        await table_owner.execute(f"DELETE FROM audit a WHERE tenant_id = $1 AND NOT {linked}", tenant)
         await chained_anew(table_owner, tenant)
     assert await export.once() == []
     assert [line["seq"] for line in lines(path, tenant)] == [10]

@@ -1,5 +1,4 @@
-"""The chart builder on a real model's wire: LiteLLM, a provider double, whole turns. What does not fit is told and made
-again; a model that gives no object is asked in the other form."""
+"""The chart builder over LiteLLM against a provider double: whole turns, retries, and the other output form."""
 
 import json
 from collections.abc import AsyncIterator

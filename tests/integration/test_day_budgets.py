@@ -1,7 +1,5 @@
-"""Daily budgets on the real ledger: the claim reserves, the settle replaces, any end of a call releases.
-
-Usage from before or beside a budget that starts or changes while calls run is counted.
-"""
+"""Daily budgets on the real ledger: a claim reserves, a settle replaces, any end of a call releases. Usage from before
+or beside a budget that starts or changes while calls run is counted."""
 
 import asyncio
 import random

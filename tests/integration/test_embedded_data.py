@@ -186,9 +186,7 @@ async def test_only_the_requested_parts_start_and_overrides_are_ignored(tmp_path
 
 
 @pytest.mark.parametrize("name", ["postgres", "valkey", "temporal", "temporal_http", "temporal_metrics", "temporal_ui"])
-async def test_a_part_that_loses_its_port_gets_another(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_part_without_its_port_gets_another(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     take, lost = PortFile.take, socket.socket()
 
     def take_and_lose(ports: PortFile, part: str) -> int:
@@ -225,8 +223,7 @@ def namespaces_are_allowed() -> bool:
 
 
 async def as_a_normal_user(home: Path) -> str:
-    """What a normal user's start of the data parts says. Root becomes one in a user namespace, where root's own files
-    are that user's and others' are not."""
+    """Returns the output of a normal user's start of the data parts. In a user namespace, root becomes such a user."""
     prefix = ("unshare", "--user", "--map-user=1000", "--map-group=1000") if os.geteuid() == 0 else ()
     started = await asyncio.create_subprocess_exec(
         *prefix, sys.executable, "-c", NOT_ROOT, str(home), cwd=ROOT, stdout=PIPE, stderr=STDOUT

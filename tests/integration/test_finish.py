@@ -175,8 +175,8 @@ async def test_the_end_reads_the_messages_of_its_own_conversation_only(harness: 
 @pytest.mark.sized
 @pytest.mark.parametrize("how", ["finish", "stop"])
 async def test_no_effect_follows_the_end_or_a_stop(harness: Harness, how: str) -> None:
-    """The race of a reservation with the end: whichever commits first decides. The first turn has ended before its call
-    is begun and the last one ends after its effect, so that both are seen however the others fall."""
+    """A reservation races with the end: the first commit decides. The first turn ends before its call begins and the
+    last one after its effect, so that both cases occur."""
     turns = [await harness.approved(("pay", {"amount": n + 1})) for n in range(sized(40, 12))]
     requester = harness.people["requester"].user_id
     chance = random.Random(5)

@@ -156,10 +156,7 @@ class Storm:
         return int(await self.harness.value(query, self.conversations))
 
     async def rage(self) -> None:
-        """Runs the operations, many at once, until enough turns have ended and enough effects happened.
-
-        How many batches that takes depends on the machine.
-        """
+        """Runs many operations at once, in as many batches as it takes to end enough turns with enough effects."""
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def one(operation: Operation) -> None:

@@ -41,9 +41,8 @@ async def test_text_and_reasoning_reach_the_reader_as_they_come_and_the_text_is_
 async def test_a_round_of_tools_is_sent_to_the_provider_with_the_ids_that_it_gave(agent: LitellmAgent) -> None:
     usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 60}}
     calls = (Call(name="look", arguments={"what": "x"}, id="call_a"), Call(name="book", arguments={}, id="call_b"))
-    address, row = await agent.ended(
-        Step(text="Let me see.", calls=calls, usage=usage), Step(text="It is booked.", usage=usage)
-    )
+    opening = Step(text="Let me see.", calls=calls, usage=usage)
+    address, row = await agent.ended(opening, Step(text="It is booked.", usage=usage))
     assert (row["status"], row["answer"]) == ("completed", "It is booked.")
     assert await agent.served.states(address) == {"t1.0": "done", "t1.1": "done"}
     assert agent.served.effects(address, "/book", "t1.1") == 1

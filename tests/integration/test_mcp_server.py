@@ -1,5 +1,5 @@
-"""A real MCP server: sessions with it over stdio and HTTP, its tools in turns and in published apps. And servers that
-break the protocol, or are not to be believed: bounded, typed, and never an effect without approval."""
+"""A real MCP server: sessions over stdio and HTTP, its tools in turns and in published apps, and servers that break the
+protocol or lie: their effects are bounded and typed, and none happens without approval."""
 
 import asyncio
 import functools
@@ -314,8 +314,7 @@ async def test_a_servers_tools_are_published_and_outlive_it(urls: Urls, tmp_path
 async def test_a_server_with_a_lock_is_published_without_a_start(urls: Urls, tmp_path: Path, capsys: Capture) -> None:
     """Its command cannot be started, and it was never published before."""
     write_app(tmp_path, SERVER.replace("python", "no-such-program"), "pinned")
-    without = await prepared(urls, tmp_path)
-    assert "pinned" not in without and "FileNotFoundError" in capsys.readouterr().err
+    assert "pinned" not in (await prepared(urls, tmp_path)) and "FileNotFoundError" in capsys.readouterr().err
     shutil.copy(OPS / "mcp" / "cluster.lock.json", tmp_path / "mcp")
     pinned = (await prepared(urls, tmp_path, PENDING_MUTATION_TTL_SECONDS="172800"))["pinned"]
     assert len(pinned.cards) == 18 and {card.toolset for card in pinned.cards} == {"k8s"}
@@ -405,17 +404,14 @@ async def start(tmp_path: Path) -> AsyncIterator[Raws]:
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize(
-    ("how", "trusted"),
-    [
-        ("result_is_text", OPAQUE),
-        ("says_internal_error", OPAQUE),
-        ("no_result", READ),
-        soak("content_is_number", OPAQUE),
-        soak("says_its_own", READ),
-        soak("says_internal_error", READ),
-    ],
-)
+@pytest.mark.parametrize(("how", "trusted"), [
+    ("result_is_text", OPAQUE),
+    ("says_internal_error", OPAQUE),
+    ("no_result", READ),
+    soak("content_is_number", OPAQUE),
+    soak("says_its_own", READ),
+    soak("says_internal_error", READ),
+])  # fmt: skip
 async def test_an_invalid_answer_is_a_typed_end_at_once(start: Raws, how: str, trusted: dict[str, Any]) -> None:
     raw, began = start(how, **trusted), time.monotonic()
     with pytest.raises(ToolRefused if trusted else ServerLost):
@@ -458,9 +454,7 @@ async def test_an_output_schema_that_fits_or_cannot_be_used_leaves_the_answer_as
 
 
 @pytest.mark.parametrize("how", ["chatters", "not_utf8"])
-async def test_standard_error_does_not_fill_the_disk_and_bytes_that_are_no_text_do_not_end_the_session(
-    start: Raws, tmp_path: Path, monkeypatch: Patch, how: str
-) -> None:
+async def test_stderr_is_bounded_and_needs_no_text(start: Raws, tmp_path: Path, monkeypatch: Patch, how: str) -> None:
     monkeypatch.setattr(transports, "LOG_SECONDS", 0.05)
     raw, log = start(how), tmp_path / "server" / "stderr.log"
     for _ in range(3):

@@ -1,5 +1,4 @@
-"""An empty database gets every migration, with and without alembic; one of an earlier release is brought to the newest
-version as it is."""
+"""An empty database gets every migration, with and without alembic; one of an earlier release gets the missing ones."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -78,9 +77,7 @@ async def test_a_first_start_and_alembic_make_the_same_schema(template: Template
         assert ours[what] == alembics[what], what
 
 
-async def test_a_first_start_that_fails_leaves_nothing_and_several_at_once_make_one_schema(
-    empty_urls: Urls, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_first_starts_leave_nothing_or_one_schema(empty_urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as broken:
         broken.setattr("perdure.store.migrations.NEWEST", "x" * 33)  # too long for alembic's column
         with pytest.raises(asyncpg.StringDataRightTruncationError):

@@ -123,9 +123,7 @@ async def test_a_signal_to_an_absent_turn_starts_nothing(harness: Harness, relay
 
 
 @pytest.mark.parametrize("kind", list(Wake))
-async def test_a_note_to_a_lost_namespace_stays(
-    harness: Harness, relay: Database, temporal: Client, kind: Wake
-) -> None:
+async def test_notes_to_a_lost_namespace_stay(harness: Harness, relay: Database, temporal: Client, kind: Wake) -> None:
     address, _ = await harness.start(Line("hi"))
     if kind is not Wake.START:
         await put(harness, kind, address.turn_id)
@@ -197,17 +195,14 @@ async def test_a_turn_temporal_refuses_fails_after_tries(harness: Harness, relay
     await handle.terminate()
 
 
-@pytest.mark.parametrize(
-    ("kind", "status"),
-    [
-        (Wake.START, RPCStatusCode.UNAVAILABLE),
-        (Wake.RING, RPCStatusCode.INVALID_ARGUMENT),  # a refused wake signal ends nothing
-        *(
-            pytest.param(Wake.START, status, marks=pytest.mark.soak)
-            for status in {*RPCStatusCode} - {*PERMANENT_REJECTIONS, RPCStatusCode.OK, RPCStatusCode.UNAVAILABLE}
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kind", "status"), [
+    (Wake.START, RPCStatusCode.UNAVAILABLE),
+    (Wake.RING, RPCStatusCode.INVALID_ARGUMENT),  # a refused wake signal ends nothing
+    *(
+        pytest.param(Wake.START, status, marks=pytest.mark.soak)
+        for status in {*RPCStatusCode} - {*PERMANENT_REJECTIONS, RPCStatusCode.OK, RPCStatusCode.UNAVAILABLE}
+    ),
+])  # fmt: skip
 async def test_a_start_that_can_succeed_later_and_any_wake_signal_is_retried_without_limit(
     harness: Harness, relay: Database, temporal: Client, kind: Wake, status: RPCStatusCode
 ) -> None:

@@ -1,11 +1,9 @@
-"""Prompt templates over HTTP: drafts of each user, promotions and their conflicts. The persona that a turn takes from a
-template: its version, its pinning, and an outage. And the model's messages: a prefix that no skill changes, then the
-texts of the loaded skills."""
+"""Prompt templates over HTTP: drafts, promotions and conflicts; the persona that a turn takes from a template; the
+model's messages: a prefix that no skill changes, then the texts of the loaded skills."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import permutations
 from typing import Any
 
 import httpx
@@ -17,7 +15,6 @@ from perdure.contracts.activities import LoadRequest, TurnContext
 from perdure.contracts.errors import CallerError
 from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.turns import TurnAddress
-from perdure.contracts.values import canonical_json
 from perdure.core.agents.templates import Stage
 from perdure.store import agents
 from perdure.store.agents import PromptPromoter, PromptReader
@@ -341,44 +338,25 @@ async def test_an_outage_of_the_templates_costs_the_text_and_no_tool(harness: Ha
     assert str((await asked(harness, address, step=2)).messages[0]["content"]).startswith(OWN), "one turn, one voice"
 
 
-SKILLS = ("house", "parcels", "weights")
-ORDERS = [order for size in range(len(SKILLS) + 1) for order in permutations(SKILLS, size)]
-
-
 async def sent(
     harness: Harness, address: TurnAddress, step: int, *skills: str, refs: tuple[str, ...] = ()
 ) -> list[dict[str, Any]]:
     """The messages of a call in a turn that has injected these skills, told of these entities."""
     call = await harness.model_call(address, step, "checked")
     notes = tuple(MessageRef(role=Role.SYSTEM, skill_id=skill, entities=refs) for skill in skills)
-    ask = call.ask.model_copy(
-        update={"messages": (*call.ask.messages, *notes), "prompt": {"name": "Ann", "role": "clerk"}}
-    )
+    update = {"messages": (*call.ask.messages, *notes), "prompt": {"name": "Ann", "role": "clerk"}}
+    ask = call.ask.model_copy(update=update)
     reply = await harness.activity(ModelActivities(harness.deps).complete, call.model_copy(update={"ask": ask}))
     assert reply.problem is None
     return [dict(message) for message in harness.model.seen[-1].messages]
-
-
-async def test_the_prefix_is_the_same_bytes_whatever_is_loaded_and_unloaded_in_any_order(harness: Harness) -> None:
-    address, _ = await harness.start(*[Line("yes")] * len(ORDERS), agent_id="checked")
-    seen = [await sent(harness, address, step, *order) for step, order in enumerate(ORDERS, 1)]
-    assert len({canonical_json(messages[0]) for messages in seen}) == 1
-    assert len({canonical_json(messages) for messages in seen}) > 3, "what follows does change"
-    prefix = str(seen[0][0]["content"])
-    assert prefix.startswith("You are the clerk of a parcel desk"), "the root skill's persona"
-    assert "Name: Ann\nRole: clerk" in prefix
-    for skill in SKILLS:
-        assert f"- {skill}: " in prefix, "the manifest names every skill"
-    assert "Triggers: parcel, send. Tags: post." in prefix
 
 
 async def test_templates_follow_the_prefix_and_a_skills_text_is_where_it_was_injected(harness: Harness) -> None:
     address, _ = await harness.start(Line("a"), Line("b"), Line("c"), agent_id="checked")
     plain = await sent(harness, address, 1)
     assert [message["role"] for message in plain] == ["system", "system", "user"]
-    assert plain[1]["content"] == (
-        "The desk is open from nine to five. You speak for A desk whose skills have rules and checkpoints to Ann."
-    )
+    hours = "The desk is open from nine to five."
+    assert plain[1]["content"] == f"{hours} You speak for A desk whose skills have rules and checkpoints to Ann."
     loaded = await sent(harness, address, 2, "weights", "parcels")
     assert loaded[:3] == plain, "loading moves nothing before it"
     weights, parcels = (str(message["content"]) for message in loaded[3:])
@@ -386,9 +364,8 @@ async def test_templates_follow_the_prefix_and_a_skills_text_is_where_it_was_inj
     for section in ("## Steps", "## Requirements", "## Output format", "## Artifact: sizes.md"):
         assert section in parcels
     assert "## Entity Context" not in parcels
-    marks = await harness.rows(
-        "SELECT skill_id, tier FROM injection_ledger WHERE turn_id = $1 ORDER BY skill_id", address.turn_id
-    )
+    statement = "SELECT skill_id, tier FROM injection_ledger WHERE turn_id = $1 ORDER BY skill_id"
+    marks = await harness.rows(statement, address.turn_id)
     assert [tuple(mark) for mark in marks] == [("parcels", 3), ("weights", 2)], "one mark each, however often"
     await harness.write("UPDATE turns SET system_prompt = 'Only count.' WHERE id = $1", address.turn_id)
     own = await sent(harness, address, 3)

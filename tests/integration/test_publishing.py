@@ -72,9 +72,8 @@ async def test_a_mistake_shown_at_the_starts_end_is_in_the_log_alone(urls: Urls,
 
 async def test_a_worker_names_published_agents_that_it_lacks_and_serves_on(template: Template, db: Database) -> None:
     """As before the first migration: the database is there, its tables are not."""
-    elsewhere = await Database.connect(
-        urlunsplit(urlsplit(template.urls.app)._replace(path="/postgres")), max_connections=2
-    )
+    url = urlunsplit(urlsplit(template.urls.app)._replace(path="/postgres"))
+    elsewhere = await Database.connect(url, max_connections=2)
     try:
         async with elsewhere.transaction(agents.SHARED) as tx:
             with pytest.raises(asyncpg.UndefinedTableError):

@@ -1,5 +1,4 @@
-"""The reconciler: lost runs, queued turns that were not admitted, lost wake signals, unread decisions, early stops.
-Also in a pass over all tenants in which a statement fails."""
+"""The reconciler: lost runs, queued turns, lost wake signals, unread decisions, early stops, statements that fail."""
 
 import asyncio
 from collections import Counter
@@ -291,9 +290,8 @@ async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler:
     assert started.note is not None and await harness.deps.notifier.deliver_soon(started.note)
     await reconciler.run_pass()
     assert await rung(harness, address, "stop") == 0, "it has only just been asked to"
-    await harness.write(
-        "UPDATE turns SET stop_requested_at = stop_requested_at - interval '11 seconds' WHERE id = $1", address.turn_id
-    )
+    statement = "UPDATE turns SET stop_requested_at = stop_requested_at - interval '11 seconds' WHERE id = $1"
+    await harness.write(statement, address.turn_id)
     for _ in range(3):
         await reconciler.run_pass()
         assert await rung(harness, address, "stop") == 1, "rung once, not at every pass"
@@ -306,13 +304,10 @@ async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler:
 
 
 STEPS = {
-    "wake_stopped": "stops_not_signaled",
-    "wake_decided": "decisions_not_signaled",
-    "start_stranded": "stranded_turns_not_started",
-    "forget_old": "old_keys_not_deleted",
-    "fall_back": "requests_not_reassigned",
-    "escalate_all_overdue": "deadlines_not_escalated",
-}
+    "wake_stopped": "stops_not_signaled", "wake_decided": "decisions_not_signaled",
+    "start_stranded": "stranded_turns_not_started", "forget_old": "old_keys_not_deleted",
+    "fall_back": "requests_not_reassigned", "escalate_all_overdue": "deadlines_not_escalated",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("broken", list(STEPS))

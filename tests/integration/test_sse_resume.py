@@ -133,8 +133,7 @@ async def test_a_wiped_valkey_costs_tokens_but_never_text(streams: Streams, turn
         await turn.finish()
         sent += await whole(stream)
     assert text_of(sent) == "Hello there"
-    again = await whole(of_turn(streams, turn, sent[2].id))
-    assert text_of([*sent[:3], *again]) == "Hello there"
+    assert text_of([*sent[:3], *(await whole(of_turn(streams, turn, sent[2].id)))]) == "Hello there"
 
 
 async def test_reasoning_comes_live_and_a_reader_cut_off_continues_there(streams: Streams, turn: TurnWriter) -> None:

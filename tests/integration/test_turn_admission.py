@@ -87,10 +87,8 @@ async def test_a_queue_holds_twenty_turns_and_runs_them_in_order(harness: Harnes
 
 async def test_a_turn_sees_earlier_messages_and_none_of_queued_turns(harness: Harness) -> None:
     conversation_id = await harness.conversation()
-    turns = [
-        (await harness.start(Line(f"answer {n}"), conversation_id=conversation_id, on_busy=OnBusy.QUEUE, caps=MANY))[0]
-        for n in range(3)
-    ]
+    queued: Any = {"conversation_id": conversation_id, "on_busy": OnBusy.QUEUE, "caps": MANY}
+    turns = [(await harness.start(Line(f"answer {n}"), **queued))[0] for n in range(3)]
     for number, address in enumerate(turns):
         reply = await harness.activity(ModelActivities(harness.deps).complete, await harness.model_call(address))
         assert reply.message is not None
@@ -122,9 +120,8 @@ async def test_a_user_has_a_maximum_of_open_turns(harness: Harness) -> None:
 async def test_simultaneous_starts_in_many_conversations_obey_the_users_limit(harness: Harness) -> None:
     conversations = [await harness.conversation(by="reviewer") for _ in range(20)]
     caps = Caps(turns_a_user=3)
-    answers = await gathered(
-        *(harness.start(Line("hi"), conversation_id=each, caps=caps, by="reviewer") for each in conversations)
-    )
+    starts = [harness.start(Line("hi"), conversation_id=each, caps=caps, by="reviewer") for each in conversations]
+    answers = await gathered(*starts)
     assert Counter(each.code for each in answers if isinstance(each, CallerError)) == {"too_many_turns": 17}
     assert len([each for each in answers if isinstance(each, tuple)]) == 3
 
@@ -288,9 +285,8 @@ async def test_a_message_that_joined_the_replaced_turn_runs_after_its_replacemen
 
 async def test_a_user_at_the_turn_limit_can_still_replace_one(harness: Harness) -> None:
     conversation_id = await harness.conversation(by="reviewer")
-    open_now = await harness.value(
-        "SELECT count(*) FROM turns WHERE ended_at IS NULL AND user_id = $1", harness.people["reviewer"].user_id
-    )
+    statement = "SELECT count(*) FROM turns WHERE ended_at IS NULL AND user_id = $1"
+    open_now = await harness.value(statement, harness.people["reviewer"].user_id)
     caps = Caps(queue_depth=0, turns_a_user=open_now + 1)
     given: dict[str, Any] = {"conversation_id": conversation_id, "by": "reviewer", "caps": caps}
     await harness.start(Line("one"), **given)

@@ -145,15 +145,6 @@ async def test_readers_turns_and_writers_of_a_conversation_do_not_block_each_oth
     assert len(await got(harness, conversation_id)) == 11
 
 
-async def test_another_tenant_cannot_read_or_write_working_memory(harness: Harness) -> None:
-    conversation_id = await harness.conversation()
-    await put(harness, conversation_id, mine=1)
-    assert await got(harness, conversation_id, tenant="other") == {}
-    async with harness.db.transaction("other") as tx:
-        await working_memory.remove(tx, conversation_id, None)
-    assert await got(harness, conversation_id) == {"mine": 1}
-
-
 async def test_a_tools_memory_write_is_reported_and_one_too_large_keeps_its_effect(harness: Harness) -> None:
     address = await harness.plan(("jot", {"text": "x" * 70_000}))
     outcome = await harness.run_tool(address)
@@ -248,9 +239,8 @@ async def test_a_turn_recalls_near_episodes_of_its_user_and_reports_it_once(harn
     ids = {"document_id": first.document_id, "version_id": first.version_id}
     assert isinstance(documents, list) and documents[0] == {**ids, **told}
     assert await recalled(harness, address, "How do we roll back the billing-api? A rollback is needed") == found
-    rows = await harness.rows(
-        "SELECT kind, version_id::text FROM conversation_memory_usage WHERE turn_id = $1", address.turn_id
-    )
+    statement = "SELECT kind, version_id::text FROM conversation_memory_usage WHERE turn_id = $1"
+    rows = await harness.rows(statement, address.turn_id)
     assert {tuple(row) for row in rows} == {("injected", ref.version_id) for ref in found.hits} and len(rows) == 2
 
 

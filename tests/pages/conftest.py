@@ -1,7 +1,5 @@
 """The pages in a real browser: the API and the pages as they are served, a module's own database, one Chromium for all.
-
-`site.visit("reviewer")` opens a window that has signed in by the form, as a person does.
-"""
+`site.visit("reviewer")` opens a window that has signed in by the form, as a person does."""
 
 import os
 import re
@@ -35,22 +33,14 @@ expect.set_options(timeout=15_000)
 NARROW: ViewportSize = {"width": 390, "height": 844}
 WIDE: ViewportSize = {"width": 1280, "height": 900}
 CORPUS = [
-    "<script>window.hit = 1</script>",
-    "<img src=x onerror='window.hit = 1'>",
-    "</pre></textarea><svg onload=window.hit=1>",
-    '" onfocus="window.hit=1" autofocus="',
-    "javascript:window.hit=1",
-    "{{ 7 * 7 }} {% raw %} ${7*7}",
-    "[click](javascript:window.hit=1) **bold** `code`",
-    "\x1b[2J\x1b[31mred\x1b]0;title\x07",
-    "invoice\u202egnp.exe",
-    "pay\u200b\u2060\ufeff\u00ad me",
-    "\u05d0\u05d1\u05d2 100 \u05d3 200",
-    "a\u2066b\u2069c\u061c",
-    "\U000e0041\U000e0042hidden tags",
+    "<script>window.hit = 1</script>", "<img src=x onerror='window.hit = 1'>",
+    "</pre></textarea><svg onload=window.hit=1>", '" onfocus="window.hit=1" autofocus="', "javascript:window.hit=1",
+    "{{7 * 7}} {% raw %} ${7*7}", "[click](javascript:window.hit=1) **bold** `code`",
+    "\x1b[2J\x1b[31mred\x1b]0;title\x07", "invoice\u202egnp.exe", "pay\u200b\u2060\ufeff\u00ad me",
+    "\u05d0\u05d1\u05d2 100 \u05d3 200", "a\u2066b\u2069c\u061c", "\U000e0041\U000e0042hidden tags",
     "<a href='//elsewhere.example'>x</a><base href='//elsewhere.example'>",
     "data-hx-get='/x' <div hx-get=/sign-out hx-trigger=load>",
-]
+]  # fmt: skip
 UNSEEN = "\x1b\x07\u202e\u200b\u2060\ufeff\u00ad\u2066\u2069\u061c\U000e0041"
 
 

@@ -1,5 +1,4 @@
-"""A conversation in a browser: tokens as they come, approvals beside the words, files and pictures; with a worker that
-serves the shipped agents."""
+"""A conversation in a browser: streamed tokens, approvals, files and pictures, with a worker of the shipped agents."""
 
 import re
 from contextlib import AsyncExitStack
@@ -14,11 +13,8 @@ from tests.conftest import Person
 from tests.harness import Harness
 from tests.pages.conftest import CORPUS, NARROW, Site, Window, alarm, pages_at, routed, sign_in
 
-SALES: FilePayload = {
-    "name": "sales.csv",
-    "mimeType": "text/csv",
-    "buffer": b"region,sales\nNorth,30\nSouth,10\nNorth,5\n",
-}
+SALES_ROWS = b"region,sales\nNorth,30\nSouth,10\nNorth,5\n"
+SALES: FilePayload = {"name": "sales.csv", "mimeType": "text/csv", "buffer": SALES_ROWS}
 
 
 async def begun(site: Site, agent: str, name: str = "requester", **given: Any) -> Window:

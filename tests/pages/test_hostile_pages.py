@@ -1,5 +1,4 @@
-"""What people and models do to a page: hostile text, long arguments, another's decision, a session that ends, a
-server that goes away."""
+"""Pages under hostile text, long arguments, another reviewer's decision, an ended session, a restarted server."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -294,9 +294,8 @@ async def test_a_promotion_is_read_and_decided_without_javascript_and_on_a_phone
 async def test_hidden_tabs_send_no_requests(site: Site) -> None:
     approval = await site.asks("post", text="in the background")
     window = await site.visit("reviewer")
-    await window.context.add_init_script(
-        "Object.defineProperty(document, 'hidden', {get: () => window.unseen ?? true})"
-    )
+    hidden = "Object.defineProperty(document, 'hidden', {get: () => window.unseen ?? true})"
+    await window.context.add_init_script(hidden)
     for _ in range(7):  # a browser has six connections to one server
         tab = await window.context.new_page()
         await tab.goto(f"/review/{approval}")

@@ -179,10 +179,7 @@ class Ground:
         await self.seen()
 
     async def perform(self, request: Request, crash_at: int | None = None) -> str:
-        """The answer to a request, in the model's form.
-
-        Raises: Crash, if it breaks off before a refusal.
-        """
+        """Returns the answer to a request, in the model's form. Raises Crash if it breaks off before a refusal."""
         turn_id = self.calls[request.call].address.turn_id if request.verb == "run" else None
         try:
             async with self._tx(crash_at, turn_id) as tx:
@@ -206,13 +203,9 @@ class Ground:
         senders = [each for each in placed.epochs if await tool_calls.still_owned(tx, placed.tool_call, each)]
         same = {name: row[name] for name in ("status", "version", "role", "escalated", "trail", "ledger", "epoch")}
         return Seen(
-            **same,
-            reviewers=tuple(row["reviewers"]),
-            assignee=row["assignee"] or "",
-            claimer=row["claimer"] or "",
-            votes=tuple((by, owner) for by, owner in row["votes"]),
-            senders=tuple(senders),
-        )
+            **same, reviewers=tuple(row["reviewers"]), assignee=row["assignee"] or "", claimer=row["claimer"] or "",
+            votes=tuple((by, owner) for by, owner in row["votes"]), senders=tuple(senders),
+        )  # fmt: skip
 
     @asynccontextmanager
     async def _tx(self, crash_at: int | None, turn_id: str | None = None) -> AsyncIterator[Connection]:
@@ -329,15 +322,11 @@ class Ground:
 def _of_policy(base: PublishedAgent, policy: Policy) -> PublishedAgent:
     """The agent `desk` under this policy; calls go to its high-risk tool."""
     approvals = ApprovalPolicy(
-        expires_seconds=policy.expires_seconds,
-        allow_self_approval=policy.allow_self,
-        reviewers=policy.reviewers,
-        quorum=policy.quorum,
-        on_timeout=OnTimeout.ESCALATE if policy.escalates else OnTimeout.DENY,
-        fallback_reviewer=policy.fallback,
-        fallback_after_seconds=policy.fallback_seconds,
+        expires_seconds=policy.expires_seconds, allow_self_approval=policy.allow_self, reviewers=policy.reviewers,
+        quorum=policy.quorum, on_timeout=OnTimeout.ESCALATE if policy.escalates else OnTimeout.DENY,
+        fallback_reviewer=policy.fallback, fallback_after_seconds=policy.fallback_seconds,
         hold_seconds=policy.hold_seconds,
-    )
+    )  # fmt: skip
     definition = base.definition.model_copy(update={"id": f"desk_{policy.name}", "approvals": approvals})
     version = digest_of([base.version, definition.model_dump(mode="json")])
     return base.model_copy(update={"definition": definition, "version": version})

@@ -69,18 +69,13 @@ class Roll:
     def by(cls, chance: random.Random) -> "Roll":
         """Draws the next step. Drawn from Hypothesis, most fields would equal those of the last step."""
         return cls(
-            kind=chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0],
-            pick=chance.randrange(60),
-            other=chance.randrange(60),
-            call=chance.randrange(60),
-            decision=chance.choice(["approve", "approve", "edit", "reject", "respond"]),
-            verb=chance.randrange(60),
-            seconds=chance.choice([1_000, 1_000, 3_000, 7_000, 21_000]),
-            text=chance.randrange(3),
-            amount=chance.choice([None, None, 0, 3]),
-            comment=chance.choice(["because", ""]),
+            kind=chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0], pick=chance.randrange(60),
+            other=chance.randrange(60), call=chance.randrange(60),
+            decision=chance.choice(["approve", "approve", "edit", "reject", "respond"]), verb=chance.randrange(60),
+            seconds=chance.choice([1_000, 1_000, 3_000, 7_000, 21_000]), text=chance.randrange(3),
+            amount=chance.choice([None, None, 0, 3]), comment=chance.choice(["because", ""]),
             crash=chance.choice([None, None, None, None, chance.randrange(MOST_STATEMENTS + 1)]),
-        )
+        )  # fmt: skip
 
 
 class Protocol(RuleBasedStateMachine):

@@ -1,8 +1,6 @@
-"""A reference model of the approval protocol: the answer to each request, and the records after it.
-
-Written from the design alone; nothing of the program is imported. Time is a number of seconds that only `pass_time`
-moves; every deadline is half a thousand off its steps, so that no step meets one exactly.
-"""
+"""A reference model of the approval protocol, written from the design alone, without imports of the product. Time is a
+number of seconds that only `pass_time` moves; each deadline is half a thousand off its steps, so that none meets
+one."""
 
 from collections import Counter
 from copy import deepcopy
@@ -105,10 +103,7 @@ class Model:
         self.calls: list[Call] = []
 
     def perform(self, request: Request) -> str:
-        """The answer to a request; what it changes is changed.
-
-        Raises: Refused.
-        """
+        """Changes the records and returns the answer to a request. Raises Refused."""
         before = deepcopy(self.calls)
         try:
             return str(getattr(self, request.verb)(request))

@@ -83,15 +83,9 @@ async def ground(harness: Harness) -> AsyncIterator[Ground]:
 def settled(examples: int) -> settings:
     """Settings: the same examples at every run, without shrinking, since each step is a transaction or several."""
     return settings(
-        max_examples=examples,
-        stateful_step_count=STEPS,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        report_multiple_bugs=False,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+        max_examples=examples, stateful_step_count=STEPS, deadline=None, derandomize=True, database=None,
+        report_multiple_bugs=False, phases=[Phase.generate], suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
 
 
 async def run(ground: Ground, examples: int) -> Counter[tuple[str, str]]:
@@ -106,8 +100,7 @@ async def run(ground: Ground, examples: int) -> Counter[tuple[str, str]]:
 @pytest.mark.sized
 @pytest.mark.timeout(600)
 async def test_the_program_answers_and_records_what_the_reference_model_predicts(ground: Ground) -> None:
-    answers = await run(ground, EXAMPLES)
-    missing = REACHED - answers.keys()
+    missing = REACHED - (await run(ground, EXAMPLES)).keys()
     assert not missing, f"no caller was ever answered {sorted(missing)}"
 
 

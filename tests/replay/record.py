@@ -1,8 +1,6 @@
-"""Record the shapes of a turn anew: `python -m tests.replay.record`, or only some: `... record gate_approved limited`.
-
-It runs as tests do, on the embedded parts, with the workers of tests/served.py in its own process; under a minute.
-README.md says when to do this and when not.
-"""
+"""Records the shapes of a turn: `python -m tests.replay.record`, or only some: `... record gate_approved limited`. It
+runs on the embedded parts, with the workers of tests/served.py, in under a minute. README.md explains when to use
+it."""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
-"""The recorder: takes turns through their shapes and writes down what Temporal kept. `record.py` runs it.
-
-It is a test by its form only, for the fixtures; pytest does not collect it by itself.
-"""
+"""The recorder: takes turns through their shapes and writes down what Temporal kept. `record.py` runs it with pytest,
+for the fixtures; pytest does not collect it."""
 
 from dataclasses import replace
 

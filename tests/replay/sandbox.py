@@ -1,7 +1,5 @@
-"""The SDK's sandbox around our own code, for replays: what asks a clock, chance or the system there fails.
-
-Workers run without it (ADR 6): it costs them a fifth of their CPU and, with our packages passed through, sees nothing.
-"""
+"""The SDK's sandbox around our own code, for replays: a use of clock, chance or system fails.
+Workers run without it (ADR 6): it costs a fifth of their CPU and, with our packages passed through, sees nothing."""
 
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 

@@ -1,7 +1,5 @@
-"""The shapes of a turn that are recorded: how each is brought about, how it ends, and the calls of its runs.
-
-A shape names its runs' calls, so that a recording which took another course is refused when it is made.
-"""
+"""The shapes of a turn that are recorded: how each is brought about, how it ends, and the calls of its runs. A
+recording with other calls is refused when it is made."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -207,8 +205,7 @@ async def at_the_hub(served: Served) -> TurnAddress:
 
 
 async def gathering(served: Served) -> TurnAddress:
-    """The check of two questions, then the one tool of the context beside the tone. Its result is no bundle, which the
-    answer does not need."""
+    """Runs the check of two questions, then the context's one tool and the tone. Its result is no bundle."""
     owner, (agents, _) = served.harness.owner_url, app_agents()
     await publish_app(owner, [each for each in agents if each[1].definition.id != "desk"] + [("desk", gatherer())])
     verdicts: tuple[tuple[str, dict[str, JsonValue]], ...] = (

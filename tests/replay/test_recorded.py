@@ -19,16 +19,12 @@ RECORDINGS = sorted(HISTORIES.glob("*.json"))
 IN_SANDBOX = (
     *("plain_answer", "tool_loop", "limited", "refused_call", "provider_failed", "rule_abort", "hub", "context"),
     *(
-        "client_run",
-        "gate_unreadable",
-        "gate_expired",
-        "gates_decided_apart",
-        "checkpoint_approved",
+        "client_run", "gate_unreadable", "gate_expired", "gates_decided_apart", "checkpoint_approved",
         "loop_stopped_paused",
     ),
     *("loop_answer", "unknown_outcome_beside_others", "cancelled_running", "stopped_running"),
     *("finish_outside", "load_outside", "stop_read_outside", "forged_stop_then_stopped"),
-)
+)  # fmt: skip
 """One of each topology, pause and end: the sandbox imports our packages again for each run, a second or two of CPU."""
 IN_EVERY_RUN = ("loop_answer", "hub", "context", "client_run", "checkpoint_approved", "stopped_running")
 CASES = [

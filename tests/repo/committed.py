@@ -39,10 +39,8 @@ def texts(*endings: str, within: tuple[str, ...] = ()) -> Iterator[tuple[str, st
 
 @cache
 def imported(text: str) -> tuple[str, ...]:
-    """The dotted names that a module imports, at its top, in a function or for types alone: `from a import b` is `a.b`.
-
-    A relative import is `.` and its name.
-    """
+    """Returns the dotted names that a module imports, at its top, in a function or for types: `from a import b` is
+    `a.b`. A relative import is `.` and its name."""
     names: list[str] = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):

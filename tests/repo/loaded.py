@@ -37,11 +37,9 @@ def said(arguments: list[str], folder: Path, **environ: str) -> str:
 
 
 def loaded(modules: tuple[str, ...], folder: Path, **environ: str) -> dict[str, Path]:
-    """The modules of a process in `folder` that imports these, by name, with their files; the folder comes first on
-    its path, as with `python -m`."""
-    found: Mapping[str, str] = json.loads(
-        said([sys.executable, "-c", _SAY, *modules], folder, **environ).splitlines()[-1]
-    )
+    """Returns the modules and files of a process in `folder`, first on its path, that imports these."""
+    lines = said([sys.executable, "-c", _SAY, *modules], folder, **environ).splitlines()
+    found: Mapping[str, str] = json.loads(lines[-1])
     return {name: Path(file) for name, file in found.items() if file}
 
 

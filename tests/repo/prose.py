@@ -294,8 +294,7 @@ def checked_files(within: Iterable[str] = ()) -> list[str]:
 
 
 def differences(found: Mapping[str, int], left: Mapping[str, int]) -> Iterator[str]:
-    """What is wrong with the numbers of findings by file, compared with those that are left to mend,
-    and with the limits of that list."""
+    """Returns what is wrong with the numbers of findings by file, compared with those left to mend and their limits."""
     for path in sorted({*found, *left}):
         now, before = found.get(path, 0), left.get(path, 0)
         if now > before:

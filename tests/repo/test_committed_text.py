@@ -61,8 +61,7 @@ def bare_skips(path: str, text: str) -> Iterator[str]:
             continue
         if tokens[place - 2].string not in ("mark", "pytest", "unittest"):
             continue
-        given = tokens[place + 1 : place + 60]
-        line = [each for each in given if each.start[0] <= token.start[0] + 6]
+        line = [each for each in tokens[place + 1 : place + 60] if each.start[0] <= token.start[0] + 6]
         called = line and line[0].string == "("
         words = any(each.type in (tokenize.STRING, getattr(tokenize, "FSTRING_START", -1)) for each in line)
         reasoned = words if tokens[place - 2].string == "pytest" else any(each.string == "reason" for each in line)
@@ -85,16 +84,13 @@ _HOST = naming({"wheels.example"})
 _SKIP = "def test_it(): ...\n"
 
 
-@pytest.mark.parametrize(
-    ("found", "count"),
-    [
-        (said(_HOST, "a", "from https://wheels.example/simple it comes, index = wheels.example."), 2),
-        (said(MACHINE_PATH, "a", "cd |root/.cache, HOME=\"|home/ann\" open('|work/main/a.py')".replace("|", "/")), 3),
-        (said(MACHINE_PATH, "a", "|var/lib and |homestead and |home/somebody apps|work/x".replace("|", "/")), 0),
-        ([*bare_skips("a.py", f"@pytest.mark.skip\n{_SKIP}")], 1),
-        ([*bare_skips("a.py", f"@pytest.mark.skipif(True, reason='no Go here')\n{_SKIP}")], 0),
-        ([*bare_skips("a.py", "def test_it():\n    pytest.skip('no Go here')\n    itertools.skip()\n")], 0),
-    ],
-)
+@pytest.mark.parametrize(("found", "count"), [
+    (said(_HOST, "a", "from https://wheels.example/simple it comes, index = wheels.example."), 2),
+    (said(MACHINE_PATH, "a", "cd |root/.cache, HOME=\"|home/ann\" open('|work/main/a.py')".replace("|", "/")), 3),
+    (said(MACHINE_PATH, "a", "|var/lib and |homestead and |home/somebody apps|work/x".replace("|", "/")), 0),
+    ([*bare_skips("a.py", f"@pytest.mark.skip\n{_SKIP}")], 1),
+    ([*bare_skips("a.py", f"@pytest.mark.skipif(True, reason='no Go here')\n{_SKIP}")], 0),
+    ([*bare_skips("a.py", "def test_it():\n    pytest.skip('no Go here')\n    itertools.skip()\n")], 0),
+])  # fmt: skip
 def test_planted_text_is_found_and_nothing_else(found: list[str], count: int) -> None:
     assert len(found) == count

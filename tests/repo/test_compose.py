@@ -50,9 +50,8 @@ def test_every_kind_of_work_has_one_worker_service_and_there_is_a_relay_and_an_a
 def test_the_api_every_worker_and_the_relay_are_watched_by_their_heartbeat() -> None:
     for name in ["api", *(name for name in SERVICES if name.startswith("worker-"))]:
         file = SERVICES[name]["environment"]["PERDURE_READY_FILE"]
-        assert SERVICES[name]["healthcheck"]["test"] == ["CMD", "python", "-m", "perdure.telemetry.heartbeat", file], (
-            name
-        )
+        check = ["CMD", "python", "-m", "perdure.telemetry.heartbeat", file]
+        assert SERVICES[name]["healthcheck"]["test"] == check, name
     assert SERVICES["prepare"]["healthcheck"] == {"disable": True}
 
 
@@ -121,9 +120,8 @@ def test_the_image_has_the_program_that_builds_the_jail_and_does_not_run_as_root
 
 def test_the_api_listens_on_all_addresses_so_it_needs_the_address_that_people_use() -> None:
     given = SERVICES["api"]["environment"]
-    assert exposure_refusal(given["PERDURE_HOST"], "") and given["PERDURE_PUBLIC_URL"].startswith(
-        "${PERDURE_PUBLIC_URL:?"
-    )
+    assert exposure_refusal(given["PERDURE_HOST"], "")
+    assert given["PERDURE_PUBLIC_URL"].startswith("${PERDURE_PUBLIC_URL:?")
     assert "PERDURE_PUBLIC_URL=" in COMPOSE.read_text().partition("name:")[0], "the top of the file says how to set it"
 
 

@@ -50,8 +50,7 @@ def missing_targets(text: str, known: set[str]) -> list[str]:
 
 
 def commands() -> dict[str, set[str]]:
-    root = get_command(app)
-    found = getattr(root, "commands", {})
+    found = getattr(get_command(app), "commands", {})
     return {name: set(getattr(command, "commands", {})) for name, command in found.items()}
 
 
@@ -88,11 +87,8 @@ def missing_paths(path: str, text: str, here: Sequence[str]) -> list[str]:
 @cache
 def remarks(source: str) -> tuple[tuple[int, str], ...]:
     """The comments and docstrings of a module, a line each."""
-    found = [
-        (token.start[0], token.string)
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    ]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    found = [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             found += enumerate(node.value.value.splitlines(), node.lineno)
@@ -176,11 +172,8 @@ def test_no_text_names_a_module_that_does_not_exist() -> None:
     assert not dead, "\n".join(dead)
 
 
-READMES = [
-    path.replace("__init__.py", "README.md")
-    for path in files()
-    if path.startswith("perdure/") and path.endswith("/__init__.py")
-]
+PACKAGES = [path for path in files() if path.startswith("perdure/") and path.endswith("/__init__.py")]
+READMES = [path.replace("__init__.py", "README.md") for path in PACKAGES]
 
 
 @pytest.mark.parametrize("readme", [path for path in READMES if path in files()])
@@ -212,8 +205,7 @@ def test_the_readme_is_a_front_page_with_what_a_newcomer_needs() -> None:
 
 
 def test_the_picture_of_a_turn_is_the_same_in_both_color_schemes() -> None:
-    readme = text_of("README.md")
-    shown = re.findall(r'(?:srcset|src)="(?P<path>[^"]+)"', readme)
+    shown = re.findall(r'(?:srcset|src)="(?P<path>[^"]+)"', text_of("README.md"))
     assert shown == ["docs/pictures/turn-dark.svg", "docs/pictures/turn-light.svg"]
     dark, light = (re.sub("#[0-9a-f]{6}", "", text_of(path)) for path in shown)
     assert dark == light
@@ -249,20 +241,17 @@ def _dead(span: str, path: str = "docs/streams.md") -> list[str]:
     return [each.rpartition(" names ")[2] for each in dead_names(path, [(1, f"see `{span}`")], _TREE)]
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        (missing_targets("make sense\n```\nmake PYTHON=python3 test\nmake nothing\n```", {"test"}), ["nothing"]),
-        (missing_commands("`bin/perdure turns show ID`, `perdure up|fly`", _KNOWN), ["perdure fly"]),
-        (missing_paths("docs/f.md", _LINKS, [_START, "docs/adr/0001.md"]), ["adr/0002.md", "perdure/store/gone.py"]),
-        *((_dead(span), []) for span in (_START, "turns/st*.py", "python worker.py", "apps/", "GET /v1/apps/x")),
-        *((_dead(span), [span]) for span in ("store/sta*.py", "adopt.py", "store/turns.py", "relay/")),
-        (_dead("mcp.py", _STORE), ["mcp.py"]),
-        (unnamed(_STORE, "`turns/start.py`", [*_TREE, "perdure/store/paging.py"]), ["paging.py"]),
-        (dead_names(_START, remarks(_SOURCE), _TREE), [f"{_START}:{each}" for each in _NAMED]),
-        (names_itself(_START, remarks(_SOURCE)), [f"{_START}:3 names itself"]),
-        (named_twice("x.md", _TABLES), ["x.md:2 has a.py in two rows", "x.md:5 names b.py twice"]),
-    ],
-)
+@pytest.mark.parametrize(("found", "expected"), [
+    (missing_targets("make sense\n```\nmake PYTHON=python3 test\nmake nothing\n```", {"test"}), ["nothing"]),
+    (missing_commands("`bin/perdure turns show ID`, `perdure up|fly`", _KNOWN), ["perdure fly"]),
+    (missing_paths("docs/f.md", _LINKS, [_START, "docs/adr/0001.md"]), ["adr/0002.md", "perdure/store/gone.py"]),
+    *((_dead(span), []) for span in (_START, "turns/st*.py", "python worker.py", "apps/", "GET /v1/apps/x")),
+    *((_dead(span), [span]) for span in ("store/sta*.py", "adopt.py", "store/turns.py", "relay/")),
+    (_dead("mcp.py", _STORE), ["mcp.py"]),
+    (unnamed(_STORE, "`turns/start.py`", [*_TREE, "perdure/store/paging.py"]), ["paging.py"]),
+    (dead_names(_START, remarks(_SOURCE), _TREE), [f"{_START}:{each}" for each in _NAMED]),
+    (names_itself(_START, remarks(_SOURCE)), [f"{_START}:3 names itself"]),
+    (named_twice("x.md", _TABLES), ["x.md:2 has a.py in two rows", "x.md:5 names b.py twice"]),
+])  # fmt: skip
 def test_planted_faults_are_found_and_nothing_else(found: list[str], expected: list[str]) -> None:
     assert found == expected

@@ -10,10 +10,7 @@ HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
 
 
 def entries(text: str) -> dict[str, int]:
-    """Names of the entries, each with the number of its hashes.
-
-    Raises: ValueError for a line that is neither an entry, nor a hash, nor a comment.
-    """
+    """Returns the entries' names with their numbers of hashes. Raises ValueError for any other line but a comment."""
     found: dict[str, int] = {}
     name = ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -21,10 +21,8 @@ def test_a_folder_on_top_is_a_link_to_the_package(name: str) -> None:
 
 
 def ours(found: Mapping[str, Path]) -> dict[str, Path]:
-    """The modules of this checkout without those of app folders.
-
-    Apps are loaded by path, under a name for each folder. A test can import an example too; the product never does.
-    """
+    """Returns the modules of this checkout without those of app folders, which are loaded by path. Tests can import an
+    example; the product never does."""
     by_path = tuple(ROOT / each for each in (".venv", "perdure/examples", "perdure/apps/template", "tests/apps"))
     here = {name: file for name, file in found.items() if file.is_relative_to(ROOT)}
     return {name: file for name, file in here.items() if not any(map(file.is_relative_to, by_path))}

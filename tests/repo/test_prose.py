@@ -28,18 +28,15 @@ def test_each_rule_finds_its_example_and_passes_the_right_form() -> None:
     assert (wrong, missed, passed) == ([], [], [])
 
 
-@pytest.mark.parametrize(
-    ("path", "source", "expected"),
-    [
-        ("x.py", _MODULE, ["1 opening", "3 clause", "6 opening", "8 clause", "9 actor", "9 position"]),
-        ("bench/x.py", _MODULE, ["1 opening", "3 clause", "6 opening", "8 clause", "9 actor"]),
-        ("x.md", "---\na: anew\n---\nFine.\n```\nanew\n```\n\nDone\nanew.\n\n| a | anew |\n", ["10 idiom", "12 idiom"]),
-        ("x.md", f"{_LONG}.\n{_LONG[:-5]}.\n\nBy name.", ["1 long"]),
-        ("x.html", '<p title="done anew">{# anew #}Done anew</p>\n<script>do anew</script>', ["1 idiom", "1 idiom"]),
-        (".env.example", "A=anew\n# Done\n# anew.\n", ["3 idiom"]),
-        ("x.py", 'def run():\n    """`anew` is anew(1)."""\n', []),
-    ],
-)
+@pytest.mark.parametrize(("path", "source", "expected"), [
+    ("x.py", _MODULE, ["1 opening", "3 clause", "6 opening", "8 clause", "9 actor", "9 position"]),
+    ("bench/x.py", _MODULE, ["1 opening", "3 clause", "6 opening", "8 clause", "9 actor"]),
+    ("x.md", "---\na: anew\n---\nFine.\n```\nanew\n```\n\nDone\nanew.\n\n| a | anew |\n", ["10 idiom", "12 idiom"]),
+    ("x.md", f"{_LONG}.\n{_LONG[:-5]}.\n\nBy name.", ["1 long"]),
+    ("x.html", '<p title="done anew">{# anew #}Done anew</p>\n<script>do anew</script>', ["1 idiom", "1 idiom"]),
+    (".env.example", "A=anew\n# Done\n# anew.\n", ["3 idiom"]),
+    ("x.py", 'def run():\n    """`anew` is anew(1)."""\n', []),
+])  # fmt: skip
 def test_findings_have_the_kind_and_the_line_of_their_text(path: str, source: str, expected: list[str]) -> None:
     assert sorted(f"{hit.line} {hit.rule}" for text in texts(path, source) for hit in hits(text)) == sorted(expected)
 

@@ -1,5 +1,4 @@
-"""tests/reruns.txt names every test that may be run again after a failure, and may only shrink. A measurement of such a
-test states its attempts."""
+"""tests/reruns.txt names every test that can be run again after a failure, and can only shrink."""
 
 import ast
 from collections.abc import Iterator
@@ -50,9 +49,8 @@ def test_a_measurement_reports_all_its_attempts_and_rows_of_gone_tests_are_dropp
         ["bad", "**failed**, second of 2 attempts", "1.0", "attempt 1:<br>p50 7<br>attempt 2:<br>p50 8"],
         ["others: 1", "passed", "1.0", ""],
     ]
-    kept = [
-        f"| repo.test_reruns | {test_the_list_of_reruns_names_the_marked_tests_and_only_shrinks.__name__[5:]} | x |"
-    ]
+    name = test_the_list_of_reruns_names_the_marked_tests_and_only_shrinks.__name__[5:]
+    kept = [f"| repo.test_reruns | {name} | x |"]
     gone = ["| repo.test_reruns | no_such_test | x |", "| repo.test_gone | others: 3 | x |"]
     others = ["| repo.test_reruns | others: 2 | x |"]
     before = "\n".join([*gone, *kept, *others])

@@ -25,6 +25,4 @@ def faults(page: str, topology: Topology) -> list[str]:
 def test_a_page_shows_the_topology_that_runs(name: str) -> None:
     page = text_of(PAGES[name])
     assert not faults(page, spec(name)), PAGES[name]
-    assert ("```mermaid" in page, "| from | to |" in page) == (name == "context_assembly",) * 2, (
-        "or nothing is compared"
-    )
+    assert ("```mermaid" in page) is ("| from | to |" in page) is (name == "context_assembly"), "or nothing is compared"

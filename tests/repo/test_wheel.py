@@ -1,7 +1,5 @@
-"""The wheel is `perdure` alone with all its files, from wherever it is built, and runs beside modules of any name.
-
-Each checkout here is a copy of the files as they would be committed, so nothing is built in the real one.
-"""
+"""The wheel is `perdure` alone with all its files, from wherever it is built, and runs beside modules of any name. Each
+checkout here is a copy of the files as they would be committed."""
 
 import re
 import shutil
@@ -160,9 +158,8 @@ def test_an_install_from_git_has_the_same_files_and_a_clone_has_the_links(built:
         subprocess.run(["git", *words], cwd=source, check=True, capture_output=True, timeout=60)
     to = ("--target", built / "from-git", "--python", sys.executable)
     uv("pip", "install", "--no-deps", *to, f"perdure @ git+file://{source}", cache=built / "cache")
-    assert below(built / "from-git", "perdure") == {
-        name: body for name, body in held(wheel).items() if name.startswith("perdure/")
-    }
+    product = {name: body for name, body in held(wheel).items() if name.startswith("perdure/")}
+    assert below(built / "from-git", "perdure") == product
     subprocess.run(["git", "clone", "-q", source, built / "clone"], check=True, capture_output=True, timeout=60)
     assert {name: str((built / "clone" / name).readlink()) for name in LINKS} == {n: f"perdure/{n}" for n in LINKS}
 
@@ -255,9 +252,8 @@ def in_image() -> Callable[[str], bool]:
 def test_the_image_has_the_links_and_the_modules_of_its_processes(tmp_path: Path) -> None:
     image = copied(tmp_path / "app", wanted=in_image())
     assert {name for name in LINKS if (image / name).resolve() == image / "perdure" / name} == {*LINKS}
-    assert not (image / "tests").exists() and below(image, "perdure").keys() == {
-        path for path in files() if path.startswith("perdure/")
-    }
+    assert not (image / "tests").exists()
+    assert below(image, "perdure").keys() == {path for path in files() if path.startswith("perdure/")}
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
     commands = [each["command"] for each in services if each.get("command", [""])[0] == "python"]
     modules = {words[2] for words in commands if words[1] == "-m"}

@@ -19,8 +19,7 @@ NAME = "PERDURE_CANARY"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The parts of the machine that a block must not reach, each with a secret: a variable, a file, a folder and
-    a port."""
+    """Secrets that a block must not reach: a variable, a file, a folder, a port."""
 
     secret: str
     file: Path

@@ -38,10 +38,7 @@ WARM_SECONDS = 5.0
 
 
 async def warm_ms(sandbox: Sandbox, seconds: float) -> list[float]:
-    """How long good blocks of some tenants took, one after the other for each, schemas included.
-
-    Raises: RuntimeError where one of them is not right.
-    """
+    """Returns the seconds of good blocks of some tenants. Raises RuntimeError if a result is wrong."""
     taken: list[float] = []
     started = time.perf_counter()
 

@@ -130,8 +130,7 @@ async def assert_good(sandbox: MontySandbox, tenant_id: str) -> float:
 
 
 async def within(seconds: float, work: Callable[[], Awaitable[float]]) -> None:
-    """`work` takes no longer: of three tries what else runs on the machine may hold one up, and every one is judged in
-    all but its time."""
+    """`work` takes no longer: of three tries, a busy machine may hold one up; each is checked in all but its time."""
     taken = [await work()]
     while taken[-1] > seconds and len(taken) < 3:
         taken.append(await work())

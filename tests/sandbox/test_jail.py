@@ -41,8 +41,7 @@ class Call:
 
 
 def write_probe(path: Path, calls: Sequence[Call], ending: bytes = b"") -> None:
-    """A program of a few hundred bytes, without a libc, that makes system calls and writes their results.
-    `ending` is machine code that runs before the results are written."""
+    """Writes a program without libc that makes system calls, runs `ending` and writes the results."""
     texts = [argument for call in calls for argument in call.arguments if isinstance(argument, str)]
     size = len(_code(calls, dict.fromkeys(texts, 0), ending))
     places: dict[str, int] = {}
@@ -162,23 +161,20 @@ def test_a_program_that_user_nobody_cannot_read_does_not_run_as_nobody(tmp_path:
     assert not demotable(program)
 
 
-@pytest.mark.parametrize(
-    ("taken", "put"),
-    [
-        ("--seccomp 9", ""),
-        ("--unshare-all", "--unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup"),
-        ("--unshare-all", "--unshare-net --unshare-pid --unshare-uts --unshare-cgroup"),
-        ("--remount-ro /", "--ro-bind /etc /etc --remount-ro /"),
-        ("--remount-ro /", ""),
-        ("--clearenv", "--setenv LEFT over"),
-        ("--cap-drop ALL", "--cap-add ALL"),
-        ("--cpu=10", "--cpu=1000"),
-        ("--fsize=0", "--fsize=1000000"),
-        ("exec 9<", "exec 8</etc/passwd 9<"),
-        ("bwrap", "bwrop"),
-        ("--disable-userns", "--no-such-flag"),
-    ],
-)
+@pytest.mark.parametrize(("taken", "put"), [
+    ("--seccomp 9", ""),
+    ("--unshare-all", "--unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup"),
+    ("--unshare-all", "--unshare-net --unshare-pid --unshare-uts --unshare-cgroup"),
+    ("--remount-ro /", "--ro-bind /etc /etc --remount-ro /"),
+    ("--remount-ro /", ""),
+    ("--clearenv", "--setenv LEFT over"),
+    ("--cap-drop ALL", "--cap-add ALL"),
+    ("--cpu=10", "--cpu=1000"),
+    ("--fsize=0", "--fsize=1000000"),
+    ("exec 9<", "exec 8</etc/passwd 9<"),
+    ("bwrap", "bwrop"),
+    ("--disable-userns", "--no-such-flag"),
+])  # fmt: skip
 def test_a_jail_with_a_hole_fails_the_check(jail: Jail, taken: str, put: str) -> None:
     whole = jail.launcher.read_text()
     assert taken in whole

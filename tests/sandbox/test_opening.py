@@ -1,5 +1,5 @@
-"""The sandbox of a machine: a checked jail, none, or a bare one if the operator allows it. It opens once, in parallel
-with the rest of a start; a failure is logged and retried after a while."""
+"""A machine's sandbox: a checked jail, none, or a bare one if the operator allows it. It opens once, beside the start;
+a failure is logged and retried."""
 
 import asyncio
 import os

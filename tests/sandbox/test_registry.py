@@ -1,5 +1,4 @@
-"""The checks of apps before they are published, with the sandbox's type checker. An author's mistake is reported with
-its place by each command that authors use, and everything else is loaded."""
+"""The checks of apps before they are published, with the sandbox's type checker. Mistakes have their place."""
 
 import asyncio
 from pathlib import Path
@@ -38,26 +37,21 @@ def topped(top: str) -> dict[str, str]:
     return {BLOCK: STEEP.replace("def run(", f"{top}\n\n\ndef run(", 1)}
 
 
-@pytest.mark.parametrize(
-    ("files", "examples", "place"),
-    [
-        ({}, False, ""),
-        ({BLOCK: WRONG}, False, f"{BLOCK}:6: "),
-        ({BLOCK: STEEP.replace("leaf: str", "leaf: int")}, False, f"{BLOCK}:4: "),
-        ({CARD: EXAMPLES}, True, ""),
-        ({CARD: OTHERWISE}, False, ""),  # a worker does not run examples
-        ({CARD: OTHERWISE}, True, f"{CARD}:17: "),
-        ({CARD: EXAMPLES, BLOCK: LOOP}, True, f"{CARD}:18: "),
-        ({CARD: EXAMPLES, BLOCK: RAISING}, True, f"{CARD}:18: "),
-        (topped("while True:\n    pass"), True, f"{BLOCK}:4: "),
-        (topped("ALL = [x for x in iter(int, 1)]"), True, f"{BLOCK}:4: "),
-        (topped("HALF = 1 / 0"), True, f"{BLOCK}:4: "),
-        (topped("def grow(n: int) -> int:\n    return grow(n)\n\n\nN = grow(1)"), True, f"{BLOCK}:5: "),
-    ],
-)
-async def test_a_wrong_failing_or_endless_block_is_reported_at_its_line(
-    tmp_path: Path, files: dict[str, str], examples: bool, place: str
-) -> None:
+@pytest.mark.parametrize(("files", "examples", "place"), [
+    ({}, False, ""),
+    ({BLOCK: WRONG}, False, f"{BLOCK}:6: "),
+    ({BLOCK: STEEP.replace("leaf: str", "leaf: int")}, False, f"{BLOCK}:4: "),
+    ({CARD: EXAMPLES}, True, ""),
+    ({CARD: OTHERWISE}, False, ""),  # a worker does not run examples
+    ({CARD: OTHERWISE}, True, f"{CARD}:17: "),
+    ({CARD: EXAMPLES, BLOCK: LOOP}, True, f"{CARD}:18: "),
+    ({CARD: EXAMPLES, BLOCK: RAISING}, True, f"{CARD}:18: "),
+    (topped("while True:\n    pass"), True, f"{BLOCK}:4: "),
+    (topped("ALL = [x for x in iter(int, 1)]"), True, f"{BLOCK}:4: "),
+    (topped("HALF = 1 / 0"), True, f"{BLOCK}:4: "),
+    (topped("def grow(n: int) -> int:\n    return grow(n)\n\n\nN = grow(1)"), True, f"{BLOCK}:5: "),
+])  # fmt: skip
+async def test_a_bad_block_names_its_line(tmp_path: Path, files: dict[str, str], examples: bool, place: str) -> None:
     found = await load_one_app(write_app(tmp_path, {**files, **OTHER}), BRIEF, examples=examples)
     (app,) = found.apps
     assert told(app)[0].startswith(place) if place else told(app) == [], told(app)

@@ -30,8 +30,7 @@ def providers(**given: str) -> Outbound:
 def test_a_host_named_for_providers_is_not_allowed_for_tools() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_BASE_URL", "http://localhost:8000/v1")
-        found = settings(PERDURE_EMBEDDINGS_BASE="http://127.0.0.1:11434/v1")
-        assert found.outbound().named == ()
+        assert settings(PERDURE_EMBEDDINGS_BASE="http://127.0.0.1:11434/v1").outbound().named == ()
 
 
 def test_by_default_no_host_is_named_and_no_proxy_used() -> None:
@@ -57,23 +56,15 @@ def test_an_entry_that_names_no_host_stops_the_start(entry: str) -> None:
 
 def test_addresses_in_the_operators_settings_count_as_named() -> None:
     found = providers(
-        PERDURE_EMBEDDINGS_BASE="http://127.0.0.1:11434/v1",
-        PERDURE_OIDC_ISSUER="https://sso.corp.test",
-        PERDURE_TRACE_ENDPOINT="http://collector:4318/v1/traces",
-        OPENAI_BASE_URL="http://localhost:8000/v1",
-        OLLAMA_API_BASE="http://10.0.0.9:11434",
-        AZURE_OPENAI_ENDPOINT="https://models.corp.test",
-        SOME_TOKEN="http://10.0.0.8",
-        IDENTITY_ENDPOINT="http://169.254.129.2:8081/msi/token",
-    )
+        PERDURE_EMBEDDINGS_BASE="http://127.0.0.1:11434/v1", PERDURE_OIDC_ISSUER="https://sso.corp.test",
+        PERDURE_TRACE_ENDPOINT="http://collector:4318/v1/traces", OPENAI_BASE_URL="http://localhost:8000/v1",
+        OLLAMA_API_BASE="http://10.0.0.9:11434", AZURE_OPENAI_ENDPOINT="https://models.corp.test",
+        SOME_TOKEN="http://10.0.0.8", IDENTITY_ENDPOINT="http://169.254.129.2:8081/msi/token",
+    )  # fmt: skip
     expected = {
-        ("127.0.0.1", 11434),
-        ("sso.corp.test", 443),
-        ("collector", 4318),
-        ("localhost", 8000),
-        ("10.0.0.9", 11434),
+        ("127.0.0.1", 11434), ("sso.corp.test", 443), ("collector", 4318), ("localhost", 8000), ("10.0.0.9", 11434),
         ("models.corp.test", 443),
-    }
+    }  # fmt: skip
     assert {(each.host, each.port) for each in found.named} >= expected
     assert {"10.0.0.8", "169.254.129.2"}.isdisjoint(each.host for each in found.named)
     assert NamedHost("localhost", 8000, by_operator=True) in found.named

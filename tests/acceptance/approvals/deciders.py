@@ -56,10 +56,7 @@ async def _made(request: Awaitable[httpx.Response]) -> dict[str, Any]:
 async def decide(
     person: Person, approval_id: str, decision: str, digest: str, comment: str = "", key: str | None = None
 ) -> Answer:
-    """One attempt.
-
-    Raises: httpx.TransportError where the API does not answer.
-    """
+    """Sends one decision. Raises httpx.TransportError if the API does not answer."""
     answer = await person.client.post(
         f"/v1/approvals/{approval_id}/decision",
         json={"decision": decision, "digest": digest, "comment": comment},

@@ -1,8 +1,5 @@
-"""Many paused turns in little time: one runs to its pause, and the others are copies of it.
-
-A copy has its own rows, its own pinned call and its own `TurnWait` on the real server. Byte for byte they equal those
-of the first one, except for the ids.
-"""
+"""Many paused turns in little time: one runs to its pause, the others are copies with their own rows, pinned call and
+`TurnWait` on the real server. Except for ids, they equal the first one byte for byte."""
 
 import asyncio
 import json
@@ -114,14 +111,9 @@ def _copy(pattern: _Pattern) -> tuple[Paused, dict[str, list[dict[str, Any]]], T
     names[call["id"]] = approval_id(turn_id, CALL)
     names[effect_key(pattern.turn_id, CALL)] = key = effect_key(turn_id, CALL)
     names[call["digest"]] = digest = frozen_call_digest(
-        tenant_id=call["tenant_id"],
-        turn_id=turn_id,
-        call_id=CALL,
-        tool=call["tool"],
-        tool_version=call["tool_version"],
-        args=call["args"],
-        nonce=call["nonce"],
-    )
+        tenant_id=call["tenant_id"], turn_id=turn_id, call_id=CALL, tool=call["tool"],
+        tool_version=call["tool_version"], args=call["args"], nonce=call["nonce"],
+    )  # fmt: skip
 
     def named(text: str) -> str:
         for old, new in names.items():
@@ -143,16 +135,10 @@ async def _insert(tx: Connection, copies: Sequence[dict[str, list[dict[str, Any]
 
 
 async def _begin(client: Client, turn: TurnInput) -> None:
-    pairs = [
-        SearchAttributePair(SearchAttributeKey.for_keyword(name), value)
-        for name, value in search_values(turn, "awaiting_approval").items()
-    ]
+    values = search_values(turn, "awaiting_approval").items()
+    pairs = [SearchAttributePair(SearchAttributeKey.for_keyword(name), value) for name, value in values]
     await client.start_workflow(
-        TURN_WAIT,
-        turn,
-        id=turn_workflow_id(turn.address.turn_id),
-        task_queue=turn.routing.waits,
-        task_timeout=TASK_TIMEOUT,
-        static_summary=f"{turn.agent_id} · {turn.topology}",
+        TURN_WAIT, turn, id=turn_workflow_id(turn.address.turn_id), task_queue=turn.routing.waits,
+        task_timeout=TASK_TIMEOUT, static_summary=f"{turn.agent_id} · {turn.topology}",
         search_attributes=TypedSearchAttributes(pairs),
-    )
+    )  # fmt: skip

@@ -1,5 +1,4 @@
-"""Thousands of paused turns: workers restart, hundreds are approved together and end, the others stay paused.
-Postgres is killed repeatedly while people decide; acknowledged decisions are stored, each once."""
+"""Thousands of turns stay paused while workers restart, Postgres is killed and hundreds are approved together."""
 
 import asyncio
 import itertools

@@ -1,5 +1,4 @@
-"""Sixteen people decide on each approval simultaneously through two API processes; one of them is its requester.
-An approved call is withdrawn while a worker reserves it."""
+"""Sixteen users decide on each approval at once through two API processes, its requester among them."""
 
 import asyncio
 import os
@@ -96,9 +95,8 @@ async def assert_decided_once(harness: Harness, won: dict[str, Answer]) -> None:
         "WHERE a.id = ANY($1)",
         list(won),
     )
-    assert {row["id"]: (row["name"], row["status"]) for row in rows} == {
-        approval: (answer.by, answer.says) for approval, answer in won.items()
-    }
+    answers = {approval: (answer.by, answer.says) for approval, answer in won.items()}
+    assert {row["id"]: (row["name"], row["status"]) for row in rows} == answers
     assert {(row["version"], row["audited"]) for row in rows} == {(2, 1)}, "decided once, and said once"
     assert "requester" not in {row["name"] for row in rows}
 
@@ -106,15 +104,10 @@ async def assert_decided_once(harness: Harness, won: dict[str, Answer]) -> None:
 async def test_racing_reviewers_decide_once_never_the_requester(harness: Harness, parts: DataParts, urls: Urls) -> None:
     assert parts.redis_url is not None and parts.temporal is not None
     environ = {
-        **os.environ,
-        **NO_RATE_LIMIT,
-        "DATABASE_URL": urls.app,
-        "REDIS_URL": parts.redis_url,
-        "TEMPORAL_ADDRESS": parts.temporal.address,
-        "TEMPORAL_NAMESPACE": parts.temporal.namespace,
-        "TEMPORAL_CONFIG_FILE": os.devnull,
-        "LOG_LEVEL": "warning",
-    }
+        **os.environ, **NO_RATE_LIMIT, "DATABASE_URL": urls.app, "REDIS_URL": parts.redis_url,
+        "TEMPORAL_ADDRESS": parts.temporal.address, "TEMPORAL_NAMESPACE": parts.temporal.namespace,
+        "TEMPORAL_CONFIG_FILE": os.devnull, "LOG_LEVEL": "warning",
+    }  # fmt: skip
     digests = await opened(harness, APPROVALS)
     names = ["requester", *(f"decider-{number}" for number in range(DECIDERS - 1))]
     async with (

@@ -1,5 +1,4 @@
-"""One stack for the figures of the streams, with agents of different paces. Its Valkey can be stopped and started again
-empty; the stack's own would be restarted immediately."""
+"""One stack for the figures of the streams: agents of different paces, a Valkey that can be stopped and emptied."""
 
 import os
 import signal

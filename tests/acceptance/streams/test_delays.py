@@ -1,6 +1,6 @@
 """Perdure's share of the first token's delay, and the time until a stop ends an answer. The provider is a double in
-a separate process, reached by LiteLLM over HTTP. One model streams a word every 0.7 s, so that its own next word would
-notice the stop too late; another one streams at the usual pace."""
+another process, reached by LiteLLM. One model streams a word every 0.7 s: its own next word would be too late a
+stop."""
 
 import asyncio
 import random
@@ -33,12 +33,8 @@ WARM_UP = sized(20, 4)
 PROVIDER_SECONDS = 0.2
 """Seconds until the double's first byte."""
 P50_SECONDS, P95_SECONDS = 0.015, 0.040
-STEP = {
-    "text": "A first token, and then some more of them.",
-    "first_byte_seconds": PROVIDER_SECONDS,
-    "token_seconds": 0.03,
-    "times": None,
-}
+TIMES = {"first_byte_seconds": PROVIDER_SECONDS, "token_seconds": 0.03, "times": None}
+STEP = {"text": "A first token, and then some more of them.", **TIMES}
 STOPS = sized(100, 8)
 """Turns of each pace."""
 STOPPED_WORDS = 400
@@ -60,9 +56,8 @@ def told(name: str, seconds: list[float]) -> str:
 def provider(folder: Path) -> Iterator[str]:
     port, script = free_port(), folder / "steps.yaml"
     script.write_text(yaml.safe_dump([STEP]))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.doubles.provider", "--port", str(port), "--script", str(script)], cwd=ROOT
-    )
+    arguments = ["--port", str(port), "--script", str(script)]
+    process = subprocess.Popen([sys.executable, "-m", "tests.doubles.provider", *arguments], cwd=ROOT)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

@@ -41,13 +41,9 @@ def more_model_workers(stack: RunningStack, count: int) -> Iterator[None]:
     """The number of model workers beside the stack's own, which runs at most a hundred calls together."""
     run = stack.read()
     environ = {
-        **psutil.Process(stack.process.pid).environ(),
-        "DATABASE_URL": run["postgres"],
-        "REDIS_URL": run["redis"],
-        "TEMPORAL_ADDRESS": run["temporal"],
-        "TEMPORAL_CONFIG_FILE": os.devnull,
-        "PERDURE_LOCAL": "1",
-    }
+        **psutil.Process(stack.process.pid).environ(), "DATABASE_URL": run["postgres"], "REDIS_URL": run["redis"],
+        "TEMPORAL_ADDRESS": run["temporal"], "TEMPORAL_CONFIG_FILE": os.devnull, "PERDURE_LOCAL": "1",
+    }  # fmt: skip
     started: list[subprocess.Popen[bytes]] = []
     ready = [stack.home / f"more-{number}.ready" for number in range(count)]
     try:

@@ -46,10 +46,7 @@ class Bare:
 
 
 async def _connect(stack: RunningStack, path: str, *, small: bool) -> Bare:
-    """Ask for a stream, again where the API says so, as clients do on a machine that has no time for hundreds at once.
-
-    Raises: AssertionError, if the answer is not 200.
-    """
+    """Opens a stream, and retries after the requested time. Raises AssertionError if the answer is not 200."""
     deadline = time.monotonic() + 60.0
     while True:
         sock, head = await _asked(stack, path, small=small)

@@ -228,19 +228,16 @@ async def test_a_proxys_connections_do_not_count_as_one_clients() -> None:
         assert all([await wire.is_open() for wire in wires])
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00",
-        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
-        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +3\r\n\r\nabc",
-        b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 20_000,
-    ],
-)
+@pytest.mark.parametrize("sent", [
+    b"\x16\x03\x01\x02\x00\x01\x00",
+    b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+    b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +3\r\n\r\nabc",
+    b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 20_000,
+])  # fmt: skip
 async def test_a_request_that_is_not_http_gets_the_standard_error(sent: bytes) -> None:
     async with served(ConnectionSlots(100, 1_000)) as dial:
         wire = await dial()

@@ -42,13 +42,8 @@ class Knower:
             raise ConnectionRefusedError
         known = digest == sha256_hex("known")
         owner: dict[str, object] = {
-            "tenant_id": "t",
-            "user_id": "u",
-            "name": "ann",
-            "roles": ["requester"],
-            "label": "",
-            "created_by": [],
-        }
+            "tenant_id": "t", "user_id": "u", "name": "ann", "roles": ["requester"], "label": "", "created_by": [],
+        }  # fmt: skip
         return owner if known else None
 
 
@@ -89,37 +84,31 @@ async def test_a_valid_body_passes_unchanged_and_every_answer_has_an_id() -> Non
     assert [name for name, _ in sent[0]["headers"]] == [b"x-request-id"]
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (b"{", (400, "malformed_json")),
-        (b'{"a": 1, "b": {"c": 1, "\\u0063": 2}}', (400, "duplicate_key")),
-        (b'[{"a": 1}, {"a": 1}]', (200, "")),
-        ("{}".encode("utf-16"), (400, "malformed_json")),
-        (b"9" * 900, (422, "number_too_large")),
-        (b"1e999", (422, "number_not_finite")),
-        (b'["\\ud800"]', (422, "text_not_storable")),
-        (b'{"\\u0000": 1}', (422, "text_not_storable")),
-        (b"[" * 65 + b"]" * 65, (422, "json_too_deep")),
-        (b"[" * 63 + b"]" * 63, (200, "")),
-        (b"x" * 1_001, (413, "body_too_large")),
-    ],
-)
+@pytest.mark.parametrize(("body", "expected"), [
+    (b"{", (400, "malformed_json")),
+    (b'{"a": 1, "b": {"c": 1, "\\u0063": 2}}', (400, "duplicate_key")),
+    (b'[{"a": 1}, {"a": 1}]', (200, "")),
+    ("{}".encode("utf-16"), (400, "malformed_json")),
+    (b"9" * 900, (422, "number_too_large")),
+    (b"1e999", (422, "number_not_finite")),
+    (b'["\\ud800"]', (422, "text_not_storable")),
+    (b'{"\\u0000": 1}', (422, "text_not_storable")),
+    (b"[" * 65 + b"]" * 65, (422, "json_too_deep")),
+    (b"[" * 63 + b"]" * 63, (200, "")),
+    (b"x" * 1_001, (413, "body_too_large")),
+])  # fmt: skip
 async def test_an_invalid_body_is_refused_with_its_code(body: bytes, expected: tuple[int, str]) -> None:
     assert outcome(await through(body)) == expected
 
 
-@pytest.mark.parametrize(
-    ("given_scope", "code"),
-    [
-        ({"raw_path": b"/a%00b"}, "text_not_storable"),
-        ({"raw_path": b"/a%ff"}, "not_utf8"),
-        ({"query_string": b"x=%ED%A0%80"}, "not_utf8"),
-        ({"query_string": b"x=%00"}, "text_not_storable"),
-        ({"headers": [(b"idempotency-key", b"k" * 256)]}, "header_invalid"),
-        ({"headers": [(b"last-event-id", b"\xe9")]}, "header_invalid"),
-    ],
-)
+@pytest.mark.parametrize(("given_scope", "code"), [
+    ({"raw_path": b"/a%00b"}, "text_not_storable"),
+    ({"raw_path": b"/a%ff"}, "not_utf8"),
+    ({"query_string": b"x=%ED%A0%80"}, "not_utf8"),
+    ({"query_string": b"x=%00"}, "text_not_storable"),
+    ({"headers": [(b"idempotency-key", b"k" * 256)]}, "header_invalid"),
+    ({"headers": [(b"last-event-id", b"\xe9")]}, "header_invalid"),
+])  # fmt: skip
 async def test_path_query_and_headers_are_validated(given_scope: dict[str, Any], code: str) -> None:
     assert outcome(await through(b"{}", **given_scope)) == (400, code)
 

@@ -66,21 +66,16 @@ async def test_without_disk_space_no_upload_starts(tmp_path: Path, monkeypatch: 
         assert spooled.size_bytes == 1
 
 
-@pytest.mark.parametrize(
-    ("media_type", "content", "code"),
-    [
-        ("text/csv", b"a,b\n1,2\n", ""),
-        ("text/plain", b"a,b\n1\n", ""),
-        ("text/csv", b"", "file_empty"),
-        ("text/csv", b'a,b\n1,"open\n', "table_broken"),
-        ("text/plain", b"a\xff", "file_not_utf8"),
-        ("text/csv", b"a\n" + b"1\n" * 1_000_001, "table_too_large"),
-        pytest.param("text/csv", b"a,b\n" + b"abcdefgh," * 2_000_000, "table_too_costly", id="needs too much"),
-    ],
-)
-async def test_the_process_returns_the_codes_of_rules(
-    tmp_path: Path, media_type: str, content: bytes, code: str
-) -> None:
+@pytest.mark.parametrize(("media_type", "content", "code"), [
+    ("text/csv", b"a,b\n1,2\n", ""),
+    ("text/plain", b"a,b\n1\n", ""),
+    ("text/csv", b"", "file_empty"),
+    ("text/csv", b'a,b\n1,"open\n', "table_broken"),
+    ("text/plain", b"a\xff", "file_not_utf8"),
+    ("text/csv", b"a\n" + b"1\n" * 1_000_001, "table_too_large"),
+    pytest.param("text/csv", b"a,b\n" + b"abcdefgh," * 2_000_000, "table_too_costly", id="needs too much"),
+])  # fmt: skip
+async def test_the_process_returns_codes_of_rules(tmp_path: Path, media_type: str, content: bytes, code: str) -> None:
     receiver = service(tmp_path, 20_000_000)
     async with receiver.receive("t", "ann", len(content), body(content)) as spooled:
         if not code:

@@ -1,5 +1,4 @@
-"""One mistake each in the app of skill_app.py: the file, what is replaced by what, the line of
-the problem and the names in it that the mistake gave."""
+"""One mistake each in the app of skill_app.py: file, replaced text, replacement, line of the problem, names in it."""
 
 from tests.unit.apps.skill_app import FILES
 

@@ -40,11 +40,8 @@ def write(folder: Path, **files: str) -> Path:
 
 
 def test_a_good_folder_gives_its_agents_and_tools(tmp_path: Path) -> None:
-    folder = write(
-        tmp_path / "My App",
-        agents__helper_yaml=AGENT + "tools: [look, create_entity]\nlimits: {max_tokens: 5}\n",
-        tools__desk_py=TOOL,
-    )
+    helper = AGENT + "tools: [look, create_entity]\nlimits: {max_tokens: 5}\n"
+    folder = write(tmp_path / "My App", agents__helper_yaml=helper, tools__desk_py=TOOL)
     app = load_app(folder, Engine(topologies=("skill_pipeline",)))
     assert app.problems == ()
     assert (app.name, app.title) == ("my-app", "my-app")
@@ -55,43 +52,26 @@ def test_a_good_folder_gives_its_agents_and_tools(tmp_path: Path) -> None:
 
 def test_every_mistake_of_every_file_is_reported_at_once_and_the_rest_is_loaded(tmp_path: Path) -> None:
     folder = write(
-        tmp_path,
-        app_yaml="name: shop\ntilte: Shop\n",
-        agents__good_yaml=AGENT + "tools: [look]\n",
+        tmp_path, app_yaml="name: shop\ntilte: Shop\n", agents__good_yaml=AGENT + "tools: [look]\n",
         agents__typo_yaml="id: typo\ntitle: Typo\ntopology: skill_pipelin\nmodle: x\nlimits:\n  max_token: 5\n",
         agents__wrong_yaml="id: Wrong\ntitle: 1\ntools:\n  - look\n  - loook\nlimits:\n  max_tokens: many\n",
         agents__broken_yaml="id: broken\ntitle: [\n",
-        agents__twice_yaml="id: twice\ntitle: a\ntitle: b\ntopology: t\n",
-        agents__again_yaml=AGENT,
-        tools__desk_py=TOOL,
-        tools__wrong_py=TOOL.replace('effect="read"', 'effect="write"').replace("look", "touch"),
-        tools__broken_py="def (:\n",
-        tools__crash_py="\n\nimport not_there_at_all\n",
-        tools__core_py=TOOL.replace("look", "create_entity"),
-        tools__z_py=TOOL,
-    )
+        agents__twice_yaml="id: twice\ntitle: a\ntitle: b\ntopology: t\n", agents__again_yaml=AGENT,
+        tools__desk_py=TOOL, tools__wrong_py=TOOL.replace('effect="read"', 'effect="write"').replace("look", "touch"),
+        tools__broken_py="def (:\n", tools__crash_py="\n\nimport not_there_at_all\n",
+        tools__core_py=TOOL.replace("look", "create_entity"), tools__z_py=TOOL,
+    )  # fmt: skip
     app = load_app(folder, Engine(topologies=("skill_pipeline",)))
     assert [agent.id for agent in app.agents] == ["helper"]
     assert set(app.tools) == {"look"}
     expected = [
-        "app.yaml:2 tilte title",
-        "tools/broken.py:1",
-        "tools/core.py:4 create_entity",
-        "tools/crash.py:3 not_there_at_all",
-        "tools/wrong.py:4 touch write",
-        "tools/z.py:4 look desk.py",
-        "agents/broken.yaml:3",
-        "agents/good.yaml helper again.yaml",
-        "agents/twice.yaml:3 title",
-        "agents/typo.yaml:3 skill_pipelin skill_pipeline",
-        "agents/typo.yaml:4 modle model",
-        "agents/typo.yaml:6 max_token max_tokens",
-        "agents/wrong.yaml:1 id",
-        "agents/wrong.yaml:1 topology",
-        "agents/wrong.yaml:2 title",
-        "agents/wrong.yaml:5 loook look",
-        "agents/wrong.yaml:7 limits.max_tokens",
-    ]
+        "app.yaml:2 tilte title", "tools/broken.py:1", "tools/core.py:4 create_entity",
+        "tools/crash.py:3 not_there_at_all", "tools/wrong.py:4 touch write", "tools/z.py:4 look desk.py",
+        "agents/broken.yaml:3", "agents/good.yaml helper again.yaml", "agents/twice.yaml:3 title",
+        "agents/typo.yaml:3 skill_pipelin skill_pipeline", "agents/typo.yaml:4 modle model",
+        "agents/typo.yaml:6 max_token max_tokens", "agents/wrong.yaml:1 id", "agents/wrong.yaml:1 topology",
+        "agents/wrong.yaml:2 title", "agents/wrong.yaml:5 loook look", "agents/wrong.yaml:7 limits.max_tokens",
+    ]  # fmt: skip
     assert are_at(told(app), expected)
 
 
@@ -111,29 +91,26 @@ def test_the_effects_of_a_broken_tool_file_are_reported_once_per_agent_and_file(
     assert len(told(app)) == 4 and told(app)[0].startswith("tools/desk.py:")
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
-        ("", "a.yaml:1"),
-        ("- id: x\n", "a.yaml:1"),
-        ("1: x\n" + AGENT, "a.yaml:1"),
-        (AGENT + "true: x\n", "a.yaml:4 true"),
-        (AGENT + "on: true\n", "a.yaml:4 on"),
-        (AGENT + "model_params:\n  day: 2026-01-01\n", "a.yaml:5 model_params.day"),
-        (AGENT + "model_params: {temperature: .nan}\n", "a.yaml:4 model_params.temperature"),
-        (AGENT + "fallback: {model: m/n}\nfallback_model: m/o\n", "a.yaml:5 fallback_model"),
+@pytest.mark.parametrize(("text", "where"), [
+    ("", "a.yaml:1"),
+    ("- id: x\n", "a.yaml:1"),
+    ("1: x\n" + AGENT, "a.yaml:1"),
+    (AGENT + "true: x\n", "a.yaml:4 true"),
+    (AGENT + "on: true\n", "a.yaml:4 on"),
+    (AGENT + "model_params:\n  day: 2026-01-01\n", "a.yaml:5 model_params.day"),
+    (AGENT + "model_params: {temperature: .nan}\n", "a.yaml:4 model_params.temperature"),
+    (AGENT + "fallback: {model: m/n}\nfallback_model: m/o\n", "a.yaml:5 fallback_model"),
         (
             AGENT + "fallback:\n  model: m/n\n  credential: c\n  params: {api_key_secret: d}\n",
             "a.yaml:7 fallback.params.api_key_secret",
         ),
         (AGENT + "fallback: {modle: m/n}\n", "a.yaml:4 modle"),
         (AGENT + 'persona: "a\\0b"\n', "a.yaml:4 persona"),
-        (AGENT + "script: there/is/none.yaml\n", "a.yaml:4 there/is/none.yaml"),
-        (AGENT + "x: &x [*x]\n", "a.yaml"),
-        ("id: x\n\ttitle: y", "a.yaml:2"),
-        ("a0: &a0 x\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 10}]\n" for n in range(1, 10)), "a.yaml"),
-    ],
-)
+    (AGENT + "script: there/is/none.yaml\n", "a.yaml:4 there/is/none.yaml"),
+    (AGENT + "x: &x [*x]\n", "a.yaml"),
+    ("id: x\n\ttitle: y", "a.yaml:2"),
+    ("a0: &a0 x\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 10}]\n" for n in range(1, 10)), "a.yaml"),
+])  # fmt: skip
 def test_a_file_that_is_not_an_agent_is_reported_and_never_raised(tmp_path: Path, text: str, where: str) -> None:
     app = load_app(write(tmp_path, agents__a_yaml=text))
     assert app.agents == ()
@@ -301,8 +278,7 @@ def test_a_policy_nobody_can_satisfy_is_refused(tmp_path: Path, approvals: str, 
     assert are_at(told(app), [f"agents/helper.yaml:{expected}"] if expected else [])
     assert bool(app.problems) is not bool(app.agents)
     for agent in app.agents:
-        said = 60 if "expires" in approvals else deadline
-        assert agent.approvals.expires_seconds == said
+        assert agent.approvals.expires_seconds == (60 if "expires" in approvals else deadline)
 
 
 COMPANIONS = "companions: [{name: desk, command: [python, x.py], port_env: DESK_PORT, url_env: DESK_ADDRESS}]\n"
@@ -325,12 +301,8 @@ def named(found: App, **values: str) -> set[NamedHost]:
 
 def test_an_app_names_its_hosts_in_app_yaml(tmp_path: Path) -> None:
     found = desk_app(tmp_path / "shop", "egress: [intranet, 'db.corp.test:5000', '*.corp.test', '127.0.0.1:9000']\n")
-    hosts = {
-        NamedHost("intranet"),
-        NamedHost("db.corp.test", 5000),
-        NamedHost("corp.test", below=True),
-        NamedHost("127.0.0.1", 9000),
-    }
+    hosts = {NamedHost("intranet"), NamedHost("db.corp.test", 5000), NamedHost("corp.test", below=True)}
+    hosts |= {NamedHost("127.0.0.1", 9000)}
     assert not found.problems and named(found) == hosts
 
 

@@ -217,18 +217,10 @@ async def test_hundreds_of_streams_are_open_at_once() -> None:
 APPROVAL: dict[str, Any] = {"id": "a", "status": "pending", "tool": "t", "digest": "d", "schema": {"type": "object"}}
 
 
-@pytest.mark.parametrize(
-    ("verb", "body"),
-    [
-        ("withdraw", {"comment": "no need"}),
-        ("withdraw", {}),
-        ("claim", {}),
-        ("claim", {"seconds": 60}),
-        ("release", {}),
-        ("reassign", {"to": "tom"}),
-        ("escalate", {"comment": "urgent"}),
-    ],
-)
+@pytest.mark.parametrize(("verb", "body"), [
+    ("withdraw", {"comment": "no need"}), ("withdraw", {}), ("claim", {}), ("claim", {"seconds": 60}),
+    ("release", {}), ("reassign", {"to": "tom"}), ("escalate", {"comment": "urgent"}),
+])  # fmt: skip
 async def test_a_call_keeps_its_key_after_a_lost_answer(client: Either, verb: str, body: dict[str, Any]) -> None:
     answer = await client.call(lambda c: getattr(c.approvals, verb)("a", **body), BROKEN, said(APPROVAL))
     assert isinstance(answer, Approval)

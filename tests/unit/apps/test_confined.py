@@ -66,14 +66,11 @@ async def test_a_job_has_a_time_limit_and_an_abandoned_one_is_stopped(monkeypatc
 
 async def test_the_process_gets_no_secrets_and_the_next_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_SECRET_MODEL", "hunter2")
-    bench = (
-        confined._ProcessPool()
-    )  # of its own: a job that another test gave up may still add a process to the common one
+    bench = confined._ProcessPool()  # a job that another test gave up may still add a process to the common one
     monkeypatch.setattr(confined, "_pool", bench)
     await profile_in_subprocess([SALES])
     (waiting,) = bench.waiting
-    found = psutil.Process(waiting.pid)
-    assert set(found.environ()) <= {"POLARS_MAX_THREADS", "LC_CTYPE"}
+    assert set(psutil.Process(waiting.pid).environ()) <= {"POLARS_MAX_THREADS", "LC_CTYPE"}
     await profile_in_subprocess([SALES])
     assert waiting.poll() is not None  # a process is used for one job
     assert len(bench.waiting) == 1

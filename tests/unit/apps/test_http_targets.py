@@ -20,34 +20,23 @@ from tests.near import new_client
 from tests.unit.apps.tool_contexts import card, context
 
 STATUSES = {
-    "2xx": [200, 201, 202, 204],
-    "3xx": [301, 302, 303, 307, 308],
-    "408": [408],
-    "409": [409],
-    "429": [429],
+    "2xx": [200, 201, 202, 204], "3xx": [301, 302, 303, 307, 308], "408": [408], "409": [409], "429": [429],
     "any other 4xx, 501": [400, 401, 403, 404, 410, 422, 425, 501],
     "any other 5xx, 503 without Retry-After": [500, 502, 503, 504, 507, 520],
-}
+}  # fmt: skip
 FAILURES: dict[str, list[Exception]] = {
     "no connection": [
-        httpx.ConnectError(""),
-        httpx.ConnectTimeout(""),
-        httpx.PoolTimeout(""),
-        httpx.ProxyError(""),
+        httpx.ConnectError(""), httpx.ConnectTimeout(""), httpx.PoolTimeout(""), httpx.ProxyError(""),
         DeadlineMissed("", sent=False),
     ],
     "a host that the rules of outgoing requests forbid": [EgressRefused("")],
     "an address that no client can use": [httpx.InvalidURL(""), httpx.UnsupportedProtocol("")],
     "no answer before the deadline": [httpx.ReadTimeout(""), httpx.WriteTimeout(""), DeadlineMissed("", sent=True)],
     "reset or garbage after the request may have gone": [
-        httpx.ReadError(""),
-        httpx.WriteError(""),
-        httpx.CloseError(""),
-        httpx.RemoteProtocolError(""),
-        httpx.LocalProtocolError(""),
-        httpx.DecodingError(""),
+        httpx.ReadError(""), httpx.WriteError(""), httpx.CloseError(""), httpx.RemoteProtocolError(""),
+        httpx.LocalProtocolError(""), httpx.DecodingError(""),
     ],
-}
+}  # fmt: skip
 WITHHELD = {
     "2xx to a GET or HEAD, with a body that is not read": ["GET", "HEAD", "get"],
     "2xx to anything else, with a body that is not read": ["POST", "PUT", "PATCH", "DELETE"],

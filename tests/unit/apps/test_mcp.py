@@ -46,19 +46,16 @@ def test_a_server_is_read_from_a_file_of_its_name_and_rules_may_speak_of_its_too
     assert not server.trust_annotations
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "line", "name"),
-    [
-        ("mcp__cluster", "command: [x]\ntrust_annotation: true\n", 2, "trust_annotations"),
-        ("mcp__cluster", "command: [x]\nname: other\n", 2, ""),
-        ("mcp__cluster", "toolsets: [a]\n", 1, ""),
-        ("mcp__cluster", "command: [x]\ntimeout_seconds: 0\n", 2, "timeout_seconds"),
-        ("mcp__cluster", "command: [x]\ntools:\n  a: {efect: read}\n", 3, "efect"),
-        ("mcp__cluster", "command: [x]\ntools:\n  a: {effect: local}\n", 3, "effect"),
-        ("mcp__cluster", "[]\n", 1, ""),
-        ("mcp__Bad-Name", "command: [x]\n", None, ""),
-    ],
-)
+@pytest.mark.parametrize(("file", "text", "line", "name"), [
+    ("mcp__cluster", "command: [x]\ntrust_annotation: true\n", 2, "trust_annotations"),
+    ("mcp__cluster", "command: [x]\nname: other\n", 2, ""),
+    ("mcp__cluster", "toolsets: [a]\n", 1, ""),
+    ("mcp__cluster", "command: [x]\ntimeout_seconds: 0\n", 2, "timeout_seconds"),
+    ("mcp__cluster", "command: [x]\ntools:\n  a: {efect: read}\n", 3, "efect"),
+    ("mcp__cluster", "command: [x]\ntools:\n  a: {effect: local}\n", 3, "effect"),
+    ("mcp__cluster", "[]\n", 1, ""),
+    ("mcp__Bad-Name", "command: [x]\n", None, ""),
+])  # fmt: skip
 def test_a_mistake_is_reported_with_its_line(tmp_path: Path, file: str, text: str, line: int | None, name: str) -> None:
     found = app(tmp_path, "cluster_*", **{file: text})
     problem = next(each for each in found.problems if "mcp" in each.file.parts[-2])
@@ -91,8 +88,7 @@ def test_an_agent_gets_each_of_its_named_tools_once(tmp_path: Path, tools: str, 
     offered = {"cluster": cards("cluster_a", "cluster_b")}
     published = publish(found, [], offered)
     assert [card.name for agent in published for card in agent.cards] == names
-    told_of = skipped_agents(found, (), offered)
-    assert bool(told_of) is not bool(names)
+    assert bool(skipped_agents(found, (), offered)) is not bool(names)
     assert publish(found, []) == [] and "cluster_" in skipped_agents(found, (), {})[0]
     assert not names or published[0].version == digest_of(published[0].model_dump(mode="json", exclude={"version"}))
 
@@ -124,20 +120,17 @@ def test_a_server_is_published_with_the_lock_beside_it(tmp_path: Path) -> None:
     assert found.problems[0].file == lock_path(tmp_path, "cluster") and not found.agents
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "name"),
-    [
-        ("", 1, ""),
-        ('{"tools":\n [}', 2, ""),
-        ('{"tools": [], "tools": []}', None, "tools"),
-        ('{"tools": [\n{"name": "look"}]}', 2, "tools.0.parameters"),
-        ('{"tools": [\n{"name": "look", "parameters": {},\n "tag": []}]}', 3, "tags"),
-        ('{"tools": [{"name": "look", "parameters": {"x": NaN}}]}', None, "x"),
-        ('{"tools": [{"name": "a\\u0000", "parameters": {}}]}', None, "name"),
-        ("[]", 1, ""),
-        ("{}", 1, "tools"),
-    ],
-)
+@pytest.mark.parametrize(("text", "line", "name"), [
+    ("", 1, ""),
+    ('{"tools":\n [}', 2, ""),
+    ('{"tools": [], "tools": []}', None, "tools"),
+    ('{"tools": [\n{"name": "look"}]}', 2, "tools.0.parameters"),
+    ('{"tools": [\n{"name": "look", "parameters": {},\n "tag": []}]}', 3, "tags"),
+    ('{"tools": [{"name": "look", "parameters": {"x": NaN}}]}', None, "x"),
+    ('{"tools": [{"name": "a\\u0000", "parameters": {}}]}', None, "name"),
+    ("[]", 1, ""),
+    ("{}", 1, "tools"),
+])  # fmt: skip
 def test_a_malformed_lock_leaves_the_agent_out(tmp_path: Path, text: str, line: int | None, name: str) -> None:
     found = load_app(with_lock(tmp_path, text))
     problem = next(each for each in found.problems if each.file == lock_path(tmp_path, "cluster"))
@@ -157,14 +150,10 @@ def test_a_lock_outside_the_app_is_not_read(tmp_path: Path) -> None:
 
 def test_a_written_lock_is_read_back_exactly(tmp_path: Path) -> None:
     whole = {
-        "name": "b",
-        "title": "B",
-        "description": "é \u2028 \r\n",
+        "name": "b", "title": "B", "description": "é \u2028 \r\n",
         "parameters": {"type": "object", "x": [1, 1.0, True, None, 1e-7, "1e5"]},
-        "hints": {"read_only": False, "destructive": True},
-        "tags": ["z", "a"],
-        "key_ttl_seconds": 5,
-    }
+        "hints": {"read_only": False, "destructive": True}, "tags": ["z", "a"], "key_ttl_seconds": 5,
+    }  # fmt: skip
     given, path = lock(whole, {"name": "a"}), tmp_path / "s.lock.json"
     assert write_lock(path, given) == []
     again, problems = read_lock(path)

@@ -79,23 +79,20 @@ def test_a_registry_is_loaded_by_its_name_and_its_tools_are_published(tmp_path: 
     assert plan.assembly is not None and [tool.name for tool in plan.assembly.tools] == ["signal", "fit"]
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "problem"),
-    [
-        ("- name: signal\n    dependencies: [fit]\n  - name: fit\n    dependencies: [signal]\n", "3 fit signal"),
-        ("- name: fit\n    dependencies: [fit]\n", "3 fit"),
-        ("- name: signal\n  - name: fit\n    dependencies: [singal]\n", "4 singal signal"),
-        ("- name: sgnal\n", "2 sgnal signal"),
-        ("- name: book\n", "2 book keyed"),
-        ("- {name: fit, hears: true}\n", "2 fit said"),
-        ("- {name: fit, inject_inputs: [theme]}\n", "2 theme themes"),
-        ("- {name: signal, defaults: {mots: 1}}\n", "2 mots most"),
-        ("- {name: fit}\n  - {name: fit}\n", "3 fit"),
-        ("- {name: fit, max_retry: 1}\n", "2 max_retry max_retries"),
-        ("- {name: fit, timeout: 0}\n", "2 timeout"),
-        ("fit: 1\n", "1"),
-    ],
-)
+@pytest.mark.parametrize(("pipeline", "problem"), [
+    ("- name: signal\n    dependencies: [fit]\n  - name: fit\n    dependencies: [signal]\n", "3 fit signal"),
+    ("- name: fit\n    dependencies: [fit]\n", "3 fit"),
+    ("- name: signal\n  - name: fit\n    dependencies: [singal]\n", "4 singal signal"),
+    ("- name: sgnal\n", "2 sgnal signal"),
+    ("- name: book\n", "2 book keyed"),
+    ("- {name: fit, hears: true}\n", "2 fit said"),
+    ("- {name: fit, inject_inputs: [theme]}\n", "2 theme themes"),
+    ("- {name: signal, defaults: {mots: 1}}\n", "2 mots most"),
+    ("- {name: fit}\n  - {name: fit}\n", "3 fit"),
+    ("- {name: fit, max_retry: 1}\n", "2 max_retry max_retries"),
+    ("- {name: fit, timeout: 0}\n", "2 timeout"),
+    ("fit: 1\n", "1"),
+])  # fmt: skip
 def test_a_registry_that_could_not_run_is_refused_with_its_agent(tmp_path: Path, pipeline: str, problem: str) -> None:
     loaded = app(tmp_path, pipeline if pipeline.startswith("fit") else f"tools:\n  {pipeline}")
     assert loaded.agents == ()
@@ -137,21 +134,18 @@ def test_a_rejected_agent_is_named_beside_the_loaded_ones(tmp_path: Path) -> Non
     assert unloaded_agents(app(tmp_path / "fine")) == []
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "names"),
-    [
-        ("pipeline: context", "pipeline: contxt", "contxt context"),
-        ("pipeline: context", "pipeline: context\n  tools: [fti]", "fti fit"),
-        ("pipeline: context", "pipeline: context\n  tools: [fit, fit]", "fit"),
-        ("pipeline: context", "pipeline: context\n  tools: [{name: signal, arguments: {x: 1}}]", "signal 'x' most"),
-        ("pipeline: context", "pipeline: context\n  registry: []", ""),
-        ("default_intent: ask", "default_intent: tell", "tell"),
-        ("alone: true}\n  intent", "alone: false}\n  intent", "safety"),
-        ("pipeline: context", "pipeline: context\n  danger: {harm: ['end it', '*']}", "'*'"),
-        ("topology: context_assembly", "topology: tool_loop", "context_assembly"),
-        (AGENT[AGENT.index("assembly:") :], "", "helper.yaml:3: context_assembly"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "names"), [
+    ("pipeline: context", "pipeline: contxt", "contxt context"),
+    ("pipeline: context", "pipeline: context\n  tools: [fti]", "fti fit"),
+    ("pipeline: context", "pipeline: context\n  tools: [fit, fit]", "fit"),
+    ("pipeline: context", "pipeline: context\n  tools: [{name: signal, arguments: {x: 1}}]", "signal 'x' most"),
+    ("pipeline: context", "pipeline: context\n  registry: []", ""),
+    ("default_intent: ask", "default_intent: tell", "tell"),
+    ("alone: true}\n  intent", "alone: false}\n  intent", "safety"),
+    ("pipeline: context", "pipeline: context\n  danger: {harm: ['end it', '*']}", "'*'"),
+    ("topology: context_assembly", "topology: tool_loop", "context_assembly"),
+    (AGENT[AGENT.index("assembly:") :], "", "helper.yaml:3: context_assembly"),
+])  # fmt: skip
 def test_an_agent_whose_assembly_is_wrong_is_refused(tmp_path: Path, before: str, after: str, names: str) -> None:
     loaded = app(tmp_path, agent=AGENT.replace(before, after))
     assert loaded.agents == ()
@@ -172,10 +166,8 @@ def test_the_five_bundles_that_ship_run_in_two_phases_and_a_sixth_is_an_entry_of
     (agent,) = shipped.agents
     assert agent.assembly is not None
     registry = {config.name: config.dependencies for config in agent.assembly.registry}
-    assert group_phases(registry) == (
-        ("client_signal", "provider_genome", "patient_context", "session_narrative"),
-        ("therapeutic_fit",),
-    )
+    first = ("client_signal", "provider_genome", "patient_context", "session_narrative")
+    assert group_phases(registry) == (first, ("therapeutic_fit",))
     folder = tmp_path / "care"
     shutil.copytree(SHIPPED / "care", folder)
     tool = (

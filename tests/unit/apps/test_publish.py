@@ -39,17 +39,14 @@ def app(**fields: object) -> apps.App:
     return apps.App("app", "App", Path("nowhere"), (agent,), {"look": look, "touch": touch})
 
 
-@pytest.mark.parametrize(
-    ("fields", "offered"),
-    [
-        # core tools come first and none twice; one that changes something only where it is named
-        ({"tools": ("touch", "entity_resolve", "look", "touch")}, [*apps.ALWAYS_OFFERED, "touch", "look"]),
-        ({}, [*apps.ALWAYS_OFFERED]),
-        ({"tools": ("create_entity",)}, [*apps.ALWAYS_OFFERED, "create_entity"]),
-        ({"core_tools": False}, []),
-        ({"core_tools": False, "tools": ("context_assemble",)}, ["context_assemble"]),
-    ],
-)
+@pytest.mark.parametrize(("fields", "offered"), [
+    # core tools come first and none twice; one that changes something only where it is named
+    ({"tools": ("touch", "entity_resolve", "look", "touch")}, [*apps.ALWAYS_OFFERED, "touch", "look"]),
+    ({}, [*apps.ALWAYS_OFFERED]),
+    ({"tools": ("create_entity",)}, [*apps.ALWAYS_OFFERED, "create_entity"]),
+    ({"core_tools": False}, []),
+    ({"core_tools": False, "tools": ("context_assemble",)}, ["context_assemble"]),
+])  # fmt: skip
 def test_an_agent_is_offered_core_tools_and_its_own(fields: dict[str, object], offered: list[str]) -> None:
     (published,) = apps.publish(app(**fields), CORE)
     assert [card.name for card in published.cards] == offered
@@ -107,20 +104,17 @@ def test_blocks_offered_to_a_model_come_last(tmp_path: Path) -> None:
     assert "Made up" not in published.model_dump_json()
 
 
-@pytest.mark.parametrize(
-    ("path", "old", "new", "card_too"),
-    [
-        ("skills/tea/blocks/steep.py", "else 3", "else 4", True),
-        ("skills/tea/blocks/steep.yaml", "steeps", "rests", True),
-        ("data/leaves.json", "Made", "Thought", True),
-        ("skills/tea/SKILL.md", "One", "Two", False),
-        ("skills/tea/templates/facts.md", "bush", "tree", False),
-        ("skills/tea/artifacts/leaves.md", "Green", "Red", False),
-        ("skills/water/SKILL.md", "Heats", "Boils", False),
-        ("rules/house.yaml", "abort", "require_hitl", False),
-        ("personas/host.md", "house", "shop", False),
-    ],
-)
+@pytest.mark.parametrize(("path", "old", "new", "card_too"), [
+    ("skills/tea/blocks/steep.py", "else 3", "else 4", True),
+    ("skills/tea/blocks/steep.yaml", "steeps", "rests", True),
+    ("data/leaves.json", "Made", "Thought", True),
+    ("skills/tea/SKILL.md", "One", "Two", False),
+    ("skills/tea/templates/facts.md", "bush", "tree", False),
+    ("skills/tea/artifacts/leaves.md", "Green", "Red", False),
+    ("skills/water/SKILL.md", "Heats", "Boils", False),
+    ("rules/house.yaml", "abort", "require_hitl", False),
+    ("personas/host.md", "house", "shop", False),
+])  # fmt: skip
 def test_a_change_anywhere_makes_a_new_version(tmp_path: Path, path: str, old: str, new: str, card_too: bool) -> None:
     (before,) = apps.publish(apps.load_app(write_app(tmp_path)), CORE)
     assert old in FILES[path]
@@ -183,11 +177,8 @@ def test_only_the_requested_apps_are_published(tmp_path: Path, monkeypatch: pyte
     environ = {"PERDURE_HOME": str(tmp_path / "home"), "PERDURE_APP": written, "PERDURE_EXAMPLES": flag}
     config = StackConfig.from_env([tmp_path / each for each in typed], None, option, environ=environ)
     assert config.apps == tuple(tmp_path / each for each in expected)
-    handed = environment(config, open_home(config.home), {}, {})
-    settings = in_process(handed, monkeypatch)
-    assert apps.app_folders(settings.apps, settings.examples) == config.apps, (
-        "bootstrap and workers have the stack's apps"
-    )
+    settings = in_process(environment(config, open_home(config.home), {}, {}), monkeypatch)
+    assert apps.app_folders(settings.apps, settings.examples) == config.apps, "bootstrap and workers have these"
     assert [app.folder for app in apps.find_apps(config.apps)] == [*config.apps]
 
 

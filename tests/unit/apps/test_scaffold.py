@@ -1,5 +1,4 @@
-"""perdure/apps/scaffold.py: what `perdure init` writes loads without a mistake, and its tools do what its README
-says."""
+"""perdure/apps/scaffold.py: what `perdure init` writes loads without a mistake and does what its README says."""
 
 import os
 import subprocess
@@ -80,8 +79,7 @@ def test_the_new_apps_service_refuses_a_key_with_another_title(desk_url: str) ->
     assert httpx.post(f"{desk_url}/tickets", json={"title": "a"}, headers=headers).status_code == 201
     assert httpx.post(f"{desk_url}/tickets", json={"title": "b"}, headers=headers).status_code == 422
     assert httpx.post(f"{desk_url}/tickets", json={"tilte": "b"}).status_code == 422
-    unkeyed = [httpx.post(f"{desk_url}/tickets", json={"title": "c"}).json()["number"] for _ in range(2)]
-    assert unkeyed == [2, 3]
+    assert [httpx.post(f"{desk_url}/tickets", json={"title": "c"}).json()["number"] for _ in range(2)] == [2, 3]
 
 
 def test_the_readmes_first_line_puts_the_command_on_the_path_of_a_fresh_shell(tmp_path: Path) -> None:

@@ -54,8 +54,7 @@ def test_a_file_with_a_byte_order_mark_and_crlf_is_read_alike(tmp_path: Path) ->
     plain = load_app(write_app(tmp_path / "plain", {"app.yaml": FILES["app.yaml"]}))
     folder = write_app(tmp_path / "other")
     for path in (TEA, BLOCK, "personas/host.md"):
-        text = (folder / path).read_text()
-        (folder / path).write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+        (folder / path).write_bytes(b"\xef\xbb\xbf" + (folder / path).read_text().replace("\n", "\r\n").encode())
     other = load_app(folder)
     assert told(other) == [] and other.agents == plain.agents
 
@@ -76,17 +75,14 @@ def test_the_mistakes_of_a_block_are_reported_beside_those_of_its_card(tmp_path:
     assert any(is_at(each, f"{BLOCK}:1 A") for each in told(app)), told(app)
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        (TEA, "skills/tea SKILL.md"),
-        (BLOCK, f"{CARD} steep.py"),
-        (CARD, f"{BLOCK} steep.yaml"),
-        (FACTS, f"{TEA}:9 facts.md"),
-        ("personas/host.md", f"{TEA}:7 personas/host.md"),
-        (DATA, f"{CARD}:14 leaves"),
-    ],
-)
+@pytest.mark.parametrize(("path", "expected"), [
+    (TEA, "skills/tea SKILL.md"),
+    (BLOCK, f"{CARD} steep.py"),
+    (CARD, f"{BLOCK} steep.yaml"),
+    (FACTS, f"{TEA}:9 facts.md"),
+    ("personas/host.md", f"{TEA}:7 personas/host.md"),
+    (DATA, f"{CARD}:14 leaves"),
+])  # fmt: skip
 def test_a_file_that_is_missing_is_reported_where_it_is_missed(tmp_path: Path, path: str, expected: str) -> None:
     app = load_app(write_app(tmp_path, {path: None, "agents/other.yaml": OTHER}))
     assert is_at(told(app)[0], expected)
@@ -246,18 +242,15 @@ def test_an_agent_may_mix_skills_of_folders_and_skills_written_out(tmp_path: Pat
     assert (agent.persona, agent.persona_key, agent.root_skill) == ("You are a plumber.", "plumber", None)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (HOUSE + "  colour: red\n", "rules/house.yaml:5 colour"),
-        (HOUSE + HOUSE, "rules/house.yaml:5 no_batches"),
-        ("rules: []\n", "rules/house.yaml:1"),
-        (HOUSE.replace("{capability: 'batch_*'}", "{}"), "rules/house.yaml:3 when"),
-        (HOUSE.replace("no_batches", "Bad"), "rules/house.yaml:1"),
-        ("- 7\n", "rules/house.yaml:1"),
-        (HOUSE, "rules/more.yaml parlour:no_batches"),  # the same rule in two files
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    (HOUSE + "  colour: red\n", "rules/house.yaml:5 colour"),
+    (HOUSE + HOUSE, "rules/house.yaml:5 no_batches"),
+    ("rules: []\n", "rules/house.yaml:1"),
+    (HOUSE.replace("{capability: 'batch_*'}", "{}"), "rules/house.yaml:3 when"),
+    (HOUSE.replace("no_batches", "Bad"), "rules/house.yaml:1"),
+    ("- 7\n", "rules/house.yaml:1"),
+    (HOUSE, "rules/more.yaml parlour:no_batches"),  # the same rule in two files
+])  # fmt: skip
 def test_agents_of_an_app_with_an_unreadable_rule_are_not_loaded(tmp_path: Path, text: str, expected: str) -> None:
     files = {"rules/more.yaml": HOUSE} if text is HOUSE else {"rules/house.yaml": text}
     app = load_app(write_app(tmp_path, {**files}))
@@ -295,23 +288,19 @@ def test_examples_are_no_part_of_what_is_published_and_are_not_run_unless_asked_
     assert told(with_more) == [] and with_more.agents == plain.agents
 
 
-@pytest.mark.parametrize(
-    ("answers", "card", "found", "run"),
-    [
-        ({}, EXAMPLES, [], ["green", "black", "white"]),
-        ({"black": ExampleRun({"minutes": 4})}, EXAMPLES, [f"{CARD}:19 minutes 4 3"], ["green", "black", "white"]),
-        (
-            {"green": ExampleRun(fault="KeyError: 'green'", line=5), "white": ExampleRun(fault="no")},
-            EXAMPLES,
-            [f"{CARD}:10 KeyError green steep.py:5", f"{CARD}:20 no"],
-            ["green", "black", "white"],
-        ),
-        ({"green": ExampleRun(fault="stopped after 5 s", timed_out=True)}, EXAMPLES, [f"{CARD}:10 stopped"], ["green"]),
-        ({"green": None}, EXAMPLES, [], ["green"]),  # where nothing can be run nothing is wrong
-        ({}, INPUT_EXAMPLES.replace("{leaf: green}", "green"), [f"{CARD}:10"], []),
-    ],
-    ids=["good", "other result", "fails", "out of time", "no sandbox", "no object"],
-)
+@pytest.mark.parametrize(("answers", "card", "found", "run"), [
+    ({}, EXAMPLES, [], ["green", "black", "white"]),
+    ({"black": ExampleRun({"minutes": 4})}, EXAMPLES, [f"{CARD}:19 minutes 4 3"], ["green", "black", "white"]),
+    (
+        {"green": ExampleRun(fault="KeyError: 'green'", line=5), "white": ExampleRun(fault="no")},
+        EXAMPLES,
+        [f"{CARD}:10 KeyError green steep.py:5", f"{CARD}:20 no"],
+        ["green", "black", "white"],
+    ),
+    ({"green": ExampleRun(fault="stopped after 5 s", timed_out=True)}, EXAMPLES, [f"{CARD}:10 stopped"], ["green"]),
+    ({"green": None}, EXAMPLES, [], ["green"]),  # where nothing can be run nothing is wrong
+    ({}, INPUT_EXAMPLES.replace("{leaf: green}", "green"), [f"{CARD}:10"], []),
+], ids=["good", "other result", "fails", "out of time", "no sandbox", "no object"])  # fmt: skip
 def test_each_example_is_run_and_what_differs_is_reported_at_its_line(
     tmp_path: Path, answers: dict[str, ExampleRun | None], card: str, found: list[str], run: list[str]
 ) -> None:
@@ -321,20 +310,17 @@ def test_each_example_is_run_and_what_differs_is_reported_at_its_line(
     assert kitchen.asked == [(leaf, ["leaves"]) for leaf in run]
 
 
-@pytest.mark.parametrize(
-    ("value", "expected", "found"),
-    [
-        ({"a": [1, {"b": "x"}]}, {"a": [1.0, {"b": "x"}]}, None),
-        ({"a": True}, {"a": 1}, "a true 1"),
-        ({"a": 0}, {"a": False}, "a 0 false"),
-        ({"a": None}, {}, "a"),
-        ({}, {"a": None}, "a"),
-        ({"a": [1, 2]}, {"a": [1]}, "a 2 1"),
-        ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, "a.0.b 1 2"),
-        ({"a": {}}, {"a": []}, "a {} []"),
-        ({"a": "x" * 300}, {"a": ""}, f"a {'x' * 118}…"),
-    ],
-)
+@pytest.mark.parametrize(("value", "expected", "found"), [
+    ({"a": [1, {"b": "x"}]}, {"a": [1.0, {"b": "x"}]}, None),
+    ({"a": True}, {"a": 1}, "a true 1"),
+    ({"a": 0}, {"a": False}, "a 0 false"),
+    ({"a": None}, {}, "a"),
+    ({}, {"a": None}, "a"),
+    ({"a": [1, 2]}, {"a": [1]}, "a 2 1"),
+    ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, "a.0.b 1 2"),
+    ({"a": {}}, {"a": []}, "a {} []"),
+    ({"a": "x" * 300}, {"a": ""}, f"a {'x' * 118}…"),
+])  # fmt: skip
 def test_a_difference_has_its_place(value: JsonValue, expected: JsonValue, found: str | None) -> None:
     told_of = difference(value, expected)
     place, *values = (found or "None").split()

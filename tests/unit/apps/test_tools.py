@@ -190,29 +190,26 @@ async def _no_json(run: type[Any]) -> None:
     """Take a class."""
 
 
-@pytest.mark.parametrize(
-    ("function", "given", "name"),
-    [
-        (_described, {}, ""),
-        (_described, {"effect": "write"}, "write"),
-        (_blocking, {"effect": "read"}, ""),
-        (_undescribed, {"effect": "read"}, ""),
-        (_untyped, {"effect": "read"}, "name"),
-        (_starred, {"effect": "read"}, ""),
-        (_field_default, {"effect": "read"}, "name"),
-        (_late_context, {"effect": "read"}, "context"),
-        (_unknown_hint, {"effect": "read"}, "Nowhere"),
-        (_no_json, {"effect": "read"}, ""),
-        (_described, {"effect": "keyed"}, "key_ttl_seconds"),
-        (_described, {"effect": "opaque", "key_ttl_seconds": 60}, "key_ttl_seconds"),
-        (_described, {"effect": "keyed", "key_ttl_seconds": 0}, "key_ttl_seconds"),
-        (_described, {"effect": "read", "risk": "huge"}, "risk"),
-        (_described, {"effect": "read", "timeout_seconds": 0}, "timeout_seconds"),
-        (_described, {"effect": "read", "timeout_seconds": 4_000}, "timeout_seconds"),
-        (_described, {"effect": "read", "secrets": "token"}, "secrets"),
-        *((_described, {"effect": "read", "max_answer_bytes": n}, "max_answer_bytes") for n in (0, -1, 2**40)),
-    ],
-)
+@pytest.mark.parametrize(("function", "given", "name"), [
+    (_described, {}, ""),
+    (_described, {"effect": "write"}, "write"),
+    (_blocking, {"effect": "read"}, ""),
+    (_undescribed, {"effect": "read"}, ""),
+    (_untyped, {"effect": "read"}, "name"),
+    (_starred, {"effect": "read"}, ""),
+    (_field_default, {"effect": "read"}, "name"),
+    (_late_context, {"effect": "read"}, "context"),
+    (_unknown_hint, {"effect": "read"}, "Nowhere"),
+    (_no_json, {"effect": "read"}, ""),
+    (_described, {"effect": "keyed"}, "key_ttl_seconds"),
+    (_described, {"effect": "opaque", "key_ttl_seconds": 60}, "key_ttl_seconds"),
+    (_described, {"effect": "keyed", "key_ttl_seconds": 0}, "key_ttl_seconds"),
+    (_described, {"effect": "read", "risk": "huge"}, "risk"),
+    (_described, {"effect": "read", "timeout_seconds": 0}, "timeout_seconds"),
+    (_described, {"effect": "read", "timeout_seconds": 4_000}, "timeout_seconds"),
+    (_described, {"effect": "read", "secrets": "token"}, "secrets"),
+    *((_described, {"effect": "read", "max_answer_bytes": n}, "max_answer_bytes") for n in (0, -1, 2**40)),
+])  # fmt: skip
 def test_a_tool_that_is_written_wrongly_is_refused_by_name(function: Any, given: dict[str, Any], name: str) -> None:
     with pytest.raises(ToolDefinitionError) as refused:
         tool(**given)(function)
@@ -230,21 +227,18 @@ _CYCLE: list[Any] = []
 _CYCLE.append(_CYCLE)
 
 
-@pytest.mark.parametrize(
-    ("returned", "stored"),
-    [
-        (None, None),
-        ({"a": [1, 2.5, True]}, {"a": [1, 2.5, True]}),
-        (Address(street="x"), {"street": "x", "number": 1}),
-        (datetime(2026, 11, 21, tzinfo=UTC), "2026-11-21T00:00:00Z"),
-        (Decimal("1.50"), "1.50"),
-        ({1: "a"}, {"1": "a"}),
-        ([float("nan"), float("inf"), 10**5_000], [None, None, None]),
-        ("a\x00b", "a\ufffdb"),
-        ({"\ud800": "\udfff"}, {"\ufffd": "\ufffd"}),
-        (b"\xff", "_w=="),
-    ],
-)
+@pytest.mark.parametrize(("returned", "stored"), [
+    (None, None),
+    ({"a": [1, 2.5, True]}, {"a": [1, 2.5, True]}),
+    (Address(street="x"), {"street": "x", "number": 1}),
+    (datetime(2026, 11, 21, tzinfo=UTC), "2026-11-21T00:00:00Z"),
+    (Decimal("1.50"), "1.50"),
+    ({1: "a"}, {"1": "a"}),
+    ([float("nan"), float("inf"), 10**5_000], [None, None, None]),
+    ("a\x00b", "a\ufffdb"),
+    ({"\ud800": "\udfff"}, {"\ufffd": "\ufffd"}),
+    (b"\xff", "_w=="),
+])  # fmt: skip
 def test_a_result_becomes_json_that_postgres_can_store(returned: object, stored: JsonValue) -> None:
     assert result_of(returned) == ToolResult(stored)
     made = result_of(ToolResult("ok", state={"count": 1, "text": returned}, working={"gone": None}))  # type: ignore[dict-item]

@@ -28,18 +28,10 @@ def context(
 ) -> ToolContext:
     """A context; without `http` any request fails."""
     return ToolContext(
-        card=given or card(),
-        tenant_id="tenant",
-        turn_id="turn",
-        conversation_id="conversation",
-        call_id="t1.0",
-        user_id="user",
-        idempotency_key=key,
-        deadline=datetime.now(UTC) + timedelta(seconds=seconds),
-        http=http or httpx.AsyncClient(transport=httpx.MockTransport(_nowhere)),
-        secrets=secrets or {},
-        **fields,
-    )
+        card=given or card(), tenant_id="tenant", turn_id="turn", conversation_id="conversation", call_id="t1.0",
+        user_id="user", idempotency_key=key, deadline=datetime.now(UTC) + timedelta(seconds=seconds),
+        http=http or httpx.AsyncClient(transport=httpx.MockTransport(_nowhere)), secrets=secrets or {}, **fields,
+    )  # fmt: skip
 
 
 def _nowhere(request: httpx.Request) -> httpx.Response:

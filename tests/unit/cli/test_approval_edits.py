@@ -22,8 +22,7 @@ Edit = Callable[..., Ended]
 
 @pytest.fixture
 def edit(stack: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edit:
-    """Edits the approval with an editor that does with the file at `path` what the next script says, each time it is
-    opened; the API answers `replies` to what is sent."""
+    """Edits the approval; at each opening, the editor runs the next script on its file. The API answers `replies`."""
 
     def run(*scripts: str, replies: Sequence[Reply] = ()) -> Ended:
         program, count = tmp_path / "editor.py", tmp_path / "opened"
@@ -69,22 +68,12 @@ def test_an_edit_shows_the_difference_and_sends_the_new_arguments(edit: Edit, st
     assert stat.S_IMODE(int((tmp_path / "mode").read_text(), 8)) == 0o600
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "pass",
-        "path.write_text('{')",
-        "path.write_text('[1]')",
-        "sys.exit(1)",
-        "path.unlink()",
-        "path.write_text('{}')",
-        "path.write_bytes(b'\\xff')",
-        replaced('"1042"', "1042"),
-    ],
-)
+@pytest.mark.parametrize("script", [
+    "pass", "path.write_text('{')", "path.write_text('[1]')", "sys.exit(1)", "path.unlink()",
+    "path.write_text('{}')", "path.write_bytes(b'\\xff')", replaced('"1042"', "1042"),
+])  # fmt: skip
 def test_an_edit_that_changed_nothing_or_broke_it_sends_nothing(edit: Edit, stack: Perdure, script: str) -> None:
-    ended = edit(script)
-    assert (ended.code, len(stack.asked)) == (2, 1)
+    assert (edit(script).code, len(stack.asked)) == (2, 1)
 
 
 @pytest.mark.parametrize("has_folder", [True, False])
@@ -140,8 +129,7 @@ def test_the_editor_shows_the_schema_above_the_arguments_and_no_unseen_character
 def test_arguments_that_do_not_fit_are_opened_again_as_they_were_with_the_fault_above(
     edit: Edit, stack: Perdure, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
-    scripts = (replaced('"1042"', "7"), replaced("7", '"7",,'), replaced(",,", ""))
-    ended = edit(*scripts, replies=[EDITED])
+    ended = edit(*(replaced('"1042"', "7"), replaced("7", '"7",,'), replaced(",,", "")), replies=[EDITED])
     first, second, third = seen(tmp_path)
     assert second == snapshot
     assert '"order": 7' in second and second.endswith(first.partition("{")[2].replace('"1042"', "7"))
@@ -151,8 +139,7 @@ def test_arguments_that_do_not_fit_are_opened_again_as_they_were_with_the_fault_
 
 @pytest.mark.usefixtures("terminal")
 def test_closing_the_editor_unchanged_after_a_fault_sends_nothing(edit: Edit, stack: Perdure, tmp_path: Path) -> None:
-    ended = edit("path.write_text('{')", "pass")
-    assert (ended.code, len(stack.asked), len(seen(tmp_path))) == (2, 1, 2)
+    assert (edit("path.write_text('{')", "pass").code, len(stack.asked), len(seen(tmp_path))) == (2, 1, 2)
 
 
 @pytest.mark.usefixtures("terminal")

@@ -75,8 +75,7 @@ def test_with_json_each_event_is_one_line(stack: Perdure, interrupt_after: Inter
 
 def test_a_queue_of_several_pages_is_read_completely(stack: Perdure, interrupt_after: InterruptAfter) -> None:
     interrupt_after(1)
-    first = said({"items": [APPROVAL], "next": "more"})
-    out = stack("approvals watch", first, waits(id="a-2")).out
+    out = stack("approvals watch", said({"items": [APPROVAL], "next": "more"}), waits(id="a-2")).out
     assert out.index("a-2") < out.index("a-1")
     assert stack.asked[1].query["cursor"] == ["more"]
 
@@ -108,24 +107,16 @@ def drawn(table: TableScreen, *waiting: Approval, columns: int = 160) -> str:
 def test_a_row_has_age_deadline_assignee_and_votes(watch_table: TableScreen) -> None:
     now = datetime.now(UTC)
     row = approval(
-        "a-1",
-        requested_at=now - timedelta(hours=2, seconds=1),
-        expires_at=now + timedelta(days=1, seconds=30),
-        assignee="tom",
-        claimed_by="rita",
-        claimed_until=now + timedelta(minutes=5, seconds=30),
-        quorum=2,
-        votes=[{"by": "rita", "for": None, "decision": "approve"}],
-        agent="\x1b[2Jagent",
-    )
+        "a-1", requested_at=now - timedelta(hours=2, seconds=1), expires_at=now + timedelta(days=1, seconds=30),
+        assignee="tom", claimed_by="rita", claimed_until=now + timedelta(minutes=5, seconds=30), quorum=2,
+        votes=[{"by": "rita", "for": None, "decision": "approve"}], agent="\x1b[2Jagent",
+    )  # fmt: skip
     out = drawn(watch_table, row)
     for part in (" 2 h ", " 1 d ", "tom", "rita", "5 min", "1/2", "high", "\\u001b[2Jagent"):
         assert part in out
 
 
-def test_only_requests_that_arrive_while_watching_are_highlighted(
-    watch_table: TableScreen, screen: io.StringIO
-) -> None:
+def test_only_requests_arriving_while_watching_are_highlighted(watch_table: TableScreen, screen: io.StringIO) -> None:
     old, new = approval("a-old"), approval("a-new")
     with watch_table:
         watch_table.added(old)

@@ -120,18 +120,15 @@ _WITHDRAWN = {"status": "withdrawn", "withdrawal": {"by": "ann", "at": "2026-11-
 _BY_ANN = ("ann", "2026-11-21 10:00:00 UTC")
 
 
-@pytest.mark.parametrize(
-    ("verb", "now", "code", "named"),
-    [
-        ("approve", {**_REJECTED, "status": "rejected"}, 5, (*_BY_RITA, "rejected")),
-        ("approve", {**_REJECTED, "status": "done"}, 5, (*_BY_RITA, "done")),
-        ("approve", {"status": "expired"}, 6, (_NOT_YET,)),
-        ("withdraw", _WITHDRAWN, 5, _BY_ANN),
-        ("withdraw", {**_WITHDRAWN, "decided_by": "una", "decision": {"type": "approve", "by": "una"}}, 5, _BY_ANN),
-        ("withdraw", {"status": "expired"}, 6, (_NOT_YET,)),
-        ("withdraw", {"status": "done"}, 5, ("done",)),
-    ],
-)
+@pytest.mark.parametrize(("verb", "now", "code", "named"), [
+    ("approve", {**_REJECTED, "status": "rejected"}, 5, (*_BY_RITA, "rejected")),
+    ("approve", {**_REJECTED, "status": "done"}, 5, (*_BY_RITA, "done")),
+    ("approve", {"status": "expired"}, 6, (_NOT_YET,)),
+    ("withdraw", _WITHDRAWN, 5, _BY_ANN),
+    ("withdraw", {**_WITHDRAWN, "decided_by": "una", "decision": {"type": "approve", "by": "una"}}, 5, _BY_ANN),
+    ("withdraw", {"status": "expired"}, 6, (_NOT_YET,)),
+    ("withdraw", {"status": "done"}, 5, ("done",)),
+])  # fmt: skip
 def test_a_settled_approval_is_neither_decided_nor_withdrawn(
     stack: Perdure, verb: str, now: dict[str, Any], code: int, named: tuple[str, ...]
 ) -> None:

@@ -59,9 +59,8 @@ def test_processes_left_by_a_killed_supervisor_are_named_with_their_remedy(perdu
         "ProcessRegistry(Path(sys.argv[1])).add('worker-llm', left.pid, signal.SIGKILL)\nprint(left.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    supervisor = subprocess.run(
-        [sys.executable, "-c", script, str(home / "children.json")], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
+    command = [sys.executable, "-c", script, str(home / "children.json")]
+    supervisor = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert supervisor.returncode == -signal.SIGKILL
     left = int(supervisor.stdout)
     try:
@@ -120,25 +119,22 @@ def test_an_unreachable_address_starts_nothing(perdure: Perdure, home: Path, mon
         assert "Traceback" not in ended.err and not list(home.iterdir()), "nothing was made in the data folder"
 
 
-@pytest.mark.parametrize(
-    ("code", "line", "name", "value"),
-    [
-        *((1, "up", name, "perhaps") for name in ("PERDURE_EXAMPLES", "LOG_LEVEL", "RATE_LIMIT_PER_MINUTE")),
-        *((1, "up", name, "foo") for name in ("PERDURE_PUBLIC_URL", "PERDURE_PROXIES", "PERDURE_OIDC_NEWCOMERS")),
-        *((1, "up", name, "hush") for name in ("DATABASE_URL", "REDIS_URL", "PERDURE_OPERATOR_TOKEN", "JWT_SECRET")),
-        (1, "up", "DATABASE_URL", "postgresql://u:hush@h:port/d"),
-        *(
-            (1, "up", name, "http://u:hush@h/x")
-            for name in ("PERDURE_EGRESS_PROXY", "PERDURE_EGRESS_HOSTS", "PERDURE_ALLOWED_HOSTS", "PERDURE_PROXIES")
-        ),
-        (1, "status", "PERDURE_TENANT", "\udcff"),
-        *((2, line, "PERDURE_TOKEN", token) for line in ("turns list", "status") for token in ("hüsh", "hush\nhush")),
-        *(
-            (2, "link", "PERDURE_URL", url)
-            for url in ("foo", "http://[::1", "http://x:99999", "http://a\nb", "ftp://u:hush@x", "http://u:hush@x")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("code", "line", "name", "value"), [
+    *((1, "up", name, "perhaps") for name in ("PERDURE_EXAMPLES", "LOG_LEVEL", "RATE_LIMIT_PER_MINUTE")),
+    *((1, "up", name, "foo") for name in ("PERDURE_PUBLIC_URL", "PERDURE_PROXIES", "PERDURE_OIDC_NEWCOMERS")),
+    *((1, "up", name, "hush") for name in ("DATABASE_URL", "REDIS_URL", "PERDURE_OPERATOR_TOKEN", "JWT_SECRET")),
+    (1, "up", "DATABASE_URL", "postgresql://u:hush@h:port/d"),
+    *(
+        (1, "up", name, "http://u:hush@h/x")
+        for name in ("PERDURE_EGRESS_PROXY", "PERDURE_EGRESS_HOSTS", "PERDURE_ALLOWED_HOSTS", "PERDURE_PROXIES")
+    ),
+    (1, "status", "PERDURE_TENANT", "\udcff"),
+    *((2, line, "PERDURE_TOKEN", token) for line in ("turns list", "status") for token in ("hüsh", "hush\nhush")),
+    *(
+        (2, "link", "PERDURE_URL", url)
+        for url in ("foo", "http://[::1", "http://x:99999", "http://a\nb", "ftp://u:hush@x", "http://u:hush@x")
+    ),
+])  # fmt: skip
 def test_a_wrong_setting_is_one_line_that_names_it(
     perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch, code: int, line: str, name: str, value: str
 ) -> None:

@@ -83,21 +83,18 @@ def test_a_command_sends_its_request(stack: Perdure, line: str, replies: list[Re
     assert "idempotency-key" in stack.asked[-1].headers or not asked.startswith("reviewer POST /v1/approvals")
 
 
-@pytest.mark.parametrize(
-    ("line", "replies", "told"),
-    [
-        ("approvals list", [items(APPROVAL)], {"next": None}),
-        ("approvals show a-1", [said(APPROVAL)], {"id": "a-1", "args": APPROVAL["args"], "schema": APPROVAL["schema"]}),
-        ("approvals claim a-1", [said(outputs.CLAIMED)], {"id": "a-1", "claimed_by": "rita"}),
-        ("approvals ageing", [items(outputs.AGEING)], {"items": [outputs.AGEING]}),
-        ("approvals ageing", [NONE], {"items": []}),
-        ("budgets set --tokens 5000", LIMITED, {"day": "2026-11-21"}),
-        ("delegations list", [NONE], {"items": []}),
-        ("delegations remove d-1", [Reply(204)], {"id": "d-1", "removed": True}),
-        ("rules set desk/parcels:booked abort", [items(RULE, RULE | {"id": "other"})], {"items": [RULE]}),
-        ("rules tools", [items(*TOOLS)], {"items": TOOLS}),
-    ],
-)
+@pytest.mark.parametrize(("line", "replies", "told"), [
+    ("approvals list", [items(APPROVAL)], {"next": None}),
+    ("approvals show a-1", [said(APPROVAL)], {"id": "a-1", "args": APPROVAL["args"], "schema": APPROVAL["schema"]}),
+    ("approvals claim a-1", [said(outputs.CLAIMED)], {"id": "a-1", "claimed_by": "rita"}),
+    ("approvals ageing", [items(outputs.AGEING)], {"items": [outputs.AGEING]}),
+    ("approvals ageing", [NONE], {"items": []}),
+    ("budgets set --tokens 5000", LIMITED, {"day": "2026-11-21"}),
+    ("delegations list", [NONE], {"items": []}),
+    ("delegations remove d-1", [Reply(204)], {"id": "d-1", "removed": True}),
+    ("rules set desk/parcels:booked abort", [items(RULE, RULE | {"id": "other"})], {"items": [RULE]}),
+    ("rules tools", [items(*TOOLS)], {"items": TOOLS}),
+])  # fmt: skip
 def test_json_is_what_the_api_returned(stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
     stack.will(*replies)
     ended = stack(*line.split(), "--json")
@@ -130,81 +127,75 @@ AMOUNTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [
-        ("nonsense", []),
-        ("turns show", []),
-        ("turns list --limit no", ["--limit"]),
-        ("turns list --as mallory", ["requester"]),
-        ("turns raise t-1", []),
-        ("users add", []),
-        ("up --routing zz", ["--routing", "compact", "spread"]),
-        ("link nobody", []),
-        ("chat refunds -m ''", []),
-        ("chat refunds -m ' \n\t'", []),
-        ("chat refunds --on-busy never -m hi", ["--on-busy"]),
-        ("chat charts --file nowhere.csv -m hi", ["nowhere.csv"]),
-        ("chat charts --file picture.gif -m hi", ["picture.gif"]),
-        ("files upload c-1 nowhere.csv", ["nowhere.csv"]),
-        ("files upload c-1 picture.gif", ["picture.gif"]),
-        ("approvals list --status bogus", ["pending", "approved", "withdrawn", "all"]),
-        ("approvals respond a-1 ''", ["TEXT"]),
-        ("approvals respond a-1 ' \n'", ["TEXT"]),
-        ("approvals reject a-1 --comment ' '", []),
-        ("approvals batch reject a-1", []),
-        ("approvals batch edit a-1", []),
-        ("approvals batch approve", []),
-        ("approvals batch approve " + " ".join(f"a-{number}" for number in range(101)), []),
-        ("effects settle pdk_1 maybe --comment x", []),
-        ("delegations add tom", []),
-        ("delegations add tom --until tomorrow", []),
-        ("delegations add tom --until 2027-13-01", []),
-        ("delegations add tom --until 9999-12-31", []),
-        ("delegations add tom --days 0", []),
-        ("delegations add tom --days 1 --until 2027-01-31", []),
-        ("memory set c-1 n", []),
-        *((f"turns raise t-1 --usd {amount}", ["--usd"]) for amount in ("nan", "inf", "-1", "1e10")),
-        *((f"link --path {path}", ["--path", path]) for path in ("http://elsewhere", "//elsewhere", "review")),
-        ("memory promotions reject p-1", []),
-        ("prompts edit voice --file /nowhere/at/all", []),
-        ("audit verify --heads /nowhere/at/all", ["/nowhere/at/all"]),
-        ("budgets set", []),
-        ("budgets set --tokens 5 --no-tokens", []),
-        ("budgets set --usd 5 --no-usd", []),
-        *((f"budgets set {amount}", [amount.partition("=")[0]]) for amount in AMOUNTS),
-    ],
-)
+@pytest.mark.parametrize(("line", "named"), [
+    ("nonsense", []),
+    ("turns show", []),
+    ("turns list --limit no", ["--limit"]),
+    ("turns list --as mallory", ["requester"]),
+    ("turns raise t-1", []),
+    ("users add", []),
+    ("up --routing zz", ["--routing", "compact", "spread"]),
+    ("link nobody", []),
+    ("chat refunds -m ''", []),
+    ("chat refunds -m ' \n\t'", []),
+    ("chat refunds --on-busy never -m hi", ["--on-busy"]),
+    ("chat charts --file nowhere.csv -m hi", ["nowhere.csv"]),
+    ("chat charts --file picture.gif -m hi", ["picture.gif"]),
+    ("files upload c-1 nowhere.csv", ["nowhere.csv"]),
+    ("files upload c-1 picture.gif", ["picture.gif"]),
+    ("approvals list --status bogus", ["pending", "approved", "withdrawn", "all"]),
+    ("approvals respond a-1 ''", ["TEXT"]),
+    ("approvals respond a-1 ' \n'", ["TEXT"]),
+    ("approvals reject a-1 --comment ' '", []),
+    ("approvals batch reject a-1", []),
+    ("approvals batch edit a-1", []),
+    ("approvals batch approve", []),
+    ("approvals batch approve " + " ".join(f"a-{number}" for number in range(101)), []),
+    ("effects settle pdk_1 maybe --comment x", []),
+    ("delegations add tom", []),
+    ("delegations add tom --until tomorrow", []),
+    ("delegations add tom --until 2027-13-01", []),
+    ("delegations add tom --until 9999-12-31", []),
+    ("delegations add tom --days 0", []),
+    ("delegations add tom --days 1 --until 2027-01-31", []),
+    ("memory set c-1 n", []),
+    *((f"turns raise t-1 --usd {amount}", ["--usd"]) for amount in ("nan", "inf", "-1", "1e10")),
+    *((f"link --path {path}", ["--path", path]) for path in ("http://elsewhere", "//elsewhere", "review")),
+    ("memory promotions reject p-1", []),
+    ("prompts edit voice --file /nowhere/at/all", []),
+    ("audit verify --heads /nowhere/at/all", ["/nowhere/at/all"]),
+    ("budgets set", []),
+    ("budgets set --tokens 5 --no-tokens", []),
+    ("budgets set --usd 5 --no-usd", []),
+    *((f"budgets set {amount}", [amount.partition("=")[0]]) for amount in AMOUNTS),
+])  # fmt: skip
 def test_an_invalid_command_line_is_a_usage_error_and_asks_nothing(stack: Perdure, line: str, named: list[str]) -> None:
     ended = stack(*shlex.split(line))
     assert (ended.code, ended.out, stack.asked) == (2, "", [])
     assert all(each in ended.err for each in named) and "Traceback" not in ended.err
 
 
-@pytest.mark.parametrize(
-    ("line", "status", "code", "exit_code"),
-    [
-        ("turns show t", 404, "turn_not_found", 4),
-        ("turns show t", 401, "token_invalid", 1),
-        ("turns show t", 500, "internal", 1),
-        ("memory clear c-1", 404, "conversation_not_found", 4),
-        ("rules set nobody abort", 404, "rule_not_found", 4),
-        ("audit export --as requester", 403, "role_required", 1),
-        ("link", 403, "codes_are_local", 1),
-        ("approvals preview a-1", 422, "invalid_input", 2),
-        ("approvals claim a-1", 404, "approval_not_found", 4),
-        ("approvals claim a-1", 409, "claimed", 1),
-        ("approvals release a-1", 403, "own_request", 1),
-        ("approvals reassign a-1 tom", 422, "cannot_decide", 2),
-        ("approvals escalate a-1", 409, "already_escalated", 5),
-        ("approvals escalate a-1", 410, "approval_expired", 6),
-        ("approvals release a-1", 409, "already_decided", 5),
-        ("approvals approve a-1", 409, "digest_differs", 1),
-        ("approvals withdraw a-1", 409, "already_running", 5),
-        ("effects settle pdk_1 happened --comment x", 409, "already_settled", 5),
-        ("effects settle pdk_1 happened --comment x", 409, "too_early", 1),
-    ],
-)
+@pytest.mark.parametrize(("line", "status", "code", "exit_code"), [
+    ("turns show t", 404, "turn_not_found", 4),
+    ("turns show t", 401, "token_invalid", 1),
+    ("turns show t", 500, "internal", 1),
+    ("memory clear c-1", 404, "conversation_not_found", 4),
+    ("rules set nobody abort", 404, "rule_not_found", 4),
+    ("audit export --as requester", 403, "role_required", 1),
+    ("link", 403, "codes_are_local", 1),
+    ("approvals preview a-1", 422, "invalid_input", 2),
+    ("approvals claim a-1", 404, "approval_not_found", 4),
+    ("approvals claim a-1", 409, "claimed", 1),
+    ("approvals release a-1", 403, "own_request", 1),
+    ("approvals reassign a-1 tom", 422, "cannot_decide", 2),
+    ("approvals escalate a-1", 409, "already_escalated", 5),
+    ("approvals escalate a-1", 410, "approval_expired", 6),
+    ("approvals release a-1", 409, "already_decided", 5),
+    ("approvals approve a-1", 409, "digest_differs", 1),
+    ("approvals withdraw a-1", 409, "already_running", 5),
+    ("effects settle pdk_1 happened --comment x", 409, "already_settled", 5),
+    ("effects settle pdk_1 happened --comment x", 409, "too_early", 1),
+])  # fmt: skip
 def test_a_refusal_has_its_exit_code(stack: Perdure, line: str, status: int, code: str, exit_code: int) -> None:
     first = {"approve": [said(APPROVAL)], "withdraw": [said(APPROVAL)], "settle": [said(EFFECT)]}
     stack.will(*first.get(line.split()[-1 if line == "link" else 1], []), refusal(status, code))
@@ -236,23 +227,20 @@ SETTLE = "effects settle pdk_1 happened --comment seen"
 EVIL = "\x1b[2J\u202e"
 
 
-@pytest.mark.parametrize(
-    ("line", "replies"),
-    [
-        ("turns show t", [said({"error": {"code": "x", "message": EVIL, "details": {}}}, 404)]),
-        ("turns show t-1", [said(outputs.TURN | {"answer": EVIL})]),
-        ("approvals show a-1", [said(APPROVAL)]),
-        ("approvals preview a-1", [said(APPROVAL | {"preview": {"at": outputs.AT, "fault": EVIL}})]),
-        ("approvals approve a-1", DECIDES),
-        ("effects list", [items(EFFECT | {"args": {"text": EVIL}})]),
-        ("effects show k", [said(EFFECT | {"args": {"text": EVIL}, "approval": {"id": "a", "decided_by": EVIL}})]),
-        ("memory show c-1", [said(outputs.MEMORY | {"fields": {"note": EVIL}})]),
-        ("memory promotions approve p-1", [said(outputs.PROPOSED | {"content": EVIL})] * 2),
-        ("prompts show voice", [said(VERSION | {"text": EVIL})]),
-        ("prompts promote v-1", [said(VERSION | {"text": EVIL})] * 2),
-        ("status", [said({}), said(outputs.STATUS | {"parts": [{"name": "relay", "fault": EVIL}]})]),
-    ],
-)
+@pytest.mark.parametrize(("line", "replies"), [
+    ("turns show t", [said({"error": {"code": "x", "message": EVIL, "details": {}}}, 404)]),
+    ("turns show t-1", [said(outputs.TURN | {"answer": EVIL})]),
+    ("approvals show a-1", [said(APPROVAL)]),
+    ("approvals preview a-1", [said(APPROVAL | {"preview": {"at": outputs.AT, "fault": EVIL}})]),
+    ("approvals approve a-1", DECIDES),
+    ("effects list", [items(EFFECT | {"args": {"text": EVIL}})]),
+    ("effects show k", [said(EFFECT | {"args": {"text": EVIL}, "approval": {"id": "a", "decided_by": EVIL}})]),
+    ("memory show c-1", [said(outputs.MEMORY | {"fields": {"note": EVIL}})]),
+    ("memory promotions approve p-1", [said(outputs.PROPOSED | {"content": EVIL})] * 2),
+    ("prompts show voice", [said(VERSION | {"text": EVIL})]),
+    ("prompts promote v-1", [said(VERSION | {"text": EVIL})] * 2),
+    ("status", [said({}), said(outputs.STATUS | {"parts": [{"name": "relay", "fault": EVIL}]})]),
+])  # fmt: skip
 def test_text_from_outside_cannot_control_the_terminal(stack: Perdure, line: str, replies: list[Reply]) -> None:
     stack.will(*replies)
     ended = stack(*line.split())

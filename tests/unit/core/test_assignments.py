@@ -21,34 +21,31 @@ STAND_IN = Decider("dora", REVIEWER, "Dora", (ANNS_SEAT,))
 UNFIT = replace(STAND_IN, roles=frozenset())
 
 
-@pytest.mark.parametrize(
-    ("record", "who", "expected"),
-    [
-        *((PENDING, ANN, None), (PENDING, ADMIN, None), (PENDING, STAND_IN, None), (PENDING, UNFIT, "role_required")),
-        *((NAMED, UNFIT, "role_required"), (NAMED, STAND_IN, "only_stands_in")),
-        (NAMED, replace(BOB, in_place_of=(ANNS_SEAT,)), None),
-        (NAMED, replace(CARL, in_place_of=(ANNS_SEAT,)), "only_stands_in"),
-        (NAMED, replace(ADMIN, in_place_of=(ANNS_SEAT,)), None),
-        (PENDING, Decider("nobody", frozenset(), "Nobody"), "role_required"),
-        (PENDING, Decider("asker", REVIEWER, "Asker"), "own_request"),
-        (PENDING, Decider("asker", frozenset({"admin"}), "Asker"), "own_request"),
-        # Another seat by delegation takes nothing away from an admin.
-        (PENDING, Decider("root", frozenset({"admin"}), "Root", (Delegation("asker", "Asker", REVIEWER),)), None),
-        *((NAMED, CARL, "not_a_reviewer"), (NAMED, ADMIN, None), (replace(NAMED, assignee="carl"), CARL, None)),
-        (replace(PENDING, status="approved"), ANN, "already_decided"),
-        (replace(PENDING, expires_at=NOW), ANN, "approval_expired"),
-        (replace(PENDING, claim=ReviewClaim("bob", "Bob", LATER, NOW)), ANN, "claimed"),
-        (replace(PENDING, claim=ReviewClaim("bob", "Bob", NOW, NOW)), ANN, None),
-        (replace(NAMED, votes=(Vote("ann", "ann", True),)), ANN, "already_voted"),
-        (replace(PENDING, votes=(Vote("ann", "ann", True),)), ANN, None),
-        # An assigned person who is not named has one place, too; it is not reassigned once it is used.
-        (replace(NAMED, assignee="carl", votes=(Vote("carl", "carl", True),)), CARL, "already_voted"),
-        (replace(NAMED, assignee="carl", votes=(Vote("dora", "carl", True),)), CARL, "already_voted"),
-        (replace(NAMED, votes=(Vote("root", "ann", True),)), ADMIN, "already_voted"),
-        (replace(NAMED, votes=(Vote("ann", "ann", True),)), ADMIN, None),
-        (replace(NAMED, votes=(Vote("ann", "ann", True),)), BOB, None),
-    ],
-)
+@pytest.mark.parametrize(("record", "who", "expected"), [
+    *((PENDING, ANN, None), (PENDING, ADMIN, None), (PENDING, STAND_IN, None), (PENDING, UNFIT, "role_required")),
+    *((NAMED, UNFIT, "role_required"), (NAMED, STAND_IN, "only_stands_in")),
+    (NAMED, replace(BOB, in_place_of=(ANNS_SEAT,)), None),
+    (NAMED, replace(CARL, in_place_of=(ANNS_SEAT,)), "only_stands_in"),
+    (NAMED, replace(ADMIN, in_place_of=(ANNS_SEAT,)), None),
+    (PENDING, Decider("nobody", frozenset(), "Nobody"), "role_required"),
+    (PENDING, Decider("asker", REVIEWER, "Asker"), "own_request"),
+    (PENDING, Decider("asker", frozenset({"admin"}), "Asker"), "own_request"),
+    # Another seat by delegation takes nothing away from an admin.
+    (PENDING, Decider("root", frozenset({"admin"}), "Root", (Delegation("asker", "Asker", REVIEWER),)), None),
+    *((NAMED, CARL, "not_a_reviewer"), (NAMED, ADMIN, None), (replace(NAMED, assignee="carl"), CARL, None)),
+    (replace(PENDING, status="approved"), ANN, "already_decided"),
+    (replace(PENDING, expires_at=NOW), ANN, "approval_expired"),
+    (replace(PENDING, claim=ReviewClaim("bob", "Bob", LATER, NOW)), ANN, "claimed"),
+    (replace(PENDING, claim=ReviewClaim("bob", "Bob", NOW, NOW)), ANN, None),
+    (replace(NAMED, votes=(Vote("ann", "ann", True),)), ANN, "already_voted"),
+    (replace(PENDING, votes=(Vote("ann", "ann", True),)), ANN, None),
+    # An assigned person who is not named has one place, too; it is not reassigned once it is used.
+    (replace(NAMED, assignee="carl", votes=(Vote("carl", "carl", True),)), CARL, "already_voted"),
+    (replace(NAMED, assignee="carl", votes=(Vote("dora", "carl", True),)), CARL, "already_voted"),
+    (replace(NAMED, votes=(Vote("root", "ann", True),)), ADMIN, "already_voted"),
+    (replace(NAMED, votes=(Vote("ann", "ann", True),)), ADMIN, None),
+    (replace(NAMED, votes=(Vote("ann", "ann", True),)), BOB, None),
+])  # fmt: skip
 def test_only_reviewers_and_admins_reassign_a_request(
     record: ApprovalRecord, who: Decider, expected: str | None
 ) -> None:
@@ -110,21 +107,18 @@ NOBODY = Decider("nobody", frozenset({"requester"}))
 DECIDERS = frozenset({"ann"})
 
 
-@pytest.mark.parametrize(
-    ("status", "who", "expected"),
-    [
-        *(("pending", ASKER, None), ("pending", ADMIN, None)),
-        *(("pending", ANN, "role_required"), ("pending", NOBODY, "role_required")),
-        *(("approved", ANN, None), ("approved", BOB, None), ("approved", ADMIN, None), ("edited", BOB, None)),
-        *(("approved", ASKER, "role_required"), ("approved", NOBODY, "role_required")),
-        *(("reserved", ANN, "already_running"), ("reserved", ASKER, "role_required")),
-        *(("done", ADMIN, "already_running"), ("outcome_unknown", BOB, "already_running")),
-        *(("rejected", ASKER, "already_decided"), ("rejected", ADMIN, "already_decided")),
-        *(("withdrawn", ASKER, "already_decided"), ("withdrawn", ANN, "already_decided")),
-        *(("expired", ASKER, "approval_expired"), ("cancelled", ADMIN, "already_decided")),
-        ("approved", Decider("ann", frozenset()), None),  # who lost the role still takes back the own decision
-    ],
-)
+@pytest.mark.parametrize(("status", "who", "expected"), [
+    *(("pending", ASKER, None), ("pending", ADMIN, None)),
+    *(("pending", ANN, "role_required"), ("pending", NOBODY, "role_required")),
+    *(("approved", ANN, None), ("approved", BOB, None), ("approved", ADMIN, None), ("edited", BOB, None)),
+    *(("approved", ASKER, "role_required"), ("approved", NOBODY, "role_required")),
+    *(("reserved", ANN, "already_running"), ("reserved", ASKER, "role_required")),
+    *(("done", ADMIN, "already_running"), ("outcome_unknown", BOB, "already_running")),
+    *(("rejected", ASKER, "already_decided"), ("rejected", ADMIN, "already_decided")),
+    *(("withdrawn", ASKER, "already_decided"), ("withdrawn", ANN, "already_decided")),
+    *(("expired", ASKER, "approval_expired"), ("cancelled", ADMIN, "already_decided")),
+    ("approved", Decider("ann", frozenset()), None),  # who lost the role still takes back the own decision
+])  # fmt: skip
 def test_requesters_and_approvers_withdraw_their_own(status: str, who: Decider, expected: str | None) -> None:
     deciders = DECIDERS if status not in ("pending", "expired") else frozenset[str]()
     found = withdrawal_refusal(replace(PENDING, status=status), who, deciders, "approval")

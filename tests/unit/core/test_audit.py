@@ -52,8 +52,7 @@ def test_a_signature_holds_for_no_other_row_and_an_invalid_one_for_none() -> Non
     ring, signature = Keyring.of(NEW), Keyring.of(NEW).sign(row_text(*ROW))
     assert ring.verifies(row_text(*ROW), signature)
     for place in range(len(ROW)):
-        other = row_text(*(each + "x" * (n == place) for n, each in enumerate(ROW)))
-        assert not ring.verifies(other, signature)
+        assert not ring.verifies(row_text(*(each + "x" * (n == place) for n, each in enumerate(ROW))), signature)
     for none in ("", ":", "no", "x" * 100, "é:é", "0" * 8 + ":" + "0" * 64):
         assert not ring.verifies("x", none)
         assert not ring.verifies("x", f"{ring.keys[0].id}:{none}")
@@ -61,13 +60,9 @@ def test_a_signature_holds_for_no_other_row_and_an_invalid_one_for_none() -> Non
 
 def test_a_signature_separates_the_fields_of_a_row() -> None:
     texts = [
-        frame_fields("ab", "c"),
-        frame_fields("a", "bc"),
-        frame_fields("abc"),
-        frame_fields("abc", None),
-        frame_fields("abc", ""),
-        frame_fields("1:a"),
-    ]
+        frame_fields("ab", "c"), frame_fields("a", "bc"), frame_fields("abc"), frame_fields("abc", None),
+        frame_fields("abc", ""), frame_fields("1:a"),
+    ]  # fmt: skip
     assert len(set(texts)) == len(texts)
     assert row_text("a", "b", "c", None, None, "d") != row_text("a", "b", "c", "", "", "d")
     assert audit.head_text("a", 1, "h", "t") != row_text("a", "1", "h", "t", None, "")
@@ -167,19 +162,16 @@ def swapped(links: list[Link]) -> list[Link]:
     return [replace(x, entry=rows[x.seq].entry, found_digest=rows[x.seq].found_digest) for x in links]
 
 
-@pytest.mark.parametrize(
-    ("touch", "expected"),
-    [
-        *((lambda c: without(c, 4), {(4, K.LINK_MISSING)}), (lambda c: without(c, 1), {(1, K.LINK_MISSING)})),
-        (fourth(entry=None), {(4, K.ROW_MISSING)}),
-        (swapped, {(4, K.ROW_CHANGED), (7, K.ROW_CHANGED)}),
-        (fourth(hash="0" * 64), {(4, K.ROW_CHANGED), (5, K.LINK_BROKEN)}),
-        (fourth(prev="0" * 64), {(4, K.ROW_CHANGED), (4, K.LINK_BROKEN)}),
-        (fourth(found_digest="0"), {(4, K.BODY_CHANGED)}),
-        (fourth(found_digest=None), {(4, K.BODY_MISSING)}),
-        (fourth(found_digest=None, erased=True), set()),  # erased with its person
-    ],
-)
+@pytest.mark.parametrize(("touch", "expected"), [
+    *((lambda c: without(c, 4), {(4, K.LINK_MISSING)}), (lambda c: without(c, 1), {(1, K.LINK_MISSING)})),
+    (fourth(entry=None), {(4, K.ROW_MISSING)}),
+    (swapped, {(4, K.ROW_CHANGED), (7, K.ROW_CHANGED)}),
+    (fourth(hash="0" * 64), {(4, K.ROW_CHANGED), (5, K.LINK_BROKEN)}),
+    (fourth(prev="0" * 64), {(4, K.ROW_CHANGED), (4, K.LINK_BROKEN)}),
+    (fourth(found_digest="0"), {(4, K.BODY_CHANGED)}),
+    (fourth(found_digest=None), {(4, K.BODY_MISSING)}),
+    (fourth(found_digest=None, erased=True), set()),  # erased with its person
+])  # fmt: skip
 def test_deleted_and_moved_rows_are_found(touch: Touch, expected: set[tuple[int, audit.FaultKind]]) -> None:
     report = checked(touch(chain()))
     assert kinds(report) == expected
@@ -302,18 +294,15 @@ def test_an_erased_name_is_found_by_every_key_and_is_another_in_another_tenant()
     assert kept not in both.signatures(name_text("other", "ann")) and "ann" not in kept
 
 
-@pytest.mark.parametrize(
-    ("outcome", "said", "allowed"),
-    [
-        (audit.DECISION_KIND, None, True),  # erased with its person: that a decision was made is still known
-        *(
-            (audit.DECISION_KIND, said, said in ("approve", "edit"))
-            for said in ("approve", "edit", "reject", "respond", "")
-        ),
-        *((f"approval.{outcome}", None, False) for outcome in ("withdrawn", "voided", "expired", "cancelled")),
-        *(("approval.withdrawn", "approve", False), (None, None, False)),
-    ],
-)
+@pytest.mark.parametrize(("outcome", "said", "allowed"), [
+    (audit.DECISION_KIND, None, True),  # erased with its person: that a decision was made is still known
+    *(
+        (audit.DECISION_KIND, said, said in ("approve", "edit"))
+        for said in ("approve", "edit", "reject", "respond", "")
+    ),
+    *((f"approval.{outcome}", None, False) for outcome in ("withdrawn", "voided", "expired", "cancelled")),
+    *(("approval.withdrawn", "approve", False), (None, None, False)),
+])  # fmt: skip
 def test_a_call_that_ran_was_allowed_by_exactly_these(outcome: str | None, said: str | None, allowed: bool) -> None:
     assert Run("a1", outcome, said).was_allowed is allowed
 

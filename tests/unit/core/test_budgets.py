@@ -77,18 +77,15 @@ def use(tokens: int = 0, held: int = 0, cost: int = 0, held_cost: int = 0) -> Da
     return DayUse("a", date(2026, 2, 28), tokens, cost, held, held_cost)
 
 
-@pytest.mark.parametrize(
-    ("row", "code"),
-    [
-        *((use(), None), (use(tokens=99), None), (use(tokens=49, held=50), None)),
-        (use(tokens=50, held=50), "day_token_budget_spent"),
-        *((use(held=100), "day_token_budget_spent"), (use(tokens=100), "day_token_budget_spent")),
-        (use(cost=500, held_cost=499), None),
-        (use(cost=500, held_cost=500), "day_cost_budget_spent"),
-        (use(tokens=100, cost=1_000), "day_token_budget_spent"),
-        (use(tokens=70, held=40), "day_token_budget_spent"),
-    ],
-)
+@pytest.mark.parametrize(("row", "code"), [
+    *((use(), None), (use(tokens=99), None), (use(tokens=49, held=50), None)),
+    (use(tokens=50, held=50), "day_token_budget_spent"),
+    *((use(held=100), "day_token_budget_spent"), (use(tokens=100), "day_token_budget_spent")),
+    (use(cost=500, held_cost=499), None),
+    (use(cost=500, held_cost=500), "day_cost_budget_spent"),
+    (use(tokens=100, cost=1_000), "day_token_budget_spent"),
+    (use(tokens=70, held=40), "day_token_budget_spent"),
+])  # fmt: skip
 def test_a_daily_budget_is_met_when_usage_and_reservations_reach_it(row: DayUse, code: str | None) -> None:
     problem = budgets.reached_budget({"a": A_DAY}, [row])
     assert (problem.code if problem else None) == code

@@ -65,15 +65,13 @@ def test_the_prompt_has_the_sections_and_says_what_is_missing() -> None:
 
 
 def test_timeouts_and_5xx_are_retried_with_doubled_waits_and_other_faults_are_not() -> None:
-    assert all(
-        is_retried(fault, 0) for fault in (AttemptFault.TIMEOUT, AttemptFault.CONNECT, AttemptFault.READ_TIMEOUT)
-    )
+    timeouts = (AttemptFault.TIMEOUT, AttemptFault.CONNECT, AttemptFault.READ_TIMEOUT)
+    assert all(is_retried(fault, 0) for fault in timeouts)
     assert not any(is_retried(fault, 0) for fault in (AttemptFault.REFUSED, AttemptFault.UNCLASSIFIED))
     statuses = (500, 503, 599, 499, 429, 404, 301)
     assert [status for status in statuses if is_retried(AttemptFault.STATUS, status)] == [500, 503, 599]
-    assert [context_assembly.wait_seconds(0.5, failed) for failed in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 4.0], (
-        "each twice the one before"
-    )
+    waits = [context_assembly.wait_seconds(0.5, failed) for failed in (1, 2, 3, 4)]
+    assert waits == [0.5, 1.0, 2.0, 4.0], "each twice the one before"
 
 
 @given(st.integers(0, 10))
@@ -136,9 +134,8 @@ def test_a_group_needs_what_is_before_it_and_begins_as_early_as_it_can(dependenc
 
 
 def test_a_list_that_leaves_out_a_dependency_is_reported() -> None:
-    assert context_assembly.left_out(["therapeutic_fit", "client_signal"], SAMPLE) == (
-        ("therapeutic_fit", "provider_genome"),
-    )
+    (left_out,) = context_assembly.left_out(["therapeutic_fit", "client_signal"], SAMPLE)
+    assert left_out == ("therapeutic_fit", "provider_genome")
     assert context_assembly.left_out(SAMPLE, SAMPLE) == ()
 
 

@@ -94,12 +94,8 @@ def codes_of_model_calls() -> set[str]:
     activities = Path(__file__).parents[3] / "perdure" / "activities"
     files = [*(activities / "providers").glob("*.py"), activities / "model_request.py"]
     named = {code for file in files for code in raised.findall(file.read_text())}
-    return (
-        vendor
-        | named
-        | {problem.code for problem in PROBLEM_OF_CLAIM.values()}
-        | {"activity_timeout", "activity_failed"}
-    )
+    claims = {problem.code for problem in PROBLEM_OF_CLAIM.values()}
+    return vendor | named | claims | {"activity_timeout", "activity_failed"}
 
 
 @given(st.none() | st.builds(Problem, code=st.text(), message=st.text()), st.text())

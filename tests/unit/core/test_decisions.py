@@ -30,9 +30,8 @@ def test_calls_of_low_risk_and_of_one_tool_of_one_agent_are_approved_together() 
     assert not any(approvable_together([LOW, other]) for other in OTHERS)
     assert not approvable_together([replace(LOW, risk="high")])
     assert not approvable_together([replace(LOW, kind="limit", tool="")])
-    assert not decisions.single_decision_reason("approval", "low") and decisions.single_decision_reason(
-        "approval", "high"
-    )
+    assert not decisions.single_decision_reason("approval", "low")
+    assert decisions.single_decision_reason("approval", "high")
     assert decisions.single_decision_reason("checkpoint", "low") and decisions.single_decision_reason("limit", "low")
 
 
@@ -103,57 +102,47 @@ def code(
 A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
 
 
-@pytest.mark.parametrize(
-    ("decision", "parts", "expected"),
-    [
-        (A, {}, None),
-        (A, {"args_given": True}, "args_unexpected"),
-        *((E, {"args_given": True}, None), (E, {}, "args_required"), (R, {"reasoned": True}, None)),
-        (R, {}, "reason_required"),
-        (R, {"reasoned": True, "args_given": True}, "args_unexpected"),
-        (S, {"text": True}, None),
-        (S, {"reasoned": True}, "comment_required"),
-        (S, {"text": True, "args_given": True}, "args_unexpected"),
-    ],
-)
+@pytest.mark.parametrize(("decision", "parts", "expected"), [
+    (A, {}, None),
+    (A, {"args_given": True}, "args_unexpected"),
+    *((E, {"args_given": True}, None), (E, {}, "args_required"), (R, {"reasoned": True}, None)),
+    (R, {}, "reason_required"),
+    (R, {"reasoned": True, "args_given": True}, "args_unexpected"),
+    (S, {"text": True}, None),
+    (S, {"reasoned": True}, "comment_required"),
+    (S, {"text": True, "args_given": True}, "args_unexpected"),
+])  # fmt: skip
 def test_each_decision_needs_its_own_fields(decision: Decision, parts: dict[str, bool], expected: str | None) -> None:
     assert code(WAITING, REVIEWER, decision, parts) == expected
 
 
-@pytest.mark.parametrize(
-    ("record", "decider", "expected"),
-    [
-        (WAITING, Decider("somebody", frozenset()), ("role_required", 403)),
-        (WAITING, Decider("somebody", frozenset({"admin"})), ("role_required", 403)),
-        (WAITING, Decider("asker", frozenset({"reviewer"})), ("own_request", 403)),
-        (replace(WAITING, allow_self_approval=True), Decider("asker", frozenset({"reviewer"})), None),
-        *((replace(WAITING, status=status), REVIEWER, ("already_decided", 409)) for status in CLOSED),
-        (replace(WAITING, status="expired"), REVIEWER, ("approval_expired", 410)),
-        (replace(WAITING, expires_at=NOW), REVIEWER, ("approval_expired", 410)),
-        (replace(WAITING, expires_at=NOW + timedelta(microseconds=1)), REVIEWER, None),
-        # Decided in time stays decided, however late one asks.
-        (replace(WAITING, status="approved", expires_at=NOW), REVIEWER, ("already_decided", 409)),
-        (replace(WAITING, digest="another"), REVIEWER, ("digest_differs", 409)),
-        (
-            replace(WAITING, claim=ReviewClaim("ann", "Ann", NOW + timedelta(seconds=1), NOW)),
-            REVIEWER,
-            ("claimed", 409),
-        ),
-        (replace(WAITING, claim=ReviewClaim("ann", "Ann", NOW, NOW)), REVIEWER, None),
-        (replace(WAITING, claim=ReviewClaim("reviewer-1", "One", NOW + timedelta(hours=1), NOW)), REVIEWER, None),
-        (replace(WAITING, votes=(Vote("reviewer-1", "reviewer-1", True),)), REVIEWER, ("already_voted", 409)),
-        (replace(WAITING, votes=(Vote("reviewer-1", "ann", False),)), STAND_IN, ("already_voted", 409)),
-        (replace(WAITING, votes=(OWN,)), REVIEWER, ("already_voted", 409)),
-        (replace(WAITING, votes=(OWN,)), STAND_IN, None),
-        (replace(WAITING, votes=(OWN, Vote("other", "ann", True))), STAND_IN, ("already_voted", 409)),
-        (replace(WAITING, reviewers=("Ann",)), REVIEWER, ("not_a_reviewer", 403)),
-        (replace(WAITING, reviewers=("Ann",)), STAND_IN, None),
-        (replace(WAITING, reviewers=("Ann",), votes=(ANNS,)), STAND_IN, ("already_voted", 409)),
-        (replace(WAITING, reviewers=("Ann",), assignee="reviewer-1"), REVIEWER, None),
-        (replace(WAITING, requested_by="ann"), Decider("bob", frozenset(), "Bob", (ANN,)), ("role_required", 403)),
-        (replace(WAITING, requested_by="ann", reviewers=("Ann",)), STAND_IN, ("own_request", 403)),
-    ],
-)
+@pytest.mark.parametrize(("record", "decider", "expected"), [
+    (WAITING, Decider("somebody", frozenset()), ("role_required", 403)),
+    (WAITING, Decider("somebody", frozenset({"admin"})), ("role_required", 403)),
+    (WAITING, Decider("asker", frozenset({"reviewer"})), ("own_request", 403)),
+    (replace(WAITING, allow_self_approval=True), Decider("asker", frozenset({"reviewer"})), None),
+    *((replace(WAITING, status=status), REVIEWER, ("already_decided", 409)) for status in CLOSED),
+    (replace(WAITING, status="expired"), REVIEWER, ("approval_expired", 410)),
+    (replace(WAITING, expires_at=NOW), REVIEWER, ("approval_expired", 410)),
+    (replace(WAITING, expires_at=NOW + timedelta(microseconds=1)), REVIEWER, None),
+    # Decided in time stays decided, however late one asks.
+    (replace(WAITING, status="approved", expires_at=NOW), REVIEWER, ("already_decided", 409)),
+    (replace(WAITING, digest="another"), REVIEWER, ("digest_differs", 409)),
+    (replace(WAITING, claim=ReviewClaim("ann", "Ann", NOW + timedelta(seconds=1), NOW)), REVIEWER, ("claimed", 409)),
+    (replace(WAITING, claim=ReviewClaim("ann", "Ann", NOW, NOW)), REVIEWER, None),
+    (replace(WAITING, claim=ReviewClaim("reviewer-1", "One", NOW + timedelta(hours=1), NOW)), REVIEWER, None),
+    (replace(WAITING, votes=(Vote("reviewer-1", "reviewer-1", True),)), REVIEWER, ("already_voted", 409)),
+    (replace(WAITING, votes=(Vote("reviewer-1", "ann", False),)), STAND_IN, ("already_voted", 409)),
+    (replace(WAITING, votes=(OWN,)), REVIEWER, ("already_voted", 409)),
+    (replace(WAITING, votes=(OWN,)), STAND_IN, None),
+    (replace(WAITING, votes=(OWN, Vote("other", "ann", True))), STAND_IN, ("already_voted", 409)),
+    (replace(WAITING, reviewers=("Ann",)), REVIEWER, ("not_a_reviewer", 403)),
+    (replace(WAITING, reviewers=("Ann",)), STAND_IN, None),
+    (replace(WAITING, reviewers=("Ann",), votes=(ANNS,)), STAND_IN, ("already_voted", 409)),
+    (replace(WAITING, reviewers=("Ann",), assignee="reviewer-1"), REVIEWER, None),
+    (replace(WAITING, requested_by="ann"), Decider("bob", frozenset(), "Bob", (ANN,)), ("role_required", 403)),
+    (replace(WAITING, requested_by="ann", reviewers=("Ann",)), STAND_IN, ("own_request", 403)),
+])  # fmt: skip
 def test_a_decision_needs_a_free_pending_request_and_a_reviewer(
     record: ApprovalRecord, decider: Decider, expected: Any
 ) -> None:
@@ -204,5 +193,4 @@ def test_of_several_refusals_the_first_in_the_order_of_the_contract_is_returned(
 
 @given(st.frozensets(st.sampled_from(["requester", "reviewer", "admin"])), st.booleans())
 def test_reviewers_see_every_request_and_other_users_their_own(roles: frozenset[str], own: bool) -> None:
-    sees = Decider("ann", roles).sees("ann" if own else "bob")
-    assert sees is (own or bool(roles & {"reviewer", "admin"}))
+    assert Decider("ann", roles).sees("ann" if own else "bob") is (own or bool(roles & {"reviewer", "admin"}))

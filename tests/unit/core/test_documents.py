@@ -36,26 +36,23 @@ def code(error: CallerError | None) -> str | None:
     return error.code if error else None
 
 
-@pytest.mark.parametrize(
-    ("writer", "place", "kind", "expected"),
-    [
-        (PERSON, MINE, "runbook", None),
-        (PERSON, NOTES, "conversation_note", None),
-        (PERSON, SHARED, "runbook", "workspace_read_only"),
-        (PERSON, THEIRS, "runbook", "store_not_yours"),
-        (ADMIN, SHARED, "runbook", None),
-        (ADMIN, THEIRS, "user_preference", "store_not_yours"),
-        (ADMIN, replace(SHARED, archived=True), "runbook", "store_archived"),
-        (PERSON, replace(MINE, archived=True), "runbook", "store_archived"),
-        *((PERSON, MINE, "poem", "document_type_unknown"), (AGENT, MINE, "user_preference", None)),
-        *((AGENT, MINE, "runbook", "type_not_allowed"), (AGENT, NOTES, "runbook", None)),
-        (AGENT, THEIRS, "user_preference", "store_not_yours"),
-        (AGENT, SHARED, "runbook", "workspace_read_only"),
-        (ADMINS_AGENT, SHARED, "runbook", "workspace_read_only"),
-        (Writer(None), MINE, "runbook", "memory_unauthenticated"),
-        (Writer(None, frozenset({"admin"})), SHARED, "runbook", "memory_unauthenticated"),
-    ],
-)
+@pytest.mark.parametrize(("writer", "place", "kind", "expected"), [
+    (PERSON, MINE, "runbook", None),
+    (PERSON, NOTES, "conversation_note", None),
+    (PERSON, SHARED, "runbook", "workspace_read_only"),
+    (PERSON, THEIRS, "runbook", "store_not_yours"),
+    (ADMIN, SHARED, "runbook", None),
+    (ADMIN, THEIRS, "user_preference", "store_not_yours"),
+    (ADMIN, replace(SHARED, archived=True), "runbook", "store_archived"),
+    (PERSON, replace(MINE, archived=True), "runbook", "store_archived"),
+    *((PERSON, MINE, "poem", "document_type_unknown"), (AGENT, MINE, "user_preference", None)),
+    *((AGENT, MINE, "runbook", "type_not_allowed"), (AGENT, NOTES, "runbook", None)),
+    (AGENT, THEIRS, "user_preference", "store_not_yours"),
+    (AGENT, SHARED, "runbook", "workspace_read_only"),
+    (ADMINS_AGENT, SHARED, "runbook", "workspace_read_only"),
+    (Writer(None), MINE, "runbook", "memory_unauthenticated"),
+    (Writer(None, frozenset({"admin"})), SHARED, "runbook", "memory_unauthenticated"),
+])  # fmt: skip
 def test_the_policy_table_allows_or_denies_each_write(writer: Writer, place: Place, kind: str, expected: Any) -> None:
     assert code(documents.write_refusal(writer, place, kind)) == expected
 
@@ -112,23 +109,20 @@ def test_entity_names_are_recognized_by_their_form() -> None:
 REJECT, APPROVED = documents.PromotionDecision.REJECT, PromotionState.APPROVED
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({}, None),
-        ({"roles": ["reviewer"]}, "role_required"),
-        ({"roles": ["reviewer"], "decider": ME, "state": APPROVED}, "role_required"),
-        ({"decider": ME, "state": APPROVED}, "own_promotion"),
-        ({"credential": Credential(SignInMethod.TOKEN, (OTHER, ME)), "state": APPROVED}, "own_promotion"),
-        ({"credential": Credential(SignInMethod.TOKEN, (UNKNOWN_CREATOR,))}, "own_promotion"),
-        ({"credential": Credential(SignInMethod.TOKEN, (OTHER,))}, None),
-        ({"state": PromotionState.REJECTED, "seen_sha256": "x"}, "promotion_decided"),
-        ({"state": PromotionState.WITHDRAWN}, "promotion_decided"),
-        ({"seen_sha256": "x", "decision": REJECT}, "memory_conflict"),
-        ({"decision": REJECT, "comment": " "}, "comment_required"),
-        ({"decision": REJECT, "comment": "wrong"}, None),
-    ],
-)
+@pytest.mark.parametrize(("change", "expected"), [
+    ({}, None),
+    ({"roles": ["reviewer"]}, "role_required"),
+    ({"roles": ["reviewer"], "decider": ME, "state": APPROVED}, "role_required"),
+    ({"decider": ME, "state": APPROVED}, "own_promotion"),
+    ({"credential": Credential(SignInMethod.TOKEN, (OTHER, ME)), "state": APPROVED}, "own_promotion"),
+    ({"credential": Credential(SignInMethod.TOKEN, (UNKNOWN_CREATOR,))}, "own_promotion"),
+    ({"credential": Credential(SignInMethod.TOKEN, (OTHER,))}, None),
+    ({"state": PromotionState.REJECTED, "seen_sha256": "x"}, "promotion_decided"),
+    ({"state": PromotionState.WITHDRAWN}, "promotion_decided"),
+    ({"seen_sha256": "x", "decision": REJECT}, "memory_conflict"),
+    ({"decision": REJECT, "comment": " "}, "comment_required"),
+    ({"decision": REJECT, "comment": "wrong"}, None),
+])  # fmt: skip
 def test_a_promotion_is_refused_in_the_order_of_the_contract(change: dict[str, Any], expected: str | None) -> None:
     given: dict[str, Any] = {"decider": OTHER, "roles": ["admin"], "proposer": ME, "state": PromotionState.PENDING}
     given |= {"seen_sha256": "s", "sha256": "s", "decision": documents.PromotionDecision.APPROVE, "comment": ""}
@@ -222,14 +216,11 @@ def test_a_random_looking_string_only_warns() -> None:
     assert rules(run[:39]) == rules("0123456789abcdef" * 8) == []
 
 
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "eyJ-", "eyJaaaaaaaaaaaa", "postgres://a:", "postgres://" + "a" * 90, "aws_secret_access_key = ", "ignore all ",
-        "you are now ", "ignore a b c ", "authorization: bearer ", "-----BEGIN A A A ", "sk-", "SG.", "at a.b.c.", "[",
-        "client-key-data: ", "a" * 1_000, "<  ", "2026-11-21T10:00:00\n", "`", "\ufdfa", "e\u0301", "\u200b", "A1",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("piece", [
+    "eyJ-", "eyJaaaaaaaaaaaa", "postgres://a:", "postgres://" + "a" * 90, "aws_secret_access_key = ", "ignore all ",
+    "you are now ", "ignore a b c ", "authorization: bearer ", "-----BEGIN A A A ", "sk-", "SG.", "at a.b.c.", "[",
+    "client-key-data: ", "a" * 1_000, "<  ", "2026-11-21T10:00:00\n", "`", "\ufdfa", "e\u0301", "\u200b", "A1",
+])  # fmt: skip
 @pytest.mark.parametrize("end", ["", "!"])
 @pytest.mark.sized
 def test_a_hostile_text_of_the_largest_size_is_scanned_in_bounded_time(piece: str, end: str) -> None:

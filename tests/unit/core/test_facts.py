@@ -19,18 +19,15 @@ from perdure.core.memory.facts import (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("My name is Ann.", {"name": "Ann"}),
-        ("call me Dr. Who", {"name": "Dr"}),
-        ("I live in New York and I like tea", {"place": "New York", "likes": "tea"}),
-        ("I prefer short answers, please answer in French!", {"prefers": "short answers", "language": "French"}),
-        ("I don't like noise", {"dislikes": "noise"}),
-        ("My name is Ann. No, my name is Eva.", {"name": "Eva"}),
-        *(("what is your name?", {}), ("", {}), ("I like", {})),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("My name is Ann.", {"name": "Ann"}),
+    ("call me Dr. Who", {"name": "Dr"}),
+    ("I live in New York and I like tea", {"place": "New York", "likes": "tea"}),
+    ("I prefer short answers, please answer in French!", {"prefers": "short answers", "language": "French"}),
+    ("I don't like noise", {"dislikes": "noise"}),
+    ("My name is Ann. No, my name is Eva.", {"name": "Eva"}),
+    *(("what is your name?", {}), ("", {}), ("I like", {})),
+])  # fmt: skip
 def test_statements_about_oneself_become_facts_and_questions_do_not(text: str, expected: dict[str, str]) -> None:
     assert {fact.type: fact.content for fact in derived_facts(text)} == expected
 

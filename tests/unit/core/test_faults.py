@@ -16,20 +16,17 @@ class Model(BaseModel):
     on: bool = Field(default=False, alias="ON")
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "shown"),
-    [
-        ("PROXY", "http://user:hush@proxy:3128/x", "proxy:3128/x"),
-        ("PROXY", "user:hush@proxy:3128", "proxy:3128"),
-        ("PROXY", f"{'u' * 90}:hush@proxy/", "proxy/"),
-        ("PROXY", "http://user:hu@sh@proxy/x", "proxy/x"),
-        ("PROXY", "p" * 81, "p" * 80 + "'…"),
-        ("SIZE", "0", "from 1 to 9"),
-        ("SIZE", "user:hush@9", "***@9"),
-        ("SECRET", "hush", "SECRET"),
-        ("ON", "perhaps", "true or false"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "shown"), [
+    ("PROXY", "http://user:hush@proxy:3128/x", "proxy:3128/x"),
+    ("PROXY", "user:hush@proxy:3128", "proxy:3128"),
+    ("PROXY", f"{'u' * 90}:hush@proxy/", "proxy/"),
+    ("PROXY", "http://user:hu@sh@proxy/x", "proxy/x"),
+    ("PROXY", "p" * 81, "p" * 80 + "'…"),
+    ("SIZE", "0", "from 1 to 9"),
+    ("SIZE", "user:hush@9", "***@9"),
+    ("SECRET", "hush", "SECRET"),
+    ("ON", "perhaps", "true or false"),
+])  # fmt: skip
 def test_a_wrong_setting_is_named_with_its_value_unless_it_is_a_secret(name: str, value: str, shown: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Model.model_validate({name: value})

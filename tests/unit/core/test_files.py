@@ -56,17 +56,14 @@ BROKEN = [b'a,b\n1,"open\n', b'a,b\n1,"x"y\n', b"a,b\n1,2,3\n", b"a,a\n1,2\n", b
 MANY = ",".join(f"c{n}" for n in range(201)).encode() + b"\n" + b",".join([b"1"] * 201) + b"\n"
 
 
-@pytest.mark.parametrize(
-    ("content", "code", "details"),
-    [
-        *((content, "file_empty", {}) for content in (b"", b" \n")),
-        (b"a,b\n1,\x002\n", "file_has_nul", {}),
-        (b"a,b\n1,\xff\n", "file_not_utf8", {}),
-        *((content, "table_broken", {}) for content in (*BROKEN, b"a,b\n" + b"x" * 200_000 + b",1\n")),
-        (MANY, "table_too_large", {"limit": "columns", "most": 200}),
-        (b"a\n" + b"1\n" * 1_000_001, "table_too_large", {"limit": "rows", "most": 1_000_000}),
-    ],
-)
+@pytest.mark.parametrize(("content", "code", "details"), [
+    *((content, "file_empty", {}) for content in (b"", b" \n")),
+    (b"a,b\n1,\x002\n", "file_has_nul", {}),
+    (b"a,b\n1,\xff\n", "file_not_utf8", {}),
+    *((content, "table_broken", {}) for content in (*BROKEN, b"a,b\n" + b"x" * 200_000 + b",1\n")),
+    (MANY, "table_too_large", {"limit": "columns", "most": 200}),
+    (b"a\n" + b"1\n" * 1_000_001, "table_too_large", {"limit": "rows", "most": 1_000_000}),
+])  # fmt: skip
 def test_a_table_that_is_broken_or_too_large_is_refused_with_a_code(content: bytes, code: str, details: Any) -> None:
     with pytest.raises(CallerError) as refused:
         check_content("text/csv", content)

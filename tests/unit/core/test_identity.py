@@ -66,17 +66,14 @@ def test_each_wrong_guess_doubles_the_wait_up_to_a_maximum(pace: GuessRate) -> N
     assert {failures: passwords.wait_after(pace, failures) for failures in WAITS[pace]} == WAITS[pace]
 
 
-@pytest.mark.parametrize(
-    ("counted", "now", "seconds"),
-    [
-        *(([], 100.0, 0.0), ([(PLACE, GuessTally())], 100.0, 0.0), ([(PLACE, GuessTally(5, 100.0))], 100.0, 1.0)),
-        ([(PLACE, GuessTally(5, 100.0))], 100.25, 0.75),
-        ([(PLACE, GuessTally(5, 100.0))], 101.0, 0.0),
-        ([(PLACE, GuessTally(6, 100.0)), (ACCOUNT, GuessTally(25, 100.0))], 100.0, 32.0),
-        ([(PLACE, GuessTally(7, 100.0)), (ACCOUNT, GuessTally(1, 100.0))], 101.0, 3.0),
-        ([(PLACE, GuessTally(5, 500.0))], 100.0, 1.0),  # the clock was set back
-    ],
-)
+@pytest.mark.parametrize(("counted", "now", "seconds"), [
+    *(([], 100.0, 0.0), ([(PLACE, GuessTally())], 100.0, 0.0), ([(PLACE, GuessTally(5, 100.0))], 100.0, 1.0)),
+    ([(PLACE, GuessTally(5, 100.0))], 100.25, 0.75),
+    ([(PLACE, GuessTally(5, 100.0))], 101.0, 0.0),
+    ([(PLACE, GuessTally(6, 100.0)), (ACCOUNT, GuessTally(25, 100.0))], 100.0, 32.0),
+    ([(PLACE, GuessTally(7, 100.0)), (ACCOUNT, GuessTally(1, 100.0))], 101.0, 3.0),
+    ([(PLACE, GuessTally(5, 500.0))], 100.0, 1.0),  # the clock was set back
+])  # fmt: skip
 def test_the_longest_wait_applies(counted: list[tuple[GuessRate, GuessTally]], now: float, seconds: float) -> None:
     assert wait_left(counted, now) == pytest.approx(seconds)
 
@@ -92,20 +89,17 @@ def test_no_wait_exceeds_its_maximum_and_time_only_shortens_it(counted: list[Any
     assert wait_left(counted, now + wait + 1_000_000) == 0
 
 
-@pytest.mark.parametrize(
-    ("claims", "name"),
-    [
-        ({"preferred_username": "ann", "email": "x@y"}, "ann"),
-        ({"preferred_username": "Ann.Lee@corp.test"}, "ann.lee"),
-        ({"preferred_username": "Zoë Müller"}, "zoe-muller"),
-        ({"preferred_username": "../../etc"}, "etc"),
-        ({"preferred_username": "42"}, None),
-        ({"preferred_username": "", "email": "bob@corp.test"}, "bob"),
-        ({"preferred_username": ["ann"], "sub": "carl"}, "carl"),
-        *(({"preferred_username": "李"}, None), ({"preferred_username": "erased-1"}, None)),
-        *(({"sub": "a" * 200}, "a" * 63), ({}, None)),
-    ],
-)
+@pytest.mark.parametrize(("claims", "name"), [
+    ({"preferred_username": "ann", "email": "x@y"}, "ann"),
+    ({"preferred_username": "Ann.Lee@corp.test"}, "ann.lee"),
+    ({"preferred_username": "Zoë Müller"}, "zoe-muller"),
+    ({"preferred_username": "../../etc"}, "etc"),
+    ({"preferred_username": "42"}, None),
+    ({"preferred_username": "", "email": "bob@corp.test"}, "bob"),
+    ({"preferred_username": ["ann"], "sub": "carl"}, "carl"),
+    *(({"preferred_username": "李"}, None), ({"preferred_username": "erased-1"}, None)),
+    *(({"sub": "a" * 200}, "a" * 63), ({}, None)),
+])  # fmt: skip
 def test_a_user_name_comes_from_the_first_claim_that_yields_one(claims: dict[str, object], name: str | None) -> None:
     assert identity.name_from(claims) == name
 
@@ -126,24 +120,21 @@ LATER, EARLIER = NOW + timedelta(days=1), NOW - timedelta(days=1)
 AGO = st.timedeltas(timedelta(seconds=-30), timedelta(days=30))
 
 
-@pytest.mark.parametrize(
-    ("expires_at", "used_ago", "ended", "expected"),
-    [
-        (LATER, None, False, RefreshOutcome.ROTATE),
-        *(
-            (NOW, None, False, RefreshOutcome.OVER),
-            (EARLIER, None, False, RefreshOutcome.OVER),
-            (LATER, None, True, RefreshOutcome.OVER),
-        ),
-        *(
-            (LATER, ago, False, RefreshOutcome.REPEAT)
-            for ago in (timedelta(0), timedelta(seconds=-1), identity.REFRESH_GRACE)
-        ),
-        (LATER, identity.REFRESH_GRACE + timedelta(microseconds=1), False, RefreshOutcome.REUSED),
-        (EARLIER, timedelta(hours=1), False, RefreshOutcome.REUSED),
-        (LATER, timedelta(hours=1), True, RefreshOutcome.OVER),
-    ],
-)
+@pytest.mark.parametrize(("expires_at", "used_ago", "ended", "expected"), [
+    (LATER, None, False, RefreshOutcome.ROTATE),
+    *(
+        (NOW, None, False, RefreshOutcome.OVER),
+        (EARLIER, None, False, RefreshOutcome.OVER),
+        (LATER, None, True, RefreshOutcome.OVER),
+    ),
+    *(
+        (LATER, ago, False, RefreshOutcome.REPEAT)
+        for ago in (timedelta(0), timedelta(seconds=-1), identity.REFRESH_GRACE)
+    ),
+    (LATER, identity.REFRESH_GRACE + timedelta(microseconds=1), False, RefreshOutcome.REUSED),
+    (EARLIER, timedelta(hours=1), False, RefreshOutcome.REUSED),
+    (LATER, timedelta(hours=1), True, RefreshOutcome.OVER),
+])  # fmt: skip
 def test_a_refresh_token_is_rotated_repeated_or_refused_by_its_age_and_use(
     expires_at: datetime, used_ago: Any, ended: bool, expected: RefreshOutcome
 ) -> None:

@@ -30,18 +30,15 @@ OPEN, STOPPED, ENDED = LockedTurn(False, False), LockedTurn(False, True), Locked
 FIRST, SECOND, OTHER_RUN = Attempt("run", 1), Attempt("run", 2), Attempt("later run", 1)
 
 
-@pytest.mark.parametrize(
-    ("gate", "held", "attempt", "expected"),
-    [
-        *((OPEN, None, FIRST, Claim.ACT), (STOPPED, None, FIRST, Claim.STOPPED)),
-        *((ENDED, None, FIRST, Claim.ENDED), (LockedTurn(True, True), None, FIRST, Claim.ENDED)),
-        (OPEN, RecordedClaim(1, FIRST, False), SECOND, Claim.ACT),
-        (OPEN, RecordedClaim(2, SECOND, False), OTHER_RUN, Claim.ACT),
-        *((gate, RecordedClaim(2, SECOND, False), FIRST, Claim.STALE) for gate in (OPEN, STOPPED)),
-        *((gate, RecordedClaim(1, FIRST, True), SECOND, Claim.REPLAY) for gate in (OPEN, STOPPED, ENDED)),
-        (OPEN, RecordedClaim(2, SECOND, True), FIRST, Claim.REPLAY),
-    ],
-)
+@pytest.mark.parametrize(("gate", "held", "attempt", "expected"), [
+    *((OPEN, None, FIRST, Claim.ACT), (STOPPED, None, FIRST, Claim.STOPPED)),
+    *((ENDED, None, FIRST, Claim.ENDED), (LockedTurn(True, True), None, FIRST, Claim.ENDED)),
+    (OPEN, RecordedClaim(1, FIRST, False), SECOND, Claim.ACT),
+    (OPEN, RecordedClaim(2, SECOND, False), OTHER_RUN, Claim.ACT),
+    *((gate, RecordedClaim(2, SECOND, False), FIRST, Claim.STALE) for gate in (OPEN, STOPPED)),
+    *((gate, RecordedClaim(1, FIRST, True), SECOND, Claim.REPLAY) for gate in (OPEN, STOPPED, ENDED)),
+    (OPEN, RecordedClaim(2, SECOND, True), FIRST, Claim.REPLAY),
+])  # fmt: skip
 def test_the_state_of_turn_and_attempt_decides_a_claim(
     gate: LockedTurn, held: RecordedClaim | None, attempt: Attempt, expected: Claim
 ) -> None:
@@ -63,29 +60,26 @@ SENT = Reservation(CallState.RESERVED, RecordedClaim(1, FIRST, False), EffectCla
 YOUNG, OLD = NOW + timedelta(seconds=59), NOW + timedelta(seconds=60)
 
 
-@pytest.mark.parametrize(
-    ("row", "gate", "allowed", "now", "expected"),
-    [
-        *((PLANNED, OPEN, True, NOW, Claim.ACT), (PLANNED, OPEN, False, NOW, Claim.DENIED)),
-        (PLANNED, STOPPED, False, NOW, Claim.STOPPED),
-        *((PLANNED, ENDED, True, NOW, Claim.ENDED), (SENT, OPEN, True, YOUNG, Claim.ACT)),
-        (SENT, OPEN, True, OLD, Claim.UNKNOWN),
-        (replace(SENT, key_ttl_seconds=None), OPEN, True, YOUNG, Claim.UNKNOWN),
-        # A lost attempt may have sent it: it is not denied, and a stop does not make it undone.
-        *((SENT, OPEN, False, YOUNG, Claim.UNKNOWN), (SENT, STOPPED, True, YOUNG, Claim.UNKNOWN)),
-        (SENT, ENDED, True, YOUNG, Claim.UNKNOWN),
-        (replace(SENT, effect=EffectClass.OPAQUE), OPEN, True, YOUNG, Claim.UNKNOWN),
-        (replace(SENT, effect=EffectClass.LOCAL), OPEN, True, OLD, Claim.ACT),
-        (replace(SENT, effect=EffectClass.LOCAL), OPEN, False, OLD, Claim.DENIED),
-        (replace(SENT, effect=EffectClass.READ), OPEN, True, OLD, Claim.ACT),
-        (replace(SENT, effect=EffectClass.READ), STOPPED, True, OLD, Claim.STOPPED),
-        (replace(SENT, held=RecordedClaim(2, Attempt("run", 3), False)), OPEN, True, YOUNG, Claim.STALE),
-        (replace(SENT, state=CallState.OUTCOME_UNKNOWN), OPEN, True, YOUNG, Claim.UNKNOWN),
-        (replace(SENT, state=CallState.DONE), ENDED, False, OLD, Claim.REPLAY),
-        (replace(SENT, state=CallState.FAILED), STOPPED, False, OLD, Claim.REPLAY),
-        (replace(SENT, state=CallState.DENIED), OPEN, True, OLD, Claim.REPLAY),
-    ],
-)
+@pytest.mark.parametrize(("row", "gate", "allowed", "now", "expected"), [
+    *((PLANNED, OPEN, True, NOW, Claim.ACT), (PLANNED, OPEN, False, NOW, Claim.DENIED)),
+    (PLANNED, STOPPED, False, NOW, Claim.STOPPED),
+    *((PLANNED, ENDED, True, NOW, Claim.ENDED), (SENT, OPEN, True, YOUNG, Claim.ACT)),
+    (SENT, OPEN, True, OLD, Claim.UNKNOWN),
+    (replace(SENT, key_ttl_seconds=None), OPEN, True, YOUNG, Claim.UNKNOWN),
+    # A lost attempt may have sent it: it is not denied, and a stop does not make it undone.
+    *((SENT, OPEN, False, YOUNG, Claim.UNKNOWN), (SENT, STOPPED, True, YOUNG, Claim.UNKNOWN)),
+    (SENT, ENDED, True, YOUNG, Claim.UNKNOWN),
+    (replace(SENT, effect=EffectClass.OPAQUE), OPEN, True, YOUNG, Claim.UNKNOWN),
+    (replace(SENT, effect=EffectClass.LOCAL), OPEN, True, OLD, Claim.ACT),
+    (replace(SENT, effect=EffectClass.LOCAL), OPEN, False, OLD, Claim.DENIED),
+    (replace(SENT, effect=EffectClass.READ), OPEN, True, OLD, Claim.ACT),
+    (replace(SENT, effect=EffectClass.READ), STOPPED, True, OLD, Claim.STOPPED),
+    (replace(SENT, held=RecordedClaim(2, Attempt("run", 3), False)), OPEN, True, YOUNG, Claim.STALE),
+    (replace(SENT, state=CallState.OUTCOME_UNKNOWN), OPEN, True, YOUNG, Claim.UNKNOWN),
+    (replace(SENT, state=CallState.DONE), ENDED, False, OLD, Claim.REPLAY),
+    (replace(SENT, state=CallState.FAILED), STOPPED, False, OLD, Claim.REPLAY),
+    (replace(SENT, state=CallState.DENIED), OPEN, True, OLD, Claim.REPLAY),
+])  # fmt: skip
 def test_a_tool_call_is_claimed_by_its_state_effect_class_and_age(
     row: Reservation, gate: LockedTurn, allowed: bool, now: datetime, expected: Claim
 ) -> None:
@@ -126,12 +120,8 @@ def test_a_result_is_replayed_only_if_settled(gate: LockedTurn, held: RecordedCl
 
 
 D, F, REL, RET, UNK = (
-    SettleAction.DONE,
-    SettleAction.FAILED,
-    SettleAction.RELEASE,
-    SettleAction.RETRY,
-    SettleAction.OUTCOME_UNKNOWN,
-)
+    SettleAction.DONE, SettleAction.FAILED, SettleAction.RELEASE, SettleAction.RETRY, SettleAction.OUTCOME_UNKNOWN,
+)  # fmt: skip
 FIRST_SEND = {
     # (effect, acted): recorded while tries are left, and after the last
     **{(effect, ActionEnd.NOT_SENT): (REL, F) for effect in EffectClass},
@@ -166,12 +156,8 @@ KEY_TTL_SECONDS = 13.0
 STEP_SECONDS = 4
 MOST_ATTEMPTS = sized(4, 3)
 MOST_SECONDS = sized(32, 20)
-STATE_AFTER = {
-    SettleAction.DONE: CallState.DONE,
-    SettleAction.FAILED: CallState.FAILED,
-    SettleAction.RELEASE: CallState.PLANNED,
-}
-STATE_AFTER |= {SettleAction.OUTCOME_UNKNOWN: CallState.OUTCOME_UNKNOWN, SettleAction.RETRY: CallState.RESERVED}
+STATE_AFTER = {D: CallState.DONE, F: CallState.FAILED, REL: CallState.PLANNED, RET: CallState.RESERVED}
+STATE_AFTER[UNK] = CallState.OUTCOME_UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

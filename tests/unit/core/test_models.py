@@ -28,40 +28,34 @@ CALLED += [{"role": "tool", "tool_call_id": "k", "content": "{}"}]
 AUTO = Reasoning()
 
 
-@pytest.mark.parametrize(
-    ("asked", "can_think", "counts"),
-    [
-        *(
-            (None, True, ThinkingSetting()),
-            (AUTO, True, ThinkingSetting(effort="high")),
-            (AUTO, False, ThinkingSetting()),
-        ),
-        (Reasoning(effort="low"), True, ThinkingSetting(effort="low")),
-        (Reasoning(effort="low"), False, ThinkingSetting(effort="low")),
-        (Reasoning(effort="none"), True, ThinkingSetting()),
-        (Reasoning(budget_tokens=2_000), False, ThinkingSetting(budget_tokens=2_000)),
-        (Reasoning(budget_tokens=2_000, effort="low"), True, ThinkingSetting(budget_tokens=2_000)),
-    ],
-)
+@pytest.mark.parametrize(("asked", "can_think", "counts"), [
+    *(
+        (None, True, ThinkingSetting()),
+        (AUTO, True, ThinkingSetting(effort="high")),
+        (AUTO, False, ThinkingSetting()),
+    ),
+    (Reasoning(effort="low"), True, ThinkingSetting(effort="low")),
+    (Reasoning(effort="low"), False, ThinkingSetting(effort="low")),
+    (Reasoning(effort="none"), True, ThinkingSetting()),
+    (Reasoning(budget_tokens=2_000), False, ThinkingSetting(budget_tokens=2_000)),
+    (Reasoning(budget_tokens=2_000, effort="low"), True, ThinkingSetting(budget_tokens=2_000)),
+])  # fmt: skip
 def test_a_budget_overrides_an_effort_and_both_the_model(asked: Any, can_think: bool, counts: ThinkingSetting) -> None:
     assert choose_thinking(asked, can_think=can_think) == counts
     assert is_ambiguous(asked) == (asked == Reasoning(budget_tokens=2_000, effort="low"))
 
 
-@pytest.mark.parametrize(
-    ("model", "asked", "sent"),
-    [
-        (CLAUDE, Reasoning(budget_tokens=4_000), ({"type": "enabled", "budget_tokens": 4_000}, None, MIN_CAP_TOKENS)),
-        (CLAUDE, Reasoning(budget_tokens=9_000), ({"type": "enabled", "budget_tokens": 9_000}, None, 18_000)),
-        (CLAUDE, Reasoning(effort="low"), (None, "low", None)),
-        (GEMINI, Reasoning(budget_tokens=1_024), ({"type": "enabled", "budget_tokens": 1_024}, None, MIN_CAP_TOKENS)),
-        (OPENAI, Reasoning(budget_tokens=2_048), (None, "low", MIN_CAP_TOKENS)),
-        (OPENAI, Reasoning(budget_tokens=8_192), (None, "medium", MIN_CAP_TOKENS)),
-        (OPENAI, Reasoning(budget_tokens=20_000), (None, "high", 40_000)),
-        (OPENAI, AUTO, (None, "high", None)),
-        (OPENAI, None, (None, None, None)),
-    ],
-)
+@pytest.mark.parametrize(("model", "asked", "sent"), [
+    (CLAUDE, Reasoning(budget_tokens=4_000), ({"type": "enabled", "budget_tokens": 4_000}, None, MIN_CAP_TOKENS)),
+    (CLAUDE, Reasoning(budget_tokens=9_000), ({"type": "enabled", "budget_tokens": 9_000}, None, 18_000)),
+    (CLAUDE, Reasoning(effort="low"), (None, "low", None)),
+    (GEMINI, Reasoning(budget_tokens=1_024), ({"type": "enabled", "budget_tokens": 1_024}, None, MIN_CAP_TOKENS)),
+    (OPENAI, Reasoning(budget_tokens=2_048), (None, "low", MIN_CAP_TOKENS)),
+    (OPENAI, Reasoning(budget_tokens=8_192), (None, "medium", MIN_CAP_TOKENS)),
+    (OPENAI, Reasoning(budget_tokens=20_000), (None, "high", 40_000)),
+    (OPENAI, AUTO, (None, "high", None)),
+    (OPENAI, None, (None, None, None)),
+])  # fmt: skip
 def test_each_vendor_gets_its_own_parameters(model: str, asked: Reasoning | None, sent: tuple[Any, Any, Any]) -> None:
     found = with_thinking(model, {"temperature": 0.2}, SAID, asked, can_think=True)
     assert (found.get("thinking"), found.get("reasoning_effort"), found.get("max_tokens")) == sent

@@ -27,25 +27,18 @@ def published(definition: AgentDefinition, **fields: object) -> PublishedAgent:
         (agent(skill("a"), skill("b")), "platform_default", ["a", "b"]),
     ],
 )
-def test_an_agent_without_skill_folders_pins_its_persona_and_skills(
-    definition: AgentDefinition, persona_key: str, skill_ids: list[str]
-) -> None:
+def test_persona_and_skills_are_pinned(definition: AgentDefinition, persona_key: str, skill_ids: list[str]) -> None:
     pinned = turn_plan(published(definition), Limits())
     assert pinned.model_dump(mode="json") == {
-        "agent_id": "agent",
-        "agent_version": "v",
-        "persona_key": persona_key,
-        "skill_ids": skill_ids,
+        "agent_id": "agent", "agent_version": "v", "persona_key": persona_key, "skill_ids": skill_ids,
         "limits": {"max_tokens": 100_000, "max_cost_microusd": 5_000_000, "max_iterations": 20},
-        "cards": [{**PLANNED, "timeout_seconds": 30.0, "wants_state": []}],
-        "model": "scripted",
-    }
+        "cards": [{**PLANNED, "timeout_seconds": 30.0, "wants_state": []}], "model": "scripted",
+    }  # fmt: skip
     assert TurnPlan.model_validate_json(pinned.model_dump_json()) == pinned
 
 
 def test_the_reviewers_that_an_agent_names_are_pinned() -> None:
-    named = published(agent(approvals={"reviewers": ["ann", "bob"]}, model="openai/small"))
-    pinned = turn_plan(named, Limits())
+    pinned = turn_plan(published(agent(approvals={"reviewers": ["ann", "bob"]}, model="openai/small")), Limits())
     assert (pinned.reviewers, pinned.model) == (("ann", "bob"), "openai/small")
 
 

@@ -42,18 +42,15 @@ def said_first(definition: AgentDefinition, user: User, override: str | None = N
 PLATFORM = Persona("platform_default", "platform_default", prompts.PLATFORM_DEFAULT_PERSONA)
 
 
-@pytest.mark.parametrize(
-    ("definition", "expected"),
-    [
-        (agent(skill("a", **HOST), root_skill="a", persona="Own.", persona_key="own"), Persona("own", "agent", "Own.")),
-        (agent(skill("a", **HOST), root_skill="a", persona="Own."), Persona("agent", "agent", "Own.")),
-        (agent(skill("a", **HOST), root_skill="a"), Persona("host", "root_skill", "Be a host.")),
-        (agent(skill("a", dependencies=("b",)), skill("b", **HOST), root_skill="a"), PLATFORM),
-        (agent(skill("b", **HOST)), PLATFORM),
-        (agent(tools=("t",)), PLATFORM),
-        (agent(), Persona("platform_default", "platform_default", prompts.GENERAL_PERSONA)),
-    ],
-)
+@pytest.mark.parametrize(("definition", "expected"), [
+    (agent(skill("a", **HOST), root_skill="a", persona="Own.", persona_key="own"), Persona("own", "agent", "Own.")),
+    (agent(skill("a", **HOST), root_skill="a", persona="Own."), Persona("agent", "agent", "Own.")),
+    (agent(skill("a", **HOST), root_skill="a"), Persona("host", "root_skill", "Be a host.")),
+    (agent(skill("a", dependencies=("b",)), skill("b", **HOST), root_skill="a"), PLATFORM),
+    (agent(skill("b", **HOST)), PLATFORM),
+    (agent(tools=("t",)), PLATFORM),
+    (agent(), Persona("platform_default", "platform_default", prompts.GENERAL_PERSONA)),
+])  # fmt: skip
 def test_the_agents_own_persona_comes_before_its_root_skills(definition: AgentDefinition, expected: Persona) -> None:
     assert prompts.persona_of(definition) == expected
 
@@ -104,12 +101,10 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
     for injected in (first, second, [], first + second):
         loaded = loaded_skills(definition, injected)
         templates = prompts.template_messages(definition, loaded, user)
-        said = [PromptMessage(Role.SYSTEM, prompts.skill_activation(each)) for each in loaded] + [
-            PromptMessage(Role.USER, "hello")
-        ]
-        sent = prompts.with_cache_breakpoint(
-            prompts.wire_messages(said_first(definition, user), memory, said, templates), model
-        )
+        activations = [PromptMessage(Role.SYSTEM, prompts.skill_activation(each)) for each in loaded]
+        said = [*activations, PromptMessage(Role.USER, "hello")]
+        messages = prompts.wire_messages(said_first(definition, user), memory, said, templates)
+        sent = prompts.with_cache_breakpoint(messages, model)
         prefixes.add(json.dumps(sent[0]).encode())
         # What the skills bring follows: each template is a system message of its own, none is there twice.
         shown = [text for text in templates if text]
@@ -236,30 +231,27 @@ def said(line: str) -> list[WindowedMessage]:
     return messages
 
 
-@pytest.mark.parametrize(
-    ("line", "policy", "kept"),
-    [
-        ("", ALL, []),
-        ("U A U", ALL, [0, 1, 2]),
-        ("U A(x) U", ALL, [0, 2]),  # orphans of both kinds go, whatever the policy
-        ("U A(x,y) x! U", ALL, [0, 3]),
-        ("U x! A U", ALL, [0, 2, 3]),
-        ("U A(x) x! A U", ALL, [0, 1, 2, 3, 4]),
-        ("U A(x)", ALL, [0]),
-        ("U A(x) U x!", ALL, [0, 1, 3, 2]),  # an answer that came late stands behind its call
-        ("U A U A U", WindowPolicy(max_messages=2), [0, 3, 4]),  # the last N, and the first user message
-        ("U A U A U", WindowPolicy(max_messages=2, keep_first_user=False), [3, 4]),
-        ("U A U A U", WindowPolicy(max_messages=0), [0, 4]),
-        ("S U A S U A U", WindowPolicy(max_messages=1), [0, 1, 3, 6]),  # system messages stay and take no room
-        ("U A(x) x! U", WindowPolicy(max_messages=2), [0, 3]),  # a round stands or falls whole
-        ("U A(x) x! U", WindowPolicy(max_messages=3), [0, 1, 2, 3]),
-        ("U A(x,y) x! y!", WindowPolicy(max_messages=1), [0, 1, 2, 3]),  # the newest, even if too large
-        ("U A(x) x!:900 S", WindowPolicy(max_tokens=10), [0, 1, 2, 3]),
-        ("U A:50 U:900", WindowPolicy(max_tokens=10), [0, 2]),
-        ("U A:1 U:50 A:1 U:1", WindowPolicy(max_tokens=5), [0, 3, 4]),  # nothing older than what did not fit: no holes
-        ("U A:3 U:3 A:3 U:3", WindowPolicy(max_tokens=6), [0, 3, 4]),
-    ],
-)
+@pytest.mark.parametrize(("line", "policy", "kept"), [
+    ("", ALL, []),
+    ("U A U", ALL, [0, 1, 2]),
+    ("U A(x) U", ALL, [0, 2]),  # orphans of both kinds go, whatever the policy
+    ("U A(x,y) x! U", ALL, [0, 3]),
+    ("U x! A U", ALL, [0, 2, 3]),
+    ("U A(x) x! A U", ALL, [0, 1, 2, 3, 4]),
+    ("U A(x)", ALL, [0]),
+    ("U A(x) U x!", ALL, [0, 1, 3, 2]),  # an answer that came late stands behind its call
+    ("U A U A U", WindowPolicy(max_messages=2), [0, 3, 4]),  # the last N, and the first user message
+    ("U A U A U", WindowPolicy(max_messages=2, keep_first_user=False), [3, 4]),
+    ("U A U A U", WindowPolicy(max_messages=0), [0, 4]),
+    ("S U A S U A U", WindowPolicy(max_messages=1), [0, 1, 3, 6]),  # system messages stay and take no room
+    ("U A(x) x! U", WindowPolicy(max_messages=2), [0, 3]),  # a round stands or falls whole
+    ("U A(x) x! U", WindowPolicy(max_messages=3), [0, 1, 2, 3]),
+    ("U A(x,y) x! y!", WindowPolicy(max_messages=1), [0, 1, 2, 3]),  # the newest, even if too large
+    ("U A(x) x!:900 S", WindowPolicy(max_tokens=10), [0, 1, 2, 3]),
+    ("U A:50 U:900", WindowPolicy(max_tokens=10), [0, 2]),
+    ("U A:1 U:50 A:1 U:1", WindowPolicy(max_tokens=5), [0, 3, 4]),  # nothing older than what did not fit: no holes
+    ("U A:3 U:3 A:3 U:3", WindowPolicy(max_tokens=6), [0, 3, 4]),
+])  # fmt: skip
 def test_a_window_keeps_exactly_these_messages(line: str, policy: WindowPolicy, kept: list[int]) -> None:
     assert select_messages(said(line), policy) == kept
 

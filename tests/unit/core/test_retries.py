@@ -70,19 +70,16 @@ def test_a_difference_of_usages_added_to_the_smaller_gives_the_larger() -> None:
     assert more.cost_microusd == USUAL.cost_microusd - 1
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        *(({"Retry-After": "7"}, 7.0), ({"retry-after": " 0.5 "}, 0.5), ({"RETRY-AFTER": "0"}, 0.0)),
-        *(({"Retry-After": f"Sat, 21 Nov 2026 12:00:30 {zone}"}, 30.0) for zone in ("GMT", "-0000")),
-        ({"Retry-After": "Sat, 21 Nov 2026 13:00:30 +0100"}, 30.0),
-        ({"Retry-After": "Sat, 21 Nov 2026 11:00:00 GMT"}, 0.0),
-        ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
-        ({"retry-after-ms": "soon", "retry-after": "1"}, 1.0),
-        *(({"Retry-After": text}, None) for text in ("-3", "nan", "inf", "in a while", "")),
-        ({"Retry-After": "Sat, 99 Nov 2026 12:00:30 GMT"}, None),
-        ({}, None),
-    ],
-)
+@pytest.mark.parametrize(("headers", "seconds"), [
+    *(({"Retry-After": "7"}, 7.0), ({"retry-after": " 0.5 "}, 0.5), ({"RETRY-AFTER": "0"}, 0.0)),
+    *(({"Retry-After": f"Sat, 21 Nov 2026 12:00:30 {zone}"}, 30.0) for zone in ("GMT", "-0000")),
+    ({"Retry-After": "Sat, 21 Nov 2026 13:00:30 +0100"}, 30.0),
+    ({"Retry-After": "Sat, 21 Nov 2026 11:00:00 GMT"}, 0.0),
+    ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
+    ({"retry-after-ms": "soon", "retry-after": "1"}, 1.0),
+    *(({"Retry-After": text}, None) for text in ("-3", "nan", "inf", "in a while", "")),
+    ({"Retry-After": "Sat, 99 Nov 2026 12:00:30 GMT"}, None),
+    ({}, None),
+])  # fmt: skip
 def test_a_retry_after_is_read_in_each_of_its_formats(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after_seconds(headers, datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)) == seconds

@@ -106,9 +106,8 @@ def test_a_condition_on_a_result_reads_its_facts_and_matches_if_they_are_missing
 def test_a_rule_on_a_counter_alone_fires_once_a_round() -> None:
     failing = [ran(f"t1.{place}", "look", failed=failed) for place, failed in enumerate((2, 3, 3))]
     ruled = after_round(plan(*PLATFORM_RULES), failing)
-    assert [(each.call_id, each.checkpoint) for each in ruled.gated] == [
-        ("c1.1", rule_matching.RULE_FORCE_CLARIFY.partition(":")[2])
-    ]
+    checkpoint = rule_matching.RULE_FORCE_CLARIFY.partition(":")[2]
+    assert [(each.call_id, each.checkpoint) for each in ruled.gated] == [("c1.1", checkpoint)]
     assert len(ruled.matched) == 1
 
 
@@ -140,20 +139,17 @@ NEW = card("new", "local", capability="create_entity")
 STRICT = PLATFORM_RULES[0].model_copy(update={"do": RuleAction.ABORT.value})
 
 
-@pytest.mark.parametrize(
-    ("of", "rules", "told"),
-    [
-        *((each, (), [HELD]) for each in (card(), card(effect="opaque"), card(effect="read", gated=True))),
-        (card(effect="read", gated=False), (), []),
-        (card(effect="local", gated=False), (STOP,), []),
-        (card(gated=False), (LOOK,), [("app:look", "require_hitl")]),
-        (card(), (LOOK, STOP), [HELD, ("app:look", "require_hitl")]),
-        (card("see", "read", gated=False, capability="money_out"), (LOOK, STOP), [("app:stop", "abort")]),
-        (card("see", "read", gated=False), (TASTE,), [("app:taste", "require_hitl")]),
-        (NEW, PLATFORM_RULES, [HELD]),
-        (NEW, (STRICT,), [HELD, STOPPED]),  # a tenant's stricter rule is listed beside the card's own
-    ],
-)
+@pytest.mark.parametrize(("of", "rules", "told"), [
+    *((each, (), [HELD]) for each in (card(), card(effect="opaque"), card(effect="read", gated=True))),
+    (card(effect="read", gated=False), (), []),
+    (card(effect="local", gated=False), (STOP,), []),
+    (card(gated=False), (LOOK,), [("app:look", "require_hitl")]),
+    (card(), (LOOK, STOP), [HELD, ("app:look", "require_hitl")]),
+    (card("see", "read", gated=False, capability="money_out"), (LOOK, STOP), [("app:stop", "abort")]),
+    (card("see", "read", gated=False), (TASTE,), [("app:taste", "require_hitl")]),
+    (NEW, PLATFORM_RULES, [HELD]),
+    (NEW, (STRICT,), [HELD, STOPPED]),  # a tenant's stricter rule is listed beside the card's own
+])  # fmt: skip
 def test_a_tool_lists_what_can_stop_it(of: ToolCard, rules: tuple[Rule, ...], told: list[tuple[str, str]]) -> None:
     found = rule_matching.reasons_of(of, rules)
     assert [(each.rule, each.action) for each in found] == told

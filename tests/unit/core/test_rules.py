@@ -15,10 +15,8 @@ from perdure.core.agents.rules import COUNTERS, Subject, deciding_match, matchin
 from perdure.core.approvals.gates import RULE_MUTATING
 
 BEFORE, AFTER = RuleTrigger.BEFORE_TOOL_CALL, RuleTrigger.AFTER_TOOL_CALL
-DONE: dict[str, JsonValue] = {
-    "status": "success",
-    "result": {"feet": 330, "ok": True, "rows": [{"n": 1.5}], "none": None},
-}
+RESULT: JsonValue = {"feet": 330, "ok": True, "rows": [{"n": 1.5}], "none": None}
+DONE: dict[str, JsonValue] = {"status": "success", "result": RESULT}
 CALL = Subject("assemble", "package.assemble", DONE, {"iteration": 3, "tokens_used": "many"})
 
 
@@ -26,61 +24,55 @@ def rule(rule_id: str = "a:r", **fields: Any) -> Rule:
     return Rule.model_validate({"id": rule_id, "on": AFTER, "do": RuleAction.REQUIRE_HITL, **fields})
 
 
-@pytest.mark.parametrize(
-    ("when", "holds"),
-    [
-        ({}, True),
-        *(({"tool": tool}, True) for tool in ("assemble", ["other", "assemble"])),
-        *(({"tool": tool}, False) for tool in ("assembl", ["other"])),
-        *(({"capability": name}, True) for name in ("package.*", "package.assembl?", ["create_*", "package.assemble"])),
-        *(({"capability": name}, False) for name in ("package", "PACKAGE.*", ["create_*"])),
-        ({"result": {"path": "status", "equals": "success"}}, True),
-        ({"result": {"path": "status", "equals": "error"}}, False),
-        ({"result": {"path": "status", "one_of": ["error", "success"]}}, True),
-        ({"result": {"path": "status", "one_of": ["error"]}}, False),
-        ({"result": {"path": "result.feet", "at_least": 330}}, True),
-        ({"result": {"path": "result.feet", "at_least": 330.5}}, False),
-        ({"result": {"path": "result.feet", "at_most": 330}}, True),
-        ({"result": {"path": "result.feet", "at_most": 329}}, False),
-        ({"result": {"path": "result.feet", "equals": 330.0}}, True),
-        ({"result": {"path": "result.ok", "equals": True}}, True),
-        ({"result": {"path": "result.ok", "equals": 1}}, False),
-        ({"result": {"path": "result.none", "equals": None}}, True),
-        ({"result": {"path": "result.none", "equals": False}}, False),
-        ({"result": {"path": "result.rows.0.n", "at_most": 1.5}}, True),
-        ({"counter": {"name": "iteration", "at_least": 3}}, True),
-        ({"counter": {"name": "iteration", "at_least": 4}}, False),
-        ({"tool": "assemble", "capability": "package.*"}, True),
-        ({"tool": "assemble", "capability": "create_*"}, False),
-    ],
-)
+@pytest.mark.parametrize(("when", "holds"), [
+    ({}, True),
+    *(({"tool": tool}, True) for tool in ("assemble", ["other", "assemble"])),
+    *(({"tool": tool}, False) for tool in ("assembl", ["other"])),
+    *(({"capability": name}, True) for name in ("package.*", "package.assembl?", ["create_*", "package.assemble"])),
+    *(({"capability": name}, False) for name in ("package", "PACKAGE.*", ["create_*"])),
+    ({"result": {"path": "status", "equals": "success"}}, True),
+    ({"result": {"path": "status", "equals": "error"}}, False),
+    ({"result": {"path": "status", "one_of": ["error", "success"]}}, True),
+    ({"result": {"path": "status", "one_of": ["error"]}}, False),
+    ({"result": {"path": "result.feet", "at_least": 330}}, True),
+    ({"result": {"path": "result.feet", "at_least": 330.5}}, False),
+    ({"result": {"path": "result.feet", "at_most": 330}}, True),
+    ({"result": {"path": "result.feet", "at_most": 329}}, False),
+    ({"result": {"path": "result.feet", "equals": 330.0}}, True),
+    ({"result": {"path": "result.ok", "equals": True}}, True),
+    ({"result": {"path": "result.ok", "equals": 1}}, False),
+    ({"result": {"path": "result.none", "equals": None}}, True),
+    ({"result": {"path": "result.none", "equals": False}}, False),
+    ({"result": {"path": "result.rows.0.n", "at_most": 1.5}}, True),
+    ({"counter": {"name": "iteration", "at_least": 3}}, True),
+    ({"counter": {"name": "iteration", "at_least": 4}}, False),
+    ({"tool": "assemble", "capability": "package.*"}, True),
+    ({"tool": "assemble", "capability": "create_*"}, False),
+])  # fmt: skip
 def test_a_rule_matches_if_all_its_conditions_hold(when: dict[str, Any], holds: bool) -> None:
     fires = matching_rules([rule(when=when)], AFTER, CALL)
     assert [(each.rule_id, each.unreadable) for each in fires] == ([("a:r", ())] if holds else [])
 
 
-@pytest.mark.parametrize(
-    ("when", "place"),
-    [
-        ({"tols": "x"}, "tols"),
-        *(({"tool": tool}, "tool") for tool in [7, [], "a b"]),
-        *(({"capability": name}, "capability") for name in ("[ab]", ["package.*", None])),
-        ({"result": "success"}, "result"),
-        ({"result": {"path": "status", "like": "s"}}, "result.like"),
-        ({"result": {"path": "status"}}, "result"),
-        ({"result": {"equals": 1}}, "result.path"),
-        *(({"result": {"path": path, "equals": 1}}, "result.path") for path in ("a..b", "gone", "result")),
-        *(({"result": {"path": f"result.rows.{at}", "equals": 1}}, "result.path") for at in ("1.n", "-1")),
-        *(({"result": {"path": path, "at_least": 1}}, "result.path") for path in ("status", "result.ok")),
-        ({"result": {"path": "result.feet", "at_least": "1"}}, "result.at_least"),
-        ({"result": {"path": "status", "equals": ["success"]}}, "result.equals"),
-        ({"result": {"path": "status", "one_of": "success"}}, "result.one_of"),
-        ({"result": {"path": "status", "one_of": []}}, "result.one_of"),
-        *(({"counter": {"name": name, "at_least": 1}}, "counter.name") for name in ("rounds", "tokens_used")),
-        ({"counter": {"name": "cost_microusd", "at_least": 1}}, "counter.name"),
-        ({"counter": {"name": "iteration"}}, "counter.at_least"),
-    ],
-)
+@pytest.mark.parametrize(("when", "place"), [
+    ({"tols": "x"}, "tols"),
+    *(({"tool": tool}, "tool") for tool in [7, [], "a b"]),
+    *(({"capability": name}, "capability") for name in ("[ab]", ["package.*", None])),
+    ({"result": "success"}, "result"),
+    ({"result": {"path": "status", "like": "s"}}, "result.like"),
+    ({"result": {"path": "status"}}, "result"),
+    ({"result": {"equals": 1}}, "result.path"),
+    *(({"result": {"path": path, "equals": 1}}, "result.path") for path in ("a..b", "gone", "result")),
+    *(({"result": {"path": f"result.rows.{at}", "equals": 1}}, "result.path") for at in ("1.n", "-1")),
+    *(({"result": {"path": path, "at_least": 1}}, "result.path") for path in ("status", "result.ok")),
+    ({"result": {"path": "result.feet", "at_least": "1"}}, "result.at_least"),
+    ({"result": {"path": "status", "equals": ["success"]}}, "result.equals"),
+    ({"result": {"path": "status", "one_of": "success"}}, "result.one_of"),
+    ({"result": {"path": "status", "one_of": []}}, "result.one_of"),
+    *(({"counter": {"name": name, "at_least": 1}}, "counter.name") for name in ("rounds", "tokens_used")),
+    ({"counter": {"name": "cost_microusd", "at_least": 1}}, "counter.name"),
+    ({"counter": {"name": "iteration"}}, "counter.at_least"),
+])  # fmt: skip
 def test_an_unreadable_condition_matches_and_is_reported(when: dict[str, Any], place: str) -> None:
     (fired,) = matching_rules([rule(when=when)], AFTER, CALL)
     (said,) = fired.unreadable
@@ -96,10 +88,8 @@ def test_a_condition_that_is_false_disables_a_partly_unreadable_rule() -> None:
 
 def test_a_rule_is_evaluated_at_its_trigger_and_an_unknown_trigger_before_each_call() -> None:
     rules = [rule("a:1", on=BEFORE), rule("a:2", on=AFTER), rule("a:3", on="at_dawn")]
-    assert [(each.rule_id, len(each.unreadable)) for each in matching_rules(rules, BEFORE, CALL)] == [
-        ("a:1", 0),
-        ("a:3", 1),
-    ]
+    found = [(each.rule_id, len(each.unreadable)) for each in matching_rules(rules, BEFORE, CALL)]
+    assert found == [("a:1", 0), ("a:3", 1)]
     assert [each.rule_id for each in matching_rules(rules, AFTER, CALL)] == ["a:2"]
 
 

@@ -18,24 +18,20 @@ from tests.scale import sized
 KNOWN = ("Support", "booking")
 
 
-@pytest.mark.parametrize(
-    ("verdict", "found"),
-    [
-        *(({"hijacked": False}, Safety(False, "")), ({"hijacked": True, "category": "harm"}, Safety(True, "harm"))),
-        *((verdict, Safety(True, "unavailable")) for verdict in (None, {}, {"hijacked": "false"})),
-        ({"hijacked": False, "category": "None."}, Safety(False, "None.")),
-        ({"hijacked": False, "category": "self_harm"}, Safety(True, "self_harm")),
-        ({"hijacked": False, "category": ["self_harm"]}, Safety(True, "unavailable")),
-        ({"hijacked": True, "category": "none"}, Safety(True, "none")),
-    ],
-)
+@pytest.mark.parametrize(("verdict", "found"), [
+    *(({"hijacked": False}, Safety(False, "")), ({"hijacked": True, "category": "harm"}, Safety(True, "harm"))),
+    *((verdict, Safety(True, "unavailable")) for verdict in (None, {}, {"hijacked": "false"})),
+    ({"hijacked": False, "category": "None."}, Safety(False, "None.")),
+    ({"hijacked": False, "category": "self_harm"}, Safety(True, "self_harm")),
+    ({"hijacked": False, "category": ["self_harm"]}, Safety(True, "unavailable")),
+    ({"hijacked": True, "category": "none"}, Safety(True, "none")),
+])  # fmt: skip
 def test_only_a_plain_no_clears_a_turn(verdict: dict[str, Any] | None, found: Safety) -> None:
     assert keywords.safety_of(verdict) == found
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=10), lambda inner: st.lists(inner, max_size=2)
-)
+scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=10)
+json_values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=2))
 NOTHING = ["", " ", "none", "None", " NONE. ", "no", "null", "n/a", "N/A", "na", "safe", "nothing"]
 CATEGORIES = st.sampled_from([*NOTHING, "self_harm", "not none", "unsafe"]) | json_values
 
@@ -47,9 +43,8 @@ CATEGORIES = st.sampled_from([*NOTHING, "self_harm", "not none", "unsafe"]) | js
 )
 def test_only_a_no_that_names_no_danger_clears_a_turn(verdict: dict[str, Any]) -> None:
     category = verdict.get("category")
-    names_nothing = category is None or (
-        isinstance(category, str) and (category in NOTHING or category.strip(" .").lower() in NOTHING)
-    )
+    is_word = isinstance(category, str) and (category in NOTHING or category.strip(" .").lower() in NOTHING)
+    names_nothing = category is None or is_word
     assert keywords.safety_of(verdict).hijacked is not (verdict.get("hijacked") is False and names_nothing)
 
 
@@ -75,21 +70,18 @@ WORDS = {"self_harm": ["kill myself", "suicid*", "want to die", "dont want to li
 CARE = yaml.safe_load((SHIPPED / "care" / "agents" / "care_navigator.yaml").read_text())["assembly"]["danger"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "I want to kill myself", "KILL  MYSELF", "kill\nmyself", "to\tkill\u00a0\u3000myself", "k1ll myself",
-        "ki11 my5elf", "killmyself", "kill-myself", "k.i.l.l. myself", "i k i l l myself", "i k i l l m y s e l f",
-        "killllll myseeelf", "kil myself",
-        "k\u0456ll m\u0443s\u0435lf",  # Cyrillic
-        "\u039a\u0399LL \u039c\u03a5S\u0395LF",  # Greek capitals
-        "k\u0131ll mys\u00e9lf",
-        "\uff2b\uff29\uff2c\uff2c \uff2d\uff39\uff33\uff25\uff2c\uff26",  # full width
-        "\U0001d4c0\U0001d4be\U0001d4c1\U0001d4c1 \U0001d4c2\U0001d4ce\U0001d4c8\U0001d452\U0001d4c1\U0001d4bb",
-        "s\u200bu\u200bi\u200bc\u200bi\u200bd\u200be", "sui\u00adcide", "sui\u2014cide", "s\u2060uicidal",
-        "\u0455u\u0456c\u0456d\u0430l", "su1c1de", "I don\u2019t want to live", "I do'nt want to live",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "I want to kill myself", "KILL  MYSELF", "kill\nmyself", "to\tkill\u00a0\u3000myself", "k1ll myself",
+    "ki11 my5elf", "killmyself", "kill-myself", "k.i.l.l. myself", "i k i l l myself", "i k i l l m y s e l f",
+    "killllll myseeelf", "kil myself",
+    "k\u0456ll m\u0443s\u0435lf",  # Cyrillic
+    "\u039a\u0399LL \u039c\u03a5S\u0395LF",  # Greek capitals
+    "k\u0131ll mys\u00e9lf",
+    "\uff2b\uff29\uff2c\uff2c \uff2d\uff39\uff33\uff25\uff2c\uff26",  # full width
+    "\U0001d4c0\U0001d4be\U0001d4c1\U0001d4c1 \U0001d4c2\U0001d4ce\U0001d4c8\U0001d452\U0001d4c1\U0001d4bb",
+    "s\u200bu\u200bi\u200bc\u200bi\u200bd\u200be", "sui\u00adcide", "sui\u2014cide", "s\u2060uicidal",
+    "\u0455u\u0456c\u0456d\u0430l", "su1c1de", "I don\u2019t want to live", "I do'nt want to live",
+])  # fmt: skip
 def test_a_phrase_is_found_in_any_spelling(text: str) -> None:
     assert safety_keywords_in(text, "", WORDS) == "self_harm"
 
@@ -142,13 +134,10 @@ def test_shipped_phrases_are_found_in_any_disguise(data: st.DataObject, phrase: 
     assert safety_keywords_in(f"{before} . {disguised} . {after}", "", CARE) != ""
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "I cannot sleep and feel alone", "Which therapists are there?", "I am anxious and cannot sleep",
-        "Book p1 at Monday 10:00", "I am sad, and tired of my job", "Somebody within 20 kms, please",
-        "My mother died last year",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "I cannot sleep and feel alone", "Which therapists are there?", "I am anxious and cannot sleep",
+    "Book p1 at Monday 10:00", "I am sad, and tired of my job", "Somebody within 20 kms, please",
+    "My mother died last year",
+])  # fmt: skip
 def test_everyday_messages_to_the_shipped_agent_match_no_safety_keyword(text: str) -> None:
     assert safety_keywords_in(text, "Thanks", CARE) == ""

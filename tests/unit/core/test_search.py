@@ -85,8 +85,7 @@ def test_an_excerpt_is_short_and_contains_no_tag(text: str, words: list[str]) ->
     assert len(shown) <= EXCERPT_CHARACTERS
     assert not set(shown) & set('<>"')
     assert re.fullmatch(r"(?:[^&]|&(?:amp|lt|gt|quot);)*", shown)
-    said = html.unescape(shown).removeprefix("…").removesuffix("…")
-    assert said.strip() in text
+    assert html.unescape(shown).removeprefix("…").removesuffix("…").strip() in text
 
 
 def test_an_excerpt_of_what_fits_is_all_of_it_and_else_begins_at_the_line_with_a_word_of_the_question() -> None:

@@ -35,17 +35,14 @@ def test_a_variable_is_filled_in_and_other_text_stays(text: str, expected: str) 
     assert fill_variables("{{user_name}}", VALUES | {"user_name": "{{user_role}}"}) == "{{user_role}}", "filled in once"
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("{{user_name}} {{ skill_name }}", []),
-        ("a\n{{colour}} {{user_name}} {{}}", [(2, "colour"), (2, "")]),
-        ("{{user_name}} {{", [(1, "")]),
-        ("{{user\nname}}", [(1, "")]),
-        ("a } b }} {c}", []),
-        ("{{user_name.__class__}}", [(1, "user_name.__class__")]),
-    ],
-)
+@pytest.mark.parametrize(("text", "found"), [
+    ("{{user_name}} {{ skill_name }}", []),
+    ("a\n{{colour}} {{user_name}} {{}}", [(2, "colour"), (2, "")]),
+    ("{{user_name}} {{", [(1, "")]),
+    ("{{user\nname}}", [(1, "")]),
+    ("a } b }} {c}", []),
+    ("{{user_name.__class__}}", [(1, "user_name.__class__")]),
+])  # fmt: skip
 def test_a_mark_without_a_variable_is_found_with_its_line(text: str, found: list[tuple[int, str]]) -> None:
     assert list(templates.unknown_marks(text)) == found
 
@@ -59,22 +56,19 @@ def test_a_text_without_unknown_marks_has_none_left_after_filling(text: str) -> 
         assert "{{" not in fill_variables(text, dict.fromkeys(VARIABLES, "value"))
 
 
-@pytest.mark.parametrize(
-    ("template", "args", "sentence"),
-    [
-        ("Refund order {order}", {"order": "37"}, 'Refund order "37"'),
-        ("Pay {amount} to {to}", {"amount": 12, "to": "ann"}, 'Pay 12 to "ann"'),
-        ("Set {{x}} to {x}", {"x": True}, "Set {x} to true"),
-        ("Tag {tags}", {"tags": ["a", {"b": 1}]}, 'Tag ["a", {"b": 1}]'),
-        ("Send {text}", {"text": '". Nothing is sent. "'}, 'Send "\\". Nothing is sent. \\""'),
-        ("Send {text}", {"text": "{order}"}, 'Send "{order}"'),
-        ("Pay {amount|all of it}", {}, "Pay all of it"),
-        ("Pay {amount|all of it}", {"amount": 0}, "Pay 0"),
-        ("Pay {amount|all of it} to {to|nobody}", {"amount": None, "to": ""}, "Pay all of it to nobody"),
-        ("Send {text|nothing}", {"text": "{order|x}"}, 'Send "{order|x}"'),
-        ("", {"order": "37"}, ""),
-    ],
-)
+@pytest.mark.parametrize(("template", "args", "sentence"), [
+    ("Refund order {order}", {"order": "37"}, 'Refund order "37"'),
+    ("Pay {amount} to {to}", {"amount": 12, "to": "ann"}, 'Pay 12 to "ann"'),
+    ("Set {{x}} to {x}", {"x": True}, "Set {x} to true"),
+    ("Tag {tags}", {"tags": ["a", {"b": 1}]}, 'Tag ["a", {"b": 1}]'),
+    ("Send {text}", {"text": '". Nothing is sent. "'}, 'Send "\\". Nothing is sent. \\""'),
+    ("Send {text}", {"text": "{order}"}, 'Send "{order}"'),
+    ("Pay {amount|all of it}", {}, "Pay all of it"),
+    ("Pay {amount|all of it}", {"amount": 0}, "Pay 0"),
+    ("Pay {amount|all of it} to {to|nobody}", {"amount": None, "to": ""}, "Pay all of it to nobody"),
+    ("Send {text|nothing}", {"text": "{order|x}"}, 'Send "{order|x}"'),
+    ("", {"order": "37"}, ""),
+])  # fmt: skip
 def test_a_template_is_filled_from_the_arguments(template: str, args: dict[str, JsonValue], sentence: str) -> None:
     assert describe_call(template, args) == sentence
 
@@ -111,17 +105,14 @@ def test_arguments_are_shown_on_one_line_as_far_as_there_is_room() -> None:
 BOTH = (Stage.PRE_PRODUCTION, Stage.ACTIVE)
 
 
-@pytest.mark.parametrize(
-    ("stages", "author", "roles", "code"),
-    [
-        *((BOTH, False, roles, None) for roles in ({"reviewer"}, {"admin"}, {"requester", "admin"})),
-        *((BOTH, False, roles, "role_required") for roles in ({"requester"}, set[str]())),
-        # An author sees the own draft, and no other user does.
-        *((BOTH[1:], True, roles, "own_draft") for roles in ({"reviewer"}, {"admin", "reviewer"})),
-        (BOTH[1:], True, {"requester"}, "role_required"),
-        (BOTH[:1], True, {"reviewer"}, None),
-    ],
-)
+@pytest.mark.parametrize(("stages", "author", "roles", "code"), [
+    *((BOTH, False, roles, None) for roles in ({"reviewer"}, {"admin"}, {"requester", "admin"})),
+    *((BOTH, False, roles, "role_required") for roles in ({"requester"}, set[str]())),
+    # An author sees the own draft, and no other user does.
+    *((BOTH[1:], True, roles, "own_draft") for roles in ({"reviewer"}, {"admin", "reviewer"})),
+    (BOTH[1:], True, {"requester"}, "role_required"),
+    (BOTH[:1], True, {"reviewer"}, None),
+])  # fmt: skip
 def test_reviewers_promote_drafts(stages: tuple[Stage, ...], author: bool, roles: set[str], code: str | None) -> None:
     for to in stages:
         refused = templates.promotion_refusal(to, author, roles)

@@ -208,21 +208,18 @@ EDGES = frozenset({("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")})
 FORKED = traces.TopologyEdges(edges=EDGES, entries=frozenset({"a"}), terminal=frozenset({"d"}), parallel=True)
 
 
-@pytest.mark.parametrize(
-    ("ways", "nodes", "expected"),
-    [
-        (HUB, f"{BEGIN} {ANSWER} format_response_node", []),
-        (HUB, f"{BEGIN} {FAILURE}", []),
-        (HUB, f"{BEGIN} format_response_node", []),
-        (HUB, "router_node model_call_node", ["unexpected_routing"]),
-        (HUB, f"{BEGIN} {FAILURE} format_response_node", ["unexpected_routing", "multiple_terminal_nodes"]),
-        (PIPELINE, "system_prompt_node memory_node resume_guard initial_llm_call output_format", []),
-        (PIPELINE, "system_prompt_node memory_node resume_guard output_format resume_guard output_format", []),
-        (FORKED, "a c b d", []),
-        (FORKED, "a d", ["unexpected_routing"]),
-        (FORKED, "a b sub/x c d", []),
-    ],
-)
+@pytest.mark.parametrize(("ways", "nodes", "expected"), [
+    (HUB, f"{BEGIN} {ANSWER} format_response_node", []),
+    (HUB, f"{BEGIN} {FAILURE}", []),
+    (HUB, f"{BEGIN} format_response_node", []),
+    (HUB, "router_node model_call_node", ["unexpected_routing"]),
+    (HUB, f"{BEGIN} {FAILURE} format_response_node", ["unexpected_routing", "multiple_terminal_nodes"]),
+    (PIPELINE, "system_prompt_node memory_node resume_guard initial_llm_call output_format", []),
+    (PIPELINE, "system_prompt_node memory_node resume_guard output_format resume_guard output_format", []),
+    (FORKED, "a c b d", []),
+    (FORKED, "a d", ["unexpected_routing"]),
+    (FORKED, "a b sub/x c d", []),
+])  # fmt: skip
 def test_impossible_node_orders_raise_an_alarm(ways: traces.TopologyEdges, nodes: str, expected: list[str]) -> None:
     assert [alarm.type.value for alarm in traces.alarms_of(nodes.split(), ways, "t")] == expected
 

@@ -17,68 +17,61 @@ START, QUEUE, FULL, MANY = Admission.START, Admission.QUEUE, Admission.QUEUE_FUL
 AFTER_STOP = AdmissionLoad(True, 0, 1, stopping=True)
 
 
-@pytest.mark.parametrize(
-    ("on_busy", "cases"),
-    [
-        (
-            OnBusy.REJECT,
-            {
-                AdmissionLoad(False, 0, 0): START,
-                AdmissionLoad(True, 0, 1): Admission.BUSY,
-                AdmissionLoad(False, 0, 4): START,
-            },
-        ),
-        (OnBusy.REJECT, {AdmissionLoad(False, 0, 5): MANY, AdmissionLoad(True, 0, 5): MANY}),
-        (
-            OnBusy.QUEUE,
-            {AdmissionLoad(False, 0, 0): START, AdmissionLoad(True, 0, 1): QUEUE, AdmissionLoad(True, 1, 2): QUEUE},
-        ),
-        (
-            OnBusy.QUEUE,
-            {
-                AdmissionLoad(True, 2, 3): FULL,
-                AdmissionLoad(True, 0, 5): MANY,
-                AdmissionLoad(True, 0, 5, gives_way=1): MANY,
-            },
-        ),
-        (
-            OnBusy.STEER,
-            {
-                AdmissionLoad(False, 0, 0): START,
-                AdmissionLoad(True, 0, 1): Admission.JOIN,
-                AdmissionLoad(True, 1, 1): Admission.JOIN,
-            },
-        ),
-        (OnBusy.STEER, {AdmissionLoad(True, 2, 1): FULL, AdmissionLoad(False, 0, 5): MANY}),
-        (OnBusy.STEER, {AdmissionLoad(True, 0, 5): Admission.JOIN}),  # it opens no turn
-        (
-            OnBusy.STEER,
-            {AFTER_STOP: QUEUE, replace(AFTER_STOP, queued=2): FULL, AdmissionLoad(True, 0, 5, stopping=True): MANY},
-        ),
-        (OnBusy.REPLACE, {AdmissionLoad(False, 0, 0): START, AdmissionLoad(False, 0, 5): MANY}),
-        (
-            OnBusy.REPLACE,
-            {AdmissionLoad(True, n, n + 1, gives_way=1): Admission.REPLACE for n in (0, 2)},
-        ),  # no longer a queue
-        (
-            OnBusy.REPLACE,
-            {AdmissionLoad(True, 0, 5, gives_way=1): Admission.REPLACE, AdmissionLoad(True, 0, 6, gives_way=1): MANY},
-        ),
-        (OnBusy.REPLACE, {AdmissionLoad(True, 1, 6, stopping=True, gives_way=2): Admission.REPLACE}),
-    ],
-)
+@pytest.mark.parametrize(("on_busy", "cases"), [
+    (
+        OnBusy.REJECT,
+        {
+            AdmissionLoad(False, 0, 0): START,
+            AdmissionLoad(True, 0, 1): Admission.BUSY,
+            AdmissionLoad(False, 0, 4): START,
+        },
+    ),
+    (OnBusy.REJECT, {AdmissionLoad(False, 0, 5): MANY, AdmissionLoad(True, 0, 5): MANY}),
+    (
+        OnBusy.QUEUE,
+        {AdmissionLoad(False, 0, 0): START, AdmissionLoad(True, 0, 1): QUEUE, AdmissionLoad(True, 1, 2): QUEUE},
+    ),
+    (
+        OnBusy.QUEUE,
+        {
+            AdmissionLoad(True, 2, 3): FULL,
+            AdmissionLoad(True, 0, 5): MANY,
+            AdmissionLoad(True, 0, 5, gives_way=1): MANY,
+        },
+    ),
+    (
+        OnBusy.STEER,
+        {
+            AdmissionLoad(False, 0, 0): START,
+            AdmissionLoad(True, 0, 1): Admission.JOIN,
+            AdmissionLoad(True, 1, 1): Admission.JOIN,
+        },
+    ),
+    (OnBusy.STEER, {AdmissionLoad(True, 2, 1): FULL, AdmissionLoad(False, 0, 5): MANY}),
+    (OnBusy.STEER, {AdmissionLoad(True, 0, 5): Admission.JOIN}),  # it opens no turn
+    (
+        OnBusy.STEER,
+        {AFTER_STOP: QUEUE, replace(AFTER_STOP, queued=2): FULL, AdmissionLoad(True, 0, 5, stopping=True): MANY},
+    ),
+    (OnBusy.REPLACE, {AdmissionLoad(False, 0, 0): START, AdmissionLoad(False, 0, 5): MANY}),
+    (
+        OnBusy.REPLACE,
+        {AdmissionLoad(True, n, n + 1, gives_way=1): Admission.REPLACE for n in (0, 2)},
+    ),  # no longer a queue
+    (
+        OnBusy.REPLACE,
+        {AdmissionLoad(True, 0, 5, gives_way=1): Admission.REPLACE, AdmissionLoad(True, 0, 6, gives_way=1): MANY},
+    ),
+    (OnBusy.REPLACE, {AdmissionLoad(True, 1, 6, stopping=True, gives_way=2): Admission.REPLACE}),
+])  # fmt: skip
 def test_load_limits_and_on_busy_admit_a_new_turn(on_busy: OnBusy, cases: dict[AdmissionLoad, Admission]) -> None:
     assert {load: turns.admit(load, CAPS, on_busy) for load in cases} == cases
 
 
 loads = st.builds(
-    AdmissionLoad,
-    st.booleans(),
-    st.integers(0, 30),
-    st.integers(0, 60),
-    stopping=st.booleans(),
+    AdmissionLoad, st.booleans(), st.integers(0, 30), st.integers(0, 60), stopping=st.booleans(),
     gives_way=st.integers(0, 2),
-)
+)  # fmt: skip
 
 
 @given(loads, st.builds(turns.Caps, st.integers(0, 25), st.integers(0, 55)), st.sampled_from(OnBusy))
@@ -171,9 +164,7 @@ events = st.builds(told, kinds, st.sampled_from(["t1.0", "t1.1", "t2.0", None]),
 
 
 @given(st.lists(events, max_size=30))
-def test_any_events_give_one_segment_per_call_and_keep_every_end(
-    given: list[transcript.SegmentEvent],
-) -> None:
+def test_any_events_give_one_segment_per_call_and_keep_every_end(given: list[transcript.SegmentEvent]) -> None:
     story = segments_of(given)
     calls = [segment.call_id for segment in story if segment.kind == "tool"]
     assert len(calls) == len(set(calls))
@@ -182,20 +173,15 @@ def test_any_events_give_one_segment_per_call_and_keep_every_end(
             if earlier.kind == "tool" and earlier.state in transcript.FINAL_STATES:
                 (now,) = (each for each in story if each.kind == "tool" and each.call_id == earlier.call_id)
                 assert now.state == earlier.state
-    assert {segment.state for segment in story if segment.kind == "tool"} <= {
-        "pending",
-        *transcript.STATE_AFTER_EVENT.values(),
-    }
+    states = {"pending", *transcript.STATE_AFTER_EVENT.values()}
+    assert {segment.state for segment in story if segment.kind == "tool"} <= states
 
 
-@pytest.mark.parametrize(
-    ("message", "title"),
-    [
-        ("  Please\n\tlook at order 1001 and tell me what happened  ", "Please look at order 1001 and"),
-        ("x" * 61, "x" * 59 + "…"), ("x" * 60, "x" * 60), ("first " + "y" * 100, "first " + "y" * 53 + "…"),
-        (" \n ", ""), ("\u2800 \u115f", ""), ("a\x00b", "a\ufffdb"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("message", "title"), [
+    ("  Please\n\tlook at order 1001 and tell me what happened  ", "Please look at order 1001 and"),
+    ("x" * 61, "x" * 59 + "…"), ("x" * 60, "x" * 60), ("first " + "y" * 100, "first " + "y" * 53 + "…"),
+    (" \n ", ""), ("\u2800 \u115f", ""), ("a\x00b", "a\ufffdb"),
+])  # fmt: skip
 def test_a_title_consists_of_the_first_words_of_the_message(message: str, title: str) -> None:
     assert transcript.title_of(message) == title
 
@@ -212,18 +198,15 @@ ONE, TWO = CallRound("m", ("a",), {}), CallRound("m", ("a", "b"), {"a": "ta"})
 PLANNED, DENIED = CallState.PLANNED, CallState.DENIED
 
 
-@pytest.mark.parametrize(
-    ("case", "states", "kept"),
-    [
-        *((ONE, states, None) for states in ([PLANNED], [DENIED], [])),
-        (CallRound("m", ("a",), {"a": "ta"}), [DENIED], KeptRound(("m", "ta"), ())),
-        (ONE, [CallState.OUTCOME_UNKNOWN], KeptRound(("m",), ("a",))),
-        (replace(ONE, is_open=True), [PLANNED], KeptRound(("m",), ("a",))),
-        (TWO, [CallState.DONE, PLANNED], KeptRound(("m", "ta"), ("b",))),
-        (TWO, [DENIED, PLANNED], None),
-        (replace(TWO, is_open=True), [DENIED, PLANNED], KeptRound(("m", "ta"), ("b",))),
-    ],
-)
+@pytest.mark.parametrize(("case", "states", "kept"), [
+    *((ONE, states, None) for states in ([PLANNED], [DENIED], [])),
+    (CallRound("m", ("a",), {"a": "ta"}), [DENIED], KeptRound(("m", "ta"), ())),
+    (ONE, [CallState.OUTCOME_UNKNOWN], KeptRound(("m",), ("a",))),
+    (replace(ONE, is_open=True), [PLANNED], KeptRound(("m",), ("a",))),
+    (TWO, [CallState.DONE, PLANNED], KeptRound(("m", "ta"), ("b",))),
+    (TWO, [DENIED, PLANNED], None),
+    (replace(TWO, is_open=True), [DENIED, PLANNED], KeptRound(("m", "ta"), ("b",))),
+])  # fmt: skip
 def test_a_round_with_effects_or_open_is_kept(case: CallRound, states: list[CallState], kept: KeptRound | None) -> None:
     assert transcript.keep_rounds([case], dict(zip("ab", states, strict=False))) == ((kept,) if kept else ())
 
@@ -245,8 +228,6 @@ def test_a_call_that_may_have_happened_is_not_reported_as_not_run() -> None:
 
 
 def test_the_text_of_a_round_without_effects_is_kept_without_its_calls() -> None:
-    rounds = [
-        CallRound("silent", ("a",), {}),
-        *(CallRound(name, (name,), {}, has_text=True) for name in ("said", "done")),
-    ]
+    with_text = [CallRound(name, (name,), {}, has_text=True) for name in ("said", "done")]
+    rounds = [CallRound("silent", ("a",), {}), *with_text]
     assert transcript.text_only_messages(rounds, transcript.keep_rounds(rounds, {"done": CallState.DONE})) == ("said",)

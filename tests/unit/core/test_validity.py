@@ -24,22 +24,19 @@ SAID: dict[str, Any] = {"text": "the second one"}
 ANSWERED = replace(OPEN, status="answered")
 
 
-@pytest.mark.parametrize(
-    ("asked", "kind", "payload", "code"),
-    [
-        (OPEN, "clarification", SAID, None),
-        *((OPEN, "clarification", said, "answer_invalid") for said in ({}, {"text": ""}, {"text": "a", "more": 1})),
-        (OPEN, "clarification", {"text": "half \ud800"}, "answer_invalid"),
-        (OPEN, "clarification", {"text": "a" * validity.MAX_CHARACTERS}, "answer_too_large"),
-        (OPEN, "client_run", SAID, "wrong_kind"),
-        (ANSWERED, "client_run", {}, "already_answered"),
-        (replace(ANSWERED, over=True), "clarification", SAID, "already_answered"),
-        (replace(OPEN, status="expired"), "clarification", SAID, "question_expired"),
-        (replace(OPEN, expires_at=NOW), "clarification", SAID, "question_expired"),
-        (replace(OPEN, over=True), "clarification", SAID, "turn_stopped"),
-        (replace(OPEN, status="cancelled"), "clarification", SAID, "turn_stopped"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "kind", "payload", "code"), [
+    (OPEN, "clarification", SAID, None),
+    *((OPEN, "clarification", said, "answer_invalid") for said in ({}, {"text": ""}, {"text": "a", "more": 1})),
+    (OPEN, "clarification", {"text": "half \ud800"}, "answer_invalid"),
+    (OPEN, "clarification", {"text": "a" * validity.MAX_CHARACTERS}, "answer_too_large"),
+    (OPEN, "client_run", SAID, "wrong_kind"),
+    (ANSWERED, "client_run", {}, "already_answered"),
+    (replace(ANSWERED, over=True), "clarification", SAID, "already_answered"),
+    (replace(OPEN, status="expired"), "clarification", SAID, "question_expired"),
+    (replace(OPEN, expires_at=NOW), "clarification", SAID, "question_expired"),
+    (replace(OPEN, over=True), "clarification", SAID, "turn_stopped"),
+    (replace(OPEN, status="cancelled"), "clarification", SAID, "turn_stopped"),
+])  # fmt: skip
 def test_the_first_reason_refuses_an_answer(
     asked: validity.QuestionRecord, kind: str, payload: dict[str, Any], code: str | None
 ) -> None:
@@ -56,9 +53,8 @@ asking = st.builds(
     st.just(NOW),
     st.booleans(),
 )
-payloads = st.dictionaries(
-    st.sampled_from(["text", "other"]), st.text("ab", max_size=2) | st.integers(0, 3), max_size=2
-)
+values = st.text("ab", max_size=2) | st.integers(0, 3)
+payloads = st.dictionaries(st.sampled_from(["text", "other"]), values, max_size=2)
 
 
 @given(asking, st.sampled_from(["clarification", "client_run", "other"]), payloads)
@@ -69,32 +65,28 @@ def test_a_valid_answer_in_time_is_accepted(asked: validity.QuestionRecord, kind
 
 
 AMOUNT = {"type": "object", "properties": {"amount": {"type": "integer"}}, "additionalProperties": False}
-FREE = ToolCard(
-    name="look", description="", parameters=AMOUNT, effect=EffectClass.READ, needs_approval=False, version="v1"
-)
+READS = {"effect": EffectClass.READ, "needs_approval": False}
+FREE = ToolCard(name="look", description="", parameters=AMOUNT, version="v1", **READS)
 GATED = FREE.model_copy(update={"needs_approval": True})
 NEWER = GATED.model_copy(update={"version": "v2"})
 STRICTER = GATED.model_copy(update={"parameters": {"type": "object", "required": ["reason"]}})
 APPROVED = validity.ApprovalValidity("a1", "approved", "v1", {"amount": 5}, True, "", False)
 
 
-@pytest.mark.parametrize(
-    ("card", "here", "approval", "is_void"),
-    [
-        (FREE, FREE, None, False),
-        *((GATED, GATED, each, False) for each in (APPROVED, replace(APPROVED, status="edited", edited=True))),
-        (GATED, GATED, replace(APPROVED, status="reserved"), False),
-        *((None, FREE, None, True), (FREE, None, None, True), (GATED, GATED, None, True)),
-        *((GATED, other, APPROVED, True) for other in (NEWER, STRICTER)),
-        (FREE, FREE, replace(APPROVED, status="rejected"), True),
-        *((GATED, GATED, replace(APPROVED, **other), True) for other in ({"intact": False}, {"tool_version": "v0"})),
-        (GATED, GATED, replace(APPROVED, args={"amount": "five"}), True),
-        *(
-            (GATED, GATED, replace(APPROVED, status=status), True)
-            for status in ("pending", "rejected", "expired", "cancelled", "done", "failed", "withdrawn", "responded")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("card", "here", "approval", "is_void"), [
+    (FREE, FREE, None, False),
+    *((GATED, GATED, each, False) for each in (APPROVED, replace(APPROVED, status="edited", edited=True))),
+    (GATED, GATED, replace(APPROVED, status="reserved"), False),
+    *((None, FREE, None, True), (FREE, None, None, True), (GATED, GATED, None, True)),
+    *((GATED, other, APPROVED, True) for other in (NEWER, STRICTER)),
+    (FREE, FREE, replace(APPROVED, status="rejected"), True),
+    *((GATED, GATED, replace(APPROVED, **other), True) for other in ({"intact": False}, {"tool_version": "v0"})),
+    (GATED, GATED, replace(APPROVED, args={"amount": "five"}), True),
+    *(
+        (GATED, GATED, replace(APPROVED, status=status), True)
+        for status in ("pending", "rejected", "expired", "cancelled", "done", "failed", "withdrawn", "responded")
+    ),
+])  # fmt: skip
 def test_each_reason_voids_a_call(
     card: ToolCard | None, here: ToolCard | None, approval: validity.ApprovalValidity | None, is_void: bool
 ) -> None:
@@ -105,22 +97,19 @@ KEPT = replace(APPROVED, policy_digest="p1")
 K, D = RequestKind, Decision
 
 
-@pytest.mark.parametrize(
-    ("approval", "in_force", "is_lapsed"),
-    [
-        (KEPT, validity.InForce("p1", "v1"), False),
-        (None, None, False),
-        *(
-            (KEPT, other, True)
-            for other in (None, validity.InForce("p2", "v1"), validity.InForce("p1", "v2"), validity.InForce("p1", ""))
-        ),
-        (APPROVED, validity.InForce("p2", "v1"), False),
-        (replace(KEPT, status="edited"), validity.InForce("p2", "v1"), True),
-        # What an attempt has reserved, the next one may finish; what is denied anyway has its own reason.
-        (replace(KEPT, status="reserved"), validity.InForce("p2", "v2"), False),
-        (replace(KEPT, status="rejected"), None, False),
-    ],
-)
+@pytest.mark.parametrize(("approval", "in_force", "is_lapsed"), [
+    (KEPT, validity.InForce("p1", "v1"), False),
+    (None, None, False),
+    *(
+        (KEPT, other, True)
+        for other in (None, validity.InForce("p2", "v1"), validity.InForce("p1", "v2"), validity.InForce("p1", ""))
+    ),
+    (APPROVED, validity.InForce("p2", "v1"), False),
+    (replace(KEPT, status="edited"), validity.InForce("p2", "v1"), True),
+    # What an attempt has reserved, the next one may finish; what is denied anyway has its own reason.
+    (replace(KEPT, status="reserved"), validity.InForce("p2", "v2"), False),
+    (replace(KEPT, status="rejected"), None, False),
+])  # fmt: skip
 def test_an_unused_approval_is_void_if_its_policy_or_tool_changed(
     approval: validity.ApprovalValidity | None, in_force: validity.InForce | None, is_lapsed: bool
 ) -> None:
@@ -154,9 +143,7 @@ def test_a_call_runs_only_after_an_approving_or_editing_decision() -> None:
     assert validity.decisions_that_run(K.CHECKPOINT, "pay") == {D.EDIT}
     assert validity.decisions_that_run(K.CHECKPOINT, "") == validity.decisions_that_run(K.LIMIT, "") == set()
     for kind, tool in product(K, ("", "pay")):
-        assert not validity.decisions_that_run(kind, tool) & {D.REJECT, D.RESPOND}, (
-            "however outdated, these can always be said"
-        )
+        assert not validity.decisions_that_run(kind, tool) & {D.REJECT, D.RESPOND}, "possible however outdated"
 
 
 @pytest.mark.parametrize(

@@ -57,21 +57,11 @@ async def test_a_loopback_address_is_refused_unless_it_is_named(host: str) -> No
     assert made.heads == []
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://169.254.169.254/latest/meta-data",
-        "http://[fe80::1]/",
-        "http://10.0.0.7/",
-        "http://100.64.0.1/",
-        "http://0.0.0.0/",
-        "http://[64:ff9b::7f00:1]/",
-        "http://2130706433/",
-        "http://0x7f.1/",
-        "http://127.1/",
-        "ftp://example.org/",
-    ],
-)
+@pytest.mark.parametrize("url", [
+    "http://169.254.169.254/latest/meta-data", "http://[fe80::1]/", "http://10.0.0.7/", "http://100.64.0.1/",
+    "http://0.0.0.0/", "http://[64:ff9b::7f00:1]/", "http://2130706433/", "http://0x7f.1/", "http://127.1/",
+    "ftp://example.org/",
+])  # fmt: skip
 async def test_no_request_is_sent_to_a_private_address(url: str) -> None:
     async with new_client(Outbound()) as http:
         with pytest.raises(EgressRefused):
@@ -175,8 +165,7 @@ async def test_a_redirect_from_https_to_http_counts_as_another_host(tmp_path: Pa
         talk = says(302, b"", f"location: http://service.test:{plain.port}/")
         async with target(talk, context) as made:
             outbound = naming(f"https://service.test:{made.port}", f"http://service.test:{plain.port}")
-            trusted = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-            transport = Transport(outbound, verify=trusted)
+            transport = Transport(outbound, verify=ssl.create_default_context(cafile=str(tmp_path / "ca.pem")))
             async with httpx.AsyncClient(transport=transport, follow_redirects=True) as http:
                 with pytest.raises(EgressRefused):
                     await http.get(f"https://service.test:{made.port}/")

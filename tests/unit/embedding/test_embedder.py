@@ -101,7 +101,5 @@ async def test_a_vector_without_a_direction_is_refused(vector: list[float]) -> N
     with pytest.raises(embedding.VectorRejected):
         await threaded.embed(["two", "three"])
     assert await embedding.query_vector(threaded, "four") == ("broken", [0.0, -1.0])
-    assert (
-        await embedding.query_vector(embedding.ThreadedEmbedder("broken", lambda: Broken([0.0, 0.0])), "nothing")
-        is None
-    )
+    zeros = embedding.ThreadedEmbedder("broken", lambda: Broken([0.0, 0.0]))
+    assert await embedding.query_vector(zeros, "nothing") is None

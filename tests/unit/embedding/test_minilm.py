@@ -1,7 +1,4 @@
-"""MiniLM by NumPy computes what the published model does, and the event loop goes on meanwhile.
-
-Needs the extra `embeddings`, which the locked environment has.
-"""
+"""MiniLM by NumPy computes what the published model does, on a separate thread. Needs the extra `embeddings`."""
 
 import asyncio
 import math
@@ -38,9 +35,8 @@ async def test_vectors_are_those_of_the_published_model(minilm: Embedder) -> Non
 
 
 async def test_texts_of_the_same_meaning_are_nearer_than_others(minilm: Embedder) -> None:
-    eats, dines, falls = await minilm.embed(
-        ["A man is eating food.", "A man is eating a piece of bread.", "The stock market fell."]
-    )
+    texts = ["A man is eating food.", "A man is eating a piece of bread.", "The stock market fell."]
+    eats, dines, falls = await minilm.embed(texts)
     assert cosine(eats, dines) == pytest.approx(0.7553, abs=1e-3)
     assert cosine(eats, falls) < 0.1
 

@@ -63,8 +63,7 @@ class PaymentsProcess:
 
     def requests(self, key: str) -> list[dict[str, object]]:
         """The requests that came with this key."""
-        received = self.http.get("/requests").json()["requests"]
-        return [request for request in received if request["key"] == key]
+        return [request for request in self.http.get("/requests").json()["requests"] if request["key"] == key]
 
     def hold(self, point: str, seconds: float = 30.0, times: int = 1) -> None:
         """Hold the next requests at a point."""

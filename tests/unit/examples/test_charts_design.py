@@ -28,12 +28,8 @@ COLUMNS: list[dict[str, Any]] = [
 def wanted(*shows: str, concept: str = "", intent: str = "", title: str = "t") -> dict[str, Any]:
     """A specification; `sales@y` puts a column on a channel."""
     split = [show.partition("@") for show in shows]
-    return {
-        "title": title,
-        "concept": concept,
-        "intent": intent,
-        "shows": [{"column": column, "on": channel} for column, _, channel in split],
-    }
+    shown = [{"column": column, "on": channel} for column, _, channel in split]
+    return {"title": title, "concept": concept, "intent": intent, "shows": shown}
 
 
 async def solved(spec: dict[str, Any], columns: list[dict[str, Any]] = COLUMNS, **given: Any) -> _solver.Solution:
@@ -57,22 +53,19 @@ GROUNDS = "p(1..3000). q(A,B,C,D) :- p(A), p(B), p(C), p(D)."
 """Two that no solver comes to an end of."""
 
 
-@pytest.mark.parametrize(
-    ("specification", "mark", "places"),
-    [
-        (wanted("region", "sales"), "bar", {"x": "region", "y": "sales"}),
-        (wanted("day", "sales"), "line", {"x": "day", "y": "sales"}),
-        (wanted("sales", "cost"), "point", {"x": "sales", "y": "cost"}),
-        (wanted("cost", "sales"), "point", {"x": "cost", "y": "sales"}),
-        (wanted("sales", "day"), "line", {"x": "day", "y": "sales"}),
-        (wanted("sales"), "bar", {"x": "sales", "y": ""}),
-        (wanted("region"), "bar", {"x": "region", "y": ""}),
-        (wanted("region", "sales", concept="a pie chart"), "arc", {"color": "region", "size": "sales"}),
-        (wanted("region", "day", "sales", concept="heatmap"), "rect", None),
-        (wanted("day", "sales", "region"), "line", {"x": "day", "y": "sales", "color": "region"}),
-        (wanted("region@y", "sales@x"), "bar", {"x": "sales", "y": "region"}),
-    ],
-)
+@pytest.mark.parametrize(("specification", "mark", "places"), [
+    (wanted("region", "sales"), "bar", {"x": "region", "y": "sales"}),
+    (wanted("day", "sales"), "line", {"x": "day", "y": "sales"}),
+    (wanted("sales", "cost"), "point", {"x": "sales", "y": "cost"}),
+    (wanted("cost", "sales"), "point", {"x": "cost", "y": "sales"}),
+    (wanted("sales", "day"), "line", {"x": "day", "y": "sales"}),
+    (wanted("sales"), "bar", {"x": "sales", "y": ""}),
+    (wanted("region"), "bar", {"x": "region", "y": ""}),
+    (wanted("region", "sales", concept="a pie chart"), "arc", {"color": "region", "size": "sales"}),
+    (wanted("region", "day", "sales", concept="heatmap"), "rect", None),
+    (wanted("day", "sales", "region"), "line", {"x": "day", "y": "sales", "color": "region"}),
+    (wanted("region@y", "sales@x"), "bar", {"x": "sales", "y": "region"}),
+])  # fmt: skip
 async def test_open_choices_are_filled(specification: dict[str, Any], mark: str, places: dict[str, str] | None) -> None:
     design = await designed(specification)
     assert design["mark"] == mark
@@ -151,8 +144,7 @@ async def test_names_and_titles_are_text_in_the_picture_and_no_address_is_reques
             "y": {"column": "", "kind": "quantitative", "scale": "", "binned": False},
         },
     }
-    rows = [{evil: "a & <b>"}, {evil: "c"}]
-    drawn = await _drawing.draw(_vega.vega_lite(design, rows, ("#112233",)))
+    drawn = await _drawing.draw(_vega.vega_lite(design, [{evil: "a & <b>"}, {evil: "c"}], ("#112233",)))
     assert drawn.png[:8] == b"\x89PNG\r\n\x1a\n"
     assert "<script>" not in drawn.svg and "<img" not in drawn.svg and "a &amp; &lt;b&gt;" in drawn.svg
     assert "#112233" in drawn.svg
@@ -174,8 +166,7 @@ async def test_a_day_is_drawn_as_itself_where_clocks_are_behind(monkeypatch: pyt
 async def test_rows_of_one_bar_are_stacked_and_a_pie_has_no_negative_slice() -> None:
     design = await designed(wanted("region", "sales"))
     rows = [{"region": "N", "sales": 30}, {"region": "N", "sales": 5}, {"region": "S", "sales": 10}]
-    drawn = await _drawing.draw(_vega.vega_lite(design, rows))
-    assert ">35<" in drawn.svg, "the axis reaches the sum"
+    assert ">35<" in (await _drawing.draw(_vega.vega_lite(design, rows))).svg, "the axis reaches the sum"
     assert (await designed(wanted("region", "cost", concept="pie")))["mark"] != "arc"
 
 

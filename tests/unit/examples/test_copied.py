@@ -41,8 +41,7 @@ async def versions(folder: Path, home: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_copy_is_published_under_the_same_versions(tmp_path: Path, name: str) -> None:
-    copy = copied(name, tmp_path)
-    found = await versions(copy, tmp_path)
+    found = await versions(copied(name, tmp_path), tmp_path)
     assert found and found == await versions(SHIPPED / name, tmp_path)
 
 

@@ -33,10 +33,8 @@ def user(text: str) -> dict[str, Any]:
 def results(tool: str, *outputs: dict[str, Any]) -> list[dict[str, Any]]:
     """A round of calls of `tool` with their results, as the model sees them."""
     calls = [{"id": f"c{n}", "type": "function", "function": {"name": tool}} for n in range(len(outputs))]
-    answers = [
-        {"role": "tool", "tool_call_id": f"c{n}", "content": json.dumps(output, separators=(",", ":"))}
-        for n, output in enumerate(outputs)
-    ]
+    texts = [json.dumps(output, separators=(",", ":")) for output in outputs]
+    answers = [{"role": "tool", "tool_call_id": f"c{n}", "content": text} for n, text in enumerate(texts)]
     return [{"role": "assistant", "content": "", "tool_calls": calls}, *answers]
 
 
@@ -50,17 +48,14 @@ def test_the_folder_has_no_mistake_and_publishes_one_agent_whose_tools_find_its_
     assert all("payments_url" in tool.card.secrets for tool in app.tools.values())
 
 
-@pytest.mark.parametrize(
-    ("text", "calls"),
-    [
-        ("Refund order 1042", [("refund", {"order": "1042"})]),
-        ("refund order 7, please", [("refund", {"order": "7"})]),
-        ("Refund orders 12 and 13", [("refund", {"order": "12"}), ("refund", {"order": "13"})]),
-        ("What is the status of order 1042?", [("order_status", {"order": "1042"})]),
-        ("Hello", []),
-        ("/echo Refund order 1042", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "calls"), [
+    ("Refund order 1042", [("refund", {"order": "1042"})]),
+    ("refund order 7, please", [("refund", {"order": "7"})]),
+    ("Refund orders 12 and 13", [("refund", {"order": "12"}), ("refund", {"order": "13"})]),
+    ("What is the status of order 1042?", [("order_status", {"order": "1042"})]),
+    ("Hello", []),
+    ("/echo Refund order 1042", []),
+])  # fmt: skip
 async def test_a_text_asks_for_calls_and_each_fits_its_tool(app: App, text: str, calls: list[tuple[str, Any]]) -> None:
     assert (await answer(app, user(text)))[1] == calls
     for tool, args in calls:

@@ -98,8 +98,7 @@ def test_a_fault_holds_as_often_as_it_says_and_only_its_kind(payments: PaymentsP
     payments.http.post("/faults", json=fault)
     noted(payments, order)
     assert payments.http.get("/faults").json()["faults"] == [fault]
-    seconds = [refund(payments, order, None).elapsed.total_seconds() for _ in range(2)]
-    assert min(seconds) >= 0.3
+    assert min([refund(payments, order, None).elapsed.total_seconds() for _ in range(2)]) >= 0.3
     assert payments.http.get("/faults").json() == {"faults": []}
     assert refund(payments, order, None).status_code == 201
 
@@ -116,28 +115,24 @@ def test_lifting_the_faults_releases_held_requests(payments: PaymentsProcess, or
 @pytest.mark.parametrize("path", ["/ledger", "/requests", "/faults", "/orders/999"])
 def test_without_the_credential_nothing_is_shown_or_done(payments: PaymentsProcess, order: str, path: str) -> None:
     for credential in ("", "Bearer wrong", "Basic é"):
-        headers = {b"Authorization": credential.encode()}
-        assert httpx.get(payments.url + path, headers=headers).status_code == 401
+        assert httpx.get(payments.url + path, headers={b"Authorization": credential.encode()}).status_code == 401
     for effect in ("/refunds", "/notes"):
         assert httpx.post(payments.url + effect, json={"order": order, "text": "Sorry."}).status_code == 401
     assert payments.counts(order) == {"refund": 0, "note": 0}
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status"),
-    [
-        ("/refunds", {"order": "0"}, 404),
-        ("/refunds", {"order": "100000"}, 404),
-        ("/refunds", {"order": "9" * 20}, 404),
-        ("/refunds", {"order": "x"}, 404),
-        ("/refunds", {"order": 999}, 422),
-        ("/refunds", {"order": "999", "amount_cents": 0}, 422),
-        ("/refunds", {"order": "999", "amount_cents": 10_000_000}, 422),
-        ("/refunds", {"order": "999", "amount": 1}, 422),
-        ("/notes", {"order": "999", "text": ""}, 422),
-        ("/notes", {"order": "0", "text": "Sorry."}, 404),
-    ],
-)
+@pytest.mark.parametrize(("path", "body", "status"), [
+    ("/refunds", {"order": "0"}, 404),
+    ("/refunds", {"order": "100000"}, 404),
+    ("/refunds", {"order": "9" * 20}, 404),
+    ("/refunds", {"order": "x"}, 404),
+    ("/refunds", {"order": 999}, 422),
+    ("/refunds", {"order": "999", "amount_cents": 0}, 422),
+    ("/refunds", {"order": "999", "amount_cents": 10_000_000}, 422),
+    ("/refunds", {"order": "999", "amount": 1}, 422),
+    ("/notes", {"order": "999", "text": ""}, 422),
+    ("/notes", {"order": "0", "text": "Sorry."}, 404),
+])  # fmt: skip
 def test_bad_requests_are_refused(payments: PaymentsProcess, path: str, body: dict[str, object], status: int) -> None:
     before = payments.http.get("/ledger").json()
     assert payments.http.post(path, json=body).status_code == status
@@ -161,13 +156,9 @@ def test_it_stops_on_sigterm_even_while_it_holds_a_request(own_payments: Payment
 
 def test_as_a_companion_it_takes_port_and_folder_from_the_stack_and_keeps_a_token_of_its_own(tmp_path: Path) -> None:
     port = free_port()
-    given = {"PAYMENTS_PORT": str(port), "PERDURE_COMPANION_HOME": str(tmp_path)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "payments"],
-        cwd=REFUNDS,
-        env={"PATH": os.environ["PATH"], **given},
-        stdout=subprocess.DEVNULL,
-    )
+    given = {"PAYMENTS_PORT": str(port), "PERDURE_COMPANION_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-m", "payments"]
+    process = subprocess.Popen(command, cwd=REFUNDS, env=given, stdout=subprocess.DEVNULL)
     try:
         wait_until_healthy(f"http://127.0.0.1:{port}", process)
         kept = tmp_path / "token"
@@ -182,12 +173,7 @@ def test_as_a_companion_it_takes_port_and_folder_from_the_stack_and_keeps_a_toke
 
 
 def test_without_a_port_the_service_names_what_is_missing() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "payments"],
-        cwd=REFUNDS,
-        env={"PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-    )
+    command, environ = [sys.executable, "-m", "payments"], {"PATH": os.environ["PATH"]}
+    ended = subprocess.run(command, cwd=REFUNDS, env=environ, capture_output=True, text=True)
     assert ended.returncode == 2
     assert "--port" in ended.stderr

@@ -67,21 +67,6 @@ def test_an_absurd_amount_never_fits(tools: Mapping[str, Tool], cents: int, fits
     assert (checked.fault is None) == fits
 
 
-async def test_a_refund_repeated_with_its_key_is_one(caller: ToolCaller, payments: PaymentsProcess, order: str) -> None:
-    first, second = [await caller.run("refund", {"order": order}) for _ in range(2)]
-    assert first == second
-    assert first["status"] == "refunded" and order in first["message"]
-    assert payments.counts(order)["refund"] == 1
-    assert (await caller.run("order_status", {"order": order}))["refunds"] == 1
-
-
-async def test_a_note_has_no_key_and_each_call_lands(caller: ToolCaller, payments: PaymentsProcess, order: str) -> None:
-    for _ in range(2):
-        assert (await caller.run("send_note", {"order": order, "text": "Sorry."}))["status"] == "sent"
-    assert payments.counts(order)["note"] == 2
-    assert payments.requests(caller.key) == []
-
-
 @pytest.mark.parametrize(("name", "args"), [("refund", {}), ("send_note", {"text": "Sorry."})])
 async def test_no_answer_in_time_is_ambiguous_although_the_effect_was_made(
     caller: ToolCaller, payments: PaymentsProcess, order: str, name: str, args: dict[str, Any]

@@ -1,5 +1,4 @@
-"""The bundled agents report the outcome of a gated call correctly: run, run as edited by a reviewer, not run, settled
-by a person."""
+"""The bundled agents report a gated call's outcome: run, run as edited by a reviewer, not run, settled by a person."""
 
 from typing import Any
 

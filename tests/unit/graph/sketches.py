@@ -36,9 +36,9 @@ def sketch(
     extra: Sequence[NodeSpec] = (),
     **more: Any,
 ) -> Topology:
-    """A topology with a stand-in for each word of `nodes`; the first is the entry. Its status is `completed` from
-    the start, so that every run that ends has ended well. `limit` names the nodes that keep the limit `rounds`.
-    Edges are given as they are or in words: see `ways`."""
+    """Returns a topology with a stand-in for each word of `nodes`; the first is the entry. Its status is `completed`
+    from the start. `limit` names the nodes that keep the limit `rounds`. Edges are given as they are or in words: see
+    `ways`."""
     ids = nodes.split()
     made: Mapping[str, Any] = {**stand_ins(ids), **(bodies or {})}
     fields: dict[str, Any] = {

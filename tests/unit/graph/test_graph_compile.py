@@ -22,12 +22,8 @@ from tests.topologies.stand_ins import Rows, ScriptedPorts, at_once, scripted_po
 from tests.unit.graph.sketches import by_note, left_or_right, sketch
 
 DIAMOND = sketch("a b c d", "a>b+c b+c>d d>.")
-OPTIONAL = sketch(
-    "x a b c d",
-    Switch("x", left_or_right, {"left": "a", "right": "d"}),
-    Fork("a", ("b",), {"c": by_note}),
-    "b+c>>d d>.",
-)
+SWITCH = Switch("x", left_or_right, {"left": "a", "right": "d"})
+OPTIONAL = sketch("x a b c d", SWITCH, Fork("a", ("b",), {"c": by_note}), "b+c>>d d>.")
 LOOP = Switch("d", left_or_right, {"left": "a", "right": END})
 Pace = Callable[[str], Awaitable[None]]
 
@@ -176,8 +172,7 @@ async def test_the_step_limit_ends_cleanly_with_what_was_done_and_the_name_of_th
 
 async def test_a_nested_topology_that_meets_its_limit_ends_the_whole_run() -> None:
     deep = replace(ring(3), name="deep", statuses={})
-    nesting = sketch("a n", "a>n n>.", bodies={"n": Sub(deep)})
-    state, ports = await run(nesting, {"a": [{"trail": ["kept"]}]})
+    state, ports = await run(sketch("a n", "a>n n>.", bodies={"n": Sub(deep)}), {"a": [{"trail": ["kept"]}]})
     assert (state["status"], state["trail"]) == ("limited", ["kept"])
     assert all(part in state["error"]["message"] for part in ("3", "RING_STEPS", "deep"))
     assert ports.recorded.trace() == ["a", "n", "n/a", "n/b", "n/a"]
@@ -232,19 +227,16 @@ def talking(messages: list[Any]) -> Topology:
 ASKED, LOOKING = {"role": "user", "text": "Why?"}, {"role": "assistant", "text": "Looking."}
 
 
-@pytest.mark.parametrize(
-    ("before", "added", "shown"),
-    [
-        ([ASKED], [{"role": "assistant", "text": "Because."}], "Because."),
-        ([ASKED], [{"role": "assistant", "content": "So."}], "So."),
-        ([ASKED], [{"role": "assistant", "text": "x" * 900}], "x" * 400),
-        ([ASKED], [{"role": "assistant", "text": "T"}, {"role": "tool"}], "T"),
-        ([ASKED], [{"role": "tool", "text": "42"}], None),
-        ([ASKED], [], None),
-        ([], [], None),
-        ([ASKED, LOOKING], [{"role": "tool", "text": "42"}], None),
-    ],
-)
+@pytest.mark.parametrize(("before", "added", "shown"), [
+    ([ASKED], [{"role": "assistant", "text": "Because."}], "Because."),
+    ([ASKED], [{"role": "assistant", "content": "So."}], "So."),
+    ([ASKED], [{"role": "assistant", "text": "x" * 900}], "x" * 400),
+    ([ASKED], [{"role": "assistant", "text": "T"}, {"role": "tool"}], "T"),
+    ([ASKED], [{"role": "tool", "text": "42"}], None),
+    ([ASKED], [], None),
+    ([], [], None),
+    ([ASKED, LOOKING], [{"role": "tool", "text": "42"}], None),
+])  # fmt: skip
 async def test_node_end_shows_status_tokens_and_words(before: list[Any], added: list[Any], shown: str | None) -> None:
     _, ports = await run(talking([*before, *added]), messages=before)
     data: dict[str, Any] = {"status": "completed", "tokens_used": 12}

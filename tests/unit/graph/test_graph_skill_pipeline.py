@@ -20,30 +20,27 @@ CALLS = [{"call_id": "t1.0"}]
 ERROR = {"code": "x", "message": "x"}
 
 
-@pytest.mark.parametrize(
-    ("router", "state", "label"),
-    [
-        (spec.after_resume_guard, {}, "proceed"),
-        (spec.after_resume_guard, {"pending_tool_calls": CALLS}, "replay"),
-        (spec.after_resume_guard, {"status": "awaiting_hitl"}, "paused"),
-        (spec.after_resume_guard, {"status": "awaiting_hitl", "pending_tool_calls": CALLS}, "paused"),
-        (spec.after_model_call, {}, "text"),
-        (spec.after_model_call, {"pending_tool_calls": CALLS}, "tools"),
-        (spec.after_model_call, {"error": ERROR}, "error"),
-        (spec.after_model_call, {"error": ERROR, "pending_tool_calls": CALLS}, "error"),
-        (spec.after_tool_node, {}, "initial"),
-        (spec.after_tool_node, {"llm_phase": "synthesis"}, "synthesis"),
-        (spec.after_tool_node, {"iteration": 19}, "initial"),
-        (spec.after_tool_node, {"iteration": 20}, "limit"),
-        (spec.after_tool_node, {"iteration": 21, "llm_phase": "synthesis"}, "limit"),
-        (spec.after_tool_node, {"iteration": 3, "max_iterations": 3}, "limit"),
-        (spec.after_tool_node, {"iteration": 20, "status": "awaiting_hitl"}, "paused"),
-        (spec.after_skill_select, {}, "none"),
-        (spec.after_skill_select, {"selected_skill_ids": ["s1"]}, "selected"),
-        (spec.after_approval, {}, "proceed"),
-        (spec.after_approval, {"status": "awaiting_hitl"}, "paused"),
-    ],
-)
+@pytest.mark.parametrize(("router", "state", "label"), [
+    (spec.after_resume_guard, {}, "proceed"),
+    (spec.after_resume_guard, {"pending_tool_calls": CALLS}, "replay"),
+    (spec.after_resume_guard, {"status": "awaiting_hitl"}, "paused"),
+    (spec.after_resume_guard, {"status": "awaiting_hitl", "pending_tool_calls": CALLS}, "paused"),
+    (spec.after_model_call, {}, "text"),
+    (spec.after_model_call, {"pending_tool_calls": CALLS}, "tools"),
+    (spec.after_model_call, {"error": ERROR}, "error"),
+    (spec.after_model_call, {"error": ERROR, "pending_tool_calls": CALLS}, "error"),
+    (spec.after_tool_node, {}, "initial"),
+    (spec.after_tool_node, {"llm_phase": "synthesis"}, "synthesis"),
+    (spec.after_tool_node, {"iteration": 19}, "initial"),
+    (spec.after_tool_node, {"iteration": 20}, "limit"),
+    (spec.after_tool_node, {"iteration": 21, "llm_phase": "synthesis"}, "limit"),
+    (spec.after_tool_node, {"iteration": 3, "max_iterations": 3}, "limit"),
+    (spec.after_tool_node, {"iteration": 20, "status": "awaiting_hitl"}, "paused"),
+    (spec.after_skill_select, {}, "none"),
+    (spec.after_skill_select, {"selected_skill_ids": ["s1"]}, "selected"),
+    (spec.after_approval, {}, "proceed"),
+    (spec.after_approval, {"status": "awaiting_hitl"}, "paused"),
+])  # fmt: skip
 async def test_a_router_takes_the_first_label_that_fits(router: Router, state: dict[str, Any], label: str) -> None:
     assert await router(STATE.initial(**{"status": "running", **state})) == label
 
@@ -57,9 +54,8 @@ def test_the_state_starts_with_the_defaults_of_the_requirements() -> None:
 
 
 def test_the_engine_reads_a_gate_as_waiting_and_a_pending_run_as_running() -> None:
-    meant = {
-        status: topology().outcome({"status": status}) for status in ("pending", "running", "awaiting_hitl", "failed")
-    }
+    statuses = ("pending", "running", "awaiting_hitl", "failed")
+    meant = {status: topology().outcome({"status": status}) for status in statuses}
     running = {"pending": Outcome.RUNNING, "running": Outcome.RUNNING}
     assert meant == {**running, "awaiting_hitl": Outcome.AWAITING, "failed": Outcome.FAILED}
 
@@ -77,23 +73,19 @@ PLAN = TurnPlan(agent_id="a", agent_version="1", persona_key="agent", limits=Lim
 TEN: list[JsonValue] = [f"e{number}" for number in range(10)]
 
 
-@pytest.mark.parametrize(
-    ("before", "said", "after"),
-    [
-        ([], [["e1"]], ["e1"]),
-        (["e1"], [["e1", "e2"], ["e1", "e3"]], ["e1", "e2", "e3"]),
-        (["e1", "e2"], [["e1", "e2", "e3"], ["e2", "e1"]], ["e2", "e3", "e1"]),
-        (["e1"], [["e1", "e2"], ["e1", "e2"]], ["e1", "e2"]),
-        (["e1"], [["e2"]], ["e2"]),
-        (TEN, [[*TEN[1:], "x"], [*TEN[1:], "y"]], [*TEN[2:], "x", "y"]),
-        (["e1"], [["e1", "e2"], []], ["e2"]),
-    ],
-)
+@pytest.mark.parametrize(("before", "said", "after"), [
+    ([], [["e1"]], ["e1"]),
+    (["e1"], [["e1", "e2"], ["e1", "e3"]], ["e1", "e2", "e3"]),
+    (["e1", "e2"], [["e1", "e2", "e3"], ["e2", "e1"]], ["e2", "e3", "e1"]),
+    (["e1"], [["e1", "e2"], ["e1", "e2"]], ["e1", "e2"]),
+    (["e1"], [["e2"]], ["e2"]),
+    (TEN, [[*TEN[1:], "x"], [*TEN[1:], "y"]], [*TEN[2:], "x", "y"]),
+    (["e1"], [["e1", "e2"], []], ["e2"]),
+])  # fmt: skip
 def test_what_calls_add_stays(before: list[JsonValue], said: list[list[JsonValue]], after: list[JsonValue]) -> None:
     calls = [CallRef(call_id=f"t1.{number}", tool="find", digest="d") for number in range(len(said))]
     outcomes = [
         ToolOutcome(call_id=call.call_id, state=CallState.DONE, patch={RECENT: [*each]})
         for call, each in zip(calls, said, strict=True)
     ]
-    state = STATE.initial(**{RECENT: [*before]})
-    assert settle_round(state, PLAN, calls, outcomes, ()).patch[RECENT] == after
+    assert settle_round(STATE.initial(**{RECENT: [*before]}), PLAN, calls, outcomes, ()).patch[RECENT] == after

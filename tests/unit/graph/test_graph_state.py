@@ -1,5 +1,4 @@
-"""A state: five fields of the kernel, the topology's own, and nothing that is not JSON. Reducers: what survives a
-merge, what a marker takes away, and that a difference can always be said."""
+"""A state is five kernel fields and the topology's own, all JSON. Reducers: merges, markers, differences."""
 
 import json
 from copy import deepcopy
@@ -57,15 +56,12 @@ def test_applying_a_patch_leaves_the_state_before_as_it_was() -> None:
     assert (after["notes"], after["count"], after["facts"]) == (["a", "b"], 1, {"known": [1]})
 
 
-@pytest.mark.parametrize(
-    ("patch", "names"),
-    [
-        ({"cuont": 1}, "`n`.*cuont"), ({"count": (1, 2)}, "count.*tuple"), ({"facts": {1: "x"}}, "facts.*1"),
-        ({"facts": {"a": [{"b": {1, 2}}]}}, r"facts\.a\[0\]\.b.*set"), ({"error": ValueError()}, "error.*ValueError"),
-        ({"count": float("nan")}, "count.*nan"), ({"count": float("inf")}, "count.*inf"),
-        (None, "`n`.*NoneType"), ([], "`n`.*list"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("patch", "names"), [
+    ({"cuont": 1}, "`n`.*cuont"), ({"count": (1, 2)}, "count.*tuple"), ({"facts": {1: "x"}}, "facts.*1"),
+    ({"facts": {"a": [{"b": {1, 2}}]}}, r"facts\.a\[0\]\.b.*set"), ({"error": ValueError()}, "error.*ValueError"),
+    ({"count": float("nan")}, "count.*nan"), ({"count": float("inf")}, "count.*inf"),
+    (None, "`n`.*NoneType"), ([], "`n`.*list"),
+])  # fmt: skip
 def test_an_invalid_patch_is_refused_with_its_author_and_place(patch: Any, names: str) -> None:
     with pytest.raises(InvariantBroken, match=names) as refused:
         SCHEMA.check(patch, "Node `n`")
@@ -96,30 +92,27 @@ def merged(reducer: Reducer, old: Any, new: Any) -> Any:
     return schema.apply(schema.initial(field=old), {"field": new})["field"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "after"),
-    [
-        (["a", "b"], ["b", "c"], ["a", "b", "c"]),
-        ([1], [True, 1.0], [1, True, 1.0]),
-        ([{"x": 1, "y": 2}], [{"y": 2, "x": 1}], [{"x": 1, "y": 2}]),
-        ("old", "new", "new"),
-        *((old, new, old) for old, new in (("old", ""), ("old", None), ({"a": 1}, {}), ([1], []))),
-        ({"a": {"b": 1}}, {"a": {"c": 2}}, {"a": {"b": 1, "c": 2}}),
-        *((old, {"a": 0}, {"a": 0}) for old in ({"a": 1}, {"a": True}, {"a": [1]}, {}, None)),
-        ({"a": 1}, {"a": [1]}, {"a": [1]}),
-        ({"a": [1]}, {"a": {"b": 1}}, {"a": {"b": 1}}),
-        # Markers clear what a merge cannot.
-        ({"a": 1, "b": 2}, {"a": DELETE}, {"b": 2}),
-        ({"a": {"b": 1, "c": 2}}, {"a": {"b": DELETE}}, {"a": {"c": 2}}),
-        ({"a": "text"}, {"a": replace("")}, {"a": ""}),
-        ({"a": [1, 2, 3]}, {"a": replace([1, 3])}, {"a": [1, 3]}),
-        ({"a": 1}, {"b": DELETE}, {"a": 1}),
-        ({}, {"a": {"b": DELETE, "c": 1}}, {"a": {"c": 1}}),
-        ({"a": "x"}, {"a": {"b": {"c": DELETE}}}, {"a": {"b": {}}}),
-        ({"a": 1}, {"a": replace(DELETE)}, {"a": DELETE}),
-        ({"a": 1}, replace({}), {}),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "after"), [
+    (["a", "b"], ["b", "c"], ["a", "b", "c"]),
+    ([1], [True, 1.0], [1, True, 1.0]),
+    ([{"x": 1, "y": 2}], [{"y": 2, "x": 1}], [{"x": 1, "y": 2}]),
+    ("old", "new", "new"),
+    *((old, new, old) for old, new in (("old", ""), ("old", None), ({"a": 1}, {}), ([1], []))),
+    ({"a": {"b": 1}}, {"a": {"c": 2}}, {"a": {"b": 1, "c": 2}}),
+    *((old, {"a": 0}, {"a": 0}) for old in ({"a": 1}, {"a": True}, {"a": [1]}, {}, None)),
+    ({"a": 1}, {"a": [1]}, {"a": [1]}),
+    ({"a": [1]}, {"a": {"b": 1}}, {"a": {"b": 1}}),
+    # Markers clear what a merge cannot.
+    ({"a": 1, "b": 2}, {"a": DELETE}, {"b": 2}),
+    ({"a": {"b": 1, "c": 2}}, {"a": {"b": DELETE}}, {"a": {"c": 2}}),
+    ({"a": "text"}, {"a": replace("")}, {"a": ""}),
+    ({"a": [1, 2, 3]}, {"a": replace([1, 3])}, {"a": [1, 3]}),
+    ({"a": 1}, {"b": DELETE}, {"a": 1}),
+    ({}, {"a": {"b": DELETE, "c": 1}}, {"a": {"c": 1}}),
+    ({"a": "x"}, {"a": {"b": {"c": DELETE}}}, {"a": {"b": {}}}),
+    ({"a": 1}, {"a": replace(DELETE)}, {"a": DELETE}),
+    ({"a": 1}, replace({}), {}),
+])  # fmt: skip
 def test_a_deep_merge_joins_clears_by_markers_and_empty_never_overwrites(old: Any, new: Any, after: Any) -> None:
     assert same_json(merged(DEEP_MERGE, old, new), after)
 
@@ -180,5 +173,4 @@ def test_differences_of_two_branches_join(common: dict[str, Any], one: Any, othe
     schema = StateSchema((Field("field", {}, DEEP_MERGE),))
     start = schema.initial(field=common)
     left, right = (schema.delta(start, schema.initial(field={**common, **new})) for new in ({"l": one}, {"r": other}))
-    both = schema.apply(schema.apply(start, left), right)
-    assert same_json(both["field"], {**common, "l": one, "r": other})
+    assert same_json(schema.apply(schema.apply(start, left), right)["field"], {**common, "l": one, "r": other})

@@ -25,8 +25,7 @@ Pace = Callable[[str], Awaitable[None]]
 def test_each_branch_has_its_own_step_numbers_and_none_is_used_twice(order: list[int], last: int) -> None:
     run = Steps(last)
     first, second = run.for_branches(2)
-    inner = first.for_branches(2)
-    counters = (second, *inner)
+    counters = (second, *first.for_branches(2))
     taken: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for each in order:
         taken[each % 3].append(counters[each % 3].next_number())
@@ -106,6 +105,5 @@ async def test_calls_of_branches_get_the_same_ids_in_any_order(waits: list[int])
             await asyncio.sleep(0)
 
     compiled = compile_topology(calling(sketch("a n c d", "a>n+c n+c>d d>.", bodies={"n": Sub(INNER)}), a=1, c=2, d=1))
-    state = compiled.topology.state.initial()
-    await compiled.run(state, FRESH, ports(Steps(), calls, pace))
+    await compiled.run(compiled.topology.state.initial(), FRESH, ports(Steps(), calls, pace))
     assert calls == {"a": [1], "p": [2], "q": [4, 6], "c": [3, 5], "d": [7]}

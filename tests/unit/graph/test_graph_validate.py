@@ -166,8 +166,7 @@ def test_a_sound_topology_has_no_fault(topology: Topology) -> None:
 
 
 def test_every_rule_of_the_validator_has_a_row() -> None:
-    source = Path(str(perdure.graph.validate.__file__)).read_text()
-    rules = set(re.findall(r'Fault\(\s*"(\w+)"', source))
+    rules = set(re.findall(r'Fault\(\s*"(\w+)"', Path(str(perdure.graph.validate.__file__)).read_text()))
     assert len(rules) > 40
     assert {rule for rule, _, _ in FAULTS} == rules
 

@@ -40,17 +40,10 @@ def spec(folder: Path, script: str, **changes: Any) -> ChildSpec:
         return marker.exists()
 
     given: dict[str, Any] = {
-        "role": "thing",
-        "command": ("/bin/sh", "-c", script),
-        "environ": PATH,
-        "cwd": folder,
-        "log": folder / "thing.log",
-        "ready": ready,
-        "stop_steps": ((signal.SIGTERM, 2.0),),
-        "stop_rank": 0,
-        "before_start": lambda: marker.unlink(missing_ok=True),
-        **changes,
-    }
+        "role": "thing", "command": ("/bin/sh", "-c", script), "environ": PATH, "cwd": folder,
+        "log": folder / "thing.log", "ready": ready, "stop_steps": ((signal.SIGTERM, 2.0),), "stop_rank": 0,
+        "before_start": lambda: marker.unlink(missing_ok=True), **changes,
+    }  # fmt: skip
     return ChildSpec(**given)
 
 
@@ -136,12 +129,8 @@ async def test_a_killed_healthy_child_is_restarted_at_once(tmp_path: Path) -> No
 
 
 async def test_a_child_that_exits_before_it_is_ready_ends_the_start_with_its_last_lines(tmp_path: Path) -> None:
-    known: dict[str, Any] = {
-        "shown_lines": re.compile("FATAL"),
-        "hidden_lines": re.compile("hush"),
-        "advice": "; ask",
-        "diagnose": " ".join,
-    }
+    lines = {"shown_lines": re.compile("FATAL"), "hidden_lines": re.compile("hush")}
+    known: dict[str, Any] = {**lines, "advice": "; ask", "diagnose": " ".join}
     for end in ("exit 3", "kill -ABRT $$"):
         script, out = f"echo starting; echo 'FATAL: no room'; echo bye; echo hush; {end}", io.StringIO()
         said = await start_failure(child(tmp_path, script, out, **known))
@@ -173,9 +162,7 @@ async def test_a_child_without_progress_is_given_up_and_ended(tmp_path: Path, mo
 BURN = "import time, pathlib\nwhile time.process_time() < 2.5: pass\npathlib.Path('ready').touch()\ntime.sleep(60)"
 
 
-async def test_a_slow_child_that_works_is_reported_and_not_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_child_that_works_is_reported_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More processor time than its limit: here a start is looked at every half second."""
     monkeypatch.setattr("perdure.local.child._PROGRESS_SECONDS", 0.5)
     monkeypatch.setattr("perdure.local.processes._MAX_START_LIMITS", 40)

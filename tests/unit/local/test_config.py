@@ -60,9 +60,7 @@ def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("there", "missing"), [((), ("agents/", "app.yaml")), (("app.yaml",), ("agents/",))])
-def test_an_error_about_a_folder_lists_what_is_missing(
-    tmp_path: Path, there: tuple[str, ...], missing: tuple[str, ...]
-) -> None:
+def test_a_folder_error_lists_what_is_missing(tmp_path: Path, there: tuple[str, ...], missing: tuple[str, ...]) -> None:
     for name in there:
         (tmp_path / name).touch()
     with pytest.raises(StackError) as caught:
@@ -95,8 +93,7 @@ def test_an_error_about_a_setting_is_one_line_that_names_it(name: str, value: st
 
 
 def test_a_printed_configuration_does_not_show_the_environment() -> None:
-    config = StackConfig.from_env(environ={"DATABASE_URL": "postgresql://u:hush@h/d"})
-    assert "hush" not in repr(config)
+    assert "hush" not in repr(StackConfig.from_env(environ={"DATABASE_URL": "postgresql://u:hush@h/d"}))
 
 
 TOKENS = {"requester": "t-req", "reviewer": "t-rev"}

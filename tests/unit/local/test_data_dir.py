@@ -79,8 +79,7 @@ def test_the_lock_is_released_when_its_holder_is_killed(tmp_path: Path) -> None:
         "import os, sys\nfrom pathlib import Path\nfrom perdure.local.data_dir import lock_home, open_home\n"
         "with lock_home(open_home(Path(sys.argv[1]))):\n    os.kill(os.getpid(), 9)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=False)
-    assert done.returncode == -9
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=False).returncode == -9
     with data_dir.lock_home(data_dir.open_home(tmp_path)):
         pass
 

@@ -76,9 +76,7 @@ def test_the_children_of_an_orphaned_process_are_ended_too(path: Path) -> None:
     until(lambda: alive(grandchild) is None)
 
 
-def test_a_process_with_a_reused_pid_and_an_ended_child_are_not_touched(
-    path: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_a_reused_pid_and_an_ended_child_are_not_touched(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     registry = ProcessRegistry(path)
     registry.add("api", sleeper.pid, signal.SIGKILL)
     age(path)
@@ -89,9 +87,7 @@ def test_a_process_with_a_reused_pid_and_an_ended_child_are_not_touched(
     assert sleeper.poll() is None
 
 
-def test_running_children_and_their_supervisor_are_listed_and_none_is_ended(
-    path: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_running_children_and_their_supervisor_are_only_listed(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     assert running_children(path) == RunningChildren(None, {})
     ProcessRegistry(path).add("api", sleeper.pid, signal.SIGKILL)
     assert running_children(path) == RunningChildren(os.getpid(), {"api": sleeper.pid})
@@ -159,21 +155,16 @@ def test_a_slow_start_is_reported_from_time_to_time() -> None:
     assert reports == [(20, ["20"]), (50, ["50", "50"]), (80, ["80", "80"])]
 
 
-@pytest.mark.parametrize(
-    ("limit", "records", "hangs"),
-    [
-        pytest.param(20, [(2, True), (4, False), (20, False)], False, id="silent"),
-        pytest.param(20, [(at, at < 4) for at in range(0, 22, 2)], False, id="almost"),
-        pytest.param(20, [(at, at < 4) for at in range(0, 24, 2)], True, id="too long"),
-        pytest.param(20, [(at, at == 10) for at in range(0, 30, 2)], False, id="once"),
-        pytest.param(20, [(2, True), (4, False), (100, False), (102, False)], False, id="the supervisor did not run"),
-        pytest.param(20, [(2, True), *((at, False) for at in range(100, 122, 2))], True, id="silent ever since"),
-        pytest.param(0, [(at, False) for at in range(1000)], False, id="the setting is zero"),
-    ],
-)
-def test_a_part_hangs_if_it_never_responds_within_the_limit(
-    limit: float, records: list[tuple[float, bool]], hangs: bool
-) -> None:
+@pytest.mark.parametrize(("limit", "records", "hangs"), [
+    pytest.param(20, [(2, True), (4, False), (20, False)], False, id="silent"),
+    pytest.param(20, [(at, at < 4) for at in range(0, 22, 2)], False, id="almost"),
+    pytest.param(20, [(at, at < 4) for at in range(0, 24, 2)], True, id="too long"),
+    pytest.param(20, [(at, at == 10) for at in range(0, 30, 2)], False, id="once"),
+    pytest.param(20, [(2, True), (4, False), (100, False), (102, False)], False, id="the supervisor did not run"),
+    pytest.param(20, [(2, True), *((at, False) for at in range(100, 122, 2))], True, id="silent ever since"),
+    pytest.param(0, [(at, False) for at in range(1000)], False, id="the setting is zero"),
+])  # fmt: skip
+def test_a_part_hangs_without_an_answer_in_time(limit: float, records: list[tuple[float, bool]], hangs: bool) -> None:
     detector = HangDetector(limit, 0.0)
     assert [detector.is_hung(responded, now) for now, responded in records][-1] is hangs
 

@@ -37,12 +37,9 @@ def test_an_app_service_gets_a_port_and_a_folder_and_no_address(tmp_path: Path) 
     spec = programs.app_service_spec(home, folder, companion, 23456, {"PATH": "/bin"})
     assert (spec.command, spec.cwd) == ((sys.executable, "-m", "payments"), folder)
     assert spec.environ == {
-        "PATH": "/bin",
-        "CURRENCY": "EUR",
-        "PAYMENTS_PORT": "23456",
-        "PERDURE_COMPANION_HOME": str(home.service("payments")),
-        "PYTHONUNBUFFERED": "1",
-    }
+        "PATH": "/bin", "CURRENCY": "EUR", "PAYMENTS_PORT": "23456",
+        "PERDURE_COMPANION_HOME": str(home.service("payments")), "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
     assert home.service("payments").is_dir()
 
 
@@ -51,18 +48,15 @@ def test_an_app_without_services_declares_none(tmp_path: Path, text: str) -> Non
     assert read_app_services(app(tmp_path / "a", text)) == read_app_services(tmp_path) == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("companions: [", "app"),
-        ("\udcff", "UTF-8"),
-        ("companions: 3", "companions"),
-        (DECLARED.replace("payments\n", "Pay ments\n", 1), "name"),
-        (DECLARED.replace("[python, -m, payments]", "[]"), "command"),
-        (DECLARED.replace("PAYMENTS_PORT", "payments port"), "port_env"),
-        (DECLARED.replace("ready_path: /healthz", "ready_pth: /healthz"), "ready_pth"),
-    ],
-)
+@pytest.mark.parametrize(("text", "named"), [
+    ("companions: [", "app"),
+    ("\udcff", "UTF-8"),
+    ("companions: 3", "companions"),
+    (DECLARED.replace("payments\n", "Pay ments\n", 1), "name"),
+    (DECLARED.replace("[python, -m, payments]", "[]"), "command"),
+    (DECLARED.replace("PAYMENTS_PORT", "payments port"), "port_env"),
+    (DECLARED.replace("ready_path: /healthz", "ready_pth: /healthz"), "ready_pth"),
+])  # fmt: skip
 def test_an_invalid_declaration_is_reported_with_file_and_field(tmp_path: Path, text: str, named: str) -> None:
     folder = app(tmp_path / "a", text)
     with pytest.raises(StackError, match=named) as caught:
@@ -97,13 +91,9 @@ def test_a_program_gets_the_stacks_settings_and_its_ready_file(tmp_path: Path) -
     spec = programs.program_spec(config, home, Program("worker-llm", ("x",)), environ)
     ready = home.ready_file("worker-llm")
     told = {
-        "PERDURE_READY_FILE": str(ready),
-        "PERDURE_APP": os.pathsep.join(("/a", "/b")),
-        "PERDURE_LOCAL": "1",
-        "PERDURE_PORT": "9000",
-        "PERDURE_ROUTING": "compact",
-        "PAYMENTS_URL": "http://p",
-    }
+        "PERDURE_READY_FILE": str(ready), "PERDURE_APP": os.pathsep.join(("/a", "/b")), "PERDURE_LOCAL": "1",
+        "PERDURE_PORT": "9000", "PERDURE_ROUTING": "compact", "PAYMENTS_URL": "http://p",
+    }  # fmt: skip
     assert told.items() <= spec.environ.items()
     assert spec.stop_steps == ((signal.SIGTERM, 7),)
     ready.write_text("of the process before")

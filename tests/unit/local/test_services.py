@@ -93,9 +93,7 @@ def test_temporals_own_configuration_can_replace_the_embedded_server(tmp_path: P
 
 
 @pytest.mark.parametrize(("named_by", "folder"), [("HOME", ".config"), ("XDG_CONFIG_HOME", "")])
-def test_a_profile_at_the_default_path_is_found(
-    named_by: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_default_profile_is_read(named_by: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("XDG_CONFIG_HOME", *(name for name in os.environ if name.startswith("TEMPORAL_"))):
         monkeypatch.delenv(name, raising=False)
     environ = {"HOME": str(tmp_path / "home"), named_by: str(tmp_path)}
@@ -114,17 +112,14 @@ async def test_an_unreachable_part_is_reported_without_its_password(monkeypatch:
     assert "hush" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("location", "expected"),
-    [
-        ("postgresql://u:p@db/x", ("db", 5432)),
-        ("redis://cache:7000/0", ("cache", 7000)),
-        ("rediss://cache", ("cache", 6379)),
-        ("temporal.example:7234", ("temporal.example", 7234)),
-        ("temporal.example", ("temporal.example", 7233)),
-        ("postgresql:///db?host=/run/postgresql", ("", 5432)),
-    ],
-)
+@pytest.mark.parametrize(("location", "expected"), [
+    ("postgresql://u:p@db/x", ("db", 5432)),
+    ("redis://cache:7000/0", ("cache", 7000)),
+    ("rediss://cache", ("cache", 6379)),
+    ("temporal.example:7234", ("temporal.example", 7234)),
+    ("temporal.example", ("temporal.example", 7233)),
+    ("postgresql:///db?host=/run/postgresql", ("", 5432)),
+])  # fmt: skip
 def test_an_address_is_parsed_in_every_form(location: str, expected: tuple[str, int]) -> None:
     assert services.host_and_port("X", location) == expected
     with pytest.raises(StackError, match="REDIS_URL") as caught:

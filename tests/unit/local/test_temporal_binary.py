@@ -97,9 +97,7 @@ async def test_a_changed_cached_program_is_not_run_but_set_aside_and_replaced(tm
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
-async def test_a_cached_program_that_does_not_run_is_set_aside(
-    is_folder: bool, tmp_path: Path, out: io.StringIO
-) -> None:
+async def test_a_cached_program_that_cannot_run_is_set_aside(is_folder: bool, tmp_path: Path, out: io.StringIO) -> None:
     in_the_way = binary.cache_folder(environ(tmp_path)) / "temporal"
     if is_folder:
         (in_the_way / "inside").mkdir(parents=True)
@@ -146,9 +144,7 @@ async def test_a_read_only_cache_is_reported_in_one_line(tmp_path: Path) -> None
         await found(tmp_path, build=brings())
 
 
-async def test_the_second_of_two_builders_waits_for_the_first_and_uses_its_program(
-    tmp_path: Path, out: io.StringIO
-) -> None:
+async def test_a_second_builder_waits_for_the_first_and_uses_its_program(tmp_path: Path, out: io.StringIO) -> None:
     lock = binary.cache_folder(environ(tmp_path)).parent / "build.lock"
     lock.parent.mkdir(parents=True)
     async with binary.only_builder(lock, Console(None)):
@@ -185,8 +181,7 @@ async def test_a_silent_download_is_stopped_and_a_slow_one_is_not(tmp_path: Path
     assert time.monotonic() - began < 3
     assert out.getvalue()
     drip = "for n in 1 2 3 4 5; do echo $n >> $0/part; sleep 0.4; done"
-    slow = downloading("-c", drip, silent_seconds=1.2)
-    assert await slow(tmp_path, Console(None))
+    assert await downloading("-c", drip, silent_seconds=1.2)(tmp_path, Console(None))
 
 
 async def test_the_sdk_downloads_and_its_failure_is_one_line(tmp_path: Path, out: io.StringIO) -> None:
@@ -233,9 +228,8 @@ async def test_a_build_shows_how_to_avoid_it_and_its_progress(tmp_path: Path, go
 
 @needs_go
 async def test_a_failed_build_shows_the_last_lines_of_go(tmp_path: Path, go_cache: str, out: io.StringIO) -> None:
-    source = binary.built(
-        {**os.environ, "GOCACHE": go_cache}, module(tmp_path / "module", "package main\n\nfunc main() { nonsense }\n")
-    )
+    broken = module(tmp_path / "module", "package main\n\nfunc main() { nonsense }\n")
+    source = binary.built({**os.environ, "GOCACHE": go_cache}, broken)
     assert not await source(tmp_path, Console(out))
     assert "nonsense" in out.getvalue()
 

@@ -58,8 +58,7 @@ def problem(code: str, message: str) -> dict[str, Any]:
 
 
 def words_of(page: str) -> list[str]:
-    """The text of a page below its navigation, piece by piece. Times are replaced by TIME, since they differ in each
-    run."""
+    """Returns the text of a page below its navigation, piece by piece, with times replaced by TIME."""
     drawn = re.sub(r"(?s)<(script|svg)\b.*?</\1>", "", page[max(page.find("<main"), 0) :])
     pieces = re.split(r"<[^>]*>", re.sub(r"(?s)<time\b.*?</time>", "<i>TIME<i>", drawn))
     return [words for piece in pieces if (words := " ".join(unescape(piece).split()))]

@@ -74,8 +74,7 @@ async def test_an_open_page_gets_the_new_state_with_its_heading(call_api: Spoken
 async def test_the_next_call_and_the_way_back_are_of_the_list_it_came_from(call_api: SpokenApi, browse: Browse) -> None:
     other = {**CALL, "id": ID[:-1] + "2"}
     call_api.answers["/v1/approvals"] = (200, {"items": [CALL, other]})
-    inbox = (await browse("/review?all=1&tool=refund")).text
-    assert f'href="/review/{ID}?in=all%3D1%26tool%3Drefund"' in inbox
+    assert f'href="/review/{ID}?in=all%3D1%26tool%3Drefund"' in (await browse("/review?all=1&tool=refund")).text
     within = "?in=all%3D1%26tool%3Drefund"
     page = (await browse(f"/review/{ID}{within}")).text
     assert f'href="/review/{other["id"]}{within}" rel="next"' in page and 'href="/review?all=1&amp;tool=refund"' in page

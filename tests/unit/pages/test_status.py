@@ -62,8 +62,7 @@ async def test_who_may_not_look_is_not_led_there(api: SpokenApi, browse: Browse)
 async def test_a_tenants_admin_sees_parts_alone(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     parts = [{"name": "postgres", "fault": ""}, {"name": "workers", "fault": "unavailable"}]
     servers = [{"app": "tools", "name": "dead", "fault": "", "at": AT}]
-    told = deployment(is_operator=False, well=False, parts=parts, mcp_servers=servers)
-    api.answers["/v1/status"] = ok(told)
+    api.answers["/v1/status"] = ok(deployment(is_operator=False, well=False, parts=parts, mcp_servers=servers))
     page = (await browse("/status")).text
     assert page.count('class="tag bad"') == 2 and "workers" in page and "unavailable" in page
     assert 'id="queues"' not in page and 'id="servers"' not in page

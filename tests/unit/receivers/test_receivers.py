@@ -33,9 +33,8 @@ def notice(number: int = 1, **changed: Any) -> dict[str, Any]:
         "reviewer_role": "reviewer", "decision": None, "decided_by": None, "args": {"text": "hi"}, "digest": "d" * 64,
         **changed,
     }  # fmt: skip
-    return {"id": f"n-{number}", "event": "approval.opened", "url": "https://perdure.test/review/a-1"} | {
-        "approval": approval
-    }
+    link = "https://perdure.test/review/a-1"
+    return {"id": f"n-{number}", "event": "approval.opened", "url": link, "approval": approval}
 
 
 def signed(said: dict[str, Any], secret: str = SECRET) -> dict[str, Any]:
@@ -81,8 +80,7 @@ def remote() -> Remote:
 @pytest.fixture
 async def receiver(remote: Remote, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """The Slack receiver."""
-    people = {"U1": "perdure_ann_token"}
-    config = SlackConfig("https://perdure.test", SECRET, "xoxb", SIGNING, "C1", people)
+    config = SlackConfig("https://perdure.test", SECRET, "xoxb", SIGNING, "C1", {"U1": "perdure_ann_token"})
     http = httpx.AsyncClient(transport=httpx.MockTransport(remote))
     async with client_of(slack.create_receiver(config, ReceiverState(tmp_path / "state.db"), http)) as client:
         yield client
@@ -189,17 +187,14 @@ async def test_forged_and_old_are_refused(secret: str, age: int, receiver: httpx
 SET = dict.fromkeys((*slack._SECRETS, *mail._REQUIRED, "PERDURE_URL", "SLACK_CHANNEL", "SLACK_PEOPLE"), "set")
 
 
-@pytest.mark.parametrize(
-    ("receiver", "given", "named"),
-    [
-        *((mail, {name: ""}, name) for name in mail._REQUIRED),
-        *((slack, {name: ""}, name) for name in ("PERDURE_URL", "SLACK_CHANNEL", "SLACK_PEOPLE", *slack._SECRETS)),
-        *((slack, {name: "ü"}, name) for name in slack._SECRETS),
-        *((mail, {name: "port"}, name) for name in ("SMTP_PORT", "RECEIVER_PORT")),
-        (mail, {"RECEIVER_BOOK": "/no/such/book"}, "/no/such/book"),
-        (slack, {"SLACK_PEOPLE": "/no/such/people"}, "/no/such/people"),
-    ],
-)
+@pytest.mark.parametrize(("receiver", "given", "named"), [
+    *((mail, {name: ""}, name) for name in mail._REQUIRED),
+    *((slack, {name: ""}, name) for name in ("PERDURE_URL", "SLACK_CHANNEL", "SLACK_PEOPLE", *slack._SECRETS)),
+    *((slack, {name: "ü"}, name) for name in slack._SECRETS),
+    *((mail, {name: "port"}, name) for name in ("SMTP_PORT", "RECEIVER_PORT")),
+    (mail, {"RECEIVER_BOOK": "/no/such/book"}, "/no/such/book"),
+    (slack, {"SLACK_PEOPLE": "/no/such/people"}, "/no/such/people"),
+])  # fmt: skip
 def test_an_invalid_setting_is_refused_by_name(
     receiver: Any, given: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

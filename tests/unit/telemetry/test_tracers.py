@@ -66,12 +66,9 @@ def test_langsmith_gets_three_kinds_of_runs_without_inputs_or_outputs() -> None:
     assert found, [path for path, _ in collector.bodies]
     runs: dict[str, dict[str, Any]] = {run["name"]: run for run in found}
     assert {name: run["run_type"] for name, run in runs.items()} == {
-        "invoke_agent desk": "chain",
-        "node initial_llm_call": "chain",
-        "chat scripted": "llm",
-        "prompt.assemble": "chain",
-        "execute_tool look": "tool",
-    }
+        "invoke_agent desk": "chain", "node initial_llm_call": "chain", "chat scripted": "llm",
+        "prompt.assemble": "chain", "execute_tool look": "tool",
+    }  # fmt: skip
     root = runs["invoke_agent desk"]
     assert root.get("parent_run_id") is None and {run["trace_id"] for run in runs.values()} == {root["id"]}
     assert runs["chat scripted"]["parent_run_id"] == runs["node initial_llm_call"]["id"]
@@ -83,8 +80,7 @@ def test_langsmith_gets_three_kinds_of_runs_without_inputs_or_outputs() -> None:
 def test_denied_attributes_are_left_out_of_spans_and_reported() -> None:
     bell = AlarmLog()
     said: dict[str, JsonValue] = {"code": "x", "prompt": CANARY, "context": {"final_output": CANARY}}
-    made = spans(TurnLogEvent("budget", BEGAN, None, said), bell=bell)
-    assert CANARY not in repr(made)
+    assert CANARY not in repr(spans(TurnLogEvent("budget", BEGAN, None, said), bell=bell))
     assert {alarm.type for alarm in bell.recent} == {AlarmType.FORBIDDEN_DATA_IN_TRACE}
     assert {str(alarm.context["word"]) for alarm in bell.recent} == {"prompt", "output"}
 

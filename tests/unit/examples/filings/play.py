@@ -69,9 +69,8 @@ async def play(agent_id: str, text: str, before: Turn | None = None) -> Turn:
             ]
             for name, args in calls:
                 output = _output(agent_id, name, args)
-                turn.messages.append(
-                    {"role": "tool", "tool_call_id": f"c{len(turn.calls)}", "content": json.dumps(output)}
-                )
+                call_id = f"c{len(turn.calls)}"
+                turn.messages.append({"role": "tool", "tool_call_id": call_id, "content": json.dumps(output)})
                 turn.calls.append((name, args))
             continue
         selected = [each for each in re.findall(r"SKILL_SELECT:(\w+)", turn.answer) if each not in turn.loaded]

@@ -33,8 +33,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> App:
 
 @pytest.fixture(scope="module")
 def agents(app: App) -> dict[str, PublishedAgent]:
-    published = publish(app, [tool.card for tool in CORE_BY_NAME.values()])
-    return {each.definition.id: each for each in published}
+    return {each.definition.id: each for each in publish(app, [tool.card for tool in CORE_BY_NAME.values()])}
 
 
 def test_the_folder_has_no_mistake_and_nothing_to_warn_of(app: App) -> None:
@@ -49,16 +48,14 @@ def test_the_keyless_model_is_the_fallback_of_one_with_a_key(agents: dict[str, P
     assert set(second.values()) == {"openai/gpt-4o-mini"}
     definition = agents["rule_37"].definition
     assert (definition.model, definition.second_model) == ("scripted", "")
-    with_key = definition.model_copy(update={"model": "openai/gpt-4o"})
-    assert with_key.second_model == "openai/gpt-4o-mini"
+    assert definition.model_copy(update={"model": "openai/gpt-4o"}).second_model == "openai/gpt-4o-mini"
 
 
 def test_every_agent_remembers_turns_and_the_desks_well(agents: dict[str, PublishedAgent]) -> None:
     """Turns recall the nearest three; the well comes from the fields of working memory that the agent names."""
     remembering = {agent_id: agent.definition.memory for agent_id, agent in agents.items()}
-    assert {agent_id: (each.episodic, each.hits) for agent_id, each in remembering.items() if each} == dict.fromkeys(
-        agents, (True, 3)
-    )
+    memories = {agent_id: (each.episodic, each.hits) for agent_id, each in remembering.items() if each}
+    assert memories == dict.fromkeys(agents, (True, 3))
     for desk in ("rule_37", "rule_32"):
         fields = turn_plan(agents[desk], agents[desk].definition.limits).entity_fields
         assert fields == {"well_api": "api_number", "entity_id": "id"}

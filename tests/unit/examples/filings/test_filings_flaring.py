@@ -114,10 +114,8 @@ VOLUMES = st.floats(min_value=0, max_value=1e6).map(lambda mcf: round(mcf, 1))
 @settings(deadline=None)
 @given(st.lists(st.tuples(VOLUMES, VOLUMES), min_size=1, max_size=12))
 def test_volumes_add_up_however_the_months_come(volumes: list[tuple[float, float]]) -> None:
-    months = [
-        reading(month=f"2026-{number:02d}", flared_mcf=flared, vented_mcf=vented)
-        for number, (flared, vented) in enumerate(volumes, 1)
-    ]
+    numbered = [(f"2026-{number:02d}", *volume) for number, volume in enumerate(volumes, 1)]
+    months = [reading(month=month, flared_mcf=flared, vented_mcf=vented) for month, flared, vented in numbered]
     found, turned = (calculate("Sand Draw", readings=each) for each in (months, months[::-1]))
     assert found == turned
     assert found["flared_mcf"] == pytest.approx(sum(flared for flared, _ in volumes), abs=0.001)
@@ -131,17 +129,14 @@ def assemble(lease: str, **args: Any) -> dict[str, Any]:
     return run("rule32_filing_assembly", {"lease_name": lease, **args})
 
 
-@pytest.mark.parametrize(
-    ("rate", "to_day", "days", "route"),
-    [
-        (300, "2026-12-27", 180, "administrative"),
-        (50, "2026-12-28", 181, "administrative_long_term"),
-        (50.01, "2026-12-28", 181, "final_order"),
-        (None, "2026-12-27", 180, "administrative"),
-        (None, "2026-12-28", 181, None),
-        (300, "2026-07-01", 1, "administrative"),
-    ],
-)
+@pytest.mark.parametrize(("rate", "to_day", "days", "route"), [
+    (300, "2026-12-27", 180, "administrative"),
+    (50, "2026-12-28", 181, "administrative_long_term"),
+    (50.01, "2026-12-28", 181, "final_order"),
+    (None, "2026-12-27", 180, "administrative"),
+    (None, "2026-12-28", 181, None),
+    (300, "2026-07-01", 1, "administrative"),
+])  # fmt: skip
 def test_days_and_rate_decide_who_grants_an_exception(rate: float | None, to_day: str, days: int, route: str) -> None:
     asked: dict[str, Any] = {} if rate is None else {"requested_mcf_per_day": rate}
     package = assemble("Cottonwood", from_day="2026-07-01", to_day=to_day, **asked)
@@ -150,8 +145,7 @@ def test_days_and_rate_decide_who_grants_an_exception(rate: float | None, to_day
 
 @pytest.mark.parametrize(("to_day", "asked_for"), [("2026-08-14", False), ("2026-08-15", True)])
 def test_beyond_45_days_the_gas_market_must_be_stated(to_day: str, asked_for: bool) -> None:
-    package = assemble("Cottonwood", from_day="2026-07-01", to_day=to_day)
-    assert ("gas_market" in package["missing"]) is asked_for
+    assert ("gas_market" in assemble("Cottonwood", from_day="2026-07-01", to_day=to_day)["missing"]) is asked_for
 
 
 def test_a_package_contains_the_recorded_facts_and_lists_missing_ones() -> None:

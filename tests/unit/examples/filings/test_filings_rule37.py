@@ -96,9 +96,8 @@ def test_the_applicants_own_tracts_and_waivers_are_not_notified_and_no_one_twice
 def test_600_feet_are_not_closer_than_600_feet(y_ft: float, affected: bool) -> None:
     well = rows("wells")[2] | {"x_ft": 400, "y_ft": y_ft}
     neighbour = rows("leases")[1] | {"boundary_ft": [[0, 0], [5280, 0], [5280, -5280], [0, -5280]]}
-    package = run(
-        "rule37_filing_assembly", {"well_name": well["name"]}, wells=[well], leases=[rows("leases")[0], neighbour]
-    )
+    leases = [rows("leases")[0], neighbour]
+    package = run("rule37_filing_assembly", {"well_name": well["name"]}, wells=[well], leases=leases)
     assert package["exceptions_needed"] == ["lease_line"]
     assert [each["tract"] for each in package["affected_persons"]] == (["Dry Fork"] if affected else [])
 

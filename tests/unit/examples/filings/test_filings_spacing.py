@@ -29,19 +29,16 @@ def assess(name: str, **args: Any) -> dict[str, Any]:
     return run("spacing_assessment", {"well_name": name, **args})
 
 
-@pytest.mark.parametrize(
-    ("name", "line_ft", "well_ft", "needed"),
-    [
-        ("Mitchell Ranch 1H", 330.0, 1642.59, ["lease_line"]),  # 5280 - 4950; hypot(950, 1340)
-        ("Mitchell Ranch 4", 467.0, 2860.34, []),  # exactly at the distance; hypot(2173, 1860)
-        ("Mitchell Ranch 5", 1680.0, 1200.0, []),  # 720-960-1200 from Mitchell Ranch 1: exactly at the distance
-        ("Dry Fork 2", 1920.0, 900.0, ["between_wells"]),  # 540-720-900 from Dry Fork 1
-        ("Cottonwood 2", 200.0, 1860.11, ["lease_line"]),  # the corner that points inwards: 13200 - 13000
-        ("Sand Draw 2", 360.0, 1032.47, ["lease_line", "between_wells"]),  # 3000 - 2640; hypot(380, 960)
-        ("Twin Windmills 2", 476.29, 2700.0, []),  # a leaning side: 480 * 5280 / hypot(660, 5280)
-        ("Broken Spoke 3", 1320.0, 800.0, ["between_wells"]),  # the one being drilled is nearer than the producing one
-    ],
-)
+@pytest.mark.parametrize(("name", "line_ft", "well_ft", "needed"), [
+    ("Mitchell Ranch 1H", 330.0, 1642.59, ["lease_line"]),  # 5280 - 4950; hypot(950, 1340)
+    ("Mitchell Ranch 4", 467.0, 2860.34, []),  # exactly at the distance; hypot(2173, 1860)
+    ("Mitchell Ranch 5", 1680.0, 1200.0, []),  # 720-960-1200 from Mitchell Ranch 1: exactly at the distance
+    ("Dry Fork 2", 1920.0, 900.0, ["between_wells"]),  # 540-720-900 from Dry Fork 1
+    ("Cottonwood 2", 200.0, 1860.11, ["lease_line"]),  # the corner that points inwards: 13200 - 13000
+    ("Sand Draw 2", 360.0, 1032.47, ["lease_line", "between_wells"]),  # 3000 - 2640; hypot(380, 960)
+    ("Twin Windmills 2", 476.29, 2700.0, []),  # a leaning side: 480 * 5280 / hypot(660, 5280)
+    ("Broken Spoke 3", 1320.0, 800.0, ["between_wells"]),  # the one being drilled is nearer than the producing one
+])  # fmt: skip
 def test_a_place_has_distances_and_exceptions(name: str, line_ft: float, well_ft: float, needed: list[str]) -> None:
     found = assess(name)
     assert found["lease_line"]["distance_ft"] == line_ft and found["nearest_well"]["distance_ft"] == well_ft
@@ -93,9 +90,8 @@ def test_a_well_that_is_not_on_record_is_reported_and_one_described_whole_is_ass
     unknown = assess("Lone Star 1")
     assert not unknown["assessed"] and "Lone Star 1" in unknown["summary"]
     assert unknown["lease_line"] is None and len(unknown["missing"]) == 4
-    described = assess(
-        "Lone Star 1", lease_name="dry fork", horizon="made-up sand", surface_x_ft=5700, surface_y_ft=4000
-    )
+    place = {"surface_x_ft": 5700, "surface_y_ft": 4000}
+    described = assess("Lone Star 1", lease_name="dry fork", horizon="made-up sand", **place)
     assert described["assessed"] and described["lease_line"]["distance_ft"] == 420
 
 
