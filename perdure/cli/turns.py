@@ -28,7 +28,7 @@ from perdure.cli.terminal import (
 )
 from perdure.contracts.turns import TurnStatus
 from perdure.core.text import escape_terminal
-from perdure.schemas.turns import Failure
+from perdure.schemas.turns import Failure, Turn
 
 app = typer.Typer(help="List, watch and stop turns.", no_args_is_help=True, rich_markup_mode=None)
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]
@@ -72,29 +72,41 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
     if as_json:
         say_json(turn)
         return
+    fields(_turn_fields(turn))
+    _print_next_steps(turn)
+    if turn.answer:
+        say()
+        say(escape_terminal(turn.answer))
+    print_picture_commands(turn)
+
+
+def _turn_fields(turn: Turn) -> list[tuple[str, object]]:
     waiting_for = turn.waiting_for
-    fields(
-        [
-            ("turn", turn.turn_id),
-            ("status", turn.status),
-            ("agent", f"{turn.agent} on {turn.topology}"),
-            ("conversation", turn.conversation_id),
-            ("path", " → ".join(turn.nodes)),
-            ("tokens", f"{turn.usage.input_tokens} in, {turn.usage.output_tokens} out, ${turn.usage.cost_usd:.4f}"),
-            ("model calls", turn.attempts),
-            ("started", turn.started_at),
-            ("ended", turn.ended_at),
-            *_error_fields(turn.error),
-            ("does not continue", f"{turn.stuck.failures} failures: {turn.stuck.message}" if turn.stuck else ""),
-            ("waiting for", f"{waiting_for.kind} {', '.join(waiting_for.ids)}" if waiting_for else ""),
-            (
-                "until",
-                f"{format_time(waiting_for.expires_at)} ({time_left(waiting_for.expires_at)})"
-                if waiting_for and waiting_for.expires_at
-                else "",
-            ),
-        ]
-    )
+    return [
+        ("turn", turn.turn_id),
+        ("status", turn.status),
+        ("agent", f"{turn.agent} on {turn.topology}"),
+        ("conversation", turn.conversation_id),
+        ("path", " → ".join(turn.nodes)),
+        ("tokens", f"{turn.usage.input_tokens} in, {turn.usage.output_tokens} out, ${turn.usage.cost_usd:.4f}"),
+        ("model calls", turn.attempts),
+        ("started", turn.started_at),
+        ("ended", turn.ended_at),
+        *_error_fields(turn.error),
+        ("does not continue", f"{turn.stuck.failures} failures: {turn.stuck.message}" if turn.stuck else ""),
+        ("waiting for", f"{waiting_for.kind} {', '.join(waiting_for.ids)}" if waiting_for else ""),
+        (
+            "until",
+            f"{format_time(waiting_for.expires_at)} ({time_left(waiting_for.expires_at)})"
+            if waiting_for and waiting_for.expires_at
+            else "",
+        ),
+    ]
+
+
+def _print_next_steps(turn: Turn) -> None:
+    """Prints the commands that a waiting turn needs."""
+    waiting_for = turn.waiting_for
     if waiting_for is not None and waiting_for.kind in ("approval", "checkpoint"):
         for approval_id in waiting_for.ids:
             say(f"To decide: {command('approvals', 'approve', approval_id)}")
@@ -102,10 +114,6 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
         say(f"To raise the limit: {command('turns', 'raise', turn.turn_id)} --tokens N --usd X")
     if waiting_for is not None and waiting_for.kind == "clarification":
         say(f"To answer: {command('turns', 'answer', turn.turn_id)} TEXT")
-    if turn.answer:
-        say()
-        say(escape_terminal(turn.answer))
-    print_picture_commands(turn)
 
 
 def _error_fields(error: Failure | None) -> list[tuple[str, str]]:

@@ -36,10 +36,7 @@ async def status(services: ServicesDep, caller: CallerOrOperator) -> dict[str, o
     the Temporal Web UI. `is_operator` distinguishes the two answers. An operator token belongs to no tenant, so its
     `turns`, `stuck_turns` and `oldest_approval` are empty.
     """
-    if caller is not None and not caller.sees_tenant:
-        raise CallerError(
-            "role_required", "The status requires the role reviewer or admin, or an operator token", status=403
-        )
+    _check_reader(caller)
     tenant_id = caller.tenant_id if caller is not None else services.signing_in.tenant
     parts, queues, servers, workload = await asyncio.gather(
         services.parts.check(),
@@ -70,6 +67,13 @@ async def status(services: ServicesDep, caller: CallerOrOperator) -> dict[str, o
         "oldest_approval": workload.oldest_approval if caller is not None else None,
         "links": {"temporal": page} if page else {},
     }
+
+
+def _check_reader(caller: Principal | None) -> None:
+    """Raises: CallerError 403 `role_required`."""
+    if caller is not None and not caller.sees_tenant:
+        message = "The status requires the role reviewer or admin, or an operator token"
+        raise CallerError("role_required", message, status=403)
 
 
 def _parts_of_tenant(faults: dict[str, str], queue_faults: list[str], server_faults: list[str]) -> list[dict[str, str]]:
