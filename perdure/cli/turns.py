@@ -83,6 +83,7 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
             ("model calls", turn.attempts),
             ("started", turn.started_at),
             ("ended", turn.ended_at),
+            ("answer ended by", f"{turn.finish_reason or ''}{' (truncated)' if turn.truncated else ''}"),
             ("error", f"{turn.error.code}: {turn.error.message}" if turn.error else ""),
             ("waiting for", f"{waiting_for.kind} {', '.join(waiting_for.ids)}" if waiting_for else ""),
             (

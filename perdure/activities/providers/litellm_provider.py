@@ -1,9 +1,10 @@
 """Provider for all real models, through LiteLLM. Only this module and perdure/embedding/embedder.py import LiteLLM: it
 takes 5 s and 200 MB (measured).
 
-Relevant behavior of LiteLLM (1.106, each tested): it invents the finish reason `stop` if the stream just ended. It
-drops refusals and contents of a wrong type. It wraps errors of a running stream. It stores the headers of an error
-separately. Its retries, fallbacks, callbacks and network lookups are off: one call here is one request.
+Relevant behavior of LiteLLM (1.106, each tested): it invents the finish reason `stop` if the stream just ended or if it
+does not know the provider's. It drops refusals and contents of a wrong type. It wraps errors of a running stream. It
+stores the headers of an error separately. Its retries, fallbacks, callbacks and network lookups are off: one call here
+is one request.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ os.environ["LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"] = "True"
 os.environ["LITELLM_MODE"] = "PRODUCTION"
 
 import litellm
+from litellm.litellm_core_utils import core_helpers
 
 from perdure.activities.providers.errors import CONTENT_REFUSED, provider_error
 from perdure.activities.providers.provider import (
@@ -74,6 +76,13 @@ RESERVED_PARAMETERS = frozenset(
 bypass the egress rules."""
 
 
+_KEPT_FINISH_REASONS = {
+    "refusal": "refusal",
+    "pause_turn": "pause_turn",
+    "model_context_window_exceeded": "length",
+}
+"""Anthropic's finish reasons that LiteLLM's table would turn into `content_filter` or, with a warning, `stop`. A cut
+answer would then look whole."""
 NO_NAMED_HOSTS = Outbound()
 _STREAM_OVERHEAD = 4
 """A streamed response can be this many times as large as an unstreamed one: each token arrives in an event of 300
@@ -92,6 +101,7 @@ class LiteLLMProvider:
 
     def __init__(self, outbound: Outbound = NO_NAMED_HOSTS) -> None:
         guard(litellm, outbound)
+        core_helpers._FINISH_REASON_MAP.update(_KEPT_FINISH_REASONS)  # type: ignore[arg-type]
         self._stream_bytes = _STREAM_OVERHEAD * outbound.answer_bytes
         self._unpriced: set[str] = set()
         # LiteLLM would load these in its first call and block the event loop for 1.5 s (measured).
@@ -123,6 +133,7 @@ class LiteLLMProvider:
         draft = Draft(max_tokens=request.max_tokens)
         deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None
+        checked: _CheckedStream | None = None
         call = Call(named=_named_hosts(request), stream_bytes=self._stream_bytes, failure_bytes=_FAILURE_BYTES)
         try:
             async with asyncio.timeout_at(deadline):
@@ -130,6 +141,7 @@ class LiteLLMProvider:
                     response = await litellm.acompletion(**_arguments(request))
             if hasattr(response.completion_stream, "__anext__"):  # Bedrock's is a plain iterator
                 response.completion_stream = _CheckedStream(response.completion_stream)
+                checked = response.completion_stream
             chunks = aiter(response)
             while True:
                 async with asyncio.timeout_at(deadline):
@@ -156,7 +168,8 @@ class LiteLLMProvider:
             if response is not None:
                 await response.aclose()
         draft.model = draft.model or request.model
-        for last_chunk in draft.finish(_finish_reason(response), self._usage(request, draft)):
+        refused = checked is not None and checked.refused
+        for last_chunk in draft.finish(_finish_reason(response), self._usage(request, draft), refused=refused):
             yield last_chunk
 
     async def aclose(self) -> None:
@@ -199,6 +212,8 @@ class _CheckedStream:
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
+        self.refused = False
+        """True if the model has refused in the field that OpenAI has for it."""
         aiter(raw)  # Anthropic's stream cannot be read before this call
 
     def __aiter__(self) -> "_CheckedStream":
@@ -213,6 +228,7 @@ class _CheckedStream:
             if not isinstance(content, str | None):
                 raise ValueError("the content is not text")
             if isinstance(refusal, str):
+                self.refused = self.refused or bool(refusal)
                 delta.content = (content or "") + refusal
         return chunk
 
