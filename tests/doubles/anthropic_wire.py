@@ -81,7 +81,7 @@ def message_lines(step: Step, body: dict[str, Any]) -> Iterator[bytes]:
         yield _event("content_block_stop", index=0)
     for place, call in enumerate(step.calls, start=1 if step.text else 0):
         yield from _call_lines(call, place)
-    reason = "tool_use" if step.calls else "end_turn"
+    reason = step.finish_reason or ("tool_use" if step.calls else "end_turn")
     delta: JsonValue = {"stop_reason": reason, "stop_sequence": None}
     yield _event("message_delta", delta=delta, usage={"output_tokens": usage["completion_tokens"]})
     yield _event("message_stop")

@@ -297,7 +297,12 @@ async def test_a_continuation_can_call_tools_and_the_next_answer_has_continuatio
 async def test_a_limit_between_the_parts_pauses_and_the_continuation_follows_it(way: Way) -> None:
     played = await play(cut("a"), Says("b"), limits=Limits(max_tokens=15, on_spent=OnSpent.ASK))
     assert (played.outcome(), len(played.turn.asks)) == (Outcome.AWAITING, 1)
-    played.state["max_tokens"], played.turn.limits = 100, Limits(max_tokens=100, on_spent=OnSpent.ASK)
+    raised = Limits(max_tokens=100, on_spent=OnSpent.ASK)
+
+    async def read(verdicts: Verdicts) -> Verdicts:
+        return verdicts.model_copy(update={"limits": raised})
+
+    played.turn.limits, played.turn.reading = raised, read
     assert await decided(played, "l1", V.APPROVED, way=way) is Outcome.COMPLETED
     assert [each.text for each in played.messages if each.role is Role.ASSISTANT] == ["ab"]
     assert [ask.continues for ask in played.turn.asks] == [None, "message-1"]
