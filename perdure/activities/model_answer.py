@@ -228,7 +228,7 @@ class StreamAccumulator:
         return usage.model_copy(update={"cost_microusd": self.price(usage)}) if self.price is not None else usage
 
     def ending(self, call: ModelCall, rule: OnLength) -> Ending:
-        """Returns what happens to the answer, if it came to its end."""
+        """Returns what happens to the answer; `WHOLE` if it has no end."""
         if self.complete is None or self.stopped:
             return Ending.WHOLE
         has_text = bool(self.before or self.text)
@@ -301,7 +301,7 @@ def structured_reply(output: OutputAsk, received: StreamAccumulator, failed: Pro
     if problem is not None:
         return ModelReply(usage=received.usage, problem=problem, partial=True)
     finish_reason = received.complete.finish_reason if received.complete else ""
-    if finish_reason == "length":  # it is asked for again: half an object is none, and parts would not fit together
+    if finish_reason == "length":  # parts of an object would not fit together, so it is requested again
         fault = "it was cut at the output limit; give a shorter one"
         return ModelReply(usage=received.usage, fault=fault, finish_reason=finish_reason, truncated=True)
     reply = ModelReply(usage=received.usage, finish_reason=finish_reason)

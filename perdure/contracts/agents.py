@@ -101,7 +101,7 @@ class OnLength(StrEnum):
     """The options for an answer that the model's output limit has cut."""
 
     CONTINUE = "continue"
-    """The model is asked to go on, at most twice. The parts are one answer."""
+    """The model is called again to continue it, at most twice. The parts are one answer."""
     TRUNCATE = "truncate"
     """The turn completes with the cut answer, and is marked as truncated."""
     FAIL = "fail"
@@ -125,7 +125,7 @@ class AgentDefinition(Frozen):
     model_params: dict[str, JsonValue] = {}
     """Passed to the provider: temperature, max_tokens and similar."""
     on_length: OnLength = Field(default=OnLength.CONTINUE, exclude_if=lambda value: value is OnLength.CONTINUE)
-    """What happens to an answer that the model's output limit has cut. A topology that asks its model once, such as
+    """The rule for an answer that the model's output limit has cut. A topology that asks its model once, such as
     `context_assembly`, keeps the cut answer under `continue` too."""
     reasoning: Reasoning | None = Field(default=None, exclude_if=is_empty)
     """The limit of reasoning. None: the provider's default. `{}`: `high` for each model that can reason."""
@@ -168,7 +168,7 @@ class AgentDefinition(Frozen):
 
     @property
     def length_rule(self) -> OnLength:
-        """What happens to a cut answer. The parts of an answer in a response format would not fit together, so `fail`
+        """The rule for a cut answer. The parts of an answer in a response format would not fit together, so `fail`
         replaces `continue` there."""
         formatted = self.model_params.get("response_format") is not None
         return OnLength.FAIL if formatted and self.on_length is OnLength.CONTINUE else self.on_length

@@ -111,7 +111,7 @@ class ModelReply(Tolerant):
     partial: bool = False
     """True if a stop ended the call and the text so far was kept."""
     finish_reason: str = Field(default="", exclude_if=is_empty)
-    """How the model ended its answer (perdure/core/calls/endings.py); empty if it did not end it."""
+    """The reason with which the model ended its answer (perdure/core/calls/endings.py); empty if it did not end it."""
     truncated: bool = Field(default=False, exclude_if=is_empty)
     """True if the text is cut: at the output limit or by the provider's filter."""
     goes_on: bool = Field(default=False, exclude_if=is_empty)

@@ -56,7 +56,7 @@ class Message(Answer):
     turn_id: str | None = None
     turn_status: str = ""
     finish_reason: str | None = None
-    """How the model ended the message, as in a turn. None if no model wrote it, or if its end is unknown."""
+    """The reason with which the model ended the message, as in a turn. None if no model wrote it, or if its end is unknown."""
     heard: bool = True
     """False if the message's turn ended before it began, so that no model received the message."""
 
@@ -97,8 +97,8 @@ class Turn(Answer):
     topology: str = ""
     answer: str | None = None
     finish_reason: str | None = None
-    """How the model ended the answer: `stop`, `tool_calls`, `length`, `content_filter`, `refusal` or `pause_turn`. None
-    while the turn runs, if no model wrote the answer, or if its end is unknown."""
+    """The reason with which the model ended the answer: `stop`, `tool_calls`, `length`, `content_filter`, `refusal` or
+    `pause_turn`. None while the turn runs, if no model wrote the answer, or if its end is unknown."""
     truncated: bool = False
     """True if the answer is cut: at the model's output limit, or by the provider's filter."""
     output: Mapping[str, Any] | None = None
@@ -208,7 +208,7 @@ class TurnCall(Answer):
     code: str | None = None
     """The reason why the call failed or its answer was rejected."""
     finish_reason: str | None = None
-    """How the model ended its answer, for a model call that has settled."""
+    """The reason with which the model ended its answer, for a model call that has settled."""
     attempts: int = 0
     errors: int = 0
     planned_at: datetime | None = None

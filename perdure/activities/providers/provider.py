@@ -229,7 +229,7 @@ class Draft:
 
     def finish(self, finish_reason: object, usage: Usage, *, refused: bool = False) -> Iterator[Chunk]:
         """Yields the last chunks of a complete answer. `finish_reason` is the provider's own value, not LiteLLM's.
-        `refused` means that the text is the model's refusal, in a field of its own.
+        `refused` means that the vendor marks the text as the model's refusal.
 
         An answer that was cut keeps its text. None of its calls is trusted: the last one has half of its arguments.
 

@@ -21,19 +21,19 @@ CONTINUE: Final = (
     "without a remark about the interruption. Tool calls in it were not run: make those that are still needed again."
 )
 ANSWER_AGAIN: Final = (
-    "Your last answer reached the output limit before it was complete, so nothing of it was used and none of its tool "
-    "calls ran. Answer again, more briefly."
+    "Your last answer reached the output limit before it was complete, so it was discarded and its tool calls were not "
+    "run. Answer again, more briefly."
 )
 
 
 class Ending(StrEnum):
-    """What happens to an answer."""
+    """The treatment of an answer."""
 
     WHOLE = "whole"
     CONTINUED = "continued"
     """Another call continues it."""
     TRUNCATED = "truncated"
-    """It is the answer, and marked as cut."""
+    """The cut answer is the answer, and is marked as cut."""
     FAILED = "failed"
     """The call has the problem `output_limit`."""
 
@@ -41,7 +41,7 @@ class Ending(StrEnum):
 def ending_of(finish_reason: FinishReason, rule: OnLength, *, may_continue: bool, has_text: bool) -> Ending:
     """Returns what happens to an answer. `has_text` includes the parts that it continues.
 
-    A provider's own pause is no limit of the agent, so it is continued under every rule.
+    A provider's pause does not come from the agent's limit, so it is continued under every rule.
     """
     if finish_reason not in ("length", "pause_turn"):
         return Ending.WHOLE
