@@ -56,7 +56,8 @@ class Message(Answer):
     turn_id: str | None = None
     turn_status: str = ""
     finish_reason: str | None = None
-    """The reason with which the model ended the message, as in a turn. None if no model wrote it, or if its end is unknown."""
+    """The reason with which the model ended the message, as in a turn. None if no model wrote it, or if
+    its end is unknown."""
     heard: bool = True
     """False if the message's turn ended before it began, so that no model received the message."""
 
