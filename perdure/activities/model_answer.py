@@ -256,15 +256,13 @@ def reply_of(
     plans: Sequence[CallPlan],
     ending: Ending = Ending.WHOLE,
 ) -> tuple[ModelReply, list[NewMessage]]:
-    """Returns the settled reply and the messages to write. The text of a continuation is added to the message that it
-    continues, so that the parts are one message."""
+    """Returns the settled reply and the messages to write. A continuation adds its text to the cut message."""
     text, continued = received.full_text, call.ask.continues or ""
     partial = received.stopped or failed is not None
-    failed = OUTPUT_LIMIT if ending is Ending.FAILED else failed
-    usage = received.usage
+    failed = OUTPUT_LIMIT if ending is Ending.FAILED else failed or (STOPPED if received.stopped else None)
     reply = ModelReply(
-        usage=usage,
-        problem=failed or (STOPPED if received.stopped else None),
+        usage=received.usage,
+        problem=failed,
         partial=partial,
         finish_reason=received.complete.finish_reason if received.complete and not received.stopped else "",
         truncated=received.complete is not None and received.complete.truncated,
@@ -277,21 +275,19 @@ def reply_of(
         Role.ASSISTANT,
         text,
         calls=[plan.entry for plan in plans],
-        tokens=usage.output_tokens or estimated_tokens(text),
+        tokens=reply.usage.output_tokens or estimated_tokens(text),
         partial=partial,
         extends=bool(continued),
     )
-    whole = received.before + text
+    whole, tokens = received.before + text, message.tokens + estimated_tokens(received.before)
     ref = MessageRef(
         id=message.id,
         role=Role.ASSISTANT,
         text=preview(whole),
-        tokens=message.tokens + (estimated_tokens(received.before) if continued else 0),
+        tokens=tokens,
         calls=tuple(plan.ref for plan in plans),
     )
-    reply = reply.model_copy(
-        update={"message": ref, "extracted": extract_groups(call.ask.extract_pattern, whole)},
-    )
+    reply = reply.model_copy(update={"message": ref, "extracted": extract_groups(call.ask.extract_pattern, whole)})
     return reply, [message, *(plan.message for plan in plans if plan.message is not None)]
 
 

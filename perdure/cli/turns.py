@@ -28,6 +28,7 @@ from perdure.cli.terminal import (
 )
 from perdure.contracts.turns import TurnStatus
 from perdure.core.text import escape_terminal
+from perdure.schemas.turns import Turn
 
 app = typer.Typer(help="List, watch and stop turns.", no_args_is_help=True, rich_markup_mode=None)
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]
@@ -83,7 +84,7 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
             ("model calls", turn.attempts),
             ("started", turn.started_at),
             ("ended", turn.ended_at),
-            ("answer ended by", f"{turn.finish_reason or ''}{' (truncated)' if turn.truncated else ''}"),
+            ("answer ended by", _answer_end(turn)),
             ("error", f"{turn.error.code}: {turn.error.message}" if turn.error else ""),
             ("waiting for", f"{waiting_for.kind} {', '.join(waiting_for.ids)}" if waiting_for else ""),
             (
@@ -102,9 +103,12 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
     if waiting_for is not None and waiting_for.kind == "clarification":
         say(f"To answer: {command('turns', 'answer', turn.turn_id)} TEXT")
     if turn.answer:
-        say()
-        say(escape_terminal(turn.answer))
+        say(f"\n{escape_terminal(turn.answer)}")
     print_picture_commands(turn)
+
+
+def _answer_end(turn: Turn) -> str:
+    return f"{turn.finish_reason or ''}{' (truncated)' if turn.truncated else ''}"
 
 
 @app.command("watch")

@@ -13,6 +13,7 @@ from perdure.activities.providers.provider import (
     REFUSAL_TEXT,
     Chunk,
     Complete,
+    Draft,
     DraftCall,
     Provider,
     ProviderRequest,
@@ -157,7 +158,7 @@ async def test_other_calls_run_between_chunks_that_have_all_arrived() -> None:
             await asyncio.sleep(0)
 
     beating = asyncio.create_task(beat())
-    chunks = _CheckedStream(Arrived())
+    chunks = _CheckedStream(Arrived(), Draft())
     for _ in range(100):
         await anext(chunks)
     beating.cancel()

@@ -133,15 +133,13 @@ class LiteLLMProvider:
         draft = Draft(max_tokens=request.max_tokens)
         deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None
-        checked: _CheckedStream | None = None
         call = Call(named=_named_hosts(request), stream_bytes=self._stream_bytes, failure_bytes=_FAILURE_BYTES)
         try:
             async with asyncio.timeout_at(deadline):
                 with calling(call):
                     response = await litellm.acompletion(**_arguments(request))
             if hasattr(response.completion_stream, "__anext__"):  # Bedrock's is a plain iterator
-                response.completion_stream = _CheckedStream(response.completion_stream)
-                checked = response.completion_stream
+                response.completion_stream = _CheckedStream(response.completion_stream, draft)
             chunks = aiter(response)
             while True:
                 async with asyncio.timeout_at(deadline):
@@ -168,8 +166,7 @@ class LiteLLMProvider:
             if response is not None:
                 await response.aclose()
         draft.model = draft.model or request.model
-        refused = checked is not None and checked.refused
-        for last_chunk in draft.finish(_finish_reason(response), self._usage(request, draft), refused=refused):
+        for last_chunk in draft.finish(_finish_reason(response), self._usage(request, draft)):
             yield last_chunk
 
     async def aclose(self) -> None:
@@ -210,10 +207,9 @@ class _CheckedStream:
     LiteLLM reads the next one by itself. So each chunk yields to the other calls of this process and their heartbeats.
     """
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any, draft: Draft) -> None:
         self._raw = raw
-        self.refused = False
-        """True if the model has refused in the field that OpenAI has for it."""
+        self._draft = draft
         aiter(raw)  # Anthropic's stream cannot be read before this call
 
     def __aiter__(self) -> "_CheckedStream":
@@ -228,7 +224,7 @@ class _CheckedStream:
             if not isinstance(content, str | None):
                 raise ValueError("the content is not text")
             if isinstance(refusal, str):
-                self.refused = self.refused or bool(refusal)
+                self._draft.refused = self._draft.refused or bool(refusal)
                 delta.content = (content or "") + refusal
         return chunk
 

@@ -158,6 +158,8 @@ class Draft:
     """Limit of the whole answer; None if only `ANSWER_LIMIT_CHARACTERS` applies."""
     model: str = ""
     text_characters: int = 0
+    refused: bool = False
+    """True if the vendor marks the text as the model's refusal."""
     reported_usage: object = None
     """The vendor's last usage object."""
     _calls: list[_OpenCall] = field(default_factory=list)
@@ -227,9 +229,8 @@ class Draft:
         """Returns the estimated tokens received: text, thinking and calls."""
         return -(-self._characters // CHARACTERS_A_TOKEN)
 
-    def finish(self, finish_reason: object, usage: Usage, *, refused: bool = False) -> Iterator[Chunk]:
+    def finish(self, finish_reason: object, usage: Usage) -> Iterator[Chunk]:
         """Yields the last chunks of a complete answer. `finish_reason` is the provider's own value, not LiteLLM's.
-        `refused` means that the vendor marks the text as the model's refusal.
 
         An answer that was cut keeps its text. None of its calls is trusted: the last one has half of its arguments.
 
@@ -242,10 +243,10 @@ class Draft:
         reason = FINISH_REASONS.get(finish_reason)
         if reason is None:
             raise unreadable_answer("the finish reason is unknown")
-        if refused and reason == "stop":
+        if self.refused and reason == "stop":
             reason = "refusal"
         if reason in ("content_filter", "refusal"):
-            cut = self.text_characters > 0 and not refused
+            cut = self.text_characters > 0 and not self.refused
             if not self.text_characters:
                 yield TextDelta(REFUSAL_TEXT)
             yield Complete((), usage, reason, self.model, truncated=cut)

@@ -71,9 +71,7 @@ class CallModel:
         limit of the turn, the run pauses for them."""
         if error_of(state) is not None:
             return {}
-        if self.folds:
-            folded: list[JsonValue] = [each.model_dump(mode="json") for each in fold_rounds(messages_of(state))]
-            state = {**state, "messages": folded}
+        state = {**state, "messages": _folded(state)} if self.folds else state
         problem, plan = reached_limit(state), plan_of(state)
         reviewer_can_raise = plan.limits.on_spent is OnSpent.ASK
         if problem is not None and reviewer_can_raise:
@@ -82,9 +80,9 @@ class CallModel:
             ports.events.emit(BUDGET, {"code": problem.code, "message": problem.message})
             return {"error": problem.model_dump(mode="json"), "status": "limited"}
         user, injected = state["user"], state.get("injected_skill_ids")
+        continued, message_id = continuation_of(state)
         tools = offered_tools(plan, map(str, injected) if isinstance(injected, list) else ())
         loaded = toolsets_of(state) if self.by_toolsets else None
-        continued, message_id = continuation_of(state)
         reply = await ports.model.complete(
             ModelCallRequest(
                 messages=tuple(messages_of(state)),
@@ -103,11 +101,15 @@ class CallModel:
         if reply.problem is not None and reply.problem.code in TURN_CODES and reviewer_can_raise:
             # The answer was broken off, so its text is dropped and the model is called again.
             counted = _reply_patch(state, reply.model_copy(update={"message": None, "problem": None}))
-            counted.pop("continuation", None)
+            counted.pop("continuation", None)  # the answer that was cut before is continued later
             return counted | pause_at_limit({**state, **counted}, ports, reply.problem)
         if reply.problem is not None and reply.problem.code in BUDGET_CODES:
             ports.events.emit(BUDGET, {"code": reply.problem.code, "message": reply.problem.message})
         return _reply_patch(state, reply)
+
+
+def _folded(state: State) -> list[JsonValue]:
+    return [each.model_dump(mode="json") for each in fold_rounds(messages_of(state))]
 
 
 def _loaded_tools(plan: TurnPlan, tools: Sequence[str], loaded: dict[str, bool]) -> tuple[str, ...]:
