@@ -198,7 +198,8 @@ class ModelActivities:
         drafts = received.complete.tool_calls if received.complete and not received.stopped and failed is None else ()
         # On a thread: tool schemas come from any source, and validating each of 64 calls may take a second.
         plans = await asyncio.to_thread(plan_calls, call, agent, drafts) if drafts else CallPlans(())
-        reply, messages = reply_of(call, received, failed, plans.calls)
+        ending = received.ending(call, agent.definition.length_rule)
+        reply, messages = reply_of(call, received, failed, plans.calls, ending)
         reply = reply.model_copy(update={"joined": claimed.joined.refs})
         return await self._write_reply(call, claimed, received, plans, reply, messages)
 
@@ -249,6 +250,7 @@ def _new_accumulator(begun: BegunCall) -> StreamAccumulator:
     return StreamAccumulator(
         turn_seconds=time.monotonic() - begun.turn_began,
         assembly=begun.assembly,
+        before=begun.before,
         request_tokens=begun.request_tokens,
         price=partial(begun.provider.cost_microusd, begun.claimed.model),
     )

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from perdure.activities.providers.errors import BILLED_ERRORS
 from perdure.activities.providers.provider import Complete, DraftCall
-from perdure.contracts.agents import PublishedAgent, ToolCard
+from perdure.contracts.agents import OnLength, PublishedAgent, ToolCard
 from perdure.contracts.calls import CallState, ModelCall, ModelReply, OutputAsk, OutputForm, ToolOutcome
 from perdure.contracts.errors import PerdureError, Problem
 from perdure.contracts.events import GENERATION_COMPLETE, THINKING_COMPLETE, TOKEN_USAGE, TOOL_ERROR, TOOL_RESULT, TTFT
@@ -21,6 +21,7 @@ from perdure.core.agents.tool_rules import own_name, sent_name, sent_tools, tool
 from perdure.core.agents.toolsets import LOAD_TOOLSET, LoadResult, load, loader_card
 from perdure.core.agents.wire_ids import stored_id
 from perdure.core.calls.arguments import extract_groups, parse_arguments, read_object, replayed_arguments
+from perdure.core.calls.endings import OUTPUT_LIMIT, Ending, ending_of
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import CHARACTERS_A_TOKEN, estimated_tokens, preview
 from perdure.store.calls.model_calls import PlannedCall
@@ -229,6 +230,8 @@ class StreamAccumulator:
     stopped: bool = False
     may_have_worked: bool = False
     """True if the provider may have worked on the answer before an error ended it."""
+    before: str = ""
+    """The text of the message that this answer continues."""
     request_tokens: int = 0
     """Estimated tokens of the request."""
     price: Callable[[Usage], int] | None = None
@@ -256,6 +259,13 @@ class StreamAccumulator:
         usage = Usage(input_tokens=self.request_tokens, output_tokens=output_tokens, thinking_tokens=thinking_tokens)
         return usage.model_copy(update={"cost_microusd": self.price(usage)}) if self.price is not None else usage
 
+    def ending(self, call: ModelCall, rule: OnLength) -> Ending:
+        """Returns what happens to the answer; `WHOLE` if it has no end."""
+        if self.complete is None or self.stopped:
+            return Ending.WHOLE
+        has_text = bool(self.before or self.text)
+        return ending_of(self.complete.finish_reason, rule, may_continue=call.ask.may_continue, has_text=has_text)
+
     def add_thinking(self, text: str, seconds: float) -> None:
         """Adds a piece of the model's reasoning that arrived `seconds` after the request."""
         room = MAX_THINKING_CHARACTERS - self.thinking_characters
@@ -272,37 +282,44 @@ class StreamAccumulator:
 
 
 def reply_of(
-    call: ModelCall, received: StreamAccumulator, failed: Problem | None, plans: Sequence[CallPlan]
+    call: ModelCall,
+    received: StreamAccumulator,
+    failed: Problem | None,
+    plans: Sequence[CallPlan],
+    ending: Ending = Ending.WHOLE,
 ) -> tuple[ModelReply, list[NewMessage]]:
-    """Returns the settled reply and the messages to write."""
-    text = received.full_text
+    """Returns the settled reply and the messages to write. A continuation adds its text to the cut message."""
+    text, continued = received.full_text, call.ask.continues or ""
     partial = received.stopped or failed is not None
-    usage = received.usage
-    if partial and not text:
-        return ModelReply(usage=usage, problem=failed or STOPPED, partial=True), []
+    failed = OUTPUT_LIMIT if ending is Ending.FAILED else failed or (STOPPED if received.stopped else None)
+    reply = ModelReply(
+        usage=received.usage,
+        problem=failed,
+        partial=partial,
+        finish_reason=received.complete.finish_reason if received.complete and not received.stopped else "",
+        truncated=received.complete is not None and received.complete.truncated,
+        goes_on=ending is Ending.CONTINUED,
+    )
+    if not (text or continued) and (reply.problem or reply.goes_on):
+        return reply, []
     message = NewMessage(
-        new_id(),
+        continued or new_id(),
         Role.ASSISTANT,
         text,
         calls=_call_entries(received.complete, plans),
-        tokens=usage.output_tokens or estimated_tokens(text),
+        tokens=reply.usage.output_tokens or estimated_tokens(text),
         partial=partial,
+        extends=bool(continued),
     )
+    whole, tokens = received.before + text, message.tokens + estimated_tokens(received.before)
     ref = MessageRef(
         id=message.id,
         role=Role.ASSISTANT,
-        text=preview(text),
-        tokens=message.tokens,
+        text=preview(whole),
+        tokens=tokens,
         calls=tuple(plan.ref for plan in plans),
     )
-    problem = failed or (STOPPED if received.stopped else None)
-    reply = ModelReply(
-        message=ref,
-        extracted=extract_groups(call.ask.extract_pattern, text),
-        usage=usage,
-        problem=problem,
-        partial=partial,
-    )
+    reply = reply.model_copy(update={"message": ref, "extracted": extract_groups(call.ask.extract_pattern, whole)})
     return reply, [message, *(plan.message for plan in plans if plan.message is not None)]
 
 
@@ -319,6 +336,11 @@ def structured_reply(output: OutputAsk, received: StreamAccumulator, failed: Pro
     problem = failed or (STOPPED if received.stopped else None)
     if problem is not None:
         return ModelReply(usage=received.usage, problem=problem, partial=True)
+    finish_reason = received.complete.finish_reason if received.complete else ""
+    if finish_reason == "length":  # parts of an object would not fit together, so it is requested again
+        fault = "it was cut at the output limit; give a shorter one"
+        return ModelReply(usage=received.usage, fault=fault, finish_reason=finish_reason, truncated=True)
+    reply = ModelReply(usage=received.usage, finish_reason=finish_reason)
     text = received.full_text
     if output.form is OutputForm.FUNCTION:
         drafts = received.complete.tool_calls if received.complete else ()
@@ -327,12 +349,12 @@ def structured_reply(output: OutputAsk, received: StreamAccumulator, failed: Pro
             fault = (
                 f"{output.name} was called twice with different answers" if answers else f"{output.name} was not called"
             )
-            return ModelReply(usage=received.usage, fault=fault)
+            return reply.model_copy(update={"fault": fault})
         text = answers.pop()
     parsed = read_object(text, output.fits)
     if parsed.fault is not None:
-        return ModelReply(usage=received.usage, fault=parsed.fault)
-    return ModelReply(usage=received.usage, value=parsed.args)
+        return reply.model_copy(update={"fault": parsed.fault})
+    return reply.model_copy(update={"value": parsed.args})
 
 
 def events_of(
@@ -353,6 +375,8 @@ def events_of(
         "partial": reply.partial,
         "tool_calls": [ref.tool for ref in reply.message.calls] if reply.message else [],
         "assembly": received.assembly,
+        "finish_reason": reply.finish_reason or None,
+        **({"start": len(received.before)} if reply.message and call.ask.continues else {}),
     }
     return [
         *_events_before_end(call, received),

@@ -51,6 +51,7 @@ from perdure.core.budgets import (
     hold_of,
 )
 from perdure.core.calls.context_assembly import context_message
+from perdure.core.calls.endings import continuation_note
 from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, Attempt, Claim
 from perdure.core.calls.retries import assumed_usage
 from perdure.core.text import without_word
@@ -59,7 +60,7 @@ from perdure.store.calls import context_assembly as bundles
 from perdure.store.calls import model_calls
 from perdure.store.calls.model_calls import ModelClaim, begin_call, claim_call, write_begun
 from perdure.store.database import Connection, Database
-from perdure.store.events.event_log import write
+from perdure.store.events.event_log import message_texts, write
 from perdure.store.memory import facts as entities
 from perdure.store.turns import context as injections
 from perdure.store.turns.context import prompt_messages
@@ -81,6 +82,8 @@ class BegunCall:
     """Estimated tokens of the request."""
     assembly: dict[str, JsonValue]
     """Facts about how the prompt was built, for the event `generation.complete`."""
+    before: str = ""
+    """The text of the message that this call continues."""
 
 
 async def claim_model_call(
@@ -133,10 +136,12 @@ async def _begin(
     moved = (
         [await move_to_transcript(tx, call.address.conversation_id, call.call_id, new_messages)] if new_messages else []
     )
+    continued = call.ask.continues
+    before = (await message_texts(tx, [continued])).get(continued, "") if continued else ""
     await write_begun(tx, call, claimed, moved)
     if hold is not None:
         await budgets.reserve(tx, call, caps, hold)
-    return BegunCall(call, claimed, turn_began, provider, request, input_tokens, prompt.assembly)
+    return BegunCall(call, claimed, turn_began, provider, request, input_tokens, prompt.assembly, before)
 
 
 async def with_first_problem(db: Database, call: ModelCall, fallback_model: str, problem: Problem) -> Problem:
@@ -189,6 +194,8 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
         tx, call, claimed.through_seq, window_of(definition, call.ask.stage), texts, compacted=claimed.compacted
     )
     conversation = [_without_bypass(message, definition.words.get("bypass", "")) for message in conversation]
+    if call.ask.continues is not None:  # after the window, which keeps the newest message: the one that was cut
+        conversation.append(PromptMessage(Role.USER, continuation_note(call.ask.continues)))
     if is_sole_instruction(definition, call.ask.stage):
         return Prompt(
             wire_messages(instructions_of(definition, call.ask.stage), "", conversation, model=claimed.model),

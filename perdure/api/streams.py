@@ -121,7 +121,8 @@ class StreamReader:
 def _with_text(frame: Frame, texts: Mapping[str, str]) -> Frame:
     if frame.stored_message_id is None:
         return frame
-    return replace(frame, data={**frame.data, "text": texts.get(frame.stored_message_id, "")})
+    text = texts.get(frame.stored_message_id, "")[slice(*frame.stored_range)]
+    return replace(frame, data={**frame.data, "text": text})
 
 
 HEARTBEAT_SECONDS = 15.0

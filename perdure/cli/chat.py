@@ -31,6 +31,8 @@ class LiveText:
         self._terminal = stream.isatty() if terminal is None else terminal
         self.shown = ""
         """The text on the screen since the last separate line."""
+        self._follows_text = False
+        """True if the text continues one that stays, on the same line, so that it cannot be erased."""
 
     def write(self, text: str) -> None:
         """Writes the next piece."""
@@ -44,17 +46,21 @@ class LiveText:
             return
         size = shutil.get_terminal_size()
         rows = rows_below_start(self.shown, size.columns)
-        if self._terminal and rows < size.lines:
+        if self._terminal and rows < size.lines and not self._follows_text:
             self._write("\r" + (f"\x1b[{rows}A" if rows else "") + "\x1b[J")
         else:
             self._write(f"\n{VOID_NOTICE}\n")
-        self.shown = ""
+        self.shown, self._follows_text = "", False
+
+    def keep(self) -> None:
+        """Keeps the text on the screen. The next piece continues it."""
+        self.shown, self._follows_text = "", self._follows_text or bool(self.shown)
 
     def end(self) -> None:
         """Ends the text, so that further output begins on a new line."""
-        if self.shown and not self.shown.endswith("\n"):
+        if self._follows_text or (self.shown and not self.shown.endswith("\n")):
             self._write("\n")
-        self.shown = ""
+        self.shown, self._follows_text = "", False
 
     def line(self, text: str) -> None:
         """Writes a line that is not part of the text."""
@@ -224,6 +230,8 @@ class TurnScreen:
         self._details = details
         self._current_text: tuple[str, str] = ("", "")
         """The call whose text is last on the screen, and whether that text is its answer or its reasoning."""
+        self._unfinished = ""
+        """The last call, if its answer was cut. Another call may continue the text."""
 
     def show(self, event: Event) -> None:
         """Shows one event."""
@@ -232,6 +240,9 @@ class TurnScreen:
                 self.live.end()
                 self._current_text = event.call_id, event.kind
             self.live.write(str(event.data.get("text", "")))
+        elif event.kind == "generation.start" and self._unfinished and event.data.get("continues"):
+            self.live.keep()
+            self._current_text = event.call_id, "token"
         elif event.kind == "reset":
             if event.call_id == self._current_text[0]:
                 self.live.discard()
@@ -241,7 +252,9 @@ class TurnScreen:
             if self._details:
                 self.live.line(f"  · {event.kind} {_plain_fields(event.data)}".rstrip())
         elif event.kind == "generation.complete":
-            self.live.end()
+            self._unfinished = event.call_id if event.data.get("finish_reason") in ("length", "pause_turn") else ""
+            if not self._unfinished:
+                self.live.end()
         elif event.kind not in _HIDDEN_EVENTS:
             self.live.line(f"  · {event.kind} {_plain_fields(event.data)}".rstrip())
 

@@ -92,6 +92,7 @@ def _turn_fields(turn: Turn) -> list[tuple[str, object]]:
         ("model calls", turn.attempts),
         ("started", turn.started_at),
         ("ended", turn.ended_at),
+        ("answer ended by", _answer_end(turn)),
         *_error_fields(turn.error),
         ("does not continue", f"{turn.stuck.failures} failures: {turn.stuck.message}" if turn.stuck else ""),
         ("waiting for", f"{waiting_for.kind} {', '.join(waiting_for.ids)}" if waiting_for else ""),
@@ -120,6 +121,10 @@ def _error_fields(error: Failure | None) -> list[tuple[str, str]]:
     if error is None:
         return []
     return [("error", f"{error.code}: {error.message}"), *(("provider", line) for line in error.provider_answers)]
+
+
+def _answer_end(turn: Turn) -> str:
+    return f"{turn.finish_reason or ''}{' (truncated)' if turn.truncated else ''}"
 
 
 @app.command("watch")

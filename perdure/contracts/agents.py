@@ -1,5 +1,6 @@
 """Agents as data, the cards of their tools, and the compact plan that a turn pins when it starts."""
 
+from enum import StrEnum
 from typing import Final, Literal
 
 from pydantic import Field, JsonValue
@@ -96,6 +97,17 @@ class AgentStage(Frozen):
     """Merged over the agent's parameters; null removes one."""
 
 
+class OnLength(StrEnum):
+    """The options for an answer that the model's output limit has cut."""
+
+    CONTINUE = "continue"
+    """The model is called again to continue it, at most twice. The parts are one answer."""
+    TRUNCATE = "truncate"
+    """The turn completes with the cut answer, and is marked as truncated."""
+    FAIL = "fail"
+    """The turn fails with `output_limit`."""
+
+
 SCRIPTED: Final = "scripted"
 """The model that needs no key: it plays the agent's script."""
 
@@ -127,6 +139,9 @@ class AgentDefinition(Frozen):
     """A fallback model with its own parameters and key. Excludes `fallback_model`."""
     model_params: dict[str, JsonValue] = {}
     """Passed to the provider: temperature, max_tokens and similar."""
+    on_length: OnLength = Field(default=OnLength.CONTINUE, exclude_if=lambda value: value is OnLength.CONTINUE)
+    """The rule for an answer that the model's output limit has cut. A topology that asks its model once, such as
+    `context_assembly`, keeps the cut answer under `continue` too."""
     reasoning: Reasoning | None = Field(default=None, exclude_if=is_empty)
     """The limit of reasoning. None: the provider's default. `{}`: `high` for each model that can reason."""
     persona: str = ""
@@ -165,6 +180,13 @@ class AgentDefinition(Frozen):
     """The context assembly, which the topology `context_assembly` requires and other topologies do not allow."""
     script: dict[str, JsonValue] | None = None
     """The rules of the scripted model, for `model: scripted`."""
+
+    @property
+    def length_rule(self) -> OnLength:
+        """The rule for a cut answer. The parts of an answer in a response format would not fit together, so `fail`
+        replaces `continue` there."""
+        formatted = self.model_params.get("response_format") is not None
+        return OnLength.FAIL if formatted and self.on_length is OnLength.CONTINUE else self.on_length
 
     @property
     def second_model(self) -> str:

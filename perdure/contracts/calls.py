@@ -62,6 +62,11 @@ class ModelCallRequest(Tolerant):
     deaf: bool = Field(default=False, exclude_if=is_empty)
     """True if messages that the user sends during the turn wait until it ends and start their own turn, although the
     answer of this call is for the user."""
+    may_continue: bool = Field(default=False, exclude_if=is_empty)
+    """True if the graph makes another call to continue an answer that was cut."""
+    continues: str | None = Field(default=None, exclude_if=lambda message_id: message_id is None)
+    """The id of the cut message that this call continues: its text is added to that message. Empty if the cut answer
+    had no text, so that this call answers again. None if this call continues nothing."""
     output: OutputAsk | None = Field(default=None, exclude_if=is_empty)
     """The requested object, which is neither streamed nor stored as a message. None: text and calls."""
     timeout_seconds: float | None = Field(default=None, gt=0, exclude_if=lambda seconds: seconds is None)
@@ -105,6 +110,12 @@ class ModelReply(Tolerant):
     problem: Problem | None = None
     partial: bool = False
     """True if a stop ended the call and the text so far was kept."""
+    finish_reason: str = Field(default="", exclude_if=is_empty)
+    """The reason with which the model ended its answer (perdure/core/calls/endings.py); empty if it did not end it."""
+    truncated: bool = Field(default=False, exclude_if=is_empty)
+    """True if the text is cut: at the output limit or by the provider's filter."""
+    goes_on: bool = Field(default=False, exclude_if=is_empty)
+    """True if the answer is cut and the graph can continue it. `message` is absent then if it had no text."""
     joined: tuple[MessageRef, ...] = Field(default=(), exclude_if=is_empty)
     """Messages of the user that joined the running turn and that this call received. They precede its answer."""
 

@@ -147,9 +147,7 @@ def segments_of(events: Iterable[SegmentEvent]) -> list[Segment]:
             known = {name: data[name] for name in ("duration", "characters", "text") if name in data}
             segments.append(Segment("thinking", call_id, facts=known))
         elif event.kind == GENERATION_COMPLETE:
-            if data.get("characters"):
-                state = "partial" if data.get("partial") else "completed"
-                segments.append(Segment("text", call_id, state, message_id=str(data.get("message_id") or "")))
+            _add_text(segments, call_id, data)
         elif event.kind == MESSAGE_JOINED:
             message_ids = data.get("message_ids")
             if data.get("heard") and isinstance(message_ids, list):
@@ -169,6 +167,18 @@ def segments_of(events: Iterable[SegmentEvent]) -> list[Segment]:
             if "approval_id" in data:
                 segment.facts["approval_id"] = data["approval_id"]
     return segments
+
+
+def _add_text(segments: list[Segment], call_id: str, data: Mapping[str, JsonValue]) -> None:
+    """Adds the text of a call. A continuation's text is part of the segment that it continues."""
+    message_id, state = str(data.get("message_id") or ""), "partial" if data.get("partial") else "completed"
+    parts = [each for each in segments if each.kind == "text" and each.message_id == message_id] if message_id else []
+    if data.get("start") and parts:
+        before = parts[0].facts.get("continued_by")
+        parts[0].facts["continued_by"] = [*(before if isinstance(before, list) else []), call_id]
+        parts[0].state = state
+    elif data.get("characters"):
+        segments.append(Segment("text", call_id, state, message_id=message_id))
 
 
 def _tool_segment(segments: list[Segment], tool_segments: dict[str, Segment], call_id: str, tool: str) -> Segment:

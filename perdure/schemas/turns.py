@@ -55,6 +55,9 @@ class Message(Answer):
     content: str = ""
     turn_id: str | None = None
     turn_status: str = ""
+    finish_reason: str | None = None
+    """The reason with which the model ended the message, as in a turn. None if no model wrote it, or if
+    its end is unknown."""
     heard: bool = True
     """False if the message's turn ended before it began, so that no model received the message."""
 
@@ -122,6 +125,11 @@ class Turn(Answer):
     agent: str = ""
     topology: str = ""
     answer: str | None = None
+    finish_reason: str | None = None
+    """The reason with which the model ended the answer: `stop`, `tool_calls`, `length`, `content_filter`, `refusal` or
+    `pause_turn`. None while the turn runs, if no model wrote the answer, or if its end is unknown."""
+    truncated: bool = False
+    """True if the answer is cut: at the model's output limit, or by the provider's filter."""
     output: Mapping[str, Any] | None = None
     """The structured output of the turn, in addition to its answer."""
     error: Failure | None = None
@@ -191,6 +199,8 @@ class Segment(Answer):
     arguments: Any = None
     result: Any = None
     approval_id: str | None = None
+    continued_by: list[str] = []
+    """The model calls that continued a `text` that was cut; `text` has all parts."""
     asks_for: str = ""
     """The kind of a `question`: `clarification` or `client_run`. `asked` and `answer` are for a `question` only."""
     asked: Mapping[str, Any] = {}
@@ -229,6 +239,8 @@ class TurnCall(Answer):
     state: str = ""
     code: str | None = None
     """The reason why the call failed or its answer was rejected."""
+    finish_reason: str | None = None
+    """The reason with which the model ended its answer, for a model call that has settled."""
     attempts: int = 0
     errors: int = 0
     planned_at: datetime | None = None

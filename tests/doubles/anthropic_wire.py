@@ -81,7 +81,7 @@ def message_lines(step: Step, body: dict[str, Any]) -> Iterator[bytes]:
         yield from _block_lines(place, "text", "text_delta", step.text)
     for number, call in enumerate(step.calls, start=place + bool(step.text)):
         yield from _call_lines(call, number)
-    reason = "tool_use" if step.calls else "end_turn"
+    reason = step.finish_reason or ("tool_use" if step.calls else "end_turn")
     delta: JsonValue = {"stop_reason": reason, "stop_sequence": None}
     yield _event("message_delta", delta=delta, usage={"output_tokens": usage["completion_tokens"]})
     yield _event("message_stop")

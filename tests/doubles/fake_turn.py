@@ -8,7 +8,7 @@ from functools import partial
 from pydantic import JsonValue
 
 from perdure.contracts.activities import Verdicts
-from perdure.contracts.agents import PlanCard
+from perdure.contracts.agents import OnLength, PlanCard
 from perdure.contracts.approvals import RequestKind, VerdictState
 from perdure.contracts.calls import CallState, EffectClass, ModelCallRequest, ModelReply, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import Problem
@@ -21,6 +21,7 @@ from perdure.contracts.values import canonical_json, digest_of
 from perdure.core.agents.prompts import with_changed_arguments
 from perdure.core.agents.rules import plain_facts
 from perdure.core.agents.toolsets import LOAD_TOOLSET, load
+from perdure.core.calls.endings import FinishReason
 from perdure.core.text import preview
 from tests.doubles.fake_context import FakeContext
 
@@ -45,6 +46,7 @@ class Says:
     calls: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     usage: Usage = USAGE
     problem: Problem | None = None
+    ends: FinishReason = "stop"  # how the model ends it; `tool_calls` where there are calls
     turn_used: Usage | None = None  # where attempts have broken off before it: what the turn has used with them
 
 
@@ -108,6 +110,7 @@ class FakeTurn:
     stage_tools: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
     model: str = "openai/small"  # of its agent
+    on_length: OnLength = OnLength.CONTINUE
     reviewers: tuple[str, ...] = ()  # the people whom its agent names
     said: str = "please"  # the user's message
     toolsets: dict[str, bool] = field(default_factory=dict)  # what its conversation has loaded
@@ -131,10 +134,20 @@ class FakeTurn:
     load_problem: Problem | None = None
     reading: Callable[[Verdicts], Awaitable[Verdicts]] | None = None  # spoils what a read of verdicts answers
 
-    def message(self, role: Role, text: str, call_id: str = "", calls: tuple[CallRef, ...] = ()) -> MessageRef:
-        number = len(self.made) + 1
-        ref = MessageRef(id=f"message-{number}", role=role, text=preview(text), call_id=call_id, calls=calls)
-        self.made.append(ref)
+    def message(
+        self,
+        role: Role,
+        text: str,
+        call_id: str = "",
+        calls: tuple[CallRef, ...] = (),
+        extends: MessageRef | None = None,
+    ) -> MessageRef:
+        message_id = extends.id if extends else f"message-{len(self.made) + 1}"
+        ref = MessageRef(id=message_id, role=role, text=preview(text), call_id=call_id, calls=calls)
+        if extends:
+            self.made[self.made.index(extends)] = ref
+        else:
+            self.made.append(ref)
         return ref
 
     def unfold(self, messages: Sequence[MessageRef]) -> list[MessageRef]:

@@ -26,6 +26,7 @@ from perdure.contracts.memory import MAX_FACTS, FactsAnswer, FactScope, FactsReq
 from perdure.contracts.messages import MessageRef, Role
 from perdure.core.approvals.gates import effect_request, startable_calls
 from perdure.core.calls.arguments import extract_groups, read_object
+from perdure.core.calls.endings import OUTPUT_LIMIT, Ending, ending_of
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import preview
 from perdure.graph.ports import Ports
@@ -113,11 +114,23 @@ class FakeModel:
             read = read_object(says.text, ask.output.fits)
             value = read.args if read.fault is None else None
             return ModelReply(value=value, fault=read.fault or "", usage=says.usage)
-        calls = tuple(turn.plan_call(step, at, tool, args, ask.tools) for at, (tool, args) in enumerate(says.calls))
-        message = turn.message(Role.ASSISTANT, says.text, calls=calls)
+        before = next((each for each in turn.made if each.id and each.id == ask.continues), None)
+        text = (before.text if before else "") + says.text
+        ending = ending_of(says.ends, turn.on_length, may_continue=ask.may_continue, has_text=bool(text))
+        asked = () if says.ends == "length" else says.calls
+        calls = tuple(turn.plan_call(step, at, tool, args, ask.tools) for at, (tool, args) in enumerate(asked))
+        reply = ModelReply(
+            usage=says.usage,
+            turn_used=says.turn_used,
+            finish_reason="tool_calls" if calls else says.ends,
+            goes_on=ending is Ending.CONTINUED,
+            problem=OUTPUT_LIMIT if ending is Ending.FAILED else None,
+        )
+        if not text and ending is not Ending.WHOLE:
+            return reply
+        message = turn.message(Role.ASSISTANT, text, calls=calls, extends=before)
         turn.rounds += [message] if calls else []
-        marks = extract_groups(ask.extract_pattern, says.text)
-        return ModelReply(message=message, extracted=marks, usage=says.usage, turn_used=says.turn_used)
+        return reply.model_copy(update={"message": message, "extracted": extract_groups(ask.extract_pattern, text)})
 
 
 @dataclass(frozen=True, slots=True)

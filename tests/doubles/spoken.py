@@ -18,6 +18,7 @@ from perdure.contracts.errors import PerdureError, UpstreamUnavailable
 from perdure.contracts.ids import step_of
 from perdure.contracts.turns import Usage
 from perdure.core.budgets import RequestBound
+from perdure.core.calls.endings import ANSWER_AGAIN, CONTINUE, FinishReason
 
 HOLDS_TOKENS = 40
 """A call's reservation of a daily token budget; no line of a test uses more."""
@@ -32,6 +33,7 @@ class Line:
     fails: int = 0  # how many requests of this call break off first
     again_seconds: float = 0.05  # the wait that such a request asks for
     tokens: int = 10
+    ends: FinishReason = "stop"  # with a text; `tool_calls` ends the answer where it makes calls
     waits: str = ""  # it also waits there for as long as a test holds what it names
 
 
@@ -84,12 +86,15 @@ class SpokenModel:
             await gate.acquire()
             if line.waits not in self.gates:
                 gate.release()
-        calls = tuple(DraftCall(f"call_{at}", tool, json.dumps(args)) for at, (tool, args) in enumerate(line.calls))
+        asked = () if line.ends == "length" else line.calls
+        calls = tuple(DraftCall(f"call_{at}", tool, json.dumps(args)) for at, (tool, args) in enumerate(asked))
         usage = Usage(input_tokens=line.tokens - 1, output_tokens=1, cost_microusd=10)
-        yield Complete(calls, usage, "tool_calls" if calls else "stop", "spoken")
+        truncated = line.ends in ("length", "content_filter", "pause_turn")
+        yield Complete(calls, usage, "tool_calls" if calls else line.ends, "spoken", truncated=truncated)
 
     def _line(self, request: ProviderRequest) -> Line:
-        said = [message for message in request.messages if message.get("role") == "user"]
+        notes = (CONTINUE, ANSWER_AGAIN)
+        said = [each for each in request.messages if each.get("role") == "user" and each["content"] not in notes]
         lines = json.loads(str(said[-1]["content"]))
         step = step_of(request.idempotency_key.rpartition(".")[2])
         return Line(**lines[step - 1]) if step <= len(lines) else Line("nothing more to say")

@@ -13,6 +13,7 @@ from perdure.activities.providers.provider import (
     REFUSAL_TEXT,
     Chunk,
     Complete,
+    Draft,
     DraftCall,
     Provider,
     ProviderRequest,
@@ -31,6 +32,9 @@ from tests.doubles.provider_steps import CONTENT_POLICY, Call, Fault, Step
 pytestmark = UNWARNED
 
 
+HALF = Call(name="pay", arguments='{"amount": 1')
+
+
 @pytest.mark.parametrize("step", [CONTENT_POLICY, Step(calls=(Call(name="pay"),), finish_reason="content_filter")])
 async def test_a_refusal_for_content_is_an_answer_that_leaves_no_calls(listener: Listener, step: Step) -> None:
     await listener.ask(step)
@@ -40,16 +44,24 @@ async def test_a_refusal_for_content_is_an_answer_that_leaves_no_calls(listener:
 
 
 @pytest.mark.parametrize(
-    ("step", "text", "reason"),
+    ("step", "text", "reason", "truncated"),
     [
-        (Step(refusal="I will not say."), "I will not say.", "stop"),
-        (Step(text="And then", finish_reason="length"), "And then", "length"),
-        (Step(calls=(Call(name="look_up", arguments={"a": 1}),), finish_reason="stop"), "", "tool_calls"),
+        (Step(refusal="I will not say."), "I will not say.", "refusal", False),
+        (Step(text="And then", finish_reason="length"), "And then", "length", True),
+        (Step(text="And", calls=(HALF,), finish_reason="length"), "And", "length", True),
+        (Step(calls=(HALF,), finish_reason="length"), "", "length", True),
+        (Step(text="And then", finish_reason="content_filter"), "And then", "content_filter", True),
+        (Step(finish_reason="content_filter"), REFUSAL_TEXT, "content_filter", False),
+        (Step(calls=(Call(name="look_up", arguments={"a": 1}),), finish_reason="stop"), "", "tool_calls", False),
     ],
 )
-async def test_refusals_cut_texts_and_calls_are_answers(listener: Listener, step: Step, text: str, reason: str) -> None:
+async def test_refusals_cut_texts_and_calls_are_answers(
+    listener: Listener, step: Step, text: str, reason: str, truncated: bool
+) -> None:
     await listener.ask(step)
     assert (listener.text, listener.complete.finish_reason) == (text, reason)
+    assert listener.complete.truncated is truncated
+    assert bool(listener.complete.tool_calls) is (reason == "tool_calls"), "half a call is none"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +192,7 @@ async def test_other_calls_run_between_chunks_that_have_all_arrived() -> None:
             await asyncio.sleep(0)
 
     beating = asyncio.create_task(beat())
-    chunks = _CheckedStream(Arrived())
+    chunks = _CheckedStream(Arrived(), Draft())
     for _ in range(100):
         await anext(chunks)
     beating.cancel()
@@ -189,6 +201,34 @@ async def test_other_calls_run_between_chunks_that_have_all_arrived() -> None:
 
 CLAUDE, OPENAI = "anthropic/claude-sonnet-4-5", "openai/o3-mini"
 HELLO: tuple[dict[str, JsonValue], ...] = ({"role": "user", "content": "hello"},)
+
+
+class Ending(PlayingDouble):
+    """Ends its answer for this reason."""
+
+    reason = ""
+
+    async def _step(self, seen: Seen) -> Step:
+        return (await super()._step(seen)).model_copy(update={"finish_reason": self.reason})
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "truncated"),
+    [
+        ("end_turn", "stop", False),
+        ("max_tokens", "length", True),
+        ("model_context_window_exceeded", "length", True),
+        ("refusal", "refusal", True),
+        ("pause_turn", "pause_turn", True),
+    ],
+)
+async def test_the_stop_reasons_of_anthropic_are_told_apart(
+    litellm_provider: Provider, said: str, reason: str, truncated: bool
+) -> None:
+    with Ending(Script(fallback="Yes.")) as double:
+        double.reason = said
+        _, last = await sent(litellm_provider, double, CLAUDE)
+    assert isinstance(last, Complete) and (last.finish_reason, last.truncated) == (reason, truncated)
 
 
 class Caching(PlayingDouble):

@@ -30,7 +30,7 @@ def test_a_topology_is_valid_wired_as_its_manifest_says_and_resumes_where_it_pau
     assert json.loads(canonical_json(manifest)) == manifest
     resumes = [entry for entry in topology.entries if entry not in (FRESH, RENEWED)]
     assert bool(resumes) == any(node.pauses for node in topology.nodes)
-    assert set(resumes) <= {kind.value for kind in PauseKind}
+    assert set(resumes) <= {RENEWED, *(kind.value for kind in PauseKind)}
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
@@ -68,7 +68,7 @@ def test_a_manifest_names_entries_limits_and_what_the_statuses_mean_and_holds_a_
     manifest = manifest_of(TOPOLOGIES["skill_pipeline"])
     entries = {"fresh": "system_prompt_node", "approval": "resume_guard", "renewed": "initial_llm_call"}
     assert manifest["entries"] == entries
-    assert manifest["limits"] == {"max_steps": 500, "max_iterations": 20}
+    assert manifest["limits"] == {"max_steps": 500, "max_iterations": 20, "continuations": 2}
     assert manifest["statuses"] == {"pending": "running", "awaiting_hitl": "awaiting"}
     assert manifest["version"] == 4
     nodes: Any = manifest_of(TOPOLOGIES["clarify_solve"])["nodes"]

@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from perdure.contracts.activities import Verdicts
-from perdure.contracts.agents import PlanCard
+from perdure.contracts.agents import OnLength, PlanCard
 from perdure.contracts.calls import CallState, EffectClass
 from perdure.contracts.errors import Problem
 from perdure.contracts.messages import Role
 from perdure.contracts.skills import Rule
 from perdure.contracts.turns import Limits, OnSpent
 from perdure.core.agents.toolsets import LOAD_TOOLSET
+from perdure.graph.compile import compile_topology
+from perdure.graph.registry import pinned
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import Args, FakeTurn, Says
 from tests.topologies.played import (
@@ -240,3 +242,73 @@ async def test_each_call_runs_at_most_once_and_only_if_allowed(script: list[list
     asked = [call.call_id for message in played.messages for call in message.calls]
     if played.outcome() is Outcome.COMPLETED:
         assert answered == asked, "every call has its answer, in its place"
+
+
+def cut(text: str, *calls: Call) -> Says:
+    return Says(text, calls, ends="length")
+
+
+R = OnLength
+ENDS = {
+    "a whole answer": ([Says("all")], R.CONTINUE, "all", "", [None]),
+    "one continuation": ([cut("on"), Says("ly")], R.CONTINUE, "only", "", [None, "message-1"]),
+    "two, and still cut": ([cut("a"), cut("b"), cut("c")], R.CONTINUE, "abc", "", [None, "message-1", "message-1"]),
+    "a cut call and a text": ([cut("I", LIST), Says(" see")], R.CONTINUE, "I see", "", [None, "message-1"]),
+    "a cut call alone": ([cut("", LIST), Says("short")], R.CONTINUE, "short", "", [None, ""]),
+    "nothing but cuts": ([cut("")] * 3, R.CONTINUE, "", "output_limit", [None, "", ""]),
+    "an answer after an empty one, cut": ([cut(""), cut("a"), cut("b")], R.CONTINUE, "ab", "", [None, "", "message-1"]),
+    "truncated": ([cut("a", LIST)], R.TRUNCATE, "a", "", [None]),
+    "truncated before it began": ([cut("")], R.TRUNCATE, "", "output_limit", [None]),
+    "failed": ([cut("a")], R.FAIL, "a", "output_limit", [None]),
+    "paused by its provider": (
+        [Says("a", ends="pause_turn"), Says("b")], R.FAIL, "ab", "", [None, "message-1"]
+    ),
+    "a refusal": ([Says("no", ends="refusal")], R.FAIL, "no", "", [None]),
+    "an error in between": (
+        [cut("a"), Says(problem=Problem(code="model_unavailable", message="away"))],
+        R.CONTINUE, "a", "model_unavailable", [None, "message-1"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "rule", "text", "code", "continues"), ENDS.values(), ids=list(ENDS))
+async def test_a_cut_answer_is_continued_truncated_or_failed(
+    script: list[Says], rule: OnLength, text: str, code: str, continues: list[str | None]
+) -> None:
+    for of in ("tool_loop", "skill_pipeline"):
+        played = await begin(turn(*script, on_length=rule), of)
+        assert (played.outcome(), played.code) == (Outcome.FAILED if code else Outcome.COMPLETED, code)
+        answers = [each.text for each in played.messages if each.role is Role.ASSISTANT]
+        assert answers == ([text] if text else []), "the parts are one message"
+        assert [ask.continues for ask in played.turn.asks] == continues
+        assert [ask.may_continue for ask in played.turn.asks] == [True, True, False][: len(continues)]
+        assert played.turn.called == [], "a call with cut arguments never runs"
+        assert [ask.deaf for ask in played.turn.asks] == [each is not None for each in continues]
+
+
+async def test_a_continuation_can_call_tools_and_the_next_answer_has_continuations_of_its_own() -> None:
+    played = await play(cut("a"), cut("b"), Says("c", (LIST,)), cut("d"), Says("e"))
+    assert roles(played) == ["user", "assistantt3.0", "toolt3.0", "assistant"]
+    assert [each.text for each in played.messages if each.role is Role.ASSISTANT] == ["abc", "de"]
+    assert [bool(ask.continues) for ask in played.turn.asks] == [False, True, True, False, True]
+
+
+@each_way
+async def test_a_limit_between_the_parts_pauses_and_the_continuation_follows_it(way: Way) -> None:
+    played = await play(cut("a"), Says("b"), limits=Limits(max_tokens=15, on_spent=OnSpent.ASK))
+    assert (played.outcome(), len(played.turn.asks)) == (Outcome.AWAITING, 1)
+    raised = Limits(max_tokens=100, on_spent=OnSpent.ASK)
+
+    async def read(verdicts: Verdicts) -> Verdicts:
+        return verdicts.model_copy(update={"limits": raised})
+
+    played.turn.limits, played.turn.reading = raised, read
+    assert await decided(played, "l1", V.APPROVED, way=way) is Outcome.COMPLETED
+    assert [each.text for each in played.messages if each.role is Role.ASSISTANT] == ["ab"]
+    assert [ask.continues for ask in played.turn.asks] == [None, "message-1"]
+
+
+async def test_the_earlier_version_makes_no_continuation() -> None:
+    played = await begin(turn(cut("a")), compiled=compile_topology(pinned("tool_loop", 1)))
+    assert played.outcome() is Outcome.COMPLETED and "continuation" not in played.state
+    assert [(ask.may_continue, ask.continues) for ask in played.turn.asks] == [(False, None)]

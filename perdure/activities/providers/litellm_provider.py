@@ -1,9 +1,10 @@
 """Provider for all real models, through LiteLLM. Only this module and perdure/embedding/embedder.py import LiteLLM: it
 takes 5 s and 200 MB (measured).
 
-Relevant behavior of LiteLLM (1.106, each tested): it invents the finish reason `stop` if the stream just ended. It
-drops refusals and contents of a wrong type. It wraps errors of a running stream. It stores the headers of an error
-separately. Its retries, fallbacks, callbacks and network lookups are off: one call here is one request.
+Relevant behavior of LiteLLM (1.106, each tested): it invents the finish reason `stop` if the stream just ended or if it
+does not know the provider's. It drops refusals and contents of a wrong type. It wraps errors of a running stream. It
+stores the headers of an error separately. Its retries, fallbacks, callbacks and network lookups are off: one call here
+is one request.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ os.environ["LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"] = "True"
 os.environ["LITELLM_MODE"] = "PRODUCTION"
 
 import litellm
+from litellm.litellm_core_utils import core_helpers
 
 from perdure.activities.providers.errors import CONTENT_REFUSED, provider_error
 from perdure.activities.providers.masking import mask
@@ -81,6 +83,13 @@ RESERVED_PARAMETERS = frozenset(
 bypass the egress rules."""
 
 
+_KEPT_FINISH_REASONS = {
+    "refusal": "refusal",
+    "pause_turn": "pause_turn",
+    "model_context_window_exceeded": "length",
+}
+"""Anthropic's finish reasons that LiteLLM's table would turn into `content_filter` or, with a warning, `stop`. A cut
+answer would then look whole."""
 NO_NAMED_HOSTS = Outbound()
 _STREAM_OVERHEAD = 4
 """A streamed response can be this many times as large as an unstreamed one: each token arrives in an event of 300
@@ -99,6 +108,7 @@ class LiteLLMProvider:
 
     def __init__(self, outbound: Outbound = NO_NAMED_HOSTS) -> None:
         guard(litellm, outbound)
+        core_helpers._FINISH_REASON_MAP.update(_KEPT_FINISH_REASONS)  # type: ignore[arg-type]
         self._stream_bytes = _STREAM_OVERHEAD * outbound.answer_bytes
         self._unpriced: set[str] = set()
         # LiteLLM would load these in its first call and block the event loop for 1.5 s (measured).
@@ -136,7 +146,7 @@ class LiteLLMProvider:
                 with calling(call):
                     response = await litellm.acompletion(**_arguments(request))
             if hasattr(response.completion_stream, "__anext__"):  # Bedrock's is a plain iterator
-                response.completion_stream = _CheckedStream(response.completion_stream)
+                response.completion_stream = _CheckedStream(response.completion_stream, draft)
             chunks = aiter(response)
             while True:
                 async with asyncio.timeout_at(deadline):
@@ -208,10 +218,11 @@ class _CheckedStream:
     LiteLLM reads the next one by itself. So each chunk yields to the other calls of this process and their heartbeats.
     """
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any, draft: Draft) -> None:
         self._raw = raw
         if hasattr(raw, "chunk_parser"):
             raw.chunk_parser = _error_first(raw.chunk_parser)
+        self._draft = draft
         aiter(raw)  # Anthropic's stream cannot be read before this call
 
     def __aiter__(self) -> "_CheckedStream":
@@ -227,6 +238,7 @@ class _CheckedStream:
             if not isinstance(content, str | None):
                 raise ValueError("the content is not text")
             if isinstance(refusal, str):
+                self._draft.refused = self._draft.refused or bool(refusal)
                 delta.content = (content or "") + refusal
             elif content is not sent:
                 delta.content = content

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from pydantic import JsonValue
 
@@ -32,10 +32,8 @@ from perdure.contracts.calls import OutputAsk, OutputForm
 from perdure.contracts.errors import LimitReached, UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import Usage
 from perdure.core.budgets import ANSWER_OVER_BUDGET, RequestBound
+from perdure.core.calls.endings import FinishReason
 from perdure.core.text import CHARACTERS_A_TOKEN, clean, estimated_tokens
-
-FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
-"""`length`: the text was cut at the output limit. `content_filter`: the answer is a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +95,8 @@ class Complete:
     model: str
     """The model's name in the provider's answer."""
     thinking: SignedThinking | None = None
+    truncated: bool = False
+    """True if the answer is cut: its text ends too early, or there is none, and its calls were dropped."""
 
 
 Chunk = TextDelta | ThinkingDelta | Complete
@@ -120,7 +120,7 @@ class Provider(Protocol):
 
         Raises: UpstreamUnavailable (model_unavailable, model_timeout, model_rate_limited, model_overloaded,
         model_unreadable, model_cut_off, model_empty_answer), UpstreamRejected (context_overflow, model_auth,
-        model_billing, model_bad_request, model_not_found, model_setup, output_limit, answer_too_large), LimitReached
+        model_billing, model_bad_request, model_not_found, model_setup, answer_too_large), LimitReached
         (model_budget, answer_over_budget), InvariantBroken (bad_script, unexpected_error).
         """
         ...
@@ -140,10 +140,11 @@ FINISH_REASONS: dict[str, FinishReason] = {
     **dict.fromkeys(("tool_calls", "function_call", "tool_use"), "tool_calls"),
     **dict.fromkeys(("length", "max_tokens", "MAX_TOKENS", "compaction", "model_context_window_exceeded"), "length"),
     **dict.fromkeys(
-        ("content_filter", "content_filtered", "refusal", "sensitive", "guardrail_intervened", "ERROR_TOXIC"),
-        "content_filter",
+        ("content_filter", "content_filtered", "sensitive", "guardrail_intervened", "ERROR_TOXIC"), "content_filter"
     ),
     **dict.fromkeys(("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE"), "content_filter"),
+    "refusal": "refusal",
+    "pause_turn": "pause_turn",
 }
 """The finish reasons of a complete answer. LiteLLM turns all others, including `error` and `network_error`, into
 `stop`."""
@@ -176,6 +177,8 @@ class Draft:
     """Limit of the whole answer; None if only `ANSWER_LIMIT_CHARACTERS` applies."""
     model: str = ""
     text_characters: int = 0
+    refused: bool = False
+    """True if the vendor marks the text as the model's refusal."""
     reported_usage: object = None
     """The vendor's last usage object."""
     thinking: ThinkingReader = field(default_factory=ThinkingReader)
@@ -269,7 +272,9 @@ class Draft:
     def finish(self, finish_reason: object, usage: Usage) -> Iterator[Chunk]:
         """Yields the last chunks of a complete answer. `finish_reason` is the provider's own value, not LiteLLM's.
 
-        Raises: UpstreamUnavailable if the answer is incomplete; UpstreamRejected if it reached its output limit.
+        An answer that was cut keeps its text. None of its calls is trusted: the last one has half of its arguments.
+
+        Raises: UpstreamUnavailable if the answer is incomplete.
         """
         yield from self._held_back()
         if not isinstance(finish_reason, str):
@@ -279,13 +284,17 @@ class Draft:
         reason = FINISH_REASONS.get(finish_reason)
         if reason is None:
             raise unreadable_answer("the finish reason is unknown")
-        if reason == "content_filter":  # calls of an answer that was stopped are not trusted
+        if self.refused and reason == "stop":
+            reason = "refusal"
+        if reason in ("content_filter", "refusal"):
+            cut = self.text_characters > 0 and not self.refused
             if not self.text_characters:
                 yield TextDelta(REFUSAL_TEXT)
-            yield Complete((), usage, reason, self.model)
+            yield Complete((), usage, reason, self.model, truncated=cut)
             return
-        if reason == "length" and (self._calls or not self.text_characters):
-            raise UpstreamRejected("output_limit", "The model reached its output limit before it answered.")
+        if reason == "length" or (reason == "pause_turn" and self.text_characters and not self._calls):
+            yield Complete((), usage, reason, self.model, truncated=True)
+            return
         if not all(call.name for call in self._calls) or (reason == "tool_calls" and not self._calls):
             raise unreadable_answer("tool calls are missing or have no name")
         if not self.text_characters and not self._calls:

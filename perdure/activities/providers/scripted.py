@@ -36,7 +36,6 @@ from perdure.activities.providers.provider import (
     Chunk,
     Complete,
     DraftCall,
-    FinishReason,
     ProviderRequest,
     TextDelta,
     max_input_tokens,
@@ -48,6 +47,7 @@ from perdure.contracts.turns import Usage
 from perdure.contracts.values import Frozen, canonical_json
 from perdure.core.agents.prompts import PlainResult, unwrap_result
 from perdure.core.budgets import RequestBound
+from perdure.core.calls.endings import FinishReason
 from perdure.core.text import estimated_tokens
 
 _PIECE = re.compile(r"(\{\{|\}\})|\{([^{}]*)\}|([{}])")

@@ -162,6 +162,9 @@ class Frame:
     data: Mapping[str, JsonValue]
     stored_message_id: str | None = None
     """The message whose text the caller inserts into the `text` of a token."""
+    stored_range: tuple[int, int | None] = (0, None)
+    """The part of that text, from the first character to the one after the last. A message that was continued has the
+    texts of several calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,12 +323,14 @@ class _StreamMerge:
         if not self._is_whole(event):
             held = self.calls.get(key, HeldCall(0, None))
             message_id = event.data.get("message_id")
-            if _number(event.data, "characters") and isinstance(message_id, str):
+            characters, start = _number(event.data, "characters"), _number(event.data, "start") or 0
+            if characters and isinstance(message_id, str):
                 # A reader that disconnects between these frames and the event receives them again, so the reset is
                 # never lost.
                 self._send_reset(key, HeldCall(0, None), event.at)
                 data: dict[str, JsonValue] = {"call_id": key[1], "attempt": event.data.get("attempt"), "text": ""}
                 self._send_frame(TOKEN, key[0], event.at, data, message_id, cursor=self._without_live_position())
+                self.frames[-1] = replace(self.frames[-1], stored_range=(start, start + characters))
             else:
                 self._send_reset(key, held, event.at)
         self._close_call(key)

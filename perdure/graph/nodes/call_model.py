@@ -14,10 +14,20 @@ from perdure.contracts.messages import MessageRef, Patch, Role
 from perdure.contracts.turns import OnSpent, Usage
 from perdure.core.agents.toolsets import LOAD_TOOLSET, known_toolsets, offered_cards, offered_tools
 from perdure.core.budgets import DAY_CODES, TURN_CODES, spent_limit
+from perdure.core.calls.endings import MAX_CONTINUATIONS
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.calls.retries import TRIES, is_hopeless
 from perdure.core.calls.rounds import fold_rounds
-from perdure.graph.nodes.fields import error_of, limits_of, messages_of, number_of, plan_of, sources_of, toolsets_of
+from perdure.graph.nodes.fields import (
+    continuation_of,
+    error_of,
+    limits_of,
+    messages_of,
+    number_of,
+    plan_of,
+    sources_of,
+    toolsets_of,
+)
 from perdure.graph.nodes.pause import pause_at_limit
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
@@ -53,15 +63,15 @@ class CallModel:
     """True if the call receives no message that the user sends to the open turn. Such a message starts its own turn."""
     folds: bool = False
     """True if the state keeps the settled rounds as ranges of steps, so that it stays small."""
+    continues: bool = False
+    """True if the topology comes back to this node while an answer that was cut is continued."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the patch of the call. A failure or a spent budget is its `error`. If reviewers can raise the spent
         limit of the turn, the run pauses for them."""
         if error_of(state) is not None:
             return {}
-        if self.folds:
-            folded: list[JsonValue] = [each.model_dump(mode="json") for each in fold_rounds(messages_of(state))]
-            state = {**state, "messages": folded}
+        state = {**state, "messages": _folded(state)} if self.folds else state
         problem, plan = reached_limit(state), plan_of(state)
         reviewer_can_raise = plan.limits.on_spent is OnSpent.ASK
         if problem is not None and reviewer_can_raise:
@@ -70,6 +80,7 @@ class CallModel:
             ports.events.emit(BUDGET, {"code": problem.code, "message": problem.message})
             return {"error": problem.model_dump(mode="json"), "status": "limited"}
         user, injected = state["user"], state.get("injected_skill_ids")
+        continued, message_id = continuation_of(state)
         tools = offered_tools(plan, map(str, injected) if isinstance(injected, list) else ())
         loaded = toolsets_of(state) if self.by_toolsets else None
         reply = await ports.model.complete(
@@ -78,9 +89,11 @@ class CallModel:
                 tools=tools if loaded is None else _loaded_tools(plan, tools, loaded),
                 prompt=user if isinstance(user, dict) else {},
                 extract_pattern=self.extract_pattern,
-                deaf=self.deaf,
+                deaf=self.deaf or continued > 0,
                 toolsets=loaded,
-                ttft_told=bool(state.get("ttft_emitted")),
+                ttft_told=bool(state.get("ttft_emitted")) or continued > 0,
+                may_continue=self.continues and continued < MAX_CONTINUATIONS,
+                continues=message_id if continued else None,
                 sections=sources_of(state),
                 guidance=str(state.get("context_guidance") or ""),
             )
@@ -88,10 +101,15 @@ class CallModel:
         if reply.problem is not None and reply.problem.code in TURN_CODES and reviewer_can_raise:
             # The answer was broken off, so its text is dropped and the model is called again.
             counted = _reply_patch(state, reply.model_copy(update={"message": None, "problem": None}))
+            counted.pop("continuation", None)  # the answer that was cut before is continued later
             return counted | pause_at_limit({**state, **counted}, ports, reply.problem)
         if reply.problem is not None and reply.problem.code in BUDGET_CODES:
             ports.events.emit(BUDGET, {"code": reply.problem.code, "message": reply.problem.message})
         return _reply_patch(state, reply)
+
+
+def _folded(state: State) -> list[JsonValue]:
+    return [each.model_dump(mode="json") for each in fold_rounds(messages_of(state))]
 
 
 def _loaded_tools(plan: TurnPlan, tools: Sequence[str], loaded: dict[str, bool]) -> tuple[str, ...]:
@@ -109,8 +127,15 @@ def _reply_patch(state: State, reply: ModelReply) -> Patch:
         patch["extracted"] = [*reply.extracted]
     if "ttft_emitted" in state and reply.message is not None and reply.message.text:
         patch["ttft_emitted"] = True
+    continued, message_id = continuation_of(state)
+    if "continuation" in state:
+        patch["continuation"] = {}
+    if reply.goes_on:
+        last_id = reply.message.id if reply.message is not None else message_id
+        patch["continuation"] = {"number": continued + 1, "message_id": last_id}
     added = [*reply.joined, *([reply.message] if reply.message is not None else [])]
     if added:
+        messages = [each for each in messages if not message_id or _id_of(each) != message_id]
         patch["messages"] = [*messages, *(message.model_dump(mode="json") for message in added)]
     if reply.message is not None:
         patch["pending_tool_calls"] = [call.model_dump(mode="json") for call in reply.message.calls]
@@ -118,6 +143,10 @@ def _reply_patch(state: State, reply: ModelReply) -> Patch:
         patch |= {"error": reply.problem.model_dump(mode="json"), "status": end_status(reply.problem)}
         patch["pending_tool_calls"] = []
     return patch
+
+
+def _id_of(message: JsonValue) -> JsonValue:
+    return message.get("id") if isinstance(message, dict) else None
 
 
 class PaidReply(Protocol):

@@ -69,6 +69,9 @@ REVIEW: Final = (
     Field("pending_mutation", None),
     Field("settled_calls", []),
 )
+CONTINUATION: Final = (Field("continuation", {}),)
+"""The continuation that the next model call makes: its `number`, and the `message_id` of the cut answer, which is empty
+if that had no text. Empty if the last answer was whole."""
 MEMORY: Final = (
     Field("memory_context", {}),
     Field("working", {}),
@@ -131,6 +134,16 @@ def sources_of(state: State) -> tuple[Source, ...]:
     """Returns the outputs that precede the conversation, in a topology that has any."""
     value = state.get("context_sections")
     return tuple(Source.model_validate(each) for each in value) if isinstance(value, list) else ()
+
+
+def continuation_of(state: State) -> tuple[int, str]:
+    """Returns the number of the continuation that is due, and the id of the message that it continues. Zero and no id
+    if none is due, or if the topology makes none."""
+    value = state.get("continuation")
+    if not isinstance(value, dict) or not value:
+        return 0, ""
+    number = value.get("number")
+    return number if isinstance(number, int) else 0, str(value.get("message_id") or "")
 
 
 def number_of(state: State, name: str) -> int:

@@ -136,6 +136,7 @@ RESTORED_FIELDS: Final = (
     "iteration",
     "consecutive_failed_resolves",
     "recent_entity_context",
+    "continuation",
 )
 """Fields of a whole snapshot from which a cold resume restores its state. The rest is in the records."""
 

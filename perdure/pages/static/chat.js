@@ -50,7 +50,7 @@
     return section;
   }
 
-  const isTold = (section, call) => section.querySelector(`[data-call="${CSS.escape(call)}"]`);
+  const isTold = (section, call) => section.querySelector(`[data-call~="${CSS.escape(call)}"]`);
 
   function pieceOf(section, call) {
     const live = section.querySelector(".live");

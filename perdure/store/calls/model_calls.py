@@ -168,7 +168,10 @@ async def write_begun(
 
     It must be the last statement of a claim, because it locks the conversation.
     """
-    started = NewEvent(GENERATION_START, {"model": claimed.model, "attempt": claimed.epoch}, call.call_id)
+    data: dict[str, JsonValue] = {"model": claimed.model, "attempt": claimed.epoch}
+    if call.ask.continues:
+        data["continues"] = call.ask.continues
+    started = NewEvent(GENERATION_START, data, call.call_id)
     await write(tx, call.address, [*joined_events, started], pending=call.events)
 
 

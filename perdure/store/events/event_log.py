@@ -35,6 +35,8 @@ class NewMessage:
     call_id: str | None = None
     tokens: int = 0
     partial: bool = False
+    extends: bool = False
+    """True if the content is added to the stored message `id`, which keeps its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,12 @@ FROM bumped b, fresh f
 """
 
 
+_EXTEND = """
+UPDATE messages SET content = content || $3, calls = $4, tokens = tokens + $5, partial = $6
+WHERE id = $1 AND turn_id = $2
+"""
+
+
 async def write(
     tx: Connection,
     address: TurnAddress,
@@ -93,6 +101,11 @@ async def write(
 
     Raises: UpstreamRejected `checkpoint_decided`.
     """
+    added, messages = ([message for message in messages if message.extends is wanted] for wanted in (True, False))
+    for message in added:
+        (row,) = _message_rows([message])
+        extension = (message.id, address.turn_id, row["content"], row["calls"], message.tokens, message.partial)
+        await tx.execute(_EXTEND, *extension)
     ends = any(event.kind == DONE for event in events)
     await record_skipped_checkpoints(tx, address.turn_id, pending, ends=ends)
     await tx.execute(
@@ -104,7 +117,7 @@ async def write(
         _event_rows([*pending, *events]),
         max((event.number for event in pending), default=0),
         ends,
-        beside_bytes + sum(map(_size, messages)),
+        beside_bytes + sum(map(_size, [*added, *messages])),
     )
 
 

@@ -113,11 +113,20 @@ async def delete_conversation(tx: Connection, conversation_id: str, user_id: str
     await episodes.forget(tx, conversation_id)  # Deleted content must not appear in another conversation.
 
 
+# A continued message has the end of its last part.
+_FINISH_REASON = (
+    "CASE WHEN m.role = 'assistant' AND m.calls <> '[]' THEN 'tool_calls' WHEN m.role = 'assistant' THEN ("
+    "SELECT reply->>'finish_reason' FROM model_calls c WHERE c.turn_id = m.turn_id "
+    "AND reply #>> '{message,id}' = m.id::text ORDER BY length(c.call_id) DESC, c.call_id DESC LIMIT 1) END"
+)
+
+
 async def list_messages(tx: Connection, conversation_id: str, limit: int, after_seq: int) -> Page:
     """Lists the transcript in order. It includes user messages of turns that ended before they began, which no model
     call received."""
     rows = await tx.fetch(
-        "SELECT m.id, turn_id, seq, role, content, calls, call_id, partial, m.created_at, t.status, in_transcript "
+        "SELECT m.id, turn_id, seq, role, content, calls, call_id, partial, m.created_at, t.status, in_transcript, "
+        f"{_FINISH_REASON} AS finish_reason "
         "FROM messages m JOIN turns t ON t.id = m.turn_id WHERE m.conversation_id = $1 AND seq > $2 "
         "AND (in_transcript OR (role = 'user' AND t.ended_at IS NOT NULL)) ORDER BY seq LIMIT $3",
         conversation_id,
@@ -137,6 +146,7 @@ async def list_messages(tx: Connection, conversation_id: str, limit: int, after_
             ],
             "call_id": row["call_id"],
             "partial": row["partial"],
+            "finish_reason": row["finish_reason"],
             "created_at": row["created_at"],
             "turn_status": row["status"],
             "heard": row["in_transcript"],

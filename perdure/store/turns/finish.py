@@ -66,20 +66,25 @@ WITH cancelled AS (
   WHERE conversation_id = $6 AND turn_id = $1 AND role <> 'user' AND in_transcript <> (id = ANY($4))
 ), chosen AS (  -- where this one was the active one
   {_NEXT.format(conversation="$6", replaced_by="$9", where="$5 AND")}
+), said AS (  -- the answer, if a model wrote it
+  SELECT id, content FROM messages WHERE $8 = '' AND conversation_id = $6 AND turn_id = $1 AND role = 'assistant'
+    AND id = ANY($4) AND content <> '' ORDER BY seq DESC LIMIT 1
+), ending AS (  -- of its last part
+  SELECT reply->>'finish_reason' AS reason, (reply->>'truncated')::boolean AS truncated FROM model_calls, said
+  WHERE turn_id = $1 AND reply #>> '{{message,id}}' = said.id::text ORDER BY length(call_id) DESC, call_id DESC LIMIT 1
 ), left_to AS (  -- whoever is chosen is admitted after the last events of this one
   UPDATE conversations SET active_turn_id = NULL WHERE id = $6 AND $5
 )
 UPDATE turns SET status = $2, problem = $3, waiting = NULL, stuck = NULL, ended_at = clock_timestamp(),
-  output = nullif($7::jsonb, '{{}}'), answer = coalesce(nullif($8, ''), (
-    SELECT content FROM messages m WHERE m.conversation_id = $6 AND m.turn_id = $1 AND m.role = 'assistant'
-      AND m.id = ANY($4) AND m.content <> '' ORDER BY m.seq DESC LIMIT 1))
+  output = nullif($7::jsonb, '{{}}'), answer = coalesce(nullif($8, ''), (SELECT content FROM said))
 WHERE id = $1
 RETURNING input_tokens + output_tokens AS tokens, cost_microusd, remembers, user_id, agent_id, answer,
   CASE WHEN remembers THEN (SELECT content FROM messages m WHERE m.id = turns.message_id) END AS asked,
   (SELECT left(m.content, $10) FROM conversations c, messages m WHERE c.id = $6 AND c.title = '' AND $2 = 'completed'
      AND m.id = turns.message_id) AS untitled,
   (extract(epoch FROM ended_at - created_at) * 1000)::bigint AS duration_ms,
-  (SELECT array_agg(id) FROM cancelled) AS cancelled, (SELECT id FROM chosen) AS next_id,
+  (SELECT array_agg(id) FROM cancelled) AS cancelled, (SELECT reason FROM ending) AS finish_reason,
+  coalesce((SELECT truncated FROM ending), false) AS truncated, (SELECT id FROM chosen) AS next_id,
   EXISTS (SELECT FROM messages WHERE turn_id = $1 AND joins = '') AS left_over
 """
 
@@ -213,6 +218,10 @@ def _done_event(turn_id: str, status: TurnStatus, ended: asyncpg.Record, after: 
         "cost_usd": ended["cost_microusd"] / 1e6,
         "duration_ms": ended["duration_ms"],
     }
+    if ended["finish_reason"]:
+        data["finish_reason"] = ended["finish_reason"]
+    if ended["truncated"]:
+        data["truncated"] = True
     return NewEvent(DONE, {**data, **after})
 
 

@@ -17,7 +17,7 @@ _COLUMNS_FROM_EVENTS = (
     "(SELECT coalesce(e.data->>'turn_seconds', e.data->>'seconds')::float FROM events e "
     "WHERE e.turn_id = t.id AND e.kind = 'ttft' ORDER BY e.seq LIMIT 1) AS ttft_seconds, "
     "CASE WHEN t.ended_at IS NOT NULL THEN "
-    "(SELECT e.data->>'left_over' FROM events e WHERE e.turn_id = t.id AND e.kind = 'done') END AS left_over"
+    "(SELECT e.data FROM events e WHERE e.turn_id = t.id AND e.kind = 'done' LIMIT 1) END AS done"
 )
 
 # The deadline in force: an escalation, or a decision on one of several requests, may have moved it since the pause
@@ -79,6 +79,7 @@ async def list_turns(
 def show_turn(row: asyncpg.Record) -> dict[str, object]:
     """Returns the API representation of a turn's row."""
     tokens = row["input_tokens"] + row["output_tokens"]
+    done = row["done"] or {}
     return {
         "turn_id": str(row["id"]),
         "conversation_id": str(row["conversation_id"]),
@@ -87,6 +88,8 @@ def show_turn(row: asyncpg.Record) -> dict[str, object]:
         "topology": row["topology"],
         "status": row["status"],
         "answer": row["answer"],
+        "finish_reason": done.get("finish_reason"),
+        "truncated": bool(done.get("truncated")),
         "output": row["output"],
         "error": row["problem"],
         "usage": {
@@ -105,7 +108,7 @@ def show_turn(row: asyncpg.Record) -> dict[str, object]:
         "metadata": row["metadata"],
         "stop_requested_at": row["stop_requested_at"],
         "replaced_by": str(row["replaced_by"]) if row["replaced_by"] else None,
-        "left_over": row["left_over"],
+        "left_over": done.get("left_over"),
         "created_at": row["created_at"],
         "started_at": row["started_at"],
         "ended_at": row["ended_at"],
@@ -127,11 +130,12 @@ SELECT * FROM (
     NULL::timestamptz AS planned_at, started_at, settled_at,
     CASE WHEN reply IS NULL THEN 'running' WHEN reply->>'problem' IS NOT NULL THEN 'failed' ELSE 'done' END AS state,
     coalesce(reply->'problem'->>'code', CASE WHEN reply->>'fault' <> '' THEN 'not_the_object_asked_for' END) AS code, 
-    (reply->'usage'->>'cost_microusd')::bigint AS cost_microusd, NULL AS approval_id
+    (reply->'usage'->>'cost_microusd')::bigint AS cost_microusd, NULL AS approval_id,
+    reply->>'finish_reason' AS finish_reason
   FROM model_calls WHERE turn_id = $1
   UNION ALL
   SELECT k.call_id, 'tool', k.tool, '', k.effect, k.epoch, k.errors, k.created_at, k.first_sent_at, k.settled_at,
-    CASE WHEN k.state = 'reserved' THEN 'running' ELSE k.state END, NULL, NULL, a.id::text
+    CASE WHEN k.state = 'reserved' THEN 'running' ELSE k.state END, NULL, NULL, a.id::text, NULL
   FROM tool_calls k LEFT JOIN approvals a
     ON a.turn_id = k.turn_id AND a.call_id = k.call_id AND a.tenant_id = k.tenant_id
   WHERE k.turn_id = $1
@@ -139,11 +143,14 @@ SELECT * FROM (
   SELECT tool, 'context', tool, '', 'read', coalesce((outcome->>'attempts')::int, failed + 1), failed, NULL,
     created_at, settled_at,
     CASE WHEN settled_at IS NULL THEN 'running' WHEN outcome->>'problem' IS NOT NULL THEN 'failed' ELSE 'done' END,
-    outcome->'problem'->>'code', NULL, NULL
+    outcome->'problem'->>'code', NULL, NULL, NULL
   FROM bundles WHERE turn_id = $1
 ) calls ORDER BY coalesce(started_at, planned_at) DESC, length(call_id) DESC, call_id DESC LIMIT $2
 """
-_CALL_COLUMNS = ("call_id", "kind", "name", "label", "effect", "state", "code", "attempts", "errors", "approval_id")
+_CALL_COLUMNS = (
+    *("call_id", "kind", "name", "label", "effect", "state", "code", "attempts", "errors", "approval_id"),
+    "finish_reason",
+)
 _CALL_TIMES = ("planned_at", "started_at", "settled_at")
 
 

@@ -75,7 +75,17 @@ def resumed(trace: str, patch: Patch) -> Leg:
 
 
 GATED = waits("initial_llm_call tool_node", {"initial_llm_call": [ASKS], "tool_node": [GATE]})
+CUT: Patch = {"continuation": {"number": 1, "message_id": "m"}}
+WHOLE: Patch = {"continuation": {}}
 ROWS = (
+    row(
+        "an answer that was cut is continued, in each phase",
+        Leg(
+            f"{START} initial_llm_call initial_llm_call skill_select_node approval_node synthesis_llm_call"
+            " synthesis_llm_call output_format",
+            {"initial_llm_call": [CUT, WHOLE], "synthesis_llm_call": [CUT, WHOLE]},
+        ),
+    ),
     row(
         "the first model call fails",
         Leg(f"{START} initial_llm_call output_format", {"initial_llm_call": [BROKEN]}, "failed"),

@@ -38,6 +38,8 @@ def topology() -> Topology:
 FRESH_RUN = "entry memory_prepare model"
 ASKS: Patch = {"messages": [{"role": "assistant", "text": "I look."}], "pending_tool_calls": [{"id": "c1"}]}
 SAYS: Patch = {"messages": [{"role": "assistant", "text": "Done."}], "pending_tool_calls": []}
+CUT: Patch = {"pending_tool_calls": [], "continuation": {"number": 1, "message_id": "m"}}
+WHOLE: Patch = {"continuation": {}}
 WAITS: Patch = {
     "status": AWAITING_HITL,
     "awaiting_approval": True,
@@ -59,6 +61,10 @@ ROWS = (
         "a limit that is spent before the model is called pauses until it is raised",
         Leg(f"{FRESH_RUN} final", {"model": [LIMIT]}, AWAITING_HITL),
         Leg("entry gate model final", {"model": [SAYS]}, entry="approval"),
+    ),
+    row(
+        "an answer that was cut is continued",
+        Leg(f"{FRESH_RUN} model final", {"model": [CUT, SAYS | WHOLE]}),
     ),
     row(
         "a failure of the gate ends the turn",

@@ -67,7 +67,7 @@ def test_every_shipped_topology_is_laid_out(name: str) -> None:
     ways = [(line.source, line.target) for line in lines_of(topology)]
     layout = layout_of(["START", *(node.id for node in topology.nodes), "END"], ways)
     check(layout)
-    assert set(layout.routes) == set(ways)
+    assert set(layout.routes) == {way for way in ways if way[0] != way[1]}, "a loop at one node has no line"
 
 
 def test_a_way_to_an_earlier_node_goes_up_and_a_way_to_an_unknown_one_is_left_out() -> None:

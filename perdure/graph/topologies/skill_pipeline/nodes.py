@@ -197,7 +197,7 @@ class FormatOutput:
 
 
 _CALL_3 = CallModel(extract_pattern=SKILL_PATTERN)
-_CALL = replace(_CALL_3, folds=True)
+_CALL = replace(_CALL_3, folds=True, continues=True)
 
 NODES: dict[str, Node] = {
     "system_prompt_node": SetSystemPrompt(),
@@ -216,4 +216,4 @@ NODES_3: dict[str, Node] = {
     "initial_llm_call": CallPhase(INITIAL, _CALL_3),
     "synthesis_llm_call": CallPhase(SYNTHESIS, _CALL_3),
 }
-"""The nodes of version 3, whose state keeps every message."""
+"""The nodes of version 3, whose state keeps every message and which continues no cut answer."""

@@ -12,9 +12,11 @@ from perdure.contracts.activities import (
     ActivityRef,
 )
 from perdure.contracts.approvals import PauseKind
+from perdure.core.calls.endings import MAX_CONTINUATIONS
 from perdure.graph.nodes.fields import (
     AWAITING_HITL,
     BUDGET,
+    CONTINUATION,
     CONTROL,
     CONVERSATION,
     IDENTITY,
@@ -34,6 +36,7 @@ from perdure.graph.spec import (
     Node,
     NodeSpec,
     Outcome,
+    Router,
     RunLimits,
     State,
     Switch,
@@ -59,7 +62,8 @@ _PURPOSES: Final = {
 }
 """Every node, in order."""
 _PAUSING: Final = frozenset({"resume_guard", "initial_llm_call", "tool_node", "approval_node", "synthesis_llm_call"})
-_LIMITS: Final = {"tool_node": "max_iterations"}
+_LIMITS_3: Final = {"tool_node": "max_iterations"}
+_LIMITS: Final = {**_LIMITS_3, "initial_llm_call": "continuations", "synthesis_llm_call": "continuations"}
 _CALLS: Final[Mapping[str, tuple[ActivityRef[Any, Any], ...]]] = {
     "system_prompt_node": (MEMORY_LOAD,),
     "memory_node": (MEMORY_LOAD,),
@@ -76,49 +80,55 @@ def skill_pipeline(nodes: Mapping[str, Node], version: int = VERSION) -> Topolog
     return Topology(
         name="skill_pipeline",
         version=version,
-        state=STATE,
-        nodes=_nodes(nodes),
-        edges=_edges(),
+        state=STATE if version > 3 else STATE_3,
+        nodes=_nodes(nodes, _LIMITS if version > 3 else _LIMITS_3),
+        edges=_edges(version),
         entries={
             FRESH: "system_prompt_node",
             PauseKind.APPROVAL.value: "resume_guard",
             **({RENEWED: "initial_llm_call"} if version > 3 else {}),
         },
-        limits=RunLimits(counted={"max_iterations": MAX_ITERATIONS}),
+        limits=RunLimits(
+            counted={"max_iterations": MAX_ITERATIONS} | ({"continuations": MAX_CONTINUATIONS} if version > 3 else {})
+        ),
         statuses={PENDING: Outcome.RUNNING, AWAITING_HITL: Outcome.AWAITING},
     )
 
 
-def _nodes(bodies: Mapping[str, Node]) -> tuple[NodeSpec, ...]:
+def _nodes(bodies: Mapping[str, Node], limits: Mapping[str, str]) -> tuple[NodeSpec, ...]:
     return tuple(
         NodeSpec(
             node_id,
             bodies[node_id],
             pauses=node_id in _PAUSING,
             purpose=purpose,
-            limit=_LIMITS.get(node_id, ""),
+            limit=limits.get(node_id, ""),
             calls=_CALLS.get(node_id, ()),
         )
         for node_id, purpose in _PURPOSES.items()
     )
 
 
-def _edges() -> tuple[Edge, ...]:
+def _edges(version: int) -> tuple[Edge, ...]:
     out, tools, initial, synthesis = "output_format", "tool_node", "initial_llm_call", "synthesis_llm_call"
     verdicts = {"paused": out, "replay": tools, "synthesis": synthesis, "proceed": initial}
     first_answer = {"paused": out, "error": out, "tools": tools, "text": "skill_select_node"}
     results = {"paused": out, "limit": out, "initial": initial, "synthesis": synthesis}
     last_answer = {"paused": out, "error": out, "tools": tools, "text": out}
+    after_call: Router = after_model_call
+    if version > 3:
+        after_call = after_answer
+        first_answer, last_answer = {**first_answer, "continue": initial}, {**last_answer, "continue": synthesis}
     return (
         Goto("system_prompt_node", "memory_node"),
         Goto("memory_node", "resume_guard"),
         Switch("resume_guard", after_resume_guard, verdicts),
-        Switch(initial, after_model_call, first_answer),
+        Switch(initial, after_call, first_answer),
         Switch(tools, after_tool_node, results),
         Switch("skill_select_node", after_skill_select, {"selected": "skill_inject_node", "none": "approval_node"}),
         Goto("skill_inject_node", "approval_node"),
         Switch("approval_node", after_approval, {"paused": out, "proceed": synthesis}),
-        Switch(synthesis, after_model_call, last_answer),
+        Switch(synthesis, after_call, last_answer),
         Goto(out, END),
     )
 
@@ -133,7 +143,9 @@ SKILLS: Final = (
     Field("skill_injection_done", False),
 )
 
-STATE: Final = StateSchema((*IDENTITY, *CONTROL, *CONVERSATION, *BUDGET, *SKILLS, *REVIEW, *MEMORY))
+STATE_3: Final = StateSchema((*IDENTITY, *CONTROL, *CONVERSATION, *BUDGET, *SKILLS, *REVIEW, *MEMORY))
+"""The state of version 3."""
+STATE: Final = StateSchema((*STATE_3.own, *CONTINUATION))
 
 
 # The routers read only the state; the order of their tests is the priority.
@@ -154,6 +166,12 @@ async def after_model_call(state: State) -> Literal["paused", "error", "tools", 
     if state["error"] is not None:
         return "error"
     return "tools" if state["pending_tool_calls"] else "text"
+
+
+async def after_answer(state: State) -> Literal["paused", "error", "continue", "tools", "text"]:
+    """Routes an answer that was cut to its model call again, which continues it."""
+    label = await after_model_call(state)
+    return "continue" if label == "text" and state["continuation"] else label
 
 
 async def after_tool_node(state: State) -> Literal["paused", "limit", "initial", "synthesis"]:

@@ -121,9 +121,9 @@ class Settle:
 NODES: dict[str, Node] = {
     "entry": Enter(),
     "memory_prepare": PrepareMemory(),
-    "model": CallModel(by_toolsets=True, folds=True),
+    "model": CallModel(by_toolsets=True, folds=True, continues=True),
     "gate": PassGate(),
     "final": Settle(),
 }
 NODES_1: dict[str, Node] = {**NODES, "model": CallModel(by_toolsets=True)}
-"""The nodes of version 1, whose state keeps every message."""
+"""The nodes of version 1, whose state keeps every message and which continues no cut answer."""

@@ -5,9 +5,11 @@ from typing import Final, Literal
 
 from perdure.contracts.activities import APPROVALS_OPEN, APPROVALS_READ, MEMORY_LOAD, MODEL_COMPLETE, TOOLS_RUN
 from perdure.contracts.approvals import PauseKind
+from perdure.core.calls.endings import MAX_CONTINUATIONS
 from perdure.graph.nodes.fields import (
     AWAITING_HITL,
     BUDGET,
+    CONTINUATION,
     CONTROL,
     CONVERSATION,
     IDENTITY,
@@ -41,16 +43,18 @@ def tool_loop(nodes: Mapping[str, Node], version: int = VERSION) -> Topology:
     return Topology(
         name="tool_loop",
         version=version,
-        state=STATE,
-        nodes=_nodes(nodes),
-        edges=_edges(),
+        state=STATE if version > 1 else STATE_1,
+        nodes=_nodes(nodes, version),
+        edges=_edges(version),
         entries={FRESH: "entry", PauseKind.APPROVAL.value: "entry", **({RENEWED: "model"} if version > 1 else {})},
-        limits=RunLimits(counted={"max_iterations": MAX_ITERATIONS}),
+        limits=RunLimits(
+            counted={"max_iterations": MAX_ITERATIONS} | ({"continuations": MAX_CONTINUATIONS} if version > 1 else {})
+        ),
         statuses={PENDING: Outcome.RUNNING, AWAITING_HITL: Outcome.AWAITING},
     )
 
 
-def _nodes(bodies: Mapping[str, Node]) -> tuple[NodeSpec, ...]:
+def _nodes(bodies: Mapping[str, Node], version: int) -> tuple[NodeSpec, ...]:
     return (
         NodeSpec("entry", bodies["entry"], purpose="Start a turn, or resume a paused one", calls=(MEMORY_LOAD,)),
         NodeSpec(
@@ -64,6 +68,7 @@ def _nodes(bodies: Mapping[str, Node]) -> tuple[NodeSpec, ...]:
             bodies["model"],
             pauses=True,
             purpose="Call the model with the loaded tools",
+            limit="continuations" if version > 1 else "",
             calls=(MODEL_COMPLETE, APPROVALS_OPEN),
         ),
         NodeSpec(
@@ -78,11 +83,14 @@ def _nodes(bodies: Mapping[str, Node]) -> tuple[NodeSpec, ...]:
     )
 
 
-def _edges() -> tuple[Edge, ...]:
+def _edges(version: int) -> tuple[Edge, ...]:
+    answer = {"tools": "gate", "text": "final"}
     return (
         Switch("entry", after_entry, {"pending": "gate", "fresh": "memory_prepare"}),
         Goto("memory_prepare", "model"),
-        Switch("model", after_model, {"tools": "gate", "text": "final"}),
+        Switch("model", after_answer, {"continue": "model", **answer})
+        if version > 1
+        else Switch("model", after_model, answer),
         Switch("gate", after_gate, {"awaiting": "final", "error": "final", "more": "model"}),
         Goto("final", END),
     )
@@ -106,7 +114,9 @@ RUN: Final = (
 TOOLSETS: Final = (Field("loaded_toolsets", {}),)
 """The loaded toolsets by name; True if the tools that write are included. The agent sets the default (`toolsets:`)."""
 
-STATE: Final = StateSchema((*IDENTITY, *CONTROL, *CONVERSATION, *BUDGET, *REVIEW, *MEMORY, *RUN, *TOOLSETS))
+STATE_1: Final = StateSchema((*IDENTITY, *CONTROL, *CONVERSATION, *BUDGET, *REVIEW, *MEMORY, *RUN, *TOOLSETS))
+"""The state of version 1."""
+STATE: Final = StateSchema((*STATE_1.own, *CONTINUATION))
 
 
 # The routers read only the state; the order of their tests is the priority.
@@ -118,6 +128,13 @@ async def after_entry(state: State) -> Literal["pending", "fresh"]:
 async def after_model(state: State) -> Literal["tools", "text"]:
     """Routes calls to the gate. A text ends the turn without a call that judges it; so do an error and a limit."""
     return "tools" if state["pending_tool_calls"] else "text"
+
+
+async def after_answer(state: State) -> Literal["continue", "tools", "text"]:
+    """Routes an answer that was cut to the model again, which continues it, unless an error or a pause comes first."""
+    if state["continuation"] and state["error"] is None and state["status"] != AWAITING_HITL:
+        return "continue"
+    return await after_model(state)
 
 
 async def after_gate(state: State) -> Literal["awaiting", "error", "more"]:

@@ -1,0 +1,58 @@
+"""The ends of a model's answer: what each means, and what happens to an answer that was cut."""
+
+from enum import StrEnum
+from typing import Final, Literal
+
+from perdure.contracts.agents import OnLength
+from perdure.contracts.errors import Problem
+
+FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "refusal", "pause_turn"]
+"""`length`: cut at the output limit. `content_filter`: stopped by the provider's filter. `refusal`: the model refused.
+`pause_turn`: the provider paused a long answer, which the next request continues."""
+MAX_CONTINUATIONS: Final = 2
+"""The number of calls that continue one answer."""
+OUTPUT_LIMIT: Final = Problem(
+    code="output_limit",
+    message="The model's answer was cut at its output limit. Raise `max_tokens` in the agent's `model_params`, or set "
+    "`on_length` to `continue` or `truncate`.",
+)
+CONTINUE: Final = (
+    "Your last answer was cut off before its end. Continue exactly where it stops, without repeating any of it and "
+    "without a remark about the interruption. Tool calls in it were not run: make those that are still needed again."
+)
+ANSWER_AGAIN: Final = (
+    "Your last answer reached the output limit before it was complete, so it was discarded and its tool calls were not "
+    "run. Answer again, more briefly."
+)
+
+
+class Ending(StrEnum):
+    """The treatment of an answer."""
+
+    WHOLE = "whole"
+    CONTINUED = "continued"
+    """Another call continues it."""
+    TRUNCATED = "truncated"
+    """The cut answer is the answer, and is marked as cut."""
+    FAILED = "failed"
+    """The call has the problem `output_limit`."""
+
+
+def ending_of(finish_reason: FinishReason, rule: OnLength, *, may_continue: bool, has_text: bool) -> Ending:
+    """Returns what happens to an answer. `has_text` includes the parts that it continues.
+
+    A provider's pause does not come from the agent's limit, so it is continued under every rule.
+    """
+    if finish_reason not in ("length", "pause_turn"):
+        return Ending.WHOLE
+    paused = finish_reason == "pause_turn"
+    if rule is OnLength.FAIL and not paused:
+        return Ending.FAILED
+    if may_continue and (paused or rule is OnLength.CONTINUE):
+        return Ending.CONTINUED
+    return Ending.TRUNCATED if has_text else Ending.FAILED
+
+
+def continuation_note(message_id: str) -> str:
+    """Returns the instruction for a call that continues the message `message_id`, or answers again if that is empty."""
+    return CONTINUE if message_id else ANSWER_AGAIN

@@ -1,0 +1,40 @@
+"""What happens to an answer, by its end, the agent's rule, and what the graph and the text allow."""
+
+import pytest
+
+from perdure.contracts.agents import AgentDefinition, OnLength
+from perdure.core.calls.endings import Ending, FinishReason, continuation_note, ending_of
+
+GOES_ON, TRUNCATE, FAIL = OnLength
+W, C, T, F = Ending
+CASES: list[tuple[FinishReason, OnLength, str]] = [
+    ("length", GOES_ON, "CCTF"),
+    ("length", TRUNCATE, "TFTF"),
+    ("length", FAIL, "FFFF"),
+    ("pause_turn", GOES_ON, "CCTF"),
+    ("pause_turn", TRUNCATE, "CCTF"),
+    ("pause_turn", FAIL, "CCTF"),
+    *((reason, rule, "WWWW") for reason in ("stop", "tool_calls", "content_filter", "refusal") for rule in OnLength),
+]
+"""The expected endings: a graph that may continue an answer with text and one without, then a graph that may not."""
+LETTERS = dict(zip("WCTF", (W, C, T, F), strict=True))
+
+
+@pytest.mark.parametrize(("reason", "rule", "expected"), CASES)
+def test_only_an_answer_that_was_cut_follows_the_agents_rule(
+    reason: FinishReason, rule: OnLength, expected: str
+) -> None:
+    ways = [(may, text) for may in (True, False) for text in (True, False)]
+    got = [ending_of(reason, rule, may_continue=may, has_text=text) for may, text in ways]
+    assert got == [LETTERS[letter] for letter in expected]
+
+
+def test_parts_in_a_response_format_are_never_joined() -> None:
+    params = {"response_format": {"type": "json_object"}}
+    rules = {
+        rule: AgentDefinition(id="a", title="A", topology="tool_loop", on_length=rule, model_params=params).length_rule
+        for rule in OnLength
+    }
+    assert rules == {GOES_ON: FAIL, TRUNCATE: TRUNCATE, FAIL: FAIL}
+    assert "on_length" not in AgentDefinition(id="a", title="A", topology="tool_loop").model_dump(mode="json")
+    assert continuation_note("message") != continuation_note("")

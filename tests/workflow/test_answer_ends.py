@@ -1,0 +1,109 @@
+"""The ends of a model's answers on the real server: what is continued, and what the API says of each end."""
+
+from typing import Any
+
+import pytest
+
+from perdure.contracts.agents import OnLength
+from perdure.contracts.errors import UpstreamRejected
+from perdure.contracts.values import digest_of
+from perdure.core.calls.endings import CONTINUE
+from perdure.store.turns import views
+from perdure.store.turns.conversations import list_messages
+from tests.doubles.spoken import Line
+from tests.doubles.target import app_agents
+from tests.eventually import until
+from tests.harness import publish_app
+from tests.served import Served
+
+LOOK: tuple[str, dict[str, Any]] = ("look", {})
+
+
+@pytest.fixture(scope="module", autouse=True)
+async def published(served: Served) -> None:
+    agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
+    made = []
+    for rule in (OnLength.TRUNCATE, OnLength.FAIL):
+        changed = {"id": f"desk_{rule}", "on_length": rule, "model": f"m_{rule}"}
+        definition = agent.definition.model_copy(update=changed)
+        version = digest_of(definition.model_dump(mode="json"))
+        made.append(("desk", agent.model_copy(update={"definition": definition, "version": version})))
+    await publish_app(served.harness.owner_url, [*app_agents()[0], *made])
+
+
+def cut(text: str, *calls: tuple[str, dict[str, Any]]) -> Line:
+    return Line(text, calls, ends="length")
+
+
+ENDS = {
+    "whole": ("desk", [Line("all of it")], "all of it", "stop", False, ""),
+    "continued": ("desk", [cut("one two"), cut(" three"), Line(" four")], "one two three four", "stop", False, ""),
+    "cut after two": ("desk", [cut("one"), cut(" two"), cut(" three")], "one two three", "length", True, ""),
+    "a cut call": ("desk", [cut("I", LOOK), Line(" say")], "I say", "stop", False, ""),
+    "a cut call alone": ("desk", [cut("", LOOK), Line("short")], "short", "stop", False, ""),
+    "truncated": ("desk_truncate", [cut("one two", LOOK)], "one two", "length", True, ""),
+    "failed": ("desk_fail", [cut("one two")], "one two", "length", True, "output_limit"),
+    "filtered": ("desk", [Line("one", ends="content_filter")], "one", "content_filter", True, ""),
+    "refused": ("desk", [Line("I will not", ends="refusal")], "I will not", "refusal", False, ""),
+    "paused by its provider": ("desk_fail", [Line("a", ends="pause_turn"), Line(" b")], "a b", "stop", False, ""),
+}
+
+
+@pytest.mark.parametrize(("agent", "lines", "answer", "reason", "truncated", "code"), ENDS.values(), ids=list(ENDS))
+async def test_every_end_is_told_apart_and_the_parts_are_one_answer(
+    served: Served, agent: str, lines: list[Line], answer: str, reason: str, truncated: bool, code: str
+) -> None:
+    address, _ = await served.ended(*lines, agent_id=agent)
+    async with served.harness.db.transaction(address.tenant_id) as tx:
+        turn: Any = await views.get_turn(tx, address.turn_id, None)
+        messages: Any = (await list_messages(tx, address.conversation_id, 50, 0))[0]
+        calls: Any = await views.calls_of(tx, address.turn_id, None)
+        segments: Any = await views.turn_segments(tx, address.turn_id, None)
+    assert (turn["answer"], turn["finish_reason"], turn["truncated"]) == (answer, reason, truncated)
+    assert (turn["status"], (turn["error"] or {}).get("code", "")) == ("failed" if code else "completed", code)
+    answers = [(each["content"], each["finish_reason"]) for each in messages if each["role"] == "assistant"]
+    assert answers == [(answer, reason)]
+    assert [each["text"] for each in segments] == [answer], "the reader sees one text"
+    assert [(each["call_id"], each["finish_reason"]) for each in calls] == [
+        (f"m{step}", line.ends) for step, line in enumerate(lines, 1)
+    ], "each continuation is a call of its own, and no tool ran"
+    told = await served.harness.rows(
+        "SELECT data FROM events WHERE turn_id = $1 AND kind = 'generation.complete' ORDER BY seq", address.turn_id
+    )
+    ends = [row["data"] for row in told]
+    parts = [answer[each.get("start", 0) :][: each["characters"]] for each in ends if each["message_id"]]
+    assert parts == [line.text for line in lines if line.text], "a reader who missed tokens is sent each call's part"
+    assert [each["finish_reason"] for each in ends] == [line.ends for line in lines]
+    for sent in served.sent_to_model(address)[1:]:
+        assert sent[-1]["role"] == "user", "no vendor is asked to go on from a message of its own"
+
+
+async def test_a_continuation_sees_the_cut_text_and_no_later_turn_sees_its_instruction(served: Served) -> None:
+    address, _ = await served.ended(cut("one"), Line(" two", [LOOK]), Line("seen"))
+    first, second, third = served.sent_to_model(address)
+    assert [each["content"] for each in second[-2:]] == ["one", CONTINUE]
+    assert CONTINUE not in [each["content"] for each in [*first, *third]]
+    assert [(each["role"], each["content"]) for each in third[-2:-1]] == [("assistant", "one two")]
+    again, _ = await served.ended(Line("well"), conversation_id=address.conversation_id)
+    assert [each["content"] for each in served.sent_to_model(again)[0] if each["role"] == "assistant"] == [
+        "one two",
+        "seen",
+    ]
+
+
+async def test_a_continuation_whose_model_fails_keeps_the_text_of_the_failed_turn(served: Served) -> None:
+    away = UpstreamRejected("model_auth", "The provider refused the key.")
+    with served.harness.model.held("cut") as gate:
+        address = await served.begin(Line("one", ends="length", waits="cut"), Line(" two"), agent_id="desk")
+
+        async def begun() -> bool:
+            return served.harness.model.said[f"{address.turn_id}.m1"] > 0
+
+        await until(begun)
+        served.harness.model.broken["scripted"] = away
+        gate.release()
+        try:
+            row = await served.until(address)
+        finally:
+            served.harness.model.broken.clear()
+    assert (row["status"], row["problem"]["code"], row["answer"]) == ("failed", "model_auth", "one")
