@@ -14,8 +14,8 @@ INVENTED = "[System: "
 
 
 def fault_of(body: dict[str, Any]) -> str:
-    """Why a provider rejects the messages of `body`; empty if it takes them."""
-    return next(_faults(body), "")
+    """Why a provider rejects the messages of `body`; empty if it takes them or if they have another vendor's form."""
+    return next(_faults(body), "") if "messages" in body else ""
 
 
 def _thinking_faults(body: dict[str, Any]) -> Iterator[str]:

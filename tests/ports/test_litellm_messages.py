@@ -59,7 +59,7 @@ class VendorDouble(PlayingDouble):
 
     def __init__(self) -> None:
         super().__init__(Script(fallback="Yes."))
-        self.app.router.routes.append(Route("/models/{model}", self._gemini, methods=["POST"]))
+        self.app.router.routes.insert(0, Route("/models/{model}", self._gemini, methods=["POST"]))
 
     async def _step(self, seen: Seen) -> Step:
         calls = (Call(name="look", id="toolu_1"), Call(name="look", id="toolu_2"))

@@ -16,7 +16,10 @@ from tests.doubles.provider_steps import Call, Step
 from tests.eventually import until
 
 pytestmark = UNWARNED
-LOOK_UP: dict[str, Any] = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+LOOK_UP: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}},
+}
 TWO_CALLS = (("look_up", {"name": "Ada", "page": 1}), ("look_up", {"name": "Bob", "page": 2}))
 
 

@@ -45,27 +45,26 @@ async def status(services: ServicesDep, caller: CallerOrOperator) -> dict[str, o
         _read_workload(services, tenant_id),
     )
     is_operator = caller is None or caller.is_operator
-    faults = {name: part.fault for name, part in parts.items()}
-    faults["relay"] = relay_fault(workload.relay_sessions, workload.overdue)
-    notes = {name: {"note": part.note} for name, part in parts.items() if part.note}
-    queue_bodies = [_queue_body(services, caller, item) for item in queues]
+    relay = relay_fault(workload.relay_sessions, workload.overdue)
+    faults = {**{name: part.fault for name, part in parts.items()}, "relay": relay}
     if is_operator and workload.stuck:
         faults["turns"] = stuck_fault(len(workload.stuck))
+    notes = {name: {"note": part.note} for name, part in parts.items() if part.note}
+    queue_bodies = [_queue_body(services, caller, item) for item in queues]
     queue_faults, server_faults = [item["fault"] for item in queue_bodies], [item.fault for item in servers]
-    page = workflows_page(services, caller)
+    all_parts = [{"name": name, "fault": fault, **notes.get(name, {})} for name, fault in faults.items()]
+    links = {"temporal": page} if (page := workflows_page(services, caller)) else {}
     return {
         "at": datetime.now(UTC),
         "is_operator": is_operator,
         "well": not any((*faults.values(), *queue_faults, *server_faults, workload.stuck)),
-        "parts": [{"name": name, "fault": fault, **notes.get(name, {})} for name, fault in faults.items()]
-        if is_operator
-        else _parts_of_tenant(faults, queue_faults, server_faults),
+        "parts": all_parts if is_operator else _parts_of_tenant(faults, queue_faults, server_faults),
         "queues": queue_bodies if is_operator else [],
         "mcp_servers": [asdict(item) for item in servers] if is_operator else [],
         "turns": workload.turns if caller is not None else [],
         "stuck_turns": workload.stuck if caller is not None else [],
         "oldest_approval": workload.oldest_approval if caller is not None else None,
-        "links": {"temporal": page} if page else {},
+        "links": links,
     }
 
 
