@@ -328,7 +328,7 @@ def guard(litellm: Any, outbound: Outbound) -> None:
     `AsyncHTTPHandler.create_async_transport`; the synchronous ones are replaced here. A client with a given transport
     reads no proxy variables. `aiohttp_openai/` models use a separate session and are rejected.
 
-    Raises: RuntimeError if the installed LiteLLM creates its clients in another way.
+    Raises: RuntimeError if the installed version creates its clients in another way.
     """
     previous_rules = getattr(litellm, _RULES, None)
     if previous_rules == outbound:
