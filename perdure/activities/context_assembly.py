@@ -146,7 +146,7 @@ class AssemblyActivities:
     ) -> tuple[dict[str, JsonValue], float]:
         """Makes one attempt within the tool's time limit.
 
-        Raises: Failed; CancelledError when this worker drains.
+        Raises: AttemptFailed; CancelledError when this worker drains.
         """
         context, config = self._context(call, declared, started), declared.config
         inputs: dict[str, JsonValue] = {USER_MESSAGES_ARGUMENT: [*started.user_messages]} if config.hears else {}

@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Interruption:
-    """The result of a block: `yes` is true if a stop interrupted it."""
+    """The result of a block: `stopped` is true if a stop interrupted it."""
 
     def __init__(self) -> None:
         self.stopped = False
@@ -47,7 +47,7 @@ class Stops:
 
     @asynccontextmanager
     async def interruptible(self, turn_id: str) -> AsyncIterator[Interruption]:
-        """Runs a block that ends early if the turn is stopped; the yielded object then has `yes` set."""
+        """Runs a block that ends early if the turn is stopped; the yielded object then has `stopped` set."""
         interruption = Interruption()
         try:
             async with asyncio.timeout(None) as block:

@@ -204,7 +204,7 @@ class ToolAttempt:
     result: ToolResult = NO_RESULT
     retry_after_seconds: float | None = None
     timed_out: bool = False
-    hopeless: bool = False
+    permanent: bool = False
     """True if another attempt would end in the same way."""
     stopped: bool = False
     """True if the turn was stopped during the attempt."""
@@ -252,7 +252,7 @@ async def _run_within_limit(claimed: ClaimedCall, context: ToolContext) -> ToolA
         return _withheld(claimed.card, error)
     # raised by a tool that does not use `context.send`, so it may have sent something before
     except EgressRefused as error:
-        return ToolAttempt(ActionEnd.AMBIGUOUS, str(error), hopeless=True)
+        return ToolAttempt(ActionEnd.AMBIGUOUS, str(error), permanent=True)
     except asyncio.CancelledError:
         if not cancelled_by_stop():
             raise
@@ -264,7 +264,7 @@ async def _run_within_limit(claimed: ClaimedCall, context: ToolContext) -> ToolA
     except Exception as error:
         _log.warning("tool_call_failed", tool=claimed.card.name, error=type(error).__name__)
         message = str(error) if isinstance(error, ServerLost) else f"the call failed ({type(error).__name__})"
-        return ToolAttempt(ActionEnd.AMBIGUOUS, message, hopeless=isinstance(error, CODE_ERRORS))
+        return ToolAttempt(ActionEnd.AMBIGUOUS, message, permanent=isinstance(error, CODE_ERRORS))
     return ToolAttempt(ActionEnd.RETURNED, result=result)
 
 
@@ -293,8 +293,8 @@ class LocalToolFailed(Exception):
 async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResult:
     """Runs a local tool once, within its time limit, in the transaction of its context.
 
-    Raises: Undone if the tool failed. Errors that show that Postgres is unavailable or that a transaction conflicts
-    pass unchanged: they are not the tool's answer, and another attempt may succeed.
+    Raises: LocalToolFailed if the tool failed. Errors that show that Postgres is unavailable or that a transaction
+    conflicts pass unchanged: they are not the tool's answer, and another attempt may succeed.
     """
     try:
         async with asyncio.timeout(claimed.card.timeout_seconds):

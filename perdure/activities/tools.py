@@ -99,7 +99,7 @@ class ToolActivities:
             result.end,
             last_attempt=claimed.locked.errors + 1 >= TOOL_ERRORS or result.stopped or cancelled_by_stop(),
             timed_out=result.timed_out,
-            hopeless=result.hopeless,
+            permanent=result.permanent,
             sent_before=may_have_happened(claimed.locked.row),
         )
         # The outcome is recorded even if a stop arrives in the meantime.
@@ -191,7 +191,7 @@ async def _settle_returned(tx: Connection, call: ToolCall, claimed: ClaimedCall,
     """Records a call that returned, with what it wants remembered and audited, for every kind of tool. Its state
     updates are part of the outcome, because the graph holds the state.
 
-    Raises: _Lost.
+    Raises: _SettleRejected.
     """
     result, memory_events = await save_working_memory(tx, call, result)
     answer = settled_answer(call, claimed.card, claimed.locked.approval, result)

@@ -124,7 +124,7 @@ _MAX_COOKIE_CHARACTERS = 16_384
 
 
 def cookie_name(cookie: str, *, secure: bool) -> str:
-    """Returns the name of the cookie."""
+    """Returns the cookie's name as browsers know it: over TLS with the prefix that binds it to this host."""
     return f"{_HOST_PREFIX}{cookie}" if secure else cookie
 
 

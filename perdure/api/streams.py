@@ -70,8 +70,9 @@ class StreamReader:
     async def advance(self, cursor: Cursor, read_events: bool) -> tuple[Sequence[Frame], bool]:
         """Returns the next frames and whether the events must be read again.
 
-        `read_events` states whether there may be new events. The state advances only if every step succeeds. Raises the
-        errors of asyncpg.
+        `read_events` states whether there may be new events. The state advances only if every step succeeds.
+
+        Raises: the errors of asyncpg.
         """
         state = self._state or await self._resume(cursor)
         events: list[LoggedEvent] = await self._read_new_events(state) if read_events else []

@@ -86,8 +86,8 @@ class App:
 
 
 def app_folders(selected: Sequence[Path], examples: bool) -> tuple[Path, ...]:
-    """Returns the app folders of an installation: the examples first, if requested, then `own` in its order. A folder
-    that is named twice is returned once."""
+    """Returns the app folders of an installation: the examples first, if requested, then `selected` in its order. A
+    folder that is named twice is returned once."""
     shipped = sorted(path.parent for path in SHIPPED.glob("*/agents") if path.is_dir()) if examples else ()
     folder_by_path: dict[str, Path] = {}
     for folder in (*shipped, *selected):

@@ -95,7 +95,7 @@ def _verify_call(heads: list[Any] | None) -> Call[Any]:
 def _read_heads(file: Path) -> list[Any]:
     """Returns the heads of a file.
 
-    Raises typer.Exit, after a line that states the error.
+    Raises: typer.Exit, after a line that states the error.
     """
     try:
         lines = [line for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]

@@ -82,7 +82,7 @@ def read_run(home: Path) -> dict[str, Any] | None:
 def connect(role: Role, as_name: str | None = None) -> Client:
     """Returns a client with the token of `role`, or of the local user `as_name` if the caller names one.
 
-    Raises typer.Exit, after a line that names the missing value.
+    Raises: typer.Exit, after a line that names the missing value.
     """
     environment = Environment.read()
     url = _api_url(environment)
@@ -93,7 +93,7 @@ def connect_to_register(*, as_local_admin: bool) -> Client:
     """Returns a client for a user without a token. If `as_local_admin` is set, it uses the local admin's token if there
     is one, so that the first user can register.
 
-    Raises typer.Exit, after a line that names the missing value.
+    Raises: typer.Exit, after a line that names the missing value.
     """
     environment = Environment.read()
     url = _api_url(environment)

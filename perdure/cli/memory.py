@@ -342,7 +342,7 @@ class LocalFile:
     def at(cls, path: Path) -> "LocalFile":
         """Reads a file.
 
-        Raises typer.Exit, after a line with the reason, if the file cannot be uploaded or read.
+        Raises: typer.Exit, after a line with the reason, if the file cannot be uploaded or read.
         """
         media_type = BY_ENDING.get(path.suffix.lower())
         try:

@@ -101,7 +101,7 @@ def _print_status(environment: Environment, health: list[Health], deployment: De
 def _show_remote(as_json: bool) -> int:
     """Shows what a remote API reports about its deployment. Returns the exit code.
 
-    Raises ApiError.
+    Raises: ApiError.
     """
     with connect(Role.REVIEWER) as client:
         deployment = deployment_of(client)
@@ -226,7 +226,7 @@ _POLL_SECONDS = 0.5
 def deployment_of(client: Client) -> DeploymentStatus:
     """Returns the current status. If only queues have faults, waits up to 5 s for workers that have just started.
 
-    Raises ApiError.
+    Raises: ApiError.
     """
     deadline = time.monotonic() + _WORKER_WAIT_SECONDS
     while True:

@@ -218,7 +218,7 @@ def at_terminal() -> bool:
 def confirm(question: str, *, yes: bool, as_json: bool) -> None:
     """Asks for confirmation, unless `--yes` or `--json` is set or there is no terminal.
 
-    Raises typer.Exit if the answer is no.
+    Raises: typer.Exit if the answer is no.
 
     Questions are skipped without a terminal.
     """
@@ -249,7 +249,7 @@ def edited_text(text: str, name: str, alternative: str) -> str:
 
     Only the owner can read the file, and it is deleted afterwards. `alternative` is the option that needs no editor.
 
-    Raises EditFailed. Raises NoTemporaryFile if the disk is full, or if no folder is writable.
+    Raises: EditFailed; NoTemporaryFile if the disk is full, or if no folder is writable.
     """
     environ = own_environ()
     editor = environ.get("VISUAL") or environ.get("EDITOR")

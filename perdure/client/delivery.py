@@ -13,11 +13,12 @@ def list_webhooks() -> Call[Page[Webhook]]:
 
 
 def add_webhook(url: str, *, with_args: bool = False) -> Call[Webhook]:
-    """Adds a webhook for this URL. Only this answer contains its secret, so the call has no Idempotency-Key."""
+    """Adds a webhook for this URL; with `with_args`, its notices contain the arguments of calls. Only this answer
+    contains its secret, so the call has no Idempotency-Key."""
     body: dict[str, JsonValue] = {"url": url, "with_args": with_args}
     return Call("POST", path("webhooks"), parsed_as(Webhook), body=body)
 
 
 def remove_webhook(webhook_id: str) -> Call[Answer]:
-    """Removes a webhook."""
+    """Removes a webhook with its pending notices."""
     return Call("DELETE", path("webhooks", webhook_id), parsed_as(Answer))

@@ -22,7 +22,7 @@ SLICE_MESSAGES = 12
 
 
 class PipelineToolConfig(Frozen):
-    """One tool of a registry. The names and defaults of the fields are those of the original system."""
+    """One tool of a registry. The fields are the keys of a tool in an app's `pipelines/<name>.yaml`."""
 
     name: str = Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$")
     dependencies: tuple[str, ...] = ()

@@ -47,7 +47,7 @@ class Transport2(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Sends one request and returns the response, whose body is read under the limits of the current call.
 
-        Raises: EgressRefused, OutOfTime; httpx2's own exceptions.
+        Raises: EgressRefused, DeadlineMissed; httpx2's own exceptions.
         """
         call, url = current_call(), request.url
         route = route_of(self._outbound, url.scheme, url.raw_host.decode("ascii"), url.port, request.extensions)

@@ -70,7 +70,7 @@ class Transport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Sends one request and returns its answer, whose body is read under the limits of the current call.
 
-        Raises: EgressRefused, OutOfTime; httpx's own exceptions.
+        Raises: EgressRefused, DeadlineMissed; httpx's own exceptions.
         """
         call, url = current_call(), request.url
         route = route_of(self._outbound, url.scheme, url.raw_host.decode("ascii"), url.port, request.extensions)
@@ -328,7 +328,7 @@ def guard(litellm: Any, outbound: Outbound) -> None:
     `AsyncHTTPHandler.create_async_transport`; the synchronous ones are replaced here. A client with a given transport
     reads no proxy variables. `aiohttp_openai/` models use a separate session and are rejected.
 
-    Raises: RuntimeError if this version of LiteLLM creates its clients in another way.
+    Raises: RuntimeError if the installed version creates its clients in another way.
     """
     previous_rules = getattr(litellm, _RULES, None)
     if previous_rules == outbound:

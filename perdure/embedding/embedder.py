@@ -47,7 +47,7 @@ class Embedder(Protocol):
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Returns a vector for each text.
 
-        Raises: EmbeddingUnavailable; VectorRefused if these texts are the cause.
+        Raises: EmbeddingUnavailable; VectorRejected if these texts are the cause.
         """
         ...
 
@@ -75,7 +75,7 @@ class ThreadedEmbedder:
         """Returns a vector for each text. Texts are processed in batches of `BATCH_TEXTS`, so that short calls can run
         between batches.
 
-        Raises: EmbeddingUnavailable; VectorRefused if a vector's dimension differs from earlier ones, or if its length
+        Raises: EmbeddingUnavailable; VectorRejected if a vector's dimension differs from earlier ones, or if its length
         is outside the limits.
         """
         if self._waiting >= MAX_WAITING_CALLS:

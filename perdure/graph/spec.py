@@ -97,7 +97,7 @@ class Goto:
     source: str
     target: str
     kind: str = ""
-    """The original name of this kind of edge, if it has one. All edges have this field."""
+    """The name of this kind of edge in the manifest, if it has one. All edges have this field."""
     condition: str = ""
 
 
@@ -126,7 +126,7 @@ class Switch:
     targets: Mapping[str, str | Fork]
     """A node, END, or a Fork from the same source for each label."""
     kinds: Mapping[str, str] = field(default_factory=dict)
-    """The original name of the edge for each label that has one."""
+    """The name of the kind of edge for each label that has one."""
     conditions: Mapping[str, str] = field(default_factory=dict)
 
 

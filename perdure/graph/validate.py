@@ -1,4 +1,5 @@
-"""The validator of topologies. It reports all faults together, each with the name of its subject.
+"""The validator of topologies. It reports all faults together, each with the name of its subject, and
+so follows the paths of an invalid topology too, without targets that do not exist.
 
 The rules apply to every run. Routes are total, every node is reachable from an entry, and END from every node. Every
 cycle has a declared limit. Nothing would block a workflow. Forks and joins have rules of their own.
@@ -16,10 +17,6 @@ from perdure.contracts.approvals import PauseKind
 from perdure.contracts.errors import InvariantBroken
 from perdure.graph.spec import END, FRESH, RENEWED, Edge, Fork, Join, Outcome, Router, Sub, Switch, Topology
 from perdure.graph.state import KERNEL_FIELDS, LAST_VALUE, not_json
-
-# Paths through a topology, read from its edges.
-# These functions tolerate an invalid topology, so that all its faults are found together. Targets that do not exist are
-# left out.
 
 
 @dataclass(frozen=True, slots=True)

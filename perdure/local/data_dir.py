@@ -251,7 +251,7 @@ def load_credentials(home: DataDir, *, needs_cluster: bool = False) -> Credentia
             f"or move {home.root} away to start without data"
         )
     created = has_cluster or _CLUSTER in stored
-    # The log is of folders owner_advice secrets.json is older than the entry.
+    # An older secrets.json lacks the entry `_CLUSTER`; then Postgres's log shows that the cluster existed.
     if needs_cluster and not has_cluster and (created or home.log("postgres").exists()):
         raise StackError(
             f"the database folder {home.postgres} is missing or empty, but an earlier start created it; restore it "

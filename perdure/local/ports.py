@@ -140,9 +140,8 @@ def _read_ports(path: Path) -> dict[str, int]:
     return {str(name): port for name, port in stored.items() if isinstance(port, int) and 0 < port < 65_536}
 
 
-# The probes below test on loopback whether a part is ready or responds. They use no client libraries, whose imports
-# take time.
 RESPONSE_SECONDS = 2.0
+"""Limit of each probe. The probes use no client libraries, whose imports take time."""
 _SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
 """Postgres's SSLRequest: a new backend responds with one byte, before any sign-in."""
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"

@@ -96,7 +96,7 @@ class TurnView:
     """Maximum characters of each text; None shows all of them."""
 
     def text(self, text: str) -> object:
-        """Returns a text of the turn for the page, cut to `most`."""
+        """Returns a text of the turn for the page, cut to `max_characters`."""
         return visible(text if self.max_characters is None else truncate(text, self.max_characters))
 
     @property

@@ -90,7 +90,7 @@ async def read_upload(request: Request) -> AsyncIterator[tuple[Form, Upload | No
 
     Call it only after the sender is authenticated. A long file is on the disk, and is deleted after the block.
 
-    Raises PageProblem with a 4xx status.
+    Raises: PageProblem with a 4xx status.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "multipart/form-data":
         raise PageProblem(415, "This page accepts only its own form. Reload the page and send the form again.")
@@ -146,7 +146,7 @@ def _check_texts(pairs: Sequence[tuple[str, str]]) -> None:
 async def read_form(request: Request) -> Form:
     """Returns the form in a request's body.
 
-    Raises PageProblem with a 4xx status.
+    Raises: PageProblem with a 4xx status.
 
     A form is read whole up to a limit before a page uses it. It has pairs of names and values.
     """
@@ -279,7 +279,7 @@ async def open_visit(request: Request) -> AsyncIterator[BrowserRequest]:
 async def signed_in_visit(request: Request) -> AsyncIterator[BrowserRequest]:
     """Yields a visit of a signed-in user.
 
-    Raises ApiError 401 if no user is signed in.
+    Raises: ApiError 401 if no user is signed in.
     """
     async with client_for(request) as api:
         is_live = BrowserRequest(request, api).is_live
@@ -289,7 +289,7 @@ async def signed_in_visit(request: Request) -> AsyncIterator[BrowserRequest]:
 async def read_post(request: Request) -> AsyncIterator[Post]:
     """Yields a form that does not change anything. Forms from other sites are rejected.
 
-    Raises PageProblem, and ApiError 401.
+    Raises: PageProblem, and ApiError 401.
     """
     form = request.state.form = await read_form(request)
     _check_origin(request)
@@ -300,7 +300,7 @@ async def read_post(request: Request) -> AsyncIterator[Post]:
 async def check_post(post: Annotated[Post, Depends(read_post)]) -> Post:
     """Returns a form that can change something.
 
-    Raises StaleForm if it belongs to another session, PageProblem, and ApiError 401.
+    Raises: StaleForm if it belongs to another session, PageProblem, and ApiError 401.
     """
     _check_token(post.visit.me, post.form)
     return post
@@ -309,7 +309,7 @@ async def check_post(post: Annotated[Post, Depends(read_post)]) -> Post:
 async def read_upload_post(request: Request) -> AsyncIterator[Post]:
     """Yields a form with a file. Its body is read only after the sender is authenticated.
 
-    Raises StaleForm, PageProblem, and ApiError 401.
+    Raises: StaleForm, PageProblem, and ApiError 401.
     """
     _check_origin(request)
     async with client_for(request, {_PAGE_REQUEST_HEADER: "page"}) as api:

@@ -94,7 +94,7 @@ class TurnData:
 async def turn_data(api: AsyncClient, turn_id: str) -> TurnData:
     """Returns the current data of a turn.
 
-    Raises ApiError 404 if the turn does not exist.
+    Raises: ApiError 404 if the turn does not exist.
     """
     turn = await api.turns.get(turn_id)
     messages, story, calls, approvals, topology = await asyncio.gather(

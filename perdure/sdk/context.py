@@ -106,7 +106,7 @@ class ToolContext:
     def secret(self, name: str) -> str:
         """Returns the value of the secret `name`.
 
-        Raises UndeclaredSecret if the card does not name it. If a named secret is not set, the call is refused before
+        Raises: UndeclaredSecret if the card does not name it. If a named secret is not set, the call is refused before
         the tool runs.
         """
         if name not in self.card.secrets:
@@ -132,8 +132,8 @@ class ToolContext:
         tool's `max_answer_bytes` is not read. `refusals` are statuses that mean a definite failure at this target,
         whatever the table in outcomes.py says.
 
-        Raises ToolRefused or ToolUnavailable. Raises AnswerWithheld if the target did it and its response was not read.
-        Raises TimeoutError and httpx's own exceptions if the effect may have happened (table in outcomes.py).
+        Raises: ToolRefused; ToolUnavailable; AnswerWithheld if the target did it and its response was not read;
+        TimeoutError and httpx's own exceptions if the effect may have happened (table in outcomes.py).
         """
         if self.reads_only and method.upper() not in READ_METHODS:
             raise ToolRefused(f"a preview can only read; {method.upper()} may change data")
@@ -161,7 +161,7 @@ class ToolContext:
     ) -> httpx.Response:
         """Runs the whole exchange under the limits of this call.
 
-        Raises the exceptions of `send`, except those for a status.
+        Raises: the exceptions of `send`, except those for a status.
         """
         try:
             with calling(Call(answer_bytes=self.card.max_answer_bytes, deadline=time.monotonic() + seconds)):

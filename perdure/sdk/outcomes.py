@@ -112,7 +112,7 @@ def meaning_of_failure(effect: EffectClass, error: Exception) -> Meaning:
 def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Collection[int]) -> httpx.Response:
     """Returns `response` if it is a success.
 
-    Raises ToolRefused, ToolUnavailable or httpx.HTTPStatusError, by the table above.
+    Raises: ToolRefused, ToolUnavailable or httpx.HTTPStatusError, by the table above.
     """
     wait = _wait_seconds(response)
     meaning = meaning_of_status(effect, response.status_code, names_wait=wait is not None)
@@ -129,7 +129,7 @@ def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Col
 
 
 def raise_withheld(effect: EffectClass, error: AnswerWithheld) -> None:
-    """Raises ToolRefused if that is the meaning of a success whose body was not read. Otherwise the caller raises
+    """Raises: ToolRefused if that is the meaning of a success whose body was not read. Otherwise the caller raises
     `error`."""
     if meaning_of_withheld(effect, error.method) is Meaning.REFUSED:
         raise ToolRefused(f"{error.code}: {error}; {WITHHELD_ADVICE}") from error
@@ -138,7 +138,7 @@ def raise_withheld(effect: EffectClass, error: AnswerWithheld) -> None:
 def raise_failure(effect: EffectClass, host: str, error: Exception) -> None:
     """Raises the meaning of a failed request. Returns if the caller must raise `error` itself.
 
-    Raises ToolRefused, ToolUnavailable, or TimeoutError at the deadline.
+    Raises: ToolRefused, ToolUnavailable, or TimeoutError at the deadline.
     """
     meaning = meaning_of_failure(effect, error)
     if meaning is Meaning.REFUSED:
@@ -168,13 +168,13 @@ def _reason_text(response: httpx.Response) -> str:
     return f": {text[:_REASON_CHARACTERS]}" if text else ""
 
 
-# The exception that a tool raises decides whether its effect is retried, refused or settled by a person. ToolRefused
-# and ToolUnavailable are therefore guarantees, not labels. After any other exception the effect may have happened, and
-# the effect class decides.
 _MAX_BITS = 14_000
 """Python writes no integer of more than 4,300 digits (14,284 bits)."""
 
 
+# The exception that a tool raises decides whether its effect is retried, refused or settled by a person. ToolRefused
+# and ToolUnavailable are therefore guarantees, not labels. After any other exception the effect may have happened, and
+# the effect class decides.
 class ToolRefused(Exception):
     """A definite failure without an effect. The model receives `message`, and the call is recorded as failed."""
 

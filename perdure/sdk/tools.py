@@ -73,7 +73,7 @@ class Parameters:
     def of(cls, function: Callable[..., Any]) -> "Parameters":
         """Returns the parameters of `function`.
 
-        Raises ToolDefinitionError if a parameter is invalid.
+        Raises: ToolDefinitionError if a parameter is invalid.
         """
         name = function.__name__
         hints = _type_hints(function)
@@ -109,7 +109,7 @@ class Parameters:
     def bind(self, args: Mapping[str, object]) -> dict[str, object]:
         """Returns `args` as the keyword arguments of the call, converted to the types of the hints.
 
-        Raises pydantic.ValidationError.
+        Raises: pydantic.ValidationError.
         """
         validated = self.model.model_validate(dict(args))
         return {self.names[name]: getattr(validated, name) for name in self.names}
@@ -176,7 +176,7 @@ class ToolPreview:
     def of(cls, tool: str, function: PreviewFunction, arguments: Parameters) -> "ToolPreview":
         """Returns the preview of the tool with these arguments.
 
-        Raises ToolDefinitionError if the function is not async or takes an argument that the tool does not have.
+        Raises: ToolDefinitionError if the function is not async or takes an argument that the tool does not have.
         """
         if not inspect.iscoroutinefunction(function):
             raise ToolDefinitionError(f"tool {tool}: the preview must be an async function")
@@ -191,7 +191,7 @@ class ToolPreview:
     async def make(self, args: Mapping[str, JsonValue], context: ToolContext) -> Preview:
         """Runs the preview once.
 
-        Raises whatever the author's function raises; pydantic.ValidationError; TypeError if it returns no Preview.
+        Raises: whatever the author's function raises; pydantic.ValidationError; TypeError if it returns no Preview.
         """
         names = self.parameters.names.values()
         arguments = self.parameters.bind({name: value for name, value in args.items() if name in names})
@@ -224,7 +224,7 @@ class Tool:
     async def run(self, args: Mapping[str, JsonValue], context: ToolContext) -> ToolResult:
         """Calls the tool once.
 
-        Raises ToolRefused or ToolUnavailable if nothing happened in this attempt. After any other exception, an effect
+        Raises: ToolRefused or ToolUnavailable if nothing happened in this attempt. After any other exception, an effect
         may have happened.
         """
         missing = [name for name in self.card.secrets if not context.secrets.get(name)]
@@ -271,7 +271,7 @@ def tool(
     - max_answer_bytes: the largest HTTP response that is read; None uses the operator's setting, by default 10 MiB.
     - version: change it when the function's behavior changes; open approvals of the old version are then outdated.
 
-    Raises ToolDefinitionError.
+    Raises: ToolDefinitionError.
     """
     if function is not None:
         name = getattr(function, "__name__", repr(function))
@@ -304,7 +304,7 @@ class _ToolOptions:
     def make(self, function: Callable[..., Awaitable[object]]) -> Tool:
         """Returns the tool of this function.
 
-        Raises ToolDefinitionError.
+        Raises: ToolDefinitionError.
         """
         name = function.__name__
         effect_class = _effect_class(name, self.effect)

@@ -1,4 +1,4 @@
-"""Parses and verifies approval webhooks. Raises InvalidDelivery with the reason if a request is invalid.
+"""Parses and verifies approval webhooks. Raises: InvalidDelivery with the reason if a request is invalid.
 
     notice = read(secret, request.headers, await request.body())
 
@@ -24,7 +24,7 @@ def read(secret: str, headers: Mapping[str, str], body: bytes, *, now_seconds: f
     """Returns the notice in a request: {id, event, at, sent_at, url, approval: {id, status, version, tool, agent, risk,
     requested_by, expires_at, decision, decided_by, …}}.
 
-    Raises InvalidDelivery.
+    Raises: InvalidDelivery.
     """
     lowercased = {name.lower(): value for name, value in headers.items()}
     timestamp, delivery, signature = (lowercased.get(name, "") for name in (TIMESTAMP, DELIVERY, SIGNATURE))

@@ -44,7 +44,7 @@ async def embed_due(relay: Database, embedder: Embedder, tenant_id: str) -> int:
 async def _embed(embedder: Embedder, pending: list[tuple[str, str]]) -> list[tuple[str, Vector]]:
     """Returns the vectors by id. If a text has no usable vector, only that text is left out.
 
-    Raises: EmbeddingUnavailable; VectorRefused if none of the texts has a vector.
+    Raises: EmbeddingUnavailable; VectorRejected if none of the texts has a vector.
     """
     try:
         vectors = await embedder.embed([summary for _, summary in pending])

@@ -259,12 +259,6 @@ class ClockPort:
         return workflow.now()
 
 
-# The calls of a round run in parallel, each as soon as it is allowed. While calls run, the round handles its wake
-# signals. A verdict that arrives in the meantime starts its call at once: an approved call never waits for a slow one.
-# perdure/core/approvals/gates.py decides what can start. This code only waits and starts.
-#
-# Determinism: calls are started and collected in the order of the round, whichever ends first. The wait sets no timer
-# and adds no event. Each read of the records is one activity.
 TOOL_MARGIN = timedelta(seconds=30)
 """The time beyond a tool's own timeout for reserving, recording and a busy database."""
 
@@ -277,6 +271,12 @@ class Reader(Protocol):
         ...
 
 
+# The calls of a round run in parallel, each as soon as it is allowed. While calls run, the round handles its wake
+# signals. A verdict that arrives in the meantime starts its call at once: an approved call never waits for a slow one.
+# perdure/core/approvals/gates.py decides what can start. The port only waits and starts.
+#
+# Determinism: calls are started and collected in the order of the round, whichever ends first. The wait sets no timer
+# and adds no event. Each read of the records is one activity.
 @dataclass(frozen=True, slots=True)
 class ToolsPort:
     """The port for `tools.run`, for each call of a round, and `tools.assemble`, for each tool of a phase."""

@@ -1,6 +1,5 @@
-"""A reference model of the approval protocol, written from the design alone, without imports of the product. Time is a
-number of seconds that only `pass_time` moves; each deadline is half a thousand off its steps, so that none meets
-one."""
+"""A reference model of the approval protocol, without imports of the product. Time is a number of seconds that only
+`pass_time` moves, in steps of 1,000; each deadline lies 500 between two steps, so that none falls on one."""
 
 from collections import Counter
 from copy import deepcopy

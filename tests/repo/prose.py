@@ -263,7 +263,7 @@ def hits(text: Text) -> Iterator[Hit]:
 
 
 def names(source: str, path: str) -> Iterator[Hit]:
-    """Names of the house's table that a module still defines."""
+    """Names in NAMES that a module still defines."""
     stem = Path(path).stem
     if stem in NAMES:
         yield Hit(path, 1, "name", f"module {stem}", f"rename: {NAMES[stem]}")

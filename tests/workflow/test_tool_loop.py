@@ -1,4 +1,4 @@
-"""Turns of the operations agent on the real server, over its real MCP server: the texts of api.md, end to end."""
+"""Turns of the operations agent on the real server, over its real MCP server, end to end."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

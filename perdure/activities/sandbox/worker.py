@@ -211,7 +211,7 @@ def read_value(text: object, max_bytes: int) -> Value:
 
     The block controls the JSON text that the worker sent, so it is not trusted.
 
-    Raises: UnfitWorker.
+    Raises: InvalidValue.
     """
     if not isinstance(text, str):
         raise InvalidValue("the block hid the end marker of its output")
@@ -226,7 +226,7 @@ def read_value(text: object, max_bytes: int) -> Value:
 
 
 def _check(value: Any, depth: int) -> None:
-    """Raises: UnfitWorker for a value that cannot be stored."""
+    """Raises: InvalidValue for a value that cannot be stored."""
     if isinstance(value, str) and not is_clean(value):
         raise InvalidValue("a string in the return value contains a NUL character or a lone surrogate")
     if not isinstance(value, list | dict):
@@ -253,7 +253,7 @@ class PrintedText:
     def __call__(self, stream: Literal["stdout", "stderr"], text: str) -> None:
         """Adds printed text.
 
-        Raises: TooMuchPrinted.
+        Raises: PrintLimitExceeded.
         """
         if self._bytes_left < 0:
             raise PrintLimitExceeded

@@ -32,7 +32,6 @@ from perdure.store.memory.documents import CONVENTIONS, UNSAFE, Basis, Draft, Wr
 from perdure.store.memory.promotions import Target
 from perdure.store.memory.search import Document, Question, add_excerpts, lock_turn, note_use, search, write_events
 
-# The core tools of the platform resolve an entity, assemble its context and create one. They know no domain.
 FAILED_RESOLVES = "consecutive_failed_resolves"
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -211,7 +210,8 @@ async def blocked_result(context: ToolContext, error: CallerError, about: dict[s
 
 
 def rejection_result(error: CallerError) -> ToolResult:
-    """Returns a rejection as a result for the model."""
+    """Returns a rejection as a result for the model. An exception would roll back the events about it, because writes,
+    usage rows and events of a `local` tool commit once, with the ledger row."""
     output: dict[str, JsonValue] = {"status": "refused", "code": error.code, "message": error.message}
     return ToolResult(output | {"details": cast(JsonValue, error.details)} if error.details else output)
 
@@ -231,14 +231,11 @@ def _address(context: ToolContext) -> TurnAddress:
     return TurnAddress(tenant_id=context.tenant_id, conversation_id=context.conversation_id, turn_id=context.turn_id)
 
 
-# With the memory tools, an agent searches, reads and stores documents for the user of its turn only. The owner of the
-# documents comes from the turn. If a model names a user, a conversation or a run, that argument is dropped before the
-# tool runs; the call is not rejected.
-#
-# All of these tools are `local`: their writes, usage rows and events commit once, with the ledger row. A rejection is a
-# result, not an exception, because an exception would roll back the events about it.
 SERVER_ARGUMENTS = ("user_id", "conversation_id", "run_id", "turn_id", "tenant_id")
+"""Arguments of the memory tools that come from the turn. If a model names one, it is dropped before the tool runs; the
+call is not rejected."""
 TOOLSET = "memory"
+"""The toolset of the tools that search, read and store documents for the user of the turn."""
 MAX_HITS = 10
 MAX_LISTED = 50
 MAX_READ_CHARACTERS = 16_000

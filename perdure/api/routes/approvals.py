@@ -374,7 +374,7 @@ async def preview(services: ServicesDep, caller: Caller, approval_id: ApprovalId
     fault = await run_preview(services.notifier.client, request)
     async with services.db.transaction(caller.tenant_id) as tx:
         if fault:
-            await views.keep_preview(tx, approval_id, {"fault": fault})
+            await views.store_preview(tx, approval_id, {"fault": fault})
         approval = await views.get_approval(tx, approval_id, None, decider_of(caller))
     return approval | {"links": links_of(services, caller, approval)}
 

@@ -158,7 +158,7 @@ def load_and_show(
 ) -> Approval:
     """Returns the approval if it has one of these statuses. Shows it in full, unless `as_json` is set.
 
-    Raises typer.Exit with 5 or 6 otherwise, after a line with the reason.
+    Raises: typer.Exit with 5 or 6 otherwise, after a line with the reason.
     """
     approval = client.approvals.get(approval_id)
     if approval.status not in statuses:
@@ -258,8 +258,8 @@ class ArgumentEdit:
         """Opens the editor and returns the edited arguments. After a `fault` it opens on the last text, with the fault
         above.
 
-        Raises InvalidArgumentText if the arguments are invalid. Raises EditFailed if there is no editor, if it failed,
-        or if nothing was changed.
+        Raises: InvalidArgumentText if the arguments are invalid; EditFailed if there is no editor, if it failed, or
+        if nothing was changed.
         """
         text = self._text or pretty_json(self.before) + "\n"
         name = "arguments.jsonc" if self.is_interactive else "arguments.json"
@@ -273,7 +273,7 @@ class ArgumentEdit:
     def read(self, text: str) -> dict[str, Any]:
         """Reads arguments from JSON text and checks them against the tool's schema.
 
-        Raises InvalidArgumentText if they are invalid, and EditFailed if they equal the arguments of the call.
+        Raises: InvalidArgumentText if they are invalid; EditFailed if they equal the arguments of the call.
         """
         args = parse_object(text)
         checked = check_arguments(args, self.schema)
@@ -298,7 +298,7 @@ def edit_until_sent(
 ) -> None:
     """Opens the editor until `send` returns no fault. A program as the editor has one attempt.
 
-    Raises InvalidArgumentText and EditFailed.
+    Raises: InvalidArgumentText; EditFailed.
     """
     fault = ""
     while True:

@@ -56,7 +56,7 @@ class DemoStack:
     async def open(self) -> None:
         """Starts everything and waits until it is healthy.
 
-        Raises StageFailed with the last lines of the start.
+        Raises: DemoFailed with the last lines of the start.
         """
         port = PortFile(DataDir(self.home).ports_file).take("api")
         command = (sys.executable, "-m", "perdure", "up", "--examples")
@@ -141,7 +141,7 @@ class DemoStack:
     async def perdure(self, *arguments: str) -> str:
         """Runs the `perdure` command as a user would, and returns its output.
 
-        Raises StageFailed if its exit code is not 0.
+        Raises: DemoFailed if its exit code is not 0.
         """
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -163,7 +163,7 @@ class DemoStack:
     async def wait_until(self, condition: Callable[[], bool], seconds: float, failure: str) -> None:
         """Waits until the condition is true.
 
-        Raises StageFailed after this time.
+        Raises: DemoFailed after this time.
         """
         deadline = time.monotonic() + seconds
         while not condition():
@@ -215,7 +215,7 @@ class Payments:
     async def wait_for_effect(self, order: str, kind: str) -> None:
         """Waits until the effect is on the service's disk.
 
-        Raises StageFailed.
+        Raises: DemoFailed.
         """
         deadline = time.monotonic() + _EFFECT_SECONDS
         while not await self.count(order, kind):

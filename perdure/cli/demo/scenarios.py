@@ -177,7 +177,7 @@ class WatchedTurn:
     async def wait_until(self, kind: str, on_event: Callable[[Event], Awaitable[None]] | None = None) -> Event:
         """Continues reading up to an event of this kind.
 
-        Raises StageFailed if the turn ends first, or if no event arrives.
+        Raises: DemoFailed if the turn ends first, or if no event arrives.
         """
         try:
             async with asyncio.timeout(_EVENT_SECONDS):

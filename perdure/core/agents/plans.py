@@ -24,7 +24,7 @@ def turn_plan(
     """Returns the plan of a turn that starts now.
 
     `rules` are those that apply to it (`rules_of`), `toolsets` those that its conversation has loaded, `exempt_tools`
-    the tools that its tenant exempts from approval (`exempted`).
+    the tools that its tenant exempts from approval (`exempted_tools`).
     """
     persona = persona_of(agent.definition)
     cards = _plan_cards(agent)

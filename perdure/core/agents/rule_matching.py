@@ -206,11 +206,11 @@ def _nest_facts(facts: Mapping[str, JsonValue]) -> JsonValue:
     return result
 
 
-# They apply to every agent; a tenant can make them stricter (perdure/core/agents/rules.py).
 RULE_FORCE_CLARIFY = "platform:force_clarify_after_failed_resolves"
 MUTATING_CAPABILITIES = ("create_entity", "update_entity", "link_entities", "batch_*")
 MAX_FAILED_RESOLVES = 3
 
+# These rules apply to every agent; a tenant can make them stricter (perdure/core/agents/rules.py).
 PLATFORM_RULES = (
     Rule(
         id=RULE_MUTATING,

@@ -46,7 +46,7 @@ class Subject:
 
 
 Check = Callable[[Subject], bool]
-"""Returns whether a condition holds. Raises InvalidCondition if the subject does not contain the value."""
+"""Returns whether a condition holds. Raises: InvalidCondition if the subject does not contain the value."""
 
 
 def read_condition(name: str, value: JsonValue) -> Check:

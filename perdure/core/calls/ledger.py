@@ -36,7 +36,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class RecordedClaim:
-    """The recorded claim."""
+    """The claim on a call that its row holds: by which attempt, and whether its outcome is settled."""
 
     epoch: int
     by: Attempt
@@ -156,7 +156,7 @@ def after_act(
     *,
     last_attempt: bool,
     timed_out: bool = False,
-    hopeless: bool = False,
+    permanent: bool = False,
     sent_before: bool = False,
 ) -> SettleAction:
     """Returns what to record after a tool ran. A call that may have happened is never recorded as undone.
@@ -164,8 +164,9 @@ def after_act(
     `sent_before` means that a lost attempt may have sent the call. This attempt's own rejection or "not sent" then
     proves nothing.
 
-    A read that exceeded its own timeout is not retried, because it had its time. A read that is `hopeless`, broken by a
-    bug in the tool's code, is not retried either. A keyed call is: its next attempt may still learn the outcome.
+    A read that exceeded its own timeout is not retried, because it had its time. `permanent` means that a bug in
+    the tool's code broke the call. Such a read is not retried either. A keyed call is: its next attempt may still learn
+    the outcome.
 
     An attempt that is not allowed to send settles nothing, not even as the last. The attempt that owns the call settles
     it, or the end of the turn does.
@@ -186,7 +187,7 @@ def after_act(
         return SettleAction.OUTCOME_UNKNOWN if last_attempt else SettleAction.RETRY
     if effect is EffectClass.LOCAL:
         return SettleAction.FAILED  # Its transaction was rolled back, so nothing happened.
-    return SettleAction.FAILED if last_attempt or timed_out or hopeless else SettleAction.RETRY
+    return SettleAction.FAILED if last_attempt or timed_out or permanent else SettleAction.RETRY
 
 
 def reservation_deadline(now: datetime) -> datetime:
@@ -197,7 +198,6 @@ def reservation_deadline(now: datetime) -> datetime:
     return now + ZOMBIE_GRACE
 
 
-# Reasons why work is not done, for nodes, streams and clients.
 STOPPED = Problem(code="stopped", message="the turn was stopped")
 STOPPED_OR_ENDED = Problem(code=STOPPED.code, message="the turn was stopped or has ended")
 """The problem for a single read of the turn's row that covers both cases."""

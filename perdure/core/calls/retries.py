@@ -126,7 +126,7 @@ def _seconds_until(value: str, now: datetime) -> float | None:
 ROUNDS = 3
 TRIES: tuple[OutputForm, ...] = (OutputForm.JSON_SCHEMA, OutputForm.FUNCTION) * ROUNDS
 """The forms in order, one per call."""
-HOPELESS = frozenset(
+PERMANENT_CODES = frozenset(
     {
         *("model_auth", "model_billing", "model_not_found", "model_setup", "model_budget", STOPPED.code),
         *TURN_CODES,
@@ -136,10 +136,10 @@ HOPELESS = frozenset(
 """Problems that every further attempt would run into again."""
 
 
-def is_hopeless(problem: Problem) -> bool:
+def is_permanent(problem: Problem) -> bool:
     """Returns whether further attempts are useless. Only another configuration can correct the problem (a key, a model
     name)."""
-    return problem.code in HOPELESS
+    return problem.code in PERMANENT_CODES
 
 
 def assumed_usage(request_tokens: int, price: Callable[[Usage], int], reserved: Hold | None = None) -> Usage:

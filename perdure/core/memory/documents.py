@@ -125,7 +125,6 @@ def _write_denial(code: str, message: str, status: int) -> CallerError:
     return CallerError(code, message, status=status)
 
 
-# The document types, and the weight of each in a ranking.
 _BOOSTS = """
 runbook 0.90
 verification_checklist 0.85
@@ -137,7 +136,7 @@ user_preference 0.50
 dream_summary 0.40
 conversation_note 0.30
 """
-"""A table, because the names are fixed and the code derives no other names from them."""
+"""The document types, and the weight of each in a ranking."""
 
 TYPE_BOOSTS: Mapping[str, float] = MappingProxyType(
     {name: float(boost) for name, boost in (line.split() for line in _BOOSTS.split("\n") if line)}

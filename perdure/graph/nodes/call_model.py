@@ -16,7 +16,7 @@ from perdure.core.agents.toolsets import LOAD_TOOLSET, known_toolsets, offered_c
 from perdure.core.budgets import DAY_CODES, TURN_CODES, spent_limit
 from perdure.core.calls.endings import MAX_CONTINUATIONS
 from perdure.core.calls.ledger import STOPPED
-from perdure.core.calls.retries import TRIES, is_hopeless
+from perdure.core.calls.retries import TRIES, is_permanent
 from perdure.core.calls.rounds import fold_rounds
 from perdure.graph.nodes.fields import (
     continuation_of,
@@ -228,7 +228,7 @@ async def ask_object(state: State, ports: Ports, wanted: WantedOutput, messages:
         tries += 1
         tokens += reply.usage.tokens
         cost += reply.usage.cost_microusd
-        if reply.problem is not None and is_hopeless(reply.problem):
+        if reply.problem is not None and is_permanent(reply.problem):
             return OutputResult(None, tokens, cost, tries, reply.problem)
         if reply.problem is None and reply.value is not None:
             return OutputResult(reply.value, tokens, cost, tries)

@@ -111,7 +111,7 @@ def _gating_rule(plan: TurnPlan, request: RequestRef) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SettledRound:
-    """A settled round."""
+    """The changes of the state after a round whose calls all have outcomes."""
 
     patch: Patch
     ran: tuple[AnsweredCall, ...]

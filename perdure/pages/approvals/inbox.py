@@ -96,8 +96,8 @@ async def _count_promotions(visit: BrowserRequest, me: Me) -> str:
     return f"{count} or more" if count and pending.next else str(count or "")
 
 
-# Several requests are selected, shown with their exact arguments, then decided, with a result for each.
 bulk_router = APIRouter()
+"""Several requests are selected, shown with their exact arguments, then decided, with a result for each."""
 MAX_SELECTED = 25
 """One page of the inbox."""
 _BULK_DECISIONS = ("approve", "reject")

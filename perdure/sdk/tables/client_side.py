@@ -60,7 +60,7 @@ class ClientTable:
         The first line must contain the column names, which are sent. If a file has no such line, its first row is sent
         instead.
 
-        Raises TableError and OSError.
+        Raises: TableError and OSError.
         """
         if len(others) > MAX_OTHERS:
             raise TableError(f"a table can have at most {MAX_OTHERS} further tables")
@@ -161,7 +161,7 @@ class ClientTurn:
     def png(self) -> bytes:
         """Returns the chart as PNG, drawn here.
 
-        Raises TableError if there is nothing to draw.
+        Raises: TableError if there is nothing to draw.
         """
         import vl_convert
 
@@ -176,7 +176,7 @@ def ask(
 ) -> ClientTurn:
     """Runs a turn about this table, from its start to its end.
 
-    Raises the exceptions of `finish`.
+    Raises: the exceptions of `finish`.
     """
     conversation = client.conversations.create(agent)
     turn = client.turns.start(conversation.id, message, metadata={CLIENT_TABLE: table.describe()})
@@ -186,8 +186,8 @@ def ask(
 def finish(client: Client, turn_id: str, table: ClientTable, *, timeout_seconds: float = WAIT_SECONDS) -> ClientTurn:
     """Waits until the turn ends, and does the work on the table that it requests.
 
-    Raises TimeoutError after `timeout_seconds`, whatever the turn does, and ApiError. Raises TableError if the turn
-    waits for something else, or if its plan fails on this table.
+    Raises: TimeoutError after `timeout_seconds`, whatever the turn does; ApiError; TableError if the turn waits
+    for something else, or if its plan fails on this table.
     """
     work = _TableWork(table, time.monotonic() + timeout_seconds)
     while True:

@@ -67,7 +67,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[int, Callable[..., pl.Expr]]]] = {
 def read_formula(text: str, columns: Sequence[str]) -> pl.Expr:
     """Translates a formula over these columns into a Polars expression.
 
-    Raises TableError with the reason if the formula is invalid.
+    Raises: TableError with the reason if the formula is invalid.
 
     No part of the formula is ever evaluated as Python. Examples: `price * 1.2`, `col("unit price") > 3 and region in
     ["N", "S"]`, `if_else(is_null(x), 0, x)`, `year(day)`. A bare word is a column. Python's own parser parses the text,
@@ -168,7 +168,7 @@ class MemoryLimit:
         return cls(max(MAX_BYTES, 4 * sum(int(table.estimated_size()) for table in tables)))
 
     def check(self, rows: int, size_bytes: float) -> None:
-        """Raises TableError if the size exceeds a limit."""
+        """Raises: TableError if the size exceeds a limit."""
         if rows > MAX_ROWS:
             raise TableError(f"the result would have more than {MAX_ROWS} rows")
         if size_bytes > self.max_bytes:
@@ -177,7 +177,7 @@ class MemoryLimit:
     def check_step(self, table: pl.DataFrame, step: Step, tables: Mapping[str, pl.DataFrame]) -> None:
         """Checks the result's size before a step that can create much more than its input.
 
-        Raises TableError if it exceeds a limit.
+        Raises: TableError if it exceeds a limit.
         """
         if isinstance(step, Filter | Derive):
             self.check(0, max_text_bytes(step.where if isinstance(step, Filter) else step.value, table))
@@ -245,7 +245,7 @@ _NUMERIC_FUNCTIONS: Final = frozenset({"sum", "mean", "median"})
 
 
 def require_columns(table: pl.DataFrame, *names: str) -> None:
-    """Raises TableError if a name is not a column of the table."""
+    """Raises: TableError if a name is not a column of the table."""
     for name in names:
         if name not in table.columns:
             raise TableError(
@@ -256,7 +256,7 @@ def require_columns(table: pl.DataFrame, *names: str) -> None:
 def aggregate_column(table: pl.DataFrame, column: str, function: str) -> pl.Expr:
     """Returns the expression that aggregates a column of this table to one value.
 
-    Raises TableError if the column does not exist, or if the function needs numbers and the column has none.
+    Raises: TableError if the column does not exist, or if the function needs numbers and the column has none.
 
     Rows without a value are skipped, and a warning states how many. The sum of no values is missing.
     """
@@ -305,7 +305,7 @@ def run_plan(plan: Plan, tables: Mapping[str, pl.DataFrame], main: str, *, numbe
     With `numbered`, the columns of a pivot are named `<column> 1`, `<column> 2`, ... Otherwise their names are values
     of cells.
 
-    Raises TableError, which names the step.
+    Raises: TableError, which names the step.
     """
     visible = {name: table for name, table in tables.items() if name not in plan.hidden}
     main = plan.main or main

@@ -37,7 +37,7 @@ class TableFile:
 async def profile_in_subprocess(files: Sequence[TableFile], seconds: float = 50.0) -> list[dict[str, Any] | None]:
     """Returns `rows` and `columns` of each table. Files after the first that are not tables give None.
 
-    Raises TableError if the first file is not a table, or if the limit of time or memory is reached.
+    Raises: TableError if the first file is not a table, or if the limit of time or memory is reached.
     """
     profiles: list[dict[str, Any] | None] = await _pool.run_job("profile", files, {}, seconds)
     return profiles
@@ -48,7 +48,7 @@ async def run_plan_in_subprocess(files: Sequence[TableFile], plan: str, seconds:
 
     Returns `rows`, `columns`, `warnings`, and in `drawn` the JSON of the rows for a chart.
 
-    Raises TableError if the plan fails, or if the limit of time or memory is reached.
+    Raises: TableError if the plan fails, or if the limit of time or memory is reached.
     """
     result: dict[str, Any] = await _pool.run_job("run", files, {"plan": plan}, seconds)
     return result

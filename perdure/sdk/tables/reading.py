@@ -32,7 +32,7 @@ _INTEGER_PATTERN: Final = r"^[+-]?\d{1,38}$"
 def read_csv(content: bytes, media_type: str = "text/csv") -> pl.DataFrame:
     """Returns the table in a file. If semicolons separate its cells, a comma is the decimal separator.
 
-    Raises TableError if the file is not a valid table.
+    Raises: TableError if the file is not a valid table.
     """
     if b"\x00" in content:
         raise TableError("the file contains a NUL byte and is not text")

@@ -157,7 +157,7 @@ async def lock_for_review(
 async def signed_in(tx: Connection, credential: Credential) -> dict[str, JsonValue]:
     """Returns how a user signed in, with the name of the user who created the credential or invited its owner. It
     includes the users through whose credentials that happened. The keys are those under which an erasure finds names
-    (`NAMING` in perdure/store/identity/erasure.py)."""
+    (`NAME_KEYS` in perdure/store/identity/erasure.py)."""
     sign_in: dict[str, JsonValue] = {"how": credential.how.value}
     made = {"created_by": credential.created_by, "invited_by": credential.invited_by}
     if not any(made.values()):

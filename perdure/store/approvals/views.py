@@ -474,7 +474,7 @@ def _decision_view(row: asyncpg.Record) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedPreview:
+class PreviewCall:
     """The call that a preview is made for: the one that is currently decided on. A preview is requested while the
     request is pending, stored with its time, and erased with the user's texts. `approvals.preview` is NULL if the tool
     has no preview, and `{}` if none has been requested yet. Otherwise it contains the result."""
@@ -493,7 +493,7 @@ class AskedPreview:
     digest: str
 
 
-_ASKED = f"""
+_CALL_TO_PREVIEW = f"""
 SELECT a.tenant_id, a.turn_id::text, a.conversation_id::text, a.call_id, t.user_id::text, a.agent_id, t.agent_version,
   a.tool, a.tool_version, coalesce(a.revision->'args', a.args) AS args,
   coalesce(a.revision->>'digest', a.digest) AS digest
@@ -520,13 +520,13 @@ async def address_for_preview(tx: Connection, approval_id: str) -> TurnAddress:
     return TurnAddress(tenant_id=row["tenant_id"], conversation_id=row["conversation_id"], turn_id=row["turn_id"])
 
 
-async def ask_for_preview(tx: Connection, approval_id: str) -> AskedPreview | None:
+async def read_preview_call(tx: Connection, approval_id: str) -> PreviewCall | None:
     """Returns the call to preview, or None if the request is no longer pending or its tool has no preview."""
-    row = await tx.fetchrow(_ASKED, approval_id)
-    return None if row is None else AskedPreview(**row)
+    row = await tx.fetchrow(_CALL_TO_PREVIEW, approval_id)
+    return None if row is None else PreviewCall(**row)
 
 
-async def keep_preview(tx: Connection, approval_id: str, preview: dict[str, JsonValue]) -> bool:
+async def store_preview(tx: Connection, approval_id: str, preview: dict[str, JsonValue]) -> bool:
     """Replaces the preview and stores the database's time with it. Returns False if the request is no longer
     pending."""
     kept = await tx.fetchval(

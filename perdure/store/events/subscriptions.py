@@ -167,7 +167,7 @@ class SharedReads(Generic[K, V]):
         self._not_begun: dict[K, asyncio.Task[V]] = {}
 
     async def get(self, key: K) -> V:
-        """Returns the value for `key`. Raises the errors of the read."""
+        """Returns the value for `key`. Raises: the errors of the read."""
         task = self._not_begun.get(key)
         if task is None:
             task = self._not_begun[key] = asyncio.create_task(self._run(key))

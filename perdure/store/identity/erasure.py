@@ -200,9 +200,6 @@ OWN_STEPS: tuple[Step, ...] = (
 """The steps for the user's own rows."""
 
 
-# Steps for rows of other users: the user's name, comments, and reasons that models received.
-# Requests of other users remain theirs, even if this user edited them. The engine's texts about them remain too.
-
 NAME_KEYS = (
     "name", "by", "to", "from", "for", "edited_by", "requested_by", "decided_by", "settled_by", "assignee",
     "claimed_by", "was_claimed_by", "created_by", "invited_by", "fallback", "reviewer", "reviewers", "reviewers_before",
@@ -250,6 +247,8 @@ def _no_reason(text: str) -> str:
 
 _TEXT, _SHOWN = "k.outcome #>> '{message,text}'", "data->>'result'"
 
+# These steps clear the user's name and comments in rows of other users, and the reasons that models received. Requests
+# of other users remain theirs, even if this user edited them. The engine's texts about them remain too.
 OTHER_USERS_STEPS: tuple[Step, ...] = (
     Step(
         "approval_votes",

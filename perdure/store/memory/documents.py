@@ -207,7 +207,7 @@ async def create_document(
 ) -> WrittenVersion:
     """Creates a document at a path that has none.
 
-    Raises: the CallerErrors of `perdure/core/memory/documents.py`; 422 `memory_unsafe` with the findings; 409
+    Raises: any CallerError of `perdure/core/memory/documents.py`; 422 `memory_unsafe` with the findings; 409
     `document_exists` with the digest of the existing document; 404 `store_not_found` or `conversation_not_found`.
     Nothing is written if it raises.
     """

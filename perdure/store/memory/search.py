@@ -35,12 +35,11 @@ from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, write
 from perdure.store.paging import cursor_after, read_cursor
 
-# Invariants:
-# - Only the owner can read a document of a conversation or a user. Every statement checks the owner. Row-level security
-#   also hides other users' documents, unless the transaction has set its reader (`read_as`).
-# - A conversation's documents are visible only from that conversation, until it is deleted.
 EVERYBODY = "*"
 """The reader for administrators who delete or redact; they see no content."""
+# Only the owner can read a document of a conversation or a user, so every statement has this condition. Row-level
+# security also hides other users' documents, unless the transaction has set its reader (`read_as`). A conversation's
+# documents are visible only until it is deleted.
 VISIBLE = """
 d.deleted_at IS NULL AND (d.scope = 'workspace' OR (d.owner_id = $1 AND (d.scope = 'user'
   OR EXISTS (SELECT FROM conversations c WHERE c.id = d.conversation_id AND c.user_id = $1 AND c.deleted_at IS NULL))))

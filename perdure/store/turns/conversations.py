@@ -21,7 +21,7 @@ _COLUMNS = "id, agent_id, title, metadata, active_turn_id, created_at, updated_a
 async def create_conversation(
     tx: Connection, user_id: str, agent_id: str, title: str, metadata: dict[str, JsonValue]
 ) -> dict[str, object]:
-    """Creates a conversation."""
+    """Creates a conversation of the transaction's tenant, and returns it in the API's form."""
     row = await tx.fetchrow(
         "INSERT INTO conversations (id, tenant_id, user_id, agent_id, title, metadata, text_bytes) "
         f"VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, {_SIZE}) RETURNING {_COLUMNS}",

@@ -19,7 +19,7 @@ from perdure.core.agents.models import (
     with_thinking,
 )
 from perdure.core.calls.arguments import read_object
-from perdure.core.calls.retries import is_hopeless
+from perdure.core.calls.retries import is_permanent
 
 CLAUDE, OPENAI, GEMINI = "anthropic/claude-sonnet-4-5", "openai/o3-mini", "gemini/gemini-2.5-pro"
 SAID: list[dict[str, JsonValue]] = [{"role": "system", "content": "base"}, {"role": "user", "content": "hello"}]
@@ -95,7 +95,7 @@ def test_structured_output_is_parsed_after_one_repair_at_most() -> None:
 
 def test_only_permanent_errors_are_not_retried() -> None:
     codes = ("model_auth", "model_not_found", "stopped", "model_timeout", "other")
-    assert [code for code in codes if is_hopeless(Problem(code=code, message="no"))] == [*codes[:3]]
+    assert [code for code in codes if is_permanent(Problem(code=code, message="no"))] == [*codes[:3]]
 
 
 STAGES = {

@@ -59,7 +59,7 @@ answered."""
 
 
 async def _ignore_report(_: str) -> None:
-    """Ignores the report."""
+    """The report of sessions whose owner keeps no record of attempts."""
 
 
 class Unreachable(Exception):
@@ -154,7 +154,7 @@ class McpSession:
         return connection.suspect or asyncio.get_running_loop().time() - connection.listed_at > LISTING_SECONDS
 
     async def _refresh(self) -> Connection:
-        """Renews the session and reports the result to `met`.
+        """Renews the session and passes the result to `report`.
 
         Raises: Unreachable; MissingSecret.
         """

@@ -369,7 +369,7 @@ async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | SkippedLi
     and last bytes. This is exact for the ways in which servers write an answer: `id` comes before the result, or is the
     last field except for `jsonrpc`. Any other line cannot be matched to a call.
 
-    Raises: Unreadable.
+    Raises: UnmatchedLine.
     """
     head, tail, skipped_bytes = b"", b"", 0
     while True:
@@ -391,7 +391,7 @@ async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | SkippedLi
 
 
 def _request_id(head: bytes, tail: bytes) -> int | str:
-    """Returns the request's id. Raises: Unreadable if it cannot be found."""
+    """Returns the request's id. Raises: UnmatchedLine if it cannot be found."""
     start, end = _ANSWER_START.match(head), _ANSWER_END.search(tail[-_EXCERPT_BYTES:])
     digits = (start and start[1]) or (end and end[1])
     if not digits:

@@ -9,7 +9,7 @@ from typing import Any
 
 
 async def run_child(program: Path, *arguments: int, stdin_text: str, seconds: float) -> Any:
-    """Returns the program's JSON answer to `given`, or None if it ended without one. No process is left running.
+    """Returns the program's JSON answer to `stdin_text`, or None if it ended without one. No process is left running.
 
     Raises: TimeoutError after `seconds`.
     """

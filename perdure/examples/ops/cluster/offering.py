@@ -73,7 +73,7 @@ def change_once(context: Context, tool: str, args: Mapping[str, Any], change: Ca
 
 
 def find_object(objects: Mapping[str, Any], path: str, kind: str) -> Cluster:
-    """The thing at `place`.
+    """Returns the object at `path`; `kind` names it in the error.
 
     Raises: ToolError, which the model receives.
     """

@@ -43,7 +43,7 @@ class State:
     ) -> Cluster:
         """Applies `change`, records it as one effect and returns its answer. A repeated key returns the stored answer.
 
-        Raises: OtherCall, and the errors of `change`; then nothing is changed.
+        Raises: KeyReused, and the errors of `change`; then nothing is changed.
         """
         digest = hashlib.sha256(json.dumps([tool, args], sort_keys=True).encode()).hexdigest()
         with self._locked() as cluster:

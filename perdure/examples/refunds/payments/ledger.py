@@ -68,7 +68,7 @@ class Ledger:
 
         The effect and its answer are stored in one transaction.
 
-        Raises: OtherBody.
+        Raises: KeyReused.
         """
         body_sha256 = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         with self._transaction() as connection:

@@ -325,10 +325,8 @@ class FormatContext:
         return patch | {"context_sections": sections, "context_guidance": context_guidance(degraded, notes)}
 
 
-# navigator: the model and its tools alternate here, with the usual gates and approvals.
-#
-# It is one node and not a cycle of two, because the original graph has no cycle. It loops inside. A pause leaves it for
-# `finalize` and returns to it through its own entry.
+# The model and its tools alternate inside this node, with the usual gates and approvals, so that the graph has no
+# cycle. A pause leaves it for `finalize` and returns to it through its own entry.
 @dataclass(frozen=True, slots=True)
 class Navigate:
     """A node that calls the model until an answer has no calls, a reviewer must decide, or a limit is reached."""

@@ -1,5 +1,5 @@
-"""The topology `context_assembly`: eight stages, and the eleven edges of the original graph with their kinds and
-conditions. It adds an error edge, which the original lacks. No other code decides the order of the stages."""
+"""The topology `context_assembly`: eight stages, and their edges with kinds and conditions, one of them for errors. No
+other code decides the order of the stages."""
 
 from collections.abc import Mapping
 from enum import StrEnum

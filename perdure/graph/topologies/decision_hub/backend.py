@@ -115,7 +115,7 @@ TIMEOUT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A request to a model."""
+    """A call of a model for one answer to the turn's message, within a time limit."""
 
     trace_id: str
     prompt: tuple[MessageRef, ...]
@@ -130,7 +130,7 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class ModelResponse:
-    """The response of a model."""
+    """An answer, or the reason why there is none; `status` states which. It replaces exceptions."""
 
     status: AnswerStatus
     output: MessageRef | None = None

@@ -11,10 +11,8 @@ from perdure.graph.spec import END, FRESH, Goto, Node, NodeSpec, RunLimits, Stat
 from perdure.graph.state import Field, StateSchema
 from perdure.graph.topologies.decision_hub.backend import AnswerStatus
 
-# The state has the defaults of the original system. Some fields differ, because their data is stored elsewhere. Whole
-# texts are in Postgres: `raw_input` and `final_output` have only the beginnings, and `model_response` refers to its
-# message. The statuses of the two reads are new. A read that found nothing has no result, so only its status shows that
-# it is done.
+# Whole texts are in Postgres: `raw_input` and `final_output` have only the beginnings, and `model_response` refers to
+# its message. A read that found nothing has no result, so only its status shows that it is done.
 REQUEST: Final = (
     Field("trace_id", ""),
     Field("created_at", ""),

@@ -181,14 +181,13 @@ class CheckApproval:
         return pause_at_checkpoint(state, ports, [gated])
 
 
-# output_format sets the status of the run.
 @dataclass(frozen=True, slots=True)
 class FormatOutput:
     """A node that sets the status. Pauses and errors remain; every other run is completed."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Returns the status. An end counts as an iteration, as in the original system. A pause does not, because each
-        check of the records would use up the limit."""
+        """Returns the status. An end counts as an iteration. A pause does not, because each check of the records would
+        use up the limit."""
         iteration: Patch = {"iteration": number_of(state, "iteration") + 1}
         error = error_of(state)
         if error is not None:

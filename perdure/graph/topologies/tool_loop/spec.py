@@ -96,11 +96,10 @@ def _edges(version: int) -> tuple[Edge, ...]:
     )
 
 
-# Some fields of the state differ from the original system, because their data is stored elsewhere. The round to run is
-# `pending_tool_calls`; `settled_calls` has the calls of it that ran before a pause. Decisions are never in the state:
-# they are read from their records every time. Whether the round was announced follows from its requests, so there is no
-# flag for it. Messages are replaced and not added, because a paused round is removed and restored whole. The user is a
-# name and a role here; the turn's row has the owner.
+# The round to run is `pending_tool_calls`; `settled_calls` has the calls of it that ran before a pause. Decisions are
+# never in the state: they are read from their records every time. Whether the round was announced follows from its
+# requests, so there is no flag for it. Messages are replaced and not added, because a paused round is removed and
+# restored whole. The user is a name and a role here; the turn's row has the owner.
 RUN: Final = (
     Field("run_id", ""),
     Field("started_at", None),
