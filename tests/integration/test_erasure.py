@@ -340,7 +340,7 @@ async def test_a_turn_that_begins_during_the_erasure_ends_it_without_loss(harnes
 
 
 LEAVER = "leaver"
-GONE = {"answer", "outcome", "ttft_seconds", "items[].data"}
+GONE = {"answer", "outcome", "ttft_seconds", "finish_reason", "items[].data"}
 """Fields that are null in the contract if unknown; the audit has `erased` beside them."""
 
 

@@ -48,7 +48,8 @@ async def test_the_end_stores_status_and_answer_and_its_last_event_is_done(harne
     done = await harness.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", address.turn_id)
     assert done.pop("duration_ms") >= 0
     assert done == {
-        "execution_id": address.turn_id, "status": "completed", "tokens_used": 10, "cost_usd": 0.00001
+        "execution_id": address.turn_id, "status": "completed", "tokens_used": 10, "cost_usd": 0.00001,
+        "finish_reason": "stop",
     }  # fmt: skip
     active = "SELECT active_turn_id FROM conversations WHERE id = $1"
     assert await harness.value(active, address.conversation_id) is None
