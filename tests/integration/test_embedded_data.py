@@ -188,6 +188,7 @@ async def test_only_the_requested_parts_start_and_overrides_are_ignored(tmp_path
 @pytest.mark.parametrize("name", ["postgres", "valkey", "temporal", "temporal_http", "temporal_metrics", "temporal_ui"])
 async def test_a_part_without_its_port_gets_another(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     take, lost = PortFile.take, socket.socket()
+    lost.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT counts as free
 
     def take_and_lose(ports: PortFile, part: str) -> int:
         port = take(ports, part)
