@@ -13,6 +13,7 @@ from tests.doubles.provider_steps import Step
 UNWARNED = [
     pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
 """For tests of LiteLLM: warnings inside it must not become errors there, which it would take for a broken stream."""
 
