@@ -130,14 +130,14 @@ async def _begin(
     claimed = replace(
         claimed, assumed=assumed_usage(input_tokens, partial(provider.cost_microusd, claimed.model), hold)
     )
+    continued = call.ask.continues
+    before = (await message_texts(tx, [continued])).get(continued, "") if continued else ""
     await begin_call(tx, call, attempt, claimed)
     # The conversation is locked from here on, after the turn and the ledger, so slow work is done before.
     new_messages = claimed.joined.fresh
     moved = (
         [await move_to_transcript(tx, call.address.conversation_id, call.call_id, new_messages)] if new_messages else []
     )
-    continued = call.ask.continues
-    before = (await message_texts(tx, [continued])).get(continued, "") if continued else ""
     await write_begun(tx, call, claimed, moved)
     if hold is not None:
         await budgets.reserve(tx, call, caps, hold)

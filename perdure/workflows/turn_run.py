@@ -27,6 +27,7 @@ from perdure.contracts.ids import approval_id
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import FinishRequest, TurnInput, TurnStatus
 from perdure.core.approvals.gates import pause_kind
+from perdure.core.calls.rounds import ranges_of
 from perdure.graph.compile import CompiledTopology, topology
 from perdure.graph.nodes.fields import error_of, messages_of, requests_of
 from perdure.graph.ports import Ports
@@ -189,7 +190,7 @@ class TurnRun:
             status=status,
             problem=problem,
             transcript=tuple(message.id for message in messages if message.id),
-            rounds=tuple(each for message in messages for each in message.rounds),
+            rounds=ranges_of(messages),
             answer=text if status is TurnStatus.COMPLETED else "",
             output=output if isinstance(output, dict) else {},
             events=segment.take_events(alone=True),

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 
 from pydantic import JsonValue
 
@@ -22,6 +21,7 @@ from perdure.core.agents.prompts import with_changed_arguments
 from perdure.core.agents.rules import plain_facts
 from perdure.core.agents.toolsets import LOAD_TOOLSET, load
 from perdure.core.calls.endings import FinishReason
+from perdure.core.calls.rounds import is_in
 from perdure.core.text import preview
 from tests.doubles.fake_context import FakeContext
 
@@ -90,10 +90,6 @@ def _place(message: MessageRef) -> tuple[int, int]:
     return step_of(call_id), int(call_id.partition(".")[2]) if message.call_id else -1
 
 
-def _is_of(folded: MessageRef, message: MessageRef) -> bool:
-    return any(first <= _place(message)[0] <= last for first, last in folded.rounds)
-
-
 @dataclass(slots=True)
 class FakeTurn:
     cards: Mapping[str, PlanCard]
@@ -156,7 +152,7 @@ class FakeTurn:
         found = []
         for message in messages:
             if message.rounds:
-                found += sorted(filter(partial(_is_of, message), self.made), key=_place)
+                found += sorted((each for each in self.made if is_in(_place(each)[0], message.rounds)), key=_place)
             else:
                 found.append(stored.get(message.id, message))
         return found

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from perdure.core.agents.models import is_claude
 from perdure.core.text import is_clean
 
-MAX_THINKING_CHARACTERS: Final = 65_536
+MAX_SIGNED_CHARACTERS: Final = 65_536
 """Longer thinking is not stored; then the following requests of the round do not ask for thinking."""
 
 
@@ -61,6 +61,6 @@ class ThinkingReader:
     def result(self) -> SignedThinking | None:
         """Returns the blocks; None if there are none, or if they cannot be sent back unchanged."""
         complete = all(block.get("signature") or block.get("data") for block in self._blocks)
-        if not self._blocks or self._unfit or not complete or self._characters > MAX_THINKING_CHARACTERS:
+        if not self._blocks or self._unfit or not complete or self._characters > MAX_SIGNED_CHARACTERS:
             return None
         return SignedThinking(self.model, tuple(self._blocks))

@@ -37,10 +37,9 @@ def rounds_in(message: MessageRef) -> int:
     return sum(last - first + 1 for first, last in message.rounds) or int(bool(message.calls))
 
 
-def range_bounds(messages: Iterable[MessageRef]) -> tuple[list[int], list[int]]:
-    """Returns the first and the last steps of all ranges in these messages."""
-    ranges = [each for message in messages for each in message.rounds]
-    return [first for first, _ in ranges], [last for _, last in ranges]
+def ranges_of(messages: Iterable[MessageRef]) -> tuple[tuple[int, int], ...]:
+    """Returns all ranges of steps in these messages."""
+    return tuple(each for message in messages for each in message.rounds)
 
 
 def is_in(step: int, ranges: Iterable[tuple[int, int]]) -> bool:

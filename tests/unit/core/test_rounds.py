@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from perdure.contracts.ids import tool_call_id
 from perdure.contracts.messages import CallRef, MessageRef, Role
-from perdure.core.calls.rounds import fold_rounds, is_in, range_bounds, rounds_in
+from perdure.core.calls.rounds import fold_rounds, is_in, ranges_of, rounds_in
 
 USER = MessageRef(id="u", role=Role.USER, text="please")
 NOTE = MessageRef(role=Role.SYSTEM, text="it was rejected")
@@ -72,7 +72,7 @@ def test_no_round_is_lost_or_added(drawn: list[MessageRef | tuple[int, int]]) ->
         messages += settled(step, each[1])
         steps.append(step)
     folded = fold_rounds(messages)
-    ranges = [*zip(*range_bounds(folded), strict=True)]
+    ranges = ranges_of(folded)
     assert [each for each in range(step + 2) if is_in(each, ranges)] == steps
     assert sum(map(rounds_in, folded)) == len(steps)
     assert [each for each in folded if not each.rounds] == [BARE, *(each for each in drawn if each is NOTE)]

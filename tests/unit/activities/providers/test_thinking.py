@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.providers.thinking import MAX_THINKING_CHARACTERS, SignedThinking, ThinkingReader
+from perdure.activities.providers.thinking import MAX_SIGNED_CHARACTERS, SignedThinking, ThinkingReader
 
 CLAUDE = "anthropic/claude-sonnet-4-5"
 WHERE, THERE, SIGNED = {"thinking": "Where? "}, {"thinking": "There."}, {"signature": "s1"}
@@ -27,7 +27,7 @@ EMPTY = {"type": "thinking", "thinking": "", "signature": "s1"}
         ([{"thinking": "a \ud83d"}, SIGNED], None),
         ([{"thinking": 1}, SIGNED], None),
         (["x", SIGNED], None),
-        ([{"thinking": "x" * MAX_THINKING_CHARACTERS}, SIGNED], None),
+        ([{"thinking": "x" * MAX_SIGNED_CHARACTERS}, SIGNED], None),
     ],
 )
 def test_thinking_is_kept_whole_with_its_signature_or_not_at_all(pieces: list[Any], blocks: Any) -> None:
