@@ -64,8 +64,8 @@ class Served:
         wanted = {status.value for status in statuses or (*ENDED, PAUSED)}
         deadline = asyncio.get_running_loop().time() + seconds
         while (row := await self.row(address))["status"] not in wanted:
-            late = asyncio.get_running_loop().time() > deadline
-            assert not late, f"the turn is {row['status']} ({row['problem']}), wanted {sorted(wanted)}"
+            final = row["ended_at"] is not None or asyncio.get_running_loop().time() > deadline
+            assert not final, f"the turn is {row['status']} ({row['problem']}), wanted {sorted(wanted)}"
             await asyncio.sleep(0.02)
         return row
 

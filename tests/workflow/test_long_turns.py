@@ -3,7 +3,7 @@
 import pytest
 from temporalio.client import WorkflowHistory
 
-from perdure.contracts.turns import Limits, TurnStatus
+from perdure.contracts.turns import TurnStatus
 from perdure.workflows.ports import RUN_EVENTS
 from tests.doubles.spoken import Line
 from tests.served import DONE, PAUSED, PAY, Served
@@ -32,8 +32,7 @@ async def test_a_long_turn_pauses_and_goes_on(
     served: Served, monkeypatch: pytest.MonkeyPatch, rounds: int, run_events: int
 ) -> None:
     monkeypatch.setattr("perdure.workflows.ports.RUN_EVENTS", run_events)
-    many = Limits(max_iterations=2 * rounds, max_tokens=1_000_000_000, max_cost_microusd=1_000_000_000)
-    address = await served.begin(*[Line("", LOOKS)] * rounds, Line("asking", [PAY]), DONE, limits=many)
+    address = await served.begin(*[Line("", LOOKS)] * rounds, Line("asking", [PAY]), DONE, agent_id="tireless")
     await served.until(address, PAUSED, seconds=60.0 * rounds)
     await served.decide(address, f"t{rounds + 1}.0")
     assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "well"
