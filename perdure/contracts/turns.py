@@ -179,6 +179,16 @@ class StuckTask(Tolerant):
     """The first line of the failure."""
     given_up: bool = False
     """True if the relay is ending the workflow."""
+    failed_event: int = 0
+    """The event of the latest failure. Temporal records only the first one, and the first one after each signal."""
+    run_id: str = ""
+    """The workflow's run."""
+    completed_event: int = 0
+    """The event of the run's last workflow task that completed before the failures; 0 if there is none."""
+    probed_at: datetime | None = None
+    """When the relay last sent a signal, after which Temporal tries the task again and records its failure."""
+    probed_event: int = 0
+    """`failed_event` at that time."""
 
 
 class StopRequest(Tolerant):

@@ -1,7 +1,8 @@
 """Faults of parts that still respond, as texts for the operator; an empty text if there is none. And turns that do not
 continue, because their workflow task fails at every attempt."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import StrEnum
 
 from perdure.contracts.errors import Problem
 from perdure.contracts.turns import StuckTask
@@ -47,30 +48,48 @@ def is_suspect(attempt: int, known: StuckTask | None) -> bool:
     return known is not None or attempt > MIN_FAILURES
 
 
-def next_attempt(attempt: int, known: StuckTask | None) -> StuckTask | None:
-    """Returns a known failing task after a further attempt, or None if only the history shows its state. A signal makes
-    Temporal count from 1 again, and so does a task that completed."""
-    if known is None or attempt <= MIN_FAILURES:
-        return None
-    return known.model_copy(update={"failures": max(known.failures, attempt - 1)})
-
-
 def join_failures(known: StuckTask | None, seen: StuckTask | None) -> StuckTask | None:
     """Returns the failing workflow task of a turn, from what an earlier look and this one found; None if its last task
-    did not fail."""
+    did not fail. The earlier failures do not count if a task of the turn has completed since then."""
     if known is None or seen is None:
         return seen
-    failures, since = max(known.failures, seen.failures), min(known.since, seen.since)
-    return seen.model_copy(update={"failures": failures, "since": since, "given_up": known.given_up})
+    if (known.run_id, known.completed_event) != (seen.run_id, seen.completed_event):
+        return seen
+    return seen.model_copy(
+        update={
+            "failures": max(known.failures, seen.failures),
+            "since": min(known.since, seen.since),
+            "given_up": known.given_up,
+            "probed_at": known.probed_at,
+            "probed_event": known.probed_event,
+        }
+    )
 
 
-def must_end(stuck: StuckTask, now: datetime, after_seconds: float, seconds_without_worker: float) -> bool:
-    """Returns whether a stuck turn must be ended. `after_seconds` is the setting; 0 means never.
+class StuckStep(StrEnum):
+    """The relay's next step with a stuck turn."""
 
-    It is not ended if its next attempt has waited for a worker for long. The workers may be stopped for a correction.
+    WAIT = "wait"
+    PROBE = "probe"
+    """Send a signal, so that Temporal tries the task again soon and records its failure."""
+    END = "end"
+
+
+def stuck_step(stuck: StuckTask, now: datetime, after_seconds: float) -> StuckStep:
+    """Returns what to do with a stuck turn. `after_seconds` is the setting; 0 means that it is never ended.
+
+    It is ended only if its task failed again after a signal that was sent when it was due. Its workers may have been
+    stopped for a correction, or a corrected one may have the task at this moment. The state of the task shows neither:
+    a repeated attempt runs into its timeout and counts as started until then, also without a worker (measured).
+    Attempts can be ten minutes apart, so a first signal is sent at half the time.
     """
-    is_due = 0 < after_seconds <= (now - stuck.since).total_seconds()
-    return is_due and seconds_without_worker < LATE_SECONDS
+    due = stuck.since + timedelta(seconds=after_seconds)
+    if after_seconds <= 0 or now < due - timedelta(seconds=after_seconds / 2):
+        return StuckStep.WAIT
+    if stuck.probed_at is None or stuck.probed_at < due <= now:
+        return StuckStep.PROBE
+    failed_again = stuck.failed_event > stuck.probed_event
+    return StuckStep.END if failed_again and stuck.probed_at >= due else StuckStep.WAIT
 
 
 def stuck_problem(stuck: StuckTask, now: datetime) -> Problem:

@@ -32,6 +32,7 @@ from perdure.store.turns.reconcile import (
     open_turns,
     paused_among,
     start_stranded,
+    unmoved_paused,
     wake_answered,
     wake_decided,
     wake_stopped,
@@ -177,7 +178,7 @@ class Reconciler:
 
     async def _suspects(self, tenant_id: str, turns: list[OpenTurn], lists: TemporalLists) -> list[OpenTurn]:
         """Returns the turns to check for a tenant with many paused turns: all running and stuck ones, and some paused
-        ones. According to Temporal's lists, their run has ended or does not wait."""
+        ones. According to Temporal's lists, their run has ended or does not wait, or a signal did not move them."""
         running = [turn for turn in turns if not turn.is_paused or turn.stuck]
         paused = [turn for turn in turns if turn.is_paused and not turn.stuck]
         if self._reads_waiting_list:
@@ -187,7 +188,11 @@ class Reconciler:
             return [*running, *(t for t in paused if turn_workflow_id(t.address.turn_id) not in waiting)]
         ended = await lists.ended()
         lost = await self._step("open_turns_not_listed", tenant_id, lambda tx: paused_among(tx, ended)) if ended else ()
-        return [*running, *(turn for turn in lost or () if not turn.stuck)]
+        unmoved = await self._step(
+            "open_turns_not_listed", tenant_id, lambda tx: unmoved_paused(tx, MAX_CHECKED_ONE_BY_ONE)
+        )
+        checked = {turn.address.turn_id: turn for turn in (*(lost or ()), *(unmoved or ())) if not turn.stuck}
+        return [*running, *checked.values()]
 
     async def _repair(self, tenant_id: str) -> list[OpenTurn]:
         """Repairs what was lost in Postgres itself, and returns the turns to compare."""

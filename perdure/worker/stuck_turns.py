@@ -11,13 +11,14 @@ from prometheus_client import Gauge
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.service import RPCError
 
+from perdure.contracts.activities import WAKE
 from perdure.contracts.errors import Problem
-from perdure.contracts.turns import StuckTask
-from perdure.core.status import is_suspect, join_failures, must_end, next_attempt, stuck_problem
+from perdure.contracts.turns import StuckTask, WakeSignal
+from perdure.core.status import StuckStep, is_suspect, join_failures, stuck_problem, stuck_step
 from perdure.store.database import Database
 from perdure.store.turns.reconcile import OpenTurn, record_stuck
 from perdure.temporal.workflow_client import is_workflow_missing
-from perdure.temporal.workflow_tasks import pending_task, read_failures
+from perdure.temporal.workflow_tasks import attempt_of, read_failures
 
 STUCK = Gauge("perdure_turns_stuck", "Open turns that do not continue, because their workflow task fails")
 _log = structlog.get_logger(__name__)
@@ -38,19 +39,38 @@ class StuckTurns:
 
         Raises: RPCError; errors of Postgres.
         """
-        now = datetime.now(UTC)
-        task = pending_task(run, now)
-        if not is_suspect(task.attempt, turn.stuck):
+        if not is_suspect(attempt_of(run), turn.stuck):
             return None
-        stuck = next_attempt(task.attempt, turn.stuck)
-        if stuck is None:
-            stuck = join_failures(turn.stuck, await read_failures(self._client, run, task.attempt))
+        stuck = join_failures(turn.stuck, await read_failures(self._client, run))
         if stuck != turn.stuck:
             await self._record(turn, stuck)
-        if stuck is None or not must_end(stuck, now, self._after_seconds, task.seconds_without_worker):
+        now = datetime.now(UTC)
+        step = stuck_step(stuck, now, self._after_seconds) if stuck is not None else StuckStep.WAIT
+        if stuck is None or step is StuckStep.WAIT:
             return None
+        if step is StuckStep.PROBE:
+            probed = {"probed_at": now, "probed_event": stuck.failed_event}
+            await self._store(turn, stuck.model_copy(update=probed))
+            await self._signal(run)
+            return None
+        return stuck_problem(stuck, now) if await self._end(turn, run, stuck) else None
+
+    async def _signal(self, run: WorkflowExecutionDescription) -> None:
+        """Sends the signal to read the records again, which every run accepts at any time."""
+        try:
+            await self._client.get_workflow_handle(run.id).signal(WAKE, WakeSignal(kind="request"))
+        except RPCError as error:
+            if not is_workflow_missing(error):
+                raise
+
+    async def _end(self, turn: OpenTurn, run: WorkflowExecutionDescription, stuck: StuckTask) -> bool:
+        """Terminates the run. Returns False if it has ended or continued since it was described."""
         await self._store(turn, stuck.model_copy(update={"given_up": True}))
-        return stuck_problem(stuck, now) if await self._terminate(run, stuck) else None
+        latest = await read_failures(self._client, run)
+        if latest is None or latest.completed_event != stuck.completed_event:
+            await self._record(turn, latest)
+            return False
+        return await self._terminate(run, stuck)
 
     async def _record(self, turn: OpenTurn, stuck: StuckTask | None) -> None:
         """Stores the failure, and logs its beginning and its end."""
@@ -66,7 +86,7 @@ class StuckTurns:
             await record_stuck(tx, turn.address.turn_id, stuck)
 
     async def _terminate(self, run: WorkflowExecutionDescription, stuck: StuckTask) -> bool:
-        """Terminates the run. Returns False if it has ended or continued since it was described."""
+        """Terminates the run. Returns False if it has ended."""
         handle = self._client.get_workflow_handle(run.id, run_id=run.run_id)
         try:
             await handle.terminate(reason=f"Perdure: the workflow task failed {stuck.failures} times")

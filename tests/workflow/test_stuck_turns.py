@@ -1,6 +1,9 @@
 """Turns whose workflow task fails at every attempt: an exception in a node, a state that Temporal does not take."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,15 +23,16 @@ from tests.conftest import KEYRING, Urls
 from tests.doubles.spoken import Line
 from tests.eventually import until
 from tests.integration.lost_turns import aged
-from tests.served import DONE, PAY, POST, Served
+from tests.served import ALL_KINDS, DONE, PAY, POST, Served, apart, serve
 
 MIB = 1 << 20
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second attempt already counts: it begins at once."""
+def fast_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second attempt already counts, and attempts follow each other within a second or two."""
     monkeypatch.setattr("perdure.core.status.MIN_FAILURES", 1)
+    monkeypatch.setattr("perdure.temporal.workflow_client.TASK_TIMEOUT", timedelta(seconds=1))
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +47,17 @@ async def reconciled(served: Served, relay: Database, address: TurnAddress, stuc
     reconciler = Reconciler(relay, served.client, Notifier(served.client, relay), stuck_after=stuck_after)
     await reconciler.run_pass()
     return dict(await served.row(address))
+
+
+async def ended(served: Served, relay: Database, address: TurnAddress) -> dict[str, Any]:
+    """The turn once it is due and its task has failed again: the first pass only sends a signal."""
+    assert (await reconciled(served, relay, address, 0.001))["ended_at"] is None
+
+    async def has_ended() -> dict[str, Any] | None:
+        row = await reconciled(served, relay, address, 0.001)
+        return row if row["ended_at"] is not None else None
+
+    return await until(has_ended) or {}
 
 
 async def named(served: Served, relay: Database, address: TurnAddress) -> dict[str, Any]:
@@ -105,7 +120,7 @@ async def test_a_stuck_turn_is_named_and_then_fails(
     waiting = await served.begin(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
     message = (await named(served, relay, address))["message"]
     assert message.startswith(failure) and "second line" not in message and "secretsecret" not in message
-    row = await reconciled(served, relay, address, 0.001)
+    row = await ended(served, relay, address)
     assert (row["status"], row["problem"]["code"], row["stuck"]) == ("failed", "turn_stuck", None)
     assert (await served.handle(address).describe()).status is WorkflowExecutionStatus.TERMINATED
     approvals = await served.harness.rows(
@@ -119,14 +134,24 @@ async def test_a_stuck_turn_is_named_and_then_fails(
     assert (await served.until(waiting, TurnStatus.COMPLETED))["answer"] == "next"
 
 
-async def test_a_turn_continues_after_a_correction(
+async def test_a_turn_that_is_due_continues_after_a_correction(
     served: Served, relay: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Passes while no worker tries the turn, or while a corrected one has it, do not end it."""
+    own = apart(served.harness, served.client)
     with monkeypatch.context() as broken:
         broken.setattr(Step, "take", None)
-        address = await served.begin(DONE)
-        await named(served, relay, address)
-    row = await served.until(address, TurnStatus.COMPLETED)
+        async with AsyncExitStack() as workers:
+            await serve(workers, own.harness, ALL_KINDS)
+            address = await own.begin(DONE)
+            await named(own, relay, address)
+        assert (await reconciled(own, relay, address, 0.001))["stuck"]["probed_at"]
+        for _ in range(3):
+            await asyncio.sleep(1.0)  # three times the timeout of a task
+            assert (await reconciled(own, relay, address, 0.001))["ended_at"] is None
+    async with AsyncExitStack() as workers:
+        await serve(workers, own.harness, ALL_KINDS)
+        row = await own.until(address, TurnStatus.COMPLETED)
     assert (row["answer"], row["stuck"]) == ("well", None)
 
 
@@ -137,6 +162,32 @@ async def test_an_interrupted_end_is_completed(
     await named(served, relay, address)
     with monkeypatch.context() as dying:
         dying.setattr("perdure.worker.reconcile.finish_broken", None)
-        assert (await reconciled(served, relay, address, 0.001))["status"] == "awaiting_approval"
+
+        async def is_terminated() -> bool:
+            assert (await reconciled(served, relay, address, 0.001))["status"] == "awaiting_approval"
+            return (await served.handle(address).describe()).status is WorkflowExecutionStatus.TERMINATED
+
+        await until(is_terminated)
     row = await reconciled(served, relay, address, 0.0)
     assert (row["status"], row["problem"]["code"]) == ("failed", "turn_stuck")
+
+
+async def test_signals_after_a_failure_do_not_hide_it(
+    served: Served, relay: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.temporal.workflow_tasks.PAGE_EVENTS", 2)
+    address = await failing_node(served, monkeypatch)
+    await named(served, relay, address)
+    for _ in range(3):
+        await served.wake(address, None)
+    assert (await reconciled(served, relay, address, 0.0))["stuck"] is not None
+
+
+async def test_it_is_found_among_many_paused_turns_after_a_signal(
+    served: Served, relay: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.worker.reconcile.MAX_CHECKED_ONE_BY_ONE", 1)
+    await aged(served.harness, await served.paused(Line("", [PAY]), DONE))
+    address = await failing_node(served, monkeypatch)
+    await served.harness.write("UPDATE turns SET rung_at = now() - interval '1 minute' WHERE id = $1", address.turn_id)
+    await named(served, relay, address)

@@ -46,6 +46,8 @@ _OPEN_TURNS = f"""
 
 
 _AMONG = f"{_OPEN.format(_PAUSED)} AND id = ANY($2::uuid[])"
+_UNMOVED = f"""{_OPEN.format(_PAUSED)} AND stuck IS NULL
+  AND rung_at BETWEEN now() - interval '20 minutes' AND now() - interval '30 seconds' ORDER BY rung_at LIMIT $2"""
 
 
 async def open_turns(tx: Connection, older_than_seconds: float, max_paused: int | None = None) -> list[OpenTurn]:
@@ -60,6 +62,12 @@ async def open_turns(tx: Connection, older_than_seconds: float, max_paused: int 
 async def paused_among(tx: Connection, turn_ids: Collection[str]) -> list[OpenTurn]:
     """Returns those of these turns that are paused."""
     return [_open(row) for row in await tx.fetch(_AMONG, 0.0, list(turn_ids))]
+
+
+async def unmoved_paused(tx: Connection, limit: int) -> list[OpenTurn]:
+    """Returns paused turns that were signaled a while ago, since their requests are decided, and still wait: at most
+    `limit`, those that have waited for longest first. A signal is repeated within 15 minutes."""
+    return [_open(row) for row in await tx.fetch(_UNMOVED, 0.0, limit)]
 
 
 def _open(row: asyncpg.Record) -> OpenTurn:

@@ -1,6 +1,7 @@
 """Faults of parts that still respond."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -8,13 +9,13 @@ from perdure.contracts.turns import StuckTask
 from perdure.core.status import (
     LATE_SECONDS,
     MIN_FAILURES,
+    StuckStep,
     disk_fault,
     is_suspect,
     join_failures,
-    must_end,
-    next_attempt,
     queue_fault,
     relay_fault,
+    stuck_step,
 )
 
 NOW = datetime(2026, 11, 21, 10, tzinfo=UTC)
@@ -31,8 +32,15 @@ def test_unserved_or_late_queues_an_idle_relay_and_a_full_disk_are_faults() -> N
     assert all(disk_fault(*each) for each in [(least - 1, least), (0, least)])
 
 
-def task(failures: int, seconds_ago: float = 60.0, **given: bool) -> StuckTask:
+def task(failures: int, seconds_ago: float = 60.0, **given: Any) -> StuckTask:
     return StuckTask(failures=failures, since=NOW - timedelta(seconds=seconds_ago), message="m", **given)
+
+
+PROBED = {"probed_at": NOW, "probed_event": 7, "failed_event": 9}
+
+
+def probed(seconds_ago: float, failed_event: int = 7) -> dict[str, Any]:
+    return {"probed_at": NOW - timedelta(seconds=seconds_ago), "probed_event": 7, "failed_event": failed_event}
 
 
 def test_only_a_turn_with_many_failures_or_a_known_one_is_looked_at() -> None:
@@ -48,6 +56,9 @@ def test_only_a_turn_with_many_failures_or_a_known_one_is_looked_at() -> None:
         (task(9), None, None),
         (task(9, 90), task(1, 5), task(9, 90)),
         (task(9, 90, given_up=True), task(11, 80), task(11, 90, given_up=True)),
+        (task(9, 90, probed_at=NOW, probed_event=7), task(2, failed_event=9), task(9, 90, **PROBED)),
+        (task(9, 900, completed_event=4), task(1, 5, completed_event=8), task(1, 5, completed_event=8)),
+        (task(9, 900, run_id="a", given_up=True), task(1, 5, run_id="b"), task(1, 5, run_id="b")),
     ],
 )
 def test_a_signal_starts_the_count_again_and_a_completed_task_ends_it(
@@ -56,16 +67,21 @@ def test_a_signal_starts_the_count_again_and_a_completed_task_ends_it(
     assert join_failures(known, seen) == joined
 
 
-def test_further_attempts_are_counted_without_the_history() -> None:
-    assert next_attempt(12, task(9)) == task(11)
-    assert next_attempt(MIN_FAILURES, task(9)) is next_attempt(12, None) is None
-
-
 @pytest.mark.parametrize(
-    ("seconds_ago", "after", "without_worker", "ends"),
-    [(900, 900, 0, True), (899, 900, 0, False), (9_000, 0, 0, False), (9_000, 900, LATE_SECONDS, False)],
+    ("seconds_ago", "after", "probe", "step"),
+    [
+        (449, 900, {}, StuckStep.WAIT),
+        (450, 900, {}, StuckStep.PROBE),
+        (899, 900, probed(440), StuckStep.WAIT),
+        (899, 900, probed(440, failed_event=9), StuckStep.WAIT),
+        (900, 900, probed(440, failed_event=9), StuckStep.PROBE),
+        (990, 900, probed(90), StuckStep.WAIT),
+        (90_000, 900, probed(89_000), StuckStep.WAIT),
+        (990, 900, probed(90, failed_event=9), StuckStep.END),
+        (90_000, 0, {}, StuckStep.WAIT),
+    ],
 )
-def test_a_stuck_turn_ends_after_its_time_unless_no_worker_tries_it(
-    seconds_ago: float, after: float, without_worker: float, ends: bool
+def test_a_stuck_turn_ends_if_its_task_fails_again_after_a_signal_when_it_was_due(
+    seconds_ago: float, after: float, probe: dict[str, Any], step: StuckStep
 ) -> None:
-    assert must_end(task(20, seconds_ago), NOW, after, without_worker) is ends
+    assert stuck_step(task(20, seconds_ago, **probe), NOW, after) is step
