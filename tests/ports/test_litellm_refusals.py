@@ -16,6 +16,11 @@ CASES: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("refusals.
 KEY = "sk-secret-123"
 
 
+def tool(name: str) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {"a": {"type": "string"}}}
+    return {"type": "function", "function": {"name": name, "description": "", "parameters": parameters}}
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["name"]))
 async def test_a_refusal_has_its_code_and_keeps_what_helps(listener: Listener, case: dict[str, Any]) -> None:
     model, base = case["model"], listener.double.api_base
@@ -23,7 +28,8 @@ async def test_a_refusal_has_its_code_and_keeps_what_helps(listener: Listener, c
         base = base.removesuffix("/v1")
     media = "text/event-stream" if case["status"] == 200 else "application/json"
     step = Step(status=case["status"], body=case["body"], media=media)
-    asking = listener.ask(step, model=model, api_base=base, api_key=KEY, **case.get("params", {}))
+    tools = tuple(tool(name) for name in case.get("tools", ()))
+    asking = listener.ask(step, model=model, tools=tools, api_base=base, api_key=KEY, **case.get("params", {}))
     if case["code"] == "content_refused":
         await asking
         assert listener.complete.finish_reason == "content_filter"
@@ -34,6 +40,7 @@ async def test_a_refusal_has_its_code_and_keeps_what_helps(listener: Listener, c
     assert error.code == case["code"]
     assert problem_of(error, model).details == {"model": model, **details}
     assert error.details.get("status") == details.get("status"), "a status that LiteLLM invents is not shown"
-    assert error.code != "model_bad_request" or details.get("param", "") in error.message
+    named = details.get("tools", [details.get("param", "")])
+    assert error.code != "model_bad_request" or all(each in error.message for each in named)
     assert KEY not in repr(error)
     assert len(listener.double.requests) == 1

@@ -220,10 +220,11 @@ MAX_FRAMES = 12
 _log = structlog.get_logger(__name__)
 
 
-def provider_error(error: Exception, secrets: Collection[str] = ()) -> PerdureError:
+def provider_error(error: Exception, secrets: Collection[str] = (), names: Collection[str] = ()) -> PerdureError:
     """Converts an exception of LiteLLM, openai or their HTTP client into the error of a model call.
 
-    `details["refusal"]` has the provider's status, code, parameter and masked sentence, without `secrets`.
+    `details["refusal"]` has the provider's status, code, parameter and masked sentence, without `secrets`; of the
+    request, it can contain `names`.
     """
     if isinstance(error, PerdureError):
         return error
@@ -246,7 +247,7 @@ def provider_error(error: Exception, secrets: Collection[str] = ()) -> PerdureEr
         found.message = (
             f"The model provider rejected {answer.param} of the request; check the agent's parameters and tools."
         )
-    shown = answer.shown(secrets)
+    shown = answer.shown(secrets, names)
     if shown:
         found.details["refusal"] = shown
     return found

@@ -12,7 +12,7 @@ import copy
 import importlib
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Any
 
 import structlog
@@ -59,6 +59,7 @@ from perdure.egress.httpx_transport import UNGUARDED, guard
 
 litellm.suppress_debug_info = True
 litellm.disable_aiohttp_transport = True  # one HTTP client, whose exceptions `provider_error` knows
+litellm.disable_hf_tokenizer_download = True  # else a model named llama-3 blocks the event loop (23 s without network)
 logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)  # its log lines may quote the payload
 
 _log = structlog.get_logger(__name__)
@@ -263,9 +264,9 @@ def _error_first(parse: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _failure_of(error: Exception, request: ProviderRequest) -> PerdureError:
-    secrets = _secrets(request)
-    failure = with_refused_tools(provider_error(error, secrets), str(error), request.tools)
-    message = mask(str(error), secrets)
+    secrets, names = _secrets(request), _names(request)
+    failure = with_refused_tools(provider_error(error, secrets, names), str(error), request.tools)
+    message = mask(str(error), secrets, names)
     _log.debug("model_call_failed", model=request.model, code=failure.code, vendor_message=message)
     return failure
 
@@ -276,6 +277,22 @@ def _secrets(request: ProviderRequest) -> list[str]:
     named = [(name, value) for each in held if isinstance(each, dict) for name, value in each.items()]
     words = ("key", "token", "secret", "password", "authorization", "credential")
     return [value for name, value in named if isinstance(value, str) and any(word in name.lower() for word in words)]
+
+
+def _names(request: ProviderRequest) -> frozenset[str]:
+    """Returns the names in the request that a provider's sentence can repeat: of its model, parameters and tools, and
+    the keys of their schemas."""
+    model_names = (request.model, request.model.rpartition("/")[2])
+    functions: list[Any] = [tool["function"] for tool in request.tools]
+    return frozenset((*model_names, *request.params, *(each["name"] for each in functions), *_keys(functions)))
+
+
+def _keys(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        yield from value
+    if isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _keys(each)
 
 
 def _price_card(model: str) -> Mapping[str, Any]:

@@ -12,6 +12,24 @@ NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/\[\]-]{0,63}")
 CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """A provider's code."""
 
+_VENDOR_WORD = re.compile(
+    r"""
+    additional | all | any | api | array | assistant | auto | beta | bias | boolean | budget | cache | call | calls
+    | choice | completion | config | const | content | control | data | default | definitions | defs | deployment |
+    description | developer | effort | enabled | enum | file | format | frequency | function | functions |
+    generation | high | id | image | include | input | integer | items | json | k | key | length | logprobs | low |
+    max | maximum | medium | message | messages | metadata | min | minimal | minimum | model | models | n | name |
+    names | none | not | null | number | object | of | one | openai | options | organization | output | p | parallel
+    | parameter | parameters | pattern | penalty | presence | project | prompt | properties | property | reasoning |
+    ref | region | required | response | role | schema | seed | service | stop | stream | strict | string | system |
+    temperature | text | thinking | tier | title | token | tokens | tool | tools | top | type | url | usage | use |
+    user | version | x
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""The words of which vendors' names of parameters and JSON Schema's keywords consist."""
+_SEGMENT = re.compile(r"[^.\[\]/:]+")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[^A-Za-z0-9_$-]+")
 _NUMBER = re.compile(r"[-+]?[0-9][0-9.,]{0,15}")
 _BRACES = re.compile(r"\{.*\}|\{.*$", re.DOTALL)
 _ECHO = re.compile(r"\b(got|received|input|input_value)(\s*[:=]\s*).+", re.IGNORECASE | re.DOTALL)
@@ -29,12 +47,12 @@ _SEPARATORS = re.compile(r"[^A-Za-z0-9+=]+")
 _LONG_MIXED, _LONG, _MIXED = 16, 32, 4
 
 
-def mask(text: str, secrets: Collection[str] = ()) -> str:
+def mask(text: str, secrets: Collection[str] = (), names: Collection[str] = ()) -> str:
     """Returns `text` without what may be content of a request or a secret, at most MAX_CHARACTERS long.
 
-    Quoted names and numbers stay. Any other quotation is masked up to the last quote of its kind, because it may
-    contain quotes. Objects in braces, e-mail addresses, URLs with more than a path, keys, long tokens and `secrets` are
-    masked.
+    Quoted numbers stay, and so do quoted names of parameters, of JSON Schema's keywords and of the request (`names`).
+    Any other quotation is masked up to the last quote of its kind, because it may contain quotes. Objects in braces,
+    e-mail addresses, URLs with more than a path, keys, long tokens and `secrets` are masked.
     """
     for secret in sorted(secrets, key=len, reverse=True):
         if secret:
@@ -42,7 +60,7 @@ def mask(text: str, secrets: Collection[str] = ()) -> str:
     text = " ".join(text.split())
     text = "".join(character for character in text if character.isprintable())
     text = _BRACES.sub(f"{{{MASK}}}", text)
-    text = _masked_quotations(text)
+    text = _masked_quotations(text, names)
     for pattern in (_URL_WITH_MORE, _EMAIL, _KEY, _UUID):
         text = pattern.sub(MASK, text)
     text = _AFTER_KEY.sub(rf"\1{MASK}", text)
@@ -51,7 +69,7 @@ def mask(text: str, secrets: Collection[str] = ()) -> str:
     return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + MASK
 
 
-def _masked_quotations(text: str) -> str:
+def _masked_quotations(text: str, names: Collection[str]) -> str:
     done, place = [], 0
     while place < len(text):
         character = text[place]
@@ -61,12 +79,23 @@ def _masked_quotations(text: str) -> str:
             continue
         end = _closing(text, place, last=False)
         inside = text[place + 1 : end]
-        if not (NAME.fullmatch(inside) or _NUMBER.fullmatch(inside)) or end == len(text):
+        if not (_is_name(inside, names) or _NUMBER.fullmatch(inside)) or end == len(text):
             end = _closing(text, place, last=True)
             inside = MASK
         done.append(character + inside + text[end : end + 1])
         place = end + 1
     return "".join(done)
+
+
+def _is_name(text: str, names: Collection[str]) -> bool:
+    """Returns whether each segment of a path is a name of the request or consists of words of the vendors' names."""
+    return text in names or (
+        NAME.fullmatch(text) is not None
+        and all(
+            segment in names or all(_VENDOR_WORD.fullmatch(word) for word in _WORD.findall(segment))
+            for segment in _SEGMENT.findall(text)
+        )
+    )
 
 
 def _closing(text: str, start: int, *, last: bool) -> int:

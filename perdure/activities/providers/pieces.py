@@ -33,8 +33,8 @@ _OPEN, _CLOSE = "<think>", "</think>"
 
 class ContentReader:
     """Separates the reasoning in `<think>` tags at the beginning of an answer from its words. White space before the
-    first word is held back, so that an answer of white space has no text; after reasoning, it is dropped. Each piece
-    is returned with whether it is reasoning."""
+    first word is held back, so that an answer of white space has no text. Line ends after reasoning are dropped; a
+    space stays, since the answer can continue an earlier one. Each piece is returned with whether it is reasoning."""
 
     def __init__(self) -> None:
         self._state: Literal["beginning", "reasoning", "words"] = "beginning"
@@ -72,17 +72,24 @@ class ContentReader:
             self._tag = seen
         elif seen.startswith(_OPEN):
             self._state, self._has_reasoned = "reasoning", True
+            self._blanks.clear()
             return seen.removeprefix(_OPEN)
         else:
             self._state = "words"
-            return seen if self._has_reasoned else "".join(self._blanks) + text
+            return self._with_blanks(text)
         return ""
 
     def end(self) -> Iterator[tuple[bool, str]]:
         """Yields what was held back and is neither a tag nor white space alone."""
         rest, self._tag = self._tag, ""
         if rest:
-            yield self._state == "reasoning", rest if self._has_reasoned else "".join(self._blanks) + rest
+            is_reasoning = self._state == "reasoning"
+            yield is_reasoning, rest if is_reasoning else self._with_blanks(rest)
+
+    def _with_blanks(self, text: str) -> str:
+        """Returns `text` after what was held back; after reasoning, without the line ends that separate them."""
+        whole = "".join(self._blanks) + text
+        return whole.lstrip("\r\n") if self._has_reasoned else whole
 
 
 def _start_at_end(text: str) -> str:
@@ -104,7 +111,8 @@ def starts_another_call(known: tuple[str, str, str], id_: str, name: str, argume
     another call.
 
     Some servers send every call on index 0; others send a new id, and the name again, with every piece of one call.
-    Arguments that are whole JSON are the end of a call. Without arguments so far, a new id and name are another call.
+    Arguments that are whole JSON are the end of a call. Without arguments so far, a new id is another call if the name
+    is another one, or if the piece has no arguments either.
     """
     known_id, known_name, known_arguments = known
     if id_ and id_ == known_id:
@@ -112,7 +120,7 @@ def starts_another_call(known: tuple[str, str, str], id_: str, name: str, argume
     has_new_id = bool(id_ and known_id)
     if is_whole_json(known_arguments):
         return has_new_id or bool(arguments.strip())
-    return has_new_id and name != known_name
+    return has_new_id and (name != known_name or not (known_arguments or arguments).strip())
 
 
 def joined_name(known: str, piece: str) -> str:

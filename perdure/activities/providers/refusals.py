@@ -40,14 +40,15 @@ class Refusal:
     message: str = ""
     """The provider's sentence as it was sent; it may quote the request."""
 
-    def shown(self, secrets: Collection[str] = ()) -> dict[str, JsonValue]:
-        """Returns the parts that are set and contain neither content of the request nor `secrets`."""
+    def shown(self, secrets: Collection[str] = (), names: Collection[str] = ()) -> dict[str, JsonValue]:
+        """Returns the parts that are set and contain neither content of the request nor `secrets`. Of the request, only
+        its `names` stay."""
         code = next((code for code in self.codes if CODE.fullmatch(code) and not _is_status(code)), "")
         parts: dict[str, JsonValue] = {
             "status": self.status,
             "vendor_code": code if code not in secrets else "",
             "param": self.param,
-            "vendor_message": mask(self.message, secrets),
+            "vendor_message": mask(self.message, secrets, names),
         }
         return {name: value for name, value in parts.items() if value}
 

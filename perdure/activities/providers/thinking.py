@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from perdure.core.agents.models import is_claude
-from perdure.core.text import is_clean
+from perdure.core.text import clean
 
 MAX_SIGNED_CHARACTERS: Final = 65_536
 """Longer thinking is not stored; then the following requests of the round do not ask for thinking."""
@@ -47,7 +47,6 @@ class ThinkingReader:
         if not (isinstance(thinking, str) and isinstance(signature, str) and isinstance(data, str)):
             self._unfit = True
             return
-        self._unfit |= not is_clean(thinking + signature + data)
         self._characters += len(thinking) + len(signature) + len(data)
         if data:
             self._blocks.append({"type": "redacted_thinking", "data": data})
@@ -60,7 +59,10 @@ class ThinkingReader:
 
     def result(self) -> SignedThinking | None:
         """Returns the blocks; None if there are none, or if they cannot be sent back unchanged."""
-        complete = all(block.get("signature") or block.get("data") for block in self._blocks)
-        if not self._blocks or self._unfit or not complete or self._characters > MAX_SIGNED_CHARACTERS:
+        texts = [{name: clean(str(value)) for name, value in block.items()} for block in self._blocks]
+        complete = all(block.get("signature") or block.get("data") for block in texts)
+        lossy = any("\ufffd" in text for block in texts for text in block.values())
+        blocks: tuple[dict[str, JsonValue], ...] = tuple({**block} for block in texts)
+        if not blocks or self._unfit or lossy or not complete or self._characters > MAX_SIGNED_CHARACTERS:
             return None
-        return SignedThinking(self.model, tuple(self._blocks))
+        return SignedThinking(self.model, blocks)

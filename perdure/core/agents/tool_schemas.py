@@ -133,9 +133,18 @@ def replaced_properties(schema: object) -> dict[str, str]:
             pending += each
         elif isinstance(each, dict):
             pending += each.values()
-            names = each.get("properties")
-            replaced |= {sent_property(name): name for name in (names if isinstance(names, dict) else ())}
+            replaced |= {sent_property(name): name for name in _property_names(each)}
     return {sent: name for sent, name in replaced.items() if sent != name}
+
+
+def _property_names(schema: dict[str, Any]) -> Iterator[str]:
+    """Yields the names of a schema's own properties, declared or only required."""
+    properties, required, dependent = (schema.get(each) for each in ("properties", "required", "dependentRequired"))
+    lists = [required, *(dependent.values() if isinstance(dependent, dict) else ())]
+    for names in (properties if isinstance(properties, dict) else (), dependent if isinstance(dependent, dict) else ()):
+        yield from names
+    for names in lists:
+        yield from (name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
 def _flat(schema: _Schema, root: _Schema, depth: int) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def _check_inner_text(text: str, schema: Mapping[str, JsonValue]) -> ParsedArgum
         value = _parse_or_none(text)
     except (ValueError, RecursionError):
         value = text
-    checked = check_arguments({} if value is None else value, schema)
+    checked = _check_parsed({} if value is None else value, schema)
     return replace(checked, repaired=checked.fault is None)
 
 

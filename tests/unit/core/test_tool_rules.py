@@ -99,6 +99,7 @@ def test_the_sent_form_accepts_whatever_the_original_accepts(args: dict[str, Jso
         ),
         ('{{"$filter": "x", "absent": 1}}', {"$filter": "x", "absent": 1}),  # the model may know the own name
         ("{{'{0}': 'x', 'absent': 1}}", {"$filter": "x", "absent": 1}),  # repaired
+        ('"{{\\"{0}\\": \\"x\\", \\"absent\\": 1}}"', {"$filter": "x", "absent": 1}),  # encoded twice
         ('{{"{0}": "x"}}', None),  # checked as it is written
         ('{{"{0}": "x", "$filter": "y", "absent": 1}}', None),
     ],
@@ -106,6 +107,11 @@ def test_the_sent_form_accepts_whatever_the_original_accepts(args: dict[str, Jso
 def test_replaced_names_are_mapped_back_before_the_check(text: str, args: dict[str, JsonValue] | None) -> None:
     parsed = parse_arguments(text.format(sent_property("$filter")), SCHEMAS["names"])
     assert parsed.args == (args or {}) and (parsed.fault is None) is (args is not None)
+
+
+def test_a_property_that_is_only_required_has_a_name_that_can_be_sent() -> None:
+    schema: dict[str, JsonValue] = {"type": "object", "properties": {}, "required": ["$top"]}
+    assert parse_arguments(f'{{"{sent_property("$top")}": 1}}', schema).args == {"$top": 1}
 
 
 def test_what_is_left_out_of_the_sent_schema_is_still_checked() -> None:

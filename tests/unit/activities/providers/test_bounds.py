@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -30,6 +31,13 @@ def litellm() -> "LiteLLMProvider":
     from perdure.activities.providers.litellm_provider import LiteLLMProvider
 
     return LiteLLMProvider()
+
+
+def test_a_models_name_downloads_no_tokenizer(litellm: "LiteLLMProvider", monkeypatch: pytest.MonkeyPatch) -> None:
+    from litellm import utils
+
+    monkeypatch.setattr(utils, "_return_huggingface_tokenizer", downloads := Mock(return_value=None))
+    assert utils.select_tokenizer("groq/llama-3-70b")["type"] == "openai_tokenizer" and not downloads.called
 
 
 def bytes_of(asked: bounds.ProviderRequest) -> int:

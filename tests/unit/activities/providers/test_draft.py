@@ -67,6 +67,7 @@ WHOLE_A, WHOLE_B = '{"k":"A"}', '{"k":"B"}'
         ([("a", "look", WHOLE_A), ("b", "look", WHOLE_B)], [("a", "look", WHOLE_A), ("b", "look", WHOLE_B)]),
         ([("", "look", WHOLE_A), ("", "pay", WHOLE_B)], [("call_0", "look", WHOLE_A), ("call_1", "pay", WHOLE_B)]),
         ([("a", "look", ""), ("b", "pay", "")], [("a", "look", ""), ("b", "pay", "")]),
+        ([("a", "look", ""), ("b", "look", "")], [("a", "look", ""), ("b", "look", "")]),
         ([("a", "look", '{"k'), ("b", "pay", WHOLE_B)], [("a", "look", '{"k'), ("b", "pay", WHOLE_B)]),
         ([("a", "lo", '{"k":'), ("a", "ok", '"A"}'), ("a", "look", "")], [("a", "look", WHOLE_A)]),
         ([("", "look", WHOLE_A), ("", "look", " ")], [("call_0", "look", WHOLE_A + " ")]),
@@ -92,6 +93,7 @@ def test_an_answer_with_endless_calls_is_unreadable() -> None:
     [
         ("<think>Let </me></think>\n\nYes </think> <think>.", "Let </me>", "Yes </think> <think>."),
         ("\n <think>a</think> <think>b</think>c", "ab", "c"),
+        ("<think>a</think>\r\n three", "a", " three"),
         *((text, "", text) for text in (" <thin", "<thinking>x", "  Yes <think>no</think>", "\n<")),
         ("<think>all of it</thin", "all of it</thin", ""),
         (" \n\t\u200b", "", ""),

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from perdure.activities.providers.masking import MAX_CHARACTERS, mask
 
+NAMES = ("look_up", "a", "claude-3-5-sonnet-20241022")
 KEPT = [
     "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
     "This model's maximum context length is 8192 tokens, and your message's is 9000.",
@@ -15,6 +16,9 @@ KEPT = [
     'Expected a value <= 2, but got "200" instead.',
 ]
 MASKED = [
+    ("Invalid value: 'Mueller-Luedenscheidt'.", "Invalid value: '…'."),
+    ("Unknown name 'Diagnosis:HIV' or 'diabetes'", "Unknown name '…'"),
+    ("the tool 'pay_out' is unknown", "the tool '…' is unknown"),
     ("Invalid value: 'I have a rash'.", "Invalid value: '…'."),
     ("Invalid value: 'he said 'no' to me'. Use 'low'.", "Invalid value: '…'."),
     ("Invalid value: 'cut in the midd", "Invalid value: '…"),
@@ -39,7 +43,7 @@ MASKED = [
 
 @pytest.mark.parametrize(("said", "shown"), [*((each, each) for each in KEPT), *MASKED])
 def test_a_sentence_keeps_its_reason_and_loses_its_content(said: str, shown: str) -> None:
-    assert mask(said) == shown
+    assert mask(said, names=NAMES) == shown
 
 
 def test_known_secrets_and_long_sentences_are_cut() -> None:

@@ -25,6 +25,7 @@ EMPTY = {"type": "thinking", "thinking": "", "signature": "s1"}
         ([WHERE], None),
         ([WHERE, HIDDEN], None),
         ([{"thinking": "a \ud83d"}, SIGNED], None),
+        ([{"thinking": "\ud83d"}, {"thinking": "\ude00"}, SIGNED], [{**EMPTY, "thinking": "\U0001f600"}]),
         ([{"thinking": 1}, SIGNED], None),
         (["x", SIGNED], None),
         ([{"thinking": "x" * MAX_SIGNED_CHARACTERS}, SIGNED], None),
