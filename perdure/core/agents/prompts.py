@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import Role, WindowPolicy
 from perdure.contracts.skills import Skill
-from perdure.core.agents.models import is_claude, round_start
+from perdure.core.agents.models import is_claude, is_mistral, round_start
 from perdure.core.agents.templates import fill_variables
 from perdure.core.agents.wire_ids import signature_for, wire_ids
 from perdure.core.text import estimated_tokens
@@ -78,7 +78,26 @@ def wire_messages(
     for index, message in enumerate(spoken):
         thinking = _thinking_blocks(message, model) if index >= start else []
         sent.append(_wire_message(message, ids, model) | ({"thinking_blocks": thinking} if thinking else {}))
-    return sent
+    return _in_mistrals_order(sent) if is_mistral(model) else sent
+
+
+_RECEIVED: Final = "I have the results."
+_GO_ON: Final = "Go on."
+
+
+def _in_mistrals_order(messages: Sequence[WireMessage]) -> list[WireMessage]:
+    """Returns the messages in an order that Mistral accepts. Only the model can follow results. A system message can
+    follow only the beginning or a user message; elsewhere it is sent as a marked user message. The last message is not
+    the model's."""
+    ordered: list[WireMessage] = []
+    for message in messages:
+        before = ordered[-1]["role"] if ordered else "system"
+        if message["role"] == "system" and before not in ("system", "user"):
+            message = {"role": "user", "content": f"[A note of the system, not of the user]\n{message['content']}"}
+        if message["role"] == "user" and before == "tool":
+            ordered.append({"role": "assistant", "content": _RECEIVED})
+        ordered.append(message)
+    return [*ordered, {"role": "user", "content": _GO_ON}] if ordered[-1]["role"] == "assistant" else ordered
 
 
 def _is_silent(message: PromptMessage) -> bool:
