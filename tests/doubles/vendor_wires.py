@@ -16,6 +16,7 @@ from tests.doubles.provider_wire import line, words
 SIGNATURE = "c2lnbmVkLWJ5LXRoZS1kb3VibGU="
 SKIPPED = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
 """`skip_thought_signature_validator`, which Google documents for calls that another model made."""
+UNEQUAL = "The number of function response parts must be equal to the number of function call parts."
 FUNCTION = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
 
 
@@ -38,7 +39,7 @@ def _gemini_faults(body: dict[str, Any], model: str) -> Iterator[str]:
         if results and not asked:
             yield "Please ensure that function response turn comes immediately after a function call turn."
         if len(results) != len(asked) or {each["name"] for each in results} - {each["name"] for each in asked}:
-            yield "Please ensure that the number of function response parts is equal to the number of function call parts"
+            yield UNEQUAL
         if calls and (not number or turns[number - 1]["role"] != "user"):
             yield "Please ensure that function call turn comes immediately after a user turn"
         if not all(isinstance(each["response"], dict) for each in results):
@@ -49,7 +50,7 @@ def _gemini_faults(body: dict[str, Any], model: str) -> Iterator[str]:
             yield "Function call is missing a thought_signature in functionCall parts."
         asked = calls
     if asked:
-        yield "Please ensure that the number of function response parts is equal to the number of function call parts"
+        yield UNEQUAL
 
 
 def _parts(turn: dict[str, Any], kind: str) -> list[Any]:
@@ -60,7 +61,9 @@ def gemini_lines(step: Step, model: str) -> Iterator[bytes]:
     """A good answer: a chunk for each word, one for all calls, of which the first is signed, and one for the end."""
     for word in words(step.text):
         yield _gemini(model, [{"text": word}])
-    calls: list[JsonValue] = [{"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}} for call in step.calls]
+    calls: list[JsonValue] = [
+        {"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}} for call in step.calls
+    ]
     if calls:
         yield _gemini(model, [{**part, "thoughtSignature": SIGNATURE} for part in calls[:1]] + calls[1:])  # type: ignore[dict-item]
     yield _gemini(model, [], step.finish_reason or "STOP")

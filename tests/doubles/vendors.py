@@ -60,8 +60,12 @@ def _anthropic(body: Body, _: str) -> JsonValue:
 def _mistral(body: Body, _: str) -> JsonValue:
     """Its codes: 3230 for the order of messages, 3280 for a call."""
     fault = fault_of(body)
-    kind, code = ("function_call", "3280") if " id" in fault or "arguments" in fault else ("request_message_order", "3230")
-    return {"object": "error", "message": fault, "type": f"invalid_{kind}", "param": None, "code": code} if fault else None
+    kind, code = (
+        ("function_call", "3280") if " id" in fault or "arguments" in fault else ("request_message_order", "3230")
+    )
+    return (
+        {"object": "error", "message": fault, "type": f"invalid_{kind}", "param": None, "code": code} if fault else None
+    )
 
 
 def _gemini(body: Body, url: str) -> JsonValue:

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import aclosing
+from itertools import product
 from typing import Any
 
 import httpx
@@ -10,7 +11,7 @@ from pydantic import JsonValue
 
 from perdure.activities.providers.provider import REFUSAL_TEXT, Complete, Provider, ProviderRequest, TextDelta
 from perdure.activities.providers.refusals import refusal_of
-from perdure.contracts.errors import UpstreamRejected, UpstreamUnavailable
+from perdure.contracts.errors import UpstreamUnavailable
 from perdure.contracts.messages import Role
 from perdure.core.agents.prompts import PromptMessage, wire_messages, with_cache_breakpoint
 from perdure.core.agents.tool_rules import function_of, sent_messages, sent_tools
@@ -54,9 +55,7 @@ def replayed(name: str, ids: list[str], keys: str) -> list[Any]:
     if name == "gemini":
         parts: list[Any] = [{"function_call": {"id": id_, "name": "look", "args": given}} for id_, given in pairs]
         parts[0]["thoughtSignature"] = SIGNATURE
-        answers = [
-            {"function_response": {"id": id_, "name": "look", "response": json.loads(RESULT)}} for id_ in ids
-        ]
+        answers = [{"function_response": {"id": id_, "name": "look", "response": json.loads(RESULT)}} for id_ in ids]
         return [{"role": "model", "parts": parts}, {"role": "user", "parts": answers}]
     if name == "ollama":
         asked = [{"function": {"name": "look", "arguments": given}} for _, given in pairs]
@@ -94,27 +93,22 @@ async def test_rounds_of_another_model_with_what_was_said_after_them_are_accepte
 ) -> None:
     note, stop = PromptMessage(Role.SYSTEM, "Ann approved it."), PromptMessage(Role.ASSISTANT, "It is")
     with VendorsDouble() as double:
-        double.script(Step(calls=calls_of(before, "AB")), Step(calls=calls_of(before, "CD")), Step(text="Yes.", times=9))
+        double.script(
+            Step(calls=calls_of(before, "AB")), Step(calls=calls_of(before, "CD")), Step(text="Yes.", times=9)
+        )
         said = [GO, *answered_calls((await ask(litellm_provider, double, before, GO))[1]), note]
         said += answered_calls((await ask(litellm_provider, double, before, GO))[1], "m2")
         for ends in ([], [GO], [note], [note, GO], [stop, note], [stop, GO], [GO, note]):
             assert (await ask(litellm_provider, double, name, *said, *ends))[0] == "Yes."
         body = json.dumps(double.requests[-2].body)
-    assert "Ann approved it." in body and name != "gemini" or SKIPPED in body
-
-
-FILTERED: JsonValue = {
-    "code": "ResponsibleAIPolicyViolation",
-    "content_filter_result": {"violence": {"filtered": True, "severity": "medium"}},
-}
-AZURE_PROMPT: JsonValue = {"message": "Filtered.", "type": None, "param": "prompt", "code": "content_filter"}
-BLOCKED = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetadata": {"promptTokenCount": 9}}
+    assert body.count("Ann approved it.") == 1 and (SKIPPED in body) == (name == "gemini")
 
 
 @pytest.mark.parametrize(
-    ("name", "ends", "reason", "truncated"),
+    ("names", "ends", "reason", "truncated"),
     [
-        ("openai azure mistral gemini ollama", " stop STOP", "stop", False),
+        ("openai azure mistral ollama", "stop", "stop", False),
+        ("gemini", "STOP", "stop", False),
         ("anthropic", "end_turn stop_sequence", "stop", False),
         ("openai azure mistral ollama", "length", "length", True),
         ("anthropic", "max_tokens model_context_window_exceeded", "length", True),
@@ -126,12 +120,109 @@ BLOCKED = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetada
         ("anthropic", "pause_turn", "pause_turn", True),
     ],
 )
-async def test_each_end_has_its_reason(
-    litellm_provider: Provider, name: str, ends: str, reason: str, truncated: bool
+async def test_each_end_of_an_answer_has_its_reason(
+    litellm_provider: Provider, names: str, ends: str, reason: str, truncated: bool
 ) -> None:
     with VendorsDouble() as double:
-        for each in name.split():
-            for end in ends.split(" "):
-                double.script(Step(text="And then", finish_reason=end or None))
-                text, last = await ask(litellm_provider, double, each, GO)
-                assert (text, last.finish_reason, last.truncated) == ("And then", reason, truncated), (each, end)
+        for name, end in product(names.split(), ends.split()):
+            double.script(Step(text="And then", finish_reason=end))
+            text, last = await ask(litellm_provider, double, name, GO)
+            assert (text, last.finish_reason, last.truncated) == ("And then", reason, truncated), (name, end)
+
+
+AZURE_FILTER: JsonValue = {
+    "error": {
+        "message": "The response was filtered.",
+        "type": None,
+        "param": "prompt",
+        "code": "content_filter",
+        "status": 400,
+        "innererror": {"code": "ResponsibleAIPolicyViolation", "content_filter_result": {"hate": {"filtered": True}}},
+    }
+}
+BLOCKED = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetadata": {"promptTokenCount": 9}}
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "expected"),
+    [
+        ("openai", Step(refusal="I will not."), ("I will not.", "refusal")),
+        ("azure", Step(refusal="I will not."), ("I will not.", "refusal")),
+        ("azure", Step(status=400, body=AZURE_FILTER), (REFUSAL_TEXT, "content_filter")),
+        ("azure", Step(finish_reason="content_filter"), (REFUSAL_TEXT, "content_filter")),
+        ("anthropic", Step(finish_reason="refusal"), (REFUSAL_TEXT, "refusal")),
+        (
+            "gemini",
+            Step(body=f"data: {json.dumps(BLOCKED)}\n\n", media="text/event-stream"),
+            (REFUSAL_TEXT, "content_filter"),
+        ),
+        ("mistral", Step(text="And", finish_reason="error"), "model_unreadable"),
+        *[
+            ("gemini", Step(text=text, finish_reason=end), "model_unreadable")
+            for end in ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
+            for text in ("", "And")
+        ],
+    ],
+)
+async def test_refusals_are_answers_and_failed_answers_are_not(
+    litellm_provider: Provider, name: str, step: Step, expected: tuple[str, str] | str
+) -> None:
+    with VendorsDouble() as double:
+        double.script(step)
+        if isinstance(expected, str):
+            with pytest.raises(UpstreamUnavailable) as raised:
+                await ask(litellm_provider, double, name, GO)
+            assert raised.value.code == expected
+        else:
+            text, last = await ask(litellm_provider, double, name, GO)
+            assert (text, last.finish_reason, last.truncated) == (*expected, False)
+
+
+def openai_call(id_: str, arguments: JsonValue = "{}") -> list[JsonValue]:
+    call: JsonValue = {"id": id_, "type": "function", "function": {"name": "look", "arguments": arguments}}
+    asked: JsonValue = {"role": "assistant", "content": "", "tool_calls": [call]}
+    return [{"role": "user", "content": "look"}, asked, {"role": "tool", "tool_call_id": id_, "content": "1"}]
+
+
+USE: JsonValue = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+CALL: JsonValue = {"function_call": {"name": "look", "args": {}}}
+TOLD: JsonValue = {"role": "user", "parts": [{"function_response": {"name": "look", "response": {}}}]}
+ASKED: JsonValue = {"role": "user", "parts": [{"text": "look"}]}
+SAY: JsonValue = {"role": "user", "content": "well?"}
+CHAT, DEPLOYED = "/v1/chat/completions", "/openai/deployments/our-gpt-4o/chat/completions"
+STREAMED = "/v1beta/models/gemini-3-pro-preview:streamGenerateContent?alt=sse"
+
+
+@pytest.mark.parametrize(
+    ("url", "messages", "status", "code"),
+    [
+        (f"openai{CHAT}", openai_call("x" * 41), 400, "invalid_request_error"),
+        (f"azure{DEPLOYED}?api-version=2024-10-21", [*openai_call("x")[:2], SAY], 400, "invalid_request_error"),
+        (f"azure{DEPLOYED}", [SAY], 404, "404"),
+        (f"azure{CHAT}?api-version=2024-10-21", [SAY], 404, "404"),
+        ("anthropic/v1/messages", [SAY, {"role": "assistant", "content": [USE]}, SAY], 400, "invalid_request_error"),
+        (f"mistral{CHAT}", openai_call("call_1"), 400, "3280"),
+        (f"mistral{CHAT}", [*openai_call("D681PevKs"), SAY], 400, "3230"),
+        (f"mistral{CHAT}", [SAY, {"role": "assistant", "content": "Hi"}], 400, "3230"),
+        (f"gemini{STREAMED}", [ASKED, {"role": "model", "parts": [CALL]}, TOLD], 400, "INVALID_ARGUMENT"),
+        (f"gemini{STREAMED}", [ASKED, {"role": "model", "parts": [CALL, CALL]}, TOLD], 400, "INVALID_ARGUMENT"),
+        ("ollama/api/chat", openai_call("x"), 400, ""),
+        ("ollama/api/chat", [{"role": "user", "content": [{"type": "text", "text": "look"}]}], 400, ""),
+    ],
+)
+async def test_the_vendors_reject_what_they_document_in_their_own_form(
+    url: str, messages: list[JsonValue], status: int, code: str
+) -> None:
+    keys = {vendor.header: "k" for vendor in VENDORS.values() if vendor.header}
+    body = {"model": url.partition("/")[0], "system": [], "messages": messages}
+    if not url.startswith("anthropic"):
+        del body["system"]
+    if url.startswith("gemini"):
+        body = {"contents": messages}
+    with VendorsDouble() as double:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{double.port}") as client:
+            response = await client.post(f"/{url}", json=body, headers=keys)
+            assert response.status_code == status
+            assert next((code for code in refusal_of(response.json()).codes if code != "400"), "") == code
+            unsigned = await client.post(f"/{url}", json=body)
+            assert unsigned.status_code in ((401, 403) if status == 400 and "ollama" not in url else (status,))

@@ -92,8 +92,8 @@ _KEPT_FINISH_REASONS = {
     "model_length": "length",
     **{reason: reason for reason in FAILED_REASONS},
 }
-"""Finish reasons of Anthropic, Mistral and Gemini that LiteLLM's table would turn into `content_filter` or `stop`. A cut
-or failed answer would then look whole."""
+"""Finish reasons of Anthropic, Mistral and Gemini that LiteLLM's table would turn into `content_filter` or `stop`. A
+cut or failed answer would then look whole."""
 NO_NAMED_HOSTS = Outbound()
 _STREAM_OVERHEAD = 4
 """A streamed response can be this many times as large as an unstreamed one: each token arrives in an event of 300
