@@ -154,7 +154,7 @@ VENDORS = {
         no_url=(404, [{"error": {"code": 404, "message": "Not Found", "status": "NOT_FOUND"}}]),
     ),
     "ollama": Vendor(
-        "ollama_chat/llama3.1",
+        "ollama_chat/qwen3:8b",
         "",
         "/api/chat",
         "",
