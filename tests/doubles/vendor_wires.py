@@ -44,7 +44,7 @@ def _gemini_faults(body: dict[str, Any], model: str) -> Iterator[str]:
             yield "Please ensure that function call turn comes immediately after a user turn"
         if not all(isinstance(each["response"], dict) for each in results):
             yield "Invalid value at 'function_response.response' (type.googleapis.com/google.protobuf.Struct)"
-        first = next((part for part in turn["parts"] if "function_call" in part), {})
+        first: dict[str, Any] = next((part for part in turn["parts"] if "function_call" in part), {})
         unsigned = first.get("thoughtSignature") not in (SIGNATURE, SKIPPED)
         if calls and unsigned and "gemini-3" in model and number > max(spoken, default=-1):
             yield "Function call is missing a thought_signature in functionCall parts."
@@ -61,11 +61,15 @@ def gemini_lines(step: Step, model: str) -> Iterator[bytes]:
     """A good answer: a chunk for each word, one for all calls, of which the first is signed, and one for the end."""
     for word in words(step.text):
         yield _gemini(model, [{"text": word}])
-    calls: list[JsonValue] = [
-        {"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}} for call in step.calls
+    parts: list[JsonValue] = [
+        {
+            "functionCall": {"id": call.id, "name": call.name, "args": call.arguments},
+            **({} if number else {"thoughtSignature": SIGNATURE}),
+        }
+        for number, call in enumerate(step.calls)
     ]
-    if calls:
-        yield _gemini(model, [{**part, "thoughtSignature": SIGNATURE} for part in calls[:1]] + calls[1:])  # type: ignore[dict-item]
+    if parts:
+        yield _gemini(model, parts)
     yield _gemini(model, [], step.finish_reason or "STOP")
 
 
