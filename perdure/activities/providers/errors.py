@@ -109,8 +109,8 @@ CODES: Mapping[str, Meaning] = {
     **dict.fromkeys(("invalid_api_key", "api_key_invalid"), MODEL_AUTH),
     **dict.fromkeys(("model_not_found", "deploymentnotfound", "invalid_model"), MODEL_NOT_FOUND),
 }
-"""Codes in an error body, in lower case, that decide whatever the status: OpenAI sends `insufficient_quota` with a 429,
-Azure its content filter with a 400, and Mistral `invalid_model` with a 400."""
+"""Codes in an error body, in lower case, that decide whatever the status. OpenAI sends `insufficient_quota` with a 429.
+Azure sends its content filter with a 400, and Mistral `invalid_model`."""
 
 STREAM_CODES: Mapping[str, Meaning] = {
     **dict.fromkeys(("authentication_error", "unauthenticated", "permission_error", "permission_denied"), MODEL_AUTH),
