@@ -51,6 +51,8 @@ def _gemini_faults(body: dict[str, Any], model: str) -> Iterator[str]:
         asked = calls
     if asked:
         yield UNEQUAL
+    if turns[-1]["role"] != "user":
+        yield "Please ensure that multiturn requests end with a user role or a function response."
 
 
 def _parts(turn: dict[str, Any], kind: str) -> list[Any]:

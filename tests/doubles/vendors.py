@@ -124,7 +124,7 @@ VENDORS = {
         _azure_error(404, "Resource not found"),
     ),
     "anthropic": Vendor(
-        "anthropic/claude-sonnet-4-5",
+        "anthropic/claude-sonnet-4-6",
         "",
         "/v1/messages",
         "x-api-key",

@@ -10,6 +10,7 @@ from tests.doubles.anthropic_wire import openai_shape, signature
 
 CALL_ID = {"mistral": r"[A-Za-z0-9]{9}", "claude": r"[A-Za-z0-9_-]+", "": r".{1,40}"}
 """The ids that a vendor takes, by a part of the model's name."""
+NO_PREFILL = re.compile(r"claude-[a-z]+-(4-[6-9]|[5-9])")
 INVENTED = "[System: "
 """The beginning of what LiteLLM puts in the place of a text without words."""
 
@@ -44,6 +45,8 @@ def _faults(body: dict[str, Any]) -> Iterator[str]:
         yield from _thinking_faults(body)
     if "mistral" in str(body.get("model")):
         yield from _mistral_faults([message["role"] for message in body["messages"]])
+    if NO_PREFILL.search(str(body.get("model"))) and body["messages"][-1]["role"] == "assistant":
+        yield "This model does not support assistant message prefill. The conversation must end with a user message."
     waiting: list[str] = []
     seen: set[str] = set()
     pattern = next(each for name, each in CALL_ID.items() if name in str(body.get("model")))

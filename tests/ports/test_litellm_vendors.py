@@ -98,7 +98,7 @@ async def test_rounds_of_another_model_with_what_was_said_after_them_are_accepte
         )
         said = [GO, *answered_calls((await ask(litellm_provider, double, before, GO))[1]), note]
         said += answered_calls((await ask(litellm_provider, double, before, GO))[1], "m2")
-        for ends in ([], [GO], [note], [note, GO], [stop, note], [stop, GO], [GO, note]):
+        for ends in ([], [GO], [note], [note, GO], [stop], [stop, note], [stop, GO], [GO, note]):
             assert (await ask(litellm_provider, double, name, *said, *ends))[0] == "Yes."
         body = json.dumps(double.requests[-2].body)
     assert body.count("Ann approved it.") == 1 and (SKIPPED in body) == (name == "gemini")
