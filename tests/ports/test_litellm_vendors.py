@@ -125,9 +125,13 @@ async def test_each_end_of_an_answer_has_its_reason(
 ) -> None:
     with VendorsDouble() as double:
         for name, end in product(names.split(), ends.split()):
-            double.script(Step(text="And then", finish_reason=end))
-            text, last = await ask(litellm_provider, double, name, GO)
-            assert (text, last.finish_reason, last.truncated) == ("And then", reason, truncated), (name, end)
+            # Ollama sends no half calls, and Anthropic's pause is not a cut.
+            with_calls = truncated and name != "ollama" and end != "pause_turn"
+            for calls in [(), calls_of(name, "A")] if with_calls else [()]:
+                double.script(Step(text="And then", calls=calls, finish_reason=end))
+                text, last = await ask(litellm_provider, double, name, GO)
+                assert (text, last.finish_reason, last.truncated) == ("And then", reason, truncated), (name, end)
+                assert not last.tool_calls
 
 
 AZURE_FILTER: JsonValue = {
