@@ -80,11 +80,11 @@ def wire_messages(
         sent.append(_wire_message(message, ids, model) | ({"thinking_blocks": thinking} if thinking else {}))
     if is_mistral(model):
         sent = _in_mistrals_order(sent)
-    return [*sent, {"role": "user", "content": _GO_ON}] if _must_not_end_so(sent, model) else sent
+    return [*sent, {"role": "user", "content": _CONTINUE}] if _must_not_end_so(sent, model) else sent
 
 
 _RECEIVED: Final = "I have the results."
-_GO_ON: Final = "Go on."
+_CONTINUE: Final = "Please continue."
 
 
 def _in_mistrals_order(messages: Sequence[WireMessage]) -> list[WireMessage]:
@@ -102,7 +102,7 @@ def _in_mistrals_order(messages: Sequence[WireMessage]) -> list[WireMessage]:
 
 
 def _must_not_end_so(messages: Sequence[WireMessage], model: str) -> bool:
-    """Returns whether the model speaks last, which Mistral, Gemini and Claude from 4.6 on reject. Gemini receives
+    """Returns whether the last message is the model's, which Mistral, Gemini and Claude from 4.6 on reject. Gemini receives
     system messages apart from the others."""
     if not (is_mistral(model) or is_gemini(model) or is_claude(model)):
         return False

@@ -37,9 +37,9 @@ def id_rule(model: str) -> re.Pattern[str]:
         return _DOTTED  # Bedrock checks ids itself, whichever vendor's model it serves
     if is_mistral(model):
         return _STRICT
-    if is_claude(model):
-        return _LONGER
-    return _DOTTED if is_gemini(model) or _MOONSHOT.search(model.lower()) else _PLAIN
+    if is_gemini(model) or _MOONSHOT.search(model.lower()):
+        return _DOTTED
+    return _LONGER if is_claude(model) else _PLAIN
 
 
 def wire_ids(calls: Iterable[tuple[str, str]], model: str) -> dict[str, str]:
