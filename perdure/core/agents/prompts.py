@@ -102,8 +102,8 @@ def _in_mistrals_order(messages: Sequence[WireMessage]) -> list[WireMessage]:
 
 
 def _must_not_end_so(messages: Sequence[WireMessage], model: str) -> bool:
-    """Returns whether the last message is the model's, which Mistral, Gemini and Claude from 4.6 on reject. Gemini receives
-    system messages apart from the others."""
+    """Returns whether the last message is the model's, which Mistral, Gemini and Claude from 4.6 on reject. Gemini
+    receives system messages apart from the others."""
     if not (is_mistral(model) or is_gemini(model) or is_claude(model)):
         return False
     roles = [each["role"] for each in messages if each["role"] != "system" or not is_gemini(model)]
