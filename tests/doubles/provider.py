@@ -153,7 +153,11 @@ class ProviderDouble:
             idempotency_key=request.headers.get("idempotency-key", ""),
             model=str(body.get("model")),
             user_text=latest_user_text(body),
-            tools=[tool.get("function", tool)["name"] for tool in body.get("tools") or []],
+            tools=[
+                each.get("function", each)["name"]
+                for tool in body.get("tools") or []
+                for each in tool.get("function_declarations", [tool])  # Google's form
+            ],
             body=body,
             received_at=time.time(),
             authorized=bool({"authorization", "x-api-key"}.intersection(request.headers)),

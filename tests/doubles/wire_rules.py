@@ -3,12 +3,14 @@
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from tests.doubles.anthropic_wire import openai_shape, signature
 
 CALL_ID = {"mistral": r"[A-Za-z0-9]{9}", "claude": r"[A-Za-z0-9_-]+", "": r".{1,40}"}
 """The ids that a vendor takes, by a part of the model's name."""
+NO_PREFILL = re.compile(r"claude-[a-z]+-(4-[6-9]|[5-9])")
 INVENTED = "[System: "
 """The beginning of what LiteLLM puts in the place of a text without words."""
 
@@ -41,6 +43,10 @@ def _thinking_faults(body: dict[str, Any]) -> Iterator[str]:
 def _faults(body: dict[str, Any]) -> Iterator[str]:
     if "system" in body:
         yield from _thinking_faults(body)
+    if "mistral" in str(body.get("model")):
+        yield from _mistral_faults([message["role"] for message in body["messages"]])
+    if NO_PREFILL.search(str(body.get("model"))) and body["messages"][-1]["role"] == "assistant":
+        yield "This model does not support assistant message prefill. The conversation must end with a user message."
     waiting: list[str] = []
     seen: set[str] = set()
     pattern = next(each for name, each in CALL_ID.items() if name in str(body.get("model")))
@@ -63,6 +69,23 @@ def _faults(body: dict[str, Any]) -> Iterator[str]:
                 yield "an id that the vendor does not take"
             if not _is_object(call["function"]["arguments"]):
                 yield "arguments that are not a JSON object"
+
+
+MISTRAL_FOLLOWS = {
+    "system": ("user", "assistant", "system"),
+    "user": ("assistant", "system", "user"),
+    "assistant": ("assistant", "user", "tool"),
+    "tool": ("assistant", "tool"),
+}
+"""The roles that can follow a role, by the validator that Mistral publishes and serves with."""
+
+
+def _mistral_faults(roles: list[str]) -> Iterator[str]:
+    for before, role in pairwise(roles):
+        if role not in MISTRAL_FOLLOWS[before]:
+            yield f"Unexpected role '{role}' after role '{before}'"
+    if len(roles) > 1 and roles[-1] == "assistant":
+        yield "Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant"
 
 
 def _text_faults(message: dict[str, Any]) -> Iterator[str]:

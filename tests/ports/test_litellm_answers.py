@@ -203,34 +203,6 @@ CLAUDE, OPENAI = "anthropic/claude-sonnet-4-5", "openai/o3-mini"
 HELLO: tuple[dict[str, JsonValue], ...] = ({"role": "user", "content": "hello"},)
 
 
-class Ending(PlayingDouble):
-    """Ends its answer for this reason."""
-
-    reason = ""
-
-    async def _step(self, seen: Seen) -> Step:
-        return (await super()._step(seen)).model_copy(update={"finish_reason": self.reason})
-
-
-@pytest.mark.parametrize(
-    ("said", "reason", "truncated"),
-    [
-        ("end_turn", "stop", False),
-        ("max_tokens", "length", True),
-        ("model_context_window_exceeded", "length", True),
-        ("refusal", "refusal", True),
-        ("pause_turn", "pause_turn", True),
-    ],
-)
-async def test_the_stop_reasons_of_anthropic_are_told_apart(
-    litellm_provider: Provider, said: str, reason: str, truncated: bool
-) -> None:
-    with Ending(Script(fallback="Yes.")) as double:
-        double.reason = said
-        _, last = await sent(litellm_provider, double, CLAUDE)
-    assert isinstance(last, Complete) and (last.finish_reason, last.truncated) == (reason, truncated)
-
-
 class Caching(PlayingDouble):
     """Says that it has written most of the request to a cache, and read some of it from there."""
 

@@ -107,10 +107,10 @@ CODES: Mapping[str, Meaning] = {
     **dict.fromkeys(("context_length_exceeded", "exceed_context_size_error", "request_too_large"), MODEL_OVERFLOW),
     **dict.fromkeys(("content_filter", "content_policy_violation", "responsibleaipolicyviolation"), MODEL_REFUSED),
     **dict.fromkeys(("invalid_api_key", "api_key_invalid"), MODEL_AUTH),
-    **dict.fromkeys(("model_not_found", "deploymentnotfound"), MODEL_NOT_FOUND),
+    **dict.fromkeys(("model_not_found", "deploymentnotfound", "invalid_model"), MODEL_NOT_FOUND),
 }
-"""Codes in an error body, in lower case, that decide whatever the status: OpenAI sends `insufficient_quota` with a 429,
-and Azure its content filter with a 400."""
+"""Codes in an error body, in lower case, that decide whatever the status. OpenAI sends `insufficient_quota` with a 429.
+Azure sends its content filter with a 400, and Mistral `invalid_model`."""
 
 STREAM_CODES: Mapping[str, Meaning] = {
     **dict.fromkeys(("authentication_error", "unauthenticated", "permission_error", "permission_denied"), MODEL_AUTH),

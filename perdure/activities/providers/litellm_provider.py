@@ -25,11 +25,13 @@ os.environ["LITELLM_MODE"] = "PRODUCTION"
 
 import litellm
 from litellm.litellm_core_utils import core_helpers
+from litellm.llms.ollama.common_utils import OllamaModelInfo
 
 from perdure.activities.providers.errors import CONTENT_REFUSED, provider_error
 from perdure.activities.providers.masking import mask
 from perdure.activities.providers.pieces import text_of_parts
 from perdure.activities.providers.provider import (
+    FAILED_REASONS,
     REFUSAL_TEXT,
     Chunk,
     Complete,
@@ -88,9 +90,11 @@ _KEPT_FINISH_REASONS = {
     "refusal": "refusal",
     "pause_turn": "pause_turn",
     "model_context_window_exceeded": "length",
+    "model_length": "length",
+    **{reason: reason for reason in FAILED_REASONS},
 }
-"""Anthropic's finish reasons that LiteLLM's table would turn into `content_filter` or, with a warning, `stop`. A cut
-answer would then look whole."""
+"""Finish reasons of Anthropic, Mistral and Gemini that LiteLLM's table would turn into `content_filter` or `stop`. A
+cut or failed answer would then look whole."""
 NO_NAMED_HOSTS = Outbound()
 _STREAM_OVERHEAD = 4
 """A streamed response can be this many times as large as an unstreamed one: each token arrives in an event of 300
@@ -98,6 +102,28 @@ bytes."""
 
 _FAILURE_BYTES = 64 * 1024
 """Limit of an error's body, because LiteLLM searches it repeatedly."""
+
+
+class _OllamaConfig(litellm.OllamaChatConfig):
+    """Names the tool of each result. LiteLLM sends an id instead, which no call has at Ollama, so that a model could
+    not assign the results of parallel calls."""
+
+    def transform_request(self, model: str, messages: Any, *rest: Any, **named: Any) -> dict[str, Any]:
+        """Returns the body of a request."""
+        names = {call["id"]: call["function"]["name"] for each in messages for call in each.get("tool_calls") or ()}
+        body = super().transform_request(model, messages, *rest, **named)
+        for message in body["messages"]:
+            if message["role"] == "tool":
+                message["tool_name"] = names.get(message.pop("tool_call_id", ""), "")
+        return body
+
+
+def _free_of_charge(_: object, model: str, **__: object) -> dict[str, Any]:
+    """Replaces a blocking request to the Ollama server after each answer. The answer is the one that LiteLLM gives if
+    the server is unavailable."""
+    limits = dict.fromkeys(("max_tokens", "max_input_tokens", "max_output_tokens"))
+    costs = dict.fromkeys(("input_cost_per_token", "output_cost_per_token"), 0.0)
+    return {"key": model, "litellm_provider": "ollama", "mode": "chat", **costs, **limits}
 
 
 class LiteLLMProvider:
@@ -110,6 +136,9 @@ class LiteLLMProvider:
     def __init__(self, outbound: Outbound = NO_NAMED_HOSTS) -> None:
         guard(litellm, outbound)
         core_helpers._FINISH_REASON_MAP.update(_KEPT_FINISH_REASONS)  # type: ignore[arg-type]
+        vendor: Any = litellm
+        vendor.OllamaChatConfig = _OllamaConfig
+        OllamaModelInfo.get_runtime_model_info = _free_of_charge  # type: ignore[assignment,method-assign]
         self._stream_bytes = _STREAM_OVERHEAD * outbound.answer_bytes
         self._unpriced: set[str] = set()
         # LiteLLM would load these in its first call and block the event loop for 1.5 s (measured).

@@ -138,7 +138,8 @@ REFUSAL_TEXT = "The model provider refused to answer this under its content poli
 FINISH_REASONS: dict[str, FinishReason] = {
     **dict.fromkeys(("stop", "stop_sequence", "end_turn", "eos", "eos_token", "STOP", "COMPLETE"), "stop"),
     **dict.fromkeys(("tool_calls", "function_call", "tool_use"), "tool_calls"),
-    **dict.fromkeys(("length", "max_tokens", "MAX_TOKENS", "compaction", "model_context_window_exceeded"), "length"),
+    **dict.fromkeys(("length", "model_length", "max_tokens", "MAX_TOKENS", "compaction"), "length"),
+    "model_context_window_exceeded": "length",
     **dict.fromkeys(
         ("content_filter", "content_filtered", "sensitive", "guardrail_intervened", "ERROR_TOXIC"), "content_filter"
     ),
@@ -146,8 +147,16 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "refusal": "refusal",
     "pause_turn": "pause_turn",
 }
-"""The finish reasons of a complete answer. LiteLLM turns all others, including `error` and `network_error`, into
-`stop`."""
+"""The finish reasons of a complete answer. LiteLLM turns unknown ones of some vendors into `stop`."""
+
+FAILED_REASONS = frozenset(
+    {
+        *("error", "network_error"),
+        *("MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"),
+        "MISSING_THOUGHT_SIGNATURE",
+    }
+)
+"""Finish reasons of an answer that the provider could not complete: Mistral's and Zhipu's, and those of Gemini."""
 
 
 def unreadable_answer(reason: str) -> UpstreamUnavailable:
@@ -283,7 +292,8 @@ class Draft:
             )
         reason = FINISH_REASONS.get(finish_reason)
         if reason is None:
-            raise unreadable_answer("the finish reason is unknown")
+            failed = finish_reason in FAILED_REASONS
+            raise unreadable_answer("the model failed to complete it" if failed else "the finish reason is unknown")
         if self.refused and reason == "stop":
             reason = "refusal"
         if reason in ("content_filter", "refusal"):

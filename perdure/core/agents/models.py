@@ -1,5 +1,6 @@
 """Model families by LiteLLM name, as far as requests to them differ."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +11,8 @@ from perdure.contracts.agents import AgentDefinition, AgentStage, Reasoning
 from perdure.contracts.messages import WindowPolicy
 
 _CLOUDS: Final = ("bedrock/", "vertex_ai/")
+BEDROCK: Final = ("bedrock/", "bedrock_converse/")
+_MISTRAL: Final = re.compile(r"mistral|mixtral|magistral|ministral|codestral|devstral|pixtral|voxtral")
 
 
 def is_claude(model: str) -> bool:
@@ -23,6 +26,12 @@ def is_claude(model: str) -> bool:
 def is_gemini(model: str) -> bool:
     """Returns whether a LiteLLM name is a Gemini model at one of Google's own APIs."""
     return model.startswith("gemini/") or (model.startswith("vertex_ai/") and "gemini" in model)
+
+
+def is_mistral(model: str) -> bool:
+    """Returns whether a LiteLLM name is a model of Mistral, whose rules follow it to each host but Bedrock, which has
+    its own."""
+    return not model.startswith(BEDROCK) and _MISTRAL.search(model.lower()) is not None
 
 
 def takes_thinking_budget(model: str) -> bool:

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import Role, WindowPolicy
 from perdure.contracts.skills import Skill
-from perdure.core.agents.models import is_claude, round_start
+from perdure.core.agents.models import is_claude, is_gemini, is_mistral, round_start
 from perdure.core.agents.templates import fill_variables
 from perdure.core.agents.wire_ids import signature_for, wire_ids
 from perdure.core.text import estimated_tokens
@@ -78,7 +78,36 @@ def wire_messages(
     for index, message in enumerate(spoken):
         thinking = _thinking_blocks(message, model) if index >= start else []
         sent.append(_wire_message(message, ids, model) | ({"thinking_blocks": thinking} if thinking else {}))
-    return sent
+    if is_mistral(model):
+        sent = _in_mistrals_order(sent)
+    return [*sent, {"role": "user", "content": _CONTINUE}] if _must_not_end_so(sent, model) else sent
+
+
+_RECEIVED: Final = "I have the results."
+_CONTINUE: Final = "Please continue."
+
+
+def _in_mistrals_order(messages: Sequence[WireMessage]) -> list[WireMessage]:
+    """Returns the messages in an order that Mistral accepts. Only the model can follow results. A system message can
+    follow only the beginning or a user message; elsewhere it is sent as a marked user message."""
+    ordered: list[WireMessage] = []
+    for message in messages:
+        before = ordered[-1]["role"] if ordered else "system"
+        if message["role"] == "system" and before not in ("system", "user"):
+            message = {"role": "user", "content": f"[A note of the system, not of the user]\n{message['content']}"}
+        if message["role"] == "user" and before == "tool":
+            ordered.append({"role": "assistant", "content": _RECEIVED})
+        ordered.append(message)
+    return ordered
+
+
+def _must_not_end_so(messages: Sequence[WireMessage], model: str) -> bool:
+    """Returns whether the last message is the model's, which Mistral, Gemini and Claude from 4.6 on reject. Gemini
+    receives system messages apart from the others."""
+    if not (is_mistral(model) or is_gemini(model) or is_claude(model)):
+        return False
+    roles = [each["role"] for each in messages if each["role"] != "system" or not is_gemini(model)]
+    return roles[-1:] == ["assistant"]
 
 
 def _is_silent(message: PromptMessage) -> bool:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from perdure.core.agents.models import is_claude, is_gemini
+from perdure.core.agents.models import BEDROCK, is_claude, is_gemini, is_mistral
 
 _SIGNATURE: Final = "__thought__"
 """LiteLLM appends Gemini's thought signature to the id of a call with this separator."""
@@ -23,13 +23,9 @@ _STRICT: Final = re.compile(r"[A-Za-z0-9]{9}")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _LONGER: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DOTTED: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-_BEDROCK: Final = ("bedrock/", "bedrock_converse/")
 _GATEWAYS: Final = ("litellm_proxy/", "openai/")
-_NAMED: Final = (
-    (re.compile(r"mistral|mixtral|magistral|ministral|codestral|devstral|pixtral|voxtral"), _STRICT),
-    (re.compile(r"kimi|moonshot"), _DOTTED),
-)
-"""Rules that follow a model to each host that serves it. A model of Moonshot reads its own form, `functions.name:0`."""
+_MOONSHOT: Final = re.compile(r"kimi|moonshot")
+"""Models of Moonshot read their own form, `functions.name:0`, on each host that serves them."""
 
 
 def id_rule(model: str) -> re.Pattern[str]:
@@ -37,15 +33,13 @@ def id_rule(model: str) -> re.Pattern[str]:
 
     The default satisfies OpenAI and Azure (at most 40 characters) and each vendor that a router could choose.
     """
-    if model.startswith(_BEDROCK):
+    if model.startswith(BEDROCK):
         return _DOTTED  # Bedrock checks ids itself, whichever vendor's model it serves
-    name = model.lower()
-    named = next((rule for names, rule in _NAMED if names.search(name)), None)
-    if named is not None:
-        return named
-    if is_claude(model):
-        return _LONGER
-    return _DOTTED if is_gemini(model) else _PLAIN
+    if is_mistral(model):
+        return _STRICT
+    if is_gemini(model) or _MOONSHOT.search(model.lower()):
+        return _DOTTED
+    return _LONGER if is_claude(model) else _PLAIN
 
 
 def wire_ids(calls: Iterable[tuple[str, str]], model: str) -> dict[str, str]:
