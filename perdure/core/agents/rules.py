@@ -16,12 +16,14 @@ from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
 
 COUNTERS = ("consecutive_failed_resolves", "iteration", "tokens_used", "cost_microusd")
 """Fields of a turn's state that a rule can compare."""
-MAX_CHARACTERS = 200
+MAX_FACT_CHARACTERS = 200
 """Maximum length of a text in a result that a rule can check, because the text is stored in the turn's history."""
 RESULT_TESTS = ("equals", "one_of", "at_least", "at_most")
 _PATH = re.compile(r"[^.\s]{1,100}(\.[^.\s]{1,100}){0,15}\Z")
 _GLOB = re.compile(r"[A-Za-z0-9_.:*?-]+\Z")
 _TOOL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
+_TRIGGERS = {trigger.value: trigger for trigger in RuleTrigger}
+_ACTIONS = {action.value: action for action in RuleAction}
 
 
 class InvalidCondition(Exception):
@@ -117,7 +119,7 @@ def plain_facts(result: JsonValue, paths: Iterable[str]) -> dict[str, JsonValue]
             value = _value_at(result, path)
         except InvalidCondition:
             continue
-        if _plain(value) and not (isinstance(value, str) and len(value) > MAX_CHARACTERS):
+        if _plain(value) and not (isinstance(value, str) and len(value) > MAX_FACT_CHARACTERS):
             facts[path] = value
     return facts
 
@@ -175,10 +177,6 @@ def _plain(value: JsonValue) -> bool:
 
 def _same_value(one: JsonValue, other: JsonValue) -> bool:
     return isinstance(one, bool) is isinstance(other, bool) and one == other
-
-
-_TRIGGERS = {trigger.value: trigger for trigger in RuleTrigger}
-_ACTIONS = {action.value: action for action in RuleAction}
 
 
 @dataclass(frozen=True, slots=True)
