@@ -13,8 +13,7 @@ from perdure.api.request_bodies import DraftBody, ExemptionBody, Limit, Promotio
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.skills import Rule
 from perdure.core.agents.plans import rules_of
-from perdure.core.agents.rule_matching import PLATFORM_RULES, reasons_of, why_no_approval
-from perdure.core.agents.rules import with_overrides
+from perdure.core.agents.rules import PLATFORM_RULES, reasons_of, why_no_approval, with_overrides
 from perdure.core.agents.templates import Stage, fill_variables
 from perdure.core.agents.tool_rules import unsent_tools
 from perdure.core.approvals.gates import EXEMPTIBLE_TOOLS, requires_approval

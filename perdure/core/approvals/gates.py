@@ -115,8 +115,8 @@ def exempted_tools(cards: Iterable[ToolCard], exempt_tools: Collection[str]) -> 
     """Returns the tools among these cards that `exempt_tools` exempt from their own approval.
 
     Only two of the engine's own memory tools can run without approval. Rules can only stop calls
-    (perdure/core/agents/rules.py). An exemption is the only way in which a tenant lets a call pass, so it is separate
-    from them.
+    (perdure/core/agents/rule_matching.py). An exemption is the only way in which a tenant lets a call pass, so it is
+    separate from them.
 
     Invariants:
     - Only the engine defines these tools, by name and effect class. Tools of apps and servers are excluded.
