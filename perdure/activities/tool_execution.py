@@ -332,9 +332,8 @@ MAX_MESSAGE_CHARACTERS = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A settled call in three forms, built together: the ledger's outcome, the tool message for the model, and the
-    events."""
+class CallAnswer:
+    """The answer of a call in three forms: the ledger's outcome, the tool message for the model, and the events."""
 
     outcome: ToolOutcome
     message: NewMessage
@@ -346,7 +345,7 @@ class Answer:
         return self.outcome.state, self.outcome.model_dump(mode="json"), self.message
 
 
-def settled_answer(call: ToolCall, card: ToolCard, approval: ApprovalValidity | None, result: ToolResult) -> Answer:
+def settled_answer(call: ToolCall, card: ToolCard, approval: ApprovalValidity | None, result: ToolResult) -> CallAnswer:
     """Returns the answer for a result. If a reviewer changed the arguments, the answer notes it.
 
     State updates are kept only if the card names them and they are small, because the state is stored in Temporal's
@@ -365,14 +364,14 @@ def settled_answer(call: ToolCall, card: ToolCard, approval: ApprovalValidity | 
     return _answer(call, CallState.DONE, output, TOOL_RESULT, patch, facts)
 
 
-def error_answer(call: ToolCall, message: str, *, wrapped: bool = False) -> Answer:
+def error_answer(call: ToolCall, message: str, *, wrapped: bool = False) -> CallAnswer:
     """Returns an answer for a failure that the model can react to. `wrapped` adds the wrapper of a code block's
     results."""
     body: dict[str, JsonValue] = {"status": "error", "message": message}
     return _answer(call, CallState.FAILED, body | ({"result": None} if wrapped else {}), TOOL_ERROR)
 
 
-def denial(call: ToolCall, approval: ApprovalValidity | None, reason: str | None) -> Answer:
+def denial(call: ToolCall, approval: ApprovalValidity | None, reason: str | None) -> CallAnswer:
     """Returns the answer for a call that a person or a rule forbade, with the reviewer's reason if there is one."""
     body: dict[str, JsonValue] = {"status": "denied", "message": reason or "the call was not allowed"}
     if approval is not None and approval.status in STATUSES_WITH_REASON and approval.comment:
@@ -387,7 +386,7 @@ def _answer(
     event: str,
     patch: dict[str, JsonValue] | None = None,
     facts: dict[str, JsonValue] | None = None,
-) -> Answer:
+) -> CallAnswer:
     content = canonical_json(output)
     if len(content) > MAX_MESSAGE_CHARACTERS:
         content = content[:MAX_MESSAGE_CHARACTERS] + f"… [cut: {len(content)} characters]"
@@ -403,4 +402,4 @@ def _answer(
         output=output if call.ask.args is not None else None,
     )
     shown: dict[str, JsonValue] = {"tool": call.ask.tool, "result": preview(content), "message_id": message.id}
-    return Answer(outcome, message, (NewEvent(event, shown, call.ask.call_id),))
+    return CallAnswer(outcome, message, (NewEvent(event, shown, call.ask.call_id),))

@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.dependencies import Deps
 from perdure.activities.guard import activity_guard, cancelled_by_stop, current_attempt, uncancelled
 from perdure.activities.tool_execution import (
-    Answer,
+    CallAnswer,
     ClaimedCall,
     LocalToolFailed,
     ToolAttempt,
@@ -153,7 +153,7 @@ class ToolActivities:
             raise await self._count_lost(call) from None
         return answer.outcome
 
-    async def _settle(self, call: ToolCall, claimed: ClaimedCall, answer: Answer) -> ToolOutcome:
+    async def _settle(self, call: ToolCall, claimed: ClaimedCall, answer: CallAnswer) -> ToolOutcome:
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             accepted = await tool_calls.settle(tx, call, claimed.epoch, *answer.row, list(answer.events))
         if not accepted:
@@ -187,7 +187,7 @@ class ToolActivities:
         )
 
 
-async def _settle_returned(tx: Connection, call: ToolCall, claimed: ClaimedCall, result: ToolResult) -> Answer:
+async def _settle_returned(tx: Connection, call: ToolCall, claimed: ClaimedCall, result: ToolResult) -> CallAnswer:
     """Records a call that returned, with what it wants remembered and audited, for every kind of tool. Its state
     updates are part of the outcome, because the graph holds the state.
 

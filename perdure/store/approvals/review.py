@@ -19,11 +19,11 @@ from perdure.core.approvals.decisions import (
     ApprovalRecord,
     Decider,
     Decision,
-    Delegation,
     ReviewClaim,
+    Reviewer,
     Vote,
     decision_refusal,
-    delegation_for,
+    represented_reviewer,
 )
 from perdure.core.approvals.validity import InForce, has_call_ahead, outdated_reason
 from perdure.core.identity import UNKNOWN_CREATOR, Credential
@@ -86,15 +86,15 @@ class Review:
         )
 
     @property
-    def delegation(self) -> Delegation:
+    def reviewer(self) -> Reviewer:
         """The user on whose behalf this user decides, if the decision is allowed: themselves, or the user who delegated
         to them."""
-        return delegation_for(self.record, self.decider)
+        return represented_reviewer(self.record, self.decider)
 
     @property
     def vote(self) -> Vote:
         """The vote that this user's decision counts as."""
-        reviewer = self.delegation
+        reviewer = self.reviewer
         return Vote(self.decider.user_id, reviewer.user_id, True, self.record.panel.names(reviewer.name))
 
     def refuse(
@@ -186,7 +186,7 @@ async def with_delegations(tx: Connection, decider: Decider) -> Decider:
 
 def _with_delegations(decider: Decider, delegations: list[dict[str, Any]] | None) -> Decider:
     current = [
-        Delegation(
+        Reviewer(
             each["id"],
             each["name"],
             frozenset(each["roles"]),
