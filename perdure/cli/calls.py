@@ -21,6 +21,7 @@ from perdure.cli.terminal import (
     format_time,
     say,
     say_json,
+    say_next_page,
     table,
     time_left,
 )
@@ -72,8 +73,7 @@ def list_effects(
         say(pretty_json(effect.args))
         if effect.state == UNKNOWN:
             say(f'To settle it: {command("effects", "settle", effect.key, "happened")} --comment "how you know"')
-    if page.next:
-        say(f"Next page: --cursor {page.next}")
+    say_next_page(page)
 
 
 @app.command("show")

@@ -21,7 +21,7 @@ from perdure.client.requests import UNREACHABLE
 from perdure.core import text as core_text
 from perdure.core.text import escape_terminal, one_line
 from perdure.local.config import own_environ
-from perdure.schemas.base import Answer
+from perdure.schemas.base import Answer, Item, Page
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsName = Annotated[
@@ -88,6 +88,29 @@ def table(
     if not console.is_terminal:
         console.width = _UNLIMITED_COLUMNS
     console.print(grid)
+
+
+def say_page(
+    page: Page[Item],
+    headers: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    empty: str,
+    *,
+    as_json: bool,
+    max_characters: int | None = _CELL_CHARACTERS,
+) -> None:
+    """Writes a page of a list as JSON, or as a table of `rows` with the cursor of the next page."""
+    if as_json:
+        say_json(page)
+        return
+    table(headers, rows, empty, max_characters=max_characters)
+    say_next_page(page)
+
+
+def say_next_page(page: Page[Item]) -> None:
+    """Writes the cursor of the next page, if there is one."""
+    if page.next:
+        say(f"Next page: --cursor {page.next}")
 
 
 def fields(pairs: Iterable[tuple[str, object]], *, max_characters: int | None = _FIELD_CHARACTERS) -> None:

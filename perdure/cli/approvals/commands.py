@@ -26,6 +26,7 @@ from perdure.cli.terminal import (
     format_time,
     say,
     say_json,
+    say_page,
     table,
     time_left,
 )
@@ -179,13 +180,9 @@ def list_approvals(
             limit=limit,
             cursor=cursor,
         )
-    if as_json:
-        say_json(page)
-        return
     empty = "No pending requests." if status == "pending" else "No approvals."
-    table(_COLUMNS, [_row(approval, full) for approval in page.items], empty, max_characters=None if full else 200)
-    if page.next:
-        say(f"Next page: --cursor {page.next}")
+    rows = [_row(approval, full) for approval in page.items]
+    say_page(page, _COLUMNS, rows, empty, as_json=as_json, max_characters=None if full else 200)
 
 
 @approvals_app.command("show")
@@ -209,12 +206,9 @@ def ageing(as_json: AsJson = False, as_name: AsName = None) -> None:
     """Show how long requests have waited, by role, assignee and agent."""
     with connect(Role.REVIEWER, as_name) as client:
         page = client.approvals.ageing()
-    if as_json:
-        say_json(page)
-        return
     age_headers = ("waiting", "to 1 h", "to 1 d", "to 3 d", "older")
     headers = ("role", "assignee", "agent", *age_headers, "oldest", "next expires in", "fallback")
-    table(headers, [_ageing_row(group) for group in page.items], "No pending requests.")
+    say_page(page, headers, [_ageing_row(group) for group in page.items], "No pending requests.", as_json=as_json)
 
 
 @approvals_app.command("watch")
