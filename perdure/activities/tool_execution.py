@@ -40,6 +40,26 @@ from perdure.store.calls import tool_calls
 from perdure.store.database import Connection, new_id
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 
+NO_RESULT = ToolResult(None)
+CODE_ERRORS: tuple[type[Exception], ...] = (
+    TypeError,
+    AttributeError,
+    NameError,
+    ImportError,
+    NotImplementedError,
+    AssertionError,
+    ArithmeticError,
+    RecursionError,
+)
+"""Errors that only the tool's own code raises, so that another attempt changes nothing. KeyError and ValueError are not
+included: a target's answer that cannot be read may be readable the next time."""
+MAX_STATE_CHARACTERS = 8 * 1024
+"""State updates beyond this are dropped, with a warning in the log."""
+MAX_GRAPH_CALL_CHARACTERS = 32 * 1024
+"""Maximum answer of a call that the graph itself makes, because the whole answer is stored in Temporal's history."""
+MAX_MESSAGE_CHARACTERS = 64 * 1024
+"""A longer tool message is cut, with a note to the model."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimedCall:
@@ -188,7 +208,6 @@ def _not_run(call: ToolCall, problem: Problem) -> ToolOutcome:
     return ToolOutcome(call_id=call.ask.call_id, state=CallState.PLANNED, problem=problem)
 
 
-NO_RESULT = ToolResult(None)
 _log = structlog.get_logger(__name__)
 
 
@@ -208,20 +227,6 @@ class ToolAttempt:
     """True if another attempt would end in the same way."""
     stopped: bool = False
     """True if the turn was stopped during the attempt."""
-
-
-CODE_ERRORS: tuple[type[Exception], ...] = (
-    TypeError,
-    AttributeError,
-    NameError,
-    ImportError,
-    NotImplementedError,
-    AssertionError,
-    ArithmeticError,
-    RecursionError,
-)
-"""Errors that only the tool's own code raises, so that another attempt changes nothing. KeyError and ValueError are not
-included: a target's answer that cannot be read may be readable the next time."""
 
 
 STOPPED = ToolAttempt(ActionEnd.AMBIGUOUS, "the turn was stopped while the call was running", stopped=True)
@@ -321,14 +326,6 @@ def _raised_by_asyncpg(error: Exception) -> bool:
     """
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__", "").partition(".")[0] == "asyncpg" for frame, _ in frames)
-
-
-MAX_STATE_CHARACTERS = 8 * 1024
-"""State updates beyond this are dropped, with a warning in the log."""
-MAX_GRAPH_CALL_CHARACTERS = 32 * 1024
-"""Maximum answer of a call that the graph itself makes, because the whole answer is stored in Temporal's history."""
-MAX_MESSAGE_CHARACTERS = 64 * 1024
-"""A longer tool message is cut, with a note to the model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,9 @@ FRESH_SECONDS = 0.25
 """A call is sent without another check for this long after its claim. Afterwards the ledger is checked again. It is far
 less than the time before another attempt can own the call (heartbeat timeout, 5 s). A stop within this time counts as
 one that came after the call was sent."""
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux has CLOCK_BOOTTIME. Elsewhere CLOCK_MONOTONIC continues while the machine sleeps, which `time.monotonic()` may
+not do."""
 
 
 class ToolActivities:
@@ -247,11 +250,6 @@ async def keep_files(tx: Connection, call: ToolCall, user_id: str, made: Sequenc
         for file in made
     ]
     await files.store_files(tx, call.address.conversation_id, user_id, kept, turn_id=turn_id, call_id=call_id)
-
-
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux has CLOCK_BOOTTIME. Elsewhere CLOCK_MONOTONIC continues while the machine sleeps, which `time.monotonic()` may
-not do."""
 
 
 def uptime_seconds() -> float:

@@ -35,6 +35,7 @@ from perdure.schemas.agents import ExemptibleTool, PromptVersion, Rule
 from perdure.schemas.base import Page
 
 agents_app = typer.Typer(help="List and show agents.", no_args_is_help=True, rich_markup_mode=None)
+_NEXT_STAGE = {"draft": "pre_production", "pre_production": "active"}
 
 
 @agents_app.callback()
@@ -97,7 +98,6 @@ VersionId = Annotated[str, typer.Argument(metavar="VERSION", help="The version's
 Stage = Annotated[
     SelectableStage | None, typer.Option(help="The version in this stage, instead of the one that applies to you.")
 ]
-_NEXT_STAGE = {"draft": "pre_production", "pre_production": "active"}
 
 
 @prompts_app.command("list")

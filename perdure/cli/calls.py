@@ -32,6 +32,8 @@ from perdure.schemas.calls import Effect
 app = typer.Typer(help="List and settle effects whose outcome is unknown.", no_args_is_help=True, rich_markup_mode=None)
 EffectKey = Annotated[str, typer.Argument(metavar="EFFECT", help="The effect's key.")]
 UNKNOWN = "outcome_unknown"
+_LISTED_FIELDS = frozenset(Effect.model_fields)
+"""Fields that have their own line. All other fields of the API follow as JSON."""
 
 
 class Outcome(StrEnum):
@@ -120,10 +122,6 @@ def settle(
         say_json(settled)
     else:
         say(f"Settled: {outcome.value}. The turn continues.")
-
-
-_LISTED_FIELDS = frozenset(Effect.model_fields)
-"""Fields that have their own line. All other fields of the API follow as JSON."""
 
 
 def show_effect(effect: Effect, *, full: bool = True) -> None:

@@ -35,6 +35,12 @@ _FIELD_CHARACTERS = 4_000
 _EXPIRED_TEXT = "over"
 _UNLIMITED_COLUMNS = 1_000
 """Width for a pipe or a file, in which nothing is cut or wrapped."""
+DONE, OTHER, USAGE, NOT_FOUND, DECIDED, EXPIRED = 0, 1, 2, 4, 5, 6
+HOW_TO_START = "for example with `make up`, or with `perdure up --app DIR` for your own app"
+_DECIDED_CODES = frozenset(
+    {"already_decided", "already_settled", "already_voted", "already_escalated", "already_running"}
+)
+_EXIT_CODES = {400: USAGE, 422: USAGE, 404: NOT_FOUND, 410: EXPIRED}
 
 
 def say(text: str = "") -> None:
@@ -165,14 +171,6 @@ def cell(value: object, max_characters: int | None = _CELL_CHARACTERS) -> str:
     if isinstance(value, list | tuple):
         value = ", ".join(map(str, value))
     return one_line(str(value), max_characters)
-
-
-DONE, OTHER, USAGE, NOT_FOUND, DECIDED, EXPIRED = 0, 1, 2, 4, 5, 6
-HOW_TO_START = "for example with `make up`, or with `perdure up --app DIR` for your own app"
-_DECIDED_CODES = frozenset(
-    {"already_decided", "already_settled", "already_voted", "already_escalated", "already_running"}
-)
-_EXIT_CODES = {400: USAGE, 422: USAGE, 404: NOT_FOUND, 410: EXPIRED}
 
 
 def exit_code(error: ApiError) -> int:

@@ -37,6 +37,12 @@ from perdure.egress.exchange import (
 _FAILURES = (httpcore.ConnectError, httpcore.ConnectTimeout)
 _LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20)
 NO_REUSE = httpx.Limits(max_connections=100, max_keepalive_connections=0)
+UNGUARDED = ("aiohttp_openai/",)
+"""Prefixes of models whose requests would bypass these transports."""
+BLOCKING_SECONDS = 60.0
+"""Time limit of one exchange from a blocking thread, such as an embedding. Each read also has LiteLLM's own timeout."""
+_RULES = "perdure_outbound"
+_HANDLERS = "litellm.llms.custom_httpx.http_handler"
 
 
 def new_client(outbound: Outbound, **options: Any) -> httpx.AsyncClient:
@@ -266,14 +272,6 @@ def _metered(
 ) -> httpx.Response:
     headers = read_headers(response.headers.raw, meter, rewritten=rewriter is not None)
     return httpx.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
-
-
-UNGUARDED = ("aiohttp_openai/",)
-"""Prefixes of models whose requests would bypass these transports."""
-BLOCKING_SECONDS = 60.0
-"""Time limit of one exchange from a blocking thread, such as an embedding. Each read also has LiteLLM's own timeout."""
-_RULES = "perdure_outbound"
-_HANDLERS = "litellm.llms.custom_httpx.http_handler"
 
 
 def guard(litellm: Any, outbound: Outbound) -> None:

@@ -27,6 +27,8 @@ from perdure.store.delivery.outbox import Note
 agents_router = APIRouter(prefix="/v1", tags=["agents"])
 _DETAIL_FIELDS = ("reasoning", "root_skill", "day_limits", "memory", "window", "toolsets")
 """Fields of the definition that the API returns as they are in its file."""
+MAX_LISTED = 200
+_TEMPLATE_KEY = r"^[a-z][a-z0-9_-]{0,63}$"
 
 
 @agents_router.get("/agents", operation_id="agents_v1_agents_get")
@@ -116,8 +118,6 @@ def _tool_description(card: ToolCard, rules: tuple[Rule, ...], exempt: Sequence[
 
 
 prompt_templates_router = APIRouter(prefix="/v1", tags=["prompt templates"])
-MAX_LISTED = 200
-_TEMPLATE_KEY = r"^[a-z][a-z0-9_-]{0,63}$"
 
 
 def _version_id(version_id: Annotated[str, Path()]) -> str:

@@ -37,6 +37,12 @@ from perdure.schemas.approvals import Ageing, Approval, Fallback, subject
 
 _WITHDRAWABLE_STATUSES = frozenset({"pending", "approved", "edited"})
 Comment = Annotated[str, typer.Option(metavar="TEXT", help="A comment for the record.")]
+_ARGUMENT_CHARACTERS = 120
+_COLUMNS = (
+    "approval", "status", "tool", "risk", "agent", "requested by", "assignee", "votes", "expires in", "arguments",
+)  # fmt: skip
+_STATUSES = (*ApprovalStatus, "all")
+_BUCKETS = ("1h", "1d", "3d", "older")
 
 
 def claim(
@@ -139,12 +145,6 @@ approvals_app = typer.Typer(
 )
 Mine = Annotated[bool, typer.Option("--mine", help="Only requests that you can decide on.")]
 AgentId = Annotated[str | None, typer.Option(metavar="ID", help="Only requests of this agent.")]
-_ARGUMENT_CHARACTERS = 120
-_COLUMNS = (
-    "approval", "status", "tool", "risk", "agent", "requested by", "assignee", "votes", "expires in", "arguments",
-)  # fmt: skip
-_STATUSES = (*ApprovalStatus, "all")
-_BUCKETS = ("1h", "1d", "3d", "older")
 
 
 @approvals_app.command("list")

@@ -15,6 +15,10 @@ from perdure.core.approvals.decisions import (
     represented_reviewers,
 )
 
+ADMIN = "admin"
+_GIVEN = frozenset({"approved", "edited"})
+_BEGUN = frozenset({"reserved", "done", "failed", "outcome_unknown"})
+
 
 def reassigner_refusal(record: ApprovalRecord, decider: Decider) -> CallerError | None:
     """Returns why this user cannot reassign the request, or None.
@@ -90,11 +94,6 @@ def release_refusal(record: ApprovalRecord, decider: Decider) -> CallerError | N
     if record.claim is None or not record.claim.is_active(record.now):
         return CallerError("not_claimed", "The request is not claimed, or the claim has expired", status=409)
     return None if ADMIN in decider.roles else held_by_another(record.claim, decider.user_id, record.now)
-
-
-ADMIN = "admin"
-_GIVEN = frozenset({"approved", "edited"})
-_BEGUN = frozenset({"reserved", "done", "failed", "outcome_unknown"})
 
 
 def withdrawal_refusal(

@@ -19,6 +19,17 @@ USER_NAME = r"^[a-z][a-z0-9._-]{0,62}$"
 """The pattern of a user name."""
 DECIDING_ROLES = frozenset({"reviewer", "admin"})
 """Roles that can see other users' requests. A delegate needs one of them."""
+DEFAULT_CLAIM_SECONDS = 900
+MAX_CLAIM_SECONDS = 3_600
+"""The maximum for consecutive claims of one user."""
+CLAIM_BREAK_SECONDS = 300
+"""The time after the end of a claim when the same user's next claim is a new one. The fallback check runs every few
+seconds."""
+PENDING = "pending"
+BULK_REFUSAL = (
+    "Only low-risk calls of one tool can be approved in bulk; decide on checkpoints, limits, edits and responses "
+    "one by one"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +138,6 @@ def assignment_fault(panel: Panel, to: Reviewer) -> str | None:
     if to.user_id == panel.requested_by and not panel.allow_self_approval:
         return f"{to.name} requested the call"
     return None
-
-
-DEFAULT_CLAIM_SECONDS = 900
-MAX_CLAIM_SECONDS = 3_600
-"""The maximum for consecutive claims of one user."""
-CLAIM_BREAK_SECONDS = 300
-"""The time after the end of a claim when the same user's next claim is a new one. The fallback check runs every few
-seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,9 +394,6 @@ def _already_decided_text(record: ApprovalRecord) -> str:
     return f"too late: {outcome} by {first['by']} at {format_time(datetime.fromisoformat(str(first['at'])))}"
 
 
-PENDING = "pending"
-
-
 def counted_votes(votes: Sequence[Vote]) -> tuple[Vote, ...]:
     """Returns the approvals that count towards the quorum. If reviewers are named, at most one of the counted approvals
     is on behalf of another user. An assignee replaces one named reviewer, and only one, even if the request is
@@ -417,12 +417,6 @@ def status_after(decision: Decision, quorum: int, votes: Sequence[Vote], vote: V
     if len(counted_votes((*before, vote))) < quorum:
         return PENDING
     return STATUS_AFTER[Decision.EDIT if revised else decision]
-
-
-BULK_REFUSAL = (
-    "Only low-risk calls of one tool can be approved in bulk; decide on checkpoints, limits, edits and responses "
-    "one by one"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, write
 from perdure.store.paging import cursor_after, read_cursor
 
+MAX_DAYS = 90
+
 
 async def claim(tx: Connection, approval_id: str, decider: Decider, seconds: int) -> Review:
     """Claims a request for `seconds` from now, so that no other reviewer decides. The same reviewer can extend the
@@ -191,7 +193,6 @@ async def void(tx: Connection, approval_id: str, reason: str, turn_id: str) -> N
         await audit.record(tx, "approval.voided", approval_id, {"because": reason}, actor=None, turn_id=turn_id)
 
 
-MAX_DAYS = 90
 _ADD_DELEGATION = """
 INSERT INTO delegations (id, tenant_id, user_id, to_user, until, created_by)
 SELECT $1, current_setting('perdure.tenant'), $2, $3, $4, $6::uuid[]

@@ -57,6 +57,9 @@ SELECT v.user_id, v.seat_id, v.created_by, u.name, u.disabled_at IS NULL AND v.r
 FROM approval_votes v JOIN users u ON u.id = v.seat_id JOIN users b ON b.id = v.user_id
 WHERE v.approval_id = $1 AND v.voided_at IS NULL
 """
+MAX_ROWS_PER_TRANSACTION = 50
+"""Rows per transaction of the reconciler. Each row writes an audit row, and the tenant's audit chain is locked from the
+first one to the commit. 500 rows blocked all decisions of the tenant for half a second (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +237,6 @@ ESCALATED = """
   escalated_at = clock_timestamp(), version = version + 1
 """
 """The columns that an escalation sets, by a user or at the deadline."""
-MAX_ROWS_PER_TRANSACTION = 50
-"""Rows per transaction of the reconciler. Each row writes an audit row, and the tenant's audit chain is locked from the
-first one to the commit. 500 rows blocked all decisions of the tenant for half a second (measured)."""
 
 # The ids are passed as an array, because a planner without statistics joins them by reading the whole table (measured).
 # Statements that check many rows use `now()`, because no index supports `clock_timestamp()`.
