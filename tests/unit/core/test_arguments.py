@@ -81,7 +81,7 @@ UNSTORABLE = [
     *('{"x": 1, "x": 2}', '{"x": {"y": 1, "y": 1}}', '{"x": "a\\u0000b"}', '{"x": "\\ud800"}', '{"\\udfff": 1}'),
     '{"x": ' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}",
 ]
-TOO_LONG = [json.dumps({"x": "a" * arguments.MAX_CHARACTERS}), "{'x': '" + "a" * MAX_REPAIR_CHARACTERS + "'}"]
+TOO_LONG = [json.dumps({"x": "a" * arguments.MAX_ARGUMENTS_CHARACTERS}), "{'x': '" + "a" * MAX_REPAIR_CHARACTERS + "'}"]
 UNFIT = ["{}", '{"order": "12", "note": 1}', '{"order": 12}', '{"order": "twelve"}', "{'order': '12', 'cents': 'all'}"]
 
 

@@ -7,14 +7,14 @@ import pytest
 
 from perdure.core.approvals import assignments
 from perdure.core.approvals.assignments import reassignment_refusal, reviewers_after, withdrawal_refusal
-from perdure.core.approvals.decisions import ApprovalRecord, Decider, Delegation, ReviewClaim, Vote
+from perdure.core.approvals.decisions import ApprovalRecord, Decider, ReviewClaim, Reviewer, Vote
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
 PENDING = ApprovalRecord("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
 NAMED = replace(PENDING, reviewers=("Ann", "Bob"))
 REVIEWER = frozenset({"reviewer"})
-ANNS_SEAT = Delegation("ann", "Ann", REVIEWER)
+ANNS_SEAT = Reviewer("ann", "Ann", REVIEWER)
 ANN, BOB, CARL = (Decider(name.lower(), REVIEWER, name) for name in ("Ann", "Bob", "Carl"))
 ADMIN = Decider("root", frozenset({"admin"}), "Root")
 STAND_IN = Decider("dora", REVIEWER, "Dora", (ANNS_SEAT,))
@@ -31,7 +31,7 @@ UNFIT = replace(STAND_IN, roles=frozenset())
     (PENDING, Decider("asker", REVIEWER, "Asker"), "own_request"),
     (PENDING, Decider("asker", frozenset({"admin"}), "Asker"), "own_request"),
     # Another seat by delegation takes nothing away from an admin.
-    (PENDING, Decider("root", frozenset({"admin"}), "Root", (Delegation("asker", "Asker", REVIEWER),)), None),
+    (PENDING, Decider("root", frozenset({"admin"}), "Root", (Reviewer("asker", "Asker", REVIEWER),)), None),
     *((NAMED, CARL, "not_a_reviewer"), (NAMED, ADMIN, None), (replace(NAMED, assignee="carl"), CARL, None)),
     (replace(PENDING, status="approved"), ANN, "already_decided"),
     (replace(PENDING, expires_at=NOW), ANN, "approval_expired"),
@@ -53,7 +53,7 @@ def test_only_reviewers_and_admins_reassign_a_request(
     assert (found.code if found else None) == expected
 
 
-CARLS_SEAT = Delegation("carl", "Carl", REVIEWER)
+CARLS_SEAT = Reviewer("carl", "Carl", REVIEWER)
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ CARLS_SEAT = Delegation("carl", "Carl", REVIEWER)
     [
         (PENDING, CARLS_SEAT, True),
         (PENDING, replace(CARLS_SEAT, roles=frozenset({"admin"})), False),
-        (PENDING, Delegation("asker", "Asker", REVIEWER), False),
+        (PENDING, Reviewer("asker", "Asker", REVIEWER), False),
         (replace(PENDING, votes=(Vote("carl", "carl", True),)), CARLS_SEAT, False),
         (replace(PENDING, votes=(Vote("dora", "carl", True),)), CARLS_SEAT, False),
     ],
 )
 def test_a_request_is_reassigned_only_to_a_user_who_can_decide(
-    record: ApprovalRecord, to: Delegation, is_allowed: bool
+    record: ApprovalRecord, to: Reviewer, is_allowed: bool
 ) -> None:
     found = reassignment_refusal(record, to)
     assert ((found.code, found.http) if found else None) == (None if is_allowed else ("cannot_decide", 422))
@@ -82,8 +82,8 @@ def test_a_request_is_reassigned_only_to_a_user_who_can_decide(
     ],
 )
 def test_a_named_reviewer_is_replaced_by_the_new_assignee(who: Decider, to: str, expected: tuple[str, ...]) -> None:
-    assert reviewers_after(NAMED, who, Delegation(to.lower(), to, REVIEWER)) == expected
-    assert reviewers_after(PENDING, who, Delegation(to.lower(), to, REVIEWER)) == ()
+    assert reviewers_after(NAMED, who, Reviewer(to.lower(), to, REVIEWER)) == expected
+    assert reviewers_after(PENDING, who, Reviewer(to.lower(), to, REVIEWER)) == ()
 
 
 ANNS = ReviewClaim("ann", "Ann", LATER, NOW)

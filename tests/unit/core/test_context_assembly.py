@@ -50,7 +50,7 @@ def test_an_invalid_completeness_is_refused(said: Any) -> None:
     assert len(str(refused.value)) < 140
 
 
-@pytest.mark.parametrize("output", [None, [], "text", 3, {"a": "x" * context_assembly.MAX_CHARACTERS}])
+@pytest.mark.parametrize("output", [None, [], "text", 3, {"a": "x" * context_assembly.MAX_CONTEXT_CHARACTERS}])
 def test_an_invalid_output_is_refused(output: Any) -> None:
     with pytest.raises(ValueError):
         completeness_of(output)

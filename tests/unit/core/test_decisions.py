@@ -85,7 +85,7 @@ def test_a_claim_is_free_again_within_an_hour_whatever_its_renewals(tries: list[
 
 WAITING = ApprovalRecord("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
 REVIEWER = Decider("reviewer-1", frozenset({"reviewer"}))
-ANN = decisions.Delegation("ann", "Ann", frozenset({"reviewer"}))
+ANN = decisions.Reviewer("ann", "Ann", frozenset({"reviewer"}))
 STAND_IN = Decider("reviewer-1", frozenset({"reviewer"}), "One", (ANN,))
 OWN, ANNS = Vote("somebody", "reviewer-1", True), Vote("somebody", "ann", True)
 CLOSED = ("approved", "cancelled", "reserved", "outcome_unknown")
@@ -165,9 +165,9 @@ def test_a_second_decision_is_refused_with_details_of_the_first(status: str, bef
 
 
 def test_a_decision_counts_as_ones_own_or_if_that_is_used_for_the_next_delegator() -> None:
-    assert decisions.delegation_for(WAITING, STAND_IN).user_id == "reviewer-1"
-    assert decisions.delegation_for(replace(WAITING, votes=(OWN,)), STAND_IN).user_id == "ann"
-    assert decisions.delegation_for(replace(WAITING, reviewers=("Ann",)), STAND_IN).user_id == "ann"
+    assert decisions.represented_reviewer(WAITING, STAND_IN).user_id == "reviewer-1"
+    assert decisions.represented_reviewer(replace(WAITING, votes=(OWN,)), STAND_IN).user_id == "ann"
+    assert decisions.represented_reviewer(replace(WAITING, reviewers=("Ann",)), STAND_IN).user_id == "ann"
 
 
 ORDER = ["role_required", "own_request", "approval_expired", "already_decided"]

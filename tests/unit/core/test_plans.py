@@ -6,7 +6,7 @@ from perdure.contracts.agents import AgentDefinition, PublishedAgent, ToolCard, 
 from perdure.contracts.skills import Checkpoint, Rule, SkillText
 from perdure.contracts.turns import Limits
 from perdure.core.agents.plans import rules_of, turn_plan
-from perdure.core.agents.rule_matching import PLATFORM_RULES, RULE_FORCE_CLARIFY
+from perdure.core.agents.rules import PLATFORM_RULES, RULE_FORCE_CLARIFY
 from tests.unit.core.skilled import agent, block, skill
 
 RULE = Rule(id="shop/a:r", on="after_tool_call", when={"tool": "t"}, do="require_hitl", app="shop", skill_id="a")

@@ -54,7 +54,7 @@ def test_an_intent_is_a_known_one_and_a_tone_is_the_answer_cut_and_on_one_line()
         assert intent_of(verdict, KNOWN, "booking") == "booking"  # type: ignore[arg-type]
     assert empathy_of(None) == {}
     said = empathy_of({"tone": " warm\n\n", "guidance": "x" * 9_999, "more": 1})
-    assert said == {"tone": "warm", "guidance": "x" * safety_keywords.MAX_CHARACTERS}
+    assert said == {"tone": "warm", "guidance": "x" * safety_keywords.MAX_VERDICT_TEXT_CHARACTERS}
 
 
 @pytest.mark.parametrize(

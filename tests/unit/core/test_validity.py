@@ -28,7 +28,7 @@ ANSWERED = replace(OPEN, status="answered")
     (OPEN, "clarification", SAID, None),
     *((OPEN, "clarification", said, "answer_invalid") for said in ({}, {"text": ""}, {"text": "a", "more": 1})),
     (OPEN, "clarification", {"text": "half \ud800"}, "answer_invalid"),
-    (OPEN, "clarification", {"text": "a" * validity.MAX_CHARACTERS}, "answer_too_large"),
+    (OPEN, "clarification", {"text": "a" * validity.MAX_ANSWER_CHARACTERS}, "answer_too_large"),
     (OPEN, "client_run", SAID, "wrong_kind"),
     (ANSWERED, "client_run", {}, "already_answered"),
     (replace(ANSWERED, over=True), "clarification", SAID, "already_answered"),
