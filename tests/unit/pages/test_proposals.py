@@ -3,9 +3,8 @@
 from typing import Any
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
-from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem, words_of
+from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem
 
 ID = "01920000-0000-7000-8000-00000000000a"
 PAGE = f"/review/memory/{ID}"
@@ -33,14 +32,13 @@ def admin(api: SpokenApi) -> SpokenApi:
     return api
 
 
-async def test_just_the_text_seen_is_approved(admin: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_just_the_text_seen_is_approved(admin: SpokenApi, browse: Browse) -> None:
     assert '<a href="/review/memory">' in (await browse("/review")).text
     listed, shown = (await browse("/review/memory")).text, (await browse(PAGE)).text
     assert f'href="{PAGE}"' in listed
     for page in (listed, shown):
         assert "Deploys &lt;i&gt;on" in page and "seen &lt;u&gt;twice" in page and "<u>" not in page
     assert "&lt;b&gt;second" in shown and "<b>second" not in shown and MOVED not in shown
-    assert [words_of(listed), words_of(shown)] == snapshot
     sent = {"csrf": "f-1", "key": "k", "sha256": "a" * 64, "decision": "approve", "comment": ""}
     answer = await browse(f"{PAGE}/decision", "POST", data=sent)
     assert (answer.status_code, answer.headers["location"]) == (303, PAGE)
