@@ -112,16 +112,13 @@ def test_no_example_is_started_as_a_part_of_the_package() -> None:
     assert not [path for path in product if re.search(r"-m[\s\"',]+perdure\.examples", text_of(path))]
 
 
-@pytest.mark.parametrize(
-    ("rule", "line"),
-    [
-        (no_langgraph, "from langgraph.graph import StateGraph"),
-        (no_program, "def late():\n    import worker"),
-        (no_example, "from ..examples import care"),
-        (for_apps, "from perdure import store"),
-        (decides, "from perdure.store.database import Database"),
-    ],
-)
+@pytest.mark.parametrize(("rule", "line"), [
+    (no_langgraph, "from langgraph.graph import StateGraph"),
+    (no_program, "def late():\n    import worker"),
+    (no_example, "from ..examples import care"),
+    (for_apps, "from perdure import store"),
+    (decides, "from perdure.store.database import Database"),
+])  # fmt: skip
 def test_a_planted_import_against_a_rule_is_found(rule: Callable[[str], bool], line: str) -> None:
     assert len(faults({"a.py": line}, rule)) == 1
 

@@ -177,10 +177,9 @@ async def test_a_gate_opens_every_approval_strips_the_round_and_dispatches_nothi
     assert gated == {"t2.0": False, "t2.1": True, "t2.2": True}
 
 
-@pytest.mark.parametrize(
-    ("reviewers", "strategy", "reviewer"),
-    [((), "role_based", None), (("ann",), "named_individual", "ann"), (("ann", "bob"), "named_individual", None)],
-)
+@pytest.mark.parametrize(("reviewers", "strategy", "reviewer"), [
+    ((), "role_based", None), (("ann",), "named_individual", "ann"), (("ann", "bob"), "named_individual", None),
+])  # fmt: skip
 async def test_a_pause_names_its_reviewers(reviewers: tuple[str, ...], strategy: str, reviewer: str | None) -> None:
     played = await play(Says("", (PAY,)), Says("paid"), reviewers=reviewers)
     assert (played.state["hitl_reviewer_strategy"], played.state["hitl_reviewer_id"]) == (strategy, reviewer)
@@ -231,13 +230,10 @@ async def test_a_rejection_in_the_synthesis_is_acknowledged_once_and_only_a_new_
     assert len(played.turn.asks) == 4, "a skill that is injected after it is synthesised"
 
 
-@pytest.mark.parametrize(
-    ("limits", "trace"),
-    [
-        (Limits(max_tokens=15), "resume_guard tool_node initial_llm_call output_format"),
-        (Limits(max_iterations=1), "resume_guard tool_node output_format"),
-    ],
-)
+@pytest.mark.parametrize(("limits", "trace"), [
+    (Limits(max_tokens=15), "resume_guard tool_node initial_llm_call output_format"),
+    (Limits(max_iterations=1), "resume_guard tool_node output_format"),
+])  # fmt: skip
 async def test_budget_and_limit_also_apply_after_a_resume(limits: Limits, trace: str) -> None:
     played = await play(Says("asking", (PAY,)), limits=limits)
     assert await decided(played, "t1.0", V.APPROVED) is Outcome.LIMITED

@@ -120,16 +120,13 @@ async def test_the_offered_tools_follow_the_loaded_toolsets() -> None:
     assert pending(played) == [[("list_rooms", False)]], "nor is it announced as one"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"toolset": "cellar", "include_write_tools": True},
-        {"include_write_tools": True},
-        {"toolset": ["rooms"], "include_write_tools": True},
-        {"toolset": "doors"},
-        {"toolset": "doors", "include_write_tools": "yes"},
-    ],
-)
+@pytest.mark.parametrize("arguments", [
+    {"toolset": "cellar", "include_write_tools": True},
+    {"include_write_tools": True},
+    {"toolset": ["rooms"], "include_write_tools": True},
+    {"toolset": "doors"},
+    {"toolset": "doors", "include_write_tools": "yes"},
+])  # fmt: skip
 async def test_an_invalid_load_is_explained_and_changes_nothing(arguments: Args) -> None:
     played = await play(Says("", ((LOAD_TOOLSET, arguments),)), Says("well"))
     assert roles(played) == ["user", "assistantt1.0", "toolt1.0", "assistant"]

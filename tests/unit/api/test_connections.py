@@ -121,17 +121,13 @@ def counted(event: str) -> float:
     return float(PERIMETER_EVENTS.labels(event=event)._value.get())
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"",
-        b"G",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 1_000,
-        GET + b"GET / HTTP/1.1\r\nHo",
-    ],
-    ids=["nothing", "a letter", "no end", "a long header", "a second request"],
-)
+@pytest.mark.parametrize("sent", [
+    b"",
+    b"G",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\n",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 1_000,
+    GET + b"GET / HTTP/1.1\r\nHo",
+], ids=["nothing", "a letter", "no end", "a long header", "a second request"])  # fmt: skip
 async def test_an_incomplete_head_closes_its_connection_in_time(sent: bytes) -> None:
     before = counted("head_too_slow")
     async with served(ConnectionSlots(100, 1_000)) as dial:

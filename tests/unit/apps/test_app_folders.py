@@ -198,10 +198,9 @@ def linked(folder: Path, path: str, to: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["app.yaml", "agents/host.yaml", "skills/tea/SKILL.md", "skills/tea/artifacts/leaves.md", "data/leaves.json"],
-)
+@pytest.mark.parametrize("path", [
+    "app.yaml", "agents/host.yaml", "skills/tea/SKILL.md", "skills/tea/artifacts/leaves.md", "data/leaves.json",
+])  # fmt: skip
 def test_a_file_outside_the_app_is_reported_by_name(tmp_path: Path, path: str) -> None:
     (tmp_path / "elsewhere").write_text(FILES[path])
     app = load_app(linked(tmp_path / "app", path, tmp_path / "elsewhere"))

@@ -128,16 +128,13 @@ def test_a_block_takes_no_name_that_is_taken(tmp_path: Path, name: str) -> None:
     assert name in first and app.agents == () and app.skills == {}
 
 
-@pytest.mark.parametrize(
-    ("signature", "required", "told_of"),
-    [
-        ("leaf: str, data: Any", "", f"{BLOCK}:4 leaf"),
-        ("leaf: str, data: Any", "  required: [leaf, pot]\n", f"{BLOCK}:4 pot"),
-        ("leaf: str = 'green', data: Any = None", "", None),
-        ("data: Any, leaf: str = 'green', *, pot: str = ''", "", None),
-        ("**given: Any", "", None),
-    ],
-)
+@pytest.mark.parametrize(("signature", "required", "told_of"), [
+    ("leaf: str, data: Any", "", f"{BLOCK}:4 leaf"),
+    ("leaf: str, data: Any", "  required: [leaf, pot]\n", f"{BLOCK}:4 pot"),
+    ("leaf: str = 'green', data: Any = None", "", None),
+    ("data: Any, leaf: str = 'green', *, pot: str = ''", "", None),
+    ("**given: Any", "", None),
+])  # fmt: skip
 def test_run_must_match_the_required_inputs(tmp_path: Path, signature: str, required: str, told_of: str | None) -> None:
     block = STEEP.replace("leaf: str, data: dict[str, Any]", signature)
     card = STEEP_CARD.replace("  required: [leaf]\n", required)

@@ -39,10 +39,9 @@ def test_long_arguments_are_cut_unless_a_flag_or_a_decision_shows_all(stack: Per
     assert "the end" in out and "and its end" in out
 
 
-@pytest.mark.parametrize(
-    ("typed", "sent"),
-    [("2", {"reason_code": "not now"}), ("3", {"comment": "3"}), (" too much ", {"comment": "too much"}), ("", None)],
-)
+@pytest.mark.parametrize(("typed", "sent"), [
+    ("2", {"reason_code": "not now"}), ("3", {"comment": "3"}), (" too much ", {"comment": "too much"}), ("", None),
+])  # fmt: skip
 def test_a_rejection_at_a_terminal_offers_the_reasons_of_the_policy(
     stack: Perdure, monkeypatch: pytest.MonkeyPatch, typed: str, sent: dict[str, str] | None
 ) -> None:
@@ -144,14 +143,11 @@ _CLAIMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("verb", "reply", "code", "named"),
-    [
-        ("withdraw", refusal(409, "already_decided", {"status": "withdrawn", "decision": {}}), 5, "already_decided"),
-        ("approve", said({"error": _CLAIMED}, 409), 1, "10:15:00"),
-        ("approve", refusal(429, "too_many_decisions", Retry_After="17"), 1, "17 s"),
-    ],
-)
+@pytest.mark.parametrize(("verb", "reply", "code", "named"), [
+    ("withdraw", refusal(409, "already_decided", {"status": "withdrawn", "decision": {}}), 5, "already_decided"),
+    ("approve", said({"error": _CLAIMED}, 409), 1, "10:15:00"),
+    ("approve", refusal(429, "too_many_decisions", Retry_After="17"), 1, "17 s"),
+])  # fmt: skip
 def test_another_users_change_is_printed_once(stack: Perdure, verb: str, reply: Reply, code: int, named: str) -> None:
     stack.will(said(APPROVAL), reply)
     ended = stack("approvals", verb, "a-1")
@@ -174,16 +170,13 @@ def test_several_are_shown_and_decided_in_one_request_with_their_digests(stack: 
     assert stack.asked[2].body["items"] == [{**each, "decision": "approve", "comment": "fine"} for each in sent]
 
 
-@pytest.mark.parametrize(
-    ("codes", "exit_code"),
-    [
-        (["not_in_bulk"], 2),
-        (["already_decided", "already_voted"], 5),
-        (["approval_expired"], 6),
-        (["claimed"], 1),
-        (["already_decided", "approval_expired"], 1),
-    ],
-)
+@pytest.mark.parametrize(("codes", "exit_code"), [
+    (["not_in_bulk"], 2),
+    (["already_decided", "already_voted"], 5),
+    (["approval_expired"], 6),
+    (["claimed"], 1),
+    (["already_decided", "approval_expired"], 1),
+])  # fmt: skip
 def test_a_bulk_decision_exits_with_its_failures_code(stack: Perdure, codes: list[str], exit_code: int) -> None:
     given = {"message": "no\x1b", "details": {}}
     statuses = {"not_in_bulk": 422, "approval_expired": 410}

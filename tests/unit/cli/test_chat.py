@@ -175,9 +175,8 @@ def test_a_pipe_and_streamed_text_get_no_control_sequences() -> None:
     assert pipe.getvalue() == f"half a sen\n{VOID_NOTICE}\na sentence\nnext\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "rows"),
-    [("", 0), ("a" * 20, 0), ("a" * 21, 1), ("a" * 20 + "\n", 1), ("世" * 10, 0), ("a" + "世" * 10, 1), ("\t" * 3, 1)],
-)
+@pytest.mark.parametrize(("text", "rows"), [
+    ("", 0), ("a" * 20, 0), ("a" * 21, 1), ("a" * 20 + "\n", 1), ("世" * 10, 0), ("a" + "世" * 10, 1), ("\t" * 3, 1),
+])  # fmt: skip
 def test_rows_are_counted_as_a_terminal_wraps_them(text: str, rows: int) -> None:
     assert rows_below_start(text, COLUMNS) == rows

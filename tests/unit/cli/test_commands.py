@@ -171,14 +171,11 @@ BOSS = {"id": "u", "name": "boss", "display_name": "boss", "roles": ["requester"
 DONE = said({"user": BOSS, "access_token": "hush-access", "refresh_token": "hush-refresh", "expires_in": 900}, 201)
 
 
-@pytest.mark.parametrize(
-    ("words", "sent", "token"),
-    [
-        ("--setup-code ABCD-EFGH", {"setup_code": "ABCD-EFGH"}, None),
-        ("--invitation perdure_invitation_x", {"invitation": "perdure_invitation_x"}, None),
-        ("", {}, "Bearer t-admin"),
-    ],
-)
+@pytest.mark.parametrize(("words", "sent", "token"), [
+    ("--setup-code ABCD-EFGH", {"setup_code": "ABCD-EFGH"}, None),
+    ("--invitation perdure_invitation_x", {"invitation": "perdure_invitation_x"}, None),
+    ("", {}, "Bearer t-admin"),
+])  # fmt: skip
 def test_a_user_registers_with_a_prompted_password(
     stack: Perdure, monkeypatch: pytest.MonkeyPatch, words: str, sent: dict[str, str], token: str | None
 ) -> None:

@@ -101,13 +101,10 @@ def test_json_is_what_the_api_returned(stack: Perdure, line: str, replies: list[
     assert (ended.code, {name: ended.json[name] for name in told}) == (0, told)
 
 
-@pytest.mark.parametrize(
-    ("line", "replies", "told"),
-    [
-        ("audit verify", [said(outputs.BROKEN)], {"ok": False, "faults_by_kind": outputs.BROKEN["faults_by_kind"]}),
-        ("status", [said({}), said(outputs.STATUS)], {"well": False}),
-    ],
-)
+@pytest.mark.parametrize(("line", "replies", "told"), [
+    ("audit verify", [said(outputs.BROKEN)], {"ok": False, "faults_by_kind": outputs.BROKEN["faults_by_kind"]}),
+    ("status", [said({}), said(outputs.STATUS)], {"well": False}),
+])  # fmt: skip
 def test_a_fault_found_exits_with_1(stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
     stack.will(*replies, *replies)
     assert stack(*line.split()).code == 1
@@ -207,15 +204,12 @@ def test_a_refusal_has_its_exit_code(stack: Perdure, line: str, status: int, cod
         assert (ended.code, ended.out, json.loads(ended.err)["error"]["code"]) == (exit_code, "", code)
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "details", "named"),
-    [
-        (409, "already_decided", {"decision": {"type": "reject", "by": "rita", "comment": "no"}}, ["reject", "rita"]),
-        (422, "invalid_input", {"fields": [{"field": "body.title", "problem": "long"}]}, ["body.title", "long"]),
-        (429, "quota_reached", {"scope": "user", "retry_after_seconds": None}, ["files usage"]),
-        (409, "too_early", {"deadline": "2026-11-21T10:00:00Z"}, ["2026-11-21T10:00:00Z"]),
-    ],
-)
+@pytest.mark.parametrize(("status", "code", "details", "named"), [
+    (409, "already_decided", {"decision": {"type": "reject", "by": "rita", "comment": "no"}}, ["reject", "rita"]),
+    (422, "invalid_input", {"fields": [{"field": "body.title", "problem": "long"}]}, ["body.title", "long"]),
+    (429, "quota_reached", {"scope": "user", "retry_after_seconds": None}, ["files usage"]),
+    (409, "too_early", {"deadline": "2026-11-21T10:00:00Z"}, ["2026-11-21T10:00:00Z"]),
+])  # fmt: skip
 def test_a_refusal_has_details(
     stack: Perdure, status: int, code: str, details: dict[str, Any], named: list[str]
 ) -> None:
@@ -262,15 +256,12 @@ def test_a_user_at_a_terminal_confirms_before_the_request(
     assert (ended.code, len(stack.asked)) == (1 - sent, 1 + sent)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *(f"approvals {verb}" for verb in ("approve", "edit", "reject", "respond", "batch", "withdraw")),
-        "effects settle",
-        "prompts promote",
-        "prompts archive",
-        "users erase",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    *(f"approvals {verb}" for verb in ("approve", "edit", "reject", "respond", "batch", "withdraw")),
+    "effects settle",
+    "prompts promote",
+    "prompts archive",
+    "users erase",
+])  # fmt: skip
 def test_every_command_that_confirms_has_an_option_to_skip_it(perdure: Perdure, line: str) -> None:
     assert "--yes" in perdure(*line.split(), "--help").out

@@ -46,15 +46,12 @@ def ann(since: int, until: int) -> ReviewClaim:
     return ReviewClaim("ann", "Ann", at(until), at(since))
 
 
-@pytest.mark.parametrize(
-    ("before", "user", "seconds", "expected"),
-    [
-        *((None, "ann", 900, (0, 900)), (ann(-60, 840), "ann", 900, (-60, 900))),
-        *((ann(-3_000, 60), "ann", 900, (-3_000, 600)), (ann(-3_000, -10), "ann", 900, (-3_000, 600))),
-        *((ann(-3_599, 1), "ann", 3_600, (-3_599, 1)), (ann(-3_900, -300), "ann", 3_600, (0, 3_600))),
-        (ann(-3_600, -1), "bob", 3_600, (0, 3_600)),
-    ],
-)
+@pytest.mark.parametrize(("before", "user", "seconds", "expected"), [
+    *((None, "ann", 900, (0, 900)), (ann(-60, 840), "ann", 900, (-60, 900))),
+    *((ann(-3_000, 60), "ann", 900, (-3_000, 600)), (ann(-3_000, -10), "ann", 900, (-3_000, 600))),
+    *((ann(-3_599, 1), "ann", 3_600, (-3_599, 1)), (ann(-3_900, -300), "ann", 3_600, (0, 3_600))),
+    (ann(-3_600, -1), "bob", 3_600, (0, 3_600)),
+])  # fmt: skip
 def test_claims_in_a_row_are_one_lease(before: ReviewClaim | None, user: str, seconds: int, expected: Any) -> None:
     assert decisions.claim_span(before, user, NOW, seconds) == tuple(map(at, expected))
 
@@ -153,11 +150,9 @@ def test_a_decision_needs_a_free_pending_request_and_a_reviewer(
 FIRST: dict[str, object] = {"type": "approve", "by": "ann", "at": "2026-02-28T23:59:01.16712+00:00"}
 
 
-@pytest.mark.parametrize(
-    ("status", "before"),
-    [("approved", FIRST), ("approved", {"type": "approve"}), ("withdrawn", FIRST)],
-    ids=["decided", "erased with its person", "taken back"],
-)
+@pytest.mark.parametrize(("status", "before"), [
+    ("approved", FIRST), ("approved", {"type": "approve"}), ("withdrawn", FIRST),
+], ids=["decided", "erased with its person", "taken back"])  # fmt: skip
 def test_a_second_decision_is_refused_with_details_of_the_first(status: str, before: dict[str, object]) -> None:
     found = decisions.closed_refusal(replace(WAITING, status=status, decided_before=before))
     assert found is not None and found.code == "already_decided"

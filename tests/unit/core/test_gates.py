@@ -246,15 +246,12 @@ def test_an_exemption_applies_to_its_engine_tool_only(name: str, effect: EffectC
     assert (gates.exemption_fault(name) is None) is (name in EXEMPTIBLE_TOOLS)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"quorum": 0}, {"quorum": 21}, {"reviewers": ["ann"], "quorum": 2}),
-        {"reviewers": ["ann", "bob"], "quorum_high_risk": 3},
-        *({"reviewers": ["ann", "ann"]}, {"hold_seconds": -1}, {"fallback_after_seconds": 0}, {"on_timeout": "shrug"}),
-        *({"reject_reasons": [""]}, {"reject_reasons": ["x" * 101]}, {"escalation": "admin"}),
-    ],
-)
+@pytest.mark.parametrize("wrong", [
+    *({"quorum": 0}, {"quorum": 21}, {"reviewers": ["ann"], "quorum": 2}),
+    {"reviewers": ["ann", "bob"], "quorum_high_risk": 3},
+    *({"reviewers": ["ann", "ann"]}, {"hold_seconds": -1}, {"fallback_after_seconds": 0}, {"on_timeout": "shrug"}),
+    *({"reject_reasons": [""]}, {"reject_reasons": ["x" * 101]}, {"escalation": "admin"}),
+])  # fmt: skip
 def test_a_policy_that_cannot_be_satisfied_or_read_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ApprovalPolicy.model_validate(wrong)

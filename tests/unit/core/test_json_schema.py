@@ -87,13 +87,10 @@ def test_a_value_fits_exactly_if_jsonschema_accepts_it(schema: Schema, args: Sch
     assert (schema_fault(args, schema) is None) is Draft202012Validator(schema).is_valid(args)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "text"),
-    [
-        *(("^[a-z0-9_]+$", "x\n"), ("^(?:a|x$)", "x\n"), (r"^x\$$", "x$\n"), (r"^[$\]]$", "$\n"), ("^[]$]$", "$\n")),
-        *(("^[[:alpha:]$]$", "$\n"), (r"^\(?mx$", "mx\n"), (r"^x\\$", "x\\\n")),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "text"), [
+    *(("^[a-z0-9_]+$", "x\n"), ("^(?:a|x$)", "x\n"), (r"^x\$$", "x$\n"), (r"^[$\]]$", "$\n"), ("^[]$]$", "$\n")),
+    *(("^[[:alpha:]$]$", "$\n"), (r"^\(?mx$", "mx\n"), (r"^x\\$", "x\\\n")),
+])  # fmt: skip
 def test_a_dollar_sign_matches_only_the_very_end(pattern: str, text: str) -> None:
     schema = of(s={"pattern": pattern}, names={"patternProperties": {pattern: False}})
     assert schema_fault({"s": text}, schema) is not None
@@ -110,17 +107,13 @@ def branching(word: str, leaf: JsonValue) -> Schema:
     return {"$defs": {**steps, "d30": leaf}, **of(s={"$ref": "#/$defs/d0"})}
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        branching("anyOf", {"type": "integer"}),
-        pytest.param(branching("oneOf", {"type": "integer"}), marks=SOAK),
-        pytest.param(branching("allOf", {"type": "string"}), marks=SOAK),
-        {"type": "object", "$ref": "#"},
-        pytest.param({"type": "object", "$dynamicRef": "#"}, marks=SOAK),
-    ],
-    ids=["any", "one", "all", "itself", "itself, dynamically"],
-)
+@pytest.mark.parametrize("schema", [
+    branching("anyOf", {"type": "integer"}),
+    pytest.param(branching("oneOf", {"type": "integer"}), marks=SOAK),
+    pytest.param(branching("allOf", {"type": "string"}), marks=SOAK),
+    {"type": "object", "$ref": "#"},
+    pytest.param({"type": "object", "$dynamicRef": "#"}, marks=SOAK),
+], ids=["any", "one", "all", "itself", "itself, dynamically"])  # fmt: skip
 def test_an_endless_schema_is_a_fault_and_no_error(schema: Schema) -> None:
     began = time.process_time()
     assert schema_fault({"s": "x"}, schema) is not None

@@ -19,14 +19,11 @@ def published(definition: AgentDefinition, **fields: object) -> PublishedAgent:
     return PublishedAgent.model_validate({"definition": definition, "cards": (CARD,), "version": "v", **fields})
 
 
-@pytest.mark.parametrize(
-    ("definition", "persona_key", "skill_ids"),
-    [
-        (agent(), "platform_default", []),
-        (agent(persona="Be kind."), "agent", []),
-        (agent(skill("a"), skill("b")), "platform_default", ["a", "b"]),
-    ],
-)
+@pytest.mark.parametrize(("definition", "persona_key", "skill_ids"), [
+    (agent(), "platform_default", []),
+    (agent(persona="Be kind."), "agent", []),
+    (agent(skill("a"), skill("b")), "platform_default", ["a", "b"]),
+])  # fmt: skip
 def test_persona_and_skills_are_pinned(definition: AgentDefinition, persona_key: str, skill_ids: list[str]) -> None:
     pinned = turn_plan(published(definition), Limits())
     assert pinned.model_dump(mode="json") == {

@@ -186,26 +186,20 @@ def test_case_and_a_final_dot_change_nothing(text: str, dotted: bool) -> None:
         assert hosts.allow([text]) is hosts.allow([other])
 
 
-@pytest.mark.parametrize(
-    ("patterns", "url"),
-    [
-        *(([pattern], "") for pattern in ("", "*.", "**", "a b", "*.*.example", "https://a.example", "a.ex/", "::1")),
-        *(([], url) for url in ("https://user:word@a.example", "https://a.example:x", "https://[::1")),
-    ],
-)
+@pytest.mark.parametrize(("patterns", "url"), [
+    *(([pattern], "") for pattern in ("", "*.", "**", "a b", "*.*.example", "https://a.example", "a.ex/", "::1")),
+    *(([], url) for url in ("https://user:word@a.example", "https://a.example:x", "https://[::1")),
+])  # fmt: skip
 def test_a_pattern_or_a_public_url_without_a_plain_host_is_refused(patterns: list[str], url: str) -> None:
     with pytest.raises(CallerError) as refused:
         AllowedHosts.of(tuple(patterns), public_url=url)
     assert refused.value.code == "host_pattern_invalid"
 
 
-@pytest.mark.parametrize(
-    ("everywhere", "hosts"),
-    [
-        (True, ["0.0.0.0", "::", "[::]", "0:0:0:0:0:0:0:0", "::ffff:0.0.0.0", "", "*", "0", "0x0", "000.0"]),
-        (False, ["127.0.0.1", "::1", "localhost", "192.0.2.7", "box.lan"]),
-    ],
-)
+@pytest.mark.parametrize(("everywhere", "hosts"), [
+    (True, ["0.0.0.0", "::", "[::]", "0:0:0:0:0:0:0:0", "::ffff:0.0.0.0", "", "*", "0", "0x0", "000.0"]),
+    (False, ["127.0.0.1", "::1", "localhost", "192.0.2.7", "box.lan"]),
+])  # fmt: skip
 def test_a_server_on_all_addresses_needs_a_public_url(everywhere: bool, hosts: list[str]) -> None:
     for host in hosts:
         assert request_origin.listens_everywhere(host) is bool(exposure_refusal(host, "")) is everywhere, host

@@ -93,14 +93,11 @@ def test_a_text_that_only_resembles_a_phrase_is_not_found(text: str) -> None:
     assert safety_keywords_in(text, "", WORDS) == ""
 
 
-@pytest.mark.parametrize(
-    ("category", "messages"),
-    [
-        ("self_harm", [("I want to kill", "myself"), ("i want...", "...TO DIE!")]),
-        ("others", [("could hurt ", "somebody")]),
-        ("", [("I want to die", "thanks"), ("kill myself", "kill time"), ("want to", "go"), ("", "myself")]),
-    ],
-)
+@pytest.mark.parametrize(("category", "messages"), [
+    ("self_harm", [("I want to kill", "myself"), ("i want...", "...TO DIE!")]),
+    ("others", [("could hurt ", "somebody")]),
+    ("", [("I want to die", "thanks"), ("kill myself", "kill time"), ("want to", "go"), ("", "myself")]),
+])  # fmt: skip
 def test_a_phrase_is_found_across_two_messages(category: str, messages: list[tuple[str, str]]) -> None:
     assert [safety_keywords_in(message, before, WORDS) for before, message in messages] == [category] * len(messages)
     assert safety_keywords_in("kill myself", "", {}) == ""

@@ -40,16 +40,13 @@ def test_only_a_turn_with_many_failures_or_a_known_one_is_looked_at() -> None:
     assert is_suspect(MIN_FAILURES + 1, None) and is_suspect(0, task(9))
 
 
-@pytest.mark.parametrize(
-    ("known", "seen", "joined"),
-    [
-        (None, None, None),
-        (None, task(6), task(6)),
-        (task(9), None, None),
-        (task(9, 90), task(1, 5), task(9, 90)),
-        (task(9, 90, given_up=True), task(11, 80), task(11, 90, given_up=True)),
-    ],
-)
+@pytest.mark.parametrize(("known", "seen", "joined"), [
+    (None, None, None),
+    (None, task(6), task(6)),
+    (task(9), None, None),
+    (task(9, 90), task(1, 5), task(9, 90)),
+    (task(9, 90, given_up=True), task(11, 80), task(11, 90, given_up=True)),
+])  # fmt: skip
 def test_a_signal_starts_the_count_again_and_a_completed_task_ends_it(
     known: StuckTask | None, seen: StuckTask | None, joined: StuckTask | None
 ) -> None:
@@ -61,10 +58,9 @@ def test_further_attempts_are_counted_without_the_history() -> None:
     assert next_attempt(MIN_FAILURES, task(9)) is next_attempt(12, None) is None
 
 
-@pytest.mark.parametrize(
-    ("seconds_ago", "after", "without_worker", "ends"),
-    [(900, 900, 0, True), (899, 900, 0, False), (9_000, 0, 0, False), (9_000, 900, LATE_SECONDS, False)],
-)
+@pytest.mark.parametrize(("seconds_ago", "after", "without_worker", "ends"), [
+    (900, 900, 0, True), (899, 900, 0, False), (9_000, 0, 0, False), (9_000, 900, LATE_SECONDS, False),
+])  # fmt: skip
 def test_a_stuck_turn_ends_after_its_time_unless_no_worker_tries_it(
     seconds_ago: float, after: float, without_worker: float, ends: bool
 ) -> None:

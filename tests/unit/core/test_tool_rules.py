@@ -90,19 +90,13 @@ def test_the_sent_form_accepts_whatever_the_original_accepts(args: dict[str, Jso
             assert schema_errors(args, sendable_schema(schema)) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "args"),
-    [
-        (
-            '{{"{0}": "x", "absent": 1, "deep": [{{"{0}": 1}}]}}',
-            {"$filter": "x", "absent": 1, "deep": [{"$filter": 1}]},
-        ),
-        ('{{"$filter": "x", "absent": 1}}', {"$filter": "x", "absent": 1}),  # the model may know the own name
-        ("{{'{0}': 'x', 'absent': 1}}", {"$filter": "x", "absent": 1}),  # repaired
-        ('{{"{0}": "x"}}', None),  # checked as it is written
-        ('{{"{0}": "x", "$filter": "y", "absent": 1}}', None),
-    ],
-)
+@pytest.mark.parametrize(("text", "args"), [
+    ('{{"{0}": "x", "absent": 1, "deep": [{{"{0}": 1}}]}}', {"$filter": "x", "absent": 1, "deep": [{"$filter": 1}]}),
+    ('{{"$filter": "x", "absent": 1}}', {"$filter": "x", "absent": 1}),  # the model may know the own name
+    ("{{'{0}': 'x', 'absent': 1}}", {"$filter": "x", "absent": 1}),  # repaired
+    ('{{"{0}": "x"}}', None),  # checked as it is written
+    ('{{"{0}": "x", "$filter": "y", "absent": 1}}', None),
+])  # fmt: skip
 def test_replaced_names_are_mapped_back_before_the_check(text: str, args: dict[str, JsonValue] | None) -> None:
     parsed = parse_arguments(text.format(sent_property("$filter")), SCHEMAS["names"])
     assert parsed.args == (args or {}) and (parsed.fault is None) is (args is not None)
@@ -113,15 +107,12 @@ def test_what_is_left_out_of_the_sent_schema_is_still_checked() -> None:
     assert parse_arguments('{"id": "x"}', SCHEMAS["anyOf"]).fault is None
 
 
-@pytest.mark.parametrize(
-    ("schema", "rule"),
-    [
-        ({"type": "array"}, "not_an_object"),
-        ({"type": "object", "properties": {"a": {"$ref": "https://example.com/a"}}}, "unresolved_reference"),
-        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}, "unresolved_reference"),
-        ({"$ref": "#/$defs/none"}, "unresolved_reference"),
-    ],
-)
+@pytest.mark.parametrize(("schema", "rule"), [
+    ({"type": "array"}, "not_an_object"),
+    ({"type": "object", "properties": {"a": {"$ref": "https://example.com/a"}}}, "unresolved_reference"),
+    ({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}, "unresolved_reference"),
+    ({"$ref": "#/$defs/none"}, "unresolved_reference"),
+])  # fmt: skip
 def test_a_schema_without_a_sendable_form_leaves_its_tool_out(schema: dict[str, JsonValue], rule: str) -> None:
     with pytest.raises(Unsendable) as raised:
         sendable_schema(schema)
@@ -131,13 +122,10 @@ def test_a_schema_without_a_sendable_form_leaves_its_tool_out(schema: dict[str, 
     )
 
 
-@pytest.mark.parametrize(
-    ("model", "limit"),
-    [
-        *(("openai/m", 128), ("azure/m", 128), ("router/m", 128), ("gpt-m", 128)),
-        *(("gemini/m", 512), ("anthropic/m", None), ("bedrock/claude-m", None), ("ollama_chat/m", None)),
-    ],
-)
+@pytest.mark.parametrize(("model", "limit"), [
+    *(("openai/m", 128), ("azure/m", 128), ("router/m", 128), ("gpt-m", 128)),
+    *(("gemini/m", 512), ("anthropic/m", None), ("bedrock/claude-m", None), ("ollama_chat/m", None)),
+])  # fmt: skip
 def test_more_tools_than_a_provider_accepts_are_left_out_and_named(model: str, limit: int | None) -> None:
     tools = [function_of(f"tool_{number}", "d" * 5_000, {}) for number in range(600)]
     sent = sent_tools(tools, model)

@@ -120,16 +120,13 @@ def told(kind: str, call_id: str | None = None, **data: JsonValue) -> transcript
 PENDING = told("tools.pending", calls=[{"call_id": "t1.0", "tool": "pay", "requires_approval": True}])
 
 
-@pytest.mark.parametrize(
-    ("kinds", "state"),
-    [
-        *(("", "pending"), ("awaiting_approval", "awaiting_approval"), ("awaiting_approval approved", "approved")),
-        ("awaiting_approval approved executing", "executing"),
-        *(("executing result", "completed"), ("executing error", "error")),
-        ("executing error result", "completed"),  # a person settled what was unknown
-        ("awaiting_approval denied executing", "denied"),
-    ],
-)
+@pytest.mark.parametrize(("kinds", "state"), [
+    *(("", "pending"), ("awaiting_approval", "awaiting_approval"), ("awaiting_approval approved", "approved")),
+    ("awaiting_approval approved executing", "executing"),
+    *(("executing result", "completed"), ("executing error", "error")),
+    ("executing error result", "completed"),  # a person settled what was unknown
+    ("awaiting_approval denied executing", "denied"),
+])  # fmt: skip
 def test_a_calls_state_follows_from_its_events(kinds: str, state: str) -> None:
     (segment,) = segments_of([PENDING, *(told(f"tool.{kind}", "t1.0", tool="pay") for kind in kinds.split())])
     assert (segment.kind, segment.call_id, segment.tool, segment.state) == ("tool", "t1.0", "pay", state)

@@ -227,10 +227,9 @@ async def test_a_success_that_is_too_large_is_withheld(kind: str) -> None:
     assert (withheld.value.method, withheld.value.code) == ("POST", code)
 
 
-@pytest.mark.parametrize(
-    "talk",
-    [floods(503, gap=0.05), says(400, bomb(), "content-encoding: gzip"), says(500, b"x", "content-encoding: br")],
-)
+@pytest.mark.parametrize("talk", [
+    floods(503, gap=0.05), says(400, bomb(), "content-encoding: gzip"), says(500, b"x", "content-encoding: br"),
+])  # fmt: skip
 async def test_the_body_of_an_error_is_cut_and_its_status_kept(talk: Talk) -> None:
     with threaded(talk) as made, calling(Call(deadline=time.monotonic() + 20)):  # reading on takes a minute
         async with new_client(naming(made.url)) as http:
@@ -241,10 +240,9 @@ async def test_the_body_of_an_error_is_cut_and_its_status_kept(talk: Talk) -> No
     assert max(len(answer.content), len(again.content)) <= MEBI
 
 
-@pytest.mark.parametrize(
-    ("window", "encoding"),
-    [(zlib.MAX_WBITS | 16, "gzip"), (zlib.MAX_WBITS, "deflate"), (-zlib.MAX_WBITS, "deflate"), (31, "x-gzip")],
-)
+@pytest.mark.parametrize(("window", "encoding"), [
+    (zlib.MAX_WBITS | 16, "gzip"), (zlib.MAX_WBITS, "deflate"), (-zlib.MAX_WBITS, "deflate"), (31, "x-gzip"),
+])  # fmt: skip
 async def test_a_compressed_answer_within_the_limit_is_read_completely(window: int, encoding: str) -> None:
     packer = zlib.compressobj(9, zlib.DEFLATED, window)
     body = bytes(range(256)) * 8_000
@@ -268,16 +266,12 @@ async def test_an_answer_of_exactly_the_limit_is_read(size: int) -> None:
 EVENT = b"data: " + b"y" * 100 + b"\n\n"
 
 
-@pytest.mark.parametrize(
-    ("talk", "limit"),
-    [
-        (floods(200, b"data: " + b"y" * MEBI, "content-type: text/event-stream"), "1048576"),
-        (floods(200, b"data: y\n", "content-type: text/event-stream"), "1000"),
-        (floods(200, b"a\r" * 500, "content-type: text/event-stream"), "1000"),
-        (floods(200, EVENT * 1000, "content-type: text/event-stream"), "4194304"),
-    ],
-    ids=["one line", "many lines", "carriage returns", "many events"],
-)
+@pytest.mark.parametrize(("talk", "limit"), [
+    (floods(200, b"data: " + b"y" * MEBI, "content-type: text/event-stream"), "1048576"),
+    (floods(200, b"data: y\n", "content-type: text/event-stream"), "1000"),
+    (floods(200, b"a\r" * 500, "content-type: text/event-stream"), "1000"),
+    (floods(200, EVENT * 1000, "content-type: text/event-stream"), "4194304"),
+], ids=["one line", "many lines", "carriage returns", "many events"])  # fmt: skip
 async def test_an_endless_stream_of_events_ends(talk: Talk, limit: str) -> None:
     with threaded(talk) as made:
         async with new_client(naming(made.url)) as http:
@@ -349,15 +343,12 @@ async def test_httpx2_reaches_only_named_hosts_of_this_machine_and_resolves_them
     assert asked.count("service.test") == 1
 
 
-@pytest.mark.parametrize(
-    ("talk", "error"),
-    [
-        *((FLOODS[kind][0], AnswerWithheld) for kind in ("announced", "chunked to the end", "gzip bomb", "brotli")),
-        (FLOODS["zlib bomb"][0], AnswerWithheld),
-        (says(200, b"no gzip", "content-encoding: gzip"), (httpx.DecodingError, httpx2.DecodingError)),
-        (endless_head(), (httpx.RemoteProtocolError, httpx2.RemoteProtocolError)),
-    ],
-)
+@pytest.mark.parametrize(("talk", "error"), [
+    *((FLOODS[kind][0], AnswerWithheld) for kind in ("announced", "chunked to the end", "gzip bomb", "brotli")),
+    (FLOODS["zlib bomb"][0], AnswerWithheld),
+    (says(200, b"no gzip", "content-encoding: gzip"), (httpx.DecodingError, httpx2.DecodingError)),
+    (endless_head(), (httpx.RemoteProtocolError, httpx2.RemoteProtocolError)),
+])  # fmt: skip
 @BOTH
 async def test_too_large_or_broken_answers_are_refused(client: Callable[..., Any], talk: Talk, error: Any) -> None:
     with threaded(talk) as made:

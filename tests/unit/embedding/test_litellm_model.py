@@ -41,11 +41,9 @@ async def test_a_batch_is_one_request_and_vectors_keep_the_texts_order(provider:
 TROUBLE = {"error": {"message": "you sent: secret words"}}
 
 
-@pytest.mark.parametrize(
-    "trouble",
-    [*(said(TROUBLE, status) for status in (401, 429, 500)), said(answer((0, [1.0])))],
-    ids=["401", "429", "500", "fewer vectors than texts"],
-)
+@pytest.mark.parametrize("trouble", [
+    *(said(TROUBLE, status) for status in (401, 429, 500)), said(answer((0, [1.0]))),
+], ids=["401", "429", "500", "fewer vectors than texts"])  # fmt: skip
 async def test_a_fault_is_raised_once_and_never_quoted(provider: ApiDouble, embedder: Embedder, trouble: Reply) -> None:
     provider.will(trouble)
     with pytest.raises(EmbeddingUnavailable) as raised:

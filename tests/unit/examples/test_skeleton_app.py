@@ -28,14 +28,11 @@ def test_the_folder_has_no_mistake_and_publishes_one_strict_agent_without_tools(
     assert published.definition.memory.facts == (FactScope.CONVERSATION, FactScope.USER)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        *((text, text) for text in ("what is this", "memory_write", "two\nlines")),
-        ("/echo one two three", "one two three"),
-        ("say nothing", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    *((text, text) for text in ("what is this", "memory_write", "two\nlines")),
+    ("/echo one two three", "one two three"),
+    ("say nothing", ""),
+])  # fmt: skip
 async def test_the_same_text_gets_the_same_answer(app: App, text: str, said: str) -> None:
     note = {"role": "system", "content": "=== Remembered (this person) ===\n- name: Ann"}
     (answered,) = {(await answer(app, text)).strip() for _ in range(3)}

@@ -142,13 +142,10 @@ def ring(steps: int) -> Topology:
     return sketch("a b", "a>b", again, limit="b", limits=RunLimits(steps, "RING_STEPS", {"rounds": 9}))
 
 
-@pytest.mark.parametrize(
-    ("drawn", "steps", "ends"),
-    [
-        *((ring(9), *case) for case in ((5, "limited"), (6, "completed"), (7, "completed"))),
-        *((DIAMOND, *case) for case in ((2, "limited"), (3, "completed"))),  # the branches of a fork share a step
-    ],
-)
+@pytest.mark.parametrize(("drawn", "steps", "ends"), [
+    *((ring(9), *case) for case in ((5, "limited"), (6, "completed"), (7, "completed"))),
+    *((DIAMOND, *case) for case in ((2, "limited"), (3, "completed"))),  # the branches of a fork share a step
+])  # fmt: skip
 async def test_the_step_limit_is_exact(drawn: Topology, steps: int, ends: str) -> None:
     limited = replace(drawn, limits=replace(drawn.limits, steps=steps))
     state, ports = await run(limited, {"b": [{}, {}, {"way": "right"}]})

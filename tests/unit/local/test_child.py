@@ -401,16 +401,13 @@ async def test_a_module_is_run_as_the_interpreter_would_run_it(server: ForkServe
     assert await forked.wait() == 4
 
 
-@pytest.mark.parametrize(
-    ("script", "code", "last"),
-    [
-        ("raise ValueError('no room')", 1, "ValueError: no room"),
-        ("raise SystemExit('not like this')", 1, "not like this"),
-        ("import os\nos._exit(3)", 3, None),
-        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", -9, None),
-        ("import broken_here", 1, "RuntimeError: not today"),
-    ],
-)
+@pytest.mark.parametrize(("script", "code", "last"), [
+    ("raise ValueError('no room')", 1, "ValueError: no room"),
+    ("raise SystemExit('not like this')", 1, "not like this"),
+    ("import os\nos._exit(3)", 3, None),
+    ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", -9, None),
+    ("import broken_here", 1, "RuntimeError: not today"),
+])  # fmt: skip
 async def test_the_exit_of_a_fork_is_reported(
     server: ForkServer, tmp_path: Path, script: str, code: int, last: str | None
 ) -> None:

@@ -78,14 +78,11 @@ def test_compact_runs_four_processes_and_spread_a_worker_for_each_queue() -> Non
     assert [program.ready for program in default_programs("spread")].count("http") == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "named"),
-    [
-        *(("PERDURE_PORT", port, "PERDURE_PORT") for port in ("http", "0", "65536", "-1", "\N{SUPERSCRIPT TWO}")),
-        ("PERDURE_ROUTING", "wide", "PERDURE_ROUTING"),
-        ("PERDURE_APP", "/no/such/app", "/no/such/app"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "named"), [
+    *(("PERDURE_PORT", port, "PERDURE_PORT") for port in ("http", "0", "65536", "-1", "\N{SUPERSCRIPT TWO}")),
+    ("PERDURE_ROUTING", "wide", "PERDURE_ROUTING"),
+    ("PERDURE_APP", "/no/such/app", "/no/such/app"),
+])  # fmt: skip
 def test_an_error_about_a_setting_is_one_line_that_names_it(name: str, value: str, named: str) -> None:
     with pytest.raises(StackError, match=named) as caught:
         StackConfig.from_env(environ={name: value})

@@ -26,11 +26,9 @@ def snapshot(folder: Path) -> list[tuple[str, int]]:
     return sorted((str(path), path.stat().st_mtime_ns) for path in (folder, *folder.rglob("*")))
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [("PG_VERSION", "15\n", ("15", "18", "PERDURE_HOME")), ("holiday.jpg", "", ())],
-    ids=["another major version", "no cluster"],
-)
+@pytest.mark.parametrize(("name", "content", "told"), [
+    ("PG_VERSION", "15\n", ("15", "18", "PERDURE_HOME")), ("holiday.jpg", "", ()),
+], ids=["another major version", "no cluster"])  # fmt: skip
 def test_a_foreign_folder_is_not_changed(name: str, content: str, told: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     before = snapshot(tmp_path)
@@ -116,16 +114,13 @@ def test_a_copied_installation_is_readable_by_all_and_includes_its_libraries(tmp
 LOADED = "FATAL:  could not load"
 
 
-@pytest.mark.parametrize(
-    ("lines", "place"),
-    [
-        (['LOG:  syntax error in file "{}/postgresql.conf" line 5, near token "is"'], "{}/postgresql.conf, line 5"),
-        (['LOG:  could not open file "{}/pg_hba.conf": No such file or directory', LOADED], "{}/pg_hba.conf"),
-        (['CONTEXT:  line 9 of configuration file "{}/pg_hba.conf"', LOADED], "{}/pg_hba.conf, line 9"),
-        (['could not access the server configuration file "{}/postgresql.conf": No such file'], "{}/postgresql.conf"),
-        (['could not open file "{}/global/pg_control": No such file or directory'], ""),
-    ],
-)
+@pytest.mark.parametrize(("lines", "place"), [
+    (['LOG:  syntax error in file "{}/postgresql.conf" line 5, near token "is"'], "{}/postgresql.conf, line 5"),
+    (['LOG:  could not open file "{}/pg_hba.conf": No such file or directory', LOADED], "{}/pg_hba.conf"),
+    (['CONTEXT:  line 9 of configuration file "{}/pg_hba.conf"', LOADED], "{}/pg_hba.conf, line 9"),
+    (['could not access the server configuration file "{}/postgresql.conf": No such file'], "{}/postgresql.conf"),
+    (['could not open file "{}/global/pg_control": No such file or directory'], ""),
+])  # fmt: skip
 def test_the_advice_for_a_configuration_fault_names_file_and_line(tmp_path: Path, lines: list[str], place: str) -> None:
     spec = postgres_spec(open_home(tmp_path), PostgresLaunch(Path("/pg")), 1)
     assert spec.diagnose is not None and spec.hidden_lines is not None
@@ -152,15 +147,12 @@ def test_postgres_keeps_every_durability_setting_at_its_default(tmp_path: Path) 
 GREETING = "The files will be owned by postgres."
 
 
-@pytest.mark.parametrize(
-    ("before", "said", "after"),
-    [
-        (GREETING, "initdb: error: could not create directory", []),
-        (GREETING, "FATAL:  could not write: No space left on device", ["error: child"]),
-        ("running bootstrap script ...", "child process was terminated by signal 9", []),
-        ("creating directory", "2026 FATAL:  data directory has wrong permissions", []),
-    ],
-)
+@pytest.mark.parametrize(("before", "said", "after"), [
+    (GREETING, "initdb: error: could not create directory", []),
+    (GREETING, "FATAL:  could not write: No space left on device", ["error: child"]),
+    ("running bootstrap script ...", "child process was terminated by signal 9", []),
+    ("creating directory", "2026 FATAL:  data directory has wrong permissions", []),
+])  # fmt: skip
 def test_the_failure_of_initdb_is_reported_and_not_its_greeting(before: str, said: str, after: list[str]) -> None:
     assert most_informative_line([before, said, *after]) == said
     assert most_informative_line([]), "an initdb without a word says so"

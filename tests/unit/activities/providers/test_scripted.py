@@ -19,25 +19,22 @@ def rule(**fields: Any) -> dict[str, Any]:
     return {"rules": [{"name": "book", "when": "^Book (?P<room>.+)", "say": "ok", **fields}]}
 
 
-@pytest.mark.parametrize(
-    ("script", "names"),
-    [
-        *((rule(when="("), "book"), (rule(say="{rom}"), "book {rom} room"), (rule(say="{room"), "book {room")),
-        *((rule(say="{}"), "book {}"), (rule(say="{room:date}"), "book {room:date}")),
-        *((rule(say="{room.floor}"), "book {room}"), (rule(say="{result.x}"), "book {result} message")),
-        *((rule(say="{note}"), "book {note} message"), (rule(say=""), "book say call"), (rule(say=3), "book say")),
-        (rule(call={"tool": "t", "args": {"a": [{"b": "{nope}"}]}}), "book {nope}"),
-        *((rule(when=None), "book when note after"), (rule(note="(?P<room>x)"), "book room")),
-        *((rule(when="(?P<result>x)"), "book result"), (rule(wen="x"), "book wen")),
-        *((rule(call={"args": {}}), "book call.0.tool"), (rule(after={"tool": 3}), "book after.tool")),
-        *(({"rules": [{"when": "x", "say": "y"}]}, "1 name"), ({"rules": ["x"]}, "1"), ({"ruels": []}, "ruels")),
-        ({"rules": [{"name": "a", "when": "x", "say": "y"}] * 2}, "'a'"),
-        *(({"tokens_per_second": pace}, "tokens_per_second") for pace in (-1, "fast")),
-        ({"price_per_million": {"input": 1}}, "price_per_million.output"),
-        # Every fault is told at once.
-        ({"rules": [{"name": "a", "say": "x"}, {"name": "b", "when": "["}], "fallback": ""}, "'a' 'b' fallback"),
-    ],
-)
+@pytest.mark.parametrize(("script", "names"), [
+    *((rule(when="("), "book"), (rule(say="{rom}"), "book {rom} room"), (rule(say="{room"), "book {room")),
+    *((rule(say="{}"), "book {}"), (rule(say="{room:date}"), "book {room:date}")),
+    *((rule(say="{room.floor}"), "book {room}"), (rule(say="{result.x}"), "book {result} message")),
+    *((rule(say="{note}"), "book {note} message"), (rule(say=""), "book say call"), (rule(say=3), "book say")),
+    (rule(call={"tool": "t", "args": {"a": [{"b": "{nope}"}]}}), "book {nope}"),
+    *((rule(when=None), "book when note after"), (rule(note="(?P<room>x)"), "book room")),
+    *((rule(when="(?P<result>x)"), "book result"), (rule(wen="x"), "book wen")),
+    *((rule(call={"args": {}}), "book call.0.tool"), (rule(after={"tool": 3}), "book after.tool")),
+    *(({"rules": [{"when": "x", "say": "y"}]}, "1 name"), ({"rules": ["x"]}, "1"), ({"ruels": []}, "ruels")),
+    ({"rules": [{"name": "a", "when": "x", "say": "y"}] * 2}, "'a'"),
+    *(({"tokens_per_second": pace}, "tokens_per_second") for pace in (-1, "fast")),
+    ({"price_per_million": {"input": 1}}, "price_per_million.output"),
+    # Every fault is told at once.
+    ({"rules": [{"name": "a", "say": "x"}, {"name": "b", "when": "["}], "fallback": ""}, "'a' 'b' fallback"),
+])  # fmt: skip
 def test_a_wrong_script_is_refused_with_the_names_of_its_rule_and_field(script: dict[str, Any], names: str) -> None:
     with pytest.raises(CallerError) as raised:
         read_script(script)
@@ -154,16 +151,13 @@ async def test_a_rule_can_answer_and_call_several_tools_but_none_that_is_not_off
     assert text == "I have no way to book." and last.tool_calls == ()
 
 
-@pytest.mark.parametrize(
-    ("result", "text"),
-    [
-        (ROOM_9, 'Room 9 is yours; {really}, {"floor": 2}.'),
-        ({**ROOM_9, "where": {"floor": 3}}, FALLBACK),
-        ({"status": "error", "message": "no key"}, "That failed: no key"),
-        *(("the house is full today", "Full."), ("[" * 100_000, FALLBACK), ({"ok": None}, FALLBACK)),
-        ({"ok": "perhaps"}, FALLBACK),
-    ],
-)
+@pytest.mark.parametrize(("result", "text"), [
+    (ROOM_9, 'Room 9 is yours; {really}, {"floor": 2}.'),
+    ({**ROOM_9, "where": {"floor": 3}}, FALLBACK),
+    ({"status": "error", "message": "no key"}, "That failed: no key"),
+    *(("the house is full today", "Full."), ("[" * 100_000, FALLBACK), ({"ok": None}, FALLBACK)),
+    ({"ok": "perhaps"}, FALLBACK),
+])  # fmt: skip
 async def test_the_newest_result_selects_the_rule_and_a_call_is_not_repeated(result: Any, text: str) -> None:
     said, last = await hear(BOOK_7, asked("c1"), answered("c1", result))
     assert said == text and last.tool_calls == ()
@@ -197,13 +191,10 @@ async def test_results_of_a_round_can_be_named_and_a_repeated_id_means_the_lates
     assert (await hear(user("x"), asked("c1"), full, other, full))[0] == FALLBACK
 
 
-@pytest.mark.parametrize(
-    ("say", "args", "name"),
-    [
-        *(("{result.nothing}", {}, "nothing"), ("{results.5}", {}, "5")),
-        *(("", {"n": "{result.name:int}"}, "r"), ("", {"n": "{result.huge:float}"}, "r")),
-    ],
-)
+@pytest.mark.parametrize(("say", "args", "name"), [
+    *(("{result.nothing}", {}, "nothing"), ("{results.5}", {}, "5")),
+    *(("", {"n": "{result.name:int}"}, "r"), ("", {"n": "{result.huge:float}"}, "r")),
+])  # fmt: skip
 async def test_a_template_that_cannot_be_filled_is_an_error_with_the_rules_name(say: str, args: Any, name: str) -> None:
     script = {"rules": [{"name": "r", "after": "book", "say": say, "call": [{"tool": "book", "args": args}]}]}
     with pytest.raises(InvariantBroken) as raised:

@@ -32,10 +32,9 @@ async def served(at_once: int, arrivals: str) -> str:
     return "".join(order)
 
 
-@pytest.mark.parametrize(
-    ("at_once", "arrivals", "order"),
-    [(1, "aaaab", "aabaa"), (1, "aaabbc", "aabcab"), (2, "aaaabb", "aaabab"), (3, "ab", "ab"), (1, "", "")],
-)
+@pytest.mark.parametrize(("at_once", "arrivals", "order"), [
+    (1, "aaaab", "aabaa"), (1, "aaabbc", "aabcab"), (2, "aaaabb", "aaabab"), (3, "ab", "ab"), (1, "", ""),
+])  # fmt: skip
 async def test_each_tenant_gets_its_turn_however_much_another_queues(at_once: int, arrivals: str, order: str) -> None:
     assert await served(at_once, arrivals) == order
 

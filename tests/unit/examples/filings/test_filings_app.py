@@ -65,16 +65,13 @@ DESK_DAY = DayLimits(max_tokens=2_000_000, max_cost_microusd=100_000_000)
 MONITOR_DAY = DayLimits(max_tokens=500_000, max_cost_microusd=30_000_000)
 
 
-@pytest.mark.parametrize(
-    ("agent_id", "tokens", "dollars", "day"),
-    [
-        ("rule_37", 150_000, 10, DESK_DAY),
-        ("rule_32", 100_000, 8, DESK_DAY),
-        ("compliance_monitor", 200_000, 15, MONITOR_DAY),
-        ("flaring_monitor", 300_000, 20, MONITOR_DAY),
-        ("general", 100_000, 5, None),
-    ],
-)
+@pytest.mark.parametrize(("agent_id", "tokens", "dollars", "day"), [
+    ("rule_37", 150_000, 10, DESK_DAY),
+    ("rule_32", 100_000, 8, DESK_DAY),
+    ("compliance_monitor", 200_000, 15, MONITOR_DAY),
+    ("flaring_monitor", 300_000, 20, MONITOR_DAY),
+    ("general", 100_000, 5, None),
+])  # fmt: skip
 def test_each_agent_has_its_budget_per_turn_and_per_day(
     agents: dict[str, PublishedAgent], agent_id: str, tokens: int, dollars: int, day: DayLimits | None
 ) -> None:
@@ -90,16 +87,13 @@ RULE_32_TOOLS = {"flaring_volume_calc", "gas_analysis", "rule32_filing_assembly"
 CORE = {"entity_resolve", "context_assemble"}
 
 
-@pytest.mark.parametrize(
-    ("agent_id", "skill", "own", "brought"),
-    [
-        ("rule_37", "rrc_rule37", {"create_entity"}, RULE_37_TOOLS),
-        ("rule_32", "rrc_rule32", set(), RULE_32_TOOLS),
-        ("compliance_monitor", "rrc_rule32", {"flaring_volume_calc"}, set()),
-        ("flaring_monitor", "rrc_rule32", {"flaring_volume_calc", "emissions_estimate"}, set()),
-        ("general", "rrc_rule37", set(), set()),
-    ],
-)
+@pytest.mark.parametrize(("agent_id", "skill", "own", "brought"), [
+    ("rule_37", "rrc_rule37", {"create_entity"}, RULE_37_TOOLS),
+    ("rule_32", "rrc_rule32", set(), RULE_32_TOOLS),
+    ("compliance_monitor", "rrc_rule32", {"flaring_volume_calc"}, set()),
+    ("flaring_monitor", "rrc_rule32", {"flaring_volume_calc", "emissions_estimate"}, set()),
+    ("general", "rrc_rule37", set(), set()),
+])  # fmt: skip
 def test_a_turn_has_core_tools_and_those_of_its_skills(
     agents: dict[str, PublishedAgent], agent_id: str, skill: str, own: set[str], brought: set[str]
 ) -> None:
@@ -165,15 +159,12 @@ def test_a_block_with_a_reserved_name_is_refused_and_the_rest_loads(tmp_path: Pa
     assert {agent.id for agent in app.agents} == {"rule_32", "compliance_monitor", "flaring_monitor", "general"}
 
 
-@pytest.mark.parametrize(
-    ("name", "args"),
-    [
-        ("flaring_volume_calc", {"lease_name": "Mitchell Ranch"}),
-        ("flaring_volume_calc", {"lease_name": "North Pasture", "from_month": "2026-03", "to_month": "2026-05"}),
-        ("emissions_estimate", {"lease_name": "Twin Windmills", "from_month": "2026-04"}),
-        ("emissions_estimate", {"lease_name": "Nowhere"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "args"), [
+    ("flaring_volume_calc", {"lease_name": "Mitchell Ranch"}),
+    ("flaring_volume_calc", {"lease_name": "North Pasture", "from_month": "2026-03", "to_month": "2026-05"}),
+    ("emissions_estimate", {"lease_name": "Twin Windmills", "from_month": "2026-04"}),
+    ("emissions_estimate", {"lease_name": "Nowhere"}),
+])  # fmt: skip
 async def test_a_fenced_tool_returns_the_bare_result_of_its_block(app: App, name: str, args: dict[str, Any]) -> None:
     tool = app.tools[name]
     assert tool.card.effect.value == "read" and not tool.card.needs_approval
