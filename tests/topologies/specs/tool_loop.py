@@ -62,10 +62,7 @@ ROWS = (
         Leg(f"{FRESH_RUN} final", {"model": [LIMIT]}, AWAITING_HITL),
         Leg("entry gate model final", {"model": [SAYS]}, entry="approval"),
     ),
-    row(
-        "an answer that was cut is continued",
-        Leg(f"{FRESH_RUN} model final", {"model": [CUT, SAYS | WHOLE]}),
-    ),
+    row("an answer that was cut is continued", Leg(f"{FRESH_RUN} model final", {"model": [CUT, SAYS | WHOLE]})),
     row(
         "a failure of the gate ends the turn",
         Leg(f"{FRESH_RUN} gate final", {"model": [ASKS], "gate": [FAILS]}, "failed"),
