@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
 from perdure.cli.approvals.decide import without_comments
 from perdure.core.calls.arguments import InvalidArgumentText, parse_object, same_json
@@ -116,22 +115,24 @@ def test_an_editor_that_does_not_start_sends_nothing(stack: Perdure, monkeypatch
 
 @pytest.mark.usefixtures("terminal")
 def test_the_editor_shows_the_schema_above_the_arguments_and_no_unseen_character(
-    edit: Edit, stack: Perdure, tmp_path: Path, snapshot: SnapshotAssertion
+    edit: Edit, stack: Perdure, tmp_path: Path
 ) -> None:
     assert edit(replaced('"1042"', '"7"'), replies=[EDITED]).code == 0
-    opened = seen(tmp_path)[0]
-    assert opened == snapshot
+    (opened,) = seen(tmp_path)
+    above = opened.partition("{")[0]
+    assert all(each in above for each in ("refund", "a-1", "order", "Its number.", "reason"))
+    assert all(line.startswith("//") for line in above.splitlines())
     assert not set(opened) & {"\u202e", "\x1b"}
     assert stack.asked[1].body["args"] == {**APPROVAL["args"], "order": "7"}
 
 
 @pytest.mark.usefixtures("terminal")
 def test_arguments_that_do_not_fit_are_opened_again_as_they_were_with_the_fault_above(
-    edit: Edit, stack: Perdure, tmp_path: Path, snapshot: SnapshotAssertion
+    edit: Edit, stack: Perdure, tmp_path: Path
 ) -> None:
     ended = edit(*(replaced('"1042"', "7"), replaced("7", '"7",,'), replaced(",,", "")), replies=[EDITED])
     first, second, third = seen(tmp_path)
-    assert second == snapshot
+    assert second.count("//") > first.count("//")
     assert '"order": 7' in second and second.endswith(first.partition("{")[2].replace('"1042"', "7"))
     assert '"order": "7",,' in third and third.count("//") == second.count("//")
     assert ended.code == 0 and stack.asked[1].body["args"]["order"] == "7"

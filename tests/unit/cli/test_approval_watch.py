@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from syrupy.assertion import SnapshotAssertion
 
 from perdure.cli.approvals.watch import TableScreen
 from perdure.client import Approval
@@ -42,15 +41,13 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> InterruptAfter:
     return after
 
 
-def test_each_is_shown_and_its_end(
-    stack: Perdure, interrupt_after: InterruptAfter, snapshot: SnapshotAssertion
-) -> None:
+def test_each_is_shown_and_its_end(stack: Perdure, interrupt_after: InterruptAfter) -> None:
     interrupt_after(3)
     stack.will(waits(), waits(), NONE, said({**APPROVAL, "status": "rejected"}))
     ended = stack("approvals watch --mine --agent refunds")
     assert ended.code == 0
     assert ended.out.count('"order": "1042"') == 1
-    assert ended.seen == snapshot
+    assert "rejected" in ended.out.splitlines()[-1] and "approvals approve a-1" in ended.out
     assert stack.asked[0].query == {"status": ["pending"], "mine": ["true"], "agent": ["refunds"], "limit": ["200"]}
 
 

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
 from perdure.apps.mcp import lock_path
 from tests.unit.apps.skill_app import SKILL, WATER, write_app
@@ -25,22 +24,20 @@ def server(folder: Path, text: str) -> None:
     (folder / "mcp" / "liar.yaml").write_text(text)
 
 
-def test_a_drifted_server_fails_until_it_is_locked(perdure: Perdure, folder: Path, snapshot: SnapshotAssertion) -> None:
-    ended = perdure("mcp", "check", str(folder))
-    assert ended.code == 0
-    seen = [ended.out, perdure("mcp", "lock", str(folder)).out]
+def test_a_drifted_server_fails_until_it_is_locked(perdure: Perdure, folder: Path) -> None:
+    assert perdure("mcp", "check", str(folder)).code == 0
+    assert "remove" in perdure("mcp", "lock", str(folder)).out
     first = lock_path(folder, "liar").read_text()
-    ended = perdure("mcp", "check", str(folder))
-    assert ended.code == 0
+    assert perdure("mcp", "check", str(folder)).code == 0
     (folder.parent / "drifted").touch()
     ended = perdure("mcp", "check", str(folder), "--json")
     (told,) = ended.json["servers"]
     assert (ended.code, told["state"], told["changed"]) == (1, "differs", {"remove": ["parameters"]})
     assert lock_path(folder, "liar").read_text() == first
     ended = perdure("mcp", "lock", str(folder))
-    assert ended.code == 0
+    assert ended.code == 0 and "remove" in ended.out
     assert (changed := lock_path(folder, "liar").read_text()) != first
-    assert [*seen, ended.out, perdure("mcp", "lock", str(folder)).out] == snapshot
+    assert "remove" not in perdure("mcp", "lock", str(folder)).out, "nothing has changed since"
     assert lock_path(folder, "liar").read_text() == changed
 
 
@@ -84,7 +81,7 @@ def test_a_valid_app_is_one_line_and_a_warning_is_no_failure(perdure: Perdure, t
 
 
 def test_every_mistake_has_its_place_and_exits_with_1(
-    perdure: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+    perdure: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoiled = SKILL.replace("triggers:", "trigers:").replace("A leaf", "A leaf " * 500)
     folder = write_app(tmp_path / "app", {"skills/tea/SKILL.md": spoiled, "skills/tea/blocks/steep.py": "x = 1\n"})
@@ -94,7 +91,6 @@ def test_every_mistake_has_its_place_and_exits_with_1(
     places = re.findall(r"^([\w/.]+\.(?:md|py|yaml):\d+):", ended.out, re.MULTILINE)
     skill, block = "skills/tea/SKILL.md", "skills/tea/blocks/steep.py"
     assert places == [f"{skill}:5", f"{skill}:23", f"{block}:1", "agents/host.yaml:4"]
-    assert ended.seen == snapshot
 
 
 def test_with_json_the_places_are_values(perdure: Perdure, tmp_path: Path) -> None:

@@ -16,11 +16,20 @@ from perdure.apps.scaffold import scaffold
 from perdure.cli.app import app
 from perdure.cli.terminal import say
 from perdure.local import StackConfig
+from perdure.local.config import PAGES
+from perdure.local.welcome import Welcome
 from tests.unit.apps.api_double import Reply, event, said, streamed
 from tests.unit.cli.conftest import APPROVAL, OPEN, Perdure, request
 from tests.unit.cli.test_checks import LIAR
-from tests.unit.local.test_welcome import WELCOME
 
+API = "http://127.0.0.1:8080"
+ADDRESSES = (f"{API}/sign-in?code=local.a", "http://localhost:8080/sign-in?code=local.b", f"{API}/docs")
+WELCOME = Welcome(
+    seconds=9.71, home=Path("/data"), logs=Path("/data/logs"), command="bin/perdure", api=API,
+    pages=list(zip(PAGES, ADDRESSES, strict=True)), temporal_ui="http://127.0.0.1:9",
+    tokens={role: f"perdure_{role}_x" for role in ("requester", "reviewer", "admin")}, setup_code="ABCD-EFGH",
+    left_out=["the app x is left out:", "  a -> b -> a"],
+)  # fmt: skip
 AT, LATER = "2020-11-21T10:00:00Z", "2999-01-01T00:00:00Z"
 TURN: dict[str, Any] = {
     "turn_id": "t-1", "conversation_id": "c-1", "status": "awaiting_approval", "agent": "refunds",
