@@ -33,7 +33,7 @@ def test_a_valid_app_gives_its_agent_the_whole_skill(tmp_path: Path) -> None:
     assert agent.day_limits is not None and agent.day_limits.max_tokens == 1000
     assert (tea.id, tea.triggers, tea.domain_tags) == ("tea", ("brew", "kettle"), ("drinks",))
     assert tea.dependencies == ("water",)
-    assert (tea.persona_key, tea.persona) == ("host", "You are the host of a tea house.")
+    assert (tea.persona_key, tea.persona) == ("host", FILES["personas/host.md"].strip())
     assert tea.body.startswith("## Steps") and tea.body.endswith("One sentence.")
     (template,) = tea.templates
     assert (template.name, template.text) == ("facts.md", "Dear {{ user_name }},\nleaves come from a bush.")

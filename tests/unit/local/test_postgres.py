@@ -126,8 +126,8 @@ def test_the_advice_for_a_configuration_fault_names_file_and_line(tmp_path: Path
     assert spec.diagnose is not None and spec.hidden_lines is not None
     advice = spec.diagnose([line.format(tmp_path / "pg") for line in lines])
     assert place.format(tmp_path / "pg") in advice and bool(advice) is bool(place)
-    assert spec.hidden_lines.search("HINT:  You might need to initdb.")
-    assert not any(map(spec.hidden_lines.search, lines))
+    hint = "HINT:  You might need to initdb."
+    assert [line for line in (hint, *lines) if spec.hidden_lines.search(line)] == [hint]
 
 
 def test_a_launch_puts_its_prefix_first_and_knows_the_owner_of_the_files() -> None:

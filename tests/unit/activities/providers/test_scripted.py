@@ -163,32 +163,30 @@ async def test_the_newest_result_selects_the_rule_and_a_call_is_not_repeated(res
     assert said == text and last.tool_calls == ()
 
 
-async def test_a_note_after_a_stripped_round_is_answered_and_the_call_is_not_made_again() -> None:
-    said, last = await hear(PERSONA, BOOK_7, note("Your call was rejected: too dear"))
-    assert said == "I did not do it. The note says: Your call was rejected: too dear" and last.tool_calls == ()
-    said, last = await hear(PERSONA, BOOK_7, note("The request expired."))
-    assert said == FALLBACK and last.tool_calls == ()
+TWO = [{"ok": True, "room": room, "guests": [{"name": f"guest of {room}"}]} for room in (1, 2)]
+ANSWERED, FULL = (BOOK_7, asked("c1"), answered("c1", ROOM_9)), answered("c1", "full")
 
 
-async def test_a_note_beside_a_result_can_be_answered_by_either_rule() -> None:
-    round_ = (BOOK_7, asked("c1"), answered("c1", ROOM_9))
-    assert (await hear(*round_, note("The call was changed by Ada.")))[0] == "Ada changed my call."
-    assert (await hear(*round_, note("Something else.")))[0].startswith("Room 9 is yours")
+@pytest.mark.parametrize(("messages", "text"), [
+    # The round is not shown to the model, and its call is not made again.
+    ((PERSONA, BOOK_7, note("It was rejected: no")), "I did not do it. The note says: It was rejected: no"),
+    ((PERSONA, BOOK_7, note("The request expired.")), FALLBACK),
+    ((*ANSWERED, note("The call was changed by Ada.")), "Ada changed my call."),
+    ((*ANSWERED, note("Something else.")), 'Room 9 is yours; {really}, {"floor": 2}.'),
+    ((user("Book 1 and 2"), asked("c1", "c2"), answered("c1", TWO[0]), answered("c2", TWO[1])),
+     "Rooms 1 and 2, first guest guest of 2."),
+    ((user("x"), asked("c1", tool="something_else"), FULL, asked("c1"), FULL), "Full."),
+    ((user("x"), asked("c1"), FULL, asked("c1", tool="something_else"), FULL), FALLBACK),
+])  # fmt: skip
+async def test_notes_and_named_results_select_the_answer(messages: tuple[Message, ...], text: str) -> None:
+    said, last = await hear(*messages)
+    assert said == text and last.tool_calls == ()
 
 
 async def test_a_note_and_a_round_from_before_the_user_spoke_are_history() -> None:
     done, before = {"role": "assistant", "content": "Well."}, (asked("c1"), answered("c1", {"ok": True}))
     for history in ((note("rejected"), done), (*before, done)):
         assert [made["room"] for made in await arguments(BOOK_7, *history, user("Book 8"))] == [8]
-
-
-async def test_results_of_a_round_can_be_named_and_a_repeated_id_means_the_latest_call() -> None:
-    two = [{"ok": True, "room": room, "guests": [{"name": f"guest of {room}"}]} for room in (1, 2)]
-    said, _ = await hear(user("Book 1 and 2"), asked("c1", "c2"), answered("c1", two[0]), answered("c2", two[1]))
-    assert said == "Rooms 1 and 2, first guest guest of 2."
-    other, full = asked("c1", tool="something_else"), answered("c1", "full")
-    assert (await hear(user("x"), other, full, asked("c1"), full))[0] == "Full."
-    assert (await hear(user("x"), asked("c1"), full, other, full))[0] == FALLBACK
 
 
 @pytest.mark.parametrize(("say", "args", "name"), [
