@@ -85,19 +85,11 @@ UNLOADED = turn(load_problem=Problem(code="activity_timeout", message="no answer
 ALONE = {
     "a text-only answer": (turn(Says("hello")), "model final", Outcome.COMPLETED, ""),
     "a failed load": (UNLOADED, "model final", Outcome.FAILED, "activity_timeout"),
-    "a model that never stops": (
-        turn(*[LISTS] * 3, limits=Limits(max_iterations=3)),
-        "model gate model gate model gate final",
-        Outcome.LIMITED,
-        "iteration_limit",
-    ),
-    "a limit that may be raised": (
-        turn(LISTS, limits=Limits(max_tokens=15, on_spent=OnSpent.ASK)),
-        "model gate model final",
-        Outcome.AWAITING,
-        "",
-    ),
-}
+    "a model that never stops": (turn(*[LISTS] * 3, limits=Limits(max_iterations=3)),
+        "model gate model gate model gate final", Outcome.LIMITED, "iteration_limit"),
+    "a limit that may be raised": (turn(LISTS, limits=Limits(max_tokens=15, on_spent=OnSpent.ASK)),
+        "model gate model final", Outcome.AWAITING, ""),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("made", "trace", "outcome", "code"), ALONE.values(), ids=list(ALONE))
@@ -261,14 +253,10 @@ ENDS = {
     "truncated": ([cut("a", LIST)], R.TRUNCATE, "a", "", [None]),
     "truncated before it began": ([cut("")], R.TRUNCATE, "", "output_limit", [None]),
     "failed": ([cut("a")], R.FAIL, "a", "output_limit", [None]),
-    "paused by its provider": (
-        [Says("a", ends="pause_turn"), Says("b")], R.FAIL, "ab", "", [None, "message-1"]
-    ),
+    "paused by its provider": ([Says("a", ends="pause_turn"), Says("b")], R.FAIL, "ab", "", [None, "message-1"]),
     "a refusal": ([Says("no", ends="refusal")], R.FAIL, "no", "", [None]),
-    "an error in between": (
-        [cut("a"), Says(problem=Problem(code="model_unavailable", message="away"))],
-        R.CONTINUE, "a", "model_unavailable", [None, "message-1"],
-    ),
+    "an error in between": ([cut("a"), Says(problem=Problem(code="model_unavailable", message="away"))], R.CONTINUE,
+        "a", "model_unavailable", [None, "message-1"]),
 }  # fmt: skip
 
 

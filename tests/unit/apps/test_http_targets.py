@@ -24,17 +24,13 @@ STATUSES = {
     "any other 5xx, 503 without Retry-After": [500, 502, 503, 504, 507, 520],
 }  # fmt: skip
 FAILURES: dict[str, list[Exception]] = {
-    "no connection": [
-        httpx.ConnectError(""), httpx.ConnectTimeout(""), httpx.PoolTimeout(""), httpx.ProxyError(""),
-        DeadlineMissed("", sent=False),
-    ],
+    "no connection": [httpx.ConnectError(""), httpx.ConnectTimeout(""), httpx.PoolTimeout(""), httpx.ProxyError(""),
+        DeadlineMissed("", sent=False)],
     "a host that the rules of outgoing requests forbid": [EgressRefused("")],
     "an address that no client can use": [httpx.InvalidURL(""), httpx.UnsupportedProtocol("")],
     "no answer before the deadline": [httpx.ReadTimeout(""), httpx.WriteTimeout(""), DeadlineMissed("", sent=True)],
-    "reset or garbage after the request may have gone": [
-        httpx.ReadError(""), httpx.WriteError(""), httpx.CloseError(""), httpx.RemoteProtocolError(""),
-        httpx.LocalProtocolError(""), httpx.DecodingError(""),
-    ],
+    "reset or garbage after the request may have gone": [httpx.ReadError(""), httpx.WriteError(""),
+        httpx.CloseError(""), httpx.RemoteProtocolError(""), httpx.LocalProtocolError(""), httpx.DecodingError("")],
 }  # fmt: skip
 WITHHELD = {
     "2xx to a GET or HEAD, with a body that is not read": ["GET", "HEAD", "get"],

@@ -288,12 +288,8 @@ def test_examples_are_no_part_of_what_is_published_and_are_not_run_unless_asked_
 @pytest.mark.parametrize(("answers", "card", "found", "run"), [
     ({}, EXAMPLES, [], ["green", "black", "white"]),
     ({"black": ExampleRun({"minutes": 4})}, EXAMPLES, [f"{CARD}:19 minutes 4 3"], ["green", "black", "white"]),
-    (
-        {"green": ExampleRun(fault="KeyError: 'green'", line=5), "white": ExampleRun(fault="no")},
-        EXAMPLES,
-        [f"{CARD}:10 KeyError green steep.py:5", f"{CARD}:20 no"],
-        ["green", "black", "white"],
-    ),
+    ({"green": ExampleRun(fault="KeyError: 'green'", line=5), "white": ExampleRun(fault="no")}, EXAMPLES,
+        [f"{CARD}:10 KeyError green steep.py:5", f"{CARD}:20 no"], ["green", "black", "white"]),
     ({"green": ExampleRun(fault="stopped after 5 s", timed_out=True)}, EXAMPLES, [f"{CARD}:10 stopped"], ["green"]),
     ({"green": None}, EXAMPLES, [], ["green"]),  # where nothing can be run nothing is wrong
     ({}, INPUT_EXAMPLES.replace("{leaf: green}", "green"), [f"{CARD}:10"], []),

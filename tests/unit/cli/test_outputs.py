@@ -117,11 +117,9 @@ ROW = {"seq": 1, "at": AT, "actor": "ann", "erased": False, "kind": "approval.op
 ERASED = {"name": "erased-1", "user_id": "1", "erased": {"messages": 4}, "histories": {"runs": 3, "turns_left": 2}}
 BOTH_FAILED = {
     "code": "model_bad_request", "message": "refused",
-    "details": {
-        "model": "openai/b", "status": 400, "vendor_code": "unsupported_parameter", "param": "max_tokens",
+    "details": {"model": "openai/b", "status": 400, "vendor_code": "unsupported_parameter", "param": "max_tokens",
         "vendor_message": "Unsupported parameter: 'max_tokens'.",
-        "first": {"code": "model_overloaded", "message": "busy", "model": "openai/a", "status": 529},
-    },
+        "first": {"code": "model_overloaded", "message": "busy", "model": "openai/a", "status": 529}},
 }  # fmt: skip
 REFUSED = {
     "code": "already_decided", "message": "refused", "request_id": "r",
@@ -267,7 +265,7 @@ CASES: list[tuple[str, list[Reply], str]] = [
 
 
 @pytest.fixture
-def prepared(home: Path, stack: Perdure, monkeypatch: pytest.MonkeyPatch) -> Perdure:
+def command_line(home: Path, cli: Perdure, monkeypatch: pytest.MonkeyPatch) -> Perdure:
     """A command line with files in its folder, a user who types a password and then Ctrl-C, and a stack that starts
     at once."""
 
@@ -284,17 +282,17 @@ def prepared(home: Path, stack: Perdure, monkeypatch: pytest.MonkeyPatch) -> Per
     (home / "app" / "mcp" / "liar.yaml").write_text(f"command: [python, {LIAR}, {home}]\nstart_seconds: 30\n")
     (home / "a.csv").write_text("region,sales\nN,30\n")
     (home / "voice.md").write_text("Be kind.")
-    return stack
+    return cli
 
 
 @pytest.mark.parametrize(("line", "replies", "asked"), CASES, ids=[case[0] for case in CASES])
 def test_a_command_asks_and_shows(
-    prepared: Perdure, snapshot: SnapshotAssertion, line: str, replies: list[Reply], asked: str
+    command_line: Perdure, snapshot: SnapshotAssertion, line: str, replies: list[Reply], asked: str
 ) -> None:
-    prepared.will(*replies)
-    assert prepared(*line.replace("FOLDER", str(prepared.home)).split()).seen == snapshot
-    assert [request(each) for each in prepared.asked[-1:]] == ([asked] if asked else [])
-    assert not any("idempotency-key" in each.headers for each in prepared.asked if each.path.endswith("/tokens"))
+    command_line.will(*replies)
+    assert command_line(*line.replace("FOLDER", str(command_line.home)).split()).seen == snapshot
+    assert [request(each) for each in command_line.asked[-1:]] == ([asked] if asked else [])
+    assert not any("idempotency-key" in each.headers for each in command_line.asked if each.path.endswith("/tokens"))
 
 
 def commands_of(command: Any, *path: str) -> Iterator[tuple[str, bool]]:

@@ -75,12 +75,12 @@ CASES: list[tuple[str, list[Reply], str]] = [
 
 
 @pytest.mark.parametrize(("line", "replies", "asked"), CASES)
-def test_a_command_sends_its_request(stack: Perdure, line: str, replies: list[Reply], asked: str) -> None:
-    stack.will(*replies)
-    assert stack(*shlex.split(line)).code == 0
-    assert request(stack.asked[-1]) == asked
-    assert len(stack.asked) == len(replies)
-    assert "idempotency-key" in stack.asked[-1].headers or not asked.startswith("reviewer POST /v1/approvals")
+def test_a_command_sends_its_request(cli: Perdure, line: str, replies: list[Reply], asked: str) -> None:
+    cli.will(*replies)
+    assert cli(*shlex.split(line)).code == 0
+    assert request(cli.asked[-1]) == asked
+    assert len(cli.asked) == len(replies)
+    assert "idempotency-key" in cli.asked[-1].headers or not asked.startswith("reviewer POST /v1/approvals")
 
 
 @pytest.mark.parametrize(("line", "replies", "told"), [
@@ -95,9 +95,9 @@ def test_a_command_sends_its_request(stack: Perdure, line: str, replies: list[Re
     ("rules set desk/parcels:booked abort", [items(RULE, RULE | {"id": "other"})], {"items": [RULE]}),
     ("rules tools", [items(*TOOLS)], {"items": TOOLS}),
 ])  # fmt: skip
-def test_json_is_what_the_api_returned(stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
-    stack.will(*replies)
-    ended = stack(*line.split(), "--json")
+def test_json_is_what_the_api_returned(cli: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
+    cli.will(*replies)
+    ended = cli(*line.split(), "--json")
     assert (ended.code, {name: ended.json[name] for name in told}) == (0, told)
 
 
@@ -105,16 +105,16 @@ def test_json_is_what_the_api_returned(stack: Perdure, line: str, replies: list[
     ("audit verify", [said(outputs.BROKEN)], {"ok": False, "faults_by_kind": outputs.BROKEN["faults_by_kind"]}),
     ("status", [said({}), said(outputs.STATUS)], {"well": False}),
 ])  # fmt: skip
-def test_a_fault_found_exits_with_1(stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
-    stack.will(*replies, *replies)
-    assert stack(*line.split()).code == 1
-    as_json = stack(*line.split(), "--json")
+def test_a_fault_found_exits_with_1(cli: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
+    cli.will(*replies, *replies)
+    assert cli(*line.split()).code == 1
+    as_json = cli(*line.split(), "--json")
     assert (as_json.code, {name: as_json.json[name] for name in told}) == (1, told)
 
 
-def test_the_days_of_a_delegation_are_counted_from_now(stack: Perdure) -> None:
-    assert stack("delegations add tom --days 3", said(outputs.LENT, 201)).code == 0
-    sent = datetime.fromisoformat(stack.asked[0].body["until"])
+def test_the_days_of_a_delegation_are_counted_from_now(cli: Perdure) -> None:
+    assert cli("delegations add tom --days 3", said(outputs.LENT, 201)).code == 0
+    sent = datetime.fromisoformat(cli.asked[0].body["until"])
     assert abs(sent - datetime.now(UTC) - timedelta(days=3)) < timedelta(minutes=1)
 
 
@@ -166,9 +166,9 @@ AMOUNTS = [
     ("budgets set --usd 5 --no-usd", []),
     *((f"budgets set {amount}", [amount.partition("=")[0]]) for amount in AMOUNTS),
 ])  # fmt: skip
-def test_an_invalid_command_line_is_a_usage_error_and_asks_nothing(stack: Perdure, line: str, named: list[str]) -> None:
-    ended = stack(*shlex.split(line))
-    assert (ended.code, ended.out, stack.asked) == (2, "", [])
+def test_an_invalid_command_line_is_a_usage_error_and_asks_nothing(cli: Perdure, line: str, named: list[str]) -> None:
+    ended = cli(*shlex.split(line))
+    assert (ended.code, ended.out, cli.asked) == (2, "", [])
     assert all(each in ended.err for each in named) and "Traceback" not in ended.err
 
 
@@ -193,14 +193,14 @@ def test_an_invalid_command_line_is_a_usage_error_and_asks_nothing(stack: Perdur
     ("effects settle pdk_1 happened --comment x", 409, "already_settled", 5),
     ("effects settle pdk_1 happened --comment x", 409, "too_early", 1),
 ])  # fmt: skip
-def test_a_refusal_has_its_exit_code(stack: Perdure, line: str, status: int, code: str, exit_code: int) -> None:
+def test_a_refusal_has_its_exit_code(cli: Perdure, line: str, status: int, code: str, exit_code: int) -> None:
     first = {"approve": [said(APPROVAL)], "withdraw": [said(APPROVAL)], "settle": [said(EFFECT)]}
-    stack.will(*first.get(line.split()[-1 if line == "link" else 1], []), refusal(status, code))
-    ended = stack(*line.split())
+    cli.will(*first.get(line.split()[-1 if line == "link" else 1], []), refusal(status, code))
+    ended = cli(*line.split())
     assert (ended.code, code in ended.err) == (exit_code, True)
     if line.startswith("turns"):
-        stack.will(refusal(status, code))
-        ended = stack(*line.split(), "--json")
+        cli.will(refusal(status, code))
+        ended = cli(*line.split(), "--json")
         assert (ended.code, ended.out, json.loads(ended.err)["error"]["code"]) == (exit_code, "", code)
 
 
@@ -210,10 +210,8 @@ def test_a_refusal_has_its_exit_code(stack: Perdure, line: str, status: int, cod
     (429, "quota_reached", {"scope": "user", "retry_after_seconds": None}, ["files usage"]),
     (409, "too_early", {"deadline": "2026-11-21T10:00:00Z"}, ["2026-11-21T10:00:00Z"]),
 ])  # fmt: skip
-def test_a_refusal_has_details(
-    stack: Perdure, status: int, code: str, details: dict[str, Any], named: list[str]
-) -> None:
-    ended = stack("turns show t", refusal(status, code, details))
+def test_a_refusal_has_details(cli: Perdure, status: int, code: str, details: dict[str, Any], named: list[str]) -> None:
+    ended = cli("turns show t", refusal(status, code, details))
     assert all(each in ended.err for each in named) and "None" not in ended.err and ended.out == ""
 
 
@@ -235,9 +233,9 @@ EVIL = "\x1b[2J\u202e"
     ("prompts promote v-1", [said(VERSION | {"text": EVIL})] * 2),
     ("status", [said({}), said(outputs.STATUS | {"parts": [{"name": "relay", "fault": EVIL}]})]),
 ])  # fmt: skip
-def test_text_from_outside_cannot_control_the_terminal(stack: Perdure, line: str, replies: list[Reply]) -> None:
-    stack.will(*replies)
-    ended = stack(*line.split())
+def test_text_from_outside_cannot_control_the_terminal(cli: Perdure, line: str, replies: list[Reply]) -> None:
+    cli.will(*replies)
+    ended = cli(*line.split())
     shown = ended.out + ended.err
     assert "\\u001b[" in shown and "\\u202e" in shown and not set(shown) & {"\x1b", "\u202e"}
 
@@ -247,13 +245,13 @@ def test_text_from_outside_cannot_control_the_terminal(stack: Perdure, line: str
     "line", ["approvals approve a-1", "approvals withdraw a-1", "approvals batch approve a-1", SETTLE]
 )
 def test_a_user_at_a_terminal_confirms_before_the_request(
-    stack: Perdure, monkeypatch: pytest.MonkeyPatch, line: str, answer: bool, words: str, sent: int
+    cli: Perdure, monkeypatch: pytest.MonkeyPatch, line: str, answer: bool, words: str, sent: int
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda _question: answer)
     first, last = (EFFECT, SETTLED) if line == SETTLE else (APPROVAL, APPROVAL | {"status": "approved"})
-    ended = stack(line + words, said(first), items(last) if "batch" in line else said(last))
-    assert (ended.code, len(stack.asked)) == (1 - sent, 1 + sent)
+    ended = cli(line + words, said(first), items(last) if "batch" in line else said(last))
+    assert (ended.code, len(cli.asked)) == (1 - sent, 1 + sent)
 
 
 @pytest.mark.parametrize("line", [

@@ -21,9 +21,7 @@ LETTERS = dict(zip("WCTF", (W, C, T, F), strict=True))
 
 
 @pytest.mark.parametrize(("reason", "rule", "expected"), CASES)
-def test_only_an_answer_that_was_cut_follows_the_agents_rule(
-    reason: FinishReason, rule: OnLength, expected: str
-) -> None:
+def test_only_a_cut_answer_follows_the_agents_rule(reason: FinishReason, rule: OnLength, expected: str) -> None:
     ways = [(may, text) for may in (True, False) for text in (True, False)]
     got = [ending_of(reason, rule, may_continue=may, has_text=text) for may, text in ways]
     assert got == [LETTERS[letter] for letter in expected]

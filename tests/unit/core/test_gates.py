@@ -85,7 +85,7 @@ def test_a_request_is_checked_at_the_time_of_its_record_or_else_at_its_expiry() 
     escalated = opened.model_copy(update={"look_at": late})
     effect = RequestRef(request_id="r2", call_id="t1.1", tool="post")
     assert deadlines_of([opened, effect]) == [soon]
-    assert deadlines_of([escalated, effect]) == [late], "the old expiry rings for nothing any more"
+    assert deadlines_of([escalated, effect]) == [late], "the old expiry wakes nothing"
     assert deadlines_of([effect]) == []
 
 

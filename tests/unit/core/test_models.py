@@ -127,7 +127,7 @@ OTHER = FallbackModel(model="anthropic/b", params={"top_p": None, "stop": "!", "
     ("openai/a", {"fallback": OTHER}, {"stop": "!", "timeout_ms": 3, "api_key_secret": "theirs"}),
     ("openai/a", {"fallback": FallbackModel(model="openai/b")}, {"top_p": 0.5}),
 ])  # fmt: skip
-def test_a_fallback_model_of_another_provider_gets_neither_address_nor_key(
+def test_another_providers_model_gets_no_address_or_key(
     model: str, changed: dict[str, Any], params: dict[str, Any]
 ) -> None:
     stages = {"plan": AgentStage(model_params={"top_p": 0.5, "api_version": "1"})}

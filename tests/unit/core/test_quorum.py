@@ -129,12 +129,8 @@ ADMIN_ASKS = replace(OPEN, requester_is_admin=True)
     (OPEN, OWN_CREDENTIAL, [ANN, replace(BOB, created_with=BY_ASKER)], ["ann"]),
     (OPEN, OWN_CREDENTIAL, [ANN, replace(BOB, created_with=BY_ROOT)], ["ann", "bob"]),
     (NAMED, OWN_CREDENTIAL, [ANN, replace(BOB, created_with=THROUGH_ROOT)], "own_request"),
-    (
-        replace(ADMIN_ASKS, reviewers=("Bob",)),
-        OWN_CREDENTIAL,
-        [ANN, replace(BOB, created_with=BY_UNKNOWN)],
-        "own_request",
-    ),
+    (replace(ADMIN_ASKS, reviewers=("Bob",)), OWN_CREDENTIAL, [ANN, replace(BOB, created_with=BY_UNKNOWN)],
+        "own_request"),
 ])  # fmt: skip
 def test_a_requesters_credential_cannot_vote(
     panel: Panel, credential: Credential, seats: list[Delegation], expected: list[str] | str

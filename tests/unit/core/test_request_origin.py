@@ -139,21 +139,15 @@ def test_any_other_text_is_no_host(text: str) -> None:
 
 
 @pytest.mark.parametrize(("hosts", "answered", "refused"), [
-    (
-        LOCAL,
-        ["localhost:8080", "127.0.0.1:8080", "127.9.8.7", "[::1]:8080", "[::ffff:127.0.0.1]", "LOCALHOST.:1"],
-        "evil.example:8080 evil.localhost localhost.evil.example 127.0.0.1.evil.example 0.0.0.0 [::] 192.0.2.7",
-    ),
+    (LOCAL, ["localhost:8080", "127.0.0.1:8080", "127.9.8.7", "[::1]:8080", "[::ffff:127.0.0.1]", "LOCALHOST.:1"],
+        "evil.example:8080 evil.localhost localhost.evil.example 127.0.0.1.evil.example 0.0.0.0 [::] 192.0.2.7"),
     (
         PUBLIC,  # a proxy or a tunnel may have any port
         ["perdure.example.org", "perdure.example.org:9999", "localhost", "192.0.2.7:8080", "ops.example.org:1"],
         "192.0.2.8 intern.example.org intern.example.org:8444",
     ),
-    (
-        PUBLIC,
-        ["intern.example.org:8443", "a.team.example.org", "a.b.team.example.org:8080", "[fd00:0::7]:80"],
-        "team.example.org evilteam.example.org example.org",
-    ),
+    (PUBLIC, ["intern.example.org:8443", "a.team.example.org", "a.b.team.example.org:8080", "[fd00:0::7]:80"],
+        "team.example.org evilteam.example.org example.org"),
     (AllowedHosts.of(("*",)), ["evil.example"], ""),
     (AllowedHosts.of(("*.localhost",)), ["demo.localhost:8080"], ""),
     (AllowedHosts.of(("*.a.example:81",)), ["b.a.example:81"], "b.a.example:82"),

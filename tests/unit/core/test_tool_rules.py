@@ -38,22 +38,16 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "optional object": {"type": ["object", "null"], "properties": {"key": TEXT}},
     "anyOf": {"type": "object", "properties": {"id": TEXT, "key": TEXT}, "anyOf": [{"required": ["id"]}]},
     "alternatives": {"type": "object", "oneOf": BY_KIND},
-    "allOf": {
-        "type": "object",
-        "allOf": [*BY_KIND[:1], {"$ref": "#/$defs/key"}],
-        "$defs": {"key": {"required": ["k"]}},
-    },
+    "allOf": {"type": "object", "allOf": [*BY_KIND[:1], {"$ref": "#/$defs/key"}],
+        "$defs": {"key": {"required": ["k"]}}},
     "enum and not": {"type": "object", "enum": [{"a": 1}], "not": {"required": ["b"]}},
     "reference": {"$ref": "#/$defs/all", "$defs": {"all": {"type": "object", "properties": {"key": TEXT}}}},
     "arrays": {"type": "object", "properties": {"a": {"type": "array"}, "b": {"type": ["array", "null"]}}},
     "a corner": {"type": "object", "properties": {"at": {"type": "array", "items": [TEXT, {"type": "number"}]}}},
     "nested": {"type": "object", "properties": {"a": {"anyOf": [{"type": "array"}, {"properties": {"$b": True}}]}}},
-    "names": {
-        "type": "object",
-        "properties": {"$filter": TEXT, "a[b]": {"$ref": "#/properties/$filter"}, "имя": TEXT, "n" * 65: TEXT},
-        "required": ["$filter", "absent"],
-    },
-}
+    "names": {"type": "object", "properties": {"$filter": TEXT, "a[b]": {"$ref": "#/properties/$filter"}, "имя": TEXT,
+        "n" * 65: TEXT}, "required": ["$filter", "absent"]},
+}  # fmt: skip
 
 
 def refusals(*functions: dict[str, Any]) -> list[object]:

@@ -208,9 +208,7 @@ def beating_child(folder: Path, out: io.StringIO, hang_seconds: float) -> Child:
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "busy loop"])
-async def test_a_hung_child_is_replaced(
-    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_hung_child_restarts(tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.local.child.PROBE_SECONDS", 0.2)
     out = io.StringIO()
     supervised = beating_child(tmp_path, out, hang_seconds=3)

@@ -46,53 +46,53 @@ def test_only_a_folder_of_this_version_is_a_cluster(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def lock(tmp_path: Path) -> Path:
+def lock_file(tmp_path: Path) -> Path:
     return tmp_path / "postmaster.pid"
 
 
-def test_the_lock_of_a_dead_server_is_removed_even_if_its_pid_is_reused(lock: Path) -> None:
-    lock.write_text(f"{os.getpid()}\n{lock.parent}\n")
-    clear_stale_lock(lock.parent)
-    assert not lock.exists()
+def test_the_lock_of_a_dead_server_is_removed_even_if_its_pid_is_reused(lock_file: Path) -> None:
+    lock_file.write_text(f"{os.getpid()}\n{lock_file.parent}\n")
+    clear_stale_lock(lock_file.parent)
+    assert not lock_file.exists()
 
 
-def test_the_lock_of_a_zombie_is_removed(lock: Path) -> None:
+def test_the_lock_of_a_zombie_is_removed(lock_file: Path) -> None:
     with subprocess.Popen(["true"]) as zombie:
         deadline = time.monotonic() + 20
         while psutil.Process(zombie.pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
             time.sleep(0.01)
-        lock.write_text(f"{zombie.pid}\n{lock.parent}\n")
-        clear_stale_lock(lock.parent)
-    assert not lock.exists()
+        lock_file.write_text(f"{zombie.pid}\n{lock_file.parent}\n")
+        clear_stale_lock(lock_file.parent)
+    assert not lock_file.exists()
 
 
-def test_the_lock_of_a_running_server_stays(lock: Path) -> None:
-    server = subprocess.Popen([sys.executable, "-S", "-c", "input()"], cwd=lock.parent, stdin=subprocess.PIPE)
+def test_the_lock_of_a_running_server_stays(lock_file: Path) -> None:
+    server = subprocess.Popen([sys.executable, "-S", "-c", "input()"], cwd=lock_file.parent, stdin=subprocess.PIPE)
     try:
-        lock.write_text(f"{server.pid}\n{lock.parent}\n")
+        lock_file.write_text(f"{server.pid}\n{lock_file.parent}\n")
         with pytest.raises(StackError, match=str(server.pid)):
-            clear_stale_lock(lock.parent)
-        assert lock.exists()
+            clear_stale_lock(lock_file.parent)
+        assert lock_file.exists()
     finally:
         server.kill()
         server.communicate()
 
 
 @pytest.mark.parametrize("content", ["", "nonsense\n"])
-def test_a_damaged_lock_is_not_removed(lock: Path, content: str) -> None:
-    lock.write_text(content)
-    clear_stale_lock(lock.parent)
-    assert lock.exists()
+def test_a_damaged_lock_is_not_removed(lock_file: Path, content: str) -> None:
+    lock_file.write_text(content)
+    clear_stale_lock(lock_file.parent)
+    assert lock_file.exists()
 
 
-def test_the_server_is_ready_when_its_own_lock_file_says_so(lock: Path) -> None:
-    lines = ["77", str(lock.parent), "1", "21001", "", "127.0.0.1", "0 0", "starting"]
-    assert not postgres_accepts(lock.parent, 77)
-    lock.write_text("\n".join(lines))
-    assert not postgres_accepts(lock.parent, 77)
-    lock.write_text("\n".join([*lines[:7], "ready   "]))
-    assert postgres_accepts(lock.parent, 77)
-    assert not postgres_accepts(lock.parent, 78)
+def test_the_server_is_ready_when_its_own_lock_file_says_so(lock_file: Path) -> None:
+    lines = ["77", str(lock_file.parent), "1", "21001", "", "127.0.0.1", "0 0", "starting"]
+    assert not postgres_accepts(lock_file.parent, 77)
+    lock_file.write_text("\n".join(lines))
+    assert not postgres_accepts(lock_file.parent, 77)
+    lock_file.write_text("\n".join([*lines[:7], "ready   "]))
+    assert postgres_accepts(lock_file.parent, 77)
+    assert not postgres_accepts(lock_file.parent, 78)
 
 
 def test_a_copied_installation_is_readable_by_all_and_includes_its_libraries(tmp_path: Path) -> None:

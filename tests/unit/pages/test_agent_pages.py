@@ -14,11 +14,9 @@ AGENT: dict[str, Any] = {
     "id": "desk", "title": HOSTILE, "app": "desk", "topology": "tool_loop", "model": "scripted", "version": "ab" * 32,
     "limits": {"max_tokens": 50_000, "max_cost_microusd": 1_500_000, "max_iterations": 10},
     "day_limits": {"max_tokens": None, "max_cost_microusd": 9_000_000},
-    "approvals": {
-        "reviewer_role": "reviewer", "reviewers": [HOSTILE], "allow_self_approval": False, "quorum": 2,
+    "approvals": {"reviewer_role": "reviewer", "reviewers": [HOSTILE], "allow_self_approval": False, "quorum": 2,
         "quorum_high_risk": None, "expires_seconds": 604_800, "on_timeout": "deny", "fallback_reviewer": "",
-        "fallback_after_seconds": 86_400, "hold_seconds": 0,
-    },
+        "fallback_after_seconds": 86_400, "hold_seconds": 0},
     "skills": [], "toolsets": {"k": False},
 }  # fmt: skip
 

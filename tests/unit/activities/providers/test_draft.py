@@ -143,18 +143,12 @@ ESTIMATE = Usage(input_tokens=10, output_tokens=3)
 @pytest.mark.parametrize(("usage", "believed"), [
     *((none, ESTIMATE) for none in (None, reported(-1, True), reported(0, 0), reported(10**10, 1.5))),
     (reported(7, 2), Usage(input_tokens=7, output_tokens=2)),
-    (
-        reported(7, 2, prompt_tokens_details=Chunk(cached_tokens=99)),
-        Usage(input_tokens=7, output_tokens=2, cached_tokens=7),
-    ),
-    (
-        reported(7, 9, completion_tokens_details=Chunk(reasoning_tokens=6)),
-        Usage(input_tokens=7, output_tokens=9, thinking_tokens=6),
-    ),
-    (
-        reported(7, 2, completion_tokens_details=Chunk(reasoning_tokens=99)),
-        Usage(input_tokens=7, output_tokens=2, thinking_tokens=2),
-    ),
+    (reported(7, 2, prompt_tokens_details=Chunk(cached_tokens=99)),
+        Usage(input_tokens=7, output_tokens=2, cached_tokens=7)),
+    (reported(7, 9, completion_tokens_details=Chunk(reasoning_tokens=6)),
+        Usage(input_tokens=7, output_tokens=9, thinking_tokens=6)),
+    (reported(7, 2, completion_tokens_details=Chunk(reasoning_tokens=99)),
+        Usage(input_tokens=7, output_tokens=2, thinking_tokens=2)),
 ])  # fmt: skip
 def test_only_plausible_usage_numbers_are_accepted(usage: Any, believed: Usage) -> None:
     assert plausible_usage(usage, input_estimate=10, output_estimate=3) == believed
