@@ -246,7 +246,9 @@ def test_usual_nesting_is_read() -> None:
 
 DEFAULT = Engine().expires_seconds
 ESCALATES = "expires_seconds: 60\n  on_timeout: escalate\n  fallback_reviewer: c\n  fallback_after_seconds: "
-POLICIES: list[tuple[str, int, str]] = [
+
+
+@pytest.mark.parametrize(("approvals", "deadline", "expected"), [
     # approvals, the deployment's deadline, what is told ("" where the agent is loaded)
     ("quorum: 1\n  reviewer_role: reviewr", DEFAULT, "6 reviewr reviewer"),
     ("escalation_role: boss", DEFAULT, "5 boss admin requester"),
@@ -265,10 +267,7 @@ POLICIES: list[tuple[str, int, str]] = [
     (ESCALATES + "119", DEFAULT, ""),
     ("quorum: 1", 60, ""),
     ("expires_seconds: 60", 90, ""),
-]
-
-
-@pytest.mark.parametrize(("approvals", "deadline", "expected"), POLICIES)
+])  # fmt: skip
 def test_a_policy_nobody_can_satisfy_is_refused(tmp_path: Path, approvals: str, deadline: int, expected: str) -> None:
     folder = write(tmp_path, agents__helper_yaml=f"{AGENT}approvals:\n  {approvals}\n")
     app = load_app(folder, Engine(topologies=("skill_pipeline",), expires_seconds=deadline))

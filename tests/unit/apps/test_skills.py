@@ -206,7 +206,7 @@ def test_two_skills_may_share_a_block_but_not_a_name_for_two(tmp_path: Path) -> 
     assert set(app.skills) == {"tea", "water"} and app.agents == ()
 
 
-AGENT_MISTAKES = [
+@pytest.mark.parametrize(("text", "expected"), [
     (AGENT.replace("root_skill: tea", "root_skill: te"), "4 te tea"),
     (AGENT + "skills: [tea, watr]\n", "7 watr water"),
     (AGENT + "skills: [water, water]\n", "7 water"),
@@ -221,10 +221,7 @@ AGENT_MISTAKES = [
     (AGENT + "day_limits: {max_token: 7}\n", "7 day_limits"),
     (AGENT.replace("max_tokens: 1000", "max_token: 7"), "6 max_token max_tokens"),
     (AGENT.replace("max_tokens: 1000", "max_tokens: 0"), "6 day_limits.max_tokens"),
-]
-
-
-@pytest.mark.parametrize(("text", "expected"), AGENT_MISTAKES)
+])  # fmt: skip
 def test_a_mistake_in_what_an_agent_names_is_reported_with_its_line(tmp_path: Path, text: str, expected: str) -> None:
     app = load_app(write_app(tmp_path, {"agents/host.yaml": text}))
     assert any(is_at(each, f"agents/host.yaml:{expected}") for each in told(app)), told(app)

@@ -85,7 +85,9 @@ _VOTE = {"by": "ann", "decision": "approve", "for": None, "at": "2026-11-21T10:0
 _OLD = {**APPROVAL, "outdated": "changed", "allowed_decisions": ["reject"]}
 _SAYS = {**APPROVAL, "description": "in general", "says": "this call"}
 _WAITS = {**APPROVAL, "status": "approved"}
-_SHOWN: list[tuple[dict[str, Any], list[str], list[str]]] = [
+
+
+@pytest.mark.parametrize(("approval", "shown", "hidden"), [
     (_SAYS, ["this call"], ["in general"]),
     ({**_SAYS, "says": ""}, ["in general"], []),
     ({**_FELL, "fallback": _GONE}, ["2020-01-01 00:00:09 UTC"], ["2020 ago"]),
@@ -100,10 +102,7 @@ _SHOWN: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({**_WAITS, "ready_at": "2999-01-01T00:00:00Z"}, [_NOT_YET, "withdraw a-1"], []),
     ({**_WAITS, "ready_at": _PAST}, [], ["withdraw a-1"]),
     (APPROVAL, ["turn:t", "approvals reject a-1"], ["\u202e", "\x1b"]),
-]
-
-
-@pytest.mark.parametrize(("approval", "shown", "hidden"), _SHOWN)
+])  # fmt: skip
 def test_an_approval_is_shown_with_what_is_true_of_it_now(
     cli: Perdure, approval: dict[str, Any], shown: list[str], hidden: list[str]
 ) -> None:

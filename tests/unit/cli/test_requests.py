@@ -17,7 +17,9 @@ SETTLED = {"key": "pdk_1", "outcome": "happened", "settled_by": "reviewer"}
 DECIDES = [said(APPROVAL), said(APPROVAL)]
 DECIDED = [said(APPROVAL | {"status": "approved"})] * 2
 LIMITED = [said(BUDGETS | {"tenant": {"max_tokens": 5_000, "max_cost_usd": 12.5}}), said(BUDGETS)]
-CASES: list[tuple[str, list[Reply], str]] = [
+
+
+@pytest.mark.parametrize(("line", "replies", "asked"), [
     ("turns list --status running", [NONE], "requester GET /v1/turns status=running&limit=20"),
     ("turns list --as reviewer", [NONE], "reviewer GET /v1/turns limit=20"),
     ("approvals list --status all", [NONE], "reviewer GET /v1/approvals limit=50"),
@@ -71,10 +73,7 @@ CASES: list[tuple[str, list[Reply], str]] = [
      'admin PUT /v1/rules/tools {"tool": "memory_patch", "approval": true}'),
     ("users role bob requester reviewer", [said(outputs.USER)],
      'admin POST /v1/users/bob/roles {"roles": ["requester", "reviewer"]}'),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("line", "replies", "asked"), CASES)
+])  # fmt: skip
 def test_a_command_sends_its_request(cli: Perdure, line: str, replies: list[Reply], asked: str) -> None:
     cli.will(*replies)
     assert cli(*shlex.split(line)).code == 0

@@ -37,13 +37,6 @@ def test_calls_of_a_round_are_gated_one_by_one_and_an_unknown_tool_always() -> N
     assert gates.rule_for(PLAN, calls[0]) is None and gates.rule_for(PLAN, calls[1]) == gates.RULE_UNKNOWN
 
 
-def test_every_effect_but_a_read_needs_approval_unless_its_author_opts_out() -> None:
-    gated = [effect for effect in EffectClass if gates.tool_needs_approval(effect, None)]
-    assert gated == [effect for effect in EffectClass if effect is not EffectClass.READ]
-    assert gates.tool_needs_approval(EffectClass.READ, True)
-    assert not gates.tool_needs_approval(EffectClass.OPAQUE, False)
-
-
 V = VerdictState
 
 

@@ -73,16 +73,15 @@ def test_unique_items_are_checked_in_linear_time() -> None:
 
 
 STARTS, ONLY_A = of(s={"pattern": "^[0-9]{2}-x$"}), {**of(a={}), "additionalProperties": False}
-CASES: list[Any] = [
+
+
+@pytest.mark.parametrize(("schema", "args"), [
     *((STARTS, {"s": "12-x"}), (STARTS, {"s": "1-x"}), (of(s={"pattern": "^[0-9]"}), {"s": 12})),
     *((ONLY_A, {"a": 1, "b": 2}), (ONLY_A, {"a": 1, "b": 2, "c": 3})),
     ({**of(a={}), "additionalProperties": {"type": "string"}}, {"a": 1, "b": 2}),
     ({"type": "object", "patternProperties": {"^n_": {"type": "integer"}}}, {"n_a": "x", "b": "y"}),
     ({"patternProperties": {"^n_": {}}, "additionalProperties": False}, {"n_a": 1}),
-]
-
-
-@pytest.mark.parametrize(("schema", "args"), CASES)
+])  # fmt: skip
 def test_a_value_fits_exactly_if_jsonschema_accepts_it(schema: Schema, args: Schema) -> None:
     assert (schema_fault(args, schema) is None) is Draft202012Validator(schema).is_valid(args)
 

@@ -122,20 +122,16 @@ PUBLIC = AllowedHosts.of(
     ("127.0.0.1:65535", HostValue("127.0.0.1", 65_535)),
     ("[0:0:0:0:0:0:0:1]:80", HostValue("::1", 80)),
     ("worker_2.example", HostValue("worker_2.example")),
+    *((text, None) for text in (
+        "", " localhost", "localhost ", "localhost:", "localhost:0", "localhost:65536", "localhost:080808",
+        "localhost:80:80", "localhost:٣", "evil@localhost", "localhost@evil.example", "localhost#evil.example",
+        "localhost/evil", "localhost,evil.example", "localhost..", ".localhost", "loc%61lhost", "bücher.example",
+        "127.1", "2130706433", "0x7f.1", "127.0.0.1.5", "::1", "[::1", "[::1]x", "[::1%25eth0]", "[127.0.0.1]",
+        "a" * 64, "a." * 130 + "b", "http://localhost", "*",
+    )),
 ])  # fmt: skip
-def test_a_host_header_is_a_name_or_an_address_with_a_port_at_most(text: str, found: HostValue) -> None:
+def test_a_host_header_is_a_name_or_an_address_with_a_port_at_most(text: str, found: HostValue | None) -> None:
     assert parse_host(text) == found
-
-
-@pytest.mark.parametrize("text", [
-    "", " localhost", "localhost ", "localhost:", "localhost:0", "localhost:65536", "localhost:080808",
-    "localhost:80:80", "localhost:٣", "evil@localhost", "localhost@evil.example", "localhost#evil.example",
-    "localhost/evil", "localhost,evil.example", "localhost..", ".localhost", "loc%61lhost", "bücher.example",
-    "127.1", "2130706433", "0x7f.1", "127.0.0.1.5", "::1", "[::1", "[::1]x", "[::1%25eth0]", "[127.0.0.1]",
-    "a" * 64, "a." * 130 + "b", "http://localhost", "*",
-])  # fmt: skip
-def test_any_other_text_is_no_host(text: str) -> None:
-    assert parse_host(text) is None
 
 
 @pytest.mark.parametrize(("hosts", "answered", "refused"), [

@@ -1,6 +1,6 @@
 """Retries: which, when, and what a lost attempt cost."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from perdure.contracts.activities import RetryClass
 from perdure.contracts.turns import Usage
 from perdure.core.budgets import USUAL_ANSWER_TOKENS, Hold
-from perdure.core.calls.retries import ATTEMPTS, NO_CAP, NUMBERS, assumed_usage, next_delay, retry_after_seconds
+from perdure.core.calls.retries import ATTEMPTS, NO_CAP, NUMBERS, assumed_usage, retry_after_seconds
 
 
 @pytest.mark.parametrize(("retry", "attempts", "waits"), [
@@ -23,13 +23,6 @@ def test_waits_grow_to_a_limit_and_end_but_for_postgres(retry: RetryClass, attem
     assert grown == pytest.approx(waits)
     assert numbers.maximum_attempts == attempts
     assert numbers.wait_before(100_000) == numbers.wait_before(200), "no overflow"
-
-
-@pytest.mark.parametrize(
-    ("asked", "delay"), [(None, None), (0.0, None), (0.25, 0.25), (59.0, 59.0), (61.0, 60.0), (1e300, 60.0)]
-)
-def test_a_requested_wait_is_the_next_delay_up_to_a_minute(asked: float | None, delay: float | None) -> None:
-    assert next_delay(asked) == (None if delay is None else timedelta(seconds=delay))
 
 
 USUAL = Usage(input_tokens=100, output_tokens=USUAL_ANSWER_TOKENS, cost_microusd=100 + 3 * USUAL_ANSWER_TOKENS)
