@@ -129,12 +129,8 @@ ADMIN_ASKS = replace(OPEN, requester_is_admin=True)
     (OPEN, OWN_CREDENTIAL, [ANN, replace(BOB, created_with=BY_ASKER)], ["ann"]),
     (OPEN, OWN_CREDENTIAL, [ANN, replace(BOB, created_with=BY_ROOT)], ["ann", "bob"]),
     (NAMED, OWN_CREDENTIAL, [ANN, replace(BOB, created_with=THROUGH_ROOT)], "own_request"),
-    (
-        replace(ADMIN_ASKS, reviewers=("Bob",)),
-        OWN_CREDENTIAL,
-        [ANN, replace(BOB, created_with=BY_UNKNOWN)],
-        "own_request",
-    ),
+    (replace(ADMIN_ASKS, reviewers=("Bob",)), OWN_CREDENTIAL, [ANN, replace(BOB, created_with=BY_UNKNOWN)],
+        "own_request"),
 ])  # fmt: skip
 def test_a_requesters_credential_cannot_vote(
     panel: Panel, credential: Credential, seats: list[Reviewer], expected: list[str] | str
@@ -168,15 +164,12 @@ def test_a_request_can_be_assigned_only_to_a_possible_reviewer() -> None:
 TOM, TIM = (Reviewer(name, name.title(), frozenset({"requester"})) for name in ("tom", "tim"))
 
 
-@pytest.mark.parametrize(
-    ("owner", "to", "expected"),
-    [
-        (ANN, BOB, REVIEWER),
-        (Reviewer("eve", "Eve", REVIEWER | ADMIN), BOB, REVIEWER),
-        *((ANN, to, "cannot_decide") for to in (CARL, TOM, ROOT)),
-        *((owner, to, "nothing_to_delegate") for owner, to in ((CARL, BOB), (TOM, TIM))),
-    ],
-)
+@pytest.mark.parametrize(("owner", "to", "expected"), [
+    (ANN, BOB, REVIEWER),
+    (Reviewer("eve", "Eve", REVIEWER | ADMIN), BOB, REVIEWER),
+    *((ANN, to, "cannot_decide") for to in (CARL, TOM, ROOT)),
+    *((owner, to, "nothing_to_delegate") for owner, to in ((CARL, BOB), (TOM, TIM))),
+])  # fmt: skip
 def test_delegation_goes_to_an_allowed_user(owner: Reviewer, to: Reviewer, expected: frozenset[str] | str) -> None:
     try:
         assert decisions.delegated_roles(owner, to) == expected

@@ -76,17 +76,13 @@ def test_a_checkpoint_has_an_id_of_its_own_and_the_name_that_its_rule_gives() ->
     assert (asked.call_id, asked.tool, asked.kind, asked.checkpoint) == ("c2.1", "look", RequestKind.CHECKPOINT, "seen")
 
 
-@pytest.mark.parametrize(
-    ("rules", "goes_on"),
-    [
-        ((SEE,), True),
-        ((SEE, rule("app/s:also", "after_tool_call", when={"tool": "look"}, checkpoint="read", skill_id="s")), False),
-        ((SEE, rule("platform:also", "after_tool_call", when={"tool": "look"})), False),
-        ((SEE.model_copy(update={"skill_id": ""}),), False),
-        ((SEE.model_copy(update={"checkpoint": "read"}),), False),
-    ],
-    ids=["its own rule", "another checkpoint", "the platform too", "of no skill", "not that one"],
-)
+@pytest.mark.parametrize(("rules", "goes_on"), [
+    ((SEE,), True),
+    ((SEE, rule("app/s:also", "after_tool_call", when={"tool": "look"}, checkpoint="read", skill_id="s")), False),
+    ((SEE, rule("platform:also", "after_tool_call", when={"tool": "look"})), False),
+    ((SEE.model_copy(update={"skill_id": ""}),), False),
+    ((SEE.model_copy(update={"checkpoint": "read"}),), False),
+], ids=["its own rule", "another checkpoint", "the platform too", "of no skill", "not that one"])  # fmt: skip
 def test_a_checkpoint_is_skipped_if_all_its_rules_allow_it(rules: tuple[Rule, ...], goes_on: bool) -> None:
     checkpoints = (Checkpoint(name="seen", go_on_when_unavailable=True), Checkpoint(name="read"))
     allowing = plan(*rules).model_copy(update={"skills": (PlanSkill(id="s", checkpoints=checkpoints),)})
