@@ -20,7 +20,7 @@ LOOK: tuple[str, dict[str, Any]] = ("look", {})
 
 
 @pytest.fixture(scope="module", autouse=True)
-async def published(served: Served) -> None:
+async def short_answer_agents(served: Served) -> None:
     agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     made = []
     for rule in (OnLength.TRUNCATE, OnLength.FAIL):

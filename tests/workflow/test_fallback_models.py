@@ -30,7 +30,7 @@ def _changed(agent: PublishedAgent, changes: dict[str, Any]) -> PublishedAgent:
 
 
 @pytest.fixture(scope="module", autouse=True)
-async def published(served: Served) -> None:
+async def fallback_agents(served: Served) -> None:
     agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     apart = FallbackModel(model=OTHER, params={"temperature": 1})
     own: dict[str, Any] = {"model": OWN, "model_params": {"api_base": "http://own", "temperature": 0}}
