@@ -1,24 +1,14 @@
 """Code blocks in a stack of real processes: figures of the shipped apps, and a worker killed while a block runs."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.acceptance.running import RunningStack, running
+from tests.acceptance.running import RunningStack
 from tests.acceptance.turns import Turns, answered
-from tests.code_blocks import CODE_BLOCK_APP
 from tests.eventually import until
 
 SPACING = "Mitchell Ranch 1H: the lease line is 330.00 ft away (at least 467 ft)"
-
-
-@pytest.fixture(scope="module")
-def block_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """A stack with tests/apps/code_blocks beside the examples; a block can be slow."""
-    home = tmp_path_factory.mktemp("blocks") / "home"
-    with running(home, "--examples", "--app", str(CODE_BLOCK_APP), PERDURE_SANDBOX_SECONDS="20") as up:
-        yield up
 
 
 async def block(turns: Turns, turn_id: str) -> dict[str, Any]:
@@ -37,15 +27,13 @@ async def block(turns: Turns, turn_id: str) -> dict[str, Any]:
         ("maker", "Measure 2 by 3 ell", "It has no area: ValueError: no unit ell"),
     ],
 )
-async def test_a_block_computes_what_the_answer_says(
-    block_stack: RunningStack, agent: str, text: str, said: str
-) -> None:
-    async with Turns(block_stack, agent) as turns:
+async def test_a_block_computes_what_the_answer_says(stack: RunningStack, agent: str, text: str, said: str) -> None:
+    async with Turns(stack, agent) as turns:
         assert said in (await turns.completed(await turns.begin(text)))["answer"]
 
 
-async def test_a_worker_that_is_killed_while_a_block_runs_loses_nothing(block_stack: RunningStack) -> None:
-    async with Turns(block_stack, "maker") as turns:
+async def test_a_worker_that_is_killed_while_a_block_runs_loses_nothing(stack: RunningStack) -> None:
+    async with Turns(stack, "maker") as turns:
         short = await turns.begin("Turn 1000")
         await turns.completed(short)
         rounds = int(1_000 * 4.0 / (await block(turns, short))["seconds"])
@@ -55,7 +43,7 @@ async def test_a_worker_that_is_killed_while_a_block_runs_loses_nothing(block_st
             return (await block(turns, turn_id)).get("state") == "running"
 
         await until(runs, 60)
-        block_stack.wait_restarted(block_stack.kill("worker-turns"))
+        stack.wait_restarted(stack.kill("worker-turns"))
         turn = await turns.completed(turn_id)
         assert turn["answer"] == f"It was turned {rounds} times."
         assert len([each for each in await turns.messages(turn) if each["role"] == "tool"]) <= 1

@@ -55,7 +55,7 @@ MUTANTS = [
     _text("an escalation is not the only one", perdure.store.approvals.review, "_ONE", "AND escalated_at IS NULL", ""),
 ]
 """The mistakes that are found soonest come first."""
-EXAMPLES = sized(800, 80)
+EXAMPLES = sized(800, 60)
 STEPS = 40
 EXAMPLES_FOR_A_MUTANT = 150
 """Each of them is found before."""

@@ -7,26 +7,21 @@ from dataclasses import replace
 import pytest
 from temporalio.client import Client
 
-from perdure.contracts.agents import MemoryPolicy, PublishedAgent
+from perdure.contracts.agents import MemoryPolicy
 from perdure.contracts.turns import TurnAddress, TurnStatus
-from perdure.contracts.values import digest_of
 from perdure.core.agents.prompts import memory_message
 from perdure.store.database import Database
 from perdure.store.memory import episodes
 from perdure.worker.embeddings import embed_due
 from tests.conftest import Urls
 from tests.doubles.embedder import Hashing
+from tests.doubles.hub import as_desk
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
 from tests.served import ALL_KINDS, Served, serve
 
 HEADING = memory_message({"note": 1}).splitlines()[0]
-
-
-def remembers(agent: PublishedAgent) -> PublishedAgent:
-    definition = agent.definition.model_copy(update={"memory": MemoryPolicy(episodic=True, hits=2)})
-    return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +36,7 @@ def hashing() -> Hashing:
 async def episodic(harness: Harness, temporal: Client, hashing: Hashing) -> AsyncIterator[Served]:
     """The desk, whose agent `desk` has episodic memory and whose others have not."""
     await publish_app(
-        harness.owner_url,
-        [(app, remembers(agent) if agent.definition.id == "desk" else agent) for app, agent in app_agents()[0]],
+        harness.owner_url, [*app_agents()[0], ("desk", as_desk(memory=MemoryPolicy(episodic=True, hits=2)))]
     )
     harness.deps = replace(harness.deps, embedder=hashing)
     async with AsyncExitStack() as stack:
