@@ -6,10 +6,10 @@ import pytest
 
 from perdure.contracts.agents import OnLength
 from perdure.contracts.errors import UpstreamRejected
-from perdure.contracts.values import digest_of
 from perdure.core.calls.endings import CONTINUE
 from perdure.store.turns import views
 from perdure.store.turns.conversations import list_messages
+from tests.doubles.hub import as_desk
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
 from tests.eventually import until
@@ -20,14 +20,9 @@ LOOK: tuple[str, dict[str, Any]] = ("look", {})
 
 
 @pytest.fixture(scope="module", autouse=True)
-async def published(served: Served) -> None:
-    agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
-    made = []
-    for rule in (OnLength.TRUNCATE, OnLength.FAIL):
-        changed = {"id": f"desk_{rule}", "on_length": rule, "model": f"m_{rule}"}
-        definition = agent.definition.model_copy(update=changed)
-        version = digest_of(definition.model_dump(mode="json"))
-        made.append(("desk", agent.model_copy(update={"definition": definition, "version": version})))
+async def short_answer_agents(served: Served) -> None:
+    rules = (OnLength.TRUNCATE, OnLength.FAIL)
+    made = [("desk", as_desk(id=f"desk_{rule}", on_length=rule, model=f"m_{rule}")) for rule in rules]
     await publish_app(served.harness.owner_url, [*app_agents()[0], *made])
 
 
