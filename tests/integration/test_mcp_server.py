@@ -350,14 +350,14 @@ async def called(servers: McpServers, app: App, home: Path) -> ToolResult:
     return await tool.run({"namespace": "prod"}, context(card, seconds=30))
 
 
-@pytest.mark.parametrize(
-    "change", [{"description": "List them."}, {"tags": ("k8s", "new")}, {"parameters": {"type": "object"}}]
-)
-async def test_a_tool_runs_only_as_locked(servers: McpServers, tmp_path: Path, change: dict[str, object]) -> None:
+async def test_a_tool_runs_only_as_locked(servers: McpServers, tmp_path: Path) -> None:
     app = load_app(OPS)
     assert (await called(servers, app, tmp_path)).output
     lock = app.locks["cluster"]
-    tools = tuple(tool.model_copy(update=change) if f"cluster_{tool.name}" == PODS else tool for tool in lock.tools)
+    tools = tuple(
+        tool.model_copy(update={"description": "List them."}) if f"cluster_{tool.name}" == PODS else tool
+        for tool in lock.tools
+    )
     reviewed = replace(app, locks={"cluster": lock.model_copy(update={"tools": tools})})
     with pytest.raises(ToolRefused):
         await called(servers, reviewed, tmp_path)

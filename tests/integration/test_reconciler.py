@@ -70,8 +70,13 @@ async def stranded(harness: Harness) -> tuple[TurnAddress, TurnAddress]:
     return second, third
 
 
-async def test_a_terminated_turn_fails_within_30_s(harness: Harness, reconciler: Reconciler, temporal: Client) -> None:
+async def test_a_terminated_turn_fails_and_the_next_one_starts(
+    harness: Harness, reconciler: Reconciler, temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert reconcile.SETTLING_SECONDS + 2 * reconcile.INTERVAL_SECONDS < 30
+    monkeypatch.setattr(reconcile, "INTERVAL_SECONDS", 0.2)
     address = await begun(harness)
+    await aged(harness, address)
     waiting, _ = await harness.start(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
     stop = asyncio.Event()
     running = asyncio.create_task(reconciler.run(stop))
