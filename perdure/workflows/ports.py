@@ -51,6 +51,7 @@ from perdure.contracts.messages import MessageRef
 from perdure.core.approvals.gates import effect_request, startable_calls
 from perdure.core.calls.ledger import STOPPED
 from perdure.graph.ports import Ports
+from perdure.graph.spec import RENEWED
 from perdure.workflows.turn_segment import Steps, TurnSegment
 
 
@@ -69,15 +70,24 @@ def ports_of(segment: TurnSegment) -> Ports:
     return make_ports(segment.steps)
 
 
-RUN_EVENTS = 4_000
-"""A run with this many events is renewed before its next model call. A round of 64 calls adds at most 400; the server
-ends a run at 51,200."""
+RUN_EVENTS = 1_000
+"""A run with this many events is renewed before its next model call. A change of it needs a patch, as below."""
+RUN_EVENTS_BEFORE = 4_000
+"""The value for a run that began before the patch."""
+RENEWED_EARLIER = "renew-earlier"
 
 
-def _is_long() -> bool:
-    """Returns whether a new run should continue: after many events, or when the server suggests it, also by size."""
+def _is_long(entry: str, many_steps: bool) -> bool:
+    """Returns whether a new run should continue at this entry: after many events or steps, or when the server suggests
+    it, also by size.
+
+    Determinism: a run that passed such a place before the patch passes it again, until it is long by the rule of then.
+    """
     info = workflow.info()
-    return info.get_current_history_length() >= RUN_EVENTS or info.is_continue_as_new_suggested()
+    events, suggested = info.get_current_history_length(), info.is_continue_as_new_suggested()
+    if entry == RENEWED and (events >= RUN_EVENTS_BEFORE or suggested):
+        return True
+    return (many_steps or suggested or events >= RUN_EVENTS) and workflow.patched(RENEWED_EARLIER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,10 @@ ROWS = (
         error="tool_failed",
     ),
     row(
+        "a round of calls returns to the navigator",
+        Leg(f"{GATHER} navigator navigator finalize", {"navigator": [{"completed_stages": []}]}),
+    ),
+    row(
         "an approval pauses the navigator, and the resumed turn goes on there",
         Leg(f"{GATHER} navigator finalize", {"navigator": [WAITS]}, AWAITING_HITL),
         Leg("navigator finalize", {"navigator": [{"status": "running"}]}, entry="approval"),
