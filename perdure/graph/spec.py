@@ -30,7 +30,7 @@ which it resumes."""
 RENEWED: Final = "renewed"
 """The entry of a run that continues one which became long. That run ended before this node."""
 RENEWED_IN_SYNTHESIS: Final = "renewed_synthesis"
-"""The same, for the model call of a second phase."""
+"""The entry of such a run before the model call of a second phase."""
 RENEWALS: Final = (RENEWED, RENEWED_IN_SYNTHESIS)
 
 State = Mapping[str, JsonValue]

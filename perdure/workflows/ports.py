@@ -71,7 +71,9 @@ def ports_of(segment: TurnSegment) -> Ports:
 
 
 RUN_EVENTS = 1_000
-"""A run with this many events is renewed before its next model call. A change of it needs a patch, as below."""
+"""A run with this many events is renewed before its next model call; a round of 64 calls adds at most 400. After a
+restart, a worker replays eight runs at once, each within the 5 s of a workflow task. On two cores at load 8 that takes
+2.3 s for runs of 1,000 events, 4.0 s for 2,000 and 6.7 s for 4,000 (measured). A change needs a patch, as below."""
 RUN_EVENTS_BEFORE = 4_000
 """The value for a run that began before the patch."""
 RENEWED_EARLIER = "renew-earlier"
@@ -81,7 +83,8 @@ def _is_long(entry: str, many_steps: bool) -> bool:
     """Returns whether a new run should continue at this entry: after many events or steps, or when the server suggests
     it, also by size.
 
-    Determinism: a run that passed such a place before the patch passes it again, until it is long by the rule of then.
+    Determinism: a run that passed such a place before the patch passes it in a replay too. It is renewed by the rule
+    from before.
     """
     info = workflow.info()
     events, suggested = info.get_current_history_length(), info.is_continue_as_new_suggested()

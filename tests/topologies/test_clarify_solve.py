@@ -226,7 +226,7 @@ async def test_a_third_question_never_comes_though_the_model_asks_on() -> None:
 
 async def test_the_largest_plans_stay_small_enough_for_a_pause() -> None:
     wide = "\N{PARTY POPPER}"
-    texts = {name: wide * 4_000 for name in ("question", "transformation", "visualization")}
+    texts = dict.fromkeys(("question", "transformation", "visualization"), wide * 4000)
     lists = {name: [wide * 200] * 6 for name in ("options", "suggestions")}
     largest = {"early_exit": True, "xml": wide * 16_000, **texts, **lists}
     asks = Says(json.dumps(largest, ensure_ascii=False))

@@ -334,7 +334,7 @@ class Navigate:
 
     call_model: CallModel
     all_rounds: bool = False
-    """True if the node goes on until an answer has no calls, a reviewer must decide, or a limit is reached."""
+    """True if the node continues until an answer has no calls, a reviewer must decide, or a limit is reached."""
     await_verdict: AwaitVerdict = field(default_factory=lambda: AwaitVerdict(ungated_first=True))
     run_tools: RunTools = field(default_factory=lambda: RunTools(ungated_first=True))
 
