@@ -65,7 +65,7 @@ class CompiledTopology:
         If a run has too many steps, it ends with the status `limited` and the error `iteration_limit`, which names the
         setting.
 
-        Raises: RunRenewed if a new run should continue this one at the entry `renewed`; InvariantBroken
+        Raises: RunRenewed if a new run should continue this one; InvariantBroken
         `unknown_entry`, `unfinished_run`, `patch_refused`, `branches_collide`; any exception of a node, which breaks
         the node's contract.
 

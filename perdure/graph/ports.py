@@ -127,5 +127,6 @@ class Ports:
     apart: Callable[[int], "Sequence[Ports]"]
     """Returns the same ports for each of several parallel branches, with separate numbers for their calls
     (perdure/workflows/turn_segment.py)."""
-    is_long: Callable[[], bool]
-    """Returns whether the run's history is so long that a new run should continue."""
+    is_long: Callable[[str, bool], bool]
+    """Returns whether a new run should continue at this entry: because the history is long or, as the second argument
+    says, because the run has taken many steps."""

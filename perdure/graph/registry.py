@@ -10,6 +10,7 @@ from perdure.graph.topologies.clarify_solve.nodes import NODES as CLARIFY_NODES
 from perdure.graph.topologies.clarify_solve.nodes import VIZ_NODES
 from perdure.graph.topologies.clarify_solve.spec import clarify_solve
 from perdure.graph.topologies.context_assembly.nodes import NODES as ASSEMBLY_NODES
+from perdure.graph.topologies.context_assembly.nodes import NODES_1 as ASSEMBLY_NODES_1
 from perdure.graph.topologies.context_assembly.spec import context_assembly
 from perdure.graph.topologies.decision_hub.nodes import NODES as HUB_NODES
 from perdure.graph.topologies.decision_hub.spec import decision_hub
@@ -27,7 +28,11 @@ TOPOLOGIES: Final[tuple[Topology, ...]] = (
     decision_hub(HUB_NODES),
 )
 
-EARLIER: Final[tuple[Topology, ...]] = (skill_pipeline(NODES_3, version=3), tool_loop(LOOP_NODES_1, version=1))
+EARLIER: Final[tuple[Topology, ...]] = (
+    skill_pipeline(NODES_3, version=3),
+    tool_loop(LOOP_NODES_1, version=1),
+    context_assembly(ASSEMBLY_NODES_1, version=1),
+)
 """The earlier versions that open turns may have. A version is removed when no turn of it can be open."""
 
 _BY_NAME: Final = {one.name: one for one in TOPOLOGIES}
@@ -69,7 +74,8 @@ def spec(name: str) -> Topology:
 def pinned(name: str, version: int | None) -> Topology:
     """Returns the topology `name` in the version that a turn pins.
 
-    Raises: InvariantBroken `unknown_topology_version`; the turn waits until a worker runs that knows the version.
+    Raises: InvariantBroken `unknown_topology_version`; the turn waits for a worker that knows the version, and the
+    relay ends it if none runs it within PERDURE_STUCK_AFTER.
     CallerError 404 `unknown_topology`.
     """
     spec(name)
@@ -77,7 +83,7 @@ def pinned(name: str, version: int | None) -> Topology:
     if wanted not in _BY_VERSION:
         raise InvariantBroken(
             "unknown_topology_version",
-            f"This worker does not know version {wanted[1]} of the topology `{name[:80]}`; the turn continues when a "
-            "worker of a release with it runs.",
+            f"This worker does not know version {wanted[1]} of the topology `{name[:80]}`; it continues when a "
+            "worker that knows it runs, unless that takes longer than PERDURE_STUCK_AFTER, which ends it.",
         )
     return _BY_VERSION[wanted]

@@ -25,9 +25,13 @@ START: Final = "START"
 END: Final = "END"
 """The end of every run: a target, never a node."""
 FRESH: Final = "fresh"
+"""The entry of a new turn. Every other entry, except those of renewed runs, has the name of the kind of pause from
+which it resumes."""
 RENEWED: Final = "renewed"
-"""The entry of a run that continues one whose history became long. That run ended before this node."""
-"""The entry of a new turn. Every other entry has the name of the kind of pause from which it resumes."""
+"""The entry of a run that continues one which became long. That run ended before this node."""
+RENEWED_IN_SYNTHESIS: Final = "renewed_synthesis"
+"""The entry of such a run before the model call of a second phase."""
+RENEWALS: Final = (RENEWED, RENEWED_IN_SYNTHESIS)
 
 State = Mapping[str, JsonValue]
 Router = Callable[[State], Awaitable[str]]
@@ -154,7 +158,8 @@ class RunLimits:
     """The limits that end a run."""
 
     steps: int = 500
-    """Steps of one run of the graph; the branches of a fork share theirs. A pause starts a new count."""
+    """Steps of one run of the graph; the branches of a fork share theirs. A pause starts a new count, and so does a
+    renewal. In a topology with an entry for it, a run is renewed after half of them, so its loops do not reach it."""
     steps_setting: str = "max_steps"
     """The name of that limit in the error."""
     counted: Mapping[str, int] = field(default_factory=dict)
@@ -176,8 +181,8 @@ class Topology:
     """All nodes, in the order in which branches start, their patches merge and their failures are raised."""
     edges: tuple[Edge, ...]
     entries: Mapping[str, str]
-    """The node at which a run enters: for `fresh`, for each kind of pause that the topology uses, and for `renewed` if
-    long runs are renewed."""
+    """The node at which a run enters: for `fresh`, for each kind of pause that the topology uses, and for `renewed` and
+    `renewed_synthesis` if long runs are renewed."""
     limits: RunLimits = RunLimits()
     strict: bool = False
     """True for the strict profile. The first answer of a provider is final, even an error, and no other model is
@@ -186,6 +191,15 @@ class Topology:
     """Fields that only inform. No router uses them, and no node uses them unless it is `advised`."""
     statuses: Mapping[str, Outcome] = field(default_factory=dict)
     """The topology's statuses in addition to those of `Outcome`, with their meaning for the engine."""
+
+    @property
+    def renews(self) -> bool:
+        """Returns whether long runs are renewed. The state that passes to the next run then has ranges of rounds."""
+        return RENEWED in self.entries
+
+    def renewal_before(self, node_id: str) -> str:
+        """Returns the entry of the run that continues before this node; empty if no run ends there."""
+        return next((entry for entry in RENEWALS if self.entries.get(entry) == node_id), "")
 
     def outcome(self, state: State) -> Outcome:
         """Returns the meaning of the state's `status`.

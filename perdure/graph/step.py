@@ -18,7 +18,7 @@ from perdure.contracts.memory import FactsAnswer, FactsRequest
 from perdure.contracts.messages import PREVIEW_CHARACTERS, Patch, Role
 from perdure.contracts.values import canonical_json
 from perdure.graph.ports import Memory, Model, Ports
-from perdure.graph.spec import RENEWED, NodeSpec, State, Topology
+from perdure.graph.spec import NodeSpec, State, Topology
 
 MODEL = "model"
 MEMORY = "memory"
@@ -39,10 +39,12 @@ class StepsExhausted(Exception):
 
 
 class RunRenewed(Exception):
-    """A run ends before the node at which a new run continues, because its history is long."""
+    """A run ends before the node at which a new run continues, because it is long."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, entry: str) -> None:
         self.state = state
+        self.entry = entry
+        """The entry of the new run."""
         super().__init__("a new run continues this one")
 
 
@@ -119,8 +121,9 @@ class Step:
         """
         if number > self.topology.limits.steps:
             raise StepsExhausted(self.topology)
-        if number > 1 and not run.path and self.id == self.topology.entries.get(RENEWED) and run.ports.is_long():
-            raise RunRenewed(state)
+        entry = self.topology.renewal_before(self.id) if number > 1 and not run.path else ""
+        if entry and run.ports.is_long(entry, number > self.topology.limits.steps // 2):
+            raise RunRenewed(state, entry)
         if not self.branches:
             run.leave_fork(self.topology)
             return await self._run_body(state, run)

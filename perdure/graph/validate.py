@@ -15,7 +15,7 @@ from typing import Final, Literal, get_args, get_origin, get_type_hints
 
 from perdure.contracts.approvals import PauseKind
 from perdure.contracts.errors import InvariantBroken
-from perdure.graph.spec import END, FRESH, RENEWED, Edge, Fork, Join, Outcome, Router, Sub, Switch, Topology
+from perdure.graph.spec import END, FRESH, RENEWALS, Edge, Fork, Join, Outcome, Router, Sub, Switch, Topology
 from perdure.graph.state import KERNEL_FIELDS, LAST_VALUE, not_json
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -342,12 +342,14 @@ def _check_entries(topology: Topology) -> Iterator[TopologyFault]:
     if FRESH not in topology.entries:
         yield TopologyFault("no_fresh_entry", topology.name, "has no entry for fresh turns")
     for entry, node_id in topology.entries.items():
-        if entry not in (FRESH, RENEWED) and entry not in [kind.value for kind in PauseKind]:
-            yield TopologyFault("unknown_entry", entry, "is neither `fresh` nor `renewed` nor a kind of pause")
+        if entry not in (FRESH, *RENEWALS) and entry not in [kind.value for kind in PauseKind]:
+            yield TopologyFault(
+                "unknown_entry", entry, "is neither `fresh` nor a kind of pause nor the entry of a renewed run"
+            )
         if node_id not in known:
             yield TopologyFault("unknown_target", node_id, f"is the target of the entry `{entry}` but is not a node")
     pausing = [node.id for node in topology.nodes if node.pauses]
-    resumes = [entry for entry in topology.entries if entry not in (FRESH, RENEWED)]
+    resumes = [entry for entry in topology.entries if entry not in (FRESH, *RENEWALS)]
     if pausing and not resumes:
         yield TopologyFault("no_way_back", pausing[0], "pauses, but no entry resumes a paused turn")
     if resumes and not pausing:

@@ -1,4 +1,4 @@
-"""`TurnRun`: one segment of a turn, from its start or a pause to the next pause or its end.
+"""`TurnRun`: one segment of a turn, from its start, a pause or a renewal to the next of them or to its end.
 
 Determinism: all input and output is in activities, the graph is pure, and sync handlers fill the mailbox. Between the
 last read of the mailbox and a continue-as-new there is no await, so that no wake signal is lost.
@@ -31,7 +31,7 @@ from perdure.core.calls.rounds import ranges_of
 from perdure.graph.compile import CompiledTopology, topology
 from perdure.graph.nodes.fields import error_of, messages_of, requests_of
 from perdure.graph.ports import Ports
-from perdure.graph.spec import FRESH, RENEWED, Outcome, State
+from perdure.graph.spec import FRESH, Outcome, State
 from perdure.graph.step import RunRenewed
 from perdure.workflows.activity_calls import is_outage
 from perdure.workflows.mailbox import Mailbox, attributes
@@ -68,7 +68,8 @@ class TurnRun:
     async def run(self, turn: TurnInput) -> str:
         """Returns the turn's final status. At a pause, the workflow continues as `TurnWait` instead."""
         spec = _compiled(turn).topology
-        return await self._mailbox.uncancelled(self._run(TurnSegment(turn, self._mailbox, strict=spec.strict)))
+        segment = TurnSegment(turn, self._mailbox, strict=spec.strict, folds=spec.renews)
+        return await self._mailbox.uncancelled(self._run(segment))
 
     async def _run(self, segment: TurnSegment) -> str:
         turn = segment.turn
@@ -100,14 +101,14 @@ class TurnRun:
         return await self._finish(segment, state, status, None if status is TurnStatus.STOPPED else error_of(state))
 
     async def _take_steps(self, segment: TurnSegment, state: State, entry: str, ports: Ports) -> State:
-        """Runs the graph to its end or to a pause. If the history becomes long before, a new run continues there."""
+        """Runs the graph to its end or to a pause. If the run becomes long before, a new run continues there."""
         turn = segment.turn
         try:
             return await _compiled(turn).run(state, entry, ports)
         except RunRenewed as renewed:
             await self._mailbox.close()
             workflow.continue_as_new(
-                args=[turn.model_copy(update={"entry": RENEWED, "carried": segment.carry(renewed.state, ())})],
+                args=[turn.model_copy(update={"entry": renewed.entry, "carried": segment.carry(renewed.state, ())})],
                 search_attributes=attributes(turn, TurnStatus.RUNNING.value),
             )
 

@@ -1,4 +1,4 @@
-"""The data of one segment of a turn, from its start or a pause to the next pause or its end.
+"""The data of one segment of a turn: one run, from the start, a pause or a renewal to the next of them or to the end.
 
 The ports of the run share it. It contains the engine's step counter, which names model calls and their tool calls, so
 that a replay and a later run of the same turn use the same names. It also keeps the events of pure nodes for the next
@@ -19,7 +19,7 @@ from perdure.contracts.events import PendingEvent
 from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import Carried, StopRequest, TurnInput
 from perdure.core.calls.ledger import STOPPED
-from perdure.graph.nodes.fields import requests_of
+from perdure.graph.nodes.fields import folded_patch, requests_of
 from perdure.graph.spec import State
 from perdure.workflows.activity_calls import Calls, problem_of
 from perdure.workflows.mailbox import Mailbox
@@ -41,11 +41,13 @@ Out = TypeVar("Out")
 class TurnSegment:
     """The shared part of one run's ports, and the data that the run leaves for the next."""
 
-    def __init__(self, turn: TurnInput, mailbox: Mailbox, *, strict: bool = False) -> None:
+    def __init__(self, turn: TurnInput, mailbox: Mailbox, *, strict: bool = False, folds: bool = False) -> None:
         carried = turn.carried
         self.turn = turn
         self.strict = strict
         """The turn's topology calls no provider twice."""
+        self.folds = folds
+        """The turn's topology accepts settled rounds as ranges of steps."""
         self.mailbox = mailbox
         self.calls = Calls(turn.routing)
         self.steps = Steps(carried.step if carried else 0)
@@ -130,11 +132,11 @@ class TurnSegment:
         )
 
     def carry(self, state: Mapping[str, JsonValue], requests: tuple[RequestRef, ...]) -> Carried:
-        """Returns the start data of the next run, after a pause with these `requests`."""
+        """Returns the start data of the next run, after a pause with these `requests` or a renewal without any."""
         before = self.turn.carried
         unchanged = before is not None and self.to_open is None and before.requests == requests
         return Carried(
-            state=dict(state),
+            state={**state, **(folded_patch(state) if self.folds else {})},
             requests=requests,
             rung=self.mailbox.wake_pending,
             looks=before.looks + 1 if before is not None and unchanged else 0,

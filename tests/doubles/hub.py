@@ -9,8 +9,9 @@ from perdure.contracts.context_assembly import ContextAssembly, PipelineToolConf
 from perdure.contracts.memory import FactScope
 from perdure.contracts.values import digest_of
 from tests.conftest import as_owner
+from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
-from tests.harness import Harness
+from tests.harness import Harness, publish_app
 
 KEEPER, PLANNER = "keeper", "planner"
 COLUMN = {"name": "a", "kind": "nominal", "distinct": 2, "nulls": 0}
@@ -29,11 +30,37 @@ def planner() -> PublishedAgent:
     return as_desk(**own).model_copy(update={"cards": ()})
 
 
-def gatherer() -> PublishedAgent:
+def gatherer(**changed: Any) -> PublishedAgent:
     """The agent in `context_assembly`, with one optional tool of the context, which `desk` already has."""
     registry = (PipelineToolConfig(name="look", optional=True),)
     said: dict[str, Any] = {"intents": ("ask",), "default_intent": "ask", "intervention": "Talk to somebody."}
-    return as_desk(topology="context_assembly", assembly=ContextAssembly(pipeline="p", registry=registry, **said))
+    return as_desk(
+        topology="context_assembly", assembly=ContextAssembly(pipeline="p", registry=registry, **said), **changed
+    )
+
+
+CALM = tuple(
+    Line("", [verdict])
+    for verdict in (
+        ("safety_verdict", {"hijacked": False}),
+        ("intent_verdict", {"intent": "ask"}),
+        ("empathy_verdict", {"tone": "calm"}),
+    )
+)
+"""What the model says to the questions of `context_assembly`, so that the turn goes on."""
+
+
+@asynccontextmanager
+async def published(harness: Harness, desk: PublishedAgent) -> AsyncIterator[None]:
+    """The test app has this agent in place of `desk`."""
+    agents = app_agents()[0]
+    await publish_app(
+        harness.owner_url, [*(each for each in agents if each[1].definition.id != "desk"), ("desk", desk)]
+    )
+    try:
+        yield
+    finally:
+        await publish_app(harness.owner_url, agents)
 
 
 def as_desk(**changed: Any) -> PublishedAgent:

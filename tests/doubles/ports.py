@@ -64,7 +64,7 @@ class FakeRun:
             return [self._counted(own) for own in steps.for_branches(branches)]
 
         own = (FakeModel(self, steps), FakeTools(self, steps), FakeMemory(self), FakePeople(self))
-        return Ports(*own, self, self, apart, lambda: self.turn.is_long)
+        return Ports(*own, self, self, apart, lambda entry, many: self.turn.is_long or many)
 
     def emit(self, kind: str, data: Args | None = None, call_id: str | None = None) -> None:
         self.events.append((kind, data or {}))

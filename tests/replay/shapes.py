@@ -13,7 +13,7 @@ from perdure.contracts.turns import Limits, TurnAddress, TurnStatus, WakeSignal
 from perdure.core.approvals.decisions import Decision
 from perdure.store.approvals import requests
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
-from tests.doubles.hub import CLIENT_TABLE, KEEPER, PLANNER, gatherer, keeper, planner
+from tests.doubles.hub import CALM, CLIENT_TABLE, KEEPER, PLANNER, gatherer, keeper, planner, published
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
 from tests.eventually import until
@@ -204,23 +204,20 @@ async def at_the_hub(served: Served) -> TurnAddress:
     return (await served.ended(DONE, agent_id=KEEPER))[0]
 
 
-async def gathering(served: Served) -> TurnAddress:
-    """Runs the check of two questions, then the context's one tool and the tone. Its result is no bundle."""
-    owner, (agents, _) = served.harness.owner_url, app_agents()
-    await publish_app(owner, [each for each in agents if each[1].definition.id != "desk"] + [("desk", gatherer())])
-    verdicts: tuple[tuple[str, dict[str, JsonValue]], ...] = (
-        ("safety_verdict", {"hijacked": False}),
-        ("intent_verdict", {"intent": "ask"}),
-        ("empathy_verdict", {"tone": "calm"}),
-    )
-    try:
-        return (await served.ended(*(Line("", [verdict]) for verdict in verdicts), DONE))[0]
-    finally:
-        await publish_app(owner, agents)
+def gathering(*lines: Line) -> Callable[[Served], Awaitable[TurnAddress]]:
+    """A turn that runs the check of two questions, then the context's one tool and the tone. Its result is no
+    bundle."""
+
+    async def play(served: Served) -> TurnAddress:
+        async with published(served.harness, gatherer()):
+            return (await served.ended(*CALM, *lines, DONE))[0]
+
+    return play
 
 
 COMPLETED = TurnStatus.COMPLETED
 ROUND = (TOOL, TOOL, MODEL)
+TO_ANSWER = (LOAD, MODEL, MODEL, MODEL, ASSEMBLE)
 SHAPES: dict[str, Shape] = {
     "plain_answer": Shape(said(Line("hello")), COMPLETED, ((LOAD, MODEL, FINISH),)),
     "finish_outside": Shape(outside(Brief.FINISH), COMPLETED, ((LOAD, MODEL, FINISH, FINISH),)),
@@ -229,7 +226,10 @@ SHAPES: dict[str, Shape] = {
         said(Line("look", LOOKS), Line("again", LOOKS), DONE), COMPLETED, ((LOAD, MODEL, *ROUND, *ROUND, FINISH),)
     ),
     "hub": Shape(at_the_hub, COMPLETED, ((LOAD, FACTS, FACTS, MODEL, FINISH),)),
-    "context": Shape(gathering, COMPLETED, ((LOAD, MODEL, MODEL, MODEL, ASSEMBLE, MODEL, FINISH),)),
+    "context": Shape(gathering(), COMPLETED, ((*TO_ANSWER, MODEL, FINISH),)),
+    "context_rounds": Shape(
+        gathering(Line("look", LOOKS), Line("again", LOOKS)), COMPLETED, ((*TO_ANSWER, MODEL, *ROUND, *ROUND, FINISH),)
+    ),
     "client_run": Shape(handed_in, COMPLETED, ((LOAD, MODEL, MODEL, OPEN), WAIT, (READ, *[MODEL] * 5, FINISH))),
     "gate_approved": Shape(decided(Decision.APPROVE), COMPLETED, (TO_GATE, WAIT, FREED)),
     "gate_edited": Shape(decided(Decision.EDIT, args={"amount": 1}), COMPLETED, (TO_GATE, WAIT, FREED)),

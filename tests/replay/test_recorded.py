@@ -54,6 +54,15 @@ async def test_the_same_commands_and_values_replay(runners: dict[str, Replaying]
     assert not any(faults), "\n".join(fault.advice for fault in faults if fault)
 
 
+@pytest.mark.parametrize("name", ["tool_loop", "loop_answer", "context_rounds", "checkpoint_in_synthesis"])
+async def test_a_run_that_passed_a_model_call_before_it_counted_as_long_passes_it_again(
+    runners: dict[str, Replaying], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("perdure.workflows.ports.RUN_EVENTS", 1)
+    runs = read(HISTORIES / f"{name}.json")
+    assert not any([await runners["unsandboxed"].fault(name, number, run) for number, run in enumerate(runs, 1)])
+
+
 def test_every_shape_has_one_recording_and_every_recording_one_shape() -> None:
     named = [path.stem for path in RECORDINGS]
     assert {name for name in named if "--" not in name} == {*SHAPES}, "python -m tests.replay.record"

@@ -17,7 +17,7 @@ from perdure.graph.compile import CompiledTopology, compile_topology
 from perdure.graph.nodes.await_verdict import AwaitVerdict
 from perdure.graph.nodes.fields import messages_of
 from perdure.graph.nodes.run_tools import RunTools
-from perdure.graph.spec import FRESH, RENEWED, Outcome
+from perdure.graph.spec import FRESH, Outcome
 from perdure.graph.step import RunRenewed
 from perdure.graph.topologies.skill_pipeline.nodes import NODES
 from perdure.graph.topologies.skill_pipeline.spec import skill_pipeline
@@ -159,7 +159,7 @@ async def _leg(played: Played, entry: str, step: int) -> None:
         played.state = await played.compiled.run(carried, entry, run.as_ports())
     except RunRenewed as renewed:
         played.state = dict(renewed.state)
-        await _leg(played, RENEWED, run.step)
+        await _leg(played, renewed.entry, run.step)
         return
     if played.outcome() is Outcome.AWAITING:
         run.open()

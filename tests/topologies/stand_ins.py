@@ -78,13 +78,17 @@ async def at_once(node: str) -> None:
     """The pace of a node that waits for nothing."""
 
 
+def _never_long(entry: str, many_steps: bool) -> bool:
+    return False
+
+
 def scripted_ports(rows: Rows | None = None, pace: Callable[[str], Awaitable[None]] = at_once) -> ScriptedPorts:
     none: Any = NoPort()
 
     def apart(branches: int) -> list[Ports]:
         return [made] * branches
 
-    made = ScriptedPorts(none, none, none, none, RecordedEvents(), none, apart, lambda: False, Script(rows or {}), pace)
+    made = ScriptedPorts(none, none, none, none, RecordedEvents(), none, apart, _never_long, Script(rows or {}), pace)
     return made
 
 

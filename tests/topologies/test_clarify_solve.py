@@ -13,6 +13,7 @@ from perdure.contracts.approvals import PauseKind, RequestKind, VerdictState
 from perdure.contracts.calls import EffectClass, OutputForm
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import Limits
+from perdure.contracts.values import canonical_json
 from perdure.graph.spec import Outcome
 from perdure.graph.topologies.clarify_solve.planning import NO_ANSWER_IN_TIME, NO_QUESTION, STILL_OPEN
 from tests.doubles.fake_turn import USAGE, Args, FakeTurn, Refused, Says
@@ -221,6 +222,19 @@ async def test_a_third_question_never_comes_though_the_model_asks_on() -> None:
     said_last = [message.text for message in played.turn.asks[3].messages if message.role is Role.USER]
     assert said_last[-3::2] == ["sales", "by region"], "neither answer is forgotten, and the newest comes last"
     assert all("Which?" in asked and "a, b" in asked for asked in said_last[-4::2])
+
+
+async def test_the_largest_plans_stay_small_enough_for_a_pause() -> None:
+    wide = "\N{PARTY POPPER}"
+    texts = dict.fromkeys(("question", "transformation", "visualization"), wide * 4000)
+    lists = {name: [wide * 200] * 6 for name in ("options", "suggestions")}
+    largest = {"early_exit": True, "xml": wide * 16_000, **texts, **lists}
+    asks = Says(json.dumps(largest, ensure_ascii=False))
+    played = await play(kind(), asks, asks, DONE)
+    sizes = [len(canonical_json(played.state).encode())]
+    assert await answered(played, PauseKind.CLARIFICATION, {"text": wide * 2_000}) is Outcome.AWAITING
+    sizes.append(len(canonical_json(played.state).encode()))
+    assert max(sizes) < 256 * 1024, sizes
 
 
 async def test_unanswered_choices_are_reported_with_the_available_columns() -> None:

@@ -231,18 +231,24 @@ async def test_a_changing_call_waits_in_the_navigator_and_the_check_is_not_repea
     assert ran(played.turn) == ["t4.0"], "calls without approval run beside it"
     asked = list(made.asked)
     assert await decided(played, "t4.1", VerdictState.APPROVED) is Outcome.COMPLETED
-    assert played.traces()[-1] == "navigator finalize"
+    assert played.traces()[-1] == "navigator navigator finalize"
     assert (made.asked, made.ran.count("signal")) == (asked, 1)
     assert ran(played.turn) == ["t4.0", "t4.1"]
 
 
 @pytest.mark.parametrize(
-    ("state", "outcome"), [(VerdictState.REJECTED, Outcome.COMPLETED), (VerdictState.PENDING, Outcome.AWAITING)]
+    ("state", "trace", "outcome"),
+    [
+        (VerdictState.REJECTED, "navigator navigator finalize", Outcome.COMPLETED),
+        (VerdictState.PENDING, "navigator finalize", Outcome.AWAITING),
+    ],
 )
-async def test_a_refused_call_is_reported_and_an_undecided_one_waits_on(state: VerdictState, outcome: Outcome) -> None:
+async def test_a_refused_call_is_reported_and_an_undecided_one_waits_on(
+    state: VerdictState, trace: str, outcome: Outcome
+) -> None:
     played = await play(context(), BOOKS, Says("not booked"))
     assert await decided(played, "t4.0", state, "too early") is outcome
-    assert (played.traces()[-1], played.turn.ran) == ("navigator finalize", [])
+    assert (played.traces()[-1], played.turn.ran) == (trace, [])
 
 
 async def test_a_turn_restarted_at_its_gate_repeats_no_request_and_no_call() -> None:

@@ -9,10 +9,12 @@ from pydantic import JsonValue
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.messages import Role
 from perdure.contracts.skills import Rule
+from perdure.contracts.turns import Limits
 from perdure.contracts.values import canonical_json
 from perdure.graph.nodes.fields import messages_of, outcomes_of
 from perdure.graph.nodes.pause import MAX_CARRIED_CHARACTERS
 from perdure.graph.spec import Outcome
+from tests.doubles.fake_context import FakeContext
 from tests.doubles.fake_turn import Args, FakeTurn, Says
 from tests.topologies.played import (
     BREAKS,
@@ -191,16 +193,41 @@ async def test_a_node_can_run_calls_without_approval_once_the_requests_are_open(
     assert (alone.outcome(), len(alone.runs), alone.turn.called) == (Outcome.AWAITING, 1, []), "gated calls alone"
 
 
-@pytest.mark.parametrize("of", ["skill_pipeline", "tool_loop"])
-async def test_a_turn_whose_runs_are_renewed_ends_as_one_that_runs_through(of: str) -> None:
-    script = [Says("", (LOOK, LOOK)), Says("", (LOOK, PAY)), Says("", (LOOK,)), Says("well")]
+LOOPS: dict[str, tuple[str, list[Says], dict[str, Any]]] = {
+    "skill_pipeline": ("skill_pipeline", [], {}),
+    "its synthesis": ("skill_pipeline", [Says("SKILL_SELECT:plan")], {"skill_ids": ("plan",)}),
+    "tool_loop": ("tool_loop", [], {}),
+    "context_assembly": ("context_assembly", [], {"context": FakeContext((), {})}),
+}
+"""The topologies in which a model and its tools alternate: lines before the first round, and what the turn has."""
+each_loop = pytest.mark.parametrize(("of", "first", "given"), LOOPS.values(), ids=list(LOOPS))
+
+
+@each_loop
+async def test_a_turn_whose_runs_are_renewed_ends_as_one_that_runs_through(
+    of: str, first: list[Says], given: dict[str, Any]
+) -> None:
+    script = [*first, Says("", (LOOK, LOOK)), Says("", (LOOK, PAY)), Says("", (LOOK,)), Says("well")]
     ends, runs = [], []
     for is_long in (False, True):
-        played = await begin(turn(*script, is_long=is_long), of)
-        played.turn.decide("t2.1", V.APPROVED)
+        played = await begin(turn(*script, is_long=is_long, **given), of)
+        (pay,) = (each["call_id"] for each in played.state["pending_requests"])  # type: ignore[union-attr, index, call-overload]
+        played.turn.decide(str(pay), V.APPROVED)
         await resume(played)
+        assert played.outcome() is Outcome.COMPLETED
         ends.append((roles(played), ran(played.turn), played.state["tokens_used"], played.state["iteration"]))
         runs.append(len(played.runs))
         assert sum(len(message.rounds) for message in messages_of(played.state)) == 1, "one range of steps"
     assert ends[0] == ends[1]
-    assert runs[1] == runs[0] + 4, "before each model call"
+    renewals = 5 if of == "skill_pipeline" else 4
+    assert runs[1] == runs[0] + renewals, "before each node that can call the model"
+
+
+@each_loop
+async def test_a_turn_of_six_hundred_rounds_of_one_call_ends_with_its_answer(
+    of: str, first: list[Says], given: dict[str, Any]
+) -> None:
+    rounds, limits = 600, Limits(max_iterations=10_000, max_tokens=10**9)
+    played = await begin(turn(*first, *[Says("", (LOOK,))] * rounds, Says("well"), limits=limits, **given), of)
+    assert (played.outcome(), len(played.turn.called)) == (Outcome.COMPLETED, rounds)
+    assert len(played.runs) > 2 and len(canonical_json(played.state)) < 16 * 1024

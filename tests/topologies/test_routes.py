@@ -13,7 +13,7 @@ from perdure.contracts.approvals import PauseKind
 from perdure.contracts.values import canonical_json
 from perdure.graph.compile import CompiledTopology, compile_topology
 from perdure.graph.manifest import lines_of, manifest_of, mermaid_of
-from perdure.graph.spec import FRESH, RENEWED, Goto, NodeSpec, Outcome, Switch, Topology
+from perdure.graph.spec import FRESH, RENEWALS, Goto, NodeSpec, Outcome, Switch, Topology
 from perdure.graph.validate import sources_of, validate
 from tests.topologies.observed import observed
 from tests.topologies.rows import Leg, Row, run_leg, run_row
@@ -28,9 +28,9 @@ def test_a_topology_is_valid_wired_as_its_manifest_says_and_resumes_where_it_pau
     assert compiled.wired_edges() == tuple(sorted({(line.source, line.target) for line in lines_of(topology)}))
     manifest = manifest_of(topology)
     assert json.loads(canonical_json(manifest)) == manifest
-    resumes = [entry for entry in topology.entries if entry not in (FRESH, RENEWED)]
+    resumes = [entry for entry in topology.entries if entry not in (FRESH, *RENEWALS)]
     assert bool(resumes) == any(node.pauses for node in topology.nodes)
-    assert set(resumes) <= {RENEWED, *(kind.value for kind in PauseKind)}
+    assert set(resumes) <= {kind.value for kind in PauseKind}
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
@@ -66,8 +66,12 @@ async def test_an_edited_spec_changes_manifest_drawing_wiring_and_run_alike() ->
 
 def test_a_manifest_names_entries_limits_and_what_the_statuses_mean_and_holds_a_nested_topology() -> None:
     manifest = manifest_of(TOPOLOGIES["skill_pipeline"])
-    entries = {"fresh": "system_prompt_node", "approval": "resume_guard", "renewed": "initial_llm_call"}
-    assert manifest["entries"] == entries
+    assert manifest["entries"] == {
+        "fresh": "system_prompt_node",
+        "approval": "resume_guard",
+        "renewed": "initial_llm_call",
+        "renewed_synthesis": "synthesis_llm_call",
+    }
     assert manifest["limits"] == {"max_steps": 500, "max_iterations": 20, "continuations": 2}
     assert manifest["statuses"] == {"pending": "running", "awaiting_hitl": "awaiting"}
     assert manifest["version"] == 4

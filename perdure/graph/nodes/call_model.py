@@ -17,10 +17,10 @@ from perdure.core.budgets import DAY_CODES, TURN_CODES, spent_limit
 from perdure.core.calls.endings import MAX_CONTINUATIONS
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.calls.retries import TRIES, is_permanent
-from perdure.core.calls.rounds import fold_rounds
 from perdure.graph.nodes.fields import (
     continuation_of,
     error_of,
+    folded_patch,
     limits_of,
     messages_of,
     number_of,
@@ -71,7 +71,7 @@ class CallModel:
         limit of the turn, the run pauses for them."""
         if error_of(state) is not None:
             return {}
-        state = {**state, "messages": _folded(state)} if self.folds else state
+        state = {**state, **folded_patch(state)} if self.folds else state
         problem, plan = reached_limit(state), plan_of(state)
         reviewer_can_raise = plan.limits.on_spent is OnSpent.ASK
         if problem is not None and reviewer_can_raise:
@@ -106,10 +106,6 @@ class CallModel:
         if reply.problem is not None and reply.problem.code in BUDGET_CODES:
             ports.events.emit(BUDGET, {"code": reply.problem.code, "message": reply.problem.message})
         return _reply_patch(state, reply)
-
-
-def _folded(state: State) -> list[JsonValue]:
-    return [each.model_dump(mode="json") for each in fold_rounds(messages_of(state))]
 
 
 def _loaded_tools(plan: TurnPlan, tools: Sequence[str], loaded: dict[str, bool]) -> tuple[str, ...]:

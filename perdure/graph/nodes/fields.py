@@ -10,8 +10,9 @@ from perdure.contracts.approvals import RequestRef
 from perdure.contracts.calls import ToolOutcome
 from perdure.contracts.context_assembly import Bundle, Source
 from perdure.contracts.errors import Problem
-from perdure.contracts.messages import CallRef, MessageRef
+from perdure.contracts.messages import CallRef, MessageRef, Patch
 from perdure.contracts.turns import Limits
+from perdure.core.calls.rounds import fold_rounds
 from perdure.graph.spec import State
 from perdure.graph.state import Field
 
@@ -96,6 +97,13 @@ def reviewers_of(state: State) -> list[str]:
     plan = state["plan"]
     value = plan.get("reviewers") if isinstance(plan, dict) else None
     return [str(name) for name in value] if isinstance(value, list) else []
+
+
+def folded_patch(state: State) -> Patch:
+    """Returns the messages with every settled round as part of a range of steps; empty if the state has no messages."""
+    if "messages" not in state:
+        return {}
+    return {"messages": [message.model_dump(mode="json") for message in fold_rounds(messages_of(state))]}
 
 
 def calls_of(state: State, name: str = "pending_tool_calls") -> list[CallRef]:

@@ -38,6 +38,8 @@ ROWS = (
         Leg(f"{GATHER} finalize",
             {"context_assembly": [{"error": {"code": "tool_failed", "message": "A required tool failed."}}]},
             "failed"), error="tool_failed"),
+    row("a round of calls returns to the navigator",
+        Leg(f"{GATHER} navigator navigator finalize", {"navigator": [{"completed_stages": []}]})),
     row("an approval pauses the navigator, and the resumed turn goes on there",
         Leg(f"{GATHER} navigator finalize", {"navigator": [WAITS]}, AWAITING_HITL),
         Leg("navigator finalize", {"navigator": [{"status": "running"}]}, entry="approval")),

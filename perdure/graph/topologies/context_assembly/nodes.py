@@ -325,19 +325,22 @@ class FormatContext:
         return patch | {"context_sections": sections, "context_guidance": context_guidance(degraded, notes)}
 
 
-# The model and its tools alternate inside this node, with the usual gates and approvals, so that the graph has no
-# cycle. A pause leaves it for `finalize` and returns to it through its own entry.
+# The model and its tools alternate in this node, with the usual gates and approvals. The topology comes back to it
+# after each round, so that a long run can end there and a new one can continue. A pause leaves it for `finalize` and
+# returns to it through its own entry.
 @dataclass(frozen=True, slots=True)
 class Navigate:
-    """A node that calls the model until an answer has no calls, a reviewer must decide, or a limit is reached."""
+    """A node that calls the model and runs the calls of its answer, for one round at a time."""
 
     call_model: CallModel
+    all_rounds: bool = False
+    """True if the node continues until an answer has no calls, a reviewer must decide, or a limit is reached."""
     await_verdict: AwaitVerdict = field(default_factory=lambda: AwaitVerdict(ungated_first=True))
     run_tools: RunTools = field(default_factory=lambda: RunTools(ungated_first=True))
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Returns the patch of all rounds. After a pause it reads the records first; it never passes an unreadable
-        record."""
+        """Returns the patch of the round. After a pause it reads the records first; it never passes an unreadable
+        record. The stage is completed by an answer without calls, or by an error."""
         patch: Patch = await self.await_verdict(state, ports) if state["pending_mutation"] else {}
         after = {**state, **patch}
         while _continues(after):
@@ -346,6 +349,8 @@ class Navigate:
             after = {**state, **patch}
             if answers and not after["pending_tool_calls"]:
                 break
+            if not (answers or self.all_rounds) and _continues(after):
+                return patch
         return patch if after["status"] == AWAITING_HITL else patch | {"completed_stages": ["navigator"]}
 
 
@@ -375,6 +380,8 @@ NODES: dict[str, Node] = {
     "empathy": ReadTone(),
     "context_format": FormatContext(),
     # Messages that are sent to the turn after its safety check are unchecked, so they must not reach the answer.
-    "navigator": Navigate(CallModel(deaf=True)),
+    "navigator": Navigate(CallModel(deaf=True, folds=True)),
     "finalize": Finalize(),
 }
+NODES_1: dict[str, Node] = {**NODES, "navigator": Navigate(CallModel(deaf=True), all_rounds=True)}
+"""The nodes of version 1, whose navigator keeps every message and has all rounds in one step."""

@@ -29,6 +29,7 @@ from perdure.graph.nodes.fields import (
 from perdure.graph.spec import (
     END,
     FRESH,
+    RENEWED,
     Edge,
     Fork,
     Goto,
@@ -43,8 +44,8 @@ from perdure.graph.spec import (
 )
 from perdure.graph.state import ADDITIVE, Field, StateSchema
 
-VERSION: Final = 1
-"""Increases with every change of a node id or a route."""
+VERSION: Final = 2
+"""Increases with every change of a node, a route or the state."""
 
 
 class StageId(StrEnum):
@@ -81,15 +82,19 @@ class EdgeCondition(StrEnum):
     ASSEMBLY_FAILED = "ASSEMBLY_FAILED"
 
 
-def context_assembly(nodes: Mapping[str, Node]) -> Topology:
-    """Returns the topology, with `nodes` for its eight node ids."""
+def context_assembly(nodes: Mapping[str, Node], version: int = VERSION) -> Topology:
+    """Returns the topology in a version, with `nodes` for its eight node ids."""
     return Topology(
         name="context_assembly",
-        version=VERSION,
+        version=version,
         state=STATE,
         nodes=_nodes(nodes),
-        edges=_edges(),
-        entries={FRESH: StageId.PREFLIGHT, PauseKind.APPROVAL.value: StageId.NAVIGATOR},
+        edges=_edges(version),
+        entries={
+            FRESH: StageId.PREFLIGHT,
+            PauseKind.APPROVAL.value: StageId.NAVIGATOR,
+            **({RENEWED: StageId.NAVIGATOR} if version > 1 else {}),
+        },
         limits=RunLimits(counted={"max_iterations": MAX_ITERATIONS}),
         statuses={PENDING: Outcome.RUNNING, AWAITING_HITL: Outcome.AWAITING},
     )
@@ -130,8 +135,18 @@ def _nodes(bodies: Mapping[str, Node]) -> tuple[NodeSpec, ...]:
     )
 
 
-def _edges() -> tuple[Edge, ...]:
+def _edges(version: int) -> tuple[Edge, ...]:
     stage = StageId
+    answered: Edge = (
+        Switch(
+            stage.NAVIGATOR,
+            after_navigator,
+            {"more": stage.NAVIGATOR, "done": stage.FINALIZE},
+            kinds={"more": EdgeType.CONDITIONAL, "done": EdgeType.SEQUENCE},
+        )
+        if version > 1
+        else Goto(stage.NAVIGATOR, stage.FINALIZE, EdgeType.SEQUENCE)
+    )
     return (
         Switch(
             stage.PREFLIGHT,
@@ -150,7 +165,7 @@ def _edges() -> tuple[Edge, ...]:
             kinds={"assembled": EdgeType.SEQUENCE, "failed": EdgeType.TERMINAL_PATH},
             conditions={"failed": EdgeCondition.ASSEMBLY_FAILED},
         ),
-        Goto(stage.NAVIGATOR, stage.FINALIZE, EdgeType.SEQUENCE),
+        answered,
         Goto(stage.FINALIZE, END, EdgeType.EXIT),
     )
 
@@ -190,3 +205,10 @@ async def after_preflight(state: State) -> Literal["hijacked", "clear"]:
 async def after_context_format(state: State) -> Literal["assembled", "failed"]:
     """Routes a failed assembly to the end, so that it never reaches the navigator."""
     return "assembled" if state["error"] is None else "failed"
+
+
+async def after_navigator(state: State) -> Literal["more", "done"]:
+    """Routes a settled round of calls to the navigator again; an answer, an error or a pause ends the run."""
+    stages = state["completed_stages"]
+    answered = isinstance(stages, list) and StageId.NAVIGATOR.value in stages
+    return "done" if answered or state["status"] == AWAITING_HITL else "more"

@@ -31,6 +31,7 @@ from perdure.graph.spec import (
     END,
     FRESH,
     RENEWED,
+    RENEWED_IN_SYNTHESIS,
     Edge,
     Goto,
     Node,
@@ -75,6 +76,9 @@ _CALLS: Final[Mapping[str, tuple[ActivityRef[Any, Any], ...]]] = {
 }
 
 
+_RENEWALS: Final = {RENEWED: "initial_llm_call", RENEWED_IN_SYNTHESIS: "synthesis_llm_call"}
+
+
 def skill_pipeline(nodes: Mapping[str, Node], version: int = VERSION) -> Topology:
     """Returns the topology in a version, with `nodes` for its ten node ids."""
     return Topology(
@@ -86,7 +90,7 @@ def skill_pipeline(nodes: Mapping[str, Node], version: int = VERSION) -> Topolog
         entries={
             FRESH: "system_prompt_node",
             PauseKind.APPROVAL.value: "resume_guard",
-            **({RENEWED: "initial_llm_call"} if version > 3 else {}),
+            **(_RENEWALS if version > 3 else {}),
         },
         limits=RunLimits(
             counted={"max_iterations": MAX_ITERATIONS} | ({"continuations": MAX_CONTINUATIONS} if version > 3 else {})
