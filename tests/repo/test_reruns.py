@@ -8,7 +8,7 @@ from tests.conftest import RERUNS
 from tests.repo.committed import ROOT, files
 from tests.soak import merged, rows
 
-MOST = 40
+MOST = 35
 """The length of the list. Lower it when a test leaves the list; never raise it."""
 
 
