@@ -130,8 +130,8 @@ def _plan_loading(
 def _without_unsent(
     loading: LoadResult, call: ModelCall, agent: PublishedAgent, before: Mapping[str, bool]
 ) -> LoadResult:
-    """Returns the result of a load with the tools that the model is not sent because of it: those that its provider
-    does not accept, new ones and ones that it had."""
+    """Returns the result of a load with the tools that the model is not sent because of it. They are new tools, or
+    tools that it had `before`."""
     new: Any = loading.result.get("new_tools", [])
     known = _unsent(call, agent, before)
     missing: list[JsonValue] = [name for name in _unsent(call, agent, loading.loaded) if name not in known]

@@ -164,8 +164,7 @@ class LiteLLMProvider:
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """Sends one request to the provider and streams its response, as `Provider` describes."""
-        thinking = ThinkingReader(request.model)
-        draft = Draft(request.max_tokens, continues=request.continues, thinking=thinking)
+        draft = Draft(request.max_tokens, continues=request.continues, thinking=ThinkingReader(request.model))
         deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None
         call = self._egress(request)

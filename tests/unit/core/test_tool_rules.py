@@ -181,12 +181,15 @@ def test_arguments_are_replayed_with_the_names_that_the_model_is_sent(sent_alrea
     schema = SCHEMAS["names"]
     names = ("$filter", "absent", "имя")
     args: dict[str, JsonValue] = {(sent_property(name) if sent_already else name): "$filter" for name in names}
-    calls = [{"id": "1", "function": {"name": name, "arguments": canonical_json(args)}} for name in ("a.b", "other")]
+    calls: Any = [
+        {"id": "1", "function": {"name": name, "arguments": canonical_json(args)}} for name in ("a.b", "other")
+    ]
     (message,) = sent_messages(
-        [{"role": "assistant", "tool_calls": [*calls]}], "openai/m", [function_of("a.b", "", schema)]
+        [{"role": "assistant", "tool_calls": calls}], "openai/m", [function_of("a.b", "", schema)]
     )
     replayed: Any = message["tool_calls"]
-    assert json.loads(replayed[0]["function"]["arguments"]).keys() < sendable_schema(schema)["properties"].keys()
+    sent: Any = sendable_schema(schema)
+    assert json.loads(replayed[0]["function"]["arguments"]).keys() < sent["properties"].keys()
     assert parse_arguments(replayed[0]["function"]["arguments"], schema).args == dict.fromkeys(names, "$filter")
     assert replayed[1] == calls[1], "the schema of a tool that is not offered is not known to the model either"
 
