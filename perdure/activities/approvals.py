@@ -20,6 +20,11 @@ from perdure.store.approvals import views
 from perdure.store.approvals.requests import open_requests
 from perdure.store.approvals.verdicts import read_verdicts
 
+PREVIEW_SECONDS = 8.0
+"""Time limit of one preview; a person waits for it."""
+MAX_PREVIEW_CHARACTERS = 16_000
+"""Maximum length of both values as JSON."""
+
 
 class ApprovalActivities:
     """The approval requests of one worker's turns."""
@@ -54,10 +59,6 @@ class ApprovalActivities:
         return verdicts
 
 
-PREVIEW_SECONDS = 8.0
-"""Time limit of one preview; a person waits for it."""
-MAX_PREVIEW_CHARACTERS = 16_000
-"""Maximum length of both values as JSON."""
 _log = structlog.get_logger(__name__)
 
 

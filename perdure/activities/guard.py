@@ -17,6 +17,8 @@ T = TypeVar("T")
 HEARTBEAT_SECONDS = 0.8
 """Less than a second, so that a cancellation reaches the activity within that time. A short activity never sends a
 heartbeat."""
+MAX_MESSAGE_CHARACTERS = 300
+"""Maximum length of a problem's message in Temporal's history."""
 
 
 @asynccontextmanager
@@ -82,10 +84,6 @@ def current_attempt() -> tuple[str, int]:
     """Returns (run id, attempt number) of the current activity."""
     info = activity.info()
     return info.workflow_run_id or "", info.attempt
-
-
-MAX_MESSAGE_CHARACTERS = 300
-"""Maximum length of a problem's message in Temporal's history."""
 
 
 def to_temporal(error: PerdureError) -> temporal.ApplicationError:

@@ -19,7 +19,7 @@ from perdure.contracts.turns import Limits, TurnAddress
 from perdure.contracts.values import canonical_json
 from perdure.core.agents.plans import rules_of, turn_plan
 from perdure.core.agents.prompts import RecalledEpisode, memory_message
-from perdure.core.agents.rule_matching import PLATFORM_RULES
+from perdure.core.agents.rules import PLATFORM_RULES
 from perdure.core.agents.toolsets import LOADED_TOOLSETS, initial_toolsets
 from perdure.core.approvals.gates import exempted_tools
 from perdure.core.calls.context_assembly import slice_hash

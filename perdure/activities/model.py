@@ -45,6 +45,16 @@ from perdure.store.events.event_log import NewEvent, NewMessage
 from perdure.store.events.live import AppendResult, LiveTokens
 from perdure.store.memory import working_memory
 
+FLUSH_SECONDS = 0.04
+"""The interval of appends: 32k tokens/s were measured in batches against 4k one by one."""
+BATCH_CHARACTERS = 256
+"""A batch of this length is sent immediately."""
+MAX_PIECE_CHARACTERS = 16_384
+"""Longer text is sent in pieces, because a reader that is far behind receives it piece by piece
+(perdure/store/events/live.py)."""
+_MAX_WAITING_CHARACTERS = 65_536
+"""Waiting text above this length does make the answer wait: a provider that never pauses would block all other work."""
+
 
 class ModelActivities:
     """The model calls of one worker."""
@@ -256,17 +266,6 @@ def _new_accumulator(begun: BegunCall) -> StreamAccumulator:
         request_tokens=begun.request_tokens,
         price=partial(begun.provider.cost_microusd, begun.claimed.model),
     )
-
-
-FLUSH_SECONDS = 0.04
-"""The interval of appends: 32k tokens/s were measured in batches against 4k one by one."""
-BATCH_CHARACTERS = 256
-"""A batch of this length is sent immediately."""
-MAX_PIECE_CHARACTERS = 16_384
-"""Longer text is sent in pieces, because a reader that is far behind receives it piece by piece
-(perdure/store/events/live.py)."""
-_MAX_WAITING_CHARACTERS = 65_536
-"""Waiting text above this length does make the answer wait: a provider that never pauses would block all other work."""
 
 
 class TokenPublisher:

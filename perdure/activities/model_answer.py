@@ -41,6 +41,9 @@ MAX_CALLS = 64
 """Maximum number of calls of one answer that run. Each of the others is an error that the
 model receives and an event."""
 _NOT_RUN = f"not run: more than {MAX_CALLS} calls in one answer; ask for them again"
+MAX_THINKING_CHARACTERS = 16_384
+"""Maximum length of a call's reasoning that is stored. Longer reasoning is streamed and counted, but the rest is not
+stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +221,6 @@ def _answer(call_id: str, state: CallState, answer: dict[str, JsonValue]) -> tup
     message = NewMessage(new_id(), Role.TOOL, content, call_id=call_id, tokens=tokens)
     ref = MessageRef(id=message.id, role=Role.TOOL, text=preview(content), tokens=tokens, call_id=call_id)
     return ToolOutcome(call_id=call_id, state=state, message=ref), message
-
-
-MAX_THINKING_CHARACTERS = 16_384
-"""Maximum length of a call's reasoning that is stored. Longer reasoning is streamed and counted, but the rest is not
-stored."""
 
 
 @dataclass(slots=True)

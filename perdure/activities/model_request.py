@@ -66,6 +66,9 @@ from perdure.store.turns import context as injections
 from perdure.store.turns.context import prompt_messages
 from perdure.store.turns.steer import move_to_transcript, read_joined
 
+MODEL_SECONDS = 120.0
+"""The default time limit of one answer; the graph can set another."""
+
 
 @dataclass(frozen=True, slots=True)
 class BegunCall:
@@ -276,10 +279,6 @@ def _assembly_facts(
             "skills_loaded": [skill.id for skill in loaded],
         },
     }
-
-
-MODEL_SECONDS = 120.0
-"""The default time limit of one answer; the graph can set another."""
 
 
 def request_of(

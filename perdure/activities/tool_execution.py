@@ -40,6 +40,26 @@ from perdure.store.calls import tool_calls
 from perdure.store.database import Connection, new_id
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 
+NO_RESULT = ToolResult(None)
+CODE_ERRORS: tuple[type[Exception], ...] = (
+    TypeError,
+    AttributeError,
+    NameError,
+    ImportError,
+    NotImplementedError,
+    AssertionError,
+    ArithmeticError,
+    RecursionError,
+)
+"""Errors that only the tool's own code raises, so that another attempt changes nothing. KeyError and ValueError are not
+included: a target's answer that cannot be read may be readable the next time."""
+MAX_STATE_CHARACTERS = 8 * 1024
+"""State updates beyond this are dropped, with a warning in the log."""
+MAX_GRAPH_CALL_CHARACTERS = 32 * 1024
+"""Maximum answer of a call that the graph itself makes, because the whole answer is stored in Temporal's history."""
+MAX_MESSAGE_CHARACTERS = 64 * 1024
+"""A longer tool message is cut, with a note to the model."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimedCall:
@@ -188,7 +208,6 @@ def _not_run(call: ToolCall, problem: Problem) -> ToolOutcome:
     return ToolOutcome(call_id=call.ask.call_id, state=CallState.PLANNED, problem=problem)
 
 
-NO_RESULT = ToolResult(None)
 _log = structlog.get_logger(__name__)
 
 
@@ -208,20 +227,6 @@ class ToolAttempt:
     """True if another attempt would end in the same way."""
     stopped: bool = False
     """True if the turn was stopped during the attempt."""
-
-
-CODE_ERRORS: tuple[type[Exception], ...] = (
-    TypeError,
-    AttributeError,
-    NameError,
-    ImportError,
-    NotImplementedError,
-    AssertionError,
-    ArithmeticError,
-    RecursionError,
-)
-"""Errors that only the tool's own code raises, so that another attempt changes nothing. KeyError and ValueError are not
-included: a target's answer that cannot be read may be readable the next time."""
 
 
 STOPPED = ToolAttempt(ActionEnd.AMBIGUOUS, "the turn was stopped while the call was running", stopped=True)
@@ -323,18 +328,9 @@ def _raised_by_asyncpg(error: Exception) -> bool:
     return any(frame.f_globals.get("__name__", "").partition(".")[0] == "asyncpg" for frame, _ in frames)
 
 
-MAX_STATE_CHARACTERS = 8 * 1024
-"""State updates beyond this are dropped, with a warning in the log."""
-MAX_GRAPH_CALL_CHARACTERS = 32 * 1024
-"""Maximum answer of a call that the graph itself makes, because the whole answer is stored in Temporal's history."""
-MAX_MESSAGE_CHARACTERS = 64 * 1024
-"""A longer tool message is cut, with a note to the model."""
-
-
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A settled call in three forms, built together: the ledger's outcome, the tool message for the model, and the
-    events."""
+class CallAnswer:
+    """The answer of a call in three forms: the ledger's outcome, the tool message for the model, and the events."""
 
     outcome: ToolOutcome
     message: NewMessage
@@ -346,7 +342,7 @@ class Answer:
         return self.outcome.state, self.outcome.model_dump(mode="json"), self.message
 
 
-def settled_answer(call: ToolCall, card: ToolCard, approval: ApprovalValidity | None, result: ToolResult) -> Answer:
+def settled_answer(call: ToolCall, card: ToolCard, approval: ApprovalValidity | None, result: ToolResult) -> CallAnswer:
     """Returns the answer for a result. If a reviewer changed the arguments, the answer notes it.
 
     State updates are kept only if the card names them and they are small, because the state is stored in Temporal's
@@ -365,14 +361,14 @@ def settled_answer(call: ToolCall, card: ToolCard, approval: ApprovalValidity | 
     return _answer(call, CallState.DONE, output, TOOL_RESULT, patch, facts)
 
 
-def error_answer(call: ToolCall, message: str, *, wrapped: bool = False) -> Answer:
+def error_answer(call: ToolCall, message: str, *, wrapped: bool = False) -> CallAnswer:
     """Returns an answer for a failure that the model can react to. `wrapped` adds the wrapper of a code block's
     results."""
     body: dict[str, JsonValue] = {"status": "error", "message": message}
     return _answer(call, CallState.FAILED, body | ({"result": None} if wrapped else {}), TOOL_ERROR)
 
 
-def denial(call: ToolCall, approval: ApprovalValidity | None, reason: str | None) -> Answer:
+def denial(call: ToolCall, approval: ApprovalValidity | None, reason: str | None) -> CallAnswer:
     """Returns the answer for a call that a person or a rule forbade, with the reviewer's reason if there is one."""
     body: dict[str, JsonValue] = {"status": "denied", "message": reason or "the call was not allowed"}
     if approval is not None and approval.status in STATUSES_WITH_REASON and approval.comment:
@@ -387,7 +383,7 @@ def _answer(
     event: str,
     patch: dict[str, JsonValue] | None = None,
     facts: dict[str, JsonValue] | None = None,
-) -> Answer:
+) -> CallAnswer:
     content = canonical_json(output)
     if len(content) > MAX_MESSAGE_CHARACTERS:
         content = content[:MAX_MESSAGE_CHARACTERS] + f"… [cut: {len(content)} characters]"
@@ -403,4 +399,4 @@ def _answer(
         output=output if call.ask.args is not None else None,
     )
     shown: dict[str, JsonValue] = {"tool": call.ask.tool, "result": preview(content), "message_id": message.id}
-    return Answer(outcome, message, (NewEvent(event, shown, call.ask.call_id),))
+    return CallAnswer(outcome, message, (NewEvent(event, shown, call.ask.call_id),))

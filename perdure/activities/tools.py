@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.dependencies import Deps
 from perdure.activities.guard import activity_guard, cancelled_by_stop, current_attempt, uncancelled
 from perdure.activities.tool_execution import (
-    Answer,
+    CallAnswer,
     ClaimedCall,
     LocalToolFailed,
     ToolAttempt,
@@ -46,6 +46,9 @@ FRESH_SECONDS = 0.25
 """A call is sent without another check for this long after its claim. Afterwards the ledger is checked again. It is far
 less than the time before another attempt can own the call (heartbeat timeout, 5 s). A stop within this time counts as
 one that came after the call was sent."""
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux has CLOCK_BOOTTIME. Elsewhere CLOCK_MONOTONIC continues while the machine sleeps, which `time.monotonic()` may
+not do."""
 
 
 class ToolActivities:
@@ -153,7 +156,7 @@ class ToolActivities:
             raise await self._count_lost(call) from None
         return answer.outcome
 
-    async def _settle(self, call: ToolCall, claimed: ClaimedCall, answer: Answer) -> ToolOutcome:
+    async def _settle(self, call: ToolCall, claimed: ClaimedCall, answer: CallAnswer) -> ToolOutcome:
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             accepted = await tool_calls.settle(tx, call, claimed.epoch, *answer.row, list(answer.events))
         if not accepted:
@@ -187,7 +190,7 @@ class ToolActivities:
         )
 
 
-async def _settle_returned(tx: Connection, call: ToolCall, claimed: ClaimedCall, result: ToolResult) -> Answer:
+async def _settle_returned(tx: Connection, call: ToolCall, claimed: ClaimedCall, result: ToolResult) -> CallAnswer:
     """Records a call that returned, with what it wants remembered and audited, for every kind of tool. Its state
     updates are part of the outcome, because the graph holds the state.
 
@@ -247,11 +250,6 @@ async def keep_files(tx: Connection, call: ToolCall, user_id: str, made: Sequenc
         for file in made
     ]
     await files.store_files(tx, call.address.conversation_id, user_id, kept, turn_id=turn_id, call_id=call_id)
-
-
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux has CLOCK_BOOTTIME. Elsewhere CLOCK_MONOTONIC continues while the machine sleeps, which `time.monotonic()` may
-not do."""
 
 
 def uptime_seconds() -> float:

@@ -30,6 +30,19 @@ TOKEN_TYPE = "at+jwt"
 LEEWAY_SECONDS = 30
 """The tolerated difference between the clocks of two servers."""
 MAX_TOKEN_CHARACTERS = 4_096
+SESSION_COOKIE = "perdure_session"
+_HOST_PREFIX = "__Host-"
+"""A prefix that limits the cookie to TLS, to this exact host and to all its paths. A neighboring host cannot set such a
+cookie."""
+_MAX_COOKIE_CHARACTERS = 16_384
+T = TypeVar("T")
+HASH_MEMORY_KIB = 19_456
+HASH_ROUNDS = 2
+HASH_LANES = 1
+HASH_THREADS = 2
+MAX_RUNNING_HASHES = 64
+"""More requests than this would wait for seconds, so they are rejected instead."""
+RETRY_AFTER_SECONDS = 2
 
 
 class Audience(StrEnum):
@@ -116,13 +129,6 @@ def _claims_registry(audience: Audience, now: datetime) -> JWTClaimsRegistry:
     )
 
 
-SESSION_COOKIE = "perdure_session"
-_HOST_PREFIX = "__Host-"
-"""A prefix that limits the cookie to TLS, to this exact host and to all its paths. A neighboring host cannot set such a
-cookie."""
-_MAX_COOKIE_CHARACTERS = 16_384
-
-
 def cookie_name(cookie: str, *, secure: bool) -> str:
     """Returns the cookie's name as browsers know it: over TLS with the prefix that binds it to this host."""
     return f"{_HOST_PREFIX}{cookie}" if secure else cookie
@@ -165,16 +171,6 @@ def clear_cookie_header(cookie: str, *, secure: bool) -> tuple[bytes, bytes]:
     carrier = Response()
     clear_cookie(carrier, cookie, secure=secure)
     return b"set-cookie", carrier.headers["set-cookie"].encode("latin-1")
-
-
-T = TypeVar("T")
-HASH_MEMORY_KIB = 19_456
-HASH_ROUNDS = 2
-HASH_LANES = 1
-HASH_THREADS = 2
-MAX_RUNNING_HASHES = 64
-"""More requests than this would wait for seconds, so they are rejected instead."""
-RETRY_AFTER_SECONDS = 2
 
 
 class Passwords:

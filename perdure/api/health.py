@@ -29,6 +29,17 @@ REQUIRED_PARTS = ("postgres", "temporal", "disk")
 """Services without which the API is not ready. If Valkey is unavailable, only live tokens are missing."""
 _NO_ANSWER = "does not answer"
 _WRITE_NOT_TESTED = "answers; write access was not checked because its permissions do not allow the check"
+_FAULT_TEXTS: Mapping[str, Callable[[BaseException], str]] = {
+    "postgres": write_probes.write_fault,
+    "temporal": status.write_fault,
+}
+REQUESTS = Histogram("perdure_http_request_seconds", "Request duration", ["method", "route", "status"])
+TURNS_STARTED = Counter("perdure_turns_started", "Turns accepted or queued", ["agent"])
+DECISIONS = Counter("perdure_decisions", "Decisions on approvals", ["decision"])
+STREAMS = Gauge("perdure_streams", "Open event streams")
+PERIMETER_EVENTS = Counter(
+    "perdure_front_door", "Requests rejected before routing, and forwarding headers from unknown proxies", ["event"]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,24 +138,9 @@ def _no_answer(_error: BaseException) -> str:
     return _NO_ANSWER
 
 
-_FAULT_TEXTS: Mapping[str, Callable[[BaseException], str]] = {
-    "postgres": write_probes.write_fault,
-    "temporal": status.write_fault,
-}
-
-
 def _free_bytes(folder: Path) -> int:
     """Returns the free space of the folder's disk, or 0 if the folder cannot be read."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:
         return 0
-
-
-REQUESTS = Histogram("perdure_http_request_seconds", "Request duration", ["method", "route", "status"])
-TURNS_STARTED = Counter("perdure_turns_started", "Turns accepted or queued", ["agent"])
-DECISIONS = Counter("perdure_decisions", "Decisions on approvals", ["decision"])
-STREAMS = Gauge("perdure_streams", "Open event streams")
-PERIMETER_EVENTS = Counter(
-    "perdure_front_door", "Requests rejected before routing, and forwarding headers from unknown proxies", ["event"]
-)

@@ -41,6 +41,22 @@ from perdure.core.text import clean, is_clean
 _CHAT_TOKEN_REQUESTS = re.compile(
     r"GET /v1/approvals/[0-9a-fA-F-]{36}|POST /v1/approvals/[0-9a-fA-F-]{36}/decision|GET /v1/auth/me"
 )
+CSRF_HEADER = b"x-perdure-request"
+"""The header can have any value."""
+CSRF_FIELD = "csrf"
+"""The field of a form."""
+FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
+_PURPOSE = "form token"
+_MAX_FIELDS = 2_000
+MAX_JSON_DEPTH = 64
+"""The maximum depth of JSON; deeper nesting is rejected."""
+_VALUE_CHARACTERS = 60
+_BODY_SECONDS = 30.0
+_MAX_DISCARDED_BYTES = 64 * 1024 * 1024
+_DISCARD_SECONDS = 5.0
+_UPLOAD_PATH = re.compile(r"/v1/conversations/[^/]+/files")
+"""Paths whose body is a file and not JSON."""
+_METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
 
 
 async def authenticate(scope: Scope) -> None:
@@ -72,15 +88,6 @@ async def authenticate(scope: Scope) -> None:
     scope["state"]["principal"] = caller
     if not caller.has_local_token:
         await count(scope, "person", caller.tenant_id, caller.user_id)
-
-
-CSRF_HEADER = b"x-perdure-request"
-"""The header can have any value."""
-CSRF_FIELD = "csrf"
-"""The field of a form."""
-FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
-_PURPOSE = "form token"
-_MAX_FIELDS = 2_000
 
 
 def form_token(services: Services, session_id: str) -> str:
@@ -134,11 +141,6 @@ def _form_fields(headers: Mapping[bytes, bytes], body: bytes) -> dict[str, list[
 
 def _header_text(headers: Mapping[bytes, bytes], name: bytes) -> str:
     return headers.get(name, b"").decode("latin-1")
-
-
-MAX_JSON_DEPTH = 64
-"""The maximum depth of JSON; deeper nesting is rejected."""
-_VALUE_CHARACTERS = 60
 
 
 class RequestRefused(Exception):
@@ -215,12 +217,6 @@ def _check_value(value: object) -> None:
     raise RequestRefused(422, "json_too_deep", f"The body is nested deeper than {MAX_JSON_DEPTH} levels")
 
 
-_BODY_SECONDS = 30.0
-_MAX_DISCARDED_BYTES = 64 * 1024 * 1024
-_DISCARD_SECONDS = 5.0
-_UPLOAD_PATH = re.compile(r"/v1/conversations/[^/]+/files")
-"""Paths whose body is a file and not JSON."""
-_METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
 _log = structlog.get_logger(__name__)
 
 

@@ -33,6 +33,18 @@ _SPARE_FILES = 256
 """Files for Postgres, Valkey, Temporal and the log when connections take all others."""
 _LOG_INTERVAL_SECONDS = 60.0
 _RAW_SECURITY_HEADERS = "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n"
+ANY_HOST = frozenset({"/healthz", "/readyz"})
+"""Paths that work under every host. An orchestrator's probes use other addresses, and the response is one word."""
+FORWARDED_FOR, FORWARDED_PROTO = "x-forwarded-for", "x-forwarded-proto"
+_COMMON_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""Headers of every response that does not set them itself."""
+_TLS_SECONDS = 31_536_000
 _log = structlog.get_logger(__name__)
 
 
@@ -192,18 +204,6 @@ def connection_class(slots: ConnectionSlots, proxies: Proxies, head_seconds: flo
     return type("Connection", (Connection,), {"slots": slots, "proxies": proxies, "head_seconds": head_seconds})
 
 
-ANY_HOST = frozenset({"/healthz", "/readyz"})
-"""Paths that work under every host. An orchestrator's probes use other addresses, and the response is one word."""
-FORWARDED_FOR, FORWARDED_PROTO = "x-forwarded-for", "x-forwarded-proto"
-_COMMON_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
-"""Headers of every response that does not set them itself."""
-_TLS_SECONDS = 31_536_000
 _HOST_REJECTED, _UNKNOWN_PROXY = ThrottledEvent("host_not_allowed"), ThrottledEvent("forwarded_by_unknown_proxy")
 
 

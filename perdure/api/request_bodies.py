@@ -31,6 +31,9 @@ from perdure.store.memory import working_memory
 from perdure.store.memory.documents import Basis
 
 Metadata = dict[str, JsonValue]
+MAX_HITS = 50
+MAX_EPISODES = 20
+_MAX_DIGITS = 9
 
 
 def _check_client_table(metadata: Metadata) -> Metadata:
@@ -356,9 +359,6 @@ class WebhookBody(Body):
     """Includes the call's arguments in the webhooks of low-risk requests."""
 
 
-MAX_HITS = 50
-
-
 def _check_document_type(document_type: str) -> str:
     fault = type_fault(document_type)
     if fault is not None:
@@ -480,7 +480,6 @@ class ExemptionBody(Body):
     """True if the tool needs an approval, false if it is exempt."""
 
 
-MAX_EPISODES = 20
 FieldName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
 EpisodeText = Annotated[str, Field(min_length=1, max_length=4_000, pattern=r"\S")]
 
@@ -558,9 +557,6 @@ ApprovalId = Annotated[str, Depends(_approval_id)]
 QuestionId = Annotated[str, Depends(_question_id)]
 FileId = Annotated[str, Depends(_file_id)]
 EntityId = Annotated[str, Depends(_entity_id)]
-
-
-_MAX_DIGITS = 9
 
 
 def _clamp_number(value: object) -> object:

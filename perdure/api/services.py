@@ -36,6 +36,8 @@ from perdure.temporal.client import connect
 from perdure.temporal.workflow_client import Notifier
 
 _MAX_REMEMBERED_USERS = 10_000
+DATABASE_SECONDS = 5.0
+"""The wait for Postgres. Callers receive an outage error within a small multiple of it."""
 _log = structlog.get_logger(__name__)
 
 
@@ -75,10 +77,6 @@ class TextSums:
                 await sum_texts_of_tenant(tx)
         except (*Database.outages, OSError) as error:
             _log.warning("texts_not_summed", error=type(error).__name__)
-
-
-DATABASE_SECONDS = 5.0
-"""The wait for Postgres. Callers receive an outage error within a small multiple of it."""
 
 
 @dataclass(frozen=True, slots=True)

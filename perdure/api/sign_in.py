@@ -34,6 +34,11 @@ _PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 user."""
 _TENANT_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _PASSWORD_METHODS = frozenset({SignInMethod.PASSWORD, SignInMethod.REGISTRATION, SignInMethod.INVITATION})
+DEVICE_LIFETIME = timedelta(days=180)
+_DEVICE_COOKIE = "perdure_device"
+_DEVICE_SEAL_PURPOSE = "known device"
+_MAX_COUNT_ATTEMPTS = 20
+"""The number of times that counting an attempt is retried if others are counted at the same time."""
 _log = structlog.get_logger(__name__)
 
 
@@ -188,13 +193,6 @@ def set_session_cookies(services: Services, scope: Scope, response: Response, si
 def clear_session_cookie(services: Services, scope: Scope, response: Response) -> None:
     """Deletes the browser's session cookie."""
     credentials.clear_cookie(response, credentials.SESSION_COOKIE, secure=uses_tls(services, scope))
-
-
-DEVICE_LIFETIME = timedelta(days=180)
-_DEVICE_COOKIE = "perdure_device"
-_DEVICE_SEAL_PURPOSE = "known device"
-_MAX_COUNT_ATTEMPTS = 20
-"""The number of times that counting an attempt is retried if others are counted at the same time."""
 
 
 @dataclass(slots=True)

@@ -41,6 +41,12 @@ EventsKey = tuple[str, str, str | None, int]
 """Tenant, conversation, turn, `seq` of the last event that was read."""
 EventReads = SharedReads[EventsKey, list[LoggedEvent]]
 """The reads that readers of one conversation share."""
+HEARTBEAT_SECONDS = 15.0
+_BLOCKED_POLL_SECONDS = 0.02
+_DATABASE_RETRY_SECONDS = 1.0
+_DATABASE_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+_LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\u0085\u2028\u2029"}
+QUEUE_CHANGED = "approvals"
 
 
 class StreamReader:
@@ -125,11 +131,6 @@ def _with_text(frame: Frame, texts: Mapping[str, str]) -> Frame:
     text = texts.get(frame.stored_message_id, "")[slice(*frame.stored_range)]
     return replace(frame, data={**frame.data, "text": text})
 
-
-HEARTBEAT_SECONDS = 15.0
-_BLOCKED_POLL_SECONDS = 0.02
-_DATABASE_RETRY_SECONDS = 1.0
-_DATABASE_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 
 AccessCheck = Callable[[], Awaitable[bool]]
 """Returns whether a reader is still authorized."""
@@ -260,16 +261,9 @@ def end_of_stream(done: Frame) -> bytes:
     return format_sse_event(data_str=_compact_json(data), event=WORKFLOW_COMPLETE)
 
 
-_LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\u0085\u2028\u2029"}
-
-
 def _compact_json(data: Mapping[str, object]) -> str:
     """Returns JSON in one line, also for readers to whom every line end of Unicode ends a line (`str.splitlines`)."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
-
-
-QUEUE_CHANGED = "approvals"
-_HEARTBEAT_SECONDS = 15.0
 
 
 async def review_frames(changes: ReviewChanges, wakes: ConversationWakes, tenant_id: str) -> AsyncGenerator[bytes]:
@@ -283,7 +277,7 @@ async def review_frames(changes: ReviewChanges, wakes: ConversationWakes, tenant
                 return
             if head is not None:
                 yield format_sse_event(event=QUEUE_CHANGED, data_str="{}")
-            elif time.monotonic() - sent_at > _HEARTBEAT_SECONDS:
+            elif time.monotonic() - sent_at > HEARTBEAT_SECONDS:
                 yield KEEPALIVE_COMMENT
             else:
                 continue

@@ -31,6 +31,18 @@ from perdure.contracts.skills import SKILL_ID_PATTERN, CodeBlock, Skill
 from perdure.contracts.values import Frozen
 from perdure.core.approvals.decisions import ROLES, USER_NAME
 
+_APPROVALS = "approvals"
+_INVALID_USER = (
+    "{!r} is not a valid user name; use lower-case letters, digits, '.', '_' and '-', and start with a letter"
+)
+ALWAYS_OFFERED = ("entity_resolve", "context_assemble")
+"""The core tools of every agent without `core_tools: false`."""
+MEMORY_TOOLS = (
+    *("memory_search", "memory_read", "memory_list", "memory_history"),
+    *("memory_remember", "memory_patch", "memory_propose_promotion"),
+)
+"""The tools of document memory; those that write are in the toolset `memory`."""
+
 
 class _InlineSkill(Frozen):
     """A skill in the agent's own file. Rules, blocks and similar parts have their own files, so they need a folder."""
@@ -161,9 +173,6 @@ def _persona(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[d
     return {"persona": text}, []
 
 
-_APPROVALS = "approvals"
-
-
 def unmet_policy(stated: object, file: YamlFile) -> list[AppProblem]:
     """Returns the parts of the `approvals:` of `file` that can never be satisfied. An invalid form is reported
     elsewhere. A request that no user could ever decide on is rejected here. The check is not part of the policy's
@@ -194,21 +203,6 @@ def _unmet_roles(policy: ApprovalPolicy) -> Iterator[tuple[Place, str]]:
             f"the fallback after {policy.fallback_after_seconds} s never happens, because the request expires "
             f"after {open_seconds} s; lower fallback_after_seconds or raise expires_seconds",
         )
-
-
-_INVALID_USER = (
-    "{!r} is not a valid user name; use lower-case letters, digits, '.', '_' and '-', and start with a letter"
-)
-
-
-ALWAYS_OFFERED = ("entity_resolve", "context_assemble")
-"""The core tools of every agent without `core_tools: false`."""
-
-MEMORY_TOOLS = (
-    *("memory_search", "memory_read", "memory_list", "memory_history"),
-    *("memory_remember", "memory_patch", "memory_propose_promotion"),
-)
-"""The tools of document memory; those that write are in the toolset `memory`."""
 
 
 @dataclass(frozen=True, slots=True)

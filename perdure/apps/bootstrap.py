@@ -54,6 +54,7 @@ MODEL_SECRET = "model"
 """The API key of the models that PERDURE_MODELS names."""
 ADMIN_ROLES = ["admin", "reviewer"]
 LOCAL_USERS = {"requester": ["requester"], "reviewer": ["reviewer"], "admin": ADMIN_ROLES}
+_MAX_NAMED_TENANTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +185,6 @@ async def _ensure_keyring(owner: asyncpg.Connection, settings: Settings, configu
     if configured is None:
         _create_key(settings.home / AUDIT_KEY_FILE)
     return configured or settings.keyring()
-
-
-_MAX_NAMED_TENANTS = 3
 
 
 def _missing_keys_message(settings: Settings, missing: Sequence[str], tenants: Sequence[str]) -> str:

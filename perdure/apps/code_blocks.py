@@ -25,6 +25,16 @@ from perdure.apps.files import (
 from perdure.contracts.skills import SKILL_ID_PATTERN, CodeBlock, DataTable
 from perdure.contracts.values import Frozen
 
+_VALUE_NODES = ast.Assign | ast.AnnAssign | ast.Pass
+_COMPUTED_NODES = ast.Call | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.BinOp | ast.Subscript
+_TOP_LEVEL_EFFECT = (
+    "is outside any function, so each call would run it; move it into `run` or into a function that `run` calls"
+)
+_MAX_SHOWN_CHARACTERS = 120
+_NAME = re.compile(SKILL_ID_PATTERN)
+_EFFECTS = ("read", "local")
+_RISKS = ("", "low", "medium", "high")
+
 
 @dataclass(frozen=True, slots=True)
 class BlockFault:
@@ -35,11 +45,6 @@ class BlockFault:
     message: str
 
 
-_VALUE_NODES = ast.Assign | ast.AnnAssign | ast.Pass
-_COMPUTED_NODES = ast.Call | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.BinOp | ast.Subscript
-_TOP_LEVEL_EFFECT = (
-    "is outside any function, so each call would run it; move it into `run` or into a function that `run` calls"
-)
 BlockCheck = Callable[[CodeBlock], Sequence[BlockFault]]
 """Returns the mistakes of a block; empty if it can run."""
 
@@ -179,9 +184,6 @@ def _run_faults(tree: ast.Module, schema: dict[str, JsonValue]) -> Iterator[Bloc
             )
 
 
-_MAX_SHOWN_CHARACTERS = 120
-
-
 class ExampleForm(Frozen):
     """An entry under `examples:` of a card. Entries under `input.examples` are only inputs."""
 
@@ -264,11 +266,6 @@ def difference(value: JsonValue, expected: JsonValue, place: str = "") -> str | 
 def _shown(value: JsonValue) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[: _MAX_SHOWN_CHARACTERS - 1]}…"
-
-
-_NAME = re.compile(SKILL_ID_PATTERN)
-_EFFECTS = ("read", "local")
-_RISKS = ("", "low", "medium", "high")
 
 
 class _BlockForm(Frozen):

@@ -19,6 +19,7 @@ from perdure.sdk.tools import Tool
 Registry = tuple[PipelineToolConfig, ...]
 SAID = "said"
 """The parameter of a tool that receives the conversation."""
+_TOOLS: Place = ("assembly", "tools")
 
 
 def read_pipelines(
@@ -115,9 +116,6 @@ def parameters_of(card: ToolCard) -> list[str]:
     """Returns the names of a tool's parameters."""
     properties = card.parameters.get("properties")
     return [*properties] if isinstance(properties, dict) else []
-
-
-_TOOLS: Place = ("assembly", "tools")
 
 
 def put_assembly(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[dict[str, Any], list[AppProblem]]:

@@ -19,6 +19,23 @@ from pydantic import BaseModel, ValidationError
 
 from perdure.core.text import is_clean
 
+MAX_TEXT_BYTES = 65_536
+"""Maximum size of one persona, template, artifact, skill or block. Each is sent to a model or a sandbox as a whole, and
+is stored in every version of its agents."""
+_MAX_NODES = 100_000
+_YAML_DEPTH_LIMIT = 100
+"""Deeper nesting is rejected at the event level: both composers recurse, and libyaml's crashes the process (measured).
+"""
+_FAST_LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Uses libyaml if PyYAML was built with it: 40 ms instead of 250 for the files of a large app. If it fails, the other
+loader reads the file again, because its messages are better."""
+_VALUE_DEPTH_LIMIT = 64
+_FENCE = "---"
+_HEADING = re.compile(r"## +(?P<title>.*?)[ #]*\Z")
+_CODE_FENCE = re.compile(r" {0,3}(```+|~~~+)")
+READ_PARTS = ("app.yaml", "agents", "tools", "skills", "personas", "rules", "data", "scripts", "mcp")
+"""The parts of the folder that are read; other files are not checked."""
+
 
 @dataclass(frozen=True, slots=True)
 class AppProblem:
@@ -50,11 +67,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(choices)}" if 0 < len(choices) <= 8 else ""
 
 
-MAX_TEXT_BYTES = 65_536
-"""Maximum size of one persona, template, artifact, skill or block. Each is sent to a model or a sandbox as a whole, and
-is stored in every version of its agents."""
-
-
 def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str | AppProblem:
     """Returns the text at `path` with `\\n` line ends; a byte order mark is ignored."""
     try:
@@ -76,14 +88,6 @@ def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str | AppProblem:
 
 Place = tuple[str | int, ...]
 """The path to a value: keys and list positions."""
-
-_MAX_NODES = 100_000
-_YAML_DEPTH_LIMIT = 100
-"""Deeper nesting is rejected at the event level: both composers recurse, and libyaml's crashes the process (measured).
-"""
-_FAST_LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Uses libyaml if PyYAML was built with it: 40 ms instead of 250 for the files of a large app. If it fails, the other
-loader reads the file again, because its messages are better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +207,6 @@ def _walk(path: Path, node: yaml.Node, place: Place, lines: dict[Place, int], pr
 
 
 FormT = TypeVar("FormT", bound=BaseModel)
-_VALUE_DEPTH_LIMIT = 64
 
 
 def read_form(
@@ -331,11 +334,6 @@ def _unique_names(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
     return seen
 
 
-_FENCE = "---"
-_HEADING = re.compile(r"## +(?P<title>.*?)[ #]*\Z")
-_CODE_FENCE = re.compile(r" {0,3}(```+|~~~+)")
-
-
 @dataclass(frozen=True, slots=True)
 class Section:
     """A part of a body under a heading of the second level."""
@@ -448,10 +446,6 @@ def _reference_exists(schema: Mapping[str, Any], reference: str) -> bool:
             return False
         target = target[name]
     return isinstance(target, Mapping | bool)
-
-
-READ_PARTS = ("app.yaml", "agents", "tools", "skills", "personas", "rules", "data", "scripts", "mcp")
-"""The parts of the folder that are read; other files are not checked."""
 
 
 def stray_links(folder: Path) -> Iterator[AppProblem]:

@@ -44,6 +44,15 @@ from perdure.sdk.tools import Tool, ToolDefinitionError
 SHIPPED = Path(__file__).parents[1] / "examples"
 """The apps that ship with Perdure: data that is published only on request. `perdure/local/config.py` reads the same
 folder."""
+T = TypeVar("T")
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
+_FIELDS = ("name", "title", "companions", "egress", "reserved", "fenced")
+_ENGINE = "platform"
+"""The engine's own name in the ids of rules."""
+MAX_TABLE_BYTES = 1_048_576
+"""Maximum size, because a sandboxed call receives the whole table."""
+_TOOL = re.compile(r"^@(?:\w+\.)?tool\b.*?^(?:async\s+)?def\s+(\w+)", re.MULTILINE | re.DOTALL)
+"""A tool as its file declares it, read without importing the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +138,6 @@ def load_app(folder: Path, engine: Engine | None = None) -> App:
         problems.append(AppProblem(folder, None, "is not an app folder: agents/ is missing"))
         return App(app_file.name, app_file.title, folder, problems=tuple(problems))
     return _Reading(folder, engine, app_file, problems).app()
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,12 +261,6 @@ def _read_agents(
     return agents, [*origins.values()], problems
 
 
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
-_FIELDS = ("name", "title", "companions", "egress", "reserved", "fenced")
-_ENGINE = "platform"
-"""The engine's own name in the ids of rules."""
-
-
 @dataclass(frozen=True, slots=True)
 class AppFile:
     """The content of `app.yaml`. It has the app's name, reserved names, and the hosts that its tools can reach.
@@ -341,10 +341,6 @@ def _names(value: Mapping[str, Any], field: str, file: YamlFile, problems: list[
     return names
 
 
-MAX_TABLE_BYTES = 1_048_576
-"""Maximum size, because a sandboxed call receives the whole table."""
-
-
 def read_tables(folder: Path) -> tuple[dict[str, DataTable | None], list[AppProblem]]:
     """Returns the tables of the app in `folder` by name; None for an invalid one. A table is `data/<table>.json`, an
     object with `_about`: a description of the table that states whether it is fictional."""
@@ -377,10 +373,6 @@ def _read_table(path: Path) -> dict[str, Any] | AppProblem:
     if not isinstance(about, str) or not about.strip():
         return AppProblem(path, 1, 'needs "_about": a text that describes the data and states whether it is fictional')
     return body
-
-
-_TOOL = re.compile(r"^@(?:\w+\.)?tool\b.*?^(?:async\s+)?def\s+(\w+)", re.MULTILINE | re.DOTALL)
-"""A tool as its file declares it, read without importing the file."""
 
 
 def read_tools(folder: Path, taken: Collection[str]) -> tuple[dict[str, Tool], list[AppProblem], dict[str, Path]]:

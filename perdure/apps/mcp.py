@@ -24,6 +24,9 @@ from perdure.apps.files import AppProblem, YamlFile, parse_json, parse_yaml, rea
 from perdure.contracts.mcp import SERVER_NAME_PATTERN, McpLock, McpServer, McpToolListing, McpToolSettings
 from perdure.contracts.values import canonical_json
 
+LOCK_ENDING = ".lock.json"
+MAX_LOCK_BYTES = 4 * 1_048_576
+
 
 def read_servers(folder: Path, taken: Collection[str]) -> tuple[dict[str, McpServer], list[AppProblem]]:
     """Returns the servers of the app in `folder` by name; `taken` are the names of its tools and of the engine's
@@ -80,10 +83,6 @@ def _read_server(path: Path) -> tuple[McpServer | None, list[AppProblem]]:
     server, mistakes = read_form(McpServer, server_fields, file)
     problems += mistakes
     return (None if problems else server), problems
-
-
-LOCK_ENDING = ".lock.json"
-MAX_LOCK_BYTES = 4 * 1_048_576
 
 
 @dataclass(frozen=True, slots=True)

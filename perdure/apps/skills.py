@@ -28,6 +28,13 @@ from perdure.core.agents.templates import VARIABLES, unknown_marks
 from perdure.core.text import estimated_tokens
 from perdure.sdk.tools import Tool
 
+SECTIONS = ("Steps", "Requirements", "Output format")
+"""Sections that a body must have."""
+ENTRY_TOKENS = 50
+BODY_TOKENS = 800
+_OWN_SECTIONS = ("description", "entity context")
+"""Sections that the engine writes around the body."""
+
 
 class _Front(Frozen):
     id: str = Field(pattern=SKILL_ID_PATTERN)
@@ -270,14 +277,6 @@ def _problem(skill: SkillFolder, dependency: str, message: str) -> AppProblem:
     if skill.front is None:
         return AppProblem(skill.folder / "SKILL.md", None, message)
     return skill.front.problem(("dependencies", skill.dependencies.index(dependency)), message)
-
-
-SECTIONS = ("Steps", "Requirements", "Output format")
-"""Sections that a body must have."""
-ENTRY_TOKENS = 50
-BODY_TOKENS = 800
-_OWN_SECTIONS = ("description", "entity context")
-"""Sections that the engine writes around the body."""
 
 
 def body_problems(read: FrontMatter) -> Iterator[AppProblem]:

@@ -24,6 +24,7 @@ from perdure.cli.terminal import (
     format_time,
     say,
     say_json,
+    say_page,
     table,
 )
 from perdure.client import ApiError, Client
@@ -34,6 +35,7 @@ from perdure.schemas.agents import ExemptibleTool, PromptVersion, Rule
 from perdure.schemas.base import Page
 
 agents_app = typer.Typer(help="List and show agents.", no_args_is_help=True, rich_markup_mode=None)
+_NEXT_STAGE = {"draft": "pre_production", "pre_production": "active"}
 
 
 @agents_app.callback()
@@ -46,14 +48,13 @@ def list_agents(as_json: AsJson = False, as_name: AsName = None) -> None:
     """List all agents with their topology and model."""
     with connect(Role.REQUESTER, as_name) as client:
         page = client.agents.list()
-    if as_json:
-        say_json(page)
-        return
     rows = [(agent.id, agent.title, agent.topology, agent.model) for agent in page.items]
-    table(
+    say_page(
+        page,
         ("agent", "title", "topology", "model"),
         rows,
         "No agent is published; `perdure up --app DIR` publishes those of an app.",
+        as_json=as_json,
     )
 
 
@@ -98,7 +99,6 @@ VersionId = Annotated[str, typer.Argument(metavar="VERSION", help="The version's
 Stage = Annotated[
     SelectableStage | None, typer.Option(help="The version in this stage, instead of the one that applies to you.")
 ]
-_NEXT_STAGE = {"draft": "pre_production", "pre_production": "active"}
 
 
 @prompts_app.command("list")
@@ -115,16 +115,17 @@ def list_prompts(
     """List versions, most recently changed first."""
     with connect(Role.REVIEWER, as_name) as client:
         page = client.prompts.list(template=template, stage=stage, limit=limit, cursor=cursor)
-    if as_json:
-        say_json(page)
-        return
     rows = [
         (version.id, version.template, version.stage, version.author, version.characters, version.changed_at)
         for version in page.items
     ]
-    table(("version", "template", "stage", "author", "characters", "changed"), rows, "No templates.")
-    if page.next:
-        say(f"Next page: --cursor {page.next}")
+    say_page(
+        page,
+        ("version", "template", "stage", "author", "characters", "changed"),
+        rows,
+        "No templates.",
+        as_json=as_json,
+    )
 
 
 @prompts_app.command("show")
@@ -280,19 +281,13 @@ def waive(
 
 
 def _print_tools(page: Page[ExemptibleTool], as_json: bool) -> None:
-    if as_json:
-        say_json(page)
-        return
     rows = [(item.tool, "approval required" if item.approval else "exempt from approval") for item in page.items]
-    table(("tool", "calls"), rows, "No tools.")
+    say_page(page, ("tool", "calls"), rows, "No tools.", as_json=as_json)
 
 
 def _print_rules(page: Page[Rule], as_json: bool) -> None:
-    if as_json:
-        say_json(page)
-        return
     rows = [(rule.id, rule.on, rule.do, "yes" if rule.overridden else "", rule.checkpoint) for rule in page.items]
-    table(("rule", "applies", "action", "overridden", "checkpoint"), rows, "No rules.")
+    say_page(page, ("rule", "applies", "action", "overridden", "checkpoint"), rows, "No rules.", as_json=as_json)
 
 
 topologies_app = typer.Typer(help="Show the graphs that agents run on.", no_args_is_help=True, rich_markup_mode=None)
@@ -303,10 +298,7 @@ def list_topologies(as_json: AsJson = False, as_name: AsName = None) -> None:
     """List all topologies."""
     with connect(Role.REQUESTER, as_name) as client:
         page = client.topologies.list()
-    if as_json:
-        say_json(page)
-        return
-    table(("topology",), [(topology.name,) for topology in page.items], "No topologies.")
+    say_page(page, ("topology",), [(topology.name,) for topology in page.items], "No topologies.", as_json=as_json)
 
 
 @topologies_app.command("show")

@@ -21,6 +21,7 @@ from perdure.cli.terminal import (
     format_time,
     say,
     say_json,
+    say_next_page,
     table,
     time_left,
 )
@@ -31,6 +32,8 @@ from perdure.schemas.calls import Effect
 app = typer.Typer(help="List and settle effects whose outcome is unknown.", no_args_is_help=True, rich_markup_mode=None)
 EffectKey = Annotated[str, typer.Argument(metavar="EFFECT", help="The effect's key.")]
 UNKNOWN = "outcome_unknown"
+_LISTED_FIELDS = frozenset(Effect.model_fields)
+"""Fields that have their own line. All other fields of the API follow as JSON."""
 
 
 class Outcome(StrEnum):
@@ -72,8 +75,7 @@ def list_effects(
         say(pretty_json(effect.args))
         if effect.state == UNKNOWN:
             say(f'To settle it: {command("effects", "settle", effect.key, "happened")} --comment "how you know"')
-    if page.next:
-        say(f"Next page: --cursor {page.next}")
+    say_next_page(page)
 
 
 @app.command("show")
@@ -120,10 +122,6 @@ def settle(
         say_json(settled)
     else:
         say(f"Settled: {outcome.value}. The turn continues.")
-
-
-_LISTED_FIELDS = frozenset(Effect.model_fields)
-"""Fields that have their own line. All other fields of the API follow as JSON."""
 
 
 def show_effect(effect: Effect, *, full: bool = True) -> None:

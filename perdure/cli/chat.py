@@ -19,6 +19,23 @@ from perdure.core.turns import OnBusy
 from perdure.schemas.turns import Turn
 
 VOID_NOTICE = "[discard the text above; it is repeated below]"
+_DETAIL_EVENTS = frozenset(
+    {
+        "node_start",
+        "node_end",
+        "tools.pending",
+        "generation.start",
+        "ttft",
+        "thinking.complete",
+        "token.usage",
+        "memory.context.loaded",
+        "conversation.title.generated",
+    }
+)
+"""Events that matter only for a technical analysis."""
+_HIDDEN_EVENTS = frozenset(
+    {"token", "thinking", "reset", "heartbeat", "ready", "completed", "workflow_complete", "generation.complete"}
+)
 
 
 class LiveText:
@@ -201,25 +218,6 @@ def _show_request(client: Client, event: Event, live: LiveText) -> None:
         for line in pretty_json(approval.result if approval.kind == "checkpoint" else approval.args).splitlines():
             live.line(f"      {line}")
     live.line(f"    To decide: {command('approvals', 'approve', approval_id)}   (or reject, edit, respond)")
-
-
-_DETAIL_EVENTS = frozenset(
-    {
-        "node_start",
-        "node_end",
-        "tools.pending",
-        "generation.start",
-        "ttft",
-        "thinking.complete",
-        "token.usage",
-        "memory.context.loaded",
-        "conversation.title.generated",
-    }
-)
-"""Events that matter only for a technical analysis."""
-_HIDDEN_EVENTS = frozenset(
-    {"token", "thinking", "reset", "heartbeat", "ready", "completed", "workflow_complete", "generation.complete"}
-)
 
 
 class TurnScreen:

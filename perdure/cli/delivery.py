@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli.connection import Role, connect
-from perdure.cli.terminal import AsJson, AsName, format_time, say, say_json, table
+from perdure.cli.terminal import AsJson, AsName, format_time, say, say_json, say_page
 
 app = typer.Typer(help="Manage the receivers of approval events.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -15,16 +15,13 @@ def list_webhooks(as_json: AsJson = False, as_name: AsName = None) -> None:
     """List all webhooks with their pending deliveries and last error."""
     with connect(Role.ADMIN, as_name) as client:
         page = client.webhooks.list()
-    if as_json:
-        say_json(page)
-        return
     rows = [
         (webhook.id, webhook.url, "yes" if webhook.with_args else "no", format_time(webhook.made_at), webhook.waiting,
          webhook.given_up, webhook.problem)
         for webhook in page.items
     ]  # fmt: skip
     headers = ("webhook", "address", "arguments", "since", "waiting", "dropped", "last error")
-    table(headers, rows, "No webhooks.")
+    say_page(page, headers, rows, "No webhooks.", as_json=as_json)
 
 
 @app.command("add")

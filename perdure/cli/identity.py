@@ -6,7 +6,7 @@ import httpx
 import typer
 
 from perdure.cli.connection import Role, command, connect, connect_to_register
-from perdure.cli.terminal import USAGE, AsJson, AsName, fail, format_time, say, say_json, table
+from perdure.cli.terminal import USAGE, AsJson, AsName, fail, format_time, say, say_json, say_page
 from perdure.client.requests import Call, path
 from perdure.schemas.agents import User
 from perdure.schemas.identity import Member
@@ -54,10 +54,7 @@ def list_users(as_json: AsJson = False, as_name: AsName = None) -> None:
     """List all users with their roles."""
     with connect(Role.ADMIN, as_name) as client:
         page = client.users.list()
-    if as_json:
-        say_json(page)
-        return
-    table(("user", "roles"), [(user.name, user.roles) for user in page.items], "No users.")
+    say_page(page, ("user", "roles"), [(user.name, user.roles) for user in page.items], "No users.", as_json=as_json)
 
 
 @app.command("add")
@@ -122,11 +119,8 @@ def team(as_json: AsJson = False, as_name: AsName = None) -> None:
     """List users and how each of them signs in."""
     with connect(Role.ADMIN, as_name) as client:
         page = client.team.list()
-    if as_json:
-        say_json(page)
-        return
     rows = [(member.name, member.display_name, member.roles, _sign_in_text(member)) for member in page.items]
-    table(("user", "display name", "roles", "sign-in"), rows, "No users.")
+    say_page(page, ("user", "display name", "roles", "sign-in"), rows, "No users.", as_json=as_json)
 
 
 def invite(

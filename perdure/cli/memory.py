@@ -25,6 +25,7 @@ from perdure.cli.terminal import (
     format_time,
     say,
     say_json,
+    say_page,
     table,
 )
 from perdure.client import Client
@@ -67,9 +68,6 @@ def print_promotions(
     """List pending promotions, newest first."""
     with connect(Role.ADMIN, as_name) as client:
         page = client.send(list_promotions(status=None if status == "all" else status, limit=limit, cursor=cursor))
-    if as_json:
-        say_json(page)
-        return
     rows = [
         (
             promotion.id,
@@ -82,9 +80,13 @@ def print_promotions(
         )
         for promotion in page.items
     ]
-    table(("promotion", "document", "title", "risk", "status", "proposed by", "since"), rows, "No promotions.")
-    if page.next:
-        say(f"Next page: --cursor {page.next}")
+    say_page(
+        page,
+        ("promotion", "document", "title", "risk", "status", "proposed by", "since"),
+        rows,
+        "No promotions.",
+        as_json=as_json,
+    )
 
 
 @promotions_app.command("show")

@@ -23,6 +23,7 @@ AppFolders = Annotated[
         "The agents of all other apps are withdrawn.",
     ),
 ]
+SIGN_IN_PATH = "/sign-in"
 
 
 def up(
@@ -56,9 +57,6 @@ def _check_settings(home: Path) -> None:
     from perdure.settings import Settings  # here: its import takes 0.1 s, which the other commands save
 
     Settings.read(PERDURE_HOME=str(home)).check()
-
-
-SIGN_IN_PATH = "/sign-in"
 
 
 def link(

@@ -28,6 +28,9 @@ _MAX_HEARTBEAT_AGE_SECONDS = 6.0
 _ROLE_BY_PART = {"redis": "valkey"}
 """Names of parts in the pids of run.json, if they differ."""
 _DEFAULT_PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "rediss": 6379, "http": 80, "https": 443}
+_WORKER_WAIT_SECONDS = 5.0
+"""A worker that has just started appears in Temporal's list a little later."""
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +219,6 @@ def _without_credentials(address: str) -> str:
         return address
     host, port = _host_and_port(address)
     return f"{urlsplit(address).scheme}://{host}:{port}"
-
-
-_WORKER_WAIT_SECONDS = 5.0
-"""A worker that has just started appears in Temporal's list a little later."""
-_POLL_SECONDS = 0.5
 
 
 def deployment_of(client: Client) -> DeploymentStatus:

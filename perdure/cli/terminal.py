@@ -21,7 +21,7 @@ from perdure.client.requests import UNREACHABLE
 from perdure.core import text as core_text
 from perdure.core.text import escape_terminal, one_line
 from perdure.local.config import own_environ
-from perdure.schemas.base import Answer
+from perdure.schemas.base import Answer, Item, Page
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsName = Annotated[
@@ -35,6 +35,12 @@ _FIELD_CHARACTERS = 4_000
 _EXPIRED_TEXT = "over"
 _UNLIMITED_COLUMNS = 1_000
 """Width for a pipe or a file, in which nothing is cut or wrapped."""
+DONE, OTHER, USAGE, NOT_FOUND, DECIDED, EXPIRED = 0, 1, 2, 4, 5, 6
+HOW_TO_START = "for example with `make up`, or with `perdure up --app DIR` for your own app"
+_DECIDED_CODES = frozenset(
+    {"already_decided", "already_settled", "already_voted", "already_escalated", "already_running"}
+)
+_EXIT_CODES = {400: USAGE, 422: USAGE, 404: NOT_FOUND, 410: EXPIRED}
 
 
 def say(text: str = "") -> None:
@@ -90,6 +96,29 @@ def table(
     console.print(grid)
 
 
+def say_page(
+    page: Page[Item],
+    headers: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    empty: str,
+    *,
+    as_json: bool,
+    max_characters: int | None = _CELL_CHARACTERS,
+) -> None:
+    """Writes a page of a list as JSON, or as a table of `rows` with the cursor of the next page."""
+    if as_json:
+        say_json(page)
+        return
+    table(headers, rows, empty, max_characters=max_characters)
+    say_next_page(page)
+
+
+def say_next_page(page: Page[Item]) -> None:
+    """Writes the cursor of the next page, if there is one."""
+    if page.next:
+        say(f"Next page: --cursor {page.next}")
+
+
 def fields(pairs: Iterable[tuple[str, object]], *, max_characters: int | None = _FIELD_CHARACTERS) -> None:
     """Writes named values, one per line, without the empty ones. A value has at most
     `max_characters`."""
@@ -142,14 +171,6 @@ def cell(value: object, max_characters: int | None = _CELL_CHARACTERS) -> str:
     if isinstance(value, list | tuple):
         value = ", ".join(map(str, value))
     return one_line(str(value), max_characters)
-
-
-DONE, OTHER, USAGE, NOT_FOUND, DECIDED, EXPIRED = 0, 1, 2, 4, 5, 6
-HOW_TO_START = "for example with `make up`, or with `perdure up --app DIR` for your own app"
-_DECIDED_CODES = frozenset(
-    {"already_decided", "already_settled", "already_voted", "already_escalated", "already_running"}
-)
-_EXIT_CODES = {400: USAGE, 422: USAGE, 404: NOT_FOUND, 410: EXPIRED}
 
 
 def exit_code(error: ApiError) -> int:

@@ -23,7 +23,7 @@ from perdure.cli.terminal import (
     format_time,
     say,
     say_json,
-    table,
+    say_page,
     time_left,
 )
 from perdure.contracts.turns import TurnStatus
@@ -50,18 +50,15 @@ def list_turns(
     check_choice("--status", status, TurnStatus)
     with connect(Role.REQUESTER, as_name) as client:
         page = client.turns.list(status=status, agent=agent, conversation=conversation, limit=limit, cursor=cursor)
-    if as_json:
-        say_json(page)
-        return
     rows = [
         (turn.turn_id, turn.status, turn.agent, turn.started_at, ", ".join(turn.waiting_for.ids))
         if turn.waiting_for
         else (turn.turn_id, turn.status, turn.agent, turn.started_at, turn.answer or "")
         for turn in page.items
     ]
-    table(("turn", "status", "agent", "started", "answer or pending requests"), rows, "No turns.")
-    if page.next:
-        say(f"Next page: --cursor {page.next}")
+    say_page(
+        page, ("turn", "status", "agent", "started", "answer or pending requests"), rows, "No turns.", as_json=as_json
+    )
 
 
 @app.command("show")

@@ -16,6 +16,12 @@ PATIENCE_SECONDS = 45.0
 """Seconds for which a request to an API that does not respond is retried. A restart of the API takes less."""
 _SHORTEST_POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.1, 1.0
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_LINE_END = re.compile(rb"\r\n|\n|\r(?=.)", re.DOTALL)
+"""A CR at the end of the buffer can be half of a CRLF, so it stays there until the next byte."""
+LAST_EVENT = "workflow_complete"
+_SILENCE_SECONDS = 45.0
+"""The API writes a heartbeat every 15 s. After three missed ones, the connection counts as broken."""
+TIMEOUT = httpx.Timeout(_SILENCE_SECONDS, connect=5.0)
 
 
 def http_options(base_url: str, token: str, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -59,10 +65,6 @@ def poll_seconds(waited_seconds: float, timeout_seconds: float | None, turn: Tur
         raise TimeoutError(f"the turn {turn.turn_id} is still {turn.status} after {waited_seconds:.1f} s")
     pause = min(max(waited_seconds / 10, _SHORTEST_POLL_SECONDS), _LONGEST_POLL_SECONDS)
     return pause if timeout_seconds is None else min(pause, timeout_seconds - waited_seconds)
-
-
-_LINE_END = re.compile(rb"\r\n|\n|\r(?=.)", re.DOTALL)
-"""A CR at the end of the buffer can be half of a CRLF, so it stays there until the next byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +126,6 @@ def _json(text: str) -> dict[str, Any]:
     except ValueError:
         value = text
     return value if isinstance(value, dict) else {"value": value}
-
-
-LAST_EVENT = "workflow_complete"
-_SILENCE_SECONDS = 45.0
-"""The API writes a heartbeat every 15 s. After three missed ones, the connection counts as broken."""
-
-TIMEOUT = httpx.Timeout(_SILENCE_SECONDS, connect=5.0)
 
 
 @dataclass(slots=True)

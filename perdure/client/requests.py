@@ -22,6 +22,12 @@ Query = Mapping[str, str | int | bool | None]
 
 ANSWER_SECONDS = 30.0
 """Seconds that one attempt can take, in addition to the time for which the call asks the server to wait."""
+UNREACHABLE = "unreachable"
+UNREADABLE = "unreadable_answer"
+FIRST_WAIT_SECONDS = 0.2
+LONGEST_WAIT_SECONDS = 5.0
+_NOT_RETRYABLE = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +107,6 @@ def _query_text(value: str | int | bool | None) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-UNREACHABLE = "unreachable"
-UNREADABLE = "unreadable_answer"
-
-
 class ApiError(Exception):
     """An error response of the API. If the API could not be reached, `status` is 0 and `code` is `unreachable`."""
 
@@ -160,12 +162,6 @@ def unreachable_error(base_url: str, error: Exception) -> ApiError:
     reason = str(error) or type(error).__name__
     url = without_userinfo(base_url)
     return ApiError(0, UNREACHABLE, f"{url} is unreachable ({reason})", {"url": url})
-
-
-FIRST_WAIT_SECONDS = 0.2
-LONGEST_WAIT_SECONDS = 5.0
-_NOT_RETRYABLE = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
-_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 @dataclass(slots=True)

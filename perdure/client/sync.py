@@ -9,9 +9,6 @@ from typing import ParamSpec, Self, TypeVar
 import httpx
 from pydantic import ValidationError
 
-from perdure.client import agents, approvals, calls, identity, turns
-from perdure.client import delivery as webhook_calls
-from perdure.client import status as status_calls
 from perdure.client.connection import (
     PATIENCE_SECONDS,
     TIMEOUT,
@@ -24,160 +21,14 @@ from perdure.client.connection import (
     unreadable_answer,
 )
 from perdure.client.requests import Call, RetryBudget
+from perdure.client.subjects import ConversationCalls, Subjects, TurnCalls
 from perdure.schemas.turns import Turn
-
-
-# Each method of these classes sends the `Call` that a function of the subject's module builds.
-class Auth:
-    """The caller, sign-in methods and registration."""
-
-    def __init__(self, client: "Client") -> None:
-        self.me = client.method(identity.get_me)
-        self.ways = client.method(identity.get_sign_in_methods)
-        self.code = client.method(identity.create_sign_in_code)
-        self.register = client.method(identity.register)
-
-
-class Approvals:
-    """Approval requests and the decisions on them."""
-
-    def __init__(self, client: "Client") -> None:
-        self.list = client.method(approvals.list_approvals)
-        self.get = client.method(approvals.get_approval)
-        self.preview = client.method(approvals.preview)
-        self.counts = client.method(approvals.count_approvals)
-        self.decided = client.method(approvals.list_decided)
-        self.decide = client.method(approvals.decide)
-        self.decide_many = client.method(approvals.decide_many)
-        self.withdraw = client.method(approvals.withdraw)
-        self.claim = client.method(approvals.claim)
-        self.release = client.method(approvals.release)
-        self.reassign = client.method(approvals.reassign)
-        self.escalate = client.method(approvals.escalate)
-        self.ageing = client.method(approvals.ageing)
-        self.audit = client.method(approvals.list_audit)
-
-
-class Delegations:
-    """Delegations of the caller's decisions to other users."""
-
-    def __init__(self, client: "Client") -> None:
-        self.list = client.method(approvals.list_delegations)
-        self.add = client.method(approvals.add_delegation)
-        self.remove = client.method(approvals.remove_delegation)
-
-
-class Files:
-    """Files of conversations: uploaded by users or created by turns."""
-
-    def __init__(self, client: "Client") -> None:
-        self.upload = client.method(turns.upload_file)
-        self.list = client.method(turns.list_files)
-        self.read = client.method(turns.read_file)
-        self.delete = client.method(turns.delete_file)
-        self.usage = client.method(turns.usage)
-
-
-class Effects:
-    """Effects whose outcome is unknown after a crash."""
-
-    def __init__(self, client: "Client") -> None:
-        self.list = client.method(calls.list_effects)
-        self.get = client.method(calls.get_effect)
-        self.settle = client.method(calls.settle_effect)
-
-
-class Agents:
-    """Agents and their tools."""
-
-    def __init__(self, client: "Client") -> None:
-        self.list = client.method(agents.list_agents)
-        self.get = client.method(agents.get_agent)
-        self.tools = client.method(agents.list_tools)
-
-
-class Topologies:
-    """Topologies: the graphs that agents run on."""
-
-    def __init__(self, client: "Client") -> None:
-        self.list = client.method(agents.list_topologies)
-        self.get = client.method(agents.get_topology)
-        self.drawing = client.method(agents.topology_drawing)
-
-
-class Users:
-    """Users, their roles and their tokens."""
-
-    def __init__(self, client: "Client") -> None:
-        self.list = client.method(agents.list_users)
-        self.add = client.method(agents.add_user)
-        self.new_token = client.method(agents.new_token)
-        self.set_roles = client.method(agents.set_roles)
-
-
-class Budgets:
-    """Daily budgets."""
-
-    def __init__(self, client: "Client") -> None:
-        self.get = client.method(agents.get_budgets)
-        self.set = client.method(agents.set_budgets)
-
-
-class Rules:
-    """Rules, and the tools that a tenant can exempt from approval."""
-
-    def __init__(self, client: "Client") -> None:
-        self.list = client.method(agents.list_rules)
-        self.set = client.method(agents.set_rule)
-        self.tools = client.method(agents.list_exemptible_tools)
-        self.set_tool = client.method(agents.set_tool_approval)
-
-
-class Prompts:
-    """Prompt templates and their stages."""
-
-    def __init__(self, client: "Client") -> None:
-        self.list = client.method(agents.list_prompts)
-        self.get = client.method(agents.get_prompt)
-        self.render = client.method(agents.render_prompt)
-        self.version = client.method(agents.get_prompt_version)
-        self.save_draft = client.method(agents.save_draft)
-        self.promote = client.method(agents.promote_prompt)
-        self.archive = client.method(agents.archive_prompt)
-
-
-class Status:
-    """The status of the deployment."""
-
-    def __init__(self, client: "Client") -> None:
-        self.get = client.method(status_calls.get_status)
-
-
-class Team:
-    """The user accounts of the tenant, for its administrators."""
-
-    def __init__(self, client: "Client") -> None:
-        self.list = client.method(identity.list_team)
-        self.invite = client.method(identity.invite)
-        self.invite_again = client.method(identity.invite_again)
-        self.close = client.method(identity.close)
-        self.reopen = client.method(identity.reopen)
-
-
-class Webhooks:
-    """Webhooks for approval events."""
-
-    def __init__(self, client: "Client") -> None:
-        self.list = client.method(webhook_calls.list_webhooks)
-        self.add = client.method(webhook_calls.add_webhook)
-        self.remove = client.method(webhook_calls.remove_webhook)
-
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client:
+class Client(Subjects):
     """A blocking client of Perdure's API.
 
     Every method raises ApiError. Repeating a change is harmless, so requests are retried while the API is unavailable.
@@ -187,22 +38,9 @@ class Client:
         self._http = httpx.Client(**http_options(base_url, token))
         self._base_url = base_url
         self._patience_seconds = patience_seconds
+        super().__init__()
         self.conversations = Conversations(self)
         self.turns = Turns(self)
-        self.auth = Auth(self)
-        self.approvals = Approvals(self)
-        self.delegations = Delegations(self)
-        self.effects = Effects(self)
-        self.files = Files(self)
-        self.agents = Agents(self)
-        self.topologies = Topologies(self)
-        self.users = Users(self)
-        self.prompts = Prompts(self)
-        self.budgets = Budgets(self)
-        self.rules = Rules(self)
-        self.status = Status(self)
-        self.team = Team(self)
-        self.webhooks = Webhooks(self)
 
     def __enter__(self) -> Self:
         return self
@@ -263,44 +101,20 @@ class Client:
             time.sleep(wait)
 
 
-class Conversations:
+class Conversations(ConversationCalls[Client]):
     """Conversations of the caller."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.create = client.method(turns.create_conversation)
-        self.list = client.method(turns.list_conversations)
-        self.get = client.method(turns.get_conversation)
-        self.rename = client.method(turns.rename_conversation)
-        self.delete = client.method(turns.delete_conversation)
-        self.messages = client.method(turns.list_messages)
-        self.story = client.method(turns.conversation_story)
 
     def events(self, conversation_id: str, *, after: str | None = None) -> Iterator[Event]:
         """Yields the events of the conversation indefinitely; leave the loop to stop."""
-        return self._client.read(Reader.of_conversation(conversation_id, after))
+        return self.client.read(Reader.of_conversation(conversation_id, after))
 
 
-class Turns:
+class Turns(TurnCalls[Client]):
     """Turns. A start that is retried starts one turn only."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.start = client.method(turns.start_turn)
-        self.execute = client.method(turns.execute)
-        self.get = client.method(turns.get_turn)
-        self.list = client.method(turns.list_turns)
-        self.segments = client.method(turns.turn_segments)
-        self.metrics = client.method(turns.turn_metrics)
-        self.calls = client.method(turns.list_calls)
-        self.stop = client.method(turns.stop_turn)
-        self.question = client.method(turns.get_question)
-        self.answer = client.method(turns.answer_question)
-        self.raise_limits = client.method(turns.raise_limits)
 
     def events(self, turn_id: str, *, after: str | None = None) -> Iterator[Event]:
         """Yields the turn's events from its beginning, or after the event with the id `after`, until the turn ends."""
-        return self._client.read(Reader.of_turn(turn_id, after))
+        return self.client.read(Reader.of_turn(turn_id, after))
 
     def wait(self, turn_id: str, *, timeout_seconds: float | None = None, through_pauses: bool = False) -> Turn:
         """Waits until the turn has ended or is paused, and returns it. With `through_pauses`, waits until it has ended.

@@ -22,6 +22,9 @@ from perdure.schemas.turns import (
     Usage,
 )
 
+_EXECUTE_SECONDS = 120.0
+"""The time after which the API responds to `execute`, even if the turn is still running."""
+
 
 def upload_file(
     conversation_id: str,
@@ -73,8 +76,6 @@ def _content(response: httpx.Response) -> bytes:
 
 
 OnBusy = Literal["reject", "queue", "steer", "replace"]
-_EXECUTE_SECONDS = 120.0
-"""The time after which the API responds to `execute`, even if the turn is still running."""
 
 
 def _no_content(_: httpx.Response) -> None:

@@ -46,6 +46,8 @@ SEARCH_TENANT = "PerdureTenant"
 SEARCH_AGENT = "PerdureAgent"
 SEARCH_CONVERSATION = "PerdureConversation"
 SEARCH_STATUS = "PerdureStatus"
+HEARTBEAT_TIMEOUT = timedelta(seconds=5)
+"""Time after which a killed worker is noticed. Every activity sends a heartbeat at least once a second."""
 
 
 def search_values(turn: TurnInput, status: str) -> dict[str, str]:
@@ -207,9 +209,6 @@ class ActivityRef(Generic[In, Out]):
     """One short transaction that can be repeated. It runs inside the workflow task if the turns queue serves its kind
     too (ADR 7)."""
 
-
-HEARTBEAT_TIMEOUT = timedelta(seconds=5)
-"""Time after which a killed worker is noticed. Every activity sends a heartbeat at least once a second."""
 
 MEMORY_LOAD = ActivityRef(
     "memory.load", Kind.MEMORY, LoadRequest, TurnContext, timedelta(seconds=20), None, RetryClass.UNTIL_BACK, brief=True

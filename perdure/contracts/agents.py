@@ -16,6 +16,8 @@ from perdure.contracts.values import Frozen, Tolerant
 
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """Upper limit for one answer, in bytes. A worker holds an answer in memory several times while it reads it."""
+SCRIPTED: Final = "scripted"
+"""The model that needs no key: it plays the agent's script."""
 
 
 class ToolCard(Frozen):
@@ -106,10 +108,6 @@ class OnLength(StrEnum):
     """The turn completes with the cut answer, and is marked as truncated."""
     FAIL = "fail"
     """The turn fails with `output_limit`."""
-
-
-SCRIPTED: Final = "scripted"
-"""The model that needs no key: it plays the agent's script."""
 
 
 class FallbackModel(Frozen):

@@ -11,6 +11,20 @@ from perdure.contracts.messages import MessageRef
 from perdure.contracts.skills import is_empty
 from perdure.contracts.values import Frozen, Tolerant, digest_of
 
+HIGH_RISK = "high"
+EXPIRES_SECONDS = 604_800
+"""Default time until a request expires: seven days."""
+_RELIED_ON = {
+    "reviewer_role",
+    "allow_self_approval",
+    "reviewers",
+    "quorum",
+    "quorum_high_risk",
+    "hold_seconds",
+    "escalation_role",
+}
+"""The fields that a decision depends on. If one of them has changed since, the decision is outdated."""
+
 
 class PauseKind(StrEnum):
     """The reasons for which a turn can wait. A topology names an entry node for each kind that it uses."""
@@ -127,11 +141,6 @@ class Verdict(Tolerant):
     the expiry that the request was opened with is still valid."""
 
 
-HIGH_RISK = "high"
-EXPIRES_SECONDS = 604_800
-"""Default time until a request expires: seven days."""
-
-
 class OnTimeout(StrEnum):
     """The options for a request that has no decision at its deadline."""
 
@@ -145,18 +154,6 @@ def _is_one(value: int) -> bool:
 
 
 Reason = Annotated[str, Field(min_length=1, max_length=100)]
-
-
-_RELIED_ON = {
-    "reviewer_role",
-    "allow_self_approval",
-    "reviewers",
-    "quorum",
-    "quorum_high_risk",
-    "hold_seconds",
-    "escalation_role",
-}
-"""The fields that a decision depends on. If one of them has changed since, the decision is outdated."""
 
 
 class ApprovalPolicy(Frozen):

@@ -50,6 +50,9 @@ BUDGET = "budget"
 STAGE = "stage"
 ALARM = "invariant.alarm"
 TITLE_GENERATED = "conversation.title.generated"
+MAX_ALARMS: Final = 32
+"""Maximum number of different alarms that a run reports. They are part of an activity's input, which must stay small.
+"""
 
 
 class PendingEvent(Tolerant):
@@ -61,11 +64,6 @@ class PendingEvent(Tolerant):
     data: dict[str, JsonValue] = {}
     number: int = 0
     """Its position among the events of the turn's nodes. An event that is passed on again is not written again."""
-
-
-MAX_ALARMS: Final = 32
-"""Maximum number of different alarms that a run reports. They are part of an activity's input, which must stay small.
-"""
 
 
 class AlarmType(StrEnum):

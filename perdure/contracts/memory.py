@@ -16,6 +16,14 @@ from perdure.contracts.values import Frozen, Tolerant
 MAX_FACTS = 10
 """Limits of facts for one read and for one write."""
 MAX_FACT_CHARACTERS = 200
+MEMORY_POLICY_DENIED = "memory.policy.denied"
+MEMORY_PROMOTION_PROPOSED = "memory.promotion.proposed"
+MEMORY_SAFETY_FLAGGED = "memory.safety.flagged"
+CLIENT_TABLE: Final = "client_table"
+"""The key of the turn's metadata that describes data which stays with the client."""
+MAX_OTHERS: Final = 3
+MAX_ROWS: Final = 1_000_000
+MAX_COLUMNS: Final = 200
 
 
 class FactScope(StrEnum):
@@ -80,11 +88,6 @@ class FactsAnswer(Tolerant):
     """The facts that were read: those of a conversation by type, those of a person oldest first."""
     refused_change: bool = Field(default=False, exclude_if=is_empty)
     """True if the database rejected a change of a fact about a person."""
-
-
-MEMORY_POLICY_DENIED = "memory.policy.denied"
-MEMORY_PROMOTION_PROPOSED = "memory.promotion.proposed"
-MEMORY_SAFETY_FLAGGED = "memory.safety.flagged"
 
 
 class Scope(StrEnum):
@@ -161,13 +164,6 @@ class MemoryLimits(Frozen):
 
 
 DEFAULT_LIMITS = MemoryLimits()
-
-
-CLIENT_TABLE: Final = "client_table"
-"""The key of the turn's metadata that describes data which stays with the client."""
-MAX_OTHERS: Final = 3
-MAX_ROWS: Final = 1_000_000
-MAX_COLUMNS: Final = 200
 
 
 class _Strict(Frozen):

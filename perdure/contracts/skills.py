@@ -37,7 +37,7 @@ class RuleAction(StrEnum):
 
 
 class Rule(Tolerant):
-    """A rule of the platform, of an app or of a skill. perdure/core/agents/rules.py evaluates it."""
+    """A rule of the platform, of an app or of a skill. perdure/core/agents/rule_matching.py evaluates it."""
 
     id: str
     """`platform:ID`, `APP:ID` or `APP/SKILL:ID`; unique."""

@@ -18,6 +18,23 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.values import Frozen, canonical_json
 from perdure.core.identity import SECRET_ADVICE, key_id, split_secrets
 
+MAX_FAULTS = 100
+"""Maximum number of reported faults; all are counted, by kind."""
+GENESIS = "0" * 64
+"""`prev` of a tenant's first row."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+ERASURE_BEGUN = "user.erasure_begun"
+"""Rows that list what is erased with a user, their subject: the turns, and the rows of others that name the user."""
+ERASURE_DONE = "user.erased"
+KEPT_KINDS = (ERASURE_BEGUN, ERASURE_DONE)
+"""Rows about erasures. They contain only ids and counts, account for missing bodies, and are never erased."""
+DECISION_KIND = "approval.decided"
+OUTCOME_KINDS = (DECISION_KIND, "approval.withdrawn", "approval.voided", "approval.expired", "approval.cancelled")
+"""Kinds of rows with the outcome of a request; the last one applies."""
+ALLOWING_DECISIONS = ("approve", "edit")
+"""Decisions that allow a call to run."""
+
 
 def frame_fields(*fields: str | None) -> str:
     """Returns `fields` as one unambiguous text: each field is preceded by its length in bytes. The SQL function
@@ -107,10 +124,6 @@ def name_text(tenant_id: str, name: str) -> str:
     return frame_fields("erased name", tenant_id, name)
 
 
-MAX_FAULTS = 100
-"""Maximum number of reported faults; all are counted, by kind."""
-
-
 class FaultKind(StrEnum):
     """The kind of a fault in a row, a link or a head."""
 
@@ -169,12 +182,6 @@ def sample_of_faults(faults: Iterable[ChainFault], limit: int) -> tuple[ChainFau
     turns = sorted((turn, kind) for kind, found in by_kind.items() for turn in range(len(found)))
     sample = [by_kind[kind][turn] for turn, kind in turns[:limit]]
     return tuple(sorted(sample, key=lambda fault: (fault.kind not in HEAD_FAULTS, fault.seq, fault.kind)))
-
-
-GENESIS = "0" * 64
-"""`prev` of a tenant's first row."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,13 +421,6 @@ def marks_of(
     return {seq: frozenset(hashes) for seq, hashes in by_seq.items()}, forged
 
 
-ERASURE_BEGUN = "user.erasure_begun"
-"""Rows that list what is erased with a user, their subject: the turns, and the rows of others that name the user."""
-ERASURE_DONE = "user.erased"
-KEPT_KINDS = (ERASURE_BEGUN, ERASURE_DONE)
-"""Rows about erasures. They contain only ids and counts, account for missing bodies, and are never erased."""
-
-
 @dataclass(frozen=True, slots=True)
 class Erasures:
     """Texts that a tenant's erasures removed. Stores an id for each erased turn, so that no row is read twice. Signed
@@ -452,13 +452,6 @@ class Erasures:
             or entry.turn_id in self._turns.get(person, ())
             or audit_id in self._rows.get(person, ())
         )
-
-
-DECISION_KIND = "approval.decided"
-OUTCOME_KINDS = (DECISION_KIND, "approval.withdrawn", "approval.voided", "approval.expired", "approval.cancelled")
-"""Kinds of rows with the outcome of a request; the last one applies."""
-ALLOWING_DECISIONS = ("approve", "edit")
-"""Decisions that allow a call to run."""
 
 
 @dataclass(frozen=True, slots=True)

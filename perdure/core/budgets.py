@@ -23,15 +23,24 @@ TOKENS_SPENT: Final = "token_budget_spent"
 COST_SPENT: Final = "cost_budget_spent"
 TURN_CODES: Final = frozenset({TOKENS_SPENT, COST_SPENT, ANSWER_OVER_BUDGET})
 """The codes of the turn's own limits, which a reviewer can raise."""
+PRICED_TOKENS: Final = 1_000_000
+"""Prices are per this many tokens, because a single one may cost less than a micro-dollar."""
+TENANT = ""
+"""Used instead of an agent's id for all agents of the tenant together."""
+DAY_TOKENS_SPENT = "day_token_budget_spent"
+DAY_COST_SPENT = "day_cost_budget_spent"
+DAY_CODES = frozenset({DAY_TOKENS_SPENT, DAY_COST_SPENT})
+"""The codes of a spent budget; such a turn ends as limited."""
+RESERVED_SECONDS = 3.0
+"""Seconds until a call that only other reservations prevent is retried."""
+RESERVED_TRIES = 10
+"""Number of retries before the turn ends as limited: half a minute, which is what most model calls take."""
+FILES_VARIABLE = "PERDURE_FILES_PER_CONVERSATION"
 
 
 def answer_token_limit(limits: Limits, *, tokens_used: int) -> int:
     """Returns the number of tokens after which an answer is cut off."""
     return max(0, limits.max_tokens - tokens_used) + USUAL_ANSWER_TOKENS
-
-
-PRICED_TOKENS: Final = 1_000_000
-"""Prices are per this many tokens, because a single one may cost less than a micro-dollar."""
 
 
 def affordable_tokens(max_tokens: int | None, left_microusd: int | None, price_microusd: int) -> int | None:
@@ -76,17 +85,6 @@ def tighten_limits(base: Limits, requested: Limits | None) -> Limits:
         on_spent=OnSpent.ASK if OnSpent.ASK in (base.on_spent, requested.on_spent) else OnSpent.END,
     )
 
-
-TENANT = ""
-"""Used instead of an agent's id for all agents of the tenant together."""
-DAY_TOKENS_SPENT = "day_token_budget_spent"
-DAY_COST_SPENT = "day_cost_budget_spent"
-DAY_CODES = frozenset({DAY_TOKENS_SPENT, DAY_COST_SPENT})
-"""The codes of a spent budget; such a turn ends as limited."""
-RESERVED_SECONDS = 3.0
-"""Seconds until a call that only other reservations prevent is retried."""
-RESERVED_TRIES = 10
-"""Number of retries before the turn ends as limited: half a minute, which is what most model calls take."""
 
 Caps = Mapping[str, DayLimits]
 """The budgets that apply to a call, by agent id."""
@@ -212,7 +210,6 @@ VARIABLES = {
     Scope.USER: "PERDURE_BYTES_PER_USER",
     Scope.TENANT: "PERDURE_BYTES_PER_TENANT",
 }
-FILES_VARIABLE = "PERDURE_FILES_PER_CONVERSATION"
 _SUBJECTS = {
     Scope.CONVERSATION: "This conversation uses",
     Scope.USER: "You use",

@@ -18,6 +18,9 @@ _FIRST_DELAY = timedelta(seconds=5)
 _LONGEST_DELAY = timedelta(hours=1)
 MAX_ATTEMPTS = 24
 """Delays of 5 s, 10 s, 20 s … up to an hour each: most of a day in total."""
+LOW_RISK = "low"
+CHAT = "chat"
+"""The label of a token with which a chat decides as its owner, and the channel of such a decision."""
 
 
 def sign(secret: str, timestamp: str, delivery: str, body: bytes) -> str:
@@ -51,11 +54,6 @@ def says_args(risk: str, *, with_args: bool) -> bool:
     """Returns whether a webhook includes the call's arguments: only if its administrator wants it, and only for calls
     that can be decided in a chat. All others are reviewed on their page."""
     return with_args and risk == LOW_RISK
-
-
-LOW_RISK = "low"
-CHAT = "chat"
-"""The label of a token with which a chat decides as its owner, and the channel of such a decision."""
 
 
 def chat_may_decide(risk: str) -> bool:

@@ -22,6 +22,17 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 ANSWER_BYTES: Final = 10 * 1024 * 1024
 """Default maximum size of a response."""
 _PORTS = {"https": 443, "http": 80}
+_METADATA = frozenset(map(ip_address, (
+    "169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254",
+)))  # fmt: skip
+"""Metadata services of AWS, Azure, Google, Alibaba and Oracle; not all of them are link-local."""
+_NAT64 = ip_network("64:ff9b::/96")
+_LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
+_COMPATIBLE = ip_network("::/96")
+_THIS_NETWORK = ip_network("0.0.0.0/8")
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)
+_HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_][a-z0-9_-]{0,62})*")
+_PRIVATE_ENDINGS = (".local", ".localdomain", ".internal", ".intranet", ".private", ".corp", ".home", ".lan", ".arpa")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +128,6 @@ _SEVERITY = (
     NetworkKind.LINK_LOCAL,
     NetworkKind.UNUSABLE,
 )
-_METADATA = frozenset(map(ip_address, (
-    "169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254",
-)))  # fmt: skip
-"""Metadata services of AWS, Azure, Google, Alibaba and Oracle; not all of them are link-local."""
-_NAT64 = ip_network("64:ff9b::/96")
-_LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
-_COMPATIBLE = ip_network("::/96")
-_THIS_NETWORK = ip_network("0.0.0.0/8")
-_ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def _network_of(ip: Address) -> NetworkKind:
@@ -182,10 +184,6 @@ def canonical_host(host: str) -> str:
     if not _HOST.fullmatch(name):
         raise _invalid(host, "write a host name in ASCII (an international one as xn--...) or an IP address")
     return name
-
-
-_HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_][a-z0-9_-]{0,62})*")
-_PRIVATE_ENDINGS = (".local", ".localdomain", ".internal", ".intranet", ".private", ".corp", ".home", ".lan", ".arpa")
 
 
 def is_loopback_host(host: str) -> bool:

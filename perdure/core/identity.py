@@ -22,6 +22,27 @@ from perdure.contracts.values import sha256_hex
 
 UNKNOWN_CREATOR = "00000000-0000-0000-0000-000000000000"
 """The creator's id if the creator is not recorded."""
+SIGNED_PREFIX = "eyJ"
+"""The beginning of a signed token: its header is a JSON object."""
+MIN_SECRET_CHARACTERS = 32
+"""Minimum characters of a secret: 128 bits if they are hexadecimal."""
+SECRET_ADVICE = f"must have at least {MIN_SECRET_CHARACTERS} characters; create one with `openssl rand -hex 32`"
+"""Advice in the error about a rejected secret."""
+REFRESH_GRACE = timedelta(seconds=10)
+"""Time after its use in which a refresh token still returns its successor: for parallel tabs and lost responses."""
+MAX_TRIES = 10
+"""Number of wrong attempts after which the code is invalid."""
+CODE_BYTES = 20
+_GROUP_CHARACTERS = 4
+_NEW_CODE_ADVICE = (
+    "For a new one, start the stack again as before, such as with `make up`, or run `python -m perdure.apps.bootstrap` "
+    "with the same settings"
+)
+"""Advice on a new setup code. A start with other settings, such as without its apps, would publish something else."""
+_USER_NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}")
+_NAME_CLAIMS = ("preferred_username", "email", "sub")
+"""The first claim that results in a valid name is used."""
+_RESERVED = "erased-"
 
 
 class SignInMethod(StrEnum):
@@ -90,14 +111,6 @@ class Credential:
 
 OWN_CREDENTIAL = Credential()
 """A credential that only its owner can hold."""
-
-
-SIGNED_PREFIX = "eyJ"
-"""The beginning of a signed token: its header is a JSON object."""
-MIN_SECRET_CHARACTERS = 32
-"""Minimum characters of a secret: 128 bits if they are hexadecimal."""
-SECRET_ADVICE = f"must have at least {MIN_SECRET_CHARACTERS} characters; create one with `openssl rand -hex 32`"
-"""Advice in the error about a rejected secret."""
 
 
 def split_secrets(text: str) -> tuple[str, ...]:
@@ -190,10 +203,6 @@ class OperatorTokens:
         return any(hmac.compare_digest(given, each) for each in self.digests)
 
 
-REFRESH_GRACE = timedelta(seconds=10)
-"""Time after its use in which a refresh token still returns its successor: for parallel tabs and lost responses."""
-
-
 class RefreshOutcome(StrEnum):
     """The outcome of a submitted refresh token."""
 
@@ -226,17 +235,6 @@ def refresh_outcome(record: RefreshRecord) -> RefreshOutcome:
     if record.used_at is not None:
         return RefreshOutcome.REPEAT if record.now - record.used_at <= REFRESH_GRACE else RefreshOutcome.REUSED
     return RefreshOutcome.OVER if record.expires_at <= record.now else RefreshOutcome.ROTATE
-
-
-MAX_TRIES = 10
-"""Number of wrong attempts after which the code is invalid."""
-CODE_BYTES = 20
-_GROUP_CHARACTERS = 4
-_NEW_CODE_ADVICE = (
-    "For a new one, start the stack again as before, such as with `make up`, or run `python -m perdure.apps.bootstrap` "
-    "with the same settings"
-)
-"""Advice on a new setup code. A start with other settings, such as without its apps, would publish something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,12 +282,6 @@ def code_refusal(given: str, stored: SetupCode | None) -> CallerError | None:
     else:
         return None
     return CallerError("setup_code_invalid", f"{why}. {_NEW_CODE_ADVICE}", status=403)
-
-
-_USER_NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}")
-_NAME_CLAIMS = ("preferred_username", "email", "sub")
-"""The first claim that results in a valid name is used."""
-_RESERVED = "erased-"
 
 
 def name_from(claims: Mapping[str, object]) -> str | None:

@@ -48,6 +48,24 @@ _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*(?:\]|\\?\Z)|\$", 
 _BY_LINES = re.compile(r"(?<!\\)\(\?[a-zA-Z]*m")
 _NOTHING_OUTSIDE: Registry[bool | Mapping[str, Any]] = Registry()
 """A registry without other schemas. Without it, jsonschema fetches a schema's references to other hosts."""
+_MAX_OUTLINE_LINE_CHARACTERS = 160
+_MAX_OUTLINE_DEPTH = 6
+"""Limits the depth, because a schema can refer to itself."""
+_MAX_SCHEMA_PARTS = 500
+"""Maximum parts of a schema that are read for one field. Alternatives can be nested, and servers write the schemas."""
+_BOUNDS = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "more than {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "less than {}",
+    "multipleOf": "a multiple of {}",
+    "minLength": "minimum length {}",
+    "maxLength": "maximum length {}",
+    "minItems": "{} or more",
+    "maxItems": "{} at most",
+    "pattern": "pattern {}",
+    "format": "format {}",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,13 +262,6 @@ def _compile_pattern(pattern: str) -> Any:
     return regex.compile(pattern)
 
 
-_MAX_CHARACTERS = 160
-_MAX_OUTLINE_DEPTH = 6
-"""Limits the depth, because a schema can refer to itself."""
-_MAX_SCHEMA_PARTS = 500
-"""Maximum parts of a schema that are read for one field. Alternatives can be nested, and servers write the schemas."""
-
-
 def outline_schema(schema: Mapping[str, Any]) -> Iterator[str]:
     """Yields a line for each field of the object; required ones are marked."""
     fields = schema.get("properties")
@@ -260,7 +271,7 @@ def outline_schema(schema: Mapping[str, Any]) -> Iterator[str]:
         read = follow_reference(field, schema)
         meaning = read.get("description") or (field.get("description") if isinstance(field, Mapping) else "")
         line = f"{name}: {field_type(field, schema)}{must}" + (f". {meaning}" if meaning else "")
-        yield one_line(line, _MAX_CHARACTERS)
+        yield one_line(line, _MAX_OUTLINE_LINE_CHARACTERS)
 
 
 def field_type(field: object, root: Mapping[str, Any]) -> str:
@@ -300,21 +311,6 @@ def follow_reference(field: object, root: Mapping[str, Any]) -> Mapping[str, Any
     for part in reference.removeprefix("#/").split("/"):
         found = found.get(part) if isinstance(found, Mapping) else None
     return found if isinstance(found, Mapping) else {}
-
-
-_BOUNDS = {
-    "minimum": "at least {}",
-    "exclusiveMinimum": "more than {}",
-    "maximum": "at most {}",
-    "exclusiveMaximum": "less than {}",
-    "multipleOf": "a multiple of {}",
-    "minLength": "minimum length {}",
-    "maxLength": "maximum length {}",
-    "minItems": "{} or more",
-    "maxItems": "{} at most",
-    "pattern": "pattern {}",
-    "format": "format {}",
-}
 
 
 def _describe_bounds(read: Mapping[str, Any]) -> str:

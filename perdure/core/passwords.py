@@ -6,6 +6,19 @@ from dataclasses import dataclass
 
 _HOUR, _DAY = 3_600, 86_400
 _MAX_DOUBLINGS = 30
+CHECKED_CHARACTERS = 32
+"""Number of characters to check: zxcvbn takes 3 ms for 32 and up to 1.7 s for 64 of the worst kind (measured)."""
+_MIN_SCORE = 2
+"""zxcvbn's score of more than 1,000,000 guesses."""
+_MIN_SCORE_WITH_NAMES = 3
+"""More than 100,000,000 guesses, for a password that contains a name."""
+_PRODUCT_NAME = "perdure"
+_MIN_WORD_CHARACTERS = 3
+_MIN_CHARACTERS_BESIDE_NAMES = 6
+"""Letters and digits that a password needs besides its names: a year is too little."""
+_LEET = str.maketrans("4@301!57$", "aaeoiists")
+_ADVICE = "Use a longer one, for example four unrelated words"
+_CONSISTS_OF_NAMES = f"This password consists of your name, the tenant's name or the product's name. {_ADVICE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +73,6 @@ def wait_left(tallies: Sequence[tuple[GuessRate, GuessTally]], now: float) -> fl
     # If the clock was set back, no delay is longer than a full one from now.
     longest = max((wait_after(rate, tally.failures) for rate, tally in tallies), default=0)
     return min(longest, max(0.0, *due, 0.0)) if tallies else 0.0
-
-
-CHECKED_CHARACTERS = 32
-"""Number of characters to check: zxcvbn takes 3 ms for 32 and up to 1.7 s for 64 of the worst kind (measured)."""
-_MIN_SCORE = 2
-"""zxcvbn's score of more than 1,000,000 guesses."""
-_MIN_SCORE_WITH_NAMES = 3
-"""More than 100,000,000 guesses, for a password that contains a name."""
-_PRODUCT_NAME = "perdure"
-_MIN_WORD_CHARACTERS = 3
-_MIN_CHARACTERS_BESIDE_NAMES = 6
-"""Letters and digits that a password needs besides its names: a year is too little."""
-_LEET = str.maketrans("4@301!57$", "aaeoiists")
-_ADVICE = "Use a longer one, for example four unrelated words"
-_CONSISTS_OF_NAMES = f"This password consists of your name, the tenant's name or the product's name. {_ADVICE}"
 
 
 def own_names(*texts: str) -> list[str]:

@@ -13,6 +13,15 @@ from perdure.core.text import without_userinfo
 _HOME_BITS = 64
 """A client with one IPv6 address usually controls its whole /64."""
 _ADDRESS_CHARACTERS = 60
+EVERY = "*"
+LOCALHOST = "localhost"
+_HOST_CHARACTERS = 253
+_LABELS = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
+_WITH_PORT = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\[\]:]+)(:(?P<port>[0-9]{1,5}))?")
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing."""
+_OWN = frozenset({"same-origin", "none"})
+"""Values of Sec-Fetch-Site for a request of the same origin or of the user directly."""
 
 
 def counted_as(host: str) -> str:
@@ -105,13 +114,6 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
         return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
-
-
-EVERY = "*"
-LOCALHOST = "localhost"
-_HOST_CHARACTERS = 253
-_LABELS = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
-_WITH_PORT = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\[\]:]+)(:(?P<port>[0-9]{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +249,6 @@ def _is_ipv4(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods that change nothing."""
-_OWN = frozenset({"same-origin", "none"})
-"""Values of Sec-Fetch-Site for a request of the same origin or of the user directly."""
 
 
 def is_foreign(host: str, origin: str, fetch_site: str) -> bool:

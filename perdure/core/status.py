@@ -9,6 +9,11 @@ from perdure.contracts.turns import StuckTask
 
 LATE_SECONDS = 60.0
 """Age in seconds from which a waiting task means that its queue is not being processed."""
+MIN_FAILURES = 5
+"""The failed attempts of a workflow task after which its turn counts as stuck. A killed worker causes one or two.
+Their distance grows: the fifth comes after half a minute, the tenth after nine minutes (measured). A signal starts the
+count again, and the reconciler can signal every minute."""
+_MINUTE = 60
 
 
 def disk_fault(free_bytes: int, least_bytes: int) -> str:
@@ -34,13 +39,6 @@ def relay_fault(sessions: int, overdue: int) -> str:
     if overdue > 0:
         return f"{overdue} wake-ups are overdue"
     return ""
-
-
-MIN_FAILURES = 5
-"""The failed attempts of a workflow task after which its turn counts as stuck. A killed worker causes one or two.
-Their distance grows: the fifth comes after half a minute, the tenth after nine minutes (measured). A signal starts the
-count again, and the reconciler can signal every minute."""
-_MINUTE = 60
 
 
 def is_suspect(attempt: int, known: StuckTask | None) -> bool:

@@ -14,6 +14,12 @@ CHARACTERS_A_TOKEN = 4
 """The estimate if no provider counted the tokens."""
 _INVISIBLE_LETTERS = frozenset("\u115f\u1160\u3164\uffa0\u2800")
 """Letters and signs by category that are invisible: Hangul fillers and the empty Braille pattern."""
+_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_SELECTORS = range(0xE0100, 0xE01F0)
+"""Invisible variation selectors; any number of them can follow a letter."""
+_KEPT = frozenset("\n\t")
+_PLAIN = re.compile(r"[\n\t\x20-\x7e]*")
+_GAP = re.compile(r"(?:\r\n|[ \t\n])+")
 
 
 def clean(text: str) -> str:
@@ -61,14 +67,6 @@ def without_word(text: str, word: str) -> str:
 def estimated_tokens(text: str) -> int:
     """Returns the estimated number of tokens in `text`."""
     return -(-len(text) // CHARACTERS_A_TOKEN)
-
-
-_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_SELECTORS = range(0xE0100, 0xE01F0)
-"""Invisible variation selectors; any number of them can follow a letter."""
-_KEPT = frozenset("\n\t")
-_PLAIN = re.compile(r"[\n\t\x20-\x7e]*")
-_GAP = re.compile(r"(?:\r\n|[ \t\n])+")
 
 
 def escape_terminal(text: str) -> str:

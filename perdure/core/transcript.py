@@ -25,6 +25,34 @@ from perdure.core.text import clean, is_blank
 
 MAY_HAVE_ACTED = frozenset({CallState.DONE, CallState.FAILED, CallState.RESERVED, CallState.OUTCOME_UNKNOWN})
 """States of a call that has reached its tool or may have."""
+STATE_AFTER_EVENT: Final[Mapping[str, str]] = {
+    TOOL_AWAITING_APPROVAL: "awaiting_approval",
+    TOOL_APPROVED: "approved",
+    TOOL_EXECUTING: "executing",
+    TOOL_RESULT: "completed",
+    TOOL_ERROR: "error",
+    TOOL_DENIED: "denied",
+}
+"""The state of a tool segment after each event."""
+FINAL_STATES: Final = frozenset({"completed", "denied"})
+QUESTION_EVENTS: Final = (CLARIFICATION_REQUESTED, CLIENT_RUN_REQUESTED)
+"""Events with questions to the turn's user."""
+SEGMENT_EVENTS: Final = (
+    THINKING_COMPLETE,
+    GENERATION_COMPLETE,
+    MESSAGE_JOINED,
+    TOOLS_PENDING,
+    *QUESTION_EVENTS,
+    *STATE_AFTER_EVENT,
+)
+"""The events that segments are built from."""
+TITLE_CHARACTERS = 60
+TITLE_WORDS = 6
+READ_CHARACTERS = 400
+"""Characters of a message that are read for a title."""
+ASKED_CHARACTERS = 400
+ANSWERED_CHARACTERS = 600
+"""Together about what an embedding model reads (256 word pieces). The start of a text shows its subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +110,6 @@ def status_without_result(state: CallState | None, refused: str | None = None) -
     if refused is not None:
         return "denied", refused
     return "not_run", "the turn ended before this call ran"
-
-
-STATE_AFTER_EVENT: Final[Mapping[str, str]] = {
-    TOOL_AWAITING_APPROVAL: "awaiting_approval",
-    TOOL_APPROVED: "approved",
-    TOOL_EXECUTING: "executing",
-    TOOL_RESULT: "completed",
-    TOOL_ERROR: "error",
-    TOOL_DENIED: "denied",
-}
-"""The state of a tool segment after each event."""
-FINAL_STATES: Final = frozenset({"completed", "denied"})
-QUESTION_EVENTS: Final = (CLARIFICATION_REQUESTED, CLIENT_RUN_REQUESTED)
-"""Events with questions to the turn's user."""
-SEGMENT_EVENTS: Final = (
-    THINKING_COMPLETE,
-    GENERATION_COMPLETE,
-    MESSAGE_JOINED,
-    TOOLS_PENDING,
-    *QUESTION_EVENTS,
-    *STATE_AFTER_EVENT,
-)
-"""The events that segments are built from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +193,6 @@ def _tool_segment(segments: list[Segment], tool_segments: dict[str, Segment], ca
     return tool_segments[call_id]
 
 
-TITLE_CHARACTERS = 60
-TITLE_WORDS = 6
-READ_CHARACTERS = 400
-"""Characters of a message that are read for a title."""
-
-
 def title_of(message: str) -> str:
     """Returns the first words in one line, at most 60 characters; empty if they would look empty."""
     words = clean(message[:READ_CHARACTERS]).split()
@@ -201,11 +200,6 @@ def title_of(message: str) -> str:
     if len(title) > TITLE_CHARACTERS:
         title = title[: TITLE_CHARACTERS - 1].rstrip() + "…"
     return "" if is_blank(title) else title
-
-
-ASKED_CHARACTERS = 400
-ANSWERED_CHARACTERS = 600
-"""Together about what an embedding model reads (256 word pieces). The start of a text shows its subject."""
 
 
 def summary_of(question: str, answered: str) -> str:

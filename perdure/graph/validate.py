@@ -18,6 +18,16 @@ from perdure.contracts.errors import InvariantBroken
 from perdure.graph.spec import END, FRESH, RENEWED, Edge, Fork, Join, Outcome, Router, Sub, Switch, Topology
 from perdure.graph.state import KERNEL_FIELDS, LAST_VALUE, not_json
 
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+RESERVED: Final = (
+    *("start", "end", "graph", "subgraph", "flowchart", "direction"),
+    *("style", "class", "classdef", "linkstyle", "click", "call", "href", "default"),
+)
+"""START and END in any case, and the reserved words of Mermaid flowcharts."""
+WHY_SYNC_HANGS: Final = (
+    "synchronous code is sent to a thread pool, which a workflow does not have, and the turn would hang"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Branch:
@@ -195,17 +205,6 @@ class TopologyFault:
 
     def __str__(self) -> str:
         return f"{self.subject} {self.message} ({self.rule})"
-
-
-NAME = re.compile(r"[a-z][a-z0-9_]*")
-RESERVED: Final = (
-    *("start", "end", "graph", "subgraph", "flowchart", "direction"),
-    *("style", "class", "classdef", "linkstyle", "click", "call", "href", "default"),
-)
-"""START and END in any case, and the reserved words of Mermaid flowcharts."""
-WHY_SYNC_HANGS: Final = (
-    "synchronous code is sent to a thread pool, which a workflow does not have, and the turn would hang"
-)
 
 
 def check(topology: Topology) -> None:

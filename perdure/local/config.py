@@ -21,6 +21,27 @@ from perdure.local.ports import HOST, http_post
 from perdure.local.processes import TimeLimits
 
 CODES = "/v1/auth/codes"
+ROOT = Path(__file__).parents[2]
+"""The folder that contains the package `perdure`."""
+BASE = ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
+"""The base of `.env` and of relative paths in settings. In a checkout it is the checkout's folder, whatever the current
+folder is; for an installed package, it is the current folder."""
+STACK_ALONE = ("PERDURE_START_SECONDS", "PERDURE_HANG_SECONDS", "PERDURE_TEMPORAL_SYNCHRONOUS")
+"""Variables that only this package reads; perdure/settings.py reads the others."""
+_DEFAULT_PORT = 8080
+LEAST_FREE_BYTES = 128 << 20
+"""Postgres writes its log in files of 16 MiB and stops if it cannot create one; room for a few of them and the rest."""
+_PYTHON = sys.executable
+_COMPACT_QUEUES = ("turns", "llm")
+_SPREAD_QUEUES = (*_COMPACT_QUEUES, "tools", "memory", "approvals")
+_RELAY = ("perdure.worker.__main__",)
+_SERVING = (*_RELAY, "perdure.worker.queues", "httpcore")
+_WORKFLOWS = ("perdure.workflows.turn_run", "perdure.workflows.turn_wait", "perdure.workflows.tool_preview")
+_FLAGS = {
+    **dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True),
+    **dict.fromkeys(("0", "false", "f", "no", "n", "off"), False),
+}
+"""Parses the value as perdure/settings.py does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +107,6 @@ async def _code(port: int, token: str) -> str:
 
 Routing = Literal["compact", "spread"]
 _ROUTINGS: dict[str, Routing] = {"compact": "compact", "spread": "spread"}
-
-ROOT = Path(__file__).parents[2]
-"""The folder that contains the package `perdure`."""
-BASE = ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
-"""The base of `.env` and of relative paths in settings. In a checkout it is the checkout's folder, whatever the current
-folder is; for an installed package, it is the current folder."""
-STACK_ALONE = ("PERDURE_START_SECONDS", "PERDURE_HANG_SECONDS", "PERDURE_TEMPORAL_SYNCHRONOUS")
-"""Variables that only this package reads; perdure/settings.py reads the others."""
-_DEFAULT_PORT = 8080
-LEAST_FREE_BYTES = 128 << 20
-"""Postgres writes its log in files of 16 MiB and stops if it cannot create one; room for a few of them and the rest."""
-_PYTHON = sys.executable
-_COMPACT_QUEUES = ("turns", "llm")
-_SPREAD_QUEUES = (*_COMPACT_QUEUES, "tools", "memory", "approvals")
-_RELAY = ("perdure.worker.__main__",)
-_SERVING = (*_RELAY, "perdure.worker.queues", "httpcore")
-_WORKFLOWS = ("perdure.workflows.turn_run", "perdure.workflows.turn_wait", "perdure.workflows.tool_preview")
 
 
 def own_environ() -> dict[str, str]:
@@ -250,13 +254,6 @@ def _user_apps(environ: Mapping[str, str], app_dirs: Sequence[str | Path]) -> tu
             why = f"{app} is not an app folder: it has no {' and no '.join(missing)}"
             raise StackError(f"{why}; `perdure init NEW-FOLDER` creates one")
     return apps
-
-
-_FLAGS = {
-    **dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True),
-    **dict.fromkeys(("0", "false", "f", "no", "n", "off"), False),
-}
-"""Parses the value as perdure/settings.py does."""
 
 
 def _flag(environ: Mapping[str, str], name: str) -> bool:

@@ -16,6 +16,13 @@ from pathlib import Path
 
 from perdure.core.faults import file_fault, named_texts
 
+_CREATED = ("logs", "ready", "companions")
+_OTHER_FOLDERS = ("uploads", "pg", "valkey", "temporal-ui")
+_FILES = ("lock", "run.json", "ports.json", "children.json", "secrets.json", "temporal.db")
+_WRONG_KIND = dict.fromkeys((FileExistsError, IsADirectoryError, NotADirectoryError), "; move it away")
+_CLUSTER = "cluster"
+"""The entry of `secrets.json` that is not a password: it records that these are the passwords of a created cluster."""
+
 
 @dataclass(frozen=True, slots=True)
 class DataDir:
@@ -81,11 +88,6 @@ class DataDir:
         return self.root / "companions" / name
 
 
-_CREATED = ("logs", "ready", "companions")
-_OTHER_FOLDERS = ("uploads", "pg", "valkey", "temporal-ui")
-_FILES = ("lock", "run.json", "ports.json", "children.json", "secrets.json", "temporal.db")
-
-
 def open_home(root: Path) -> DataDir:
     """Returns the data folder, created if it is missing.
 
@@ -117,9 +119,6 @@ def open_home(root: Path) -> DataDir:
 def _check_kind(path: Path, kind: str, is_kind: Callable[[Path], bool]) -> None:
     if not is_kind(path) and (path.exists() or path.is_symlink()):
         raise StackError(f"{path} is not a {kind}; move it away, and restore the {kind} if there is a backup")
-
-
-_WRONG_KIND = dict.fromkeys((FileExistsError, IsADirectoryError, NotADirectoryError), "; move it away")
 
 
 @contextmanager
@@ -223,10 +222,6 @@ class Credentials:
 
     def __repr__(self) -> str:
         return "Credentials(hidden)"
-
-
-_CLUSTER = "cluster"
-"""The entry of `secrets.json` that is not a password: it records that these are the passwords of a created cluster."""
 
 
 def load_credentials(home: DataDir, *, needs_cluster: bool = False) -> Credentials:

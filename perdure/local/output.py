@@ -38,6 +38,25 @@ _OUTAGE = re.compile(
 )
 _FULL_DISK = re.compile(r"no space left|disk is full|DiskFull|ENOSPC", re.IGNORECASE)
 _NUMBER = re.compile(r"\b[0-9a-f]*\d[0-9a-f]*\b")
+_MAX_LINE_BYTES = 32 * 1024
+"""Longer lines are split: asyncio's own readline() raises for them, and the child would block on a full pipe."""
+_LIMIT_BYTES = 20 * 1024 * 1024
+_TAIL_LINES = 40
+_HOLD_SECONDS = 0.05
+_REPEAT_SECONDS = 60.0
+"""Seconds without a repeated warning after which it is shown again."""
+_MAX_REMEMBERED = 200
+_TRACEBACK = "Traceback (most recent call last)"
+_TRACEBACK_LINE_STARTS = (" ", "╭", "│", "╰")
+"""Starts of a traceback's lines: Python's own, and those that structlog draws in a box."""
+_EXCEPTION_CHAIN_LINES = ("During handling of the above exception", "The above exception was the direct cause")
+_WARNING = re.compile(r"\[(warning|error|critical) *\]|\b(WARN|WARNING|ERROR|FATAL|PANIC)\b")
+_INFORMATION = re.compile(
+    r"[\d\s\[\]:/.,+TZ-]*(\[(info|debug) *\]|(time=\S+ )?level=(?i:info|debug)\b|([\w.]+(:| - ))?(INFO|DEBUG)\b)"
+)
+"""Marks of lines below a warning by logger: structlog, uvicorn, alembic, LiteLLM and Python's own."""
+_TIMESTAMP = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*( UTC)?( \[\d+\])?")
+"""The time, and Postgres's process id: all that differs between two equal warnings."""
 
 
 class FloodFilter:
@@ -263,10 +282,6 @@ class Console:
         self._live = shown
 
 
-_MAX_LINE_BYTES = 32 * 1024
-"""Longer lines are split: asyncio's own readline() raises for them, and the child would block on a full pipe."""
-
-
 async def read_lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
     """Yields lines without their ends until the stream ends; undecodable bytes become replacement characters. Lines
     can have any bytes and any length, and the child is never blocked."""
@@ -289,10 +304,6 @@ def _pieces(line: bytes) -> list[bytes]:
 
 def _decode(line: bytes) -> str:
     return line.rstrip(b"\r").decode("utf-8", "replace")
-
-
-_LIMIT_BYTES = 20 * 1024 * 1024
-_TAIL_LINES = 40
 
 
 class LogFile:
@@ -337,23 +348,6 @@ class LogFile:
         opened = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         self._written_bytes = 0
         return opened
-
-
-_HOLD_SECONDS = 0.05
-_REPEAT_SECONDS = 60.0
-"""Seconds without a repeated warning after which it is shown again."""
-_MAX_REMEMBERED = 200
-_TRACEBACK = "Traceback (most recent call last)"
-_TRACEBACK_LINE_STARTS = (" ", "╭", "│", "╰")
-"""Starts of a traceback's lines: Python's own, and those that structlog draws in a box."""
-_EXCEPTION_CHAIN_LINES = ("During handling of the above exception", "The above exception was the direct cause")
-_WARNING = re.compile(r"\[(warning|error|critical) *\]|\b(WARN|WARNING|ERROR|FATAL|PANIC)\b")
-_INFORMATION = re.compile(
-    r"[\d\s\[\]:/.,+TZ-]*(\[(info|debug) *\]|(time=\S+ )?level=(?i:info|debug)\b|([\w.]+(:| - ))?(INFO|DEBUG)\b)"
-)
-"""Marks of lines below a warning by logger: structlog, uvicorn, alembic, LiteLLM and Python's own."""
-_TIMESTAMP = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*( UTC)?( \[\d+\])?")
-"""The time, and Postgres's process id: all that differs between two equal warnings."""
 
 
 class Excerpt:

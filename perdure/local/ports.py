@@ -25,6 +25,12 @@ of a part during its restart."""
 _RANDOM = random.SystemRandom()
 """Independent of a seed, with which two processes would pick the same ports."""
 _IN_USE = re.compile(r"address (is )?already in use|EADDRINUSE", re.IGNORECASE)
+RESPONSE_SECONDS = 2.0
+"""Limit of each probe. The probes use no client libraries, whose imports take time."""
+_SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
+"""Postgres's SSLRequest: a new backend responds with one byte, before any sign-in."""
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+"""The first bytes of a gRPC client: the preface and empty settings. The server responds with its own settings."""
 
 
 class PortInUse(StackError):
@@ -138,14 +144,6 @@ def _read_ports(path: Path) -> dict[str, int]:
     if not isinstance(stored, dict):
         return {}
     return {str(name): port for name, port in stored.items() if isinstance(port, int) and 0 < port < 65_536}
-
-
-RESPONSE_SECONDS = 2.0
-"""Limit of each probe. The probes use no client libraries, whose imports take time."""
-_SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
-"""Postgres's SSLRequest: a new backend responds with one byte, before any sign-in."""
-_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-"""The first bytes of a gRPC client: the preface and empty settings. The server responds with its own settings."""
 
 
 @dataclass(frozen=True, slots=True)

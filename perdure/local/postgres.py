@@ -30,6 +30,33 @@ from perdure.local.processes import POSTGRES_MAJOR, RunAs, alive, spawn
 _NOBODY_ID = 65_534
 _NAMESPACE = ("unshare", "--user", f"--map-user={_NOBODY_ID}", f"--map-group={_NOBODY_ID}")
 _TRY_SECONDS = 10.0
+DATABASE = "perdure"
+STOP_RANK = 4
+_SETTINGS = {
+    "listen_addresses": HOST,
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    "max_wal_size": "512MB",
+    "wal_compression": "on",
+    "max_parallel_workers_per_gather": "0",
+    "jit": "off",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_checkpoints": "off",
+}
+"""Settings for a small machine that also runs all other parts; 200 connections are six processes with their pools."""
+_SHOWN = re.compile(r"\b(WARNING|FATAL|PANIC):")
+"""The levels to print. ERROR is not among them: the client reports an invalid statement, and the log file has it."""
+_HINT = re.compile(r"\bHINT: .*initdb")
+"""Another initdb would not bring the data back."""
+_FAULTY = re.compile(
+    r'in file "(?P<file>[^"\n]+)" line (?P<line>\d+)|line (?P<at>\d+) of configuration file "(?P<hba>[^"\n]+)"'
+)
+_MISSING = re.compile(r'could not [a-z ]+ file "(?P<file>[^"\n]+\.conf)": No such file')
+BOOTSTRAP = "bootstrap"
+"""The cluster's superuser; the program never connects as it."""
+_INITDB_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,36 +186,6 @@ def _wheel_version() -> str:
         return "unknown"
 
 
-DATABASE = "perdure"
-STOP_RANK = 4
-
-_SETTINGS = {
-    "listen_addresses": HOST,
-    "unix_socket_directories": "",
-    "max_connections": "200",
-    "shared_buffers": "64MB",
-    "max_wal_size": "512MB",
-    "wal_compression": "on",
-    "max_parallel_workers_per_gather": "0",
-    "jit": "off",
-    "timezone": "UTC",
-    "log_timezone": "UTC",
-    "log_checkpoints": "off",
-}
-"""Settings for a small machine that also runs all other parts; 200 connections are six processes with their pools."""
-
-_SHOWN = re.compile(r"\b(WARNING|FATAL|PANIC):")
-"""The levels to print. ERROR is not among them: the client reports an invalid statement, and the log file has it."""
-
-
-_HINT = re.compile(r"\bHINT: .*initdb")
-"""Another initdb would not bring the data back."""
-_FAULTY = re.compile(
-    r'in file "(?P<file>[^"\n]+)" line (?P<line>\d+)|line (?P<at>\d+) of configuration file "(?P<hba>[^"\n]+)"'
-)
-_MISSING = re.compile(r'could not [a-z ]+ file "(?P<file>[^"\n]+\.conf)": No such file')
-
-
 @dataclass(frozen=True, slots=True)
 class PostgresAddress:
     """One connection string for each role; the prepare step creates all roles except `admin`."""
@@ -257,11 +254,6 @@ def configuration_fault(lines: Sequence[str]) -> str:
         return f"; correct {' and '.join(dict.fromkeys(places))}"
     missing = _MISSING.search(text)
     return f"; restore {missing['file']} from a backup" if missing else ""
-
-
-BOOTSTRAP = "bootstrap"
-"""The cluster's superuser; the program never connects as it."""
-_INITDB_SECONDS = 120.0
 
 
 def check_cluster(folder: Path) -> bool:

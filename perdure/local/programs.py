@@ -36,6 +36,7 @@ from perdure.local.ports import HOST, PortFile, heartbeat_probe, http_get, port_
 from perdure.local.processes import is_stopped
 
 APP_SERVICE_STOP_RANK = 1
+PROGRAM_STOP_RANK = 0
 
 
 class AppService(BaseModel):
@@ -167,9 +168,6 @@ def app_service_url(port: int) -> str:
 def take_port(port_file: PortFile, service: AppService) -> int:
     """Returns the app service's port, the same at every start while it is free."""
     return port_file.take(f"companion-{service.name}")
-
-
-PROGRAM_STOP_RANK = 0
 
 
 def environment(config: StackConfig, home: DataDir, data: Mapping[str, str], urls: Mapping[str, str]) -> dict[str, str]:

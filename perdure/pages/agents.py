@@ -18,6 +18,12 @@ EFFECT_DESCRIPTIONS = {
     "opaque": "changes an external system at most once; if a crash hides the outcome, a person settles it",
 }
 """Descriptions of the effect classes."""
+RETRY_DESCRIPTIONS = {
+    "until_back": "retried until it succeeds",
+    "provider": "provider errors are counted, and the wait that a provider asks for is respected",
+    "tool": "retried only as far as the tool's effect class allows",
+}
+"""Descriptions of the retry classes."""
 
 
 @agents_router.get("/agents")
@@ -52,12 +58,6 @@ ON_LENGTH_DESCRIPTIONS = {
 
 
 topology_router = APIRouter()
-RETRY_DESCRIPTIONS = {
-    "until_back": "retried until it succeeds",
-    "provider": "provider errors are counted, and the wait that a provider asks for is respected",
-    "tool": "retried only as far as the tool's effect class allows",
-}
-"""Descriptions of the retry classes."""
 
 
 @topology_router.get("/topologies/{name}")

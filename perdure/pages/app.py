@@ -43,6 +43,10 @@ _MAX_NEXT_CHARACTERS = 500
 """The API's limit."""
 STALE_FORM_HEADER = {"Perdure-Form": "stale"}
 """Header by which the page's script recognizes that a form is of an earlier session."""
+API_PATHS = ("/v1", "/healthz", "/readyz", "/metrics", "/openapi.json")
+"""The API's paths, each with all paths below it. Every other path belongs to the pages."""
+SESSION_FORMS = ("/sign-in", "/sign-out")
+"""Paths whose POST requests start or end a session, which is the API's task."""
 _log = structlog.get_logger(__name__)
 
 
@@ -172,12 +176,6 @@ async def _show_kept_form(request: Request, *, status: int, signed_in: bool) -> 
             kept_for=request.url.path,
             pairs=[pair for pair in form.pairs if pair[0] != "csrf"] if form else [],
         )
-
-
-API_PATHS = ("/v1", "/healthz", "/readyz", "/metrics", "/openapi.json")
-"""The API's paths, each with all paths below it. Every other path belongs to the pages."""
-SESSION_FORMS = ("/sign-in", "/sign-out")
-"""Paths whose POST requests start or end a session, which is the API's task."""
 
 
 class ApiAndPages:

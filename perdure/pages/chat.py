@@ -45,6 +45,13 @@ MAX_SUGGESTIONS = 3
 """Maximum suggestions for the next message."""
 PICTURE_TYPES = ("image/svg+xml", "image/png")
 """Media types that are shown inline, the preferred one first."""
+WAIT_SECONDS = 2.0
+"""Time that the server waits for the answer if a form was sent without the script. The page that follows may then
+contain the answer."""
+_ON_BUSY_VALUES = get_args(OnBusy)
+_CONVERSATIONS_PAGE_LIMIT = 20
+_TYPES_BY_ENDING = {**BY_ENDING, ".md": "text/plain"}
+"""Media types by file ending. A browser's own answer depends on what is installed on the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +249,6 @@ def _is_same_text(text: str, answer: str) -> bool:
 
 
 conversation_router = APIRouter()
-WAIT_SECONDS = 2.0
-"""Time that the server waits for the answer if a form was sent without the script. The page that follows may then
-contain the answer."""
-_ON_BUSY_VALUES = get_args(OnBusy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +406,6 @@ async def agent_of(visit: BrowserRequest, agent_id: str) -> Agent | None:
 
 
 chat_router = APIRouter()
-_CONVERSATIONS_PAGE_LIMIT = 20
 
 
 @chat_router.get("/chat")
@@ -481,8 +483,6 @@ def _read_answer(question: Question, form: Form) -> tuple[dict[str, object], dic
 
 
 files_router = APIRouter()
-_TYPES_BY_ENDING = {**BY_ENDING, ".md": "text/plain"}
-"""Media types by file ending. A browser's own answer depends on what is installed on the machine."""
 
 
 @files_router.post("/chat/{conversation_id}/files")

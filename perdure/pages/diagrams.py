@@ -28,6 +28,36 @@ Slot = tuple[str, str, int]
 """A box, by its name, or the point where an edge crosses a layer."""
 Point = tuple[float, float]
 Ties = defaultdict[Slot, list[Slot]]
+START, END = "START", "END"
+"""Names of a run's start and end in a manifest."""
+_JOIN = "join"
+_GRAPH = Markup(
+    '<svg class="graph" role="img" aria-labelledby="{own}-title {own}-desc" xmlns="http://www.w3.org/2000/svg" '
+    'width="{w:.0f}" height="{h:.0f}" viewBox="0 0 {w:.0f} {h:.0f}">'
+    '<title id="{own}-title">{title}</title><desc id="{own}-desc">{desc}</desc>{marks}{lines}{boxes}</svg>'
+)
+_ARROWHEAD = Markup(
+    '<marker id="{}" class="{}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+    'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L8 4 L0 8 z"/></marker>'
+)
+_ARROWHEADS = {"tip": "tip", "tip-taken": "tip taken"}
+"""Arrowheads, each with its CSS classes."""
+_LINE = Markup('<path class="{}" d="{}" marker-end="url(#{})"><title>{}</title></path>')
+_BOX = Markup(
+    '<g class="{}" data-node="{}"><title>{}</title>'
+    '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="{}"/>{}{}</g>'
+)
+_TEXT = Markup('<text x="{:.1f}" y="{:.1f}">{}</text>')
+_TIMES = Markup('<text class="times" x="{:.1f}" y="{:.1f}">×{}</text>')
+TIMELINE_WIDTH = 240.0
+_IDLE_SHARE = 0.05
+"""Maximum length of an idle time, as a share of all time in which something runs."""
+_MIN_BAR_WIDTH = 2.0
+"""Minimum width in pixels, so that a call without duration is visible."""
+_BAR = Markup(
+    '<svg class="bar {}" width="{:.0f}" height="12" aria-hidden="true">'
+    '<rect x="{:.1f}" width="{:.1f}" height="12" rx="2"/></svg>'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +255,6 @@ def _mean_or(values: Sequence[float], default: float) -> float:
     return sum(values) / len(values) if values else default
 
 
-START, END = "START", "END"
-"""Names of a run's start and end in a manifest."""
-_JOIN = "join"
-
-
 @dataclass(frozen=True, slots=True)
 class TurnPath:
     """The part of a graph that a turn ran."""
@@ -263,26 +288,6 @@ def turn_path(edges: Sequence[Mapping[str, Any]], nodes: Sequence[str], *, has_r
     if has_run_to_end and top_level and top_level[-1] in (source for source, _ in sources.get(END, ())):
         taken.add((top_level[-1], END))
     return TurnPath(Counter(top_level), frozenset(taken))
-
-
-_GRAPH = Markup(
-    '<svg class="graph" role="img" aria-labelledby="{own}-title {own}-desc" xmlns="http://www.w3.org/2000/svg" '
-    'width="{w:.0f}" height="{h:.0f}" viewBox="0 0 {w:.0f} {h:.0f}">'
-    '<title id="{own}-title">{title}</title><desc id="{own}-desc">{desc}</desc>{marks}{lines}{boxes}</svg>'
-)
-_ARROWHEAD = Markup(
-    '<marker id="{}" class="{}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
-    'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L8 4 L0 8 z"/></marker>'
-)
-_ARROWHEADS = {"tip": "tip", "tip-taken": "tip taken"}
-"""Arrowheads, each with its CSS classes."""
-_LINE = Markup('<path class="{}" d="{}" marker-end="url(#{})"><title>{}</title></path>')
-_BOX = Markup(
-    '<g class="{}" data-node="{}"><title>{}</title>'
-    '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="{}"/>{}{}</g>'
-)
-_TEXT = Markup('<text x="{:.1f}" y="{:.1f}">{}</text>')
-_TIMES = Markup('<text class="times" x="{:.1f}" y="{:.1f}">×{}</text>')
 
 
 def draw_graph(manifest: Mapping[str, Any], path: TurnPath | None = None, *, id_prefix: str = "graph") -> Markup:
@@ -364,17 +369,6 @@ def _draw_box(box: Box, purpose: str, visits: int) -> Markup:
         Markup("").join(texts),
         times,
     )
-
-
-TIMELINE_WIDTH = 240.0
-_IDLE_SHARE = 0.05
-"""Maximum length of an idle time, as a share of all time in which something runs."""
-_MIN_BAR_WIDTH = 2.0
-"""Minimum width in pixels, so that a call without duration is visible."""
-_BAR = Markup(
-    '<svg class="bar {}" width="{:.0f}" height="12" aria-hidden="true">'
-    '<rect x="{:.1f}" width="{:.1f}" height="12" rx="2"/></svg>'
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,27 @@ from perdure.schemas.approvals import signed_in_words, subject
 STATIC_FOLDER = Path(__file__).parent / "static"
 MOUNTED_AT = "/assets"
 _CACHE_FOREVER = "public, max-age=31536000, immutable"
+_PAGES = (
+    ("/chat", "Chat"),
+    ("/review", "Review"),
+    ("/review/mine", "My decisions"),
+    ("/agents", "Agents"),
+    ("/status", "Status"),
+)
+_MANAGEMENT_PATHS = ("/status",)
+"""Only for roles that manage the deployment. The API refuses these pages to other users, so they get no link."""
+_MANAGEMENT_ROLES = frozenset({"reviewer", "admin"})
+_PARENT_PAGES = {"/topologies": "/agents"}
+"""Pages that are reached only from another page."""
+_TEXT = Markup('<span class="text">"{}"</span>')
+_NAME = Markup('<span class="name">"{}"</span>: ')
+_PLAIN = Markup('<span class="plain-value">{}</span>')
+_LINE_END = Markup('<span class="line-end" title="a line break">↵</span>\n')
+_JSON_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\t": "\\t"})
+_INVISIBLE = Markup('<span class="unseen" title="an invisible character, written out">{}</span>')
+_ISOLATED = Markup("<bdi>{}</bdi>")
+_TEMPLATE_FOLDER = Path(__file__).parent / "templates"
+_TIME = Markup('<time datetime="{}" title="{}" data-updated="{}">{}</time>')
 
 
 @cache
@@ -49,20 +70,6 @@ class Assets(StaticFiles):
         return response
 
 
-_PAGES = (
-    ("/chat", "Chat"),
-    ("/review", "Review"),
-    ("/review/mine", "My decisions"),
-    ("/agents", "Agents"),
-    ("/status", "Status"),
-)
-_MANAGEMENT_PATHS = ("/status",)
-"""Only for roles that manage the deployment. The API refuses these pages to other users, so they get no link."""
-_MANAGEMENT_ROLES = frozenset({"reviewer", "admin"})
-_PARENT_PAGES = {"/topologies": "/agents"}
-"""Pages that are reached only from another page."""
-
-
 @dataclass(frozen=True, slots=True)
 class NavigationEntry:
     """One entry of the navigation."""
@@ -85,14 +92,6 @@ def navigation_entries(path: str, roles: Collection[str] = ()) -> list[Navigatio
         for each, label in _PAGES
         if sees_management or each not in _MANAGEMENT_PATHS
     ]
-
-
-_TEXT = Markup('<span class="text">"{}"</span>')
-_NAME = Markup('<span class="name">"{}"</span>: ')
-_PLAIN = Markup('<span class="plain-value">{}</span>')
-_LINE_END = Markup('<span class="line-end" title="a line break">↵</span>\n')
-
-_JSON_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\t": "\\t"})
 
 
 def json_markup(value: Any) -> Markup:
@@ -128,10 +127,6 @@ def _text_markup(text: str) -> Markup:
     """Returns a text as in JSON, except for its line ends. Invisible characters are written as escapes and marked."""
     lines = (visible(line.translate(_JSON_ESCAPES)) for line in text.split("\n"))
     return _LINE_END.join(lines)
-
-
-_INVISIBLE = Markup('<span class="unseen" title="an invisible character, written out">{}</span>')
-_ISOLATED = Markup("<bdi>{}</bdi>")
 
 
 def visible(value: object) -> Markup:
@@ -183,10 +178,6 @@ def resume_program(payload: Mapping[str, Any], url: str, turn_id: str) -> str:
     # Only the name of the file is known, without its ending and its folder.
     table = f"way/to/{payload.get('table') or 'table'}.csv"
     return _TABLE_PROGRAM.format(url=json.dumps(url), turn=json.dumps(turn_id), table=json.dumps(table))
-
-
-_TEMPLATE_FOLDER = Path(__file__).parent / "templates"
-_TIME = Markup('<time datetime="{}" title="{}" data-updated="{}">{}</time>')
 
 
 def moment(at: datetime | None) -> Markup:

@@ -36,6 +36,30 @@ _MAX_FIELDS = 2_000
 _TEXT_FIELDS = frozenset({"comment", "message", "reason_code", "option", "to"})
 _UPLOAD_SECONDS = 300.0
 _BODY_SECONDS = 30.0
+TITLES = {
+    400: "Invalid request",
+    401: "Please sign in",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Not supported",
+    408: "Request timed out",
+    409: "Changed since you opened it",
+    410: "No longer possible",
+    411: "Invalid request",
+    413: "Too large",
+    415: "Invalid request",
+    422: "Invalid input",
+    429: "Too many requests",
+    503: "Service temporarily unavailable",
+}
+TITLES_BY_CODE = {"quota_reached": "Quota reached"}
+_DEFAULT_TITLE = "Something went wrong"
+SEND_AGAIN_MESSAGE = "It is unclear whether your input was saved. Send it again; it counts only once."
+"""Message for a form that was sent while a service was unavailable. Its idempotency key stays the same."""
+_FORWARDED_HEADERS = ("cookie", "authorization", "origin", "sec-fetch-site", "host", "user-agent")
+"""Headers of the browser's request that identify the user and the origin for the API."""
+_PAGE_REQUEST_HEADER = "x-perdure-request"
+"""Header that marks a request to the API as made by one of these pages. It is set once the form's token was checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,28 +196,6 @@ async def read_form(request: Request) -> Form:
     return Form(pairs)
 
 
-TITLES = {
-    400: "Invalid request",
-    401: "Please sign in",
-    403: "Not allowed",
-    404: "Not found",
-    405: "Not supported",
-    408: "Request timed out",
-    409: "Changed since you opened it",
-    410: "No longer possible",
-    411: "Invalid request",
-    413: "Too large",
-    415: "Invalid request",
-    422: "Invalid input",
-    429: "Too many requests",
-    503: "Service temporarily unavailable",
-}
-TITLES_BY_CODE = {"quota_reached": "Quota reached"}
-_DEFAULT_TITLE = "Something went wrong"
-SEND_AGAIN_MESSAGE = "It is unclear whether your input was saved. Send it again; it counts only once."
-"""Message for a form that was sent while a service was unavailable. Its idempotency key stays the same."""
-
-
 @dataclass(eq=False)
 class PageProblem(Exception):
     """A rejection by a page."""
@@ -232,12 +234,6 @@ def problem_of(error: PageProblem | ApiError) -> ShownProblem:
 def title_of(status: int) -> str:
     """Returns the headline of a problem."""
     return TITLES.get(status, _DEFAULT_TITLE)
-
-
-_FORWARDED_HEADERS = ("cookie", "authorization", "origin", "sec-fetch-site", "host", "user-agent")
-"""Headers of the browser's request that identify the user and the origin for the API."""
-_PAGE_REQUEST_HEADER = "x-perdure-request"
-"""Header that marks a request to the API as made by one of these pages. It is set once the form's token was checked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ from perdure.pages.render import page
 from perdure.pages.request import AnonymousVisit, PageProblem, SignedInVisit
 
 status_router = APIRouter()
+_METHODS = ("get", "post", "put", "patch", "delete")
+_COMMON_HEADERS = ("Idempotency-Key", "Last-Event-ID")
+_JSON_MEDIA_TYPE = "application/json"
 
 
 @status_router.get("/status")
@@ -37,11 +40,6 @@ async def reference(visit: AnonymousVisit) -> HTMLResponse:
     """Shows every request of the API, for developers."""
     document = await visit.api.send(Call("GET", "/openapi.json", lambda response: response.json()))
     return page(visit, "reference.html", groups=operations_by_group(document), api_info=document["info"])
-
-
-_METHODS = ("get", "post", "put", "patch", "delete")
-_COMMON_HEADERS = ("Idempotency-Key", "Last-Event-ID")
-_JSON_MEDIA_TYPE = "application/json"
 
 
 @dataclass(frozen=True, slots=True)

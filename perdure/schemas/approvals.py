@@ -8,6 +8,18 @@ from pydantic import ConfigDict, Field
 
 from perdure.schemas.base import Answer
 
+_SIGN_IN_METHODS = {
+    "password": "with a password",
+    "registration": "with a password",
+    "invitation": "with a password",
+    "token": "with a token",
+    "chat": "with a chat token",
+    "local": "with a local token",
+    "link": "with a local link",
+    "oidc": "through the organization",
+    "unknown": "in an unknown way",
+}
+
 
 def subject(approval: "Approval") -> str:
     """Returns a short name for the subject of the decision."""
@@ -39,19 +51,6 @@ def _names_of(signed_in: Mapping[str, Any], what: str) -> str:
     through = signed_in.get(f"{what}_through")
     others = [each.get("by") for each in through if isinstance(each, Mapping)] if isinstance(through, list) else []
     return " through ".join(str(name) for name in (signed_in.get(what), *others) if name)
-
-
-_SIGN_IN_METHODS = {
-    "password": "with a password",
-    "registration": "with a password",
-    "invitation": "with a password",
-    "token": "with a token",
-    "chat": "with a chat token",
-    "local": "with a local token",
-    "link": "with a local link",
-    "oidc": "through the organization",
-    "unknown": "in an unknown way",
-}
 
 
 class Vote(Answer):

@@ -7,6 +7,9 @@ from typing import Any
 from perdure.contracts.turns import ENDED
 from perdure.schemas.base import Answer, Page
 
+_ENDED = frozenset(status.value for status in ENDED)
+_AWAITING = "awaiting_"
+
 
 class File(Answer):
     """A file of a conversation: uploaded by its user or created by a turn."""
@@ -31,10 +34,6 @@ class Usage(Answer):
     """The quota in bytes, or None if there is no quota."""
     variable: str = ""
     """The environment variable with which the operator sets the quota."""
-
-
-_ENDED = frozenset(status.value for status in ENDED)
-_AWAITING = "awaiting_"
 
 
 class Conversation(Answer):

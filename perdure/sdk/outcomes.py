@@ -64,6 +64,8 @@ _TIMEOUTS = (httpx.ReadTimeout, httpx.WriteTimeout, DeadlineMissed)
 _INVALID_TARGETS = (httpx.InvalidURL, httpx.UnsupportedProtocol, EgressRefused)
 READ_METHODS = ("GET", "HEAD")
 WITHHELD_ADVICE = "request less data, or ask the tool's author to raise max_answer_bytes"
+_MAX_BITS = 14_000
+"""Python writes no integer of more than 4,300 digits (14,284 bits)."""
 
 
 class Meaning(StrEnum):
@@ -166,10 +168,6 @@ def _reason_text(response: httpx.Response) -> str:
             body = body[name]
     text = " ".join((body if isinstance(body, str) else response.text).split())
     return f": {text[:_REASON_CHARACTERS]}" if text else ""
-
-
-_MAX_BITS = 14_000
-"""Python writes no integer of more than 4,300 digits (14,284 bits)."""
 
 
 # The exception that a tool raises decides whether its effect is retried, refused or settled by a person. ToolRefused

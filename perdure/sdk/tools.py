@@ -44,6 +44,11 @@ __all__ = [
     "UndeclaredSecret",
     "tool",
 ]
+_EFFECT_CLASS_TEXT = (
+    "read (changes nothing), local (changes Perdure's database), keyed (the target accepts idempotency keys) or "
+    "opaque (it does not)"
+)
+_RISKS = ("low", "medium", "high")
 
 
 class ToolDefinitionError(Exception):
@@ -201,13 +206,6 @@ class ToolPreview:
         if not isinstance(preview, Preview):
             raise TypeError("a preview must return a Preview")
         return Preview(result_of(preview.before).output, result_of(preview.after).output)
-
-
-_EFFECT_CLASS_TEXT = (
-    "read (changes nothing), local (changes Perdure's database), keyed (the target accepts idempotency keys) or "
-    "opaque (it does not)"
-)
-_RISKS = ("low", "medium", "high")
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,15 @@ WITH row AS (
 )
 SELECT id FROM row
 """
+MAX_IDS_PER_ROW = 5_000
+"""The maximum number of ids per row; 5,000 turn ids take 200 kB."""
+LINK_CHUNK_ROWS = 500
+"""Hashing a chunk takes about 8 ms (measured), during which the event loop is blocked."""
+_SCAN_SECONDS = 300.0
+MAX_HEADS = 100_000
+"""The newest heads that are read: more than eleven years of hourly exports."""
+TRAIL_CHUNK_ROWS = 200
+"""Rows per chunk; a body can have hundreds of kilobytes."""
 
 
 async def record(
@@ -137,8 +146,6 @@ async def seals_of(tx: Connection, tenant_id: str, keyring: Keyring) -> Mapping[
     return sealed
 
 
-MAX_IDS_PER_ROW = 5_000
-"""The maximum number of ids per row; 5,000 turn ids take 200 kB."""
 _ROWS = """
 SELECT a.id, a.subject, a.actor::text, a.turn_id::text, a.body_digest, a.signature, b.salt, b.data::text AS said,
   b.data::jsonb AS data
@@ -203,10 +210,6 @@ async def doubtful_runs(tx: Connection, timeout_seconds: float) -> list[Run]:
     rows = await tx.fetch(_RUNS, list(OUTCOME_KINDS), DECISION_KIND, list(ALLOWING_DECISIONS), timeout=timeout_seconds)
     return [Run(row["approval_id"], row["outcome"], row["said"], row["seq"], row["audit_id"]) for row in rows]
 
-
-LINK_CHUNK_ROWS = 500
-"""Hashing a chunk takes about 8 ms (measured), during which the event loop is blocked."""
-_SCAN_SECONDS = 300.0
 
 # The digest is computed in the database, because bodies can be large and only digests are transferred. The chunk is
 # selected first, or Postgres may join whole tables for each chunk (measured: 0.7 s instead of 5 ms).
@@ -321,10 +324,6 @@ def _merge_marks(marks: Mapping[int, frozenset[str]], seals: Mapping[int, str]) 
     return {**marks, **{seq: marks.get(seq, frozenset()) | {sealed} for seq, sealed in seals.items()}}
 
 
-MAX_HEADS = 100_000
-"""The newest heads that are read: more than eleven years of hourly exports."""
-
-
 async def all_heads(relay_pool: asyncpg.Pool) -> dict[str, tuple[Head, str]]:
     """Returns the chain head of every tenant and the current time. It needs the relay's role."""
     rows = await relay_pool.fetch(
@@ -382,8 +381,6 @@ def _read(path: Path) -> Iterator[ExportedHead]:
 
 
 View = dict[str, object]
-TRAIL_CHUNK_ROWS = 200
-"""Rows per chunk; a body can have hundreds of kilobytes."""
 # Two close bounds and an array make Postgres use the keys, even if the statistics of growing tables are outdated.
 # Measured: chunks took longer the more rows there were.
 _EXPORT = f"""

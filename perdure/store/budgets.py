@@ -96,6 +96,7 @@ TO_CHARGE = f"SELECT pg_advisory_xact_lock_shared({_OPENING})"
 """A shared lock for transactions that add to a turn's use. It must be a separate statement, after the lock of the
 turn's row and before anything is added. Until the commit no day is opened. The statements after this one see days that
 were opened before."""
+SUM_SECONDS = 60
 
 
 async def open_day(tx: Connection, budgets: Sequence[str]) -> None:
@@ -274,7 +275,6 @@ def _show_budget(limits: DayLimits, counted: list[int]) -> dict[str, object]:
 
 TENANT_SUBJECT = "00000000-0000-0000-0000-000000000000"
 """The subject id of a tenant's counter."""
-SUM_SECONDS = 60
 _COUNTER = "(SELECT {what} FROM byte_usage WHERE scope = '{scope}' AND subject_id = {subject})"
 
 

@@ -16,6 +16,9 @@ from perdure.store.valkey import Valkey
 _WRITE = (
     f"INSERT INTO write_probes (tenant_id) VALUES ('{SHARED}') ON CONFLICT (tenant_id) DO UPDATE SET at = excluded.at"
 )
+MAX_STUCK = 50
+KEPT_SECONDS = 86_400.0
+"""The maximum age of a state that is shown. A server with an older state may have been removed from its app."""
 
 
 async def write_once(db: Database) -> None:
@@ -51,7 +54,6 @@ _STUCK = """
 SELECT id::text AS turn_id, agent_id AS agent, stuck FROM turns WHERE ended_at IS NULL AND stuck IS NOT NULL
 ORDER BY stuck->>'since', id LIMIT $1
 """
-MAX_STUCK = 50
 _OLDEST = f"""
 SELECT a.id::text, a.tool, a.agent_id AS agent, a.turn_id::text, a.requested_at, a.expires_at FROM approvals a
 WHERE {OPEN} ORDER BY a.requested_at, a.id LIMIT 1
@@ -92,8 +94,6 @@ async def workload_of(tx: Connection) -> Workload:
 
 
 _KEY = "perdure:mcp-servers"
-KEPT_SECONDS = 86_400.0
-"""The maximum age of a state that is shown. A server with an older state may have been removed from its app."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ _REST_SECONDS = 2.0
 of a stream to its timeout."""
 
 log = structlog.get_logger(__name__)
+_SILENCE_SECONDS = 10.0
+"""A subscription that is silent for this long is pinged."""
 
 
 def _count_cancellations() -> int:
@@ -96,10 +98,6 @@ class Valkey:
     async def close(self) -> None:
         """Closes all connections."""
         await self.client.aclose()
-
-
-_SILENCE_SECONDS = 10.0
-"""A subscription that is silent for this long is pinged."""
 
 
 @asynccontextmanager

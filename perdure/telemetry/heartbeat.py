@@ -16,6 +16,7 @@ from pathlib import Path
 HEARTBEAT_SECONDS = 1.0
 MAX_SILENT_SECONDS = 20.0
 """The age of a file after which its process counts as hanging."""
+_POLL_SECONDS = 0.02
 
 
 @asynccontextmanager
@@ -52,9 +53,6 @@ def heartbeat_fault(file: Path) -> str:
     except OSError as error:
         return f"not ready: cannot read {file}: {error.strerror}"
     return f"not responding: no heartbeat for {silent_seconds:.0f} s" if silent_seconds > MAX_SILENT_SECONDS else ""
-
-
-_POLL_SECONDS = 0.02
 
 
 def wait_for_gate(gate: Path | None) -> None:

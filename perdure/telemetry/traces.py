@@ -35,6 +35,13 @@ from perdure.store.database import Database
 from perdure.store.events.event_log import record_of
 
 Attributes = Mapping[str, JsonValue]
+MAX_KEPT_ALARMS = 1_000
+ALARMS = Counter("perdure_alarms", "Broken invariants that were detected", ["type", "severity"])
+MAX_WAITING = 1_000
+"""The maximum number of turns whose record is not read yet, and of turns whose spans are not sent yet."""
+SLOW_SECONDS = 10.0
+"""A tracer that takes longer for one turn's spans counts as hanging."""
+TRACES = Counter("perdure_traces", "Turns by the state of their traces", ["outcome"])
 
 
 class Tracer(Protocol):
@@ -83,10 +90,6 @@ class NoopTracer:
         """Does nothing."""
 
 
-MAX_KEPT_ALARMS = 1_000
-ALARMS = Counter("perdure_alarms", "Broken invariants that were detected", ["type", "severity"])
-
-
 class AlarmLog:
     """The alarms of one process. Alarms are counted and logged, and the latest ones are kept. This never raises and
     never waits."""
@@ -105,11 +108,6 @@ class AlarmLog:
             _log.warning("invariant_alarm", type=alarm.type.value, node=alarm.node, trace_id=alarm.trace_id)
 
 
-MAX_WAITING = 1_000
-"""The maximum number of turns whose record is not read yet, and of turns whose spans are not sent yet."""
-SLOW_SECONDS = 10.0
-"""A tracer that takes longer for one turn's spans counts as hanging."""
-TRACES = Counter("perdure_traces", "Turns by the state of their traces", ["outcome"])
 _log = structlog.get_logger(__name__)
 
 

@@ -17,6 +17,7 @@ from perdure.contracts.activities import SEARCH_AGENT, SEARCH_CONVERSATION, SEAR
 
 _log = structlog.get_logger(__name__)
 _PYDANTIC: Final = PydanticPayloadConverter()
+SEARCH_ATTRIBUTES = (SEARCH_TENANT, SEARCH_AGENT, SEARCH_CONVERSATION, SEARCH_STATUS)
 
 
 class SharedPayloadConverter(CompositePayloadConverter):
@@ -73,9 +74,6 @@ async def connect(metrics: tuple[str, int] | None = None) -> Client:
         runtime=metrics_runtime(metrics),
         grpc_compression=GrpcCompression.NONE,
     )
-
-
-SEARCH_ATTRIBUTES = (SEARCH_TENANT, SEARCH_AGENT, SEARCH_CONVERSATION, SEARCH_STATUS)
 
 
 async def register_search_attributes(client: Client) -> None:

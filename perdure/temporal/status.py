@@ -20,6 +20,10 @@ from perdure.contracts.turns import Kind, Routing
 POLLED_WITHIN = timedelta(seconds=75)
 """A worker polls at least once a minute. The server lists a worker for five minutes after its end."""
 _TYPES = (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
+PROBE_QUEUE = "perdure-write-probe"
+_REASON = "rewritten to check write access"
+_NOT_TESTED = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.INVALID_ARGUMENT)
+_FULL = ("full", "no space left")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +83,6 @@ def _queue_state(
         backlog=sum(answer.stats.approximate_backlog_count for answer in answers),
         oldest_seconds=max(answer.stats.approximate_backlog_age.ToTimedelta().total_seconds() for answer in answers),
     )
-
-
-PROBE_QUEUE = "perdure-write-probe"
-_REASON = "rewritten to check write access"
-_NOT_TESTED = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.INVALID_ARGUMENT)
-_FULL = ("full", "no space left")
 
 
 async def write_once(client: Client) -> None:

@@ -31,6 +31,12 @@ TASK_TIMEOUT = timedelta(seconds=5)
 """The time after which Temporal gives up a workflow task whose worker does not respond. A turn ends inside such a task
 (ADR 7). A worker that is killed there is noticed after this time instead of the server's ten seconds. Continued runs
 inherit it."""
+PREVIEW_TIMEOUT = timedelta(seconds=12)
+"""The maximum time for a preview, including the wait for a free worker. Temporal then ends the workflow."""
+_START_SECONDS = 3.0
+PARALLEL_DELETIONS = 10
+MAX_DELETION_SECONDS = 60.0
+"""The maximum time for all deletions, because a caller waits for the response."""
 _log = structlog.get_logger(__name__)
 
 
@@ -115,11 +121,6 @@ def is_workflow_missing(error: RPCError) -> bool:
     return any(detail.Is(NotFoundFailure.DESCRIPTOR) for detail in error.grpc_status.details)
 
 
-PREVIEW_TIMEOUT = timedelta(seconds=12)
-"""The maximum time for a preview, including the wait for a free worker. Temporal then ends the workflow."""
-_START_SECONDS = 3.0
-
-
 async def run_preview(client: Client, request: PreviewRequest) -> str:
     """Creates a preview, once for all simultaneous callers. Returns why it failed, or an empty string. A short workflow
     creates it. Its failure is a sentence."""
@@ -139,11 +140,6 @@ async def run_preview(client: Client, request: PreviewRequest) -> str:
         _log.warning("preview_not_made", approval_id=request.approval_id, error=type(error).__name__)
         return "Temporal is unavailable" if isinstance(error, RPCError) else "no worker created the preview in time"
     return ""
-
-
-PARALLEL_DELETIONS = 10
-MAX_DELETION_SECONDS = 60.0
-"""The maximum time for all deletions, because a caller waits for the response."""
 
 
 async def delete_histories(client: Client, turn_ids: Sequence[str]) -> tuple[int, int]:

@@ -16,6 +16,13 @@ from perdure.temporal.workflow_client import Notifier
 
 POLL_SECONDS = 0.2
 OUTAGE_SECONDS = 1.0
+PERMANENT_REJECTIONS = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION})
+"""Status codes that reject the request itself. The operator can fix all other causes (an outage, overload, an expired
+key, a missing namespace). A 202 means that the turn is stored durably, so those starts are retried forever."""
+START_ATTEMPTS = 3
+"""The relay's attempts, ten seconds apart, before a rejection counts as permanent. A server that has just started may
+not know its search attributes yet."""
+MAX_MESSAGE_CHARACTERS = 300
 _log = structlog.get_logger(__name__)
 
 
@@ -60,15 +67,6 @@ async def run_relay(relay: Database, notifier: Notifier, stop: asyncio.Event) ->
             await asyncio.sleep(OUTAGE_SECONDS)
         if not delivered:
             await asyncio.sleep(POLL_SECONDS)
-
-
-PERMANENT_REJECTIONS = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION})
-"""Status codes that reject the request itself. The operator can fix all other causes (an outage, overload, an expired
-key, a missing namespace). A 202 means that the turn is stored durably, so those starts are retried forever."""
-START_ATTEMPTS = 3
-"""The relay's attempts, ten seconds apart, before a rejection counts as permanent. A server that has just started may
-not know its search attributes yet."""
-MAX_MESSAGE_CHARACTERS = 300
 
 
 def permanent_rejection(note: Note, error: RPCError) -> Problem | None:

@@ -52,6 +52,27 @@ _ENDED = (
     f"WorkflowType IN ('{TURN_WAIT}', '{TURN_RUN}') "
     "AND ExecutionStatus IN ('Terminated', 'TimedOut', 'Failed', 'Canceled') AND CloseTime > '{}'"
 )
+INTERVAL_SECONDS = 5.0
+SETTLING_SECONDS = 8.0
+"""A turn younger than this may not have reached Temporal yet."""
+PARALLEL_CHECKS = 20
+PAUSED_EVERY = 4
+"""Paused turns are numerous and wait for a long time, so they are compared in every fourth pass, within 20 s."""
+MAX_CHECKED_ONE_BY_ONE = 50
+"""Up to this many paused turns of a tenant are checked one by one. Beyond it, only those whose run Temporal lists as
+recently ended are checked. Checking 3,000 one by one took all of the server's time (measured)."""
+LISTED_EVERY = 60
+"""Runs that ended earlier or vanished are missing from Temporal's list of waiting runs. That list is long, so it is
+read in every 60th pass, within five minutes."""
+LISTED_AT = 12
+"""The first of these passes is a minute after the start, since more urgent work comes first."""
+MAX_REASSIGNED = 1_000
+"""The maximum of a tenant's requests that one pass escalates or assigns to fallback reviewers, in transactions of
+MAX_ROWS_PER_TRANSACTION. The next pass continues."""
+SWEPT_EVERY = 720
+"""Expired working memory is invisible, so it is deleted only in every 720th pass, within an hour."""
+T = TypeVar("T")
+_ALIVE_STATUSES = frozenset({WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW})
 
 
 class TemporalLists:
@@ -98,30 +119,8 @@ def _turn_of(workflow_id: str) -> str:
         return ""
 
 
-INTERVAL_SECONDS = 5.0
-SETTLING_SECONDS = 8.0
-"""A turn younger than this may not have reached Temporal yet."""
-PARALLEL_CHECKS = 20
-PAUSED_EVERY = 4
-"""Paused turns are numerous and wait for a long time, so they are compared in every fourth pass, within 20 s."""
-MAX_CHECKED_ONE_BY_ONE = 50
-"""Up to this many paused turns of a tenant are checked one by one. Beyond it, only those whose run Temporal lists as
-recently ended are checked. Checking 3,000 one by one took all of the server's time (measured)."""
-LISTED_EVERY = 60
-"""Runs that ended earlier or vanished are missing from Temporal's list of waiting runs. That list is long, so it is
-read in every 60th pass, within five minutes."""
-LISTED_AT = 12
-"""The first of these passes is a minute after the start, since more urgent work comes first."""
-MAX_REASSIGNED = 1_000
-"""The maximum of a tenant's requests that one pass escalates or assigns to fallback reviewers, in transactions of
-MAX_ROWS_PER_TRANSACTION. The next pass continues."""
-SWEPT_EVERY = 720
-"""Expired working memory is invisible, so it is deleted only in every 720th pass, within an hour."""
-T = TypeVar("T")
 OnEnded = Callable[[TurnAddress], None]
 _log = structlog.get_logger(__name__)
-
-_ALIVE_STATUSES = frozenset({WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW})
 
 
 class Reconciler:

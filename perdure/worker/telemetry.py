@@ -21,6 +21,9 @@ ACTIVITIES = Histogram("perdure_activity_seconds", "Duration of an activity atte
 ENDED = Counter("perdure_turns_ended", "Turns that have ended", ["status"])
 TOKENS = Counter("perdure_tokens", "Tokens of settled model calls", ["kind"])
 FAILED_CALLS = Counter("perdure_model_problems", "Model calls that failed", ["code"])
+NOOP: Final = "noop"
+OTEL: Final = "otel"
+LANGSMITH: Final = "langsmith"
 
 
 class ActivityMetrics(Interceptor):
@@ -56,9 +59,6 @@ def _count(answer: object) -> None:
             FAILED_CALLS.labels(code=answer.problem.code).inc()
 
 
-NOOP: Final = "noop"
-OTEL: Final = "otel"
-LANGSMITH: Final = "langsmith"
 _log = structlog.get_logger(__name__)
 
 

@@ -27,6 +27,8 @@ from perdure.store.delivery.webhooks import Receiver, WebhookDelivery
 from perdure.telemetry.metrics import LastingProblem
 
 TIMEOUT_SECONDS = 10.0
+POLL_SECONDS = 0.5
+OUTAGE_SECONDS = 1.0
 
 
 class Undelivered(Exception):
@@ -104,8 +106,6 @@ class WebhookSender:
         await self._http.aclose()
 
 
-POLL_SECONDS = 0.5
-OUTAGE_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
 

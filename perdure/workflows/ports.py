@@ -53,6 +53,12 @@ from perdure.core.calls.ledger import STOPPED
 from perdure.graph.ports import Ports
 from perdure.workflows.turn_segment import Steps, TurnSegment
 
+RUN_EVENTS = 4_000
+"""A run with this many events is renewed before its next model call. A round of 64 calls adds at most 400; the server
+ends a run at 51,200."""
+TOOL_MARGIN = timedelta(seconds=30)
+"""The time beyond a tool's own timeout for reserving, recording and a busy database."""
+
 
 def ports_of(segment: TurnSegment) -> Ports:
     """Returns the six ports of a run."""
@@ -67,11 +73,6 @@ def ports_of(segment: TurnSegment) -> Ports:
         return Ports(model, tools, memory, people, events, clock, apart, _is_long)
 
     return make_ports(segment.steps)
-
-
-RUN_EVENTS = 4_000
-"""A run with this many events is renewed before its next model call. A round of 64 calls adds at most 400; the server
-ends a run at 51,200."""
 
 
 def _is_long() -> bool:
@@ -257,10 +258,6 @@ class ClockPort:
     def now(self) -> datetime:
         """Returns the current time, the same in every replay."""
         return workflow.now()
-
-
-TOOL_MARGIN = timedelta(seconds=30)
-"""The time beyond a tool's own timeout for reserving, recording and a busy database."""
 
 
 class Reader(Protocol):

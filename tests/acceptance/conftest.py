@@ -1,17 +1,20 @@
-"""One running stack for all acceptance tests that do not need one of their own."""
+"""One running stack for all acceptance tests that do not need one of their own. Their files are in TOGETHER."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.acceptance.command import Command
-from tests.acceptance.running import RunningStack, running
+from tests.acceptance.running import ROOT, RunningStack, running
+from tests.code_blocks import CODE_BLOCK_APP
 
 
 @pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """`python -m perdure up --examples` in a data folder of its own; `stack.read()` is run.json as it is now."""
-    with running(tmp_path_factory.mktemp("acceptance") / "home", "--examples") as started:
+    """The examples, the notice board and slow code blocks in a data folder of their own."""
+    apps = ("--app", str(ROOT / "tests" / "apps" / "board"), "--app", str(CODE_BLOCK_APP))
+    home = tmp_path_factory.mktemp("acceptance") / "home"
+    with running(home, "--examples", *apps, PERDURE_SANDBOX_SECONDS="20") as started:
         yield started
 
 

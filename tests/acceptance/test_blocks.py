@@ -1,24 +1,14 @@
 """Code blocks in a stack of real processes: figures of the shipped apps, and a worker killed while a block runs."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.acceptance.running import RunningStack, running
+from tests.acceptance.running import RunningStack
 from tests.acceptance.turns import Turns, answered
-from tests.code_blocks import CODE_BLOCK_APP
 from tests.eventually import until
 
 SPACING = "Mitchell Ranch 1H: the lease line is 330.00 ft away (at least 467 ft)"
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """A stack with tests/apps/code_blocks beside the examples; a block can be slow."""
-    home = tmp_path_factory.mktemp("blocks") / "home"
-    with running(home, "--examples", "--app", str(CODE_BLOCK_APP), PERDURE_SANDBOX_SECONDS="20") as up:
-        yield up
 
 
 async def block(turns: Turns, turn_id: str) -> dict[str, Any]:

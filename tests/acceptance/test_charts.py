@@ -36,7 +36,7 @@ def test_a_command_answers_a_question_after_a_restart_of_the_worker(stack: Runni
         client.files.upload(conversation.id, "sales.csv", b"region,sales\nNorth,30\nSouth,10\n")
         turn = client.turns.start(conversation.id, "Plot something")
         assert client.turns.wait(turn.turn_id, timeout_seconds=60).status == "awaiting_answer"
-        assert "Which column" in perdure("turns", "answer", turn.turn_id).out
+        assert perdure("turns", "answer", turn.turn_id).code == 0
         stack.wait_restarted(stack.kill("worker-turns"))
         assert perdure("turns", "answer", turn.turn_id, "sales by region").code == 0
         ended = client.turns.wait(turn.turn_id, through_pauses=True, timeout_seconds=120)

@@ -1,9 +1,8 @@
-"""The documented first steps, typed: README code, the quick start's REST lines, a new app's README."""
+"""The documented first steps, typed: README code and a new app's README."""
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 from perdure.apps.scaffold import scaffold
 from perdure.local.ports import free_port
 from tests.acceptance.command import Command
-from tests.acceptance.running import ROOT, START_SECONDS, RunningStack, running, until
+from tests.acceptance.running import ROOT, START_SECONDS, running, until
 
 STEPS = ("tool.awaiting_approval", "tool.approved", "tool.result", "done")
 """Events of a turn with one call that a person allows."""
@@ -27,28 +26,6 @@ def fenced(readme: Path, language: str) -> list[str]:
 def blocks(readme: Path) -> list[list[str]]:
     """The commands of each fenced block; a continued line is one command."""
     return [block.replace("\\\n", " ").splitlines() for block in fenced(readme, "")]
-
-
-def told(line: str) -> str:
-    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_the_quick_starts_rest_lines_start_a_turn_and_follow_it(stack: RunningStack, perdure: Command) -> None:
-    assert shutil.which("curl"), "the quick start's lines need curl"
-    (lines,) = [block for block in blocks(ROOT / "docs/quickstart.md") if block[0].startswith("export API=")]
-    exported = f"export API={stack.api} TOKEN={stack.token('requester')}"
-    conversation, turn, events = lines[1:]
-    conversation_id = json.loads(told(f"{exported}; {conversation}"))["id"]
-    started = json.loads(told(f"{exported}; {turn.replace('/ID/', f'/{conversation_id}/')}"))
-    assert started["status"] == "accepted"
-    follow = f"{exported}; {events.replace('/TURN/', '/' + started['turn_id'] + '/')}"
-    with subprocess.Popen(["/bin/sh", "-c", follow], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
-        perdure.pending("Refund order 1001")
-        assert perdure("turns", "stop", started["turn_id"]).code == 0
-        stream, _ = reading.communicate(timeout=60)
-    assert b"event: tool.awaiting_approval" in stream and b"event: done" in stream
 
 
 def test_the_readmes_tool_agent_and_client_work_together(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import product
 from urllib.parse import urlsplit
 
 import httpx
@@ -91,7 +93,7 @@ def requester(stack: RunningStack) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def paused(requester: Client) -> Iterator[str]:
+def paused_id(requester: Client) -> Iterator[str]:
     turn = requester.turns.start(requester.conversations.create("refunds").id, "Refund order 1001")
     assert requester.turns.wait(turn.turn_id, timeout_seconds=60).status == "awaiting_approval"
     yield turn.turn_id
@@ -104,25 +106,26 @@ async def is_listed(stack: RunningStack, turn_id: str) -> bool:
     return f"turn:{turn_id}" in [each.id async for each in client.list_workflows("ExecutionStatus = 'Running'")]
 
 
-async def test_no_foreign_page_can_read_or_end_a_turn(stack: RunningStack, requester: Client, paused: str) -> None:
-    await until_async(lambda: is_listed(stack, paused))
+async def test_no_foreign_page_can_read_or_end_a_turn(stack: RunningStack, requester: Client, paused_id: str) -> None:
+    await until_async(lambda: is_listed(stack, paused_id))
     found = ports(stack)
     assert len(found) >= 8, found
-    for port, name in found.items():
-        for host in HOSTS:
-            for path in READS:
-                head = f"GET {path} HTTP/1.{1 if host else 0}\r\n{host}Connection: close\r\n\r\n"
-                answer = await asyncio.to_thread(sent, port, head)
-                assert paused.encode() not in answer, f"{name} on {port}: {host!r} {path}"
-        ends = [batch(path, host, paused) for host in HOSTS for path in (f"{BATCHES}/ended-{time.time_ns()}", *NEXUS)]
-        # A plain request of a page of another site has the machine's own name.
-        ends.append(batch(f"{BATCHES}/ended-{time.time_ns()}", f"Host: {HOST}\r\n", paused))
-        for request in ends:
-            answer = await asyncio.to_thread(sent, port, request)
-            assert not answer.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2")), f"{name} on {port}: {answer[:200]!r}"
+    reads = [
+        f"GET {path} HTTP/1.{1 if host else 0}\r\n{host}Connection: close\r\n\r\n" for host in HOSTS for path in READS
+    ]
+    paths = (f"{BATCHES}/ended-{time.time_ns()}", *NEXUS)
+    ends = [batch(path, host, paused_id) for host in HOSTS for path in paths]
+    # A plain request of a page of another site has the machine's own name.
+    ends.append(batch(paths[0], f"Host: {HOST}\r\n", paused_id))
+    asked = list(product(found, (*reads, *ends)))
+    with ThreadPoolExecutor(32) as pool:  # some ports never answer such a request
+        for (port, request), answer in zip(asked, pool.map(lambda each: sent(*each), asked), strict=True):
+            assert paused_id.encode() not in answer, f"{found[port]} on {port}: {request}"
+            ended = request in ends and answer.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2"))
+            assert not ended, f"{found[port]} on {port}: {answer[:200]!r}"
     await asyncio.sleep(3.0)  # a batch works in the background
-    assert await is_listed(stack, paused)
-    assert requester.turns.get(paused).status == "awaiting_approval"
+    assert await is_listed(stack, paused_id)
+    assert requester.turns.get(paused_id).status == "awaiting_approval"
 
 
 async def test_a_foreign_page_cannot_book_a_session_through_an_app_service(stack: RunningStack) -> None:
@@ -143,8 +146,8 @@ def test_run_json_names_every_open_port(stack: RunningStack) -> None:
     assert {"temporal", "temporal_http", "temporal_metrics", "valkey", "companion-payments"} <= run["ports"].keys()
 
 
-async def test_the_web_ui_shows_a_turn_at_the_address_that_is_printed(stack: RunningStack, paused: str) -> None:
-    await until_async(lambda: is_listed(stack, paused))
+async def test_the_web_ui_shows_a_turn_at_the_address_that_is_printed(stack: RunningStack, paused_id: str) -> None:
+    await until_async(lambda: is_listed(stack, paused_id))
     faults: list[str] = []
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
@@ -154,8 +157,8 @@ async def test_the_web_ui_shows_a_turn_at_the_address_that_is_printed(stack: Run
             page.on("pageerror", lambda error: faults.append(str(error)))
             page.on("response", lambda answer: faults.append(answer.url) if answer.status >= 400 else None)
             await page.goto(pages)
-            await page.get_by_text(f"turn:{paused}").first.wait_for(timeout=60_000)
-            await page.goto(f"{pages}/turn:{paused}")
+            await page.get_by_text(f"turn:{paused_id}").first.wait_for(timeout=60_000)
+            await page.goto(f"{pages}/turn:{paused_id}")
             await page.get_by_text("TurnWait").first.wait_for(timeout=60_000)
         await browser.close()
     assert not faults, faults

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.core.agents.rule_matching import RULE_FORCE_CLARIFY
+from perdure.core.agents.rules import RULE_FORCE_CLARIFY
 from perdure.core.audit import Keyring, signed_head
 from perdure.store import audit
 from perdure.store.audit import head_of

@@ -321,7 +321,7 @@ DEEP: JsonValue = json.loads("[" * 60 + "1e16" + "]" * 60)
 
 
 @pytest.fixture(scope="module")
-def answering(harness: Harness) -> tuple[Harness, list[JsonValue]]:
+def booking_desk(harness: Harness) -> tuple[Harness, list[JsonValue]]:
     """A desk whose bookings answer with the last of these values."""
     values = list[JsonValue]()
 
@@ -342,8 +342,10 @@ def answering(harness: Harness) -> tuple[Harness, list[JsonValue]]:
 @example([-0.0, 1e16, 1e22, {"net": 1.0}, 0.1, 1e-9, 5e-324, 1.7976931348623157e308])
 @example(10**400)
 @example(DEEP)
-async def test_an_approval_is_valid_for_any_value(answering: tuple[Harness, list[JsonValue]], value: JsonValue) -> None:
-    harness, values = answering
+async def test_an_approval_is_valid_for_any_value(
+    booking_desk: tuple[Harness, list[JsonValue]], value: JsonValue
+) -> None:
+    harness, values = booking_desk
     values.append(value)
     address = await harness.plan(("book", {"what": "x"}), caps=MANY)
     await harness.run_tool(address)

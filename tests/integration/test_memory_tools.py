@@ -223,7 +223,7 @@ C, U, S = FactScope.CONVERSATION, FactScope.USER, FactStatus
 
 
 @pytest.fixture(scope="module")
-async def keepers(harness: Harness) -> Harness:
+async def facts_harness(harness: Harness) -> Harness:
     ours = [keeper(), keeper("brief", memory=MemoryPolicy(facts=(C,)))]
     await publish_app(harness.owner_url, [*app_agents()[0], *(("desk", each) for each in ours)])
     return harness
@@ -252,23 +252,23 @@ def said(*contents: str, kind: str = "likes", confidence: float = 0.5) -> list[F
     return [Fact(type=kind, content=each, confidence=confidence) for each in contents]
 
 
-async def test_no_other_conversation_or_user_sees_a_stored_note(keepers: Harness) -> None:
-    first, other, stranger = [await turn(keepers, by=name) for name in ("admin", "admin", "reviewer")]
+async def test_no_other_conversation_or_user_sees_a_stored_note(facts_harness: Harness) -> None:
+    first, other, stranger = [await turn(facts_harness, by=name) for name in ("admin", "admin", "reviewer")]
     for scope in (C, U):
-        assert (await used(keepers, first, scope, *said("tea"))).status is S.SUCCESS
-    assert (await used(keepers, first, C, types=("name",))).status is S.NOT_FOUND
-    assert (await used(keepers, other, C)).status is S.NOT_FOUND
-    assert [fact.content for fact in (await used(keepers, other, U)).facts] == ["tea"]
-    assert (await used(keepers, stranger, U)).facts == ()
+        assert (await used(facts_harness, first, scope, *said("tea"))).status is S.SUCCESS
+    assert (await used(facts_harness, first, C, types=("name",))).status is S.NOT_FOUND
+    assert (await used(facts_harness, other, C)).status is S.NOT_FOUND
+    assert [fact.content for fact in (await used(facts_harness, other, U)).facts] == ["tea"]
+    assert (await used(facts_harness, stranger, U)).facts == ()
 
 
-async def test_append_only_rows_never_change_and_such_a_write_is_refused(keepers: Harness) -> None:
-    address = await turn(keepers)
-    await used(keepers, address, U, *said("tea"))
+async def test_append_only_rows_never_change_and_such_a_write_is_refused(facts_harness: Harness) -> None:
+    address = await turn(facts_harness)
+    await used(facts_harness, address, U, *said("tea"))
     for statement in ("UPDATE user_facts SET content = 'x'", "DELETE FROM user_facts"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await keepers.write(statement)
-    async with as_owner(keepers.owner_url, "local") as owner:
+            await facts_harness.write(statement)
+    async with as_owner(facts_harness.owner_url, "local") as owner:
         with pytest.raises(asyncpg.IntegrityConstraintViolationError):
             await owner.execute("UPDATE user_facts SET content = 'x'")
         await owner.execute(
@@ -277,16 +277,16 @@ async def test_append_only_rows_never_change_and_such_a_write_is_refused(keepers
             "CREATE TRIGGER rewrites BEFORE INSERT ON user_facts FOR EACH ROW EXECUTE FUNCTION rewrite()"
         )
         try:
-            answer = await used(keepers, address, U, *said("coffee"))
+            answer = await used(facts_harness, address, U, *said("coffee"))
         finally:
             await owner.execute("DROP TRIGGER rewrites ON user_facts; DROP FUNCTION rewrite()")
     assert (answer.status, answer.refused_change) == (S.FAILED, True)
-    assert "tea" in {fact.content for fact in (await used(keepers, address, U)).facts}
+    assert "tea" in {fact.content for fact in (await used(facts_harness, address, U)).facts}
 
 
-async def test_of_many_facts_the_nearest_are_returned_oldest_first(keepers: Harness) -> None:
+async def test_of_many_facts_the_nearest_are_returned_oldest_first(facts_harness: Harness) -> None:
     for embedder, by in ((None, "reviewer"), (Hashing(), "requester")):
-        harness = replace(keepers, deps=replace(keepers.deps, embedder=embedder))
+        harness = replace(facts_harness, deps=replace(facts_harness.deps, embedder=embedder))
         address = await turn(harness, by=by)
         await used(harness, address, U, *said("green tea"))
         await used(harness, address, U, *said(*(f"number {n}" for n in range(MAX_FACTS)), kind="number"))
@@ -299,33 +299,33 @@ async def test_of_many_facts_the_nearest_are_returned_oldest_first(keepers: Harn
         assert [fact.content for fact in late] == [f"late {n}" for n in range(MAX_FACTS)]
 
 
-async def test_a_fact_that_is_not_granted_or_not_available_returns_a_status(keepers: Harness) -> None:
-    address = await turn(keepers)
+async def test_a_fact_that_is_not_granted_or_not_available_returns_a_status(facts_harness: Harness) -> None:
+    address = await turn(facts_harness)
     for each in ((), said("tea")):
-        assert (await used(keepers, address, U, *each, agent_id="brief")).status is S.UNAUTHORIZED
+        assert (await used(facts_harness, address, U, *each, agent_id="brief")).status is S.UNAUTHORIZED
     for scope, table in ((C, "conversation_facts"), (U, "user_facts")):
-        assert (await used(keepers, address, scope, *said("a\x00b"))).status is S.FAILED
-        async with without(keepers, table):
-            assert (await used(keepers, address, scope)).status is S.UNAVAILABLE
-            assert (await used(keepers, address, scope, *said("tea"))).status is S.FAILED
-        assert (await used(keepers, address, scope, *said("tea"))).status is S.SUCCESS
-    off = replace(keepers, deps=replace(keepers.deps, keeps_facts=False))
+        assert (await used(facts_harness, address, scope, *said("a\x00b"))).status is S.FAILED
+        async with without(facts_harness, table):
+            assert (await used(facts_harness, address, scope)).status is S.UNAVAILABLE
+            assert (await used(facts_harness, address, scope, *said("tea"))).status is S.FAILED
+        assert (await used(facts_harness, address, scope, *said("tea"))).status is S.SUCCESS
+    off = replace(facts_harness, deps=replace(facts_harness.deps, keeps_facts=False))
     assert (await used(off, address, U)).status is S.UNAVAILABLE, "the operator took it away"
     assert (await used(off, address, C, *said("tea"))).status is S.FAILED
 
 
-async def test_facts_are_deleted_with_their_user_or_conversation(keepers: Harness) -> None:
-    person = keepers.people["reviewer"]
+async def test_facts_are_deleted_with_their_user_or_conversation(facts_harness: Harness) -> None:
+    person = facts_harness.people["reviewer"]
     ended = "UPDATE turns SET status = 'completed', ended_at = now() WHERE ended_at IS NULL"
-    await keepers.write(ended)
-    address = await turn(keepers, by="reviewer")
+    await facts_harness.write(ended)
+    address = await turn(facts_harness, by="reviewer")
     for scope in (C, U):
-        await used(keepers, address, scope, *said("tea"))
-    await keepers.write(ended)
-    told = await erase(keepers.db, person.tenant_id, person.name, keepers.people["admin"].user_id)
+        await used(facts_harness, address, scope, *said("tea"))
+    await facts_harness.write(ended)
+    told = await erase(facts_harness.db, person.tenant_id, person.name, facts_harness.people["admin"].user_id)
     assert isinstance(told["erased"], dict) and told["erased"]["user_facts"] >= 1
-    assert await keepers.value("SELECT count(*) FROM user_facts WHERE user_id = $1", person.user_id) == 0
-    assert await keepers.value("SELECT count(*) FROM conversation_facts WHERE turn_id = $1", address.turn_id) == 0
+    assert await facts_harness.value("SELECT count(*) FROM user_facts WHERE user_id = $1", person.user_id) == 0
+    assert await facts_harness.value("SELECT count(*) FROM conversation_facts WHERE turn_id = $1", address.turn_id) == 0
 
 
 async def made(harness: Harness, name: str, **attributes: object) -> str:

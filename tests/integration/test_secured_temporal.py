@@ -71,7 +71,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-async def secured(authority: Authority, parts: DataParts) -> AsyncIterator[str]:
+async def tls_address(authority: Authority, parts: DataParts) -> AsyncIterator[str]:
     """The address of a door in front of Temporal that asks for a client's certificate."""
     assert parts.temporal is not None
     host, _, port = parts.temporal.address.partition(":")
@@ -105,13 +105,18 @@ def tls(authority: Authority, papers: Papers) -> dict[str, str]:
 
 @pytest.mark.parametrize("by", ["variables", "a profile"])
 async def test_a_secured_cluster_is_reached_with_the_certificates_and_the_key_that_the_environment_names(
-    secured: str, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+    tls_address: str, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     own = authority.papers("client")
-    environ = {"TEMPORAL_ADDRESS": secured, "TEMPORAL_API_KEY": "a key", "TEMPORAL_TLS": "true", **tls(authority, own)}
+    environ = {
+        "TEMPORAL_ADDRESS": tls_address,
+        "TEMPORAL_API_KEY": "a key",
+        "TEMPORAL_TLS": "true",
+        **tls(authority, own),
+    }
     if by == "a profile":
         (tmp_path / "temporal.toml").write_text(
-            f'[profile.work]\naddress = "{secured}"\napi_key = "a key"\n[profile.work.tls]\n'
+            f'[profile.work]\naddress = "{tls_address}"\napi_key = "a key"\n[profile.work.tls]\n'
             f'server_ca_cert_path = "{authority.certificate}"\nclient_cert_path = "{own.certificate}"\n'
             f'client_key_path = "{own.key}"\n'
         )
@@ -119,7 +124,7 @@ async def test_a_secured_cluster_is_reached_with_the_certificates_and_the_key_th
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     outside = external_temporal(environ)
-    assert outside is not None and outside.address == secured
+    assert outside is not None and outside.address == tls_address
     await wait_until_reachable("TEMPORAL_ADDRESS", outside.address)
     client = await connect()
     await register_search_attributes(client)
@@ -130,11 +135,11 @@ async def test_a_secured_cluster_is_reached_with_the_certificates_and_the_key_th
 
 
 async def test_without_a_certificate_of_the_clusters_authority_nothing_is_sent(
-    secured: str, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tls_address: str, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "others").mkdir()
     foreign = Authority(tmp_path / "others").papers("client")
-    for name, value in {"TEMPORAL_ADDRESS": secured, **tls(authority, foreign)}.items():
+    for name, value in {"TEMPORAL_ADDRESS": tls_address, **tls(authority, foreign)}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(RuntimeError):
         await connect()

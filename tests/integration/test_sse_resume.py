@@ -136,38 +136,6 @@ async def test_a_wiped_valkey_costs_tokens_but_never_text(streams: Streams, turn
     assert text_of([*sent[:3], *(await whole(of_turn(streams, turn, sent[2].id)))]) == "Hello there"
 
 
-async def test_reasoning_comes_live_and_a_reader_cut_off_continues_there(streams: Streams, turn: TurnWriter) -> None:
-    await turn.claim("m1")
-    address = turn.address
-    await turn.live.append(address, "m1", epoch=1, sequence=0, text="Well, ", thinking=True)
-    async with aclosing(of_turn(streams, turn)) as stream:
-        first = await read_until(stream, lambda sent: sent[-1].kind == "thinking")
-    await turn.live.append(address, "m1", epoch=1, sequence=0, text="yes.", thinking=True, thought=6)
-    await turn.live.append(address, "m1", epoch=1, sequence=0, text="Hello", thought=10)
-    await turn.settle("m1", "Hello")
-    await turn.finish()
-    sent = first + await whole(of_turn(streams, turn, first[-1].id))
-    assert [event.data["text"] for event in sent if event.kind == "thinking"] == ["Well, ", "yes."]
-    assert text_of(sent) == "Hello" and "reset" not in [event.kind for event in sent]
-
-
-async def test_a_reader_too_slow_for_tokens_gets_the_text(streams: Streams, turn: TurnWriter, valkey: Valkey) -> None:
-    words = [f"word{number} " for number in range(300)]
-    await turn.claim("m1")
-    await turn.speak("m1", words[0])
-    async with aclosing(of_turn(streams, turn)) as stream:
-        sent = await read_until(stream, lambda sent: sent[-1].kind == "token")
-        await turn.speak("m1", *words[1:])  # and this reader does not read
-        (tokens,) = [key async for key in valkey.client.scan_iter(f"*{turn.address.conversation_id}*:tokens")]
-        await valkey.client.xtrim(tokens, maxlen=50, approximate=False)
-        await turn.settle("m1", "".join(words))
-        await turn.finish()
-        sent += await whole(stream)
-    assert text_of(sent) == "".join(words)
-    kinds = [event.kind for event in sent]
-    assert kinds.count("reset") == 1 and kinds.count("token") == 2, "its beginning, and the snapshot"
-
-
 async def test_a_turns_stream_has_that_turn_only(streams: Streams, turn: TurnWriter, people: dict[str, Person]) -> None:
     await one_call(turn)
     second = await TurnWriter.turn_in(turn.db, turn.live, people["requester"], turn.address.conversation_id)

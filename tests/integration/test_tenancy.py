@@ -20,7 +20,7 @@ OTHER = "other"
 
 
 @pytest.fixture(scope="module")
-async def owner(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
+async def db_owner(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
     async with as_owner(urls.owner) as connection:
         yield connection
 
@@ -78,9 +78,9 @@ PUBLISHED = (
 
 
 @pytest.fixture(scope="module")
-async def tables(owner: asyncpg.Connection, harness: Harness) -> list[str]:
+async def tables(db_owner: asyncpg.Connection, harness: Harness) -> list[str]:
     """Every table with at least one row of the first tenant, and another tenant without rows."""
-    await owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1)", OTHER)
+    await db_owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1)", OTHER)
     address = await harness.plan(("pay", {}), ("jot", {"text": "x"}))
     await harness.open(address, "t1.0")
     await harness.run_tool(address, "t1.1")
@@ -88,11 +88,11 @@ async def tables(owner: asyncpg.Connection, harness: Harness) -> list[str]:
     await plant(harness, planted)
     for statement in BESIDE_A_TURN:
         await harness.write(statement, address.turn_id)
-    async with owner.transaction():
-        await owner.execute("SELECT set_config('perdure.tenant', 'local', true)")
+    async with db_owner.transaction():
+        await db_owner.execute("SELECT set_config('perdure.tenant', 'local', true)")
         for statement in PUBLISHED:
-            await owner.execute(statement)
-    found = await owner.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'perdure' ORDER BY 1")
+            await db_owner.execute(statement)
+    found = await db_owner.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'perdure' ORDER BY 1")
     names = [row["tablename"] for row in found]
     assert [name for name, rows in (await ours(harness, names)).items() if not rows] == []
     return names
@@ -103,9 +103,11 @@ async def ours(harness: Harness, tables: list[str]) -> dict[str, int]:
     return {name: await harness.value(f"SELECT count(*) FROM {name} WHERE tenant_id = 'local'") for name in tables}
 
 
-async def test_every_table_has_a_tenant_and_forced_row_security(owner: asyncpg.Connection, tables: list[str]) -> None:
+async def test_every_table_has_a_tenant_and_forced_row_security(
+    db_owner: asyncpg.Connection, tables: list[str]
+) -> None:
     assert len(tables) >= 18
-    guarded = await owner.fetch(
+    guarded = await db_owner.fetch(
         "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'perdure' "
         "AND c.relrowsecurity AND c.relforcerowsecurity AND EXISTS (SELECT FROM pg_attribute a "
         "WHERE a.attrelid = c.oid AND a.attname = 'tenant_id' AND a.attnotnull)"

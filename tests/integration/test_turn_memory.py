@@ -435,8 +435,9 @@ async def test_episodes_are_listed_by_conversation_page_by_page_and_go_with_it(h
         await conversations.delete_conversation(tx, conversation_id, harness.people["requester"].user_id)
     assert await found(harness, "forgotten words", None, agent="gone") == []
     async with harness.db.transaction("local") as tx:
-        with pytest.raises(CallerError, match="conversation_not_found"):
+        with pytest.raises(CallerError) as refused:
             await conversations.get_conversation(tx, conversation_id, None)
+    assert refused.value.code == "conversation_not_found"
 
 
 class Poisoned(Hashing):

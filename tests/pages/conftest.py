@@ -193,7 +193,7 @@ async def page_settings(
 
 
 @pytest.fixture(scope="module")
-async def opened(
+async def module_site(
     page_settings: Settings, browser: Browser, harness: Harness, people: dict[str, Person]
 ) -> AsyncIterator[Site]:
     async with pages_at(page_settings) as (url, app):
@@ -201,10 +201,10 @@ async def opened(
 
 
 @pytest.fixture
-async def site(opened: Site) -> AsyncIterator[Site]:
+async def site(module_site: Site) -> AsyncIterator[Site]:
     """The module's pages, with the windows of one test."""
-    yield opened
-    await opened.close()
+    yield module_site
+    await module_site.close()
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +224,6 @@ def routed(app: Any, harness: Harness) -> None:
 
 
 @pytest.fixture
-async def talking(site: Site, workers: None, harness: Harness) -> Site:
+async def chat_site(site: Site, workers: None, harness: Harness) -> Site:
     routed(site.app, harness)
     return site

@@ -79,15 +79,15 @@ async def test_streamed_text_reaches_every_tab_escaped_and_whole_despite_an_api_
             await window.context.close()
 
 
-async def test_the_requester_waits_and_a_reviewer_decides_in_the_conversation(talking: Site) -> None:
-    window = await begun(talking, "refunds")
+async def test_the_requester_waits_and_a_reviewer_decides_in_the_conversation(chat_site: Site) -> None:
+    window = await begun(chat_site, "refunds")
     page = window.page
     await say(page, "Refund order 1001")
     card = page.locator(".ask")
     await expect(card).to_contain_text("reviewer")
     await expect(card.locator("pre.json")).to_contain_text("1001")
     await expect(card.get_by_role("button")).to_have_count(0)
-    other = await talking.visit("reviewer", page.url.removeprefix(talking.url).partition("#")[0])
+    other = await chat_site.visit("reviewer", page.url.removeprefix(chat_site.url).partition("#")[0])
     await expect(other.page.get_by_label("Message")).to_have_count(0)
     await other.page.locator(".ask summary").click()
     await other.page.locator(".ask [name=comment]").fill("not this one")
@@ -102,8 +102,10 @@ async def test_the_requester_waits_and_a_reviewer_decides_in_the_conversation(ta
     await window.checked()
 
 
-async def test_a_message_sent_meanwhile_is_queued_or_replaces_the_turn_and_a_turn_can_be_stopped(talking: Site) -> None:
-    window = await begun(talking, "refunds")
+async def test_a_message_sent_meanwhile_is_queued_or_replaces_the_turn_and_a_turn_can_be_stopped(
+    chat_site: Site,
+) -> None:
+    window = await begun(chat_site, "refunds")
     page = window.page
     long = "/echo " + "on and " * 200
     await say(page, long)
@@ -125,8 +127,8 @@ async def test_a_message_sent_meanwhile_is_queued_or_replaces_the_turn_and_a_tur
     await expect(page.get_by_label("Message")).to_have_value("kept")
 
 
-async def test_without_javascript_a_file_a_question_and_a_picture_work_by_forms(talking: Site) -> None:
-    page = (await begun(talking, "chart_builder", java_script_enabled=False)).page
+async def test_without_javascript_a_file_a_question_and_a_picture_work_by_forms(chat_site: Site) -> None:
+    page = (await begun(chat_site, "chart_builder", java_script_enabled=False)).page
     sheet: FilePayload = {**SALES, "mimeType": "application/vnd.ms-excel"}  # what browsers on some machines say
     await page.locator("#file").set_input_files({**sheet, "buffer": b"a,b\n1\n"})
     await page.get_by_role("button", name="Upload").click()
@@ -157,8 +159,8 @@ async def again_until(page: Page, place: str, text: str) -> None:
     raise AssertionError(await page.locator("main").inner_text())
 
 
-async def test_a_chosen_file_is_sent_before_the_message_and_a_refusal_is_shown(talking: Site, tmp_path: Path) -> None:
-    window = await begun(talking, "chart_builder")
+async def test_a_chosen_file_is_sent_before_the_message_and_a_refusal_is_shown(chat_site: Site, tmp_path: Path) -> None:
+    window = await begun(chat_site, "chart_builder")
     page = window.page
     field = page.locator("#file")
     large = tmp_path / "sales.csv"  # Playwright passes on a buffer as text in a message, and a path as a path
@@ -184,8 +186,8 @@ async def test_a_chosen_file_is_sent_before_the_message_and_a_refusal_is_shown(t
     await window.checked()
 
 
-async def test_an_answer_typed_before_a_new_sign_in_is_kept_and_sent_afterwards(talking: Site) -> None:
-    window = await begun(talking, "chart_builder")
+async def test_an_answer_typed_before_a_new_sign_in_is_kept_and_sent_afterwards(chat_site: Site) -> None:
+    window = await begun(chat_site, "chart_builder")
     page = window.page
     hint = await page.locator("#message").get_attribute("placeholder")
     await page.locator("#file").set_input_files(SALES)
@@ -195,7 +197,7 @@ async def test_an_answer_typed_before_a_new_sign_in_is_kept_and_sent_afterwards(
     await page.locator(".ask textarea").fill("sales by region")
     second = await window.context.new_page()
     await window.context.clear_cookies()
-    await sign_in(second, talking.people["requester"].token, "/chat")
+    await sign_in(second, chat_site.people["requester"].token, "/chat")
     await page.get_by_role("button", name="Answer").click()
     await page.get_by_role("button", name="Continue").click()
     await expect(page.locator("main")).to_contain_text("sales by region")

@@ -52,17 +52,19 @@ async def first_paint_ms(window: Window) -> float:
 
 
 @pytest.fixture(scope="module")
-async def waiting(opened: Site) -> None:
+async def many_requests(module_site: Site) -> None:
     """Ten thousand requests that wait."""
-    async with opened.harness.db.transaction("local") as tx:
+    async with module_site.harness.db.transaction("local") as tx:
         await tx.execute("SET LOCAL statement_timeout = 0")
         await tx.execute(_FILL, WAITING, timeout=120)
-    async with as_owner(opened.harness.owner_url) as owner:
+    async with as_owner(module_site.harness.owner_url) as owner:
         await owner.execute("ANALYZE approvals")
 
 
 @pytest.mark.timed
-async def test_the_first_page_of_ten_thousand_takes_less_than_150_ms_at_the_server(site: Site, waiting: None) -> None:
+async def test_the_first_page_of_ten_thousand_takes_less_than_150_ms_at_the_server(
+    site: Site, many_requests: None
+) -> None:
     head = {"Authorization": f"Bearer {site.people['reviewer'].token}"}
     taken = []
     async with httpx.AsyncClient(base_url=site.url, headers=head, timeout=30) as client:
@@ -77,7 +79,7 @@ async def test_the_first_page_of_ten_thousand_takes_less_than_150_ms_at_the_serv
 
 
 @pytest.mark.timed
-async def test_every_page_is_light_and_painted_within_a_second(site: Site, waiting: None) -> None:
+async def test_every_page_is_light_and_painted_within_a_second(site: Site, many_requests: None) -> None:
     approval = await site.harness.value("SELECT id::text FROM approvals LIMIT 1")
     window = await site.visit("reviewer")
     chat = f"/chat/{await site.harness.conversation(by='reviewer')}"
@@ -92,8 +94,8 @@ async def test_every_page_is_light_and_painted_within_a_second(site: Site, waiti
 
 
 @pytest.mark.timed
-async def test_a_token_is_on_the_page_within_a_tenth_of_a_second_of_its_entry(talking: Site) -> None:
-    window = await begun(talking, "refunds", "admin")  # the requester has ten thousand turns in this module
+async def test_a_token_is_on_the_page_within_a_tenth_of_a_second_of_its_entry(chat_site: Site) -> None:
+    window = await begun(chat_site, "refunds", "admin")  # the requester has ten thousand turns in this module
     await window.page.add_init_script(_WATCH)
     await window.page.reload()
     words = " ".join(f"word{number}" for number in range(150))

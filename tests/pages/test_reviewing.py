@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from playwright.async_api import Page, expect
 
 from perdure.contracts.memory import Risk, Scope
@@ -28,17 +29,24 @@ async def press(page: Page, *keys: str) -> None:
         await page.keyboard.press(key)
 
 
-async def test_a_call_is_approved_from_the_inbox_with_three_keys(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("button", "keys", "state", "reason"),
+    [("approve", ["Enter"], "approved", ""), ("reject", ["Space", "Enter"], "rejected", DEFAULT_REJECT_REASONS[0])],
+)
+async def test_a_call_is_decided_from_the_inbox_with_few_keys(
+    site: Site, button: str, keys: list[str], state: str, reason: str
+) -> None:
     approval = await site.asks("post", text="by keys")
     window = await site.visit("reviewer")
     await expect(window.page.locator(f"#row-{approval}")).to_be_visible()
     await press(window.page, "j")
     await expect(window.page.locator(f"#row-{approval} a.call")).to_be_focused()
-    await press(window.page, "a")
-    await expect(window.page.locator("#approve")).to_be_focused()
-    await press(window.page, "Enter")
-    await decided(window.page, "approved", "reviewer")
-    assert await status_of(site, approval) == "approved"
+    await press(window.page, button[0])
+    await expect(window.page.locator(f"#{button}")).to_be_focused()
+    await window.checked()
+    await press(window.page, *keys)
+    await decided(window.page, state, "reviewer")
+    assert (await decision_of(site, approval))["reason_code"] == reason
 
 
 async def test_a_call_is_rejected_by_keys_alone_and_not_without_a_reason(site: Site) -> None:
@@ -55,17 +63,6 @@ async def test_a_call_is_rejected_by_keys_alone_and_not_without_a_reason(site: S
     await press(window.page, "Tab", "Enter")
     await expect(window.page.locator("#state")).to_contain_text("not like this")
     assert (await decision_of(site, approval))["comment"] == "not like this"
-
-
-async def test_a_call_is_rejected_from_the_inbox_with_four_keys_and_a_ready_reason(site: Site) -> None:
-    approval = await site.asks("post", text="not this one")
-    window = await site.visit("reviewer")
-    await press(window.page, "j", "r")
-    await expect(window.page.locator("#reject")).to_be_focused()
-    await window.checked()
-    await press(window.page, "Space", "Enter")
-    await decided(window.page, "rejected", "reviewer")
-    assert (await decision_of(site, approval))["reason_code"] == DEFAULT_REJECT_REASONS[0]
 
 
 async def test_typed_text_survives_a_claim_and_going_back_and_back_sends_nothing(site: Site) -> None:

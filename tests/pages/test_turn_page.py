@@ -67,12 +67,14 @@ async def test_a_hidden_page_does_not_poll_its_turn_until_it_is_visible(site: Si
     window = await site.visit("reviewer", "/review/mine")
     page = window.page
     await page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => window.unseen ?? true})")
+    await page.clock.install()
     await page.goto(f"/turns/{address.turn_id}")
     await site.harness.decide(approval)
     window.asked.clear()
-    await page.wait_for_timeout(3_000)
+    await page.clock.run_for(60_000)
     assert not [request.url for request in window.asked if "/turns/" in request.url]
     await page.evaluate("window.unseen = false")
+    await page.clock.run_for(5_000)
     await expect(page.locator(".story")).to_contain_text("approved")
     await window.checked()
 

@@ -18,7 +18,7 @@ C, U, S = FactScope.CONVERSATION, FactScope.USER, FactStatus
 
 
 @pytest.fixture(scope="module", autouse=True)
-async def published(harness: Harness) -> None:
+async def keeper_agent(harness: Harness) -> None:
     await publish_app(harness.owner_url, [*app_agents()[0], ("desk", keeper())])
 
 

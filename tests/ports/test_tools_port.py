@@ -182,26 +182,10 @@ async def test_impossible_work_is_a_problem_of_each_call_and_raises_nothing(new_
     assert (reply.message, problem(reply)) == (None, "agent_version_not_found")
 
 
-async def test_a_pending_call_is_neither_run_nor_settled_and_its_siblings_are(new_turn: NewTurn) -> None:
-    turn = await new_turn(line(("look", {}), ("pay", {}), ("post", {})))
-    run = await planned(turn)
-    pay, post = await run.ask(gated("look", "pay", "post")[1:])
-    await run.pause()
-    await turn.decide("t1.1", V.APPROVED)
-    look, paid, posted = await run.run_tools(asks("look", "pay", "post"), [post])
-    assert (look.state, paid.state) == (S.DONE, S.DONE)
-    assert posted == ToolOutcome(call_id="t1.2", state=S.PLANNED), "it waits: no message, and no problem"
-    assert pay.call_id == "t1.1" and await turn.dispatched("t1.2") == 0
-    await turn.decide("t1.2", V.APPROVED)
-    (posted,) = await run.run_tools(asks("look", "pay", "post")[2:])
-    assert posted.state is S.DONE
-    assert [await turn.dispatched(f"t1.{index}") for index in range(3)] == [1, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("state", "becomes"), [(V.APPROVED, S.DONE), (V.REJECTED, S.DENIED), (V.UNREADABLE, S.PLANNED)]
 )
-async def test_a_signal_starts_only_decided_calls(new_turn: NewTurn, state: VerdictState, becomes: CallState) -> None:
+async def test_only_decided_calls_start(new_turn: NewTurn, state: VerdictState, becomes: CallState) -> None:
     turn = await new_turn(line(("pay", {}), ("post", {}), ("pay", {})))
     run, requests = await paused(turn, "pay", "post", "pay")
     await turn.decide("t1.0", V.APPROVED)
@@ -212,7 +196,11 @@ async def test_a_signal_starts_only_decided_calls(new_turn: NewTurn, state: Verd
     await run.wake()
     outcomes = await run.run_tools(asks("pay", "post", "pay"), requests[1:])
     assert [outcome.state for outcome in outcomes] == [S.DONE, becomes, S.PLANNED]
+    assert outcomes[2].message is None and outcomes[2].problem is None, "it waits"
     assert [await turn.dispatched(f"t1.{index}") for index in range(3)] == [1, int(state is V.APPROVED), 0]
+    await turn.decide("t1.2", V.APPROVED)
+    (last,) = await run.run_tools(asks("pay", "post", "pay")[2:])
+    assert (last.state, await turn.dispatched("t1.2")) == (S.DONE, 1)
 
 
 async def test_calls_of_the_graph_run_once_and_return_in_order(new_turn: NewTurn) -> None:

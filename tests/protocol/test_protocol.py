@@ -55,7 +55,7 @@ MUTANTS = [
     _text("an escalation is not the only one", perdure.store.approvals.review, "_ONE", "AND escalated_at IS NULL", ""),
 ]
 """The mistakes that are found soonest come first."""
-EXAMPLES = sized(800, 80)
+EXAMPLES = sized(800, 60)
 STEPS = 40
 EXAMPLES_FOR_A_MUTANT = 150
 """Each of them is found before."""
@@ -74,7 +74,7 @@ REACHED = {
 
 
 @pytest.fixture(scope="module")
-async def ground(harness: Harness) -> AsyncIterator[Ground]:
+async def program(harness: Harness) -> AsyncIterator[Ground]:
     made = await Ground.made(harness, POLICIES)
     yield made
     await made.close()
@@ -88,10 +88,10 @@ def settled(examples: int) -> settings:
     )  # fmt: skip
 
 
-async def run(ground: Ground, examples: int) -> Counter[tuple[str, str]]:
+async def run(program: Ground, examples: int) -> Counter[tuple[str, str]]:
     """Runs Hypothesis in a separate thread; connections stay on this loop. Returns the number of each answer."""
     answers = Counter[tuple[str, str]]()
-    given = {"ground": ground, "loop": asyncio.get_running_loop(), "answers": answers}
+    given = {"ground": program, "loop": asyncio.get_running_loop(), "answers": answers}
     machine = type("OnThisGround", (Protocol,), given)
     await asyncio.to_thread(run_state_machine_as_test, machine, settings=settled(examples))
     return answers
@@ -99,15 +99,15 @@ async def run(ground: Ground, examples: int) -> Counter[tuple[str, str]]:
 
 @pytest.mark.sized
 @pytest.mark.timeout(600)
-async def test_the_program_answers_and_records_what_the_reference_model_predicts(ground: Ground) -> None:
-    missing = REACHED - (await run(ground, EXAMPLES)).keys()
+async def test_the_program_answers_and_records_what_the_reference_model_predicts(program: Ground) -> None:
+    missing = REACHED - (await run(program, EXAMPLES)).keys()
     assert not missing, f"no caller was ever answered {sorted(missing)}"
 
 
 @pytest.mark.sized
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS[:MUTANTS_PLANTED], ids=lambda mutant: mutant.name)
-async def test_a_planted_mistake_is_found(ground: Ground, mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_planted_mistake_is_found(program: Ground, mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.plant(monkeypatch)
     with pytest.raises((AssertionError, asyncpg.PostgresError)):
-        await run(ground, EXAMPLES_FOR_A_MUTANT)
+        await run(program, EXAMPLES_FOR_A_MUTANT)

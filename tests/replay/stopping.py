@@ -82,3 +82,11 @@ async def cancelled_paused(served: Served) -> TurnAddress:
     address = await served.paused(ASKING, DONE)
     await served.handle(address).cancel()
     return address
+
+
+async def in_a_call(served: Served, *lines: Line) -> TurnAddress:
+    """A turn whose tool call ends when the target continues; then come these lines, or `DONE`."""
+    served.harness.world.go_on.clear()
+    address = await served.begin(Line("", [("shout", {"mode": "wait"})]), *(lines or (DONE,)))
+    await until(lambda: served.effects(address, "/shout") == 1)
+    return address

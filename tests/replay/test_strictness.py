@@ -1,4 +1,4 @@
-"""The replay is strict: a recording that differs from today's code in a command or a value is refused, with advice."""
+"""The replay is strict: a recording that differs from today's code in a command or a value is refused."""
 
 import base64
 import json
@@ -63,18 +63,15 @@ async def test_a_recording_with_another_value_is_refused_with_its_place(
     replaying: Replaying, name: str, number: int, event_type: str, place: int, change: Change, where: str, what: str
 ) -> None:
     run = read(path_of(name))[number]
-    assert await replaying.fault(name, number, run) is None
     fault = await replaying.fault(name, number, changed(run, event_type, place, given(change)))
     assert fault is not None and (fault.kind, fault.name) == ("values", where)
     assert what in fault.difference
-    assert "workflow.patched" in fault.advice and f"python -m tests.replay.record {name}" in fault.advice
 
 
-async def test_a_recording_with_another_command_is_refused_with_advice(replaying: Replaying) -> None:
+async def test_a_recording_with_another_command_is_refused(replaying: Replaying) -> None:
     run = changed(read(path_of("tool_loop"))[0], SCHEDULED, 0, setting(activityType={"name": "tools.run"}))
     fault = await replaying.fault("tool_loop", 1, run)
-    assert fault is not None and fault.kind == "commands" and "workflow.patched" in fault.advice
-    assert "tool_loop--before-what-has-changed.json" in fault.advice
+    assert fault is not None and fault.kind == "commands"
 
 
 async def test_a_workflow_that_starts_differently_is_refused(replaying: Replaying) -> None:

@@ -37,8 +37,8 @@ _SETTINGS = (".env.example", ".importlinter", ".ci/run", "bin/perdure", "Dockerf
 _LANGUAGES = (".css", ".js", ".sql", ".toml", ".yaml", ".yml")
 CHECKED = (".py", ".md", *_PAGES, *_SETTINGS, *_LANGUAGES)
 """Ends of the names of files that hold prose."""
-GENERATED = ("docs/figures/", "perdure/pages/static/htmx.min.js")
-"""The tables that tests write, which are data, and a library."""
+FOREIGN = ("perdure/pages/static/htmx.min.js",)
+"""A library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ def _markdown(source: str, name: str) -> Iterator[Text]:
             yield Text(name, start, "markdown", "\n".join(block))
             block = []
         if line.lstrip().startswith("|"):
-            for cell in line.strip().strip("|").split("|"):
+            for cell in re.split(r"\||<br>", line.strip().strip("|")):
                 yield Text(name, number, "markdown", cell.strip())
         elif line.strip():
             if not block:
@@ -213,14 +213,17 @@ def _hashes(source: str, name: str) -> Iterator[Text]:
 
 
 def _comments(source: str, name: str) -> Iterator[Text]:
-    """Yields the comments of a file in another language. Successive lines with only a comment are one text."""
+    """Yields the comments of a file in another language, and the messages of scripts. Successive lines with only a
+    comment are one text."""
     alone: list[tuple[int, str]] = []
     trailing: list[tuple[int, str]] = []
     suffix = Path(name).suffix
     for match in _yaml_comments(source) if suffix in (".yaml", ".yml") else _COMMENTS[suffix].finditer(source):
-        if match[match.re.groups] is None:
-            continue
         start = source.count("\n", 0, match.start()) + 1
+        if match[match.re.groups] is None:
+            if suffix == ".js" and _is_message(match.group()):
+                yield Text(name, start, "message", re.sub(r"\$\{[^}]*\}", "`x`", match.group()[1:-1]))
+            continue
         before = source[source.rfind("\n", 0, match.start()) + 1 : match.start()]
         lines = (line.strip().strip("-#/*").strip() for line in match.group().split("\n"))
         (trailing if before.strip() else alone).extend(enumerate(lines, start))
@@ -288,7 +291,7 @@ def checked_files(within: Iterable[str] = ()) -> list[str]:
         path
         for path in files()
         if path.endswith(CHECKED)
-        and not path.startswith(GENERATED)
+        and not path.startswith(FOREIGN)
         and (not below or path in below or path.startswith(tuple(f"{b}/" for b in below)))
     ]
 

@@ -15,7 +15,7 @@ from tests.repo.committed import ROOT
 
 COMPOSE = ROOT / "docker-compose.yml"
 WORKER = ["python", "worker.py"]
-BESIDE = {"postgres", "redis", "temporal", "temporal-ui", "temporal-ui-door", "prepare", "api", "worker-relay"}
+BESIDE = {"postgres", "redis", "temporal", "temporal-ui", "temporal-ui-proxy", "bootstrap", "api", "worker-relay"}
 """The services that serve no task queue."""
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE.read_text())["services"]
 
@@ -44,7 +44,7 @@ def test_every_kind_of_work_has_one_worker_service_and_there_is_a_relay_and_an_a
     assert worker_faults(SERVICES) == []
     assert SERVICES["worker-relay"]["command"] == [*WORKER, "--relay"]
     assert SERVICES["api"]["command"] == ["python", "-m", "perdure.api"]
-    assert SERVICES["prepare"]["command"] == ["python", "-m", "perdure.apps.bootstrap"]
+    assert SERVICES["bootstrap"]["command"] == ["python", "-m", "perdure.apps.bootstrap"]
 
 
 def test_the_api_every_worker_and_the_relay_are_watched_by_their_heartbeat() -> None:
@@ -52,29 +52,29 @@ def test_the_api_every_worker_and_the_relay_are_watched_by_their_heartbeat() -> 
         file = SERVICES[name]["environment"]["PERDURE_READY_FILE"]
         check = ["CMD", "python", "-m", "perdure.telemetry.heartbeat", file]
         assert SERVICES[name]["healthcheck"]["test"] == check, name
-    assert SERVICES["prepare"]["healthcheck"] == {"disable": True}
+    assert SERVICES["bootstrap"]["healthcheck"] == {"disable": True}
 
 
 def test_every_published_port_is_on_loopback_and_temporal_has_none() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
-    assert set(published) == {"api", "temporal-ui-door"}
+    assert set(published) == {"api", "temporal-ui-proxy"}
     assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
 
 
 def test_temporals_web_ui_is_reached_through_its_proxy_alone_and_its_http_api_refuses_every_host() -> None:
-    assert SERVICES["temporal-ui"]["network_mode"] == "service:temporal-ui-door"
+    assert SERVICES["temporal-ui"]["network_mode"] == "service:temporal-ui-proxy"
     (mounted,) = SERVICES["temporal-ui"]["volumes"]
     written = yaml.safe_load((ROOT / mounted.partition(":")[0]).read_text())
     assert written["host"] == "127.0.0.1"
-    door = SERVICES["temporal-ui-door"]["command"]
-    assert door[1:3] == ["-m", "perdure.local.temporal_web"] and door[-1] == f"127.0.0.1:{written['port']}"
+    proxy = SERVICES["temporal-ui-proxy"]["command"]
+    assert proxy[1:3] == ["-m", "perdure.local.temporal_web"] and proxy[-1] == f"127.0.0.1:{written['port']}"
     settings = yaml.safe_load((ROOT / "deploy" / "temporal-dynamic-config.yaml").read_text())
     assert settings["frontend.httpAllowedHosts"] == [{"value": ["nobody.perdure.invalid"]}]
 
 
 READ = {str(field.alias) for field in Settings.model_fields.values()} | {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE"}
 ASKED = {"PERDURE_APP": "${PERDURE_APP:-}", "PERDURE_EXAMPLES": "${PERDURE_EXAMPLES:-}"}
-READ_APPS = {"prepare", "worker-turns", "worker-tools"}
+READ_APPS = {"bootstrap", "worker-turns", "worker-tools"}
 """The services that publish agents or run their tools."""
 
 
@@ -86,7 +86,7 @@ def test_each_service_gets_only_the_settings_and_apps_that_its_program_reads(nam
     assert apps == (ASKED if name in READ_APPS else {})
 
 
-JAILERS = {"prepare", "worker-tools"}
+JAILERS = {"bootstrap", "worker-tools"}
 """The services that check or run code blocks."""
 NEEDED = {"clone", "clone3", "unshare", "setns", "mount", "umount2", "pivot_root", "prctl", "seccomp", "capset"}
 """What bubblewrap calls to build a jail."""

@@ -34,7 +34,7 @@ def linted(tree: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
+def checkout_copy(tmp_path: Path) -> Path:
     for path in files():
         if path.startswith("perdure/") and path.endswith(".py") and not path.startswith("perdure/examples/"):
             target = tmp_path / path
@@ -44,15 +44,15 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_packages_break_no_layer_and_planted_imports_do(copy: Path) -> None:
-    ended = linted(copy)
+def test_the_packages_break_no_layer_and_planted_imports_do(checkout_copy: Path) -> None:
+    ended = linted(checkout_copy)
     assert ended.returncode == 0, ended.stdout
     planted = {"core.text": "embedding.choice", "worker.outbox": "api.errors", "activities.tools": "graph.compile"}
     planted |= {"sdk.outcomes": "store.paging", "pages.render": "store.paging"}
     for importer, target in planted.items():
-        with (copy / "perdure" / f"{importer.replace('.', '/')}.py").open("a") as module:
+        with (checkout_copy / "perdure" / f"{importer.replace('.', '/')}.py").open("a") as module:
             module.write(f"\nimport perdure.{target}\n")
-    ended = linted(copy)
+    ended = linted(checkout_copy)
     assert ended.returncode == 1
     assert all(f"perdure.{importer} -> perdure.{target}" in ended.stdout for importer, target in planted.items())
 
@@ -112,16 +112,13 @@ def test_no_example_is_started_as_a_part_of_the_package() -> None:
     assert not [path for path in product if re.search(r"-m[\s\"',]+perdure\.examples", text_of(path))]
 
 
-@pytest.mark.parametrize(
-    ("rule", "line"),
-    [
-        (no_langgraph, "from langgraph.graph import StateGraph"),
-        (no_program, "def late():\n    import worker"),
-        (no_example, "from ..examples import care"),
-        (for_apps, "from perdure import store"),
-        (decides, "from perdure.store.database import Database"),
-    ],
-)
+@pytest.mark.parametrize(("rule", "line"), [
+    (no_langgraph, "from langgraph.graph import StateGraph"),
+    (no_program, "def late():\n    import worker"),
+    (no_example, "from ..examples import care"),
+    (for_apps, "from perdure import store"),
+    (decides, "from perdure.store.database import Database"),
+])  # fmt: skip
 def test_a_planted_import_against_a_rule_is_found(rule: Callable[[str], bool], line: str) -> None:
     assert len(faults({"a.py": line}, rule)) == 1
 

@@ -34,6 +34,7 @@ def test_each_rule_finds_its_example_and_passes_the_right_form() -> None:
     ("x.md", "---\na: anew\n---\nFine.\n```\nanew\n```\n\nDone\nanew.\n\n| a | anew |\n", ["10 idiom", "12 idiom"]),
     ("x.md", f"{_LONG}.\n{_LONG[:-5]}.\n\nBy name.", ["1 long"]),
     ("x.html", '<p title="done anew">{# anew #}Done anew</p>\n<script>do anew</script>', ["1 idiom", "1 idiom"]),
+    ("x.js", "show('It is');\nshow(`It is done ${anew} anew`);\n", ["2 idiom"]),
     (".env.example", "A=anew\n# Done\n# anew.\n", ["3 idiom"]),
     ("x.py", 'def run():\n    """`anew` is anew(1)."""\n', []),
 ])  # fmt: skip

@@ -39,13 +39,10 @@ def test_no_two_subpackages_import_each_other(layer: str) -> None:
     assert not knots(layer, sources())
 
 
-@pytest.mark.parametrize(
-    ("layer", "path", "line"),
-    [
-        ("store", "perdure/store/calls/model_calls.py", "from perdure.store.turns.steer import take"),
-        ("activities", "perdure/activities/providers/errors.py", "def late():\n    import perdure.activities.guard"),
-    ],
-)
+@pytest.mark.parametrize(("layer", "path", "line"), [
+    ("store", "perdure/store/calls/model_calls.py", "from perdure.store.turns.steer import take"),
+    ("activities", "perdure/activities/providers/errors.py", "def late():\n    import perdure.activities.guard"),
+])  # fmt: skip
 def test_a_planted_cycle_of_imports_is_found(layer: str, path: str, line: str) -> None:
     planted = sources() | {path: f"{text_of(path)}\n{line}\n"}
     assert text_of(path)

@@ -59,32 +59,32 @@ def below(folder: Path, within: str) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("wheel")
 
 
 @pytest.fixture(scope="module")
-def checkout(built: Path) -> Path:
-    return copied(built / "checkout")
+def checkout(builds: Path) -> Path:
+    return copied(builds / "checkout")
 
 
 @pytest.fixture(scope="module")
-def linkless(built: Path) -> Path:
+def no_links(builds: Path) -> Path:
     """A checkout where links are text files, as with `git config core.symlinks false`."""
-    return copied(built / "plain", links=False)
+    return copied(builds / "plain", links=False)
 
 
 @pytest.fixture(scope="module")
-def wheel(built: Path, checkout: Path) -> Path:
-    uv("build", "--wheel", "-o", built / "dist", checkout, cache=built / "cache")
-    return built / "dist" / f"perdure-{VERSION}-py3-none-any.whl"
+def wheel(builds: Path, checkout: Path) -> Path:
+    uv("build", "--wheel", "-o", builds / "dist", checkout, cache=builds / "cache")
+    return builds / "dist" / f"perdure-{VERSION}-py3-none-any.whl"
 
 
 @pytest.fixture(scope="module")
-def installed(built: Path, wheel: Path) -> Path:
-    to = ("--target", built / "installed", "--python", sys.executable)
-    uv("pip", "install", "--no-deps", *to, wheel, cache=built / "cache")
-    return built / "installed"
+def target(builds: Path, wheel: Path) -> Path:
+    to = ("--target", builds / "installed", "--python", sys.executable)
+    uv("pip", "install", "--no-deps", *to, wheel, cache=builds / "cache")
+    return builds / "installed"
 
 
 APP = {
@@ -141,65 +141,65 @@ def test_the_wheel_holds_all_files_below_perdure_and_its_build_leaves_nothing(ch
 
 
 @pytest.mark.soak
-def test_the_sdist_makes_the_same_wheel(built: Path, checkout: Path, wheel: Path) -> None:
-    uv("build", "--sdist", "-o", built / "source", checkout, cache=built / "cache")
-    with tarfile.open(built / "source" / f"perdure-{VERSION}.tar.gz") as packed:
-        packed.extractall(built / "source", filter="data")
-    uv("build", "--wheel", "-o", built / "again", built / "source" / f"perdure-{VERSION}", cache=built / "cache")
-    assert held(built / "again" / wheel.name) == held(wheel)
+def test_the_sdist_makes_the_same_wheel(builds: Path, checkout: Path, wheel: Path) -> None:
+    uv("build", "--sdist", "-o", builds / "source", checkout, cache=builds / "cache")
+    with tarfile.open(builds / "source" / f"perdure-{VERSION}.tar.gz") as packed:
+        packed.extractall(builds / "source", filter="data")
+    uv("build", "--wheel", "-o", builds / "again", builds / "source" / f"perdure-{VERSION}", cache=builds / "cache")
+    assert held(builds / "again" / wheel.name) == held(wheel)
 
 
 @pytest.mark.soak
-def test_an_install_from_git_has_the_same_files_and_a_clone_has_the_links(built: Path, wheel: Path) -> None:
-    source = copied(built / "repository", wanted=lambda path: path.startswith("perdure/") or "/" not in path)
+def test_an_install_from_git_has_the_same_files_and_a_clone_has_the_links(builds: Path, wheel: Path) -> None:
+    source = copied(builds / "repository", wanted=lambda path: path.startswith("perdure/") or "/" not in path)
     (source / ".gitignore").unlink()
     who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
     for words in (("init", "-q"), ("add", "-A"), (*who, "commit", "-qm", "all")):
         subprocess.run(["git", *words], cwd=source, check=True, capture_output=True, timeout=60)
-    to = ("--target", built / "from-git", "--python", sys.executable)
-    uv("pip", "install", "--no-deps", *to, f"perdure @ git+file://{source}", cache=built / "cache")
+    to = ("--target", builds / "from-git", "--python", sys.executable)
+    uv("pip", "install", "--no-deps", *to, f"perdure @ git+file://{source}", cache=builds / "cache")
     product = {name: body for name, body in held(wheel).items() if name.startswith("perdure/")}
-    assert below(built / "from-git", "perdure") == product
-    subprocess.run(["git", "clone", "-q", source, built / "clone"], check=True, capture_output=True, timeout=60)
-    assert {name: str((built / "clone" / name).readlink()) for name in LINKS} == {n: f"perdure/{n}" for n in LINKS}
+    assert below(builds / "from-git", "perdure") == product
+    subprocess.run(["git", "clone", "-q", source, builds / "clone"], check=True, capture_output=True, timeout=60)
+    assert {name: str((builds / "clone" / name).readlink()) for name in LINKS} == {n: f"perdure/{n}" for n in LINKS}
 
 
-def test_every_command_prints_the_same_version(installed: Path, checkout: Path, users_folder: Path) -> None:
+def test_every_command_prints_the_same_version(target: Path, checkout: Path, users_folder: Path) -> None:
     (checkout / ".venv").symlink_to(sys.prefix)
-    ours, line = {"PYTHONPATH": str(installed)}, f"perdure {VERSION}\n"
+    ours, line = {"PYTHONPATH": str(target)}, f"perdure {VERSION}\n"
     try:
         assert said([str(checkout / "bin" / "perdure"), "--version"], users_folder) == line
     finally:
         (checkout / ".venv").unlink()
-    assert said([str(installed / "bin" / "perdure"), "--version"], users_folder, **ours) == line
+    assert said([str(target / "bin" / "perdure"), "--version"], users_folder, **ours) == line
     assert said([sys.executable, "-m", "perdure", "--version"], users_folder, **ours) == line
 
 
 ASK = [sys.executable, "-c", "import perdure; print(perdure.__version__)"]
 
 
-def test_the_version_is_not_that_of_a_project_around_it(linkless: Path, installed: Path, tmp_path: Path) -> None:
-    written = (linkless / "pyproject.toml").read_text()
+def test_the_version_is_not_that_of_a_project_around_it(no_links: Path, target: Path, tmp_path: Path) -> None:
+    written = (no_links / "pyproject.toml").read_text()
     try:
-        (linkless / "pyproject.toml").write_text(written.replace(f'version = "{VERSION}"', 'version = "9.9"'))
-        (installed / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "9.9"\n')
-        told = [said(ASK, folder, PYTHONPATH=str(installed)) for folder in (linkless, tmp_path)]
+        (no_links / "pyproject.toml").write_text(written.replace(f'version = "{VERSION}"', 'version = "9.9"'))
+        (target / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "9.9"\n')
+        told = [said(ASK, folder, PYTHONPATH=str(target)) for folder in (no_links, tmp_path)]
     finally:
-        (linkless / "pyproject.toml").write_text(written)
-        (installed / "pyproject.toml").unlink()
+        (no_links / "pyproject.toml").write_text(written)
+        (target / "pyproject.toml").unlink()
     assert told == ["9.9\n", f"{VERSION}\n"]
 
 
-def test_every_process_starts_in_a_folder_with_modules_of_these_names(installed: Path, users_folder: Path) -> None:
+def test_every_process_starts_in_a_folder_with_modules_of_these_names(target: Path, users_folder: Path) -> None:
     modules = tuple({module: None for program in PROGRAMS.values() for module in program})
-    found = loaded(modules, users_folder, PYTHONPATH=str(installed))
+    found = loaded(modules, users_folder, PYTHONPATH=str(target))
     ours = {name: file for name, file in found.items() if name.partition(".")[0] == "perdure"}
-    assert len(ours) > 200 and all(file.is_relative_to(installed / "perdure") for file in ours.values())
+    assert len(ours) > 200 and all(file.is_relative_to(target / "perdure") for file in ours.values())
     assert [name for name, file in found.items() if file.is_relative_to(users_folder)] == []
 
 
-def test_an_app_folder_with_modules_of_these_names_loads_and_its_tools_run(installed: Path, users_folder: Path) -> None:
-    told = said([sys.executable, "-c", RUN], users_folder, PYTHONPATH=str(installed))
+def test_an_app_folder_with_modules_of_these_names_loads_and_its_tools_run(target: Path, users_folder: Path) -> None:
+    told = said([sys.executable, "-c", RUN], users_folder, PYTHONPATH=str(target))
     assert told.splitlines() == ["measure measured", "weigh 7 of 12", "count 12"]
 
 
@@ -213,16 +213,16 @@ def test_a_new_app_of_an_installed_perdure_names_the_environments_own_command(wh
 
 
 @pytest.mark.soak
-def test_without_links_the_wheel_a_start_and_the_checks_are_the_same(built: Path, linkless: Path, wheel: Path) -> None:
-    uv("build", "--wheel", "-o", built / "linkless", linkless, cache=built / "cache")
-    assert held(built / "linkless" / wheel.name) == held(wheel)
+def test_without_links_the_wheel_a_start_and_the_checks_are_the_same(builds: Path, no_links: Path, wheel: Path) -> None:
+    uv("build", "--wheel", "-o", builds / "linkless", no_links, cache=builds / "cache")
+    assert held(builds / "linkless" / wheel.name) == held(wheel)
     bin_ = Path(sys.executable).parent
-    assert "--queues" in said([sys.executable, "worker.py", "--help"], linkless)
-    assert said([sys.executable, "-m", "perdure", "--version"], linkless) == f"perdure {VERSION}\n"
-    listed = said([str(bin_ / "ruff"), "check", "--show-files", "--no-cache", "."], linkless).splitlines()
-    assert {Path(each).relative_to(linkless).as_posix() for each in listed} >= {p for p in files() if p.endswith(".py")}
+    assert "--queues" in said([sys.executable, "worker.py", "--help"], no_links)
+    assert said([sys.executable, "-m", "perdure", "--version"], no_links) == f"perdure {VERSION}\n"
+    listed = said([str(bin_ / "ruff"), "check", "--show-files", "--no-cache", "."], no_links).splitlines()
+    assert {Path(each).relative_to(no_links).as_posix() for each in listed} >= {p for p in files() if p.endswith(".py")}
     links = "tests/repo/test_one_root.py::test_a_folder_on_top_is_a_link_to_the_package"
-    assert "." * len(LINKS) in said([str(bin_ / "pytest"), "-p", "no:cacheprovider", "--noconftest", links], linkless)
+    assert "." * len(LINKS) in said([str(bin_ / "pytest"), "-p", "no:cacheprovider", "--noconftest", links], no_links)
 
 
 def test_mypy_leaves_out_the_links() -> None:

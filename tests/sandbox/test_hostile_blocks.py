@@ -109,7 +109,7 @@ class WatchedWorker(Worker):
 
 
 @pytest.fixture(scope="module")
-async def sandbox(host: Host) -> AsyncIterator[MontySandbox]:
+async def watched(host: Host) -> AsyncIterator[MontySandbox]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "Worker", WatchedWorker)
         opened = await open_sandbox(SandboxConfig(ceiling=LIMITS, max_running=2))
@@ -118,12 +118,12 @@ async def sandbox(host: Host) -> AsyncIterator[MontySandbox]:
         await opened.close()
 
 
-async def assert_good(sandbox: MontySandbox, tenant_id: str) -> float:
+async def assert_good(watched: MontySandbox, tenant_id: str) -> float:
     """A block that does no harm gives its right answer; how long that took."""
     number = next(_numbers)
     inputs: dict[str, JsonValue] = {"numbers": [number, 2 * number], "text": f"<{number}"}
     started = time.monotonic()
-    ran = await sandbox.run(tenant_id, GOOD, inputs)
+    ran = await watched.run(tenant_id, GOOD, inputs)
     assert ran.fault is None
     assert ran.value == {"sum": 3 * number, "text": f"{number}"[::-1] + "<"}
     return time.monotonic() - started
@@ -149,10 +149,10 @@ def assert_told_nothing(ran: BlockResult, host: Host) -> None:
     [pytest.param(each, marks=() if number % 3 == 0 else pytest.mark.soak) for number, each in enumerate(HOSTILE)],
     ids=[f"{each.attack}: {each.name}" for each in HOSTILE],
 )
-async def test_a_hostile_block_stops_and_the_next_tenant_runs(sandbox: MontySandbox, host: Host, each: Hostile) -> None:
+async def test_a_hostile_block_stops_and_the_next_tenant_runs(watched: MontySandbox, host: Host, each: Hostile) -> None:
     async def attack() -> float:
         started = time.monotonic()
-        ran = await sandbox.run("hostile", each.code, {"given": host.given})
+        ran = await watched.run("hostile", each.code, {"given": host.given})
         taken = time.monotonic() - started
         kind = None if ran.fault is None else ran.fault.kind.value
         assert each.ended_as_told(kind, ran.value), f"{ran.fault} {ran.value!r:.200}"
@@ -163,21 +163,21 @@ async def test_a_hostile_block_stops_and_the_next_tenant_runs(sandbox: MontySand
         return taken
 
     await within(LIMITS.wall_seconds + LATE_SECONDS, attack)
-    await within(LATE_SECONDS, lambda: assert_good(sandbox, "another"))
-    await within(LATE_SECONDS, lambda: assert_good(sandbox, "hostile"))
+    await within(LATE_SECONDS, lambda: assert_good(watched, "another"))
+    await within(LATE_SECONDS, lambda: assert_good(watched, "hostile"))
 
 
-async def test_good_blocks_are_right_while_hostile_ones_run(sandbox: MontySandbox, host: Host) -> None:
+async def test_good_blocks_are_right_while_hostile_ones_run(watched: MontySandbox, host: Host) -> None:
     chosen = [each for attack, given in _ATTACKS.items() for each in list(_read(attack, given))[::5]]
 
     async def attack(number: int, each: Hostile) -> None:
-        ran = await sandbox.run(f"hostile {number % 5}", each.code, {"given": host.given})
+        ran = await watched.run(f"hostile {number % 5}", each.code, {"given": host.given})
         assert_told_nothing(ran, host)
         assert ran.fault is not None or ran.value == each.value
 
     async def work(tenant: int) -> None:
         for _ in range(20):
-            await assert_good(sandbox, f"good {tenant}")
+            await assert_good(watched, f"good {tenant}")
 
     await asyncio.gather(*(attack(*each) for each in enumerate(chosen)), *(work(tenant) for tenant in range(4)))
     host.assert_untouched()

@@ -77,51 +77,53 @@ def _code(calls: Sequence[Call], places: dict[str, int], ending: bytes) -> bytes
 
 
 @pytest.fixture(params=[False, True], ids=["as this user", "as nobody"])
-def demoted(request: pytest.FixtureRequest) -> bool:
+def as_nobody(request: pytest.FixtureRequest) -> bool:
     """Both forms if this user is root; else the plain one twice."""
     return bool(request.param) and os.geteuid() == 0
 
 
-def jailed_run(program: Path, demoted: bool = False) -> subprocess.CompletedProcess[bytes]:
-    jail = Jail(program, Limits(), demoted=demoted)
+def jailed_run(program: Path, as_nobody: bool = False) -> subprocess.CompletedProcess[bytes]:
+    jail = Jail(program, Limits(), demoted=as_nobody)
     try:
         return subprocess.run([jail.launcher], capture_output=True, timeout=20)
     finally:
         jail.close()
 
 
-def answered(calls: Sequence[Call], demoted: bool = False) -> list[int]:
+def answered(calls: Sequence[Call], as_nobody: bool = False) -> list[int]:
     """The kernel's results for system calls in the jail."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # pytest's own folders are closed to nobody
         write_probe(Path(folder, "probe"), calls)
-        ran = jailed_run(Path(folder, "probe"), demoted)
+        ran = jailed_run(Path(folder, "probe"), as_nobody)
     assert ran.returncode == 0
     return answers(ran.stdout)
 
 
 @native
-def test_every_denied_call_and_a_new_process_are_refused_and_calls_newer_than_the_filter_unknown(demoted: bool) -> None:
+def test_every_denied_call_and_a_new_process_are_refused_and_calls_newer_than_the_filter_unknown(
+    as_nobody: bool,
+) -> None:
     named = {name: pair[0] for name, pair in DENIED.items() if pair[0] is not None} | {"clone": CLONE}
     newer = dict.fromkeys(range(424, 500), -errno.ENOSYS)
-    *told, thread = answered([*map(Call, named.values()), *map(Call, newer), Call(CLONE, (CLONE_THREAD,))], demoted)
+    *told, thread = answered([*map(Call, named.values()), *map(Call, newer), Call(CLONE, (CLONE_THREAD,))], as_nobody)
     assert dict(zip((*named, *newer), told, strict=True)) == dict.fromkeys(named, -errno.EPERM) | newer
     assert thread == -errno.EINVAL, "the kernel itself wants more flags with it: the filter let it through"
 
 
 @native
-def test_no_file_of_the_host_is_visible_and_none_can_be_created(demoted: bool) -> None:
+def test_no_file_of_the_host_is_visible_and_none_can_be_created(as_nobody: bool) -> None:
     absent = ["/etc/passwd", "/proc/self/environ", "/proc/1/environ", "/dev/null", "/tmp", "/bin/sh", __file__]
     calls = [Call(OPENAT, (AT_FDCWD, path, 0)) for path in absent]
     calls += [Call(EXECVE, ("/bin/sh",)), Call(OPENAT, (AT_FDCWD, "/made", CREATE, 0o600)), Call(MKDIR, ("/made",))]
-    *missing, shell, file, folder = answered(calls, demoted)
+    *missing, shell, file, folder = answered(calls, as_nobody)
     assert missing == [-errno.ENOENT] * len(absent)
     assert (shell, file, folder) == (-errno.ENOENT, -errno.EROFS, -errno.EROFS)
 
 
 @native
-def test_a_block_runs_as_nobody_and_sees_no_other_process(demoted: bool) -> None:
-    user, parent, every = answered([Call(GETUID), Call(GETPPID), Call(KILL, (-1, 0))], demoted)
+def test_a_block_runs_as_nobody_and_sees_no_other_process(as_nobody: bool) -> None:
+    user, parent, every = answered([Call(GETUID), Call(GETPPID), Call(KILL, (-1, 0))], as_nobody)
     assert (user, parent, every) == (65_534, 0, -errno.ESRCH)
 
 

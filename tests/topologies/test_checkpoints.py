@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from perdure.contracts.skills import PlanSkill, Rule
 from perdure.contracts.turns import Limits
-from perdure.core.agents.rule_matching import PLATFORM_RULES
+from perdure.core.agents.rules import PLATFORM_RULES
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import Says
 from tests.topologies.played import LOOK, Call, Played, V, Way, decided, each_way, play, ran, settled

@@ -29,7 +29,7 @@ CLOSED: dict[str, tuple[V, Reading]] = {
 REFUSED = [V.REJECTED, V.RESPONDED, V.EXPIRED, V.CANCELLED, V.WITHDRAWN, V.UNAVAILABLE]
 
 
-async def paused(state: V, reading: Reading = lambda read: read) -> Played:
+async def paused_turn(state: V, reading: Reading = lambda read: read) -> Played:
     """A turn that waits for two approvals, both of which are decided like this, and read so."""
 
     async def read(found: Verdicts) -> Verdicts:
@@ -45,7 +45,7 @@ async def paused(state: V, reading: Reading = lambda read: read) -> Played:
 @each_way
 @pytest.mark.parametrize(("state", "reading"), CLOSED.values(), ids=list(CLOSED))
 async def test_an_open_or_unreadable_gate_pauses_again_with_no_dispatch(way: Way, state: V, reading: Reading) -> None:
-    played = await paused(state, reading)
+    played = await paused_turn(state, reading)
     await way(played)
     assert (played.outcome(), played.turn.ran) == (Outcome.AWAITING, [])
     assert len(played.turn.asks) == 1, "no model call either"
@@ -61,7 +61,7 @@ async def test_an_open_or_unreadable_gate_pauses_again_with_no_dispatch(way: Way
 @pytest.mark.parametrize(("state", "amount"), [(V.APPROVED, 5), (V.EDITED, 1), *((state, 0) for state in REFUSED)])
 async def test_a_readable_verdict_counts_alike_after_a_resume_and_a_restart(way: Way, state: V, amount: int) -> None:
     """An amount of 0 is not paid."""
-    played = await paused(state)
+    played = await paused_turn(state)
     await way(played)
     assert (played.outcome(), len(played.turn.asks)) == (Outcome.COMPLETED, 2)
     assert played.turn.ran == ([("t1.0", {"amount": amount}), ("t1.1", {"amount": amount})] if amount else [])
@@ -71,7 +71,7 @@ async def test_a_readable_verdict_counts_alike_after_a_resume_and_a_restart(way:
 
 @each_way
 async def test_an_unreadable_verdict_that_becomes_readable_lets_the_call_run_once(way: Way) -> None:
-    played = await paused(V.APPROVED, lambda read: AWAY)
+    played = await paused_turn(V.APPROVED, lambda read: AWAY)
     for _ in range(2):
         await way(played)
         assert played.outcome() is Outcome.AWAITING
@@ -83,7 +83,7 @@ async def test_an_unreadable_verdict_that_becomes_readable_lets_the_call_run_onc
 @each_way
 async def test_a_stop_while_verdicts_are_read_ends_the_turn_as_stopped(way: Way) -> None:
     stopped = Verdicts(problem=Problem(code="stopped", message="stopped"))
-    played = await paused(V.APPROVED, lambda read: stopped)
+    played = await paused_turn(V.APPROVED, lambda read: stopped)
     await way(played)
     assert (played.outcome(), played.turn.ran) == (Outcome.STOPPED, [])
 

@@ -42,40 +42,25 @@ PLAIN = {
     "an answer": (turn(DONE), ANSWER, "completed"),
     "a failing model ends the turn": (turn(fails("model_auth")), NO_ANSWER, "failed model_auth"),
     "a stop is no failure": (turn(fails("stopped")), NO_ANSWER, "stopped stopped"),
-    "tools in two rounds": (
-        turn(LOOKS, Says(calls=(LOOK, LOOK)), DONE),
-        f"initial_llm_call tool_node initial_llm_call tool_node {ANSWER}",
-        "completed",
-    ),
+    "tools in two rounds": (turn(LOOKS, Says(calls=(LOOK, LOOK)), DONE),
+        f"initial_llm_call tool_node initial_llm_call tool_node {ANSWER}", "completed"),
     "a skill is injected and synthesised": (skilled(SELECTS, DONE), f"{SKILL} output_format", "completed"),
     "a skill that the agent has not is no skill": (skilled(Says("SKILL_SELECT:other")), ANSWER, "completed"),
-    "tools in the synthesis come back to the synthesis": (
-        skilled(SELECTS, LOOKS, DONE),
-        f"{SKILL} tool_node synthesis_llm_call output_format",
-        "completed",
-    ),
-    "a synthesis that fails": (
-        skilled(SELECTS, fails("model_cut_off")),
-        f"{SKILL} output_format",
-        "failed model_cut_off",
-    ),
-    "the iteration limit comes before the model": (
-        limited(LOOKS, LOOKS, max_iterations=2),
-        "initial_llm_call tool_node initial_llm_call tool_node output_format",
-        "limited iteration_limit",
-    ),
+    "tools in the synthesis come back to the synthesis": (skilled(SELECTS, LOOKS, DONE),
+        f"{SKILL} tool_node synthesis_llm_call output_format", "completed"),
+    "a synthesis that fails": (skilled(SELECTS, fails("model_cut_off")), f"{SKILL} output_format",
+        "failed model_cut_off"),
+    "the iteration limit comes before the model": (limited(LOOKS, LOOKS, max_iterations=2),
+        "initial_llm_call tool_node initial_llm_call tool_node output_format", "limited iteration_limit"),
     "a budget that is just spent": (limited(LOOKS, max_tokens=15), AFTER_TOOLS, "limited token_budget_spent"),
     "one token is left": (limited(LOOKS, DONE, max_tokens=16), f"initial_llm_call tool_node {ANSWER}", "completed"),
     "no money is left": (limited(LOOKS, max_cost_microusd=100), AFTER_TOOLS, "limited cost_budget_spent"),
     "no budget, no call": (limited(max_tokens=0), NO_ANSWER, "limited token_budget_spent"),
-    "the budget is checked before the synthesis too": (
-        skilled(SELECTS, limits=Limits(max_tokens=15)),
-        f"{SKILL} output_format",
-        "limited token_budget_spent",
-    ),
+    "the budget is checked before the synthesis too": (skilled(SELECTS, limits=Limits(max_tokens=15)),
+        f"{SKILL} output_format", "limited token_budget_spent"),
     "a turn that could not be loaded": (unloaded("no_version"), NO_ANSWER, "failed no_version"),
     "a turn that was stopped before it loaded": (unloaded("stopped"), NO_ANSWER, "stopped stopped"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("made", "trace", "ending"), PLAIN.values(), ids=list(PLAIN))
@@ -177,10 +162,9 @@ async def test_a_gate_opens_every_approval_strips_the_round_and_dispatches_nothi
     assert gated == {"t2.0": False, "t2.1": True, "t2.2": True}
 
 
-@pytest.mark.parametrize(
-    ("reviewers", "strategy", "reviewer"),
-    [((), "role_based", None), (("ann",), "named_individual", "ann"), (("ann", "bob"), "named_individual", None)],
-)
+@pytest.mark.parametrize(("reviewers", "strategy", "reviewer"), [
+    ((), "role_based", None), (("ann",), "named_individual", "ann"), (("ann", "bob"), "named_individual", None),
+])  # fmt: skip
 async def test_a_pause_names_its_reviewers(reviewers: tuple[str, ...], strategy: str, reviewer: str | None) -> None:
     played = await play(Says("", (PAY,)), Says("paid"), reviewers=reviewers)
     assert (played.state["hitl_reviewer_strategy"], played.state["hitl_reviewer_id"]) == (strategy, reviewer)
@@ -231,13 +215,10 @@ async def test_a_rejection_in_the_synthesis_is_acknowledged_once_and_only_a_new_
     assert len(played.turn.asks) == 4, "a skill that is injected after it is synthesised"
 
 
-@pytest.mark.parametrize(
-    ("limits", "trace"),
-    [
-        (Limits(max_tokens=15), "resume_guard tool_node initial_llm_call output_format"),
-        (Limits(max_iterations=1), "resume_guard tool_node output_format"),
-    ],
-)
+@pytest.mark.parametrize(("limits", "trace"), [
+    (Limits(max_tokens=15), "resume_guard tool_node initial_llm_call output_format"),
+    (Limits(max_iterations=1), "resume_guard tool_node output_format"),
+])  # fmt: skip
 async def test_budget_and_limit_also_apply_after_a_resume(limits: Limits, trace: str) -> None:
     played = await play(Says("asking", (PAY,)), limits=limits)
     assert await decided(played, "t1.0", V.APPROVED) is Outcome.LIMITED

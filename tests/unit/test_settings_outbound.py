@@ -27,14 +27,9 @@ def providers(**given: str) -> Outbound:
         return settings(**given).outbound_to_providers()
 
 
-def test_a_host_named_for_providers_is_not_allowed_for_tools() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENAI_BASE_URL", "http://localhost:8000/v1")
-        assert settings(PERDURE_EMBEDDINGS_BASE="http://127.0.0.1:11434/v1").outbound().named == ()
-
-
-def test_by_default_no_host_is_named_and_no_proxy_used() -> None:
-    assert outbound(HTTPS_PROXY="http://127.0.0.1:3128") == Outbound((), "", ANSWER_BYTES)
+def test_by_default_tools_have_no_host_of_the_providers_and_no_proxy() -> None:
+    given = {"OPENAI_BASE_URL": "http://localhost:8000/v1", "PERDURE_EMBEDDINGS_BASE": "http://127.0.0.1:11434/v1"}
+    assert outbound(HTTPS_PROXY="http://127.0.0.1:3128", **given) == Outbound((), "", ANSWER_BYTES)
 
 
 def test_the_operator_sets_hosts_proxy_and_size() -> None:
@@ -48,10 +43,13 @@ def test_the_operator_sets_hosts_proxy_and_size() -> None:
     assert (found.proxy, found.answer_bytes) == ("http://proxy.corp.test:3128", 2048)
 
 
-@pytest.mark.parametrize("entry", ["http://intranet/", "10.0.0.1/8", "0x7f.1", "a b"])
-def test_an_entry_that_names_no_host_stops_the_start(entry: str) -> None:
-    with pytest.raises(SystemExit, match="PERDURE_EGRESS_HOSTS"):
-        outbound(PERDURE_EGRESS_HOSTS=entry)
+@pytest.mark.parametrize(("variable", "value"), [
+    *(("PERDURE_EGRESS_HOSTS", entry) for entry in ("http://intranet/", "10.0.0.1/8", "0x7f.1", "a b")),
+    *(("PERDURE_EGRESS_PROXY", proxy) for proxy in ("proxy:3128", "socks5://proxy", "http://proxy/path")),
+])  # fmt: skip
+def test_an_entry_that_names_no_host_and_a_proxy_that_is_no_address_stop_the_start(variable: str, value: str) -> None:
+    with pytest.raises((SystemExit, ValueError), match=variable):
+        outbound(**{variable: value})
 
 
 def test_addresses_in_the_operators_settings_count_as_named() -> None:
@@ -68,9 +66,3 @@ def test_addresses_in_the_operators_settings_count_as_named() -> None:
     assert {(each.host, each.port) for each in found.named} >= expected
     assert {"10.0.0.8", "169.254.129.2"}.isdisjoint(each.host for each in found.named)
     assert NamedHost("localhost", 8000, by_operator=True) in found.named
-
-
-@pytest.mark.parametrize("proxy", ["proxy:3128", "socks5://proxy", "http://proxy/path"])
-def test_a_proxy_must_be_an_http_address(proxy: str) -> None:
-    with pytest.raises(ValueError, match="PERDURE_EGRESS_PROXY"):
-        outbound(PERDURE_EGRESS_PROXY=proxy)

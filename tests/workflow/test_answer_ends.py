@@ -7,10 +7,10 @@ import pytest
 from perdure.contracts.agents import FallbackModel, OnLength
 from perdure.contracts.errors import UpstreamRejected
 from perdure.contracts.turns import TurnAddress, TurnStatus
-from perdure.contracts.values import digest_of
 from perdure.core.calls.endings import CONTINUE
 from perdure.store.turns import views
 from perdure.store.turns.conversations import list_messages
+from tests.doubles.hub import as_desk
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
 from tests.eventually import until
@@ -22,9 +22,7 @@ LOOK: tuple[str, dict[str, Any]] = ("look", {})
 
 
 @pytest.fixture(scope="module", autouse=True)
-async def published(served: Served) -> None:
-    agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
-    made = []
+async def short_answer_agents(served: Served) -> None:
     away = UpstreamRejected("model_not_found", "The provider does not know this model.")
     served.harness.model.broken["m_formatted"] = away
     formatted = FallbackModel(model="other", params={"response_format": {"type": "json_object"}})
@@ -32,10 +30,7 @@ async def published(served: Served) -> None:
         *({"id": f"desk_{rule}", "on_length": rule, "model": f"m_{rule}"} for rule in (OnLength.TRUNCATE, FAIL)),
         {"id": "desk_formatted", "model": "m_formatted", "fallback": formatted},
     ]
-    for changed in changes:
-        definition = agent.definition.model_copy(update=changed)
-        version = digest_of(definition.model_dump(mode="json"))
-        made.append(("desk", agent.model_copy(update={"definition": definition, "version": version})))
+    made = [("desk", as_desk(**changed)) for changed in changes]
     await publish_app(served.harness.owner_url, [*app_agents()[0], *made])
 
 

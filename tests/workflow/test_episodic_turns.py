@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 from temporalio.client import Client
 
-from perdure.contracts.agents import MemoryPolicy, PublishedAgent
+from perdure.contracts.agents import MemoryPolicy
 from perdure.contracts.turns import TurnAddress, TurnStatus
-from perdure.contracts.values import digest_of
 from perdure.core.agents.prompts import memory_message
 from perdure.store.database import Database
 from perdure.store.memory import episodes
 from perdure.worker.embeddings import embed_due
 from tests.conftest import Urls
 from tests.doubles.embedder import Hashing
+from tests.doubles.hub import as_desk
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
@@ -24,27 +24,21 @@ from tests.served import ALL_KINDS, Served, serve
 HEADING = memory_message({"note": 1}).splitlines()[0]
 
 
-def remembers(agent: PublishedAgent) -> PublishedAgent:
-    definition = agent.definition.model_copy(update={"memory": MemoryPolicy(episodic=True, hits=2)})
-    return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
-
-
 @pytest.fixture(scope="module")
-def embedder() -> Hashing:
+def hashing() -> Hashing:
     """Away, unless a test lets it be there."""
-    embedder = Hashing()
-    embedder.down = True
-    return embedder
+    made = Hashing()
+    made.down = True
+    return made
 
 
 @pytest.fixture(scope="module")
-async def remembering(harness: Harness, temporal: Client, embedder: Hashing) -> AsyncIterator[Served]:
+async def episodic(harness: Harness, temporal: Client, hashing: Hashing) -> AsyncIterator[Served]:
     """The desk, whose agent `desk` has episodic memory and whose others have not."""
     await publish_app(
-        harness.owner_url,
-        [(app, remembers(agent) if agent.definition.id == "desk" else agent) for app, agent in app_agents()[0]],
+        harness.owner_url, [*app_agents()[0], ("desk", as_desk(memory=MemoryPolicy(episodic=True, hits=2)))]
     )
-    harness.deps = replace(harness.deps, embedder=embedder)
+    harness.deps = replace(harness.deps, embedder=hashing)
     async with AsyncExitStack() as stack:
         yield Served(harness, temporal, await serve(stack, harness, ALL_KINDS))
 
@@ -62,72 +56,72 @@ async def events(served: Served, address: TurnAddress, kind: str) -> list[dict[s
     return [row["data"] for row in rows]
 
 
-async def test_a_turns_answer_is_recalled_in_the_next_conversation(remembering: Served) -> None:
-    first = await turn(remembering, Line("The zebra lives in enclosure nine."))
-    (kept,) = await remembering.harness.rows("SELECT summary FROM episodes WHERE turn_id = $1", first.turn_id)
+async def test_a_turns_answer_is_recalled_in_the_next_conversation(episodic: Served) -> None:
+    first = await turn(episodic, Line("The zebra lives in enclosure nine."))
+    (kept,) = await episodic.harness.rows("SELECT summary FROM episodes WHERE turn_id = $1", first.turn_id)
     assert kept["summary"].endswith("The zebra lives in enclosure nine.")
-    assert await events(remembering, first, "memory.write.created") == [{"scope": "episodic"}]
-    second = await turn(remembering, Line("the zebra again"))
-    (searched,) = await events(remembering, second, "memory.search")
+    assert await events(episodic, first, "memory.write.created") == [{"scope": "episodic"}]
+    second = await turn(episodic, Line("the zebra again"))
+    (searched,) = await events(episodic, second, "memory.search")
     assert (searched["status"], searched["by"]) == ("ok", "full_text")
-    (request,) = remembering.sent_to_model(second)
+    (request,) = episodic.sent_to_model(second)
     told = [message["content"] for message in request if HEADING in str(message["content"])]
     assert len(told) == 1 and "The zebra lives in enclosure nine." in told[0]
 
 
-async def test_the_recalled_text_is_the_same_in_every_call_of_a_turn(remembering: Served) -> None:
-    conversation_id = await remembering.harness.conversation()
+async def test_the_recalled_text_is_the_same_in_every_call_of_a_turn(episodic: Served) -> None:
+    conversation_id = await episodic.harness.conversation()
     texts = []
     for number in range(3):
         asking = Line(f"giraffe {number}", [("look", {"what": "giraffe"})])
-        address = await turn(remembering, asking, Line("the giraffe is well"), conversation_id=conversation_id)
-        requests = remembering.sent_to_model(address)
+        address = await turn(episodic, asking, Line("the giraffe is well"), conversation_id=conversation_id)
+        requests = episodic.sent_to_model(address)
         parts = {str(each["content"]) for sent in requests for each in sent if HEADING in str(each["content"])}
         assert len(requests) == 2 and len(parts) <= 1
         texts.append("".join(parts))
     assert texts[2].count(HEADING) == 1
-    (loaded,) = await events(remembering, address, "memory.context.loaded")
+    (loaded,) = await events(episodic, address, "memory.context.loaded")
     assert loaded["episodes"] == 2, "as many as the agent asks for, of three that match"
 
 
-async def test_a_turn_that_does_not_complete_stores_no_episode(remembering: Served) -> None:
-    address = await remembering.begin(Line("never", [("pay", {})]))
-    await remembering.until(address, TurnStatus.AWAITING_APPROVAL)
-    await remembering.stop(address)
-    await remembering.until(address, TurnStatus.STOPPED)
-    assert await remembering.harness.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
+async def test_a_turn_that_does_not_complete_stores_no_episode(episodic: Served) -> None:
+    address = await episodic.begin(Line("never", [("pay", {})]))
+    await episodic.until(address, TurnStatus.AWAITING_APPROVAL)
+    await episodic.stop(address)
+    await episodic.until(address, TurnStatus.STOPPED)
+    assert await episodic.harness.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
 
 
-async def test_a_turn_continues_if_memory_is_unavailable(remembering: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_continues_if_memory_is_unavailable(episodic: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*_: object) -> list[episodes.Episode]:
         raise OSError("no route to memory")
 
     monkeypatch.setattr(episodes, "find", away)
-    address = await turn(remembering, Line("on it goes"))
-    (searched,) = await events(remembering, address, "memory.search")
+    address = await turn(episodic, Line("on it goes"))
+    (searched,) = await events(episodic, address, "memory.search")
     assert searched == {"scope": "episodic", "status": "unavailable", "hits": []}
-    assert await events(remembering, address, "memory.context.loaded") == []
+    assert await events(episodic, address, "memory.context.loaded") == []
 
 
-async def test_an_agent_without_memory_neither_searches_nor_stores(remembering: Served) -> None:
-    address, _ = await remembering.ended(Line("the zebra"), agent_id="hasty")
-    kinds = await remembering.harness.kinds(address.turn_id)
+async def test_an_agent_without_memory_neither_searches_nor_stores(episodic: Served) -> None:
+    address, _ = await episodic.ended(Line("the zebra"), agent_id="hasty")
+    kinds = await episodic.harness.kinds(address.turn_id)
     assert not [kind for kind in kinds if kind.startswith("memory.")]
-    assert await remembering.harness.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
+    assert await episodic.harness.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
 
 
-async def test_with_a_model_hits_are_scored_by_cosine(remembering: Served, embedder: Hashing, urls: Urls) -> None:
-    await turn(remembering, Line("the okapi sleeps in the barn"))
+async def test_with_a_model_hits_are_scored_by_cosine(episodic: Served, hashing: Hashing, urls: Urls) -> None:
+    await turn(episodic, Line("the okapi sleeps in the barn"))
     relay = await Database.connect(urls.relay, max_connections=2)
-    embedder.down = False
+    hashing.down = False
     try:
-        while await embed_due(relay, embedder, "local"):
+        while await embed_due(relay, hashing, "local"):
             pass
-        address = await turn(remembering, Line("the okapi sleeps in the barn"))
+        address = await turn(episodic, Line("the okapi sleeps in the barn"))
     finally:
-        embedder.down = True
+        hashing.down = True
         await relay.close()
-    (searched,) = await events(remembering, address, "memory.search")
+    (searched,) = await events(episodic, address, "memory.search")
     assert (searched["status"], searched["by"]) == ("ok", "cosine")
-    assert await events(remembering, address, "memory.context.loaded") == [{"fields": [], "episodes": 2}]
-    assert "the okapi sleeps in the barn" in str(remembering.sent_to_model(address))
+    assert await events(episodic, address, "memory.context.loaded") == [{"fields": [], "episodes": 2}]
+    assert "the okapi sleeps in the barn" in str(episodic.sent_to_model(address))

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from perdure.activities.model import ModelActivities
-from perdure.contracts.agents import FallbackModel, PublishedAgent
+from perdure.contracts.agents import FallbackModel
 from perdure.contracts.errors import UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress
-from perdure.contracts.values import digest_of
 from perdure.core.calls.retries import PROVIDER_ERRORS
-from tests.doubles.hub import KEEPER, keeper
+from tests.doubles.hub import KEEPER, as_desk, keeper
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
@@ -23,15 +22,8 @@ OWN, OTHER, TWO, APART, KEYLESS = "openai/own", "openai/other", "two_models", "a
 DOWN = UpstreamUnavailable("model_unavailable", "The model's provider is away.", retry_after_seconds=0.05)
 
 
-def _changed(agent: PublishedAgent, changes: dict[str, Any]) -> PublishedAgent:
-    definition = agent.definition.model_copy(update=changes)
-    version = digest_of(definition.model_dump(mode="json"))
-    return agent.model_copy(update={"definition": definition, "version": version})
-
-
 @pytest.fixture(scope="module", autouse=True)
-async def published(served: Served) -> None:
-    agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
+async def fallback_agents(served: Served) -> None:
     apart = FallbackModel(model=OTHER, params={"temperature": 1})
     own: dict[str, Any] = {"model": OWN, "model_params": {"api_base": "http://own", "temperature": 0}}
     changes: list[dict[str, Any]] = [
@@ -40,7 +32,7 @@ async def published(served: Served) -> None:
         {"id": KEYLESS, **own, "fallback": apart.model_copy(update={"credential": "none"})},
     ]
     hubs = keeper(), keeper("two", model=OWN, fallback_model=OTHER)
-    ours = [*hubs, *(_changed(agent, each) for each in changes)]
+    ours = [*hubs, *(as_desk(**each) for each in changes)]
     await publish_app(served.harness.owner_url, [*app_agents()[0], *(("desk", each) for each in ours)])
 
 

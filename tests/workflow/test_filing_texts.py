@@ -13,11 +13,11 @@ import pytest
 from perdure.activities.providers.scripted import read_script
 from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import Routing, TurnStatus
-from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decision
 from perdure.store import agents
 from perdure.store.approvals import views
 from tests.conftest import Urls
+from tests.doubles.hub import changed_agent
 from tests.doubles.listener import UNWARNED
 from tests.doubles.playing import PlayingDouble
 from tests.doubles.wire import Request, requests_of
@@ -91,9 +91,7 @@ async def filings(engine: Engine, urls: Urls, player: str) -> AsyncIterator[Fili
         patch.setenv("PERDURE_SECRET_MODEL_KEY", "sk-of-the-test")
         base = double.root if player.startswith("anthropic/") else double.api_base
         params: dict[str, Any] = {"api_base": base, "api_key_secret": "model_key"}
-        definition = agent.definition.model_copy(update={"model": player, "model_params": params})
-        more = {"definition": definition, "version": digest_of(definition.model_dump(mode="json"))}
-        ours = agent.model_copy(update=more)
+        ours = changed_agent(agent, model=player, model_params=params)
         await publish_app(urls.owner, [("filings", ours)])
         provider: Any = await engine.deps.models.provider(ours)
         yield Filings(engine, player, double)

@@ -20,11 +20,11 @@ from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.errors import InvariantBroken, PerdureError, UpstreamUnavailable
 from perdure.contracts.skills import Skill
 from perdure.contracts.turns import TurnAddress, TurnStatus
-from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decision
 from perdure.store.approvals.requests import open_requests
 from perdure.store.approvals.verdicts import read_verdicts
 from perdure.workflows import turn_run
+from tests.doubles.hub import agent_of, changed_agent
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
 from tests.eventually import until
@@ -43,15 +43,13 @@ PATIENCE = timedelta(seconds=2)
 
 def lenient() -> PublishedAgent:
     """The agent `checked`; its booking continues if no request can be opened."""
-    agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "checked")
+    agent = agent_of("checked")
 
     def softened(skill: Skill) -> Skill:
         own = ((each, {"go_on_when_unavailable": each.name == "before_sending"}) for each in skill.checkpoints)
         return skill.model_copy(update={"checkpoints": tuple(each.model_copy(update=more) for each, more in own)})
 
-    skills = tuple(softened(skill) for skill in agent.definition.skills)
-    definition = agent.definition.model_copy(update={"id": LENIENT, "skills": skills})
-    return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
+    return changed_agent(agent, id=LENIENT, skills=tuple(softened(skill) for skill in agent.definition.skills))
 
 
 @pytest.fixture(scope="module")

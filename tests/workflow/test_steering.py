@@ -5,15 +5,13 @@ import pytest
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.turns import OnBusy
 from tests.doubles.spoken import Line
-from tests.eventually import until
 from tests.harness import gathered
 from tests.replay.recording import run_of
-from tests.replay.stopping import silent
+from tests.replay.stopping import in_a_call, silent
 from tests.scale import sized
 from tests.served import PAUSED, PAY, Served
 
 pytestmark = pytest.mark.usefixtures("released_target")
-WAITS = ("shout", {"mode": "wait"})
 NEVER = Line("never said")
 
 
@@ -24,14 +22,6 @@ async def send(served: Served, to: TurnAddress, on_busy: OnBusy, *lines: Line) -
         await served.harness.deps.live.stop(started.gives_way)
     if started.note is not None:
         await served.harness.deps.notifier.deliver_soon(started.note)
-    return address
-
-
-async def in_a_call(served: Served, *lines: Line) -> TurnAddress:
-    """A turn whose tool answers when the world goes on."""
-    served.harness.world.go_on.clear()
-    address = await served.begin(Line("", [WAITS]), *lines)
-    await until(lambda: served.effects(address, "/shout") == 1)
     return address
 
 

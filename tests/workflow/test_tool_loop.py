@@ -8,7 +8,6 @@ import yaml
 
 from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import TurnStatus
-from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decision
 from perdure.core.approvals.gates import EXEMPTIBLE_TOOLS, RULE_EXEMPTED
 from perdure.examples.ops.cluster.faults import Fault, Faults
@@ -17,6 +16,7 @@ from perdure.store import agents
 from perdure.store.agents import set_exemption
 from perdure.store.database import Database, new_id
 from tests.conftest import Urls
+from tests.doubles.hub import changed_agent
 from tests.eventually import until
 from tests.harness import publish_app
 from tests.integration.library import Library
@@ -136,10 +136,8 @@ async def memory_ops(ops: Ops, urls: Urls) -> AsyncIterator[Ops]:
     """The agent with a script that uses both memory tools that need an approval; no exemption remains afterwards."""
     async with ops.engine.deps.db.transaction("local") as tx:
         shipped = await agents.current_agent(tx, "ops")
-    changed: dict[str, object] = {"script": yaml.safe_load(TIDY), "toolsets": {"memory": True}}
-    definition = shipped.definition.model_copy(update=changed)
-    more = {"definition": definition, "version": digest_of([shipped.version, TIDY])}
-    await publish_app(urls.owner, [("ops", shipped.model_copy(update=more))])
+    changed = changed_agent(shipped, script=yaml.safe_load(TIDY), toolsets={"memory": True})
+    await publish_app(urls.owner, [("ops", changed)])
     yield ops
     await publish_app(urls.owner, [("ops", shipped)])
     for tool in EXEMPTIBLE_TOOLS:

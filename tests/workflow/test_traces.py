@@ -75,7 +75,7 @@ async def harness(harness: Harness, collector: Collector) -> AsyncIterator[Harne
 
 
 @pytest.fixture(autouse=True)
-def in_good_mood(traced: Traced) -> Iterator[None]:
+def healthy_tracer(traced: Traced) -> Iterator[None]:
     yield
     traced.tracer.mood, traced.collector.hanging, traced.collector.status = "on", False, 200
     traced.tracer.go_on.set()

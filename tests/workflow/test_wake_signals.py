@@ -22,7 +22,7 @@ from tests.doubles.spoken import Line
 from tests.eventually import until
 from tests.replay.recording import run_of
 from tests.replay.replaying import Replaying
-from tests.replay.stopping import CONFIRM, silent, until_called
+from tests.replay.stopping import CONFIRM, in_a_call, silent, until_called
 from tests.scale import sized
 from tests.served import DONE, PAUSED, PAY, Served
 
@@ -113,14 +113,6 @@ async def nothing(_: Served, __: TurnAddress) -> None:
     """The call continues by itself."""
 
 
-async def in_a_call(served: Served, _: float = 0) -> TurnAddress:
-    """A tool call that ends when the target continues."""
-    served.harness.world.go_on.clear()
-    address = await served.begin(Line("", [("shout", {"mode": "wait"})]), DONE)
-    await until(lambda: served.effects(address, "/shout") == 1)
-    return address
-
-
 async def the_call_ends(served: Served, _: TurnAddress) -> None:
     served.harness.world.go_on.set()
 
@@ -157,7 +149,7 @@ class Place:
 
 PLACES = {
     "while the model speaks": Place(silent, nothing, "thinking"),
-    "while a call runs": Place(in_a_call, the_call_ends, "well"),
+    "while a call runs": Place(lambda served, _: in_a_call(served), the_call_ends, "well"),
     "while it waits": Place(waiting, approved, "well"),
     "before the next attempt": Place(backing_off, nothing, "well"),
 }

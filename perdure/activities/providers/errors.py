@@ -34,6 +34,28 @@ CONTENT_REFUSED = "content_refused"
 
 BILLED_ERRORS = frozenset({"model_timeout", "model_cut_off", "model_unreadable", "model_empty_answer", "output_limit"})
 """Errors of a provider that had accepted the request. It bills for the request, whatever the result."""
+_OVERFLOW = re.compile(
+    "|".join(
+        [
+            *("prompt is too long", "prompt too long", "input is too long", "input length exceeds"),
+            *("maximum input length", r"exceed(s|ed)? (the )?(max(imum)? )?context", "maximum context l(ength|imit)"),
+            *("maximum prompt length", "maximum number of tokens allowed", "longer than the model's context"),
+            *("exceeds the available context size", "input tokens exceed the configured limit"),
+            *("reduce the length of the (messages|prompt)", "loaded with context length of only"),
+            *(r"tokens \+ `max_new_tokens` must be", "tokens in the prompt cannot exceed", "request too large for"),
+        ]
+    ),
+    re.IGNORECASE,
+)
+"""Sentences of providers that send no code for a conversation that is too long. The last one is OpenAI's for a
+request above the limit of tokens per minute, which no wait helps."""
+_OVERFLOW_STATUSES = frozenset({None, 400, 413, 422, 429, 500})
+_NO_CREDIT = "credit balance is too low"
+"""Anthropic's sentence, sent with a plain 400."""
+_FILTERED = re.compile(r"blocked by content filtering|content management policy", re.IGNORECASE)
+"""Sentences of Anthropic and Azure."""
+MAX_FRAMES = 12
+"""Number of innermost frames of an unexpected exception that are logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,26 +144,6 @@ STREAM_CODES: Mapping[str, Meaning] = {
 }
 """Codes that decide only if there is no status, as for an error in a stream. Others: MODEL_DOWN."""
 
-_OVERFLOW = re.compile(
-    "|".join(
-        [
-            *("prompt is too long", "prompt too long", "input is too long", "input length exceeds"),
-            *("maximum input length", r"exceed(s|ed)? (the )?(max(imum)? )?context", "maximum context l(ength|imit)"),
-            *("maximum prompt length", "maximum number of tokens allowed", "longer than the model's context"),
-            *("exceeds the available context size", "input tokens exceed the configured limit"),
-            *("reduce the length of the (messages|prompt)", "loaded with context length of only"),
-            *(r"tokens \+ `max_new_tokens` must be", "tokens in the prompt cannot exceed", "request too large for"),
-        ]
-    ),
-    re.IGNORECASE,
-)
-"""Sentences of providers that send no code for a conversation that is too long. The last one is OpenAI's for a
-request above the limit of tokens per minute, which no wait helps."""
-_OVERFLOW_STATUSES = frozenset({None, 400, 413, 422, 429, 500})
-_NO_CREDIT = "credit balance is too low"
-"""Anthropic's sentence, sent with a plain 400."""
-_FILTERED = re.compile(r"blocked by content filtering|content management policy", re.IGNORECASE)
-"""Sentences of Anthropic and Azure."""
 
 PROVIDER: MeaningTable = {
     "litellm.exceptions.ContextWindowExceededError": MODEL_OVERFLOW,
@@ -213,9 +215,6 @@ middle of a statement (seen when many processes were killed)."""
 
 UNEXPECTED = _internal("unexpected_error", "An unexpected error occurred; the worker's log has the details.")
 
-
-MAX_FRAMES = 12
-"""Number of innermost frames of an unexpected exception that are logged."""
 
 _log = structlog.get_logger(__name__)
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-MAX_CHARACTERS: Final = 300
+MAX_SENTENCE_CHARACTERS: Final = 300
 """Maximum length of a masked sentence."""
 MASK: Final = "…"
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/\[\]-]{0,63}")
@@ -48,7 +48,7 @@ _LONG_MIXED, _LONG, _MIXED = 16, 32, 4
 
 
 def mask(text: str, secrets: Collection[str] = (), names: Collection[str] = ()) -> str:
-    """Returns `text` without what may be content of a request or a secret, at most MAX_CHARACTERS long.
+    """Returns `text` without what may be content of a request or a secret, at most MAX_SENTENCE_CHARACTERS long.
 
     Quoted numbers stay, and so do quoted names of parameters, of JSON Schema's keywords and of the request (`names`).
     Any other quotation is masked up to the last quote of its kind, because it may contain quotes. Objects in braces,
@@ -66,7 +66,7 @@ def mask(text: str, secrets: Collection[str] = (), names: Collection[str] = ()) 
     text = _AFTER_KEY.sub(rf"\1{MASK}", text)
     text = _ECHO.sub(rf"\1\2{MASK}", text)
     text = " ".join(MASK if _is_token(word) else word for word in text.split())
-    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + MASK
+    return text if len(text) <= MAX_SENTENCE_CHARACTERS else text[: MAX_SENTENCE_CHARACTERS - 1] + MASK
 
 
 def _masked_quotations(text: str, names: Collection[str]) -> str:

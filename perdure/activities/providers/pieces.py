@@ -6,6 +6,8 @@ from typing import Literal
 
 from perdure.core.text import clean, is_blank
 
+_OPEN, _CLOSE = "<think>", "</think>"
+
 
 class Halves:
     """Joins the two halves of a surrogate pair that arrive in two pieces. A half that stays alone becomes U+FFFD."""
@@ -26,9 +28,6 @@ class Halves:
         """Returns what still waits."""
         rest, self._half = clean(self._half), ""
         return rest
-
-
-_OPEN, _CLOSE = "<think>", "</think>"
 
 
 class ContentReader:

@@ -36,6 +36,37 @@ from perdure.core.budgets import ANSWER_OVER_BUDGET, RequestBound
 from perdure.core.calls.endings import FinishReason
 from perdure.core.text import CHARACTERS_A_TOKEN, clean, estimated_tokens
 
+ANSWER_LIMIT_CHARACTERS = 2_000_000
+"""Limit of text, thinking and arguments of one answer together; about 500,000 tokens, more than any model's output."""
+MAX_CALLS_SENT = 512
+"""Limit of the calls in one answer. More are a runaway model: the answer is not read further. The first 64 run
+(perdure/activities/model_answer.py)."""
+REFUSAL_TEXT = "The model provider refused to answer this under its content policy."
+FINISH_REASONS: dict[str, FinishReason] = {
+    **dict.fromkeys(("stop", "stop_sequence", "end_turn", "eos", "eos_token", "STOP", "COMPLETE"), "stop"),
+    **dict.fromkeys(("tool_calls", "function_call", "tool_use"), "tool_calls"),
+    **dict.fromkeys(("length", "model_length", "max_tokens", "MAX_TOKENS", "compaction"), "length"),
+    "model_context_window_exceeded": "length",
+    **dict.fromkeys(
+        ("content_filter", "content_filtered", "sensitive", "guardrail_intervened", "ERROR_TOXIC"), "content_filter"
+    ),
+    **dict.fromkeys(("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE"), "content_filter"),
+    "refusal": "refusal",
+    "pause_turn": "pause_turn",
+}
+"""The finish reasons of a complete answer. LiteLLM turns unknown ones of some vendors into `stop`."""
+
+FAILED_REASONS = frozenset(
+    {
+        *("error", "network_error"),
+        *("MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"),
+        "MISSING_THOUGHT_SIGNATURE",
+    }
+)
+"""Finish reasons of an answer that the provider could not complete: Mistral's and Zhipu's, and those of Gemini."""
+MAX_PLAUSIBLE_TOKENS = 1_000_000_000
+"""Numbers above this are not plausible."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProviderRequest:
@@ -127,39 +158,6 @@ class Provider(Protocol):
         (model_budget, answer_over_budget), InvariantBroken (bad_script, unexpected_error).
         """
         ...
-
-
-ANSWER_LIMIT_CHARACTERS = 2_000_000
-"""Limit of text, thinking and arguments of one answer together; about 500,000 tokens, more than any model's output."""
-
-MAX_CALLS_SENT = 512
-"""Limit of the calls in one answer. More are a runaway model: the answer is not read further. The first 64 run
-(perdure/activities/model_answer.py)."""
-
-REFUSAL_TEXT = "The model provider refused to answer this under its content policy."
-
-FINISH_REASONS: dict[str, FinishReason] = {
-    **dict.fromkeys(("stop", "stop_sequence", "end_turn", "eos", "eos_token", "STOP", "COMPLETE"), "stop"),
-    **dict.fromkeys(("tool_calls", "function_call", "tool_use"), "tool_calls"),
-    **dict.fromkeys(("length", "model_length", "max_tokens", "MAX_TOKENS", "compaction"), "length"),
-    "model_context_window_exceeded": "length",
-    **dict.fromkeys(
-        ("content_filter", "content_filtered", "sensitive", "guardrail_intervened", "ERROR_TOXIC"), "content_filter"
-    ),
-    **dict.fromkeys(("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE"), "content_filter"),
-    "refusal": "refusal",
-    "pause_turn": "pause_turn",
-}
-"""The finish reasons of a complete answer. LiteLLM turns unknown ones of some vendors into `stop`."""
-
-FAILED_REASONS = frozenset(
-    {
-        *("error", "network_error"),
-        *("MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"),
-        "MISSING_THOUGHT_SIGNATURE",
-    }
-)
-"""Finish reasons of an answer that the provider could not complete: Mistral's and Zhipu's, and those of Gemini."""
 
 
 def unreadable_answer(reason: str) -> UpstreamUnavailable:
@@ -337,10 +335,6 @@ class Draft:
             seen.add(id_)
             drafts.append(DraftCall(id_, call.name, clean("".join(call.arguments))))
         return tuple(drafts)
-
-
-MAX_PLAUSIBLE_TOKENS = 1_000_000_000
-"""Numbers above this are not plausible."""
 
 
 def tokens_of_request(request: ProviderRequest) -> int:

@@ -25,6 +25,9 @@ from perdure.graph.registry import loads_toolsets
 _log = structlog.get_logger(__name__)
 SecretOf = Callable[[str], str | None]
 NO_NAMED_HOSTS = Outbound()
+CHECK_SECONDS = 20.0
+"""Time limit of each model's answer."""
+_CHECK_MESSAGE: dict[str, JsonValue] = {"role": "user", "content": "Answer with one word: ready."}
 
 
 class Models:
@@ -122,11 +125,6 @@ def _import_litellm(outbound: Outbound) -> Provider:
     from perdure.activities.providers.litellm_provider import LiteLLMProvider
 
     return LiteLLMProvider(outbound)
-
-
-CHECK_SECONDS = 20.0
-"""Time limit of each model's answer."""
-_CHECK_MESSAGE: dict[str, JsonValue] = {"role": "user", "content": "Answer with one word: ready."}
 
 
 async def first_that_answers(models: Sequence[str], provider: Provider, params: Mapping[str, JsonValue]) -> str:

@@ -54,6 +54,7 @@ _PIECE = re.compile(r"(\{\{|\}\})|\{([^{}]*)\}|([{}])")
 _NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<path>(\.\w+)*)(:(?P<type>\w+))?")
 
 _TYPES: dict[str, Callable[[str], JsonValue]] = {"str": str, "int": int, "float": float}
+ECHO = "/echo "
 
 
 class Missing(ValueError):
@@ -286,9 +287,6 @@ def _texts(value: JsonValue) -> Iterator[str]:
     elif isinstance(value, (list, dict)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _texts(item)
-
-
-ECHO = "/echo "
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from perdure.egress import Rewriter
 _LINE_ENDS = {each.encode(): f"\\u{ord(each):04x}".encode() for each in "\u0085\u2028\u2029"}
 _CUT_CHARACTERS = (b"\xe2\x80", b"\xe2", b"\xc2")
 """The ends of a piece in which one of them may be cut in two."""
+_ECHOED = frozenset({"input", "ctx", "request", "body"})
+"""Fields of an error in which servers repeat the request, which always contains the word `stream`."""
 
 
 class StreamAdapter:
@@ -152,10 +154,6 @@ def _object(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-_ECHOED = frozenset({"input", "ctx", "request", "body"})
-"""Fields of an error in which servers repeat the request, which always contains the word `stream`."""
 
 
 def _text_of(refusal: bytes) -> str:

@@ -21,6 +21,8 @@ from perdure.activities.sandbox.worker import MAX_CODE_CHARACTERS, Worker
 _RUN = re.compile(r"^def run\b", re.MULTILINE)
 _INPUT_PREFIX = "perdure_given_"
 _MAX_FLAWS = 20
+_SIMPLE = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+ANY = "Any"
 
 
 def schema_flaws(input_schema: Mapping[str, JsonValue], output_schema: Mapping[str, JsonValue]) -> tuple[Flaw, ...]:
@@ -119,10 +121,6 @@ def _typing_flaws(report: str) -> Iterator[Flaw]:
 
 def _stop() -> NoReturn:
     raise _Stopped
-
-
-_SIMPLE = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
-ANY = "Any"
 
 
 def annotation(schema: JsonValue) -> str:

@@ -29,6 +29,95 @@ _ADDRESS_SPACE_BYTES = 1_024 * MIB
 """The interpreter reserves 180 MiB at its start."""
 _OVERHEAD_BYTES = 32 * MIB
 """Measured: 17 MiB of this are the stacks of two threads, which are hardly used."""
+_LOAD_WORD = 0x20
+_JUMP_EQUAL = 0x15
+_JUMP_NOT_BELOW = 0x35
+_JUMP_ANY_BIT = 0x45
+_RETURN = 0x06
+_AT_NUMBER, _AT_ARCHITECTURE, _AT_FIRST_ARGUMENT = 0, 4, 16
+"""Offsets in the kernel's `struct seccomp_data`. The argument's offset is its lower half, little-endian."""
+_ALLOW = 0x7FFF0000
+_KILL = 0x80000000
+_REFUSE = 0x00050000 | errno.EPERM
+_UNKNOWN = 0x00050000 | errno.ENOSYS
+_CLONE_THREAD = 0x00010000
+_FIRST_RECENT = 424
+"""The first number from which all architectures use the same numbers."""
+DENIED: dict[str, tuple[int | None, int | None]] = {
+    # other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "kcmp": (312, 272),
+    "fork": (57, None),
+    "vfork": (58, None),
+    "execveat": (322, 281),
+    # namespaces and mounts
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    # network and communication between processes
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "bind": (49, 200),
+    "connect": (42, 203),
+    "listen": (50, 201),
+    "accept": (43, 202),
+    "accept4": (288, 242),
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "semget": (64, 190),
+    "semctl": (66, 191),
+    "msgget": (68, 186),
+    "msgctl": (71, 187),
+    "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
+    # interfaces to the kernel
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "memfd_create": (319, 279),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "fanotify_init": (300, 262),
+    "personality": (135, 92),
+    "modify_ldt": (154, None),
+    "uselib": (134, None),
+    "lookup_dcookie": (212, 18),
+    "mbind": (237, 235),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+    "set_mempolicy": (238, 237),
+    # the machine
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "syslog": (103, 116),
+    "vhangup": (153, 58),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "adjtimex": (159, 171),
+    "clock_adjtime": (305, 266),
+}
+"""Maps each call to its numbers on x86-64 and aarch64; None if the architecture does not have the call."""
 
 
 class Jail:
@@ -153,98 +242,6 @@ def _libraries(program: Path) -> list[str]:
     listed = subprocess.run([_program_path("ldd"), str(program)], capture_output=True, text=True, timeout=10)
     words = [line.split("(")[0].split() for line in listed.stdout.splitlines()]
     return sorted({line[-1] for line in words if line and line[-1].startswith("/")})
-
-
-_LOAD_WORD = 0x20
-_JUMP_EQUAL = 0x15
-_JUMP_NOT_BELOW = 0x35
-_JUMP_ANY_BIT = 0x45
-_RETURN = 0x06
-_AT_NUMBER, _AT_ARCHITECTURE, _AT_FIRST_ARGUMENT = 0, 4, 16
-"""Offsets in the kernel's `struct seccomp_data`. The argument's offset is its lower half, little-endian."""
-_ALLOW = 0x7FFF0000
-_KILL = 0x80000000
-_REFUSE = 0x00050000 | errno.EPERM
-_UNKNOWN = 0x00050000 | errno.ENOSYS
-_CLONE_THREAD = 0x00010000
-_FIRST_RECENT = 424
-"""The first number from which all architectures use the same numbers."""
-
-DENIED: dict[str, tuple[int | None, int | None]] = {
-    # other processes
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "kcmp": (312, 272),
-    "fork": (57, None),
-    "vfork": (58, None),
-    "execveat": (322, 281),
-    # namespaces and mounts
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "sethostname": (170, 161),
-    "setdomainname": (171, 162),
-    # network and communication between processes
-    "socket": (41, 198),
-    "socketpair": (53, 199),
-    "bind": (49, 200),
-    "connect": (42, 203),
-    "listen": (50, 201),
-    "accept": (43, 202),
-    "accept4": (288, 242),
-    "shmget": (29, 194),
-    "shmat": (30, 196),
-    "shmctl": (31, 195),
-    "semget": (64, 190),
-    "semctl": (66, 191),
-    "msgget": (68, 186),
-    "msgctl": (71, 187),
-    "mq_open": (240, 180),
-    "mq_unlink": (241, 181),
-    # interfaces to the kernel
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "memfd_create": (319, 279),
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
-    "fanotify_init": (300, 262),
-    "personality": (135, 92),
-    "modify_ldt": (154, None),
-    "uselib": (134, None),
-    "lookup_dcookie": (212, 18),
-    "mbind": (237, 235),
-    "migrate_pages": (256, 238),
-    "move_pages": (279, 239),
-    "set_mempolicy": (238, 237),
-    # the machine
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "delete_module": (176, 106),
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "reboot": (169, 142),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "acct": (163, 89),
-    "quotactl": (179, 60),
-    "syslog": (103, 116),
-    "vhangup": (153, 58),
-    "iopl": (172, None),
-    "ioperm": (173, None),
-    "settimeofday": (164, 170),
-    "clock_settime": (227, 112),
-    "adjtimex": (159, 171),
-    "clock_adjtime": (305, 266),
-}
-"""Maps each call to its numbers on x86-64 and aarch64; None if the architecture does not have the call."""
 
 
 @dataclass(frozen=True, slots=True)

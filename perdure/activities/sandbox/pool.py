@@ -24,6 +24,11 @@ from perdure.activities.sandbox.protocol import BlockResult, Flaw, Limits, Sandb
 from perdure.activities.sandbox.worker import GRACE_SECONDS, Worker, WorkerSettings
 
 _SPARES = 1
+T = TypeVar("T")
+_BACKGROUND_THREADS = 4
+"""Threads for starting and ending workers, in addition to those that run blocks."""
+_CHECK_SECONDS = 15.0
+"""Time limit of both checks of a block; measured: 0.03 to 0.2 s."""
 _log = structlog.get_logger(__name__)
 
 
@@ -220,13 +225,6 @@ class FairQueue:
                 slot.set_result(None)
                 return
         self._free += 1
-
-
-T = TypeVar("T")
-_BACKGROUND_THREADS = 4
-"""Threads for starting and ending workers, in addition to those that run blocks."""
-_CHECK_SECONDS = 15.0
-"""Time limit of both checks of a block; measured: 0.03 to 0.2 s."""
 
 
 class MontySandbox:

@@ -13,6 +13,11 @@ from perdure.core.json_schema import schema_fault
 from perdure.core.text import clean
 
 MIB = 1_048_576
+MAX_MESSAGE_CHARACTERS = 1_000
+"""The maximum length of a message. A block chooses its exception's text, which can fill all its memory; the rest is
+cut."""
+_MAX_INLINE_CHECK_BYTES = 16_384
+"""A longer value is checked on a thread: a value of 256 KiB against `uniqueItems` can take the validator seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +50,6 @@ class Limits:
             min(self.output_bytes, ceiling.output_bytes),
             min(self.recursion_frames, ceiling.recursion_frames),
         )
-
-
-MAX_MESSAGE_CHARACTERS = 1_000
-"""The maximum length of a message. A block chooses its exception's text, which can fill all its memory; the rest is
-cut."""
 
 
 class FaultKind(StrEnum):
@@ -168,10 +168,6 @@ class ClosedSandbox:
 
     async def close(self) -> None:
         """Does nothing; there are no workers."""
-
-
-_MAX_INLINE_CHECK_BYTES = 16_384
-"""A longer value is checked on a thread: a value of 256 KiB against `uniqueItems` can take the validator seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,9 @@ from perdure.activities.sandbox.protocol import BlockResult, ClosedSandbox, Flaw
 if TYPE_CHECKING:
     from perdure.activities.sandbox.pool import MontySandbox
 
+RETRY_SECONDS = 30.0
+"""A sandbox that could not be opened is opened again by the first block after this time."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -111,10 +114,6 @@ def _find_jail(program: Path, ceiling: Limits) -> tuple[Jail | None, list[str]]:
         jail.close()
         faults += jail_problems
     return None, faults
-
-
-RETRY_SECONDS = 30.0
-"""A sandbox that could not be opened is opened again by the first block after this time."""
 
 
 class LazySandbox:

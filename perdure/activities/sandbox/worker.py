@@ -37,6 +37,20 @@ GRACE_SECONDS = 1.0
 _MAX_GROWTH_BYTES = 32 * MIB
 """A worker whose memory has grown by more than this is not reused: the next block would reach the process's limit
 before its own."""
+MAX_DEPTH = 32
+"""Maximum nesting, the same as for arguments (perdure/core/calls/arguments.py)."""
+MAX_CODE_CHARACTERS = 262_144
+_CALL_LINE, _DUMP_LINE = 2, 4
+"""Line numbers counted from the code's last line."""
+_LIMITS: dict[type[BaseException], FaultKind] = {
+    TimeoutError: FaultKind.TIME,
+    MemoryError: FaultKind.MEMORY,
+    RecursionError: FaultKind.RECURSION,
+}
+"""A block that raises one of these itself receives the same fault, because it ends in the same way."""
+_PANIC = "PanicException"
+"""The name of the exception that the client raises for its own bugs. It is not an Exception, and its class cannot be
+imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +199,6 @@ def _corrected_by_time(problem: Fault, wall: float, limit: float) -> Fault:
     return fault(kind, problem.message, problem.line)
 
 
-MAX_DEPTH = 32
-"""Maximum nesting, the same as for arguments (perdure/core/calls/arguments.py)."""
-
-
 @dataclass(frozen=True, slots=True)
 class Value:
     """A value that a block returned."""
@@ -275,7 +285,6 @@ class PrintedText:
         return "".join(self._parts)
 
 
-MAX_CODE_CHARACTERS = 262_144
 _TAIL = """
 
 perdure_value = run(**perdure_inputs)
@@ -283,17 +292,6 @@ from json import dumps as perdure_dumps
 perdure_dumps(perdure_value, allow_nan=False, separators=(",", ":"))"""
 """Appended to the code, on separate lines. The interpreter's modules are read-only, so a block cannot replace `dumps`.
 """
-_CALL_LINE, _DUMP_LINE = 2, 4
-"""Line numbers counted from the code's last line."""
-_LIMITS: dict[type[BaseException], FaultKind] = {
-    TimeoutError: FaultKind.TIME,
-    MemoryError: FaultKind.MEMORY,
-    RecursionError: FaultKind.RECURSION,
-}
-"""A block that raises one of these itself receives the same fault, because it ends in the same way."""
-_PANIC = "PanicException"
-"""The name of the exception that the client raises for its own bugs. It is not an Exception, and its class cannot be
-imported."""
 
 
 def call_block(

@@ -35,6 +35,14 @@ from perdure.store.memory.search import Document, Question, add_excerpts, lock_t
 FAILED_RESOLVES = "consecutive_failed_resolves"
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+SERVER_ARGUMENTS = ("user_id", "conversation_id", "run_id", "turn_id", "tenant_id")
+"""Arguments of the memory tools that come from the turn. If a model names one, it is dropped before the tool runs; the
+call is not rejected."""
+TOOLSET = "memory"
+"""The toolset of the tools that search, read and store documents for the user of the turn."""
+MAX_HITS = 10
+MAX_LISTED = 50
+MAX_READ_CHARACTERS = 16_000
 
 
 @tool(effect="local", approval=False, wants_state=(RECENT_ENTITIES_FIELD, FAILED_RESOLVES))
@@ -230,15 +238,6 @@ def _location(data: dict[str, JsonValue]) -> dict[str, JsonValue]:
 def _address(context: ToolContext) -> TurnAddress:
     return TurnAddress(tenant_id=context.tenant_id, conversation_id=context.conversation_id, turn_id=context.turn_id)
 
-
-SERVER_ARGUMENTS = ("user_id", "conversation_id", "run_id", "turn_id", "tenant_id")
-"""Arguments of the memory tools that come from the turn. If a model names one, it is dropped before the tool runs; the
-call is not rejected."""
-TOOLSET = "memory"
-"""The toolset of the tools that search, read and store documents for the user of the turn."""
-MAX_HITS = 10
-MAX_LISTED = 50
-MAX_READ_CHARACTERS = 16_000
 
 Path = Annotated[str, Field(min_length=1, max_length=200)]
 Type = Annotated[str, Field(json_schema_extra={"enum": [*DOCUMENT_TYPES]})]

@@ -17,6 +17,8 @@ from perdure.store.agents import TableCache
 from perdure.store.database import Connection
 
 SecretOf = Callable[[str], str | None]
+MAX_PRINTED_CHARACTERS = 1_000
+"""Maximum length of a block's printed text that the model receives with the result."""
 
 
 class Toolbox:
@@ -58,8 +60,6 @@ class Toolbox:
         return {name: value for name, value in values.items() if value}
 
 
-MAX_PRINTED_CHARACTERS = 1_000
-"""Maximum length of a block's printed text that the model receives with the result."""
 _log = structlog.get_logger(__name__)
 
 

@@ -13,8 +13,7 @@ from perdure.api.request_bodies import DraftBody, ExemptionBody, Limit, Promotio
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.skills import Rule
 from perdure.core.agents.plans import rules_of
-from perdure.core.agents.rule_matching import PLATFORM_RULES, reasons_of, why_no_approval
-from perdure.core.agents.rules import with_overrides
+from perdure.core.agents.rules import PLATFORM_RULES, reasons_of, why_no_approval, with_overrides
 from perdure.core.agents.templates import Stage, fill_variables
 from perdure.core.agents.tool_rules import unsent_tools
 from perdure.core.approvals.gates import EXEMPTIBLE_TOOLS, requires_approval
@@ -28,6 +27,8 @@ from perdure.store.delivery.outbox import Note
 agents_router = APIRouter(prefix="/v1", tags=["agents"])
 _DETAIL_FIELDS = ("reasoning", "root_skill", "day_limits", "memory", "window", "toolsets")
 """Fields of the definition that the API returns as they are in its file."""
+MAX_LISTED = 200
+_TEMPLATE_KEY = r"^[a-z][a-z0-9_-]{0,63}$"
 
 
 @agents_router.get("/agents", operation_id="agents_v1_agents_get")
@@ -118,8 +119,6 @@ def _tool_description(card: ToolCard, rules: tuple[Rule, ...], exempt: Sequence[
 
 
 prompt_templates_router = APIRouter(prefix="/v1", tags=["prompt templates"])
-MAX_LISTED = 200
-_TEMPLATE_KEY = r"^[a-z][a-z0-9_-]{0,63}$"
 
 
 def _version_id(version_id: Annotated[str, Path()]) -> str:

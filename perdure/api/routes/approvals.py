@@ -51,6 +51,7 @@ from perdure.temporal.workflow_client import run_preview
 approvals_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 MAX_LISTED = 200
 DAY_SECONDS = 86_400
+BULK_ROUTE = "decisions"
 
 
 @approvals_router.get("")
@@ -271,7 +272,6 @@ async def _run_verb(
 
 # Each bulk decision has its own transaction, and its result does not affect the others.
 bulk_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
-BULK_ROUTE = "decisions"
 
 
 @bulk_router.post("/decisions")

@@ -17,6 +17,11 @@ from perdure.core.events.stream import Cursor, parse_cursor
 from perdure.store.turns import conversations, views
 
 router = APIRouter(prefix="/v1", tags=["streams"])
+_UNBUFFERED = {"X-Accel-Buffering": "no"}
+"""Proxies must not buffer events."""
+_STREAM_RESPONSES: dict[int | str, dict[str, Any]] = {
+    204: {"description": "The client has received the turn's last event; nothing follows"}
+}
 
 
 class EventStream(StreamingResponse):
@@ -31,12 +36,6 @@ class EventStream(StreamingResponse):
         with self.slot:
             await super().__call__(scope, receive, send)
 
-
-_UNBUFFERED = {"X-Accel-Buffering": "no"}
-"""Proxies must not buffer events."""
-_STREAM_RESPONSES: dict[int | str, dict[str, Any]] = {
-    204: {"description": "The client has received the turn's last event; nothing follows"}
-}
 
 LastEventId = Annotated[
     str | None, Header(max_length=255, description="The last event id that you received; takes precedence over `after`")

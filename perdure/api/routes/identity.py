@@ -50,6 +50,13 @@ from perdure.temporal.workflow_client import delete_histories
 
 auth_router = APIRouter(prefix="/v1/auth", tags=["auth"])
 _UNCACHED = {"Cache-Control": "no-store"}
+STATE_COOKIE = "perdure_oidc"
+"""Holds the signed values that the callback checks. Lax, so that the browser sends it with the redirect from the
+provider."""
+HOME_PATH = "/review"
+_STATE_SEAL_PURPOSE = "oidc sign-in"
+_STATE_SECONDS = 600
+_SEE_OTHER = 303
 
 
 @auth_router.post("/register", status_code=201)
@@ -199,13 +206,6 @@ def _refresh_error(outcome: RefreshOutcome) -> CallerError:
 
 
 oidc_router = APIRouter(prefix="/v1/auth/oidc", tags=["auth"], include_in_schema=False)
-STATE_COOKIE = "perdure_oidc"
-"""Holds the signed values that the callback checks. Lax, so that the browser sends it with the redirect from the
-provider."""
-HOME_PATH = "/review"
-_STATE_SEAL_PURPOSE = "oidc sign-in"
-_STATE_SECONDS = 600
-_SEE_OTHER = 303
 
 
 @oidc_router.get("/start")

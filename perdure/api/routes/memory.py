@@ -32,6 +32,7 @@ from perdure.store.turns import conversations
 
 memory_router = APIRouter(prefix="/v1/memory", tags=["memory"])
 MAX_LISTED = 50
+ENTITIES_PAGE_LIMIT = 50
 
 
 @memory_router.get("/working/{conversation_id}")
@@ -121,7 +122,6 @@ def _episode_body(episode: episodes.Episode) -> dict[str, object]:
 
 
 entities_router = APIRouter(prefix="/v1/entities", tags=["entities"])
-ENTITIES_PAGE_LIMIT = 50
 
 
 @entities_router.get("", operation_id="found_v1_entities_get")

@@ -41,6 +41,13 @@ from perdure.store.turns.views import calls_of, metrics_of, turn_segments
 
 turns_router = APIRouter(prefix="/v1", tags=["turns"])
 TURNS_PAGE_LIMIT = 200
+RESTING_STATUSES = frozenset(
+    {status.value for status in (*ENDED, TurnStatus.AWAITING_APPROVAL, TurnStatus.AWAITING_ANSWER)}
+)
+POLL_SECONDS = 1.0
+"""The interval between checks if no wake signal arrives."""
+CONVERSATIONS_PAGE_LIMIT = 50
+WAIT_SECONDS = 120.0
 
 
 @turns_router.post("/conversations/{conversation_id}/turns", status_code=202)
@@ -191,13 +198,6 @@ async def stop(services: ServicesDep, caller: Caller, turn_id: TurnId, key: Key 
     return answer
 
 
-RESTING_STATUSES = frozenset(
-    {status.value for status in (*ENDED, TurnStatus.AWAITING_APPROVAL, TurnStatus.AWAITING_ANSWER)}
-)
-POLL_SECONDS = 1.0
-"""The interval between checks if no wake signal arrives."""
-
-
 async def wait_until_rest(services: Services, caller: Principal, turn_id: str, seconds: float) -> dict[str, object]:
     """Returns the turn when it has ended or paused, or its state after `seconds`. It is for callers that want the
     result in the same request."""
@@ -216,7 +216,6 @@ async def wait_until_rest(services: Services, caller: Principal, turn_id: str, s
 
 
 conversations_router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
-CONVERSATIONS_PAGE_LIMIT = 50
 
 
 @conversations_router.post("", status_code=201)
@@ -383,7 +382,6 @@ def _limits(turn_id: str, approval_id: str, max_tokens: int, max_cost_microusd: 
 
 
 execute_router = APIRouter(prefix="/v1", tags=["turns"])
-WAIT_SECONDS = 120.0
 
 
 @execute_router.post("/execute")

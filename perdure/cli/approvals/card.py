@@ -22,6 +22,10 @@ from perdure.cli.terminal import (
 from perdure.core.text import escape_terminal, one_line, pretty_json, truncate
 from perdure.schemas.approvals import Approval, Vote, signed_in_words, subject
 
+_DIGEST_CHARACTERS = 16
+_MAX_ARGUMENT_CHARACTERS = 8_000
+"""Characters of the arguments in `show`. `--full` and every decision show all of them."""
+
 
 def show_card(approval: Approval, *, full: bool) -> None:
     """Shows the whole approval, and the commands that can follow."""
@@ -211,11 +215,6 @@ def expiry_text(approval: Approval) -> str:
     will_escalate = approval.on_timeout == "escalate" and approval.escalated_at is None
     consequence = "then it is escalated" if will_escalate else "then it counts as denied"
     return f"{time_until(approval.expires_at)}, {consequence}"
-
-
-_DIGEST_CHARACTERS = 16
-_MAX_ARGUMENT_CHARACTERS = 8_000
-"""Characters of the arguments in `show`. `--full` and every decision show all of them."""
 
 
 def show_arguments(approval: Approval, *, full: bool = True) -> None:

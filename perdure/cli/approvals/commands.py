@@ -26,6 +26,7 @@ from perdure.cli.terminal import (
     format_time,
     say,
     say_json,
+    say_page,
     table,
     time_left,
 )
@@ -36,6 +37,12 @@ from perdure.schemas.approvals import Ageing, Approval, Fallback, subject
 
 _WITHDRAWABLE_STATUSES = frozenset({"pending", "approved", "edited"})
 Comment = Annotated[str, typer.Option(metavar="TEXT", help="A comment for the record.")]
+_ARGUMENT_CHARACTERS = 120
+_COLUMNS = (
+    "approval", "status", "tool", "risk", "agent", "requested by", "assignee", "votes", "expires in", "arguments",
+)  # fmt: skip
+_STATUSES = (*ApprovalStatus, "all")
+_BUCKETS = ("1h", "1d", "3d", "older")
 
 
 def claim(
@@ -138,12 +145,6 @@ approvals_app = typer.Typer(
 )
 Mine = Annotated[bool, typer.Option("--mine", help="Only requests that you can decide on.")]
 AgentId = Annotated[str | None, typer.Option(metavar="ID", help="Only requests of this agent.")]
-_ARGUMENT_CHARACTERS = 120
-_COLUMNS = (
-    "approval", "status", "tool", "risk", "agent", "requested by", "assignee", "votes", "expires in", "arguments",
-)  # fmt: skip
-_STATUSES = (*ApprovalStatus, "all")
-_BUCKETS = ("1h", "1d", "3d", "older")
 
 
 @approvals_app.command("list")
@@ -179,13 +180,9 @@ def list_approvals(
             limit=limit,
             cursor=cursor,
         )
-    if as_json:
-        say_json(page)
-        return
     empty = "No pending requests." if status == "pending" else "No approvals."
-    table(_COLUMNS, [_row(approval, full) for approval in page.items], empty, max_characters=None if full else 200)
-    if page.next:
-        say(f"Next page: --cursor {page.next}")
+    rows = [_row(approval, full) for approval in page.items]
+    say_page(page, _COLUMNS, rows, empty, as_json=as_json, max_characters=None if full else 200)
 
 
 @approvals_app.command("show")
@@ -209,12 +206,9 @@ def ageing(as_json: AsJson = False, as_name: AsName = None) -> None:
     """Show how long requests have waited, by role, assignee and agent."""
     with connect(Role.REVIEWER, as_name) as client:
         page = client.approvals.ageing()
-    if as_json:
-        say_json(page)
-        return
     age_headers = ("waiting", "to 1 h", "to 1 d", "to 3 d", "older")
     headers = ("role", "assignee", "agent", *age_headers, "oldest", "next expires in", "fallback")
-    table(headers, [_ageing_row(group) for group in page.items], "No pending requests.")
+    say_page(page, headers, [_ageing_row(group) for group in page.items], "No pending requests.", as_json=as_json)
 
 
 @approvals_app.command("watch")

@@ -50,6 +50,7 @@ Digest = Annotated[
 ]
 _UNCHANGED_MESSAGE = "The arguments are unchanged, so nothing was sent; to run the call as it is, use `approve`"
 _INVALID_ARGUMENT_CODES = frozenset({"args_invalid", "invalid_input"})
+_COMMENT_PREFIX = "//"
 
 
 def approve(
@@ -231,9 +232,6 @@ def _decide(
         withdraw_command = command("approvals", "withdraw", approval.id)
         say(f"The call starts at {time_until(decided.ready_at)}. To withdraw the approval: {withdraw_command}")
     say(f"{decided.status}: {subject(approval)} ({approval.id})")
-
-
-_COMMENT_PREFIX = "//"
 
 
 @dataclass(slots=True)

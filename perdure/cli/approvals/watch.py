@@ -21,6 +21,15 @@ _POLL_SECONDS = 1.0
 _PAUSE_FACTOR = 4
 """A poll is followed by a pause of this many times its duration, so that a long queue is not read all the time."""
 _PAGE_ITEMS = 200
+_HIGHLIGHT_SECONDS = 15.0
+"""Time for which a row is highlighted."""
+_MAX_ENDED = 3
+_RESERVED_LINES = 4 + _MAX_ENDED
+"""Lines of the terminal that are not for rows."""
+_WIDE_COLUMNS = 130
+"""Narrower terminals show an approval on two lines, its id below its tool."""
+_WIDE_HEADERS = ("tool", "risk", "agent", "requested by", "age", "expires in", "assignee", "claimed by", "votes")
+_NARROW_HEADERS = ("age", "expires", "assignee", "claimed", "votes")
 
 
 class Screen(Protocol):
@@ -143,17 +152,6 @@ def _shown_state(approval: Approval) -> tuple[object, ...]:
         len(approval.votes),
         approval.escalated_at,
     )
-
-
-_HIGHLIGHT_SECONDS = 15.0
-"""Time for which a row is highlighted."""
-_MAX_ENDED = 3
-_RESERVED_LINES = 4 + _MAX_ENDED
-"""Lines of the terminal that are not for rows."""
-_WIDE_COLUMNS = 130
-"""Narrower terminals show an approval on two lines, its id below its tool."""
-_WIDE_HEADERS = ("tool", "risk", "agent", "requested by", "age", "expires in", "assignee", "claimed by", "votes")
-_NARROW_HEADERS = ("age", "expires", "assignee", "claimed", "votes")
 
 
 class TableScreen:

@@ -34,6 +34,8 @@ _STOP_SECONDS = 45.0
 _POLL_SECONDS = 0.05
 _STACK_PREFIXES = ("PERDURE_", "DATABASE_", "REDIS_", "TEMPORAL_")
 """Prefixes of variables that point at other stores and stacks, and must not reach this one."""
+_HOLD_SECONDS = 60.0
+_EFFECT_SECONDS = 30.0
 
 
 class DemoFailed(Exception):
@@ -175,10 +177,6 @@ class DemoStack:
         assert process.stdout is not None
         async for line in read_lines(process.stdout):
             self._output_lines = [*self._output_lines[-20:], line.strip()]
-
-
-_HOLD_SECONDS = 60.0
-_EFFECT_SECONDS = 30.0
 
 
 class Payments:

@@ -13,6 +13,13 @@ from perdure.client import AsyncClient, Event
 from perdure.local.config import own_environ
 from perdure.schemas.turns import Message, Turn
 
+_MARGIN = " " * 11
+_BOLD, _DIM, _RED, _GREEN = "1", "2", "31", "32"
+_EVENT_SECONDS = 90.0
+"""Recovery takes 6 to 8 s. A machine that needs this long for an event cannot show it."""
+_AGENT, _ORDER = "refunds", "1042"
+_WORDS_BEFORE_THE_KILL = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -66,10 +73,6 @@ def check_transcript(messages: Sequence[Message], streamed: Mapping[str, str], r
         ", the live reader received the same text" if is_same_text else ", the live reader received a different text"
     )
     return Check("one transcript, no duplicated text", has_passed, f"messages: {evidence}")
-
-
-_MARGIN = " " * 11
-_BOLD, _DIM, _RED, _GREEN = "1", "2", "31", "32"
 
 
 class Narrator:
@@ -157,10 +160,6 @@ class Narrator:
         return f"\x1b[{code}m{text}\x1b[0m" if self._is_colored else text
 
 
-_EVENT_SECONDS = 90.0
-"""Recovery takes 6 to 8 s. A machine that needs this long for an event cannot show it."""
-
-
 class WatchedTurn:
     """A turn and all events that its reader has received. The stream can be stopped at any event and resumed after
     it."""
@@ -220,10 +219,6 @@ class WatchedTurn:
             self._narrator.now(f"{event.data.get('tool')} is recorded as done")
         elif event.kind == "tool.error":
             self._narrator.now(f"{event.data.get('tool')}: {event.data.get('code') or event.data.get('message')}")
-
-
-_AGENT, _ORDER = "refunds", "1042"
-_WORDS_BEFORE_THE_KILL = 4
 
 
 async def refund(stack: DemoStack, narrator: Narrator, client: AsyncClient, payments: Payments) -> list[Check]:

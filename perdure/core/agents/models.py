@@ -13,6 +13,35 @@ from perdure.contracts.messages import WindowPolicy
 _CLOUDS: Final = ("bedrock/", "vertex_ai/")
 BEDROCK: Final = ("bedrock/", "bedrock_converse/")
 _MISTRAL: Final = re.compile(r"mistral|mixtral|magistral|ministral|codestral|devstral|pixtral|voxtral")
+MIN_CAP_TOKENS: Final = 16_384
+"""Minimum answer limit in tokens of a request with a thinking budget, if the agent sets no limit. The limit is twice
+the budget if that is more."""
+_LEVELS: Final = ((2_048, "low"), (8_192, "medium"))
+"""Largest budget in tokens of each level, for models that know only levels. A larger budget is `high`."""
+_CAPS: Final = ("max_tokens", "max_completion_tokens")
+PORTABLE: Final = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "max_tokens",
+        "max_completion_tokens",
+        "stop",
+        "seed",
+        "frequency_penalty",
+        "presence_penalty",
+        "reasoning_effort",
+        "parallel_tool_calls",
+        "tool_choice",
+        "drop_params",
+    }
+)
+"""Parameters with the same meaning for every provider. All others, such as addresses, keys, API versions and headers,
+belong to one provider."""
+_BARE_NAMES: Final = (
+    ("openai", ("gpt-", "chatgpt-", "o1", "o3", "o4")),
+    ("anthropic", ("claude",)),
+    ("gemini", ("gemini",)),
+)
 
 
 def is_claude(model: str) -> bool:
@@ -37,14 +66,6 @@ def is_mistral(model: str) -> bool:
 def takes_thinking_budget(model: str) -> bool:
     """Returns whether the model's API counts thinking in tokens. The others know only levels of effort."""
     return is_claude(model) or is_gemini(model)
-
-
-MIN_CAP_TOKENS: Final = 16_384
-"""Minimum answer limit in tokens of a request with a thinking budget, if the agent sets no limit. The limit is twice
-the budget if that is more."""
-_LEVELS: Final = ((2_048, "low"), (8_192, "medium"))
-"""Largest budget in tokens of each level, for models that know only levels. A larger budget is `high`."""
-_CAPS: Final = ("max_tokens", "max_completion_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,31 +169,6 @@ def with_stage(
             else:
                 merged[key] = value
     return merged
-
-
-PORTABLE: Final = frozenset(
-    {
-        "temperature",
-        "top_p",
-        "max_tokens",
-        "max_completion_tokens",
-        "stop",
-        "seed",
-        "frequency_penalty",
-        "presence_penalty",
-        "reasoning_effort",
-        "parallel_tool_calls",
-        "tool_choice",
-        "drop_params",
-    }
-)
-"""Parameters with the same meaning for every provider. All others, such as addresses, keys, API versions and headers,
-belong to one provider."""
-_BARE_NAMES: Final = (
-    ("openai", ("gpt-", "chatgpt-", "o1", "o3", "o4")),
-    ("anthropic", ("claude",)),
-    ("gemini", ("gemini",)),
-)
 
 
 def provider_of(model: str) -> str:

@@ -10,8 +10,7 @@ from perdure.contracts.skills import PlanSkill, Rule, Skill
 from perdure.contracts.turns import Limits
 from perdure.contracts.values import digest_of
 from perdure.core.agents.prompts import ROOT_SKILL_PERSONA, persona_of
-from perdure.core.agents.rule_matching import applicable_rules
-from perdure.core.agents.rules import with_overrides
+from perdure.core.agents.rules import applicable_rules, with_overrides
 
 
 def turn_plan(

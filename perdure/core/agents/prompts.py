@@ -27,6 +27,15 @@ PLATFORM_DEFAULT_PERSONA = (
 """The persona of an agent without its own; it names no domain."""
 
 WireMessage = dict[str, JsonValue]
+AGENT_PERSONA: Final = "agent"
+ROOT_SKILL_PERSONA: Final = "root_skill"
+PLATFORM_PERSONA: Final = "platform_default"
+ENTITY_FIELDS = ("extracted_entities", "recent_entity_context")
+"""Working-memory fields that contain entities; all others are scratchpad."""
+CHANGED_BY_REVIEWER: Final = (
+    "A reviewer changed the arguments of this call and it has run as changed. Do not issue it again."
+)
+ALREADY_RAN: Final = "The call has run and its effect stands; do not repeat it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +159,6 @@ def _wire_call(call: Mapping[str, JsonValue], ids: Mapping[str, str], model: str
     return {**wire, "provider_specific_fields": {"thought_signature": signature}} if signature else wire
 
 
-AGENT_PERSONA: Final = "agent"
-ROOT_SKILL_PERSONA: Final = "root_skill"
-PLATFORM_PERSONA: Final = "platform_default"
 GENERAL_PERSONA = (
     f"{PLATFORM_DEFAULT_PERSONA} You have no special knowledge of any field. Where a request needs the knowledge, the "
     "data or the procedures of a particular field, say that this is not yours to do and that an agent for that field "
@@ -338,10 +344,6 @@ def _group_rounds(messages: Sequence[WindowedMessage]) -> list[list[WindowedMess
     return [each for each in rounds if set(each[0].call_ids) <= {message.answers for message in each[1:]}]
 
 
-ENTITY_FIELDS = ("extracted_entities", "recent_entity_context")
-"""Working-memory fields that contain entities; all others are scratchpad."""
-
-
 @dataclass(frozen=True, slots=True)
 class RecalledEpisode:
     """An episode that is similar to the user's message."""
@@ -380,12 +382,6 @@ def _format_nearness(episode: RecalledEpisode) -> str:
 
 def _indent_summary(summary: str) -> str:
     return "\n  ".join(summary.splitlines())
-
-
-CHANGED_BY_REVIEWER: Final = (
-    "A reviewer changed the arguments of this call and it has run as changed. Do not issue it again."
-)
-ALREADY_RAN: Final = "The call has run and its effect stands; do not repeat it."
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
-"""Reads the conditions of a rule, and decides which rules fire at a tool call.
+"""The rules of tool calls: the conditions that a rule can have, the platform's own rules, a tenant's stricter actions,
+and the rules that can apply to an agent.
 
-A condition that cannot be read raises, and a rule with such a condition fires.
+A condition that cannot be read raises, and a rule with such a condition fires (perdure/core/agents/rule_matching.py).
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import isfinite
@@ -12,16 +13,50 @@ from operator import ge, le
 
 from pydantic import JsonValue
 
+from perdure.contracts.agents import PlanCard, ToolCard, TurnPlan
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
+from perdure.core.approvals.gates import RULE_MUTATING, requires_approval
 
 COUNTERS = ("consecutive_failed_resolves", "iteration", "tokens_used", "cost_microusd")
 """Fields of a turn's state that a rule can compare."""
-MAX_CHARACTERS = 200
+MAX_FACT_CHARACTERS = 200
 """Maximum length of a text in a result that a rule can check, because the text is stored in the turn's history."""
 RESULT_TESTS = ("equals", "one_of", "at_least", "at_most")
 _PATH = re.compile(r"[^.\s]{1,100}(\.[^.\s]{1,100}){0,15}\Z")
 _GLOB = re.compile(r"[A-Za-z0-9_.:*?-]+\Z")
 _TOOL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
+_CARD_CONDITIONS = ("tool", "capability")
+"""Conditions that depend only on the card."""
+RULE_FORCE_CLARIFY = "platform:force_clarify_after_failed_resolves"
+MUTATING_CAPABILITIES = ("create_entity", "update_entity", "link_entities", "batch_*")
+MAX_FAILED_RESOLVES = 3
+# These rules apply to every agent; a tenant can make them stricter.
+PLATFORM_RULES = (
+    Rule(
+        id=RULE_MUTATING,
+        on=RuleTrigger.BEFORE_TOOL_CALL,
+        when={"capability": [*MUTATING_CAPABILITIES]},
+        do=RuleAction.REQUIRE_HITL,
+        message="This call changes entities, so a person decides",
+    ),
+    Rule(
+        id=RULE_FORCE_CLARIFY,
+        on=RuleTrigger.AFTER_TOOL_CALL,
+        when={"counter": {"name": "consecutive_failed_resolves", "at_least": MAX_FAILED_RESOLVES}},
+        do=RuleAction.REQUIRE_HITL,
+        message=f"{MAX_FAILED_RESOLVES} names in a row could not be resolved, so a person must choose",
+    ),
+)
+_APPROVAL_REASONS = {
+    EffectClass.READ: "the tool's author requires an approval for each call",
+    EffectClass.LOCAL: "it changes local data (local)",
+    EffectClass.KEYED: "it changes an external system, with an idempotency key (keyed)",
+    EffectClass.OPAQUE: "it changes an external system and cannot be repeated safely (opaque)",
+}
+NO_APPROVAL_FOR_READ = "it changes nothing (read)"
+NO_APPROVAL_BY_AUTHOR = "the tool's author does not require an approval"
+NO_APPROVAL_BY_TENANT = "the tenant's policy does not require an approval"
 
 
 class InvalidCondition(Exception):
@@ -117,7 +152,7 @@ def plain_facts(result: JsonValue, paths: Iterable[str]) -> dict[str, JsonValue]
             value = _value_at(result, path)
         except InvalidCondition:
             continue
-        if _plain(value) and not (isinstance(value, str) and len(value) > MAX_CHARACTERS):
+        if _plain(value) and not (isinstance(value, str) and len(value) > MAX_FACT_CHARACTERS):
             facts[path] = value
     return facts
 
@@ -177,63 +212,6 @@ def _same_value(one: JsonValue, other: JsonValue) -> bool:
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 
 
-_TRIGGERS = {trigger.value: trigger for trigger in RuleTrigger}
-_ACTIONS = {action.value: action for action in RuleAction}
-
-
-@dataclass(frozen=True, slots=True)
-class RuleMatch:
-    """A rule that fired, with its origin."""
-
-    rule_id: str
-    trigger: RuleTrigger
-    tool: str
-    action: RuleAction
-    checkpoint: str = ""
-    message: str = ""
-    app: str = ""
-    skill_id: str = ""
-    unreadable: tuple[str, ...] = ()
-    """The parts that could not be read, with the reasons."""
-
-    def event_data(self) -> dict[str, JsonValue]:
-        """Returns the match as the data of an event, without empty fields."""
-        data: dict[str, JsonValue] = {
-            "rule_id": self.rule_id,
-            "trigger": self.trigger.value,
-            "tool": self.tool,
-            "action": self.action.value,
-            "checkpoint": self.checkpoint,
-            "message": self.message,
-            "app": self.app,
-            "skill_id": self.skill_id,
-            "unreadable": [*self.unreadable],
-        }
-        return {name: value for name, value in data.items() if value}
-
-
-def matching_rules(rules: Iterable[Rule], trigger: RuleTrigger, subject: Subject) -> tuple[RuleMatch, ...]:
-    """Returns every rule that fires, in order. All of them are recorded; `deciding_match` selects the one that counts.
-
-    Rules only stop calls; no rule allows one.
-
-    Invariants:
-    - All conditions of a rule must hold. A condition that cannot be read counts as held and is listed in the match
-      (fail closed). If another condition clearly does not hold, the rule does not fire.
-    - A rule with an unknown trigger is checked before each call; an unknown action requires an approval.
-    - A tenant can make a rule stricter, never looser.
-    - The order of the matches does not depend on the order of the rules: the platform's, the app's, the skills'.
-    """
-    matches = (_match_rule(rule, trigger, subject) for rule in sorted(rules, key=_rank_rule))
-    return tuple(each for each in matches if each is not None)
-
-
-def deciding_match(matches: Iterable[RuleMatch]) -> RuleMatch | None:
-    """Returns the match that decides: the first that aborts, else the first that names a checkpoint, else the first."""
-    ranked = sorted(matches, key=lambda each: (each.action is not RuleAction.ABORT, not each.checkpoint))
-    return ranked[0] if ranked else None
-
-
 def override_fault(rule: Rule | None, do: str) -> str | None:
     """Returns why a tenant cannot give `rule` the action `do`, or None."""
     if rule is None:
@@ -256,32 +234,99 @@ def with_overrides(rules: Iterable[Rule], overrides: Mapping[str, str]) -> tuple
     )
 
 
-def _rank_rule(rule: Rule) -> tuple[bool, bool, str, str, str]:
-    return (bool(rule.app or rule.skill_id), bool(rule.skill_id), rule.app, rule.skill_id, rule.id)
+def rule_paths(plan: TurnPlan, tool: str) -> tuple[str, ...]:
+    """Returns the paths in a result of `tool` that the plan's rules check. Only their values reach the graph, not the
+    result itself."""
+    card = plan.card(tool)
+    conditions = [
+        rule.when.get("result")
+        for rule in plan.rules
+        if rule.on == RuleTrigger.AFTER_TOOL_CALL and card is not None and _may_match(rule, card)
+    ]
+    paths = [condition.get("path") for condition in conditions if isinstance(condition, dict)]
+    return tuple(dict.fromkeys(path for path in paths if isinstance(path, str)))
 
 
-def _match_rule(rule: Rule, trigger: RuleTrigger, subject: Subject) -> RuleMatch | None:
-    unreadable = []
-    if rule.on != trigger:
-        if rule.on in _TRIGGERS or trigger is not RuleTrigger.BEFORE_TOOL_CALL:
-            return None
-        unreadable.append(f"unknown trigger {rule.on!r}")
-    for name, value in sorted(rule.when.items()):
-        try:
-            if not read_condition(name, value)(subject):
-                return None
-        except InvalidCondition as fault:
-            unreadable.append(f"{'.'.join((name, *fault.place))}: {fault.why}")
-    if rule.do not in _ACTIONS:
-        unreadable.append(f"unknown action {rule.do!r}")
-    return RuleMatch(
-        rule_id=rule.id,
-        trigger=trigger,
-        tool=subject.tool,
-        action=_ACTIONS.get(rule.do, RuleAction.REQUIRE_HITL),
-        checkpoint=rule.checkpoint,
-        message=rule.message,
-        app=rule.app,
-        skill_id=rule.skill_id,
-        unreadable=tuple(unreadable),
+def applicable_rules(rules: Iterable[Rule], cards: Sequence[PlanCard]) -> tuple[Rule, ...]:
+    """Returns the rules that can ever fire for an agent with these tools. A condition that cannot be read counts as one
+    that can fire."""
+    counted = {name for card in cards for name in card.wants_state}
+    return tuple(
+        rule
+        for rule in rules
+        if any(_may_match(rule, card) for card in cards) and not _needs_missing_counter(rule, counted)
     )
+
+
+def _may_match(rule: Rule, card: PlanCard) -> bool:
+    subject = Subject(card.name, card.capability)
+    return all(_condition_holds(name, rule.when[name], subject) for name in _CARD_CONDITIONS if name in rule.when)
+
+
+def _needs_missing_counter(rule: Rule, counted: set[str]) -> bool:
+    """Returns whether the rule needs a counter that no tool counts. The engine itself counts all others."""
+    condition = rule.when.get("counter")
+    name = condition.get("name") if isinstance(condition, dict) else None
+    if name != "consecutive_failed_resolves" or name in counted:
+        return False
+    return not _condition_holds("counter", condition, Subject("", counters={name: 0}))
+
+
+def _condition_holds(name: str, value: JsonValue, subject: Subject) -> bool:
+    try:
+        return read_condition(name, value)(subject)
+    except InvalidCondition:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A reason to hold a call or to end the turn."""
+
+    trigger: str
+    """A RuleTrigger: before the call or after its result."""
+    action: str
+    """A RuleAction."""
+    rule: str
+    why: str
+    conditions: dict[str, JsonValue]
+    """The rule's conditions; empty if it applies to every call."""
+
+
+def reasons_of(card: ToolCard, rules: Iterable[Rule], exempt_tools: Collection[str] = ()) -> tuple[Reason, ...]:
+    """Returns every reason, the card's own first. `rules` are the agent's rules with the tenant's changes.
+    `exempt_tools` are the tools that the tenant exempts from approval.
+
+    The reasons are for views of an agent; no decision depends on them. They are derived from the code that decides
+    (perdure/core/approvals/gates.py and perdure/core/agents/rule_matching.py). A reason is a possibility: a rule's
+    other conditions are checked at the call.
+    """
+    own: tuple[Reason, ...] = ()
+    if requires_approval(card, exempt_tools):
+        own = (
+            Reason(
+                RuleTrigger.BEFORE_TOOL_CALL.value, "require_hitl", RULE_MUTATING, _APPROVAL_REASONS[card.effect], {}
+            ),
+        )
+    planned = PlanCard(
+        name=card.name,
+        effect=card.effect,
+        needs_approval=card.needs_approval,
+        capability=card.capability,
+        wants_state=card.wants_state,
+    )
+    fitting = [rule for rule in applicable_rules(rules, [planned]) if not _is_covered(rule, own)]
+    return (*own, *(Reason(rule.on, rule.do, rule.id, rule.message, rule.when) for rule in fitting))
+
+
+def why_no_approval(card: ToolCard) -> str:
+    """Returns why a tool without its own gate needs no approval."""
+    if card.needs_approval:
+        return NO_APPROVAL_BY_TENANT
+    return NO_APPROVAL_FOR_READ if card.effect is EffectClass.READ else NO_APPROVAL_BY_AUTHOR
+
+
+def _is_covered(rule: Rule, own: tuple[Reason, ...]) -> bool:
+    """Returns whether a reason of the card already covers this rule. The platform's rule for mutating tools repeats the
+    card's reason unless a tenant made it stricter."""
+    return any(rule.id == each.rule and rule.do == each.action for each in own)

@@ -22,6 +22,20 @@ Keywords = Mapping[str, Sequence[str]]
 BOUNDARY_CHARACTERS: Final = 200
 """Number of characters on each side of a message boundary in which crossing phrases are searched. Phrases are shorter.
 """
+_INVISIBLE: Final = frozenset("\u115f\u1160\u2800")
+"""Invisible characters besides formats and marks. Normalization decomposes other fillers into these."""
+_WORD: Final = re.compile(r"[\w@$!|]+")
+_LETTER: Final = re.compile(r"[^\W\d_]")
+_APOSTROPHES: Final = re.compile("['`´‘’ʼ]")
+_NON_WORD: Final = re.compile(r"[\W_]+")
+_PUNCTUATION: Final = re.compile(r"[^\w\s]|_")
+_SPELLED_OUT: Final = re.compile(r"(?<!\S)(?:[^\W\d] ){2,}[^\W\d](?!\S)")
+_DOUBLED: Final = re.compile(r"(.)\1+")
+_NO_CATEGORY: Final = frozenset({"", "none", "no", "null", "nothing", "n/a", "na", "safe"})
+"""Category texts that mean no category."""
+_CATEGORY: Final = "In a word or two what danger it is; `none` where `hijacked` is false."
+MAX_VERDICT_TEXT_CHARACTERS: Final = 500
+"""Maximum length of a text in a verdict, because the text is stored in the turn's state."""
 
 
 def safety_keywords_in(message: str, before: str, words: Keywords) -> str:
@@ -75,15 +89,6 @@ _LETTERS: Final = _letter_table(
 )
 _DIGITS: Final = _letter_table("0o 1i 3e 4a 5s 7t @a $s !i |l")
 _ONES: Final = _DIGITS | _letter_table("1l !l")
-_INVISIBLE: Final = frozenset("\u115f\u1160\u2800")
-"""Invisible characters besides formats and marks. Normalization decomposes other fillers into these."""
-_WORD: Final = re.compile(r"[\w@$!|]+")
-_LETTER: Final = re.compile(r"[^\W\d_]")
-_APOSTROPHES: Final = re.compile("['`´‘’ʼ]")
-_NON_WORD: Final = re.compile(r"[\W_]+")
-_PUNCTUATION: Final = re.compile(r"[^\w\s]|_")
-_SPELLED_OUT: Final = re.compile(r"(?<!\S)(?:[^\W\d] ){2,}[^\W\d](?!\S)")
-_DOUBLED: Final = re.compile(r"(.)\1+")
 
 
 def text_readings(text: str) -> tuple[str, ...]:
@@ -141,13 +146,6 @@ def _join_letters(spelled: re.Match[str]) -> str:
     returned."""
     letters = spelled[0].replace(" ", "")
     return f"{letters} {letters[0]} {letters[1:]}" if letters[0] in "ia" else letters
-
-
-_NO_CATEGORY: Final = frozenset({"", "none", "no", "null", "nothing", "n/a", "na", "safe"})
-"""Category texts that mean no category."""
-_CATEGORY: Final = "In a word or two what danger it is; `none` where `hijacked` is false."
-MAX_CHARACTERS: Final = 500
-"""Maximum length of a text in a verdict, because the text is stored in the turn's state."""
 
 
 class Question(StrEnum):
@@ -216,4 +214,4 @@ def _is_no_category(category: JsonValue) -> bool:
 
 def _text(verdict: Mapping[str, JsonValue], name: str) -> str:
     value = verdict.get(name)
-    return " ".join(clean(value).split())[:MAX_CHARACTERS] if isinstance(value, str) else ""
+    return " ".join(clean(value).split())[:MAX_VERDICT_TEXT_CHARACTERS] if isinstance(value, str) else ""

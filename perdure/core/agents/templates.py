@@ -12,6 +12,16 @@ from perdure.contracts.errors import CallerError
 
 VARIABLES = ("user_name", "user_role", "agent_title", "skill_name")
 _MARK = re.compile(r"\{\{(.*?)\}\}|\{\{")
+PROMOTER_ROLES = frozenset({"reviewer", "admin"})
+"""The roles that can promote, since a promoted version applies to all of a tenant's users; writing a draft needs no
+role."""
+_MAX_MARKS = 20
+MAX_TEMPLATE_CHARACTERS = 300
+"""Maximum length of a template."""
+_VALUE_CHARACTERS = 80
+_GLANCE_CHARACTERS = 160
+_NO_VALUE = "(nothing)"
+_PART = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*)(?:\|([^{}]+))?\}|[{}]")
 
 
 def unknown_marks(text: str) -> Iterator[tuple[int, str]]:
@@ -32,12 +42,6 @@ def fill_variables(text: str, values: Mapping[str, str]) -> str:
         return values.get(name, "") if name in VARIABLES else mark[0]
 
     return _MARK.sub(value_of, text)
-
-
-PROMOTER_ROLES = frozenset({"reviewer", "admin"})
-"""The roles that can promote, since a promoted version applies to all of a tenant's users; writing a draft needs no
-role."""
-_MAX_MARKS = 20
 
 
 class Stage(StrEnum):
@@ -93,14 +97,6 @@ def text_refusal(text: str) -> CallerError | None:
     return CallerError("template_variable_unknown", f"line {first['line']}: {problem}", details, status=422)
 
 
-MAX_CHARACTERS = 300
-"""Maximum length of a template."""
-_VALUE_CHARACTERS = 80
-_GLANCE_CHARACTERS = 160
-_NO_VALUE = "(nothing)"
-_PART = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*)(?:\|([^{}]+))?\}|[{}]")
-
-
 class BadTemplate(ValueError):
     """A template that cannot describe any call; the message is the reason."""
 
@@ -110,8 +106,8 @@ def names_in(template: str) -> frozenset[str]:
 
     Raises: BadTemplate.
     """
-    if len(template) > MAX_CHARACTERS:
-        raise BadTemplate(f"the template exceeds {MAX_CHARACTERS} characters")
+    if len(template) > MAX_TEMPLATE_CHARACTERS:
+        raise BadTemplate(f"the template exceeds {MAX_TEMPLATE_CHARACTERS} characters")
     if "\n" in template:
         raise BadTemplate("the template must be one line")
     names = set()

@@ -28,6 +28,24 @@ from perdure.core.agents.toolsets import offered_cards
 ToolFunction = dict[str, JsonValue]
 """A tool in OpenAI's format: {"type": "function", "function": {"name", "description", "parameters"}}."""
 TOO_MANY_TOOLS: Final = "too_many_tools"
+_ROUTES: Final = {
+    "text-completion-openai": "openai",
+    "azure_ai": "azure",
+    "azure_text": "azure",
+    "codestral": "mistral",
+    "ollama_chat": "ollama",
+}
+"""Other names by which LiteLLM reaches a family."""
+_RULE_TEXTS: Final = {
+    NOT_AN_OBJECT: "its parameters are not an object",
+    UNRESOLVED_REFERENCE: "the schema of its parameters refers to something that it does not contain",
+    TOO_MANY_TOOLS: "a request can have {} tools, and the agent offers more",
+}
+_MAX_NAMED_TOOLS: Final = 5
+"""Maximum number of tools that one sentence names."""
+_TOOL_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
+"""OpenAI and Anthropic accept a digit at the beginning too; Gemini does not."""
+_DIGEST_CHARACTERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +68,6 @@ _RULES: Final[Mapping[str, ToolRules]] = {
     "gemini": ToolRules("gemini", max_tools=512),
     "ollama": ToolRules("ollama"),
 }
-_ROUTES: Final = {
-    "text-completion-openai": "openai",
-    "azure_ai": "azure",
-    "azure_text": "azure",
-    "codestral": "mistral",
-    "ollama_chat": "ollama",
-}
-"""Other names by which LiteLLM reaches a family."""
 _OTHER: Final = ToolRules("other", max_tools=128, max_description=1024)
 """The strictest rule of all families: the name can be a router that passes the request on to any of them."""
 
@@ -85,15 +95,6 @@ class UnsentTool:
     def reason(self) -> str:
         """The rule in words that follow "is"."""
         return f"not sent to {self.model}: {_RULE_TEXTS[self.rule].format(tool_rules(self.model).max_tools)}"
-
-
-_RULE_TEXTS: Final = {
-    NOT_AN_OBJECT: "its parameters are not an object",
-    UNRESOLVED_REFERENCE: "the schema of its parameters refers to something that it does not contain",
-    TOO_MANY_TOOLS: "a request can have {} tools, and the agent offers more",
-}
-_MAX_NAMED_TOOLS: Final = 5
-"""Maximum number of tools that one sentence names."""
 
 
 class Unsent(Protocol):
@@ -175,11 +176,6 @@ def _cut(text: str, limit: int | None) -> tuple[str, str]:
     end = text.rfind(" ", limit // 2, limit)
     end = end if end > 0 else limit - 1
     return text[:end] + "…", text[end:].strip()
-
-
-_TOOL_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
-"""OpenAI and Anthropic accept a digit at the beginning too; Gemini does not."""
-_DIGEST_CHARACTERS: Final = 8
 
 
 def sent_name(name: str) -> str:

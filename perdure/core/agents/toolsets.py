@@ -29,6 +29,9 @@ _WRITE_FLAG: Final = "include_write_tools"
 _MEMORY_CAPABILITIES: Final = frozenset({"memory_read", "memory_write"})
 
 LoadedToolsets = Mapping[str, bool]
+_DEFAULT_SETTINGS = McpToolSettings()
+_TAG = re.compile(r"\w[\w .:/-]{0,63}")
+"""Allowed tags. Models receive a tag as a toolset's name, and servers can send any text."""
 
 
 class Card(Protocol):
@@ -216,11 +219,6 @@ def _reachable_skills(dependencies: Mapping[str, Sequence[str]], root: str, inje
             reached.add(skill_id)
             pending += dependencies[skill_id]
     return reached
-
-
-_DEFAULT_SETTINGS = McpToolSettings()
-_TAG = re.compile(r"\w[\w .:/-]{0,63}")
-"""Allowed tags. Models receive a tag as a toolset's name, and servers can send any text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,18 @@ from perdure.contracts.errors import CallerError
 from perdure.core.approvals.decisions import (
     ApprovalRecord,
     Decider,
-    Delegation,
+    Reviewer,
     assignment_fault,
     closed_refusal,
-    delegations_for,
     has_voted,
     held_by_another,
     is_taken,
+    represented_reviewers,
 )
+
+ADMIN = "admin"
+_GIVEN = frozenset({"approved", "edited"})
+_BEGUN = frozenset({"reserved", "done", "failed", "outcome_unknown"})
 
 
 def reassigner_refusal(record: ApprovalRecord, decider: Decider) -> CallerError | None:
@@ -44,16 +48,16 @@ def reassigner_refusal(record: ApprovalRecord, decider: Decider) -> CallerError 
 def _not_entitled(record: ApprovalRecord, decider: Decider) -> CallerError | None:
     """Returns why this user cannot decide as themselves, or None."""
     try:
-        delegations = delegations_for(record.panel, decider.user_id, decider.delegations, decider.credential)
+        reviewers = represented_reviewers(record.panel, decider.user_id, decider.represents, decider.credential)
     except CallerError as refused:
         return refused
-    if any(delegation.user_id == decider.user_id for delegation in delegations):
+    if any(each.user_id == decider.user_id for each in reviewers):
         return None
-    owners: dict[str, object] = {"in_place_of": [delegation.name for delegation in delegations]}
+    owners: dict[str, object] = {"in_place_of": [each.name for each in reviewers]}
     return CallerError("only_stands_in", "Delegates can decide but cannot reassign", owners, status=403)
 
 
-def reassignment_refusal(record: ApprovalRecord, to: Delegation) -> CallerError | None:
+def reassignment_refusal(record: ApprovalRecord, to: Reviewer) -> CallerError | None:
     """Returns why the request cannot be assigned to `to`, or None."""
     why = assignment_fault(record.panel, to)
     if why is None and (has_voted((to.user_id,), record.votes) or is_taken(to.user_id, record.votes)):
@@ -65,7 +69,7 @@ def reassignment_refusal(record: ApprovalRecord, to: Delegation) -> CallerError 
     )
 
 
-def reviewers_after(record: ApprovalRecord, decider: Decider, to: Delegation) -> tuple[str, ...]:
+def reviewers_after(record: ApprovalRecord, decider: Decider, to: Reviewer) -> tuple[str, ...]:
     """Returns the named reviewers after a reassignment: `to` replaces the reviewer whom the policy named.
 
     They stay unchanged if no reviewer is named, if the decider is not one of them, or if `to` already is. Users who
@@ -81,7 +85,7 @@ def release_refusal(record: ApprovalRecord, decider: Decider) -> CallerError | N
     mine = record.claim is not None and record.claim.user_id == decider.user_id
     if not mine and ADMIN not in decider.roles:
         try:
-            delegations_for(record.panel, decider.user_id, decider.delegations, decider.credential)
+            represented_reviewers(record.panel, decider.user_id, decider.represents, decider.credential)
         except CallerError as refused:
             return refused
     closed = closed_refusal(record)
@@ -90,11 +94,6 @@ def release_refusal(record: ApprovalRecord, decider: Decider) -> CallerError | N
     if record.claim is None or not record.claim.is_active(record.now):
         return CallerError("not_claimed", "The request is not claimed, or the claim has expired", status=409)
     return None if ADMIN in decider.roles else held_by_another(record.claim, decider.user_id, record.now)
-
-
-ADMIN = "admin"
-_GIVEN = frozenset({"approved", "edited"})
-_BEGUN = frozenset({"reserved", "done", "failed", "outcome_unknown"})
 
 
 def withdrawal_refusal(
@@ -136,6 +135,6 @@ def _may_withdraw(record: ApprovalRecord, decider: Decider, deciders: frozenset[
     if decider.user_id in deciders:
         return True
     try:
-        return bool(delegations_for(record.panel, decider.user_id, decider.delegations, decider.credential))
+        return bool(represented_reviewers(record.panel, decider.user_id, decider.represents, decider.credential))
     except CallerError:
         return False

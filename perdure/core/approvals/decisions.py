@@ -19,11 +19,23 @@ USER_NAME = r"^[a-z][a-z0-9._-]{0,62}$"
 """The pattern of a user name."""
 DECIDING_ROLES = frozenset({"reviewer", "admin"})
 """Roles that can see other users' requests. A delegate needs one of them."""
+DEFAULT_CLAIM_SECONDS = 900
+MAX_CLAIM_SECONDS = 3_600
+"""The maximum for consecutive claims of one user."""
+CLAIM_BREAK_SECONDS = 300
+"""The time after the end of a claim when the same user's next claim is a new one. The fallback check runs every few
+seconds."""
+PENDING = "pending"
+BULK_REFUSAL = (
+    "Only low-risk calls of one tool can be approved in bulk; decide on checkpoints, limits, edits and responses "
+    "one by one"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Delegation:
+class Reviewer:
     """A user on whose behalf a decision can be made: the deciding user, or a user who delegated to them until a date.
+    Whether the user is entitled to decide is checked for each request.
 
     Invariants:
     - Unless the policy allows self-approval, the requester cannot decide, and no user can decide on their behalf.
@@ -65,43 +77,43 @@ class Panel:
         return not self.reviewers or name in self.reviewers
 
 
-def is_entitled(panel: Panel, delegation: Delegation) -> bool:
+def is_entitled(panel: Panel, reviewer: Reviewer) -> bool:
     """Returns whether a decision on behalf of this user would count, regardless of who makes it."""
-    return panel.role in delegation.roles and (panel.names(delegation.name) or delegation.user_id == panel.assignee)
+    return panel.role in reviewer.roles and (panel.names(reviewer.name) or reviewer.user_id == panel.assignee)
 
 
-def delegations_for(
-    panel: Panel, user_id: str, delegations: Sequence[Delegation], credential: Credential
-) -> tuple[Delegation, ...]:
-    """Returns those of `delegations` under which this user can decide with `credential`: at least one, the user's own
-    first.
+def represented_reviewers(
+    panel: Panel, user_id: str, reviewers: Sequence[Reviewer], credential: Credential
+) -> tuple[Reviewer, ...]:
+    """Returns those of `reviewers` on whose behalf this user can decide with `credential`: at least one, the user
+    themselves first.
 
     Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
     """
-    if not any(delegation.user_id == user_id and panel.role in delegation.roles for delegation in delegations):
+    if not any(each.user_id == user_id and panel.role in each.roles for each in reviewers):
         raise CallerError(
             "role_required",
             f"You need the role {panel.role} to decide on this request",
             {"role": panel.role},
             status=403,
         )
-    eligible = [delegation for delegation in delegations if is_entitled(panel, delegation)]
+    eligible = [each for each in reviewers if is_entitled(panel, each)]
     if not eligible:
         named: dict[str, object] = {"reviewers": list(panel.reviewers)}
         raise CallerError(
             "not_a_reviewer", "The approval policy names other reviewers for this request", named, status=403
         )
     if not panel.allow_self_approval:
-        eligible = [delegation for delegation in eligible if panel.requested_by not in (user_id, delegation.user_id)]
+        eligible = [each for each in eligible if panel.requested_by not in (user_id, each.user_id)]
         if eligible and panel.is_for(credential):
             raise credential.own_request()
-        eligible = [delegation for delegation in eligible if not panel.is_for(delegation.created_with)]
+        eligible = [each for each in eligible if not panel.is_for(each.created_with)]
     if not eligible:
         raise CallerError("own_request", "You requested this call, so you cannot decide on it", status=403)
-    return tuple(sorted(eligible, key=lambda delegation: delegation.user_id != user_id))
+    return tuple(sorted(eligible, key=lambda each: each.user_id != user_id))
 
 
-def delegated_roles(owner: Delegation, to: Delegation) -> frozenset[str]:
+def delegated_roles(owner: Reviewer, to: Reviewer) -> frozenset[str]:
     """Returns the roles in which `to` can act as the owner's delegate: the deciding roles that both users have.
 
     Raises: CallerError 422 `nothing_to_delegate`, `cannot_decide`.
@@ -119,21 +131,13 @@ def delegated_roles(owner: Delegation, to: Delegation) -> frozenset[str]:
     return both
 
 
-def assignment_fault(panel: Panel, delegation: Delegation) -> str | None:
+def assignment_fault(panel: Panel, to: Reviewer) -> str | None:
     """Returns why a request cannot be assigned to this user, or None."""
-    if panel.role not in delegation.roles:
-        return f"{delegation.name} does not have the role {panel.role}"
-    if delegation.user_id == panel.requested_by and not panel.allow_self_approval:
-        return f"{delegation.name} requested the call"
+    if panel.role not in to.roles:
+        return f"{to.name} does not have the role {panel.role}"
+    if to.user_id == panel.requested_by and not panel.allow_self_approval:
+        return f"{to.name} requested the call"
     return None
-
-
-DEFAULT_CLAIM_SECONDS = 900
-MAX_CLAIM_SECONDS = 3_600
-"""The maximum for consecutive claims of one user."""
-CLAIM_BREAK_SECONDS = 300
-"""The time after the end of a claim when the same user's next claim is a new one. The fallback check runs every few
-seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +272,7 @@ class Decider:
     user_id: str
     roles: frozenset[str]
     name: str = ""
-    in_place_of: tuple[Delegation, ...] = ()
+    in_place_of: tuple[Reviewer, ...] = ()
     """The users who currently delegate to this user."""
     credential: Credential = OWN_CREDENTIAL
 
@@ -278,9 +282,9 @@ class Decider:
         return self.credential.people(self.user_id)
 
     @property
-    def delegations(self) -> tuple[Delegation, ...]:
+    def represents(self) -> tuple[Reviewer, ...]:
         """The user first, then the users who delegate to them."""
-        return (Delegation(self.user_id, self.name, self.roles), *self.in_place_of)
+        return (Reviewer(self.user_id, self.name, self.roles), *self.in_place_of)
 
     def sees(self, user_id: str) -> bool:
         """Returns whether this user can see that user's requests.
@@ -334,15 +338,13 @@ def participation_refusal(record: ApprovalRecord, decider: Decider) -> CallerErr
     """Returns why this user cannot make any decision here, or None: first 403, then 409 or 410 from the request's
     status."""
     try:
-        delegations = delegations_for(record.panel, decider.user_id, decider.delegations, decider.credential)
+        reviewers = represented_reviewers(record.panel, decider.user_id, decider.represents, decider.credential)
     except CallerError as refused:
         return refused
     closed = closed_refusal(record)
     if closed is not None:
         return closed
-    if has_voted((decider.user_id,), record.votes) or all(
-        is_taken(delegation.user_id, record.votes) for delegation in delegations
-    ):
+    if has_voted((decider.user_id,), record.votes) or all(is_taken(each.user_id, record.votes) for each in reviewers):
         return CallerError(
             "already_voted", "You have already decided on this call; other reviewers must decide, too", status=409
         )
@@ -374,15 +376,13 @@ def closed_refusal(record: ApprovalRecord) -> CallerError | None:
     return None
 
 
-def delegation_for(record: ApprovalRecord, decider: Decider) -> Delegation:
-    """Returns the delegation under which an accepted decision is made: the user's own, if no vote used it.
+def represented_reviewer(record: ApprovalRecord, decider: Decider) -> Reviewer:
+    """Returns the user on whose behalf an accepted decision is made: the decider, unless a vote was cast for them.
 
     Raises: CallerError 403 as in `decision_refusal`.
     """
-    delegations = delegations_for(record.panel, decider.user_id, decider.delegations, decider.credential)
-    return next(
-        (delegation for delegation in delegations if not is_taken(delegation.user_id, record.votes)), delegations[0]
-    )
+    reviewers = represented_reviewers(record.panel, decider.user_id, decider.represents, decider.credential)
+    return next((each for each in reviewers if not is_taken(each.user_id, record.votes)), reviewers[0])
 
 
 def _already_decided_text(record: ApprovalRecord) -> str:
@@ -392,9 +392,6 @@ def _already_decided_text(record: ApprovalRecord) -> str:
         return f"The request is already {record.status}"
     outcome = STATUS_AFTER[Decision(str(first["type"]))]
     return f"too late: {outcome} by {first['by']} at {format_time(datetime.fromisoformat(str(first['at'])))}"
-
-
-PENDING = "pending"
 
 
 def counted_votes(votes: Sequence[Vote]) -> tuple[Vote, ...]:
@@ -420,12 +417,6 @@ def status_after(decision: Decision, quorum: int, votes: Sequence[Vote], vote: V
     if len(counted_votes((*before, vote))) < quorum:
         return PENDING
     return STATUS_AFTER[Decision.EDIT if revised else decision]
-
-
-BULK_REFUSAL = (
-    "Only low-risk calls of one tool can be approved in bulk; decide on checkpoints, limits, edits and responses "
-    "one by one"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,13 @@ RULE_UNKNOWN = "platform:hitl_on_unknown_tool"
 RULE_OUTCOME_UNKNOWN = "platform:settle_unknown_outcome"
 RULE_LIMIT_SPENT = "platform:raise_spent_limit"
 RULE_FORCED_CHECKPOINT = "platform:checkpoint_forced_by_request"
+OPEN_STATES = frozenset({VerdictState.PENDING, VerdictState.UNREADABLE})
+ALLOWING_STATES = frozenset({VerdictState.APPROVED, VerdictState.EDITED, VerdictState.SETTLED})
+EXEMPTIBLE_TOOLS = ("memory_patch", "memory_propose_promotion")
+"""Both write only what their user is allowed to write, in the user's own scope, or request an admin's approval."""
+RULE_EXEMPTED = "tenant:approval_waived"
+"""The rule that is recorded in place of the rule that matched."""
+_KINDS = {RequestKind.CLARIFICATION: PauseKind.CLARIFICATION, RequestKind.CLIENT_RUN: PauseKind.CLIENT_RUN}
 
 
 def rule_for(plan: TurnPlan, call: CallRef) -> str | None:
@@ -45,10 +52,6 @@ def gate_round(plan: TurnPlan, calls: Sequence[CallRef]) -> tuple[GatedCall, ...
 def tool_needs_approval(effect: EffectClass, author_says: bool | None) -> bool:
     """Returns whether a tool is gated: as its author states, otherwise whenever it can change something."""
     return effect is not EffectClass.READ if author_says is None else author_says
-
-
-OPEN_STATES = frozenset({VerdictState.PENDING, VerdictState.UNREADABLE})
-ALLOWING_STATES = frozenset({VerdictState.APPROVED, VerdictState.EDITED, VerdictState.SETTLED})
 
 
 def effect_request(turn_id: str, call_id: str, tool: str) -> RequestRef:
@@ -100,12 +103,6 @@ def round_is_refused(verdicts: Sequence[Verdict]) -> bool:
     return all(verdict.state not in ALLOWING_STATES for verdict in verdicts)
 
 
-EXEMPTIBLE_TOOLS = ("memory_patch", "memory_propose_promotion")
-"""Both write only what their user is allowed to write, in the user's own scope, or request an admin's approval."""
-RULE_EXEMPTED = "tenant:approval_waived"
-"""The rule that is recorded in place of the rule that matched."""
-
-
 def is_exemptible(name: str, effect: EffectClass) -> bool:
     """Returns whether a tenant can exempt this tool from approval. A server's tool is never `local`."""
     return name in EXEMPTIBLE_TOOLS and effect is EffectClass.LOCAL
@@ -115,8 +112,8 @@ def exempted_tools(cards: Iterable[ToolCard], exempt_tools: Collection[str]) -> 
     """Returns the tools among these cards that `exempt_tools` exempt from their own approval.
 
     Only two of the engine's own memory tools can run without approval. Rules can only stop calls
-    (perdure/core/agents/rules.py). An exemption is the only way in which a tenant lets a call pass, so it is separate
-    from them.
+    (perdure/core/agents/rule_matching.py). An exemption is the only way in which a tenant lets a call pass, so it is
+    separate from them.
 
     Invariants:
     - Only the engine defines these tools, by name and effect class. Tools of apps and servers are excluded.
@@ -152,9 +149,6 @@ def exemption_event(tool: str) -> dict[str, JsonValue]:
         "action": "allow",
         "message": "the tenant's policy does not require an approval",
     }
-
-
-_KINDS = {RequestKind.CLARIFICATION: PauseKind.CLARIFICATION, RequestKind.CLIENT_RUN: PauseKind.CLIENT_RUN}
 
 
 def pause_kind(requests: Sequence[RequestRef]) -> PauseKind:

@@ -18,6 +18,21 @@ from perdure.core.memory.files import handed_in_fault
 
 NOT_PUBLISHED = "The agent is no longer published"
 """The reason why no call of the agent runs: a start without its app removed the agent and its tools."""
+GRANTED_STATUSES = frozenset({"approved", "edited"})
+"""Statuses of an approval whose call is not reserved yet; it can still be withdrawn."""
+ALLOWING_STATUSES = GRANTED_STATUSES | {"reserved"}
+"""Statuses of an approval that lets its call run. `reserved` means that an earlier attempt has reserved the call."""
+DENIED_STATUSES = frozenset({"rejected", "responded", "expired", "withdrawn"})
+"""Statuses of an approval that denies its call permanently."""
+STATUSES_WITH_REASON = frozenset({"rejected", "responded", "withdrawn"})
+"""Statuses of an approval whose comment gives the reason for the denial. An approver's comment is not such a reason."""
+_MESSAGES = {
+    "withdrawn": "the approval was withdrawn",
+    "responded": "a reviewer responded instead of approving the call; the reason is the response",
+}
+"""Explanations for the statuses whose name alone is not clear to a model."""
+MAX_ANSWER_CHARACTERS = 65_536
+"""The maximum length of an answer as JSON. The turn's history contains the answer once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +71,6 @@ def decisions_that_run(kind: str, tool: str) -> frozenset[Decision]:
     if kind == RequestKind.APPROVAL:
         return frozenset({Decision.APPROVE, Decision.EDIT})
     return frozenset({Decision.EDIT}) if kind == RequestKind.CHECKPOINT and tool else frozenset()
-
-
-GRANTED_STATUSES = frozenset({"approved", "edited"})
-"""Statuses of an approval whose call is not reserved yet; it can still be withdrawn."""
-ALLOWING_STATUSES = GRANTED_STATUSES | {"reserved"}
-"""Statuses of an approval that lets its call run. `reserved` means that an earlier attempt has reserved the call."""
-
-DENIED_STATUSES = frozenset({"rejected", "responded", "expired", "withdrawn"})
-"""Statuses of an approval that denies its call permanently."""
-
-STATUSES_WITH_REASON = frozenset({"rejected", "responded", "withdrawn"})
-"""Statuses of an approval whose comment gives the reason for the denial. An approver's comment is not such a reason."""
-_MESSAGES = {
-    "withdrawn": "the approval was withdrawn",
-    "responded": "a reviewer responded instead of approving the call; the reason is the response",
-}
-"""Explanations for the statuses whose name alone is not clear to a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +137,6 @@ def lapse_reason(approval: ApprovalValidity | None, in_force: InForce | None) ->
     return outdated_reason(approval.policy_digest, approval.tool_version, in_force)
 
 
-MAX_CHARACTERS = 65_536
-"""The maximum length of an answer as JSON. The turn's history contains the answer once."""
-
-
 @dataclass(frozen=True, slots=True)
 class QuestionRecord:
     """The record of a question."""
@@ -169,8 +163,8 @@ def answer_refusal(question: QuestionRecord, kind: str, payload: dict[str, JsonV
         return CallerError(
             "wrong_kind", f"The request is a {question.kind}, not a {kind[:40]}; send the matching `kind`", status=422
         )
-    if len(canonical_json(payload)) > MAX_CHARACTERS:
-        return CallerError("answer_too_large", f"The answer exceeds {MAX_CHARACTERS} characters", status=422)
+    if len(canonical_json(payload)) > MAX_ANSWER_CHARACTERS:
+        return CallerError("answer_too_large", f"The answer exceeds {MAX_ANSWER_CHARACTERS} characters", status=422)
     checked = check_arguments(payload, question.answer_schema)
     if checked.fault is not None:
         return CallerError("answer_invalid", checked.fault.replace("the arguments", "the answer", 1), status=422)

@@ -25,7 +25,7 @@ from perdure.core.agents.tool_schemas import replaced_properties
 from perdure.core.json_schema import SchemaError, schema_errors, schema_errors_text
 from perdure.core.text import is_clean
 
-MAX_CHARACTERS = 262_144
+MAX_ARGUMENTS_CHARACTERS = 262_144
 """Longer argument texts are rejected unread."""
 MAX_REPAIR_CHARACTERS = 8_192
 """Longer invalid texts are not repaired: json-repair is quadratic on hostile text (measured: 2.9 s for 17,500
@@ -34,6 +34,12 @@ MAX_DEPTH = 32
 _MAX_DIGITS = 300
 """An integer beyond the range of a float is not a useful argument."""
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.DOTALL)
+MAX_REPLAYED_CHARACTERS = 8_192
+"""Maximum length of rejected arguments that are shown to the model again."""
+_REJECTED = "_invalid_arguments"
+_FENCED = re.compile(r"\A\s*```(?:json)?\s*\n(?P<inside>.*?)\n?\s*```\s*\Z", re.DOTALL)
+MAX_GROUPS = 20
+"""Further markers are ignored, so that a runaway answer does not fill a history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +63,8 @@ class InvalidArguments(Exception):
 
 def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> ParsedArguments:
     """Parses a model's `text` into canonical arguments and checks them against `schema`, after at most one repair."""
-    if len(text) > MAX_CHARACTERS:
-        return _invalid_arguments(f"the arguments exceed {MAX_CHARACTERS} characters; send fewer")
+    if len(text) > MAX_ARGUMENTS_CHARACTERS:
+        return _invalid_arguments(f"the arguments exceed {MAX_ARGUMENTS_CHARACTERS} characters; send fewer")
     try:
         value = _parse_or_none(text)
         if isinstance(value, str):
@@ -84,11 +90,6 @@ def _check_inner_text(text: str, schema: Mapping[str, JsonValue]) -> ParsedArgum
         value = text
     checked = _check_parsed({} if value is None else value, schema)
     return replace(checked, repaired=checked.fault is None)
-
-
-MAX_REPLAYED_CHARACTERS = 8_192
-"""Maximum length of rejected arguments that are shown to the model again."""
-_REJECTED = "_invalid_arguments"
 
 
 def replayed_arguments(text: str) -> str:
@@ -272,9 +273,6 @@ def same_json(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     return canonical_json(before) == canonical_json(after)
 
 
-_FENCED = re.compile(r"\A\s*```(?:json)?\s*\n(?P<inside>.*?)\n?\s*```\s*\Z", re.DOTALL)
-
-
 def read_object(text: str, schema: Mapping[str, JsonValue]) -> ParsedArguments:
     """Returns the object in a model's answer. Its fault is in words for the model. The text is parsed strictly,
     repaired once, and accepted only if it matches the schema. No text and `null` are not an answer, unless the
@@ -287,10 +285,6 @@ def read_object(text: str, schema: Mapping[str, JsonValue]) -> ParsedArguments:
     if parsed.fault is None:
         return parsed
     return ParsedArguments({}, parsed.digest, parsed.fault.replace("the arguments", "the answer", 1))
-
-
-MAX_GROUPS = 20
-"""Further markers are ignored, so that a runaway answer does not fill a history."""
 
 
 def extract_groups(pattern: str, text: str) -> tuple[str, ...]:

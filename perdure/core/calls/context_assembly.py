@@ -14,7 +14,7 @@ from perdure.core.text import truncate
 
 COMPLETENESS = "completeness"
 """The key of an output that states how complete it is, from 0 to 1."""
-MAX_CHARACTERS = 32 * 1024
+MAX_CONTEXT_CHARACTERS = 32 * 1024
 """The maximum length of an output, because it becomes part of the prompt."""
 
 
@@ -58,8 +58,8 @@ def completeness_of(output: object) -> float:
         is_none = completeness is None or completeness != completeness  # Stored values have NaN as null.
         actual = "not a finite number" if is_none else truncate(repr(completeness), 40)
         raise ValueError(f"its completeness must be a number from 0 to 1, but is {actual}")
-    if len(canonical_json(dict(output))) > MAX_CHARACTERS:
-        raise ValueError(f"the output exceeds {MAX_CHARACTERS} characters")
+    if len(canonical_json(dict(output))) > MAX_CONTEXT_CHARACTERS:
+        raise ValueError(f"the output exceeds {MAX_CONTEXT_CHARACTERS} characters")
     return float(completeness)
 
 

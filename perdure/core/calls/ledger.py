@@ -16,6 +16,10 @@ from perdure.contracts.errors import Problem
 
 ZOMBIE_GRACE = timedelta(seconds=10)
 """The time that is added to a tool's own timeout, in which the owner of a reservation can still act."""
+SETTLED = frozenset({CallState.DONE, CallState.FAILED, CallState.DENIED})
+STOPPED = Problem(code="stopped", message="the turn was stopped")
+STOPPED_OR_ENDED = Problem(code=STOPPED.code, message="the turn was stopped or has ended")
+"""The problem for a single read of the turn's row that covers both cases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +87,6 @@ class Reservation:
     key_ttl_seconds: float | None = None
     timeout_seconds: float = 0.0
     """The maximum time from the claim to the send. The idempotency key must be valid until then."""
-
-
-SETTLED = frozenset({CallState.DONE, CallState.FAILED, CallState.DENIED})
 
 
 def claim_tool(gate: LockedTurn, row: Reservation, attempt: Attempt, *, allowed: bool, now: datetime) -> Claim:
@@ -197,10 +198,6 @@ def reservation_deadline(now: datetime) -> datetime:
     """
     return now + ZOMBIE_GRACE
 
-
-STOPPED = Problem(code="stopped", message="the turn was stopped")
-STOPPED_OR_ENDED = Problem(code=STOPPED.code, message="the turn was stopped or has ended")
-"""The problem for a single read of the turn's row that covers both cases."""
 
 PROBLEM_OF_CLAIM: Mapping[Claim, Problem] = MappingProxyType(
     {

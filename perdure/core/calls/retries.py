@@ -38,6 +38,18 @@ TOOL_ERRORS = 5
 """The number of failed attempts after which a tool call fails."""
 ATTEMPTS = 30
 """Temporal's own maximum, which also counts crashes. Beyond that, the fault is probably one that no attempt can fix."""
+# Six attempts at most to get an object from a model: first a JSON schema, then a function call, three times.
+ROUNDS = 3
+TRIES: tuple[OutputForm, ...] = (OutputForm.JSON_SCHEMA, OutputForm.FUNCTION) * ROUNDS
+"""The forms in order, one per call."""
+PERMANENT_CODES = frozenset(
+    {
+        *("model_auth", "model_billing", "model_not_found", "model_setup", "model_budget", STOPPED.code),
+        *TURN_CODES,
+        *DAY_CODES,
+    }
+)
+"""Problems that every further attempt would run into again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +135,6 @@ def _seconds_until(value: str, now: datetime) -> float | None:
     if moment.tzinfo is None:  # "-0000" means UTC with an unknown local offset.
         moment = moment.replace(tzinfo=UTC)
     return max(0.0, (moment - now).total_seconds())
-
-
-# Six attempts at most to get an object from a model: first a JSON schema, then a function call, three times.
-ROUNDS = 3
-TRIES: tuple[OutputForm, ...] = (OutputForm.JSON_SCHEMA, OutputForm.FUNCTION) * ROUNDS
-"""The forms in order, one per call."""
-PERMANENT_CODES = frozenset(
-    {
-        *("model_auth", "model_billing", "model_not_found", "model_setup", "model_budget", STOPPED.code),
-        *TURN_CODES,
-        *DAY_CODES,
-    }
-)
-"""Problems that every further attempt would run into again."""
 
 
 def is_permanent(problem: Problem) -> bool:

@@ -30,6 +30,9 @@ LOST_EPOCH = "x"
 
 _FULL = re.compile(r"([0-9]{1,18})\.([0-9a-z]{1,32})\.([0-9]{1,18}-[0-9]{1,18})")
 _BARE = re.compile(r"[0-9]{1,18}")
+CLOSED_KEPT = 256
+"""The number of closed calls in the state. If a late entry of a forgotten call arrives, the caller looks it up again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +67,6 @@ def entry_order(entry_id: str) -> tuple[int, int]:
 
 CallKey = tuple[str, str]
 """The key of a model call: turn id, call id."""
-
-CLOSED_KEPT = 256
-"""The number of closed calls in the state. If a late entry of a forgotten call arrives, the caller looks it up again.
-"""
 
 
 @dataclass(frozen=True, slots=True)

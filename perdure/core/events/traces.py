@@ -31,6 +31,34 @@ TOOL_ENDS = frozenset({e.TOOL_RESULT, e.TOOL_ERROR, e.TOOL_DENIED})
 LOST = "attempt_lost"
 """The error of an attempt whose end was not recorded."""
 Attributes = dict[str, JsonValue]
+DENIED: Final = frozenset(
+    {"input", "message", "content", "text", "query", "transcript"}  # words of a person
+    | {"prompt", "instruction", "preprocessing"}  # instructions of a model
+    | {"output", "response", "completion", "answer", "result"}  # results
+    | {"memory", "fact", "episode", "document"}  # memory
+    | {"vector", "embedding"}
+    | {"secret", "password", "passwd", "token", "credential", "apikey", "authorization", "cookie", "bearer"}
+    | {"authorized", "authorised"}  # granted permissions
+    | {"state", "command", "traceback", "stack", "argument", "args", "payload", "body"}  # internals
+    | {"preview", "snippet", "excerpt", "summary"}
+    | {"question", "reply", "utterance", "msg", "history", "attachment", "kwarg"}
+    | {"reasoning", "thinking", "thought"}
+)
+"""The words are in the singular; plurals match, too."""
+DENIED_PAIRS: Final = frozenset({("api", "key"), ("private", "key"), ("access", "key")})
+LONG_DENIED_WORDS: Final = tuple(sorted(word for word in DENIED if len(word) >= 5 and word not in ("state", "stack")))
+"""Also denied in names without separators: `rawinput`. Shorter words are parts of harmless words."""
+ALLOWED_COUNTS: Final = frozenset(
+    {"gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens", "gen_ai.usage.cache_read.input_tokens"}
+    | {"gen_ai.response.time_to_first_chunk", "token_estimate"}
+)
+"""Names with a denied word that are allowed if their value is a number."""
+NAMING_KEYS: Final = ("key", "name", "field", "attribute")
+"""Keys under which an entry of a list names its value: `{"key": "prompt", "value": ...}`."""
+MAX_ATTRIBUTE_CHARACTERS: Final = 200
+MAX_DEPTH: Final = 8
+MAX_ITEMS: Final = 64
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,36 +313,6 @@ def _digits(name: str, count: int) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:count]
 
 
-DENIED: Final = frozenset(
-    {"input", "message", "content", "text", "query", "transcript"}  # words of a person
-    | {"prompt", "instruction", "preprocessing"}  # instructions of a model
-    | {"output", "response", "completion", "answer", "result"}  # results
-    | {"memory", "fact", "episode", "document"}  # memory
-    | {"vector", "embedding"}
-    | {"secret", "password", "passwd", "token", "credential", "apikey", "authorization", "cookie", "bearer"}
-    | {"authorized", "authorised"}  # granted permissions
-    | {"state", "command", "traceback", "stack", "argument", "args", "payload", "body"}  # internals
-    | {"preview", "snippet", "excerpt", "summary"}
-    | {"question", "reply", "utterance", "msg", "history", "attachment", "kwarg"}
-    | {"reasoning", "thinking", "thought"}
-)
-"""The words are in the singular; plurals match, too."""
-DENIED_PAIRS: Final = frozenset({("api", "key"), ("private", "key"), ("access", "key")})
-LONG_DENIED_WORDS: Final = tuple(sorted(word for word in DENIED if len(word) >= 5 and word not in ("state", "stack")))
-"""Also denied in names without separators: `rawinput`. Shorter words are parts of harmless words."""
-ALLOWED_COUNTS: Final = frozenset(
-    {"gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens", "gen_ai.usage.cache_read.input_tokens"}
-    | {"gen_ai.response.time_to_first_chunk", "token_estimate"}
-)
-"""Names with a denied word that are allowed if their value is a number."""
-NAMING_KEYS: Final = ("key", "name", "field", "attribute")
-"""Keys under which an entry of a list names its value: `{"key": "prompt", "value": ...}`."""
-MAX_CHARACTERS: Final = 200
-MAX_DEPTH: Final = 8
-MAX_ITEMS: Final = 64
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-
-
 def is_denied(name: str) -> str:
     """Returns the denied word in a name, or an empty string."""
     words = [_singular(word.lower()) for word in _WORD.findall(name)]
@@ -357,7 +355,7 @@ def _allowed_pairs(given: Mapping[str, JsonValue], removed: list[str], depth: in
         if word:
             removed.append(word)
         elif value is not None:
-            yield key[:MAX_CHARACTERS], _value(value, removed, depth)
+            yield key[:MAX_ATTRIBUTE_CHARACTERS], _value(value, removed, depth)
 
 
 def _value(value: JsonValue, removed: list[str], depth: int) -> JsonValue:
@@ -392,7 +390,7 @@ def _text(value: str, removed: list[str], depth: int) -> JsonValue:
             removed.append("json")
             return ""
         return _value(inside, removed, depth + 1)
-    return value[:MAX_CHARACTERS]
+    return value[:MAX_ATTRIBUTE_CHARACTERS]
 
 
 def _singular(word: str) -> str:

@@ -21,6 +21,89 @@ POLICY_CODES = frozenset(
     {"memory_unauthenticated", "store_archived", "workspace_read_only", "store_not_yours", "type_not_allowed"}
 )
 """The refusals that are reported as `memory.policy.denied`."""
+USER_PREFERENCE = "user_preference"
+CONVERSATION_NOTE = "conversation_note"
+MAX_PATH_CHARACTERS = 200
+PATTERN = r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$"
+_PATH = re.compile(PATTERN)
+MAX_BYTES, LARGE_BYTES = DEFAULT_LIMITS.document_bytes, DEFAULT_LIMITS.write_bytes
+MAX_LOG_LINES = 30
+ENTROPY_CHARACTERS = 40
+ENTROPY_BITS = 4.8
+"""Bits per character, in a sequence of at least `ENTROPY_CHARACTERS` characters without a blank."""
+_LOG_LINE = re.compile(
+    r"[ \t]{0,8}(?:"
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d"
+    r"|\[?\d\d/[A-Z][a-z]{2}/\d{4}:"
+    r"|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d"
+    r"|[IWEF]\d{4} \d\d:\d\d:\d\d"
+    r"|\d\d:\d\d:\d\d[.,]\d{3}"
+    r"|\[?(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL|CRITICAL)\b"
+    r"|\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3} - "
+    r"|\{\"(?:ts|time|timestamp|level|severity|msg|message)\":"
+    r"|(?:time|ts|level)=[\"\w]"
+    r"|at [\w.$<>]{1,100}\("
+    r")"
+)
+_RUN = re.compile(rf"[^\s\"'`,;()<>]{{{ENTROPY_CHARACTERS},}}")
+# Cloud keys, tokens, private keys, database URLs with a password, kubeconfig. Every repetition in these patterns is
+# bounded and followed by a character that it cannot match itself. The time for a hostile text of 100,000 bytes is
+# therefore proportional to its length (a test measures it).
+SECRETS: Mapping[str, re.Pattern[str]] = MappingProxyType(
+    {
+        "cloud_key": re.compile(
+            r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
+            r"|(?i:\baws_?secret_?(?:access_?)?key[\"']?\s{0,3}[=:]\s{0,3}[\"']?[A-Za-z0-9/+]{40})"
+            r"|\bAIza[0-9A-Za-z_-]{35}"
+            r"|\bya29\.[0-9A-Za-z_-]{20}"
+            r"|\"private_key_id\"\s{0,5}:\s{0,5}\"[0-9a-f]{40}\""
+            r"|(?i:\b(?:Account|SharedAccess)Key=[A-Za-z0-9+/]{40})"
+        ),
+        "token": re.compile(
+            r"\bgh[pousr]_[A-Za-z0-9]{36}"
+            r"|\bgithub_pat_[A-Za-z0-9_]{22}"
+            r"|\bglpat-[A-Za-z0-9_-]{20}"
+            r"|\bxox[abeoprs]-[A-Za-z0-9-]{10}"
+            r"|\b[rs]k_live_[A-Za-z0-9]{16}"
+            r"|\bsk-(?:ant-|proj-)?[A-Za-z0-9_-]{20}"
+            r"|\bnpm_[A-Za-z0-9]{36}"
+            r"|\bhf_[A-Za-z0-9]{30}"
+            r"|\bSG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}"
+            r"|\beyJ[A-Za-z0-9_-]{8,200}\.eyJ[A-Za-z0-9_-]{8}"
+            r"|(?i:\bauthorization[\"']?\s{0,3}[=:]\s{0,3}[\"']?(?:bearer|basic)\s{1,3}[A-Za-z0-9._~+/-]{16})"
+        ),
+        "private_key": re.compile(r"-----BEGIN (?:[A-Z]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----"),
+        "database_url": re.compile(
+            r"(?i:\b(?:postgres(?:ql)?|mysql|mariadb|mongodb(?:\+srv)?|rediss?|amqps?|mssql|oracle|clickhouse)"
+            r"(?:\+[a-z0-9]{1,20})?://[^\s:/@]{0,100}:[^\s/@]{1,200}@)"
+        ),
+        "kubeconfig": re.compile(
+            r"\b(?:client-key|client-certificate|certificate-authority)-data\s{0,5}:\s{0,5}[A-Za-z0-9+/=]{20}"
+        ),
+    }
+)
+_SOME = r"(?:\w{1,20} ){0,3}"
+_RULES = r"(?:instructions?|rules|prompts?|guidelines|directives|safeguards|polic(?:y|ies))"
+_PHRASES = re.compile(
+    r"\b(?:"
+    rf"(?:ignore|disregard|forget|override|bypass) {_SOME}"
+    rf"(?:previous|prior|above|earlier|preceding|all|any|your|system|safety) (?:\w{{1,20}} ){{0,2}}{_RULES}"
+    r"|you are now (?:a|an|the|in|no longer|free)"
+    r"|new system (?:prompt|instructions?|message)"
+    rf"|(?:reveal|print|show|repeat|leak|output) {_SOME}(?:system|hidden|initial|developer) (?:prompt|instructions?)"
+    r"|do not (?:tell|inform|alert|notify) the (?:user|operator|reviewer|human|administrator)"
+    r"|without (?:asking|requesting|waiting)(?: for)? (?:\w{1,20} ){0,2}(?:approval|permission|confirmation)"
+    r"|(?:auto|always|automatically) approve"
+    r"|(?:jailbreak|developer mode|dan mode)"
+    r"|pretend (?:that )?you (?:are|have) (?:\w{1,20} ){0,2}(?:no|not) "
+    r")"
+)
+_TAGS = re.compile(
+    r"</?\s{0,3}(?:system|assistant|instructions?|memory_context|untrusted_memory_candidates)\b"
+    r"|<\|[a-z_]{1,30}\|>|\[/?inst\]|^#{1,4} ?system ?:",
+    re.MULTILINE,
+)
+_NO_WORD = re.compile(r"\W+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +225,6 @@ TYPE_BOOSTS: Mapping[str, float] = MappingProxyType(
     {name: float(boost) for name, boost in (line.split() for line in _BOOSTS.split("\n") if line)}
 )
 DOCUMENT_TYPES = tuple(TYPE_BOOSTS)
-USER_PREFERENCE = "user_preference"
-CONVERSATION_NOTE = "conversation_note"
 
 
 def type_fault(document_type: str) -> str | None:
@@ -153,19 +234,14 @@ def type_fault(document_type: str) -> str | None:
     return f"{document_type[:60]!r} is not a document type; use one of {', '.join(DOCUMENT_TYPES)}"
 
 
-MAX_CHARACTERS = 200
-PATTERN = r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$"
-_PATH = re.compile(PATTERN)
-
-
 def path_refusal(path: str) -> CallerError | None:
     """Returns why this is not a valid path, or None. A path has lower-case words between slashes, for example
     `deploys/rollback.md`."""
-    if len(path) <= MAX_CHARACTERS and _PATH.fullmatch(path) and ".." not in path:
+    if len(path) <= MAX_PATH_CHARACTERS and _PATH.fullmatch(path) and ".." not in path:
         return None
     message = (
         "The path is invalid; use lower-case letters, digits, dots, underscores and dashes, with / between "
-        f"parts, and at most {MAX_CHARACTERS} characters"
+        f"parts, and at most {MAX_PATH_CHARACTERS} characters"
     )
     return CallerError("path_invalid", message)
 
@@ -223,28 +299,6 @@ def decision_refusal(
     if decision is PromotionDecision.REJECT and not comment.strip():
         return CallerError("comment_required", "A rejection needs a comment")
     return None
-
-
-MAX_BYTES, LARGE_BYTES = DEFAULT_LIMITS.document_bytes, DEFAULT_LIMITS.write_bytes
-MAX_LOG_LINES = 30
-ENTROPY_CHARACTERS = 40
-ENTROPY_BITS = 4.8
-"""Bits per character, in a sequence of at least `ENTROPY_CHARACTERS` characters without a blank."""
-_LOG_LINE = re.compile(
-    r"[ \t]{0,8}(?:"
-    r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d"
-    r"|\[?\d\d/[A-Z][a-z]{2}/\d{4}:"
-    r"|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d"
-    r"|[IWEF]\d{4} \d\d:\d\d:\d\d"
-    r"|\d\d:\d\d:\d\d[.,]\d{3}"
-    r"|\[?(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL|CRITICAL)\b"
-    r"|\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3} - "
-    r"|\{\"(?:ts|time|timestamp|level|severity|msg|message)\":"
-    r"|(?:time|ts|level)=[\"\w]"
-    r"|at [\w.$<>]{1,100}\("
-    r")"
-)
-_RUN = re.compile(rf"[^\s\"'`,;()<>]{{{ENTROPY_CHARACTERS},}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,74 +370,12 @@ def _plain_text(text: str) -> str:
     return shown if shown.isascii() else "".join(each for each in shown if unicodedata.category(each) != "Cf")
 
 
-# Cloud keys, tokens, private keys, database URLs with a password, kubeconfig. Every repetition in these patterns is
-# bounded and followed by a character that it cannot match itself. The time for a hostile text of 100,000 bytes is
-# therefore proportional to its length (a test measures it).
-SECRETS: Mapping[str, re.Pattern[str]] = MappingProxyType(
-    {
-        "cloud_key": re.compile(
-            r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
-            r"|(?i:\baws_?secret_?(?:access_?)?key[\"']?\s{0,3}[=:]\s{0,3}[\"']?[A-Za-z0-9/+]{40})"
-            r"|\bAIza[0-9A-Za-z_-]{35}"
-            r"|\bya29\.[0-9A-Za-z_-]{20}"
-            r"|\"private_key_id\"\s{0,5}:\s{0,5}\"[0-9a-f]{40}\""
-            r"|(?i:\b(?:Account|SharedAccess)Key=[A-Za-z0-9+/]{40})"
-        ),
-        "token": re.compile(
-            r"\bgh[pousr]_[A-Za-z0-9]{36}"
-            r"|\bgithub_pat_[A-Za-z0-9_]{22}"
-            r"|\bglpat-[A-Za-z0-9_-]{20}"
-            r"|\bxox[abeoprs]-[A-Za-z0-9-]{10}"
-            r"|\b[rs]k_live_[A-Za-z0-9]{16}"
-            r"|\bsk-(?:ant-|proj-)?[A-Za-z0-9_-]{20}"
-            r"|\bnpm_[A-Za-z0-9]{36}"
-            r"|\bhf_[A-Za-z0-9]{30}"
-            r"|\bSG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}"
-            r"|\beyJ[A-Za-z0-9_-]{8,200}\.eyJ[A-Za-z0-9_-]{8}"
-            r"|(?i:\bauthorization[\"']?\s{0,3}[=:]\s{0,3}[\"']?(?:bearer|basic)\s{1,3}[A-Za-z0-9._~+/-]{16})"
-        ),
-        "private_key": re.compile(r"-----BEGIN (?:[A-Z]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----"),
-        "database_url": re.compile(
-            r"(?i:\b(?:postgres(?:ql)?|mysql|mariadb|mongodb(?:\+srv)?|rediss?|amqps?|mssql|oracle|clickhouse)"
-            r"(?:\+[a-z0-9]{1,20})?://[^\s:/@]{0,100}:[^\s/@]{1,200}@)"
-        ),
-        "kubeconfig": re.compile(
-            r"\b(?:client-key|client-certificate|certificate-authority)-data\s{0,5}:\s{0,5}[A-Za-z0-9+/=]{20}"
-        ),
-    }
-)
-
-
 def find_secrets(text: str) -> Iterator[tuple[str, int]]:
     """Yields (kind, offset) of the first secret of each kind."""
     for kind, pattern in SECRETS.items():
         found = pattern.search(text)
         if found is not None:
             yield kind, found.start()
-
-
-_SOME = r"(?:\w{1,20} ){0,3}"
-_RULES = r"(?:instructions?|rules|prompts?|guidelines|directives|safeguards|polic(?:y|ies))"
-_PHRASES = re.compile(
-    r"\b(?:"
-    rf"(?:ignore|disregard|forget|override|bypass) {_SOME}"
-    rf"(?:previous|prior|above|earlier|preceding|all|any|your|system|safety) (?:\w{{1,20}} ){{0,2}}{_RULES}"
-    r"|you are now (?:a|an|the|in|no longer|free)"
-    r"|new system (?:prompt|instructions?|message)"
-    rf"|(?:reveal|print|show|repeat|leak|output) {_SOME}(?:system|hidden|initial|developer) (?:prompt|instructions?)"
-    r"|do not (?:tell|inform|alert|notify) the (?:user|operator|reviewer|human|administrator)"
-    r"|without (?:asking|requesting|waiting)(?: for)? (?:\w{1,20} ){0,2}(?:approval|permission|confirmation)"
-    r"|(?:auto|always|automatically) approve"
-    r"|(?:jailbreak|developer mode|dan mode)"
-    r"|pretend (?:that )?you (?:are|have) (?:\w{1,20} ){0,2}(?:no|not) "
-    r")"
-)
-_TAGS = re.compile(
-    r"</?\s{0,3}(?:system|assistant|instructions?|memory_context|untrusted_memory_candidates)\b"
-    r"|<\|[a-z_]{1,30}\|>|\[/?inst\]|^#{1,4} ?system ?:",
-    re.MULTILINE,
-)
-_NO_WORD = re.compile(r"\W+")
 
 
 def injection_at(text: str) -> int | None:

@@ -27,6 +27,10 @@ PATTERNS: Final[tuple[tuple[str, float, re.Pattern[str]], ...]] = tuple(
 )
 """The type, the confidence and the beginning of such a statement. The confidence is the share of statements of that
 form that are really meant so."""
+RECENT_ENTITIES_FIELD = "recent_entity_context"
+"""The field of the state and of working memory that contains the recent entities."""
+MAX_RECENT_ENTITIES = 10
+"""The maximum number of recent entities; the oldest is dropped first."""
 
 
 def derived_facts(text: str) -> tuple[Fact, ...]:
@@ -43,12 +47,6 @@ def facts_note(scope: str, facts: tuple[Fact, ...]) -> str:
     """Returns the facts as one note for a model. They are advice and decide nothing."""
     lines = "\n".join(f"- {fact.type}: {fact.content}" for fact in facts)
     return f"=== Remembered ({scope}) ===\n{lines}"
-
-
-RECENT_ENTITIES_FIELD = "recent_entity_context"
-"""The field of the state and of working memory that contains the recent entities."""
-MAX_RECENT_ENTITIES = 10
-"""The maximum number of recent entities; the oldest is dropped first."""
 
 
 class Resolution(StrEnum):

@@ -33,6 +33,13 @@ from perdure.graph.nodes.run_tools import iteration_limit_patch
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 
+_CHECKPOINT_OUTCOMES = {
+    VerdictState.REJECTED: "was rejected",
+    VerdictState.EXPIRED: "expired undecided and counts as rejected",
+    VerdictState.CANCELLED: "was cancelled",
+    VerdictState.WITHDRAWN: "was withdrawn",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class AwaitVerdict:
@@ -198,14 +205,6 @@ def _clear_forced(state: State, *, refused: bool) -> Patch:
 
 def _is_refused(verdict: Verdict) -> bool:
     return verdict.state not in ALLOWING_STATES
-
-
-_CHECKPOINT_OUTCOMES = {
-    VerdictState.REJECTED: "was rejected",
-    VerdictState.EXPIRED: "expired undecided and counts as rejected",
-    VerdictState.CANCELLED: "was cancelled",
-    VerdictState.WITHDRAWN: "was withdrawn",
-}
 
 
 def _verdict_note(verdict: Verdict) -> MessageRef:

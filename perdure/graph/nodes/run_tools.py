@@ -15,8 +15,8 @@ from perdure.contracts.calls import CallState, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import Problem
 from perdure.contracts.events import TOOLS_PENDING
 from perdure.contracts.messages import CallRef, MessageRef, Patch, Role
-from perdure.core.agents.rule_matching import AnsweredCall, RuleResult, after_round, before_round, rule_paths
-from perdure.core.agents.rules import COUNTERS, RuleMatch
+from perdure.core.agents.rule_matching import AnsweredCall, RuleMatch, RuleResult, after_round, before_round
+from perdure.core.agents.rules import COUNTERS, rule_paths
 from perdure.core.agents.toolsets import LOAD_TOOLSET, is_memory_tool
 from perdure.core.approvals.gates import RULE_MUTATING, RULE_OUTCOME_UNKNOWN, gate_round, rule_for
 from perdure.core.calls.ledger import SETTLED

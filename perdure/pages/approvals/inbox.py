@@ -27,6 +27,21 @@ PAGE_LIMIT = 25
 _MAX_COUNTED = 100
 """Maximum number of proposals that are counted. The page then shows "or more"."""
 _FilterValue = Annotated[str, Query(max_length=64)]
+MAX_SELECTED = 25
+"""One page of the inbox."""
+_BULK_DECISIONS = ("approve", "reject")
+_ERROR_CODE = re.compile(r"[a-z_]{1,60}")
+_REASONS_BY_CODE = {
+    "not_in_bulk": BULK_REFUSAL,
+    "already_decided": "already decided by another reviewer",
+    "already_voted": "you have already voted",
+    "approval_expired": "expired",
+    "approval_outdated": "the tool or the approval policy has changed since, so the call would not run",
+    "digest_differs": "the call has changed since you opened it",
+    "rate_limited": "too many decisions within a minute; retry later",
+    "turn_stopped": "the turn was stopped",
+}
+_DECISIONS_PAGE_LIMIT = 25
 
 
 def requested_filters(
@@ -98,20 +113,6 @@ async def _count_promotions(visit: BrowserRequest, me: Me) -> str:
 
 bulk_router = APIRouter()
 """Several requests are selected, shown with their exact arguments, then decided, with a result for each."""
-MAX_SELECTED = 25
-"""One page of the inbox."""
-_BULK_DECISIONS = ("approve", "reject")
-_ERROR_CODE = re.compile(r"[a-z_]{1,60}")
-_REASONS_BY_CODE = {
-    "not_in_bulk": BULK_REFUSAL,
-    "already_decided": "already decided by another reviewer",
-    "already_voted": "you have already voted",
-    "approval_expired": "expired",
-    "approval_outdated": "the tool or the approval policy has changed since, so the call would not run",
-    "digest_differs": "the call has changed since you opened it",
-    "rate_limited": "too many decisions within a minute; retry later",
-    "turn_stopped": "the turn was stopped",
-}
 _Ids = Annotated[list[str], Query(default_factory=list)]
 
 
@@ -223,7 +224,6 @@ def _check_decision(decision: str) -> str:
 
 
 own_decisions_router = APIRouter()
-_DECISIONS_PAGE_LIMIT = 25
 
 
 @own_decisions_router.get("/review/mine")

@@ -26,6 +26,26 @@ _MAX_SCHEMAS = 2_000
 """Maximum parts of a schema that are read for one field. Alternatives can be nested and can refer to themselves."""
 _MAX_DEPTH = 6
 _FieldKinds = tuple[set[str], list[str], bool]
+_MAX_DIFF_LINES = 3_000
+"""Longer inputs are shown in full, one below the other, because comparing them takes seconds."""
+_CONTEXT_LINES = 2
+"""Unchanged lines that are shown around each change."""
+_WHOLE_DIFF_LINES = 40
+"""Lines of both inputs together. Up to this number all lines are shown, so that the enclosing brackets are visible."""
+LONG_CHARACTERS = 6_000
+"""Longer arguments must be opened before a decision. Counted as JSON, with hidden characters written out."""
+_EXCERPT_CHARACTERS = 1_500
+_MAX_SEARCHED = 100
+"""Maximum approvals that are searched for the next and the previous one."""
+DEFAULT_REJECT_REASONS = ("The arguments are wrong.", "This is not needed.", "This is not allowed here.")
+"""Reasons for a rejection if the agent's policy offers none."""
+DECISION_LABELS = {"approve": "Approve", "edit": "Edit", "reject": "Reject", "respond": "Respond"}
+DECISION_PAST_LABELS = {
+    "approve": "approved",
+    "edit": "edited and approved",
+    "reject": "rejected",
+    "respond": "responded to",
+}
 
 
 class Shape(StrEnum):
@@ -237,14 +257,6 @@ def _to_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-_MAX_DIFF_LINES = 3_000
-"""Longer inputs are shown in full, one below the other, because comparing them takes seconds."""
-_CONTEXT_LINES = 2
-"""Unchanged lines that are shown around each change."""
-_WHOLE_DIFF_LINES = 40
-"""Lines of both inputs together. Up to this number all lines are shown, so that the enclosing brackets are visible."""
-
-
 @dataclass(frozen=True, slots=True)
 class DiffLine:
     """One line of a comparison."""
@@ -285,22 +297,6 @@ def _compare_lines(old: list[str], new: list[str]) -> list[DiffLine]:
 def _json_lines(value: Any) -> list[str]:
     # Without commas, a line that is no longer the last one counts as unchanged.
     return json.dumps(value, indent=2, ensure_ascii=False, separators=("", ": ")).split("\n")
-
-
-LONG_CHARACTERS = 6_000
-"""Longer arguments must be opened before a decision. Counted as JSON, with hidden characters written out."""
-_EXCERPT_CHARACTERS = 1_500
-_MAX_SEARCHED = 100
-"""Maximum approvals that are searched for the next and the previous one."""
-DEFAULT_REJECT_REASONS = ("The arguments are wrong.", "This is not needed.", "This is not allowed here.")
-"""Reasons for a rejection if the agent's policy offers none."""
-DECISION_LABELS = {"approve": "Approve", "edit": "Edit", "reject": "Reject", "respond": "Respond"}
-DECISION_PAST_LABELS = {
-    "approve": "approved",
-    "edit": "edited and approved",
-    "reject": "rejected",
-    "respond": "responded to",
-}
 
 
 @dataclass(frozen=True, slots=True)

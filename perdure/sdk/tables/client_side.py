@@ -41,6 +41,12 @@ __all__ = ["ClientTable", "ClientTurn", "ask", "ask_async", "finish", "finish_as
 
 MAX_NAME_CHARACTERS = 100
 MAX_WARNING_CHARACTERS = 200
+WAIT_SECONDS = 600.0
+POLL_SECONDS = 0.1
+REQUEST_KIND = "client_run"
+_FINAL_CODES = frozenset({"already_answered", "question_expired", "turn_stopped"})
+"""Codes after which nothing is lost: an earlier attempt of this program has answered, or the turn's end states why no
+answer was possible."""
 
 
 @dataclass(slots=True)
@@ -125,14 +131,6 @@ class ClientTable:
             for channel, definition in specification.get("encoding", {}).items()
         }
         return {**specification, "encoding": encoding, "data": {"values": rows}}
-
-
-WAIT_SECONDS = 600.0
-POLL_SECONDS = 0.1
-REQUEST_KIND = "client_run"
-_FINAL_CODES = frozenset({"already_answered", "question_expired", "turn_stopped"})
-"""Codes after which nothing is lost: an earlier attempt of this program has answered, or the turn's end states why no
-answer was possible."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,26 @@ _FUNCTIONS: Final[Mapping[str, tuple[int, Callable[..., pl.Expr]]]] = {
     "contains": (2, lambda x, y: x.cast(pl.String).str.contains(y, literal=True)),
     "if_else": (3, lambda test, yes, no: pl.when(test).then(yes).otherwise(no)),
 }
+MAX_ROWS: Final = 2_000_000
+MAX_BYTES: Final = 256 * 2**20
+"""Bytes that a plan can create, or four times the size of its input if that is more."""
+STEP_ERRORS: Final = (
+    *(pl.exceptions.PolarsError, pl.exceptions.PanicException),
+    *(TypeError, ValueError, OverflowError),
+)
+"""Exceptions that Polars raises if a step cannot run."""
+_TEXT_FUNCTIONS: Final = frozenset({"lower", "upper", "text"})
+_MAX_CONVERTED_CHARACTERS: Final = 32
+"""Characters of a value of another type when it is converted to text."""
+_COUNT_COLUMN: Final = "\x00count"
+"""Name of a column while keys are counted. No column of a table can have it."""
+MAX_NAME_CHARACTERS = 60
+_KIND_NOUNS: Final = {"quantitative": "numbers", "temporal": "times", "nominal": "text", "boolean": "booleans"}
+_NUMERIC_FUNCTIONS: Final = frozenset({"sum", "mean", "median"})
+MAX_PIVOT_COLUMNS = 100
+MAX_WARNINGS = 4
+_CELL_COLUMN: Final = "\x00cell"
+"""Name of a column while it is computed. No column of a table can have it."""
 
 
 def read_formula(text: str, columns: Sequence[str]) -> pl.Expr:
@@ -137,21 +157,6 @@ def _column(name: str, columns: frozenset[str]) -> pl.Expr:
     if name not in columns:
         raise TableError(f"the column {name[:80]!r} does not exist")
     return pl.col(name)
-
-
-MAX_ROWS: Final = 2_000_000
-MAX_BYTES: Final = 256 * 2**20
-"""Bytes that a plan can create, or four times the size of its input if that is more."""
-STEP_ERRORS: Final = (
-    *(pl.exceptions.PolarsError, pl.exceptions.PanicException),
-    *(TypeError, ValueError, OverflowError),
-)
-"""Exceptions that Polars raises if a step cannot run."""
-_TEXT_FUNCTIONS: Final = frozenset({"lower", "upper", "text"})
-_MAX_CONVERTED_CHARACTERS: Final = 32
-"""Characters of a value of another type when it is converted to text."""
-_COUNT_COLUMN: Final = "\x00count"
-"""Name of a column while keys are counted. No column of a table can have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +235,6 @@ def _joined_rows(table: pl.DataFrame, other: pl.DataFrame, step: JoinWith) -> in
     return int((matched_counts * key_counts[f"{_COUNT_COLUMN}_other"].cast(pl.UInt64)).sum()) + unmatched_rows
 
 
-MAX_NAME_CHARACTERS = 60
 _AGGREGATES: Final[Mapping[str, Callable[[pl.Expr], pl.Expr]]] = {
     "sum": lambda x: pl.when(x.count() > 0).then(x.sum()),
     "mean": lambda x: x.mean(),
@@ -240,8 +244,6 @@ _AGGREGATES: Final[Mapping[str, Callable[[pl.Expr], pl.Expr]]] = {
     "count": lambda x: x.count(),
     "distinct": lambda x: x.drop_nulls().n_unique(),
 }
-_KIND_NOUNS: Final = {"quantitative": "numbers", "temporal": "times", "nominal": "text", "boolean": "booleans"}
-_NUMERIC_FUNCTIONS: Final = frozenset({"sum", "mean", "median"})
 
 
 def require_columns(table: pl.DataFrame, *names: str) -> None:
@@ -280,12 +282,6 @@ def skipped_row_warnings(table: pl.DataFrame, step: Step) -> Iterator[str]:
         if missing:
             rows = f"{missing} of {table.height} rows {'have' if missing > 1 else 'has'}"
             yield f"{rows} no value in {column[:MAX_NAME_CHARACTERS]!r}; the {function} covers the other rows"
-
-
-MAX_PIVOT_COLUMNS = 100
-MAX_WARNINGS = 4
-_CELL_COLUMN: Final = "\x00cell"
-"""Name of a column while it is computed. No column of a table can have it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
-MAX_CHARACTERS = 32_768
+MAX_XML_CHARACTERS = 32_768
 MAX_FAULTS = 12
 _REASON_CHARACTERS = 300
+SCHEMA: Final = Path(__file__).parent / "plan.xsd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ def parse_xml(text: str, schema: Path) -> Element | tuple[XmlFault, ...]:
     expanded, so that a text of a few lines stays short. A text above the size limit is rejected unread."""
     import xmlschema
 
-    if len(text) > MAX_CHARACTERS:
-        return (XmlFault("/", f"has {len(text)} characters; the limit is {MAX_CHARACTERS}"),)
+    if len(text) > MAX_XML_CHARACTERS:
+        return (XmlFault("/", f"has {len(text)} characters; the limit is {MAX_XML_CHARACTERS}"),)
     if not text.lstrip().startswith("<"):
         return (XmlFault("/", "is not XML: it must start with <"),)
     try:
@@ -50,9 +51,6 @@ def parse_xml(text: str, schema: Path) -> Element | tuple[XmlFault, ...]:
         faults.append(XmlFault("/", f"cannot be validated: {str(error)[:_REASON_CHARACTERS]}"))
     root: Element = resource.root
     return tuple(faults) or root
-
-
-SCHEMA: Final = Path(__file__).parent / "plan.xsd"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,15 @@ _SPECIAL_NUMBERS: Final = re.compile(rb"(?:^|[,;\t\n\"])[ ]*[+-]?0\d|\d{19}")
 _CODE_PATTERN: Final = r"^[+-]?0\d+(\.\d*)?$"
 _LONG_PATTERN: Final = r"^[+-]?\d{19,}$"
 _INTEGER_PATTERN: Final = r"^[+-]?\d{1,38}$"
+MISSING: Final = "(missing)"
+"""Name of rows without a value, if a name is shown."""
+_DAY_MILLISECONDS: Final = 86_400_000
+_INT64_RANGE: Final = (-(2**63), 2**63 - 1)
+MAX_ROWS_TO_SHOW: Final = 5_000
+"""Maximum rows of a chart. A longer table is sampled evenly."""
+MAX_EXACT_INTEGER: Final = 2**53
+"""Largest integer up to which integers stay distinct in a chart."""
+MAX_NAMED_COLUMNS: Final = 3
 
 
 def read_csv(content: bytes, media_type: str = "text/csv") -> pl.DataFrame:
@@ -94,12 +103,6 @@ def _with_line_feeds(content: bytes, separator: str) -> bytes:
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     csv.writer(output, delimiter=separator, lineterminator="\n").writerows(rows)
     return output.getvalue().encode("utf-8", "surrogateescape")
-
-
-MISSING: Final = "(missing)"
-"""Name of rows without a value, if a name is shown."""
-_DAY_MILLISECONDS: Final = 86_400_000
-_INT64_RANGE: Final = (-(2**63), 2**63 - 1)
 
 
 def normalized(table: pl.DataFrame) -> pl.DataFrame:
@@ -188,13 +191,6 @@ def _rounded(value: object) -> float | None:
 def as_json(columns: Sequence[Column]) -> list[JsonValue]:
     """Returns the profiles as JSON."""
     return [column.as_json() for column in columns]
-
-
-MAX_ROWS_TO_SHOW: Final = 5_000
-"""Maximum rows of a chart. A longer table is sampled evenly."""
-MAX_EXACT_INTEGER: Final = 2**53
-"""Largest integer up to which integers stay distinct in a chart."""
-MAX_NAMED_COLUMNS: Final = 3
 
 
 def rows_to_show(table: pl.DataFrame) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from perdure.core.approvals.assignments import (
     reviewers_after,
     withdrawal_refusal,
 )
-from perdure.core.approvals.decisions import Decider, Delegation, claim_span, delegated_roles, participation_refusal
+from perdure.core.approvals.decisions import Decider, Reviewer, claim_span, delegated_roles, participation_refusal
 from perdure.core.identity import Credential
 from perdure.store import audit
 from perdure.store.approvals.requests import event_call_id
@@ -22,6 +22,8 @@ from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, write
 from perdure.store.paging import cursor_after, read_cursor
+
+MAX_DAYS = 90
 
 
 async def claim(tx: Connection, approval_id: str, decider: Decider, seconds: int) -> Review:
@@ -88,7 +90,7 @@ async def reassign(tx: Connection, approval_id: str, decider: Decider, to: str, 
             {"to": to},
             status=422,
         )
-    given_to = Delegation(str(row["id"]), row["name"], frozenset(row["roles"]))
+    given_to = Reviewer(str(row["id"]), row["name"], frozenset(row["roles"]))
     refused = reassignment_refusal(review.record, given_to)
     if refused is not None:
         raise refused
@@ -191,7 +193,6 @@ async def void(tx: Connection, approval_id: str, reason: str, turn_id: str) -> N
         await audit.record(tx, "approval.voided", approval_id, {"because": reason}, actor=None, turn_id=turn_id)
 
 
-MAX_DAYS = 90
 _ADD_DELEGATION = """
 INSERT INTO delegations (id, tenant_id, user_id, to_user, until, created_by)
 SELECT $1, current_setting('perdure.tenant'), $2, $3, $4, $6::uuid[]
@@ -218,14 +219,14 @@ async def add_delegation(
     `until_invalid`.
     """
     rows = await tx.fetch(_PEOPLE, user_id, to)
-    people = [Delegation(str(row["id"]), row["name"], frozenset(row["roles"])) for row in rows]
+    people = [Reviewer(str(row["id"]), row["name"], frozenset(row["roles"])) for row in rows]
     other = next((each for each in people if each.name == to), None)
     if other is None:
         raise CallerError("user_not_found", "User not found", status=404)
     if other.user_id == user_id:
         raise CallerError("to_yourself", "You cannot delegate to yourself; name another user", status=422)
     # Decisions check the roles again, because roles can change.
-    delegated_roles(next((each for each in people if each is not other), Delegation(user_id, name, frozenset())), other)
+    delegated_roles(next((each for each in people if each is not other), Reviewer(user_id, name, frozenset())), other)
     delegation_id = new_id()
     created_at = await tx.fetchval(
         _ADD_DELEGATION, delegation_id, user_id, other.user_id, until, MAX_DAYS, credential.created_by

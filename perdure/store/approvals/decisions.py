@@ -163,7 +163,7 @@ def decision_record(review: Review, submitted: SubmittedDecision, name: str) -> 
         "seen_digest": submitted.digest,
         "signed_in": review.signed_in,
     }
-    return record if review.delegation.user_id == review.decider.user_id else {**record, "for": review.delegation.name}
+    return record if review.reviewer.user_id == review.decider.user_id else {**record, "for": review.reviewer.name}
 
 
 def _edit_record(review: Review, submitted: SubmittedDecision) -> dict[str, JsonValue]:
@@ -298,7 +298,7 @@ async def count_vote(tx: Connection, review: Review, ballot: Ballot, per_minute:
         ballot.record,
         ballot.revision,
         review.decider.user_id,
-        review.delegation.user_id,
+        review.reviewer.user_id,
         ballot.decision.value,
         ballot.digest,
         ballot.hold_seconds if ballot.status != PENDING else 0,

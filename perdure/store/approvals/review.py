@@ -19,11 +19,11 @@ from perdure.core.approvals.decisions import (
     ApprovalRecord,
     Decider,
     Decision,
-    Delegation,
     ReviewClaim,
+    Reviewer,
     Vote,
     decision_refusal,
-    delegation_for,
+    represented_reviewer,
 )
 from perdure.core.approvals.validity import InForce, has_call_ahead, outdated_reason
 from perdure.core.identity import UNKNOWN_CREATOR, Credential
@@ -57,6 +57,9 @@ SELECT v.user_id, v.seat_id, v.created_by, u.name, u.disabled_at IS NULL AND v.r
 FROM approval_votes v JOIN users u ON u.id = v.seat_id JOIN users b ON b.id = v.user_id
 WHERE v.approval_id = $1 AND v.voided_at IS NULL
 """
+MAX_ROWS_PER_TRANSACTION = 50
+"""Rows per transaction of the reconciler. Each row writes an audit row, and the tenant's audit chain is locked from the
+first one to the commit. 500 rows blocked all decisions of the tenant for half a second (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +89,15 @@ class Review:
         )
 
     @property
-    def delegation(self) -> Delegation:
+    def reviewer(self) -> Reviewer:
         """The user on whose behalf this user decides, if the decision is allowed: themselves, or the user who delegated
         to them."""
-        return delegation_for(self.record, self.decider)
+        return represented_reviewer(self.record, self.decider)
 
     @property
     def vote(self) -> Vote:
         """The vote that this user's decision counts as."""
-        reviewer = self.delegation
+        reviewer = self.reviewer
         return Vote(self.decider.user_id, reviewer.user_id, True, self.record.panel.names(reviewer.name))
 
     def refuse(
@@ -186,7 +189,7 @@ async def with_delegations(tx: Connection, decider: Decider) -> Decider:
 
 def _with_delegations(decider: Decider, delegations: list[dict[str, Any]] | None) -> Decider:
     current = [
-        Delegation(
+        Reviewer(
             each["id"],
             each["name"],
             frozenset(each["roles"]),
@@ -234,9 +237,6 @@ ESCALATED = """
   escalated_at = clock_timestamp(), version = version + 1
 """
 """The columns that an escalation sets, by a user or at the deadline."""
-MAX_ROWS_PER_TRANSACTION = 50
-"""Rows per transaction of the reconciler. Each row writes an audit row, and the tenant's audit chain is locked from the
-first one to the commit. 500 rows blocked all decisions of the tenant for half a second (measured)."""
 
 # The ids are passed as an array, because a planner without statistics joins them by reading the whole table (measured).
 # Statements that check many rows use `now()`, because no index supports `clock_timestamp()`.

@@ -17,6 +17,14 @@ from perdure.store.approvals.review import escalate_overdue_of
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, write
 
+_STATES = {state.value: state for state in VerdictState if state is not VerdictState.UNAVAILABLE} | {
+    # The call has run or is running: it was approved, and the ledger holds its outcome.
+    "reserved": VerdictState.APPROVED,
+    "done": VerdictState.APPROVED,
+    "failed": VerdictState.APPROVED,
+    "outcome_unknown": VerdictState.APPROVED,
+}
+
 
 async def read_verdicts(tx: Connection, query: VerdictsRequest) -> Verdicts:
     """Returns the current verdict of each request. Overdue requests expire here, by the database's clock.
@@ -80,15 +88,6 @@ async def _read_effects(tx: Connection, query: VerdictsRequest) -> dict[str, asy
         "SELECT key, state, comment FROM tool_calls WHERE turn_id = $1 AND key = ANY($2)", query.address.turn_id, keys
     )
     return {row["key"]: row for row in rows}
-
-
-_STATES = {state.value: state for state in VerdictState if state is not VerdictState.UNAVAILABLE} | {
-    # The call has run or is running: it was approved, and the ledger holds its outcome.
-    "reserved": VerdictState.APPROVED,
-    "done": VerdictState.APPROVED,
-    "failed": VerdictState.APPROVED,
-    "outcome_unknown": VerdictState.APPROVED,
-}
 
 
 def _approval_verdict(request: RequestRef, row: asyncpg.Record | None, query: VerdictsRequest) -> Verdict:

@@ -72,6 +72,23 @@ created the credential. A request of one of these users is excluded unless its p
 HAS_VOTED = """(a.quorum > 1 AND EXISTS (
   SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = {0} AND v.voided_at IS NULL))
 """
+DECISIONS = ("approve", "edit", "reject", "respond")
+_LONG_FIELDS = ("args", "schema", "revision", "result", "decision")
+"""The fields of a card that can be long."""
+KINDS = ("agent", "tool", "risk", "role")
+"""The properties that pending requests are grouped by."""
+_MAX_NAMES = 100
+"""The maximum number of values per property, most frequent first."""
+_BUCKETS = (
+    ("1h", "0", "1 hour"),
+    ("1d", "1 hour", "1 day"),
+    ("3d", "1 day", "3 days"),
+    ("older", "3 days", "1000 years"),
+)
+_COUNTS = ", ".join(
+    f"'{name}', count(*) FILTER (WHERE age >= interval '{least}' AND age < interval '{most}')"
+    for name, least, most in _BUCKETS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +212,6 @@ def _allowed_decisions(row: asyncpg.Record, viewer: Decider | None) -> list[str]
     return [each for each in DECISIONS if each != "edit" or row["tool"]]
 
 
-DECISIONS = ("approve", "edit", "reject", "respond")
-
-
-_LONG_FIELDS = ("args", "schema", "revision", "result", "decision")
-"""The fields of a card that can be long."""
-
-
 def brief_of(card: dict[str, object]) -> dict[str, object]:
     """Returns a card without the arguments and the other fields that can be long, for long lists."""
     return {name: value for name, value in card.items() if name not in _LONG_FIELDS}
@@ -303,12 +313,6 @@ def _show_fallback(row: asyncpg.Record) -> dict[str, object] | None:
     return {"reviewer": row["fallback_reviewer"], "at": row["fallback_at"], "fell_back_at": row["fell_back_at"]}
 
 
-KINDS = ("agent", "tool", "risk", "role")
-"""The properties that pending requests are grouped by."""
-_MAX_NAMES = 100
-"""The maximum number of values per property, most frequent first."""
-
-
 # Whether a user can decide depends on a few columns that many requests share. It is evaluated once per group.
 _GROUPED = """
 WITH waiting AS (
@@ -373,16 +377,6 @@ async def last_approved(tx: Connection, approval_id: str) -> dict[str, object] |
     }
 
 
-_BUCKETS = (
-    ("1h", "0", "1 hour"),
-    ("1d", "1 hour", "1 day"),
-    ("3d", "1 day", "3 days"),
-    ("older", "3 days", "1000 years"),
-)
-_COUNTS = ", ".join(
-    f"'{name}', count(*) FILTER (WHERE age >= interval '{least}' AND age < interval '{most}')"
-    for name, least, most in _BUCKETS
-)
 _AGEING = f"""
 WITH waiting AS (
   SELECT a.reviewer_role, s.name AS assignee, a.agent_id, a.fallback_reviewer, a.fallback_at, a.fell_back_at,

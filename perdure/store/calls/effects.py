@@ -12,7 +12,7 @@ from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import canonical_json
 from perdure.core.approvals.assignments import ADMIN
-from perdure.core.approvals.decisions import Decider, Delegation, Panel, delegations_for
+from perdure.core.approvals.decisions import Decider, Panel, Reviewer, represented_reviewers
 from perdure.core.text import estimated_tokens, is_blank, preview
 from perdure.store import audit
 from perdure.store.approvals.review import signed_in, with_delegations
@@ -48,7 +48,7 @@ async def settle_by_person(
     settler = await with_delegations(
         tx, decider
     )  # reads the roles after the lock, because those of the request may be outdated
-    delegation = await _settler_delegation(tx, key, str(row["user_id"]), settler)
+    reviewer = await _settling_reviewer(tx, key, str(row["user_id"]), settler)
     if outcome not in OUTCOMES or is_blank(comment):
         raise CallerError(
             "outcome_invalid", "Send the outcome (happened or did_not_happen) and a comment that says how you know"
@@ -57,7 +57,7 @@ async def settle_by_person(
     address = TurnAddress(
         tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
     )
-    statement = _Statement(settler, delegation, outcome, comment)
+    statement = _Statement(settler, reviewer, outcome, comment)
     return address, await _record(tx, address, call, statement, ended=row["ended_at"] is not None)
 
 
@@ -81,7 +81,7 @@ async def _lock_unsettled(tx: Connection, key: str, outcome: str) -> asyncpg.Rec
     return call
 
 
-async def _settler_delegation(tx: Connection, key: str, requester_id: str, settler: Decider) -> Delegation:
+async def _settling_reviewer(tx: Connection, key: str, requester_id: str, settler: Decider) -> Reviewer:
     """Returns the user on whose behalf this user can settle the call: themselves, or the user who delegated to them.
 
     Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
@@ -97,13 +97,13 @@ async def _settler_delegation(tx: Connection, key: str, requester_id: str, settl
         assignee = str(approval["assignee"] or "")
         panel = Panel(requester_id, approval["reviewer_role"], False, tuple(approval["reviewers"]), assignee, is_admin)
     try:
-        return delegations_for(panel, settler.user_id, settler.delegations, settler.credential)[0]
+        return represented_reviewers(panel, settler.user_id, settler.represents, settler.credential)[0]
     except CallerError:
         if approval is None or ADMIN not in settler.roles or settler.user_id == requester_id:
             raise
         if panel.is_for(settler.credential):
             raise settler.credential.own_request() from None
-        return settler.delegations[0]
+        return settler.represents[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class _Statement:
     """A stated outcome, its author, and the user on whose behalf the author acts."""
 
     by: Decider
-    delegation: Delegation
+    reviewer: Reviewer
     outcome: str
     comment: str
 
@@ -145,8 +145,8 @@ async def _record(
         call["call_id"],
     )
     data = body | {"signed_in": await signed_in(tx, statement.by.credential)}
-    if statement.delegation.user_id != statement.by.user_id:
-        data["for"] = statement.delegation.name
+    if statement.reviewer.user_id != statement.by.user_id:
+        data["for"] = statement.reviewer.name
     await audit.record(tx, "effect.settled", call["key"], data, actor=statement.by.user_id, turn_id=address.turn_id)
     note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, call["key"])
     kind = TOOL_RESULT if state is CallState.DONE else TOOL_ERROR

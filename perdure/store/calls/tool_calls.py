@@ -21,6 +21,11 @@ from perdure.store import audit
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 
+MAX_AUDITED_RESULT_CHARACTERS = 2_000
+"""Maximum length of a result in the audit trail; the turn's message contains all of it."""
+_OUTSIDE = frozenset({EffectClass.KEYED, EffectClass.OPAQUE})
+_RAN = frozenset({CallState.DONE, CallState.FAILED, CallState.OUTCOME_UNKNOWN})
+
 
 @dataclass(frozen=True, slots=True)
 class LockedCall:
@@ -260,12 +265,6 @@ async def settle(
     return True
 
 
-MAX_CHARACTERS = 2_000
-"""The maximum length of a recorded result; the turn's message contains all of it."""
-_OUTSIDE = frozenset({EffectClass.KEYED, EffectClass.OPAQUE})
-_RAN = frozenset({CallState.DONE, CallState.FAILED, CallState.OUTCOME_UNKNOWN})
-
-
 async def record_outcome(
     tx: Connection, turn_id: str, row: asyncpg.Record, state: CallState, result: str | None, *, exempt: bool = False
 ) -> None:
@@ -286,7 +285,7 @@ async def record_outcome(
         "args": args,
         "args_digest": digest_of(args),
         "state": state.value,
-        "result": None if result is None else result[:MAX_CHARACTERS],
+        "result": None if result is None else result[:MAX_AUDITED_RESULT_CHARACTERS],
     }
     if row["approval_id"] is not None:
         await audit.record(tx, "call.settled", str(row["approval_id"]), body, actor=None, turn_id=turn_id)

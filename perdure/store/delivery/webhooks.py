@@ -17,6 +17,8 @@ SELECT w.*, u.name AS maker, count(n.id) FILTER (WHERE n.gave_up_at IS NULL) AS 
 FROM webhooks w JOIN users u ON u.id = w.made_by LEFT JOIN notices n ON n.webhook_id = w.id
 WHERE w.ended_at IS NULL GROUP BY w.id, u.name ORDER BY w.made_at
 """
+CLAIM_SECONDS = 60
+"""If a relay is killed while it sends, its notices are sent again after this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,6 @@ def _webhook(row: asyncpg.Record) -> Webhook:
     )
 
 
-CLAIM_SECONDS = 60
-"""If a relay is killed while it sends, its notices are sent again after this time."""
 _CLAIM = f"""
 UPDATE notices SET due_at = now() + interval '{CLAIM_SECONDS} seconds', attempts = attempts + 1 WHERE id IN (
   SELECT id FROM notices WHERE due_at <= now() AND gave_up_at IS NULL ORDER BY due_at, at LIMIT $1

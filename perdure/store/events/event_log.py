@@ -22,6 +22,21 @@ from perdure.core.text import clean
 from perdure.store import audit
 from perdure.store.database import Connection
 
+MAX_EVENTS = 20_000
+NAMED = (
+    *("node", "tool", "model", "attempt", "code", "status", "input_tokens", "output_tokens", "cached_tokens"),
+    *("seconds", "assembly", "scope", "partial", "type", "severity", "rule_id", "skill_id", "skill_ids", "tier"),
+    *("description", "context"),
+)
+"""The keys of an event's data that a trace can contain. Content such as `facts`, `hits`, `message` and `result` is
+excluded, and so is any new key."""
+KINDS = (
+    *("node_start", "node_end", "generation.start", "generation.complete", "token.usage", "ttft", "transient_error"),
+    *("rate_limit", "tool.executing", "tool.result", "tool.error", "tool.denied", "tool.awaiting_approval"),
+    *("memory.search", "memory.write.created", "memory.write.blocked", "memory.context.loaded"),
+    *("hitl.rule_fire", "hitl.warning", "skill.selected", "skill.injected", "budget", "invariant.alarm"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
@@ -268,20 +283,6 @@ async def record_skipped_checkpoints(
             )
 
 
-MAX_EVENTS = 20_000
-NAMED = (
-    *("node", "tool", "model", "attempt", "code", "status", "input_tokens", "output_tokens", "cached_tokens"),
-    *("seconds", "assembly", "scope", "partial", "type", "severity", "rule_id", "skill_id", "skill_ids", "tier"),
-    *("description", "context"),
-)
-"""The keys of an event's data that a trace can contain. Content such as `facts`, `hits`, `message` and `result` is
-excluded, and so is any new key."""
-KINDS = (
-    *("node_start", "node_end", "generation.start", "generation.complete", "token.usage", "ttft", "transient_error"),
-    *("rate_limit", "tool.executing", "tool.result", "tool.error", "tool.denied", "tool.awaiting_approval"),
-    *("memory.search", "memory.write.created", "memory.write.blocked", "memory.context.loaded"),
-    *("hitl.rule_fire", "hitl.warning", "skill.selected", "skill.injected", "budget", "invariant.alarm"),
-)
 _EVENTS = """
 SELECT kind, at, call_id,
   (SELECT coalesce(jsonb_object_agg(key, value), '{}') FROM jsonb_each(data) WHERE key = ANY($2)) AS data

@@ -21,6 +21,17 @@ from perdure.store.valkey import Valkey, read_messages, subscribe
 # The braces in the names of keys and channels keep the keys of a conversation together in a cluster.
 WOKEN_BY_EVENTS = "e"
 """The message that announces committed events; `t` announces tokens."""
+_BATCH_ENTRIES = 200
+_BATCH_BYTES = 32_768
+"""The approximate memory per slow reader, because a batch is merged and sent as a whole. The script stops after the
+entry that reaches a limit. Entries are short too (`perdure/activities/model.py`)."""
+_POSITIONS_AT_ONCE = 64
+"""The maximum per round trip: about 2 MB are returned, so that readers do not wait long for those far behind."""
+_SEARCH_ENTRIES = 200
+LIVE_SECONDS = 3_600
+LIVE_ENTRIES = 10_000
+"""The approximate length to which a conversation's stream is trimmed."""
+_FORGOTTEN_AT_ONCE = 500
 
 
 def channel(conversation_id: str) -> str:
@@ -121,14 +132,6 @@ TokensPosition = tuple[str, str, str, str]
 """Tenant, conversation, epoch and id of the last entry that the reader has."""
 Marks = dict[CallKey, StreamMark]
 _Rows = list[tuple[str, dict[str, str]]]
-
-_BATCH_ENTRIES = 200
-_BATCH_BYTES = 32_768
-"""The approximate memory per slow reader, because a batch is merged and sent as a whole. The script stops after the
-entry that reaches a limit. Entries are short too (`perdure/activities/model.py`)."""
-_POSITIONS_AT_ONCE = 64
-"""The maximum per round trip: about 2 MB are returned, so that readers do not wait long for those far behind."""
-_SEARCH_ENTRIES = 200
 
 
 class LiveReader:
@@ -270,12 +273,6 @@ def _parse_mark(fields: Mapping[str, str]) -> StreamMark:
     return StreamMark(
         int(fields["a"]), int(fields["s"]) + len(fields.get("x", "")), fields["f"] == "0", thought=thought
     )
-
-
-LIVE_SECONDS = 3_600
-LIVE_ENTRIES = 10_000
-"""The approximate length to which a conversation's stream is trimmed."""
-_FORGOTTEN_AT_ONCE = 500
 
 
 class AppendResult(StrEnum):

@@ -32,6 +32,20 @@ _UNKNOWN = """
 SELECT k.key FROM turns t JOIN tool_calls k ON k.turn_id = t.id
 WHERE t.user_id = $1 AND k.state = 'outcome_unknown' LIMIT 20
 """
+CHUNK_ROWS = 1_000
+"""Rows per statement. No statement locks its rows for long or reaches the API's limit of five seconds."""
+NAME_KEYS = (
+    "name", "by", "to", "from", "for", "edited_by", "requested_by", "decided_by", "settled_by", "assignee",
+    "claimed_by", "was_claimed_by", "created_by", "invited_by", "fallback", "reviewer", "reviewers", "reviewers_before",
+)  # fmt: skip
+"""The JSON keys whose values name a user, alone or in a list."""
+NAMES_USER = "$.** ? (" + " || ".join(f"@.{key} == $name" for key in NAME_KEYS) + ")"
+"""The path uses lax mode, so that it matches inside lists."""
+_NAMING = ("user_id", "also", "naming", "renamed", "name")
+_BY_HAND = ("user_id", "also")
+_UNRAISED = ("user_id", "also", "unraised")
+_TEXT, _SHOWN = "k.outcome #>> '{message,text}'", "data->>'result'"
+_SCAN_SECONDS = 300.0
 
 
 async def check_no_open_work(tx: Connection, user_id: str) -> None:
@@ -58,10 +72,6 @@ async def check_no_open_work(tx: Connection, user_id: str) -> None:
             {"effects": effects},
             status=409,
         )
-
-
-CHUNK_ROWS = 1_000
-"""Rows per statement. No statement locks its rows for long or reaches the API's limit of five seconds."""
 
 
 class Step(NamedTuple):
@@ -200,20 +210,10 @@ OWN_STEPS: tuple[Step, ...] = (
 """The steps for the user's own rows."""
 
 
-NAME_KEYS = (
-    "name", "by", "to", "from", "for", "edited_by", "requested_by", "decided_by", "settled_by", "assignee",
-    "claimed_by", "was_claimed_by", "created_by", "invited_by", "fallback", "reviewer", "reviewers", "reviewers_before",
-)  # fmt: skip
-"""The JSON keys whose values name a user, alone or in a list."""
-NAMES_USER = "$.** ? (" + " || ".join(f"@.{key} == $name" for key in NAME_KEYS) + ")"
-"""The path uses lax mode, so that it matches inside lists."""
 TURNS_ACTED_IN = "SELECT turn_id FROM audit WHERE (actor = $1 OR id = ANY($2)) AND turn_id IS NOT NULL"
 """The turns in which the user acted or is named. The audit trail contains every action of a user."""
 
 _SILENCE = "jsonb_build_object('comment', '', 'reason_code', '')"
-_NAMING = ("user_id", "also", "naming", "renamed", "name")
-_BY_HAND = ("user_id", "also")
-_UNRAISED = ("user_id", "also", "unraised")
 
 
 def _rename_sql(column: str) -> str:
@@ -244,8 +244,6 @@ def _reason_condition(text: str) -> str:
 def _no_reason(text: str) -> str:
     return f"""regexp_replace({text}, ',"reason":".*', ',"status":"denied"}}')"""
 
-
-_TEXT, _SHOWN = "k.outcome #>> '{message,text}'", "data->>'result'"
 
 # These steps clear the user's name and comments in rows of other users, and the reasons that models received. Requests
 # of other users remain theirs, even if this user edited them. The engine's texts about them remain too.
@@ -358,7 +356,6 @@ OTHER_USERS_STEPS: tuple[Step, ...] = (
 Histories = Callable[[Sequence[str]], Awaitable[tuple[int, int]]]
 """Deletes the histories of the given turns that are stored outside Postgres. Returns the number of deleted runs and the
 number of turns with runs left."""
-_SCAN_SECONDS = 300.0
 _TURNS = "SELECT id::text FROM turns WHERE user_id = $1 AND id <> ALL($2::uuid[])"
 _NAMED = f"""
 SELECT a.id FROM audit_bodies b JOIN audit a ON a.id = b.audit_id

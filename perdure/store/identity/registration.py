@@ -41,6 +41,7 @@ ON CONFLICT (tenant_id) DO UPDATE SET code_sha256 = excluded.code_sha256, expire
   wrong_tries = 0
 """
 _CODE = "SELECT code_sha256, wrong_tries, expires_at <= clock_timestamp() AS is_expired FROM setup_codes"
+_REGISTERED = Credential(SignInMethod.REGISTRATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +129,6 @@ async def register(
         )
     await sign_in.set_password(tx, user_id, password_hash, credential)
     return user_id, credential, is_first
-
-
-_REGISTERED = Credential(SignInMethod.REGISTRATION)
 
 
 async def _use_code(tx: Connection, newcomer: Newcomer) -> None:

@@ -33,6 +33,11 @@ _FORGET = f"""
 DELETE FROM sessions WHERE id = ANY(ARRAY(
   SELECT id FROM sessions WHERE expires_at < now() - {_KEPT} ORDER BY expires_at LIMIT 100 FOR UPDATE SKIP LOCKED))
 """
+_REFRESH_TOKEN_FORM = re.compile(r"prt\.([a-z0-9][a-z0-9-]{0,62})\.[\w-]{43}", re.ASCII)
+CODE_LIFETIME = timedelta(minutes=15)
+_SIGN_IN_CODE_FORM = re.compile(r"([a-z0-9][a-z0-9-]{0,62})\.[\w-]{32}", re.ASCII)
+_MAX_LOCAL_KEYS = 20_000
+"""The maximum number of keys that a process counts without Valkey. The least recently used ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,6 @@ async def end_all_sessions(
     return len(rows)
 
 
-_REFRESH_TOKEN_FORM = re.compile(r"prt\.([a-z0-9][a-z0-9-]{0,62})\.[\w-]{43}", re.ASCII)
 _LOCK_TOKEN = """
 SELECT r.*, s.user_id, s.ended_at, s.expires_at AS session_expires_at, u.disabled_at, now() AS now
 FROM refresh_tokens r JOIN sessions s ON s.id = r.session_id JOIN users u ON u.id = s.user_id
@@ -194,10 +198,6 @@ def _returned_successor(row: asyncpg.Record, tenant_id: str, token: str, keys: A
     return next((each for each in made if sha256_hex(each) == row["successor_sha256"]), None)
 
 
-CODE_LIFETIME = timedelta(minutes=15)
-_SIGN_IN_CODE_FORM = re.compile(r"([a-z0-9][a-z0-9-]{0,62})\.[\w-]{32}", re.ASCII)
-
-
 @dataclass(frozen=True, slots=True)
 class Code:
     """A new code; it is shown once."""
@@ -289,8 +289,6 @@ async def set_password(tx: Connection, user_id: str, password_hash: str, credent
 Key = tuple[GuessRate, str]
 """The kind of count and the value that it is counted for."""
 _PREFIX = "perdure:guesses"
-_MAX_LOCAL_KEYS = 20_000
-"""The maximum number of keys that a process counts without Valkey. The least recently used ones are dropped."""
 # A guess is counted before it is checked, and only if the tallies have not changed since they were read. Concurrent
 # guesses therefore get as many attempts as sequential ones.
 _COUNT = """

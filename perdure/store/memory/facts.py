@@ -29,6 +29,7 @@ SELECT type, content, confidence FROM (
   LIMIT $7) chosen
 ORDER BY id
 """
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 async def user_of_open_turn(tx: Connection, call: FactsCall) -> str | None:
@@ -189,7 +190,6 @@ async def get_entity(tx: Connection, entity_id: str) -> Entity | None:
     return _entity(row) if row else None
 
 
-_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BY_ID = """
 SELECT r.reference, e.kind, e.name, e.id, e.attributes
 FROM unnest($1::text[], $2::uuid[]) AS r(reference, id) JOIN entities e USING (id)

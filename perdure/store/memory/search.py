@@ -50,6 +50,9 @@ _COLUMNS = (
     "d.version_id, d.sha256, d.versions, d.created_at, d.updated_at, s.archived_at IS NOT NULL AS archived"
 )
 FROM = "memory_documents d JOIN memory_stores s ON s.id = d.store_id"
+MAX_WORDS = 48
+"""Words of a question that are searched for; later words are ignored."""
+MAX_QUESTION_CHARACTERS = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +220,6 @@ def document_of(row: asyncpg.Record, content: str | None = None) -> Document:
     )
 
 
-MAX_WORDS = 48
-"""Words of a question that are searched for; later words are ignored."""
-MAX_QUESTION_CHARACTERS = 4_000
 _FOUND = f"""
 WITH asked AS MATERIALIZED (
   SELECT string_agg('''' || replace(replace(lexeme, '\\', '\\\\'), '''', '''''') || '''', ' | ')::tsquery AS words

@@ -24,6 +24,9 @@ from perdure.store.approvals.verdicts import comments_of
 from perdure.store.database import Connection
 from perdure.store.memory.working_memory import TOUCH, read
 
+_SECONDS = 2.0
+"""The maximum time that a turn waits for its template's text."""
+
 
 @dataclass(frozen=True, slots=True)
 class PauseRequests:
@@ -128,8 +131,6 @@ def _message(row: asyncpg.Record) -> MessageRef:
     )
 
 
-_SECONDS = 2.0
-"""The maximum time that a turn waits for its template's text."""
 _log = structlog.get_logger(__name__)
 
 _RESOLVE = """

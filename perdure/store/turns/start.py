@@ -26,6 +26,11 @@ from perdure.store.turns.finish import finish
 from perdure.store.turns.steer import add_message
 from perdure.store.turns.views import WAITS_FOR
 
+_TRIES = 5
+"""The number of times that the active turn is read again. Before each repetition, an active turn has just ended."""
+_LONG_CHARACTERS = 10_000
+"""A longer text takes milliseconds to search, which must not block the event loop."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
@@ -94,8 +99,6 @@ WITH begun AS (
 INSERT INTO outbox (tenant_id, kind, turn_id, request_id, due_at)
 SELECT $2, 'start', $1, '', now() + interval '{HEAD_START}' WHERE $15 RETURNING id
 """
-_TRIES = 5
-"""The number of times that the active turn is read again. Before each repetition, an active turn has just ended."""
 
 
 async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps) -> StartedTurn:
@@ -315,10 +318,6 @@ async def stop_for_replacement(tx: Connection, active: TurnAddress, to: str, use
         other = active.model_copy(update={"turn_id": str(before)})
         await finish(tx, FinishRequest(address=other, status=TurnStatus.STOPPED))
     return await put(tx, active.tenant_id, Wake.STOP, active.turn_id)
-
-
-_LONG_CHARACTERS = 10_000
-"""A longer text takes milliseconds to search, which must not block the event loop."""
 
 
 async def safety_category(tx: Connection, conversation_id: str, message: str, agent: PublishedAgent) -> str:

@@ -28,6 +28,14 @@ CASE WHEN t.waiting IS NOT NULL THEN t.waiting || jsonb_build_object('expires_at
     SELECT expires_at FROM approvals WHERE turn_id = t.id AND status = 'pending' UNION ALL
     SELECT expires_at FROM questions WHERE turn_id = t.id AND status = 'pending') o)) END AS waits_for
 """
+MAX_CALLS = 500
+"""The maximum number of calls returned; the latest ones are kept."""
+_CALL_COLUMNS = (
+    *("call_id", "kind", "name", "label", "effect", "state", "code", "attempts", "errors", "approval_id"),
+    "finish_reason",
+)
+_CALL_TIMES = ("planned_at", "started_at", "settled_at")
+_USAGE_COLUMNS = ("input_tokens", "output_tokens", "thinking_tokens", "cached_tokens", "cost_microusd")
 
 
 async def get_turn(tx: Connection, turn_id: str, user_id: str | None) -> dict[str, object]:
@@ -121,8 +129,6 @@ def show_stuck(stuck: dict[str, object] | None) -> dict[str, object] | None:
     return {name: stuck[name] for name in ("failures", "since", "message")} if stuck else None
 
 
-MAX_CALLS = 500
-"""The maximum number of calls returned; the latest ones are kept."""
 _TURN_EXISTS = "SELECT FROM turns WHERE id = $1 AND ($2::uuid IS NULL OR user_id = $2)"
 _TURN_CALLS = """
 SELECT * FROM (
@@ -147,11 +153,6 @@ SELECT * FROM (
   FROM bundles WHERE turn_id = $1
 ) calls ORDER BY coalesce(started_at, planned_at) DESC, length(call_id) DESC, call_id DESC LIMIT $2
 """
-_CALL_COLUMNS = (
-    *("call_id", "kind", "name", "label", "effect", "state", "code", "attempts", "errors", "approval_id"),
-    "finish_reason",
-)
-_CALL_TIMES = ("planned_at", "started_at", "settled_at")
 
 
 async def calls_of(tx: Connection, turn_id: str, user_id: str | None) -> list[dict[str, object]]:
@@ -187,7 +188,6 @@ SELECT call_id, stage, model, errors, epoch, started_at, settled_at, reply -> 'u
   row_number() OVER (PARTITION BY stage ORDER BY length(call_id), call_id) AS number
 FROM model_calls WHERE turn_id = $1 ORDER BY length(call_id), call_id
 """
-_USAGE_COLUMNS = ("input_tokens", "output_tokens", "thinking_tokens", "cached_tokens", "cost_microusd")
 
 
 async def metrics_of(tx: Connection, turn_id: str, user_id: str | None) -> dict[str, object]:

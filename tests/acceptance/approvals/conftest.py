@@ -53,7 +53,7 @@ def busy_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStac
 
 
 @pytest.fixture(scope="package")
-async def loaded(busy_stack: RunningStack) -> AsyncIterator[LoadedStack]:
+async def refund_stack(busy_stack: RunningStack) -> AsyncIterator[LoadedStack]:
     told = busy_stack.read()
     db = await Database.connect(told["postgres"], max_connections=8, wait_seconds=60)
     temporal = await Client.connect(told["temporal"], data_converter=DATA_CONVERTER)

@@ -29,10 +29,10 @@ DECIDERS = 4
 AGAIN = {500, 502, 503, 504}
 
 
-async def watch_memory(loaded: LoadedStack, largest: Counter[str]) -> None:
+async def watch_memory(refund_stack: LoadedStack, largest: Counter[str]) -> None:
     """Keep the most memory that each worker process has had, looked at twice a second."""
     while True:
-        pids = loaded.stack.read()["pids"]
+        pids = refund_stack.stack.read()["pids"]
         for role in WORKERS:
             try:
                 now = psutil.Process(pids[role]).memory_info().rss
@@ -42,10 +42,10 @@ async def watch_memory(loaded: LoadedStack, largest: Counter[str]) -> None:
         await asyncio.sleep(0.5)
 
 
-def cpu_seconds(loaded: LoadedStack) -> Counter[str]:
+def cpu_seconds(refund_stack: LoadedStack) -> Counter[str]:
     """The usage of each process of the stack, with its children."""
     used: Counter[str] = Counter()
-    for role, pid in loaded.stack.read()["pids"].items():
+    for role, pid in refund_stack.stack.read()["pids"].items():
         process = psutil.Process(pid)
         for each in (process, *process.children(recursive=True)):
             times = each.cpu_times()
@@ -53,9 +53,9 @@ def cpu_seconds(loaded: LoadedStack) -> Counter[str]:
     return used
 
 
-async def where(loaded: LoadedStack, turns: Sequence[Paused]) -> dict[tuple[str, str], tuple[int, int]]:
+async def where(refund_stack: LoadedStack, turns: Sequence[Paused]) -> dict[tuple[str, str], tuple[int, int]]:
     """The number of turns in each state, and of events in their conversations."""
-    async with loaded.db.transaction("local") as tx:
+    async with refund_stack.db.transaction("local") as tx:
         rows = await tx.fetch(
             "SELECT t.status AS turn, a.status AS approval, count(*) AS turns, sum(c.event_seq) AS events FROM turns t "
             "JOIN approvals a ON a.turn_id = t.id JOIN conversations c ON c.id = t.conversation_id "
@@ -65,11 +65,11 @@ async def where(loaded: LoadedStack, turns: Sequence[Paused]) -> dict[tuple[str,
     return {(row["turn"], row["approval"]): (row["turns"], int(row["events"])) for row in rows}
 
 
-async def run_ids(loaded: LoadedStack, turns: Sequence[Paused]) -> list[str]:
+async def run_ids(refund_stack: LoadedStack, turns: Sequence[Paused]) -> list[str]:
     found = []
     for start in range(0, len(turns), AT_ONCE):
         names = [turn_workflow_id(turn.turn_id) for turn in turns[start : start + AT_ONCE]]
-        told = await asyncio.gather(*(loaded.temporal.get_workflow_handle(name).describe() for name in names))
+        told = await asyncio.gather(*(refund_stack.temporal.get_workflow_handle(name).describe() for name in names))
         found += [each.run_id for each in told]
     return found
 
@@ -84,43 +84,45 @@ async def approve(reviewer: Person, turns: Sequence[Paused]) -> list[Answer]:
     return await asyncio.gather(*(one(turn) for turn in turns))
 
 
-async def done(loaded: LoadedStack, turns: Sequence[Paused], seconds: float) -> bool:
+async def done(refund_stack: LoadedStack, turns: Sequence[Paused], seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while (await where(loaded, turns)).keys() != {("completed", "done")}:
+    while (await where(refund_stack, turns)).keys() != {("completed", "done")}:
         if time.monotonic() > deadline:
             return False
         await asyncio.sleep(0.5)
     return True
 
 
-async def test_approved_turns_end_after_a_restart_and_undecided_ones_stay_paused(loaded: LoadedStack) -> None:
+async def test_approved_turns_end_after_a_restart_and_undecided_ones_stay_paused(refund_stack: LoadedStack) -> None:
     with Clocked() as making:
-        turns = await loaded.paused(PAUSED)
+        turns = await refund_stack.paused(PAUSED)
     every = PAUSED // APPROVED
     chosen, others = turns[::every][:APPROVED], [turn for number, turn in enumerate(turns) if number % every]
-    before, runs = await where(loaded, others), await run_ids(loaded, others[:200])
+    before, runs = await where(refund_stack, others), await run_ids(refund_stack, others[:200])
     assert before.keys() == {("awaiting_approval", "pending")}
-    refunded = len(await loaded.refunds())
+    refunded = len(await refund_stack.refunds())
     largest: Counter[str] = Counter()
-    watching = asyncio.create_task(watch_memory(loaded, largest))
+    watching = asyncio.create_task(watch_memory(refund_stack, largest))
     try:
-        back = await asyncio.to_thread(loaded.stack.wait_restarted, loaded.stack.kill(*WORKERS))
-        async with with_tokens(loaded.stack.token("admin"), ["reviewer"], [loaded.stack.api]) as (reviewer,):
-            used = cpu_seconds(loaded)
+        back = await asyncio.to_thread(refund_stack.stack.wait_restarted, refund_stack.stack.kill(*WORKERS))
+        async with with_tokens(refund_stack.stack.token("admin"), ["reviewer"], [refund_stack.stack.api]) as (
+            reviewer,
+        ):
+            used = cpu_seconds(refund_stack)
             with Clocked() as burst:
                 answers = await approve(reviewer, chosen)
                 decided_seconds = time.monotonic() - back
-                in_time = await done(loaded, chosen, 120.0)
+                in_time = await done(refund_stack, chosen, 120.0)
     finally:
         watching.cancel()
     print(f"\npaused: {PAUSED} made in {making}; {APPROVED} decided in {decided_seconds:.1f} s, done in {burst}")
-    print(f"CPU seconds of the burst: {dict(cpu_seconds(loaded) - used)}")
+    print(f"CPU seconds of the burst: {dict(cpu_seconds(refund_stack) - used)}")
     print(f"workers' largest resident memory, MB: { ({role: round(size / 1e6) for role, size in largest.items()}) }")
     assert Counter((answer.status, answer.says) for answer in answers) == {(200, "approved"): APPROVED}
-    assert in_time, await where(loaded, chosen)
-    assert await where(loaded, others) == before, "no notice is about the others"
-    assert await run_ids(loaded, others[:200]) == runs, "nor woken them"
-    assert sorted((await loaded.refunds())[refunded:]) == sorted(turn.key for turn in chosen)
+    assert in_time, await where(refund_stack, chosen)
+    assert await where(refund_stack, others) == before, "no notice is about the others"
+    assert await run_ids(refund_stack, others[:200]) == runs, "nor woken them"
+    assert sorted((await refund_stack.refunds())[refunded:]) == sorted(turn.key for turn in chosen)
     assert max(largest.values()) < 1_500_000_000
 
 
@@ -165,16 +167,16 @@ class Deciding:
         async with self._taken:
             await self._taken.wait_for(lambda: len(self._waiting) <= most)
 
-    async def while_postgres_is_killed(self, loaded: LoadedStack) -> None:
+    async def while_postgres_is_killed(self, refund_stack: LoadedStack) -> None:
         """SIGKILL the postmaster whenever a share of the decisions is made; it is back each time."""
         for number in range(KILLS):
             await self._until_left(DECISIONS * (KILLS - number) // (KILLS + 1))
-            await asyncio.to_thread(loaded.stack.wait_restarted, loaded.stack.kill("postgres"))
+            await asyncio.to_thread(refund_stack.stack.wait_restarted, refund_stack.stack.kill("postgres"))
 
 
-async def outcome(loaded: LoadedStack, turns: Sequence[Paused]) -> dict[str, tuple[str, str, str, int, str]]:
+async def outcome(refund_stack: LoadedStack, turns: Sequence[Paused]) -> dict[str, tuple[str, str, str, int, str]]:
     """Per approval: its status, the decisions with their reviewers, and the turn's status."""
-    async with loaded.db.transaction("local") as tx:
+    async with refund_stack.db.transaction("local") as tx:
         rows = await tx.fetch(
             "SELECT a.id::text, a.status, a.decision->>'type' AS decision, u.name, t.status AS turn, "
             "(SELECT count(*) FROM audit x WHERE x.subject = a.id::text AND x.kind = 'approval.decided') AS times "
@@ -185,22 +187,22 @@ async def outcome(loaded: LoadedStack, turns: Sequence[Paused]) -> dict[str, tup
     return {row["id"]: (row["status"], row["decision"], row["name"], row["times"], row["turn"]) for row in rows}
 
 
-async def test_in_an_outage_no_acknowledged_decision_is_lost_and_none_is_made_twice(loaded: LoadedStack) -> None:
-    turns = await loaded.paused(DECISIONS)
-    refunded = len(await loaded.refunds())
+async def test_in_an_outage_no_acknowledged_decision_is_lost_and_none_is_made_twice(refund_stack: LoadedStack) -> None:
+    turns = await refund_stack.paused(DECISIONS)
+    refunded = len(await refund_stack.refunds())
     names = [f"outage-{number}" for number in range(DECIDERS)]
-    async with with_tokens(loaded.stack.token("admin"), names, [loaded.stack.api]) as people:
+    async with with_tokens(refund_stack.stack.token("admin"), names, [refund_stack.stack.api]) as people:
         deciding = Deciding(people, turns)
         with Clocked() as clocked:
-            await asyncio.gather(deciding.run(), deciding.while_postgres_is_killed(loaded))
+            await asyncio.gather(deciding.run(), deciding.while_postgres_is_killed(refund_stack))
     print(f"\noutage: {DECISIONS} decisions, Postgres killed {KILLS} times, {clocked}")
     print(f"asked again after: {dict(deciding.repeats)}")
     assert len(deciding.answers) == DECISIONS
-    began, found = time.monotonic(), await outcome(loaded, turns)
+    began, found = time.monotonic(), await outcome(refund_stack, turns)
     while {each[4] for each in found.values()} != {"completed"}:
         assert time.monotonic() - began < sized(1_500, 120), Counter(each[4] for each in found.values())
         await asyncio.sleep(1)
-        found = await outcome(loaded, turns)
+        found = await outcome(refund_stack, turns)
     print(f"every turn had ended {time.monotonic() - began:.1f} s after the last decision")
     for approval_id, (decision, repeated, answer) in deciding.answers.items():
         _, stands, by, times, _ = found[approval_id]
@@ -208,5 +210,7 @@ async def test_in_an_outage_no_acknowledged_decision_is_lost_and_none_is_made_tw
         # A second request without an idempotency key is refused: the first one counted.
         assert answer.status == 200 or (repeated and answer.says == "already_decided"), answer
     approved = {turn.key for turn in turns if deciding.answers[turn.approval_id][0] == "approve"}
-    assert sorted((await loaded.refunds())[refunded:]) == sorted(approved), "each approved call ran once, no other did"
+    assert sorted((await refund_stack.refunds())[refunded:]) == sorted(approved), (
+        "each approved call ran once, no other did"
+    )
     assert Counter(each[0] for each in found.values()) == {"done": len(approved), "rejected": DECISIONS - len(approved)}

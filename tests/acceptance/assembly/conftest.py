@@ -9,13 +9,13 @@ from tests.acceptance.running import ROOT, RunningStack, running
 
 
 @pytest.fixture(scope="package")
-def gathering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+def five_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     home = tmp_path_factory.mktemp("gathering") / "home"
     with running(home, "--app", str(ROOT / "tests" / "apps" / "gather")) as stack:
         yield stack
 
 
 @pytest.fixture
-def client(gathering: RunningStack) -> Iterator[Client]:
-    with Client(gathering.api, gathering.token("requester")) as made:
+def client(five_tools: RunningStack) -> Iterator[Client]:
+    with Client(five_tools.api, five_tools.token("requester")) as made:
         yield made

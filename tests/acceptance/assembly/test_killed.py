@@ -8,11 +8,13 @@ from tests.acceptance.running import RunningStack, until
 pytestmark = pytest.mark.soak
 
 
-def test_a_worker_killed_before_navigator_does_not_run_preflight_again(gathering: RunningStack, client: Client) -> None:
+def test_a_worker_killed_before_navigator_does_not_run_preflight_again(
+    five_tools: RunningStack, client: Client
+) -> None:
     turn_id = client.turns.start(client.conversations.create("gather").id, "hold on").turn_id
     until(lambda: "preflight" in client.turns.get(turn_id).nodes, 90, "the preflight never ended")
     assert "navigator" not in client.turns.get(turn_id).nodes, "the first phase is under way"
-    gathering.wait_restarted(gathering.kill("worker-turns", "worker-llm"))
+    five_tools.wait_restarted(five_tools.kill("worker-turns", "worker-llm"))
     events = list(client.turns.events(turn_id))
     turn = client.turns.get(turn_id)
     assert (turn.status, turn.answer) == ("completed", "Done.")

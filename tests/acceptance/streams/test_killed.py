@@ -135,7 +135,7 @@ async def test_with_valkey_lost_no_turn_fails(speakers: Speaking) -> None:
             finally:
                 await asyncio.to_thread(valkey.start)
         faults = await readers.faults([*texts, *short])
-    print(f"\nValkey wiped, and away for {AWAY_SECONDS} s, under {live} turns that spoke, {still} of them still when")
+    print(f"\nValkey wiped, and away for {AWAY_SECONDS} s, under {live} open streams, {still} of them still when")
     print(f"it was back, and {MEANWHILE} that began meanwhile: {len(faults)} faults; {clocked}")
     assert live == VALKEY_TURNS
     assert not faults, "\n".join(faults[:20])

@@ -61,74 +61,37 @@ def chart(**says: Sequence[Patch | Exception]) -> Rows:
 
 ROWS = (
     row("a chart", Leg(f"{CLASSIFY} {PLAN} {RUN} {VIZ} {DRAW} {DONE} {SHOW}", chart())),
-    *(
-        row(
-            f"{kind} is answered at once",
-            Leg(f"{CLASSIFY} {SAY}", {"entry_classif_message_type": [found(classified=kind)]}),
-        )
-        for kind in ("palette", "no_data", "question")
-    ),
+    *(row(f"{kind} is answered at once",
+        Leg(f"{CLASSIFY} {SAY}", {"entry_classif_message_type": [found(classified=kind)]}))
+        for kind in ("palette", "no_data", "question")),
     row("an upload is acknowledged", Leg(f"{INIT} {SAY}"), initial={"input": {"message": "upload"}}),
     row("an empty shortcut is explained", Leg(f"{INIT} expand_shortcut_node {SAY}"), initial=SHORTCUT),
-    row(
-        "a shortcut goes straight to the solver",
+    row("a shortcut goes straight to the solver",
         Leg(f"{INIT} expand_shortcut_node {SHOW}", {"expand_shortcut_node": [found(shortcut="<x/>")]}),
-        initial=SHORTCUT,
-    ),
-    row(
-        "a transformation asks, waits, plans again with the reply",
-        Leg(
-            f"{CLASSIFY} {PLAN}",
-            {"entry_classif_message_type": [found(classified="transformation")], GATE: [WAITS]},
-            "awaiting",
-        ),
-        Leg(
-            f"{GATE} {PLAN} {RUN} {VIZ} {DRAW} {DONE} {SHOW}",
-            {GATE: [answered(clarified="replied"), found(clarified="run")]},
-            entry="clarification",
-        ),
-    ),
-    row(
-        "a plan that breaks the schema is tried again until the budget is spent",
-        Leg(
-            f"{CLASSIFY} {PLAN} {PLAN} {PLAN} {SAY}",
-            chart(**{GATE: [*[found(clarified="xsd_retry")] * 2, found(clarified="spent")]}),
-        ),
-    ),
+        initial=SHORTCUT),
+    row("a transformation asks, waits, plans again with the reply",
+        Leg(f"{CLASSIFY} {PLAN}", {"entry_classif_message_type": [found(classified="transformation")], GATE: [WAITS]},
+            "awaiting"),
+        Leg(f"{GATE} {PLAN} {RUN} {VIZ} {DRAW} {DONE} {SHOW}",
+            {GATE: [answered(clarified="replied"), found(clarified="run")]}, entry="clarification")),
+    row("a plan that breaks the schema is tried again until the budget is spent",
+        Leg(f"{CLASSIFY} {PLAN} {PLAN} {PLAN} {SAY}",
+            chart(**{GATE: [*[found(clarified="xsd_retry")] * 2, found(clarified="spent")]}))),
     row("a failed plan is explained", Leg(f"{CLASSIFY} {PLAN} {SAY}", chart(**{GATE: [found(clarified="failed")]}))),
-    row(
-        "a failed run is planned again, then the budget is spent",
-        Leg(
-            f"{CLASSIFY} {PLAN} {RUN} {PLAN} {RUN} {SAY}",
-            chart(**{RUN: [found(choregraph="retry"), found(choregraph="spent")]}),
-        ),
-    ),
-    row(
-        "the client runs the pipeline and gets the solved chart without feedback",
+    row("a failed run is planned again, then the budget is spent",
+        Leg(f"{CLASSIFY} {PLAN} {RUN} {PLAN} {RUN} {SAY}",
+            chart(**{RUN: [found(choregraph="retry"), found(choregraph="spent")]}))),
+    row("the client runs the pipeline and gets the solved chart without feedback",
         Leg(f"{CLASSIFY} {PLAN} {RUN}", chart(**{RUN: [WAITS]}), "awaiting"),
-        Leg(
-            f"{RUN} {VIZ} {DRAW} {DONE} asp_solving_node",
-            {RUN: [answered()], "asp_solving_node": [found(asp="api")]},
-            entry="client_run",
-        ),
-    ),
-    row(
-        "exclusions run beside the chart and the solver runs once",
-        Leg(
-            f"{CLASSIFY} {PLAN} {RUN} viz_processing_branch exclusion_processing"
+        Leg(f"{RUN} {VIZ} {DRAW} {DONE} asp_solving_node",
+            {RUN: [answered()], "asp_solving_node": [found(asp="api")]}, entry="client_run")),
+    row("exclusions run beside the chart and the solver runs once",
+        Leg(f"{CLASSIFY} {PLAN} {RUN} viz_processing_branch exclusion_processing"
             f" viz_processing_branch/entry {DRAW} {DONE} {MARK} {SHOW}",
-            chart(**{RUN: [found(exclusion_asked="yes")], "finalize": [found(marks="yes")]}),
-        ),
-    ),
-    row(
-        "an unsolvable chart is explained",
-        Leg(
-            f"{CLASSIFY} {PLAN} {RUN} {VIZ} {DRAW} {DRAW} {DONE} asp_solving_node {SAY}",
-            chart(xml_validator=[found(xml="retry"), found(xml="spent")], asp_solving_node=[found(asp="failed")]),
-        ),
-    ),
-    row(
-        "nothing to draw leaves the nested topology at once",
-        Leg(f"{CLASSIFY} {PLAN} {RUN} {VIZ} {SHOW}", chart(**{RUN: [found(viz="nothing")]})),
-    ),
-)
+            chart(**{RUN: [found(exclusion_asked="yes")], "finalize": [found(marks="yes")]}))),
+    row("an unsolvable chart is explained",
+        Leg(f"{CLASSIFY} {PLAN} {RUN} {VIZ} {DRAW} {DRAW} {DONE} asp_solving_node {SAY}",
+            chart(xml_validator=[found(xml="retry"), found(xml="spent")], asp_solving_node=[found(asp="failed")]))),
+    row("nothing to draw leaves the nested topology at once",
+        Leg(f"{CLASSIFY} {PLAN} {RUN} {VIZ} {SHOW}", chart(**{RUN: [found(viz="nothing")]}))),
+)  # fmt: skip

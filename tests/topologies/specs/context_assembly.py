@@ -32,22 +32,13 @@ def topology() -> Topology:
 GATHER = "preflight assembly_gate context_assembly empathy context_format"
 WAITS: Patch = {"status": AWAITING_HITL, "pending_requests": [{"request_id": "r1"}]}
 ROWS = (
-    row(
-        "a hijacked turn takes the safety path",
-        Leg("preflight safety_intervention finalize", {"preflight": [{"safety_hijacked": True}]}),
-    ),
-    row(
-        "a failed assembly never reaches the navigator",
-        Leg(
-            f"{GATHER} finalize",
+    row("a hijacked turn takes the safety path",
+        Leg("preflight safety_intervention finalize", {"preflight": [{"safety_hijacked": True}]})),
+    row("a failed assembly never reaches the navigator",
+        Leg(f"{GATHER} finalize",
             {"context_assembly": [{"error": {"code": "tool_failed", "message": "A required tool failed."}}]},
-            "failed",
-        ),
-        error="tool_failed",
-    ),
-    row(
-        "an approval pauses the navigator, and the resumed turn goes on there",
+            "failed"), error="tool_failed"),
+    row("an approval pauses the navigator, and the resumed turn goes on there",
         Leg(f"{GATHER} navigator finalize", {"navigator": [WAITS]}, AWAITING_HITL),
-        Leg("navigator finalize", {"navigator": [{"status": "running"}]}, entry="approval"),
-    ),
-)
+        Leg("navigator finalize", {"navigator": [{"status": "running"}]}, entry="approval")),
+)  # fmt: skip

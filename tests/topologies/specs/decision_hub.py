@@ -49,18 +49,9 @@ ALLOWED: dict[str, JsonValue] = {
 FAILED: Patch = {"model_response": {"status": "recoverable_error", "error_type": "timeout"}}
 ROWS = (
     row("the failure path", Leg(f"{BEGIN} {FAILURE}", {"model_call_node": [FAILED]}, "failed"), error="timeout"),
-    row(
-        "all four memory nodes hang off the decision",
-        Leg(f"{BEGIN} {READ} {ANSWER} {WRITE} format_response_node"),
-        initial=ALLOWED,
-    ),
-    row(
-        "a decision that never ends meets the limit of steps",
-        Leg(
-            f"{BEGIN} {'task_preprocessing_node decision_logic_node ' * 7}task_preprocessing_node",
-            {"decision_logic_node": [{"command": "preprocess"}] * 9},
-            "limited",
-        ),
-        error="iteration_limit",
-    ),
-)
+    row("all four memory nodes hang off the decision", Leg(f"{BEGIN} {READ} {ANSWER} {WRITE} format_response_node"),
+        initial=ALLOWED),
+    row("a decision that never ends meets the limit of steps",
+        Leg(f"{BEGIN} {'task_preprocessing_node decision_logic_node ' * 7}task_preprocessing_node",
+            {"decision_logic_node": [{"command": "preprocess"}] * 9}, "limited"), error="iteration_limit"),
+)  # fmt: skip

@@ -78,61 +78,34 @@ GATED = waits("initial_llm_call tool_node", {"initial_llm_call": [ASKS], "tool_n
 CUT: Patch = {"continuation": {"number": 1, "message_id": "m"}}
 WHOLE: Patch = {"continuation": {}}
 ROWS = (
-    row(
-        "an answer that was cut is continued, in each phase",
-        Leg(
-            f"{START} initial_llm_call initial_llm_call skill_select_node approval_node synthesis_llm_call"
+    row("an answer that was cut is continued, in each phase",
+        Leg(f"{START} initial_llm_call initial_llm_call skill_select_node approval_node synthesis_llm_call"
             " synthesis_llm_call output_format",
-            {"initial_llm_call": [CUT, WHOLE], "synthesis_llm_call": [CUT, WHOLE]},
-        ),
-    ),
-    row(
-        "the first model call fails",
+            {"initial_llm_call": [CUT, WHOLE], "synthesis_llm_call": [CUT, WHOLE]})),
+    row("the first model call fails",
         Leg(f"{START} initial_llm_call output_format", {"initial_llm_call": [BROKEN]}, "failed"),
-        error="model_refused",
-    ),
-    row(
-        "a skill is injected and its synthesis runs tools",
-        Leg(
-            f"{START} initial_llm_call skill_select_node skill_inject_node approval_node"
+        error="model_refused"),
+    row("a skill is injected and its synthesis runs tools",
+        Leg(f"{START} initial_llm_call skill_select_node skill_inject_node approval_node"
             " synthesis_llm_call tool_node synthesis_llm_call output_format",
-            {"skill_select_node": [{"selected_skill_ids": ["s1"]}], "synthesis_llm_call": [ASKS]},
-        ),
-    ),
-    row(
-        "the second model call fails",
-        Leg(f"{START} {ANSWER}", {"synthesis_llm_call": [BROKEN]}, "failed"),
-        error="model_refused",
-    ),
+            {"skill_select_node": [{"selected_skill_ids": ["s1"]}], "synthesis_llm_call": [ASKS]})),
+    row("the second model call fails",
+        Leg(f"{START} {ANSWER}", {"synthesis_llm_call": [BROKEN]}, "failed"), error="model_refused"),
     row("a gate pauses and the approved call is replayed", GATED, resumed(f"tool_node {ANSWER}", APPROVED)),
-    row(
-        "a gate in the synthesis comes back to the synthesis",
+    row("a gate in the synthesis comes back to the synthesis",
         waits(f"{SYNTHESIS} tool_node", {"synthesis_llm_call": [ASKS], "tool_node": [GATE]}),
-        resumed("tool_node synthesis_llm_call output_format", APPROVED),
-    ),
+        resumed("tool_node synthesis_llm_call output_format", APPROVED)),
     row("a fresh run that finds an open gate pauses before any model call", waits("", {"memory_node": [GATE]})),
-    row(
-        "a checkpoint skips the synthesis until it is approved",
+    row("a checkpoint skips the synthesis until it is approved",
         waits("initial_llm_call skill_select_node approval_node", {"approval_node": [CHECKPOINT]}),
-        resumed(ANSWER, {"status": "running", "pending_mutation": None, "pending_requests": []}),
-    ),
-    row(
-        "a limit that is spent before the model is called pauses until it is raised",
+        resumed(ANSWER, {"status": "running", "pending_mutation": None, "pending_requests": []})),
+    row("a limit that is spent before the model is called pauses until it is raised",
         waits("initial_llm_call tool_node initial_llm_call", {"initial_llm_call": [ASKS, LIMIT]}),
-        resumed(ANSWER, RAISED),
-    ),
-    row(
-        "a limit that is spent before the synthesis pauses until it is raised",
+        resumed(ANSWER, RAISED)),
+    row("a limit that is spent before the synthesis pauses until it is raised",
         waits(SYNTHESIS, {"synthesis_llm_call": [LIMIT]}),
-        resumed("synthesis_llm_call output_format", RAISED),
-    ),
-    row(
-        "the iteration limit ends a loop of tools",
-        Leg(
-            f"{START} initial_llm_call tool_node initial_llm_call tool_node output_format",
-            {"initial_llm_call": [ASKS, ASKS]},
-            "limited",
-        ),
-        initial={"max_iterations": 2},
-    ),
-)
+        resumed("synthesis_llm_call output_format", RAISED)),
+    row("the iteration limit ends a loop of tools",
+        Leg(f"{START} initial_llm_call tool_node initial_llm_call tool_node output_format",
+            {"initial_llm_call": [ASKS, ASKS]}, "limited"), initial={"max_iterations": 2}),
+)  # fmt: skip

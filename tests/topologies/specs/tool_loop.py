@@ -53,28 +53,15 @@ GOES_ON = Leg("entry gate model final", {"gate": [RAN], "model": [SAYS]}, entry=
 FAILS: Patch = {"error": {"code": "gate_failed", "message": "The gate failed."}}
 ROWS = (
     row("an approval pauses the turn, and the resumed turn skips memory", GATED, GOES_ON),
-    row(
-        "a fresh run that finds an open gate goes there before any model call",
-        Leg("entry gate final", {"entry": [{"pending_mutation": [{}]}], "gate": [WAITS]}, AWAITING_HITL),
-    ),
-    row(
-        "a limit that is spent before the model is called pauses until it is raised",
+    row("a fresh run that finds an open gate goes there before any model call",
+        Leg("entry gate final", {"entry": [{"pending_mutation": [{}]}], "gate": [WAITS]}, AWAITING_HITL)),
+    row("a limit that is spent before the model is called pauses until it is raised",
         Leg(f"{FRESH_RUN} final", {"model": [LIMIT]}, AWAITING_HITL),
-        Leg("entry gate model final", {"model": [SAYS]}, entry="approval"),
-    ),
-    row(
-        "an answer that was cut is continued",
-        Leg(f"{FRESH_RUN} model final", {"model": [CUT, SAYS | WHOLE]}),
-    ),
-    row(
-        "a failure of the gate ends the turn",
-        Leg(f"{FRESH_RUN} gate final", {"model": [ASKS], "gate": [FAILS]}, "failed"),
-        error="gate_failed",
-    ),
-    row(
-        "a model that never stops meets the limit of rounds",
-        Leg(f"{FRESH_RUN} gate model gate final", {"model": [ASKS] * 2}, "limited"),
-        error="iteration_limit",
-        initial={"max_iterations": 2},
-    ),
-)
+        Leg("entry gate model final", {"model": [SAYS]}, entry="approval")),
+    row("an answer that was cut is continued", Leg(f"{FRESH_RUN} model final", {"model": [CUT, SAYS | WHOLE]})),
+    row("a failure of the gate ends the turn",
+        Leg(f"{FRESH_RUN} gate final", {"model": [ASKS], "gate": [FAILS]}, "failed"), error="gate_failed"),
+    row("a model that never stops meets the limit of rounds",
+        Leg(f"{FRESH_RUN} gate model gate final", {"model": [ASKS] * 2}, "limited"), error="iteration_limit",
+        initial={"max_iterations": 2}),
+)  # fmt: skip

@@ -64,15 +64,12 @@ CONFLICTS = [asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.
 WRONG = [asyncpg.UniqueViolationError, asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError]
 
 
-@pytest.mark.parametrize(
-    ("kind", "family", "code"),
-    [
-        *((kind, UpstreamUnavailable, "store_unavailable") for kind in AWAY),
-        *((kind, UpstreamUnavailable, "store_conflict") for kind in CONFLICTS),
-        *((kind, InvariantBroken, "store_refused") for kind in (*WRONG, asyncpg.DataError)),
-        (KeyError, InvariantBroken, UNEXPECTED.code),
-    ],
-)
+@pytest.mark.parametrize(("kind", "family", "code"), [
+    *((kind, UpstreamUnavailable, "store_unavailable") for kind in AWAY),
+    *((kind, UpstreamUnavailable, "store_conflict") for kind in CONFLICTS),
+    *((kind, InvariantBroken, "store_refused") for kind in (*WRONG, asyncpg.DataError)),
+    (KeyError, InvariantBroken, UNEXPECTED.code),
+])  # fmt: skip
 def test_an_unavailable_postgres_is_retried_and_a_wrong_statement_is_not(kind: Any, family: type, code: str) -> None:
     ours = store_error(kind("x"))
     assert (type(ours), ours.code) == (family, code)
@@ -160,16 +157,13 @@ def test_a_failure_is_far_smaller_than_temporals_limit(message: str, details: di
 LATE = temporal.TimeoutError("t", type=temporal.TimeoutType.HEARTBEAT, last_heartbeat_details=[])
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (to_temporal(LimitReached("cap", "Enough.")), "cap"),
-        (temporal.ApplicationError("somebody else's", type="theirs"), "theirs"),
-        (temporal.ApplicationError("details of another form", {"x": 1}), "activity_failed"),
-        (LATE, "activity_timeout"),
-        (temporal.CancelledError(), "stopped"),
-    ],
-)
+@pytest.mark.parametrize(("error", "code"), [
+    (to_temporal(LimitReached("cap", "Enough.")), "cap"),
+    (temporal.ApplicationError("somebody else's", type="theirs"), "theirs"),
+    (temporal.ApplicationError("details of another form", {"x": 1}), "activity_failed"),
+    (LATE, "activity_timeout"),
+    (temporal.CancelledError(), "stopped"),
+])  # fmt: skip
 def test_every_failure_of_an_activity_reads_as_a_problem(error: BaseException, code: str) -> None:
     problem = problem_of(failed(error))
     assert problem.code == code and len(problem.message) <= 300
@@ -179,13 +173,10 @@ def breaks(kind: type[Exception]) -> None:
     raise kind("sk-canary-8842")
 
 
-@pytest.mark.parametrize(
-    ("door", "kind", "code"),
-    [
-        *((provider_error, ZeroDivisionError, "unexpected_error"), (store_error, KeyError, "unexpected_error")),
-        (store_error, asyncpg.UndefinedTableError, "store_refused"),
-    ],
-)
+@pytest.mark.parametrize(("door", "kind", "code"), [
+    *((provider_error, ZeroDivisionError, "unexpected_error"), (store_error, KeyError, "unexpected_error")),
+    (store_error, asyncpg.UndefinedTableError, "store_refused"),
+])  # fmt: skip
 def test_an_internal_error_is_logged_by_class_and_place_without_its_text(door: Door, kind: Any, code: str) -> None:
     with pytest.raises(kind) as raised:
         breaks(kind)

@@ -44,16 +44,13 @@ IMAGE = {"type": "image", "data": DATA, "mime_type": "image/png"}
 LINK = {"type": "resource_link", "uri": "file:///a", "name": "a"}
 
 
-@pytest.mark.parametrize(
-    ("block", "told"),
-    [
-        (IMAGE, {"type": "image", "bytes": 1_000}),
-        ({**IMAGE, "type": "audio", "mime_type": "audio/wav"}, {"type": "audio", "mime_type": "audio/wav"}),
-        (LINK, LINK),
-        ({"type": "resource", "resource": {"uri": "file:///a", "text": "in"}}, {"type": "resource", "text": "in"}),
-        ({"type": "resource", "resource": {"uri": "file:///a", "blob": DATA}}, {"bytes": 1_000, "uri": "file:///a"}),
-    ],
-)
+@pytest.mark.parametrize(("block", "told"), [
+    (IMAGE, {"type": "image", "bytes": 1_000}),
+    ({**IMAGE, "type": "audio", "mime_type": "audio/wav"}, {"type": "audio", "mime_type": "audio/wav"}),
+    (LINK, LINK),
+    ({"type": "resource", "resource": {"uri": "file:///a", "text": "in"}}, {"type": "resource", "text": "in"}),
+    ({"type": "resource", "resource": {"uri": "file:///a", "blob": DATA}}, {"bytes": 1_000, "uri": "file:///a"}),
+])  # fmt: skip
 def test_content_that_is_not_text_is_described(block: dict[str, Any], told: dict[str, Any]) -> None:
     output: Any = output_of(answer(block, structured={"kept": True}))
     assert output["structured"] == {"kept": True}
@@ -61,16 +58,13 @@ def test_content_that_is_not_text_is_described(block: dict[str, Any], told: dict
     assert DATA[:40] not in json.dumps(output)
 
 
-@pytest.mark.parametrize(
-    "large",
-    [
-        answer(text("x" * 1_000_000)),
-        answer(*(text("y" * 10_000) for _ in range(500))),
-        answer(structured={"rows": ["z" * 100] * 10_000}),
-        answer(text("t"), structured={"rows": ["z" * 100] * 10_000}),
-        answer(*[{**IMAGE, "mime_type": "m" * 9_000}] * 300),
-    ],
-)
+@pytest.mark.parametrize("large", [
+    answer(text("x" * 1_000_000)),
+    answer(*(text("y" * 10_000) for _ in range(500))),
+    answer(structured={"rows": ["z" * 100] * 10_000}),
+    answer(text("t"), structured={"rows": ["z" * 100] * 10_000}),
+    answer(*[{**IMAGE, "mime_type": "m" * 9_000}] * 300),
+])  # fmt: skip
 def test_a_huge_answer_becomes_a_small_result_that_says_it_was_cut(large: CallToolResult) -> None:
     whole = canonical_json(result_of(output_of(large)).output)
     assert len(whole) < 64 * 1024 and "[cut: " in whole
@@ -112,25 +106,22 @@ CUT_OFF = said(CLOSED, "Connection closed")
 AWAY, NO, LOST = ToolUnavailable, ToolRefused, ServerLost
 
 
-@pytest.mark.parametrize(
-    ("answered", "note", "read", "keyed", "opaque"),
-    [
-        (said(CLOSED), {"sent": False}, AWAY, AWAY, AWAY),
-        (said(INTERNAL), {"sent": False}, AWAY, AWAY, AWAY),
-        (CUT_OFF, {}, LOST, LOST, LOST),
-        (said(CLOSED), {}, NO, LOST, LOST),
-        (said(INTERNAL), {"lost": True}, LOST, LOST, LOST),
-        *((said(NO_METHOD), {}, NO, NO, NO), (said(BAD), {}, NO, NO, NO)),
-        *((said(BAD), {"status": 404}, AWAY, AWAY, AWAY), (said(INTERNAL), {}, NO, LOST, LOST)),
-        *((said(OWN), {}, NO, LOST, LOST), (ValueError("no result"), {}, NO, LOST, LOST)),
-        (said(CLOSED), {"too_large": True}, NO, LOST, LOST),
-        (said(INTERNAL), {"status": 401}, NO, NO, NO),
-        (said(INTERNAL), {"status": 500}, AWAY, LOST, LOST),
-        (said(INTERNAL), {"status": 429}, AWAY, AWAY, NO),
-        (said(INTERNAL), {"status": 409}, NO, LOST, NO),
-        (said(BAD), {"status": 307}, NO, LOST, LOST),
-    ],
-)
+@pytest.mark.parametrize(("answered", "note", "read", "keyed", "opaque"), [
+    (said(CLOSED), {"sent": False}, AWAY, AWAY, AWAY),
+    (said(INTERNAL), {"sent": False}, AWAY, AWAY, AWAY),
+    (CUT_OFF, {}, LOST, LOST, LOST),
+    (said(CLOSED), {}, NO, LOST, LOST),
+    (said(INTERNAL), {"lost": True}, LOST, LOST, LOST),
+    *((said(NO_METHOD), {}, NO, NO, NO), (said(BAD), {}, NO, NO, NO)),
+    *((said(BAD), {"status": 404}, AWAY, AWAY, AWAY), (said(INTERNAL), {}, NO, LOST, LOST)),
+    *((said(OWN), {}, NO, LOST, LOST), (ValueError("no result"), {}, NO, LOST, LOST)),
+    (said(CLOSED), {"too_large": True}, NO, LOST, LOST),
+    (said(INTERNAL), {"status": 401}, NO, NO, NO),
+    (said(INTERNAL), {"status": 500}, AWAY, LOST, LOST),
+    (said(INTERNAL), {"status": 429}, AWAY, AWAY, NO),
+    (said(INTERNAL), {"status": 409}, NO, LOST, NO),
+    (said(BAD), {"status": 307}, NO, LOST, LOST),
+])  # fmt: skip
 def test_a_failure_follows_its_effect_class(answered: object, note: Any, read: type, keyed: type, opaque: type) -> None:
     for effect, wanted in (("read", read), ("keyed", keyed), ("opaque", opaque)):
         assert type(failure(effect, answered, **{"sent": True, **note})) is wanted, effect

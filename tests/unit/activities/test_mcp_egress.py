@@ -32,14 +32,14 @@ async def test_a_servers_file_cannot_name_the_clouds_metadata(host: str) -> None
     assert host.strip("[]").split("::")[0] in await refusal_of(session(f"http://{host}/mcp"))
 
 
-async def test_a_servers_file_allows_its_host_and_port_and_the_operator_any_other(names: Names) -> None:
+async def test_a_servers_file_allows_its_host_and_port_and_the_operator_any_other(resolver: Names) -> None:
     with threaded(says(404, b"{}", JSON)) as made:
         await refusal_of(session(f"{made.url}/mcp"))
         by_its_file = len(made.heads)
-        names("service.test", ["169.254.169.254"])
+        resolver("service.test", ["169.254.169.254"])
         assert "service.test" in await refusal_of(session("http://service.test/mcp"))
         named = Outbound(named=(named_host("service.test", by_operator=True),))
-        names("service.test", ["127.0.0.1"])
+        resolver("service.test", ["127.0.0.1"])
         assert "service.test" not in await refusal_of(session(f"http://service.test:{made.port}/mcp", named))
     assert 0 < by_its_file < len(made.heads)
 
@@ -71,5 +71,5 @@ async def test_no_redirect_to_another_host_is_followed() -> None:
 
 
 @pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Names:
     return Names(monkeypatch)

@@ -36,16 +36,13 @@ async def read(text: bytes, cuts: tuple[int, ...] = ()) -> list[bytes | SkippedL
         await feeding
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        *(VERSION | {"id": 7, "result": LONG}, VERSION | {"id": 7, "error": {"id": 8, "message": LONG}}),
-        *({"id": 7, "result": LONG} | VERSION, {"id": 7} | VERSION | {"result": LONG}),
-        {"result": {"id": 8, "text": LONG}, "id": 7} | VERSION,
-        {"result": [LONG, LATER]} | VERSION | {"id": 7},
-        VERSION | {"result": LONG + LATER, "id": 7},
-    ],
-)
+@pytest.mark.parametrize("message", [
+    *(VERSION | {"id": 7, "result": LONG}, VERSION | {"id": 7, "error": {"id": 8, "message": LONG}}),
+    *({"id": 7, "result": LONG} | VERSION, {"id": 7} | VERSION | {"result": LONG}),
+    {"result": {"id": 8, "text": LONG}, "id": 7} | VERSION,
+    {"result": [LONG, LATER]} | VERSION | {"id": 7},
+    VERSION | {"result": LONG + LATER, "id": 7},
+])  # fmt: skip
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", " : ")])
 async def test_the_id_of_an_answer_is_read_in_each_form(message: Any, separators: tuple[str, str]) -> None:
     text = json.dumps(message, separators=separators).encode()
@@ -55,14 +52,11 @@ async def test_the_id_of_an_answer_is_read_in_each_form(message: Any, separators
 ASKED = {"method": "sampling/createMessage", "params": LONG}
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        *(VERSION | {"id": 7} | ASKED, ASKED | VERSION | {"id": 7}, VERSION | {"result": {"text": LONG, "id": 7}}),
-        *(VERSION | {"result": LONG, "id": 7, "more": {"id": 8}}, VERSION | {"result": LONG, "id": None}),
-        "x" * 2_000,
-    ],
-)
+@pytest.mark.parametrize("message", [
+    *(VERSION | {"id": 7} | ASKED, ASKED | VERSION | {"id": 7}, VERSION | {"result": {"text": LONG, "id": 7}}),
+    *(VERSION | {"result": LONG, "id": 7, "more": {"id": 8}}, VERSION | {"result": LONG, "id": None}),
+    "x" * 2_000,
+])  # fmt: skip
 async def test_any_other_line_is_unreadable(message: Any) -> None:
     with pytest.raises(UnmatchedLine):
         await read(json.dumps(message).encode() + b"\ntwo\n")

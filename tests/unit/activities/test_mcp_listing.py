@@ -59,16 +59,13 @@ def test_properties_named_title_are_kept() -> None:
     assert without_titles({"properties": {"title": TITLE}}) == {"properties": {"title": {"type": "string"}}}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"description": "Look closer."}, {"title": "Look"}, {"tags": ("k8s",)}, {"key_ttl_seconds": 5.0}),
-        *({"parameters": {**SCHEMA, "required": []}}, {"parameters": {**SCHEMA, "title": "other"}}),
-        *({"hints": {"read_only": True}}, {"of": server(trust_annotations=True), "hints": {"read_only": True}}),
-        *({"of": server(timeout_seconds=9)}, {"of": server(command=["y"])}),
-        {"of": server(tools={"look": {"effect": "read"}})},
-    ],
-)
+@pytest.mark.parametrize("change", [
+    *({"description": "Look closer."}, {"title": "Look"}, {"tags": ("k8s",)}, {"key_ttl_seconds": 5.0}),
+    *({"parameters": {**SCHEMA, "required": []}}, {"parameters": {**SCHEMA, "title": "other"}}),
+    *({"hints": {"read_only": True}}, {"of": server(trust_annotations=True), "hints": {"read_only": True}}),
+    *({"of": server(timeout_seconds=9)}, {"of": server(command=["y"])}),
+    {"of": server(tools={"look": {"effect": "read"}})},
+])  # fmt: skip
 def test_every_change_of_a_tool_changes_its_version(change: dict[str, Any]) -> None:
     assert card().version == card().version
     assert card(**change).version != card().version
@@ -85,15 +82,12 @@ def test_any_tool_name_is_mapped_to_one_that_models_accept(name: str) -> None:
 UNFIT: list[Any] = [{"type": "nothing"}, {"description": "\x00"}, {"maximum": float("inf")}, {"maximum": 10**5_000}]
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        *({}, {"type": "array"}, {"type": "object", "not": nested(100)}),
-        *({"type": "object", "properties": {"a": unfit}} for unfit in UNFIT),
-        {"type": "object", "description": "x" * MAX_SCHEMA_CHARACTERS},
-        {"type": "object", "properties": {"a\x00": {}}},
-    ],
-)
+@pytest.mark.parametrize("parameters", [
+    *({}, {"type": "array"}, {"type": "object", "not": nested(100)}),
+    *({"type": "object", "properties": {"a": unfit}} for unfit in UNFIT),
+    {"type": "object", "description": "x" * MAX_SCHEMA_CHARACTERS},
+    {"type": "object", "properties": {"a\x00": {}}},
+])  # fmt: skip
 def test_a_tool_whose_arguments_cannot_be_checked_is_left_out(parameters: dict[str, Any]) -> None:
     offer = offer_of(server(), [listed(parameters=parameters), listed(name="other")])
     assert [*offer.tools] == ["s_other"] and len(offer.left_out) == 1 and "look" in offer.left_out[0]

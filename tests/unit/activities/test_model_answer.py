@@ -87,17 +87,14 @@ def test_structured_output_is_not_shown_as_text(failed: Problem | None) -> None:
 YES, NO = '{"hijacked": true}', '{"hijacked": false}'
 
 
-@pytest.mark.parametrize(
-    ("calls", "value"),
-    [
-        ([("verdict", NO)], {"hijacked": False}),
-        ([("verdict", NO), ("verdict", NO)], {"hijacked": False}),
-        ([("verdict", NO), ("verdict", YES)], None),
-        ([("other", NO)], None),
-        ([("other", NO), ("verdict", YES)], {"hijacked": True}),
-        ([], None),
-    ],
-)
+@pytest.mark.parametrize(("calls", "value"), [
+    ([("verdict", NO)], {"hijacked": False}),
+    ([("verdict", NO), ("verdict", NO)], {"hijacked": False}),
+    ([("verdict", NO), ("verdict", YES)], None),
+    ([("other", NO)], None),
+    ([("other", NO), ("verdict", YES)], {"hijacked": True}),
+    ([], None),
+])  # fmt: skip
 def test_an_answer_by_function_has_only_that_functions_output(calls: list[tuple[str, str]], value: Any) -> None:
     wanted = OutputAsk(name="verdict", fits={"type": "object"}, form=OutputForm.FUNCTION)
     heard = StreamAccumulator(text=["Let me see."], complete=Complete(drafts_of(calls), Usage(), "tool_calls", "m"))
@@ -130,17 +127,14 @@ def test_every_call_beyond_the_limit_is_answered_and_does_not_run() -> None:
     assert len({made.ref.answer_id for made in plans.calls[64:]} - {""}) == 16
 
 
-@pytest.mark.parametrize(
-    ("name", "written", "sent"),
-    [
-        ("look", '{"what": "a"}', None),
-        ("look", '{"wha": "a"}', '{"wha": "a"}'),
-        ("look", '{"what": "a', r'{"_invalid_arguments":"{\"what\": \"a"}'),
-        ("look", "", None),
-        ("gone", '{"what": "a"}', '{"what": "a"}'),
-        (LOAD_TOOLSET, "rooms", '{"_invalid_arguments":"rooms"}'),
-    ],
-)
+@pytest.mark.parametrize(("name", "written", "sent"), [
+    ("look", '{"what": "a"}', None),
+    ("look", '{"wha": "a"}', '{"wha": "a"}'),
+    ("look", '{"what": "a', r'{"_invalid_arguments":"{\"what\": \"a"}'),
+    ("look", "", None),
+    ("gone", '{"what": "a"}', '{"what": "a"}'),
+    (LOAD_TOOLSET, "rooms", '{"_invalid_arguments":"rooms"}'),
+])  # fmt: skip
 def test_a_call_whose_arguments_were_not_accepted_keeps_the_models_own(name: str, written: str, sent: Any) -> None:
     (plan,) = plan_calls(asking(), AGENT, drafts_of([(name, written)])).calls
     assert plan.entry.get("sent_arguments") == sent
@@ -178,10 +172,9 @@ def test_reasoning_is_counted_by_the_provider_or_by_its_length(reported: int, kn
     )
 
 
-@pytest.mark.parametrize(
-    ("code", "asked"),
-    [("model_unavailable", 0), ("model_rate_limited", 0), ("model_timeout", 9), ("model_empty_answer", 9)],
-)
+@pytest.mark.parametrize(("code", "asked"), [
+    ("model_unavailable", 0), ("model_rate_limited", 0), ("model_timeout", 9), ("model_empty_answer", 9),
+])  # fmt: skip
 def test_a_request_that_the_provider_accepted_is_charged_even_without_an_answer(code: str, asked: int) -> None:
     heard = StreamAccumulator(request_tokens=9)
     heard.note_error(UpstreamUnavailable(code, "no answer", {"output_tokens": 0}))

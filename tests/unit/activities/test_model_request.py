@@ -35,10 +35,9 @@ def call_of(**ask: Any) -> ModelCall:
     return ModelCall(address=ADDRESS, call_id="m1", agent_id="a", agent_version="v", ask=asked)
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [{}, *({"output": OutputAsk(name="an answer", fits=SCHEMAS["names"], form=form)} for form in OutputForm)],
-)
+@pytest.mark.parametrize("ask", [
+    {}, *({"output": OutputAsk(name="an answer", fits=SCHEMAS["names"], form=form)} for form in OutputForm),
+])  # fmt: skip
 def test_a_request_is_accepted_by_a_strict_provider(ask: dict[str, Any]) -> None:
     model = SpokenModel()
     earlier: dict[str, JsonValue] = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "a.b"}}]}

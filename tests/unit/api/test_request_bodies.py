@@ -86,14 +86,10 @@ def test_a_cookie_is_read_only_from_an_unambiguous_header(header: str, secure: b
     assert credentials.read_cookie(header, credentials.SESSION_COOKIE, secure=secure) == value
 
 
-@pytest.mark.parametrize(
-    ("here", "refused", "limit", "others"),
-    [
-        (("ann", "ann"), "ann", 2, [("t", "bob"), ("other", "ann")]),
-        (("ann", "ann", "bob"), "eve", 3, [("other", "eve")]),
-    ],
-    ids=["of a person", "of a tenant's people together"],
-)
+@pytest.mark.parametrize(("here", "refused", "limit", "others"), [
+    (("ann", "ann"), "ann", 2, [("t", "bob"), ("other", "ann")]),
+    (("ann", "ann", "bob"), "eve", 3, [("other", "eve")]),
+], ids=["of a person", "of a tenant's people together"])  # fmt: skip
 def test_a_met_limit_is_named(here: tuple[str, ...], refused: str, limit: int, others: list[tuple[str, str]]) -> None:
     streams = OpenStreams(per_user=2, per_tenant=3)
     with ExitStack() as held:

@@ -100,10 +100,8 @@ def test_the_effects_of_a_broken_tool_file_are_reported_once_per_agent_and_file(
     (AGENT + "model_params:\n  day: 2026-01-01\n", "a.yaml:5 model_params.day"),
     (AGENT + "model_params: {temperature: .nan}\n", "a.yaml:4 model_params.temperature"),
     (AGENT + "fallback: {model: m/n}\nfallback_model: m/o\n", "a.yaml:5 fallback_model"),
-        (
-            AGENT + "fallback:\n  model: m/n\n  credential: c\n  params: {api_key_secret: d}\n",
-            "a.yaml:7 fallback.params.api_key_secret",
-        ),
+        (AGENT + "fallback:\n  model: m/n\n  credential: c\n  params: {api_key_secret: d}\n",
+            "a.yaml:7 fallback.params.api_key_secret"),
         (AGENT + "fallback: {modle: m/n}\n", "a.yaml:4 modle"),
         (AGENT + 'persona: "a\\0b"\n', "a.yaml:4 persona"),
     (AGENT + "script: there/is/none.yaml\n", "a.yaml:4 there/is/none.yaml"),
@@ -190,7 +188,7 @@ def test_each_yaml_value_has_its_line_and_a_missing_one_the_nearest(tmp_path: Pa
     assert lines == [4, 2, 6, 1, 1]
 
 
-def linked(folder: Path, path: str, to: Path) -> Path:
+def with_link(folder: Path, path: str, to: Path) -> Path:
     """The app in `folder` with a link at `path`."""
     write_app(folder, {path: None})
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -198,31 +196,30 @@ def linked(folder: Path, path: str, to: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["app.yaml", "agents/host.yaml", "skills/tea/SKILL.md", "skills/tea/artifacts/leaves.md", "data/leaves.json"],
-)
+@pytest.mark.parametrize("path", [
+    "app.yaml", "agents/host.yaml", "skills/tea/SKILL.md", "skills/tea/artifacts/leaves.md", "data/leaves.json",
+])  # fmt: skip
 def test_a_file_outside_the_app_is_reported_by_name(tmp_path: Path, path: str) -> None:
     (tmp_path / "elsewhere").write_text(FILES[path])
-    app = load_app(linked(tmp_path / "app", path, tmp_path / "elsewhere"))
+    app = load_app(with_link(tmp_path / "app", path, tmp_path / "elsewhere"))
     assert are_at(told(app), [path])
     assert (app.agents, app.skills, app.tables) == ((), {}, {})
 
 
 def test_a_folder_outside_the_app_is_one_mistake_and_none_of_its_tools_is_imported(tmp_path: Path) -> None:
     write(tmp_path / "elsewhere", desk_py="raise SystemExit('it was imported')\n")
-    assert are_at(told(load_app(linked(tmp_path / "app", "tools", tmp_path / "elsewhere"))), ["tools"])
+    assert are_at(told(load_app(with_link(tmp_path / "app", "tools", tmp_path / "elsewhere"))), ["tools"])
 
 
 def test_indirect_links_to_the_outside_and_dead_links_are_reported(tmp_path: Path) -> None:
-    folder = linked(tmp_path / "app", "skills/tea/artifacts/leaves.md", Path("../../../shared/leaves.md"))
+    folder = with_link(tmp_path / "app", "skills/tea/artifacts/leaves.md", Path("../../../shared/leaves.md"))
     (folder / "shared").mkdir()
     (folder / "shared" / "leaves.md").symlink_to(tmp_path / "nowhere")
     assert are_at(told(load_app(folder)), ["skills/tea/artifacts/leaves.md"])
 
 
 def test_links_within_the_app_are_followed_and_so_is_a_link_to_the_app(tmp_path: Path) -> None:
-    folder = linked(tmp_path / "app", "personas/host.md", Path("../shared/host.md"))
+    folder = with_link(tmp_path / "app", "personas/host.md", Path("../shared/host.md"))
     (folder / "shared").mkdir()
     (folder / "shared" / "host.md").write_text(FILES["personas/host.md"])
     (folder / "personas" / "round").symlink_to(".")
@@ -249,7 +246,9 @@ def test_usual_nesting_is_read() -> None:
 
 DEFAULT = Engine().expires_seconds
 ESCALATES = "expires_seconds: 60\n  on_timeout: escalate\n  fallback_reviewer: c\n  fallback_after_seconds: "
-POLICIES: list[tuple[str, int, str]] = [
+
+
+@pytest.mark.parametrize(("approvals", "deadline", "expected"), [
     # approvals, the deployment's deadline, what is told ("" where the agent is loaded)
     ("quorum: 1\n  reviewer_role: reviewr", DEFAULT, "6 reviewr reviewer"),
     ("escalation_role: boss", DEFAULT, "5 boss admin requester"),
@@ -268,10 +267,7 @@ POLICIES: list[tuple[str, int, str]] = [
     (ESCALATES + "119", DEFAULT, ""),
     ("quorum: 1", 60, ""),
     ("expires_seconds: 60", 90, ""),
-]
-
-
-@pytest.mark.parametrize(("approvals", "deadline", "expected"), POLICIES)
+])  # fmt: skip
 def test_a_policy_nobody_can_satisfy_is_refused(tmp_path: Path, approvals: str, deadline: int, expected: str) -> None:
     folder = write(tmp_path, agents__helper_yaml=f"{AGENT}approvals:\n  {approvals}\n")
     app = load_app(folder, Engine(topologies=("skill_pipeline",), expires_seconds=deadline))

@@ -48,14 +48,11 @@ async def test_a_503_with_retry_after_is_retried_after_it(client: Either) -> Non
     assert time.monotonic() - began >= 0.5 and len({*keys(client)}) == 1
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        said(REFUSAL, 409),
-        said(REFUSAL, 503),
-        *(said(REFUSAL, n, Retry_After=w) for n, w in ((503, "soon"), (429, "17"))),
-    ],
-)
+@pytest.mark.parametrize("reply", [
+    said(REFUSAL, 409),
+    said(REFUSAL, 503),
+    *(said(REFUSAL, n, Retry_After=w) for n, w in ((503, "soon"), (429, "17"))),
+])  # fmt: skip
 async def test_every_other_refusal_is_raised_immediately_with_its_details(client: Either, reply: Reply) -> None:
     error = await client.refused(lambda c: c.turns.start("c", "hi"), reply)
     assert (error.status, error.code, error.message) == (reply.status, "conversation_busy", "wait")

@@ -2,8 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -15,7 +14,7 @@ from perdure.contracts.calls import EffectClass
 from perdure.core.egress import Outbound
 from perdure.egress import AnswerWithheld, DeadlineMissed, EgressRefused
 from perdure.sdk import outcomes
-from tests.doubles.hostile_target import HUGE_BYTES, MEBI, bomb, floods, says, threaded
+from tests.doubles.hostile_target import HUGE_BYTES, MEBI, Talk, bomb, floods, says, silence, target, threaded
 from tests.near import new_client
 from tests.unit.apps.tool_contexts import card, context
 
@@ -25,17 +24,13 @@ STATUSES = {
     "any other 5xx, 503 without Retry-After": [500, 502, 503, 504, 507, 520],
 }  # fmt: skip
 FAILURES: dict[str, list[Exception]] = {
-    "no connection": [
-        httpx.ConnectError(""), httpx.ConnectTimeout(""), httpx.PoolTimeout(""), httpx.ProxyError(""),
-        DeadlineMissed("", sent=False),
-    ],
+    "no connection": [httpx.ConnectError(""), httpx.ConnectTimeout(""), httpx.PoolTimeout(""), httpx.ProxyError(""),
+        DeadlineMissed("", sent=False)],
     "a host that the rules of outgoing requests forbid": [EgressRefused("")],
     "an address that no client can use": [httpx.InvalidURL(""), httpx.UnsupportedProtocol("")],
     "no answer before the deadline": [httpx.ReadTimeout(""), httpx.WriteTimeout(""), DeadlineMissed("", sent=True)],
-    "reset or garbage after the request may have gone": [
-        httpx.ReadError(""), httpx.WriteError(""), httpx.CloseError(""), httpx.RemoteProtocolError(""),
-        httpx.LocalProtocolError(""), httpx.DecodingError(""),
-    ],
+    "reset or garbage after the request may have gone": [httpx.ReadError(""), httpx.WriteError(""),
+        httpx.CloseError(""), httpx.RemoteProtocolError(""), httpx.LocalProtocolError(""), httpx.DecodingError("")],
 }  # fmt: skip
 WITHHELD = {
     "2xx to a GET or HEAD, with a body that is not read": ["GET", "HEAD", "get"],
@@ -95,8 +90,10 @@ def response(status: int, text: str = "", **headers: str) -> httpx.Response:
 
 def test_a_refusal_contains_the_targets_message_cut_to_a_maximum() -> None:
     for text in ('{"error": {"message": "no funds"}}', '{"detail": "no funds"}', '{"error": "no funds"}', "no\n funds"):
-        with pytest.raises(outcomes.ToolRefused, match=r"target\.test .*422.* no funds$"):
+        with pytest.raises(outcomes.ToolRefused) as refused:
             outcomes.answer_or_raise(EffectClass.KEYED, response(422, text), ())
+        assert all(part in refused.value.message for part in ("target.test", "422", "no funds"))
+        assert "{" not in refused.value.message
     for body in ("x" * 10_000, '{"error": [1]}', "[]", "{"):
         with pytest.raises(outcomes.ToolRefused) as refused:
             outcomes.answer_or_raise(EffectClass.READ, response(400, body), ())
@@ -118,26 +115,6 @@ def test_a_targets_retry_after_is_passed_on_up_to_an_hour(asked: str, seconds: f
     assert 55 < (unavailable.value.retry_after_seconds or 0) <= 60
 
 
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@asynccontextmanager
-async def target(talk: Talk) -> AsyncIterator[tuple[str, list[str]]]:
-    """A server that reads one request and then does what `talk` says; its address and the requests' heads."""
-    heads: list[str] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
-            await talk(reader, writer)
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heads
-
-
 def writes(data: bytes, resets: bool = False) -> Talk:
     """Answers with these bytes, then closes or resets."""
 
@@ -150,51 +127,50 @@ def writes(data: bytes, resets: bool = False) -> Talk:
     return talk
 
 
-async def _silence(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-    await reader.read()
-
-
 HALF = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"
-ELSEWHERE = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
 BROKEN = [writes(b""), writes(b"", resets=True), writes(b"what is HTTP?\r\n\r\n"), writes(HALF)]
-_answer = writes(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 
 
 @pytest.mark.parametrize("talk", BROKEN, ids=["closed", "reset", "garbage", "half"])
 @pytest.mark.parametrize("effect", ["read", "keyed", "opaque"])
 async def test_a_request_that_may_have_gone_is_ambiguous_for_all_but_a_read(talk: Talk, effect: str) -> None:
     expected = outcomes.ToolUnavailable if effect == "read" else httpx.TransportError
-    async with target(talk) as (url, heads), new_client() as http:
+    async with target(talk) as made, new_client() as http:
         with pytest.raises(expected):
-            await context(card(effect), http=http, seconds=0.5).send("POST", url, json={})
-    assert len(heads) == 1
+            await context(card(effect), http=http, seconds=0.5).send("POST", made.url, json={})
+    assert len(made.heads) == 1
 
 
+@pytest.mark.parametrize("talk", [silence, floods(200, b"x", gap=0.05)], ids=["silence", "trickle"])
 @pytest.mark.parametrize("effect", EffectClass)
-async def test_no_answer_before_the_deadline_is_ambiguous_unless_the_call_only_reads(effect: EffectClass) -> None:
-    async with target(_silence) as (url, heads), new_client() as http:
+async def test_a_call_without_a_whole_answer_ends_at_its_deadline(talk: Talk, effect: EffectClass) -> None:
+    began = time.monotonic()
+    async with target(talk) as made, new_client() as http:
         with pytest.raises(TimeoutError):
-            await context(card(effect), http=http, seconds=0.3).send("POST", url, json={})
-    assert len(heads) == 1
+            await context(card(effect), http=http, seconds=0.3).send("POST", made.url, json={})
+    assert len(made.heads) == 1 and time.monotonic() - began < 3
 
 
-async def test_a_closed_port_was_sent_nothing_and_an_address_that_cannot_be_used_is_a_no() -> None:
-    async with target(_answer) as (closed, _):
-        pass
+async def test_a_closed_port_is_unavailable_and_an_unusable_or_unnamed_address_is_refused() -> None:
+    async with target(says()) as made, egress.new_client(Outbound()) as unnamed:
+        for effect in EffectClass:
+            with pytest.raises(outcomes.ToolRefused, match=r"127\.0\.0\.1"):
+                await context(card(effect), http=unnamed).send("POST", made.url)
+    assert made.heads == []
     async with new_client() as http:
         for effect in EffectClass:
             with pytest.raises(outcomes.ToolUnavailable, match=r"127\.0\.0\.1"):
-                await context(card(effect), http=http).send("POST", closed)
+                await context(card(effect), http=http).send("POST", made.url)
         for url in ("ftp://target.test/", "target.test/x", "http://[::1/"):
             with pytest.raises(outcomes.ToolRefused):
                 await context(card("opaque"), http=http).send("POST", url)
 
 
 async def test_only_a_keyed_tool_sends_its_key_and_no_other_tool_can_set_one() -> None:
-    async with target(_answer) as (url, heads), new_client() as http:
+    async with target(says()) as made, new_client() as http:
         for effect in EffectClass:
-            await context(card(effect), http=http).send("POST", url, headers={"idempotency-key": "mine"})
-    keys = [re.findall(r"(?im)^idempotency-key: (\S+)", head) for head in heads]
+            await context(card(effect), http=http).send("POST", made.url, headers={"idempotency-key": "mine"})
+    keys = [re.findall(r"(?im)^idempotency-key: (\S+)", head) for head in made.heads]
     assert keys == [["pdk_1"] if effect is EffectClass.KEYED else ["mine"] for effect in EffectClass]
 
 
@@ -203,18 +179,18 @@ async def test_no_connection_is_used_twice_and_no_redirect_is_followed() -> None
 
     async def note_port(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ports.add(writer.get_extra_info("peername")[1])
-        await _answer(reader, writer)
+        await says()(reader, writer)
         await reader.read()
 
-    async with target(note_port) as (url, _), new_client() as http:
+    async with target(note_port) as made, new_client() as http:
         for _ in range(3):
-            assert (await context(card(), http=http).send("GET", url)).json() == {}
+            assert (await context(card(), http=http).send("GET", made.url)).json() == {}
     assert len(ports) == 3
-    async with target(writes(ELSEWHERE)) as (url, heads), new_client() as http:
+    async with target(says(307, b"", "location: http://127.0.0.1:1/")) as made, new_client() as http:
         with pytest.raises(httpx.HTTPStatusError) as raised:
-            await context(card("keyed"), http=http).send("POST", url)
+            await context(card("keyed"), http=http).send("POST", made.url)
     assert raised.value.response.status_code == 307
-    assert len(heads) == 1
+    assert len(made.heads) == 1
 
 
 TOO_LARGE = {
@@ -254,30 +230,3 @@ async def test_a_tool_can_set_its_own_size_limit(most: int | None, fits: bool) -
             else:
                 with pytest.raises(outcomes.ToolRefused, match="answer_too_large"):
                     await asked
-
-
-@pytest.mark.parametrize("effect", EffectClass)
-async def test_an_error_keeps_its_status_whatever_the_size_of_its_body(effect: EffectClass) -> None:
-    with threaded(floods(422, b"no funds " * MEBI)) as made:
-        async with new_client() as http:
-            with pytest.raises(outcomes.ToolRefused, match=r"422.* no funds no funds"):
-                await context(card(effect), http=http, seconds=30).send("POST", made.url)
-
-
-@pytest.mark.parametrize("effect", EffectClass)
-async def test_a_trickled_answer_ends_at_the_deadline(effect: EffectClass) -> None:
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    with threaded(floods(200, b"x", gap=0.05)) as made:
-        async with new_client() as http:
-            with pytest.raises(TimeoutError):
-                await context(card(effect), http=http, seconds=0.4).send("POST", made.url)
-    assert loop.time() - began < 3
-
-
-@pytest.mark.parametrize("effect", EffectClass)
-async def test_an_unnamed_host_is_refused_and_nothing_is_sent(effect: EffectClass) -> None:
-    async with target(_answer) as (url, heads), egress.new_client(Outbound()) as http:
-        with pytest.raises(outcomes.ToolRefused, match=r"127\.0\.0\.1"):
-            await context(card(effect), http=http).send("POST", url)
-    assert heads == []

@@ -74,15 +74,12 @@ def test_names_of_servers_and_tools_must_exist_and_not_overlap(tmp_path: Path) -
     assert "clutter_*" in problem.message, "a server that is not there"
 
 
-@pytest.mark.parametrize(
-    ("tools", "names"),
-    [
-        ("cluster_*", ["cluster_a", "cluster_b"]),
-        ("cluster_b", ["cluster_b"]),
-        ("cluster_b cluster_*", ["cluster_b", "cluster_a"]),
-        ("cluster_c", []),
-    ],
-)
+@pytest.mark.parametrize(("tools", "names"), [
+    ("cluster_*", ["cluster_a", "cluster_b"]),
+    ("cluster_b", ["cluster_b"]),
+    ("cluster_b cluster_*", ["cluster_b", "cluster_a"]),
+    ("cluster_c", []),
+])  # fmt: skip
 def test_an_agent_gets_each_of_its_named_tools_once(tmp_path: Path, tools: str, names: list[str]) -> None:
     found = app(tmp_path, tools, mcp__cluster=SERVER)
     offered = {"cluster": cards("cluster_a", "cluster_b")}

@@ -104,16 +104,13 @@ def test_a_registry_that_could_not_run_is_refused_with_its_agent(tmp_path: Path,
 
 
 @pytest.mark.parametrize("tools", ["[fit, signal]", "[{name: fit}, signal]"])
-@pytest.mark.parametrize(
-    ("pipeline", "agent"),
-    [
-        ("tools:\n  - {name: fit, dependencies: [fit]}\n", AGENT),
-        (GOOD, AGENT.replace("pipeline: context", "pipeline: contxt")),
-        (GOOD, AGENT.replace("pipeline: context", "pipeline: 3")),
-        (GOOD, AGENT.replace("pipeline: context", "pipeline: context\n  registry: []")),
-        (GOOD, AGENT.replace("topology: context_assembly", "topology: tool_loop")),
-    ],
-)
+@pytest.mark.parametrize(("pipeline", "agent"), [
+    ("tools:\n  - {name: fit, dependencies: [fit]}\n", AGENT),
+    (GOOD, AGENT.replace("pipeline: context", "pipeline: contxt")),
+    (GOOD, AGENT.replace("pipeline: context", "pipeline: 3")),
+    (GOOD, AGENT.replace("pipeline: context", "pipeline: context\n  registry: []")),
+    (GOOD, AGENT.replace("topology: context_assembly", "topology: tool_loop")),
+])  # fmt: skip
 def test_a_list_of_tools_is_not_blamed_for_another_fault(tmp_path: Path, pipeline: str, agent: str, tools: str) -> None:
     loaded = app(tmp_path, pipeline, agent.replace("  intents:", f"  tools: {tools}\n  intents:"))
     assert loaded.agents == () and not [each for each in told(loaded) if "tools" in each.partition(": ")[2]]

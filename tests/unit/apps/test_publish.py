@@ -139,7 +139,18 @@ def test_an_agent_without_skill_folders_keeps_its_stored_form() -> None:
 SIX = tuple(apps.SHIPPED / name for name in ("care", "charts", "filings", "ops", "refunds", "skeleton"))
 MINE, OTHER = "mine", "other"
 Asked = tuple[str, str, tuple[str | Path, ...], bool | None, tuple[str | Path, ...]]
-ASKED: list[Asked] = [
+
+
+def in_process(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The settings of a process with this environment."""
+    for name in ("PERDURE_APP", "PERDURE_EXAMPLES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    return Settings(_env_file=None)
+
+
+@pytest.mark.parametrize("asked", [
     # PERDURE_APP, PERDURE_EXAMPLES, --app, --examples, the apps
     ("", "", (), None, ()),
     ("", "false", (), None, ()),
@@ -156,19 +167,7 @@ ASKED: list[Asked] = [
     ("", "", (MINE,), True, (*SIX, MINE)),
     ("", "", (apps.SHIPPED / "refunds",), None, (apps.SHIPPED / "refunds",)),
     ("", "", (apps.SHIPPED / "refunds", MINE), True, (*SIX, MINE)),
-]
-
-
-def in_process(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """The settings of a process with this environment."""
-    for name in ("PERDURE_APP", "PERDURE_EXAMPLES"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    return Settings(_env_file=None)
-
-
-@pytest.mark.parametrize("asked", ASKED)
+])  # fmt: skip
 def test_only_the_requested_apps_are_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
     variable, flag, typed, option, expected = asked
     for name in (MINE, OTHER):

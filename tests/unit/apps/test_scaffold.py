@@ -21,18 +21,18 @@ from tests.unit.apps.tool_contexts import context
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> App:
+def scaffolded_app(tmp_path: Path) -> App:
     scaffold(tmp_path / "new" / "desk")
     return load_app(tmp_path / "new" / "desk", Engine(topologies=("skill_pipeline",), script=Script))
 
 
 @pytest.fixture
-def desk_url(app: App, tmp_path: Path) -> Iterator[str]:
+def desk_url(scaffolded_app: App, tmp_path: Path) -> Iterator[str]:
     """The scaffolded app's own companion, running."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "desk_service.py"],
-        cwd=app.folder,
+        cwd=scaffolded_app.folder,
         env={"PATH": os.environ["PATH"], "DESK_PORT": str(port), "PERDURE_COMPANION_HOME": str(tmp_path)},
         stderr=subprocess.DEVNULL,
     )
@@ -51,18 +51,18 @@ def desk_url(app: App, tmp_path: Path) -> Iterator[str]:
         process.wait()
 
 
-def test_a_new_app_loads_and_its_companion_is_where_its_tools_look_for_it(app: App) -> None:
-    assert app.problems == ()
-    assert [(agent.id, agent.tools) for agent in app.agents] == [("desk", ("find_tickets", "open_ticket"))]
-    cards = {name: tool.card for name, tool in app.tools.items()}
+def test_a_new_app_loads_and_its_companion_is_where_its_tools_look_for_it(scaffolded_app: App) -> None:
+    assert scaffolded_app.problems == ()
+    assert [(agent.id, agent.tools) for agent in scaffolded_app.agents] == [("desk", ("find_tickets", "open_ticket"))]
+    cards = {name: tool.card for name, tool in scaffolded_app.tools.items()}
     assert not cards["find_tickets"].needs_approval and cards["open_ticket"].needs_approval
-    (companion,) = read_app_services(app.folder)
+    (companion,) = read_app_services(scaffolded_app.folder)
     assert companion.url_env == "PERDURE_SECRET_DESK_URL"
     assert all(card.secrets == ("desk_url",) for card in cards.values())
 
 
-async def test_the_new_apps_tools_reach_its_service_and_a_key_opens_one_ticket(app: App, desk_url: str) -> None:
-    opening, finding = app.tools["open_ticket"], app.tools["find_tickets"]
+async def test_a_new_apps_tools_reach_its_service_and_open_one_ticket(scaffolded_app: App, desk_url: str) -> None:
+    opening, finding = scaffolded_app.tools["open_ticket"], scaffolded_app.tools["find_tickets"]
     async with new_client() as http:
         given = {"http": http, "secrets": {"desk_url": desk_url}}
         for _ in range(2):

@@ -33,7 +33,7 @@ def test_a_valid_app_gives_its_agent_the_whole_skill(tmp_path: Path) -> None:
     assert agent.day_limits is not None and agent.day_limits.max_tokens == 1000
     assert (tea.id, tea.triggers, tea.domain_tags) == ("tea", ("brew", "kettle"), ("drinks",))
     assert tea.dependencies == ("water",)
-    assert (tea.persona_key, tea.persona) == ("host", "You are the host of a tea house.")
+    assert (tea.persona_key, tea.persona) == ("host", FILES["personas/host.md"].strip())
     assert tea.body.startswith("## Steps") and tea.body.endswith("One sentence.")
     (template,) = tea.templates
     assert (template.name, template.text) == ("facts.md", "Dear {{ user_name }},\nleaves come from a bush.")
@@ -128,16 +128,13 @@ def test_a_block_takes_no_name_that_is_taken(tmp_path: Path, name: str) -> None:
     assert name in first and app.agents == () and app.skills == {}
 
 
-@pytest.mark.parametrize(
-    ("signature", "required", "told_of"),
-    [
-        ("leaf: str, data: Any", "", f"{BLOCK}:4 leaf"),
-        ("leaf: str, data: Any", "  required: [leaf, pot]\n", f"{BLOCK}:4 pot"),
-        ("leaf: str = 'green', data: Any = None", "", None),
-        ("data: Any, leaf: str = 'green', *, pot: str = ''", "", None),
-        ("**given: Any", "", None),
-    ],
-)
+@pytest.mark.parametrize(("signature", "required", "told_of"), [
+    ("leaf: str, data: Any", "", f"{BLOCK}:4 leaf"),
+    ("leaf: str, data: Any", "  required: [leaf, pot]\n", f"{BLOCK}:4 pot"),
+    ("leaf: str = 'green', data: Any = None", "", None),
+    ("data: Any, leaf: str = 'green', *, pot: str = ''", "", None),
+    ("**given: Any", "", None),
+])  # fmt: skip
 def test_run_must_match_the_required_inputs(tmp_path: Path, signature: str, required: str, told_of: str | None) -> None:
     block = STEEP.replace("leaf: str, data: dict[str, Any]", signature)
     card = STEEP_CARD.replace("  required: [leaf]\n", required)
@@ -209,7 +206,7 @@ def test_two_skills_may_share_a_block_but_not_a_name_for_two(tmp_path: Path) -> 
     assert set(app.skills) == {"tea", "water"} and app.agents == ()
 
 
-AGENT_MISTAKES = [
+@pytest.mark.parametrize(("text", "expected"), [
     (AGENT.replace("root_skill: tea", "root_skill: te"), "4 te tea"),
     (AGENT + "skills: [tea, watr]\n", "7 watr water"),
     (AGENT + "skills: [water, water]\n", "7 water"),
@@ -224,10 +221,7 @@ AGENT_MISTAKES = [
     (AGENT + "day_limits: {max_token: 7}\n", "7 day_limits"),
     (AGENT.replace("max_tokens: 1000", "max_token: 7"), "6 max_token max_tokens"),
     (AGENT.replace("max_tokens: 1000", "max_tokens: 0"), "6 day_limits.max_tokens"),
-]
-
-
-@pytest.mark.parametrize(("text", "expected"), AGENT_MISTAKES)
+])  # fmt: skip
 def test_a_mistake_in_what_an_agent_names_is_reported_with_its_line(tmp_path: Path, text: str, expected: str) -> None:
     app = load_app(write_app(tmp_path, {"agents/host.yaml": text}))
     assert any(is_at(each, f"agents/host.yaml:{expected}") for each in told(app)), told(app)
@@ -291,12 +285,8 @@ def test_examples_are_no_part_of_what_is_published_and_are_not_run_unless_asked_
 @pytest.mark.parametrize(("answers", "card", "found", "run"), [
     ({}, EXAMPLES, [], ["green", "black", "white"]),
     ({"black": ExampleRun({"minutes": 4})}, EXAMPLES, [f"{CARD}:19 minutes 4 3"], ["green", "black", "white"]),
-    (
-        {"green": ExampleRun(fault="KeyError: 'green'", line=5), "white": ExampleRun(fault="no")},
-        EXAMPLES,
-        [f"{CARD}:10 KeyError green steep.py:5", f"{CARD}:20 no"],
-        ["green", "black", "white"],
-    ),
+    ({"green": ExampleRun(fault="KeyError: 'green'", line=5), "white": ExampleRun(fault="no")}, EXAMPLES,
+        [f"{CARD}:10 KeyError green steep.py:5", f"{CARD}:20 no"], ["green", "black", "white"]),
     ({"green": ExampleRun(fault="stopped after 5 s", timed_out=True)}, EXAMPLES, [f"{CARD}:10 stopped"], ["green"]),
     ({"green": None}, EXAMPLES, [], ["green"]),  # where nothing can be run nothing is wrong
     ({}, INPUT_EXAMPLES.replace("{leaf: green}", "green"), [f"{CARD}:10"], []),

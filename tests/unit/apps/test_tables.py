@@ -48,10 +48,8 @@ SUM = '<group><by column="side"/><aggregate column="n" function="sum" as="t"/></
     ('<aggregate column="n" function="mean" as="m"/>', [{"m": 4.0}]),
     ('<derive as="m" value="if_else(n &gt; 3, n * 2, 0) + month(day)"/>', [{"m": 1}, {"m": 9}, {"m": 11}]),
     (f'{SUM}<window function="share" column="t" as="s"/>', [{"side": "N", "s": 2 / 3}, {"side": "S", "s": 1 / 3}]),
-    (
-        '<window function="running_sum" column="n" as="r"><by column="side"/><order column="day"/></window>',
-        [{"n": 3, "r": 3}, {"n": 4, "r": 4}, {"n": 5, "r": 8}],
-    ),
+    ('<window function="running_sum" column="n" as="r"><by column="side"/><order column="day"/></window>',
+        [{"n": 3, "r": 3}, {"n": 4, "r": 4}, {"n": 5, "r": 8}]),
     ('<window function="rank" column="n" as="r"/>', [{"r": 3}, {"r": 2}, {"r": 1}]),
     ('<window function="previous" column="n" as="p"/>', [{"p": None}, {"p": 3}, {"p": 4}]),
     ('<window function="moving_mean" column="n" as="p" rows="2"/>', [{"p": 3.0}, {"p": 3.5}, {"p": 4.5}]),

@@ -74,15 +74,12 @@ async def test_a_call_gets_the_types_that_the_hints_name_and_the_functions_own_d
     assert result == ToolResult({"name": "Ada", "street": "Main", "kind": "person", "since": True})
 
 
-@pytest.mark.parametrize(
-    ("args", "field"),
-    [
-        ({}, "name"),
-        ({"name": "A", "address": {"street": "x"}}, "name"),
-        ({"name": "Ada", "address": {}}, "address.street"),
-        ({"name": "Ada", "address": {"street": "x"}, "age": 3}, "age"),
-    ],
-)
+@pytest.mark.parametrize(("args", "field"), [
+    ({}, "name"),
+    ({"name": "A", "address": {"street": "x"}}, "name"),
+    ({"name": "Ada", "address": {}}, "address.street"),
+    ({"name": "Ada", "address": {"street": "x"}, "age": 3}, "age"),
+])  # fmt: skip
 async def test_invalid_arguments_are_refused_before_the_function_runs(args: dict[str, Any], field: str) -> None:
     with pytest.raises(ToolRefused, match=re.escape(field)):
         await look_up.run(args, context(look_up.card))

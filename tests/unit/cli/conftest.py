@@ -135,7 +135,7 @@ def perdure(home: Path, capsys: pytest.CaptureFixture[str], api: ApiDouble) -> P
 
 
 @pytest.fixture
-def stack(home: Path, perdure: Perdure) -> Perdure:
+def cli(home: Path, perdure: Perdure) -> Perdure:
     """The same command; run.json points at a small server."""
     tokens = {name: f"t-{name}" for name in ("requester", "reviewer", "admin")}
     (home / "run.json").write_text(json.dumps({"api": perdure.url, "tokens": tokens, "pids": {}}))

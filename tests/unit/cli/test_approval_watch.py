@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from syrupy.assertion import SnapshotAssertion
 
 from perdure.cli.approvals.watch import TableScreen
 from perdure.client import Approval
@@ -42,42 +41,40 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> InterruptAfter:
     return after
 
 
-def test_each_is_shown_and_its_end(
-    stack: Perdure, interrupt_after: InterruptAfter, snapshot: SnapshotAssertion
-) -> None:
+def test_each_is_shown_and_its_end(cli: Perdure, interrupt_after: InterruptAfter) -> None:
     interrupt_after(3)
-    stack.will(waits(), waits(), NONE, said({**APPROVAL, "status": "rejected"}))
-    ended = stack("approvals watch --mine --agent refunds")
+    cli.will(waits(), waits(), NONE, said({**APPROVAL, "status": "rejected"}))
+    ended = cli("approvals watch --mine --agent refunds")
     assert ended.code == 0
     assert ended.out.count('"order": "1042"') == 1
-    assert ended.seen == snapshot
-    assert stack.asked[0].query == {"status": ["pending"], "mine": ["true"], "agent": ["refunds"], "limit": ["200"]}
+    assert "rejected" in ended.out.splitlines()[-1] and "approvals approve a-1" in ended.out
+    assert cli.asked[0].query == {"status": ["pending"], "mine": ["true"], "agent": ["refunds"], "limit": ["200"]}
 
 
-def test_each_change_of_a_waiting_approval_is_one_line(stack: Perdure, interrupt_after: InterruptAfter) -> None:
+def test_each_change_of_a_waiting_approval_is_one_line(cli: Perdure, interrupt_after: InterruptAfter) -> None:
     interrupt_after(3)
     claim = {"assignee": "tom", "claimed_by": "rita", "claimed_until": "2999-01-01T00:00:00Z", "quorum": 2}
     votes = [{"by": "rita", "for": None, "decision": "approve"}]
-    stack.will(waits(), waits(**claim), waits(**claim, votes=votes))
-    lines = [line for line in stack("approvals watch").out.splitlines() if line.startswith("~")]
+    cli.will(waits(), waits(**claim), waits(**claim, votes=votes))
+    lines = [line for line in cli("approvals watch").out.splitlines() if line.startswith("~")]
     assert len(lines) == 2
     assert all(name in lines[0] for name in ("refund", "a-1", "tom", "rita")) and "1/2" in lines[1]
 
 
-def test_with_json_each_event_is_one_line(stack: Perdure, interrupt_after: InterruptAfter) -> None:
+def test_with_json_each_event_is_one_line(cli: Perdure, interrupt_after: InterruptAfter) -> None:
     interrupt_after(4)
-    stack.will(waits(), waits(), waits(assignee="tom"), NONE, said({**APPROVAL, "status": "done"}))
-    lines = [json.loads(line) for line in stack("approvals watch --json").out.splitlines()]
+    cli.will(waits(), waits(), waits(assignee="tom"), NONE, said({**APPROVAL, "status": "done"}))
+    lines = [json.loads(line) for line in cli("approvals watch --json").out.splitlines()]
     told = [(line["status"], line["assignee"]) for line in lines]
     assert told == [("pending", None), ("pending", "tom"), ("done", None)]
     assert lines[0]["schema"] == APPROVAL["schema"]
 
 
-def test_a_queue_of_several_pages_is_read_completely(stack: Perdure, interrupt_after: InterruptAfter) -> None:
+def test_a_queue_of_several_pages_is_read_completely(cli: Perdure, interrupt_after: InterruptAfter) -> None:
     interrupt_after(1)
-    out = stack("approvals watch", said({"items": [APPROVAL], "next": "more"}), waits(id="a-2")).out
+    out = cli("approvals watch", said({"items": [APPROVAL], "next": "more"}), waits(id="a-2")).out
     assert out.index("a-2") < out.index("a-1")
-    assert stack.asked[1].query["cursor"] == ["more"]
+    assert cli.asked[1].query["cursor"] == ["more"]
 
 
 @pytest.fixture

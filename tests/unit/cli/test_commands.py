@@ -25,43 +25,43 @@ CONVERSATION = said({"id": "c-1", "agent": "refunds"}, 201)
 STARTED = said({"turn_id": "t-1", "conversation_id": "c-1", "status": "accepted"}, 202)
 
 
-def test_a_chat_continues_where_it_was(stack: Perdure) -> None:
-    stack.will(STARTED, streamed(event("workflow_complete", status="failed")), said({**TURN, "status": "failed"}))
-    assert stack("chat refunds --conversation c-9 -m hi").code == 1
-    assert stack.asked[0].path == "/v1/conversations/c-9/turns"
+def test_a_chat_continues_where_it_was(cli: Perdure) -> None:
+    cli.will(STARTED, streamed(event("workflow_complete", status="failed")), said({**TURN, "status": "failed"}))
+    assert cli("chat refunds --conversation c-9 -m hi").code == 1
+    assert cli.asked[0].path == "/v1/conversations/c-9/turns"
 
 
-def test_a_chat_in_json_is_every_event_and_then_the_turn(stack: Perdure) -> None:
-    lines = stack("chat refunds -m hi --json", CONVERSATION, STARTED, STREAM, said(TURN)).out.splitlines()
-    assert stack.asked[1].body == {"message": "hi"}
+def test_a_chat_in_json_is_every_event_and_then_the_turn(cli: Perdure) -> None:
+    lines = cli("chat refunds -m hi --json", CONVERSATION, STARTED, STREAM, said(TURN)).out.splitlines()
+    assert cli.asked[1].body == {"message": "hi"}
     *events, turn = map(json.loads, lines)
     assert [each["event"] for each in events][-2:] == ["done", "workflow_complete"] and turn["answer"] == TURN["answer"]
 
 
-def test_a_conversation_continues_until_the_input_ends(stack: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversation_continues_until_the_input_ends(cli: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builtins.input", Mock(side_effect=["hi", "  ", "again", EOFError]))
     end = streamed(event("workflow_complete", status="completed"))
-    ended = stack("chat refunds", CONVERSATION, STARTED, end, said(TURN), refusal(409, "conversation_busy"))
+    ended = cli("chat refunds", CONVERSATION, STARTED, end, said(TURN), refusal(409, "conversation_busy"))
     assert ended.code == 0
-    assert [asked.body["message"] for asked in stack.asked if asked.path.endswith("/turns")] == ["hi", "again"]
+    assert [asked.body["message"] for asked in cli.asked if asked.path.endswith("/turns")] == ["hi", "again"]
     assert "conversation_busy" in ended.out and "chat refunds --conversation c-1" in ended.out
 
 
-def test_a_joined_message_is_followed_to_the_turn_that_receives_it(stack: Perdure) -> None:
+def test_a_joined_message_is_followed_to_the_turn_that_receives_it(cli: Perdure) -> None:
     joined = said({"turn_id": "t-1", "conversation_id": "c-1", "status": "running", "joined": True}, 202)
     over = event("workflow_complete", status="completed")
     first = streamed(event("done", status="completed", tokens_used=1, left_over="t-2") + over)
-    stack.will(joined, first, streamed(event("done", status="completed", tokens_used=1) + over), said(TURN))
-    ended = stack("chat refunds --conversation c-1 --on-busy steer -m 'by the way'")
+    cli.will(joined, first, streamed(event("done", status="completed", tokens_used=1) + over), said(TURN))
+    ended = cli("chat refunds --conversation c-1 --on-busy steer -m 'by the way'")
     assert ended.code == 0 and "t-2" in ended.out
-    assert stack.asked[0].body["on_busy"] == "steer"
-    assert [each.path.split("/")[3] for each in stack.asked[1:]] == ["t-1", "t-2", "t-2"]
+    assert cli.asked[0].body["on_busy"] == "steer"
+    assert [each.path.split("/")[3] for each in cli.asked[1:]] == ["t-1", "t-2", "t-2"]
 
 
-def test_topologies_are_drawn(stack: Perdure) -> None:
+def test_topologies_are_drawn(cli: Perdure) -> None:
     drawing = Reply(200, b"flowchart TD\n", {"Content-Type": "text/plain"})
-    assert stack("topologies show p --mermaid", drawing).out == "flowchart TD\n"
-    assert stack("topologies show p --mermaid --json", drawing).json["mermaid"] == "flowchart TD\n"
+    assert cli("topologies show p --mermaid", drawing).out == "flowchart TD\n"
+    assert cli("topologies show p --mermaid --json", drawing).json["mermaid"] == "flowchart TD\n"
 
 
 def test_status_checks_every_part_and_hides_every_credential(perdure: Perdure, home: Path) -> None:
@@ -97,22 +97,22 @@ def test_a_nearly_full_disk_is_reported(perdure: Perdure, home: Path, monkeypatc
     assert [part["name"] for part in as_json.json["parts"]] == ["worker-llm", "disk"]
 
 
-def test_a_tenants_status_names_who_sees_the_rest(stack: Perdure) -> None:
-    ended = stack("status", said({}), said(STATUS | {"is_operator": False}))
+def test_a_tenants_status_names_who_sees_the_rest(cli: Perdure) -> None:
+    ended = cli("status", said({}), said(STATUS | {"is_operator": False}))
     assert ended.code == 1 and "PERDURE_TOKEN" in ended.out
 
 
-def test_the_outcome_of_no_effect_is_not_suggested_before_the_deadline(stack: Perdure) -> None:
-    shown = stack("effects show pdk_1", said({**EFFECT, "deadline": "2999-01-01T00:00:00Z"})).out
+def test_the_outcome_of_no_effect_is_not_suggested_before_the_deadline(cli: Perdure) -> None:
+    shown = cli("effects show pdk_1", said({**EFFECT, "deadline": "2999-01-01T00:00:00Z"})).out
     assert "2999-01-01 00:00:00 UTC" in shown
     assert "settle pdk_1 happened" in shown and "did_not_happen" not in shown
 
 
 @pytest.mark.parametrize("as_json", ["", " --json"])
-def test_a_settled_effect_is_not_settled_again(stack: Perdure, as_json: str) -> None:
+def test_a_settled_effect_is_not_settled_again(cli: Perdure, as_json: str) -> None:
     done = said({**EFFECT, "state": "done", "settled_by": "rita"})
-    ended = stack(f"effects settle pdk_1 happened --comment seen{as_json}", done)
-    assert (ended.code, len(stack.asked)) == (5, 1) and "rita" in ended.err
+    ended = cli(f"effects settle pdk_1 happened --comment seen{as_json}", done)
+    assert (ended.code, len(cli.asked)) == (5, 1) and "rita" in ended.err
 
 
 DRAWN = said({**TURN, "output": {"pictures": {"png": "/v1/files/f-2", "specification": "/v1/files/f-3"}}})
@@ -123,75 +123,72 @@ ASKS = streamed(
 )
 
 
-def test_a_file_is_uploaded_before_the_message_and_pictures_are_saved(stack: Perdure, tmp_path: Path) -> None:
+def test_a_file_is_uploaded_before_the_message_and_pictures_are_saved(cli: Perdure, tmp_path: Path) -> None:
     sales = tmp_path / "sales.csv"
     sales.write_bytes(b"region,sales\nN,30\n")
-    stack.will(CONVERSATION, said(FILE, 201), STARTED, ASKS, DRAWN)
-    ended = stack(f"chat charts --file {sales} -m 'Plot sales by region'")
+    cli.will(CONVERSATION, said(FILE, 201), STARTED, ASKS, DRAWN)
+    ended = cli(f"chat charts --file {sales} -m 'Plot sales by region'")
     assert ended.code == 0, ended.err
-    uploaded = stack.asked[1]
+    uploaded = cli.asked[1]
     assert (uploaded.path, uploaded.query) == ("/v1/conversations/c-1/files", {"name": ["sales.csv"]})
     assert (uploaded.headers["content-type"], uploaded.body) == ("text/csv", sales.read_bytes())
     assert "files get f-2 chart.png" in ended.out and "files get f-3 chart.vl.json" in ended.out
     assert "turns answer t-1 TEXT" in ended.out and "\x1b" not in ended.out
-    ended = stack(f"files get f-2 {tmp_path / 'no' / 'such' / 'folder'}", Reply(200, b"x"))
+    ended = cli(f"files get f-2 {tmp_path / 'no' / 'such' / 'folder'}", Reply(200, b"x"))
     assert ended.code == 1 and "Traceback" not in ended.err
 
 
 @pytest.mark.parametrize(("role", "host"), [("requester", "127.0.0.1"), ("reviewer", "localhost")])
-def test_each_local_user_gets_a_sign_in_link_with_its_own_host(stack: Perdure, role: str, host: str) -> None:
+def test_each_local_user_gets_a_sign_in_link_with_its_own_host(cli: Perdure, role: str, host: str) -> None:
     words = f"link --path /chat {role if role == 'reviewer' else ''}"
-    ended = stack(words, said({"code": "local.abc", "expires_at": "2026-01-01T10:15:00Z"}, 201))
+    ended = cli(words, said({"code": "local.abc", "expires_at": "2026-01-01T10:15:00Z"}, 201))
     assert ended.code == 0
     address = httpx.URL(ended.out.strip())
-    assert (address.host, address.port, address.path) == (host, httpx.URL(stack.url).port, "/sign-in")
+    assert (address.host, address.port, address.path) == (host, httpx.URL(cli.url).port, "/sign-in")
     assert dict(address.params) == {"code": "local.abc", "next": "/chat"}
-    (asked,) = stack.asked
+    (asked,) = cli.asked
     assert (asked.method, asked.path, asked.headers["authorization"]) == ("POST", "/v1/auth/codes", f"Bearer t-{role}")
 
 
 @pytest.mark.parametrize("stage", ["active", "archived"])
-def test_a_version_that_cannot_be_promoted_is_not_sent(stack: Perdure, stage: str) -> None:
-    assert stack("prompts promote v-1", said({**VERSION, "stage": stage})).code == 1
-    assert len(stack.asked) == 1
+def test_a_version_that_cannot_be_promoted_is_not_sent(cli: Perdure, stage: str) -> None:
+    assert cli("prompts promote v-1", said({**VERSION, "stage": stage})).code == 1
+    assert len(cli.asked) == 1
 
 
-def test_the_editor_opens_with_the_active_text(stack: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_editor_opens_with_the_active_text(cli: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "editor.py"
     script.write_text("import sys\np = sys.argv[1]\nt = open(p).read()\nopen(p, 'w').write(t + ' Be brief.')\n")
     monkeypatch.setenv("EDITOR", f"{sys.executable} {script}")
-    assert stack("prompts edit voice", said({**VERSION, "text": "Be kind."}), said(VERSION)).code == 0
-    assert stack.asked[1].body == {"text": "Be kind. Be brief."}
+    assert cli("prompts edit voice", said({**VERSION, "text": "Be kind."}), said(VERSION)).code == 0
+    assert cli.asked[1].body == {"text": "Be kind. Be brief."}
     monkeypatch.setenv("EDITOR", "true")  # one that is not there yet begins empty, and an empty text is not saved
-    ended = stack("prompts edit voice", refusal(404, "prompt_template_not_found"))
-    assert (ended.code, len(stack.asked)) == (2, 3)
+    ended = cli("prompts edit voice", refusal(404, "prompt_template_not_found"))
+    assert (ended.code, len(cli.asked)) == (2, 3)
 
 
 BOSS = {"id": "u", "name": "boss", "display_name": "boss", "roles": ["requester", "admin"]}
 DONE = said({"user": BOSS, "access_token": "hush-access", "refresh_token": "hush-refresh", "expires_in": 900}, 201)
 
 
-@pytest.mark.parametrize(
-    ("words", "sent", "token"),
-    [
-        ("--setup-code ABCD-EFGH", {"setup_code": "ABCD-EFGH"}, None),
-        ("--invitation perdure_invitation_x", {"invitation": "perdure_invitation_x"}, None),
-        ("", {}, "Bearer t-admin"),
-    ],
-)
+@pytest.mark.parametrize(("words", "sent", "token"), [
+    ("--setup-code ABCD-EFGH", {"setup_code": "ABCD-EFGH"}, None),
+    ("--invitation perdure_invitation_x", {"invitation": "perdure_invitation_x"}, None),
+    ("", {}, "Bearer t-admin"),
+])  # fmt: skip
 def test_a_user_registers_with_a_prompted_password(
-    stack: Perdure, monkeypatch: pytest.MonkeyPatch, words: str, sent: dict[str, str], token: str | None
+    cli: Perdure, monkeypatch: pytest.MonkeyPatch, words: str, sent: dict[str, str], token: str | None
 ) -> None:
     monkeypatch.setattr("typer.prompt", lambda *_, **given: "green tractors sing" if given["hide_input"] else "")
-    ended = stack(f"users register boss {words}", DONE)
+    ended = cli(f"users register boss {words}", DONE)
     assert ended.code == 0 and "boss" in ended.out and "/sign-in" in ended.out
-    (asked,) = stack.asked
+    (asked,) = cli.asked
     assert (asked.method, asked.path) == ("POST", "/v1/auth/register")
     assert asked.body == {"name": "boss", "password": "green tractors sing", **sent}
     assert asked.headers.get("authorization") == token and "idempotency-key" not in asked.headers
-    ended = stack(f"users register boss {words}", refusal(403, "setup_code_invalid"))
+    ended = cli(f"users register boss {words}", refusal(403, "setup_code_invalid"))
     assert ended.code != 0 and "setup_code_invalid" in ended.err
-    shown = stack(f"users register boss {words} --json", DONE)
+    shown = cli(f"users register boss {words} --json", DONE)
     assert shown.json["user"]["name"] == "boss" and "hush" not in shown.out
 
 
@@ -217,37 +214,37 @@ def lines(*rows: dict[str, Any]) -> Reply:
     return Reply(200, body.encode(), {"Content-Type": "application/jsonl"})
 
 
-def test_the_newest_stored_heads_are_sent(stack: Perdure, tmp_path: Path) -> None:
+def test_the_newest_stored_heads_are_sent(cli: Perdure, tmp_path: Path) -> None:
     kept, odd = tmp_path / "kept.jsonl", HEAD | {"tenant": "a\u2028b\u0085c"}  # cut at line ends alone
     heads = [HEAD | {"seq": seq} for seq in range(1, 1_000)] + [odd]
     kept.write_text("".join(json.dumps(head, ensure_ascii=False) + "\n" for head in heads) + "\n", encoding="utf-8")
-    assert stack(f"audit verify --heads {kept}", said(WHOLE)).code == 0
-    (asked,) = stack.asked
+    assert cli(f"audit verify --heads {kept}", said(WHOLE)).code == 0
+    (asked,) = cli.asked
     assert asked.method == "POST" and asked.body["heads"] == heads[-500:]
     for text in ("no json\n", "{"):
         kept.write_text(text)
-        ended = stack(f"audit verify --heads {kept}")
-        assert ended.code == 2 and str(kept) in ended.err and len(stack.asked) == 1
+        ended = cli(f"audit verify --heads {kept}")
+        assert ended.code == 2 and str(kept) in ended.err and len(cli.asked) == 1
 
 
-def test_an_export_prints_json_lines_page_by_page(stack: Perdure) -> None:
+def test_an_export_prints_json_lines_page_by_page(cli: Perdure) -> None:
     text = "ü\x1b[31m a\u2028b\u2029c\u0085d"
     first = [{"seq": seq, "kind": "a", "data": {"text": text}} for seq in range(1, 1_001)]
-    ended = stack("audit export", lines(*first), lines({"seq": 1_001, "kind": "b"}))
+    ended = cli("audit export", lines(*first), lines({"seq": 1_001, "kind": "b"}))
     assert ended.code == 0
     rows = [json.loads(line) for line in ended.out.split("\n") if line]
     assert [row["seq"] for row in rows] == list(range(1, 1_002)) and rows[0]["data"]["text"] == text
     assert ended.out.isascii() and "\x1b" not in ended.out
-    assert [each.query["after"] for each in stack.asked] == [["0"], ["1000"]]
-    assert stack.asked[0].headers["authorization"] == "Bearer t-admin"
+    assert [each.query["after"] for each in cli.asked] == [["0"], ["1000"]]
+    assert cli.asked[0].headers["authorization"] == "Bearer t-admin"
 
 
-def test_a_user_is_erased_only_after_a_confirmation(stack: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_is_erased_only_after_a_confirmation(cli: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("sys.stdin", io.StringIO("n\n"))
-        assert stack("users erase ann").code == 1
-    assert stack.asked == []
-    assert stack("users erase ann --yes", said(ERASED)).code == 0 and len(stack.asked) == 1
+        assert cli("users erase ann").code == 1
+    assert cli.asked == []
+    assert cli("users erase ann --yes", said(ERASED)).code == 0 and len(cli.asked) == 1
 
 
 START, COMPLETE = "generation.start", "generation.complete"

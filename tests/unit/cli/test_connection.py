@@ -20,11 +20,11 @@ EMPTY = said({"items": [], "next": None})
 
 
 @pytest.mark.parametrize(("line", "user"), [(f"{group} list", user) for group, user in USERS.items()])
-def test_a_command_uses_its_local_user(stack: Perdure, monkeypatch: pytest.MonkeyPatch, line: str, user: str) -> None:
-    assert stack(line, EMPTY).code == stack(f"{line} --as reviewer", EMPTY).code == 0
+def test_a_command_uses_its_local_user(cli: Perdure, monkeypatch: pytest.MonkeyPatch, line: str, user: str) -> None:
+    assert cli(line, EMPTY).code == cli(f"{line} --as reviewer", EMPTY).code == 0
     monkeypatch.setenv("PERDURE_TOKEN", "mine")  # a token of one's own comes first
-    assert stack(line, EMPTY).code == stack(f"{line} --as admin", EMPTY).code == 0
-    tokens = [asked.headers["authorization"].removeprefix("Bearer ") for asked in stack.asked]
+    assert cli(line, EMPTY).code == cli(f"{line} --as admin", EMPTY).code == 0
+    tokens = [asked.headers["authorization"].removeprefix("Bearer ") for asked in cli.asked]
     assert tokens == [f"t-{user}", "t-reviewer", "mine", "t-admin"]
 
 

@@ -16,11 +16,20 @@ from perdure.apps.scaffold import scaffold
 from perdure.cli.app import app
 from perdure.cli.terminal import say
 from perdure.local import StackConfig
+from perdure.local.config import PAGES
+from perdure.local.welcome import Welcome
 from tests.unit.apps.api_double import Reply, event, said, streamed
 from tests.unit.cli.conftest import APPROVAL, OPEN, Perdure, request
 from tests.unit.cli.test_checks import LIAR
-from tests.unit.local.test_welcome import WELCOME
 
+API = "http://127.0.0.1:8080"
+ADDRESSES = (f"{API}/sign-in?code=local.a", "http://localhost:8080/sign-in?code=local.b", f"{API}/docs")
+WELCOME = Welcome(
+    seconds=9.71, home=Path("/data"), logs=Path("/data/logs"), command="bin/perdure", api=API,
+    pages=list(zip(PAGES, ADDRESSES, strict=True)), temporal_ui="http://127.0.0.1:9",
+    tokens={role: f"perdure_{role}_x" for role in ("requester", "reviewer", "admin")}, setup_code="ABCD-EFGH",
+    left_out=["the app x is left out:", "  a -> b -> a"],
+)  # fmt: skip
 AT, LATER = "2020-11-21T10:00:00Z", "2999-01-01T00:00:00Z"
 TURN: dict[str, Any] = {
     "turn_id": "t-1", "conversation_id": "c-1", "status": "awaiting_approval", "agent": "refunds",
@@ -109,11 +118,9 @@ ROW = {"seq": 1, "at": AT, "actor": "ann", "erased": False, "kind": "approval.op
 ERASED = {"name": "erased-1", "user_id": "1", "erased": {"messages": 4}, "histories": {"runs": 3, "turns_left": 2}}
 BOTH_FAILED = {
     "code": "model_bad_request", "message": "refused",
-    "details": {
-        "model": "openai/b", "status": 400, "vendor_code": "unsupported_parameter", "param": "max_tokens",
+    "details": {"model": "openai/b", "status": 400, "vendor_code": "unsupported_parameter", "param": "max_tokens",
         "vendor_message": "Unsupported parameter: 'max_tokens'.",
-        "first": {"code": "model_overloaded", "message": "busy", "model": "openai/a", "status": 529},
-    },
+        "first": {"code": "model_overloaded", "message": "busy", "model": "openai/a", "status": 529}},
 }  # fmt: skip
 REFUSED = {
     "code": "already_decided", "message": "refused", "request_id": "r",
@@ -259,7 +266,7 @@ CASES: list[tuple[str, list[Reply], str]] = [
 
 
 @pytest.fixture
-def prepared(home: Path, stack: Perdure, monkeypatch: pytest.MonkeyPatch) -> Perdure:
+def command_line(home: Path, cli: Perdure, monkeypatch: pytest.MonkeyPatch) -> Perdure:
     """A command line with files in its folder, a user who types a password and then Ctrl-C, and a stack that starts
     at once."""
 
@@ -276,17 +283,17 @@ def prepared(home: Path, stack: Perdure, monkeypatch: pytest.MonkeyPatch) -> Per
     (home / "app" / "mcp" / "liar.yaml").write_text(f"command: [python, {LIAR}, {home}]\nstart_seconds: 30\n")
     (home / "a.csv").write_text("region,sales\nN,30\n")
     (home / "voice.md").write_text("Be kind.")
-    return stack
+    return cli
 
 
 @pytest.mark.parametrize(("line", "replies", "asked"), CASES, ids=[case[0] for case in CASES])
 def test_a_command_asks_and_shows(
-    prepared: Perdure, snapshot: SnapshotAssertion, line: str, replies: list[Reply], asked: str
+    command_line: Perdure, snapshot: SnapshotAssertion, line: str, replies: list[Reply], asked: str
 ) -> None:
-    prepared.will(*replies)
-    assert prepared(*line.replace("FOLDER", str(prepared.home)).split()).seen == snapshot
-    assert [request(each) for each in prepared.asked[-1:]] == ([asked] if asked else [])
-    assert not any("idempotency-key" in each.headers for each in prepared.asked if each.path.endswith("/tokens"))
+    command_line.will(*replies)
+    assert command_line(*line.replace("FOLDER", str(command_line.home)).split()).seen == snapshot
+    assert [request(each) for each in command_line.asked[-1:]] == ([asked] if asked else [])
+    assert not any("idempotency-key" in each.headers for each in command_line.asked if each.path.endswith("/tokens"))
 
 
 def commands_of(command: Any, *path: str) -> Iterator[tuple[str, bool]]:

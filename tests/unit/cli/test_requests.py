@@ -17,7 +17,9 @@ SETTLED = {"key": "pdk_1", "outcome": "happened", "settled_by": "reviewer"}
 DECIDES = [said(APPROVAL), said(APPROVAL)]
 DECIDED = [said(APPROVAL | {"status": "approved"})] * 2
 LIMITED = [said(BUDGETS | {"tenant": {"max_tokens": 5_000, "max_cost_usd": 12.5}}), said(BUDGETS)]
-CASES: list[tuple[str, list[Reply], str]] = [
+
+
+@pytest.mark.parametrize(("line", "replies", "asked"), [
     ("turns list --status running", [NONE], "requester GET /v1/turns status=running&limit=20"),
     ("turns list --as reviewer", [NONE], "reviewer GET /v1/turns limit=20"),
     ("approvals list --status all", [NONE], "reviewer GET /v1/approvals limit=50"),
@@ -71,16 +73,13 @@ CASES: list[tuple[str, list[Reply], str]] = [
      'admin PUT /v1/rules/tools {"tool": "memory_patch", "approval": true}'),
     ("users role bob requester reviewer", [said(outputs.USER)],
      'admin POST /v1/users/bob/roles {"roles": ["requester", "reviewer"]}'),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("line", "replies", "asked"), CASES)
-def test_a_command_sends_its_request(stack: Perdure, line: str, replies: list[Reply], asked: str) -> None:
-    stack.will(*replies)
-    assert stack(*shlex.split(line)).code == 0
-    assert request(stack.asked[-1]) == asked
-    assert len(stack.asked) == len(replies)
-    assert "idempotency-key" in stack.asked[-1].headers or not asked.startswith("reviewer POST /v1/approvals")
+])  # fmt: skip
+def test_a_command_sends_its_request(cli: Perdure, line: str, replies: list[Reply], asked: str) -> None:
+    cli.will(*replies)
+    assert cli(*shlex.split(line)).code == 0
+    assert request(cli.asked[-1]) == asked
+    assert len(cli.asked) == len(replies)
+    assert "idempotency-key" in cli.asked[-1].headers or not asked.startswith("reviewer POST /v1/approvals")
 
 
 @pytest.mark.parametrize(("line", "replies", "told"), [
@@ -95,29 +94,26 @@ def test_a_command_sends_its_request(stack: Perdure, line: str, replies: list[Re
     ("rules set desk/parcels:booked abort", [items(RULE, RULE | {"id": "other"})], {"items": [RULE]}),
     ("rules tools", [items(*TOOLS)], {"items": TOOLS}),
 ])  # fmt: skip
-def test_json_is_what_the_api_returned(stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
-    stack.will(*replies)
-    ended = stack(*line.split(), "--json")
+def test_json_is_what_the_api_returned(cli: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
+    cli.will(*replies)
+    ended = cli(*line.split(), "--json")
     assert (ended.code, {name: ended.json[name] for name in told}) == (0, told)
 
 
-@pytest.mark.parametrize(
-    ("line", "replies", "told"),
-    [
-        ("audit verify", [said(outputs.BROKEN)], {"ok": False, "faults_by_kind": outputs.BROKEN["faults_by_kind"]}),
-        ("status", [said({}), said(outputs.STATUS)], {"well": False}),
-    ],
-)
-def test_a_fault_found_exits_with_1(stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
-    stack.will(*replies, *replies)
-    assert stack(*line.split()).code == 1
-    as_json = stack(*line.split(), "--json")
+@pytest.mark.parametrize(("line", "replies", "told"), [
+    ("audit verify", [said(outputs.BROKEN)], {"ok": False, "faults_by_kind": outputs.BROKEN["faults_by_kind"]}),
+    ("status", [said({}), said(outputs.STATUS)], {"well": False}),
+])  # fmt: skip
+def test_a_fault_found_exits_with_1(cli: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
+    cli.will(*replies, *replies)
+    assert cli(*line.split()).code == 1
+    as_json = cli(*line.split(), "--json")
     assert (as_json.code, {name: as_json.json[name] for name in told}) == (1, told)
 
 
-def test_the_days_of_a_delegation_are_counted_from_now(stack: Perdure) -> None:
-    assert stack("delegations add tom --days 3", said(outputs.LENT, 201)).code == 0
-    sent = datetime.fromisoformat(stack.asked[0].body["until"])
+def test_the_days_of_a_delegation_are_counted_from_now(cli: Perdure) -> None:
+    assert cli("delegations add tom --days 3", said(outputs.LENT, 201)).code == 0
+    sent = datetime.fromisoformat(cli.asked[0].body["until"])
     assert abs(sent - datetime.now(UTC) - timedelta(days=3)) < timedelta(minutes=1)
 
 
@@ -169,9 +165,9 @@ AMOUNTS = [
     ("budgets set --usd 5 --no-usd", []),
     *((f"budgets set {amount}", [amount.partition("=")[0]]) for amount in AMOUNTS),
 ])  # fmt: skip
-def test_an_invalid_command_line_is_a_usage_error_and_asks_nothing(stack: Perdure, line: str, named: list[str]) -> None:
-    ended = stack(*shlex.split(line))
-    assert (ended.code, ended.out, stack.asked) == (2, "", [])
+def test_an_invalid_command_line_is_a_usage_error_and_asks_nothing(cli: Perdure, line: str, named: list[str]) -> None:
+    ended = cli(*shlex.split(line))
+    assert (ended.code, ended.out, cli.asked) == (2, "", [])
     assert all(each in ended.err for each in named) and "Traceback" not in ended.err
 
 
@@ -196,30 +192,25 @@ def test_an_invalid_command_line_is_a_usage_error_and_asks_nothing(stack: Perdur
     ("effects settle pdk_1 happened --comment x", 409, "already_settled", 5),
     ("effects settle pdk_1 happened --comment x", 409, "too_early", 1),
 ])  # fmt: skip
-def test_a_refusal_has_its_exit_code(stack: Perdure, line: str, status: int, code: str, exit_code: int) -> None:
+def test_a_refusal_has_its_exit_code(cli: Perdure, line: str, status: int, code: str, exit_code: int) -> None:
     first = {"approve": [said(APPROVAL)], "withdraw": [said(APPROVAL)], "settle": [said(EFFECT)]}
-    stack.will(*first.get(line.split()[-1 if line == "link" else 1], []), refusal(status, code))
-    ended = stack(*line.split())
+    cli.will(*first.get(line.split()[-1 if line == "link" else 1], []), refusal(status, code))
+    ended = cli(*line.split())
     assert (ended.code, code in ended.err) == (exit_code, True)
     if line.startswith("turns"):
-        stack.will(refusal(status, code))
-        ended = stack(*line.split(), "--json")
+        cli.will(refusal(status, code))
+        ended = cli(*line.split(), "--json")
         assert (ended.code, ended.out, json.loads(ended.err)["error"]["code"]) == (exit_code, "", code)
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "details", "named"),
-    [
-        (409, "already_decided", {"decision": {"type": "reject", "by": "rita", "comment": "no"}}, ["reject", "rita"]),
-        (422, "invalid_input", {"fields": [{"field": "body.title", "problem": "long"}]}, ["body.title", "long"]),
-        (429, "quota_reached", {"scope": "user", "retry_after_seconds": None}, ["files usage"]),
-        (409, "too_early", {"deadline": "2026-11-21T10:00:00Z"}, ["2026-11-21T10:00:00Z"]),
-    ],
-)
-def test_a_refusal_has_details(
-    stack: Perdure, status: int, code: str, details: dict[str, Any], named: list[str]
-) -> None:
-    ended = stack("turns show t", refusal(status, code, details))
+@pytest.mark.parametrize(("status", "code", "details", "named"), [
+    (409, "already_decided", {"decision": {"type": "reject", "by": "rita", "comment": "no"}}, ["reject", "rita"]),
+    (422, "invalid_input", {"fields": [{"field": "body.title", "problem": "long"}]}, ["body.title", "long"]),
+    (429, "quota_reached", {"scope": "user", "retry_after_seconds": None}, ["files usage"]),
+    (409, "too_early", {"deadline": "2026-11-21T10:00:00Z"}, ["2026-11-21T10:00:00Z"]),
+])  # fmt: skip
+def test_a_refusal_has_details(cli: Perdure, status: int, code: str, details: dict[str, Any], named: list[str]) -> None:
+    ended = cli("turns show t", refusal(status, code, details))
     assert all(each in ended.err for each in named) and "None" not in ended.err and ended.out == ""
 
 
@@ -241,9 +232,9 @@ EVIL = "\x1b[2J\u202e"
     ("prompts promote v-1", [said(VERSION | {"text": EVIL})] * 2),
     ("status", [said({}), said(outputs.STATUS | {"parts": [{"name": "relay", "fault": EVIL}]})]),
 ])  # fmt: skip
-def test_text_from_outside_cannot_control_the_terminal(stack: Perdure, line: str, replies: list[Reply]) -> None:
-    stack.will(*replies)
-    ended = stack(*line.split())
+def test_text_from_outside_cannot_control_the_terminal(cli: Perdure, line: str, replies: list[Reply]) -> None:
+    cli.will(*replies)
+    ended = cli(*line.split())
     shown = ended.out + ended.err
     assert "\\u001b[" in shown and "\\u202e" in shown and not set(shown) & {"\x1b", "\u202e"}
 
@@ -253,24 +244,21 @@ def test_text_from_outside_cannot_control_the_terminal(stack: Perdure, line: str
     "line", ["approvals approve a-1", "approvals withdraw a-1", "approvals batch approve a-1", SETTLE]
 )
 def test_a_user_at_a_terminal_confirms_before_the_request(
-    stack: Perdure, monkeypatch: pytest.MonkeyPatch, line: str, answer: bool, words: str, sent: int
+    cli: Perdure, monkeypatch: pytest.MonkeyPatch, line: str, answer: bool, words: str, sent: int
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda _question: answer)
     first, last = (EFFECT, SETTLED) if line == SETTLE else (APPROVAL, APPROVAL | {"status": "approved"})
-    ended = stack(line + words, said(first), items(last) if "batch" in line else said(last))
-    assert (ended.code, len(stack.asked)) == (1 - sent, 1 + sent)
+    ended = cli(line + words, said(first), items(last) if "batch" in line else said(last))
+    assert (ended.code, len(cli.asked)) == (1 - sent, 1 + sent)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *(f"approvals {verb}" for verb in ("approve", "edit", "reject", "respond", "batch", "withdraw")),
-        "effects settle",
-        "prompts promote",
-        "prompts archive",
-        "users erase",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    *(f"approvals {verb}" for verb in ("approve", "edit", "reject", "respond", "batch", "withdraw")),
+    "effects settle",
+    "prompts promote",
+    "prompts archive",
+    "users erase",
+])  # fmt: skip
 def test_every_command_that_confirms_has_an_option_to_skip_it(perdure: Perdure, line: str) -> None:
     assert "--yes" in perdure(*line.split(), "--help").out

@@ -44,15 +44,12 @@ OPTIONAL = {**ORDER, "required": []}
 ONE, ONE_TEXT = {"order": "12"}, json.dumps('{"order": "12"}')
 
 
-@pytest.mark.parametrize(
-    ("text", "schema", "args"),
-    [
-        *((text, schema, {}) for text in ("", " \n", "null", '""', '"null"') for schema in (NOTHING, OPTIONAL)),
-        *((text, ORDER, None) for text in ("", " ", "null", '""', '"{}"')),  # `order` is required
-        (ONE_TEXT, ORDER, ONE),
-        *((text, ORDER, None) for text in (ONE_TEXT[:-3] + '"', json.dumps(ONE_TEXT), json.dumps("[]"), '"12"')),
-    ],
-)
+@pytest.mark.parametrize(("text", "schema", "args"), [
+    *((text, schema, {}) for text in ("", " \n", "null", '""', '"null"') for schema in (NOTHING, OPTIONAL)),
+    *((text, ORDER, None) for text in ("", " ", "null", '""', '"{}"')),  # `order` is required
+    (ONE_TEXT, ORDER, ONE),
+    *((text, ORDER, None) for text in (ONE_TEXT[:-3] + '"', json.dumps(ONE_TEXT), json.dumps("[]"), '"12"')),
+])  # fmt: skip
 def test_no_arguments_are_an_empty_object_and_an_object_may_be_encoded_twice(text: str, schema: Any, args: Any) -> None:
     parsed = parse_arguments(text, schema)
     assert (parsed.fault is None, parsed.args) == (args is not None, args or {})
@@ -81,17 +78,14 @@ UNSTORABLE = [
     *('{"x": 1, "x": 2}', '{"x": {"y": 1, "y": 1}}', '{"x": "a\\u0000b"}', '{"x": "\\ud800"}', '{"\\udfff": 1}'),
     '{"x": ' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}",
 ]
-TOO_LONG = [json.dumps({"x": "a" * arguments.MAX_CHARACTERS}), "{'x': '" + "a" * MAX_REPAIR_CHARACTERS + "'}"]
+TOO_LONG = [json.dumps({"x": "a" * arguments.MAX_ARGUMENTS_CHARACTERS}), "{'x': '" + "a" * MAX_REPAIR_CHARACTERS + "'}"]
 UNFIT = ["{}", '{"order": "12", "note": 1}', '{"order": 12}', '{"order": "twelve"}', "{'order': '12', 'cents': 'all'}"]
 
 
-@pytest.mark.parametrize(
-    ("text", "schema"),
-    [
-        *((text, ANYTHING) for text in [*UNREADABLE, *UNSTORABLE, *TOO_LONG]),
-        *((text, ORDER) for text in [*TWO_OBJECTS, *CUT_OFF, *UNFIT]),
-    ],
-)
+@pytest.mark.parametrize(("text", "schema"), [
+    *((text, ANYTHING) for text in [*UNREADABLE, *UNSTORABLE, *TOO_LONG]),
+    *((text, ORDER) for text in [*TWO_OBJECTS, *CUT_OFF, *UNFIT]),
+])  # fmt: skip
 def test_anything_but_one_object_that_fits_the_schema_is_a_fault(text: str, schema: dict[str, Any]) -> None:
     parsed = parse_arguments(text, schema)
     assert parsed.fault is not None and parsed.args == {} and not parsed.repaired

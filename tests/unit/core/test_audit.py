@@ -265,15 +265,12 @@ def erasures() -> Erasures:
     return made
 
 
-@pytest.mark.parametrize(
-    ("row", "audit_id", "accounted"),
-    [
-        *((entry(actor="ann"), 1, True), (entry(subject="ann"), 1, True), (entry(turn="t2"), 1, True)),
-        *((entry(), 20, True), (entry(), 21, False), (entry(turn="t3"), 1, False)),
-        (entry(actor="bob", subject="bob"), 1, False),
-        *((entry(kind, "ann", "ann", "t1"), 20, False) for kind in audit.KEPT_KINDS),
-    ],
-)
+@pytest.mark.parametrize(("row", "audit_id", "accounted"), [
+    *((entry(actor="ann"), 1, True), (entry(subject="ann"), 1, True), (entry(turn="t2"), 1, True)),
+    *((entry(), 20, True), (entry(), 21, False), (entry(turn="t3"), 1, False)),
+    (entry(actor="bob", subject="bob"), 1, False),
+    *((entry(kind, "ann", "ann", "t1"), 20, False) for kind in audit.KEPT_KINDS),
+])  # fmt: skip
 def test_an_erasure_explains_just_what_it_named(erasures: Erasures, row: Entry, audit_id: int, accounted: bool) -> None:
     assert erasures.account_for(audit_id, row, BEGUN) is accounted
 

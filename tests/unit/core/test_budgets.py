@@ -28,13 +28,10 @@ from perdure.core.turns import Admission, AdmissionLoad, Caps, OnBusy, admit
 LIMITS = Limits(max_tokens=100, max_cost_microusd=1_000)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "cost", "code"),
-    [
-        *((0, 0, None), (99, 999, None), (100, 0, "token_budget_spent"), (101, 0, "token_budget_spent")),
-        *((0, 1_000, "cost_budget_spent"), (0, 1_001, "cost_budget_spent"), (100, 1_000, "token_budget_spent")),
-    ],
-)
+@pytest.mark.parametrize(("tokens", "cost", "code"), [
+    *((0, 0, None), (99, 999, None), (100, 0, "token_budget_spent"), (101, 0, "token_budget_spent")),
+    *((0, 1_000, "cost_budget_spent"), (0, 1_001, "cost_budget_spent"), (100, 1_000, "token_budget_spent")),
+])  # fmt: skip
 def test_a_budget_is_spent_when_the_usage_equals_it(tokens: int, cost: int, code: str | None) -> None:
     problem = budgets.spent_limit(LIMITS, tokens_used=tokens, cost_microusd=cost)
     assert (problem.code if problem else None) == code
@@ -45,14 +42,11 @@ def test_an_answer_may_use_what_is_left_and_a_usual_answer_more(used: int, left:
     assert budgets.answer_token_limit(LIMITS, tokens_used=used) == left + USUAL_ANSWER_TOKENS
 
 
-@pytest.mark.parametrize(
-    ("most", "left", "dollars", "bound"),
-    [
-        (150_000, 10_000, 10, 1_000 + USUAL_ANSWER_TOKENS),
-        *((150_000, -5, 10, USUAL_ANSWER_TOKENS), (5_000, 10_000_000, 10, 5_000), (150_000, 10_000, 0, 150_000)),
-        *((150_000, None, 10, 150_000), (None, 10_000, 10, None)),
-    ],
-)
+@pytest.mark.parametrize(("most", "left", "dollars", "bound"), [
+    (150_000, 10_000, 10, 1_000 + USUAL_ANSWER_TOKENS),
+    *((150_000, -5, 10, USUAL_ANSWER_TOKENS), (5_000, 10_000_000, 10, 5_000), (150_000, 10_000, 0, 150_000)),
+    *((150_000, None, 10, 150_000), (None, 10_000, 10, None)),
+])  # fmt: skip
 def test_an_answer_may_use_the_money_left_and_a_usual_one_more(most: Any, left: Any, dollars: int, bound: Any) -> None:
     assert budgets.affordable_tokens(most, left, dollars * 1_000_000) == bound
 
@@ -147,15 +141,12 @@ def test_in_any_order_a_budget_is_exceeded_by_one_call_and_never_below_zero(limi
 QUOTAS = Quotas(conversation_bytes=100, user_bytes=200, tenant_bytes=300)
 
 
-@pytest.mark.parametrize(
-    ("used", "more", "expected"),
-    [
-        *((UsedStorage(), 100, None), (UsedStorage(), 101, Scope.CONVERSATION), (UsedStorage(100, 200, 300), 0, None)),
-        *((UsedStorage(0, 200, 200), 1, Scope.USER), (UsedStorage(0, 0, 300), 1, Scope.TENANT)),
-        (UsedStorage(101, 201, 301), 0, Scope.CONVERSATION),  # the narrowest says what to do
-        (UsedStorage(0, 201, 301), 0, Scope.USER),
-    ],
-)
+@pytest.mark.parametrize(("used", "more", "expected"), [
+    *((UsedStorage(), 100, None), (UsedStorage(), 101, Scope.CONVERSATION), (UsedStorage(100, 200, 300), 0, None)),
+    *((UsedStorage(0, 200, 200), 1, Scope.USER), (UsedStorage(0, 0, 300), 1, Scope.TENANT)),
+    (UsedStorage(101, 201, 301), 0, Scope.CONVERSATION),  # the narrowest says what to do
+    (UsedStorage(0, 201, 301), 0, Scope.USER),
+])  # fmt: skip
 def test_a_quota_is_exceeded_by_the_first_byte_over_it(used: UsedStorage, more: int, expected: Scope | None) -> None:
     assert budgets.exceeded_scope(used, QUOTAS, more) is expected
     assert budgets.exceeded_scope(used, Quotas(), more) is None

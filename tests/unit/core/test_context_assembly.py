@@ -50,7 +50,7 @@ def test_an_invalid_completeness_is_refused(said: Any) -> None:
     assert len(str(refused.value)) < 140
 
 
-@pytest.mark.parametrize("output", [None, [], "text", 3, {"a": "x" * context_assembly.MAX_CHARACTERS}])
+@pytest.mark.parametrize("output", [None, [], "text", 3, {"a": "x" * context_assembly.MAX_CONTEXT_CHARACTERS}])
 def test_an_invalid_output_is_refused(output: Any) -> None:
     with pytest.raises(ValueError):
         completeness_of(output)
@@ -89,29 +89,23 @@ Needs = dict[str, tuple[str, ...]]
 NAMES = [f"t{number}" for number in range(8)]
 
 
-@pytest.mark.parametrize(
-    ("dependencies", "grouped"),
-    [
-        *(({}, ()), ({"a": ()}, (("a",),)), (SAMPLE, (FIRST, ("therapeutic_fit",)))),
-        ({**SAMPLE, "narrative": ()}, ((*FIRST, "narrative"), ("therapeutic_fit",))),
-        ({"c": ("b",), "b": ("a",), "a": ()}, (("a",), ("b",), ("c",))),
-        ({"b": ("a",)}, (("b",),)),
-        ({"b": ("a", "a")}, (("b",),)),
-    ],
-)
+@pytest.mark.parametrize(("dependencies", "grouped"), [
+    *(({}, ()), ({"a": ()}, (("a",),)), (SAMPLE, (FIRST, ("therapeutic_fit",)))),
+    ({**SAMPLE, "narrative": ()}, ((*FIRST, "narrative"), ("therapeutic_fit",))),
+    ({"c": ("b",), "b": ("a",), "a": ()}, (("a",), ("b",), ("c",))),
+    ({"b": ("a",)}, (("b",),)),
+    ({"b": ("a", "a")}, (("b",),)),
+])  # fmt: skip
 def test_tools_are_grouped_by_their_dependencies(dependencies: Needs, grouped: tuple[tuple[str, ...], ...]) -> None:
     assert group_phases(dependencies) == grouped
 
 
-@pytest.mark.parametrize(
-    ("dependencies", "cycle"),
-    [
-        ({"a": ("a",)}, "a -> a"),
-        ({"a": ("b",), "b": ("a",)}, "a -> b -> a"),
-        ({"x": (), "a": ("b", "x"), "b": ("c",), "c": ("a",), "d": ("a",)}, "a -> b -> c -> a"),
-        ({"a": ("b",), "b": ("c",), "c": ("b",)}, "b -> c -> b"),
-    ],
-)
+@pytest.mark.parametrize(("dependencies", "cycle"), [
+    ({"a": ("a",)}, "a -> a"),
+    ({"a": ("b",), "b": ("a",)}, "a -> b -> a"),
+    ({"x": (), "a": ("b", "x"), "b": ("c",), "c": ("a",), "d": ("a",)}, "a -> b -> c -> a"),
+    ({"a": ("b",), "b": ("c",), "c": ("b",)}, "b -> c -> b"),
+])  # fmt: skip
 def test_a_cycle_is_named(dependencies: Needs, cycle: str) -> None:
     with pytest.raises(ValueError) as refused:
         group_phases(dependencies)

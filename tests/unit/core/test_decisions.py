@@ -42,19 +42,16 @@ def at(seconds: int) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-def ann(since: int, until: int) -> ReviewClaim:
+def anns_claim(since: int, until: int) -> ReviewClaim:
     return ReviewClaim("ann", "Ann", at(until), at(since))
 
 
-@pytest.mark.parametrize(
-    ("before", "user", "seconds", "expected"),
-    [
-        *((None, "ann", 900, (0, 900)), (ann(-60, 840), "ann", 900, (-60, 900))),
-        *((ann(-3_000, 60), "ann", 900, (-3_000, 600)), (ann(-3_000, -10), "ann", 900, (-3_000, 600))),
-        *((ann(-3_599, 1), "ann", 3_600, (-3_599, 1)), (ann(-3_900, -300), "ann", 3_600, (0, 3_600))),
-        (ann(-3_600, -1), "bob", 3_600, (0, 3_600)),
-    ],
-)
+@pytest.mark.parametrize(("before", "user", "seconds", "expected"), [
+    *((None, "ann", 900, (0, 900)), (anns_claim(-60, 840), "ann", 900, (-60, 900))),
+    *((anns_claim(-3_000, 60), "ann", 900, (-3_000, 600)), (anns_claim(-3_000, -10), "ann", 900, (-3_000, 600))),
+    *((anns_claim(-3_599, 1), "ann", 3_600, (-3_599, 1)), (anns_claim(-3_900, -300), "ann", 3_600, (0, 3_600))),
+    (anns_claim(-3_600, -1), "bob", 3_600, (0, 3_600)),
+])  # fmt: skip
 def test_claims_in_a_row_are_one_lease(before: ReviewClaim | None, user: str, seconds: int, expected: Any) -> None:
     assert decisions.claim_span(before, user, NOW, seconds) == tuple(map(at, expected))
 
@@ -62,7 +59,7 @@ def test_claims_in_a_row_are_one_lease(before: ReviewClaim | None, user: str, se
 @pytest.mark.parametrize("until", [0, -1, -299])
 def test_a_used_up_lease_is_not_renewed_before_others_could_claim(until: int) -> None:
     with pytest.raises(CallerError) as refused:
-        decisions.claim_span(ann(until - MAX_CLAIM_SECONDS, until), "ann", NOW, 60)
+        decisions.claim_span(anns_claim(until - MAX_CLAIM_SECONDS, until), "ann", NOW, 60)
     assert (refused.value.code, refused.value.http) == ("claimed_too_long", 409)
     assert refused.value.details == {"again_at": at(until + decisions.CLAIM_BREAK_SECONDS)}
 
@@ -85,7 +82,7 @@ def test_a_claim_is_free_again_within_an_hour_whatever_its_renewals(tries: list[
 
 WAITING = ApprovalRecord("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
 REVIEWER = Decider("reviewer-1", frozenset({"reviewer"}))
-ANN = decisions.Delegation("ann", "Ann", frozenset({"reviewer"}))
+ANN = decisions.Reviewer("ann", "Ann", frozenset({"reviewer"}))
 STAND_IN = Decider("reviewer-1", frozenset({"reviewer"}), "One", (ANN,))
 OWN, ANNS = Vote("somebody", "reviewer-1", True), Vote("somebody", "ann", True)
 CLOSED = ("approved", "cancelled", "reserved", "outcome_unknown")
@@ -143,9 +140,7 @@ def test_each_decision_needs_its_own_fields(decision: Decision, parts: dict[str,
     (replace(WAITING, requested_by="ann"), Decider("bob", frozenset(), "Bob", (ANN,)), ("role_required", 403)),
     (replace(WAITING, requested_by="ann", reviewers=("Ann",)), STAND_IN, ("own_request", 403)),
 ])  # fmt: skip
-def test_a_decision_needs_a_free_pending_request_and_a_reviewer(
-    record: ApprovalRecord, decider: Decider, expected: Any
-) -> None:
+def test_a_reviewer_decides_a_free_pending_request(record: ApprovalRecord, decider: Decider, expected: Any) -> None:
     found = decisions.decision_refusal(record, decider, Decision.APPROVE, "digest", **FINE)
     assert (found and (found.code, found.http)) == expected
 
@@ -153,11 +148,9 @@ def test_a_decision_needs_a_free_pending_request_and_a_reviewer(
 FIRST: dict[str, object] = {"type": "approve", "by": "ann", "at": "2026-02-28T23:59:01.16712+00:00"}
 
 
-@pytest.mark.parametrize(
-    ("status", "before"),
-    [("approved", FIRST), ("approved", {"type": "approve"}), ("withdrawn", FIRST)],
-    ids=["decided", "erased with its person", "taken back"],
-)
+@pytest.mark.parametrize(("status", "before"), [
+    ("approved", FIRST), ("approved", {"type": "approve"}), ("withdrawn", FIRST),
+], ids=["decided", "erased with its person", "taken back"])  # fmt: skip
 def test_a_second_decision_is_refused_with_details_of_the_first(status: str, before: dict[str, object]) -> None:
     found = decisions.closed_refusal(replace(WAITING, status=status, decided_before=before))
     assert found is not None and found.code == "already_decided"
@@ -165,9 +158,9 @@ def test_a_second_decision_is_refused_with_details_of_the_first(status: str, bef
 
 
 def test_a_decision_counts_as_ones_own_or_if_that_is_used_for_the_next_delegator() -> None:
-    assert decisions.delegation_for(WAITING, STAND_IN).user_id == "reviewer-1"
-    assert decisions.delegation_for(replace(WAITING, votes=(OWN,)), STAND_IN).user_id == "ann"
-    assert decisions.delegation_for(replace(WAITING, reviewers=("Ann",)), STAND_IN).user_id == "ann"
+    assert decisions.represented_reviewer(WAITING, STAND_IN).user_id == "reviewer-1"
+    assert decisions.represented_reviewer(replace(WAITING, votes=(OWN,)), STAND_IN).user_id == "ann"
+    assert decisions.represented_reviewer(replace(WAITING, reviewers=("Ann",)), STAND_IN).user_id == "ann"
 
 
 ORDER = ["role_required", "own_request", "approval_expired", "already_decided"]

@@ -24,16 +24,13 @@ PUBLIC = target_of("https://hooks.example.org/x")
 METADATA = "169.254.169.254"
 
 
-@pytest.mark.parametrize(
-    ("url", "host", "port"),
-    [
-        ("https://hooks.example.org/a?b=c", "hooks.example.org", 443),
-        ("https://HOOKS.example.org:8443", "hooks.example.org", 8443),
-        ("https://a.corp.test/", "a.corp.test", 443),
-        ("https://b.a.corp.test./", "b.a.corp.test", 443),
-        ("http://localhost:9000/hook", "localhost", 9000),
-    ],
-)
+@pytest.mark.parametrize(("url", "host", "port"), [
+    ("https://hooks.example.org/a?b=c", "hooks.example.org", 443),
+    ("https://HOOKS.example.org:8443", "hooks.example.org", 8443),
+    ("https://a.corp.test/", "a.corp.test", 443),
+    ("https://b.a.corp.test./", "b.a.corp.test", 443),
+    ("http://localhost:9000/hook", "localhost", 9000),
+])  # fmt: skip
 def test_a_host_that_the_operator_names_is_allowed(url: str, host: str, port: int) -> None:
     target = allowed_target(url, HOSTS)
     assert (target.host, target.port) == (host, port)
@@ -59,14 +56,11 @@ LOOPED = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 UNFIT = (METADATA, "fe80::1%eth0", "0.0.0.0", "224.0.0.1", "no address")
 
 
-@pytest.mark.parametrize(
-    ("address", "public", "private"),
-    [
-        ("93.184.216.34", True, True),
-        *((address, False, True) for address in ("10.0.0.7", "::ffff:10.0.0.7")),
-        *((address, False, False) for address in (*LOOPED, *UNFIT)),
-    ],
-)
+@pytest.mark.parametrize(("address", "public", "private"), [
+    ("93.184.216.34", True, True),
+    *((address, False, True) for address in ("10.0.0.7", "::ffff:10.0.0.7")),
+    *((address, False, False) for address in (*LOOPED, *UNFIT)),
+])  # fmt: skip
 def test_the_addresses_of_a_name_decide_too(address: str, public: bool, private: bool) -> None:
     assert is_reachable(PUBLIC, address, private=False) is public
     assert is_reachable(PUBLIC, address, private=True) is private
@@ -197,15 +191,12 @@ def test_an_app_names_no_network_whole_machine_or_cloud_and_no_invalid_entry(ent
             named_host(entry, by_operator=by_operator)
 
 
-@pytest.mark.parametrize(
-    ("url", "named"),
-    [
-        ("http://127.0.0.1:8099/x", NamedHost("127.0.0.1", 8099)),
-        ("https://Intranet./", NamedHost("intranet", 443)),
-        *(("http://[::1]:80", NamedHost("::1", 80)), (" http://a.test ", NamedHost("a.test", 80)), ("sk-123", None)),
-        *(("postgresql://db/x", None), ("http://", None), ("http://2130706433/", None), ("http://a:b/", None)),
-    ],
-)
+@pytest.mark.parametrize(("url", "named"), [
+    ("http://127.0.0.1:8099/x", NamedHost("127.0.0.1", 8099)),
+    ("https://Intranet./", NamedHost("intranet", 443)),
+    *(("http://[::1]:80", NamedHost("::1", 80)), (" http://a.test ", NamedHost("a.test", 80)), ("sk-123", None)),
+    *(("postgresql://db/x", None), ("http://", None), ("http://2130706433/", None), ("http://a:b/", None)),
+])  # fmt: skip
 def test_a_configured_url_allows_its_host_and_port(url: str, named: NamedHost | None) -> None:
     assert egress.named_by_url(url, by_operator=False) == named
 

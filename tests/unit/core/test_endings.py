@@ -8,7 +8,11 @@ from perdure.core.calls.endings import Ending, FinishReason, continuation_note, 
 
 GOES_ON, TRUNCATE, FAIL = OnLength
 W, C, T, F = Ending
-CASES: list[tuple[FinishReason, OnLength, str]] = [
+"""The expected endings: a graph that may continue an answer with text and one without, then a graph that may not."""
+LETTERS = dict(zip("WCTF", (W, C, T, F), strict=True))
+
+
+@pytest.mark.parametrize(("reason", "rule", "expected"), [
     ("length", GOES_ON, "CCTF"),
     ("length", TRUNCATE, "TFTF"),
     ("length", FAIL, "FFFF"),
@@ -16,15 +20,8 @@ CASES: list[tuple[FinishReason, OnLength, str]] = [
     ("pause_turn", TRUNCATE, "CCTF"),
     ("pause_turn", FAIL, "CCTF"),
     *((reason, rule, "WWWW") for reason in ("stop", "tool_calls", "content_filter", "refusal") for rule in OnLength),
-]
-"""The expected endings: a graph that may continue an answer with text and one without, then a graph that may not."""
-LETTERS = dict(zip("WCTF", (W, C, T, F), strict=True))
-
-
-@pytest.mark.parametrize(("reason", "rule", "expected"), CASES)
-def test_only_an_answer_that_was_cut_follows_the_agents_rule(
-    reason: FinishReason, rule: OnLength, expected: str
-) -> None:
+])  # fmt: skip
+def test_only_a_cut_answer_follows_the_agents_rule(reason: FinishReason, rule: OnLength, expected: str) -> None:
     ways = [(may, text) for may in (True, False) for text in (True, False)]
     got = [ending_of(reason, rule, may_continue=may, has_text=text) for may, text in ways]
     assert got == [LETTERS[letter] for letter in expected]

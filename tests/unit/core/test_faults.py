@@ -35,22 +35,18 @@ def test_a_wrong_setting_is_named_with_its_value_unless_it_is_a_secret(name: str
     assert "hu" not in line and "sh@" not in line and "user" not in line
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        *((same, same) for same in ("", "http://proxy:3128/x", "a://b://c")),
-        ("http://u:p@h, https://v:q@i/", "http://***@i/"),
-        ("u:p/q#r@h", "***@h"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    *((same, same) for same in ("", "http://proxy:3128/x", "a://b://c")),
+    ("http://u:p@h, https://v:q@i/", "http://***@i/"),
+    ("u:p/q#r@h", "***@h"),
+])  # fmt: skip
 def test_a_url_is_shown_without_user_name_and_password(text: str, expected: str) -> None:
     assert without_userinfo(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("content", "part"),
-    [(b"\xff", "0xff"), (b"{", "JSON"), (b"[]", "damaged"), (b'{"a": 5}', "'a'"), (None, "No such file")],
-)
+@pytest.mark.parametrize(("content", "part"), [
+    (b"\xff", "0xff"), (b"{", "JSON"), (b"[]", "damaged"), (b'{"a": 5}', "'a'"), (None, "No such file"),
+])  # fmt: skip
 def test_a_wrong_file_is_named_with_its_fault_and_the_advice(tmp_path: Path, content: bytes | None, part: str) -> None:
     path = tmp_path / "x.json"
     if content is not None:

@@ -23,15 +23,12 @@ from perdure.core.memory.files import (
 NO_NAMES = ["../../etc/passwd", "..\\boot.ini", "/abs.csv", "..", ".", "", " ", "\u200b", "..."]
 
 
-@pytest.mark.parametrize(
-    ("name", "kept"),
-    [
-        *(("sales.csv", "sales.csv"), (" my sales.csv ", "my sales.csv"), (".hidden.csv", "hidden.csv")),
-        *(("a\u202egnp.csv", "agnp.csv"), ("a\x00b\n.csv", "ab.csv"), ("con:aux?.csv", "con_aux_.csv")),
-        *(("e\u0301te\u0301.csv", "\u00e9t\u00e9.csv"), ("x" * 300 + ".csv", "x" * 116 + ".csv")),
-        *((name, None) for name in NO_NAMES),
-    ],
-)
+@pytest.mark.parametrize(("name", "kept"), [
+    *(("sales.csv", "sales.csv"), (" my sales.csv ", "my sales.csv"), (".hidden.csv", "hidden.csv")),
+    *(("a\u202egnp.csv", "agnp.csv"), ("a\x00b\n.csv", "ab.csv"), ("con:aux?.csv", "con_aux_.csv")),
+    *(("e\u0301te\u0301.csv", "\u00e9t\u00e9.csv"), ("x" * 300 + ".csv", "x" * 116 + ".csv")),
+    *((name, None) for name in NO_NAMES),
+])  # fmt: skip
 def test_a_file_name_keeps_its_harmless_part_and_a_path_is_refused(name: str, kept: str | None) -> None:
     if kept is not None:
         assert safe_name(name) == kept
@@ -112,13 +109,10 @@ TABLE: dict[str, Any] = {"name": "t", "rows": 3, "columns": [NAMES, COLUMN]}
 RESULT: dict[str, Any] = {"ok": True, "rows": 3, "columns": [NAMES, COLUMN]}
 
 
-@pytest.mark.parametrize(
-    ("changed", "place"),
-    [
-        *(({"least": 4}, ".least"), ({"least": None}, ""), ({"kind": "nominal"}, ".least"), ({"nulls": 4}, ".nulls")),
-        *(({"distinct": 4}, ".distinct"), ({"name": "side"}, ".name")),
-    ],
-)
+@pytest.mark.parametrize(("changed", "place"), [
+    *(({"least": 4}, ".least"), ({"least": None}, ""), ({"kind": "nominal"}, ".least"), ({"nulls": 4}, ".nulls")),
+    *(({"distinct": 4}, ".distinct"), ({"name": "side"}, ".name")),
+])  # fmt: skip
 def test_counts_and_ranges_that_contradict_each_other_are_reported_with_their_place(changed: Any, place: str) -> None:
     place = f"columns.1{place}"
     columns = [NAMES, {**COLUMN, **changed}]

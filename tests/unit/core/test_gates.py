@@ -37,13 +37,6 @@ def test_calls_of_a_round_are_gated_one_by_one_and_an_unknown_tool_always() -> N
     assert gates.rule_for(PLAN, calls[0]) is None and gates.rule_for(PLAN, calls[1]) == gates.RULE_UNKNOWN
 
 
-def test_every_effect_but_a_read_needs_approval_unless_its_author_opts_out() -> None:
-    gated = [effect for effect in EffectClass if gates.tool_needs_approval(effect, None)]
-    assert gated == [effect for effect in EffectClass if effect is not EffectClass.READ]
-    assert gates.tool_needs_approval(EffectClass.READ, True)
-    assert not gates.tool_needs_approval(EffectClass.OPAQUE, False)
-
-
 V = VerdictState
 
 
@@ -85,7 +78,7 @@ def test_a_request_is_checked_at_the_time_of_its_record_or_else_at_its_expiry() 
     escalated = opened.model_copy(update={"look_at": late})
     effect = RequestRef(request_id="r2", call_id="t1.1", tool="post")
     assert deadlines_of([opened, effect]) == [soon]
-    assert deadlines_of([escalated, effect]) == [late], "the old expiry rings for nothing any more"
+    assert deadlines_of([escalated, effect]) == [late], "the old expiry wakes nothing"
     assert deadlines_of([effect]) == []
 
 
@@ -246,15 +239,12 @@ def test_an_exemption_applies_to_its_engine_tool_only(name: str, effect: EffectC
     assert (gates.exemption_fault(name) is None) is (name in EXEMPTIBLE_TOOLS)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"quorum": 0}, {"quorum": 21}, {"reviewers": ["ann"], "quorum": 2}),
-        {"reviewers": ["ann", "bob"], "quorum_high_risk": 3},
-        *({"reviewers": ["ann", "ann"]}, {"hold_seconds": -1}, {"fallback_after_seconds": 0}, {"on_timeout": "shrug"}),
-        *({"reject_reasons": [""]}, {"reject_reasons": ["x" * 101]}, {"escalation": "admin"}),
-    ],
-)
+@pytest.mark.parametrize("wrong", [
+    *({"quorum": 0}, {"quorum": 21}, {"reviewers": ["ann"], "quorum": 2}),
+    {"reviewers": ["ann", "bob"], "quorum_high_risk": 3},
+    *({"reviewers": ["ann", "ann"]}, {"hold_seconds": -1}, {"fallback_after_seconds": 0}, {"on_timeout": "shrug"}),
+    *({"reject_reasons": [""]}, {"reject_reasons": ["x" * 101]}, {"escalation": "admin"}),
+])  # fmt: skip
 def test_a_policy_that_cannot_be_satisfied_or_read_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ApprovalPolicy.model_validate(wrong)

@@ -73,27 +73,23 @@ def test_unique_items_are_checked_in_linear_time() -> None:
 
 
 STARTS, ONLY_A = of(s={"pattern": "^[0-9]{2}-x$"}), {**of(a={}), "additionalProperties": False}
-CASES: list[Any] = [
+
+
+@pytest.mark.parametrize(("schema", "args"), [
     *((STARTS, {"s": "12-x"}), (STARTS, {"s": "1-x"}), (of(s={"pattern": "^[0-9]"}), {"s": 12})),
     *((ONLY_A, {"a": 1, "b": 2}), (ONLY_A, {"a": 1, "b": 2, "c": 3})),
     ({**of(a={}), "additionalProperties": {"type": "string"}}, {"a": 1, "b": 2}),
     ({"type": "object", "patternProperties": {"^n_": {"type": "integer"}}}, {"n_a": "x", "b": "y"}),
     ({"patternProperties": {"^n_": {}}, "additionalProperties": False}, {"n_a": 1}),
-]
-
-
-@pytest.mark.parametrize(("schema", "args"), CASES)
+])  # fmt: skip
 def test_a_value_fits_exactly_if_jsonschema_accepts_it(schema: Schema, args: Schema) -> None:
     assert (schema_fault(args, schema) is None) is Draft202012Validator(schema).is_valid(args)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "text"),
-    [
-        *(("^[a-z0-9_]+$", "x\n"), ("^(?:a|x$)", "x\n"), (r"^x\$$", "x$\n"), (r"^[$\]]$", "$\n"), ("^[]$]$", "$\n")),
-        *(("^[[:alpha:]$]$", "$\n"), (r"^\(?mx$", "mx\n"), (r"^x\\$", "x\\\n")),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "text"), [
+    *(("^[a-z0-9_]+$", "x\n"), ("^(?:a|x$)", "x\n"), (r"^x\$$", "x$\n"), (r"^[$\]]$", "$\n"), ("^[]$]$", "$\n")),
+    *(("^[[:alpha:]$]$", "$\n"), (r"^\(?mx$", "mx\n"), (r"^x\\$", "x\\\n")),
+])  # fmt: skip
 def test_a_dollar_sign_matches_only_the_very_end(pattern: str, text: str) -> None:
     schema = of(s={"pattern": pattern}, names={"patternProperties": {pattern: False}})
     assert schema_fault({"s": text}, schema) is not None
@@ -110,17 +106,13 @@ def branching(word: str, leaf: JsonValue) -> Schema:
     return {"$defs": {**steps, "d30": leaf}, **of(s={"$ref": "#/$defs/d0"})}
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        branching("anyOf", {"type": "integer"}),
-        pytest.param(branching("oneOf", {"type": "integer"}), marks=SOAK),
-        pytest.param(branching("allOf", {"type": "string"}), marks=SOAK),
-        {"type": "object", "$ref": "#"},
-        pytest.param({"type": "object", "$dynamicRef": "#"}, marks=SOAK),
-    ],
-    ids=["any", "one", "all", "itself", "itself, dynamically"],
-)
+@pytest.mark.parametrize("schema", [
+    branching("anyOf", {"type": "integer"}),
+    pytest.param(branching("oneOf", {"type": "integer"}), marks=SOAK),
+    pytest.param(branching("allOf", {"type": "string"}), marks=SOAK),
+    {"type": "object", "$ref": "#"},
+    pytest.param({"type": "object", "$dynamicRef": "#"}, marks=SOAK),
+], ids=["any", "one", "all", "itself", "itself, dynamically"])  # fmt: skip
 def test_an_endless_schema_is_a_fault_and_no_error(schema: Schema) -> None:
     began = time.process_time()
     assert schema_fault({"s": "x"}, schema) is not None

@@ -72,10 +72,9 @@ def test_the_agents_own_parameters_win_and_within_a_round_only_models_without_si
     assert with_thinking(CLAUDE, {}, later, AUTO, can_think=True) == {"reasoning_effort": "high"}
 
 
-@pytest.mark.parametrize(
-    ("roles", "start"),
-    [("", 0), ("su", 2), ("sua", 2), ("suat", 2), ("suatu", 2), ("suatsuu", 2), ("suau", 4), ("suatau", 6), ("at", 0)],
-)
+@pytest.mark.parametrize(("roles", "start"), [
+    ("", 0), ("su", 2), ("sua", 2), ("suat", 2), ("suatu", 2), ("suatsuu", 2), ("suau", 4), ("suatau", 6), ("at", 0),
+])  # fmt: skip
 def test_a_round_begins_after_the_users_message_that_follows_no_result(roles: str, start: int) -> None:
     names = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
     assert round_start([names[each] for each in roles]) == start
@@ -121,19 +120,16 @@ SAFE = {"temperature": 1, "stop": ".", "top_p": 0.5}
 OTHER = FallbackModel(model="anthropic/b", params={"top_p": None, "stop": "!", "timeout_ms": 3}, credential="theirs")
 
 
-@pytest.mark.parametrize(
-    ("model", "changed", "params"),
-    [
-        ("openai/a", {"fallback_model": "openai/b"}, SHARED),
-        ("gpt-4o", {"fallback_model": "openai/b"}, SHARED),
-        ("openai/a", {"fallback_model": "anthropic/b"}, SAFE),
-        ("openai/a", {"fallback_model": "claude-b"}, SAFE),
-        ("strange", {"fallback_model": "stranger"}, SAFE),
-        ("openai/a", {"fallback": OTHER}, {"stop": "!", "timeout_ms": 3, "api_key_secret": "theirs"}),
-        ("openai/a", {"fallback": FallbackModel(model="openai/b")}, {"top_p": 0.5}),
-    ],
-)
-def test_a_fallback_model_of_another_provider_gets_neither_address_nor_key(
+@pytest.mark.parametrize(("model", "changed", "params"), [
+    ("openai/a", {"fallback_model": "openai/b"}, SHARED),
+    ("gpt-4o", {"fallback_model": "openai/b"}, SHARED),
+    ("openai/a", {"fallback_model": "anthropic/b"}, SAFE),
+    ("openai/a", {"fallback_model": "claude-b"}, SAFE),
+    ("strange", {"fallback_model": "stranger"}, SAFE),
+    ("openai/a", {"fallback": OTHER}, {"stop": "!", "timeout_ms": 3, "api_key_secret": "theirs"}),
+    ("openai/a", {"fallback": FallbackModel(model="openai/b")}, {"top_p": 0.5}),
+])  # fmt: skip
+def test_another_providers_model_gets_no_address_or_key(
     model: str, changed: dict[str, Any], params: dict[str, Any]
 ) -> None:
     stages = {"plan": AgentStage(model_params={"top_p": 0.5, "api_version": "1"})}

@@ -115,14 +115,11 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
     assert len(prefixes) == 1
 
 
-@pytest.mark.parametrize(
-    ("marked", "models"),
-    [
-        (True, "anthropic/claude-sonnet bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0 vertex_ai/claude-4-5"),
-        (False, "bedrock/amazon.nova-pro-v1:0 vertex_ai/gemini-2.5-pro openai/gpt-4o gpt-4o"),
-        (False, "openrouter/anthropic/claude anthropics/claude scripted"),
-    ],
-)
+@pytest.mark.parametrize(("marked", "models"), [
+    (True, "anthropic/claude-sonnet bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0 vertex_ai/claude-4-5"),
+    (False, "bedrock/amazon.nova-pro-v1:0 vertex_ai/gemini-2.5-pro openai/gpt-4o gpt-4o"),
+    (False, "openrouter/anthropic/claude anthropics/claude scripted"),
+])  # fmt: skip
 def test_only_anthropics_own_path_gets_a_cache_breakpoint_behind_the_prefix(marked: bool, models: str) -> None:
     marked_base = [{"type": "text", "text": "base", "cache_control": {"type": "ephemeral"}}]
     for model in models.split():
@@ -145,17 +142,13 @@ def test_the_span_of_a_prompt_states_its_persona_source_and_size() -> None:
     assert own.token_estimate == 2
 
 
-@pytest.mark.parametrize(
-    ("fields", "recalled"),
-    [
-        ({"z": 1, "a": ["x", 2], "b": {"k": "v"}}, []),
-        ({"recent_entity_context": ["e1", "e2"]}, []),
-        ({"note": "n", "recent_entity_context": ["e1", "e2"]}, []),
-        ({}, [("Asked: a\nAnswered: b", 0.8149, "cosine")]),
-        ({}, [("A: c", 0.25, "full_text")]),
-    ],
-    ids=["fields", "entities", "both", "by vector", "by text"],
-)
+@pytest.mark.parametrize(("fields", "recalled"), [
+    ({"z": 1, "a": ["x", 2], "b": {"k": "v"}}, []),
+    ({"recent_entity_context": ["e1", "e2"]}, []),
+    ({"note": "n", "recent_entity_context": ["e1", "e2"]}, []),
+    ({}, [("Asked: a\nAnswered: b", 0.8149, "cosine")]),
+    ({}, [("A: c", 0.25, "full_text")]),
+], ids=["fields", "entities", "both", "by vector", "by text"])  # fmt: skip
 def test_memory_is_shown_with_its_fields_and_recalled_texts(
     fields: dict[str, JsonValue], recalled: list[Any], snapshot: SnapshotAssertion
 ) -> None:

@@ -12,8 +12,8 @@ from perdure.core.approvals import decisions
 from perdure.core.approvals.decisions import (
     PENDING,
     Decision,
-    Delegation,
     Panel,
+    Reviewer,
     Vote,
     assignment_fault,
     has_voted,
@@ -71,16 +71,16 @@ def test_a_user_and_a_delegator_count_once() -> None:
 
 
 REVIEWER, ADMIN, NOTHING = frozenset({"reviewer"}), frozenset({"admin"}), frozenset[str]()
-ANN, BOB = Delegation("ann", "Ann", REVIEWER), Delegation("bob", "Bob", REVIEWER)
-CARL = Delegation("carl", "Carl", NOTHING)
-ROOT = Delegation("root", "Root", ADMIN)
+ANN, BOB = Reviewer("ann", "Ann", REVIEWER), Reviewer("bob", "Bob", REVIEWER)
+CARL = Reviewer("carl", "Carl", NOTHING)
+ROOT = Reviewer("root", "Root", ADMIN)
 OPEN = Panel("asker", "reviewer")
 
 
-def sits(panel: Panel, user_id: str, *seats: Delegation, credential: Credential = OWN_CREDENTIAL) -> list[str] | str:
+def sits(panel: Panel, user_id: str, *seats: Reviewer, credential: Credential = OWN_CREDENTIAL) -> list[str] | str:
     """The owners of the seats, or the refusal's code."""
     try:
-        return [seat.user_id for seat in decisions.delegations_for(panel, user_id, seats, credential)]
+        return [seat.user_id for seat in decisions.represented_reviewers(panel, user_id, seats, credential)]
     except CallerError as refused:
         assert refused.http == 403
         return refused.code
@@ -108,7 +108,7 @@ OF_ANN, ANN_MAY = Panel("ann", "reviewer"), Panel("ann", "reviewer", True)
     *((panel, "carl", [CARL], "role_required") for panel in (replace(OPEN, reviewers=("Carl",)), OF_CARL)),
 ])  # fmt: skip
 def test_a_user_votes_for_themselves_and_their_delegators(
-    panel: Panel, user_id: str, seats: list[Delegation], expected: list[str] | str
+    panel: Panel, user_id: str, seats: list[Reviewer], expected: list[str] | str
 ) -> None:
     assert sits(panel, user_id, *seats) == expected
 
@@ -129,15 +129,11 @@ ADMIN_ASKS = replace(OPEN, requester_is_admin=True)
     (OPEN, OWN_CREDENTIAL, [ANN, replace(BOB, created_with=BY_ASKER)], ["ann"]),
     (OPEN, OWN_CREDENTIAL, [ANN, replace(BOB, created_with=BY_ROOT)], ["ann", "bob"]),
     (NAMED, OWN_CREDENTIAL, [ANN, replace(BOB, created_with=THROUGH_ROOT)], "own_request"),
-    (
-        replace(ADMIN_ASKS, reviewers=("Bob",)),
-        OWN_CREDENTIAL,
-        [ANN, replace(BOB, created_with=BY_UNKNOWN)],
-        "own_request",
-    ),
+    (replace(ADMIN_ASKS, reviewers=("Bob",)), OWN_CREDENTIAL, [ANN, replace(BOB, created_with=BY_UNKNOWN)],
+        "own_request"),
 ])  # fmt: skip
 def test_a_requesters_credential_cannot_vote(
-    panel: Panel, credential: Credential, seats: list[Delegation], expected: list[str] | str
+    panel: Panel, credential: Credential, seats: list[Reviewer], expected: list[str] | str
 ) -> None:
     assert sits(panel, "ann", *seats, credential=credential) == expected
 
@@ -165,19 +161,16 @@ def test_a_request_can_be_assigned_only_to_a_possible_reviewer() -> None:
     assert assignment_fault(OPEN, CARL) and assignment_fault(OF_ANN, ANN)
 
 
-TOM, TIM = (Delegation(name, name.title(), frozenset({"requester"})) for name in ("tom", "tim"))
+TOM, TIM = (Reviewer(name, name.title(), frozenset({"requester"})) for name in ("tom", "tim"))
 
 
-@pytest.mark.parametrize(
-    ("owner", "to", "expected"),
-    [
-        (ANN, BOB, REVIEWER),
-        (Delegation("eve", "Eve", REVIEWER | ADMIN), BOB, REVIEWER),
-        *((ANN, to, "cannot_decide") for to in (CARL, TOM, ROOT)),
-        *((owner, to, "nothing_to_delegate") for owner, to in ((CARL, BOB), (TOM, TIM))),
-    ],
-)
-def test_delegation_goes_to_an_allowed_user(owner: Delegation, to: Delegation, expected: frozenset[str] | str) -> None:
+@pytest.mark.parametrize(("owner", "to", "expected"), [
+    (ANN, BOB, REVIEWER),
+    (Reviewer("eve", "Eve", REVIEWER | ADMIN), BOB, REVIEWER),
+    *((ANN, to, "cannot_decide") for to in (CARL, TOM, ROOT)),
+    *((owner, to, "nothing_to_delegate") for owner, to in ((CARL, BOB), (TOM, TIM))),
+])  # fmt: skip
+def test_delegation_goes_to_an_allowed_user(owner: Reviewer, to: Reviewer, expected: frozenset[str] | str) -> None:
     try:
         assert decisions.delegated_roles(owner, to) == expected
     except CallerError as refused:
@@ -185,7 +178,7 @@ def test_delegation_goes_to_an_allowed_user(owner: Delegation, to: Delegation, e
 
 
 NAMES = ("ann", "bob", "carl")
-PEOPLE = [Delegation(name, name.title(), roles) for name, roles in product(NAMES, (REVIEWER, ADMIN, NOTHING))]
+PEOPLE = [Reviewer(name, name.title(), roles) for name, roles in product(NAMES, (REVIEWER, ADMIN, NOTHING))]
 
 
 @given(
@@ -197,7 +190,7 @@ PEOPLE = [Delegation(name, name.title(), roles) for name, roles in product(NAMES
     st.lists(st.sampled_from(PEOPLE), unique_by=lambda seat: seat.user_id),
 )
 def test_no_user_decides_for_the_requester_or_without_the_role(
-    asker: str, role: str, named: set[str], assignee: str, user_id: str, seats: list[Delegation]
+    asker: str, role: str, named: set[str], assignee: str, user_id: str, seats: list[Reviewer]
 ) -> None:
     panel = Panel(asker, role, False, tuple(sorted(named)), assignee)
     found = sits(panel, user_id, *seats)

@@ -20,16 +20,13 @@ def kept(*, is_expired: bool = False, wrong_tries: int = 0) -> SetupCode:
 VOID = (kept(is_expired=True), kept(wrong_tries=MAX_TRIES), kept(is_expired=True, wrong_tries=MAX_TRIES))
 
 
-@pytest.mark.parametrize(
-    ("expected", "tries"),
-    [
-        (None, [(code, kept()) for code in (GOOD.lower(), GOOD.replace("-", " "), f"  {GOOD.replace('-', '')}\n")]),
-        (None, [(GOOD, kept()), (GOOD, kept(wrong_tries=MAX_TRIES - 1))]),
-        ("setup_code_needed", [("", kept()), ("  ", kept()), ("", None)]),
-        ("setup_code_invalid", [(WRONG, kept()), (GOOD[:-1], kept()), (GOOD, None)]),
-        ("setup_code_invalid", [(code, void) for code in (GOOD, WRONG) for void in VOID]),
-    ],
-)
+@pytest.mark.parametrize(("expected", "tries"), [
+    (None, [(code, kept()) for code in (GOOD.lower(), GOOD.replace("-", " "), f"  {GOOD.replace('-', '')}\n")]),
+    (None, [(GOOD, kept()), (GOOD, kept(wrong_tries=MAX_TRIES - 1))]),
+    ("setup_code_needed", [("", kept()), ("  ", kept()), ("", None)]),
+    ("setup_code_invalid", [(WRONG, kept()), (GOOD[:-1], kept()), (GOOD, None)]),
+    ("setup_code_invalid", [(code, void) for code in (GOOD, WRONG) for void in VOID]),
+])  # fmt: skip
 def test_a_setup_code_counts_until_it_is_old_or_guessed_at(expected: str | None, tries: list[tuple[str, Any]]) -> None:
     http = 401 if expected == "setup_code_needed" else 403
     for code, found in tries:

@@ -1,6 +1,6 @@
 """Retries: which, when, and what a lost attempt cost."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -9,30 +9,20 @@ from hypothesis import strategies as st
 from perdure.contracts.activities import RetryClass
 from perdure.contracts.turns import Usage
 from perdure.core.budgets import USUAL_ANSWER_TOKENS, Hold
-from perdure.core.calls.retries import ATTEMPTS, NO_CAP, NUMBERS, assumed_usage, next_delay, retry_after_seconds
+from perdure.core.calls.retries import ATTEMPTS, NO_CAP, NUMBERS, assumed_usage, retry_after_seconds
 
 
-@pytest.mark.parametrize(
-    ("retry", "attempts", "waits"),
-    [
-        (RetryClass.PROVIDER, ATTEMPTS, [1, 2, 4]),
-        (RetryClass.TOOL, ATTEMPTS, [0.5, 1, 2, 4]),
-        (RetryClass.UNTIL_BACK, NO_CAP, [0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]),
-    ],
-)
+@pytest.mark.parametrize(("retry", "attempts", "waits"), [
+    (RetryClass.PROVIDER, ATTEMPTS, [1, 2, 4]),
+    (RetryClass.TOOL, ATTEMPTS, [0.5, 1, 2, 4]),
+    (RetryClass.UNTIL_BACK, NO_CAP, [0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]),
+])  # fmt: skip
 def test_waits_grow_to_a_limit_and_end_but_for_postgres(retry: RetryClass, attempts: int, waits: list[float]) -> None:
     numbers = NUMBERS[retry]
     grown = [numbers.wait_before(attempt).total_seconds() for attempt in range(2, len(waits) + 2)]
     assert grown == pytest.approx(waits)
     assert numbers.maximum_attempts == attempts
     assert numbers.wait_before(100_000) == numbers.wait_before(200), "no overflow"
-
-
-@pytest.mark.parametrize(
-    ("asked", "delay"), [(None, None), (0.0, None), (0.25, 0.25), (59.0, 59.0), (61.0, 60.0), (1e300, 60.0)]
-)
-def test_a_requested_wait_is_the_next_delay_up_to_a_minute(asked: float | None, delay: float | None) -> None:
-    assert next_delay(asked) == (None if delay is None else timedelta(seconds=delay))
 
 
 USUAL = Usage(input_tokens=100, output_tokens=USUAL_ANSWER_TOKENS, cost_microusd=100 + 3 * USUAL_ANSWER_TOKENS)
@@ -43,16 +33,13 @@ def price(usage: Usage) -> int:
     return usage.input_tokens + 3 * usage.output_tokens
 
 
-@pytest.mark.parametrize(
-    ("reserved", "usage"),
-    [
-        (None, USUAL),
-        (Hold(0, 0), USUAL),  # counted in a budget without a limit
-        (Hold(500, 70), Usage(input_tokens=100, output_tokens=400, cost_microusd=70)),
-        (Hold(500, 0), Usage(input_tokens=100, output_tokens=400)),
-        (Hold(60, 9), Usage(input_tokens=60, cost_microusd=9)),
-    ],
-)
+@pytest.mark.parametrize(("reserved", "usage"), [
+    (None, USUAL),
+    (Hold(0, 0), USUAL),  # counted in a budget without a limit
+    (Hold(500, 70), Usage(input_tokens=100, output_tokens=400, cost_microusd=70)),
+    (Hold(500, 0), Usage(input_tokens=100, output_tokens=400)),
+    (Hold(60, 9), Usage(input_tokens=60, cost_microusd=9)),
+])  # fmt: skip
 def test_a_lost_attempt_counts_with_its_possible_cost(reserved: Hold | None, usage: Usage) -> None:
     assert assumed_usage(100, price, reserved) == usage
 

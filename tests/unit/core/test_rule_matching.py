@@ -11,14 +11,16 @@ from perdure.contracts.calls import EffectClass
 from perdure.contracts.messages import CallRef
 from perdure.contracts.skills import Checkpoint, PlanSkill, Rule, RuleAction, RuleTrigger
 from perdure.contracts.turns import Limits
-from perdure.core.agents import rule_matching
-from perdure.core.agents.rule_matching import (
+from perdure.core.agents.rule_matching import AnsweredCall, after_round, before_round
+from perdure.core.agents.rules import (
+    NO_APPROVAL_BY_AUTHOR,
+    NO_APPROVAL_FOR_READ,
     PLATFORM_RULES,
-    AnsweredCall,
-    after_round,
+    RULE_FORCE_CLARIFY,
     applicable_rules,
-    before_round,
+    reasons_of,
     rule_paths,
+    why_no_approval,
 )
 from perdure.core.approvals.gates import RULE_MUTATING
 
@@ -74,17 +76,13 @@ def test_a_checkpoint_has_an_id_of_its_own_and_the_name_that_its_rule_gives() ->
     assert (asked.call_id, asked.tool, asked.kind, asked.checkpoint) == ("c2.1", "look", RequestKind.CHECKPOINT, "seen")
 
 
-@pytest.mark.parametrize(
-    ("rules", "goes_on"),
-    [
-        ((SEE,), True),
-        ((SEE, rule("app/s:also", "after_tool_call", when={"tool": "look"}, checkpoint="read", skill_id="s")), False),
-        ((SEE, rule("platform:also", "after_tool_call", when={"tool": "look"})), False),
-        ((SEE.model_copy(update={"skill_id": ""}),), False),
-        ((SEE.model_copy(update={"checkpoint": "read"}),), False),
-    ],
-    ids=["its own rule", "another checkpoint", "the platform too", "of no skill", "not that one"],
-)
+@pytest.mark.parametrize(("rules", "goes_on"), [
+    ((SEE,), True),
+    ((SEE, rule("app/s:also", "after_tool_call", when={"tool": "look"}, checkpoint="read", skill_id="s")), False),
+    ((SEE, rule("platform:also", "after_tool_call", when={"tool": "look"})), False),
+    ((SEE.model_copy(update={"skill_id": ""}),), False),
+    ((SEE.model_copy(update={"checkpoint": "read"}),), False),
+], ids=["its own rule", "another checkpoint", "the platform too", "of no skill", "not that one"])  # fmt: skip
 def test_a_checkpoint_is_skipped_if_all_its_rules_allow_it(rules: tuple[Rule, ...], goes_on: bool) -> None:
     checkpoints = (Checkpoint(name="seen", go_on_when_unavailable=True), Checkpoint(name="read"))
     allowing = plan(*rules).model_copy(update={"skills": (PlanSkill(id="s", checkpoints=checkpoints),)})
@@ -106,7 +104,7 @@ def test_a_condition_on_a_result_reads_its_facts_and_matches_if_they_are_missing
 def test_a_rule_on_a_counter_alone_fires_once_a_round() -> None:
     failing = [ran(f"t1.{place}", "look", failed=failed) for place, failed in enumerate((2, 3, 3))]
     ruled = after_round(plan(*PLATFORM_RULES), failing)
-    checkpoint = rule_matching.RULE_FORCE_CLARIFY.partition(":")[2]
+    checkpoint = RULE_FORCE_CLARIFY.partition(":")[2]
     assert [(each.call_id, each.checkpoint) for each in ruled.gated] == [("c1.1", checkpoint)]
     assert len(ruled.matched) == 1
 
@@ -117,7 +115,7 @@ def test_rules_that_no_tool_can_trigger_are_not_pinned_but_unreadable_ones_are()
     kept = applicable_rules([*PLATFORM_RULES, strange, elsewhere, SEE], CARDS)
     assert [each.id for each in kept] == [RULE_MUTATING, "app:odd", "app/s:see"]
     counting = PlanCard(name="find", effect=EffectClass.LOCAL, needs_approval=False, wants_state=(FAILED,))
-    assert [each.id for each in applicable_rules(PLATFORM_RULES, [counting])] == [rule_matching.RULE_FORCE_CLARIFY]
+    assert [each.id for each in applicable_rules(PLATFORM_RULES, [counting])] == [RULE_FORCE_CLARIFY]
     assert applicable_rules(PLATFORM_RULES, CARDS[:1]) == ()
 
 
@@ -151,14 +149,14 @@ STRICT = PLATFORM_RULES[0].model_copy(update={"do": RuleAction.ABORT.value})
     (NEW, (STRICT,), [HELD, STOPPED]),  # a tenant's stricter rule is listed beside the card's own
 ])  # fmt: skip
 def test_a_tool_lists_what_can_stop_it(of: ToolCard, rules: tuple[Rule, ...], told: list[tuple[str, str]]) -> None:
-    found = rule_matching.reasons_of(of, rules)
+    found = reasons_of(of, rules)
     assert [(each.rule, each.action) for each in found] == told
     assert all(each.why == "look first" for each in found if each.rule == LOOK.id), "in the rule's own words"
 
 
 def test_a_tool_without_a_gate_says_why_it_has_none() -> None:
-    assert rule_matching.why_no_approval(card(effect="read", gated=False)) == rule_matching.NO_APPROVAL_FOR_READ
-    assert rule_matching.why_no_approval(card(effect="local", gated=False)) == rule_matching.NO_APPROVAL_BY_AUTHOR
+    assert why_no_approval(card(effect="read", gated=False)) == NO_APPROVAL_FOR_READ
+    assert why_no_approval(card(effect="local", gated=False)) == NO_APPROVAL_BY_AUTHOR
 
 
 @given(
@@ -172,6 +170,6 @@ def test_what_stops_a_call_is_a_reason(name: str, effect: str, gated: bool, capa
     of = card(name, effect, gated=gated, capability=capability)
     planned = PlanCard(name=name, effect=of.effect, needs_approval=gated, capability=capability)
     ruled = before_round(plan(*rules, cards=(planned,)), [call("t1.0", name)], {})
-    told = {(each.rule, each.action) for each in rule_matching.reasons_of(of, rules) if each.trigger == BEFORE}
+    told = {(each.rule, each.action) for each in reasons_of(of, rules) if each.trigger == BEFORE}
     assert {(each.rule, "require_hitl") for each in ruled.gated} <= told
     assert ruled.abort is None or (ruled.abort.rule_id, "abort") in told

@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
-from perdure.core.agents import rules as engine
-from perdure.core.agents.rule_matching import PLATFORM_RULES, RULE_FORCE_CLARIFY
-from perdure.core.agents.rules import COUNTERS, Subject, deciding_match, matching_rules, override_fault, with_overrides
+from perdure.core.agents.rule_matching import RuleMatch, deciding_match, matching_rules
+from perdure.core.agents.rules import (
+    COUNTERS,
+    PLATFORM_RULES,
+    RULE_FORCE_CLARIFY,
+    InvalidCondition,
+    Subject,
+    override_fault,
+    read_condition,
+    with_overrides,
+)
 from perdure.core.approvals.gates import RULE_MUTATING
 
 BEFORE, AFTER = RuleTrigger.BEFORE_TOOL_CALL, RuleTrigger.AFTER_TOOL_CALL
@@ -180,8 +188,8 @@ def _judged(given: Rule, subject: Subject) -> Iterator[bool | None]:
     """Each condition by itself: whether it holds, None where it cannot be read."""
     for name, value in given.when.items():
         try:
-            yield engine.read_condition(name, value)(subject)
-        except engine.InvalidCondition:
+            yield read_condition(name, value)(subject)
+        except InvalidCondition:
             yield None
 
 
@@ -213,7 +221,7 @@ def test_no_order_additional_rule_or_override_removes_a_stop(
     assert _is_as_strict(deciding_match(fires), deciding_match(matching_rules(rules[1:], trigger, subject)))
 
 
-def _is_as_strict(more: engine.RuleMatch | None, fewer: engine.RuleMatch | None) -> bool:
+def _is_as_strict(more: RuleMatch | None, fewer: RuleMatch | None) -> bool:
     if fewer is None:
         return True
     return more is not None and (more.action is RuleAction.ABORT or fewer.action is not RuleAction.ABORT)

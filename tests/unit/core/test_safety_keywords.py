@@ -54,7 +54,7 @@ def test_an_intent_is_a_known_one_and_a_tone_is_the_answer_cut_and_on_one_line()
         assert intent_of(verdict, KNOWN, "booking") == "booking"  # type: ignore[arg-type]
     assert empathy_of(None) == {}
     said = empathy_of({"tone": " warm\n\n", "guidance": "x" * 9_999, "more": 1})
-    assert said == {"tone": "warm", "guidance": "x" * safety_keywords.MAX_CHARACTERS}
+    assert said == {"tone": "warm", "guidance": "x" * safety_keywords.MAX_VERDICT_TEXT_CHARACTERS}
 
 
 @pytest.mark.parametrize(
@@ -86,21 +86,20 @@ def test_a_phrase_is_found_in_any_spelling(text: str) -> None:
     assert safety_keywords_in(text, "", WORDS) == "self_harm"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "I upskill myself", "I want to diet", "the live show", "decided", "book p1 at Monday 10:00", "killing"]
-)
-def test_a_text_that_only_resembles_a_phrase_is_not_found(text: str) -> None:
-    assert safety_keywords_in(text, "", WORDS) == ""
+@pytest.mark.parametrize("text", [
+    "", "I upskill myself", "I want to diet", "the live show", "decided", "book p1 at Monday 10:00", "killing",
+    "I cannot sleep and feel alone", "Which therapists are there?", "I am anxious and cannot sleep",
+    "I am sad, and tired of my job", "Somebody within 20 kms, please", "My mother died last year",
+])  # fmt: skip
+def test_an_everyday_text_or_one_that_resembles_a_phrase_has_none(text: str) -> None:
+    assert safety_keywords_in(text, "", WORDS) == safety_keywords_in(text, "Thanks", CARE) == ""
 
 
-@pytest.mark.parametrize(
-    ("category", "messages"),
-    [
-        ("self_harm", [("I want to kill", "myself"), ("i want...", "...TO DIE!")]),
-        ("others", [("could hurt ", "somebody")]),
-        ("", [("I want to die", "thanks"), ("kill myself", "kill time"), ("want to", "go"), ("", "myself")]),
-    ],
-)
+@pytest.mark.parametrize(("category", "messages"), [
+    ("self_harm", [("I want to kill", "myself"), ("i want...", "...TO DIE!")]),
+    ("others", [("could hurt ", "somebody")]),
+    ("", [("I want to die", "thanks"), ("kill myself", "kill time"), ("want to", "go"), ("", "myself")]),
+])  # fmt: skip
 def test_a_phrase_is_found_across_two_messages(category: str, messages: list[tuple[str, str]]) -> None:
     assert [safety_keywords_in(message, before, WORDS) for before, message in messages] == [category] * len(messages)
     assert safety_keywords_in("kill myself", "", {}) == ""
@@ -132,12 +131,3 @@ def test_shipped_phrases_are_found_in_any_disguise(data: st.DataObject, phrase: 
         for each in phrase.rstrip("*")
     )
     assert safety_keywords_in(f"{before} . {disguised} . {after}", "", CARE) != ""
-
-
-@pytest.mark.parametrize("text", [
-    "I cannot sleep and feel alone", "Which therapists are there?", "I am anxious and cannot sleep",
-    "Book p1 at Monday 10:00", "I am sad, and tired of my job", "Somebody within 20 kms, please",
-    "My mother died last year",
-])  # fmt: skip
-def test_everyday_messages_to_the_shipped_agent_match_no_safety_keyword(text: str) -> None:
-    assert safety_keywords_in(text, "Thanks", CARE) == ""

@@ -34,15 +34,12 @@ def candidate(name: str, signals: Signals) -> search.Candidate:
     return search.Candidate(ref, name, signals)
 
 
-@pytest.mark.parametrize(
-    ("signals", "expected"),
-    [
-        (Signals(1, Trust.ADMIN_APPROVED, "runbook", 2, 2, 0), 0.45 + 0.20 + 0.15 + 0.09 + 0.10),
-        (Signals(0, Trust.AGENT_DRAFT, "conversation_note", 0, 0, None), 0.09 + 0.03 + 0.03),
-        (Signals(0.5, Trust.USER_AUTHORED, "user_preference", 1, 4, 30), 0.225 + 0.17 + 0.0375 + 0.05 + 0.05),
-        (Signals(0.2, Trust.SYSTEM_SEEDED, "dream_summary", 3, 3, 90), 0.09 + 0.19 + 0.15 + 0.04 + 0.0125),
-    ],
-)
+@pytest.mark.parametrize(("signals", "expected"), [
+    (Signals(1, Trust.ADMIN_APPROVED, "runbook", 2, 2, 0), 0.45 + 0.20 + 0.15 + 0.09 + 0.10),
+    (Signals(0, Trust.AGENT_DRAFT, "conversation_note", 0, 0, None), 0.09 + 0.03 + 0.03),
+    (Signals(0.5, Trust.USER_AUTHORED, "user_preference", 1, 4, 30), 0.225 + 0.17 + 0.0375 + 0.05 + 0.05),
+    (Signals(0.2, Trust.SYSTEM_SEEDED, "dream_summary", 3, 3, 90), 0.09 + 0.19 + 0.15 + 0.04 + 0.0125),
+])  # fmt: skip
 def test_a_score_is_the_weighted_sum(signals: Signals, expected: float) -> None:
     assert search.signal_score(signals) == pytest.approx(expected)
 

@@ -136,13 +136,10 @@ def test_more_entries_are_asked_for_before_a_call_is_called_short() -> None:
     assert short(done) == ["token:lo!", "generation.complete"]
 
 
-@pytest.mark.parametrize(
-    ("cursor", "marks", "entry", "shown"),
-    [
-        (Cursor(1, stream.LOST_EPOCH), {}, piece(1, 0, "Hello there"), ["reset", "token:Hello there"]),
-        (Cursor(1, "e", "1-0"), {KEY: stream.StreamMark(1, 6, is_whole=True)}, piece(2, 6, "there"), ["token:there"]),
-    ],
-)
+@pytest.mark.parametrize(("cursor", "marks", "entry", "shown"), [
+    (Cursor(1, stream.LOST_EPOCH), {}, piece(1, 0, "Hello there"), ["reset", "token:Hello there"]),
+    (Cursor(1, "e", "1-0"), {KEY: stream.StreamMark(1, 6, is_whole=True)}, piece(2, 6, "there"), ["token:there"]),
+])  # fmt: skip
 def test_a_reader_continues_at_its_position_or_is_reset_if_it_is_unknown(
     cursor: Cursor, marks: dict[CallKey, stream.StreamMark], entry: stream.TokenEntry, shown: list[str]
 ) -> None:

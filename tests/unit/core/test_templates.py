@@ -22,14 +22,11 @@ from perdure.core.agents.templates import (
 VALUES = {"user_name": "Ann", "user_role": "clerk"}
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Dear {{user_name}}, {{ user_role }}", "Dear Ann, clerk"),
-        ("{{agent_title}}|{{skill_name}}", "|"),
-        *((text, text) for text in ("{user_name} {{ }} {{colour}}", "{{user_name", "")),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("Dear {{user_name}}, {{ user_role }}", "Dear Ann, clerk"),
+    ("{{agent_title}}|{{skill_name}}", "|"),
+    *((text, text) for text in ("{user_name} {{ }} {{colour}}", "{{user_name", "")),
+])  # fmt: skip
 def test_a_variable_is_filled_in_and_other_text_stays(text: str, expected: str) -> None:
     assert fill_variables(text, VALUES) == expected
     assert fill_variables("{{user_name}}", VALUES | {"user_name": "{{user_role}}"}) == "{{user_role}}", "filled in once"

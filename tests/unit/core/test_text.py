@@ -45,14 +45,11 @@ def test_clean_text_can_be_stored_and_cleaning_again_changes_nothing(text: str) 
     assert is_clean(cleaned)
 
 
-@pytest.mark.parametrize(
-    ("blank", "texts"),
-    [
-        (True, ["", " \t\r\n\u00a0\u3000", "\u200b\u2060\ufeff\u00ad", "\u202e\u2066", "\u0301\ufe0f"]),
-        (True, ["\u3164\u115f\u1160\uffa0\u2800"]),
-        (False, ["\u200bno", "-", "7", "\U0001f44e", "不"]),
-    ],
-)
+@pytest.mark.parametrize(("blank", "texts"), [
+    (True, ["", " \t\r\n\u00a0\u3000", "\u200b\u2060\ufeff\u00ad", "\u202e\u2066", "\u0301\ufe0f"]),
+    (True, ["\u3164\u115f\u1160\uffa0\u2800"]),
+    (False, ["\u200bno", "-", "7", "\U0001f44e", "不"]),
+])  # fmt: skip
 def test_text_without_a_visible_character_is_blank(blank: bool, texts: list[str]) -> None:
     assert [is_blank(text) for text in texts] == [blank] * len(texts)
 
@@ -79,14 +76,11 @@ def test_a_merged_preview_keeps_the_start_of_each_text(said: list[str]) -> None:
     assert restore_previews("a note", ["", "x" * 500]) == "a note"
 
 
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        *((text, "Plot a by b") for text in ("Plot a by b #go", "#go Plot a by b", "Plot a #go by b")),
-        *(("Plot a by b\n#go.", "Plot a by b"), ("#go, Plot a #go", "Plot a"), ("#go", "")),
-        *((text, text) for text in ("Plot #gone by x#go or #go-on", "  Plot a  ")),
-    ],
-)
+@pytest.mark.parametrize(("text", "left"), [
+    *((text, "Plot a by b") for text in ("Plot a by b #go", "#go Plot a by b", "Plot a #go by b")),
+    *(("Plot a by b\n#go.", "Plot a by b"), ("#go, Plot a #go", "Plot a"), ("#go", "")),
+    *((text, text) for text in ("Plot #gone by x#go or #go-on", "  Plot a  ")),
+])  # fmt: skip
 def test_a_word_is_removed_only_as_a_whole_word(text: str, left: str) -> None:
     assert without_word(text, "#go") == left
     assert without_word(text, "") == text

@@ -40,22 +40,16 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "optional object": {"type": ["object", "null"], "properties": {"key": TEXT}},
     "anyOf": {"type": "object", "properties": {"id": TEXT, "key": TEXT}, "anyOf": [{"required": ["id"]}]},
     "alternatives": {"type": "object", "oneOf": BY_KIND},
-    "allOf": {
-        "type": "object",
-        "allOf": [*BY_KIND[:1], {"$ref": "#/$defs/key"}],
-        "$defs": {"key": {"required": ["k"]}},
-    },
+    "allOf": {"type": "object", "allOf": [*BY_KIND[:1], {"$ref": "#/$defs/key"}],
+        "$defs": {"key": {"required": ["k"]}}},
     "enum and not": {"type": "object", "enum": [{"a": 1}], "not": {"required": ["b"]}},
     "reference": {"$ref": "#/$defs/all", "$defs": {"all": {"type": "object", "properties": {"key": TEXT}}}},
     "arrays": {"type": "object", "properties": {"a": {"type": "array"}, "b": {"type": ["array", "null"]}}},
     "a corner": {"type": "object", "properties": {"at": {"type": "array", "items": [TEXT, {"type": "number"}]}}},
     "nested": {"type": "object", "properties": {"a": {"anyOf": [{"type": "array"}, {"properties": {"$b": True}}]}}},
-    "names": {
-        "type": "object",
-        "properties": {"$filter": TEXT, "a[b]": {"$ref": "#/properties/$filter"}, "имя": TEXT, "n" * 65: TEXT},
-        "required": ["$filter", "absent"],
-    },
-}
+    "names": {"type": "object", "properties": {"$filter": TEXT, "a[b]": {"$ref": "#/properties/$filter"}, "имя": TEXT,
+        "n" * 65: TEXT}, "required": ["$filter", "absent"]},
+}  # fmt: skip
 
 
 def refusals(*functions: dict[str, Any]) -> list[object]:
@@ -92,20 +86,14 @@ def test_the_sent_form_accepts_whatever_the_original_accepts(args: dict[str, Jso
             assert schema_errors(args, sendable_schema(schema)) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "args"),
-    [
-        (
-            '{{"{0}": "x", "absent": 1, "deep": [{{"{0}": 1}}]}}',
-            {"$filter": "x", "absent": 1, "deep": [{"$filter": 1}]},
-        ),
-        ('{{"$filter": "x", "absent": 1}}', {"$filter": "x", "absent": 1}),  # the model may know the own name
-        ("{{'{0}': 'x', 'absent': 1}}", {"$filter": "x", "absent": 1}),  # repaired
-        ('"{{\\"{0}\\": \\"x\\", \\"absent\\": 1}}"', {"$filter": "x", "absent": 1}),  # encoded twice
+@pytest.mark.parametrize(("text", "args"), [
+    ('{{"{0}": "x", "absent": 1, "deep": [{{"{0}": 1}}]}}', {"$filter": "x", "absent": 1, "deep": [{"$filter": 1}]}),
+    ('{{"$filter": "x", "absent": 1}}', {"$filter": "x", "absent": 1}),  # the model may know the own name
+    ("{{'{0}': 'x', 'absent': 1}}", {"$filter": "x", "absent": 1}),  # repaired
+    ('"{{\\"{0}\\": \\"x\\", \\"absent\\": 1}}"', {"$filter": "x", "absent": 1}),  # encoded twice
         ('{{"{0}": "x"}}', None),  # checked as it is written
-        ('{{"{0}": "x", "$filter": "y", "absent": 1}}', None),
-    ],
-)
+    ('{{"{0}": "x", "$filter": "y", "absent": 1}}', None),
+])  # fmt: skip
 def test_replaced_names_are_mapped_back_before_the_check(text: str, args: dict[str, JsonValue] | None) -> None:
     parsed = parse_arguments(text.format(sent_property("$filter")), SCHEMAS["names"])
     assert parsed.args == (args or {}) and (parsed.fault is None) is (args is not None)
@@ -121,15 +109,12 @@ def test_what_is_left_out_of_the_sent_schema_is_still_checked() -> None:
     assert parse_arguments('{"id": "x"}', SCHEMAS["anyOf"]).fault is None
 
 
-@pytest.mark.parametrize(
-    ("schema", "rule"),
-    [
-        ({"type": "array"}, "not_an_object"),
-        ({"type": "object", "properties": {"a": {"$ref": "https://example.com/a"}}}, "unresolved_reference"),
-        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}, "unresolved_reference"),
-        ({"$ref": "#/$defs/none"}, "unresolved_reference"),
-    ],
-)
+@pytest.mark.parametrize(("schema", "rule"), [
+    ({"type": "array"}, "not_an_object"),
+    ({"type": "object", "properties": {"a": {"$ref": "https://example.com/a"}}}, "unresolved_reference"),
+    ({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}, "unresolved_reference"),
+    ({"$ref": "#/$defs/none"}, "unresolved_reference"),
+])  # fmt: skip
 def test_a_schema_without_a_sendable_form_leaves_its_tool_out(schema: dict[str, JsonValue], rule: str) -> None:
     with pytest.raises(Unsendable) as raised:
         sendable_schema(schema)
@@ -139,13 +124,10 @@ def test_a_schema_without_a_sendable_form_leaves_its_tool_out(schema: dict[str, 
     )
 
 
-@pytest.mark.parametrize(
-    ("model", "limit"),
-    [
-        *(("openai/m", 128), ("azure/m", 128), ("router/m", 128), ("gpt-m", 128)),
-        *(("gemini/m", 512), ("anthropic/m", None), ("bedrock/claude-m", None), ("ollama_chat/m", None)),
-    ],
-)
+@pytest.mark.parametrize(("model", "limit"), [
+    *(("openai/m", 128), ("azure/m", 128), ("router/m", 128), ("gpt-m", 128)),
+    *(("gemini/m", 512), ("anthropic/m", None), ("bedrock/claude-m", None), ("ollama_chat/m", None)),
+])  # fmt: skip
 def test_more_tools_than_a_provider_accepts_are_left_out_and_named(model: str, limit: int | None) -> None:
     tools = [function_of(f"tool_{number}", "d" * 5_000, {}) for number in range(600)]
     sent = sent_tools(tools, model)

@@ -168,15 +168,12 @@ SKILLS = (FIRST, PlanSkill(id="c", tools=("tell", "shared")))
 PLAN = plan("resolve", "space", "shared", "tell", skill_ids=("a", "b", "c"), root_skill="c", skills=SKILLS)
 
 
-@pytest.mark.parametrize(
-    ("injected", "loaded", "offered"),
-    [
-        ([], ("c",), ("resolve", "shared", "tell")),
-        (["a"], ("a", "b", "c"), ("resolve", "space", "shared", "tell")),
-        (["b"], ("b", "c"), ("resolve", "shared", "tell")),
-        (["nowhere"], ("c",), ("resolve", "shared", "tell")),
-    ],
-)
+@pytest.mark.parametrize(("injected", "loaded", "offered"), [
+    ([], ("c",), ("resolve", "shared", "tell")),
+    (["a"], ("a", "b", "c"), ("resolve", "space", "shared", "tell")),
+    (["b"], ("b", "c"), ("resolve", "shared", "tell")),
+    (["nowhere"], ("c",), ("resolve", "shared", "tell")),
+])  # fmt: skip
 def test_a_model_is_offered_core_and_loaded_tools_once(injected: list[str], loaded: Names, offered: Names) -> None:
     assert (choice.loaded_ids(PLAN, injected), offered_tools(PLAN, injected)) == (loaded, offered)
     assert offered_tools(plan("x", "y", skill_ids=("a",)), injected) == ("x", "y"), "no folders: all there is"

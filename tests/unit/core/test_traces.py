@@ -186,7 +186,7 @@ def test_only_numeric_counts_pass() -> None:
 
 def test_long_values_are_cut_and_a_text_that_resembles_json_is_left_out() -> None:
     kept, removed = traces.filter_attributes({"code": "x" * 1_000, "told": '{"prompt": "can', "deep": _deep(40)})
-    assert kept["code"] == "x" * traces.MAX_CHARACTERS and kept["told"] == ""
+    assert kept["code"] == "x" * traces.MAX_ATTRIBUTE_CHARACTERS and kept["told"] == ""
     assert set(removed) == {"json", "depth"} and CANARY not in json.dumps(kept)
 
 

@@ -18,50 +18,29 @@ AFTER_STOP = AdmissionLoad(True, 0, 1, stopping=True)
 
 
 @pytest.mark.parametrize(("on_busy", "cases"), [
-    (
-        OnBusy.REJECT,
-        {
-            AdmissionLoad(False, 0, 0): START,
-            AdmissionLoad(True, 0, 1): Admission.BUSY,
-            AdmissionLoad(False, 0, 4): START,
-        },
-    ),
+    (OnBusy.REJECT,
+        {AdmissionLoad(False, 0, 0): START, AdmissionLoad(True, 0, 1): Admission.BUSY,
+            AdmissionLoad(False, 0, 4): START}),
     (OnBusy.REJECT, {AdmissionLoad(False, 0, 5): MANY, AdmissionLoad(True, 0, 5): MANY}),
-    (
-        OnBusy.QUEUE,
-        {AdmissionLoad(False, 0, 0): START, AdmissionLoad(True, 0, 1): QUEUE, AdmissionLoad(True, 1, 2): QUEUE},
-    ),
-    (
-        OnBusy.QUEUE,
-        {
-            AdmissionLoad(True, 2, 3): FULL,
-            AdmissionLoad(True, 0, 5): MANY,
-            AdmissionLoad(True, 0, 5, gives_way=1): MANY,
-        },
-    ),
-    (
-        OnBusy.STEER,
-        {
-            AdmissionLoad(False, 0, 0): START,
-            AdmissionLoad(True, 0, 1): Admission.JOIN,
-            AdmissionLoad(True, 1, 1): Admission.JOIN,
-        },
-    ),
+    (OnBusy.QUEUE,
+        {AdmissionLoad(False, 0, 0): START, AdmissionLoad(True, 0, 1): QUEUE, AdmissionLoad(True, 1, 2): QUEUE}),
+    (OnBusy.QUEUE,
+        {AdmissionLoad(True, 2, 3): FULL, AdmissionLoad(True, 0, 5): MANY,
+            AdmissionLoad(True, 0, 5, gives_way=1): MANY}),
+    (OnBusy.STEER,
+        {AdmissionLoad(False, 0, 0): START, AdmissionLoad(True, 0, 1): Admission.JOIN,
+            AdmissionLoad(True, 1, 1): Admission.JOIN}),
     (OnBusy.STEER, {AdmissionLoad(True, 2, 1): FULL, AdmissionLoad(False, 0, 5): MANY}),
     (OnBusy.STEER, {AdmissionLoad(True, 0, 5): Admission.JOIN}),  # it opens no turn
-    (
-        OnBusy.STEER,
-        {AFTER_STOP: QUEUE, replace(AFTER_STOP, queued=2): FULL, AdmissionLoad(True, 0, 5, stopping=True): MANY},
-    ),
+    (OnBusy.STEER,
+        {AFTER_STOP: QUEUE, replace(AFTER_STOP, queued=2): FULL, AdmissionLoad(True, 0, 5, stopping=True): MANY}),
     (OnBusy.REPLACE, {AdmissionLoad(False, 0, 0): START, AdmissionLoad(False, 0, 5): MANY}),
     (
         OnBusy.REPLACE,
         {AdmissionLoad(True, n, n + 1, gives_way=1): Admission.REPLACE for n in (0, 2)},
     ),  # no longer a queue
-    (
-        OnBusy.REPLACE,
-        {AdmissionLoad(True, 0, 5, gives_way=1): Admission.REPLACE, AdmissionLoad(True, 0, 6, gives_way=1): MANY},
-    ),
+    (OnBusy.REPLACE,
+        {AdmissionLoad(True, 0, 5, gives_way=1): Admission.REPLACE, AdmissionLoad(True, 0, 6, gives_way=1): MANY}),
     (OnBusy.REPLACE, {AdmissionLoad(True, 1, 6, stopping=True, gives_way=2): Admission.REPLACE}),
 ])  # fmt: skip
 def test_load_limits_and_on_busy_admit_a_new_turn(on_busy: OnBusy, cases: dict[AdmissionLoad, Admission]) -> None:
@@ -120,16 +99,13 @@ def told(kind: str, call_id: str | None = None, **data: JsonValue) -> transcript
 PENDING = told("tools.pending", calls=[{"call_id": "t1.0", "tool": "pay", "requires_approval": True}])
 
 
-@pytest.mark.parametrize(
-    ("kinds", "state"),
-    [
-        *(("", "pending"), ("awaiting_approval", "awaiting_approval"), ("awaiting_approval approved", "approved")),
-        ("awaiting_approval approved executing", "executing"),
-        *(("executing result", "completed"), ("executing error", "error")),
-        ("executing error result", "completed"),  # a person settled what was unknown
-        ("awaiting_approval denied executing", "denied"),
-    ],
-)
+@pytest.mark.parametrize(("kinds", "state"), [
+    *(("", "pending"), ("awaiting_approval", "awaiting_approval"), ("awaiting_approval approved", "approved")),
+    ("awaiting_approval approved executing", "executing"),
+    *(("executing result", "completed"), ("executing error", "error")),
+    ("executing error result", "completed"),  # a person settled what was unknown
+    ("awaiting_approval denied executing", "denied"),
+])  # fmt: skip
 def test_a_calls_state_follows_from_its_events(kinds: str, state: str) -> None:
     (segment,) = segments_of([PENDING, *(told(f"tool.{kind}", "t1.0", tool="pay") for kind in kinds.split())])
     assert (segment.kind, segment.call_id, segment.tool, segment.state) == ("tool", "t1.0", "pay", state)

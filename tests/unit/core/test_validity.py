@@ -28,7 +28,7 @@ ANSWERED = replace(OPEN, status="answered")
     (OPEN, "clarification", SAID, None),
     *((OPEN, "clarification", said, "answer_invalid") for said in ({}, {"text": ""}, {"text": "a", "more": 1})),
     (OPEN, "clarification", {"text": "half \ud800"}, "answer_invalid"),
-    (OPEN, "clarification", {"text": "a" * validity.MAX_CHARACTERS}, "answer_too_large"),
+    (OPEN, "clarification", {"text": "a" * validity.MAX_ANSWER_CHARACTERS}, "answer_too_large"),
     (OPEN, "client_run", SAID, "wrong_kind"),
     (ANSWERED, "client_run", {}, "already_answered"),
     (replace(ANSWERED, over=True), "clarification", SAID, "already_answered"),
@@ -124,16 +124,13 @@ def test_a_call_waits_for_the_end_of_its_hold() -> None:
     assert not held("approved", None) and not held("approved", NOW) and not held("reserved", NOW + timedelta(days=1))
 
 
-@pytest.mark.parametrize(
-    ("policy_digest", "in_force", "is_outdated"),
-    [
-        ("p1", validity.InForce("p1", "v1"), False),
-        *(("p1", validity.InForce(*now), True) for now in (("p2", "v1"), ("p1", "v2"), ("p1", ""), ("p2", "v2"))),
-        ("p1", None, True),
-        ("", validity.InForce("p2", "v1"), False),
-        ("", validity.InForce("p2", "v2"), True),
-    ],
-)
+@pytest.mark.parametrize(("policy_digest", "in_force", "is_outdated"), [
+    ("p1", validity.InForce("p1", "v1"), False),
+    *(("p1", validity.InForce(*now), True) for now in (("p2", "v1"), ("p1", "v2"), ("p1", ""), ("p2", "v2"))),
+    ("p1", None, True),
+    ("", validity.InForce("p2", "v1"), False),
+    ("", validity.InForce("p2", "v2"), True),
+])  # fmt: skip
 def test_a_change_outdates_a_request(policy_digest: str, in_force: validity.InForce | None, is_outdated: bool) -> None:
     assert (validity.outdated_reason(policy_digest, "v1", in_force) is not None) is is_outdated
 
@@ -146,15 +143,12 @@ def test_a_call_runs_only_after_an_approving_or_editing_decision() -> None:
         assert not validity.decisions_that_run(kind, tool) & {D.REJECT, D.RESPOND}, "possible however outdated"
 
 
-@pytest.mark.parametrize(
-    ("kind", "tool", "ahead", "not_ahead"),
-    [
-        (K.APPROVAL, "pay", "pending approved edited", "rejected expired reserved done withdrawn"),
-        (K.CHECKPOINT, "pay", "pending edited", "approved"),
-        (K.CHECKPOINT, "", "", "pending"),
-        (K.LIMIT, "", "", "pending approved"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "tool", "ahead", "not_ahead"), [
+    (K.APPROVAL, "pay", "pending approved edited", "rejected expired reserved done withdrawn"),
+    (K.CHECKPOINT, "pay", "pending edited", "approved"),
+    (K.CHECKPOINT, "", "", "pending"),
+    (K.LIMIT, "", "", "pending approved"),
+])  # fmt: skip
 def test_a_call_is_ahead_until_it_starts_or_is_void(kind: RequestKind, tool: str, ahead: str, not_ahead: str) -> None:
     assert all(validity.has_call_ahead(status, kind, tool) for status in ahead.split())
     assert not any(validity.has_call_ahead(status, kind, tool) for status in not_ahead.split())

@@ -14,18 +14,15 @@ MODELS = (OPENAI, MISTRAL, CLAUDE, GEMINI, NOVA, KIMI, "azure/any", "openrouter/
 TOOLU, CALL, NINE = "toolu_01A09q90qw90lq917835lq9", "call_" + "a" * 24, "D681PevKs"
 
 
-@pytest.mark.parametrize(
-    ("id_", "taken_by"),
-    [
-        (TOOLU, {OPENAI, CLAUDE, GEMINI, NOVA, KIMI}),
-        (NINE, {OPENAI, MISTRAL, CLAUDE, GEMINI, NOVA, KIMI}),
-        ("functions.look:0", {GEMINI, NOVA, KIMI}),
-        ("c" * 41, {CLAUDE, GEMINI, NOVA, KIMI}),
-        ("c" * 65, set()),
-        ("", set()),
-        ("an id\n", set()),
-    ],
-)
+@pytest.mark.parametrize(("id_", "taken_by"), [
+    (TOOLU, {OPENAI, CLAUDE, GEMINI, NOVA, KIMI}),
+    (NINE, {OPENAI, MISTRAL, CLAUDE, GEMINI, NOVA, KIMI}),
+    ("functions.look:0", {GEMINI, NOVA, KIMI}),
+    ("c" * 41, {CLAUDE, GEMINI, NOVA, KIMI}),
+    ("c" * 65, set()),
+    ("", set()),
+    ("an id\n", set()),
+])  # fmt: skip
 def test_an_id_goes_back_to_each_provider_that_takes_it(id_: str, taken_by: set[str]) -> None:
     models = (OPENAI, MISTRAL, CLAUDE, GEMINI, NOVA, KIMI)
     assert {model for model in models if wire_ids([("k", id_)], model)["k"] == id_} == taken_by
@@ -48,10 +45,9 @@ def test_ids_are_valid_unique_and_stay_as_a_conversation_grows(given_ids: list[s
     assert wire_ids(calls[:first], model).items() <= ids.items()
 
 
-@pytest.mark.parametrize(
-    ("model", "signature"),
-    [(GEMINI, "c2ln"), ("vertex_ai/gemini-3-pro", "c2ln"), ("litellm_proxy/gemini-3", "c2ln"), (OPENAI, "")],
-)
+@pytest.mark.parametrize(("model", "signature"), [
+    (GEMINI, "c2ln"), ("vertex_ai/gemini-3-pro", "c2ln"), ("litellm_proxy/gemini-3", "c2ln"), (OPENAI, ""),
+])  # fmt: skip
 def test_a_signature_goes_back_to_its_own_vendor_only_and_whole(model: str, signature: str) -> None:
     assert signature_for(model, "call_1__thought__c2ln") == signature
     assert signature_for(model, "call_1") == ""

@@ -28,7 +28,7 @@ from tests.doubles.resolver import Names
 
 
 @pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Names:
     """Names that resolve as a test says."""
     return Names(monkeypatch)
 
@@ -68,31 +68,31 @@ async def test_no_request_is_sent_to_a_private_address(url: str) -> None:
             await http.get(url)
 
 
-async def test_a_public_name_with_a_private_address_is_refused_and_nothing_is_connected(names: Names) -> None:
+async def test_a_public_name_with_a_private_address_is_refused_and_nothing_is_connected(resolver: Names) -> None:
     async with target(says()) as made, new_client(Outbound()) as http:
         for address in ("127.0.0.1", "10.0.0.7", "::ffff:127.0.0.1", "169.254.169.254"):
-            names("public.test", ["93.184.216.34", address])
+            resolver("public.test", ["93.184.216.34", address])
             with pytest.raises(EgressRefused, match=r"public\.test"):
                 await http.get(f"http://public.test:{made.port}/")
     assert made.heads == []
 
 
-async def test_a_name_is_resolved_once_and_the_checked_address_is_connected_to(names: Names) -> None:
+async def test_a_name_is_resolved_once_and_the_checked_address_is_connected_to(resolver: Names) -> None:
     async with target(says()) as made, new_client(naming(f"http://service.test:{made.port}", made.url)) as http:
         # A second look-up would lead to an address without a listener.
-        asked = names("service.test", ["127.0.0.1"], ["127.0.0.99"])
+        asked = resolver("service.test", ["127.0.0.1"], ["127.0.0.99"])
         assert (await http.get(f"http://service.test:{made.port}/")).status_code == 200
         assert asked == ["service.test"]
         assert f"service.test:{made.port}" in made.heads[0]
-        names("service.test", ["127.0.0.99", "127.0.0.1"])
+        resolver("service.test", ["127.0.0.99", "127.0.0.1"])
         assert (await http.get(f"http://service.test:{made.port}/")).status_code == 200, "by the next address"
-        names("127.0.0.1", ["10.0.0.7"])
+        resolver("127.0.0.1", ["10.0.0.7"])
         await http.get(made.url)
         assert "127.0.0.1" not in asked, "a literal address is not resolved"
 
 
-async def test_an_unknown_name_is_a_connection_error(names: Names) -> None:
-    names("nowhere.test", [])
+async def test_an_unknown_name_is_a_connection_error(resolver: Names) -> None:
+    resolver("nowhere.test", [])
     async with new_client(Outbound()) as http:
         with pytest.raises(EgressRefused, match=r"nowhere\.test"):
             await http.get("http://nowhere.test/")
@@ -126,12 +126,12 @@ def certificate(folder: Path, host: str) -> ssl.SSLContext:
     return context
 
 
-async def test_a_certificate_is_checked_against_the_name_and_not_the_address(tmp_path: Path, names: Names) -> None:
+async def test_a_certificate_is_checked_against_the_name_and_not_the_address(tmp_path: Path, resolver: Names) -> None:
     context = certificate(tmp_path, "service.test")
     trusted = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     async with target(says(), context) as made:
         for host in ("service.test", "other.test"):
-            names(host, ["127.0.0.1"])
+            resolver(host, ["127.0.0.1"])
         outbound = naming(*(f"https://{host}:{made.port}" for host in ("service.test", "other.test")))
         async with httpx.AsyncClient(transport=Transport(outbound, verify=trusted)) as http:
             assert (await http.get(f"https://service.test:{made.port}/")).status_code == 200
@@ -158,9 +158,9 @@ async def test_a_redirect_is_followed_to_the_same_host_only(client: Callable[...
     assert other.heads == []
 
 
-async def test_a_redirect_from_https_to_http_counts_as_another_host(tmp_path: Path, names: Names) -> None:
+async def test_a_redirect_from_https_to_http_counts_as_another_host(tmp_path: Path, resolver: Names) -> None:
     context = certificate(tmp_path, "service.test")
-    names("service.test", ["127.0.0.1"])
+    resolver("service.test", ["127.0.0.1"])
     async with target(says()) as plain:
         talk = says(302, b"", f"location: http://service.test:{plain.port}/")
         async with target(talk, context) as made:
@@ -184,10 +184,10 @@ async def test_proxies_of_the_environment_are_ignored(name: str, monkeypatch: py
 
 @BOTH
 async def test_a_configured_proxy_is_used_for_public_names_and_not_for_named_hosts(
-    client: Callable[..., Any], names: Names, monkeypatch: pytest.MonkeyPatch
+    client: Callable[..., Any], resolver: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    asked = names("public.test", ["127.0.0.1"])
+    asked = resolver("public.test", ["127.0.0.1"])
     async with target(says(200, b"by the proxy")) as proxy, target(says(200, b"direct")) as made:
         async with client(made.url, proxy=proxy.url) as http:
             assert (await http.get("http://public.test/x")).text == "by the proxy"
@@ -227,10 +227,9 @@ async def test_a_success_that_is_too_large_is_withheld(kind: str) -> None:
     assert (withheld.value.method, withheld.value.code) == ("POST", code)
 
 
-@pytest.mark.parametrize(
-    "talk",
-    [floods(503, gap=0.05), says(400, bomb(), "content-encoding: gzip"), says(500, b"x", "content-encoding: br")],
-)
+@pytest.mark.parametrize("talk", [
+    floods(503, gap=0.05), says(400, bomb(), "content-encoding: gzip"), says(500, b"x", "content-encoding: br"),
+])  # fmt: skip
 async def test_the_body_of_an_error_is_cut_and_its_status_kept(talk: Talk) -> None:
     with threaded(talk) as made, calling(Call(deadline=time.monotonic() + 20)):  # reading on takes a minute
         async with new_client(naming(made.url)) as http:
@@ -241,10 +240,9 @@ async def test_the_body_of_an_error_is_cut_and_its_status_kept(talk: Talk) -> No
     assert max(len(answer.content), len(again.content)) <= MEBI
 
 
-@pytest.mark.parametrize(
-    ("window", "encoding"),
-    [(zlib.MAX_WBITS | 16, "gzip"), (zlib.MAX_WBITS, "deflate"), (-zlib.MAX_WBITS, "deflate"), (31, "x-gzip")],
-)
+@pytest.mark.parametrize(("window", "encoding"), [
+    (zlib.MAX_WBITS | 16, "gzip"), (zlib.MAX_WBITS, "deflate"), (-zlib.MAX_WBITS, "deflate"), (31, "x-gzip"),
+])  # fmt: skip
 async def test_a_compressed_answer_within_the_limit_is_read_completely(window: int, encoding: str) -> None:
     packer = zlib.compressobj(9, zlib.DEFLATED, window)
     body = bytes(range(256)) * 8_000
@@ -268,16 +266,12 @@ async def test_an_answer_of_exactly_the_limit_is_read(size: int) -> None:
 EVENT = b"data: " + b"y" * 100 + b"\n\n"
 
 
-@pytest.mark.parametrize(
-    ("talk", "limit"),
-    [
-        (floods(200, b"data: " + b"y" * MEBI, "content-type: text/event-stream"), "1048576"),
-        (floods(200, b"data: y\n", "content-type: text/event-stream"), "1000"),
-        (floods(200, b"a\r" * 500, "content-type: text/event-stream"), "1000"),
-        (floods(200, EVENT * 1000, "content-type: text/event-stream"), "4194304"),
-    ],
-    ids=["one line", "many lines", "carriage returns", "many events"],
-)
+@pytest.mark.parametrize(("talk", "limit"), [
+    (floods(200, b"data: " + b"y" * MEBI, "content-type: text/event-stream"), "1048576"),
+    (floods(200, b"data: y\n", "content-type: text/event-stream"), "1000"),
+    (floods(200, b"a\r" * 500, "content-type: text/event-stream"), "1000"),
+    (floods(200, EVENT * 1000, "content-type: text/event-stream"), "4194304"),
+], ids=["one line", "many lines", "carriage returns", "many events"])  # fmt: skip
 async def test_an_endless_stream_of_events_ends(talk: Talk, limit: str) -> None:
     with threaded(talk) as made:
         async with new_client(naming(made.url)) as http:
@@ -305,7 +299,7 @@ async def test_the_deadline_holds_for_the_whole_exchange(client: Callable[..., A
     assert late.value.sent and time.monotonic() - began < 4
 
 
-async def test_a_request_unsent_at_the_deadline_is_distinguished(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_unsent_at_the_deadline_is_known(resolver: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hang(host: str, port: int) -> list[str]:
         await asyncio.sleep(60)
         return []
@@ -317,8 +311,8 @@ async def test_a_request_unsent_at_the_deadline_is_distinguished(names: Names, m
     assert not late.value.sent
 
 
-def test_requests_from_a_thread_follow_the_same_rules(names: Names) -> None:
-    names("public.test", ["127.0.0.1"])
+def test_requests_from_a_thread_follow_the_same_rules(resolver: Names) -> None:
+    resolver("public.test", ["127.0.0.1"])
     with threaded(floods(announced=True)) as made, httpx.Client(transport=BlockingTransport(Outbound())) as http:
         for host in ("127.0.0.1", "public.test", "localhost"):
             with pytest.raises(EgressRefused):
@@ -337,27 +331,24 @@ def test_an_apps_named_host_is_an_entry_like_any_other() -> None:
     assert outbound.with_hosts(*outbound.named) is outbound
 
 
-async def test_httpx2_reaches_only_named_hosts_of_this_machine_and_resolves_them_once(names: Names) -> None:
-    names("public.test", ["93.184.216.34", "127.0.0.1"])
+async def test_httpx2_reaches_only_named_hosts_of_this_machine_and_resolves_them_once(resolver: Names) -> None:
+    resolver("public.test", ["93.184.216.34", "127.0.0.1"])
     async with target(says()) as made, client2() as http, client2(f"http://service.test:{made.port}") as allowed:
         for url in (made.url, f"http://public.test:{made.port}/", "http://169.254.169.254/", "http://0x7f.1/"):
             with pytest.raises(EgressRefused):
                 await http.get(url)
         assert made.heads == []
-        asked = names("service.test", ["127.0.0.1"], ["127.0.0.99"])
+        asked = resolver("service.test", ["127.0.0.1"], ["127.0.0.99"])
         assert (await allowed.get(f"http://service.test:{made.port}/")).status_code == 200
     assert asked.count("service.test") == 1
 
 
-@pytest.mark.parametrize(
-    ("talk", "error"),
-    [
-        *((FLOODS[kind][0], AnswerWithheld) for kind in ("announced", "chunked to the end", "gzip bomb", "brotli")),
-        (FLOODS["zlib bomb"][0], AnswerWithheld),
-        (says(200, b"no gzip", "content-encoding: gzip"), (httpx.DecodingError, httpx2.DecodingError)),
-        (endless_head(), (httpx.RemoteProtocolError, httpx2.RemoteProtocolError)),
-    ],
-)
+@pytest.mark.parametrize(("talk", "error"), [
+    *((FLOODS[kind][0], AnswerWithheld) for kind in ("announced", "chunked to the end", "gzip bomb", "brotli")),
+    (FLOODS["zlib bomb"][0], AnswerWithheld),
+    (says(200, b"no gzip", "content-encoding: gzip"), (httpx.DecodingError, httpx2.DecodingError)),
+    (endless_head(), (httpx.RemoteProtocolError, httpx2.RemoteProtocolError)),
+])  # fmt: skip
 @BOTH
 async def test_too_large_or_broken_answers_are_refused(client: Callable[..., Any], talk: Talk, error: Any) -> None:
     with threaded(talk) as made:

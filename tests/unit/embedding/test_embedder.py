@@ -90,11 +90,9 @@ class Broken:
         return [self.answers.pop(0) for _ in texts]
 
 
-@pytest.mark.parametrize(
-    "vector",
-    [[], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0], [1e39, 1.0], [1e-30, 0.0], [1.0], [1.0, 0.0, 0.0]],
-    ids=str,
-)
+@pytest.mark.parametrize("vector", [
+    [], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0], [1e39, 1.0], [1e-30, 0.0], [1.0], [1.0, 0.0, 0.0],
+], ids=str)  # fmt: skip
 async def test_a_vector_without_a_direction_is_refused(vector: list[float]) -> None:
     threaded = embedding.ThreadedEmbedder("broken", lambda: Broken([1.0, 0.0], [0.6, 0.8], vector, [0.0, -1.0]))
     assert await threaded.embed(["one"]) == [[1.0, 0.0]]

@@ -13,14 +13,14 @@ USAGE = {"prompt_tokens": 1, "total_tokens": 1}
 
 
 @pytest.fixture
-def provider() -> Iterator[ApiDouble]:
+def provider_server() -> Iterator[ApiDouble]:
     with ApiDouble() as double:
         yield double
 
 
 @pytest.fixture
-def embedder(provider: ApiDouble) -> Embedder:
-    made = embedder_of("openai/text-embedding-3-small", provider.url, "k-1", guard=near_guard)
+def litellm_embedder(provider_server: ApiDouble) -> Embedder:
+    made = embedder_of("openai/text-embedding-3-small", provider_server.url, "k-1", guard=near_guard)
     assert made is not None
     return made
 
@@ -30,10 +30,12 @@ def answer(*vectors: tuple[int, list[float]]) -> dict[str, object]:
     return {"object": "list", "data": data, "model": "text-embedding-3-small", "usage": USAGE}
 
 
-async def test_a_batch_is_one_request_and_vectors_keep_the_texts_order(provider: ApiDouble, embedder: Embedder) -> None:
-    provider.will(said(answer((1, [0.0, 1.0]), (0, [1.0, 0.0]))))
-    assert await embedder.embed(["a", "b"]) == [[1.0, 0.0], [0.0, 1.0]]
-    (request,) = provider.asked
+async def test_a_batch_is_one_request_in_the_texts_order(
+    provider_server: ApiDouble, litellm_embedder: Embedder
+) -> None:
+    provider_server.will(said(answer((1, [0.0, 1.0]), (0, [1.0, 0.0]))))
+    assert await litellm_embedder.embed(["a", "b"]) == [[1.0, 0.0], [0.0, 1.0]]
+    (request,) = provider_server.asked
     assert request.path == "/embeddings" and request.headers["authorization"] == "Bearer k-1"
     assert request.body["input"] == ["a", "b"] and request.body["model"] == "text-embedding-3-small"
 
@@ -41,14 +43,14 @@ async def test_a_batch_is_one_request_and_vectors_keep_the_texts_order(provider:
 TROUBLE = {"error": {"message": "you sent: secret words"}}
 
 
-@pytest.mark.parametrize(
-    "trouble",
-    [*(said(TROUBLE, status) for status in (401, 429, 500)), said(answer((0, [1.0])))],
-    ids=["401", "429", "500", "fewer vectors than texts"],
-)
-async def test_a_fault_is_raised_once_and_never_quoted(provider: ApiDouble, embedder: Embedder, trouble: Reply) -> None:
-    provider.will(trouble)
+@pytest.mark.parametrize("trouble", [
+    *(said(TROUBLE, status) for status in (401, 429, 500)), said(answer((0, [1.0]))),
+], ids=["401", "429", "500", "fewer vectors than texts"])  # fmt: skip
+async def test_a_fault_is_raised_once_and_never_quoted(
+    provider_server: ApiDouble, litellm_embedder: Embedder, trouble: Reply
+) -> None:
+    provider_server.will(trouble)
     with pytest.raises(EmbeddingUnavailable) as raised:
-        await embedder.embed(["secret words", "b"])
-    assert "secret" not in str(raised.value) and len(provider.asked) == 1
-    assert await query_vector(embedder, "secret words") is None
+        await litellm_embedder.embed(["secret words", "b"])
+    assert "secret" not in str(raised.value) and len(provider_server.asked) == 1
+    assert await query_vector(litellm_embedder, "secret words") is None

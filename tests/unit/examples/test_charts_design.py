@@ -183,16 +183,13 @@ async def test_rows_without_a_value_are_left_out_and_reported_and_a_missing_name
     assert _warnings.warnings_of(await designed(wanted("region", "sales")), COLUMNS, ()) == []
 
 
-@pytest.mark.parametrize(
-    ("specification", "told"),
-    [
-        (wanted("region", "cost", concept="a pie chart"), 1),
-        (wanted("city", "sales", concept="pie"), 1),
-        (wanted("region", "sales", concept="pie"), 0),
-        (wanted("region", "sales", concept="bar or pie"), 0),
-        (wanted("region", "sales", concept="wonderful"), 0),
-    ],
-)
+@pytest.mark.parametrize(("specification", "told"), [
+    (wanted("region", "cost", concept="a pie chart"), 1),
+    (wanted("city", "sales", concept="pie"), 1),
+    (wanted("region", "sales", concept="pie"), 0),
+    (wanted("region", "sales", concept="bar or pie"), 0),
+    (wanted("region", "sales", concept="wonderful"), 0),
+])  # fmt: skip
 async def test_a_mark_other_than_the_requested_one_is_reported(specification: dict[str, Any], told: int) -> None:
     found = await solved(specification)
     design = _design.design_of(found.atoms, specification, COLUMNS)
@@ -207,14 +204,11 @@ async def test_a_specification_that_cannot_be_drawn_is_reported() -> None:
         await _drawing.draw({"mark": "bar"}, 0.01)
 
 
-@pytest.mark.parametrize(
-    ("shows", "at"),
-    [
-        ('<show column="nope"/>', 1),
-        ('<show column="sales" on="x"/><show column="region" on="x"/>', 2),
-        ('<show column="sales"/><show column="sales"/>', 2),
-    ],
-)
+@pytest.mark.parametrize(("shows", "at"), [
+    ('<show column="nope"/>', 1),
+    ('<show column="sales" on="x"/><show column="region" on="x"/>', 2),
+    ('<show column="sales"/><show column="sales"/>', 2),
+])  # fmt: skip
 def test_contradictions_that_no_schema_expresses_are_found(shows: str, at: int) -> None:
     root = parse_xml(f"<chart>{shows}</chart>", _design.SCHEMA)
     assert not isinstance(root, tuple)

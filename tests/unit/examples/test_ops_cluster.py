@@ -25,7 +25,7 @@ for number in range(25):
 """
 
 
-def noted(cluster: Cluster) -> Cluster:
+def add_configmap(cluster: Cluster) -> Cluster:
     cluster["configmaps"]["shop/new"] = {}
     return {"status": "ok"}
 
@@ -55,7 +55,7 @@ def test_a_reader_never_sees_half_a_change(tmp_path: Path) -> None:
     reader = threading.Thread(target=read)
     reader.start()
     for number in range(40):
-        state.make("note", {"number": number}, None, noted)
+        state.make("note", {"number": number}, None, add_configmap)
     stop.set()
     reader.join()
     assert not broken and len(state.effects()) == 40
@@ -70,11 +70,11 @@ def test_a_key_reused_for_another_call_or_a_failing_change_changes_nothing(tmp_p
     with pytest.raises(LookupError):
         state.make("note", {}, "k", fails)
     assert state.effects() == [] and state.read()["pods"]
-    assert state.make("note", {"a": 1}, "k", noted) == {"status": "ok"}
-    assert state.make("note", {"a": 1}, "k", noted) == {"status": "ok", "replayed": True}
+    assert state.make("note", {"a": 1}, "k", add_configmap) == {"status": "ok"}
+    assert state.make("note", {"a": 1}, "k", add_configmap) == {"status": "ok", "replayed": True}
     for tool, args in (("note", {"a": 2}), ("other", {"a": 1})):
         with pytest.raises(KeyReused):
-            state.make(tool, args, "k", noted)
+            state.make(tool, args, "k", add_configmap)
     assert len(state.effects()) == 1
 
 

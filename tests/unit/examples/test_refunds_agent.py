@@ -17,13 +17,13 @@ NOTE = (
 
 
 @pytest.fixture(scope="module")
-def app() -> App:
+def refunds_app() -> App:
     return load_app(SHIPPED / "refunds", Engine(topologies=("skill_pipeline",), script=Script))
 
 
-async def answer(app: App, *messages: dict[str, Any]) -> tuple[str, list[tuple[str, Any]]]:
+async def answer(refunds_app: App, *messages: dict[str, Any]) -> tuple[str, list[tuple[str, Any]]]:
     """What the scripted model says to `messages`, and the calls it asks for."""
-    return await scripted_answer(app.agents[0].script, messages, app.agents[0].tools)
+    return await scripted_answer(refunds_app.agents[0].script, messages, refunds_app.agents[0].tools)
 
 
 def user(text: str) -> dict[str, Any]:
@@ -38,14 +38,14 @@ def results(tool: str, *outputs: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"role": "assistant", "content": "", "tool_calls": calls}, *answers]
 
 
-def test_the_folder_has_no_mistake_and_publishes_one_agent_whose_tools_find_its_companion(app: App) -> None:
-    assert app.problems == ()
-    (published,) = publish(app, [])
+def test_the_folder_has_no_mistake_and_publishes_one_agent_whose_tools_find_its_companion(refunds_app: App) -> None:
+    assert refunds_app.problems == ()
+    (published,) = publish(refunds_app, [])
     assert published.definition.id == "refunds" and published.definition.topology == "skill_pipeline"
     assert [card.name for card in published.cards] == ["order_status", "refund", "send_note"]
-    (companion,) = read_app_services(app.folder)
+    (companion,) = read_app_services(refunds_app.folder)
     assert companion.url_env == "PERDURE_SECRET_PAYMENTS_URL"
-    assert all("payments_url" in tool.card.secrets for tool in app.tools.values())
+    assert all("payments_url" in tool.card.secrets for tool in refunds_app.tools.values())
 
 
 @pytest.mark.parametrize(("text", "calls"), [
@@ -56,44 +56,44 @@ def test_the_folder_has_no_mistake_and_publishes_one_agent_whose_tools_find_its_
     ("Hello", []),
     ("/echo Refund order 1042", []),
 ])  # fmt: skip
-async def test_a_text_asks_for_calls_and_each_fits_its_tool(app: App, text: str, calls: list[tuple[str, Any]]) -> None:
-    assert (await answer(app, user(text)))[1] == calls
+async def test_a_text_asks_for_calls_that_fit(refunds_app: App, text: str, calls: list[tuple[str, Any]]) -> None:
+    assert (await answer(refunds_app, user(text)))[1] == calls
     for tool, args in calls:
-        app.tools[tool].parameters.bind(args)
+        refunds_app.tools[tool].parameters.bind(args)
 
 
-async def test_a_goodwill_note_names_its_order(app: App) -> None:
-    _, [(tool, args)] = await answer(app, user("Send a goodwill note for order 1042"))
+async def test_a_goodwill_note_names_its_order(refunds_app: App) -> None:
+    _, [(tool, args)] = await answer(refunds_app, user("Send a goodwill note for order 1042"))
     assert tool == "send_note" and args["order"] == "1042" and "order 1042" in args["text"]
-    app.tools[tool].parameters.bind(args)
+    refunds_app.tools[tool].parameters.bind(args)
 
 
-async def test_echo_and_help_are_answered_in_words(app: App) -> None:
-    assert await answer(app, user("/echo one two")) == ("one two", [])
-    assert "Refund order 1042" in (await answer(app, user("Hello")))[0]
+async def test_echo_and_help_are_answered_in_words(refunds_app: App) -> None:
+    assert await answer(refunds_app, user("/echo one two")) == ("one two", [])
+    assert "Refund order 1042" in (await answer(refunds_app, user("Hello")))[0]
 
 
 @pytest.mark.parametrize(("status", "message"), [("ok", "Order 1 was never refunded."), ("error", "no such order")])
-async def test_the_status_of_an_order_comes_from_the_tools_result(app: App, status: str, message: str) -> None:
+async def test_the_status_of_an_order_comes_from_the_tools_result(refunds_app: App, status: str, message: str) -> None:
     output = {"status": status, "message": message}
-    said, calls = await answer(app, user("What is the status of order 1"), *results("order_status", output))
+    said, calls = await answer(refunds_app, user("What is the status of order 1"), *results("order_status", output))
     assert message.strip(".") in said and calls == []
 
 
-async def test_after_two_refunds_the_orders_themselves_show_their_state(app: App) -> None:
+async def test_after_two_refunds_the_orders_themselves_show_their_state(refunds_app: App) -> None:
     asked = user("Refund orders 12 and 13")
     denied = {"status": "denied", "message": "the approval is rejected", "reason": "no"}
     edited = {"note": "…", "arguments": {}, "result": {"status": "refunded", "message": "…"}}
     for last in ({"status": "refunded", "message": "…"}, denied, edited):
         round_of_two = results("refund", edited, last)
-        calls = (await answer(app, asked, *round_of_two))[1]
+        calls = (await answer(refunds_app, asked, *round_of_two))[1]
         assert calls == [("order_status", {"order": "12"}), ("order_status", {"order": "13"})]
     looked = results("order_status", {"message": "Order 12: once."}, {"status": "error", "message": "Order 13: gone."})
-    assert await answer(app, asked, *round_of_two, *looked) == ("Order 12: once. Order 13: gone.", [])
+    assert await answer(refunds_app, asked, *round_of_two, *looked) == ("Order 12: once. Order 13: gone.", [])
 
 
 @pytest.mark.parametrize("reasons", [["paid by voucher"], ["paid by voucher", "too late"]])
-async def test_rejections_are_acknowledged_with_their_reasons(app: App, reasons: list[str]) -> None:
+async def test_rejections_are_acknowledged_with_their_reasons(refunds_app: App, reasons: list[str]) -> None:
     notes = "\n".join(NOTE.replace("paid by voucher", reason) for reason in reasons)
-    text, calls = await answer(app, user("Refund orders 1 and 2"), {"role": "system", "content": notes})
+    text, calls = await answer(refunds_app, user("Refund orders 1 and 2"), {"role": "system", "content": notes})
     assert calls == [] and "rita" in text and all(reason in text for reason in reasons)

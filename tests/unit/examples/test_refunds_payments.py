@@ -19,7 +19,7 @@ def refund(payments: PaymentsProcess, order: str, key: str | None, **more: objec
     return payments.http.post("/refunds", json={"order": order, **more}, headers=headers)
 
 
-def noted(payments: PaymentsProcess, order: str, key: str = "") -> httpx.Response:
+def send_note(payments: PaymentsProcess, order: str, key: str = "") -> httpx.Response:
     return payments.http.post("/notes", json={"order": order, "text": "Sorry."}, headers={"Idempotency-Key": key})
 
 
@@ -41,7 +41,7 @@ def test_only_the_idempotency_key_prevents_a_second_refund(payments: PaymentsPro
 
 
 def test_notes_ignore_idempotency_keys(payments: PaymentsProcess, order: str, key: str) -> None:
-    assert [noted(payments, order, key).status_code for _ in range(2)] == [201, 201]
+    assert [send_note(payments, order, key).status_code for _ in range(2)] == [201, 201]
     assert payments.counts(order) == {"refund": 0, "note": 2}
 
 
@@ -55,7 +55,7 @@ def test_racing_requests_with_one_key_make_one_refund(payments: PaymentsProcess,
 
 def test_counts_keys_and_requests_survive_kill_9(own_payments: PaymentsProcess, order: str, key: str) -> None:
     answer = refund(own_payments, order, key).json()
-    noted(own_payments, order)
+    send_note(own_payments, order)
     ledger, requests = own_payments.http.get("/ledger").json(), own_payments.http.get("/requests").json()
     assert ledger["counts"] == {"refund": 1, "note": 1} and requests["count"] == 2
     own_payments.kill()
@@ -96,7 +96,7 @@ def test_a_client_gone_after_the_commit_gets_the_stored_answer(payments: Payment
 def test_a_fault_holds_as_often_as_it_says_and_only_its_kind(payments: PaymentsProcess, order: str) -> None:
     fault = {"point": "before_commit", "delay_seconds": 0.3, "times": 2, "kind": "refund"}
     payments.http.post("/faults", json=fault)
-    noted(payments, order)
+    send_note(payments, order)
     assert payments.http.get("/faults").json()["faults"] == [fault]
     assert min([refund(payments, order, None).elapsed.total_seconds() for _ in range(2)]) >= 0.3
     assert payments.http.get("/faults").json() == {"faults": []}

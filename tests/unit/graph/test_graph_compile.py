@@ -142,13 +142,10 @@ def ring(steps: int) -> Topology:
     return sketch("a b", "a>b", again, limit="b", limits=RunLimits(steps, "RING_STEPS", {"rounds": 9}))
 
 
-@pytest.mark.parametrize(
-    ("drawn", "steps", "ends"),
-    [
-        *((ring(9), *case) for case in ((5, "limited"), (6, "completed"), (7, "completed"))),
-        *((DIAMOND, *case) for case in ((2, "limited"), (3, "completed"))),  # the branches of a fork share a step
-    ],
-)
+@pytest.mark.parametrize(("drawn", "steps", "ends"), [
+    *((ring(9), *case) for case in ((5, "limited"), (6, "completed"), (7, "completed"))),
+    *((DIAMOND, *case) for case in ((2, "limited"), (3, "completed"))),  # the branches of a fork share a step
+])  # fmt: skip
 async def test_the_step_limit_is_exact(drawn: Topology, steps: int, ends: str) -> None:
     limited = replace(drawn, limits=replace(drawn.limits, steps=steps))
     state, ports = await run(limited, {"b": [{}, {}, {"way": "right"}]})
@@ -178,7 +175,7 @@ async def test_a_nested_topology_that_meets_its_limit_ends_the_whole_run() -> No
     assert ports.recorded.trace() == ["a", "n", "n/a", "n/b", "n/a"]
 
 
-async def liar(state: State) -> Literal["left"]:
+async def undeclared_label(state: State) -> Literal["left"]:
     return "up"  # type: ignore[return-value]
 
 
@@ -189,7 +186,7 @@ async def liar(state: State) -> Literal["left"]:
         (DIAMOND, FRESH, {}, "running", "running"),
         (DIAMOND, FRESH, {"d": [{"status": "asleep"}]}, "completed", "asleep"),
         (NESTING, FRESH, {"x": [{"colour": "red"}]}, "completed", r"n/x.*colour"),
-        (sketch("a", Switch("a", liar, {"left": END})), FRESH, {}, "completed", r"`a`.*`up`"),
+        (sketch("a", Switch("a", undeclared_label, {"left": END})), FRESH, {}, "completed", r"`a`.*`up`"),
     ],
     ids=["an unknown entry", "no outcome", "an unknown status", "an unknown field", "a router that breaks its promise"],
 )
@@ -214,7 +211,7 @@ async def test_a_cancelled_run_is_cancelled_also_inside_a_fork(node: str) -> Non
         await task
 
 
-def talking(messages: list[Any]) -> Topology:
+def talking_node(messages: list[Any]) -> Topology:
     """One node that leaves these messages."""
     schema = StateSchema((Field("status", "completed"), Field("tokens_used", 0)))
 
@@ -238,7 +235,7 @@ ASKED, LOOKING = {"role": "user", "text": "Why?"}, {"role": "assistant", "text":
     ([ASKED, LOOKING], [{"role": "tool", "text": "42"}], None),
 ])  # fmt: skip
 async def test_node_end_shows_status_tokens_and_words(before: list[Any], added: list[Any], shown: str | None) -> None:
-    _, ports = await run(talking([*before, *added]), messages=before)
+    _, ports = await run(talking_node([*before, *added]), messages=before)
     data: dict[str, Any] = {"status": "completed", "tokens_used": 12}
     message = {"message": {"role": "assistant", "content": shown}} if shown else {}
     assert ports.recorded.events == [("node_start", {"node": "a"}), ("node_end", {"node": "a", "data": data | message})]

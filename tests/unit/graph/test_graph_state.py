@@ -124,16 +124,13 @@ def test_a_cleared_value_does_not_return_with_the_next_merge() -> None:
     assert later == {"list": [2], "text": "", "other": 1}
 
 
-@pytest.mark.parametrize(
-    ("reducer", "old", "new", "after"),
-    [
-        (LAST_VALUE, {"a": 1}, DELETE, DELETE),  # it reads no markers
-        (LAST_VALUE, 1, replace(2), replace(2)),
-        (ADDITIVE, ["a", "a"], ["a"], ["a", "a", "a"]),
-        (ADDITIVE, 2, 3, 5),
-        (ADDITIVE, ["a"], replace([]), []),
-    ],
-)
+@pytest.mark.parametrize(("reducer", "old", "new", "after"), [
+    (LAST_VALUE, {"a": 1}, DELETE, DELETE),  # it reads no markers
+    (LAST_VALUE, 1, replace(2), replace(2)),
+    (ADDITIVE, ["a", "a"], ["a"], ["a", "a", "a"]),
+    (ADDITIVE, 2, 3, 5),
+    (ADDITIVE, ["a"], replace([]), []),
+])  # fmt: skip
 def test_last_values_replace_and_additive_ones_append_or_sum(reducer: Reducer, old: Any, new: Any, after: Any) -> None:
     assert merged(reducer, old, new) == after
     with pytest.raises(InvariantBroken, match=r"str.*list"):

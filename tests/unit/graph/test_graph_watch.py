@@ -104,16 +104,12 @@ async def misled(state: State) -> Literal["there", "not"]:
     return "there" if state["advice"] else "not"
 
 
-@pytest.mark.parametrize(
-    ("node", "advised", "edge", "told"),
-    [
-        (led, True, Goto("only", END), ["memory_not_append_only"]),
-        (led, False, Goto("only", END), ["memory_not_append_only", "memory_advisory_overridden"]),
-        (copies, False, Goto("only", END), []),
-        (copies, True, Switch("only", misled, {"there": END, "not": END}), ["memory_advisory_overridden"]),
-    ],
-    ids=["a node that may", "a node that may not", "a node that copies", "a router"],
-)
+@pytest.mark.parametrize(("node", "advised", "edge", "told"), [
+    (led, True, Goto("only", END), ["memory_not_append_only"]),
+    (led, False, Goto("only", END), ["memory_not_append_only", "memory_advisory_overridden"]),
+    (copies, False, Goto("only", END), []),
+    (copies, True, Switch("only", misled, {"there": END, "not": END}), ["memory_advisory_overridden"]),
+], ids=["a node that may", "a node that may not", "a node that copies", "a router"])  # fmt: skip
 async def test_missed_memory_access_is_logged(node: Node, advised: bool, edge: Goto | Switch, told: list[str]) -> None:
     only = NodeSpec("only", node, writes=("status", "seen"), reaches=("memory",), advised=advised)
     compiled = watched(only, StateSchema((Field("advice", "left"), Field("seen"))), edge, advice=("advice",))

@@ -134,7 +134,7 @@ async def test_a_child_that_exits_before_it_is_ready_ends_the_start_with_its_las
     for end in ("exit 3", "kill -ABRT $$"):
         script, out = f"echo starting; echo 'FATAL: no room'; echo bye; echo hush; {end}", io.StringIO()
         said = await start_failure(child(tmp_path, script, out, **known))
-        assert ": FATAL: no room" in said and said.endswith("starting FATAL: no room bye"), "not the general advice"
+        assert said.count("FATAL: no room") == 2 and "; ask" not in said, "not the general advice"
         assert "starting" in out.getvalue() and "bye" in out.getvalue(), "the end of the log is shown"
         assert "hush" not in out.getvalue()
 
@@ -208,9 +208,7 @@ def beating_child(folder: Path, out: io.StringIO, hang_seconds: float) -> Child:
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "busy loop"])
-async def test_a_hung_child_is_replaced(
-    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_hung_child_restarts(tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.local.child.PROBE_SECONDS", 0.2)
     out = io.StringIO()
     supervised = beating_child(tmp_path, out, hang_seconds=3)
@@ -401,16 +399,13 @@ async def test_a_module_is_run_as_the_interpreter_would_run_it(server: ForkServe
     assert await forked.wait() == 4
 
 
-@pytest.mark.parametrize(
-    ("script", "code", "last"),
-    [
-        ("raise ValueError('no room')", 1, "ValueError: no room"),
-        ("raise SystemExit('not like this')", 1, "not like this"),
-        ("import os\nos._exit(3)", 3, None),
-        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", -9, None),
-        ("import broken_here", 1, "RuntimeError: not today"),
-    ],
-)
+@pytest.mark.parametrize(("script", "code", "last"), [
+    ("raise ValueError('no room')", 1, "ValueError: no room"),
+    ("raise SystemExit('not like this')", 1, "not like this"),
+    ("import os\nos._exit(3)", 3, None),
+    ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", -9, None),
+    ("import broken_here", 1, "RuntimeError: not today"),
+])  # fmt: skip
 async def test_the_exit_of_a_fork_is_reported(
     server: ForkServer, tmp_path: Path, script: str, code: int, last: str | None
 ) -> None:

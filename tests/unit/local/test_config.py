@@ -10,6 +10,7 @@ import pytest
 
 from perdure.local.config import PAGES, ROOT, StackConfig, addresses, default_programs, home_of, own_environ
 from perdure.local.data_dir import StackError
+from perdure.local.welcome import no_app
 
 
 def test_a_relative_folder_in_a_setting_is_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,14 +79,11 @@ def test_compact_runs_four_processes_and_spread_a_worker_for_each_queue() -> Non
     assert [program.ready for program in default_programs("spread")].count("http") == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "named"),
-    [
-        *(("PERDURE_PORT", port, "PERDURE_PORT") for port in ("http", "0", "65536", "-1", "\N{SUPERSCRIPT TWO}")),
-        ("PERDURE_ROUTING", "wide", "PERDURE_ROUTING"),
-        ("PERDURE_APP", "/no/such/app", "/no/such/app"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "named"), [
+    *(("PERDURE_PORT", port, "PERDURE_PORT") for port in ("http", "0", "65536", "-1", "\N{SUPERSCRIPT TWO}")),
+    ("PERDURE_ROUTING", "wide", "PERDURE_ROUTING"),
+    ("PERDURE_APP", "/no/such/app", "/no/such/app"),
+])  # fmt: skip
 def test_an_error_about_a_setting_is_one_line_that_names_it(name: str, value: str, named: str) -> None:
     with pytest.raises(StackError, match=named) as caught:
         StackConfig.from_env(environ={name: value})
@@ -94,6 +92,13 @@ def test_an_error_about_a_setting_is_one_line_that_names_it(name: str, value: st
 
 def test_a_printed_configuration_does_not_show_the_environment() -> None:
     assert "hush" not in repr(StackConfig.from_env(environ={"DATABASE_URL": "postgresql://u:hush@h/d"}))
+
+
+@pytest.mark.parametrize("published", [{}, {"filings": ("rule_32", "rule_37"), "refunds": ("refunds",)}])
+def test_a_start_without_an_app_names_the_commands_and_what_stays(published: dict[str, tuple[str, ...]]) -> None:
+    text = "\n".join(no_app("bin/perdure", published))
+    assert "bin/perdure up --examples" in text and "bin/perdure up --app" in text
+    assert ("rule_32, rule_37" in text) is bool(published) is ("init" not in text)
 
 
 TOKENS = {"requester": "t-req", "reviewer": "t-rev"}

@@ -84,13 +84,10 @@ def test_the_lock_is_released_when_its_holder_is_killed(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        PermissionError(errno.EACCES, "Permission denied", "{}/pg/PG_VERSION"),
-        OSError(errno.ENOSPC, "No space left on device", b"{}/valkey"),
-    ],
-)
+@pytest.mark.parametrize("error", [
+    PermissionError(errno.EACCES, "Permission denied", "{}/pg/PG_VERSION"),
+    OSError(errno.ENOSPC, "No space left on device", b"{}/valkey"),
+])  # fmt: skip
 def test_a_file_system_error_in_the_data_folder_is_reported_in_one_line(tmp_path: Path, error: OSError) -> None:
     where = os.fsdecode(error.filename).format(tmp_path)
     with pytest.raises(data_dir.StackError) as caught, data_dir.folder_errors(tmp_path):

@@ -68,14 +68,11 @@ def test_progress_on_a_terminal_replaces_itself_and_yields_to_lines() -> None:
     console.waiting("waiting for api")
     console.end_live()
     assert out.getvalue() == "waiting for api\r\x1b[2Kbuilding\r\x1b[2K"
-
-
-def test_progress_without_a_terminal_is_an_occasional_line() -> None:
-    out = io.StringIO()
-    console = Console(out, {})
+    file = io.StringIO()
+    console = Console(file, {})
     for step in range(100):
         console.live(f"step {step}")
-    assert out.getvalue() == "step 0\n"
+    assert file.getvalue() == "step 0\n", "without a terminal an occasional line"
 
 
 def test_a_closed_terminal_silences_the_console_and_stops_nothing() -> None:
@@ -251,7 +248,9 @@ def written_by(code: str) -> list[str]:
 
 SECOND = ["starting: OSError: second"]
 FAILED = "Failed: ZeroDivisionError: division by zero"
-TRACEBACKS = [
+
+
+@pytest.mark.parametrize(("code", "left"), [
     ("import logging\ntry: 1 / 0\nexcept Exception: logging.getLogger().warning('Failed', exc_info=1)", [FAILED]),
     (
         "import logging as it\nit.basicConfig(level=20)\ntry: 1 / 0\nexcept Exception: it.info('Failed', exc_info=1)",
@@ -259,10 +258,7 @@ TRACEBACKS = [
     ),
     ("print('starting')\ntry: 1 / 0\nexcept Exception as error: raise OSError('second')", SECOND),
     ("print('starting')\ntry: 1 / 0\nexcept Exception as error: raise OSError('second') from error", SECOND),
-]
-
-
-@pytest.mark.parametrize(("code", "left"), TRACEBACKS, ids=["logged", "as information", "a chain", "a cause"])
+], ids=["logged", "as information", "a chain", "a cause"])  # fmt: skip
 def test_a_traceback_is_one_line_of_its_last_exception_and_the_line_before_it(code: str, left: list[str]) -> None:
     lines = written_by(code)
     assert len(lines) > 3
@@ -291,7 +287,7 @@ def test_a_repeated_warning_is_shown_again_after_a_quiet_minute(monkeypatch: pyt
     assert shown("ERROR: away", "ERROR: away") == ["ERROR: away", "ERROR: away"]
 
 
-INFORMATION = [
+@pytest.mark.parametrize("line", [
     "INFO:     Uvicorn running on http://127.0.0.1:8080 (Press CTRL+C to quit)",
     "2026-11-26 01:47:15 [info     ] worker_ready                   queues=['llm']",
     "2026-11-26 01:47:15 [debug    ] looked",
@@ -301,10 +297,7 @@ INFORMATION = [
     "INFO:root:started",
     "2026-11-26 01:47:15,123 - httpx - INFO - HTTP Request: GET /",
     "time=2026-11-26T01:48:53.843 level=INFO msg=x",
-]
-
-
-@pytest.mark.parametrize("line", INFORMATION)
+])  # fmt: skip
 def test_information_lines_are_not_shown(line: str) -> None:
     assert shown(line, "ERROR: after") == ["ERROR: after"]
 

@@ -52,16 +52,13 @@ def test_a_part_never_gets_a_reserved_port(tmp_path: Path) -> None:
     assert PortFile(path, reserved=(configured,)).take("postgres") != configured
 
 
-@pytest.mark.parametrize(
-    ("lines", "position"),
-    [
-        (["can't set frontend HTTP port {1}: address already in use", "bye"], 1),
-        (['LOG:  could not bind IPv4 address "127.0.0.1": Address already in use', "FATAL:  no sockets"], 0),
-        (["Error: listen EADDRINUSE 127.0.0.1:{1}"], 1),
-        (["unable to open database file", "listening on {1}"], None),
-        ([], None),
-    ],
-)
+@pytest.mark.parametrize(("lines", "position"), [
+    (["can't set frontend HTTP port {1}: address already in use", "bye"], 1),
+    (['LOG:  could not bind IPv4 address "127.0.0.1": Address already in use', "FATAL:  no sockets"], 0),
+    (["Error: listen EADDRINUSE 127.0.0.1:{1}"], 1),
+    (["unable to open database file", "listening on {1}"], None),
+    ([], None),
+])  # fmt: skip
 def test_the_conflicting_port_is_in_the_last_lines(lines: list[str], position: int | None) -> None:
     ports = (free_port(), free_port())
     expected = None if position is None else ports[position]

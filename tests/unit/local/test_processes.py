@@ -34,19 +34,19 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def children_file(tmp_path: Path) -> Path:
     """The list of children."""
     return tmp_path / "children.json"
 
 
-def age(path: Path, *keys: str) -> None:
+def age(children_file: Path, *keys: str) -> None:
     """What it names so began an hour before: its pid is a stranger's now."""
-    records = json.loads(path.read_text())
+    records = json.loads(children_file.read_text())
     found = records[0]
     for key in keys:
         found = found[key]
     found["started_at"] -= 3600
-    path.write_text(json.dumps(records))
+    children_file.write_text(json.dumps(records))
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -56,52 +56,52 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_leftover_process_is_ended_and_named(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    ProcessRegistry(path).add("worker-llm", sleeper.pid, signal.SIGKILL)
-    assert end_leftovers(path) == ["worker-llm"]
+def test_a_leftover_process_is_ended_and_named(children_file: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    ProcessRegistry(children_file).add("worker-llm", sleeper.pid, signal.SIGKILL)
+    assert end_leftovers(children_file) == ["worker-llm"]
     assert sleeper.wait(timeout=20) == -signal.SIGKILL
-    assert not path.exists()
+    assert not children_file.exists()
 
 
 @pytest.mark.timed
-def test_the_children_of_an_orphaned_process_are_ended_too(path: Path) -> None:
+def test_the_children_of_an_orphaned_process_are_ended_too(children_file: Path) -> None:
     script = "sleep 60 & echo $!; wait"
     with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         grandchild = int(parent.stdout.readline())
-        ProcessRegistry(path).add("api", parent.pid, signal.SIGTERM)
+        ProcessRegistry(children_file).add("api", parent.pid, signal.SIGTERM)
         began = time.monotonic()
-        end_leftovers(path)
+        end_leftovers(children_file)
         assert time.monotonic() - began < 2
     until(lambda: alive(grandchild) is None)
 
 
-def test_a_reused_pid_and_an_ended_child_are_not_touched(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    registry = ProcessRegistry(path)
+def test_a_reused_pid_and_an_ended_child_are_not_touched(children_file: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    registry = ProcessRegistry(children_file)
     registry.add("api", sleeper.pid, signal.SIGKILL)
-    age(path)
-    assert end_leftovers(path) == []
+    age(children_file)
+    assert end_leftovers(children_file) == []
     registry.add("api", sleeper.pid, signal.SIGKILL)
     registry.remove("api")
-    assert end_leftovers(path) == []
+    assert end_leftovers(children_file) == []
     assert sleeper.poll() is None
 
 
-def test_running_children_and_their_supervisor_are_only_listed(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    assert running_children(path) == RunningChildren(None, {})
-    ProcessRegistry(path).add("api", sleeper.pid, signal.SIGKILL)
-    assert running_children(path) == RunningChildren(os.getpid(), {"api": sleeper.pid})
-    age(path, "supervisor")
-    assert running_children(path) == RunningChildren(None, {"api": sleeper.pid})
+def test_running_children_and_supervisor_are_only_listed(children_file: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    assert running_children(children_file) == RunningChildren(None, {})
+    ProcessRegistry(children_file).add("api", sleeper.pid, signal.SIGKILL)
+    assert running_children(children_file) == RunningChildren(os.getpid(), {"api": sleeper.pid})
+    age(children_file, "supervisor")
+    assert running_children(children_file) == RunningChildren(None, {"api": sleeper.pid})
     assert sleeper.poll() is None
-    age(path)
-    assert running_children(path) == RunningChildren(None, {})
+    age(children_file)
+    assert running_children(children_file) == RunningChildren(None, {})
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", "[3]", '[{"pid": 1}]'])
-def test_a_damaged_list_is_empty(path: Path, content: str) -> None:
-    path.write_text(content)
-    assert end_leftovers(path) == []
+def test_a_damaged_list_is_empty(children_file: Path, content: str) -> None:
+    children_file.write_text(content)
+    assert end_leftovers(children_file) == []
 
 
 def test_a_zombie_does_not_count_as_running() -> None:

@@ -105,14 +105,11 @@ def test_a_program_gets_the_stacks_settings_and_its_ready_file(tmp_path: Path) -
 TOKENS = {"requester": "a", "reviewer": "b", "admin": "c"}
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ('{"tokens": {"requester": "a", "reviewer": "b", "admin": "c"}}', BootstrapLine(TOKENS)),
-        ('{"tokens": {}, "left_out": ["x:", "  its cycle"]}', BootstrapLine({}, left_out=("x:", "  its cycle"))),
-        ('{"tokens": {}, "setup_code": "ABCD"}', BootstrapLine({}, setup_code="ABCD")),
-    ],
-)
+@pytest.mark.parametrize(("line", "told"), [
+    ('{"tokens": {"requester": "a", "reviewer": "b", "admin": "c"}}', BootstrapLine(TOKENS)),
+    ('{"tokens": {}, "left_out": ["x:", "  its cycle"]}', BootstrapLine({}, left_out=("x:", "  its cycle"))),
+    ('{"tokens": {}, "setup_code": "ABCD"}', BootstrapLine({}, setup_code="ABCD")),
+])  # fmt: skip
 def test_the_tokens_are_the_last_line_of_the_prepare_step(tmp_path: Path, line: str, told: BootstrapLine) -> None:
     assert bootstrap_line_from(["migrated", '{"tokens": {"admin": "z"}}', line], tmp_path) == told
 

@@ -53,16 +53,13 @@ def test_an_external_database_serves_every_role_without_its_own_address() -> Non
     assert (found.app, found.owner, found.relay, found.admin) == ("app", "owner", "app", "app")
 
 
-@pytest.mark.parametrize(
-    ("before", "environ", "is_lost"),
-    [
-        ({"pg/PG_VERSION": "18"}, {}, True),
-        ({"pg/PG_VERSION": "18", "temporal.db": ""}, {}, True),
-        ({"pg/PG_VERSION": "18", "temporal.db": "SQLite"}, {}, False),
-        ({}, {}, False),
-        ({}, {"DATABASE_URL": "postgresql://db"}, True),
-    ],
-)
+@pytest.mark.parametrize(("before", "environ", "is_lost"), [
+    ({"pg/PG_VERSION": "18"}, {}, True),
+    ({"pg/PG_VERSION": "18", "temporal.db": ""}, {}, True),
+    ({"pg/PG_VERSION": "18", "temporal.db": "SQLite"}, {}, False),
+    ({}, {}, False),
+    ({}, {"DATABASE_URL": "postgresql://db"}, True),
+])  # fmt: skip
 def test_lost_history_is_found(tmp_path: Path, before: dict[str, str], environ: dict[str, str], is_lost: bool) -> None:
     home = open_home(tmp_path)
     port_file, credentials = PortFile(home.ports_file), load_credentials(home)

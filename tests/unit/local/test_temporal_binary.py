@@ -69,14 +69,11 @@ async def test_a_new_enough_program_on_path_comes_first(tmp_path: Path) -> None:
     assert (taken.path, taken.source, taken.cli) == (on_path, "path", (1, 5, 0))
 
 
-@pytest.mark.parametrize(
-    ("says", "version"),
-    [
-        ("temporal version 1.4.9 (Server 1.29.0, UI 2.40.0)", "1.4.9"),
-        ("temporal version 1.9.0 (Server 1.28.1, UI 2.40.0)", "1.9.0"),
-        ("some other temporal", ""),
-    ],
-)
+@pytest.mark.parametrize(("says", "version"), [
+    ("temporal version 1.4.9 (Server 1.29.0, UI 2.40.0)", "1.4.9"),
+    ("temporal version 1.9.0 (Server 1.28.1, UI 2.40.0)", "1.9.0"),
+    ("some other temporal", ""),
+])  # fmt: skip
 async def test_old_and_unrelated_programs_are_named(tmp_path: Path, says: str, version: str, out: io.StringIO) -> None:
     kept = cached(tmp_path)
     strange = program(tmp_path / "bin" / "temporal", says)

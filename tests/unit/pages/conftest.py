@@ -1,10 +1,8 @@
 """The pages in front of an API that a test writes, called without a socket."""
 
 import json
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from html import unescape
 from typing import Any
 
 import httpx
@@ -55,13 +53,6 @@ def ok(body: Mapping[str, Any]) -> Said:
 def problem(code: str, message: str) -> dict[str, Any]:
     """An error in the API's one form."""
     return {"error": {"code": code, "message": message, "details": {}, "request_id": "r-1"}}
-
-
-def words_of(page: str) -> list[str]:
-    """Returns the text of a page below its navigation, piece by piece, with times replaced by TIME."""
-    drawn = re.sub(r"(?s)<(script|svg)\b.*?</\1>", "", page[max(page.find("<main"), 0) :])
-    pieces = re.split(r"<[^>]*>", re.sub(r"(?s)<time\b.*?</time>", "<i>TIME<i>", drawn))
-    return [words for piece in pieces if (words := " ".join(unescape(piece).split()))]
 
 
 @pytest.fixture

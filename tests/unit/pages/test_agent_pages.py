@@ -4,27 +4,24 @@ import re
 from typing import Any
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
 from perdure.graph.manifest import manifest_of
 from perdure.graph.registry import names, spec
-from tests.unit.pages.conftest import Browse, SpokenApi, words_of
+from tests.unit.pages.conftest import Browse, SpokenApi
 
 HOSTILE = "<script>window.hit = 1</script>\u202egnp"
 AGENT: dict[str, Any] = {
     "id": "desk", "title": HOSTILE, "app": "desk", "topology": "tool_loop", "model": "scripted", "version": "ab" * 32,
     "limits": {"max_tokens": 50_000, "max_cost_microusd": 1_500_000, "max_iterations": 10},
     "day_limits": {"max_tokens": None, "max_cost_microusd": 9_000_000},
-    "approvals": {
-        "reviewer_role": "reviewer", "reviewers": [HOSTILE], "allow_self_approval": False, "quorum": 2,
+    "approvals": {"reviewer_role": "reviewer", "reviewers": [HOSTILE], "allow_self_approval": False, "quorum": 2,
         "quorum_high_risk": None, "expires_seconds": 604_800, "on_timeout": "deny", "fallback_reviewer": "",
-        "fallback_after_seconds": 86_400, "hold_seconds": 0,
-    },
+        "fallback_after_seconds": 86_400, "hold_seconds": 0},
     "skills": [], "toolsets": {"k": False},
 }  # fmt: skip
 
 
-async def test_an_agents_limits_are_shown(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_an_agents_limits_are_shown(api: SpokenApi, browse: Browse) -> None:
     rule = {"trigger": "before_tool_call", "action": "require_hitl", "rule": "app:look", "why": HOSTILE}
     pay = {
         "name": "pay", "description": HOSTILE, "effect": "keyed", "risk": "high", "timeout_seconds": 30.0,
@@ -37,7 +34,6 @@ async def test_an_agents_limits_are_shown(api: SpokenApi, browse: Browse, snapsh
         "/v1/agents/desk/tools": (200, {"items": [pay, look]}),
     }
     listed, page = (await browse("/agents")).text, (await browse("/agents/desk")).text
-    assert [words_of(listed), words_of(page)] == snapshot
     assert 'href="/agents/desk"' in listed and 'href="/topologies/tool_loop"' in listed
     assert all(each in page for each in ("50,000", "$1.50", "$9.00", "7 d", "1 d", "Pay {amount}"))
     for text in (listed, page):
@@ -47,14 +43,12 @@ async def test_an_agents_limits_are_shown(api: SpokenApi, browse: Browse, snapsh
 
 
 @pytest.mark.parametrize("name", names())
-async def test_a_topology_is_drawn(api: SpokenApi, browse: Browse, name: str, snapshot: SnapshotAssertion) -> None:
+async def test_a_topology_is_drawn(api: SpokenApi, browse: Browse, name: str) -> None:
     api.answers[f"/v1/topologies/{name}"] = 200, manifest_of(spec(name))
     page = (await browse(f"/topologies/{name}")).text
     for node in spec(name).nodes:
         assert f'data-node="{node.id}"' in page and f"<code>{node.id}</code>" in page
     assert f"max_steps {spec(name).limits.steps}" in page and "model.complete" in page
-    if name == "tool_loop":
-        assert words_of(page) == snapshot
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert 'class="line taken"' not in page and '<a href="/agents" aria-current="page">' in page

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from syrupy.assertion import SnapshotAssertion
 
 from perdure.client import ConversationTurn
 from perdure.pages.chat import PAGE_CHARACTERS, TurnView, allot_characters
-from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem, words_of
+from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem
 
 CONVERSATION, TURN, APPROVAL, QUESTION = (f"0192{digit}000-0000-7000-8000-000000000000" for digit in "1234")
 PATH = f"/chat/{CONVERSATION}"
@@ -20,17 +19,15 @@ LIVE = {"HX-Request": "true"}
 
 
 @pytest.fixture
-def view(api: SpokenApi) -> dict[str, Any]:
+def turn(api: SpokenApi) -> dict[str, Any]:
     """A turn as the API tells it; what is changed here is changed there."""
     turn: dict[str, Any] = {
         "turn_id": TURN, "conversation_id": CONVERSATION, "status": "completed", "agent": "desk", "answer": "done it",
         "said": [{"id": "m1", "content": HOSTILE, "waits": False}],
-        "segments": [
-            {"kind": "text", "call_id": "m1", "text": "I look. " + HOSTILE, "state": "completed"},
+        "segments": [{"kind": "text", "call_id": "m1", "text": "I look. " + HOSTILE, "state": "completed"},
             {"kind": "tool", "call_id": "t1.0", "tool": "pay", "state": "executing", "arguments": {"to": HOSTILE}},
             {"kind": "message", "call_id": "m2", "text": "and be quick", "state": "completed"},
-            {"kind": "text", "call_id": "m2", "text": "done it", "state": "completed"},
-        ],
+            {"kind": "text", "call_id": "m2", "text": "done it", "state": "completed"}],
         "files": [
             {"id": "f1", "name": "a.png", "media_type": "image/png", "size_bytes": 1, "conversation_id": CONVERSATION},
             {"id": "f2", "name": "a.svg", "media_type": "image/svg+xml", "size_bytes": 1, "conversation_id": "c"},
@@ -46,9 +43,8 @@ def view(api: SpokenApi) -> dict[str, Any]:
     return turn
 
 
-async def test_words_are_in_order_and_inert(view: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_words_are_in_order_and_inert(turn: dict[str, Any], browse: Browse) -> None:
     page = (await browse(PATH)).text
-    assert words_of(page) == snapshot
     assert page.count("&lt;script&gt;window.hit") == 5 and "<script>window" not in page and "\u202e" not in page
     places = [page.index(words) for words in ("I look", "<code>pay</code>", "and be quick", "done it</p>")]
     assert places == sorted(places) and page.count("done it") == 1, "the answer is one of the parts"
@@ -57,42 +53,42 @@ async def test_words_are_in_order_and_inert(view: dict[str, Any], browse: Browse
     assert "hidden disabled" in page and 'name="on_busy"' in page and "/stop" not in page
 
 
-async def test_answer_failure_and_colors_are_shown_without_parts(view: dict[str, Any], browse: Browse) -> None:
+async def test_answer_failure_and_colors_are_shown_without_parts(turn: dict[str, Any], browse: Browse) -> None:
     colours = ["#4c78a8", 'red" onload="x', 7]
-    view |= {"answer": "a template's words", "status": "failed", "error": {"code": "x", "message": HOSTILE}}
-    view["output"] = {"suggestions": [{"kind": "custom_palette", "colors": colours}]}
+    turn |= {"answer": "a template's words", "status": "failed", "error": {"code": "x", "message": HOSTILE}}
+    turn["output"] = {"suggestions": [{"kind": "custom_palette", "colors": colours}]}
     page = (await browse(PATH)).text
     assert page.count("<rect") == 1 and 'fill="#4c78a8"' in page and "onload" not in page
     assert "a template&#39;s words" in page and "failed" in page
     assert "<script>window" not in page
 
 
-async def test_ones_own_conversation_goes_on_by_one_click(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
+async def test_ones_own_conversation_goes_on_by_one_click(api: SpokenApi, turn: dict[str, Any], browse: Browse) -> None:
     proposed = [{"kind": "text", "text": f"{HOSTILE} {number}"} for number in range(5)]
-    view["output"] = {"suggestions": [{"kind": "custom_palette", "colors": ["#000"]}, "odd", *proposed]}
+    turn["output"] = {"suggestions": [{"kind": "custom_palette", "colors": ["#000"]}, "odd", *proposed]}
     page = (await browse(PATH)).text
     assert page.count('<button name="message"') == 3 and "<script>window" not in page
-    view["output"] = {"suggestions": {"kind": "text"}}
+    turn["output"] = {"suggestions": {"kind": "text"}}
     assert '<button name="message"' not in (await browse(PATH)).text
-    view["output"] = {"suggestions": proposed}
+    turn["output"] = {"suggestions": proposed}
     story = f"/v1/conversations/{CONVERSATION}/story"
-    api.answers[story] = ok({"items": [view], "next": None, "seq": 7, "own": False})
+    api.answers[story] = ok({"items": [turn], "next": None, "seq": 7, "own": False})
     others = (await browse(PATH)).text
     assert '<button name="message"' not in others and 'id="say"' not in others
 
 
-async def test_an_open_turn_can_be_stopped_and_words_meanwhile_need_a_way(view: dict[str, Any], browse: Browse) -> None:
-    view |= {"status": "running", "said": [*view["said"], {"id": "m9", "content": "also this", "waits": True}]}
+async def test_an_open_turn_can_be_stopped_and_words_meanwhile_need_a_way(turn: dict[str, Any], browse: Browse) -> None:
+    turn |= {"status": "running", "said": [*turn["said"], {"id": "m9", "content": "also this", "waits": True}]}
     page = (await browse(PATH)).text
     assert 'data-open="' in page and f'action="{PATH}/turns/{TURN}/stop"' in page
     assert "hidden disabled" not in page and "also this</p>" in page
-    view["stop_requested_at"] = "2026-01-01T10:00:00Z"
+    turn["stop_requested_at"] = "2026-01-01T10:00:00Z"
     assert f"{TURN}/stop" not in (await browse(PATH)).text
 
 
-def waiting(api: SpokenApi, view: dict[str, Any], **changed: Any) -> None:
+def add_approval(api: SpokenApi, turn: dict[str, Any], **changed: Any) -> None:
     """Let the turn wait for an approval."""
-    view |= {"status": "awaiting_approval", "waiting_for": {"kind": "approval", "ids": [APPROVAL]}}
+    turn |= {"status": "awaiting_approval", "waiting_for": {"kind": "approval", "ids": [APPROVAL]}}
     approval = {
         "id": APPROVAL, "status": "pending", "tool": "pay", "args": {"amount": 7, "to": HOSTILE}, "digest": "d" * 64,
         "risk": "high", "requested_by": "ann", "reviewer_role": "reviewer", "expires_at": "2099-01-01T00:00:00Z",
@@ -101,12 +97,9 @@ def waiting(api: SpokenApi, view: dict[str, Any], **changed: Any) -> None:
     api.answers[f"/v1/approvals/{APPROVAL}"] = ok(approval)
 
 
-async def test_who_may_decide_decides_beside_the_words_and_comes_back(
-    api: SpokenApi, view: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
-) -> None:
-    waiting(api, view)
+async def test_a_reviewer_decides_beside_the_words(api: SpokenApi, turn: dict[str, Any], browse: Browse) -> None:
+    add_approval(api, turn)
     page = (await browse(PATH)).text
-    assert words_of(page) == snapshot
     assert page.count(f'action="/review/{APPROVAL}/decision"') == 2 and f'href="/review/{APPROVAL}#edit"' in page
     assert '<span class="plain-value">7</span>' in page and "d" * 12 in page
     api.answers[f"/v1/approvals/{APPROVAL}/decision"] = api.answers[f"/v1/approvals/{APPROVAL}"]
@@ -119,20 +112,20 @@ async def test_who_may_decide_decides_beside_the_words_and_comes_back(
         assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
 
 
-async def test_who_cannot_decide_sees_the_reviewers(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
+async def test_who_cannot_decide_sees_the_reviewers(api: SpokenApi, turn: dict[str, Any], browse: Browse) -> None:
     for changed, names in (
         ({"requested_by": "rita", "allowed_decisions": []}, ["reviewer"]),
         ({"reviewers": ["bea", "bob"], "allowed_decisions": []}, ["bea", "bob"]),
         ({"claimed_by": "carl", "claimed_until": "2099-01-01T00:00:00Z", "allowed_decisions": []}, ["carl"]),
         ({"args": {"text": "x" * 9_000}}, [f'href="/review/{APPROVAL}']),
     ):
-        waiting(api, view, **changed)
+        add_approval(api, turn, **changed)
         page = (await browse(PATH)).text
         assert all(name in page for name in names) and "/decision" not in page
 
 
-async def test_a_field_or_an_option_answers_a_question(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
-    view |= {"status": "awaiting_answer", "waiting_for": {"kind": "clarification", "ids": [QUESTION]}}
+async def test_a_field_or_an_option_answers_a_question(api: SpokenApi, turn: dict[str, Any], browse: Browse) -> None:
+    turn |= {"status": "awaiting_answer", "waiting_for": {"kind": "clarification", "ids": [QUESTION]}}
     schema = {"type": "object", "properties": {"text": {"type": "string", "minLength": 1}}, "required": ["text"]}
     question = {
         "id": QUESTION, "turn_id": TURN, "kind": "clarification", "status": "pending", "answer_schema": schema,
@@ -152,8 +145,8 @@ async def test_a_field_or_an_option_answers_a_question(api: SpokenApi, view: dic
     assert (await browse(to, "POST", data={"csrf": "f-1", "arg.0": "x"})).status_code == 422
 
 
-async def test_work_on_client_data_has_its_command(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
-    view |= {"status": "awaiting_answer", "waiting_for": {"kind": "client_run", "ids": [QUESTION]}}
+async def test_work_on_client_data_has_its_command(api: SpokenApi, turn: dict[str, Any], browse: Browse) -> None:
+    turn |= {"status": "awaiting_answer", "waiting_for": {"kind": "client_run", "ids": [QUESTION]}}
     question: dict[str, Any] = {
         "id": QUESTION, "turn_id": TURN, "kind": "client_run", "status": "pending", "answer_schema": {},
         "asked": {"plan": "<plan/>", "table": 'sa"les', "visualization": "a by b"},
@@ -167,7 +160,7 @@ async def test_work_on_client_data_has_its_command(api: SpokenApi, view: dict[st
     assert f"bin/perdure turns answer {TURN} --payload answer.json" in page and "finish(" not in page
 
 
-async def test_what_is_not_taken_comes_back_with_its_key(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
+async def test_what_is_not_taken_comes_back_with_its_key(api: SpokenApi, turn: dict[str, Any], browse: Browse) -> None:
     api.answers[TURNS] = (409, problem("conversation_busy", "a turn is open"))
     form = {"csrf": "f-1", "key": "k-1", "message": "say <b>this</b>"}
     answer = await browse(PATH, "POST", data=form)
@@ -175,7 +168,7 @@ async def test_what_is_not_taken_comes_back_with_its_key(api: SpokenApi, view: d
     live = await browse(PATH, "POST", data=form, headers=LIVE)
     assert live.status_code == 200 and "<html" not in live.text
     for text in (answer.text, live.text):
-        assert "a turn is open" in text and "say &lt;b&gt;this" in text and 'value="k-1"' in text
+        assert 'role="alert"' in text and "say &lt;b&gt;this" in text and 'value="k-1"' in text
         assert "hidden disabled" not in text, "now it must be said what becomes of it"
     stale = await browse(PATH, "POST", data={**form, "csrf": "another"})
     assert stale.status_code == 403 and f'action="{PATH}/draft"' in stale.text
@@ -183,7 +176,7 @@ async def test_what_is_not_taken_comes_back_with_its_key(api: SpokenApi, view: d
     assert kept.status_code == 200 and "say &lt;b&gt;this" in kept.text
 
 
-async def test_a_script_gets_the_form_anew_and_the_turn(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
+async def test_a_script_gets_the_form_anew_and_the_turn(api: SpokenApi, turn: dict[str, Any], browse: Browse) -> None:
     api.answers[TURNS] = (202, {"turn_id": TURN, "conversation_id": CONVERSATION, "status": "accepted"})
     live = await browse(PATH, "POST", data={"csrf": "f-1", "key": "k-1", "message": "hi"}, headers=LIVE)
     assert f'data-started="{TURN}"' in live.text and 'value="k-1"' not in live.text
@@ -193,7 +186,7 @@ async def test_a_script_gets_the_form_anew_and_the_turn(api: SpokenApi, view: di
     assert (whole.status_code, whole.headers["location"]) == (303, f"{PATH}#turn-{TURN}")
 
 
-async def test_a_long_or_foreign_file_is_refused(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
+async def test_a_long_or_foreign_file_is_refused(api: SpokenApi, turn: dict[str, Any], browse: Browse) -> None:
     files = {"file": ("a.csv", b"a\n1\n", "text/csv")}
     foreign = await browse(f"{PATH}/files", "POST", files=files, headers={"Origin": "https://elsewhere.example"})
     assert foreign.status_code == 403
@@ -213,38 +206,35 @@ async def test_a_long_or_foreign_file_is_refused(api: SpokenApi, view: dict[str,
     assert "20 MB" in page and 'data-most-bytes="20971520"' in page, "it is said before a file is sent"
 
 
-async def test_a_full_quota_is_shown_above_the_typed_text(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
+async def test_a_full_quota_is_shown_above_the_typed_text(api: SpokenApi, turn: dict[str, Any], browse: Browse) -> None:
     why = "you keep 1 GB, and the quota is 1 GB: delete files"
     api.answers[TURNS] = (429, problem("quota_reached", why))
     kept = await browse(PATH, "POST", data={"csrf": "f-1", "key": "k-1", "message": "say <b>this"})
-    assert kept.status_code == 429 and why in kept.text
+    assert kept.status_code == 429 and 'role="alert"' in kept.text
     assert "say &lt;b&gt;this" in kept.text and "retry-after" not in kept.headers
     api.answers["/v1/conversations"] = (429, problem("quota_reached", why))
     begun = await browse("/chat", "POST", data={"csrf": "f-1", "key": "k-1", "agent": "desk"})
-    assert begun.status_code == 429 and why in begun.text
+    assert begun.status_code == 429 and 'role="alert"' in begun.text
 
 
-async def test_agents_are_begun_with_by_one_click_on_what_they_can_be_asked(
-    api: SpokenApi, view: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_a_click_on_a_question_asks_its_agent(api: SpokenApi, turn: dict[str, Any], browse: Browse) -> None:
     api.answers["/v1/conversations"] = ok({"items": [{"id": CONVERSATION, "agent": "desk", "title": HOSTILE}]})
     page = (await browse("/chat")).text
-    assert words_of(page) == snapshot
     assert 'name="example" value="Ask &lt;me&gt;"' in page and f'href="{PATH}"' in page
     assert "<script>window" not in page
     api.answers["/v1/conversations"] = (201, {"id": CONVERSATION, "agent": "desk"})
     api.answers[TURNS] = (429, problem("too_many_turns", "you have too many"))
     refused = await browse("/chat", "POST", data={"csrf": "f-1", "key": "k", "agent": "desk", "example": "Ask <me>"})
-    assert refused.status_code == 429 and "you have too many" in refused.text
+    assert refused.status_code == 429 and 'role="alert"' in refused.text
     assert "Ask &lt;me&gt;</textarea>" in refused.text
 
 
-async def test_without_a_published_agent_the_first_page_says_how_to_publish_one(
-    api: SpokenApi, view: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
+async def test_without_an_agent_a_page_says_how_to_publish(
+    api: SpokenApi, turn: dict[str, Any], browse: Browse
 ) -> None:
     api.answers["/v1/conversations"] = ok({"items": []})
     api.answers["/v1/agents"] = ok({"items": []})
-    assert words_of((await browse("/chat")).text) == snapshot
+    assert "--app DIR" in (await browse("/chat")).text
 
 
 async def test_a_links_code_is_posted_and_never_asked_for_by_a_name(api: SpokenApi, browse: Browse) -> None:

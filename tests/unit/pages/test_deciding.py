@@ -3,9 +3,8 @@
 from typing import Any
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
-from tests.unit.pages.conftest import Browse, SpokenApi, words_of
+from tests.unit.pages.conftest import Browse, SpokenApi
 
 ID = "0192aaaa-0000-7000-8000-000000000001"
 CENTS = {"anyOf": [{"type": "integer", "maximum": 7450}, {"type": "null"}]}
@@ -38,18 +37,17 @@ def vote(by: str, *, counts: bool = True) -> dict[str, Any]:
     return {"by": by, "decision": "approve", "counts": counts}
 
 
-async def test_the_missing_votes_are_shown(call_api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_the_missing_votes_are_shown(call_api: SpokenApi, browse: Browse) -> None:
     voted = {**CALL, "quorum": 2, "reviewer_role": "reviewer", "allowed_decisions": [], "votes": [vote("rita")]}
     call_api.answers[f"/v1/approvals/{ID}"] = (200, voted)
     page = (await browse(f"/review/{ID}")).text
     assert '<p class="callout good">' in page and '<p class="callout warn">' not in page
-    assert words_of(page) == snapshot
     call_api.answers[f"/v1/approvals/{ID}"] = (200, {**voted, "votes": [vote("rita", counts=False), vote("ann")]})
     page = (await browse(f"/review/{ID}")).text
     assert '<p class="callout good">' not in page and '<p class="callout warn">' in page
 
 
-async def test_who_cannot_decide_sees_less(call_api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_who_cannot_decide_sees_less(call_api: SpokenApi, browse: Browse) -> None:
     typed = {"decision": "reject", "comment": "half an hour <b>of typing"}
     mine = await browse(f"/review/{ID}/draft", "POST", data=typed)
     assert "half an hour &lt;b&gt;of typing" in mine.text
@@ -59,7 +57,6 @@ async def test_who_cannot_decide_sees_less(call_api: SpokenApi, browse: Browse, 
     assert "half an hour &lt;b&gt;of typing" in others
     tells_of_earlier_calls = ['<p class="quiet">' in each for each in (mine.text, others)]
     assert tells_of_earlier_calls == [True, False]
-    assert [words_of(mine.text), words_of(others)] == snapshot
 
 
 async def test_an_open_page_gets_the_new_state_with_its_heading(call_api: SpokenApi, browse: Browse) -> None:
@@ -88,19 +85,17 @@ async def test_the_next_call_and_the_way_back_are_of_the_list_it_came_from(call_
     assert hostile.headers["location"] == f"/review/{ID}?in=tool%3Da%250D%250Ab"
 
 
-async def test_a_forms_answer_has_its_address(call_api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_a_forms_answer_has_its_address(call_api: SpokenApi, browse: Browse) -> None:
     typed = {"csrf": "f-1", "digest": "d" * 64, "as": "fields", "arg.0": "2003", "arg.1": "100", "in": "risk=high"}
     edit = (await browse(f"/review/{ID}/edit", "POST", data=typed)).text
-    assert words_of(edit) == snapshot
     assert f'data-at="/review/{ID}?in=risk%3Dhigh"' in edit
     assert "data-at" not in (await browse(f"/review/{ID}?whole=1")).text
 
 
-async def test_mute_calls_differ_by_arguments(call_api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_mute_calls_differ_by_arguments(call_api: SpokenApi, browse: Browse) -> None:
     two = [{**CALL, "id": f"{ID[:-1]}{n}", "says": "", "args_brief": f'name: "{n} <b>"'} for n in (1, 2)]
     call_api.answers["/v1/approvals"] = (200, {"items": two})
     inbox = (await browse("/review")).text
-    assert words_of(inbox) == snapshot
     for n in (1, 2):
         assert f'<span class="says">name: &#34;{n} &lt;b&gt;&#34;</span>' in inbox
         assert f"name: &#34;{n} &lt;b&gt;&#34;, " in inbox

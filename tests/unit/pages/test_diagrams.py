@@ -9,18 +9,7 @@ from hypothesis import strategies as some
 
 from perdure.graph.manifest import lines_of
 from perdure.graph.registry import names, spec
-from perdure.pages.diagrams import (
-    END,
-    START,
-    TIMELINE_WIDTH,
-    Bar,
-    Box,
-    Layout,
-    Span,
-    draw_bars,
-    layout_of,
-    turn_path,
-)
+from perdure.pages.diagrams import END, START, TIMELINE_WIDTH, Bar, Box, Layout, Span, draw_bars, layout_of, turn_path
 
 NAMES = [f"node_{'long_' * (number % 4)}{number}" for number in range(9)]
 

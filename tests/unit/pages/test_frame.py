@@ -3,11 +3,10 @@
 import re
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
 from perdure.pages.app import create_pages, is_api_request
 from perdure.pages.render import STATIC_FOLDER, asset_url, navigation_entries
-from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem, words_of
+from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem
 
 NONE = ok({"items": [], "next": None})
 APIS = ["GET /v1/approvals", "GET /v1", "GET /healthz", "GET /openapi.json", "POST /sign-in", "POST /sign-out"]
@@ -48,8 +47,7 @@ async def test_files_are_small_and_kept_by_browsers_only_under_the_digest_of_the
     assert sum(path.stat().st_size for path in STATIC_FOLDER.iterdir()) < 120_000
 
 
-async def test_a_refusal_is_a_page_with_its_status(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
-    told = {}
+async def test_a_refusal_is_a_page_with_its_status(api: SpokenApi, browse: Browse) -> None:
     codes = {403: "role_required", 404: "approval_not_found", 429: "too_many", 503: "unavailable", 500: "internal"}
     for status, code in codes.items():
         api.answers["/v1/approvals"] = (status, problem(code, "because <b>of</b> it"))
@@ -57,8 +55,6 @@ async def test_a_refusal_is_a_page_with_its_status(api: SpokenApi, browse: Brows
         assert answer.status_code == status
         assert "because &lt;b&gt;of&lt;/b&gt; it" in answer.text and "<b>of" not in answer.text and code in answer.text
         assert "rita" in answer.text and 'action="/sign-out"' in answer.text, "who is signed in stays so"
-        told[status] = words_of(answer.text)
-    assert [words_of(answer.text.partition("<main")[0]), told] == snapshot
     part = await browse("/review", headers={"HX-Request": "true"})
     assert part.status_code == 500 and "<html" not in part.text and "because &lt;b&gt;of" in part.text
 
@@ -88,7 +84,7 @@ def test_where_one_is_is_one_entry_the_longest_that_fits_and_no_page_is_describe
 ANSWER = "/chat/01920000-0000-7000-8000-000000000000/turns/01920000-0000-7000-8000-000000000001/answers/q-1"
 
 
-async def test_what_was_typed_outlives_the_session(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_what_was_typed_outlives_the_session(api: SpokenApi, browse: Browse) -> None:
     typed = {"csrf": "of before", "key": "k-1", "comment": "none <b>of these", "item": "a:1"}
     me = api.answers["/v1/auth/me"]
     for path in ("/review/bulk/decide", ANSWER, "/chat"):
@@ -105,7 +101,6 @@ async def test_what_was_typed_outlives_the_session(api: SpokenApi, browse: Brows
         for name in ("key", "comment", "item"):
             assert f'name="{name}" value="{typed[name].replace("<b>", "&lt;b&gt;")}"' in kept.text
         assert kept.text.count('name="csrf"') == 2, "one signs out"
-    assert [words_of(page.text) for page in (ended, stale, kept)] == snapshot
     elsewhere = await browse("/kept", "POST", data={**typed, "kept_for": "//elsewhere.example"})
     assert elsewhere.status_code == 422 and "elsewhere" not in elsewhere.text
 
@@ -141,19 +136,23 @@ async def test_a_sign_in_that_is_turned_away_unread_leads_back_to_the_form(api: 
     assert (await browse("/sign-in", "POST", headers=head)).status_code == 200
 
 
-async def test_a_setup_code_has_a_form_until_used(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_a_setup_code_has_a_form_until_used(api: SpokenApi, browse: Browse) -> None:
     api.answers["/v1/auth/ways"] = ok({"oidc": False, "setup_code": True})
     page = (await browse("/sign-in")).text
     assert 'name="setup_code"' in page and 'name="invitation"' in page and "<details open>" not in page
-    said = {}
-    for failed in ("setup_code_invalid", "setup_code_needed", "password_weak", "registration_invalid"):
+    said = []
+    of_the_form = ("setup_code_invalid", "setup_code_needed", "password_weak", "registration_invalid")
+    for failed in (
+        *of_the_form,
+        "sign_in_failed",
+        "rate_limited&after=15",
+        "sign_in_delayed&after=8",
+        "something_else",
+    ):
         again = (await browse(f"/sign-in?failed={failed}&name=boss")).text
-        assert "<details open>" in again and 'name="name" value="boss"' in again, failed
-        assert '<p class="problem" role="alert">' in again, failed
-        said[failed] = words_of(again)[1]
-    for failed in ("sign_in_failed", "rate_limited&after=15", "sign_in_delayed&after=8", "something_else"):
-        said[failed] = words_of((await browse(f"/sign-in?failed={failed}")).text)[1]
-    assert [words_of(page), said] == snapshot
+        assert ("<details open>" in again and 'name="name" value="boss"' in again) is (failed in of_the_form), failed
+        said += re.findall(r'<p class="problem" role="alert">(.+?)</p>', again)
+    assert len({*said}) == 8, "each has its own explanation"
     api.answers["/v1/auth/ways"] = ok({"oidc": False, "setup_code": False})
     assert "setup_code" not in (await browse("/sign-in")).text
     link = (await browse("/sign-in?invitation=perdure_invitation_x&name=cleo")).text

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 from markupsafe import escape
 from pydantic import JsonValue
-from syrupy.assertion import SnapshotAssertion
 
 from perdure.core.agents.prompts import with_changed_arguments
 from perdure.pages.approvals.inbox import result_message
-from tests.unit.pages.conftest import Browse, SpokenApi, ok, words_of
+from tests.unit.pages.conftest import Browse, SpokenApi, ok
 
 ID = "01920000-0000-7000-8000-000000000000"
 CHECKPOINT: dict[str, Any] = {
@@ -36,19 +35,17 @@ def call(number: int, **given: Any) -> dict[str, Any]:
     return {**CHECKPOINT, **plain, **given}
 
 
-async def test_what_is_left_out_and_why_is_shown(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_what_is_left_out_and_why_is_shown(api: SpokenApi, browse: Browse) -> None:
     calls = [call(1), call(2, risk="high"), {**CHECKPOINT, "risk": "low", "id": call(3)["id"]}, call(4, tool="other")]
     api.answers |= {f"/v1/approvals/{each['id']}": (200, each) for each in calls}
     picks = "".join(f"&pick={each['id']}" for each in calls)
     page = (await browse(f"/review/bulk?decision=approve{picks}")).text
     assert page.count('name="item"') == 1 and f'value="{calls[0]["id"]}:' in page
-    assert words_of(page) == snapshot
     risky = (await browse(f"/review/bulk?decision=approve&pick={calls[1]['id']}")).text
-    assert words_of(risky) == snapshot
     assert "<button" not in risky.partition("<main")[2], "nothing is left to be sent"
 
 
-async def test_outcomes_are_a_page_to_load_again(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_outcomes_are_a_page_to_load_again(api: SpokenApi, browse: Browse) -> None:
     calls = [call(1, status="rejected"), call(2, status="approved")]
     api.answers |= {f"/v1/approvals/{each['id']}": (200, each) for each in calls}
     late = {"id": calls[1]["id"], "error": {"code": "already_decided", "message": "too late"}}
@@ -57,8 +54,7 @@ async def test_outcomes_are_a_page_to_load_again(api: SpokenApi, browse: Browse,
     sent = {"csrf": "f-1", "decision": "reject", "comment": "no", "item": items}
     answer = await browse("/review/bulk/decide", "POST", data=sent)
     assert answer.status_code == 303
-    page = (await browse(answer.headers["location"])).text
-    assert words_of(page) == snapshot
+    assert (await browse(answer.headers["location"])).text.count('href="/review/01920000') == 2
     forged = (await browse(f"/review/bulk/done?decision=reject&of={calls[0]['id']}:<b>Call+us")).text
     assert "Call us" not in forged and "<b>" not in forged
 
@@ -87,7 +83,7 @@ def test_a_call_tells_its_sentence_for_people_or_all_that_it_answered(result: st
     assert result_message(result) == shown
 
 
-async def test_own_decisions_have_their_outcome(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_own_decisions_have_their_outcome(api: SpokenApi, browse: Browse) -> None:
     at = "2026-01-01T10:00:00Z"
     one = {
         "id": "a-1", "kind": "approval", "tool": "refund", "agent": "desk", "requested_by": "ann", "says": "pay <b>all",
@@ -99,12 +95,11 @@ async def test_own_decisions_have_their_outcome(api: SpokenApi, browse: Browse, 
     assert 'href="/review/a-1"' in page and 'href="/turns/t-1"' in page
     for written in ("pay <b>all", "fine <i>so", "Order <u>1"):
         assert page.count(str(escape(written))) == 2 and written not in page
-    assert words_of(page) == snapshot
 
 
-async def test_who_has_no_decisions_sees_the_list(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_who_has_no_decisions_sees_the_list(api: SpokenApi, browse: Browse) -> None:
     api.answers |= {"/v1/approvals": ok({"items": []}), "/v1/approvals/counts": ok({**COUNTS, "waiting": 1})}
-    said = [words_of((await browse("/review")).text)]
+    pages = [(await browse("/review")).text]
     api.answers["/v1/auth/me"] = ok({"name": "ann", "roles": ["requester"], "form_token": "f-1"})
-    said += [words_of((await browse(path)).text) for path in ("/review", "/review?all=1")]
-    assert said == snapshot
+    pages += [(await browse(path)).text for path in ("/review", "/review?all=1")]
+    assert [page.count('href="/review?all=1"') for page in pages] == [2, 2, 1], "a tab, and a link if there are any"

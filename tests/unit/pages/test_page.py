@@ -3,11 +3,10 @@
 from typing import Any
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
 from perdure.pages.approvals.page import DiffLine, Shape, differences, fields_of, read_fields
 from perdure.pages.request import Form
-from tests.unit.pages.conftest import Browse, SpokenApi, ok, words_of
+from tests.unit.pages.conftest import Browse, SpokenApi, ok
 
 
 def steps(count: int) -> dict[str, Any]:
@@ -57,7 +56,7 @@ ID = "0192aaaa-0000-7000-8000-000000000001"
 HOSTILE = "<script>window.hit = 1</script>\u202egnp"
 AT = "2026-01-01T10:00:00+00:00"
 SEEN = {"before": {"left": 100, "to": HOSTILE}, "after": {"left": 70, "to": HOSTILE}, "fault": None, "at": AT}
-CURRENT = SEEN | {"is_current": True}
+CURRENT, OUTDATED = SEEN | {"is_current": True}, SEEN | {"is_current": False}
 FAILED = {"fault": HOSTILE, "at": AT, "is_current": True}
 PANEL, BUTTON = 'id="preview"', f'action="/review/{ID}/preview"'
 Case = tuple[str, str, dict[str, Any] | None, list[str], list[str]]
@@ -65,7 +64,7 @@ CASES: list[Case] = [
     ("there is none", "pending", None, [], [PANEL, BUTTON]),
     ("it is offered", "pending", {}, [PANEL, BUTTON], ['datetime="2026']),
     ("as it is now", "pending", CURRENT, [PANEL, BUTTON, "<del>", "100", "70", "1 Jan 2026"], []),
-    ("the arguments have changed", "pending", SEEN | {"is_current": False}, [PANEL, BUTTON, "<del>"], []),
+    ("the arguments have changed", "pending", OUTDATED, [PANEL, BUTTON, "<del>"], []),
     ("it failed", "pending", FAILED, [PANEL, BUTTON, "&lt;script&gt;window"], ["<del>"]),
     ("decided", "done", CURRENT, [PANEL, "70"], [BUTTON]),
     ("decided without", "done", {}, [], [PANEL, BUTTON]),
@@ -74,8 +73,8 @@ CASES: list[Case] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
-async def test_a_preview_has_its_state(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion, case: Case) -> None:
-    name, status, preview, shown, hidden = case
+async def test_a_preview_has_its_state(api: SpokenApi, browse: Browse, case: Case) -> None:
+    _name, status, preview, shown, hidden = case
     allowed = ["approve", "reject"] if status == "pending" else []
     approval = {"id": ID, "status": status, "tool": "pay", "preview": preview, "allowed_decisions": allowed}
     api.answers |= {f"/v1/approvals/{ID}": ok(approval), "/v1/approvals": ok({"items": []})}
@@ -84,9 +83,7 @@ async def test_a_preview_has_its_state(api: SpokenApi, browse: Browse, snapshot:
     assert "<script>window" not in page and "\u202e" not in page
     assert ('value="approve"' in page) is (status == "pending"), "a preview, or none, blocks no decision"
     panel = page.partition('<section aria-labelledby="preview"')[2].partition("</section>")[0]
-    assert ("<strong>" in panel) is (name == "the arguments have changed")
-    if name in ("the arguments have changed", "it failed", "nothing changes"):
-        assert words_of(panel.partition(">")[2]) == snapshot
+    assert ("<strong>" in panel) is (preview == OUTDATED)
 
 
 async def test_the_button_asks_the_api_and_comes_back(api: SpokenApi, browse: Browse) -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from perdure.pages.render import brief, moment, since, until, visible
 
-CASES = [
+
+@pytest.mark.parametrize(("text", "drawn"), [
     ("plain", "plain"),
     ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
     ("a\u202eb", '<bdi>a<span class="unseen"'),
@@ -19,10 +20,7 @@ CASES = [
     ("two\nlines", "<bdi>two\nlines</bdi>"),
     ("**bold** [a](javascript:x)", "**bold** [a](javascript:x)"),
     ('" onmouseover="x', "&#34; onmouseover=&#34;x"),
-]
-
-
-@pytest.mark.parametrize(("text", "drawn"), CASES)
+])  # fmt: skip
 def test_text_from_outside_is_drawn_inert(text: str, drawn: str) -> None:
     assert drawn in visible(text)
 

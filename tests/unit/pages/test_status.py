@@ -3,11 +3,9 @@
 import re
 from typing import Any
 
-from syrupy.assertion import SnapshotAssertion
-
 from perdure.api.app import create_app
 from perdure.settings import Settings
-from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem, words_of
+from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem
 
 HOSTILE = "<script>window.hit = 1</script>\u202egnp"
 AT = "2026-01-01T10:00:00Z"
@@ -20,7 +18,7 @@ def deployment(**given: Any) -> dict[str, Any]:
     return {"at": AT, "well": True, "parts": parts, "queues": [queue], "mcp_servers": [], "turns": []} | given
 
 
-async def test_faults_are_shown_in_place_and_inert(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_faults_are_shown_in_place_and_inert(api: SpokenApi, browse: Browse) -> None:
     late = {"name": HOSTILE, "kinds": ["llm"], "backlog": 1_200, "oldest_seconds": 75.2, "fault": "its oldest task"}
     approval = {"id": "0192-a", "tool": HOSTILE, "agent": "desk", "requested_at": AT, "expires_at": AT}
     api.answers["/v1/status"] = ok(
@@ -37,7 +35,6 @@ async def test_faults_are_shown_in_place_and_inert(api: SpokenApi, browse: Brows
     assert "1,200" in page and "75 s" in page and 'href="/review/0192-a"' in page
     assert page.count("&lt;script&gt;window.hit") == 3
     assert "<script>window" not in page and "\u202e" not in page
-    assert words_of(page) == snapshot
 
 
 async def test_it_is_read_anew_by_itself_and_leads_to_temporals_pages(api: SpokenApi, browse: Browse) -> None:
@@ -59,7 +56,7 @@ async def test_who_may_not_look_is_not_led_there(api: SpokenApi, browse: Browse)
     assert 'href="/agents"' in page and 'href="/status"' not in page
 
 
-async def test_a_tenants_admin_sees_parts_alone(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_a_tenants_admin_sees_parts_alone(api: SpokenApi, browse: Browse) -> None:
     parts = [{"name": "postgres", "fault": ""}, {"name": "workers", "fault": "unavailable"}]
     servers = [{"app": "tools", "name": "dead", "fault": "", "at": AT}]
     api.answers["/v1/status"] = ok(deployment(is_operator=False, well=False, parts=parts, mcp_servers=servers))
@@ -67,7 +64,6 @@ async def test_a_tenants_admin_sees_parts_alone(api: SpokenApi, browse: Browse, 
     assert page.count('class="tag bad"') == 2 and "workers" in page and "unavailable" in page
     assert 'id="queues"' not in page and 'id="servers"' not in page
     assert "q-turns" not in page and "dead" not in page and "http://temporal/q" not in page
-    assert words_of(page) == snapshot
 
 
 async def test_any_status_is_shown_without_a_script_or_another_host(api: SpokenApi, browse: Browse) -> None:

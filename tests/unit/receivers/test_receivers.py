@@ -140,10 +140,9 @@ async def test_an_unsigned_notice_is_refused(sent: dict[str, Any], receiver: htt
     assert not remote.calls
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"risk": "medium"}, {"risk": "high"}, {"args": {"text": "x" * 2_000}}, {"status": "approved", "version": 2}],
-)
+@pytest.mark.parametrize("changed", [
+    {"risk": "medium"}, {"risk": "high"}, {"args": {"text": "x" * 2_000}}, {"status": "approved", "version": 2},
+])  # fmt: skip
 async def test_only_a_low_risk_request_shown_completely_has_buttons(
     changed: dict[str, Any], receiver: httpx.AsyncClient, remote: Remote
 ) -> None:

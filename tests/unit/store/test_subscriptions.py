@@ -1,4 +1,4 @@
-"""Shared reads, never older than their question; bells against a Valkey whose subscription is held up."""
+"""Shared reads, never older than their question; wake signals against a Valkey whose subscription is held up."""
 
 import asyncio
 from collections.abc import Callable

@@ -33,8 +33,8 @@ def record(*happened: TurnLogEvent) -> TurnRecord:
     )
 
 
-def spans(*happened: TurnLogEvent, bell: AlarmLog | None = None) -> tuple[Span, ...]:
-    return filtered_spans(record(*happened), None, bell or AlarmLog())
+def spans(*happened: TurnLogEvent, alarms: AlarmLog | None = None) -> tuple[Span, ...]:
+    return filtered_spans(record(*happened), None, alarms or AlarmLog())
 
 
 @pytest.mark.parametrize("name", ["noop", "", "jaeger", "OTEL", "\n"])
@@ -78,42 +78,42 @@ def test_langsmith_gets_three_kinds_of_runs_without_inputs_or_outputs() -> None:
 
 
 def test_denied_attributes_are_left_out_of_spans_and_reported() -> None:
-    bell = AlarmLog()
+    alarms = AlarmLog()
     said: dict[str, JsonValue] = {"code": "x", "prompt": CANARY, "context": {"final_output": CANARY}}
-    assert CANARY not in repr(spans(TurnLogEvent("budget", BEGAN, None, said), bell=bell))
-    assert {alarm.type for alarm in bell.recent} == {AlarmType.FORBIDDEN_DATA_IN_TRACE}
-    assert {str(alarm.context["word"]) for alarm in bell.recent} == {"prompt", "output"}
+    assert CANARY not in repr(spans(TurnLogEvent("budget", BEGAN, None, said), alarms=alarms))
+    assert {alarm.type for alarm in alarms.recent} == {AlarmType.FORBIDDEN_DATA_IN_TRACE}
+    assert {str(alarm.context["word"]) for alarm in alarms.recent} == {"prompt", "output"}
 
 
 def test_a_thousand_alarms_are_counted_logged_once_and_change_no_span() -> None:
     what: dict[str, JsonValue] = {"type": "forbidden_state_field_mutated", "node": "rogue", "severity": "error"}
     log = [TurnLogEvent("invariant.alarm", BEGAN, None, what | {"context": {"field": "x"}})] * 1_000
-    bell = AlarmLog()
+    alarms = AlarmLog()
     with structlog.testing.capture_logs() as lines:
-        made = spans(*log, bell=bell)
-    assert len(bell.recent) == MAX_KEPT_ALARMS == 1_000
+        made = spans(*log, alarms=alarms)
+    assert len(alarms.recent) == MAX_KEPT_ALARMS == 1_000
     assert [line["event"] for line in lines] == ["invariant_alarm"]
     assert len(made) == 1 and len(made[0].events) == 1_000
     assert replace(made[0], events=()) == replace(spans()[0], events=())
-    bell.add(Alarm(type=AlarmType.UNEXPECTED_ROUTING, node="the last", description="x"))
-    assert len(bell.recent) == MAX_KEPT_ALARMS and bell.recent[-1].node == "the last"
+    alarms.add(Alarm(type=AlarmType.UNEXPECTED_ROUTING, node="the last", description="x"))
+    assert len(alarms.recent) == MAX_KEPT_ALARMS and alarms.recent[-1].node == "the last"
 
 
 def test_a_restarted_turn_whose_first_start_was_not_logged_signals_nothing_and_has_that_node() -> None:
     names = ("system_prompt_node", "memory_node")
     log = [TurnLogEvent(kind, BEGAN, None, {"node": name}) for name in names for kind in ("node_start", "node_end")]
-    bell, ways = AlarmLog(), edges_of(next(one for one in TOPOLOGIES if one.name == "skill_pipeline"))
-    made = filtered_spans(record(*log, *log[1:]), ways, bell)
-    assert not bell.recent
+    alarms, ways = AlarmLog(), edges_of(next(one for one in TOPOLOGIES if one.name == "skill_pipeline"))
+    made = filtered_spans(record(*log, *log[1:]), ways, alarms)
+    assert not alarms.recent
     assert [span.name for span in made[1:]] == [f"node {name}" for name in names * 2]
     assert len({span.id for span in made}) == 5 and not any(span.error for span in made)
 
 
 def test_an_alarm_of_a_later_version_is_no_error() -> None:
-    bell = AlarmLog()
+    alarms = AlarmLog()
     with structlog.testing.capture_logs() as lines:
-        assert len(spans(TurnLogEvent("invariant.alarm", BEGAN, None, {"type": "new"}), bell=bell)) == 1
-    assert not bell.recent and [line["event"] for line in lines] == ["alarm_not_read"]
+        assert len(spans(TurnLogEvent("invariant.alarm", BEGAN, None, {"type": "new"}), alarms=alarms)) == 1
+    assert not alarms.recent and [line["event"] for line in lines] == ["alarm_not_read"]
 
 
 @pytest.mark.parametrize("name", ["otel", "langsmith"])

@@ -9,7 +9,7 @@ from perdure.worker import queues
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def package_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for package in (*queues.REPLAY_PACKAGES, "api"):
         (tmp_path / package / "inner").mkdir(parents=True)
         (tmp_path / package / "inner" / "rule.py").write_text("LIMIT = 1\n")
@@ -17,33 +17,33 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_build_id_of_the_same_code_is_the_same_beside_other_files(root: Path) -> None:
+def test_the_build_id_of_the_same_code_is_the_same_beside_other_files(package_root: Path) -> None:
     before = queues.build_id.__wrapped__()
-    (root / "api" / "inner" / "rule.py").write_text("LIMIT = 2\n")
-    (root / "graph" / "notes.txt").write_text("not code")
+    (package_root / "api" / "inner" / "rule.py").write_text("LIMIT = 2\n")
+    (package_root / "graph" / "notes.txt").write_text("not code")
     assert queues.build_id.__wrapped__() == before
     assert before.startswith("perdure-") and len(before) == len("perdure-") + queues.DIGEST_DIGITS
 
 
 @pytest.mark.parametrize("package", queues.REPLAY_PACKAGES)
-def test_a_change_or_move_of_deciding_code_changes_the_build_id(root: Path, package: str) -> None:
+def test_a_change_or_move_of_deciding_code_changes_the_build_id(package_root: Path, package: str) -> None:
     names = {queues.build_id.__wrapped__()}
-    (root / package / "inner" / "rule.py").write_text("LIMIT = 2\n")
+    (package_root / package / "inner" / "rule.py").write_text("LIMIT = 2\n")
     names.add(queues.build_id.__wrapped__())
-    (root / package / "inner" / "rule.py").rename(root / package / "inner" / "other.py")
+    (package_root / package / "inner" / "rule.py").rename(package_root / package / "inner" / "other.py")
     names.add(queues.build_id.__wrapped__())
     assert len(names) == 3
 
 
 @pytest.mark.parametrize("package", queues.REPLAY_PACKAGES)
-def test_a_package_without_code_has_no_build_id(root: Path, package: str) -> None:
-    (root / package / "inner" / "rule.py").unlink()
+def test_a_package_without_code_has_no_build_id(package_root: Path, package: str) -> None:
+    (package_root / package / "inner" / "rule.py").unlink()
     with pytest.raises(RuntimeError, match=package):
         queues.build_id.__wrapped__()
 
 
 @pytest.mark.parametrize("library", ["langchain-core", "langgraph", "temporalio"])
-def test_another_library_version_changes_the_id(root: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+def test_a_library_version_changes_the_id(package_root: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     before = queues.build_id.__wrapped__()
     monkeypatch.setattr(
         "perdure.worker.queues.version", lambda name: "0.0.0" if name == library else metadata.version(name)

@@ -19,7 +19,7 @@ class Record:
         return await self.answers.get()
 
 
-def opened(record: Record) -> tuple[Mailbox, list[str]]:
+def open_mailbox(record: Record) -> tuple[Mailbox, list[str]]:
     mailbox, stops = Mailbox(None), list[str]()
     mailbox.open(record.look, lambda: stops.append("stop"))
     return mailbox, stops
@@ -27,7 +27,7 @@ def opened(record: Record) -> tuple[Mailbox, list[str]]:
 
 async def test_any_number_of_stop_signals_starts_one_read_at_a_time() -> None:
     record = Record()
-    mailbox, stops = opened(record)
+    mailbox, stops = open_mailbox(record)
     for _ in range(100):
         mailbox.put(STOP)
     await asyncio.sleep(0)
@@ -42,7 +42,7 @@ async def test_any_number_of_stop_signals_starts_one_read_at_a_time() -> None:
 
 async def test_closing_waits_for_the_current_read_and_starts_none() -> None:
     record = Record()
-    mailbox, stops = opened(record)
+    mailbox, stops = open_mailbox(record)
     mailbox.put(STOP)
     closing = asyncio.create_task(mailbox.close())
     await asyncio.sleep(0.01)

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 _MAX_PAGES = 50
 _MAX_BYTES = 16 * 1024 * 1024
 """Limit of all pages together, because the result stays in memory as long as the session."""
+MAX_TOOLS = 500
+"""Maximum number of tools of one server; further tools are left out."""
+MAX_SCHEMA_CHARACTERS = 32 * 1024
+MAX_SCHEMA_DEPTH = 64
+MAX_DESCRIPTION_CHARACTERS = 4_000
+_NAME_CHARACTERS = 64
+_DIGEST_CHARACTERS = 8
 
 
 async def list_tools(session: "ClientSession") -> list[McpToolListing]:
@@ -85,15 +92,6 @@ def _tags(meta: dict[str, Any]) -> tuple[str, ...]:
 def _key_ttl(metadata: object) -> float | None:
     ttl = metadata.get("ttl_seconds") if isinstance(metadata, dict) else None
     return float(ttl) if isinstance(ttl, int | float) and not isinstance(ttl, bool) and 0 < ttl < 1e9 else None
-
-
-MAX_TOOLS = 500
-"""Maximum number of tools of one server; further tools are left out."""
-MAX_SCHEMA_CHARACTERS = 32 * 1024
-MAX_SCHEMA_DEPTH = 64
-MAX_DESCRIPTION_CHARACTERS = 4_000
-_NAME_CHARACTERS = 64
-_DIGEST_CHARACTERS = 8
 
 
 @dataclass(frozen=True, slots=True)

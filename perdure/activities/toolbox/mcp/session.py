@@ -48,6 +48,13 @@ LISTING_SECONDS = 60.0
 """A list of tools that is older is fetched again before a call, so that a changed tool is noticed."""
 _DISCONNECT_SECONDS = 5.0
 _ANSWER: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
+MAX_OUTPUT_CHARACTERS = 48 * 1024
+"""Maximum length of one answer as the model reads it. It is below the limit of a tool message
+(perdure/activities/tool_execution.py), so that the cut is marked where it happens."""
+MAX_ERROR_CHARACTERS = 2_000
+MAX_BLOCKS = 100
+_MAX_DEPTH = 64
+_NAME_CHARACTERS = 300
 _log = structlog.get_logger(__name__)
 # The library logs messages that it cannot parse verbatim, and a server's messages can contain anything.
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
@@ -296,15 +303,6 @@ async def _disconnect(wire: Wire, keeper: asyncio.Task[None]) -> None:
         await asyncio.wait({keeper}, timeout=_DISCONNECT_SECONDS)
 
 
-MAX_CHARACTERS = 48 * 1024
-"""The limit of one answer. It is below the limit of a tool message (perdure/activities/tool_execution.py), so that the
-cut is marked where it happens."""
-MAX_ERROR_CHARACTERS = 2_000
-MAX_BLOCKS = 100
-_MAX_DEPTH = 64
-_NAME_CHARACTERS = 300
-
-
 def output_of(answer: CallToolResult) -> JsonValue:
     """Returns the result that the model reads: structured content, else the text, else a description of the blocks. It
     is bounded, storable and text only. An answer has content blocks and often repeats them as structured content.
@@ -315,8 +313,8 @@ def output_of(answer: CallToolResult) -> JsonValue:
     if structured is not None and not others and _fits(structured):
         return cast(JsonValue, dict(structured))
     if structured is None and len(answer.content) == 1 and not others:
-        return _cut(_text(answer), MAX_CHARACTERS)
-    share = max(1, MAX_CHARACTERS // max(1, min(len(answer.content), MAX_BLOCKS)))
+        return _cut(_text(answer), MAX_OUTPUT_CHARACTERS)
+    share = max(1, MAX_OUTPUT_CHARACTERS // max(1, min(len(answer.content), MAX_BLOCKS)))
     blocks: list[JsonValue] = [_block(block, share) for block in answer.content[:MAX_BLOCKS]]
     if len(answer.content) > MAX_BLOCKS:
         blocks.append(f"[cut: {len(answer.content)} blocks of content]")
@@ -388,9 +386,9 @@ def _fits(structured: Mapping[str, Any]) -> bool:
     if _is_too_deep(structured, 0):
         return False
     try:
-        return len(canonical_json(structured)) <= MAX_CHARACTERS
+        return len(canonical_json(structured)) <= MAX_OUTPUT_CHARACTERS
     except ValueError:  # NaN or infinity: the recorded result is made storable later, but it cannot be measured here
-        return len(repr(structured)) <= MAX_CHARACTERS
+        return len(repr(structured)) <= MAX_OUTPUT_CHARACTERS
 
 
 def _is_too_deep(value: object, depth: int) -> bool:

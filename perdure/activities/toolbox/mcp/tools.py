@@ -58,6 +58,8 @@ could not tell."""
 
 ReportServer = Callable[[str, str, str], Awaitable[None]]
 """Callback with the app, the server's name, and why it could not be used (empty if it responded)."""
+_LIBRARY_MESSAGES = ("Connection closed", "SSE stream failed", "SSE stream ended")
+"""Beginnings of the library's messages about calls without a response. It marks them in no other way."""
 
 
 class ServerLost(Exception):
@@ -166,10 +168,6 @@ class McpTool:
         if self.card.effect is EffectClass.READ:
             return ToolRefused(f"the server {server} received the call, but {message}")
         return ServerLost(message)
-
-
-_LIBRARY_MESSAGES = ("Connection closed", "SSE stream failed", "SSE stream ended")
-"""Beginnings of the library's messages about calls without a response. It marks them in no other way."""
 
 
 def _is_of_server(answer: object) -> bool:

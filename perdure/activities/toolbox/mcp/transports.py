@@ -36,6 +36,30 @@ ATTEMPT_FIELD = "perdure/attempt"
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The largest line of a process and the largest event of a stream that is read. A larger one ends the call that it
 answers. Answers over HTTP have a separate limit (PERDURE_ANSWER_BYTES)."""
+_CONNECT_SECONDS = 5.0
+_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
+_BAD_GATEWAY = 502
+"""The status for a request that got no answer."""
+_UNLIMITED_BYTES = 2**62
+"""Byte limit of the stream for messages that no call requested. It stays open for the whole session."""
+_INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "TMPDIR")
+"""The environment variables that a server inherits. None of them can contain a secret."""
+_GRACE_SECONDS = 1.0
+"""Time for a server to exit after its input was closed, and again after SIGTERM."""
+_TOO_LONG = f"it exceeds {MAX_MESSAGE_BYTES // 1024 // 1024} MiB"
+_POLL_SECONDS = 0.01
+MAX_LOG_BYTES = 1024 * 1024
+LOG_SECONDS = 10.0
+"""Seconds between checks of the size of a server's standard error."""
+MAX_SKIPPED_BYTES = 8 * MAX_MESSAGE_BYTES
+_EXCERPT_BYTES = 512
+_VERSION = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
+_ID = rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{1,200}")\s*'
+_ANSWER = rb'"(?:result|error)"\s*:'
+_ANSWER_START = re.compile(
+    rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?(?:" + _ID + rb",\s*(?:" + _VERSION + rb",\s*)?)?" + _ANSWER
+)
+_ANSWER_END = re.compile(rb",\s*" + _ID + rb"(?:,\s*" + _VERSION + rb")?\}\s*\Z")
 
 
 @dataclass(slots=True)
@@ -73,14 +97,6 @@ class Wire:
         meta = params.get("_meta") if isinstance(params, Mapping) else None
         token = meta.get(ATTEMPT_FIELD) if isinstance(meta, Mapping) else None
         return self.notes.get(token) if isinstance(token, str) else None
-
-
-_CONNECT_SECONDS = 5.0
-_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
-_BAD_GATEWAY = 502
-"""The status for a request that got no answer."""
-_UNLIMITED_BYTES = 2**62
-"""Byte limit of the stream for messages that no call requested. It stays open for the whole session."""
 
 
 @asynccontextmanager
@@ -158,17 +174,6 @@ class _AnswerStream(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-
-_INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "TMPDIR")
-"""The environment variables that a server inherits. None of them can contain a secret."""
-_GRACE_SECONDS = 1.0
-"""Time for a server to exit after its input was closed, and again after SIGTERM."""
-
-_TOO_LONG = f"it exceeds {MAX_MESSAGE_BYTES // 1024 // 1024} MiB"
-_POLL_SECONDS = 0.01
-MAX_LOG_BYTES = 1024 * 1024
-LOG_SECONDS = 10.0
-"""Seconds between checks of the size of a server's standard error."""
 
 _Inbound = SessionMessage | Exception
 
@@ -337,17 +342,6 @@ async def _has_exited(process: asyncio.subprocess.Process, seconds: float) -> bo
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
-
-
-MAX_SKIPPED_BYTES = 8 * MAX_MESSAGE_BYTES
-_EXCERPT_BYTES = 512
-_VERSION = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
-_ID = rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{1,200}")\s*'
-_ANSWER = rb'"(?:result|error)"\s*:'
-_ANSWER_START = re.compile(
-    rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?(?:" + _ID + rb",\s*(?:" + _VERSION + rb",\s*)?)?" + _ANSWER
-)
-_ANSWER_END = re.compile(rb",\s*" + _ID + rb"(?:,\s*" + _VERSION + rb")?\}\s*\Z")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
-from .offering import Answer, change_once, find_object, read_cluster, reads, writes
+from .offering import Output, change_once, find_object, read_cluster, reads, writes
 from .state import Cluster
 
 App = Annotated[
@@ -32,7 +32,7 @@ def argo_apps_list(
     only_out_of_sync: Annotated[
         bool, Field(description="Only applications whose cluster state differs from their repository.")
     ] = False,
-) -> Answer:
+) -> Output:
     """List the Argo CD applications: repository, revision that runs, sync status (Synced or OutOfSync) and health
     (Healthy, Progressing, Degraded). An application that is Progressing is in the middle of a roll-out."""
     apps = [app for app in read_cluster(context)["apps"].values() if not only_out_of_sync or app["sync"] == "OutOfSync"]
@@ -47,7 +47,7 @@ def argo_app_diff(
     revision: Annotated[
         str | None, Field(description="Compare with this commit; if omitted, with the newest of the tracked branch.")
     ] = None,
-) -> Answer:
+) -> Output:
     """Show what a sync of an application would change in the cluster, object by object, as a unified diff. Fields that
     controllers set by themselves are left out. Read it before every sync: the approval of a sync is for what it does at
     the moment at which it runs."""
@@ -63,7 +63,7 @@ def argo_app_history(
     context: Context,
     app: App,
     most: Annotated[int, Field(ge=1, le=50, description="How many deployments to show, the newest last.")] = 10,
-) -> Answer:
+) -> Output:
     """Show which commits of its repository an application ran, in the order of their deployment, with the one that runs
     now. Use it to choose the commit for argo_app_rollback."""
     found = _app(read_cluster(context), app)
@@ -85,12 +85,12 @@ def argo_app_sync(
         bool, Field(description="Replace objects whose immutable fields changed; they are unavailable for a moment.")
     ] = False,
     dry_run: Annotated[bool, Field(description="Only say what would be done.")] = False,
-) -> Answer:
+) -> Output:
     """Bring the cluster to what the application's repository says: every object that differs is applied, in the order
     of its sync wave, and hooks run between the waves. A sync that fails half-way leaves what it had applied; sync again
     or roll back. With `prune`, objects that were removed from the repository are deleted, together with their data."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         found = _app(cluster, app)
         wanted = revision or found["revisions"][-1]
         if dry_run:
@@ -105,12 +105,12 @@ def argo_app_sync(
 
 
 @writes("argo", destructive=True)
-def argo_app_rollback(context: Context, app: App, to_revision: GitRevision) -> Answer:
+def argo_app_rollback(context: Context, app: App, to_revision: GitRevision) -> Output:
     """Deploy an earlier commit of an application again. Automated sync is switched off by it, or the next commit would
     undo the rollback; switch it on again by argo_app_automation when the repository is mended. The repository itself is
     not changed, so that the application is OutOfSync afterwards."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         found = _app(cluster, app)
         if to_revision not in found["revisions"]:
             raise ToolError(f"{app} never ran {to_revision}; it ran {', '.join(found['revisions'])}")
@@ -128,12 +128,12 @@ def argo_app_automation(
     self_heal: Annotated[
         bool, Field(description="Whether changes made by hand in the cluster are undone within a few minutes.")
     ] = False,
-) -> Answer:
+) -> Output:
     """Switch an application's automated sync on or off. Off, commits wait for a manual sync; on, they are deployed
     within three minutes. With `self_heal`, other tools' changes to its objects do not last: a deployment scaled by hand
     goes back to the repository's number."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         found = _app(cluster, app)
         found["automated"], found["self_heal"] = automated, self_heal
         return {"status": "set", "message": f"Automated sync of {app} is {'on' if automated else 'off'}."}

@@ -7,7 +7,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
-from .offering import Answer, Name, Namespace, change_once, find_object, in_namespace, read_cluster, reads, writes
+from .offering import Name, Namespace, Output, change_once, find_object, in_namespace, read_cluster, reads, writes
 from .state import Cluster
 
 Release = Annotated[
@@ -35,7 +35,7 @@ def helm_releases_list(
     namespace: Annotated[
         str | None, Field(description="Only releases of this namespace; if omitted, of every namespace.")
     ] = None,
-) -> Answer:
+) -> Output:
     """List the Helm releases with chart, revision and status. A status other than `deployed` means that the last
     operation did not end well or still runs: look at its history before changing anything."""
     cluster = read_cluster(context)
@@ -51,7 +51,7 @@ def helm_release_history(
     namespace: Namespace,
     release: Release,
     most: Annotated[int, Field(ge=1, le=100, description="How many revisions to show, the newest first.")] = 10,
-) -> Answer:
+) -> Output:
     """Show the revisions of a release: chart, and the values given by users at each. Use it to find the revision to go
     back to, and to see what the last change was. Values may be long; credentials in them are not shown."""
     found = _release(read_cluster(context), namespace, release)
@@ -67,7 +67,7 @@ def helm_release_values(
     all_values: Annotated[
         bool, Field(description="Also the chart's own defaults, not only what users set. Much longer.")
     ] = False,
-) -> Answer:
+) -> Output:
     """Show the values with which a release runs now, as nested keys. Read them before an upgrade: keys that an upgrade
     does not name keep their value only if `reuse_values` is true."""
     found = _release(read_cluster(context), namespace, release)
@@ -98,7 +98,7 @@ def helm_upgrade(
         bool, Field(description="Roll back automatically if the release does not become ready within the time-out.")
     ] = True,
     timeout_seconds: TimeoutSeconds = 300,
-) -> Answer:
+) -> Output:
     """Upgrade a release to another chart version, other values, or both. The manifests are rendered again and applied
     as one revision; hooks of the chart run before and after, and may change databases. With `atomic`, a failure
     restores the previous revision, but does not undo the hooks. Only one operation can run on a release at a time."""
@@ -114,7 +114,7 @@ def helm_upgrade(
     return change_once(context, "helm_upgrade", args, partial(_upgraded, args))
 
 
-def _upgraded(args: dict[str, Any], cluster: Cluster) -> Answer:
+def _upgraded(args: dict[str, Any], cluster: Cluster) -> Output:
     namespace, release = args["namespace"], args["release"]
     found = _release(cluster, namespace, release)
     found["revision"] += 1
@@ -136,11 +136,11 @@ def helm_rollback(
         bool, Field(description="Delete objects that the rollback made where the rollback itself fails.")
     ] = False,
     timeout_seconds: TimeoutSeconds = 300,
-) -> Answer:
+) -> Output:
     """Bring an earlier revision of a release back: chart and values of that revision are applied again as a new
     revision. Custom resource definitions, persistent volumes and whatever hooks did stay as they are now."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         found = _release(cluster, namespace, release)
         earlier = next((each for each in found["history"] if each["revision"] == to_revision), None)
         if earlier is None:
@@ -170,11 +170,11 @@ def helm_uninstall(
     keep_history: Annotated[
         bool, Field(description="Keep its revisions, so that a rollback can bring it back.")
     ] = True,
-) -> Answer:
+) -> Output:
     """Remove a release and every object that it made: workloads, services, config maps. Persistent volumes stay unless
     the chart deletes them. Without its history this cannot be undone."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         _release(cluster, namespace, release)
         if confirm != release:
             raise ToolError("`confirm` must repeat the release's name; nothing was removed")

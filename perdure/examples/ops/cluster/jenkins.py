@@ -5,7 +5,7 @@ from typing import Annotated
 from mcp.server.mcpserver import Context
 from pydantic import Field
 
-from .offering import Answer, change_once, find_object, read_cluster, reads, writes
+from .offering import Output, change_once, find_object, read_cluster, reads, writes
 from .state import Cluster
 
 Job = Annotated[
@@ -24,7 +24,7 @@ def _build(cluster: Cluster, job: str, number: int) -> Cluster:
 def jenkins_jobs_list(
     context: Context,
     only_failing: Annotated[bool, Field(description="Only jobs whose newest finished build did not succeed.")] = False,
-) -> Answer:
+) -> Output:
     """List the Jenkins jobs with their branch and the number and result of their newest build. A result is SUCCESS,
     FAILURE, ABORTED, or RUNNING while the build is in progress."""
     jobs = [
@@ -37,7 +37,7 @@ def jenkins_jobs_list(
 
 
 @reads("jenkins")
-def jenkins_build_show(context: Context, job: Job, number: Build) -> Answer:
+def jenkins_build_show(context: Context, job: Job, number: Build) -> Output:
     """Show one build: its result, its parameters, how many seconds it took. Parameters that Jenkins keeps as
     credentials are shown by their names only."""
     build = _build(read_cluster(context), job, number)
@@ -55,7 +55,7 @@ def jenkins_build_log(
     contains: Annotated[
         str, Field(max_length=100, description="Only lines that contain this text, case-sensitive; empty: every line.")
     ] = "",
-) -> Answer:
+) -> Output:
     """Read the console output of a build from its end. Long logs are cut: request lines that contain ERROR first, and
     all lines only if these do not explain the failure."""
     build = _build(read_cluster(context), job, number)
@@ -77,11 +77,11 @@ def jenkins_build_start(
         ),
     ] = {},  # noqa: B006 - a schema's default, which nothing changes
     cause: Annotated[str, Field(max_length=200, description="Why, in one sentence; shown with the build.")] = "",
-) -> Answer:
+) -> Output:
     """Start a build of a job. It waits in Jenkins' queue until an executor is free; the answer has its number at once.
     A job that deploys does so without asking again: read what the job does before starting it."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         builds = find_object(cluster["jobs"], job, "job")["builds"]
         build = {"number": len(builds) + 1, "result": "RUNNING", "parameters": parameters, "seconds": 0}
         builds.append(build)
@@ -98,11 +98,11 @@ def jenkins_build_stop(
     force: Annotated[
         bool, Field(description="Kill it at once instead of letting its current step end and its clean-up run.")
     ] = False,
-) -> Answer:
+) -> Output:
     """Stop a running build. What it has already done is not undone: a deployment may be left incomplete. A build that
     has ended is not changed, and the answer states that."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         build = _build(cluster, job, number)
         if build["result"] != "RUNNING":
             return {"status": "ended_before", "message": f"{job} #{number} had ended: {build['result']}."}

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from mcp.server.mcpserver import Context
 from pydantic import BaseModel, ConfigDict, Field
 
-from .offering import Answer, Name, Namespace, change_once, find_object, in_namespace, writes
+from .offering import Name, Namespace, Output, change_once, find_object, in_namespace, writes
 from .seed import new_pod
 from .state import Cluster
 
@@ -61,12 +61,12 @@ def k8s_deployment_apply(
         Literal["rolling", "recreate"],
         Field(description="rolling: new pods before old ones go. recreate: all old ones first, with a gap in service."),
     ] = "rolling",
-) -> Answer:
+) -> Output:
     """Create a deployment, or replace the one of that name completely. Fields that are left out return to their
     defaults, even if they were set by hand. For a single change, prefer the tools for it (scale, set_image). This does
     not create a service for the deployment."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         in_namespace(cluster["deployments"], namespace, cluster)
         place = f"{namespace}/{name}"
         found = cluster["deployments"].setdefault(
@@ -96,11 +96,11 @@ def k8s_autoscaler_set(
     calm_seconds: Annotated[
         int, Field(ge=0, le=3_600, description="How long the load must be low before pods are taken away.")
     ] = 300,
-) -> Answer:
+) -> Output:
     """Let a deployment's number of pods follow its load, between two bounds. Afterwards, a number set by hand does not
     last. The deployment's containers must have processors requested, or there is nothing to measure against."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         found = find_object(cluster["deployments"], f"{namespace}/{deployment}", "deployment")
         found["autoscaler"] = {"least": least, "most": most, "cpu_percent": cpu_percent, "calm_seconds": calm_seconds}
         return {"status": "set", "message": f"{deployment} in {namespace} scales by itself from {least} to {most}."}
@@ -123,12 +123,12 @@ def k8s_network_policy_set(
     may_go_to: Annotated[
         list[Peer] | None, Field(description="The peers that its pods can connect to; null: any, empty: none.")
     ] = None,
-) -> Answer:
+) -> Output:
     """Set which connections to and from a deployment's pods are allowed. All others are dropped, including those that
     worked before, and open connections end. Name resolution and health checks are always allowed. A policy that is too
     narrow cuts a service off without any error in its own log: read its callers' logs afterwards."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         found = find_object(cluster["deployments"], f"{namespace}/{workload}", "deployment")
         found["let_in"] = [peer.model_dump() for peer in may_come_from]
         found["let_out"] = None if may_go_to is None else [peer.model_dump() for peer in may_go_to]
@@ -156,11 +156,11 @@ def k8s_job_run(
     keep_seconds: Annotated[
         int, Field(ge=0, le=604_800, description="How long its pods and logs are kept after its end.")
     ] = 86_400,
-) -> Answer:
+) -> Output:
     """Run a container once, to its end: a migration, a repair, a report. More than one try means that what it does may
     be done more than once. Its answer has the pod's name; read its end by k8s_pod_logs."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         in_namespace(cluster["deployments"], namespace, cluster)
         job = {"namespace": namespace, "name": name, "image": container.image}
         cluster["pods"][f"{namespace}/{name}-0"] = {**new_pod(job, 0), "phase": "Succeeded"}

@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 from mcp.server.mcpserver import Context
 from pydantic import Field
 
-from .offering import Answer, Name, Namespace, find_object, in_namespace, namespaces, read_cluster, reads
+from .offering import Name, Namespace, Output, find_object, in_namespace, namespaces, read_cluster, reads
 
 
 @reads("k8s")
-def k8s_namespaces_list(context: Context) -> Answer:
+def k8s_namespaces_list(context: Context) -> Output:
     """List the namespaces with their numbers of pods."""
     cluster = read_cluster(context)
     counts = {name: len(in_namespace(cluster["pods"], name, cluster)) for name in namespaces(cluster)}
@@ -17,7 +17,7 @@ def k8s_namespaces_list(context: Context) -> Answer:
 
 
 @reads("k8s")
-def k8s_pods_list(context: Context, namespace: Namespace) -> Answer:
+def k8s_pods_list(context: Context, namespace: Namespace) -> Output:
     """List the pods of a namespace: phase, restarts, node."""
     cluster = read_cluster(context)
     pods = in_namespace(cluster["pods"], namespace, cluster)
@@ -26,7 +26,7 @@ def k8s_pods_list(context: Context, namespace: Namespace) -> Answer:
 
 
 @reads("k8s")
-def k8s_deployments_list(context: Context, namespace: Namespace) -> Answer:
+def k8s_deployments_list(context: Context, namespace: Namespace) -> Output:
     """List the deployments of a namespace: replicas, image, revision."""
     cluster = read_cluster(context)
     found = in_namespace(cluster["deployments"], namespace, cluster)
@@ -37,7 +37,7 @@ def k8s_deployments_list(context: Context, namespace: Namespace) -> Answer:
 @reads("k8s")
 def k8s_describe(
     context: Context, namespace: Namespace, kind: Literal["pod", "deployment", "configmap"], name: Name
-) -> Answer:
+) -> Output:
     """Show one object in full."""
     cluster = read_cluster(context)
     found = find_object(cluster[f"{kind}s"], f"{namespace}/{name}", kind)
@@ -47,7 +47,7 @@ def k8s_describe(
 @reads("k8s")
 def k8s_pod_logs(
     context: Context, namespace: Namespace, pod: Name, lines: Annotated[int, Field(ge=1, le=500)] = 50
-) -> Answer:
+) -> Output:
     """Read the last lines of a pod's log."""
     found = find_object(read_cluster(context)["pods"], f"{namespace}/{pod}", "pod")
     kinds: tuple[str, ...] = ("GET /healthz 200", "GET / 200", "cache refreshed")
@@ -58,7 +58,7 @@ def k8s_pod_logs(
 
 
 @reads("k8s")
-def k8s_events_list(context: Context, namespace: Namespace) -> Answer:
+def k8s_events_list(context: Context, namespace: Namespace) -> Output:
     """List what happened lately in a namespace."""
     cluster = read_cluster(context)
     events = [
@@ -70,7 +70,7 @@ def k8s_events_list(context: Context, namespace: Namespace) -> Answer:
 
 
 @reads("k8s")
-def k8s_nodes_list(context: Context) -> Answer:
+def k8s_nodes_list(context: Context) -> Output:
     """List the nodes: ready, schedulable, processors."""
     nodes = list(read_cluster(context)["nodes"].values())
     return {"status": "ok", "nodes": nodes, "message": f"{len(nodes)} nodes."}

@@ -6,7 +6,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
-from .offering import Answer, Name, Namespace, change_once, find_object, in_namespace, writes
+from .offering import Name, Namespace, Output, change_once, find_object, in_namespace, writes
 from .seed import new_pod
 from .state import Cluster
 
@@ -37,12 +37,12 @@ def _roll(cluster: Cluster, deployment: Cluster) -> None:
 
 
 @writes("k8s", destructive=True)
-def k8s_deployment_restart(context: Context, namespace: Namespace, name: Name, reason: Reason = "") -> Answer:
+def k8s_deployment_restart(context: Context, namespace: Namespace, name: Name, reason: Reason = "") -> Output:
     """Restart a deployment by a rolling replacement of all its pods, one at a time, as `kubectl rollout restart` does.
     Settings and image stay as they are. Connections to the old pods are drained for 30 seconds. Use it where pods hang
     or must read changed configuration; it does not mend an image that cannot start."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         deployment = _deployment(cluster, namespace, name)
         deployment["restarted"] += 1
         _roll(cluster, deployment)
@@ -57,12 +57,12 @@ def k8s_deployment_restart(context: Context, namespace: Namespace, name: Name, r
 @writes("k8s", destructive=True)
 def k8s_deployment_scale(
     context: Context, namespace: Namespace, name: Name, replicas: Replicas, reason: Reason = ""
-) -> Answer:
+) -> Output:
     """Set how many pods a deployment has. Scaling down ends the newest pods first, after a drain of 30 seconds; scaling
     up waits for free processors on the nodes. An autoscaler that watches the deployment may change the number again
     within a minute; look at its events afterwards."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         deployment = _deployment(cluster, namespace, name)
         before, deployment["replicas"] = deployment["replicas"], replicas
         _roll(cluster, deployment)
@@ -76,12 +76,12 @@ def k8s_deployment_scale(
 @writes("k8s", destructive=True)
 def k8s_deployment_set_image(
     context: Context, namespace: Namespace, name: Name, image: Image, reason: Reason = ""
-) -> Answer:
+) -> Output:
     """Roll a deployment out with another image. This makes a new revision, which `k8s_deployment_rollback` can undo.
     The roll-out stops at the first pod that does not become ready within two minutes. The old pods then continue to
     serve, and the deployment is reported as progressing."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         deployment = _deployment(cluster, namespace, name)
         deployment["revision"] += 1
         deployment["image"] = image
@@ -102,12 +102,12 @@ def k8s_deployment_rollback(
     to_revision: Annotated[
         int | None, Field(ge=1, description="The revision to go back to; if omitted, the previous one.")
     ] = None,
-) -> Answer:
+) -> Output:
     """Go back to an earlier revision of a deployment. The old pod template comes back whole: image, environment and
     limits; replicas stay as they are now. A rollback is itself a new revision. Configuration that lives elsewhere, such
     as config maps or database migrations, does not go back with it."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         deployment = _deployment(cluster, namespace, name)
         wanted = str(to_revision if to_revision is not None else deployment["revision"] - 1)
         if wanted not in deployment["images"]:
@@ -131,11 +131,11 @@ def k8s_pod_delete(
     grace_seconds: Annotated[
         int, Field(ge=0, le=600, description="How long the pod may take to end by itself; 0 kills it at once.")
     ] = 30,
-) -> Answer:
+) -> Output:
     """End one pod. Its deployment starts another in its place, so this is a restart of a single pod, for instance of
     one that hangs while its siblings are well. What the pod kept on its own disk is lost."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         found = find_object(cluster["pods"], f"{namespace}/{pod}", "pod")
         found["restarts"] = 0
         return {"status": "deleted", "message": f"Pod {pod} in {namespace} was deleted; another takes its place."}
@@ -154,11 +154,11 @@ def k8s_configmap_patch(
         dict[str, str | None],
         Field(description="Keys to set, each with its text; null removes a key. Keys not named here stay."),
     ],
-) -> Answer:
+) -> Output:
     """Change keys of a config map, or make one. Pods read it at their start only, so a change shows after a restart of
     the deployments that use it. Never put credentials here: a config map is readable by everyone in the namespace."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         in_namespace(cluster["deployments"], namespace, cluster)
         found: dict[str, Any] = cluster["configmaps"].setdefault(f"{namespace}/{name}", {})
         for key, value in values.items():
@@ -181,11 +181,11 @@ def k8s_node_schedule(
             "disruption budgets. uncordon: accept pods again."
         ),
     ],
-) -> Answer:
+) -> Output:
     """Set whether a node accepts pods, for maintenance or a faulty machine. A drain moves every pod of every
     namespace on that node; deployments with one replica are unavailable until the new pod has started."""
 
-    def change(cluster: Cluster) -> Answer:
+    def change(cluster: Cluster) -> Output:
         found = find_object(cluster["nodes"], node, "node")
         found["schedulable"] = mode == "uncordon"
         others = [name for name, each in cluster["nodes"].items() if each["schedulable"]]

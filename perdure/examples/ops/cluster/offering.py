@@ -21,7 +21,7 @@ KEY = "perdure/idempotency-key"
 n seconds."""
 KEY_TTL_SECONDS = 30 * 86_400
 
-Answer = dict[str, Any]
+Output = dict[str, Any]
 Namespace = Annotated[str, Field(pattern="^[a-z0-9-]{1,63}$")]
 Name = Annotated[str, Field(pattern="^[a-z0-9.-]{1,63}$")]
 
@@ -30,7 +30,7 @@ Name = Annotated[str, Field(pattern="^[a-z0-9.-]{1,63}$")]
 class DeclaredTool:
     """A tool as it is registered."""
 
-    function: Callable[..., Answer]
+    function: Callable[..., Output]
     toolset: str
     reads: bool
     destructive: bool
@@ -44,12 +44,12 @@ class SharedState:
     faults: Faults
 
 
-def reads(toolset: str) -> Callable[[Callable[..., Answer]], DeclaredTool]:
+def reads(toolset: str) -> Callable[[Callable[..., Output]], DeclaredTool]:
     """A tool that changes nothing."""
     return lambda function: DeclaredTool(function, toolset, reads=True, destructive=False)
 
 
-def writes(toolset: str, *, destructive: bool) -> Callable[[Callable[..., Answer]], DeclaredTool]:
+def writes(toolset: str, *, destructive: bool) -> Callable[[Callable[..., Output]], DeclaredTool]:
     """Declares a tool that changes something; `destructive` if it can end or undo something that runs."""
     return lambda function: DeclaredTool(function, toolset, reads=False, destructive=destructive)
 
@@ -59,7 +59,7 @@ def read_cluster(context: Context) -> Cluster:
     return _shared_state(context).state.read()
 
 
-def change_once(context: Context, tool: str, args: Mapping[str, Any], change: Callable[[Cluster], Answer]) -> Answer:
+def change_once(context: Context, tool: str, args: Mapping[str, Any], change: Callable[[Cluster], Output]) -> Output:
     """Do `change` once for the key of this request; its answer.
 
     Raises: ToolError, which the model receives, if the key was used for another call.

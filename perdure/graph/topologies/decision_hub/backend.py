@@ -15,6 +15,23 @@ from perdure.contracts.turns import Usage
 from perdure.core.budgets import DAY_CODES, TURN_CODES
 from perdure.graph.ports import Ports
 
+TIMEOUT_CODES = frozenset({"model_timeout", "activity_timeout"})
+UNUSABLE_ANSWER_CODES = frozenset({"model_unreadable", "model_empty_answer", "output_limit", "answer_too_large"})
+"""Problems of an answer: the backend answered, but the answer is unusable."""
+UNAVAILABLE_CODES = frozenset(
+    {
+        *("model_unavailable", "model_cut_off", "model_rate_limited", "model_overloaded", "model_not_found"),
+        *("model_auth", "model_billing", "model_budget", "model_bad_request", "model_setup", "bad_script"),
+        *("context_overflow", "content_refused", "egress_refused", "activity_failed", "unexpected_error"),
+        *("store_unavailable", "store_conflict", "store_refused", "day_budget_reserved"),
+    }
+)
+"""Problems of a request that no backend accepted. An unlisted code counts as one of these."""
+SPENT_BUDGET_CODES = TURN_CODES | DAY_CODES
+ENGINE_ENDS = frozenset({"stopped", "turn_ended", "stale_attempt"}) | SPENT_BUDGET_CODES
+"""Ends without a failure of the backend: a stop, a turn that has ended, a spent budget."""
+TIMEOUT_SECONDS = 30.0
+
 
 # The only access to memory. Without authorization there is no operation. A failure of the memory is only a status.
 @dataclass(frozen=True, slots=True)
@@ -62,23 +79,6 @@ class ErrorType(StrEnum):
     UNKNOWN = "unknown"
 
 
-TIMEOUT_CODES = frozenset({"model_timeout", "activity_timeout"})
-UNUSABLE_ANSWER_CODES = frozenset({"model_unreadable", "model_empty_answer", "output_limit", "answer_too_large"})
-"""Problems of an answer: the backend answered, but the answer is unusable."""
-UNAVAILABLE_CODES = frozenset(
-    {
-        *("model_unavailable", "model_cut_off", "model_rate_limited", "model_overloaded", "model_not_found"),
-        *("model_auth", "model_billing", "model_budget", "model_bad_request", "model_setup", "bad_script"),
-        *("context_overflow", "content_refused", "egress_refused", "activity_failed", "unexpected_error"),
-        *("store_unavailable", "store_conflict", "store_refused", "day_budget_reserved"),
-    }
-)
-"""Problems of a request that no backend accepted. An unlisted code counts as one of these."""
-SPENT_BUDGET_CODES = TURN_CODES | DAY_CODES
-ENGINE_ENDS = frozenset({"stopped", "turn_ended", "stale_attempt"}) | SPENT_BUDGET_CODES
-"""Ends without a failure of the backend: a stop, a turn that has ended, a spent budget."""
-
-
 _NO_BACKEND = (AnswerStatus.FATAL_ERROR, ErrorType.BACKEND_UNAVAILABLE)
 _ERROR_BY_CODE: Mapping[str, tuple[AnswerStatus, ErrorType]] = {
     **dict.fromkeys(TIMEOUT_CODES, (AnswerStatus.RECOVERABLE_ERROR, ErrorType.TIMEOUT)),
@@ -109,8 +109,6 @@ _REASONS = {
     ErrorType.INVALID_OUTPUT: "the model's output could not be used",
     ErrorType.UNKNOWN: "the turn ended before it had one",
 }
-
-TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,14 +63,11 @@ def test_an_unpriced_model_is_bounded_only_by_the_agents_own_limit(litellm: "Lit
     assert litellm.upper_bound(request("no-such-vendor/x", max_tokens=50)).cost_microusd is None
 
 
-@pytest.mark.parametrize(
-    ("params", "of_model", "most"),
-    [
-        *(({}, None, None), ({}, 100, 100), ({"max_tokens": "7"}, 100, 100), ({"max_tokens": True}, 100, 100)),
-        *(({"max_tokens": 7}, 100, 7), ({"max_completion_tokens": 9, "max_tokens": 7}, 100, 9)),
-        ({"max_tokens": 7, "n": 3}, None, 21),
-    ],
-)
+@pytest.mark.parametrize(("params", "of_model", "most"), [
+    *(({}, None, None), ({}, 100, 100), ({"max_tokens": "7"}, 100, 100), ({"max_tokens": True}, 100, 100)),
+    *(({"max_tokens": 7}, 100, 7), ({"max_completion_tokens": 9, "max_tokens": 7}, 100, 9)),
+    ({"max_tokens": 7, "n": 3}, None, 21),
+])  # fmt: skip
 def test_an_answers_bound_is_the_agents_limit_or_else_the_models(params: Any, of_model: Any, most: Any) -> None:
     assert bounds.max_output_tokens(params, of_model) == most
 

@@ -25,14 +25,11 @@ def closed(draft: Draft, reason: str = "tool_calls") -> Complete:
     return last
 
 
-@pytest.mark.parametrize(
-    "chunk",
-    [
-        *(piece(content=42), piece(reasoning_content=["x"]), piece(tool_calls="yes")),
-        piece(tool_calls=[Chunk(index=0, id="x", function=None)]),
-        *(piece(tool_calls=[call(0, id_=7, name="a")]), piece(tool_calls=[call(0, name="a", arguments={"x": 1})])),
-    ],
-)
+@pytest.mark.parametrize("chunk", [
+    *(piece(content=42), piece(reasoning_content=["x"]), piece(tool_calls="yes")),
+    piece(tool_calls=[Chunk(index=0, id="x", function=None)]),
+    *(piece(tool_calls=[call(0, id_=7, name="a")]), piece(tool_calls=[call(0, name="a", arguments={"x": 1})])),
+])  # fmt: skip
 def test_a_piece_of_a_wrong_type_is_unreadable_and_an_empty_one_changes_nothing(chunk: Chunk) -> None:
     draft = Draft()
     for empty in (Chunk(), Chunk(choices=None), Chunk(choices=[]), Chunk(choices=[Chunk(delta=None)])):
@@ -59,23 +56,20 @@ def test_calls_without_an_index_follow_each_other_and_an_id_repeated_with_every_
 WHOLE_A, WHOLE_B = '{"k":"A"}', '{"k":"B"}'
 
 
-@pytest.mark.parametrize(
-    ("pieces", "calls"),
-    [
-        ([("a", "look", '{"k'), ("b", "look", '":"A"}')], [("a", "look", WHOLE_A)]),
-        ([("a", "look", ""), ("b", "look", WHOLE_A)], [("a", "look", WHOLE_A)]),
-        ([("a", "look", WHOLE_A), ("b", "look", WHOLE_B)], [("a", "look", WHOLE_A), ("b", "look", WHOLE_B)]),
-        ([("", "look", WHOLE_A), ("", "pay", WHOLE_B)], [("call_0", "look", WHOLE_A), ("call_1", "pay", WHOLE_B)]),
-        ([("a", "look", ""), ("b", "pay", "")], [("a", "look", ""), ("b", "pay", "")]),
-        ([("a", "look", ""), ("b", "look", "")], [("a", "look", ""), ("b", "look", "")]),
-        ([("a", "look", '{"k'), ("b", "pay", WHOLE_B)], [("a", "look", '{"k'), ("b", "pay", WHOLE_B)]),
-        ([("a", "lo", '{"k":'), ("a", "ok", '"A"}'), ("a", "look", "")], [("a", "look", WHOLE_A)]),
-        ([("", "look", WHOLE_A), ("", "look", " ")], [("call_0", "look", WHOLE_A + " ")]),
-        ([("", "look", ""), ("a", "", WHOLE_A)], [("a", "look", WHOLE_A)]),
-        ([("a", "look", "[" * 9_999 + "]"), ("b", "look", "]")], [("a", "look", "[" * 9_999 + "]]")]),
-        ([("a", "look", '{"k":"\ud83d'), ("", "", '\ude00\ud83d"}')], [("a", "look", '{"k":"\U0001f600\ufffd"}')]),
-    ],
-)
+@pytest.mark.parametrize(("pieces", "calls"), [
+    ([("a", "look", '{"k'), ("b", "look", '":"A"}')], [("a", "look", WHOLE_A)]),
+    ([("a", "look", ""), ("b", "look", WHOLE_A)], [("a", "look", WHOLE_A)]),
+    ([("a", "look", WHOLE_A), ("b", "look", WHOLE_B)], [("a", "look", WHOLE_A), ("b", "look", WHOLE_B)]),
+    ([("", "look", WHOLE_A), ("", "pay", WHOLE_B)], [("call_0", "look", WHOLE_A), ("call_1", "pay", WHOLE_B)]),
+    ([("a", "look", ""), ("b", "pay", "")], [("a", "look", ""), ("b", "pay", "")]),
+    ([("a", "look", ""), ("b", "look", "")], [("a", "look", ""), ("b", "look", "")]),
+    ([("a", "look", '{"k'), ("b", "pay", WHOLE_B)], [("a", "look", '{"k'), ("b", "pay", WHOLE_B)]),
+    ([("a", "lo", '{"k":'), ("a", "ok", '"A"}'), ("a", "look", "")], [("a", "look", WHOLE_A)]),
+    ([("", "look", WHOLE_A), ("", "look", " ")], [("call_0", "look", WHOLE_A + " ")]),
+    ([("", "look", ""), ("a", "", WHOLE_A)], [("a", "look", WHOLE_A)]),
+    ([("a", "look", "[" * 9_999 + "]"), ("b", "look", "]")], [("a", "look", "[" * 9_999 + "]]")]),
+    ([("a", "look", '{"k":"\ud83d'), ("", "", '\ude00\ud83d"}')], [("a", "look", '{"k":"\U0001f600\ufffd"}')]),
+])  # fmt: skip
 def test_a_call_ends_where_its_arguments_are_whole(pieces: Any, calls: Any) -> None:
     assert taken(*(call(0, *each) for each in pieces)) == tuple(DraftCall(*each) for each in calls)
 
@@ -88,19 +82,16 @@ def test_an_answer_with_endless_calls_is_unreadable() -> None:
     assert raised.value.code == "model_unreadable"
 
 
-@pytest.mark.parametrize(
-    ("content", "thought", "said"),
-    [
-        ("<think>Let </me></think>\n\nYes </think> <think>.", "Let </me>", "Yes </think> <think>."),
-        ("\n <think>a</think> <think>b</think>c", "ab", "c"),
-        ("<think>a</think>\r\n three", "a", " three"),
-        *((text, "", text) for text in (" <thin", "<thinking>x", "  Yes <think>no</think>", "\n<")),
-        ("<think>all of it</thin", "all of it</thin", ""),
-        (" \n\t\u200b", "", ""),
-        ("hi \ud83d\ude00 \ud83d", "", "hi \U0001f600 \ufffd"),
-        ("<think>\ud83d\ude00\ud83d", "\U0001f600\ufffd", ""),
-    ],
-)
+@pytest.mark.parametrize(("content", "thought", "said"), [
+    ("<think>Let </me></think>\n\nYes </think> <think>.", "Let </me>", "Yes </think> <think>."),
+    ("\n <think>a</think> <think>b</think>c", "ab", "c"),
+    ("<think>a</think>\r\n three", "a", " three"),
+    *((text, "", text) for text in (" <thin", "<thinking>x", "  Yes <think>no</think>", "\n<")),
+    ("<think>all of it</thin", "all of it</thin", ""),
+    (" \n\t\u200b", "", ""),
+    ("hi \ud83d\ude00 \ud83d", "", "hi \U0001f600 \ufffd"),
+    ("<think>\ud83d\ude00\ud83d", "\U0001f600\ufffd", ""),
+])  # fmt: skip
 def test_content_is_read_the_same_however_it_is_cut(content: str, thought: str, said: str) -> None:
     for cut in range(len(content) + 1):
         for parts in (False, True):
@@ -166,25 +157,16 @@ def reported(read: Any, written: Any, **details: Any) -> Chunk:
 ESTIMATE = Usage(input_tokens=10, output_tokens=3)
 
 
-@pytest.mark.parametrize(
-    ("usage", "believed"),
-    [
-        *((none, ESTIMATE) for none in (None, reported(-1, True), reported(0, 0), reported(10**10, 1.5))),
-        (reported(7, 2), Usage(input_tokens=7, output_tokens=2)),
-        (
-            reported(7, 2, prompt_tokens_details=Chunk(cached_tokens=99)),
-            Usage(input_tokens=7, output_tokens=2, cached_tokens=7),
-        ),
-        (
-            reported(7, 9, completion_tokens_details=Chunk(reasoning_tokens=6)),
-            Usage(input_tokens=7, output_tokens=9, thinking_tokens=6),
-        ),
-        (
-            reported(7, 2, completion_tokens_details=Chunk(reasoning_tokens=99)),
-            Usage(input_tokens=7, output_tokens=2, thinking_tokens=2),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("usage", "believed"), [
+    *((none, ESTIMATE) for none in (None, reported(-1, True), reported(0, 0), reported(10**10, 1.5))),
+    (reported(7, 2), Usage(input_tokens=7, output_tokens=2)),
+    (reported(7, 2, prompt_tokens_details=Chunk(cached_tokens=99)),
+        Usage(input_tokens=7, output_tokens=2, cached_tokens=7)),
+    (reported(7, 9, completion_tokens_details=Chunk(reasoning_tokens=6)),
+        Usage(input_tokens=7, output_tokens=9, thinking_tokens=6)),
+    (reported(7, 2, completion_tokens_details=Chunk(reasoning_tokens=99)),
+        Usage(input_tokens=7, output_tokens=2, thinking_tokens=2)),
+])  # fmt: skip
 def test_only_plausible_usage_numbers_are_accepted(usage: Any, believed: Usage) -> None:
     assert plausible_usage(usage, input_estimate=10, output_estimate=3) == believed
 

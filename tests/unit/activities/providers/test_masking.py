@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.activities.providers.masking import MAX_CHARACTERS, mask
+from perdure.activities.providers.masking import MAX_SENTENCE_CHARACTERS, mask
 
 NAMES = ("look_up", "a", "claude-3-5-sonnet-20241022")
 KEPT = [
@@ -48,7 +48,7 @@ def test_a_sentence_keeps_its_reason_and_loses_its_content(said: str, shown: str
 
 def test_known_secrets_and_long_sentences_are_cut() -> None:
     assert mask("the key is hunter2, as in hunter22", ("hunter2", "")) == "the key is …, as in …2"
-    assert len(mask("word " * 200)) == MAX_CHARACTERS
+    assert len(mask("word " * 200)) == MAX_SENTENCE_CHARACTERS
 
 
 @given(st.text(alphabet="abc '\"`{}\n", min_size=1), st.sampled_from("'\"`"))

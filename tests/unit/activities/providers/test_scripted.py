@@ -19,25 +19,22 @@ def rule(**fields: Any) -> dict[str, Any]:
     return {"rules": [{"name": "book", "when": "^Book (?P<room>.+)", "say": "ok", **fields}]}
 
 
-@pytest.mark.parametrize(
-    ("script", "names"),
-    [
-        *((rule(when="("), "book"), (rule(say="{rom}"), "book {rom} room"), (rule(say="{room"), "book {room")),
-        *((rule(say="{}"), "book {}"), (rule(say="{room:date}"), "book {room:date}")),
-        *((rule(say="{room.floor}"), "book {room}"), (rule(say="{result.x}"), "book {result} message")),
-        *((rule(say="{note}"), "book {note} message"), (rule(say=""), "book say call"), (rule(say=3), "book say")),
-        (rule(call={"tool": "t", "args": {"a": [{"b": "{nope}"}]}}), "book {nope}"),
-        *((rule(when=None), "book when note after"), (rule(note="(?P<room>x)"), "book room")),
-        *((rule(when="(?P<result>x)"), "book result"), (rule(wen="x"), "book wen")),
-        *((rule(call={"args": {}}), "book call.0.tool"), (rule(after={"tool": 3}), "book after.tool")),
-        *(({"rules": [{"when": "x", "say": "y"}]}, "1 name"), ({"rules": ["x"]}, "1"), ({"ruels": []}, "ruels")),
-        ({"rules": [{"name": "a", "when": "x", "say": "y"}] * 2}, "'a'"),
-        *(({"tokens_per_second": pace}, "tokens_per_second") for pace in (-1, "fast")),
-        ({"price_per_million": {"input": 1}}, "price_per_million.output"),
-        # Every fault is told at once.
-        ({"rules": [{"name": "a", "say": "x"}, {"name": "b", "when": "["}], "fallback": ""}, "'a' 'b' fallback"),
-    ],
-)
+@pytest.mark.parametrize(("script", "names"), [
+    *((rule(when="("), "book"), (rule(say="{rom}"), "book {rom} room"), (rule(say="{room"), "book {room")),
+    *((rule(say="{}"), "book {}"), (rule(say="{room:date}"), "book {room:date}")),
+    *((rule(say="{room.floor}"), "book {room}"), (rule(say="{result.x}"), "book {result} message")),
+    *((rule(say="{note}"), "book {note} message"), (rule(say=""), "book say call"), (rule(say=3), "book say")),
+    (rule(call={"tool": "t", "args": {"a": [{"b": "{nope}"}]}}), "book {nope}"),
+    *((rule(when=None), "book when note after"), (rule(note="(?P<room>x)"), "book room")),
+    *((rule(when="(?P<result>x)"), "book result"), (rule(wen="x"), "book wen")),
+    *((rule(call={"args": {}}), "book call.0.tool"), (rule(after={"tool": 3}), "book after.tool")),
+    *(({"rules": [{"when": "x", "say": "y"}]}, "1 name"), ({"rules": ["x"]}, "1"), ({"ruels": []}, "ruels")),
+    ({"rules": [{"name": "a", "when": "x", "say": "y"}] * 2}, "'a'"),
+    *(({"tokens_per_second": pace}, "tokens_per_second") for pace in (-1, "fast")),
+    ({"price_per_million": {"input": 1}}, "price_per_million.output"),
+    # Every fault is told at once.
+    ({"rules": [{"name": "a", "say": "x"}, {"name": "b", "when": "["}], "fallback": ""}, "'a' 'b' fallback"),
+])  # fmt: skip
 def test_a_wrong_script_is_refused_with_the_names_of_its_rule_and_field(script: dict[str, Any], names: str) -> None:
     with pytest.raises(CallerError) as raised:
         read_script(script)
@@ -154,32 +151,36 @@ async def test_a_rule_can_answer_and_call_several_tools_but_none_that_is_not_off
     assert text == "I have no way to book." and last.tool_calls == ()
 
 
-@pytest.mark.parametrize(
-    ("result", "text"),
-    [
-        (ROOM_9, 'Room 9 is yours; {really}, {"floor": 2}.'),
-        ({**ROOM_9, "where": {"floor": 3}}, FALLBACK),
-        ({"status": "error", "message": "no key"}, "That failed: no key"),
-        *(("the house is full today", "Full."), ("[" * 100_000, FALLBACK), ({"ok": None}, FALLBACK)),
-        ({"ok": "perhaps"}, FALLBACK),
-    ],
-)
+@pytest.mark.parametrize(("result", "text"), [
+    (ROOM_9, 'Room 9 is yours; {really}, {"floor": 2}.'),
+    ({**ROOM_9, "where": {"floor": 3}}, FALLBACK),
+    ({"status": "error", "message": "no key"}, "That failed: no key"),
+    *(("the house is full today", "Full."), ("[" * 100_000, FALLBACK), ({"ok": None}, FALLBACK)),
+    ({"ok": "perhaps"}, FALLBACK),
+])  # fmt: skip
 async def test_the_newest_result_selects_the_rule_and_a_call_is_not_repeated(result: Any, text: str) -> None:
     said, last = await hear(BOOK_7, asked("c1"), answered("c1", result))
     assert said == text and last.tool_calls == ()
 
 
-async def test_a_note_after_a_stripped_round_is_answered_and_the_call_is_not_made_again() -> None:
-    said, last = await hear(PERSONA, BOOK_7, note("Your call was rejected: too dear"))
-    assert said == "I did not do it. The note says: Your call was rejected: too dear" and last.tool_calls == ()
-    said, last = await hear(PERSONA, BOOK_7, note("The request expired."))
-    assert said == FALLBACK and last.tool_calls == ()
+TWO = [{"ok": True, "room": room, "guests": [{"name": f"guest of {room}"}]} for room in (1, 2)]
+ANSWERED, FULL = (BOOK_7, asked("c1"), answered("c1", ROOM_9)), answered("c1", "full")
 
 
-async def test_a_note_beside_a_result_can_be_answered_by_either_rule() -> None:
-    round_ = (BOOK_7, asked("c1"), answered("c1", ROOM_9))
-    assert (await hear(*round_, note("The call was changed by Ada.")))[0] == "Ada changed my call."
-    assert (await hear(*round_, note("Something else.")))[0].startswith("Room 9 is yours")
+@pytest.mark.parametrize(("messages", "text"), [
+    # The round is not shown to the model, and its call is not made again.
+    ((PERSONA, BOOK_7, note("It was rejected: no")), "I did not do it. The note says: It was rejected: no"),
+    ((PERSONA, BOOK_7, note("The request expired.")), FALLBACK),
+    ((*ANSWERED, note("The call was changed by Ada.")), "Ada changed my call."),
+    ((*ANSWERED, note("Something else.")), 'Room 9 is yours; {really}, {"floor": 2}.'),
+    ((user("Book 1 and 2"), asked("c1", "c2"), answered("c1", TWO[0]), answered("c2", TWO[1])),
+     "Rooms 1 and 2, first guest guest of 2."),
+    ((user("x"), asked("c1", tool="something_else"), FULL, asked("c1"), FULL), "Full."),
+    ((user("x"), asked("c1"), FULL, asked("c1", tool="something_else"), FULL), FALLBACK),
+])  # fmt: skip
+async def test_notes_and_named_results_select_the_answer(messages: tuple[Message, ...], text: str) -> None:
+    said, last = await hear(*messages)
+    assert said == text and last.tool_calls == ()
 
 
 async def test_a_note_and_a_round_from_before_the_user_spoke_are_history() -> None:
@@ -188,22 +189,10 @@ async def test_a_note_and_a_round_from_before_the_user_spoke_are_history() -> No
         assert [made["room"] for made in await arguments(BOOK_7, *history, user("Book 8"))] == [8]
 
 
-async def test_results_of_a_round_can_be_named_and_a_repeated_id_means_the_latest_call() -> None:
-    two = [{"ok": True, "room": room, "guests": [{"name": f"guest of {room}"}]} for room in (1, 2)]
-    said, _ = await hear(user("Book 1 and 2"), asked("c1", "c2"), answered("c1", two[0]), answered("c2", two[1]))
-    assert said == "Rooms 1 and 2, first guest guest of 2."
-    other, full = asked("c1", tool="something_else"), answered("c1", "full")
-    assert (await hear(user("x"), other, full, asked("c1"), full))[0] == "Full."
-    assert (await hear(user("x"), asked("c1"), full, other, full))[0] == FALLBACK
-
-
-@pytest.mark.parametrize(
-    ("say", "args", "name"),
-    [
-        *(("{result.nothing}", {}, "nothing"), ("{results.5}", {}, "5")),
-        *(("", {"n": "{result.name:int}"}, "r"), ("", {"n": "{result.huge:float}"}, "r")),
-    ],
-)
+@pytest.mark.parametrize(("say", "args", "name"), [
+    *(("{result.nothing}", {}, "nothing"), ("{results.5}", {}, "5")),
+    *(("", {"n": "{result.name:int}"}, "r"), ("", {"n": "{result.huge:float}"}, "r")),
+])  # fmt: skip
 async def test_a_template_that_cannot_be_filled_is_an_error_with_the_rules_name(say: str, args: Any, name: str) -> None:
     script = {"rules": [{"name": "r", "after": "book", "say": say, "call": [{"tool": "book", "args": args}]}]}
     with pytest.raises(InvariantBroken) as raised:

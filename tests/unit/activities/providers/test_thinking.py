@@ -14,23 +14,20 @@ BLOCK = {"type": "thinking", "thinking": "Where? There.", "signature": "s1"}
 EMPTY = {"type": "thinking", "thinking": "", "signature": "s1"}
 
 
-@pytest.mark.parametrize(
-    ("pieces", "blocks"),
-    [
-        ([WHERE, THERE, SIGNED], [BLOCK]),
-        ([WHERE, THERE, SIGNED, WHERE, THERE, SIGNED], [BLOCK, BLOCK]),
-        ([HIDDEN, WHERE, THERE, SIGNED, HIDDEN], [HIDDEN, BLOCK, HIDDEN]),
-        ([SIGNED], [EMPTY]),
-        ([], None),
-        ([WHERE], None),
-        ([WHERE, HIDDEN], None),
-        ([{"thinking": "a \ud83d"}, SIGNED], None),
-        ([{"thinking": "\ud83d"}, {"thinking": "\ude00"}, SIGNED], [{**EMPTY, "thinking": "\U0001f600"}]),
+@pytest.mark.parametrize(("pieces", "blocks"), [
+    ([WHERE, THERE, SIGNED], [BLOCK]),
+    ([WHERE, THERE, SIGNED, WHERE, THERE, SIGNED], [BLOCK, BLOCK]),
+    ([HIDDEN, WHERE, THERE, SIGNED, HIDDEN], [HIDDEN, BLOCK, HIDDEN]),
+    ([SIGNED], [EMPTY]),
+    ([], None),
+    ([WHERE], None),
+    ([WHERE, HIDDEN], None),
+    ([{"thinking": "a \ud83d"}, SIGNED], None),
+    ([{"thinking": "\ud83d"}, {"thinking": "\ude00"}, SIGNED], [{**EMPTY, "thinking": "\U0001f600"}]),
         ([{"thinking": 1}, SIGNED], None),
-        (["x", SIGNED], None),
-        ([{"thinking": "x" * MAX_SIGNED_CHARACTERS}, SIGNED], None),
-    ],
-)
+    (["x", SIGNED], None),
+    ([{"thinking": "x" * MAX_SIGNED_CHARACTERS}, SIGNED], None),
+])  # fmt: skip
 def test_thinking_is_kept_whole_with_its_signature_or_not_at_all(pieces: list[Any], blocks: Any) -> None:
     found = {}
     for model in (CLAUDE, "gemini/gemini-3-pro"):

@@ -24,16 +24,13 @@ def test_line_ends_are_escaped_wherever_the_stream_is_cut() -> None:
 STREAMS = b'{"stream": true}'
 
 
-@pytest.mark.parametrize(
-    ("content_type", "request_body", "kind"),
-    [
-        *((kind, STREAMS, LineEnds) for kind in ("text/event-stream; charset=utf-8", "application/x-ndjson", "")),
-        ("application/json", STREAMS, WholeAnswer),
-        ("application/json", b"{}", LineEnds),
-        ("application/vnd.amazon.eventstream", STREAMS, type(None)),
-        ("text/event-stream; charset=latin-1", STREAMS, type(None)),
-    ],
-)
+@pytest.mark.parametrize(("content_type", "request_body", "kind"), [
+    *((kind, STREAMS, LineEnds) for kind in ("text/event-stream; charset=utf-8", "application/x-ndjson", "")),
+    ("application/json", STREAMS, WholeAnswer),
+    ("application/json", b"{}", LineEnds),
+    ("application/vnd.amazon.eventstream", STREAMS, type(None)),
+    ("text/event-stream; charset=latin-1", STREAMS, type(None)),
+])  # fmt: skip
 def test_only_text_is_rewritten(content_type: str, request_body: bytes, kind: type) -> None:
     assert type(StreamAdapter().rewriter(request_body, content_type)) is kind
 
@@ -41,17 +38,14 @@ def test_only_text_is_rewritten(content_type: str, request_body: bytes, kind: ty
 ASKED = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
 
 
-@pytest.mark.parametrize(
-    ("refusal", "left"),
-    [
-        ({"error": {"message": "Unrecognized request argument supplied: stream_options"}}, {"model", "stream"}),
-        ({"detail": [{"loc": ["body", "stream_options"], "msg": "Extra inputs", "input": {}}]}, {"model", "stream"}),
-        ({"error": {"message": "You must be verified to stream this model.", "param": "stream"}}, {"model"}),
-        ("Streaming is not supported", {"model"}),
-        ({"detail": [{"loc": ["body", "top_k"], "input": "stream"}]}, None),
-        ({"error": {"message": "max_tokens is too large"}}, None),
-    ],
-)
+@pytest.mark.parametrize(("refusal", "left"), [
+    ({"error": {"message": "Unrecognized request argument supplied: stream_options"}}, {"model", "stream"}),
+    ({"detail": [{"loc": ["body", "stream_options"], "msg": "Extra inputs", "input": {}}]}, {"model", "stream"}),
+    ({"error": {"message": "You must be verified to stream this model.", "param": "stream"}}, {"model"}),
+    ("Streaming is not supported", {"model"}),
+    ({"detail": [{"loc": ["body", "top_k"], "input": "stream"}]}, None),
+    ({"error": {"message": "max_tokens is too large"}}, None),
+])  # fmt: skip
 def test_a_refusal_that_names_the_stream_is_asked_again_without_it(refusal: Any, left: set[str] | None) -> None:
     again = StreamAdapter().request_again(json.dumps(ASKED).encode(), json.dumps(refusal).encode())
     assert (set(json.loads(again)) if again else None) == left

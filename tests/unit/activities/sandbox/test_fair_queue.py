@@ -13,7 +13,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def served(at_once: int, arrivals: str) -> str:
+async def entry_order(at_once: int, arrivals: str) -> str:
     """The order in which tenants of one letter get in, where each leaves before the next comes in."""
     queue = FairQueue(at_once)
     order: list[str] = []
@@ -32,12 +32,11 @@ async def served(at_once: int, arrivals: str) -> str:
     return "".join(order)
 
 
-@pytest.mark.parametrize(
-    ("at_once", "arrivals", "order"),
-    [(1, "aaaab", "aabaa"), (1, "aaabbc", "aabcab"), (2, "aaaabb", "aaabab"), (3, "ab", "ab"), (1, "", "")],
-)
+@pytest.mark.parametrize(("at_once", "arrivals", "order"), [
+    (1, "aaaab", "aabaa"), (1, "aaabbc", "aabcab"), (2, "aaaabb", "aaabab"), (3, "ab", "ab"), (1, "", ""),
+])  # fmt: skip
 async def test_each_tenant_gets_its_turn_however_much_another_queues(at_once: int, arrivals: str, order: str) -> None:
-    assert await served(at_once, arrivals) == order
+    assert await entry_order(at_once, arrivals) == order
 
 
 async def test_a_caller_that_stops_waiting_takes_no_place() -> None:

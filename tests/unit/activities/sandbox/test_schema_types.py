@@ -20,18 +20,15 @@ SCHEMAS = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
-    ("schema", "told"),
-    [
-        *(({"type": "string", "enum": ["a"]}, "str"), ({"type": "integer"}, "int"), ({"type": "number"}, "float")),
-        *(({"type": ["number", "null"]}, "None | float"), ({"type": "array"}, "list[Any]"), ({}, "Any")),
-        ({"type": "array", "items": {"type": "boolean"}}, "list[bool]"),
-        ({"type": "object", "properties": {"a": {"type": "string"}}}, "dict[str, Any]"),
-        ({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}, "list[int] | str"),
-        *(({"oneOf": [{"type": "string"}, {"minimum": 3}]}, "Any"), ({"$ref": "#/$defs/a", "type": "string"}, "Any")),
-        (True, "Any"),
-    ],
-)
+@pytest.mark.parametrize(("schema", "told"), [
+    *(({"type": "string", "enum": ["a"]}, "str"), ({"type": "integer"}, "int"), ({"type": "number"}, "float")),
+    *(({"type": ["number", "null"]}, "None | float"), ({"type": "array"}, "list[Any]"), ({}, "Any")),
+    ({"type": "array", "items": {"type": "boolean"}}, "list[bool]"),
+    ({"type": "object", "properties": {"a": {"type": "string"}}}, "dict[str, Any]"),
+    ({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}, "list[int] | str"),
+    *(({"oneOf": [{"type": "string"}, {"minimum": 3}]}, "Any"), ({"$ref": "#/$defs/a", "type": "string"}, "Any")),
+    (True, "Any"),
+])  # fmt: skip
 def test_an_annotation_matches_its_schema(schema: Any, told: str) -> None:
     assert annotation(schema) == told
 

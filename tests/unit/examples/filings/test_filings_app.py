@@ -22,23 +22,23 @@ from tests.unit.examples.filings.blocks import FILINGS, run
 DOMAIN = re.compile(r"\b(wells?|leases?|rule|flar\w+|filing|texas|rrc|gas|oil|spacing|operator|commission)\b", re.I)
 
 
-def loaded(folder: Path) -> App:
+def load(folder: Path) -> App:
     return load_app(folder, Engine(topologies=("skill_pipeline",), script=Script))
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> App:
-    return loaded(Path(shutil.copytree(FILINGS, tmp_path_factory.mktemp("app") / "filings")))
+def filings_app(tmp_path_factory: pytest.TempPathFactory) -> App:
+    return load(Path(shutil.copytree(FILINGS, tmp_path_factory.mktemp("app") / "filings")))
 
 
 @pytest.fixture(scope="module")
-def agents(app: App) -> dict[str, PublishedAgent]:
-    return {each.definition.id: each for each in publish(app, [tool.card for tool in CORE_BY_NAME.values()])}
+def agents(filings_app: App) -> dict[str, PublishedAgent]:
+    return {each.definition.id: each for each in publish(filings_app, [tool.card for tool in CORE_BY_NAME.values()])}
 
 
-def test_the_folder_has_no_mistake_and_nothing_to_warn_of(app: App) -> None:
-    assert app.problems == () and app.name == "filings"
-    assert sorted(app.skills) == ["rrc_practice", "rrc_rule32", "rrc_rule37"]
+def test_the_folder_has_no_mistake_and_nothing_to_warn_of(filings_app: App) -> None:
+    assert filings_app.problems == () and filings_app.name == "filings"
+    assert sorted(filings_app.skills) == ["rrc_practice", "rrc_rule32", "rrc_rule37"]
 
 
 def test_the_keyless_model_is_the_fallback_of_one_with_a_key(agents: dict[str, PublishedAgent]) -> None:
@@ -65,16 +65,13 @@ DESK_DAY = DayLimits(max_tokens=2_000_000, max_cost_microusd=100_000_000)
 MONITOR_DAY = DayLimits(max_tokens=500_000, max_cost_microusd=30_000_000)
 
 
-@pytest.mark.parametrize(
-    ("agent_id", "tokens", "dollars", "day"),
-    [
-        ("rule_37", 150_000, 10, DESK_DAY),
-        ("rule_32", 100_000, 8, DESK_DAY),
-        ("compliance_monitor", 200_000, 15, MONITOR_DAY),
-        ("flaring_monitor", 300_000, 20, MONITOR_DAY),
-        ("general", 100_000, 5, None),
-    ],
-)
+@pytest.mark.parametrize(("agent_id", "tokens", "dollars", "day"), [
+    ("rule_37", 150_000, 10, DESK_DAY),
+    ("rule_32", 100_000, 8, DESK_DAY),
+    ("compliance_monitor", 200_000, 15, MONITOR_DAY),
+    ("flaring_monitor", 300_000, 20, MONITOR_DAY),
+    ("general", 100_000, 5, None),
+])  # fmt: skip
 def test_each_agent_has_its_budget_per_turn_and_per_day(
     agents: dict[str, PublishedAgent], agent_id: str, tokens: int, dollars: int, day: DayLimits | None
 ) -> None:
@@ -90,16 +87,13 @@ RULE_32_TOOLS = {"flaring_volume_calc", "gas_analysis", "rule32_filing_assembly"
 CORE = {"entity_resolve", "context_assemble"}
 
 
-@pytest.mark.parametrize(
-    ("agent_id", "skill", "own", "brought"),
-    [
-        ("rule_37", "rrc_rule37", {"create_entity"}, RULE_37_TOOLS),
-        ("rule_32", "rrc_rule32", set(), RULE_32_TOOLS),
-        ("compliance_monitor", "rrc_rule32", {"flaring_volume_calc"}, set()),
-        ("flaring_monitor", "rrc_rule32", {"flaring_volume_calc", "emissions_estimate"}, set()),
-        ("general", "rrc_rule37", set(), set()),
-    ],
-)
+@pytest.mark.parametrize(("agent_id", "skill", "own", "brought"), [
+    ("rule_37", "rrc_rule37", {"create_entity"}, RULE_37_TOOLS),
+    ("rule_32", "rrc_rule32", set(), RULE_32_TOOLS),
+    ("compliance_monitor", "rrc_rule32", {"flaring_volume_calc"}, set()),
+    ("flaring_monitor", "rrc_rule32", {"flaring_volume_calc", "emissions_estimate"}, set()),
+    ("general", "rrc_rule37", set(), set()),
+])  # fmt: skip
 def test_a_turn_has_core_tools_and_those_of_its_skills(
     agents: dict[str, PublishedAgent], agent_id: str, skill: str, own: set[str], brought: set[str]
 ) -> None:
@@ -108,16 +102,18 @@ def test_a_turn_has_core_tools_and_those_of_its_skills(
     assert set(offered_tools(plan, [skill])) == CORE | own | brought
 
 
-def test_the_checkpoints_come_from_the_skills_own_rules(app: App) -> None:
+def test_the_checkpoints_come_from_the_skills_own_rules(filings_app: App) -> None:
     """The monitors have none."""
-    rules = [rule for skill in app.skills.values() for rule in skill.rules]
+    rules = [rule for skill in filings_app.skills.values() for rule in skill.rules]
     assert {(str(rule.when["tool"]), rule.checkpoint) for rule in rules} == {
         ("rule37_filing_assembly", "pre_filing"),
         ("good_cause_narrative", "good_cause_review"),
         ("rule32_filing_assembly", "pre_filing"),
     }
     assert {(rule.on, rule.do) for rule in rules} == {("after_tool_call", "require_hitl")}
-    assert app.rules == () and all(not agent.skills for agent in app.agents if agent.id.endswith("_monitor"))
+    assert filings_app.rules == () and all(
+        not agent.skills for agent in filings_app.agents if agent.id.endswith("_monitor")
+    )
 
 
 def test_the_persona_is_the_agents_or_else_its_root_skills(agents: dict[str, PublishedAgent]) -> None:
@@ -142,14 +138,14 @@ def test_the_general_agents_prompt_names_no_field(agents: dict[str, PublishedAge
     assert DOMAIN.search(system_prefix(desk, persona_of(desk), User("Ann", "clerk")))
 
 
-def test_a_skills_parts_fit_their_tiers_and_its_templates_are_filled(app: App) -> None:
+def test_a_skills_parts_fit_their_tiers_and_its_templates_are_filled(filings_app: App) -> None:
     """The loader reports what is too long; this checks what is too short."""
-    (rule_37,) = (agent for agent in app.agents if agent.id == "rule_37")
-    for skill in app.skills.values():
+    (rule_37,) = (agent for agent in filings_app.agents if agent.id == "rule_37")
+    for skill in filings_app.skills.values():
         assert 200 <= estimated_tokens(skill.body) <= 800, skill.id
         assert skill.artifacts and skill.templates and skill.triggers and skill.domain_tags
         assert skill.artifacts[0].text in skill_activation(skill)
-    texts = template_messages(rule_37, list(app.skills.values()), User("Ann"))
+    texts = template_messages(rule_37, list(filings_app.skills.values()), User("Ann"))
     assert "Ann" in texts[0]
     assert not any("{{" in text for text in texts)
 
@@ -159,23 +155,20 @@ def test_a_block_with_a_reserved_name_is_refused_and_the_rest_loads(tmp_path: Pa
     place = folder / "skills" / "rrc_rule37" / "blocks"
     for suffix in (".py", ".yaml"):
         (place / f"spacing_assessment{suffix}").rename(place / f"spacing_calculation{suffix}")
-    app = loaded(folder)
+    app = load(folder)
     told = [str(problem) for problem in app.problems]
     assert any("spacing_calculation" in each for each in told)
     assert {agent.id for agent in app.agents} == {"rule_32", "compliance_monitor", "flaring_monitor", "general"}
 
 
-@pytest.mark.parametrize(
-    ("name", "args"),
-    [
-        ("flaring_volume_calc", {"lease_name": "Mitchell Ranch"}),
-        ("flaring_volume_calc", {"lease_name": "North Pasture", "from_month": "2026-03", "to_month": "2026-05"}),
-        ("emissions_estimate", {"lease_name": "Twin Windmills", "from_month": "2026-04"}),
-        ("emissions_estimate", {"lease_name": "Nowhere"}),
-    ],
-)
-async def test_a_fenced_tool_returns_the_bare_result_of_its_block(app: App, name: str, args: dict[str, Any]) -> None:
-    tool = app.tools[name]
+@pytest.mark.parametrize(("name", "args"), [
+    ("flaring_volume_calc", {"lease_name": "Mitchell Ranch"}),
+    ("flaring_volume_calc", {"lease_name": "North Pasture", "from_month": "2026-03", "to_month": "2026-05"}),
+    ("emissions_estimate", {"lease_name": "Twin Windmills", "from_month": "2026-04"}),
+    ("emissions_estimate", {"lease_name": "Nowhere"}),
+])  # fmt: skip
+async def test_a_fenced_tool_returns_its_blocks_result(filings_app: App, name: str, args: dict[str, Any]) -> None:
+    tool = filings_app.tools[name]
     assert tool.card.effect.value == "read" and not tool.card.needs_approval
     async with new_client() as http:
         assert (await tool.run(args, context(tool.card, http=http))).output == run(name, args)

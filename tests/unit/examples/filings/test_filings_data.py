@@ -12,7 +12,7 @@ from tests.unit.examples.filings.blocks import FILINGS, blocks, rows, run, table
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FILINGS.glob("data/*.json")))
 def test_a_table_says_that_it_is_made_up_and_a_block_needs_it(name: str) -> None:
-    assert set(table(name)) == {"_about", "rows"} and table(name)["_about"].startswith("Made up for this app")
+    assert set(table(name)) == {"_about", "rows"} and table(name)["_about"].startswith("Made up")
     assert any(name in block.card["needs"] for block in blocks().values())
     assert len({frozenset(row) for row in rows(name)}) == 1, "all rows of a table have the same fields"
 

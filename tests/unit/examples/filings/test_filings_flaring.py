@@ -47,16 +47,13 @@ def test_fifty_mcf_a_day_is_still_a_small_volume(flared_mcf: float, over: bool) 
     assert month["over_small_volume"] is over
 
 
-@pytest.mark.parametrize(
-    ("hours", "longest", "found"),
-    [
-        (24, 24, []),
-        (24.01, 24.01, ["event_too_long"]),
-        (72, 20, []),
-        (72.01, 20, ["month_too_long"]),
-        (100, 30, ["event_too_long", "month_too_long"]),
-    ],
-)
+@pytest.mark.parametrize(("hours", "longest", "found"), [
+    (24, 24, []),
+    (24.01, 24.01, ["event_too_long"]),
+    (72, 20, []),
+    (72.01, 20, ["month_too_long"]),
+    (100, 30, ["event_too_long", "month_too_long"]),
+])  # fmt: skip
 def test_one_continuous_day_and_three_days_a_month_are_allowed(hours: float, longest: float, found: list[str]) -> None:
     result = calculate("Sand Draw", readings=[reading(event_hours=hours, longest_event_hours=longest)])
     assert result["months"][0]["needs_exception"] is bool(found)
@@ -81,16 +78,13 @@ def test_an_exception_without_an_end_covers_and_one_that_begins_in_the_month_cov
     assert codes(look("2026-10-01", None)) == [("2026-09", "month_too_long")]
 
 
-@pytest.mark.parametrize(
-    ("days", "flared_mcf", "found"),
-    [
-        ((("01", "20"), ("21", "30")), 4000, []),  # 20 days at 150 and 10 at 100
-        ((("01", "20"), ("21", "30")), 4000.3, ["over_authorised_rate"]),
-        ((("21", "30"), ("01", "20")), 3500.3, ["over_authorised_rate"]),  # 10 at 150 and 20 at 100
-        ((("01", "20"), ("22", "30")), 3000, ["covered_in_part"]),
-        ((("01", "30"), ("11", "20")), 4500, []),  # on both the higher rate holds
-    ],
-)
+@pytest.mark.parametrize(("days", "flared_mcf", "found"), [
+    ((("01", "20"), ("21", "30")), 4000, []),  # 20 days at 150 and 10 at 100
+    ((("01", "20"), ("21", "30")), 4000.3, ["over_authorised_rate"]),
+    ((("21", "30"), ("01", "20")), 3500.3, ["over_authorised_rate"]),  # 10 at 150 and 20 at 100
+    ((("01", "20"), ("22", "30")), 3000, ["covered_in_part"]),
+    ((("01", "30"), ("11", "20")), 4500, []),  # on both the higher rate holds
+])  # fmt: skip
 def test_two_exceptions_cover_a_month(days: tuple[tuple[str, str], ...], flared_mcf: float, found: list[str]) -> None:
     exceptions = [
         {"exception_id": f"R32-{place}", "lease_id": "L-01", "authorised_mcf_per_day": rate}

@@ -27,16 +27,13 @@ def failed(found: dict[str, Any]) -> list[str]:
     return [each["property"] for each in found["checks"] if not each["ok"]]
 
 
-@pytest.mark.parametrize(
-    ("lease", "btu", "against"),
-    [
-        ("Mitchell Ranch", 1267.3, ["heating_value", "water"]),
-        ("Dry Fork", 1032.7, []),
-        ("Cottonwood", 1076.9, ["carbon_dioxide", "inert_gas", "hydrogen_sulfide", "water"]),
-        ("North Pasture", 1008.2, []),  # its sample is exactly at every limit but that of the heating value
-        ("Twin Windmills", 876.2, ["heating_value", "inert_gas"]),
-    ],
-)
+@pytest.mark.parametrize(("lease", "btu", "against"), [
+    ("Mitchell Ranch", 1267.3, ["heating_value", "water"]),
+    ("Dry Fork", 1032.7, []),
+    ("Cottonwood", 1076.9, ["carbon_dioxide", "inert_gas", "hydrogen_sulfide", "water"]),
+    ("North Pasture", 1008.2, []),  # its sample is exactly at every limit but that of the heating value
+    ("Twin Windmills", 876.2, ["heating_value", "inert_gas"]),
+])  # fmt: skip
 def test_a_samples_heating_value_is_compared_with_the_contract(lease: str, btu: float, against: list[str]) -> None:
     found = analyse(lease)
     assert found["heating_value_btu_per_scf"] == btu and failed(found) == against
@@ -50,10 +47,9 @@ def test_pure_methane_has_its_own_heating_value_and_unknown_water_is_not_ready()
     assert analyse(composition_mol_pct={"methane": 100}, water_lb_per_mmscf=7)["pipeline_ready"] is True
 
 
-@pytest.mark.parametrize(
-    ("name", "within", "beyond"),
-    [("carbon_dioxide", 2, 2.01), ("oxygen", 0.2, 0.21), ("nitrogen", 4, 4.01), ("hydrogen_sulfide", 0.0004, 0.00041)],
-)
+@pytest.mark.parametrize(("name", "within", "beyond"), [
+    ("carbon_dioxide", 2, 2.01), ("oxygen", 0.2, 0.21), ("nitrogen", 4, 4.01), ("hydrogen_sulfide", 0.0004, 0.00041),
+])  # fmt: skip
 def test_a_value_at_a_limit_is_within_it(name: str, within: float, beyond: float) -> None:
     for share, ok in ((within, True), (beyond, False)):
         found = analyse(composition_mol_pct={"methane": 100 - share, name: share}, water_lb_per_mmscf=0)

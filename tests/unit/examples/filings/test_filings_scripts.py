@@ -66,30 +66,24 @@ async def test_registering_a_well_creates_an_entity_without_a_skill(text: str) -
     assert "Lone Star 1" in turn.answer and "e1" in turn.answer and turn.loaded == []
 
 
-@pytest.mark.parametrize(
-    ("agent_id", "text", "tool"),
-    [
-        ("flaring_monitor", "Report flaring for Mitchell Ranch", "flaring_volume_calc"),
-        ("flaring_monitor", "Estimate emissions for Twin Windmills", "emissions_estimate"),
-        ("compliance_monitor", "Check compliance of Twin Windmills", "flaring_volume_calc"),
-        ("compliance_monitor", "Check compliance of Dry Fork", "flaring_volume_calc"),
-    ],
-)
+@pytest.mark.parametrize(("agent_id", "text", "tool"), [
+    ("flaring_monitor", "Report flaring for Mitchell Ranch", "flaring_volume_calc"),
+    ("flaring_monitor", "Estimate emissions for Twin Windmills", "emissions_estimate"),
+    ("compliance_monitor", "Check compliance of Twin Windmills", "flaring_volume_calc"),
+    ("compliance_monitor", "Check compliance of Dry Fork", "flaring_volume_calc"),
+])  # fmt: skip
 async def test_monitors_tell_without_a_skill(agent_id: str, text: str, tool: str, snapshot: SnapshotAssertion) -> None:
     turn = await play(agent_id, text)
     assert [name for name, _ in turn.calls] == [tool] and turn.loaded == [] and turn.answer == snapshot
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Prepare the Rule 37 filing for Mitchell Ranch 1H",
-        "Assess spacing for Mitchell Ranch 1H",
-        "How much did Cottonwood flare, and was the flaring allowed?",
-        REGISTER,
-        "Is this lease in compliance?",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "Prepare the Rule 37 filing for Mitchell Ranch 1H",
+    "Assess spacing for Mitchell Ranch 1H",
+    "How much did Cottonwood flare, and was the flaring allowed?",
+    REGISTER,
+    "Is this lease in compliance?",
+])  # fmt: skip
 async def test_the_general_agent_refuses_the_work_of_a_field(text: str) -> None:
     turn = await play("general", text)
     assert turn.calls == [] and turn.answer and turn.answer != agent("general")["script"]["fallback"].strip()
@@ -117,14 +111,11 @@ async def test_every_suggested_message_is_understood(agent_id: str) -> None:
 REFUSED = "The call to {} was rejected by rita: the plat is old\nIt has not run. Tell the user so."
 
 
-@pytest.mark.parametrize(
-    ("agent_id", "text", "tool"),
-    [
-        ("rule_37", REGISTER, "create_entity"),
-        ("rule_37", "Prepare the Rule 37 filing for Dry Fork 2", "rule37_filing_assembly"),
-        ("rule_32", "Prepare the Rule 32 filing for Cottonwood", "rule32_filing_assembly"),
-    ],
-)
+@pytest.mark.parametrize(("agent_id", "text", "tool"), [
+    ("rule_37", REGISTER, "create_entity"),
+    ("rule_37", "Prepare the Rule 37 filing for Dry Fork 2", "rule37_filing_assembly"),
+    ("rule_32", "Prepare the Rule 32 filing for Cottonwood", "rule32_filing_assembly"),
+])  # fmt: skip
 async def test_a_rejection_is_reported_with_its_reason_and_no_call_follows(agent_id: str, text: str, tool: str) -> None:
     """Whether the call never ran, or its result is there and a person refused it."""
     done = await play(agent_id, text)

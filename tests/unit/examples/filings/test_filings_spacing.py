@@ -61,16 +61,13 @@ def test_1200_feet_conform_to_the_distance_between_wells(apart_ft: float, confor
     assert found["nearest_well"]["conforms"] is conforms
 
 
-@pytest.mark.parametrize(
-    ("fields", "counts"),
-    [
-        ({}, True),
-        *(({"status": status}, True) for status in ("shut_in", "drilling")),
-        *(({"status": status}, False) for status in ("plugged", "proposed")),
-        ({"horizon": "Placeholder Lime"}, False),
-        ({"lease_id": "L-02"}, False),
-    ],
-)
+@pytest.mark.parametrize(("fields", "counts"), [
+    ({}, True),
+    *(({"status": status}, True) for status in ("shut_in", "drilling")),
+    *(({"status": status}, False) for status in ("plugged", "proposed")),
+    ({"horizon": "Placeholder Lime"}, False),
+    ({"lease_id": "L-02"}, False),
+])  # fmt: skip
 def test_only_wells_in_the_same_horizon_on_the_same_lease_count(fields: dict[str, Any], counts: bool) -> None:
     wells = [well(1, (1000, 2000), **fields), well(2, (1100, 2000), status="proposed")]
     found = run("spacing_assessment", {"well_name": "Well 2"}, wells=wells, leases=[lease(SQUARE)])
