@@ -34,6 +34,8 @@ from perdure.contracts.calls import ModelCall, ModelReply
 from perdure.contracts.errors import PerdureError, Problem, UpstreamUnavailable
 from perdure.contracts.events import RATE_LIMIT, TRANSIENT_ERROR
 from perdure.contracts.turns import TurnAddress, Usage
+from perdure.core.agents.models import has_other_key
+from perdure.core.calls.endings import length_rule
 from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, Attempt, Claim
 from perdure.core.calls.retries import FALLBACK_SECONDS, NUMBERS, PROVIDER_ERRORS, errors_allowed, gives_up, next_delay
 from perdure.store import budgets
@@ -92,7 +94,7 @@ class ModelActivities:
                 if claimed.on_fallback:
                     failed = await with_first_problem(self._deps.db, call, claimed.model, failed)
             # A billed answer is recorded even if a stop arrives in the meantime.
-            return await uncancelled(self._settle(call, agent, claimed, received, failed))
+            return await uncancelled(self._settle(begun, agent, received, failed))
 
     async def _agent(self, call: ModelCall) -> PublishedAgent:
         """Returns the version that the turn pinned. Imports the packages of its models, while no row is locked."""
@@ -131,22 +133,26 @@ class ModelActivities:
         self, begun: BegunCall, agent: PublishedAgent, received: StreamAccumulator, error: PerdureError
     ) -> None:
         """Ends this attempt if another attempt can answer: with the same model, with half of the conversation, or with
-        the agent's other model. Otherwise the error is the call's answer.
+        the agent's other model. Otherwise the error is the call's answer. The fallback model is retried only with half
+        of the conversation: its window can be the smaller one.
 
         Raises: ApplicationError, after which Temporal starts the next attempt.
         """
         call, claimed, message = begun.call, begun.claimed, error.as_problem().message
-        if error.code == CONTEXT_OVERFLOW and not (claimed.compacted or call.strict):
+        compacts = error.code == CONTEXT_OVERFLOW and not (claimed.compacted or call.strict)
+        if compacts:
             error = UpstreamUnavailable(
                 CONTEXT_OVERFLOW, "the prompt is too long for the model; retrying with half of it"
             )
         fallback_model = "" if claimed.on_fallback or call.strict else agent.definition.second_model
-        if fallback_model and gives_up(error.code, retryable=error.retryable, errors=claimed.errors + 1):
+        other_key = bool(fallback_model) and has_other_key(agent.definition, call.ask.stage)
+        errors = claimed.errors + 1
+        if fallback_model and gives_up(error.code, retryable=error.retryable, errors=errors, other_key=other_key):
             error = UpstreamUnavailable(error.code, message, error.details, retry_after_seconds=FALLBACK_SECONDS)
             await self._record_retry(call, error, claimed, received, fallback_model=fallback_model)
             raise to_temporal(error) from None
-        attempts_left = claimed.errors + 1 < errors_allowed(strict=call.strict)
-        if error.retryable and attempts_left and not claimed.on_fallback:
+        attempts_left = errors < errors_allowed(strict=call.strict) and not claimed.on_fallback
+        if compacts or (error.retryable and attempts_left):
             await self._record_retry(call, error, claimed, received)
             raise to_temporal(error) from None  # Temporal would store the vendor's text
 
@@ -195,20 +201,16 @@ class ModelActivities:
             await model_calls.count(tx, call, claimed, used, failed, compact=compact, fall_back=fall_back, text=text)
 
     async def _settle(
-        self,
-        call: ModelCall,
-        agent: PublishedAgent,
-        claimed: ModelClaim,
-        received: StreamAccumulator,
-        failed: Problem | None,
+        self, begun: BegunCall, agent: PublishedAgent, received: StreamAccumulator, failed: Problem | None
     ) -> ModelReply:
+        call, claimed = begun.call, begun.claimed
         if call.ask.output is not None:
             reply = structured_reply(call.ask.output, received, failed)
             return await self._write_reply(call, claimed, received, CallPlans(()), reply, [])
         drafts = received.complete.tool_calls if received.complete and not received.stopped and failed is None else ()
         # On a thread: tool schemas come from any source, and validating each of 64 calls may take a second.
         plans = await asyncio.to_thread(plan_calls, call, agent, drafts) if drafts else CallPlans(())
-        ending = received.ending(call, agent.definition.length_rule)
+        ending = received.ending(call, length_rule(agent.definition.on_length, begun.request.params))
         reply, messages = reply_of(call, received, failed, plans.calls, ending)
         reply = reply.model_copy(update={"joined": claimed.joined.refs})
         return await self._write_reply(call, claimed, received, plans, reply, messages)

@@ -1,7 +1,7 @@
 """Collects a model's answer and builds the records of it: the reply, its messages and its events."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,14 @@ from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import canonical_json, digest_of
 from perdure.core.agents.tool_rules import own_name, sent_name, sent_tools, tool_function
-from perdure.core.agents.toolsets import LOAD_TOOLSET, LoadResult, load, loader_card
+from perdure.core.agents.toolsets import (
+    LOAD_TOOLSET,
+    LoadResult,
+    load,
+    loader_card,
+    offered_cards,
+    requested_cards,
+)
 from perdure.core.agents.wire_ids import stored_id
 from perdure.core.calls.arguments import extract_groups, parse_arguments, read_object, replayed_arguments
 from perdure.core.calls.endings import OUTPUT_LIMIT, Ending, ending_of
@@ -117,19 +124,20 @@ def _plan_loading(
     if parsed.fault is not None:
         loading = LoadResult(loaded, {"status": "error", "message": parsed.fault}, done=False)
     else:
-        loading = _without_unsent(load(parsed.args, agent.cards, loaded), call, agent)
+        loading = _without_unsent(load(parsed.args, agent.cards, loaded), call, agent, loaded)
     state = CallState.DONE if loading.done else CallState.FAILED
     plan = _build_plan(call, loader_card(agent.cards), draft, call_id, parsed.args, (state, loading.result))
     return loading, plan
 
 
-def _without_unsent(loading: LoadResult, call: ModelCall, agent: PublishedAgent) -> LoadResult:
-    """Returns the result of a load without those new tools that exceed the limit of the model's provider."""
+def _without_unsent(
+    loading: LoadResult, call: ModelCall, agent: PublishedAgent, before: Mapping[str, bool]
+) -> LoadResult:
+    """Returns the result of a load with the tools that the model is not sent because of it. They are new tools, or
+    tools that it had `before`."""
     new: Any = loading.result.get("new_tools", [])
-    names = {*call.ask.tools, *new}
-    cards = [loader_card(agent.cards), *(card for card in agent.cards if card.name in names)]
-    unsent = sent_tools(list(map(tool_function, cards)), agent.definition.model).left_out
-    missing: list[JsonValue] = [each.tool for each in unsent if each.tool in new]
+    known = _unsent(call, agent, before)
+    missing: list[JsonValue] = [name for name in _unsent(call, agent, loading.loaded) if name not in known]
     if not missing:
         return loading
     available = [name for name in new if name not in missing]
@@ -137,6 +145,13 @@ def _without_unsent(loading: LoadResult, call: ModelCall, agent: PublishedAgent)
     return replace(
         loading, result={**loading.result, "new_tools": available, "not_available": missing, "message": note}
     )
+
+
+def _unsent(call: ModelCall, agent: PublishedAgent, loaded: Mapping[str, bool]) -> list[str]:
+    """Returns the tools that the model is not sent while these toolsets are loaded."""
+    offered = offered_cards([card for card in agent.cards if card.toolset], loaded)
+    cards = requested_cards(agent.cards, {*call.ask.tools, *offered}, loaded)
+    return [each.tool for each in sent_tools(list(map(tool_function, cards)), agent.definition.model).left_out]
 
 
 def _not_offered(call: ModelCall, card: ToolCard | None, name: str) -> str:

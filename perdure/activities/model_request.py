@@ -40,7 +40,7 @@ from perdure.core.agents.tool_rules import (
     sent_tools,
     tool_function,
 )
-from perdure.core.agents.toolsets import LOAD_TOOLSET, loaded_skills, loader_card
+from perdure.core.agents.toolsets import loaded_skills, requested_cards
 from perdure.core.budgets import (
     PRICED_TOKENS,
     RESERVED_SECONDS,
@@ -291,15 +291,19 @@ def request_of(
 ) -> ProviderRequest:
     """Returns the provider's request, in a form that the model's provider accepts. Its answer is interrupted when the
     turn's limits are used up."""
+    tools = _tools(call, agent)
+    sent = sent_tools(tools, claimed.model)
+    models.warn_of_unsent(agent, sent.left_out)
     request = ProviderRequest(
         model=claimed.model,
-        messages=sent_messages(messages, claimed.model),
-        tools=sent_tools(_tools(call, agent), claimed.model).tools,
+        messages=sent_messages(messages, claimed.model, tools),
+        tools=sent.tools,
         params=models.params(agent, call.ask.stage, on_fallback=claimed.on_fallback),
         output=sent_output(call.ask.output, claimed.model),
         reasoning=agent.definition.reasoning,
         timeout_seconds=call.ask.timeout_seconds or MODEL_SECONDS,
         idempotency_key=f"{call.address.turn_id}.{call.call_id}",
+        continues=bool(call.ask.continues),
     )
     token_price = provider.cost_microusd(claimed.model, Usage(output_tokens=PRICED_TOKENS))
     return replace(request, max_tokens=affordable_tokens(claimed.most_tokens, claimed.left_microusd, token_price))
@@ -311,10 +315,7 @@ def _tools(call: ModelCall, agent: PublishedAgent) -> tuple[ToolFunction, ...]:
     if output is not None:
         description = "Give your answer by calling this once."
         return (function_of(output.name, description, output.fits),) if output.form is OutputForm.FUNCTION else ()
-    offered = [card for card in agent.cards if card.name in call.ask.tools]
-    if LOAD_TOOLSET in call.ask.tools:
-        offered.insert(0, loader_card(agent.cards))
-    return tuple(map(tool_function, offered))
+    return tuple(map(tool_function, requested_cards(agent.cards, call.ask.tools, call.ask.toolsets or {})))
 
 
 def daily_caps(agent: PublishedAgent, claimed: ModelClaim) -> Caps:

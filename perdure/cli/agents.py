@@ -79,6 +79,7 @@ def show_agent(
             ("title", found.title),
             ("topology", found.topology),
             ("model", found.model),
+            ("on length", found.on_length),
             ("version", found.version),
         )
     )

@@ -180,13 +180,6 @@ class AgentDefinition(Frozen):
     """The rules of the scripted model, for `model: scripted`."""
 
     @property
-    def length_rule(self) -> OnLength:
-        """The rule for a cut answer. The parts of an answer in a response format would not fit together, so `fail`
-        replaces `continue` there."""
-        formatted = self.model_params.get("response_format") is not None
-        return OnLength.FAIL if formatted and self.on_length is OnLength.CONTINUE else self.on_length
-
-    @property
     def second_model(self) -> str:
         """The model that is used if `model` keeps failing; empty if there is none. A scripted
         model has no fallback: its script would fail again, and no provider's library is loaded for it."""

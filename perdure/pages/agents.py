@@ -45,7 +45,16 @@ async def agent(visit: SignedInVisit, agent_id: str) -> HTMLResponse:
         tools=tools.items,
         not_sent=unsent_sentences(definition.not_sent),
         effect_descriptions=EFFECT_DESCRIPTIONS,
+        on_length_descriptions=ON_LENGTH_DESCRIPTIONS,
     )
+
+
+ON_LENGTH_DESCRIPTIONS = {
+    "continue": "the model is called again to continue them",
+    "truncate": "they are the answer, marked as truncated",
+    "fail": "the turn fails",
+}
+"""Descriptions of the rules for an answer that the output limit has cut."""
 
 
 topology_router = APIRouter()

@@ -111,6 +111,9 @@ class Agent(Answer):
     limits: Mapping[str, Any] = {}
     tools: list[str] = []
     """The names of the tools. For a single agent, `list_tools` returns them."""
+    on_length: str = ""
+    """The rule for an answer that the output limit has cut: `continue`, `truncate` or `fail`. Only for a single
+    agent."""
     not_sent: list[NotSent] = []
     """The tools that its models are not sent. Only for a single agent."""
 

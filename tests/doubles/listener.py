@@ -32,13 +32,20 @@ class Listener:
         model: str = "openai/gpt-4o-mini",
         seconds: float = 10.0,
         tools: tuple[dict[str, Any], ...] = (),
+        continues: bool = False,
         **params: Any,
     ) -> None:
         self.double.script(*steps)
         self.chunks = []
         where = {"api_base": self.double.api_base, "api_key": "k"}
         request = ProviderRequest(
-            model, ({"role": "user", "content": "hello"},), tools, {**where, **params}, seconds, "turn-1.m1"
+            model,
+            ({"role": "user", "content": "hello"},),
+            tools,
+            {**where, **params},
+            seconds,
+            "turn-1.m1",
+            continues=continues,
         )
         async with aclosing(self._provider.stream(request)) as stream:
             async for chunk in stream:

@@ -87,6 +87,8 @@ class SpokenModel:
             if line.waits not in self.gates:
                 gate.release()
         asked = () if line.ends == "length" else line.calls
+        if not (line.text.strip() or asked or request.continues) and line.ends == "stop":
+            raise UpstreamUnavailable("model_empty_answer", "The model returned an empty answer.")
         calls = tuple(DraftCall(f"call_{at}", tool, json.dumps(args)) for at, (tool, args) in enumerate(asked))
         usage = Usage(input_tokens=line.tokens - 1, output_tokens=1, cost_microusd=10)
         truncated = line.ends in ("length", "content_filter", "pause_turn")

@@ -72,6 +72,7 @@ async def test_an_administrator_adds_users_gives_roles_and_mints_tokens(api: Api
 async def test_agents_and_topologies_are_shown_to_every_token(requester: Caller) -> None:
     agents = {agent["id"]: agent for agent in (await requester.get("/v1/agents")).json()["items"]}
     assert agents["refunds"]["topology"] == "skill_pipeline"
+    assert (await requester.get("/v1/agents/refunds")).json()["on_length"] == "continue"
     tools = {tool["name"]: tool for tool in (await requester.get("/v1/agents/refunds/tools")).json()["items"]}
     assert (tools["refund"]["effect"], tools["refund"]["needs_approval"]) == ("keyed", True)
     assert "secrets" not in tools["refund"]

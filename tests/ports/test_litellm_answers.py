@@ -113,6 +113,19 @@ async def test_halves_parts_and_tags_are_text_and_reasoning(listener: Listener) 
     assert error.code == "model_empty_answer" and error.retryable
 
 
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        *((Step(text=" \n "), "stop"), (Step(), "stop"), (CONTENT_POLICY, "content_filter")),
+        *((Step(finish_reason=reason), reason) for reason in ("length", "content_filter")),
+    ],
+)
+async def test_a_continuation_can_add_nothing(listener: Listener, step: Step, reason: str) -> None:
+    await listener.ask(step, continues=True)
+    assert [type(chunk) for chunk in listener.chunks] == [Complete]
+    assert (listener.complete.finish_reason, listener.complete.truncated) == (reason, reason != "stop")
+
+
 async def test_line_ends_of_unicode_end_no_line_on_any_wire(litellm_provider: Provider) -> None:
     words = "one\u2028 two\u0085 three\u2029 four"
     with PlayingDouble(Script(fallback=words)) as double:

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from perdure.contracts.agents import OnLength
+from perdure.contracts.agents import FallbackModel, OnLength
 from perdure.contracts.errors import UpstreamRejected
+from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.calls.endings import CONTINUE
 from perdure.store.turns import views
 from perdure.store.turns.conversations import list_messages
@@ -16,13 +17,20 @@ from tests.eventually import until
 from tests.harness import publish_app
 from tests.served import Served
 
+FAIL = OnLength.FAIL
 LOOK: tuple[str, dict[str, Any]] = ("look", {})
 
 
 @pytest.fixture(scope="module", autouse=True)
 async def short_answer_agents(served: Served) -> None:
-    rules = (OnLength.TRUNCATE, OnLength.FAIL)
-    made = [("desk", as_desk(id=f"desk_{rule}", on_length=rule, model=f"m_{rule}")) for rule in rules]
+    away = UpstreamRejected("model_not_found", "The provider does not know this model.")
+    served.harness.model.broken["m_formatted"] = away
+    formatted = FallbackModel(model="other", params={"response_format": {"type": "json_object"}})
+    changes: list[dict[str, Any]] = [
+        *({"id": f"desk_{rule}", "on_length": rule, "model": f"m_{rule}"} for rule in (OnLength.TRUNCATE, FAIL)),
+        {"id": "desk_formatted", "model": "m_formatted", "fallback": formatted},
+    ]
+    made = [("desk", as_desk(**changed)) for changed in changes]
     await publish_app(served.harness.owner_url, [*app_agents()[0], *made])
 
 
@@ -34,10 +42,14 @@ ENDS = {
     "whole": ("desk", [Line("all of it")], "all of it", "stop", False, ""),
     "continued": ("desk", [cut("one two"), cut(" three"), Line(" four")], "one two three four", "stop", False, ""),
     "cut after two": ("desk", [cut("one"), cut(" two"), cut(" three")], "one two three", "length", True, ""),
+    "cut at its end": ("desk", [cut("one two"), Line(ends="stop")], "one two", "stop", False, ""),
+    "cut and filtered": ("desk", [cut("one"), Line(ends="content_filter")], "one", "content_filter", True, ""),
     "a cut call": ("desk", [cut("I", LOOK), Line(" say")], "I say", "stop", False, ""),
     "a cut call alone": ("desk", [cut("", LOOK), Line("short")], "short", "stop", False, ""),
     "truncated": ("desk_truncate", [cut("one two", LOOK)], "one two", "length", True, ""),
     "failed": ("desk_fail", [cut("one two")], "one two", "length", True, "output_limit"),
+    "failed without a text": ("desk_fail", [cut("", LOOK)], None, "length", True, "output_limit"),
+    "formatted": ("desk_formatted", [cut('{"a":')], '{"a":', "length", True, "output_limit"),
     "filtered": ("desk", [Line("one", ends="content_filter")], "one", "content_filter", True, ""),
     "refused": ("desk", [Line("I will not", ends="refusal")], "I will not", "refusal", False, ""),
     "paused by its provider": ("desk_fail", [Line("a", ends="pause_turn"), Line(" b")], "a b", "stop", False, ""),
@@ -46,7 +58,7 @@ ENDS = {
 
 @pytest.mark.parametrize(("agent", "lines", "answer", "reason", "truncated", "code"), ENDS.values(), ids=list(ENDS))
 async def test_every_end_is_told_apart_and_the_parts_are_one_answer(
-    served: Served, agent: str, lines: list[Line], answer: str, reason: str, truncated: bool, code: str
+    served: Served, agent: str, lines: list[Line], answer: str | None, reason: str, truncated: bool, code: str
 ) -> None:
     address, _ = await served.ended(*lines, agent_id=agent)
     async with served.harness.db.transaction(address.tenant_id) as tx:
@@ -57,8 +69,9 @@ async def test_every_end_is_told_apart_and_the_parts_are_one_answer(
     assert (turn["answer"], turn["finish_reason"], turn["truncated"]) == (answer, reason, truncated)
     assert (turn["status"], (turn["error"] or {}).get("code", "")) == ("failed" if code else "completed", code)
     answers = [(each["content"], each["finish_reason"]) for each in messages if each["role"] == "assistant"]
-    assert answers == [(answer, reason)]
-    assert [each["text"] for each in segments] == [answer], "the reader sees one text"
+    texts = [answer] if answer else []
+    assert answers == [(text, reason) for text in texts]
+    assert [each["text"] for each in segments] == texts, "the reader sees one text"
     assert [(each["call_id"], each["finish_reason"]) for each in calls] == [
         (f"m{step}", line.ends) for step, line in enumerate(lines, 1)
     ], "each continuation is a call of its own, and no tool ran"
@@ -66,7 +79,7 @@ async def test_every_end_is_told_apart_and_the_parts_are_one_answer(
         "SELECT data FROM events WHERE turn_id = $1 AND kind = 'generation.complete' ORDER BY seq", address.turn_id
     )
     ends = [row["data"] for row in told]
-    parts = [answer[each.get("start", 0) :][: each["characters"]] for each in ends if each["message_id"]]
+    parts = [str(answer)[each.get("start", 0) :][: each["characters"]] for each in ends if each["characters"]]
     assert parts == [line.text for line in lines if line.text], "a reader who missed tokens is sent each call's part"
     assert [each["finish_reason"] for each in ends] == [line.ends for line in lines]
     for sent in served.sent_to_model(address)[1:]:
@@ -100,5 +113,41 @@ async def test_a_continuation_whose_model_fails_keeps_the_text_of_the_failed_tur
         try:
             row = await served.until(address)
         finally:
-            served.harness.model.broken.clear()
+            del served.harness.model.broken["scripted"]
     assert (row["status"], row["problem"]["code"], row["answer"]) == ("failed", "model_auth", "one")
+    await assert_cut(served, address, "one")
+
+
+async def assert_cut(served: Served, address: TurnAddress, answer: str) -> None:
+    """The turn has one message, its answer, and both have the end of the cut part."""
+    async with served.harness.db.transaction(address.tenant_id) as tx:
+        turn: Any = await views.get_turn(tx, address.turn_id, None)
+        messages: Any = (await list_messages(tx, address.conversation_id, 50, 0))[0]
+        segments: Any = await views.turn_segments(tx, address.turn_id, None)
+    assert (turn["answer"], turn["finish_reason"], turn["truncated"]) == (answer, "length", True)
+    answers = [(each["content"], each["finish_reason"], each["partial"]) for each in messages[1:]]
+    assert answers == [(answer, "length", True)]
+    assert [(each["text"], each["state"]) for each in segments] == [(answer, "partial")]
+
+
+async def test_a_stop_while_a_continuation_waits_or_streams_keeps_one_message(served: Served) -> None:
+    waiting = await served.begin(cut("one"), Line(" two", fails=99, again_seconds=60))
+
+    async def tried_once() -> bool:
+        pending = (await served.handle(waiting).describe()).raw_description.pending_activities
+        return bool(pending) and pending[0].attempt > 1
+
+    await until(tried_once)
+    await served.stop(waiting)
+    await served.until(waiting, TurnStatus.STOPPED)
+    await assert_cut(served, waiting, "one two")
+    with served.harness.model.held("rest"):
+        streaming = await served.begin(cut("one"), Line(" two", waits="rest"))
+
+        async def said() -> bool:
+            return served.harness.model.said[f"{streaming.turn_id}.m2"] > 0
+
+        await until(said)
+        await served.stop(streaming)
+        await served.until(streaming, TurnStatus.STOPPED)
+    await assert_cut(served, streaming, "one two")

@@ -18,7 +18,7 @@ from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
 from tests.served import Served
 
-OWN, OTHER, TWO, APART, KEYLESS = "own", "other", "two_models", "apart_models", "keyless_models"
+OWN, OTHER, TWO, APART, KEYLESS = "openai/own", "openai/other", "two_models", "apart_models", "keyless_models"
 DOWN = UpstreamUnavailable("model_unavailable", "The model's provider is away.", retry_after_seconds=0.05)
 
 
@@ -71,19 +71,20 @@ async def test_an_unavailable_model_is_left_immediately_and_tried_first_by_the_n
     assert row["answer"] == "back" and asked(served.harness, again) == [OWN]
 
 
-async def test_a_fallback_model_has_its_own_settings(served: Served) -> None:
-    served.harness.model.broken[OWN] = UpstreamRejected("model_not_found", "The provider does not know this model.")
+@pytest.mark.parametrize("code", ["model_not_found", "model_auth"])
+async def test_a_fallback_model_has_its_own_settings_and_key(served: Served, code: str) -> None:
+    served.harness.model.broken[OWN] = UpstreamRejected(code, "The provider refused it.")
     address, row = await served.ended(Line("mine"), agent_id=APART)
     assert row["answer"] == "mine"
     sent = [each.params for each in served.harness.model.seen if each.idempotency_key.startswith(address.turn_id)]
     assert sent == [{"api_base": "http://own", "temperature": 0}, {"temperature": 1}]
     _, row = await served.ended(Line("never said"), agent_id=KEYLESS)
     assert (row["status"], row["problem"]["code"]) == ("failed", "model_setup")
-    assert row["problem"]["details"]["first"]["code"] == "model_not_found"
+    assert row["problem"]["details"]["first"]["code"] == code
 
 
 @pytest.mark.parametrize("code", ["model_bad_request", "model_auth", "output_limit"])
-async def test_a_refused_request_or_key_is_not_sent_to_the_fallback(served: Served, code: str) -> None:
+async def test_a_refused_request_or_key_is_not_sent_to_a_fallback_with_the_same_key(served: Served, code: str) -> None:
     served.harness.model.broken[OWN] = UpstreamRejected(code, "The provider refused it.")
     address, row = await served.ended(Line("never said"), agent_id=TWO)
     assert (row["status"], row["problem"]["code"]) == ("failed", code)
@@ -102,6 +103,19 @@ async def test_the_fallback_model_is_called_once(served: Served) -> None:
     }
     assert gone.message in row["problem"]["message"] and DOWN.message in row["problem"]["message"]
     assert asked(served.harness, address) == [OWN, OTHER]
+
+
+async def test_a_conversation_too_long_for_the_fallback_model_is_halved_once(served: Served) -> None:
+    long = Line("a long answer " * 20)
+    address, _ = await served.ended(long, agent_id=TWO)
+    await served.ended(long, agent_id=TWO, conversation_id=address.conversation_id)
+    gone = UpstreamRejected("model_not_found", "The provider does not know this model.")
+    served.harness.model.broken |= {OWN: gone, OTHER: UpstreamRejected("context_overflow", "It is too long.")}
+    again, row = await served.ended(Line("never said"), agent_id=TWO, conversation_id=address.conversation_id)
+    assert asked(served.harness, again) == [OWN, OTHER, OTHER]
+    assert (row["problem"]["code"], row["problem"]["details"]["first"]["code"]) == ("context_overflow", gone.code)
+    sizes = [len(messages) for messages in served.sent_to_model(again)]
+    assert sizes[0] == sizes[1] > sizes[2]
 
 
 async def test_a_call_of_a_dead_worker_is_repeated_with_its_first_model(harness: Harness) -> None:

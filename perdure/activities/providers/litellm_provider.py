@@ -32,12 +32,9 @@ from perdure.activities.providers.masking import mask
 from perdure.activities.providers.pieces import text_of_parts
 from perdure.activities.providers.provider import (
     FAILED_REASONS,
-    REFUSAL_TEXT,
     Chunk,
-    Complete,
     Draft,
     ProviderRequest,
-    TextDelta,
     cache_written,
     max_input_tokens,
     max_output_tokens,
@@ -167,7 +164,7 @@ class LiteLLMProvider:
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """Sends one request to the provider and streams its response, as `Provider` describes."""
-        draft = Draft(max_tokens=request.max_tokens, thinking=ThinkingReader(request.model))
+        draft = Draft(request.max_tokens, continues=request.continues, thinking=ThinkingReader(request.model))
         deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None
         call = self._egress(request)
@@ -189,9 +186,10 @@ class LiteLLMProvider:
         except Exception as error:
             failure = _failure_of(error, request)
             if failure.code == CONTENT_REFUSED:
-                yield TextDelta(REFUSAL_TEXT)
                 usage = self._usage(request, draft) if draft.model else Usage()  # not read, not billed
-                yield Complete((), usage, "content_filter", draft.model or request.model)
+                draft.model = draft.model or request.model
+                for last_chunk in draft.refuse("content_filter", usage):
+                    yield last_chunk
                 return
             if isinstance(error, PerdureError) or _finish_reason(response) is None:
                 failure.details["output_tokens"] = draft.estimated_tokens()

@@ -7,7 +7,8 @@
 - One call of `stream` sends at most one request; only Temporal retries. The one exception: if a server refuses the
   parameter `stream` or `stream_options` and so does no work, a second request is sent without it.
 - Text can be stored: it contains no NUL and no lone surrogates. The halves of a character in two pieces are joined.
-- Reasoning in `<think>` tags at the beginning of the content is ThinkingDelta. White space alone is not an answer.
+- Reasoning in `<think>` tags at the beginning of the content is ThinkingDelta. White space alone is not an answer,
+  except for a request that continues one (`continues`): its stream is then `Complete` alone.
 - Closing the generator (`contextlib.aclosing`) or canceling the task ends the request immediately.
 """
 
@@ -89,6 +90,8 @@ class ProviderRequest:
     """The reasoning effort; perdure/core/agents/models.py maps it to parameters."""
     max_tokens: int | None = None
     """Approximate limit of text, thinking and tool calls together; a longer answer is interrupted."""
+    continues: bool = False
+    """True if the answer continues an earlier text. That can be complete already, so that the answer can be empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,8 @@ class Draft:
 
     max_tokens: int | None = None
     """Limit of the whole answer; None if only `ANSWER_LIMIT_CHARACTERS` applies."""
+    continues: bool = False
+    """True if the answer continues an earlier text, so that it can be empty."""
     model: str = ""
     text_characters: int = 0
     refused: bool = False
@@ -295,21 +300,30 @@ class Draft:
         if self.refused and reason == "stop":
             reason = "refusal"
         if reason in ("content_filter", "refusal"):
-            cut = self.text_characters > 0 and not self.refused
-            if not self.text_characters:
-                yield TextDelta(REFUSAL_TEXT)
-            yield Complete((), usage, reason, self.model, truncated=cut)
+            yield from self.refuse(reason, usage)
             return
-        if reason == "length" or (reason == "pause_turn" and self.text_characters and not self._calls):
+        if reason == "length" or (reason == "pause_turn" and self._has_text and not self._calls):
             yield Complete((), usage, reason, self.model, truncated=True)
             return
         if not all(call.name for call in self._calls) or (reason == "tool_calls" and not self._calls):
             raise unreadable_answer("tool calls are missing or have no name")
-        if not self.text_characters and not self._calls:
+        if not self._has_text and not self._calls:
             raise UpstreamUnavailable("model_empty_answer", "The model returned an empty answer.")
         # Some servers end calls with "stop".
         reason = "tool_calls" if self._calls else reason
         yield Complete(self._drafts(), usage, reason, self.model, self.thinking.result())
+
+    def refuse(self, reason: FinishReason, usage: Usage) -> Iterator[Chunk]:
+        """Yields the last chunks of an answer that the provider or the model refused. A text that exists is cut,
+        unless it is the refusal itself."""
+        if not self._has_text:
+            yield TextDelta(REFUSAL_TEXT)
+        yield Complete((), usage, reason, self.model, truncated=self._has_text and not self.refused)
+
+    @property
+    def _has_text(self) -> bool:
+        """True if the answer has text, including the text that it continues."""
+        return self.continues or self.text_characters > 0
 
     def _drafts(self) -> tuple[DraftCall, ...]:
         seen: set[str] = set()

@@ -17,7 +17,7 @@ from perdure.activities.providers.scripted import ScriptedProvider, read_script
 from perdure.contracts.agents import SCRIPTED, PublishedAgent
 from perdure.contracts.errors import PerdureError, UpstreamRejected
 from perdure.core.agents.models import is_ambiguous, params_of
-from perdure.core.agents.tool_rules import unsent_sentences, unsent_tools
+from perdure.core.agents.tool_rules import UnsentTool, unsent_sentences, unsent_tools
 from perdure.core.budgets import caps_of, hold_of
 from perdure.core.egress import Outbound
 from perdure.graph.registry import loads_toolsets
@@ -39,6 +39,7 @@ class Models:
         self._litellm: Provider | None = None
         self._importing = asyncio.Lock()
         self._scripted: dict[str, Provider] = {}
+        self._warned: set[tuple[str, tuple[UnsentTool, ...]]] = set()
 
     async def provider(self, agent: PublishedAgent, model: str = "") -> Provider:
         """Returns the provider of `model`, else of this agent's own model. A script is read once per version.
@@ -70,10 +71,16 @@ class Models:
             if is_ambiguous(agent.definition.reasoning):
                 _log.warning("reasoning_set_twice", agent=agent.definition.id, counts="budget_tokens")
             unsent = unsent_tools(agent, loads_toolsets=loads_toolsets(agent.definition.topology))
-            for problem in unsent_sentences(unsent):
-                _log.warning("tools_not_sent", agent=agent.definition.id, problem=problem)
+            self.warn_of_unsent(agent, tuple(unsent))
             for model in _real_models(agent):
                 self._check_bounds(agent, model, await self.provider(agent, model))
+
+    def warn_of_unsent(self, agent: PublishedAgent, unsent: tuple[UnsentTool, ...]) -> None:
+        """Logs a warning for tools that a model is not sent, once for each version of the agent and set of tools."""
+        if unsent and (agent.version, unsent) not in self._warned:
+            self._warned.add((agent.version, unsent))
+            for problem in unsent_sentences(unsent):
+                _log.warning("tools_not_sent", agent=agent.definition.id, problem=problem)
 
     def _check_bounds(self, agent: PublishedAgent, model: str, provider: Provider) -> None:
         caps = caps_of(agent.definition, None)

@@ -54,6 +54,7 @@ async def agent(services: ServicesDep, caller: Caller, agent_id: str) -> dict[st
         **_agent_summary(published),
         **{name: definition.get(name) for name in _DETAIL_FIELDS},
         "fallback_model": published.definition.named_fallback or None,
+        "on_length": published.definition.on_length,
         "approvals": {name: getattr(policy, name) for name in type(policy).model_fields},
         "not_sent": _not_sent(published),
         "skills": [{"id": skill.id, "name": skill.name} for skill in published.definition.skills],

@@ -198,6 +198,18 @@ def params_of(agent: AgentDefinition, stage: str, *, on_fallback: bool) -> Mappi
     return {name: value for name, value in params.items() if value is not None or name not in own}
 
 
+_KEYS: Final = ("api_key", "api_key_secret", "api_base", "base_url")
+
+
+def has_other_key(agent: AgentDefinition, stage: str) -> bool:
+    """Returns whether the calls of this stage to the agent's fallback model have another key than those to its own
+    model. A key for another provider or address is another one."""
+    if provider_of(agent.model) != provider_of(agent.second_model):
+        return True
+    own, other = (params_of(agent, stage, on_fallback=each) for each in (False, True))
+    return any(own.get(name) != other.get(name) for name in _KEYS)
+
+
 def _portable(params: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     return {name: value for name, value in params.items() if name in PORTABLE}
 

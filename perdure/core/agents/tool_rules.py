@@ -16,7 +16,13 @@ from perdure.contracts.agents import SCRIPTED, PublishedAgent, ToolCard
 from perdure.contracts.calls import OutputAsk
 from perdure.contracts.values import sha256_hex
 from perdure.core.agents.models import is_claude
-from perdure.core.agents.tool_schemas import NOT_AN_OBJECT, UNRESOLVED_REFERENCE, Unsendable, sendable_schema
+from perdure.core.agents.tool_schemas import (
+    NOT_AN_OBJECT,
+    UNRESOLVED_REFERENCE,
+    Unsendable,
+    sendable_schema,
+    with_sent_properties,
+)
 from perdure.core.agents.toolsets import offered_cards
 
 ToolFunction = dict[str, JsonValue]
@@ -197,19 +203,32 @@ def sent_output(output: OutputAsk | None, model: str) -> OutputAsk | None:
     return output.model_copy(update={"name": sent_name(output.name), "fits": schema})
 
 
-def sent_messages(messages: Sequence[dict[str, JsonValue]], model: str) -> tuple[dict[str, JsonValue], ...]:
-    """Returns the messages with the names of earlier calls in the form in which tools are sent."""
-    return tuple(messages) if model == SCRIPTED else tuple(map(_sent_message, messages))
+def sent_messages(
+    messages: Sequence[dict[str, JsonValue]], model: str, tools: Sequence[ToolFunction] = ()
+) -> tuple[dict[str, JsonValue], ...]:
+    """Returns the messages with the names of earlier calls, and of their arguments, in the form in which tools are
+    sent. `tools` are the offered tools as they are written."""
+    if model == SCRIPTED:
+        return tuple(messages)
+    functions: list[Any] = [tool["function"] for tool in tools]
+    schemas = {function["name"]: function["parameters"] for function in functions}
+    return tuple(_sent_message(message, schemas) for message in messages)
 
 
-def _sent_message(message: dict[str, JsonValue]) -> dict[str, JsonValue]:
+def _sent_message(message: dict[str, JsonValue], schemas: Mapping[str, Any]) -> dict[str, JsonValue]:
     calls: Any = message.get("tool_calls")
-    if not calls or all(sent_name(call["function"]["name"]) == call["function"]["name"] for call in calls):
+    if not calls:
         return message
-    renamed: list[JsonValue] = [
-        {**call, "function": {**call["function"], "name": sent_name(call["function"]["name"])}} for call in calls
-    ]
+    renamed: list[JsonValue] = [{**call, "function": _sent_call(call["function"], schemas)} for call in calls]
     return {**message, "tool_calls": renamed}
+
+
+def _sent_call(function: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, JsonValue]:
+    name = function["name"]
+    sent: dict[str, JsonValue] = {**function, "name": sent_name(name)}
+    if name in schemas:
+        sent["arguments"] = with_sent_properties(function["arguments"], schemas[name])
+    return sent
 
 
 def unsent_tools(agent: PublishedAgent, *, loads_toolsets: bool) -> list[UnsentTool]:

@@ -9,6 +9,7 @@ Property names with characters that a provider does not accept are replaced. The
 and ends in a digest, so that it can be reversed with the schema alone.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -135,6 +136,26 @@ def replaced_properties(schema: object) -> dict[str, str]:
             pending += each.values()
             replaced |= {sent_property(name): name for name in _property_names(each)}
     return {sent: name for sent, name in replaced.items() if sent != name}
+
+
+def with_sent_properties(arguments: str, schema: object) -> str:
+    """Returns a call's arguments, a JSON object, with the property names under which `schema` is sent."""
+    sent_names = {own: sent for sent, own in replaced_properties(schema).items()}
+    if not sent_names:
+        return arguments
+    value = json.loads(arguments)
+    renamed = _renamed(value, sent_names)
+    return arguments if renamed == value else canonical_json(renamed)
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """Returns `value` with its properties renamed, except those whose new name the same object has already."""
+    if isinstance(value, list):
+        return [_renamed(item, names) for item in value]
+    if not isinstance(value, dict):
+        return value
+    changed = {name: names[name] for name in value if name in names and names[name] not in value}
+    return {changed.get(name, name): _renamed(item, names) for name, item in value.items()}
 
 
 def _property_names(schema: dict[str, Any]) -> Iterator[str]:

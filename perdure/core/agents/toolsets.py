@@ -6,7 +6,7 @@ which tools a model is offered; the gate decides whether a call runs.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -113,6 +113,18 @@ def loader_card(cards: Sequence[Card]) -> ToolCard:
         version="",
     )
     return card.model_copy(update={"version": digest_of(card.model_dump(mode="json"))})
+
+
+def requested_cards(cards: Sequence[ToolCard], names: Collection[str], loaded: LoadedToolsets) -> list[ToolCard]:
+    """Returns the cards of the offered tools `names` in the order of a request: `load_toolset`, tools without a
+    toolset, then the toolsets in the order in which they were loaded.
+
+    If a provider accepts fewer tools, those at the end are left out. A model so keeps the tools that it has, and does
+    not receive all of a toolset that it loads.
+    """
+    places = {toolset: place for place, toolset in enumerate(loaded)}
+    offered = sorted((card for card in cards if card.name in names), key=lambda card: places.get(card.toolset, -1))
+    return [loader_card(cards), *offered] if LOAD_TOOLSET in names else offered
 
 
 def load(args: Mapping[str, JsonValue], cards: Sequence[Card], loaded: LoadedToolsets) -> LoadResult:

@@ -1,7 +1,10 @@
 """The ends of a model's answer: what each means, and what happens to an answer that was cut."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, Literal
+
+from pydantic import JsonValue
 
 from perdure.contracts.agents import OnLength
 from perdure.contracts.errors import Problem
@@ -36,6 +39,13 @@ class Ending(StrEnum):
     """The cut answer is the answer, and is marked as cut."""
     FAILED = "failed"
     """The call has the problem `output_limit`."""
+
+
+def length_rule(rule: OnLength, params: Mapping[str, JsonValue]) -> OnLength:
+    """Returns the rule for a cut answer to a request with these parameters. The parts of an answer in a response format
+    would not fit together, so `fail` replaces `continue` there."""
+    formatted = params.get("response_format") is not None
+    return OnLength.FAIL if formatted and rule is OnLength.CONTINUE else rule
 
 
 def ending_of(finish_reason: FinishReason, rule: OnLength, *, may_continue: bool, has_text: bool) -> Ending:

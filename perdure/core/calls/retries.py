@@ -32,6 +32,8 @@ FALLBACK_SECONDS = 0.1
 NO_MODEL = frozenset({"model_not_found", "model_billing"})
 """Errors that no retry can fix but another model may: the provider does not have this model or does not serve the
 account."""
+REJECTED_KEY = "model_auth"
+"""The error that only another key can fix."""
 TOOL_ERRORS = 5
 """The number of failed attempts after which a tool call fails."""
 ATTEMPTS = 30
@@ -83,13 +85,14 @@ def errors_allowed(*, strict: bool) -> int:
     return 1 if strict else PROVIDER_ERRORS
 
 
-def gives_up(code: str, *, retryable: bool, errors: int) -> bool:
+def gives_up(code: str, *, retryable: bool, errors: int, other_key: bool) -> bool:
     """Returns whether a model cannot answer a call, so that the agent's fallback model is called.
 
-    That is the case if the model is not available or its errors are exhausted. Rejected content or a rejected request
-    is not such a case: another model would reject it, too.
+    That is the case if the model is not available, if its errors are exhausted, or if its key is rejected and the
+    fallback model has another one (`other_key`). Rejected content or a rejected request is not such a case: another
+    model would reject it, too.
     """
-    return code in NO_MODEL or (retryable and errors >= PROVIDER_ERRORS)
+    return code in NO_MODEL or (code == REJECTED_KEY and other_key) or (retryable and errors >= PROVIDER_ERRORS)
 
 
 def next_delay(retry_after: float | None) -> timedelta | None:

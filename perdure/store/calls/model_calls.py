@@ -417,18 +417,22 @@ async def count_left(tx: Connection, turn_id: str) -> Sequence[LostAttempt]:
     return await count_lost(tx, turn_id)
 
 
-async def unfinished_text(tx: Connection, turn_id: str) -> str:
-    """Returns the text that the turn's last call had streamed when its provider failed; empty if that attempt had
-    ended.
+_UNFINISHED = """
+SELECT said, (SELECT data->>'continues' FROM events e WHERE e.turn_id = m.turn_id AND e.call_id = m.call_id
+  AND e.kind = $2 ORDER BY seq DESC LIMIT 1) AS continues
+FROM model_calls m WHERE turn_id = $1 AND reply IS NULL AND said IS NOT NULL
+ORDER BY length(call_id) DESC, call_id DESC LIMIT 1
+"""
+
+
+async def unfinished_text(tx: Connection, turn_id: str) -> tuple[str, str]:
+    """Returns the text that the turn's last call had streamed when its provider failed, and the id of the message that
+    it continues. Both are empty if that attempt had ended.
 
     It is for a turn that is stopped while the call waits for its next attempt. `tx` must hold the turn's lock.
     """
-    text = await tx.fetchval(
-        "SELECT said FROM model_calls WHERE turn_id = $1 AND reply IS NULL AND said IS NOT NULL "
-        "ORDER BY length(call_id) DESC, call_id DESC LIMIT 1",
-        turn_id,
-    )
-    return str(text or "")
+    row = await tx.fetchrow(_UNFINISHED, turn_id, GENERATION_START)
+    return (row["said"], row["continues"] or "") if row is not None else ("", "")
 
 
 async def charge_lost(tx: Connection, turn_id: str, lost: Sequence[LostAttempt]) -> None:

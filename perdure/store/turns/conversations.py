@@ -113,11 +113,12 @@ async def delete_conversation(tx: Connection, conversation_id: str, user_id: str
     await episodes.forget(tx, conversation_id)  # Deleted content must not appear in another conversation.
 
 
-# A continued message has the end of its last part.
+# A continued message has the end of its last part that has one.
 _FINISH_REASON = (
     "CASE WHEN m.role = 'assistant' AND m.calls <> '[]' THEN 'tool_calls' WHEN m.role = 'assistant' THEN ("
     "SELECT reply->>'finish_reason' FROM model_calls c WHERE c.turn_id = m.turn_id "
-    "AND reply #>> '{message,id}' = m.id::text ORDER BY length(c.call_id) DESC, c.call_id DESC LIMIT 1) END"
+    "AND reply #>> '{message,id}' = m.id::text AND reply ? 'finish_reason' "
+    "ORDER BY length(c.call_id) DESC, c.call_id DESC LIMIT 1) END"
 )
 
 

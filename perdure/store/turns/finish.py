@@ -69,14 +69,15 @@ WITH cancelled AS (
 ), said AS (  -- the answer, if a model wrote it
   SELECT id, content FROM messages WHERE $8 = '' AND conversation_id = $6 AND turn_id = $1 AND role = 'assistant'
     AND id = ANY($4) AND content <> '' ORDER BY seq DESC LIMIT 1
-), ending AS (  -- of its last part
-  SELECT reply->>'finish_reason' AS reason, (reply->>'truncated')::boolean AS truncated FROM model_calls, said
-  WHERE turn_id = $1 AND reply #>> '{{message,id}}' = said.id::text ORDER BY length(call_id) DESC, call_id DESC LIMIT 1
+), ending AS (  -- of its last part that has one, or of the call that was cut and so failed the turn
+  SELECT reply->>'finish_reason' AS reason, (reply->>'truncated')::boolean AS truncated FROM model_calls
+  WHERE turn_id = $1 AND reply ? 'finish_reason' AND (reply #>> '{{message,id}}' = (SELECT id::text FROM said)
+    OR reply #>> '{{problem,code}}' = $3::jsonb ->> 'code') ORDER BY length(call_id) DESC, call_id DESC LIMIT 1
 ), left_to AS (  -- whoever is chosen is admitted after the last events of this one
   UPDATE conversations SET active_turn_id = NULL WHERE id = $6 AND $5
 )
 UPDATE turns SET status = $2, problem = $3, waiting = NULL, stuck = NULL, ended_at = clock_timestamp(),
-  output = nullif($7::jsonb, '{{}}'), answer = coalesce(nullif($8, ''), (SELECT content FROM said))
+  output = nullif($7::jsonb, '{{}}'), answer = coalesce(nullif($8, ''), (SELECT content || $11 FROM said))
 WHERE id = $1
 RETURNING input_tokens + output_tokens AS tokens, cost_microusd, remembers, user_id, agent_id, answer,
   CASE WHEN remembers THEN (SELECT content FROM messages m WHERE m.id = turns.message_id) END AS asked,
@@ -124,7 +125,8 @@ async def finish(tx: Connection, request: FinishRequest) -> tuple[Finished, Note
         *await _set_title(tx, request.address.conversation_id, ended["untitled"]),
     ]
     last = [*_last_events(request, after, ended["duration_ms"]), _done_event(turn_id, status, ended, after)]
-    events = [*map(_answer_event, last_messages), *closed, *kept, *last]
+    told = [_answer_event(message, ended["answer"]) for message in last_messages]
+    events = [*told, *closed, *kept, *last]
     await write(tx, request.address, events, [*answers, *last_messages], pending=request.events)
     note = None
     if next_id is not None:
@@ -166,9 +168,10 @@ async def _end_turn(
         was_active,
         request.address.conversation_id,
         request.output,
-        last_messages[0].content if last_messages else "",
+        "".join(message.content for message in last_messages if not message.extends),
         replaced_by,
         READ_CHARACTERS,
+        "".join(message.content for message in last_messages if message.extends),
     )
     if ended is None:
         raise InvariantBroken("turn_vanished", "a turn's row was deleted while it was locked")
@@ -187,13 +190,24 @@ async def _next_turn(
 
 async def _final_answer(tx: Connection, request: FinishRequest) -> list[NewMessage]:
     """Returns the answer that no model call completed, if there is one. It is a text of the graph itself, or the
-    partial text of a model call that a stop prevented from being retried."""
-    answer, partial = request.answer, False
+    partial text of a model call that a stop prevented from being retried. That text extends the message that its call
+    continues."""
+    answer, partial, continued = request.answer, False, ""
     if not answer and request.status is TurnStatus.STOPPED:
-        answer, partial = await model_calls.unfinished_text(tx, request.address.turn_id), True
+        answer, continued = await model_calls.unfinished_text(tx, request.address.turn_id)
+        partial = True
     if not answer:
         return []
-    return [NewMessage(new_id(), Role.ASSISTANT, answer, tokens=estimated_tokens(answer), partial=partial)]
+    return [
+        NewMessage(
+            continued or new_id(),
+            Role.ASSISTANT,
+            answer,
+            tokens=estimated_tokens(answer),
+            partial=partial,
+            extends=bool(continued),
+        )
+    ]
 
 
 async def _record(
@@ -225,10 +239,12 @@ def _done_event(turn_id: str, status: TurnStatus, ended: asyncpg.Record, after: 
     return NewEvent(DONE, {**data, **after})
 
 
-def _answer_event(message: NewMessage) -> NewEvent:
+def _answer_event(message: NewMessage, answer: str) -> NewEvent:
     """Returns the event for an answer that no model call completed. Readers have not received its text, so that they
-    read the stored text."""
+    read the stored text. `answer` is the turn's whole answer."""
     data: dict[str, JsonValue] = {"attempt": 1, "message_id": message.id, "characters": len(message.content)}
+    if message.extends:
+        data["start"] = len(answer) - len(message.content)
     return NewEvent(GENERATION_COMPLETE, {**data, "partial": message.partial, "tool_calls": []}, LAST_WORD_ID)
 
 

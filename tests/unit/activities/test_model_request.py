@@ -1,9 +1,11 @@
 """perdure/activities/model_request.py: the request has the form that the claimed model's provider accepts."""
 
+import json
 from typing import Any
 
 import pytest
 from pydantic import JsonValue
+from structlog.testing import capture_logs
 
 from perdure.activities.model_answer import plan_calls
 from perdure.activities.model_request import request_of
@@ -55,3 +57,24 @@ def test_a_loaded_toolset_does_not_promise_tools_that_are_not_sent() -> None:
     (plan,) = plan_calls(call, AGENT, [draft]).calls
     assert plan.message is not None and plan.row.outcome is not None
     assert '"not_available":["many_126",' in plan.message.content and '"many_125"' in plan.message.content
+
+
+def test_a_toolset_that_is_loaded_later_displaces_no_tool_of_an_earlier_one() -> None:
+    later = tuple(card(name=f"later_{number}", toolset="later", effect="read") for number in range(60))
+    agent = AGENT.model_copy(update={"cards": (*later, *ODD, *MANY[:100])})
+    names = [each.name for each in agent.cards]
+    before = call_of(tools=(LOAD_TOOLSET, *names[60:]), toolsets={"all": False})
+    loads = [DraftCall("p", LOAD_TOOLSET, json.dumps({"toolset": "later", "include_write_tools": False}))] * 2
+    first, again = (
+        json.loads(str(plan.message and plan.message.content)) for plan in plan_calls(before, agent, loads).calls
+    )
+    assert (first["new_tools"], first["not_available"]) == (names[:25], names[25:60])
+    assert again["new_tools"] == [] and "not_available" not in again
+    after = call_of(tools=(LOAD_TOOLSET, *names), toolsets={"all": False, "later": False})
+    models, model, claimed = SpokenModels(SpokenModel()), SpokenModel(), ModelClaim(Claim.ACT, model="openai/m")
+    with capture_logs() as logs:
+        sent: list[Any] = [*request_of(models, model, after, agent, claimed, []).tools]
+        request_of(models, model, after, agent, claimed, [])
+        request_of(models, model, before, agent, claimed, [])
+    assert [each["function"]["name"] for each in sent] == [LOAD_TOOLSET, *names[60:], *names[:25]]
+    assert [(each["event"], each["agent"]) for each in logs] == [("tools_not_sent", "a")], "said once"

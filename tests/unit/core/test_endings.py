@@ -1,9 +1,10 @@
 """What happens to an answer, by its end, the agent's rule, and what the graph and the text allow."""
 
 import pytest
+from pydantic import JsonValue
 
 from perdure.contracts.agents import AgentDefinition, OnLength
-from perdure.core.calls.endings import Ending, FinishReason, continuation_note, ending_of
+from perdure.core.calls.endings import Ending, FinishReason, continuation_note, ending_of, length_rule
 
 GOES_ON, TRUNCATE, FAIL = OnLength
 W, C, T, F = Ending
@@ -27,11 +28,8 @@ def test_only_a_cut_answer_follows_the_agents_rule(reason: FinishReason, rule: O
 
 
 def test_parts_in_a_response_format_are_never_joined() -> None:
-    params = {"response_format": {"type": "json_object"}}
-    rules = {
-        rule: AgentDefinition(id="a", title="A", topology="tool_loop", on_length=rule, model_params=params).length_rule
-        for rule in OnLength
-    }
-    assert rules == {GOES_ON: FAIL, TRUNCATE: TRUNCATE, FAIL: FAIL}
+    formatted: dict[str, JsonValue] = {"response_format": {"type": "json_object"}}
+    assert [length_rule(rule, formatted) for rule in OnLength] == [FAIL, TRUNCATE, FAIL]
+    assert [length_rule(rule, {"response_format": None}) for rule in OnLength] == [*OnLength]
     assert "on_length" not in AgentDefinition(id="a", title="A", topology="tool_loop").model_dump(mode="json")
     assert continuation_note("message") != continuation_note("")

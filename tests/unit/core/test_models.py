@@ -12,6 +12,7 @@ from perdure.core.agents.models import (
     MIN_CAP_TOKENS,
     ThinkingSetting,
     choose_thinking,
+    has_other_key,
     is_ambiguous,
     params_of,
     round_start,
@@ -114,13 +115,14 @@ def test_parameters_override_each_other_and_null_removes_one() -> None:
 
 
 LOCAL: dict[str, Any] = {"api_base": "http://h/v1", "api_key_secret": "own", "temperature": 1, "stop": "."}
+SHARED = {**LOCAL, "top_p": 0.5, "api_version": "1"}
 SAFE = {"temperature": 1, "stop": ".", "top_p": 0.5}
 OTHER = FallbackModel(model="anthropic/b", params={"top_p": None, "stop": "!", "timeout_ms": 3}, credential="theirs")
 
 
 @pytest.mark.parametrize(("model", "changed", "params"), [
-    ("openai/a", {"fallback_model": "openai/b"}, {**LOCAL, "top_p": 0.5, "api_version": "1"}),
-    ("gpt-4o", {"fallback_model": "openai/b"}, {**LOCAL, "top_p": 0.5, "api_version": "1"}),
+    ("openai/a", {"fallback_model": "openai/b"}, SHARED),
+    ("gpt-4o", {"fallback_model": "openai/b"}, SHARED),
     ("openai/a", {"fallback_model": "anthropic/b"}, SAFE),
     ("openai/a", {"fallback_model": "claude-b"}, SAFE),
     ("strange", {"fallback_model": "stranger"}, SAFE),
@@ -133,8 +135,9 @@ def test_another_providers_model_gets_no_address_or_key(
     stages = {"plan": AgentStage(model_params={"top_p": 0.5, "api_version": "1"})}
     fields: dict[str, Any] = {"id": "a", "title": "A", "topology": "tool_loop", "model_params": LOCAL, "stages": stages}
     agent = AgentDefinition(model=model, **fields, **changed)
-    assert params_of(agent, "plan", on_fallback=False) == {**LOCAL, "top_p": 0.5, "api_version": "1"}
+    assert params_of(agent, "plan", on_fallback=False) == SHARED
     assert params_of(agent, "plan", on_fallback=True) == params
+    assert has_other_key(agent, "plan") is (params != SHARED)
 
 
 def test_the_secret_of_a_fallback_model_must_exist() -> None:

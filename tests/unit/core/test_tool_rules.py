@@ -1,5 +1,6 @@
 """perdure/core/agents/tool_rules.py and tool_schemas.py: whatever an author writes, a strict provider accepts."""
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from pydantic import JsonValue
 
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.calls import OutputAsk
+from perdure.contracts.values import canonical_json
 from perdure.core.agents.tool_rules import (
     UnsentTool,
     function_of,
@@ -154,6 +156,24 @@ def test_a_name_is_sent_in_an_accepted_form_and_reversed(name: str) -> None:
     message: dict[str, Any] = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": name}}]}
     (replayed,) = sent_messages([message], "openai/m")
     assert replayed["tool_calls"] == [{"id": "1", "function": {"name": sent}}]
+
+
+@pytest.mark.parametrize("sent_already", [False, True])
+def test_arguments_are_replayed_with_the_names_that_the_model_is_sent(sent_already: bool) -> None:
+    schema = SCHEMAS["names"]
+    names = ("$filter", "absent", "имя")
+    args: dict[str, JsonValue] = {(sent_property(name) if sent_already else name): "$filter" for name in names}
+    calls: Any = [
+        {"id": "1", "function": {"name": name, "arguments": canonical_json(args)}} for name in ("a.b", "other")
+    ]
+    (message,) = sent_messages(
+        [{"role": "assistant", "tool_calls": calls}], "openai/m", [function_of("a.b", "", schema)]
+    )
+    replayed: Any = message["tool_calls"]
+    sent: Any = sendable_schema(schema)
+    assert json.loads(replayed[0]["function"]["arguments"]).keys() < sent["properties"].keys()
+    assert parse_arguments(replayed[0]["function"]["arguments"], schema).args == dict.fromkeys(names, "$filter")
+    assert replayed[1] == calls[1], "the schema of a tool that is not offered is not known to the model either"
 
 
 def test_a_requested_object_is_mended_like_a_tool() -> None:

@@ -135,6 +135,21 @@ def test_every_known_finish_reason_completes_a_text(reason: str) -> None:
     assert closed(draft, reason).finish_reason == FINISH_REASONS[reason]
 
 
+@pytest.mark.parametrize(
+    "reason", {each: name for name, each in FINISH_REASONS.items() if each != "tool_calls"}.values()
+)
+def test_only_a_continuation_can_end_without_a_text(reason: str) -> None:
+    alone, continuation = Draft(), Draft(continues=True)
+    for draft in (alone, continuation):
+        list(draft.add(piece(content=" \n")))
+    assert list(continuation.finish(reason, Usage())) == [closed(continuation, reason)]
+    end = closed(continuation, reason)
+    assert (end.finish_reason, end.truncated) == (FINISH_REASONS[reason], FINISH_REASONS[reason] != "stop")
+    if FINISH_REASONS[reason] in ("stop", "pause_turn"):
+        with pytest.raises(UpstreamUnavailable):
+            list(alone.finish(reason, Usage()))
+
+
 def reported(read: Any, written: Any, **details: Any) -> Chunk:
     return Chunk(prompt_tokens=read, completion_tokens=written, **details)
 
