@@ -37,7 +37,8 @@ class CallRef(Tolerant):
 
 
 class MessageRef(Tolerant):
-    """A message of this turn, by id. A note that a node wrote has no id and carries its whole text."""
+    """A message of this turn, by id. A note that a node wrote has no id. It carries its whole text, or
+    refers to records."""
 
     id: str = ""
     role: Role
@@ -52,6 +53,9 @@ class MessageRef(Tolerant):
     rounds: tuple[tuple[int, int], ...] = Field(default=(), exclude_if=is_empty)
     """Ranges of steps, each with its first and its last step. The reference then stands for every settled round of
     these steps, the calls and their answers, and has no id (perdure/core/calls/rounds.py)."""
+    refused: tuple[tuple[int, int], ...] = Field(default=(), exclude_if=is_empty)
+    """Ranges of steps, as in `rounds`. The note then stands for the decisions about the calls of these steps, of which
+    none has run. Its text is made from the decisions' records."""
     skill_id: str = ""
     """Id of the skill whose text a system message represents."""
     entities: tuple[str, ...] = Field(default=(), exclude_if=is_empty)

@@ -19,10 +19,11 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
+from perdure.core.approvals.gates import refusal_text
 from perdure.core.audit import FaultKind, Keyring, Report
 from perdure.core.identity import OWN_CREDENTIAL
 from perdure.graph.compile import topology
-from perdure.graph.nodes.await_verdict import _verdict_message, raise_limits
+from perdure.graph.nodes.await_verdict import raise_limits
 from perdure.graph.nodes.pause import snapshot
 from perdure.settings import Settings
 from perdure.store import audit
@@ -121,7 +122,7 @@ async def paused_again(policies: Policies) -> TurnAddress:
     address = await harness.plan(("pay", {"amount": 1}), ("pay", {"amount": 2}))
     (refused,) = await harness.open(address, "t1.0")
     await harness.decide(refused.request_id, Decision.REJECT, by=NAME, comment=SAID)
-    note = MessageRef(role=Role.SYSTEM, text=_verdict_message(await policies.verdict(address, refused)))
+    note = MessageRef(role=Role.SYSTEM, text=refusal_text(await policies.verdict(address, refused)))
     skill = MessageRef(role=Role.SYSTEM, text="a skill's text", skill_id="s")
     asked = MessageRef(id=refused.request_id, role=Role.USER, text="not kept")
     kept = snapshot(STATE, [asked, skill, note], complete=True)

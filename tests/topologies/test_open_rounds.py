@@ -7,6 +7,7 @@ import pytest
 from pydantic import JsonValue
 
 from perdure.contracts.approvals import RequestKind
+from perdure.contracts.ids import tool_call_id
 from perdure.contracts.messages import Role
 from perdure.contracts.skills import Rule
 from perdure.contracts.turns import Limits
@@ -231,3 +232,17 @@ async def test_a_turn_of_six_hundred_rounds_of_one_call_ends_with_its_answer(
     played = await begin(turn(*first, *[Says("", (LOOK,))] * rounds, Says("well"), limits=limits, **given), of)
     assert (played.outcome(), len(played.turn.called)) == (Outcome.COMPLETED, rounds)
     assert len(played.runs) > 2 and len(canonical_json(played.state)) < 16 * 1024
+
+
+async def test_many_refused_rounds_of_many_calls_are_carried_as_one_range() -> None:
+    rounds, limits = 20, Limits(max_iterations=10_000, max_tokens=10**9)
+    made = turn(*[Says("", (PAY,) * 64)] * rounds, Says("I did not"), limits=limits)
+    played = await begin(made)
+    for step in range(1, rounds + 1):
+        for index in range(64):
+            made.decide(tool_call_id(step, index), V.REJECTED, "\N{PARTY POPPER}" * 400)
+        await resume(played)
+    assert (played.outcome(), ran(made)) == (Outcome.COMPLETED, [])
+    sizes = [len(ask.model_dump_json()) for ask in made.asks]
+    assert max(sizes) < 4 * 1024 and len(canonical_json(played.state)) < 16 * 1024
+    assert [message.refused for message in messages_of(played.state) if message.refused] == [((1, rounds),)]

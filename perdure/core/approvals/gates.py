@@ -24,6 +24,13 @@ RULE_LIMIT_SPENT = "platform:raise_spent_limit"
 RULE_FORCED_CHECKPOINT = "platform:checkpoint_forced_by_request"
 OPEN_STATES = frozenset({VerdictState.PENDING, VerdictState.UNREADABLE})
 ALLOWING_STATES = frozenset({VerdictState.APPROVED, VerdictState.EDITED, VerdictState.SETTLED})
+_REFUSALS = {
+    VerdictState.REJECTED: "was rejected",
+    VerdictState.RESPONDED: "was answered instead of run",
+    VerdictState.EXPIRED: "was not decided in time and counts as denied",
+    VerdictState.CANCELLED: "was cancelled",
+    VerdictState.WITHDRAWN: "was withdrawn",
+}
 EXEMPTIBLE_TOOLS = ("memory_patch", "memory_propose_promotion")
 """Both write only what their user is allowed to write, in the user's own scope, or request an admin's approval."""
 RULE_EXEMPTED = "tenant:approval_waived"
@@ -101,6 +108,16 @@ def round_is_decided(verdicts: Sequence[Verdict], request_count: int) -> bool:
 def round_is_refused(verdicts: Sequence[Verdict]) -> bool:
     """Returns whether no requested call can run; the model then only acknowledges."""
     return all(verdict.state not in ALLOWING_STATES for verdict in verdicts)
+
+
+def refusal_text(verdict: Verdict) -> str:
+    """Returns what the model reads about a call that a verdict refused."""
+    by = f" by {verdict.decided_by}" if verdict.decided_by else ""
+    why = f": {verdict.comment}" if verdict.comment else ""
+    return (
+        f"The call to {verdict.tool} {_REFUSALS.get(verdict.state, 'was denied')}{by}{why}\n"
+        "It has not run. Tell the user so, with the reason, and do not call it again unless they ask."
+    )
 
 
 def is_exemptible(name: str, effect: EffectClass) -> bool:

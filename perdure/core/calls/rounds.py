@@ -5,7 +5,7 @@ turn and the step of its calls, so two numbers are enough to find them. A turn o
 instead of 6,500 references.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from perdure.contracts.ids import step_of
 from perdure.contracts.messages import MessageRef, Role
@@ -13,7 +13,8 @@ from perdure.contracts.messages import MessageRef, Role
 
 def fold_rounds(messages: Sequence[MessageRef]) -> list[MessageRef]:
     """Returns the messages with every settled round as part of a range, and the other stored messages without their
-    text. The order stays, so notes and the user's messages separate ranges. Folding twice changes nothing more.
+    text. Notes about refused rounds that follow each other become one. The order stays, so notes and the user's
+    messages separate ranges. Folding twice changes nothing more.
 
     A round with a call that has no stored answer, or that a reviewer has made again, stays as it is.
     """
@@ -42,6 +43,11 @@ def ranges_of(messages: Iterable[MessageRef]) -> tuple[tuple[int, int], ...]:
     return tuple(each for message in messages for each in message.rounds)
 
 
+def steps_in(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
+    """Yields the steps of these ranges in order."""
+    return (step for first, last in ranges for step in range(first, last + 1))
+
+
 def is_in(step: int, ranges: Iterable[tuple[int, int]]) -> bool:
     """Returns whether one of the ranges contains the step."""
     return any(first <= step <= last for first, last in ranges)
@@ -62,16 +68,23 @@ def _end_of_round(messages: Sequence[MessageRef], place: int) -> int:
 def _append(folded: list[MessageRef], message: MessageRef) -> None:
     """Appends the message, or joins its range to the one before it."""
     before = folded[-1] if folded else None
-    if before is None or not before.rounds or not message.rounds:
+    if before is not None and before.rounds and message.rounds:
+        joined = {"tokens": before.tokens + message.tokens, "rounds": _joined(before.rounds, message.rounds)}
+        folded[-1] = before.model_copy(update=joined)
+    elif before is not None and before.refused and message.refused:
+        folded[-1] = before.model_copy(update={"refused": _joined(before.refused, message.refused)})
+    else:
         folded.append(message)
-        return
-    ranges = [*before.rounds]
-    for first, last in message.rounds:
+
+
+def _joined(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    ranges = [*before]
+    for first, last in after:
         if ranges[-1][1] + 1 == first:
             ranges[-1] = (ranges[-1][0], last)
         else:
             ranges.append((first, last))
-    folded[-1] = before.model_copy(update={"tokens": before.tokens + message.tokens, "rounds": tuple(ranges)})
+    return tuple(ranges)
 
 
 def _without_text(message: MessageRef) -> MessageRef:

@@ -9,11 +9,12 @@ from perdure.contracts.activities import Verdicts
 from perdure.contracts.approvals import RequestKind, RequestRef, Verdict, VerdictState
 from perdure.contracts.errors import Problem
 from perdure.contracts.events import HITL_WARNING
-from perdure.contracts.ids import reviewed_call
+from perdure.contracts.ids import reviewed_call, step_of
 from perdure.contracts.messages import MessageRef, Patch, Role
 from perdure.core.approvals.gates import (
     ALLOWING_STATES,
     open_requests,
+    refusal_text,
     round_is_decided,
     round_is_refused,
     startable_calls,
@@ -52,6 +53,9 @@ class AwaitVerdict:
     ungated_first: bool = False
     """True if calls without a request run before any verdict, as in `RunTools`. A round whose calls are all refused
     then stays, and each call gets its denial."""
+    refers: bool = False
+    """True if the note about a refused round refers to the decisions' records. Otherwise it carries their text, which
+    can be 100 KB for a round of 64 calls."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the patch for the current verdicts, which are read from their durable records every time."""
@@ -77,12 +81,23 @@ class AwaitVerdict:
         """Starts each call by its own request. If all calls are refused and none has begun, drops the round."""
         done = outcomes_of(state)
         droppable = not self.ungated_first and not done and not open_requests(requests, read.verdicts)
-        if droppable and round_is_refused(read.verdicts):
-            return _drop_round(state, read.verdicts)
         gated_round = MessageRef.model_validate(state["pending_round"])
+        if droppable and round_is_refused(read.verdicts):
+            return _drop_round(state, self._note(gated_round, read.verdicts))
         calls = [call.call_id for call in gated_round.calls if not call.answer_id]
         startable = startable_calls(calls, requests, read.verdicts, begun=done, ungated_first=self.ungated_first)
         return _replay_round(state, gated_round, startable) if startable else _pause_patch(requests)
+
+    def _note(self, gated_round: MessageRef, verdicts: Sequence[Verdict]) -> MessageRef:
+        """Returns what gives the model the reasons of a refused round."""
+        if self.refers:
+            step = step_of(gated_round.calls[0].call_id)
+            return MessageRef(role=Role.SYSTEM, refused=((step, step),))
+        return MessageRef(
+            role=Role.SYSTEM,
+            text="\n".join(refusal_text(verdict) for verdict in verdicts),
+            quotes=tuple(verdict.request_id for verdict in verdicts if verdict.is_cut),
+        )
 
 
 def _pause_patch(requests: Sequence[RequestRef]) -> Patch:
@@ -93,14 +108,9 @@ def _pause_patch(requests: Sequence[RequestRef]) -> Patch:
     }
 
 
-def _drop_round(state: State, verdicts: Sequence[Verdict]) -> Patch:
-    """Drops the round, of which no call can run, and gives the model the reasons."""
+def _drop_round(state: State, note: MessageRef) -> Patch:
+    """Drops the round, of which no call can run, and adds `note`."""
     messages = [message.model_dump(mode="json") for message in messages_of(state)]
-    note = MessageRef(
-        role=Role.SYSTEM,
-        text="\n".join(_verdict_message(verdict) for verdict in verdicts),
-        quotes=tuple(verdict.request_id for verdict in verdicts if verdict.is_cut),
-    )
     return {
         "status": "running",
         "llm_phase": INITIAL,  # also if the synthesis phase made the calls
@@ -114,22 +124,6 @@ def _drop_round(state: State, verdicts: Sequence[Verdict]) -> Patch:
         "hitl_reviewer_id": None,
         "messages": [*messages, note.model_dump(mode="json")],
     }
-
-
-def _verdict_message(verdict: Verdict) -> str:
-    what = {
-        VerdictState.REJECTED: "was rejected",
-        VerdictState.RESPONDED: "was answered instead of run",
-        VerdictState.EXPIRED: "was not decided in time and counts as denied",
-        VerdictState.CANCELLED: "was cancelled",
-        VerdictState.WITHDRAWN: "was withdrawn",
-    }.get(verdict.state, "was denied")
-    by = f" by {verdict.decided_by}" if verdict.decided_by else ""
-    why = f": {verdict.comment}" if verdict.comment else ""
-    return (
-        f"The call to {verdict.tool} {what}{by}{why}\n"
-        "It has not run. Tell the user so, with the reason, and do not call it again unless they ask."
-    )
 
 
 def _replay_round(state: State, gated_round: MessageRef, startable: Collection[str]) -> Patch:

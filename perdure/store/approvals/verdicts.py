@@ -1,6 +1,6 @@
 """Verdicts of a pause, read from their stored records. Overdue requests expire here."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 import asyncpg
@@ -8,8 +8,10 @@ import asyncpg
 from perdure.contracts.activities import Verdicts, VerdictsRequest
 from perdure.contracts.approvals import ANSWERED_BY_CLIENT, RequestKind, RequestRef, Verdict, VerdictState
 from perdure.contracts.events import TOOL_DENIED
+from perdure.contracts.ids import step_of
 from perdure.contracts.turns import Limits
 from perdure.contracts.values import frozen_call_digest
+from perdure.core.approvals.gates import refusal_text
 from perdure.core.text import preview
 from perdure.store import audit
 from perdure.store.approvals.requests import covered_values, edited_round, event_call_id, read_answers
@@ -112,8 +114,7 @@ def _approval_verdict(request: RequestRef, row: asyncpg.Record | None, query: Ve
     look_at = _look_at(request, row)
     if look_at is not None or row["status"] == "pending":
         return unreadable.model_copy(update={"state": VerdictState.PENDING, "look_at": look_at})
-    edited, record = edited_round(row), _decision_or_withdrawal(row)
-    comment = _comment(record)
+    edited, comment = edited_round(row), _comment(_decision_or_withdrawal(row))
     return unreadable.model_copy(
         update={
             # The call of an edited checkpoint is made even if the approval was withdrawn; the ledger then denies it.
@@ -121,7 +122,7 @@ def _approval_verdict(request: RequestRef, row: asyncpg.Record | None, query: Ve
             "round": edited,
             "comment": preview(comment),
             "is_cut": preview(comment) != comment,
-            "decided_by": (record.get("by") if row["status"] == "withdrawn" else row["decider"]) or "",
+            "decided_by": _decider(row),
         }
     )
 
@@ -134,6 +135,38 @@ async def comments_of(tx: Connection, turn_id: str, request_ids: Collection[str]
         list(request_ids),
     )
     return {str(row["id"]): _comment(_decision_or_withdrawal(row)) for row in rows}
+
+
+_REFUSED = """
+SELECT a.call_id, a.tool, a.status, a.decision, a.withdrawal, u.name AS decider
+FROM approvals a LEFT JOIN users u ON u.id = a.decided_by
+WHERE a.turn_id = $1 AND a.kind = 'approval' AND EXISTS (
+  SELECT FROM unnest($2::integer[], $3::integer[]) AS each (first, last)
+  WHERE substring(a.call_id FROM '^t([0-9]+)[.]')::integer BETWEEN first AND last)
+"""
+
+
+async def refusal_texts(tx: Connection, turn_id: str, steps: Sequence[tuple[int, int]]) -> dict[int, str]:
+    """Returns what the model reads about the refused rounds of these ranges of steps, by step, in the calls' order."""
+    rows = await tx.fetch(_REFUSED, turn_id, [first for first, _ in steps], [last for _, last in steps])
+    texts: dict[int, list[str]] = {}
+    for row in sorted(rows, key=lambda row: (step_of(row["call_id"]), int(row["call_id"].partition(".")[2]))):
+        verdict = Verdict(
+            request_id="",
+            call_id=row["call_id"],
+            tool=row["tool"],
+            state=_STATES[row["status"]],
+            comment=_comment(_decision_or_withdrawal(row)),
+            decided_by=_decider(row),
+        )
+        texts.setdefault(step_of(row["call_id"]), []).append(refusal_text(verdict))
+    return {step: "\n".join(each) for step, each in texts.items()}
+
+
+def _decider(row: asyncpg.Record) -> str:
+    """Returns the name of the reviewer whose decision or withdrawal this is; empty without one."""
+    withdrawn = row["status"] == "withdrawn"
+    return (_decision_or_withdrawal(row).get("by") if withdrawn else row["decider"]) or ""
 
 
 def _decision_or_withdrawal(row: asyncpg.Record) -> Mapping[str, str]:

@@ -16,11 +16,11 @@ from perdure.contracts.turns import TurnAddress, Usage
 from perdure.contracts.values import Tolerant
 from perdure.core.agents.prompts import PromptMessage, WindowedMessage, halve_window, select_messages
 from perdure.core.agents.templates import fill_variables
-from perdure.core.calls.rounds import fold_rounds, is_in, ranges_of
+from perdure.core.calls.rounds import fold_rounds, is_in, ranges_of, steps_in
 from perdure.core.text import preview, restore_previews
 from perdure.core.transcript import CallRound, keep_rounds
 from perdure.store.agents import EXEMPT_TOOLS, RULE_ACTIONS
-from perdure.store.approvals.verdicts import comments_of
+from perdure.store.approvals.verdicts import comments_of, refusal_texts
 from perdure.store.database import Connection
 from perdure.store.memory.working_memory import TOUCH, read
 
@@ -364,7 +364,9 @@ async def read_bodies(
     of_rounds = sorted((each for each in own.values() if each.of_round), key=lambda each: each.of_round)
     messages: list[StoredMessage | MessageRef] = []
     for ref in call.ask.messages:
-        if ref.rounds:
+        if ref.refused:
+            messages += [ref.model_copy(update={"refused": ((step, step),)}) for step in steps_in(ref.refused)]
+        elif ref.rounds:
             messages += [each for each in of_rounds if is_in(each.of_round[0], ref.rounds)]
         else:
             messages.append(own.get(ref.id, ref))
@@ -410,15 +412,21 @@ async def prompt_messages(
     If the call has structured output, the window applies only to the past; all messages of the step itself are sent.
     With `compacted`, the window is halved, because an earlier attempt was too long for the model.
     """
+    turn_id = call.address.turn_id
     quoted = [request_id for ref in call.ask.messages for request_id in ref.quotes]
-    comments = await comments_of(tx, call.address.turn_id, quoted) if quoted else {}
+    comments = await comments_of(tx, turn_id, quoted) if quoted else {}
+    refused = [steps for ref in call.ask.messages for steps in ref.refused]
+    refusals = await refusal_texts(tx, turn_id, refused) if refused else {}
     past, own = await read_bodies(tx, call, through_seq, window)
     all_messages: list[StoredMessage | MessageRef] = [*past, *own]
     windowed = [_window_message(index, message) for index, message in enumerate(all_messages)]
     if call.ask.output is not None:
         windowed[len(past) :] = [replace(message, tokens=0) for message in windowed[len(past) :]]
     kept = select_messages(windowed, halve_window(windowed, window) if compacted else window)
-    return [_prompt_message(all_messages[index], skills, comments) for index in kept]
+    return [_prompt_message(all_messages[index], skills, comments, refusals) for index in kept]
+
+
+_NO_RECORD = "A round of calls was refused. Its calls have not run, and the reasons are no longer stored."
 
 
 def _window_message(index: int, message: StoredMessage | MessageRef) -> WindowedMessage:
@@ -428,10 +436,15 @@ def _window_message(index: int, message: StoredMessage | MessageRef) -> Windowed
 
 
 def _prompt_message(
-    message: StoredMessage | MessageRef, skills: Mapping[str, str], comments: Mapping[str, str]
+    message: StoredMessage | MessageRef,
+    skills: Mapping[str, str],
+    comments: Mapping[str, str],
+    refusals: Mapping[int, str],
 ) -> PromptMessage:
     if isinstance(message, StoredMessage):
         return PromptMessage(message.role, message.content, message.calls, _answers(message))
+    if message.refused:
+        return PromptMessage(message.role, refusals.get(message.refused[0][0], _NO_RECORD))
     text = restore_previews(message.text, [comments[each] for each in message.quotes if each in comments])
     return PromptMessage(message.role, skills.get(message.skill_id, text))
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from perdure.contracts.ids import tool_call_id
 from perdure.contracts.messages import CallRef, MessageRef, Role
-from perdure.core.calls.rounds import fold_rounds, is_in, ranges_of, rounds_in
+from perdure.core.calls.rounds import fold_rounds, is_in, ranges_of, rounds_in, steps_in
 
 USER = MessageRef(id="u", role=Role.USER, text="please")
 NOTE = MessageRef(role=Role.SYSTEM, text="it was rejected")
@@ -76,3 +76,10 @@ def test_no_round_is_lost_or_added(drawn: list[MessageRef | tuple[int, int]]) ->
     assert [each for each in range(step + 2) if is_in(each, ranges)] == steps
     assert sum(map(rounds_in, folded)) == len(steps)
     assert [each for each in folded if not each.rounds] == [BARE, *(each for each in drawn if each is NOTE)]
+
+
+def test_notes_about_refused_rounds_join_unless_something_is_between_them() -> None:
+    notes = [MessageRef(role=Role.SYSTEM, refused=((step, step),)) for step in (1, 2, 4, 6)]
+    folded = fold_rounds([*notes[:3], *settled(5), notes[3], NOTE])
+    assert [message.refused for message in folded] == [((1, 2), (4, 4)), (), ((6, 6),), ()]
+    assert fold_rounds(folded) == folded and [*steps_in(folded[0].refused)] == [1, 2, 4]

@@ -201,7 +201,7 @@ _CALL = replace(_CALL_3, folds=True, continues=True)
 NODES: dict[str, Node] = {
     "system_prompt_node": SetSystemPrompt(),
     "memory_node": LoadMemory(),
-    "resume_guard": AwaitVerdict(),
+    "resume_guard": AwaitVerdict(refers=True),
     "initial_llm_call": CallPhase(INITIAL, _CALL),
     "tool_node": RunTools(),
     "skill_select_node": SelectSkills(),
@@ -212,6 +212,7 @@ NODES: dict[str, Node] = {
 }
 NODES_3: dict[str, Node] = {
     **NODES,
+    "resume_guard": AwaitVerdict(),
     "initial_llm_call": CallPhase(INITIAL, _CALL_3),
     "synthesis_llm_call": CallPhase(SYNTHESIS, _CALL_3),
 }
