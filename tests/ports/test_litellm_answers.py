@@ -22,6 +22,7 @@ from perdure.activities.providers.provider import (
 )
 from perdure.activities.providers.scripted import Script
 from perdure.contracts.agents import Reasoning
+from perdure.contracts.errors import UpstreamUnavailable
 from perdure.contracts.turns import Usage
 from perdure.core.agents.models import MIN_CAP_TOKENS
 from tests.doubles.listener import UNWARNED, Listener
@@ -62,6 +63,19 @@ async def test_refusals_cut_texts_and_calls_are_answers(
     assert (listener.text, listener.complete.finish_reason) == (text, reason)
     assert listener.complete.truncated is truncated
     assert bool(listener.complete.tool_calls) is (reason == "tool_calls"), "half a call is none"
+
+
+ROUTES = ("openai/m", "mistral/m", "deepseek/m", "hosted_vllm/m", "openrouter/a/m", "groq/m", "together_ai/m", "xai/m")
+
+
+@pytest.mark.parametrize("model", ROUTES)
+async def test_no_route_makes_a_cut_or_broken_answer_whole(listener: Listener, model: str) -> None:
+    await listener.ask(Step(text="And then", finish_reason="model_length"), model=model)
+    assert (listener.complete.finish_reason, listener.complete.truncated) == ("length", True)
+    for reason in ("error", "meltdown"):
+        with pytest.raises(UpstreamUnavailable) as raised:
+            await listener.ask(Step(text="And then", finish_reason=reason), model=model)
+        assert raised.value.code == "model_unreadable"
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,18 @@ _KEPT_FINISH_REASONS = {
     "model_length": "length",
     **{reason: reason for reason in FAILED_REASONS},
 }
-"""Finish reasons of Anthropic, Mistral and Gemini that LiteLLM's table would turn into `content_filter` or `stop`. A
-cut or failed answer would then look whole."""
+"""Finish reasons that LiteLLM's table would turn into `content_filter` or `stop`. Cut or failed answers would then look
+whole."""
+
+
+class _FinishReasons(dict[str, str]):
+    """LiteLLM's table of finish reasons. Unknown ones stay as they are, and are not turned into `stop`."""
+
+    def get(self, key: str, default: object = None) -> Any:
+        """Returns the entry of `key`, or `key` itself."""
+        return super().get(key, key)
+
+
 NO_NAMED_HOSTS = Outbound()
 _STREAM_OVERHEAD = 4
 """A streamed response can be this many times as large as an unstreamed one: each token arrives in an event of 300
@@ -132,7 +142,8 @@ class LiteLLMProvider:
 
     def __init__(self, outbound: Outbound = NO_NAMED_HOSTS) -> None:
         guard(litellm, outbound)
-        core_helpers._FINISH_REASON_MAP.update(_KEPT_FINISH_REASONS)  # type: ignore[arg-type]
+        reasons: Any = _FinishReasons(core_helpers._FINISH_REASON_MAP, **_KEPT_FINISH_REASONS)
+        core_helpers._FINISH_REASON_MAP = reasons  # type: ignore[misc]
         vendor: Any = litellm
         vendor.OllamaChatConfig = _OllamaConfig
         OllamaModelInfo.get_runtime_model_info = _free_of_charge  # type: ignore[assignment,method-assign]

@@ -58,12 +58,12 @@ FINISH_REASONS: dict[str, FinishReason] = {
 
 FAILED_REASONS = frozenset(
     {
-        *("error", "network_error"),
+        *("error", "network_error", "ERROR", "abort", "insufficient_system_resource", "FINISH_REASON_UNSPECIFIED"),
         *("MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"),
         "MISSING_THOUGHT_SIGNATURE",
     }
 )
-"""Finish reasons of an answer that the provider could not complete: Mistral's and Zhipu's, and those of Gemini."""
+"""Finish reasons of an answer that the provider could not complete."""
 MAX_PLAUSIBLE_TOKENS = 1_000_000_000
 """Numbers above this are not plausible."""
 

@@ -68,19 +68,24 @@ class LineEnds:
 
 
 class WholeAnswer:
-    """Turns one JSON body into the stream of the same answer."""
+    """Turns one JSON body into the stream of the same answer. A stream with the label of JSON passes through."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
+        self._stream: LineEnds | None = None
 
     def add(self, data: bytes) -> bytes:
-        """Keeps a piece of the body and returns nothing."""
-        self._pieces.append(data)
+        """Keeps a piece of the body and returns nothing; returns a piece of a stream."""
+        if self._stream is None and not any(self._pieces) and data.strip()[:1] not in (b"", b"{", b"["):
+            self._stream = LineEnds()
+        if self._stream is not None:
+            return self._stream.add(data)
+        self._pieces.append(data.lstrip() if not any(self._pieces) else data)
         return b""
 
     def end(self) -> bytes:
-        """Returns the stream."""
-        return as_stream(b"".join(self._pieces))
+        """Returns the stream, or the rest of it."""
+        return as_stream(b"".join(self._pieces)) if self._stream is None else self._stream.end()
 
 
 def as_stream(body: bytes) -> bytes:

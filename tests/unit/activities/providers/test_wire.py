@@ -21,6 +21,18 @@ def test_line_ends_are_escaped_wherever_the_stream_is_cut() -> None:
     assert (ends.add(b"x\xe2\x80"), ends.end(), ends.end()) == (b"x", b"\xe2\x80", b"")
 
 
+def test_a_stream_that_is_labelled_as_json_stays_one_and_a_whole_answer_becomes_one() -> None:
+    event = b'data: {"a": "\xe2\x80\xa8"}\n\n'
+    labelled = WholeAnswer()
+    read = [labelled.add(piece) for piece in (b"", b"\n", event[:-5], event[-5:])]
+    assert (b"".join(read) + labelled.end()).strip() == event.replace(b"\xe2\x80\xa8", b"\\u2028").strip() and all(
+        read[2:]
+    )
+    whole = WholeAnswer()
+    assert [whole.add(piece) for piece in (b" ", b'{"error": ', b"{}}")] == [b""] * 3
+    assert whole.end() == b'data: {"error": {}}\n\n'
+
+
 STREAMS = b'{"stream": true}'
 
 
