@@ -102,10 +102,8 @@ MODEL_SETUP = _permanent("model_setup", "The model is not configured; check the 
 MODEL_NOT_FOUND = _permanent(
     "model_not_found", "The model provider does not have this model; check the agent's model name."
 )
-MODEL_RATE_LIMITED = _retryable(
-    "model_rate_limited", "The model provider's rate limit is reached; the call is retried."
-)
-MODEL_OVERLOADED = _retryable("model_overloaded", "The model provider is overloaded; the call is retried.")
+MODEL_RATE_LIMITED = _retryable("model_rate_limited", "The model provider's rate limit is reached; try again later.")
+MODEL_OVERLOADED = _retryable("model_overloaded", "The model provider is overloaded; try again later.")
 
 PROVIDER_STATUS: Mapping[int, Meaning] = {
     401: MODEL_AUTH,
@@ -242,6 +240,9 @@ def provider_error(error: Exception, secrets: Collection[str] = (), names: Colle
     found.details.pop("status", None)  # LiteLLM invents one for an error in a stream
     if answer.status is not None:
         found.details["status"] = answer.status
+    if found.code == MODEL_DOWN.code:
+        status = f" with status {answer.status}" if answer.status is not None else " while it answered"
+        found.message = f"The model provider failed{status}; try again later."
     if found.code == MODEL_REQUEST.code and answer.param:
         found.message = (
             f"The model provider rejected {answer.param} of the request; check the agent's parameters and tools."
