@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 import threading
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -104,6 +105,16 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="module")
+def no_open_connections() -> Iterator[None]:
+    """LiteLLM drops some of its clients without closing them. Their sockets are collected here, and not in a test of
+    another module, which would fail for them."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 class _Parts:

@@ -1,7 +1,5 @@
 """What the suites share: the provider double and LiteLLM for the model's, both sides of a turn for the others."""
 
-import gc
-import warnings
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -21,16 +19,6 @@ from tests.served import Served
 def provider_double() -> Iterator[ProviderDouble]:
     with ProviderDouble() as running:
         yield running
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_open_connections() -> Iterator[None]:
-    """LiteLLM drops some of its clients without closing them. Their sockets are collected here, and not in a test of
-    another module, which would fail for them."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 @pytest.fixture(scope="session")
