@@ -141,7 +141,7 @@ def _without_unsent(
     if not missing:
         return loading
     available = [name for name in new if name not in missing]
-    note = "the model's provider does not accept them with all other tools"
+    note = "the model's provider does not accept them: too many tools, or a schema that it refuses"
     return replace(
         loading, result={**loading.result, "new_tools": available, "not_available": missing, "message": note}
     )

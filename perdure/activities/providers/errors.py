@@ -92,7 +92,9 @@ MODEL_TIMEOUT = _retryable("model_timeout", "The model did not respond in time."
 MODEL_UNREADABLE = _retryable("model_unreadable", "The model provider's response is invalid.")
 MODEL_OVERFLOW = _permanent(CONTEXT_OVERFLOW, "The conversation is too long for this model.")
 MODEL_REFUSED = _permanent(CONTENT_REFUSED, "The model provider refused this content.")
-MODEL_AUTH = _permanent("model_auth", "The model provider rejected the API key; check the agent's credentials.")
+MODEL_AUTH = _permanent(
+    "model_auth", "The model provider refused access; check the agent's API key and what it may use."
+)
 MODEL_BILLING = _permanent("model_billing", "The model provider's account has no credit left.")
 MODEL_REQUEST = _permanent(
     "model_bad_request", "The model provider rejected the request; check the agent's model parameters."
@@ -265,7 +267,7 @@ def problem_of(error: PerdureError, model: str) -> Problem:
 def problem_of_both(first: Problem, problem: Problem, model: str) -> Problem:
     """Returns the problem of a call whose fallback model `model` failed too. `details["first"]` has the first one."""
     first_model = first.details.get("model")
-    message = f"{first.message} ({first_model}). The fallback model {model} failed too: {problem.message}"
+    message = f"{first_model}: {first.message} The fallback model {model} failed too: {problem.message}"
     told = {"code": first.code, "message": first.message, **first.details}
     return problem.model_copy(
         update={"message": message, "details": {"model": model, **problem.details, "first": told}}

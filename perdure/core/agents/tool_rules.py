@@ -6,7 +6,7 @@ left out and reported (`UnsentTool`). Rules that need no choice between families
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -244,7 +244,19 @@ def unsent_tools(agent: PublishedAgent, *, loads_toolsets: bool) -> list[UnsentT
     unsent: list[UnsentTool] = []
     for model in dict.fromkeys((definition.model, definition.second_model)):
         if model:
-            first = sent_tools([tool_function(card) for card in cards if card.name in together], model)
-            later = [sent_tools([tool_function(card)], model) for card in cards if card.name not in together]
-            unsent += [each for sent in (first, *later) for each in sent.left_out]
+            unsent += _unsent_by(model, cards, together)
     return unsent
+
+
+def _unsent_by(model: str, cards: Sequence[ToolCard], together: Collection[str]) -> list[UnsentTool]:
+    """Returns the tools that `model` is not sent, of those that are always offered together and of each toolset, if it
+    is the only one that is loaded."""
+    always = [tool_function(card) for card in cards if card.name in together]
+    left_out = dict.fromkeys(sent_tools(always, model).left_out)
+    by_toolset: dict[str, list[dict[str, JsonValue]]] = {}
+    for card in cards:
+        if card.name not in together:
+            by_toolset.setdefault(card.toolset or card.name, []).append(tool_function(card))
+    for functions in by_toolset.values():
+        left_out |= dict.fromkeys(sent_tools([*always, *functions], model).left_out)
+    return list(left_out)

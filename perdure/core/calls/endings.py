@@ -16,8 +16,8 @@ MAX_CONTINUATIONS: Final = 2
 """The number of calls that continue one answer."""
 OUTPUT_LIMIT: Final = Problem(
     code="output_limit",
-    message="The model's answer was cut at its output limit. Raise `max_tokens` in the agent's `model_params`, or set "
-    "`on_length` to `continue` or `truncate`.",
+    message="The model's answer was cut at its output limit. Raise `max_tokens` in the agent's `model_params`. For an "
+    "answer in words, `on_length` can be `continue` or `truncate`.",
 )
 CONTINUE: Final = (
     "Your last answer was cut off before its end. Continue exactly where it stops, without repeating any of it and "
