@@ -67,7 +67,7 @@ class Failure(Answer):
     code: str
     message: str
     details: Mapping[str, Any] = {}
-    """If a model's provider refused: `model`, and of its answer `status`, `vendor_code`, `param` and `vendor_message`
+    """If a model's provider refused: `model`, and of its answer `status`, `vendor_code`, `param` and `sentence`
     without content. If a fallback model failed too: `first`, with these fields, `code` and `message` of the agent's own
     model."""
 
@@ -81,7 +81,7 @@ class Failure(Answer):
 
 def _provider_line(details: Mapping[str, Any]) -> str:
     short = [str(details[name]) for name in ("status", "vendor_code", "param") if details.get(name)]
-    parts = [" ".join(short), str(details.get("vendor_message", ""))]
+    parts = [" ".join(short), str(details.get("sentence", ""))]
     said = ": ".join(part for part in parts if part)
     return f"{details.get('model', 'the model')}: {said}" if said else ""
 

@@ -257,7 +257,7 @@ def provider_error(error: Exception, secrets: Collection[str] = (), names: Colle
 
 def problem_of(error: PerdureError, model: str) -> Problem:
     """Returns a failed model call's problem. If the provider answered, its details have `model`, and the answer's
-    `status`, `vendor_code`, `param` and `vendor_message`."""
+    `status`, `vendor_code`, `param` and `sentence`."""
     refusal = error.details.get("refusal")
     if not isinstance(refusal, dict):
         return error.as_problem()

@@ -48,7 +48,7 @@ class Refusal:
             "status": self.status,
             "vendor_code": code if code not in secrets else "",
             "param": self.param,
-            "vendor_message": mask(self.message, secrets, names),
+            "sentence": mask(self.message, secrets, names),
         }
         return {name: value for name, value in parts.items() if value}
 

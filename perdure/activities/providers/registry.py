@@ -150,6 +150,6 @@ async def _failure(request: ProviderRequest, provider: Provider) -> str:
                 if isinstance(chunk, Complete):
                     return ""
     except PerdureError as error:
-        said = problem_of(error, request.model).details.get("vendor_message")
+        said = problem_of(error, request.model).details.get("sentence")
         return f"{error.code}, {error.message}" + (f" The provider answered: {said}" if said else "")
     return "the answer was empty"

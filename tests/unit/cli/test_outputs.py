@@ -119,7 +119,7 @@ ERASED = {"name": "erased-1", "user_id": "1", "erased": {"messages": 4}, "histor
 BOTH_FAILED = {
     "code": "model_bad_request", "message": "refused",
     "details": {"model": "openai/b", "status": 400, "vendor_code": "unsupported_parameter", "param": "max_tokens",
-        "vendor_message": "Unsupported parameter: 'max_tokens'.",
+        "sentence": "Unsupported parameter: 'max_tokens'.",
         "first": {"code": "model_overloaded", "message": "busy", "model": "openai/a", "status": 529}},
 }  # fmt: skip
 REFUSED = {
