@@ -210,9 +210,10 @@ NODES: dict[str, Node] = {
     "synthesis_llm_call": CallPhase(SYNTHESIS, _CALL),
     "output_format": FormatOutput(),
 }
+NODES_4: dict[str, Node] = {**NODES, "resume_guard": AwaitVerdict()}
+"""The nodes of version 4, whose notes about refused rounds carry the reviewers' words."""
 NODES_3: dict[str, Node] = {
-    **NODES,
-    "resume_guard": AwaitVerdict(),
+    **NODES_4,
     "initial_llm_call": CallPhase(INITIAL, _CALL_3),
     "synthesis_llm_call": CallPhase(SYNTHESIS, _CALL_3),
 }

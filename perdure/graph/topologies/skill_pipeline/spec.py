@@ -45,7 +45,7 @@ from perdure.graph.spec import (
 )
 from perdure.graph.state import Field, StateSchema
 
-VERSION: Final = 4
+VERSION: Final = 5
 """Increases with every change of a node, a route or the state."""
 
 
@@ -77,6 +77,7 @@ _CALLS: Final[Mapping[str, tuple[ActivityRef[Any, Any], ...]]] = {
 
 
 _RENEWALS: Final = {RENEWED: "initial_llm_call", RENEWED_IN_SYNTHESIS: "synthesis_llm_call"}
+_RENEWED_SINCE: Final = {RENEWED: 4, RENEWED_IN_SYNTHESIS: 5}
 
 
 def skill_pipeline(nodes: Mapping[str, Node], version: int = VERSION) -> Topology:
@@ -90,7 +91,7 @@ def skill_pipeline(nodes: Mapping[str, Node], version: int = VERSION) -> Topolog
         entries={
             FRESH: "system_prompt_node",
             PauseKind.APPROVAL.value: "resume_guard",
-            **(_RENEWALS if version > 3 else {}),
+            **({entry: node_id for entry, node_id in _RENEWALS.items() if version >= _RENEWED_SINCE[entry]}),
         },
         limits=RunLimits(
             counted={"max_iterations": MAX_ITERATIONS} | ({"continuations": MAX_CONTINUATIONS} if version > 3 else {})
