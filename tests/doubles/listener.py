@@ -14,7 +14,6 @@ UNWARNED = [
     pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.usefixtures("no_open_connections"),
 ]
 """For tests of LiteLLM: warnings inside it must not become errors there, which it would take for a broken stream."""
 
