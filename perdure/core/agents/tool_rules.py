@@ -20,6 +20,7 @@ from perdure.core.agents.tool_schemas import (
     NOT_AN_OBJECT,
     UNRESOLVED_REFERENCE,
     Unsendable,
+    replaced_properties,
     sendable_schema,
     with_sent_properties,
 )
@@ -211,23 +212,24 @@ def sent_messages(
     if model == SCRIPTED:
         return tuple(messages)
     functions: list[Any] = [tool["function"] for tool in tools]
-    schemas = {function["name"]: function["parameters"] for function in functions}
-    return tuple(_sent_message(message, schemas) for message in messages)
+    replaced = {function["name"]: replaced_properties(function["parameters"]) for function in functions}
+    sent_names = {name: {own: sent for sent, own in each.items()} for name, each in replaced.items() if each}
+    return tuple(_sent_message(message, sent_names) for message in messages)
 
 
-def _sent_message(message: dict[str, JsonValue], schemas: Mapping[str, Any]) -> dict[str, JsonValue]:
+def _sent_message(message: dict[str, JsonValue], sent_names: Mapping[str, Mapping[str, str]]) -> dict[str, JsonValue]:
     calls: Any = message.get("tool_calls")
     if not calls:
         return message
-    renamed: list[JsonValue] = [{**call, "function": _sent_call(call["function"], schemas)} for call in calls]
+    renamed: list[JsonValue] = [{**call, "function": _sent_call(call["function"], sent_names)} for call in calls]
     return {**message, "tool_calls": renamed}
 
 
-def _sent_call(function: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, JsonValue]:
+def _sent_call(function: Mapping[str, Any], sent_names: Mapping[str, Mapping[str, str]]) -> dict[str, JsonValue]:
     name = function["name"]
     sent: dict[str, JsonValue] = {**function, "name": sent_name(name)}
-    if name in schemas:
-        sent["arguments"] = with_sent_properties(function["arguments"], schemas[name])
+    if name in sent_names:
+        sent["arguments"] = with_sent_properties(function["arguments"], sent_names[name])
     return sent
 
 

@@ -138,11 +138,9 @@ def replaced_properties(schema: object) -> dict[str, str]:
     return {sent: name for sent, name in replaced.items() if sent != name}
 
 
-def with_sent_properties(arguments: str, schema: object) -> str:
-    """Returns a call's arguments, a JSON object, with the property names under which `schema` is sent."""
-    sent_names = {own: sent for sent, own in replaced_properties(schema).items()}
-    if not sent_names:
-        return arguments
+def with_sent_properties(arguments: str, sent_names: Mapping[str, str]) -> str:
+    """Returns a call's arguments, a JSON object, with the names under which its properties are sent. `sent_names` has
+    these by the properties' own names."""
     value = json.loads(arguments)
     renamed = _renamed(value, sent_names)
     return arguments if renamed == value else canonical_json(renamed)
@@ -161,9 +159,11 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 def _property_names(schema: dict[str, Any]) -> Iterator[str]:
     """Yields the names of a schema's own properties, declared or only required."""
     properties, required, dependent = (schema.get(each) for each in ("properties", "required", "dependentRequired"))
-    lists = [required, *(dependent.values() if isinstance(dependent, dict) else ())]
-    for names in (properties if isinstance(properties, dict) else (), dependent if isinstance(dependent, dict) else ()):
-        yield from names
+    lists = [required]
+    for names in (properties, dependent):
+        yield from names if isinstance(names, dict) else ()
+    if isinstance(dependent, dict):
+        lists += dependent.values()
     for names in lists:
         yield from (name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 

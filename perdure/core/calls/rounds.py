@@ -48,6 +48,12 @@ def steps_in(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
     return (step for first, last in ranges for step in range(first, last + 1))
 
 
+def range_bounds(ranges: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Returns the first and the last steps of the ranges, as SQL takes them."""
+    first_and_last = [*ranges]
+    return [first for first, _ in first_and_last], [last for _, last in first_and_last]
+
+
 def is_in(step: int, ranges: Iterable[tuple[int, int]]) -> bool:
     """Returns whether one of the ranges contains the step."""
     return any(first <= step <= last for first, last in ranges)

@@ -12,6 +12,7 @@ from perdure.contracts.ids import step_of
 from perdure.contracts.turns import Limits
 from perdure.contracts.values import frozen_call_digest
 from perdure.core.approvals.gates import refusal_text
+from perdure.core.calls.rounds import range_bounds
 from perdure.core.text import preview
 from perdure.store import audit
 from perdure.store.approvals.requests import covered_values, edited_round, event_call_id, read_answers
@@ -148,7 +149,7 @@ WHERE a.turn_id = $1 AND a.kind = 'approval' AND EXISTS (
 
 async def refusal_texts(tx: Connection, turn_id: str, steps: Sequence[tuple[int, int]]) -> dict[int, str]:
     """Returns what the model reads about the refused rounds of these ranges of steps, by step, in the calls' order."""
-    rows = await tx.fetch(_REFUSED, turn_id, [first for first, _ in steps], [last for _, last in steps])
+    rows = await tx.fetch(_REFUSED, turn_id, *range_bounds(steps))
     texts: dict[int, list[str]] = {}
     for row in sorted(rows, key=lambda row: (step_of(row["call_id"]), int(row["call_id"].partition(".")[2]))):
         verdict = Verdict(

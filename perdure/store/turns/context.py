@@ -16,7 +16,7 @@ from perdure.contracts.turns import TurnAddress, Usage
 from perdure.contracts.values import Tolerant
 from perdure.core.agents.prompts import PromptMessage, WindowedMessage, halve_window, select_messages
 from perdure.core.agents.templates import fill_variables
-from perdure.core.calls.rounds import fold_rounds, is_in, ranges_of, steps_in
+from perdure.core.calls.rounds import fold_rounds, is_in, range_bounds, ranges_of, steps_in
 from perdure.core.text import preview, restore_previews
 from perdure.core.transcript import CallRound, keep_rounds
 from perdure.store.agents import EXEMPT_TOOLS, RULE_ACTIONS
@@ -343,7 +343,7 @@ async def read_bodies(
     """
     limit = None if window.max_messages is None else window.max_messages * 2 + 1
     ids = [ref.id for ref in call.ask.messages if ref.id]
-    firsts, lasts = _range_bounds(ranges_of(call.ask.messages))
+    firsts, lasts = range_bounds(ranges_of(call.ask.messages))
     conversation_id = call.address.conversation_id
     rows = (
         await tx.fetch(
@@ -373,14 +373,9 @@ async def read_bodies(
     return past, messages
 
 
-def _range_bounds(ranges: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Returns the first and the last steps of the ranges, as `IN_ROUNDS` takes them."""
-    return [first for first, _ in ranges], [last for _, last in ranges]
-
-
 async def round_messages(tx: Connection, address: TurnAddress, rounds: Sequence[tuple[int, int]]) -> list[str]:
     """Returns the ids of the messages of the turn's rounds in these ranges of steps."""
-    firsts, lasts = _range_bounds(rounds)
+    firsts, lasts = range_bounds(rounds)
     where = IN_ROUNDS.format(conversation="$1", turn="$2", firsts="$3", lasts="$4")
     sql = f"SELECT id FROM messages WHERE {where}"
     return [str(row["id"]) for row in await tx.fetch(sql, address.conversation_id, address.turn_id, firsts, lasts)]
