@@ -13,10 +13,9 @@ from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 import yaml
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 from pydantic import BaseModel, ValidationError
 
+from perdure.core.json_schema import draft_of, mistakes_in_schema
 from perdure.core.text import is_clean
 
 MAX_TEXT_BYTES = 65_536
@@ -399,12 +398,12 @@ def schema_mistakes(schema: object, file: YamlFile, place: Place) -> Iterator[Ap
     any value is validated against the schema."""
     if not isinstance(schema, dict):
         return  # already reported as a wrong type
-    try:
-        Draft202012Validator.check_schema(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
-    except SchemaError as error:
-        location = (*place, *error.absolute_path)
-        message = error.message if len(error.message) <= 200 else f"{error.message[:199]}…"
+    mistakes = mistakes_in_schema(schema)
+    for within, text in mistakes:
+        location = (*place, *within)
+        message = text if len(text) <= 200 else f"{text[:199]}…"
         yield file.problem(location, f"{'.'.join(map(str, location))} is not a valid JSON Schema: {message}")
+    if mistakes:
         return
     if schema.get("type") != "object":
         yield file.problem((*place, "type"), f"{'.'.join(map(str, place))} must have `type: object`")
@@ -415,7 +414,7 @@ def schema_mistakes(schema: object, file: YamlFile, place: Place) -> Iterator[Ap
         yield file.problem(location, f"the reference {reference!r} does not exist in the schema")
     if not missing:
         try:
-            Draft202012Validator(schema).is_valid({})
+            draft_of(schema)(schema).is_valid({})
         except RecursionError:
             yield file.problem(place, f"{'.'.join(map(str, place))} contains an endless reference to itself")
 

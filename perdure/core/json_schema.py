@@ -3,9 +3,9 @@
 Schemas come from authors of tools and blocks and from MCP servers, values from models and callers. None of them may
 block the event loop, which all users share.
 
-Patterns are matched by `regex`, which supports a timeout; Python's `re` backtracks for minutes on a pattern such as
-`^(a+)+$` and forty characters (measured). `$` matches only at the very end, as in a Python tool's own check of its
-arguments, and not before a final line break. Distinct items are counted by their canonical text, not compared in pairs.
+A schema is read by the draft that it names in `$schema`, without one by 2020-12. OpenAPI's `nullable` is understood.
+Patterns are those of JavaScript (core/patterns.py). Decimals are compared by their shortest texts, so that 19.99 is a
+multiple of 0.01. Distinct items are counted by their canonical text, not compared in pairs.
 
 The schema keywords that are evaluated for a value are counted. A schema that branches into itself twice, thirty times
 over, would evaluate too many for any value. Every other failure that a schema causes in the library is reported as a
@@ -13,23 +13,31 @@ fault of the schema.
 """
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
+from fractions import Fraction
 from typing import Any
 
-import regex
-from jsonschema import Draft202012Validator
+from jsonschema import (
+    Draft3Validator,
+    Draft4Validator,
+    Draft6Validator,
+    Draft7Validator,
+    Draft201909Validator,
+    Draft202012Validator,
+)
+from jsonschema.exceptions import SchemaError as InvalidSchema
 from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 from pydantic import JsonValue
 from referencing import Registry
 from referencing.exceptions import Unresolvable
+from referencing.jsonschema import lookup_recursive_ref
 
 from perdure.contracts.values import canonical_json
+from perdure.core.patterns import InvalidPattern, compile_pattern
 from perdure.core.text import one_line
 
 PATTERN_SECONDS = 1.0
@@ -39,13 +47,10 @@ MIN_CHECKS, CHECKS_A_NODE, MAX_CHECKS = 10_000, 20, 200_000
 A thousand take about 0.02 s (measured)."""
 _ENTRIES_A_CHECK = 10
 """A keyword with many entries (`enum`, `required`) has one more count per this many entries."""
-_UNCHECKED = frozenset({"unevaluatedProperties"})
-"""Keywords that are not supported here. In arguments they are a fault, which the schema's author can fix."""
+_VALUES = frozenset({"const", "default", "enum", "examples"})
+"""Keywords whose values are data, not schemas."""
 MAX_FAULTS = 3
 _MAX_ERROR_CHARACTERS = 200
-_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*(?:\]|\\?\Z)|\$", re.DOTALL)
-"""The parts of a pattern: escapes and character classes, in which `$` is not an end, and each other `$`."""
-_BY_LINES = re.compile(r"(?<!\\)\(\?[a-zA-Z]*m")
 _NOTHING_OUTSIDE: Registry[bool | Mapping[str, Any]] = Registry()
 """A registry without other schemas. Without it, jsonschema fetches a schema's references to other hosts."""
 _MAX_OUTLINE_LINE_CHARACTERS = 160
@@ -97,8 +102,7 @@ def answer_fault(answer: Mapping[str, JsonValue], schema: Mapping[str, JsonValue
     found = _validation_errors(answer, schema)
     if isinstance(found, str):
         return None
-    kept = [error for error in found if error.validator not in _UNCHECKED]
-    return schema_errors_text([SchemaError(".".join(map(str, error.absolute_path)), error.message) for error in kept])
+    return schema_errors_text([SchemaError(".".join(map(str, error.absolute_path)), error.message) for error in found])
 
 
 def _validation_errors(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[ValidationError] | str:
@@ -107,14 +111,14 @@ def _validation_errors(args: Mapping[str, JsonValue], schema: Mapping[str, JsonV
     token = _EFFORT.set(_Effort(time.monotonic() + PATTERN_SECONDS, checks))
     try:
         return sorted(
-            _BOUNDED(dict(schema), registry=_NOTHING_OUTSIDE).iter_errors(dict(args)),
+            _BOUNDED[draft_of(schema)](dict(schema), registry=_NOTHING_OUTSIDE).iter_errors(dict(args)),
             key=lambda error: list(map(str, error.path)),
         )
     except Unresolvable:
         why = "the schema refers to something outside itself, so no value can be validated"
     except TimeoutError:
         why = "matching the schema's patterns took too long; send simpler values"
-    except regex.error as error:
+    except InvalidPattern as error:
         why = f"the schema has an invalid pattern, so no value can be validated: {error}"
     except _TooMuch:
         why = "the schema has too many branches, so these values cannot be validated"
@@ -187,12 +191,12 @@ def _nodes(value: object) -> int:
 def _matches(pattern: str, text: str) -> bool:
     """Returns whether the pattern is found.
 
-    Raises: TimeoutError after the deadline of this validation; regex.error.
+    Raises: TimeoutError after the deadline of this validation; InvalidPattern.
     """
     left = _EFFORT.get().until - time.monotonic()
     if left <= 0:
         raise TimeoutError
-    return _compile_pattern(pattern).search(text, timeout=left, concurrent=True) is not None
+    return compile_pattern(pattern).found_in(text, left)
 
 
 def _pattern(validator: Any, keyword_value: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
@@ -220,8 +224,59 @@ def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: 
         yield ValidationError(f"Additional properties are not allowed ({names} {were} unexpected)")
 
 
-def _unevaluated(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    yield ValidationError("the keyword unevaluatedProperties is not supported; use additionalProperties")
+def _unevaluated_properties(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not isinstance(instance, dict):
+        return
+    others = {keyword: value for keyword, value in schema.items() if keyword != "unevaluatedProperties"}
+    extra = instance.keys() - _evaluated_properties(validator, instance, others)
+    for name in sorted(extra):
+        if any(validator.descend(instance[name], allowed)):
+            yield ValidationError(f"Unevaluated properties are not allowed ({name!r} was unexpected)")
+
+
+def _evaluated_properties(validator: Any, instance: dict[str, Any], schema: Any) -> set[str]:
+    """Returns the properties that the schema, which the instance fits, or schemas within it have evaluated. The
+    library's own function matches patterns without a limit."""
+    if not isinstance(schema, dict):
+        return set()
+    _EFFORT.get().spend(schema)
+    if "additionalProperties" in schema or "unevaluatedProperties" in schema:
+        return set(instance)
+    evaluated: set[str] = instance.keys() & schema.get("properties", {}).keys()
+    evaluated |= {name for name in instance for each in schema.get("patternProperties", {}) if _matches(each, name)}
+    for at, inner in _schemas_within(validator, instance, schema):
+        evaluated |= _evaluated_properties(at, instance, inner)
+    return evaluated
+
+
+def _schemas_within(validator: Any, instance: dict[str, Any], schema: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields the schemas for the same instance that it fits, each with a validator that resolves its references."""
+    for keyword, target in schema.items():
+        if keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+            at = validator._resolver
+            found = lookup_recursive_ref(at) if keyword == "$recursiveRef" else at.lookup(target)
+            yield validator.evolve(schema=found.contents, _resolver=found.resolver), found.contents
+    choices = [each for keyword in ("allOf", "anyOf", "oneOf") for each in schema.get(keyword, ())]
+    choices += [each for name, each in schema.get("dependentSchemas", {}).items() if name in instance]
+    if "if" in schema:
+        fits = validator.evolve(schema=schema["if"]).is_valid(instance)
+        choices += [schema["if"], schema.get("then", True)] if fits else [schema.get("else", True)]
+    yield from ((validator, each) for each in choices if validator.evolve(schema=each).is_valid(instance))
+
+
+def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if validator.is_type(instance, "number") and Fraction(repr(instance)) % Fraction(repr(step)):
+        yield ValidationError(f"{instance!r} is not a multiple of {step}")
+
+
+def _or_null(check: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the check of `type` or `enum`, which OpenAPI's `nullable` lets null pass."""
+
+    def checked(validator: Any, keyword_value: Any, instance: Any, schema: Any) -> Any:
+        is_null = instance is None and schema.get("nullable") is True
+        return () if is_null else check(validator, keyword_value, instance, schema)
+
+    return checked
 
 
 def _unique_items(validator: Any, keyword_value: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
@@ -246,20 +301,56 @@ _OWN_CHECKS: Mapping[str, Callable[..., Any]] = {
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,
-    "unevaluatedProperties": _unevaluated,
+    "unevaluatedProperties": _unevaluated_properties,
     "uniqueItems": _unique_items,
+    "multipleOf": _multiple_of,
+    "divisibleBy": _multiple_of,
 }
-_BOUNDED: Any = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator,
-    {word: _count_keywords(check) for word, check in {**Draft202012Validator.VALIDATORS, **_OWN_CHECKS}.items()},
-)
+_DRAFTS: Mapping[str, Any] = {
+    str(draft.META_SCHEMA.get("$id") or draft.META_SCHEMA["id"]).rstrip("#").partition("//")[2]: draft
+    for draft in (
+        Draft3Validator, Draft4Validator, Draft6Validator, Draft7Validator, Draft201909Validator, Draft202012Validator
+    )
+}  # fmt: skip
+"""The library's validators by the address of the draft's schema, without scheme and final `#`."""
 
 
-@lru_cache(maxsize=1024)
-def _compile_pattern(pattern: str) -> Any:
-    if not _BY_LINES.search(pattern):
-        pattern = _PART.sub(lambda part: r"\Z" if part[0] == "$" else part[0], pattern)
-    return regex.compile(pattern)
+def draft_of(schema: Mapping[str, JsonValue]) -> Any:
+    """Returns the library's validator for the draft that the schema names in `$schema`; 2020-12 if it names none or an
+    unknown one."""
+    return _DRAFTS.get(str(schema.get("$schema", "")).rstrip("#").partition("//")[2], Draft202012Validator)
+
+
+def _bounded(draft: Any) -> Any:
+    """Returns the draft's validator with the checks of this module."""
+    checks = {word: _OWN_CHECKS.get(word, check) for word, check in draft.VALIDATORS.items()}
+    checks |= {word: _or_null(checks[word]) for word in ("type", "enum")}
+    return extend(draft, {word: _count_keywords(check) for word, check in checks.items()})  # type: ignore[no-untyped-call]
+
+
+_BOUNDED = {draft: _bounded(draft) for draft in _DRAFTS.values()}
+
+
+def mistakes_in_schema(schema: Mapping[str, JsonValue]) -> list[tuple[tuple[str | int, ...], str]]:
+    """Returns what makes the schema itself invalid, each mistake with its place; empty if it is valid."""
+    try:
+        draft_of(schema).check_schema(dict(schema), format_checker=None)
+    except InvalidSchema as error:
+        return [(tuple(error.absolute_path), error.message)]
+    return list(_invalid_patterns(schema, ()))
+
+
+def _invalid_patterns(part: object, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    pairs = part.items() if isinstance(part, Mapping) else enumerate(part) if isinstance(part, list) else ()
+    for name, inner in pairs:
+        patterns = [inner] if name == "pattern" else list(inner) if name == "patternProperties" else []
+        for pattern in patterns if isinstance(part, Mapping) else ():
+            try:
+                compile_pattern(pattern) if isinstance(pattern, str) else None
+            except InvalidPattern as error:
+                yield (*place, name), f"{pattern!r} is not a pattern of JavaScript: {error}"
+        if name not in _VALUES:
+            yield from _invalid_patterns(inner, (*place, name))
 
 
 def outline_schema(schema: Mapping[str, Any]) -> Iterator[str]:

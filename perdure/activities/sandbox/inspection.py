@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from keyword import iskeyword
 from typing import NoReturn
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 from pydantic import JsonValue
 from pydantic_monty import CollectString, MontyError, MontyRuntimeError, MontySyntaxError, MontyTypingError
 
 from perdure.activities.sandbox.protocol import MAX_MESSAGE_CHARACTERS, Flaw, Limits
 from perdure.activities.sandbox.worker import MAX_CODE_CHARACTERS, Worker
+from perdure.core.json_schema import mistakes_in_schema
 
 _RUN = re.compile(r"^def run\b", re.MULTILINE)
 _INPUT_PREFIX = "perdure_given_"
@@ -29,11 +28,9 @@ def schema_flaws(input_schema: Mapping[str, JsonValue], output_schema: Mapping[s
     """Returns the flaws in the schemas themselves."""
     flaws = []
     for name, schema in (("input", input_schema), ("output", output_schema)):
-        try:
-            Draft202012Validator.check_schema(dict(schema))
-        except SchemaError as error:
-            where = ".".join(map(str, error.absolute_path)) or "top"
-            flaws.append(Flaw(f"the {name} schema is not a valid JSON Schema at {where}: {error.message[:200]}"))
+        for place, mistake in mistakes_in_schema(schema):
+            where = ".".join(map(str, place)) or "top"
+            flaws.append(Flaw(f"the {name} schema is not a valid JSON Schema at {where}: {mistake[:200]}"))
     if not flaws and input_schema.get("type") != "object":
         flaws.append(Flaw("the input schema must have `type: object`; its properties are the parameters of `run`"))
     if not flaws:

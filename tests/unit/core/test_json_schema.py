@@ -4,16 +4,26 @@ import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import JsonValue
 from syrupy.assertion import SnapshotAssertion
 
 from perdure.core.calls.arguments import parse_arguments
-from perdure.core.json_schema import PATTERN_SECONDS, answer_fault, field_type, outline_schema, schema_fault
+from perdure.core.json_schema import (
+    PATTERN_SECONDS,
+    answer_fault,
+    field_type,
+    mistakes_in_schema,
+    outline_schema,
+    schema_fault,
+)
 
 SOAK = pytest.mark.soak
 Schema = dict[str, JsonValue]
-SLOW = "^(a|aa)+$"
+SLOW = "^(?=(a|aa)+$)"
+"""Only an engine that backtracks can look ahead."""
 HOSTILE = "a" * 60 + "b"
 
 
@@ -53,6 +63,7 @@ def test_a_pattern_that_backtracks_for_ever_is_a_fault_within_its_time(schema: S
     (of(s={"pattern": "("}), {"s": "x"}, True),
     ({**of(n={"type": "integer"}), "unevaluatedProperties": False}, {"n": 1}, True),
     ({**of(n={"type": "integer"}), "unevaluatedProperties": False}, {"n": "one"}, False),
+    ({**of(n={"type": "integer"}), "unevaluatedProperties": False}, {"n": 1, "m": 2}, False),
 ])  # fmt: skip
 def test_an_answer_is_checked_against_a_usable_schema(schema: Schema, answer: Schema, fits: bool) -> None:
     began = time.monotonic()
@@ -86,9 +97,86 @@ def test_a_value_fits_exactly_if_jsonschema_accepts_it(schema: Schema, args: Sch
     assert (schema_fault(args, schema) is None) is Draft202012Validator(schema).is_valid(args)
 
 
+@pytest.mark.parametrize(("step", "value", "fits"), [
+    *((0.01, 19.99, True), (0.01, 4.02, True), (0.01, 19.995, False), (0.1, 0.3, True), (0.01, -1.1, True)),
+    *((0.01, 1e300, True), (1e-7, 1.0000001, True), (1e-7, 1.00000001, False), (3, 9.0, True), (3, 9.5, False)),
+    *((7, 10**30 * 7, True), (7, 10**30 * 7 + 1, False), (0.5, "x", True), (0.01, True, True)),
+])  # fmt: skip
+def test_multiples_are_compared_as_decimals(step: float, value: JsonValue, fits: bool) -> None:
+    assert (schema_fault({"n": value}, of(n={"multipleOf": step})) is None) is fits
+
+
+INTEGER: Schema = {"type": "integer"}
+DRAFT_4, DRAFT_6, DRAFT_7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (4, 6, 7))
+DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
+PAIR: JsonValue = {"items": [{"type": "integer"}, {"type": "string"}], "additionalItems": False}
+OPEN: Schema = of(n={"type": "integer"})
+CLOSED: Schema = {"allOf": [OPEN], "unevaluatedProperties": False}
+CHOICE: Schema = {
+    **of(a={}),
+    "if": {"required": ["a"]},
+    "then": of(b={}),
+    "else": of(c={}),
+    "unevaluatedProperties": False,
+}
+
+
+@pytest.mark.parametrize(("draft", "schema", "fitting", "unfit"), [
+    (DRAFT_7, of(n=PAIR), {"n": [1, "a"]}, {"n": ["a", "a"]}),
+    (DRAFT_7, of(n=PAIR), {"n": []}, {"n": [1, "a", 2]}),
+    ("https" + DRAFT_7.removeprefix("http").rstrip("#"), of(n=PAIR), {"n": [1]}, {"n": ["a"]}),
+    (DRAFT_2019, of(n=PAIR), {"n": [1]}, {"n": ["a"]}),
+    (DRAFT_4, of(n={"minimum": 3, "exclusiveMinimum": True}), {"n": 4}, {"n": 3}),
+    (DRAFT_6, of(n={"exclusiveMinimum": 3}), {"n": 4}, {"n": 3}),
+    (DRAFT_7, {"definitions": {"x": {"$id": "#whole", **INTEGER}}, **of(n={"$ref": "#whole"})}, {"n": 1}, {"n": "a"}),
+    ("", {"$defs": {"x": {"$anchor": "whole", **INTEGER}}, **of(n={"$ref": "#whole"})}, {"n": 1}, {"n": "a"}),
+    ("", {"$id": "https://a/b", "$defs": {"x": {"$id": "c", **INTEGER}}, **of(n={"$ref": "c"})}, {"n": 1}, {"n": "a"}),
+    ("", of(n={"type": "integer", "nullable": True}), {"n": None}, {"n": "a"}),
+    ("", of(n={"enum": [1, 2], "nullable": True}), {"n": None}, {"n": 3}),
+    ("", of(n={"type": "integer", "nullable": False}), {"n": 1}, {"n": None}),
+    ("", CLOSED, {"n": 1}, {"n": 1, "m": 1}),
+    ("", CLOSED, {}, {"n": "a"}),
+    (DRAFT_2019, CLOSED, {"n": 1}, {"n": 1, "m": 1}),
+    ("", {**OPEN, "unevaluatedProperties": {"type": "string"}}, {"n": 1, "m": "a"}, {"n": 1, "m": 1}),
+    ("", {"anyOf": [OPEN, of(m={"type": "string"})], "unevaluatedProperties": False}, {"n": 1}, {"n": "a", "m": 1}),
+    ("", CHOICE, {"a": 1, "b": 1}, {"a": 1, "c": 1}),
+    ("", CHOICE, {"c": 1}, {"b": 1}),
+    ("", {"patternProperties": {r"^\d$": {}}, "unevaluatedProperties": False}, {"1": 1}, {"a": 1}),
+    ("", {"dependentSchemas": {"n": of(m={})}, **OPEN, "unevaluatedProperties": False}, {"n": 1, "m": 1}, {"m": 1}),
+    ("", {"$ref": "#/$defs/x", "$defs": {"x": OPEN}, "unevaluatedProperties": False}, {"n": 1}, {"m": 1}),
+    ("", of(n={"prefixItems": [{}], "unevaluatedItems": False}), {"n": [1]}, {"n": [1, 2]}),
+    ("https://drafts.example/unknown", of(n={"prefixItems": [{"type": "integer"}]}), {"n": [1]}, {"n": ["a"]}),
+])  # fmt: skip
+def test_a_schema_is_read_by_the_draft_that_it_names(
+    draft: str, schema: Schema, fitting: Schema, unfit: Schema
+) -> None:
+    named: Schema = {**({"$schema": draft} if draft else {}), **schema}
+    assert schema_fault(fitting, named) is None
+    assert schema_fault(unfit, named)
+
+
+SMALL = st.recursive(
+    st.sampled_from([
+        *(True, {}, {"required": ["a"]}, {"properties": {"b": {}}}, {"properties": {"a": INTEGER}}),
+        *({"patternProperties": {"^c": {}}}, {"additionalProperties": INTEGER}, {"$ref": "#/$defs/x"}),
+    ]),
+    lambda inner: st.fixed_dictionaries({"properties": st.just({"d": {}})}, optional={
+        "allOf": st.lists(inner, min_size=1, max_size=2), "anyOf": st.lists(inner, min_size=1, max_size=2),
+        "oneOf": st.lists(inner, min_size=1, max_size=2), "if": inner, "then": inner, "else": inner,
+        "dependentSchemas": st.fixed_dictionaries({"a": inner}), "unevaluatedProperties": inner,
+    }), max_leaves=6,
+)  # fmt: skip
+
+
+@given(schema=SMALL, args=st.dictionaries(st.sampled_from("abcd"), st.sampled_from([1, "x"])))
+def test_unevaluated_properties_are_those_of_the_library(schema: Any, args: Schema) -> None:
+    whole: Any = {"allOf": [schema], "$defs": {"x": {"properties": {"c": {}}}}, "unevaluatedProperties": False}
+    assert (schema_fault(args, whole) is None) is Draft202012Validator(whole).is_valid(args)
+
+
 @pytest.mark.parametrize(("pattern", "text"), [
-    *(("^[a-z0-9_]+$", "x\n"), ("^(?:a|x$)", "x\n"), (r"^x\$$", "x$\n"), (r"^[$\]]$", "$\n"), ("^[]$]$", "$\n")),
-    *(("^[[:alpha:]$]$", "$\n"), (r"^\(?mx$", "mx\n"), (r"^x\\$", "x\\\n")),
+    *(("^[a-z0-9_]+$", "x\n"), ("^(?:a|x$)", "x\n"), (r"^x\$$", "x$\n"), (r"^[$\]]$", "$\n")),
+    *((r"^\(?mx$", "mx\n"), (r"^x\\$", "x\\\n")),
 ])  # fmt: skip
 def test_a_dollar_sign_matches_only_the_very_end(pattern: str, text: str) -> None:
     schema = of(s={"pattern": pattern}, names={"patternProperties": {pattern: False}})
@@ -120,9 +208,7 @@ def test_an_endless_schema_is_a_fault_and_no_error(schema: Schema) -> None:
     assert parse_arguments('{"s": "x"}', schema).fault, "nor is it one of the turn whose model made the call"
 
 
-@pytest.mark.parametrize(
-    "schema", [of(s={"pattern": "(?P<"}), {"unevaluatedProperties": False}, {"$ref": "https://schemas.invalid/schema"}]
-)
+@pytest.mark.parametrize("schema", [of(s={"pattern": "(?P<"}), {"$ref": "https://schemas.invalid/schema"}])
 def test_a_value_that_cannot_be_checked_does_not_fit_and_nothing_is_fetched(schema: Schema) -> None:
     assert schema_fault({"s": "x"}, schema) is not None
 
@@ -159,3 +245,18 @@ def test_each_field_is_one_harmless_line_and_a_schema_that_says_little_or_has_no
     assert [len(list(outline_schema(schema))) for schema in little] == [0, 0, 1]
     alternatives = {"anyOf": [{"$ref": "#/$defs/n"}] * 1_000}
     assert field_type({"$ref": "#/$defs/n"}, {"$defs": {"n": alternatives}}) == field_type({}, {})
+
+
+@pytest.mark.parametrize(("schema", "places"), [
+    (of(n={"type": "integer", "pattern": r"^\u{61}$"}), []),
+    (of(n={"type": "intege"}), [("properties", "n", "type")]),
+    (of(n={"anyOf": [{}, {"pattern": "("}]}), [("properties", "n", "anyOf", 1, "pattern")]),
+    ({"patternProperties": {"[": {}, "a": {"not": {"pattern": "("}}}},
+     [("patternProperties",), ("patternProperties", "a", "not", "pattern")]),
+    (of(pattern={"type": "string"}, n={"default": {"pattern": "("}}), []),
+    (of(n=PAIR), [("properties", "n", "items")]),
+    ({"$schema": DRAFT_7, **of(n=PAIR)}, []),
+    ({"$schema": DRAFT_4, **of(n={"minimum": 1, "exclusiveMinimum": 1})}, [("properties", "n", "exclusiveMinimum")]),
+])  # fmt: skip
+def test_a_mistake_in_a_schema_is_named_with_its_place(schema: Schema, places: list[tuple[str | int, ...]]) -> None:
+    assert [place for place, _ in mistakes_in_schema(schema)] == places

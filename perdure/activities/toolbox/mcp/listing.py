@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 from pydantic import JsonValue
 
 from perdure.contracts.agents import ToolCard
@@ -14,6 +12,7 @@ from perdure.contracts.mcp import IDEMPOTENCY_KEY, McpHints, McpServer, McpToolL
 from perdure.contracts.values import canonical_json, digest_of, sha256_hex
 from perdure.core.agents.toolsets import ToolTreatment, toolset_of, treatment_of
 from perdure.core.calls.arguments import InvalidArguments, jsonb_form
+from perdure.core.json_schema import mistakes_in_schema
 from perdure.core.text import clean
 
 if TYPE_CHECKING:
@@ -178,11 +177,8 @@ def _schema_fault(schema: dict[str, JsonValue]) -> str:
         return "has a schema that cannot be stored"
     if len(canonical_json(schema)) > MAX_SCHEMA_CHARACTERS:
         return f"has a schema of more than {MAX_SCHEMA_CHARACTERS} characters"
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        return f"has an invalid schema: {error.message[:120]}"
-    return ""
+    mistakes = mistakes_in_schema(schema)
+    return f"has an invalid schema: {mistakes[0][1][:120]}" if mistakes else ""
 
 
 def _card(server: McpServer, tool: McpToolListing, name: str, toolset: str, treatment: ToolTreatment) -> ToolCard:
