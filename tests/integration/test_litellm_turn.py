@@ -128,6 +128,7 @@ async def test_an_endless_answer_is_cut_at_the_turns_limit_and_kept(agent: Litel
     ((said, partial),) = [(each["content"], each["partial"]) for each in await agent.said(address)]
     most_tokens = 2_000 + USUAL_ANSWER_TOKENS
     assert partial and said.startswith("One two word0 ") and len(said) <= most_tokens * CHARACTERS_A_TOKEN
+    assert [end.get("truncated") for end in await agent.data(address, "done")] == [True]
     assert text_of(sent) == said, "the reader holds what is stored"
     assert 0.8 * most_tokens < row["output_tokens"] <= most_tokens + 1_000, "what the provider said is counted, once"
     assert [data["code"] for data in await agent.data(address, "budget")] == ["answer_over_budget"]

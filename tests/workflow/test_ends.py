@@ -80,11 +80,12 @@ async def test_a_stop_between_two_attempts_ends_the_turn_without_another(served:
     told = "SELECT data->>'code' FROM events WHERE turn_id = $1 AND kind = 'tool.error'"
     assert await served.harness.value(told, address.turn_id) == ("not_run" if what == "tool" else None)
     said = await served.harness.rows(
-        "SELECT m.content, m.partial, m.in_transcript, t.answer FROM turns t JOIN messages m ON m.turn_id = t.id "
+        "SELECT m.content, m.partial, m.in_transcript, t.answer, "
+        "(SELECT data->'truncated' FROM events WHERE turn_id = t.id AND kind = 'done') AS truncated FROM turns t JOIN messages m ON m.turn_id = t.id "
         "WHERE t.id = $1 AND m.role = 'assistant' AND m.content <> ''",
         address.turn_id,
     )
-    kept = {"content": "one two", "partial": True, "in_transcript": True, "answer": "one two"}
+    kept = {"content": "one two", "partial": True, "in_transcript": True, "answer": "one two", "truncated": True}
     assert [dict(each) for each in said] == ([kept] if what == "model" else [])
 
 

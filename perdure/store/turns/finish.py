@@ -67,7 +67,7 @@ WITH cancelled AS (
 ), chosen AS (  -- where this one was the active one
   {_NEXT.format(conversation="$6", replaced_by="$9", where="$5 AND")}
 ), said AS (  -- the answer, if a model wrote it
-  SELECT id, content FROM messages WHERE $8 = '' AND conversation_id = $6 AND turn_id = $1 AND role = 'assistant'
+  SELECT id, content, partial FROM messages WHERE $8 = '' AND conversation_id = $6 AND turn_id = $1 AND role = 'assistant'
     AND id = ANY($4) AND content <> '' ORDER BY seq DESC LIMIT 1
 ), ending AS (  -- of its last part that has one, or of the call that was cut and so failed the turn
   SELECT reply->>'finish_reason' AS reason, (reply->>'truncated')::boolean AS truncated FROM model_calls
@@ -85,7 +85,8 @@ RETURNING input_tokens + output_tokens AS tokens, cost_microusd, remembers, user
      AND m.id = turns.message_id) AS untitled,
   (extract(epoch FROM ended_at - created_at) * 1000)::bigint AS duration_ms,
   (SELECT array_agg(id) FROM cancelled) AS cancelled, (SELECT reason FROM ending) AS finish_reason,
-  coalesce((SELECT truncated FROM ending), false) AS truncated, (SELECT id FROM chosen) AS next_id,
+  coalesce((SELECT truncated FROM ending), false) OR coalesce((SELECT partial FROM said), false) OR $12 AS truncated,
+  (SELECT id FROM chosen) AS next_id,
   EXISTS (SELECT FROM messages WHERE turn_id = $1 AND joins = '') AS left_over
 """
 
@@ -172,6 +173,7 @@ async def _end_turn(
         replaced_by,
         READ_CHARACTERS,
         "".join(message.content for message in last_messages if message.extends),
+        any(message.partial for message in last_messages),
     )
     if ended is None:
         raise InvariantBroken("turn_vanished", "a turn's row was deleted while it was locked")
