@@ -79,6 +79,7 @@ def show_agent(
             ("title", found.title),
             ("topology", found.topology),
             ("model", found.model),
+            ("fallback", found.fallback_model or ""),
             ("on length", found.on_length),
             ("version", found.version),
         )

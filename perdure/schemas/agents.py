@@ -111,6 +111,8 @@ class Agent(Answer):
     limits: Mapping[str, Any] = {}
     tools: list[str] = []
     """The names of the tools. For a single agent, `list_tools` returns them."""
+    fallback_model: str | None = None
+    """The model that is asked if the agent's own fails. Only for a single agent."""
     on_length: str = ""
     """The rule for an answer that the output limit has cut: `continue`, `truncate` or `fail`. Only for a single
     agent."""

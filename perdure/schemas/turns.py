@@ -128,8 +128,8 @@ class Turn(Answer):
     """The reason with which the model ended the answer: `stop`, `tool_calls`, `length`, `content_filter`, `refusal` or
     `pause_turn`. None while the turn runs, if no model wrote the answer, or if its end is unknown."""
     truncated: bool = False
-    """True if the answer is cut: at the model's output limit, by the provider's filter, or because the turn failed or was
-    stopped while the model wrote it."""
+    """True if the answer is cut: at the model's output limit, by the provider's filter, or because the turn failed or
+    was stopped while the model wrote it."""
     output: Mapping[str, Any] | None = None
     """The structured output of the turn, in addition to its answer."""
     error: Failure | None = None

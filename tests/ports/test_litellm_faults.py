@@ -35,6 +35,7 @@ STATUSES: dict[int, tuple[type[PerdureError], str]] = {
     **dict.fromkeys((400, 418, 422), (UpstreamRejected, "model_bad_request")),
     **dict.fromkeys((401, 403), (UpstreamRejected, "model_auth")),
     **dict.fromkeys((409, 500, 502, 503), (UpstreamUnavailable, "model_unavailable")),
+    **dict.fromkeys((301, 307), (UpstreamRejected, "model_setup")),
     **dict.fromkeys((408, 504), (UpstreamUnavailable, "model_timeout")),
     402: (UpstreamRejected, "model_billing"),
     404: (UpstreamRejected, "model_not_found"),

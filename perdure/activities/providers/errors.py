@@ -8,13 +8,13 @@ details (perdure/activities/providers/masking.py).
 
 import re
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import structlog
 
-from perdure.activities.providers.masking import mask
+from perdure.activities.providers.masking import NO_TEXTS, RequestTexts, mask
 from perdure.activities.providers.refusals import Refusal, read_refusal
 from perdure.contracts.errors import (
     InvariantBroken,
@@ -101,6 +101,10 @@ MODEL_REQUEST = _permanent(
 )
 MODEL_SETUP = _permanent("model_setup", "The model is not configured; check the agent's model name and parameters.")
 
+MODEL_MOVED = _permanent(
+    "model_setup",
+    "The model provider redirected the request, which is not followed; set the agent's `api_base` to its new address.",
+)
 MODEL_NOT_FOUND = _permanent(
     "model_not_found", "The model provider does not have this model; check the agent's model name."
 )
@@ -108,6 +112,7 @@ MODEL_RATE_LIMITED = _retryable("model_rate_limited", "The model provider's rate
 MODEL_OVERLOADED = _retryable("model_overloaded", "The model provider is overloaded; try again later.")
 
 PROVIDER_STATUS: Mapping[int, Meaning] = {
+    **dict.fromkeys((301, 302, 303, 307, 308), MODEL_MOVED),
     401: MODEL_AUTH,
     402: MODEL_BILLING,
     403: MODEL_AUTH,
@@ -219,11 +224,11 @@ UNEXPECTED = _internal("unexpected_error", "An unexpected error occurred; the wo
 _log = structlog.get_logger(__name__)
 
 
-def provider_error(error: Exception, secrets: Collection[str] = (), names: Collection[str] = ()) -> PerdureError:
+def provider_error(error: Exception, request: RequestTexts = NO_TEXTS) -> PerdureError:
     """Converts an exception of LiteLLM, openai or their HTTP client into the error of a model call.
 
-    `details["refusal"]` has the provider's status, code, parameter and masked sentence, without `secrets`; of the
-    request, it can contain `names`.
+    `details["refusal"]` has the provider's status, code, parameter and masked sentence; of the request, it can contain
+    only names.
     """
     if isinstance(error, PerdureError):
         return error
@@ -249,7 +254,7 @@ def provider_error(error: Exception, secrets: Collection[str] = (), names: Colle
         found.message = (
             f"The model provider rejected {answer.param} of the request; check the agent's parameters and tools."
         )
-    shown = answer.shown(secrets, names)
+    shown = answer.shown(request)
     if shown:
         found.details["refusal"] = shown
     return found

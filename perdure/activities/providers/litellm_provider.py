@@ -28,7 +28,7 @@ from litellm.litellm_core_utils import core_helpers
 from litellm.llms.ollama.common_utils import OllamaModelInfo
 
 from perdure.activities.providers.errors import CONTENT_REFUSED, provider_error
-from perdure.activities.providers.masking import mask
+from perdure.activities.providers.masking import RequestTexts, mask
 from perdure.activities.providers.pieces import text_of_parts
 from perdure.activities.providers.provider import (
     FAILED_REASONS,
@@ -302,9 +302,9 @@ def _error_first(parse: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _failure_of(error: Exception, request: ProviderRequest) -> PerdureError:
-    secrets, names = _secrets(request), _names(request)
-    failure = with_refused_tools(provider_error(error, secrets, names), str(error), request.tools)
-    message = mask(str(error), secrets, names)
+    texts = RequestTexts(_secrets(request), _names(request), list(_strings(request.messages)))
+    failure = with_refused_tools(provider_error(error, texts), str(error), request.tools)
+    message = mask(str(error), texts)
     _log.debug("model_call_failed", model=request.model, code=failure.code, vendor_message=message)
     return failure
 
@@ -331,6 +331,14 @@ def _keys(value: object) -> Iterator[str]:
     if isinstance(value, Mapping | list | tuple):
         for each in value.values() if isinstance(value, Mapping) else value:
             yield from _keys(each)
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(each)
 
 
 def _price_card(model: str) -> Mapping[str, Any]:

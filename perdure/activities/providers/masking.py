@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
 MAX_SENTENCE_CHARACTERS: Final = 300
@@ -28,6 +29,15 @@ _VENDOR_WORD = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """The words of which vendors' names of parameters and JSON Schema's keywords consist."""
+_FUNCTION_WORD = re.compile(
+    "a|an|and|are|as|at|be|been|but|by|can|cannot|could|do|does|for|from|has|have|if|in|is|it|its|may|must|no|of|on|only"
+    "|or|should|than|that|the|their|there|these|they|this|to|used|was|we|were|when|which|with|would|you|your",
+    re.IGNORECASE,
+)
+"""English words without a content of their own."""
+_CONTENT_WORD = re.compile(r"\w+")
+_RUN = 3
+"""Number of words in a row that a sentence of the provider has from the request only if it repeats them."""
 _SEGMENT = re.compile(r"[^.\[\]/:]+")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[^A-Za-z0-9_$-]+")
 _NUMBER = re.compile(r"[-+]?[0-9][0-9.,]{0,15}")
@@ -47,20 +57,37 @@ _SEPARATORS = re.compile(r"[^A-Za-z0-9+=]+")
 _LONG_MIXED, _LONG, _MIXED = 16, 32, 4
 
 
-def mask(text: str, secrets: Collection[str] = (), names: Collection[str] = ()) -> str:
-    """Returns `text` without what may be content of a request or a secret, at most MAX_SENTENCE_CHARACTERS long.
+@dataclass(frozen=True, slots=True)
+class RequestTexts:
+    """The texts of a request that the provider's sentence can repeat."""
 
-    Quoted numbers stay, and so do quoted names of parameters, of JSON Schema's keywords and of the request (`names`).
-    Any other quotation is masked up to the last quote of its kind, because it may contain quotes. Objects in braces,
-    e-mail addresses, URLs with more than a path, keys, long tokens and `secrets` are masked.
+    secrets: Collection[str] = ()
+    """Values of keys and headers. They are always masked."""
+    names: Collection[str] = ()
+    """Names of the model, parameters and tools. They stay."""
+    content: Collection[str] = ()
+    """Texts of the messages. Words that are repeated from them are masked, also without quotes."""
+
+
+NO_TEXTS: Final = RequestTexts()
+
+
+def mask(text: str, request: RequestTexts = NO_TEXTS) -> str:
+    """Returns `text` without what may be content of the request or a secret, at most MAX_SENTENCE_CHARACTERS long.
+
+    Quoted numbers stay, and so do quoted names of parameters, of JSON Schema's keywords and of the request. Any other
+    quotation is masked up to the last quote of its kind, because it may contain quotes. Three or more words in a row
+    that the request's content has too are masked, unless they are all common words. So are objects in braces, e-mail
+    addresses, URLs with more than a path, keys, long tokens and secrets.
     """
-    for secret in sorted(secrets, key=len, reverse=True):
+    for secret in sorted(request.secrets, key=len, reverse=True):
         if secret:
             text = text.replace(secret, MASK)
     text = " ".join(text.split())
     text = "".join(character for character in text if character.isprintable())
     text = _BRACES.sub(f"{{{MASK}}}", text)
-    text = _masked_quotations(text, names)
+    text = _masked_quotations(text, request.names)
+    text = _masked_content(text, request)
     for pattern in (_URL_WITH_MORE, _EMAIL, _KEY, _UUID):
         text = pattern.sub(MASK, text)
     text = _AFTER_KEY.sub(rf"\1{MASK}", text)
@@ -85,6 +112,29 @@ def _masked_quotations(text: str, names: Collection[str]) -> str:
         done.append(character + inside + text[end : end + 1])
         place = end + 1
     return "".join(done)
+
+
+def _masked_content(text: str, request: RequestTexts) -> str:
+    """Masks each run of words that the request's content has in the same order."""
+    content = [f" {' '.join(_CONTENT_WORD.findall(each)).casefold()} " for each in request.content]
+    words = list(_CONTENT_WORD.finditer(text))
+    repeated: set[int] = set()
+    for place in range(len(words) - _RUN + 1):
+        run = [word[0] for word in words[place : place + _RUN]]
+        sought = f" {' '.join(run).casefold()} "
+        if not all(_says_nothing(word, request.names) for word in run) and any(sought in each for each in content):
+            repeated.update(range(place, place + _RUN))
+    done, end = [], 0
+    for place in sorted(repeated):
+        word = words[place]
+        done.append("" if place - 1 in repeated else text[end : word.start()] + MASK)
+        end = word.end()
+    return "".join(done) + text[end:]
+
+
+def _says_nothing(word: str, names: Collection[str]) -> bool:
+    """Returns whether the word alone is no content: a common word, a word of vendors' names, or a name."""
+    return word in names or bool(_FUNCTION_WORD.fullmatch(word) or _VENDOR_WORD.fullmatch(word))
 
 
 def _is_name(text: str, names: Collection[str]) -> bool:

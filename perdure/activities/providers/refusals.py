@@ -6,13 +6,13 @@ or a user's text. The provider's answer is in the chain of exceptions behind the
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import JsonValue
 
-from perdure.activities.providers.masking import CODE, NAME, mask
+from perdure.activities.providers.masking import CODE, NAME, NO_TEXTS, RequestTexts, mask
 
 _GOOGLE_STREAM = re.compile(r"(?P<status>[A-Z][A-Z_]{3,}) - (?P<message>.+)", re.DOTALL)
 """LiteLLM's text for an error in Google's stream, whose object it drops."""
@@ -40,15 +40,15 @@ class Refusal:
     message: str = ""
     """The provider's sentence as it was sent; it may quote the request."""
 
-    def shown(self, secrets: Collection[str] = (), names: Collection[str] = ()) -> dict[str, JsonValue]:
-        """Returns the parts that are set and contain neither content of the request nor `secrets`. Of the request, only
-        its `names` stay."""
+    def shown(self, request: RequestTexts = NO_TEXTS) -> dict[str, JsonValue]:
+        """Returns the parts that are set and contain neither content of the request nor secrets. Of the request, only
+        its names stay."""
         code = next((code for code in self.codes if CODE.fullmatch(code) and not _is_status(code)), "")
         parts: dict[str, JsonValue] = {
             "status": self.status,
-            "vendor_code": code if code not in secrets else "",
+            "vendor_code": code if code not in request.secrets else "",
             "param": self.param,
-            "sentence": mask(self.message, secrets, names),
+            "sentence": mask(self.message, request),
         }
         return {name: value for name, value in parts.items() if value}
 

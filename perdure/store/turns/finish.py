@@ -67,8 +67,9 @@ WITH cancelled AS (
 ), chosen AS (  -- where this one was the active one
   {_NEXT.format(conversation="$6", replaced_by="$9", where="$5 AND")}
 ), said AS (  -- the answer, if a model wrote it
-  SELECT id, content, partial FROM messages WHERE $8 = '' AND conversation_id = $6 AND turn_id = $1 AND role = 'assistant'
-    AND id = ANY($4) AND content <> '' ORDER BY seq DESC LIMIT 1
+  SELECT id, content, partial FROM messages
+  WHERE $8 = '' AND conversation_id = $6 AND turn_id = $1 AND role = 'assistant' AND id = ANY($4) AND content <> ''
+  ORDER BY seq DESC LIMIT 1
 ), ending AS (  -- of its last part that has one, or of the call that was cut and so failed the turn
   SELECT reply->>'finish_reason' AS reason, (reply->>'truncated')::boolean AS truncated FROM model_calls
   WHERE turn_id = $1 AND reply ? 'finish_reason' AND (reply #>> '{{message,id}}' = (SELECT id::text FROM said)

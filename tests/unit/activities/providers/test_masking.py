@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.activities.providers.masking import MAX_SENTENCE_CHARACTERS, mask
+from perdure.activities.providers.masking import MASK, MAX_SENTENCE_CHARACTERS, RequestTexts, mask
 
 NAMES = ("look_up", "a", "claude-3-5-sonnet-20241022")
 KEPT = [
@@ -43,11 +43,11 @@ MASKED = [
 
 @pytest.mark.parametrize(("said", "shown"), [*((each, each) for each in KEPT), *MASKED])
 def test_a_sentence_keeps_its_reason_and_loses_its_content(said: str, shown: str) -> None:
-    assert mask(said, names=NAMES) == shown
+    assert mask(said, RequestTexts(names=NAMES)) == shown
 
 
 def test_known_secrets_and_long_sentences_are_cut() -> None:
-    assert mask("the key is hunter2, as in hunter22", ("hunter2", "")) == "the key is …, as in …2"
+    assert mask("the key is hunter2, as in hunter22", RequestTexts(("hunter2", ""))) == "the key is …, as in …2"
     assert len(mask("word " * 200)) == MAX_SENTENCE_CHARACTERS
 
 
@@ -55,3 +55,25 @@ def test_known_secrets_and_long_sentences_are_cut() -> None:
 def test_a_quoted_text_of_several_words_is_never_shown(text: str, quote: str) -> None:
     shown = mask(f"Invalid value {quote}my zebra {text} quagga{quote}")
     assert "zebra" not in shown and "quagga" not in shown
+
+
+CONTENT = ("You are the desk. Answer in the language of the message.", "My brother Jan Novak has a rash since Tuesday.")
+
+
+@pytest.mark.parametrize(("said", "shown"), [
+    ("Cannot parse My brother Jan Novak has a rash since Tuesday. at line 1", "Cannot parse …. at line 1"),
+    ("The text jan NOVAK, has a rash is not allowed", "The text … is not allowed"),
+    ("The message must be one of the user's.", "The message must be one of the user's."),
+    ("The rash has no room", "The rash has no room"),
+    ("This model's maximum context length is 8192 tokens.", "This model's maximum context length is 8192 tokens."),
+])  # fmt: skip
+def test_words_of_the_request_are_masked_without_quotes(said: str, shown: str) -> None:
+    assert mask(said, RequestTexts(content=CONTENT)) == shown
+
+
+@given(st.lists(st.sampled_from(["zebra", "quagga", "the", "of", "Ünal", "42nd"]), min_size=3, max_size=9))
+def test_a_repeated_text_is_never_shown_whole(words: list[str]) -> None:
+    shown = mask(f"Bad input. {' '.join(words)}! Try again.", RequestTexts(content=[", ".join(words)]))
+    runs = [words[place : place + 3] for place in range(len(words) - 2)]
+    assert not any(" ".join(run) in shown for run in runs if not {"the", "of"}.issuperset(run))
+    assert MASK in shown or {"the", "of"}.issuperset(words)
