@@ -11,8 +11,8 @@ import pytest
 from perdure.activities.providers.provider import Chunk, Complete, Provider, ProviderRequest, TextDelta
 from perdure.activities.providers.scripted import ScriptedProvider, read_script
 from perdure.contracts.errors import UpstreamUnavailable
-from tests.doubles.listener import UNWARNED
-from tests.doubles.provider_steps import Call, Step
+from tests.doubles.providers.client import UNWARNED
+from tests.doubles.providers.script import Call, Step
 from tests.eventually import until
 
 pytestmark = UNWARNED
