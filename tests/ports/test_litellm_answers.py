@@ -39,16 +39,12 @@ async def test_a_refusal_for_content_is_an_answer_that_leaves_no_calls(client: R
 @pytest.mark.parametrize(
     ("step", "text", "reason", "truncated"),
     [
-        (Step(refusal="I will not say."), "I will not say.", "refusal", False),
-        (Step(text="And then", finish_reason="length"), "And then", "length", True),
         (Step(text="And", calls=(HALF,), finish_reason="length"), "And", "length", True),
         (Step(calls=(HALF,), finish_reason="length"), "", "length", True),
-        (Step(text="And then", finish_reason="content_filter"), "And then", "content_filter", True),
-        (Step(finish_reason="content_filter"), REFUSAL_TEXT, "content_filter", False),
         (Step(calls=(Call(name="look_up", arguments={"a": 1}),), finish_reason="stop"), "", "tool_calls", False),
     ],
 )
-async def test_refusals_cut_texts_and_calls_are_answers(
+async def test_half_a_call_is_dropped_and_a_whole_one_is_returned(
     client: RecordingClient, step: Step, text: str, reason: str, truncated: bool
 ) -> None:
     await client.ask(step)

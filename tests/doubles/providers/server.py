@@ -103,8 +103,8 @@ def _refused(vendor: Vendor, url: str, request: Request, seen: Seen) -> tuple[in
     if not re.fullmatch(re.escape(vendor.base) + vendor.urls, url):
         return 404, vendor.error(404, Refusal("Resource not found"))
     if vendor.header and not request.headers.get(vendor.header):
-        status, refusal = vendor.no_key
-        return status, vendor.error(status, refusal)
+        status = 403 if vendor.name == "gemini" else 401
+        return status, vendor.error(status, Refusal("You didn't provide an API key.", "invalid_api_key"))
     error = vendor.refusal(seen.body, url)
     return (200, None) if error is None else (400, error)
 

@@ -18,8 +18,7 @@ Error = Callable[[int, Refusal], JsonValue]
 @dataclass(frozen=True, slots=True)
 class Vendor:
     name: str
-    model: str
-    """A LiteLLM name of one of its models."""
+    own_model: str
     base: str
     """The rest of `api_base`, after its host."""
     urls: str
@@ -29,7 +28,11 @@ class Vendor:
     wire: Wire
     error: Error
     params: Mapping[str, JsonValue] = field(default_factory=dict)
-    no_key: tuple[int, Refusal] = (401, Refusal("You didn't provide an API key.", "invalid_api_key"))
+
+    @property
+    def model(self) -> str:
+        """The LiteLLM name of one of its models."""
+        return f"{'ollama_chat' if self.name == 'ollama' else self.name}/{self.own_model}"
 
     def refusal(self, body: Body, url: str) -> JsonValue:
         """Its error for a request with a key to one of its URLs; None if it takes it."""
@@ -74,59 +77,15 @@ def _gemini_error(status: int, refusal: Refusal) -> JsonValue:
     return [{"error": {"code": status, "message": refusal.message, "status": kind}}]
 
 
-VENDORS = {
-    each.name: each
-    for each in (
-        Vendor("openai", "openai/gpt-4o-mini", "/v1", "/chat/completions", "authorization", OPENAI, _openai_error),
-        Vendor(
-            "azure",
-            "azure/our-gpt-4o",
-            "",
-            r"/openai/deployments/[a-z0-9-]+/chat/completions\?api-version=\d{4}-\d\d-\d\d(-preview)?",
-            "api-key",
-            AZURE,
-            _azure_error,
-            {"api_version": "2024-10-21"},
-            (401, Refusal("Access denied due to invalid subscription key or wrong API endpoint.")),
-        ),
-        Vendor(
-            "anthropic",
-            "anthropic/claude-sonnet-4-6",
-            "",
-            "/v1/messages",
-            "x-api-key",
-            wires.ANTHROPIC,
-            _anthropic_error,
-            no_key=(401, Refusal("x-api-key header is required")),
-        ),
-        Vendor(
-            "mistral",
-            "mistral/mistral-large-latest",
-            "/v1",
-            "/chat/completions",
-            "authorization",
-            MISTRAL,
-            _mistral_error,
-            no_key=(401, Refusal("Unauthorized")),
-        ),
-        Vendor(
-            "gemini",
-            "gemini/gemini-3-pro-preview",
-            "/v1beta",
-            r"/models/[a-z0-9.-]+:(streamGenerateContent\?alt=sse|generateContent)",
-            "x-goog-api-key",
-            wires.GEMINI,
-            _gemini_error,
-            no_key=(403, Refusal("Method doesn't allow unregistered callers.")),
-        ),
-        Vendor(
-            "ollama",
-            "ollama_chat/qwen3:8b",
-            "",
-            "/api/chat",
-            "",
-            wires.OLLAMA,
-            lambda _, refusal: {"error": refusal.message},
-        ),
-    )
-}
+CHAT, AZURE_PARAMS = "/chat/completions", {"api_version": "2024-10-21"}
+DEPLOYMENTS = r"/openai/deployments/[a-z0-9-]+/chat/completions\?api-version=\d{4}-\d\d-\d\d(-preview)?"
+GENERATE = r"/models/[a-z0-9.-]+:(streamGenerateContent\?alt=sse|generateContent)"
+ALL = (
+    Vendor("openai", "gpt-4o-mini", "/v1", CHAT, "authorization", OPENAI, _openai_error),
+    Vendor("azure", "our-gpt-4o", "", DEPLOYMENTS, "api-key", AZURE, _azure_error, AZURE_PARAMS),
+    Vendor("anthropic", "claude-sonnet-4-6", "", "/v1/messages", "x-api-key", wires.ANTHROPIC, _anthropic_error),
+    Vendor("mistral", "mistral-large-latest", "/v1", CHAT, "authorization", MISTRAL, _mistral_error),
+    Vendor("gemini", "gemini-3-pro-preview", "/v1beta", GENERATE, "x-goog-api-key", wires.GEMINI, _gemini_error),
+    Vendor("ollama", "qwen3:8b", "", "/api/chat", "", wires.OLLAMA, lambda _, refusal: {"error": refusal.message}),
+)
+VENDORS = {vendor.name: vendor for vendor in ALL}
