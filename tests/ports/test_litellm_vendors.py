@@ -211,6 +211,21 @@ async def test_each_vendor_answers_with_mended_tools_and_requested_objects(clien
         await client.ask(model=model, tools=tools, output=output)
 
 
+async def test_a_gemini_model_is_sent_the_possible_values_of_a_property(client: RecordingClient) -> None:
+    properties: JsonValue = {
+        "kind": {"const": "file"},
+        "like": {"anyOf": [{"const": "file"}, {"type": "string", "const": "link"}]},
+        "size": {"enum": ["low", "high"]},
+    }
+    model = VENDORS["gemini"].model
+    tool = function_of("look", "", {"type": "object", "properties": properties})
+    await client.ask(Step(text="Yes."), model=model, tools=sent_tools([tool], model).tools)
+    (declared,) = client.body["tools"][0]["function_declarations"]
+    file, link = ({"type": "string", "enum": [value]} for value in ("file", "link"))
+    size = {"type": "string", "enum": ["low", "high"]}
+    assert declared["parameters"]["properties"] == {"kind": file, "like": {"anyOf": [file, link]}, "size": size}
+
+
 OBJECT: dict[str, JsonValue] = {"type": "object", "properties": {}}
 
 

@@ -33,11 +33,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tests.doubles.providers.openai_wire import error_body, fault_lines
+from tests.doubles.providers.openai_wire import chunk, error_body, fault_lines
 from tests.doubles.providers.refusal import Refusal
 from tests.doubles.providers.requests import Seen, latest_user_text
 from tests.doubles.providers.script import Fault, Step
 from tests.doubles.providers.vendors import VENDORS, Vendor
+from tests.doubles.providers.wires import line
 
 STEPS = TypeAdapter(list[Step])
 Answers = Callable[[Seen], Awaitable[Step]]
@@ -75,8 +76,7 @@ async def _stream(vendor: Vendor, step: Step, seen: Seen, request: Request) -> A
             await asyncio.sleep(3600)
         elif step.fault is Fault.ENDLESS:
             for number in itertools.count():
-                for piece in wire.text(Step(text=f"word{number}-" * 200), *said):
-                    yield piece
+                yield line(chunk(seen.model, {"content": f"word{number} " * 200}))
                 await asyncio.sleep(step.token_seconds)
         else:
             for piece in fault_lines(step.fault, seen.model) if step.fault else wire.end(step, *said):

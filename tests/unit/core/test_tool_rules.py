@@ -30,6 +30,7 @@ from tests.doubles.providers.vendors import refusal_of
 from tests.unit.apps.tool_contexts import card
 
 TEXT = {"type": "string"}
+FILE, LINK = {"type": "string", "enum": ["file"]}, {"type": "string", "enum": ["link"]}
 BY_KIND = [
     {"properties": {"kind": {"const": "file"}, "path": TEXT}, "required": ["path"]},
     {"properties": {"kind": {"const": "link"}, "url": TEXT}},
@@ -71,7 +72,7 @@ def test_every_schema_is_sent_in_a_form_that_strict_providers_accept(name: str, 
 
 def test_a_model_learns_the_properties_of_all_alternatives() -> None:
     sent: Any = sendable_schema(SCHEMAS["alternatives"])
-    assert sent["properties"] == {"kind": {"anyOf": [{"const": "file"}, {"const": "link"}]}, "path": TEXT, "url": TEXT}
+    assert sent["properties"] == {"kind": {"anyOf": [FILE, LINK]}, "path": TEXT, "url": TEXT}
     assert "required" not in sent
     assert sendable_schema(SCHEMAS["allOf"])["required"] == ["path", "k"]
 
