@@ -34,9 +34,17 @@ def words(text: str) -> list[str]:
     return re.findall(r"\s*\S+\s*|\s+", text) if text else []
 
 
+def encoded(value: JsonValue) -> bytes:
+    """JSON as servers write it, in UTF-8; escaped if it has lone surrogates."""
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value).encode()
+
+
 def line(value: JsonValue) -> bytes:
-    """One server-sent event with `value` as JSON; lone surrogates stay escaped."""
-    return b"data: " + json.dumps(value).encode() + b"\n\n"
+    """One server-sent event."""
+    return b"data: " + encoded(value) + b"\n\n"
 
 
 def arguments_of(call: Call) -> str:
@@ -58,8 +66,7 @@ def signature_of(thinking: str) -> str:
 
 
 def _event(kind: str, **data: JsonValue) -> bytes:
-    text = json.dumps({"type": kind, **data}, ensure_ascii=False)  # as Anthropic sends it
-    return f"event: {kind}\ndata: {text}\n\n".encode()
+    return f"event: {kind}\n".encode() + line({"type": kind, **data})
 
 
 def _anthropic_whole(step: Step, model: str, body: Body) -> Json:
@@ -178,14 +185,14 @@ def _ollama_calls(step: Step) -> list[JsonValue]:
 
 def _ollama_text(step: Step, model: str, _: Body) -> Iterator[bytes]:
     for word in words(step.text):
-        yield json.dumps(_ollama(model, word, [])).encode() + b"\n"
+        yield encoded(_ollama(model, word, [])) + b"\n"
 
 
 def _ollama_end(step: Step, model: str, body: Body) -> Iterator[bytes]:
     for call in _ollama_calls(step):
-        yield json.dumps(_ollama(model, "", [call])).encode() + b"\n"
+        yield encoded(_ollama(model, "", [call])) + b"\n"
     end = {**_ollama_whole(step, model, body), "message": {"role": "assistant", "content": ""}}
-    yield json.dumps(end).encode() + b"\n"
+    yield encoded(end) + b"\n"
 
 
 def _ollama_whole(step: Step, model: str, body: Body) -> Json:
