@@ -191,7 +191,7 @@ def _ollama_text(step: Step, model: str, _: Body) -> Iterator[bytes]:
 def _ollama_end(step: Step, model: str, body: Body) -> Iterator[bytes]:
     for call in _ollama_calls(step):
         yield encoded(_ollama(model, "", [call])) + b"\n"
-    end = {**_ollama_whole(step, model, body), "message": {"role": "assistant", "content": ""}}
+    end: Json = {**_ollama_whole(step, model, body), "message": {"role": "assistant", "content": ""}}
     yield encoded(end) + b"\n"
 
 
