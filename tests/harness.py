@@ -40,7 +40,7 @@ from perdure.store.valkey import Valkey
 from perdure.temporal.client import DATA_CONVERTER
 from perdure.temporal.workflow_client import Notifier
 from tests.conftest import Person, Urls, as_owner
-from tests.doubles.spoken import Line, SpokenModel, SpokenModels, script
+from tests.doubles.message_script import Line, MessageScriptModel, MessageScriptModels, script
 from tests.doubles.target import World, app_agents
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ T = TypeVar("T")
 class Harness:
     deps: Deps
     world: World
-    model: SpokenModel
+    model: MessageScriptModel
     people: dict[str, Person]
     routing: Routing
     owner_url: str
@@ -240,13 +240,13 @@ async def harness(
     """The test app on the module's database and the module's own queues, without workers yet."""
     assert parts.redis_url is not None
     await publish_app(urls.owner)
-    world, model = World(), SpokenModel()
+    world, model = World(), MessageScriptModel()
     async with AsyncExitStack() as stack:
         valkey = Valkey.connect(parts.redis_url)
         stack.push_async_callback(valkey.close)
         http = await stack.enter_async_context(world.client())
         toolbox = Toolbox(app_agents()[1], lambda name: None, http)
-        deps = Deps(db, LiveTokens(valkey), toolbox, SpokenModels(model), Notifier(temporal, db))
+        deps = Deps(db, LiveTokens(valkey), toolbox, MessageScriptModels(model), Notifier(temporal, db))
         yield Harness(deps, world, model, people, own_queues(), urls.owner)
 
 

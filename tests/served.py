@@ -21,7 +21,7 @@ from perdure.store.calls.effects import settle_by_person
 from perdure.store.delivery.outbox import Note
 from perdure.store.turns.start import request_stop
 from perdure.worker.queues import workers_for
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.harness import Harness, own_queues
 

@@ -9,8 +9,8 @@ import yaml
 
 from perdure.apps import SHIPPED
 from tests.acceptance.running import RunningStack, running
-from tests.doubles.provider import ProviderDouble
-from tests.doubles.provider_steps import Call, Step
+from tests.doubles.providers.script import Call, Step
+from tests.doubles.providers.server import ProviderDouble
 
 COUNTED = "counted"
 """The agent's id."""

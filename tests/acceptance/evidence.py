@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.acceptance.turns import Happened
-from tests.doubles.provider import Seen
+from tests.doubles.providers.requests import Seen
 
 TOOL_TURN = ("user", "assistant", "tool", "assistant")
 SPOKEN_TURN = ("user", "assistant")

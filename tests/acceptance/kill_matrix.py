@@ -30,8 +30,9 @@ from tests.acceptance.evidence import Target, Wanted
 from tests.acceptance.outcome import TABLE_HEAD, Outcome
 from tests.acceptance.running import WORKERS, RunningStack
 from tests.acceptance.turns import Turns
-from tests.doubles.provider import ProviderDouble, Seen
-from tests.doubles.provider_steps import Step
+from tests.doubles.providers.requests import Seen
+from tests.doubles.providers.script import Step
+from tests.doubles.providers.server import ProviderDouble
 from tests.eventually import until
 
 TEXT = " ".join(f"word{number}" for number in range(40))

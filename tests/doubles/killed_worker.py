@@ -6,7 +6,6 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
-import httpx
 from temporalio.client import Client
 
 from perdure.activities.dependencies import Deps
@@ -27,10 +26,6 @@ def nothing(name: str) -> None:
     """No secret has a value."""
 
 
-def no_tools(http: httpx.AsyncClient) -> Toolbox:
-    return Toolbox([], nothing, http)
-
-
 async def say(word: str) -> None:
     """Say it and hang."""
     print(word, flush=True)
@@ -40,20 +35,13 @@ async def say(word: str) -> None:
 def serve(
     kind: Kind,
     *,
-    toolbox: Callable[[httpx.AsyncClient], Toolbox] = no_tools,
     models: Models | None = None,
     then: Callable[[], Awaitable[None]] = lambda: say("serving"),
 ) -> None:
-    asyncio.run(_serve(kind, sys.argv[1:], toolbox, models or Models(nothing), then))
+    asyncio.run(_serve(kind, sys.argv[1:], models or Models(nothing), then))
 
 
-async def _serve(
-    kind: Kind,
-    where: Sequence[str],
-    toolbox: Callable[[httpx.AsyncClient], Toolbox],
-    models: Models,
-    then: Callable[[], Awaitable[None]],
-) -> None:
+async def _serve(kind: Kind, where: Sequence[str], models: Models, then: Callable[[], Awaitable[None]]) -> None:
     database, redis, temporal, namespace, queue = where
     async with AsyncExitStack() as stack:
         db = await Database.connect(
@@ -61,7 +49,7 @@ async def _serve(
         )
         client = await Client.connect(temporal, namespace=namespace, data_converter=DATA_CONVERTER)
         http = await stack.enter_async_context(new_client())
-        deps = Deps(db, LiveTokens(Valkey.connect(redis)), toolbox(http), models, Notifier(client, db))
+        deps = Deps(db, LiveTokens(Valkey.connect(redis)), Toolbox([], nothing, http), models, Notifier(client, db))
         for worker in workers_for(deps, kind, queue):
             await stack.enter_async_context(worker)
         await then()

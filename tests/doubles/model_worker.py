@@ -2,7 +2,7 @@
 
 from perdure.contracts.turns import Kind
 from tests.doubles.killed_worker import serve
-from tests.doubles.spoken import SpokenModel, SpokenModels
+from tests.doubles.message_script import MessageScriptModel, MessageScriptModels
 
 if __name__ == "__main__":
-    serve(Kind.LLM, models=SpokenModels(SpokenModel()))
+    serve(Kind.LLM, models=MessageScriptModels(MessageScriptModel()))

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from tests.doubles.listening import Listening
+from tests.doubles.local_server import LocalServer
 
 CLIENT_ID, CLIENT_SECRET = "perdure-here", "a secret of the client"
 
@@ -33,7 +33,7 @@ class OidcProvider:
     """Another key than it shows."""
     codes: dict[str, dict[str, str]] = field(default_factory=dict)
     redirect_uris: set[str] = field(default_factory=set)
-    _listening: Listening | None = None
+    _listening: LocalServer | None = None
 
     async def start(self) -> "OidcProvider":
         app = Starlette(
@@ -44,7 +44,7 @@ class OidcProvider:
                 Route("/keys", self._keys),
             ]
         )
-        self._listening = Listening(app, lifespan="off")
+        self._listening = LocalServer(app, lifespan="off")
         self.issuer = self._listening.url
         await self._listening.start()
         return self

@@ -29,7 +29,7 @@ from perdure.temporal.workflow_client import Notifier
 from perdure.worker.queues import tools_of, workers_for
 from perdure.worker.reconcile import Reconciler
 from tests.conftest import KEYRING, Person, Urls
-from tests.doubles.listening import Listening
+from tests.doubles.local_server import LocalServer
 from tests.harness import Harness, own_queues
 from tests.integration.litellm_agent import LitellmAgent, clerk_at_work
 from tests.integration.policies import Policies, publish_policies
@@ -88,7 +88,7 @@ async def serving(
         app = create_app(read)
         config = server_config(app, read)
         config.timeout_graceful_shutdown = 1
-        listening = Listening(config)
+        listening = LocalServer(config)
         await listening.start()
     await _forget_guesses(app.state.services.valkey)
     services: Services = replace(app.state.services, routing=own_queues(Routing.spread()))

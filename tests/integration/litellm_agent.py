@@ -18,9 +18,9 @@ from perdure.contracts.values import digest_of
 from perdure.core.events.stream import Cursor
 from perdure.store.events.subscriptions import ConversationWakes
 from perdure.store.valkey import Valkey
-from tests.doubles.provider import ProviderDouble
-from tests.doubles.provider_steps import Step
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
+from tests.doubles.providers.script import Step
+from tests.doubles.providers.server import ProviderDouble
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
 from tests.integration.turn_writer import Sent, read_until

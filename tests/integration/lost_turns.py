@@ -5,7 +5,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.contracts.ids import turn_workflow_id
 from perdure.contracts.turns import TurnAddress
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.harness import Harness
 
 

@@ -12,7 +12,7 @@ from perdure.store.approvals import requests
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
 from perdure.worker.reconcile import Reconciler
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.harness import Harness, gathered
 from tests.integration.conftest import in_transaction
 

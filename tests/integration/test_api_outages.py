@@ -20,7 +20,7 @@ from perdure.local import DataParts
 from perdure.store.status import write_fault
 from perdure.temporal import status as write_probe
 from tests.conftest import Person, Urls, as_owner
-from tests.doubles.link import Link
+from tests.doubles.tcp_link import TcpLink
 from tests.eventually import until
 from tests.integration.conftest import Api, Caller, serving
 from tests.integration.test_api_turns import conversation, refusal
@@ -29,21 +29,21 @@ from tests.integration.test_api_turns import conversation, refusal
 @dataclass(frozen=True)
 class LinkedApi:
     api: Api
-    postgres: Link
-    valkey: Link
-    temporal: Link
+    postgres: TcpLink
+    valkey: TcpLink
+    temporal: TcpLink
 
 
-def through(url: str, link: Link) -> str:
+def through(url: str, link: TcpLink) -> str:
     parsed = urlsplit(url)
     login = parsed.netloc.rpartition("@")[0]
     return urlunsplit(parsed._replace(netloc=f"{login}@127.0.0.1:{link.port}"))
 
 
-async def link_to(address: str) -> Link:
+async def link_to(address: str) -> TcpLink:
     """Connects to an address, or to that of a URL."""
     host, _, port = address.rpartition("@")[2].partition("/")[0].rpartition(":")
-    return await Link(host, int(port)).open()
+    return await TcpLink(host, int(port)).open()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class TwoApis:
 
     one: Api
     other: Api
-    valkey: Link
+    valkey: TcpLink
 
 
 @asynccontextmanager

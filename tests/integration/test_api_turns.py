@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.harness import Harness
 from tests.integration.conftest import Api, Caller
 from tests.integration.test_turn_admission import ask, end, steer

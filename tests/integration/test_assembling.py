@@ -17,7 +17,7 @@ from perdure.contracts.turns import TurnAddress
 from perdure.sdk.outcomes import ToolRefused, ToolUnavailable
 from perdure.sdk.tools import Tool
 from perdure.store.calls import context_assembly as bundles
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
 

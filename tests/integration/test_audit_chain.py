@@ -28,7 +28,7 @@ from perdure.store.turns.finish import finish
 from perdure.worker import audit_heads as heads_module
 from perdure.worker.audit_heads import HeadExport
 from tests.conftest import KEYRING, Urls, as_owner
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.harness import Harness, gathered
 from tests.integration.audit_tampering import TABLES, as_table_owner, chained_anew, new_tenant, written

@@ -11,7 +11,7 @@ import pytest
 
 from perdure import ApiError, AsyncClient, Client
 from perdure.sdk.tables.client_side import ClientTable, ClientTurn, ask, finish_async
-from tests.doubles.link import Link
+from tests.doubles.tcp_link import TcpLink
 from tests.integration.conftest import Api
 
 AGENT = "chart_builder"
@@ -19,7 +19,7 @@ SECRETS = [f"secret-{number}-{number * 7919 % 997:03d}" for number in range(40)]
 AMOUNTS = [73_519 + number * 13_577 for number in range(40)]
 
 
-class Recorder(Link):
+class Recorder(TcpLink):
     """A link that keeps all that passes, in both directions."""
 
     def __init__(self, host: str, port: int) -> None:

@@ -20,10 +20,10 @@ from perdure.settings import Settings
 from perdure.store.approvals import requests as questions
 from perdure.store.database import new_id
 from perdure.store.memory import files
-from tests.doubles.listener import UNWARNED
-from tests.doubles.provider import ProviderDouble
-from tests.doubles.provider_steps import Call, Step
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
+from tests.doubles.providers.client import UNWARNED
+from tests.doubles.providers.script import Call, Step
+from tests.doubles.providers.server import ProviderDouble
 from tests.harness import Harness, publish_app
 from tests.served import ALL_KINDS, Served, serve
 

@@ -23,7 +23,7 @@ from perdure.store.budgets import day_limits_shown, set_day_limits
 from perdure.store.database import new_id
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
-from tests.doubles.spoken import HOLDS_TOKENS, Line, SpokenModel
+from tests.doubles.message_script import HOLDS_TOKENS, Line, MessageScriptModel
 from tests.doubles.target import app_agents
 from tests.eventually import until
 from tests.harness import Harness, gathered, publish_app
@@ -298,14 +298,14 @@ async def test_an_attempt_that_breaks_off_counts_in_a_budget_that_began_beside_i
 ) -> None:
     call, breaks = await begun(harness, "desk"), asyncio.Event()
 
-    async def stalls(model: SpokenModel, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
+    async def stalls(model: MessageScriptModel, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         model.requests[request.idempotency_key] += 1
         yield TextDelta("half")
         await breaks.wait()
         raise UpstreamUnavailable("model_unavailable", "The model broke off.", retry_after_seconds=0.05)
 
     with monkeypatch.context() as patch:
-        patch.setattr(SpokenModel, "stream", stalls)
+        patch.setattr(MessageScriptModel, "stream", stalls)
         broken = asyncio.create_task(ask(harness, call))
         await until_asked(harness, call)
     await limit_tenant(harness, max_tokens=10**9)

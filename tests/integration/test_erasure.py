@@ -25,7 +25,7 @@ from perdure.store.identity import erasure, users
 from perdure.store.identity.erasure import Step, erase
 from perdure.store.turns.finish import finish
 from tests.conftest import KEYRING, Person, Urls
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.harness import Harness, gathered
 from tests.integration.conftest import Api, in_transaction
 from tests.integration.test_api_approvals import ended

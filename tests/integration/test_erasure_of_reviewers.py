@@ -34,7 +34,7 @@ from perdure.store.identity import erasure, users
 from perdure.store.identity.erasure import erase
 from perdure.store.turns.finish import finish
 from tests.conftest import KEYRING, Urls, as_owner
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.harness import Harness
 from tests.integration.audit_tampering import exported_head
 from tests.integration.conftest import in_transaction

@@ -20,7 +20,7 @@ from perdure.store.turns.finish import finish, finish_broken
 from perdure.store.turns.start import request_stop
 from perdure.store.turns.views import turn_segments
 from tests.doubles.fake_turn import NOW
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.harness import Harness, gathered
 from tests.integration.conftest import Caller, in_transaction

@@ -27,7 +27,7 @@ from perdure.store.calls.effects import settle_by_person
 from perdure.store.turns.finish import finish
 from perdure.store.turns.reconcile import start_stranded, wake_decided
 from perdure.store.turns.start import request_stop
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.harness import Harness, effect_ref, gathered
 from tests.integration.conftest import in_transaction

@@ -38,7 +38,7 @@ from perdure.store.turns import views
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
 from tests.doubles.fake_turn import NOW
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
 from tests.eventually import until
 from tests.harness import Harness, gathered

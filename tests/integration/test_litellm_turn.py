@@ -11,8 +11,8 @@ from perdure.contracts.turns import Limits, TurnStatus
 from perdure.core.budgets import USUAL_ANSWER_TOKENS
 from perdure.core.calls.retries import PROVIDER_ERRORS
 from perdure.core.text import CHARACTERS_A_TOKEN
-from tests.doubles.listener import UNWARNED
-from tests.doubles.provider_steps import CONTEXT_OVERFLOW, Call, Fault, Step
+from tests.doubles.providers.client import UNWARNED
+from tests.doubles.providers.script import CONTEXT_OVERFLOW, Call, Fault, Step
 from tests.integration.litellm_agent import ASKED, LITELLM_AGENT, LitellmAgent
 from tests.integration.turn_writer import text_of
 

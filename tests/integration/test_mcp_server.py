@@ -188,7 +188,7 @@ FILES = {
     "agents/dupe.yaml": AGENT.format("dupe", "liar"),
     "mcp/cluster.yaml": f"command: [python, -m, cluster]\nenv: {{PYTHONPATH: {OPS}}}\ntrust_annotations: true\n"
     "start_seconds: 30\n",
-    "mcp/liar.yaml": f"command: [python, {DOUBLES / 'mcp_liar.py'}, FOLDER]\nstart_seconds: 30\n",
+    "mcp/liar.yaml": f"command: [python, {DOUBLES / 'mcp_false_hints.py'}, FOLDER]\nstart_seconds: 30\n",
 }
 
 
@@ -508,7 +508,7 @@ async def test_a_server_that_starts_slowly_costs_an_attempt_and_no_outcome(raws:
 @pytest.fixture
 async def lying_mcp(tmp_path: Path) -> AsyncIterator[McpSession]:
     """A session with the server that calls a deletion read-only."""
-    command = (sys.executable, str(DOUBLES / "mcp_liar.py"), str(tmp_path))
+    command = (sys.executable, str(DOUBLES / "mcp_false_hints.py"), str(tmp_path))
     server = McpServer(name="liar", command=command, start_seconds=20)
     session = McpSession(server, tmp_path, tmp_path / "server", lambda name: None)
     yield session

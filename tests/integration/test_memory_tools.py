@@ -31,8 +31,8 @@ from perdure.store.database import new_id
 from perdure.store.identity.erasure import erase
 from perdure.store.memory import facts
 from tests.conftest import Person, Urls, as_owner
+from tests.doubles.desk_variants import KEEPER, keeper, without
 from tests.doubles.embedder import Hashing
-from tests.doubles.hub import KEEPER, keeper, without
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
 from tests.integration.library import Library, other_tenant

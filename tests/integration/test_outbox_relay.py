@@ -30,8 +30,8 @@ from perdure.worker import webhooks as posts
 from perdure.worker.outbox import PERMANENT_REJECTIONS, START_ATTEMPTS, deliver_due, run_relay
 from perdure.worker.webhooks import WebhookEgress, WebhookSender, send_deliveries
 from tests.conftest import Urls
-from tests.doubles.receiver import Receiver
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
+from tests.doubles.webhook_receiver import Receiver
 from tests.eventually import until
 from tests.harness import Harness
 

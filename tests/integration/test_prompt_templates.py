@@ -21,7 +21,7 @@ from perdure.store.agents import PromptPromoter, PromptReader
 from perdure.store.database import new_id
 from perdure.store.memory import facts
 from tests.conftest import Urls, as_owner
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.harness import Harness
 from tests.integration.conftest import Api, Caller, in_transaction
 from tests.integration.test_api_turns import code, refusal

@@ -19,7 +19,7 @@ from perdure.store.identity import erasure
 from perdure.store.memory import files
 from perdure.store.turns import conversations, start
 from tests.conftest import Person
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.harness import Harness
 from tests.integration.conftest import Api, Caller, in_transaction

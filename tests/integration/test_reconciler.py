@@ -24,8 +24,8 @@ from perdure.worker import reconcile
 from perdure.worker.reconcile import Reconciler
 from perdure.worker.telemetry import traces_of
 from tests.conftest import Urls, as_owner
-from tests.doubles.moody_tracer import MoodyTracer
-from tests.doubles.spoken import Line
+from tests.doubles.faulty_tracer import FaultyTracer
+from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.harness import Harness
 from tests.integration.conftest import in_transaction
@@ -101,7 +101,7 @@ async def test_each_lost_turn_ends_once(harness: Harness, reconciler: Reconciler
 
 async def test_a_turn_the_reconciler_ends_has_its_trace(harness: Harness, relay: Database, temporal: Client) -> None:
     address = await terminated(harness, temporal)
-    tracer = MoodyTracer()
+    tracer = FaultyTracer()
     traces = traces_of(tracer, relay, TOPOLOGIES)
     try:
         ending = Reconciler(relay, temporal, Notifier(temporal, relay), traces.ended)
@@ -113,7 +113,7 @@ async def test_a_turn_the_reconciler_ends_has_its_trace(harness: Harness, relay:
     assert spans(tracer, address) == [("invoke_agent desk", "run_terminated")], "told of once"
 
 
-def spans(tracer: MoodyTracer, address: TurnAddress) -> list[tuple[str, str]]:
+def spans(tracer: FaultyTracer, address: TurnAddress) -> list[tuple[str, str]]:
     """Names and errors of a turn's spans."""
     return [(each.name, each.error) for each in tracer.spans if each.attributes["perdure.trace_id"] == address.turn_id]
 

@@ -26,7 +26,7 @@ from perdure.store.events.subscriptions import ConversationWakes
 from perdure.store.identity import sign_in, users
 from perdure.store.valkey import Valkey, read_messages, subscribe
 from tests.conftest import Person
-from tests.doubles.link import Link
+from tests.doubles.tcp_link import TcpLink
 from tests.eventually import until
 from tests.integration.conftest import Api, Caller
 from tests.integration.test_api_access import having
@@ -200,7 +200,7 @@ async def test_a_cut_subscription_is_made_again(db: Database, parts: DataParts, 
     assert parts.redis_url is not None
     login, _, address = urlsplit(parts.redis_url).netloc.rpartition("@")
     host, _, port = address.rpartition(":")
-    link = await Link(host, int(port)).open()
+    link = await TcpLink(host, int(port)).open()
     behind = Valkey.connect(f"redis://{login}@127.0.0.1:{link.port}/0")
     wakes = ConversationWakes(db, behind)
     straight = LiveTokens.connect(parts.redis_url)

@@ -10,7 +10,7 @@ import pytest
 from perdure.contracts.errors import InvariantBroken
 from perdure.store.database import Database, new_id
 from tests.conftest import Person, Urls, as_owner
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.harness import Harness, gathered
 from tests.integration.test_erasure import plant
 from tests.scale import sized

@@ -24,7 +24,7 @@ from perdure.store.turns.finish import finish
 from perdure.store.turns.start import StartedTurn, request_stop
 from perdure.store.turns.views import get_turn
 from tests.conftest import Urls, as_owner
-from tests.doubles.spoken import Line, script
+from tests.doubles.message_script import Line, script
 from tests.harness import Harness, gathered
 from tests.integration.conftest import Api, in_transaction
 from tests.scale import sized

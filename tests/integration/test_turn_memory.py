@@ -36,7 +36,7 @@ from perdure.worker import embeddings as remember
 from perdure.worker.embeddings import embed_due
 from tests.conftest import Person, Urls
 from tests.doubles.embedder import Hashing
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.harness import Harness, gathered
 from tests.integration.conftest import in_transaction

@@ -24,7 +24,7 @@ from perdure.local import DataParts
 from perdure.settings import Settings
 from perdure.worker.queues import tools_of
 from tests.conftest import Person, Urls
-from tests.doubles.listening import Listening
+from tests.doubles.local_server import LocalServer
 from tests.harness import Harness
 from tests.near import new_client
 from tests.served import serve
@@ -164,7 +164,7 @@ async def pages_at(settings: Settings, port: int = 0) -> AsyncIterator[tuple[str
     api = create_app(settings)
     config = server_config(api, settings)
     config.timeout_graceful_shutdown = 1
-    listening = Listening(config, port)
+    listening = LocalServer(config, port)
     await listening.start()
     try:
         yield listening.url, api

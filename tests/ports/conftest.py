@@ -6,8 +6,8 @@ import pytest
 from temporalio.client import Client
 
 from perdure.activities.providers.provider import Provider
-from tests.doubles.listener import Listener
-from tests.doubles.provider import ProviderDouble
+from tests.doubles.providers.client import RecordingClient
+from tests.doubles.providers.server import ProviderDouble
 from tests.harness import Harness
 from tests.ports.contract import NewTurn
 from tests.ports.double_side import double_turn
@@ -32,8 +32,8 @@ async def litellm_provider() -> AsyncIterator[Provider]:
 
 
 @pytest.fixture
-def listener(litellm_provider: Provider, provider_double: ProviderDouble) -> Listener:
-    return Listener(litellm_provider, provider_double)
+def client(litellm_provider: Provider, provider_double: ProviderDouble) -> RecordingClient:
+    return RecordingClient(litellm_provider, provider_double)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from perdure.contracts.activities import TurnContext, Verdicts
 from perdure.contracts.approvals import GatedCall, Question, RequestRef, VerdictState
 from perdure.contracts.calls import ModelCallRequest, ModelReply, PlannedAsk, ToolCallRequest, ToolOutcome
 from perdure.contracts.memory import FactsAnswer, FactsRequest
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.ports.ports_workflow import Asked, Calls, Round
 
 Args = dict[str, JsonValue]

@@ -13,10 +13,10 @@ from perdure.contracts.ids import approval_id
 from perdure.contracts.memory import FactScope
 from perdure.contracts.turns import Usage
 from perdure.workflows.turn_segment import Steps
+from tests.doubles.desk_variants import KEEPER
 from tests.doubles.fake_turn import TURN_ID, Ambiguous, Behaviour, FakeTurn, Refused, Says
-from tests.doubles.hub import KEEPER
+from tests.doubles.message_script import Line
 from tests.doubles.ports import FakeRun
-from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
 from tests.ports.contract import Args, Run, T
 from tests.ports.ports_workflow import Calls

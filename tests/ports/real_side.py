@@ -26,7 +26,7 @@ from perdure.store.delivery.outbox import workflow_input
 from perdure.store.memory import working_memory
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.harness import Harness
 from tests.ports.contract import Args, Run, T
 from tests.ports.ports_workflow import PortsRun

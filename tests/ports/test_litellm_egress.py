@@ -11,7 +11,7 @@ import pytest
 from perdure.activities.providers.provider import ProviderRequest
 from perdure.contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
 from tests.doubles.hostile_target import MEBI, Talk, bomb, endless_head, endless_hints, floods, says, threaded
-from tests.doubles.listener import UNWARNED
+from tests.doubles.providers.client import UNWARNED
 from tests.doubles.resolver import Names
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pytest
 from perdure.activities.providers.errors import PROVIDER, UNEXPECTED, provider_error
 from perdure.activities.providers.provider import Complete, Provider, TextDelta
 from perdure.contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
-from tests.doubles.listener import UNWARNED, Listener
-from tests.doubles.provider import ProviderDouble
-from tests.doubles.provider_steps import CONTEXT_OVERFLOW, OUT_OF_CREDIT, Fault, Step
+from tests.doubles.providers.client import UNWARNED, RecordingClient
+from tests.doubles.providers.script import CONTEXT_OVERFLOW, OUT_OF_CREDIT, Fault, Step
+from tests.doubles.providers.server import ProviderDouble
 
 pytestmark = UNWARNED
 CUT_OFF = (Fault.CUT, Fault.NO_FINISH, Fault.TRUNCATED_JSON, Fault.HTML, Fault.EMPTY_BODY)
@@ -53,31 +53,31 @@ STATUSES: dict[int, tuple[type[PerdureError], str]] = {
         *(pytest.param("", fault, marks=() if fault in FIRST else pytest.mark.soak) for fault in AFTER_TEXT),
     ],
 )
-async def test_a_fault_raises_a_typed_error_without_an_answer(listener: Listener, text: str, fault: Fault) -> None:
+async def test_a_fault_raises_a_typed_error_without_an_answer(client: RecordingClient, text: str, fault: Fault) -> None:
     family, code = FAULTS[fault]
-    error = await listener.fail(Step(text=text, fault=fault), seconds=1.0 if "hang" in fault else 10.0)
+    error = await client.fail(Step(text=text, fault=fault), seconds=1.0 if "hang" in fault else 10.0)
     assert (type(error), error.code) == (family, code)
-    assert not any(isinstance(chunk, Complete) for chunk in listener.chunks)
-    assert len(listener.double.requests) == 1
+    assert not any(isinstance(chunk, Complete) for chunk in client.chunks)
+    assert len(client.double.requests) == 1
 
 
 @pytest.mark.parametrize("status", STATUSES)
-async def test_an_error_status_is_not_retried_and_has_its_code(listener: Listener, status: int) -> None:
-    error = await listener.fail(Step(status=status, times=None))
+async def test_an_error_status_is_not_retried_and_has_its_code(client: RecordingClient, status: int) -> None:
+    error = await client.fail(Step(status=status, times=None))
     assert (type(error), error.code) == STATUSES[status]
-    assert len(listener.double.requests) == 1
+    assert len(client.double.requests) == 1
     assert "told to say" not in str(error), "the provider's own words may quote the payload"
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_retry_after_is_passed_on(listener: Listener, status: int) -> None:
-    error = await listener.fail(Step(status=status, retry_after="7"))
+async def test_retry_after_is_passed_on(client: RecordingClient, status: int) -> None:
+    error = await client.fail(Step(status=status, retry_after="7"))
     assert isinstance(error, UpstreamUnavailable) and error.retry_after_seconds == 7.0
 
 
 async def test_an_unreachable_server_is_unavailable(litellm_provider: Provider) -> None:
     with ProviderDouble() as closed:
-        gone = Listener(litellm_provider, closed)
+        gone = RecordingClient(litellm_provider, closed)
     error = await gone.fail(Step(text="hi"))
     assert (type(error), error.code, closed.requests) == (UpstreamUnavailable, "model_unavailable", [])
 
@@ -91,18 +91,22 @@ async def test_an_unreachable_server_is_unavailable(litellm_provider: Provider) 
     ],
     ids=["a long conversation", "an empty account", "a word repeated for ever"],
 )
-async def test_an_invalid_answer_has_its_own_code(listener: Listener, step: Step, code: str, retryable: bool) -> None:
-    error = await listener.fail(step)
+async def test_an_invalid_answer_has_its_own_code(
+    client: RecordingClient, step: Step, code: str, retryable: bool
+) -> None:
+    error = await client.fail(step)
     assert (error.code, error.retryable) == (code, retryable)
-    assert all(isinstance(chunk, TextDelta) for chunk in listener.chunks)
+    assert all(isinstance(chunk, TextDelta) for chunk in client.chunks)
 
 
 @pytest.mark.parametrize("name", ["num_retries", "max_retries", "stream", "fallbacks", "timeout", "model"])
-async def test_an_agent_cannot_set_reserved_parameters_and_must_name_a_provider(listener: Listener, name: str) -> None:
+async def test_an_agent_cannot_set_reserved_parameters_and_must_name_a_provider(
+    client: RecordingClient, name: str
+) -> None:
     params: dict[str, Any] = {name: "no-such-thing" if name == "model" else 3}
     with pytest.raises(UpstreamRejected) as raised:
-        await listener.ask(Step(text="hi"), **params)
-    assert raised.value.code == "model_setup" and listener.double.requests == []
+        await client.ask(Step(text="hi"), **params)
+    assert raised.value.code == "model_setup" and client.double.requests == []
 
 
 def _raised() -> Iterator[type[Exception]]:

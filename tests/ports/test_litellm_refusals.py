@@ -8,8 +8,8 @@ import yaml
 
 from perdure.activities.providers.errors import problem_of
 from perdure.contracts.errors import PerdureError
-from tests.doubles.listener import UNWARNED, Listener
-from tests.doubles.provider_steps import Step
+from tests.doubles.providers.client import UNWARNED, RecordingClient
+from tests.doubles.providers.script import Step
 
 pytestmark = UNWARNED
 CASES: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())["cases"]
@@ -22,17 +22,15 @@ def tool(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["name"]))
-async def test_a_refusal_has_its_code_and_keeps_what_helps(listener: Listener, case: dict[str, Any]) -> None:
-    model, base = case["model"], listener.double.api_base
-    if not model.startswith(("openai/", "mistral/")):
-        base = base.removesuffix("/v1")
+async def test_a_refusal_has_its_code_and_keeps_what_helps(client: RecordingClient, case: dict[str, Any]) -> None:
+    model = case["model"]
     media = "text/event-stream" if case["status"] == 200 else "application/json"
     step = Step(status=case["status"], body=case["body"], media=media)
     tools = tuple(tool(name) for name in case.get("tools", ()))
-    asking = listener.ask(step, model=model, tools=tools, api_base=base, api_key=KEY, **case.get("params", {}))
+    asking = client.ask(step, model=model, tools=tools, api_key=KEY, **case.get("params", {}))
     if case["code"] == "content_refused":
         await asking
-        assert listener.complete.finish_reason == "content_filter"
+        assert client.complete.finish_reason == "content_filter"
         return
     with pytest.raises(PerdureError) as raised:
         await asking
@@ -43,4 +41,4 @@ async def test_a_refusal_has_its_code_and_keeps_what_helps(listener: Listener, c
     named = details.get("tools", [details.get("param", "")])
     assert error.code != "model_bad_request" or all(each in error.message for each in named)
     assert KEY not in repr(error)
-    assert len(listener.double.requests) == 1
+    assert len(client.double.requests) == 1

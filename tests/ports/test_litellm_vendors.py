@@ -1,7 +1,7 @@
-"""Six vendors, each asked in its own format: rounds of calls, parallel calls, and each end of an answer."""
+"""Six vendors, each asked in its own format: rounds of calls, tools, thinking, and each end of an answer."""
 
 import json
-from contextlib import aclosing
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -9,35 +9,56 @@ import httpx
 import pytest
 from pydantic import JsonValue
 
-from perdure.activities.providers.provider import REFUSAL_TEXT, Complete, Provider, ProviderRequest, TextDelta
+from perdure.activities.model_answer import StreamAccumulator, plan_calls, reply_of
+from perdure.activities.providers.provider import REFUSAL_TEXT, Complete
 from perdure.activities.providers.refusals import refusal_of
-from perdure.contracts.errors import UpstreamUnavailable
+from perdure.activities.providers.tool_refusals import refused_tools
+from perdure.contracts.agents import AgentDefinition, PublishedAgent, Reasoning
+from perdure.contracts.calls import ModelCall, ModelCallRequest, OutputAsk, OutputForm
+from perdure.contracts.ids import effect_key
 from perdure.contracts.messages import Role
+from perdure.contracts.turns import TurnAddress
+from perdure.core.agents.models import MIN_CAP_TOKENS
 from perdure.core.agents.prompts import PromptMessage, wire_messages, with_cache_breakpoint
-from perdure.core.agents.tool_rules import function_of, sent_messages, sent_tools
-from tests.doubles.listener import UNWARNED
-from tests.doubles.provider_steps import Call, Step
-from tests.doubles.vendor_wires import SIGNATURE, SKIPPED
-from tests.doubles.vendors import VENDORS, VendorsDouble
-from tests.ports.test_litellm_messages import answered_calls
+from perdure.core.agents.tool_rules import function_of, sent_messages, sent_output, sent_tools
+from tests.doubles.providers.client import UNWARNED, RecordingClient
+from tests.doubles.providers.script import Call, Step
+from tests.doubles.providers.server import ProviderDouble
+from tests.doubles.providers.vendors import VENDORS
+from tests.doubles.providers.wires import SIGNATURE, SKIPPED, signature_of
+from tests.unit.core.test_tool_rules import SCHEMAS
 
 pytestmark = UNWARNED
+TURN = "0197f000-0000-7000-8000-000000000001"
+ADDRESS = TurnAddress(tenant_id="t", conversation_id="c", turn_id=TURN)
+MODEL_CALL = ModelCall(
+    address=ADDRESS, call_id="m1", agent_id="a", agent_version="v", ask=ModelCallRequest(messages=(), tools=())
+)
+AGENT = PublishedAgent(definition=AgentDefinition(id="a", title="A", topology="tool_loop"), cards=(), version="v")
 LOOK = function_of("look", "Look.", {"type": "object", "properties": {"key": {"type": "string"}}})
-GO = PromptMessage(Role.USER, "look")
+GO, NOTE = PromptMessage(Role.USER, "look"), PromptMessage(Role.SYSTEM, "Ann approved it.")
 RESULT = '{"status":"ok"}'
 IDS = {"anthropic": "toolu_01A09q90qw90lq917835lq{}", "mistral": "D681PevK{}", "gemini": "8f2b1a3{}"}
+CLAUDE = "anthropic/claude-sonnet-4-5"
+vendors = pytest.mark.parametrize("name", VENDORS)
 
 
-async def ask(provider: Provider, double: VendorsDouble, name: str, *said: PromptMessage) -> tuple[str, Complete]:
+async def ask(client: RecordingClient, model: str, *said: PromptMessage, **more: Any) -> tuple[str, Complete]:
     """The text and the end of the answer to a request as the product builds it."""
-    model = VENDORS[name].model
     messages = with_cache_breakpoint(wire_messages("Be brief.", "", said, model=model), model)
     tools = sent_tools([LOOK], model).tools
-    request = ProviderRequest(model, sent_messages(messages, model), tools, double.where(name), 10)
-    async with aclosing(provider.stream(request)) as chunks:
-        *texts, last = [chunk async for chunk in chunks]
-    assert isinstance(last, Complete)
-    return "".join(chunk.text for chunk in texts if isinstance(chunk, TextDelta)), last
+    await client.ask(model=model, messages=sent_messages(messages, model), tools=tools, **more)
+    return client.text, client.complete
+
+
+def answered_calls(first: Complete, call_id: str = "m1") -> list[PromptMessage]:
+    """The calls of an answer as they are stored, and a result of each."""
+    asked = MODEL_CALL.model_copy(update={"call_id": call_id})
+    plans = plan_calls(asked, AGENT, first.tool_calls)
+    _, (message, *results) = reply_of(asked, StreamAccumulator(complete=first), None, plans.calls)
+    assert len(results) == len(first.tool_calls)
+    said = [PromptMessage(Role.ASSISTANT, "", json.loads(json.dumps(message.calls)))]
+    return said + [PromptMessage(Role.TOOL, RESULT, (), plan.row.key) for plan in plans.calls]
 
 
 def calls_of(name: str, keys: str) -> tuple[Call, ...]:
@@ -68,40 +89,180 @@ def replayed(name: str, ids: list[str], keys: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("keys", ["A", "AB"], ids=["one call", "parallel calls"])
-@pytest.mark.parametrize("name", VENDORS)
-async def test_a_round_of_calls_goes_back_and_is_answered(litellm_provider: Provider, name: str, keys: str) -> None:
-    with VendorsDouble() as double:
-        calls = calls_of(name, keys)
-        double.script(Step(text="I look.", calls=calls), Step(text="Done."))
-        text, first = await ask(litellm_provider, double, name, GO)
-        assert (text, first.finish_reason, first.truncated) == ("I look.", "tool_calls", False)
-        assert [json.loads(call.raw_arguments) for call in first.tool_calls] == [{"key": key} for key in keys]
-        text, second = await ask(litellm_provider, double, name, GO, *answered_calls(first))
-        assert (text, second.finish_reason, second.tool_calls) == ("Done.", "stop", ())
-        assert len(double.requests) == 2, "and nothing is looked up at the server"
-        body: Any = double.requests[-1].body
+@vendors
+async def test_a_round_of_calls_goes_back_and_is_answered(client: RecordingClient, name: str, keys: str) -> None:
+    calls, model = calls_of(name, keys), VENDORS[name].model
+    client.double.script(Step(text="I look.", calls=calls), Step(text="Done."))
+    text, first = await ask(client, model, GO)
+    assert (text, first.finish_reason, first.truncated) == ("I look.", "tool_calls", False)
+    assert [json.loads(call.raw_arguments) for call in first.tool_calls] == [{"key": key} for key in keys]
+    text, second = await ask(client, model, GO, *answered_calls(first))
+    assert (text, second.finish_reason, second.tool_calls) == ("Done.", "stop", ())
+    assert len(client.double.requests) == 2, "and nothing is looked up at the server"
     ids = [call.provider_id.partition("__thought__")[0] for call in first.tool_calls]
     assert name == "ollama" or ids == [call.id for call in calls], "Ollama gives none"
     expected = replayed(name, ids, keys)
-    assert (body.get("messages") or body["contents"])[-len(expected) :] == expected
+    assert (client.body.get("messages") or client.body["contents"])[-len(expected) :] == expected
 
 
-@pytest.mark.parametrize("name", VENDORS)
+@vendors
 @pytest.mark.parametrize("before", ["openai", "ollama"])
 async def test_rounds_of_another_model_with_what_was_said_after_them_are_accepted(
-    litellm_provider: Provider, name: str, before: str
+    client: RecordingClient, name: str, before: str
 ) -> None:
-    note, stop = PromptMessage(Role.SYSTEM, "Ann approved it."), PromptMessage(Role.ASSISTANT, "It is")
-    with VendorsDouble() as double:
-        double.script(
-            Step(calls=calls_of(before, "AB")), Step(calls=calls_of(before, "CD")), Step(text="Yes.", times=9)
-        )
-        said = [GO, *answered_calls((await ask(litellm_provider, double, before, GO))[1]), note]
-        said += answered_calls((await ask(litellm_provider, double, before, GO))[1], "m2")
-        for ends in ([], [GO], [note], [note, GO], [stop], [stop, note], [stop, GO], [GO, note]):
-            assert (await ask(litellm_provider, double, name, *said, *ends))[0] == "Yes."
-        body = json.dumps(double.requests[-2].body)
+    model, stop = VENDORS[name].model, PromptMessage(Role.ASSISTANT, "It is \n")
+    asked = [Step(calls=calls_of(before, keys)) for keys in ("AB", "CD")]
+    client.double.script(*asked, Step(text="Yes.", times=None))
+    rounds = [answered_calls((await ask(client, VENDORS[before].model, GO))[1], call_id) for call_id in ("m1", "m2")]
+    said = [*rounds[0], NOTE, *rounds[1]]
+    for ends in ([], [GO], [NOTE], [NOTE, GO], [stop], [stop, NOTE], [stop, GO], [GO, NOTE]):
+        assert (await ask(client, model, GO, *said, *ends))[0] == "Yes."
+    body = json.dumps(client.double.requests[-2].body)
     assert body.count("Ann approved it.") == 1 and (SKIPPED in body) == (name == "gemini")
+    for began in (said, [stop, *said], [stop, GO], [NOTE, stop, GO]):  # what a window can leave of a transcript
+        assert (await ask(client, model, *began))[0] == "Yes."
+
+
+THOUGHT = f"functions.look:0__thought__{SIGNATURE}"
+CALLS: list[dict[str, Any]] = [
+    {"call_id": "t1.0", "arguments": '{"key":"A"}', "provider_id": "call_0"},
+    {"call_id": "t2.0", "arguments": "{}", "sent_arguments": '{"ky":"B"}', "provider_id": "call_0"},
+    {"call_id": "t3.0", "arguments": "{}", "provider_id": THOUGHT},
+]
+
+
+def odd_calls() -> Iterator[PromptMessage]:
+    """A conversation in which calls have no words, two have one id, and a stopped answer says nothing."""
+    yield from (GO, PromptMessage(Role.ASSISTANT, "\n\n"), PromptMessage(Role.USER, "well?"))
+    for text, call in zip(["", "\n\n", "So."], CALLS, strict=True):
+        key = effect_key(TURN, call["call_id"])
+        yield PromptMessage(Role.ASSISTANT, text, [{**call, "key": key, "tool": "look"}])
+        yield PromptMessage(Role.TOOL, RESULT, (), key)
+
+
+@pytest.mark.parametrize(
+    ("model", "own_ids"),
+    [
+        *(("openai/gpt-4o-mini", ["call_0"]), ("azure/our-gpt-4o", ["call_0"]), (CLAUDE, ["call_0"])),
+        *(("openai/mistral-large", []), ("mistral/mistral-large-latest", []), ("ollama_chat/qwen3:8b", [])),
+        ("gemini/gemini-3-pro-preview", ["call_0", "functions.look:0"]),
+    ],
+)
+async def test_odd_calls_are_sent_as_they_were_within_the_vendors_rules(
+    client: RecordingClient, model: str, own_ids: list[str]
+) -> None:
+    client.double.script(Step(text="Yes."))
+    await ask(client, model, *odd_calls())
+    text = json.dumps(client.body)
+    assert text.count(SIGNATURE) == model.startswith("gemini/"), "a signature goes back with its call"
+    assert "call_id" not in text.replace("tool_call_id", "")
+    assert [name for name in ("call_0", "functions.look:0") if f'"id": "{name}"' in text] == own_ids
+    assert '{\\"ky\\":\\"B\\"}' in text or '{"ky": "B"}' in text, "the model's own arguments"
+
+
+@pytest.mark.parametrize(("asked_model", "thinks"), [(CLAUDE, True), (f"{CLAUDE}-20250929", False)])
+async def test_a_claude_model_thinks_within_a_round_that_its_own_thinking_began(
+    client: RecordingClient, asked_model: str, thinks: bool
+) -> None:
+    reasoning = Reasoning(budget_tokens=1024)
+    client.double.script(Step(thinking="Where? There.", calls=calls_of("anthropic", "AB")), Step(text="Yes."))
+    _, first = await ask(client, CLAUDE, GO, reasoning=reasoning)
+    said = [GO, *answered_calls(first), PromptMessage(Role.USER, "and mind the gap")]
+    await ask(client, asked_model, *said, reasoning=reasoning)
+    content = client.body["messages"][1]["content"]
+    thought = {"type": "thinking", "thinking": "Where? There.", "signature": signature_of("Where? There.")}
+    assert ("thinking" in client.body) == thinks
+    assert [part for part in content if part["type"] == "thinking"] == ([thought] if thinks else [])
+    assert [part["id"] for part in content if part["type"] == "tool_use"] == [
+        call.id for call in calls_of("anthropic", "AB")
+    ]
+
+
+async def test_a_thinking_budget_and_an_effort_reach_each_vendor_in_its_parameters(client: RecordingClient) -> None:
+    async def body(model: str, reasoning: Reasoning | None) -> Any:
+        await client.ask(Step(text="Yes."), model=model, reasoning=reasoning)
+        return client.body
+
+    budget = await body(CLAUDE, Reasoning(budget_tokens=4_000))
+    assert budget["thinking"] == {"type": "enabled", "budget_tokens": 4_000}
+    assert budget["max_tokens"] == MIN_CAP_TOKENS
+    thinking = (await body(CLAUDE, Reasoning(effort="low")))["thinking"]
+    assert thinking["type"] == "enabled" and thinking["budget_tokens"] >= 1_024
+    reasons = "openai/o3-mini"
+    assert (await body(reasons, Reasoning()))["reasoning_effort"] == "high", "where nothing is said"
+    assert "reasoning_effort" not in await body(reasons, None)
+    assert "reasoning_effort" not in await body("openai/gpt-4o-mini", Reasoning()), "it cannot think"
+    asked = await body(reasons, Reasoning(budget_tokens=4_000))
+    assert asked["reasoning_effort"] == "medium", "the vendor counts no thinking"
+    assert MIN_CAP_TOKENS in (asked.get("max_tokens"), asked.get("max_completion_tokens"))
+
+
+TOOLS = [function_of(f"tool_{number}", "Look.", schema) for number, schema in enumerate(SCHEMAS.values())]
+
+
+@vendors
+async def test_each_vendor_answers_with_mended_tools_and_requested_objects(client: RecordingClient, name: str) -> None:
+    model = VENDORS[name].model
+    await client.ask(Step(text="Yes.", times=None), model=model, tools=sent_tools(TOOLS, model).tools)
+    for schema, form in product(SCHEMAS.values(), OutputForm):
+        output = sent_output(OutputAsk(name="to answer", fits=schema, form=form), model)
+        assert output is not None
+        tools = [function_of(output.name, "", output.fits)] if form is OutputForm.FUNCTION else []
+        await client.ask(model=model, tools=tools, output=output)
+
+
+async def test_a_gemini_model_is_sent_the_possible_values_of_a_property(client: RecordingClient) -> None:
+    properties: JsonValue = {
+        "kind": {"const": "file"},
+        "like": {"anyOf": [{"const": "file"}, {"type": "string", "const": "link"}]},
+        "size": {"enum": ["low", "high"]},
+    }
+    model = VENDORS["gemini"].model
+    tool = function_of("look", "", {"type": "object", "properties": properties})
+    await client.ask(Step(text="Yes."), model=model, tools=sent_tools([tool], model).tools)
+    (declared,) = client.body["tools"][0]["function_declarations"]
+    file, link = ({"type": "string", "enum": [value]} for value in ("file", "link"))
+    size = {"type": "string", "enum": ["low", "high"]}
+    assert declared["parameters"]["properties"] == {"kind": file, "like": {"anyOf": [file, link]}, "size": size}
+
+
+OBJECT: dict[str, JsonValue] = {"type": "object", "properties": {}}
+
+
+@pytest.mark.parametrize(
+    ("name", "tools", "found"),
+    [
+        ("openai", TOOLS[1:], {"tools": ["tool_1"]}),
+        ("anthropic", TOOLS[11:], {"tools": ["tool_11"]}),  # LiteLLM itself drops what is at the top
+        ("openai", [function_of("long", "d" * 2_000, OBJECT)], {"tools": ["long"]}),
+        ("azure", TOOLS * 20, {"tool_count": 20 * len(TOOLS)}),
+        ("gemini", [function_of("1st", "", OBJECT)], {"tools": ["1st"]}),
+        ("gemini", [function_of(f"t{number}", "", OBJECT) for number in range(513)], {"tool_count": 513}),
+        ("mistral", [function_of("a.b", "", OBJECT)], {"status": 400}),
+        ("mistral", [function_of("odd", "", {"type": "objekt"})], {"status": 400}),
+        ("anthropic", [function_of("odd", "", {**OBJECT, "required": "key"})], {"tools": ["odd"]}),
+    ],
+)  # fmt: skip
+async def test_a_refused_tool_is_named(
+    client: RecordingClient, name: str, tools: list[Any], found: dict[str, object]
+) -> None:
+    error = await client.fail(Step(text="Yes."), model=VENDORS[name].model, tools=tools)
+    assert error.code == "model_bad_request" and found.items() <= error.details.items()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("Invalid schema for function 'b': In context=('properties', 'a'), array schema missing items.", ["b"]),
+        ("Invalid 'tools[2].function.name': string too long.", ["c"]),
+        ("tools.1.custom.input_schema.properties: Property keys should match pattern", ["b"]),
+        ("* GenerateContentRequest.tools[0].function_declarations[2].parameters.properties[a]: missing", ["c"]),
+        ("Function name was b but must be a-z, A-Z, 0-9", ["b"]),
+        ("tools.9.custom: no such tool; a function that is not there; a", []),
+    ],
+)
+def test_the_tools_in_a_providers_text_are_found(text: str, named: list[str]) -> None:
+    assert refused_tools(text, ["a", "b", "c"]) == named
 
 
 @pytest.mark.parametrize(
@@ -121,17 +282,16 @@ async def test_rounds_of_another_model_with_what_was_said_after_them_are_accepte
     ],
 )
 async def test_each_end_of_an_answer_has_its_reason(
-    litellm_provider: Provider, names: str, ends: str, reason: str, truncated: bool
+    client: RecordingClient, names: str, ends: str, reason: str, truncated: bool
 ) -> None:
-    with VendorsDouble() as double:
-        for name, end in product(names.split(), ends.split()):
-            # Ollama sends no half calls, and Anthropic's pause is not a cut.
-            with_calls = truncated and name != "ollama" and end != "pause_turn"
-            for calls in [(), calls_of(name, "A")] if with_calls else [()]:
-                double.script(Step(text="And then", calls=calls, finish_reason=end))
-                text, last = await ask(litellm_provider, double, name, GO)
-                assert (text, last.finish_reason, last.truncated) == ("And then", reason, truncated), (name, end)
-                assert not last.tool_calls
+    for name, end in product(names.split(), ends.split()):
+        # Ollama sends no half calls, and Anthropic's pause is not a cut.
+        with_calls = truncated and name != "ollama" and end != "pause_turn"
+        for calls in [(), calls_of(name, "A")] if with_calls else [()]:
+            client.double.script(Step(text="And then", calls=calls, finish_reason=end))
+            text, last = await ask(client, VENDORS[name].model, GO)
+            assert (text, last.finish_reason, last.truncated) == ("And then", reason, truncated), (name, end)
+            assert not last.tool_calls
 
 
 AZURE_FILTER: JsonValue = {
@@ -169,17 +329,14 @@ BLOCKED = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetada
     ],
 )
 async def test_refusals_are_answers_and_failed_answers_are_not(
-    litellm_provider: Provider, name: str, step: Step, expected: tuple[str, str] | str
+    client: RecordingClient, name: str, step: Step, expected: tuple[str, str] | str
 ) -> None:
-    with VendorsDouble() as double:
-        double.script(step)
-        if isinstance(expected, str):
-            with pytest.raises(UpstreamUnavailable) as raised:
-                await ask(litellm_provider, double, name, GO)
-            assert raised.value.code == expected
-        else:
-            text, last = await ask(litellm_provider, double, name, GO)
-            assert (text, last.finish_reason, last.truncated) == (*expected, False)
+    if isinstance(expected, str):
+        assert (await client.fail(step, model=VENDORS[name].model)).code == expected
+    else:
+        await client.ask(step, model=VENDORS[name].model)
+        last = client.complete
+        assert (client.text, last.finish_reason, last.truncated) == (*expected, False)
 
 
 def openai_call(id_: str, arguments: JsonValue = "{}") -> list[JsonValue]:
@@ -193,21 +350,26 @@ CALL: JsonValue = {"function_call": {"name": "look", "args": {}}}
 TOLD: JsonValue = {"role": "user", "parts": [{"function_response": {"name": "look", "response": {}}}]}
 ASKED: JsonValue = {"role": "user", "parts": [{"text": "look"}]}
 SAY: JsonValue = {"role": "user", "content": "well?"}
+SAID: JsonValue = {"role": "assistant", "content": "Hi "}
 CHAT, DEPLOYED = "/v1/chat/completions", "/openai/deployments/our-gpt-4o/chat/completions"
 STREAMED = "/v1beta/models/gemini-3-pro-preview:streamGenerateContent?alt=sse"
+INVALID = "invalid_request_error"
 
 
 @pytest.mark.parametrize(
     ("url", "messages", "status", "code"),
     [
-        (f"openai{CHAT}", openai_call("x" * 41), 400, "invalid_request_error"),
-        (f"azure{DEPLOYED}?api-version=2024-10-21", [*openai_call("x")[:2], SAY], 400, "invalid_request_error"),
+        (f"openai{CHAT}", openai_call("x" * 41), 400, INVALID),
+        (f"azure{DEPLOYED}?api-version=2024-10-21", [*openai_call("x")[:2], SAY], 400, INVALID),
         (f"azure{DEPLOYED}", [SAY], 404, "404"),
         (f"azure{CHAT}?api-version=2024-10-21", [SAY], 404, "404"),
-        ("anthropic/v1/messages", [SAY, {"role": "assistant", "content": [USE]}, SAY], 400, "invalid_request_error"),
+        ("anthropic/v1/messages", [SAY, {"role": "assistant", "content": [USE]}, SAY], 400, INVALID),
+        ("anthropic/v1/messages", [SAID, SAY], 400, INVALID),
+        ("anthropic/v1/messages", [SAY, SAY], 400, INVALID),
+        ("anthropic/v1/messages", [SAY, SAID], 400, INVALID),
         (f"mistral{CHAT}", openai_call("call_1"), 400, "3280"),
         (f"mistral{CHAT}", [*openai_call("D681PevKs"), SAY], 400, "3230"),
-        (f"mistral{CHAT}", [SAY, {"role": "assistant", "content": "Hi"}], 400, "3230"),
+        (f"mistral{CHAT}", [SAY, SAID], 400, "3230"),
         (f"gemini{STREAMED}", [ASKED, {"role": "model", "parts": [CALL]}, TOLD], 400, "INVALID_ARGUMENT"),
         (f"gemini{STREAMED}", [ASKED, {"role": "model", "parts": [CALL, CALL]}, TOLD], 400, "INVALID_ARGUMENT"),
         ("ollama/api/chat", openai_call("x"), 400, ""),
@@ -215,18 +377,52 @@ STREAMED = "/v1beta/models/gemini-3-pro-preview:streamGenerateContent?alt=sse"
     ],
 )
 async def test_the_vendors_reject_what_they_document_in_their_own_form(
-    url: str, messages: list[JsonValue], status: int, code: str
+    provider_double: ProviderDouble, url: str, messages: list[JsonValue], status: int, code: str
 ) -> None:
     keys = {vendor.header: "k" for vendor in VENDORS.values() if vendor.header}
-    body = {"model": url.partition("/")[0], "system": [], "messages": messages}
-    if not url.startswith("anthropic"):
-        del body["system"]
+    body: JsonValue = {"model": url.partition("/")[0], "messages": messages}
     if url.startswith("gemini"):
         body = {"contents": messages}
-    with VendorsDouble() as double:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{double.port}") as client:
-            response = await client.post(f"/{url}", json=body, headers=keys)
-            assert response.status_code == status
-            assert next((code for code in refusal_of(response.json()).codes if code != "400"), "") == code
-            unsigned = await client.post(f"/{url}", json=body)
-            assert unsigned.status_code in ((401, 403) if status == 400 and "ollama" not in url else (status,))
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{provider_double.port}") as http:
+        response = await http.post(f"/{url}", json=body, headers=keys)
+        assert response.status_code == status
+        assert next((code for code in refusal_of(response.json()).codes if code != "400"), "") == code
+        unsigned = await http.post(f"/{url}", json=body)
+        assert unsigned.status_code in ((401, 403) if status == 400 and "ollama" not in url else (status,))
+
+
+@pytest.mark.parametrize(
+    ("schema", "status"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}}, 418),
+        ({"type": "object", "$ref": "#"}, 400),
+        ({"type": "object", "additionalProperties": False}, 400),
+        ({"type": "object", "properties": {"a": {}}}, 400),
+        ({"type": "object", "properties": {"a": {"type": "array"}}}, 400),
+        ({"type": "object", "properties": {"a": {"type": ["string", "null"]}}}, 400),
+        ({"type": "object", "properties": {"a": {"type": "integer", "enum": ["1"]}}}, 400),
+        ({"type": "object", "required": ["a"]}, 400),
+        ({"type": "string"}, 400),
+    ],
+)
+async def test_google_takes_only_its_subset_of_a_schema(
+    provider_double: ProviderDouble, schema: JsonValue, status: int
+) -> None:
+    """418 is the double's own, as its script is empty."""
+    provider_double.script()
+    declared: JsonValue = [{"function_declarations": [{"name": "look", "parameters": schema}]}]
+    async with httpx.AsyncClient(headers={"x-goog-api-key": "k"}) as http:
+        url = f"http://127.0.0.1:{provider_double.port}/gemini{STREAMED}"
+        assert (await http.post(url, json={"contents": [ASKED], "tools": declared})).status_code == status
+
+
+@vendors
+async def test_an_answer_is_the_same_streamed_and_whole(client: RecordingClient, name: str) -> None:
+    steps = [Step(text="I look.", calls=calls_of(name, "AB"), whole=whole) for whole in (False, True)]
+    client.double.script(*steps)
+    (streamed, first), (whole, second) = [await ask(client, VENDORS[name].model, GO) for _ in steps]
+    assert streamed == whole == "I look."
+    assert (first.finish_reason, first.usage) == (second.finish_reason, second.usage)
+    assert [(call.name, json.loads(call.raw_arguments)) for call in second.tool_calls] == [
+        (call.name, json.loads(call.raw_arguments)) for call in first.tool_calls
+    ]

@@ -7,8 +7,8 @@ from perdure.contracts.approvals import RequestKind, VerdictState
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.memory import Fact, FactsAnswer, FactScope, FactsRequest, FactStatus
 from perdure.contracts.messages import Role
-from tests.doubles.hub import KEEPER, keeper
-from tests.doubles.spoken import Line
+from tests.doubles.desk_variants import KEEPER, keeper
+from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
 from tests.ports.contract import ASK, NewTurn, Run, asks, gated, line, paused, planned, problem

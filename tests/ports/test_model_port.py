@@ -4,7 +4,7 @@ import json
 
 from perdure.contracts.calls import ModelCallRequest, ModelReply, OutputAsk
 from perdure.contracts.messages import Role
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.ports.contract import ASK, SCHEMA, NewTurn, asks, line, problem
 
 

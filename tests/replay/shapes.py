@@ -13,8 +13,8 @@ from perdure.contracts.turns import Limits, TurnAddress, TurnStatus, WakeSignal
 from perdure.core.approvals.decisions import Decision
 from perdure.store.approvals import requests
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
-from tests.doubles.hub import CALM, CLIENT_TABLE, KEEPER, PLANNER, gatherer, keeper, planner, published
-from tests.doubles.spoken import Line
+from tests.doubles.desk_variants import CALM, CLIENT_TABLE, KEEPER, PLANNER, gatherer, keeper, planner, published
+from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
 from tests.eventually import until
 from tests.harness import publish_app

@@ -2,7 +2,7 @@
 
 from perdure.contracts.turns import TurnAddress, WakeSignal
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.replay.recording import run_of
 from tests.served import DONE, PAY, Served

@@ -10,8 +10,8 @@ from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.calls.endings import CONTINUE
 from perdure.store.turns import views
 from perdure.store.turns.conversations import list_messages
-from tests.doubles.hub import as_desk
-from tests.doubles.spoken import Line
+from tests.doubles.desk_variants import as_desk
+from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
 from tests.eventually import until
 from tests.harness import publish_app

@@ -18,7 +18,7 @@ from perdure.core.approvals.decisions import Decision
 from perdure.store import agents
 from perdure.store.approvals import views
 from perdure.store.delivery.outbox import workflow_input
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.served import DONE, PAUSED, PAY, POST, Served, refused
 

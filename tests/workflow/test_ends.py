@@ -22,7 +22,7 @@ from perdure.store.budgets import set_day_limits
 from perdure.store.turns.start import request_stop
 from tests.conftest import Urls
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
-from tests.doubles.spoken import HOLDS_TOKENS, Line
+from tests.doubles.message_script import HOLDS_TOKENS, Line
 from tests.eventually import until
 from tests.harness import Harness
 from tests.replay.recording import run_of

@@ -14,9 +14,9 @@ from perdure.store.database import Database
 from perdure.store.memory import episodes
 from perdure.worker.embeddings import embed_due
 from tests.conftest import Urls
+from tests.doubles.desk_variants import as_desk
 from tests.doubles.embedder import Hashing
-from tests.doubles.hub import as_desk
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
 from tests.served import ALL_KINDS, Served, serve

@@ -12,8 +12,8 @@ from perdure.contracts.agents import FallbackModel
 from perdure.contracts.errors import UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress
 from perdure.core.calls.retries import PROVIDER_ERRORS
-from tests.doubles.hub import KEEPER, as_desk, keeper
-from tests.doubles.spoken import Line
+from tests.doubles.desk_variants import KEEPER, as_desk, keeper
+from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
 from tests.served import Served

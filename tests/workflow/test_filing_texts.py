@@ -17,10 +17,11 @@ from perdure.core.approvals.decisions import Decision
 from perdure.store import agents
 from perdure.store.approvals import views
 from tests.conftest import Urls
-from tests.doubles.hub import changed_agent
-from tests.doubles.listener import UNWARNED
-from tests.doubles.playing import PlayingDouble
-from tests.doubles.wire import Request, requests_of
+from tests.doubles.desk_variants import changed_agent
+from tests.doubles.providers.agent_script import answers_of
+from tests.doubles.providers.client import UNWARNED
+from tests.doubles.providers.requests import SentRequest, requests_of
+from tests.doubles.providers.server import ProviderDouble
 from tests.harness import own_queues, publish_app
 from tests.workflow.conftest import Engine
 
@@ -51,7 +52,7 @@ def routing(player: str) -> Routing:
 class Filings:
     engine: Engine
     model: str
-    double: PlayingDouble
+    double: ProviderDouble
 
     async def paused(self, text: str) -> tuple[str, dict[str, Any]]:
         """A turn that waits, and what its reviewer sees."""
@@ -73,7 +74,7 @@ class Filings:
         assert [(each["state"], each["results"]) for each in ran] == [("done", 1)] * calls
         return str(row["answer"])
 
-    def sent(self, turn_id: str) -> list[Request]:
+    def sent(self, turn_id: str) -> list[SentRequest]:
         """The turn's requests to the provider, each of them checked."""
         found = requests_of(turn_id, self.double.requests)
         assert len({request.prefix for request in found}) == 1, "the prefix is the same bytes in every request"
@@ -87,10 +88,10 @@ async def filings(engine: Engine, urls: Urls, player: str) -> AsyncIterator[Fili
     """The agent as shipped, but for its model."""
     async with engine.deps.db.transaction("local") as tx:
         agent = await agents.current_agent(tx, AGENT)
-    with PlayingDouble(read_script(agent.definition.script)) as double, pytest.MonkeyPatch.context() as patch:
+    answers = answers_of(read_script(agent.definition.script))
+    with ProviderDouble(answers=answers) as double, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PERDURE_SECRET_MODEL_KEY", "sk-of-the-test")
-        base = double.root if player.startswith("anthropic/") else double.api_base
-        params: dict[str, Any] = {"api_base": base, "api_key_secret": "model_key"}
+        params = {"api_base": double.params_for(player)["api_base"], "api_key_secret": "model_key"}
         ours = changed_agent(agent, model=player, model_params=params)
         await publish_app(urls.owner, [("filings", ours)])
         provider: Any = await engine.deps.models.provider(ours)

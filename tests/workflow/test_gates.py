@@ -22,7 +22,7 @@ from perdure.core.approvals.decisions import Decision
 from perdure.local import DataParts
 from perdure.store.approvals.verdicts import read_verdicts
 from tests.conftest import Urls
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.harness import Harness
 from tests.served import ALL_KINDS, DONE, PAUSED, PAY, POST, Served, apart, refused, serve

@@ -27,7 +27,7 @@ from perdure.telemetry.metrics import ROLES, metrics_addresses, serve_metrics
 from perdure.temporal.client import metrics_runtime
 from perdure.temporal.workflow_client import Notifier, delete_histories, is_workflow_missing
 from tests.conftest import Person
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.harness import Harness, own_queues
 from tests.replay.recording import run_of

@@ -10,8 +10,8 @@ from perdure.activities.providers.provider import MAX_CALLS_SENT
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.turns import Limits, TurnStatus
 from perdure.workflows.ports import RUN_EVENTS
-from tests.doubles.hub import CALM, as_desk, gatherer, published
-from tests.doubles.spoken import Line
+from tests.doubles.desk_variants import CALM, as_desk, gatherer, published
+from tests.doubles.message_script import Line
 from tests.served import DONE, PAUSED, PAY, Served
 
 CALLS = 64

@@ -24,8 +24,8 @@ from perdure.core.approvals.decisions import Decision
 from perdure.store.approvals.requests import open_requests
 from perdure.store.approvals.verdicts import read_verdicts
 from perdure.workflows import turn_run
-from tests.doubles.hub import agent_of, changed_agent
-from tests.doubles.spoken import Line
+from tests.doubles.desk_variants import agent_of, changed_agent
+from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
 from tests.eventually import until
 from tests.harness import Harness, publish_app

@@ -4,7 +4,7 @@ import pytest
 
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.turns import OnBusy
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.harness import gathered
 from tests.replay.recording import run_of
 from tests.replay.stopping import in_a_call, silent

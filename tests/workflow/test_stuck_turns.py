@@ -20,7 +20,7 @@ from perdure.temporal.workflow_client import Notifier
 from perdure.worker.reconcile import Reconciler
 from perdure.workflows.turn_segment import TurnSegment
 from tests.conftest import KEYRING, Urls
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.integration.lost_turns import aged
 from tests.served import ALL_KINDS, DONE, PAY, POST, Served, apart, serve

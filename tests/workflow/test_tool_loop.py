@@ -16,7 +16,7 @@ from perdure.store import agents
 from perdure.store.agents import set_exemption
 from perdure.store.database import Database, new_id
 from tests.conftest import Urls
-from tests.doubles.hub import changed_agent
+from tests.doubles.desk_variants import changed_agent
 from tests.eventually import until
 from tests.harness import publish_app
 from tests.integration.library import Library

@@ -14,9 +14,9 @@ from perdure.graph.registry import TOPOLOGIES
 from perdure.telemetry.traces import AlarmLog, TurnTraces
 from perdure.worker.telemetry import edges_of, tracer_of
 from tests.doubles.collector import Collector, attributes_of, collecting
-from tests.doubles.hub import KEEPER, keeper
-from tests.doubles.moody_tracer import MoodyTracer
-from tests.doubles.spoken import Line
+from tests.doubles.desk_variants import KEEPER, keeper
+from tests.doubles.faulty_tracer import FaultyTracer
+from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
 from tests.eventually import until
 from tests.harness import Harness, publish_app
@@ -38,7 +38,7 @@ class Traced:
     """A collector, the tracer in front of it, and the traces of this module's workers."""
 
     collector: Collector
-    tracer: MoodyTracer
+    tracer: FaultyTracer
     traces: TurnTraces
     bell: AlarmLog
 
@@ -54,13 +54,13 @@ async def traced(harness: Harness, collector: Collector) -> Traced:
     traces = harness.deps.traces
     assert traces is not None
     tracer = traces._tracer
-    assert isinstance(tracer, MoodyTracer)
+    assert isinstance(tracer, FaultyTracer)
     return Traced(collector, tracer, traces, traces._log)
 
 
 @pytest.fixture(scope="module")
 async def harness(harness: Harness, collector: Collector) -> AsyncIterator[Harness]:
-    tracer = MoodyTracer()
+    tracer = FaultyTracer()
     tracer.behind = tracer_of("otel", f"{collector.url}/v1/traces", None)
     assert tracer.behind.is_enabled()
     ways = {one.name: edges_of(one) for one in TOPOLOGIES}
@@ -77,7 +77,7 @@ async def harness(harness: Harness, collector: Collector) -> AsyncIterator[Harne
 @pytest.fixture(autouse=True)
 def healthy_tracer(traced: Traced) -> Iterator[None]:
     yield
-    traced.tracer.mood, traced.collector.hanging, traced.collector.status = "on", False, 200
+    traced.tracer.behavior, traced.collector.hanging, traced.collector.status = "on", False, 200
     traced.tracer.go_on.set()
     traced.collector.go_on.set()
 
@@ -134,7 +134,7 @@ SAMPLE = ("a tool", "a failure")
 async def test_no_tracer_changes_a_turn(served: Served, traced: Traced, turn: str) -> None:
     courses = {}
     for mood in ("on", "off", "raising", "none"):
-        traced.tracer.mood = mood
+        traced.tracer.behavior = mood
         courses[mood] = json.dumps(await course(served, turn))
         await traced.traces.settled()
     assert len(set(courses.values())) == 1
@@ -143,7 +143,7 @@ async def test_no_tracer_changes_a_turn(served: Served, traced: Traced, turn: st
 @pytest.mark.timed
 async def test_no_turn_waits_for_a_tracer_that_hangs_for_thirty_seconds(served: Served, traced: Traced) -> None:
     quiet = await course(served, "a tool")
-    traced.tracer.mood = "hanging"
+    traced.tracer.behavior = "hanging"
     traced.tracer.go_on.clear()
     traced.tracer.entered.clear()
     began = time.monotonic()

@@ -18,7 +18,7 @@ from perdure.contracts.turns import StopRequest, TurnAddress, TurnStatus, WakeSi
 from perdure.store.database import Connection
 from perdure.store.turns.finish import stop_requested
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.replay.recording import run_of
 from tests.replay.replaying import Replaying

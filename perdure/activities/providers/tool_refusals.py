@@ -11,7 +11,10 @@ _DECLARATION = re.compile(r"function_declarations\[(\d+)\]")
 """Gemini's index of a tool; all its functions are in `tools[0]`."""
 _POSITION = re.compile(r"\btools(?:\[(\d+)\]|\.(\d+)\b)")
 _QUOTED = re.compile(r"\b(?:function|tool)(?: name)?(?: was)?:? ['\"`]?([a-zA-Z0-9_-]{1,64})", re.IGNORECASE)
-_TOO_MANY = re.compile(r"'tools': array too long|\btoo many (?:tools|functions)|number of function declarations", re.I)
+_TOO_MANY = re.compile(
+    r"'tools': array too long|\btoo many (?:tools|functions)|(?:number of|at most \d+) function declarations",
+    re.IGNORECASE,
+)
 
 
 def refused_tools(text: str, names: Sequence[str]) -> list[str]:

@@ -89,11 +89,23 @@ def wire_messages(
         sent.append(_wire_message(message, ids, model) | ({"thinking_blocks": thinking} if thinking else {}))
     if is_mistral(model):
         sent = _in_mistrals_order(sent)
+    if is_claude(model) or is_gemini(model):
+        sent = _from_a_user(sent)
     return [*sent, {"role": "user", "content": _CONTINUE}] if _must_not_end_so(sent, model) else sent
 
 
+_LEFT_OUT: Final = "[Earlier messages are left out]"
 _RECEIVED: Final = "I have the results."
 _CONTINUE: Final = "Please continue."
+
+
+def _from_a_user(messages: Sequence[WireMessage]) -> list[WireMessage]:
+    """Returns the messages with a user's before the first of the model's. A window can begin with the model's, which
+    Claude and Gemini reject."""
+    start = next((place for place, each in enumerate(messages) if each["role"] != "system"), len(messages))
+    if start == len(messages) or messages[start]["role"] == "user":
+        return [*messages]
+    return [*messages[:start], {"role": "user", "content": _LEFT_OUT}, *messages[start:]]
 
 
 def _in_mistrals_order(messages: Sequence[WireMessage]) -> list[WireMessage]:

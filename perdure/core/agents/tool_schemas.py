@@ -203,13 +203,17 @@ def _either(first: Any, second: Any) -> Any:
 
 
 def _mended(schema: Any) -> Any:
-    """Returns the schema with names that every provider accepts, with `items` for each array, and with each required
-    property among the properties (Gemini)."""
+    """Returns the schema with names that every provider accepts, with `items` for each array, and for Gemini with each
+    required property among the properties and with texts as typed `enum`."""
     if not isinstance(schema, dict):
         return {} if schema is True else {"not": {}}
     mended = {
         keyword: _mended_keyword(keyword, value) if keyword in _MENDED else value for keyword, value in schema.items()
     }
+    texts = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(texts, list) and texts and all(isinstance(each, str) for each in texts):
+        mended = {keyword: value for keyword, value in mended.items() if keyword != "const"}
+        mended |= {"type": schema.get("type", "string"), "enum": texts}
     if "array" in _types(schema):
         mended.setdefault("items", {})
     if isinstance(mended.get("properties"), dict):

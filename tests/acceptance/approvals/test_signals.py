@@ -12,7 +12,7 @@ from perdure.contracts.activities import WAKE
 from perdure.contracts.ids import approval_id, effect_key
 from perdure.contracts.turns import TurnAddress, TurnStatus, WakeSignal
 from perdure.temporal.workflow_client import is_workflow_missing
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.served import Served
 

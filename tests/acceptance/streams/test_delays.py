@@ -57,7 +57,7 @@ def provider(folder: Path) -> Iterator[str]:
     port, script = free_port(), folder / "steps.yaml"
     script.write_text(yaml.safe_dump([STEP]))
     arguments = ["--port", str(port), "--script", str(script)]
-    process = subprocess.Popen([sys.executable, "-m", "tests.doubles.provider", *arguments], cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-m", "tests.doubles.providers.server", *arguments], cwd=ROOT)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

@@ -16,8 +16,8 @@ from perdure.contracts.turns import TurnAddress
 from perdure.core.agents.toolsets import LOAD_TOOLSET
 from perdure.core.calls.ledger import Claim
 from perdure.store.calls.model_calls import ModelClaim
-from tests.doubles.spoken import SpokenModel, SpokenModels
-from tests.doubles.tool_rules import openai_refusal
+from tests.doubles.message_script import MessageScriptModel, MessageScriptModels
+from tests.doubles.providers.vendors import refusal_of
 from tests.unit.apps.tool_contexts import card
 from tests.unit.core.test_tool_rules import SCHEMAS
 
@@ -39,15 +39,16 @@ def call_of(**ask: Any) -> ModelCall:
     {}, *({"output": OutputAsk(name="an answer", fits=SCHEMAS["names"], form=form)} for form in OutputForm),
 ])  # fmt: skip
 def test_a_request_is_accepted_by_a_strict_provider(ask: dict[str, Any]) -> None:
-    model = SpokenModel()
-    earlier: dict[str, JsonValue] = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "a.b"}}]}
+    model = MessageScriptModel()
+    asked: dict[str, JsonValue] = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "a.b"}}]}
+    earlier: list[dict[str, JsonValue]] = [asked, {"role": "tool", "tool_call_id": "1", "content": "1"}]
     for name, limit in (("openai/m", 128), ("anthropic/m", 152), ("scripted", 153)):
         claimed = ModelClaim(Claim.ACT, model=name)
-        request = request_of(SpokenModels(model), model, call_of(**ask), AGENT, claimed, [earlier])
+        request = request_of(MessageScriptModels(model), model, call_of(**ask), AGENT, claimed, earlier)
         body: dict[str, Any] = {"tools": [*request.tools], "messages": [*request.messages]}
         if request.output is not None:
             body["response_format"] = {"json_schema": {"schema": request.output.fits}}
-        assert (openai_refusal(body) is None) is (name == "openai/m" or (bool(ask) and name != "scripted"))
+        assert (refusal_of("openai", body) is None) is (name == "openai/m" or (bool(ask) and name != "scripted"))
         assert ask or len(request.tools) == limit
 
 
@@ -71,7 +72,11 @@ def test_a_toolset_that_is_loaded_later_displaces_no_tool_of_an_earlier_one() ->
     assert (first["new_tools"], first["not_available"]) == (names[:25], names[25:60])
     assert again["new_tools"] == [] and "not_available" not in again
     after = call_of(tools=(LOAD_TOOLSET, *names), toolsets={"all": False, "later": False})
-    models, model, claimed = SpokenModels(SpokenModel()), SpokenModel(), ModelClaim(Claim.ACT, model="openai/m")
+    models, model, claimed = (
+        MessageScriptModels(MessageScriptModel()),
+        MessageScriptModel(),
+        ModelClaim(Claim.ACT, model="openai/m"),
+    )
     with capture_logs() as logs:
         sent: list[Any] = [*request_of(models, model, after, agent, claimed, []).tools]
         request_of(models, model, after, agent, claimed, [])

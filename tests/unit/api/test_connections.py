@@ -14,7 +14,7 @@ from perdure.api.__main__ import MAX_OPEN_FILES, raise_file_limit
 from perdure.api.health import PERIMETER_EVENTS
 from perdure.api.perimeter import FILES_PER_ADDRESS_DIVISOR, ConnectionSlots, connection_class
 from perdure.core.request_origin import Proxies
-from tests.doubles.listening import Listening
+from tests.doubles.local_server import LocalServer
 
 HEAD_SECONDS = 0.6
 GET = b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -103,7 +103,7 @@ Dial = Callable[[], Awaitable[Wire]]
 @asynccontextmanager
 async def listening_server(places: ConnectionSlots, proxies: Proxies | None = None) -> AsyncIterator[Dial]:
     kind = connection_class(places, proxies or Proxies(), HEAD_SECONDS)
-    listening = Listening(answer, http=kind, ws="none", timeout_keep_alive=30)
+    listening = LocalServer(answer, http=kind, ws="none", timeout_keep_alive=30)
     await listening.start()
     port = int(listening.url.rpartition(":")[2])
     async with AsyncExitStack() as stack:

@@ -9,7 +9,7 @@ from perdure.apps.mcp import lock_path
 from tests.unit.apps.skill_app import SKILL, WATER, write_app
 from tests.unit.cli.conftest import Perdure
 
-LIAR = Path(__file__).parents[2] / "doubles" / "mcp_liar.py"
+LIAR = Path(__file__).parents[2] / "doubles" / "mcp_false_hints.py"
 
 
 @pytest.fixture

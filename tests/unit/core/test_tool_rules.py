@@ -26,10 +26,11 @@ from perdure.core.agents.tool_rules import (
 from perdure.core.agents.tool_schemas import Unsendable, sendable_schema, sent_property
 from perdure.core.calls.arguments import parse_arguments
 from perdure.core.json_schema import schema_errors
-from tests.doubles.tool_rules import anthropic_refusal, openai_refusal
+from tests.doubles.providers.vendors import refusal_of
 from tests.unit.apps.tool_contexts import card
 
 TEXT = {"type": "string"}
+FILE, LINK = {"type": "string", "enum": ["file"]}, {"type": "string", "enum": ["link"]}
 BY_KIND = [
     {"properties": {"kind": {"const": "file"}, "path": TEXT}, "required": ["path"]},
     {"properties": {"kind": {"const": "link"}, "url": TEXT}},
@@ -54,7 +55,9 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 
 def refusals(*functions: dict[str, Any]) -> list[object]:
     claude = [{"name": each["function"]["name"], "input_schema": each["function"]["parameters"]} for each in functions]
-    return [openai_refusal({"tools": list(functions)}), anthropic_refusal({"tools": claude})]
+    openai: dict[str, Any] = {"tools": [*functions]}
+    bodies = {"openai": openai, "anthropic": {"tools": claude}, "mistral": openai}
+    return [refusal_of(vendor, body) for vendor, body in bodies.items()]
 
 
 @pytest.mark.parametrize("model", ["openai/m", "azure/m", "anthropic/m", "mistral/m", "gemini/m", "ollama/m", "x/y"])
@@ -62,14 +65,14 @@ def refusals(*functions: dict[str, Any]) -> list[object]:
 def test_every_schema_is_sent_in_a_form_that_strict_providers_accept(name: str, model: str) -> None:
     own = function_of("look", "Look.", SCHEMAS[name])
     sent = sent_tools([own], model)
-    assert sent.left_out == () and refusals(*sent.tools) == [None, None]
+    assert sent.left_out == () and refusals(*sent.tools) == [None] * 3
     assert sent_tools(sent.tools, model).tools == sent.tools, "an accepted form is unchanged"
     assert own == function_of("look", "Look.", SCHEMAS[name]) and sent_tools([own], "scripted").tools == (own,)
 
 
 def test_a_model_learns_the_properties_of_all_alternatives() -> None:
     sent: Any = sendable_schema(SCHEMAS["alternatives"])
-    assert sent["properties"] == {"kind": {"anyOf": [{"const": "file"}, {"const": "link"}]}, "path": TEXT, "url": TEXT}
+    assert sent["properties"] == {"kind": {"anyOf": [FILE, LINK]}, "path": TEXT, "url": TEXT}
     assert "required" not in sent
     assert sendable_schema(SCHEMAS["allOf"])["required"] == ["path", "k"]
 
@@ -152,7 +155,7 @@ def test_an_agent_reports_the_tools_that_its_models_are_not_sent() -> None:
 @pytest.mark.parametrize("name", ["read.file", "a" * 65, "1st", "", "имя", "a b", "plain", "with-dash_1"])
 def test_a_name_is_sent_in_an_accepted_form_and_reversed(name: str) -> None:
     sent = sent_name(name)
-    assert refusals(function_of(sent, "", {"type": "object", "properties": {}})) == [None, None]
+    assert refusals(function_of(sent, "", {"type": "object", "properties": {}})) == [None] * 3
     assert own_name(sent, ["other", name]) == name and sent_name(sent) == sent
     message: dict[str, Any] = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": name}}]}
     (replayed,) = sent_messages([message], "openai/m")
@@ -181,5 +184,5 @@ def test_a_requested_object_is_mended_like_a_tool() -> None:
     output = OutputAsk(name="to answer", fits=SCHEMAS["names"] | {"anyOf": [{}]})
     sent = sent_output(output, "openai/m")
     assert sent is not None and sent.name == sent_name("to answer")
-    assert openai_refusal({"response_format": {"json_schema": {"schema": sent.fits}}}) is None
+    assert refusal_of("openai", {"response_format": {"json_schema": {"schema": sent.fits}}}) is None
     assert sent_output(output, "scripted") is output

@@ -9,11 +9,11 @@ from perdure.telemetry.traces import Attributes, NoopTracer, Tracer
 HANGS_SECONDS = 30.0
 
 
-class MoodyTracer:
-    """`mood` is `on`, `off`, `raising`, `hanging` or `none`."""
+class FaultyTracer:
+    """`behavior` is `on`, `off`, `raising`, `hanging` or `none`."""
 
     def __init__(self) -> None:
-        self.mood = "on"
+        self.behavior = "on"
         self.behind: Tracer = NoopTracer()
         self.spans: list[Span] = []
         self.go_on = threading.Event()
@@ -25,9 +25,9 @@ class MoodyTracer:
     def start_span(self, span: Span) -> object:
         self.entered.set()
         self._raise_if_told()
-        if self.mood == "hanging":
+        if self.behavior == "hanging":
             self.go_on.wait(HANGS_SECONDS)
-        if self.mood == "on":
+        if self.behavior == "on":
             self.spans.append(span)
             return self.behind.start_span(span)
         return None
@@ -41,7 +41,7 @@ class MoodyTracer:
         self.behind.end_span(begun, at, error)
 
     def _raise_if_told(self) -> None:
-        if self.mood == "raising":
+        if self.behavior == "raising":
             raise RuntimeError("the tracer is broken")
 
     def flush(self) -> None:

@@ -42,7 +42,7 @@ def script(*lines: Line) -> str:
 
 
 @dataclass(slots=True)
-class SpokenModel:
+class MessageScriptModel:
     """The provider. `requests` counts the requests by turn and call."""
 
     requests: Counter[str] = field(default_factory=Counter)
@@ -102,10 +102,10 @@ class SpokenModel:
         return Line(**lines[step - 1]) if step <= len(lines) else Line("nothing more to say")
 
 
-class SpokenModels(Models):
-    def __init__(self, model: SpokenModel) -> None:
+class MessageScriptModels(Models):
+    def __init__(self, model: MessageScriptModel) -> None:
         super().__init__(lambda name: None)
         self.model = model
 
-    async def provider(self, agent: PublishedAgent, model: str = "") -> SpokenModel:
+    async def provider(self, agent: PublishedAgent, model: str = "") -> MessageScriptModel:
         return self.model

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 
 class Fault(StrEnum):
-    """Ways in which a provider goes wrong while its status is 200, or before it has one."""
+    """Ways in which a provider goes wrong while its status is 200, or before it has one. Those about what a stream says
+    are in OpenAI's format."""
 
     RESET = "reset"  # the connection is reset after `text`
     RESET_AT_ONCE = "reset_at_once"  # the connection is reset before the first byte

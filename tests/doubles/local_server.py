@@ -7,7 +7,7 @@ from typing import Any
 import uvicorn
 
 
-class Listening:
+class LocalServer:
     def __init__(self, app: Any, port: int = 0, **config: Any) -> None:
         """`app` may be a whole configuration."""
         # With the protocol named, as uvicorn does it: asyncio then sets TCP_NODELAY; without, every answer takes 40 ms.

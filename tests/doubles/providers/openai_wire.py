@@ -1,24 +1,15 @@
-"""The OpenAI chat-completions wire format, as the provider double writes it."""
+"""The chat-completions format of OpenAI, Azure and Mistral, and its faults."""
 
-import json
-import re
 from collections.abc import Iterator
 
 from pydantic import JsonValue
 
-from tests.doubles.provider_steps import Call, Fault, Step
+from tests.doubles.providers.refusal import Body
+from tests.doubles.providers.script import Call, Fault, Step
+from tests.doubles.providers.wires import Wire, arguments_of, counted_usage, line, words
 
 DONE = b"data: [DONE]\n\n"
-
-
-def words(text: str) -> list[str]:
-    """`text` cut into words that keep the space behind them."""
-    return re.findall(r"\s*\S+\s*|\s+", text) if text else []
-
-
-def line(value: JsonValue) -> bytes:
-    """One server-sent event with `value` as JSON; lone surrogates stay escaped."""
-    return b"data: " + json.dumps(value).encode() + b"\n\n"
+SAFE: JsonValue = {"hate": {"filtered": False, "severity": "safe"}, "violence": {"filtered": False, "severity": "safe"}}
 
 
 def chunk(model: str, delta: JsonValue, finish_reason: JsonValue = None) -> dict[str, JsonValue]:
@@ -31,19 +22,6 @@ def chunk(model: str, delta: JsonValue, finish_reason: JsonValue = None) -> dict
     }
 
 
-def counted_usage(step: Step, body: dict[str, JsonValue]) -> JsonValue:
-    """What the double says was used: what the step says, else words."""
-    if step.usage is not None:
-        return step.usage or None
-    asked = len(words(json.dumps(body.get("messages"))))
-    answered = len(words(step.text)) + sum(len(words(_arguments(call))) + 1 for call in step.calls)
-    return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
-
-
-def _arguments(call: Call) -> str:
-    return call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments)
-
-
 def _call_deltas(call: Call, place: int) -> Iterator[JsonValue]:
     """A call as OpenAI streams it: first its id and name, then its arguments in pieces."""
     index = place if call.index is None else call.index
@@ -51,14 +29,13 @@ def _call_deltas(call: Call, place: int) -> Iterator[JsonValue]:
     if call.id != "":
         first["id"] = call.id or f"call_double_{place}"
     yield {"tool_calls": [first]}
-    text = _arguments(call)
+    text = arguments_of(call)
     size = max(1, len(text) // 3)
     for start in range(0, len(text), size):
         yield {"tool_calls": [{"index": index, "function": {"arguments": text[start : start + size]}}]}
 
 
-def text_lines(step: Step, model: str) -> Iterator[bytes]:
-    """The words of a step's thinking and text, a line each."""
+def _text(step: Step, model: str, _: Body) -> Iterator[bytes]:
     yield line(chunk(model, {"role": "assistant", "content": ""}))
     for word in words(step.thinking):
         yield line(chunk(model, {"reasoning_content": word}))
@@ -66,7 +43,7 @@ def text_lines(step: Step, model: str) -> Iterator[bytes]:
         yield line(chunk(model, {"content": word}))
 
 
-def closing_lines(step: Step, model: str, body: dict[str, JsonValue]) -> Iterator[bytes]:
+def _end(step: Step, model: str, body: Body) -> Iterator[bytes]:
     """Refusal, calls, finish reason, usage and [DONE] of a good answer."""
     if step.refusal:
         yield line(chunk(model, {"refusal": step.refusal}))
@@ -84,10 +61,9 @@ def closing_lines(step: Step, model: str, body: dict[str, JsonValue]) -> Iterato
     yield DONE
 
 
-def whole_body(step: Step, model: str, body: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """A good answer to a request without `stream`."""
+def _whole(step: Step, model: str, body: Body) -> dict[str, JsonValue]:
     calls: list[JsonValue] = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments_of(call)}}
         for call in step.calls
     ]
     said: JsonValue = {"role": "assistant", "content": step.text or None, **({"tool_calls": calls} if calls else {})}
@@ -95,6 +71,27 @@ def whole_body(step: Step, model: str, body: dict[str, JsonValue]) -> dict[str, 
     choices: JsonValue = [{"index": 0, "message": said, "finish_reason": reason}]
     answer = {**chunk(model, {}), "object": "chat.completion", "choices": choices}
     return answer | {"usage": counted_usage(step, body)}
+
+
+def _azure_text(step: Step, model: str, body: Body) -> Iterator[bytes]:
+    """Azure begins with a chunk without choices, for the filter's results of the prompt."""
+    prompt: JsonValue = [{"prompt_index": 0, "content_filter_results": SAFE}]
+    yield line({**chunk("", {}), "id": "", "object": "", "choices": [], "prompt_filter_results": prompt})
+    yield from _text(step, model, body)
+
+
+def _mistral_end(step: Step, model: str, body: Body) -> Iterator[bytes]:
+    """Mistral sends whole calls in one chunk, with the finish reason and the usage."""
+    calls: list[JsonValue] = [
+        {"id": call.id, "function": {"name": call.name, "arguments": arguments_of(call)}, "index": index}
+        for index, call in enumerate(step.calls)
+    ]
+    delta: JsonValue = {"content": "", **({"tool_calls": calls} if calls else {})}
+    reason = step.finish_reason or ("tool_calls" if calls else "stop")
+    yield line({**chunk(model, delta, reason), "usage": counted_usage(step, body)}) + DONE
+
+
+OPENAI, AZURE, MISTRAL = Wire(_text, _end, _whole), Wire(_azure_text, _end, _whole), Wire(_text, _mistral_end, _whole)
 
 
 def fault_lines(fault: Fault, model: str) -> Iterator[bytes]:

@@ -1,7 +1,10 @@
-"""A scripted provider: the OpenAI chat-completions wire format over real HTTP.
+"""A scripted provider over real HTTP that is six vendors: OpenAI, Azure, Anthropic, Mistral, Gemini and Ollama.
 
-As a process: `python -m tests.doubles.provider --port N --script FILE` (YAML or JSON, a list of steps). In a test:
-`with ProviderDouble() as double`. Steps are tried in order; the first that is not used up and matches serves the
+Each vendor has its URLs below a path with its name, OpenAI also those without one. It takes only its own URLs and its
+own header of the key, rejects in its own form what it documents, and answers in its own format.
+
+As a process: `python -m tests.doubles.providers.server --port N --script FILE` (YAML or JSON, a list of steps). In a
+test: `with ProviderDouble() as double`. Steps are tried in order; the first that is not used up and matches serves the
 request. `GET /_requests` lists every request that arrived, so that a test can count them; `DELETE /_requests` forgets
 them.
 """
@@ -10,13 +13,14 @@ import argparse
 import asyncio
 import itertools
 import json
+import re
 import socket
 import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,26 +33,15 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tests.doubles.provider_steps import Fault, Step
-from tests.doubles.provider_wire import chunk as wire_chunk
-from tests.doubles.provider_wire import closing_lines, error_body, fault_lines, line, text_lines, whole_body
-from tests.doubles.tool_rules import openai_refusal
-from tests.doubles.wire_rules import fault_of
+from tests.doubles.providers.openai_wire import chunk, error_body, fault_lines
+from tests.doubles.providers.refusal import Refusal
+from tests.doubles.providers.requests import Seen, latest_user_text
+from tests.doubles.providers.script import Fault, Step
+from tests.doubles.providers.vendors import VENDORS, Vendor
+from tests.doubles.providers.wires import line
 
 STEPS = TypeAdapter(list[Step])
-
-
-@dataclass(slots=True)
-class Seen:
-    idempotency_key: str
-    model: str
-    user_text: str
-    tools: list[str]
-    body: dict[str, JsonValue]
-    received_at: float  # seconds since the epoch
-    authorized: bool
-    outcome: str = "running"  # `answered`, an error status, a fault, `client_gone`, or `no_step`
-    spoke_at: float | None = None  # when the first word of its text or thinking left
+Answers = Callable[[Seen], Awaitable[Step]]
 
 
 class ConnectionAware(H11Protocol):
@@ -65,20 +58,12 @@ def reset(request: Request) -> None:
     transport.abort()
 
 
-def latest_user_text(body: dict[str, Any]) -> str:
-    for message in reversed(body.get("messages") or []):
-        if message.get("role") == "user":
-            content = message.get("content")
-            return content if isinstance(content, str) else json.dumps(content)
-    return ""
-
-
-async def _stream(step: Step, seen: Seen, request: Request) -> AsyncIterator[bytes]:
+async def _stream(vendor: Vendor, step: Step, seen: Seen, request: Request) -> AsyncIterator[bytes]:
     """The lines of a step; logs its end, also if the client has disconnected."""
-    model = seen.model
+    wire, said = vendor.wire, (seen.model, seen.body)
     outcome = "client_gone"
     try:
-        for number, piece in enumerate(text_lines(step, model)):
+        for number, piece in enumerate(wire.text(step, *said)):
             if number == 1:  # the one before names the role
                 seen.spoke_at = time.time()
             yield piece
@@ -91,10 +76,10 @@ async def _stream(step: Step, seen: Seen, request: Request) -> AsyncIterator[byt
             await asyncio.sleep(3600)
         elif step.fault is Fault.ENDLESS:
             for number in itertools.count():
-                yield line(wire_chunk(model, {"content": f"word{number} " * 200}))
+                yield line(chunk(seen.model, {"content": f"word{number} " * 200}))
                 await asyncio.sleep(step.token_seconds)
         else:
-            for piece in fault_lines(step.fault, model) if step.fault else closing_lines(step, model, seen.body):
+            for piece in fault_lines(step.fault, seen.model) if step.fault else wire.end(step, *said):
                 yield piece
             outcome = step.fault.value if step.fault else "answered"
     finally:
@@ -106,15 +91,33 @@ def _ended(seen: Seen, outcome: str, response: Response) -> Response:
     return response
 
 
+def _addressed(request: Request) -> tuple[Vendor, str]:
+    """The vendor that a request is for, and its URL there with the query."""
+    first, _, rest = request.url.path.lstrip("/").partition("/")
+    vendor, path = (VENDORS[first], f"/{rest}") if first in VENDORS else (VENDORS["openai"], request.url.path)
+    return vendor, path + (f"?{request.url.query}" if request.url.query else "")
+
+
+def _refused(vendor: Vendor, url: str, request: Request, seen: Seen) -> tuple[int, JsonValue]:
+    """The status and the error of a request that the vendor rejects; 200 if it takes it."""
+    if not re.fullmatch(re.escape(vendor.base) + vendor.urls, url):
+        return 404, vendor.error(404, Refusal("Resource not found"))
+    if vendor.header and not request.headers.get(vendor.header):
+        status = 403 if vendor.name == "gemini" else 401
+        return status, vendor.error(status, Refusal("You didn't provide an API key.", "invalid_api_key"))
+    error = vendor.refusal(seen.body, url)
+    return (200, None) if error is None else (400, error)
+
+
 class ProviderDouble:
-    def __init__(self, steps: Iterable[Step] = ()) -> None:
+    def __init__(self, steps: Iterable[Step] = (), answers: Answers | None = None) -> None:
+        """With `answers`, these answer all requests instead of steps."""
         self.steps = [*steps]
         self.used: Counter[int] = Counter()
         self.log: list[Seen] = []
-        complete = Route("/v1/chat/completions", self._complete, methods=["POST"])
-        other = Route("/{path:path}", self._complete, methods=["POST"])  # the formats of other vendors
+        self._answers = answers
         requests = Route("/_requests", self._requests, methods=["GET", "DELETE"])
-        self.app = Starlette(routes=[complete, requests, other])
+        self.app = Starlette(routes=[requests, Route("/{path:path}", self._answer, methods=["POST"])])
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self.port = 0
@@ -122,6 +125,14 @@ class ProviderDouble:
     @property
     def api_base(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
+
+    def params_for(self, model: str) -> dict[str, JsonValue]:
+        """The parameters of requests to a model: the address of its vendor, OpenAI's for an unknown one, and a key."""
+        vendor = VENDORS.get(model.partition("/")[0].removesuffix("_chat"))
+        if vendor is None:
+            return {"api_base": self.api_base, "api_key": "k"}
+        base = f"http://127.0.0.1:{self.port}/{vendor.name}{vendor.base}"
+        return {"api_base": base, "api_key": "k", **vendor.params}
 
     def script(self, *steps: Step) -> None:
         self.steps = [*steps]
@@ -133,25 +144,24 @@ class ProviderDouble:
         """Every request since the last script, in order of arrival."""
         return list(self.log)
 
-    async def _complete(self, request: Request) -> Response:
-        seen = await self._arrived(request)
-        refusal = openai_refusal(seen.body)
-        if refusal is not None:
-            return _ended(seen, "400", JSONResponse(refusal, 400))
-        if fault := fault_of(seen.body):
-            return _ended(seen, "400", JSONResponse(error_body(Step(status=400, message=fault)), 400))
-        step = await self._step(seen)
+    async def _answer(self, request: Request) -> Response:
+        vendor, url = _addressed(request)
+        seen = await self._arrived(request, url)
+        status, error = _refused(vendor, url, request, seen)
+        if status != 200:
+            return _ended(seen, str(status), JSONResponse(error, status))
+        step = await self._step(seen) if self._answers is None else await self._answers(seen)
         if step is None:
             problem = Step(status=418, message="the script of the double has no step for this request")
             return _ended(seen, "no_step", JSONResponse(error_body(problem), 418))
         await asyncio.sleep(step.first_byte_seconds)
-        return await self._serve(step, seen, request)
+        return await self._serve(vendor, step, seen, request)
 
-    async def _arrived(self, request: Request) -> Seen:
+    async def _arrived(self, request: Request, url: str) -> Seen:
         body = await request.json()
         seen = Seen(
             idempotency_key=request.headers.get("idempotency-key", ""),
-            model=str(body.get("model")),
+            model=str(body.get("model") or url.partition("/models/")[2].partition(":")[0]),
             user_text=latest_user_text(body),
             tools=[
                 each.get("function", each)["name"]
@@ -160,7 +170,7 @@ class ProviderDouble:
             ],
             body=body,
             received_at=time.time(),
-            authorized=bool({"authorization", "x-api-key"}.intersection(request.headers)),
+            authorized=any(request.headers.get(vendor.header) for vendor in VENDORS.values() if vendor.header),
         )
         self.log.append(seen)
         return seen
@@ -173,7 +183,7 @@ class ProviderDouble:
                 return step
         return None
 
-    async def _serve(self, step: Step, seen: Seen, request: Request) -> Response:
+    async def _serve(self, vendor: Vendor, step: Step, seen: Seen, request: Request) -> Response:
         if step.body is not None:
             text = step.body if isinstance(step.body, str) else json.dumps(step.body)
             return _ended(seen, str(step.status), Response(text, step.status, media_type=step.media))
@@ -195,9 +205,10 @@ class ProviderDouble:
             problem = step.model_copy(update={"status": 400, "message": f"Unsupported parameter: '{refused[0]}'."})
             self.used[self.steps.index(step)] -= 1
             return _ended(seen, "400", JSONResponse(error_body(problem), 400))
-        if step.whole or not seen.body.get("stream"):
-            return _ended(seen, "answered", JSONResponse(whole_body(step, seen.model, seen.body)))
-        return StreamingResponse(_stream(step, seen, request), media_type="text/event-stream")
+        streams = seen.body.get("stream", vendor.name == "ollama") or "streamGenerateContent" in request.url.path
+        if step.whole or not streams:
+            return _ended(seen, "answered", JSONResponse(vendor.wire.whole(step, seen.model, seen.body)))
+        return StreamingResponse(_stream(vendor, step, seen, request), media_type=vendor.wire.media)
 
     async def _requests(self, request: Request) -> Response:
         if request.method == "DELETE":

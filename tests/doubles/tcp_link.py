@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 
-class Link:
+class TcpLink:
     """Listens on a port of its own and passes everything on to `host:port`."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -16,7 +16,7 @@ class Link:
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
 
-    async def open(self) -> "Link":
+    async def open(self) -> "TcpLink":
         """Begin to listen; on the same port as before, if there was one."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]

@@ -9,7 +9,7 @@ from perdure.contracts.context_assembly import ContextAssembly, PipelineToolConf
 from perdure.contracts.memory import FactScope
 from perdure.contracts.values import digest_of
 from tests.conftest import as_owner
-from tests.doubles.spoken import Line
+from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
 

@@ -1,5 +1,5 @@
 """A real MCP server that lies: it calls a deletion read-only, and its schema changes at any time.
-`python tests/doubles/mcp_liar.py FOLDER` writes deletions to FOLDER/deleted; FOLDER/drifted adds an argument."""
+`python tests/doubles/mcp_false_hints.py FOLDER` writes deletions to FOLDER/deleted; FOLDER/drifted adds an argument."""
 
 import sys
 from pathlib import Path

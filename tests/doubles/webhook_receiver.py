@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from perdure.sdk.webhooks import InvalidDelivery, read
-from tests.doubles.listening import Listening
+from tests.doubles.local_server import LocalServer
 
 
 @dataclass(slots=True)
@@ -23,11 +23,11 @@ class Receiver:
     notices: list[dict[str, Any]] = field(default_factory=list)
     requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    _listening: Listening | None = None
+    _listening: LocalServer | None = None
 
     async def start(self) -> "Receiver":
         app = Starlette(routes=[Route("/{path:path}", self._take, methods=["POST", "GET"])])
-        self._listening = Listening(app, lifespan="off")
+        self._listening = LocalServer(app, lifespan="off")
         self.url = f"{self._listening.url}/hook"
         await self._listening.start()
         return self
