@@ -81,8 +81,8 @@ async def test_a_stop_between_two_attempts_ends_the_turn_without_another(served:
     assert await served.harness.value(told, address.turn_id) == ("not_run" if what == "tool" else None)
     said = await served.harness.rows(
         "SELECT m.content, m.partial, m.in_transcript, t.answer, "
-        "(SELECT data->'truncated' FROM events WHERE turn_id = t.id AND kind = 'done') AS truncated FROM turns t JOIN messages m ON m.turn_id = t.id "
-        "WHERE t.id = $1 AND m.role = 'assistant' AND m.content <> ''",
+        "(SELECT data->'truncated' FROM events WHERE turn_id = t.id AND kind = 'done') AS truncated "
+        "FROM turns t JOIN messages m ON m.turn_id = t.id WHERE t.id = $1 AND m.role = 'assistant' AND m.content <> ''",
         address.turn_id,
     )
     kept = {"content": "one two", "partial": True, "in_transcript": True, "answer": "one two", "truncated": True}
