@@ -1,8 +1,8 @@
 """Matches the patterns of JSON Schemas, which are JavaScript's regular expressions, in bounded time.
 
-A pattern is translated and then matched by Rust's engine, whose time grows linearly with the text. What that engine
-lacks (lookaround, back references, very large repetitions) is matched by `regex`, which stops at a deadline; Python's
-`re` backtracks for minutes on a pattern such as `^(a+)+$` and forty characters (measured).
+A pattern is translated and then matched by Rust's engine, whose time grows linearly with the text. `regex` matches what
+that engine lacks: lookaround, back references, very large repetitions. It stops at a deadline, whereas Python's `re`
+backtracks for minutes on a pattern such as `^(a+)+$` and forty characters (measured).
 
 JavaScript's rules are those of its `u` flag: `\\d` and `\\w` are ASCII, `\\u{61}` is a character, and `$` matches only
 at the very end. Patterns that only Python writes (`(?P<name>`, `(?i)`, `\\A`, `\\Z`) are understood too.
@@ -46,7 +46,7 @@ _CODE_POINT = re.compile(
 
 
 class InvalidPattern(ValueError):
-    """The pattern is no regular expression of JavaScript; the text says why."""
+    """The pattern is not a regular expression of JavaScript. The text gives the reason."""
 
 
 _POSITIONS: Mapping[str, str | _Position] = {
@@ -242,7 +242,7 @@ def _of_code_point(point: re.Match[str]) -> str:
         return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
     number = int(braced or four or two, 16)
     if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
-        raise InvalidPattern(f"U+{number:X} is no character")
+        raise InvalidPattern(f"U+{number:X} is not a character")
     return chr(number)
 
 

@@ -34,7 +34,7 @@ _FUNCTION_WORD = re.compile(
     "|or|should|than|that|the|their|there|these|they|this|to|used|was|we|were|when|which|with|would|you|your",
     re.IGNORECASE,
 )
-"""English words without a content of their own."""
+"""English words that carry no content."""
 _CONTENT_WORD = re.compile(r"\w+")
 _RUN = 3
 """Number of words in a row that a sentence of the provider has from the request only if it repeats them."""
@@ -133,7 +133,7 @@ def _masked_content(text: str, request: RequestTexts) -> str:
 
 
 def _says_nothing(word: str, names: Collection[str]) -> bool:
-    """Returns whether the word alone is no content: a common word, a word of vendors' names, or a name."""
+    """Returns whether the word alone carries no content: a common word, a word of vendors' names, or a name."""
     return word in names or bool(_FUNCTION_WORD.fullmatch(word) or _VENDOR_WORD.fullmatch(word))
 
 
