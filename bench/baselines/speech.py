@@ -61,7 +61,7 @@ async def call_model(
         agent_version=agent.version,
         ask=ModelCallRequest(messages=(), tools=tools),
     )
-    planned = plan_calls(model_call, agent, complete.tool_calls).calls
+    planned = plan_calls(model_call, agent, complete.tool_calls, tools).calls
     return ModelReply(call_id, "".join(words), complete.usage, planned, first_token_seconds)
 
 

@@ -1,7 +1,7 @@
 """Collects a model's answer and builds the records of it: the reply, its messages and its events."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from perdure.contracts.ids import effect_key, tool_call_id
 from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import canonical_json, digest_of
-from perdure.core.agents.tool_rules import own_name, sent_name, sent_tools, tool_function
+from perdure.core.agents.tool_rules import UnsentTool, own_name, sent_name, sent_tools, tool_function, unsent_sentences
 from perdure.core.agents.toolsets import (
     LOAD_TOOLSET,
     LoadResult,
@@ -73,8 +73,9 @@ class CallPlans:
     """The toolsets that are loaded after these calls; None if the calls load none."""
 
 
-def plan_calls(call: ModelCall, agent: PublishedAgent, drafts: Sequence[DraftCall]) -> CallPlans:
-    """Returns the calls of a model's answer in its order, with Perdure's ids.
+def plan_calls(call: ModelCall, agent: PublishedAgent, drafts: Sequence[DraftCall], sent: Collection[str]) -> CallPlans:
+    """Returns the calls of a model's answer in its order, with Perdure's ids. `sent` are the names of the tools in its
+    request. No other tool runs, not even one of the agent's.
 
     Names are checked, and arguments are parsed and validated, once. A call that cannot run fails immediately, with an
     error message for the model. So every tool call has an answer, and reviewers are not asked about a call that could
@@ -84,25 +85,28 @@ def plan_calls(call: ModelCall, agent: PublishedAgent, drafts: Sequence[DraftCal
     step = int(call.call_id.removeprefix("m"))
     before = loaded = dict(call.ask.toolsets or {})
     planned = []
+    offered = {own_name(name, call.ask.tools) for name in sent}
     for index, draft in enumerate(drafts):
         call_id = tool_call_id(step, index)
         draft = replace(draft, name=own_name(draft.name, call.ask.tools))
         if index >= MAX_CALLS:
             planned.append(_plan_excess(call, agent, draft, call_id))
-        elif draft.name == LOAD_TOOLSET and LOAD_TOOLSET in call.ask.tools:
+        elif draft.name == LOAD_TOOLSET and LOAD_TOOLSET in offered:
             loading, plan = _plan_loading(call, agent, draft, call_id, loaded)
             loaded = loading.loaded
             planned.append(plan)
         else:
-            planned.append(_plan_tool(call, agent, draft, call_id))
+            planned.append(_plan_tool(call, agent, draft, call_id, offered))
     return CallPlans(tuple(planned), None if loaded == before else loaded)
 
 
-def _plan_tool(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str) -> CallPlan:
-    card = agent.card(draft.name) if draft.name in call.ask.tools else None
+def _plan_tool(
+    call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str, offered: Collection[str]
+) -> CallPlan:
+    card = agent.card(draft.name) if draft.name in offered else None
     args: dict[str, JsonValue] = {}
     if card is None:
-        fault: str | None = _not_offered(call, agent.card(draft.name), draft.name)
+        fault: str | None = _not_offered(call, agent.card(draft.name), draft.name, offered)
     else:
         parsed = parse_arguments(draft.raw_arguments, card.parameters)
         args, fault = parsed.args, parsed.fault
@@ -136,28 +140,32 @@ def _without_unsent(
     """Returns the result of a load with the tools that the model is not sent because of it. They are new tools, or
     tools that it had `before`."""
     new: Any = loading.result.get("new_tools", [])
-    known = _unsent(call, agent, before)
-    missing: list[JsonValue] = [name for name in _unsent(call, agent, loading.loaded) if name not in known]
-    if not missing:
+    known = {each.tool for each in _unsent(call, agent, before)}
+    unsent = [each for each in _unsent(call, agent, loading.loaded) if each.tool not in known]
+    if not unsent:
         return loading
+    missing: list[JsonValue] = [each.tool for each in unsent]
     available = [name for name in new if name not in missing]
-    note = "the model's provider does not accept them: too many tools, or a schema that it refuses"
+    message = "; ".join(unsent_sentences(unsent))
     return replace(
-        loading, result={**loading.result, "new_tools": available, "not_available": missing, "message": note}
+        loading, result={**loading.result, "new_tools": available, "not_available": missing, "message": message}
     )
 
 
-def _unsent(call: ModelCall, agent: PublishedAgent, loaded: Mapping[str, bool]) -> list[str]:
+def _unsent(call: ModelCall, agent: PublishedAgent, loaded: Mapping[str, bool]) -> tuple[UnsentTool, ...]:
     """Returns the tools that the model is not sent while these toolsets are loaded."""
     offered = offered_cards([card for card in agent.cards if card.toolset], loaded)
     cards = requested_cards(agent.cards, {*call.ask.tools, *offered}, loaded)
-    return [each.tool for each in sent_tools(list(map(tool_function, cards)), agent.definition.model).left_out]
+    return sent_tools(list(map(tool_function, cards)), agent.definition.model).left_out
 
 
-def _not_offered(call: ModelCall, card: ToolCard | None, name: str) -> str:
+def _not_offered(call: ModelCall, card: ToolCard | None, name: str, offered: Collection[str]) -> str:
+    if card is not None and card.name in call.ask.tools:
+        return f"{card.name} is not available, because the model's provider does not accept it"
     if card is not None and card.toolset and LOAD_TOOLSET in call.ask.tools:
         return f"{card.name} is in the toolset {card.toolset}, which is not loaded; call {LOAD_TOOLSET} first"
-    return f"there is no tool {name[:64]!r}; available tools: {', '.join(call.ask.tools)}"
+    available = ", ".join(each for each in call.ask.tools if each in offered)
+    return f"there is no tool {name[:64]!r}; available tools: {available}"
 
 
 def _build_plan(

@@ -82,7 +82,7 @@ class ModelCallRequest(Tolerant):
 
 
 class ModelCall(Tolerant):
-    """The input of `model.complete`: at most 16 KiB, whatever the length of the conversation."""
+    """The input of `model.complete`: a few KiB, at most 64, whatever the length of the conversation and the turn."""
 
     address: TurnAddress
     call_id: str

@@ -186,11 +186,13 @@ class Reconciler:
                 return running
             return [*running, *(t for t in paused if turn_workflow_id(t.address.turn_id) not in waiting)]
         ended = await lists.ended()
-        lost = await self._step("open_turns_not_listed", tenant_id, lambda tx: paused_among(tx, ended)) if ended else ()
-        unmoved = await self._step(
-            "open_turns_not_listed", tenant_id, lambda tx: unmoved_paused(tx, MAX_CHECKED_ONE_BY_ONE)
-        )
-        checked = {turn.address.turn_id: turn for turn in (*(lost or ()), *(unmoved or ())) if not turn.stuck}
+
+        async def lost_and_unmoved(tx: Connection) -> list[OpenTurn]:
+            lost = await paused_among(tx, ended) if ended else []
+            return [*lost, *await unmoved_paused(tx, MAX_CHECKED_ONE_BY_ONE)]
+
+        found = await self._step("open_turns_not_listed", tenant_id, lost_and_unmoved) or []
+        checked = {turn.address.turn_id: turn for turn in found if not turn.stuck}
         return [*running, *checked.values()]
 
     async def _repair(self, tenant_id: str) -> list[OpenTurn]:

@@ -54,7 +54,7 @@ async def ask(client: RecordingClient, model: str, *said: PromptMessage, **more:
 def answered_calls(first: Complete, call_id: str = "m1") -> list[PromptMessage]:
     """The calls of an answer as they are stored, and a result of each."""
     asked = MODEL_CALL.model_copy(update={"call_id": call_id})
-    plans = plan_calls(asked, AGENT, first.tool_calls)
+    plans = plan_calls(asked, AGENT, first.tool_calls, asked.ask.tools)
     _, (message, *results) = reply_of(asked, StreamAccumulator(complete=first), None, plans.calls)
     assert len(results) == len(first.tool_calls)
     said = [PromptMessage(Role.ASSISTANT, "", json.loads(json.dumps(message.calls)))]

@@ -93,6 +93,12 @@ class ProviderRequest:
     continues: bool = False
     """True if the answer continues an earlier text. That can be complete already, so that the answer can be empty."""
 
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """The names of the tools, in the form in which they are sent."""
+        functions: list[Any] = [tool["function"] for tool in self.tools]
+        return tuple(function["name"] for function in functions)
+
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:

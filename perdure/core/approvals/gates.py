@@ -5,7 +5,7 @@ calls run. After that, each check returns the calls that can start: those whose 
 state of the other calls. No call starts twice, and the order of the round is kept.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pydantic import JsonValue
 
@@ -22,6 +22,8 @@ RULE_UNKNOWN = "platform:hitl_on_unknown_tool"
 RULE_OUTCOME_UNKNOWN = "platform:settle_unknown_outcome"
 RULE_LIMIT_SPENT = "platform:raise_spent_limit"
 RULE_FORCED_CHECKPOINT = "platform:checkpoint_forced_by_request"
+MAX_REFUSAL_CHARACTERS = 32_000
+"""Characters about refused rounds in one prompt, roughly 8,000 tokens: no window drops them."""
 OPEN_STATES = frozenset({VerdictState.PENDING, VerdictState.UNREADABLE})
 ALLOWING_STATES = frozenset({VerdictState.APPROVED, VerdictState.EDITED, VerdictState.SETTLED})
 _REFUSALS = {
@@ -118,6 +120,29 @@ def refusal_text(verdict: Verdict) -> str:
         f"The call to {verdict.tool} {_REFUSALS.get(verdict.state, 'was denied')}{by}{why}\n"
         "It has not run. Tell the user so, with the reason, and do not call it again unless they ask."
     )
+
+
+def refusal_texts(rounds: Mapping[int, Sequence[Verdict]]) -> dict[int, str]:
+    """Returns what the model reads about refused rounds, by step.
+
+    All texts together have about MAX_REFUSAL_CHARACTERS. The newest rounds keep their reasons, which are cut evenly if
+    one round alone is too long. Older rounds are only named.
+    """
+    texts: dict[int, str] = {}
+    left = MAX_REFUSAL_CHARACTERS
+    for step in sorted(rounds, reverse=True):
+        verdicts = rounds[step]
+        text = "\n".join(map(refusal_text, verdicts))
+        if len(text) > left and not texts:
+            most = MAX_REFUSAL_CHARACTERS // len(verdicts)
+            text = "\n".join(
+                refusal_text(each.model_copy(update={"comment": each.comment[:most]})) for each in verdicts
+            )
+        elif len(text) > left:
+            text, left = f"An earlier round was refused: {len(verdicts)} of its calls have not run.", 0
+        texts[step] = text
+        left = max(left - len(text), 0)
+    return texts
 
 
 def is_exemptible(name: str, effect: EffectClass) -> bool:

@@ -11,7 +11,7 @@ from perdure.contracts.events import TOOL_DENIED
 from perdure.contracts.ids import step_of
 from perdure.contracts.turns import Limits
 from perdure.contracts.values import frozen_call_digest
-from perdure.core.approvals.gates import refusal_text
+from perdure.core.approvals import gates
 from perdure.core.calls.rounds import range_bounds
 from perdure.core.text import preview
 from perdure.store import audit
@@ -150,7 +150,7 @@ WHERE a.turn_id = $1 AND a.kind = 'approval' AND EXISTS (
 async def refusal_texts(tx: Connection, turn_id: str, steps: Sequence[tuple[int, int]]) -> dict[int, str]:
     """Returns what the model reads about the refused rounds of these ranges of steps, by step, in the calls' order."""
     rows = await tx.fetch(_REFUSED, turn_id, *range_bounds(steps))
-    texts: dict[int, list[str]] = {}
+    rounds: dict[int, list[Verdict]] = {}
     for row in sorted(rows, key=lambda row: (step_of(row["call_id"]), int(row["call_id"].partition(".")[2]))):
         verdict = Verdict(
             request_id="",
@@ -160,8 +160,8 @@ async def refusal_texts(tx: Connection, turn_id: str, steps: Sequence[tuple[int,
             comment=_comment(_decision_or_withdrawal(row)),
             decided_by=_decider(row),
         )
-        texts.setdefault(step_of(row["call_id"]), []).append(refusal_text(verdict))
-    return {step: "\n".join(each) for step, each in texts.items()}
+        rounds.setdefault(step_of(row["call_id"]), []).append(verdict)
+    return gates.refusal_texts(rounds)
 
 
 def _decider(row: asyncpg.Record) -> str:

@@ -31,12 +31,13 @@ def card(name: str, effect: EffectClass = EffectClass.READ) -> ToolCard:
     return ToolCard.model_validate({**made, "needs_approval": effect is not EffectClass.READ, "version": name})
 
 
+OFFERED = (LOAD_TOOLSET, "look")
 AGENT = PublishedAgent(definition=DEFINITION, cards=(card("look"), card("lock", EffectClass.KEYED)), version="v")
 
 
 def asking(**given: object) -> ModelCall:
     """A call that offers what reads, and the loading of the rest."""
-    asked = {"messages": (), "tools": (LOAD_TOOLSET, "look"), "toolsets": {"rooms": False}, **given}
+    asked = {"messages": (), "tools": OFFERED, "toolsets": {"rooms": False}, **given}
     ask = ModelCallRequest.model_validate(asked)
     return ModelCall(address=ADDRESS, call_id="m1", agent_id="a", agent_version="v", ask=ask)
 
@@ -52,7 +53,7 @@ def told(call: ModelCall, *drafts: tuple[str, str]) -> list[NewEvent]:
     heard.add_thinking("That one.", 0.25)
     heard.turn_seconds = 3.0
     heard.complete = Complete(made, Usage(input_tokens=5, output_tokens=2), "tool_calls", "m")
-    plans = plan_calls(call, AGENT, made)
+    plans = plan_calls(call, AGENT, made, call.ask.tools)
     reply, _ = reply_of(call, heard, None, plans.calls)
     return events_of(call, 1, heard, reply, plans.calls)
 
@@ -112,14 +113,14 @@ def test_a_call_that_is_settled_as_it_is_planned_has_its_end_in_the_log_and_unre
     assert '"new_tools":["lock"]' in said[0] and not any("new_tools" in each for each in said[1:])
     assert "rooms" in said[2], "what is loaded holds from the next step on"
     assert "what" in said[3]
-    plans = plan_calls(asking(), AGENT, [DraftCall("p", LOAD_TOOLSET, '{"toolset": "rooms", "include_wr')])
+    plans = plan_calls(asking(), AGENT, [DraftCall("p", LOAD_TOOLSET, '{"toolset": "rooms", "include_wr')], OFFERED)
     (made,) = plans.calls
     assert (plans.loaded, made.ref.settled, made.ref.args) == (None, True, {})
     assert made.message is not None
 
 
 def test_every_call_beyond_the_limit_is_answered_and_does_not_run() -> None:
-    plans = plan_calls(asking(), AGENT, drafts_of([("look", '{"what": "a"}')] * 79 + [(LOAD_TOOLSET, "{")]))
+    plans = plan_calls(asking(), AGENT, drafts_of([("look", '{"what": "a"}')] * 79 + [(LOAD_TOOLSET, "{")]), OFFERED)
     assert [made.ref.settled for made in plans.calls] == [False] * 64 + [True] * 16 and plans.loaded is None
     assert len({made.row.provider_call_id for made in plans.calls}) == 80
     assert [made.event.kind for made in plans.calls if made.event] == ["tool.error"] * 16
@@ -136,7 +137,7 @@ def test_every_call_beyond_the_limit_is_answered_and_does_not_run() -> None:
     (LOAD_TOOLSET, "rooms", '{"_invalid_arguments":"rooms"}'),
 ])  # fmt: skip
 def test_a_call_whose_arguments_were_not_accepted_keeps_the_models_own(name: str, written: str, sent: Any) -> None:
-    (plan,) = plan_calls(asking(), AGENT, drafts_of([(name, written)])).calls
+    (plan,) = plan_calls(asking(), AGENT, drafts_of([(name, written)]), OFFERED).calls
     assert plan.entry.get("sent_arguments") == sent
     assert (plan.row.args == {}) == (plan.entry["arguments"] == "{}") == (plan.row.outcome is not None)
 
@@ -179,3 +180,10 @@ def test_a_request_that_the_provider_accepted_is_charged_even_without_an_answer(
     heard = StreamAccumulator(request_tokens=9)
     heard.note_error(UpstreamUnavailable(code, "no answer", {"output_tokens": 0}))
     assert heard.usage == Usage(input_tokens=asked)
+
+
+@pytest.mark.parametrize("sent", [(LOAD_TOOLSET,), ()])
+def test_a_tool_that_its_request_did_not_have_does_not_run(sent: tuple[str, ...]) -> None:
+    (made,) = plan_calls(asking(), AGENT, drafts_of([("look", '{"what": "a"}')]), sent).calls
+    assert made.ref.settled and made.event is not None and made.event.kind == "tool.error"
+    assert made.row.tool_version == "", "it is not a tool of the agent here"

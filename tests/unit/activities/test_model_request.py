@@ -55,7 +55,7 @@ def test_a_request_is_accepted_by_a_strict_provider(ask: dict[str, Any]) -> None
 def test_a_loaded_toolset_does_not_promise_tools_that_are_not_sent() -> None:
     call = call_of(tools=(LOAD_TOOLSET, "names"), toolsets={})
     draft = DraftCall("p", LOAD_TOOLSET, '{"toolset": "all", "include_write_tools": false}')
-    (plan,) = plan_calls(call, AGENT, [draft]).calls
+    (plan,) = plan_calls(call, AGENT, [draft], call.ask.tools).calls
     assert plan.message is not None and plan.row.outcome is not None
     assert '"not_available":["many_126",' in plan.message.content and '"many_125"' in plan.message.content
 
@@ -66,9 +66,8 @@ def test_a_toolset_that_is_loaded_later_displaces_no_tool_of_an_earlier_one() ->
     names = [each.name for each in agent.cards]
     before = call_of(tools=(LOAD_TOOLSET, *names[60:]), toolsets={"all": False})
     loads = [DraftCall("p", LOAD_TOOLSET, json.dumps({"toolset": "later", "include_write_tools": False}))] * 2
-    first, again = (
-        json.loads(str(plan.message and plan.message.content)) for plan in plan_calls(before, agent, loads).calls
-    )
+    plans = plan_calls(before, agent, loads, before.ask.tools).calls
+    first, again = (json.loads(str(plan.message and plan.message.content)) for plan in plans)
     assert (first["new_tools"], first["not_available"]) == (names[:25], names[25:60])
     assert again["new_tools"] == [] and "not_available" not in again
     after = call_of(tools=(LOAD_TOOLSET, *names), toolsets={"all": False, "later": False})

@@ -269,3 +269,35 @@ def test_a_policys_digest_changes_only_with_who_decides(changed: set[str], besid
     given_fields = {name: RELIED_ON[name] for name in changed} | {name: BESIDE[name] for name in beside}
     same = ApprovalPolicy.model_validate(given_fields).digest == ApprovalPolicy().digest
     assert same is (not changed)
+
+
+def refused_rounds(*comments: tuple[str, ...]) -> dict[int, list[Verdict]]:
+    return {
+        step: [verdict(f"t{step}.{n}", V.REJECTED).model_copy(update={"comment": each}) for n, each in enumerate(given)]
+        for step, given in enumerate(comments, 1)
+    }
+
+
+@pytest.mark.parametrize(("rounds", "kept"), [
+    (refused_rounds(("too much", "wrong person")), {1: ["too much", "wrong person"]}),
+    (refused_rounds(("old",), ("new",)), {1: ["old"], 2: ["new"]}),
+    (refused_rounds(("old" * 8_000,), ("new" * 8_000,)), {1: [], 2: ["new" * 8_000]}),
+    (refused_rounds(("first",), ("old" * 8_000,), ("new" * 8_000,)), {1: [], 2: [], 3: ["new" * 8_000]}),
+    (refused_rounds(tuple(f"{n:02}" + "x" * 3_998 for n in range(64))), {1: [f"{n:02}xxx" for n in range(64)]}),
+])  # fmt: skip
+def test_reasons_of_the_newest_refused_rounds_are_kept(
+    rounds: dict[int, list[Verdict]], kept: dict[int, list[str]]
+) -> None:
+    texts = gates.refusal_texts(rounds)
+    assert {step: [word for word in kept[step] if word in texts[step]] for step in texts} == kept
+    assert [step for step in kept if "an earlier round" in texts[step].lower()] == [
+        step for step in kept if not kept[step]
+    ]
+
+
+@given(st.lists(st.lists(st.text(max_size=4_000), min_size=1, max_size=64), max_size=20))
+def test_texts_of_refused_rounds_are_bounded(comments: list[list[str]]) -> None:
+    texts = gates.refusal_texts(refused_rounds(*map(tuple, comments)))
+    assert len(texts) == len(comments) and all(texts.values())
+    instructions = 64 * 200 + 20 * 100
+    assert sum(map(len, texts.values())) <= gates.MAX_REFUSAL_CHARACTERS + instructions
