@@ -323,7 +323,7 @@ BLOCKED = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetada
         ("mistral", Step(text="And", finish_reason="error"), "model_unreadable"),
         *[
             ("gemini", Step(text=text, finish_reason=end), "model_unreadable")
-            for end in ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
+            for end in ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "OTHER")
             for text in ("", "And")
         ],
     ],

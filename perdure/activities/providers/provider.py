@@ -60,6 +60,7 @@ FAILED_REASONS = frozenset(
     {
         *("error", "network_error", "ERROR", "abort", "insufficient_system_resource", "FINISH_REASON_UNSPECIFIED"),
         *("MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"),
+        *("OTHER", "NO_IMAGE", "IMAGE_OTHER"),
         "MISSING_THOUGHT_SIGNATURE",
     }
 )
