@@ -19,7 +19,7 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
     "fits": _PRESSED,
     "misfits": _PRESSED,
     "has_no_structure": _PRESSED,
-    "slow_pattern": {"type": "object", "properties": {"pressed": {"pattern": "^(a|aa)+$"}}},
+    "slow_pattern": {"type": "object", "properties": {"pressed": {"pattern": "^(?=(a|aa)+$)"}}},
     "schema_elsewhere": {"type": "object", "$ref": "https://nowhere.example/schema.json"},
     "schema_is_none": {"type": "object", "properties": {"pressed": {"type": "objekt"}}},
 }
