@@ -39,7 +39,8 @@ def answer(message: dict[str, Any], calls: Path, how: str) -> None:
         version = message["params"]["protocolVersion"]
         say(number, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": _INFO})
     elif method == "tools/list":
-        say(number, {"tools": [TOOL | ({"outputSchema": _SCHEMAS[how]} if how in _SCHEMAS else {})]})
+        tool = TOOL | ({"outputSchema": _SCHEMAS[how]} if how in _SCHEMAS else {})
+        say(number, {"tools": [*(_BROKEN_TOOLS if how == "lists_broken_tools" else ()), tool]})
     elif method == "tools/call":
         with calls.open("a") as file:
             file.write(json.dumps(message["params"]) + "\n")
@@ -50,6 +51,13 @@ def answer(message: dict[str, Any], calls: Path, how: str) -> None:
 
 _waiting: list[Any] = []
 _INFO = {"name": "raw", "version": "1"}
+_BROKEN_TOOLS: list[Any] = [
+    TOOL | {"name": "untyped", "inputSchema": {"properties": {}}},
+    TOOL | {"name": "titled", "title": 3},
+    {"description": "It has no name."},
+    "text",
+]
+_HALVES = r"pressed \ud83d\ude00 \ud83d, \\ud83d"
 GOOD = {"content": [{"type": "text", "text": "pressed"}]}
 
 
@@ -60,6 +68,11 @@ def pressed(number: Any, how: str) -> None:
         say(number, "pressed")
     elif how == "content_is_number":
         say(number, {"content": 42})
+    elif how == "half_characters":
+        sys.stdout.write(
+            json.dumps({"jsonrpc": "2.0", "id": number, "result": GOOD}).replace("pressed", _HALVES) + "\n"
+        )
+        sys.stdout.flush()
     elif how == "no_result":
         write({"jsonrpc": "2.0", "id": number})
     elif how == "other_id":

@@ -405,7 +405,6 @@ async def raws(tmp_path: Path) -> AsyncIterator[Raws]:
     ("result_is_text", OPAQUE),
     ("says_internal_error", OPAQUE),
     ("no_result", READ),
-    soak("content_is_number", OPAQUE),
     soak("says_its_own", READ),
     soak("says_internal_error", READ),
 ])  # fmt: skip
@@ -432,12 +431,25 @@ async def test_a_refusal_is_final_and_a_broken_line_ends_one_call(raws: Raws, ho
     assert raw.pressed() == 1
 
 
-async def test_an_answer_that_the_tools_own_output_schema_forbids_is_reported_as_such(raws: Raws) -> None:
+@pytest.mark.parametrize(("how", "kept"), [("misfits", "often"), ("content_is_number", "42")])
+async def test_an_answer_that_its_schema_or_the_protocol_forbids_is_reported(raws: Raws, how: str, kept: str) -> None:
     with pytest.raises(ToolRefused):
-        await raws("misfits", **READ).press()
-    output = (await raws("misfits").press()).output
+        await raws(how, **READ).press()
+    output = (await raws(how).press()).output
     assert isinstance(output, dict) and output["status"] == "answer_misfit", "the call was made: it need not be settled"
-    assert "pressed" in str(output["answer"])
+    assert kept in str(output["answer"])
+
+
+async def test_half_a_character_does_not_lose_an_answer(raws: Raws) -> None:
+    assert (await raws("half_characters").press()).output == "pressed 😀 \ufffd, \\ud83d"
+
+
+async def test_a_tool_that_breaks_the_protocol_costs_only_itself(raws: Raws) -> None:
+    raw = raws("lists_broken_tools")
+    assert (await raw.press()).output == "pressed"
+    offer = (await raw.session.connection()).offer
+    assert [tool.tool for tool in offer.tools.values()] == ["press"]
+    assert set(offer.broken) == {"untyped", "titled", ""} and len(offer.left_out) == 3
 
 
 @pytest.mark.parametrize(
@@ -533,9 +545,9 @@ async def test_a_long_session_notices_drift_when_its_list_is_old(lying_mcp: McpS
     offer = (await lying_mcp.connection()).offer
     asked, listed = [], McpSession._list_offer
 
-    async def noted(self: McpSession, client: Any) -> Any:
-        asked.append(client)
-        return await listed(self, client)
+    async def noted(self: McpSession, *where: Any) -> Any:
+        asked.append(where[0])
+        return await listed(self, *where)
 
     monkeypatch.setattr(McpSession, "_list_offer", noted)
     await lying_mcp.connection()

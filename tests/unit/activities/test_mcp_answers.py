@@ -1,10 +1,13 @@
 """A server's answer for the model, bounded and storable, and the outcomes of failed answers."""
 
+import asyncio
 import base64
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +16,7 @@ from mcp_types import CallToolResult, TextContent
 
 from perdure.activities.toolbox.mcp.session import MAX_ERROR_CHARACTERS, McpSession, error_of, output_of
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
-from perdure.activities.toolbox.mcp.transports import Note, Wire
+from perdure.activities.toolbox.mcp.transports import Note, Wire, _AnswerStream, mend_halves
 from perdure.contracts.mcp import McpServer
 from perdure.contracts.values import canonical_json
 from perdure.sdk.outcomes import ToolRefused, ToolUnavailable, result_of
@@ -38,6 +41,57 @@ def test_structured_content_is_the_result_a_lone_text_else_and_an_error_is_repor
     assert error_of(answer(text("  no such pod \n"))) == "no such pod"
     assert error_of(answer())
     assert len(error_of(answer(text("e" * 100_000)))) < MAX_ERROR_CHARACTERS + 50
+
+
+@pytest.mark.parametrize(("texts", "structured", "both"), [
+    (['{"a": 1}'], {"a": 1}, False),
+    (["", " "], {"a": 1}, False),
+    ([], {"a": 1}, False),
+    (["3"], {"result": 3}, False),
+    (["three"], {"result": "three"}, False),
+    (['{"result": 3}'], {"result": 3}, False),
+    (["1", '{"b": 2}'], {"result": [1, {"b": 2}]}, False),
+    (["[1]"], {"result": [1]}, False),
+    (["THE TEXT OF THE FILE"], {"name": "a.txt"}, True),
+    (['{"a": 1}', "and a note"], {"a": 1}, True),
+    (['{"a": 2}'], {"a": 1}, True),
+    (["1", "2"], {"result": [1, 3]}, True),
+])  # fmt: skip
+def test_text_and_structure_both_reach_the_model(texts: list[str], structured: dict[str, Any], both: bool) -> None:
+    output = output_of(answer(*map(text, texts), structured=structured))
+    assert output == ({"content": texts, "structured": structured} if both else structured)
+
+
+def test_a_structured_error_keeps_its_words() -> None:
+    assert error_of(answer(text("no"), structured={"code": 7})) == 'no {"code":7}'
+    assert error_of(answer(structured={"code": 7})) == '{"code":7}'
+    assert error_of(answer(text('{"code": 7}'), structured={"code": 7})) == '{"code": 7}'
+
+
+@given(
+    st.lists(st.sampled_from([rb"\ud83d", rb"\ude00", rb"\\", rb"\n", b"ud83d", rb"\u0041", b"x"]), max_size=9),
+    st.data(),
+)
+def test_halves_are_mended_in_pieces_as_in_whole(parts: list[bytes], data: st.DataObject) -> None:
+    body = b"".join(parts)
+    whole = mend_halves(body)
+    json.loads(b'"' + whole + b'"').encode()
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(body)))))
+    pieces = [body[start:end] for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True)]
+
+    async def read() -> bytes:
+        return b"".join([piece async for piece in _AnswerStream(_Pieces(pieces), Note())])
+
+    assert asyncio.run(read()) == whole
+
+
+class _Pieces(httpx2.AsyncByteStream):
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
 
 
 IMAGE = {"type": "image", "data": DATA, "mime_type": "image/png"}

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue
@@ -27,6 +28,7 @@ MAX_TOOLS = 500
 MAX_SCHEMA_CHARACTERS = 32 * 1024
 MAX_SCHEMA_DEPTH = 64
 MAX_DESCRIPTION_CHARACTERS = 4_000
+NOTHING_BROKEN: Mapping[str, str] = MappingProxyType({})
 _NAME_CHARACTERS = 64
 _DIGEST_CHARACTERS = 8
 
@@ -115,6 +117,8 @@ class Offer:
     """A sentence for each tool that cannot be offered although its toolset is."""
     listed: tuple[McpToolListing, ...] = ()
     """The listed tools from which the offer was made."""
+    broken: Mapping[str, str] = field(default_factory=dict)
+    """Other tools of the list, which break the protocol, each with the reason."""
 
     @property
     def cards(self) -> tuple[ToolCard, ...]:
@@ -122,8 +126,9 @@ class Offer:
         return tuple(offered.card for offered in self.tools.values())
 
 
-def offer_of(server: McpServer, listed: Iterable[McpToolListing]) -> Offer:
-    """Returns the offer of `server` for the tools that it lists.
+def offer_of(server: McpServer, listed: Iterable[McpToolListing], broken: Mapping[str, str] = NOTHING_BROKEN) -> Offer:
+    """Returns the offer of `server` for the tools that it lists. `broken` are tools of the list that break the
+    protocol, with the reasons: each costs only itself.
 
     Names are adapted, schemas are reduced, and unusable tools are left out. A card's version is the digest of
     everything the server lists about the tool and the app declares about the server. Any change makes a new version,
@@ -131,7 +136,7 @@ def offer_of(server: McpServer, listed: Iterable[McpToolListing]) -> Offer:
     because no call depends on it.
     """
     tools: dict[str, OfferedTool] = {}
-    left_out: list[str] = []
+    left_out = [f"{server.name}: the tool {name!r} {reason}" for name, reason in broken.items()]
     listed = tuple(listed)
     for number, tool in enumerate(listed):
         toolset = toolset_of(server, tool)
@@ -150,7 +155,7 @@ def offer_of(server: McpServer, listed: Iterable[McpToolListing]) -> Offer:
         treatment = treatment_of(server, tool)
         output = tool.output if tool.output and not _schema_fault(tool.output) else None
         tools[name] = OfferedTool(_card(server, tool, name, toolset, treatment), tool.name, treatment, output)
-    return Offer(tools, tuple(left_out), listed)
+    return Offer(tools, tuple(left_out), listed, broken)
 
 
 def card_name(server: McpServer, tool: str) -> str:

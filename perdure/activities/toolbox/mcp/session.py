@@ -9,6 +9,7 @@ cannot list tools during a long call.
 """
 
 import asyncio
+import json
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -34,10 +35,19 @@ from mcp_types import (
     ResourceLink,
     TextContent,
 )
-from pydantic import JsonValue, TypeAdapter
+from pydantic import JsonValue
 
 from perdure.activities.toolbox.mcp.listing import Offer, list_tools, offer_of
-from perdure.activities.toolbox.mcp.transports import ATTEMPT_FIELD, Child, Note, Wire, http_streams, stdio_streams
+from perdure.activities.toolbox.mcp.transports import (
+    ATTEMPT_FIELD,
+    CALL_RESULT,
+    Child,
+    Note,
+    Wire,
+    checked_streams,
+    http_streams,
+    stdio_streams,
+)
 from perdure.contracts.mcp import SECRET_PATTERN, McpServer
 from perdure.contracts.values import canonical_json
 from perdure.core.egress import Outbound, named_by_url
@@ -47,7 +57,7 @@ from perdure.core.text import clean
 LISTING_SECONDS = 60.0
 """A list of tools that is older is fetched again before a call, so that a changed tool is noticed."""
 _DISCONNECT_SECONDS = 5.0
-_ANSWER: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
+_NO_JSON = object()
 MAX_OUTPUT_CHARACTERS = 48 * 1024
 """Maximum length of one answer as the model reads it. It is below the limit of a tool message
 (perdure/activities/tool_execution.py), so that the cut is marked where it happens."""
@@ -107,7 +117,7 @@ class Connection:
         )
         try:
             # `call_tool` would check the result against the output schema and raise after the effect was made.
-            return await self.client.session.send_request(request, _ANSWER), note
+            return await self.client.session.send_request(request, CALL_RESULT), note
         except (MCPError, ValueError) as error:
             return error, note
         except asyncio.CancelledError:
@@ -182,7 +192,7 @@ class McpSession:
         connection = self._connection
         if connection is not None and connection.alive:
             try:
-                connection.offer = await self._list_offer(connection.client)
+                connection.offer = await self._list_offer(connection.client, connection.wire)
             except Unreachable:
                 _log.warning("mcp_server_silent", server=self.server.name, calls=len(connection.wire.notes))
                 if connection.wire.notes:  # open calls still have time; a restart would lose them
@@ -199,11 +209,12 @@ class McpSession:
     async def _connect(self) -> Connection:
         wire = Wire()
         connected: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        streams = self._streams(wire)
+        streams = checked_streams(self._streams(wire), wire)
         keeper = asyncio.create_task(_hold_open(streams, wire, connected))
         try:
             client = await asyncio.wait_for(asyncio.shield(connected), self.server.start_seconds)
-            offer = await self._list_offer(client)
+            wire.protocol = client.protocol_version
+            offer = await self._list_offer(client, wire)
         except BaseException as error:
             if connected.done():
                 connected.exception()
@@ -222,17 +233,20 @@ class McpSession:
         _log.info("mcp_session_open", server=self.server.name, tools=len(offer.tools))
         return Connection(client, wire, keeper, offer, asyncio.get_running_loop().time())
 
-    async def _list_offer(self, client: Client) -> Offer:
+    async def _list_offer(self, client: Client, wire: Wire) -> Offer:
         """Returns what the server offers now.
 
         An unchanged list is not checked again. A changed one is checked on a thread, because its schemas have no limit
         in number or size.
         """
+        wire.left_out.clear()
         try:
             listed = tuple(await asyncio.wait_for(list_tools(client.session), self.server.start_seconds))
-            if self._connection is not None and self._connection.offer.listed == listed:
-                return self._connection.offer
-            return await asyncio.to_thread(offer_of, self.server, listed)
+            known = self._connection.offer if self._connection is not None else None
+            broken = dict(wire.left_out)
+            if known is not None and (known.listed, known.broken) == (listed, broken):
+                return known
+            return await asyncio.to_thread(offer_of, self.server, listed, broken)
         except (MCPError, ValueError, TimeoutError) as error:
             message = f"the server {self.server.name} does not list its tools ({type(error).__name__})"
             raise Unreachable(message) from error
@@ -304,13 +318,14 @@ async def _disconnect(wire: Wire, keeper: asyncio.Task[None]) -> None:
 
 
 def output_of(answer: CallToolResult) -> JsonValue:
-    """Returns the result that the model reads: structured content, else the text, else a description of the blocks. It
-    is bounded, storable and text only. An answer has content blocks and often repeats them as structured content.
-    Structured content is used if present, because code can read it. Images, audio and binary resources are described
-    and never passed on."""
+    """Returns the result that the model reads, bounded, storable and text only.
+
+    It is the structured content if there are only texts that repeat it, or the text if that is all. Otherwise it is
+    both, as `content` and `structured`. Images, audio and binary resources are described and never passed on.
+    """
     others = [block for block in answer.content if not isinstance(block, TextContent)]
     structured = answer.structured_content
-    if structured is not None and not others and _fits(structured):
+    if structured is not None and not others and _fits(structured) and _repeats(answer, structured):
         return cast(JsonValue, dict(structured))
     if structured is None and len(answer.content) == 1 and not others:
         return _cut(_text(answer), MAX_OUTPUT_CHARACTERS)
@@ -322,6 +337,28 @@ def output_of(answer: CallToolResult) -> JsonValue:
     if structured is not None:
         output["structured"] = dict(structured) if _fits(structured) else "[cut: too long to show]"
     return output
+
+
+def _repeats(answer: CallToolResult, structured: Mapping[str, Any]) -> bool:
+    """Returns whether the texts are only the structured content again, as JSON or as plain text. Servers put a value
+    that is not an object under `result`, and a list into one text for each of its items."""
+    texts = [block.text for block in answer.content if isinstance(block, TextContent)]
+    value = structured["result"] if structured.keys() == {"result"} else structured
+    items = value if isinstance(value, list) and len(texts) == len(value) != 1 else [value]
+    return not any(text.strip() for text in texts) or (
+        len(texts) == len(items)
+        and all(
+            text == str(item) or _json_value(text) in (item, structured)
+            for text, item in zip(texts, items, strict=True)
+        )
+    )
+
+
+def _json_value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return _NO_JSON
 
 
 async def schema_mismatch(answer: CallToolResult, schema: Mapping[str, JsonValue] | None) -> str | None:
@@ -336,9 +373,11 @@ async def schema_mismatch(answer: CallToolResult, schema: Mapping[str, JsonValue
 
 
 def error_of(answer: CallToolResult) -> str:
-    """Returns the tool's own error text."""
-    message = _cut(_text(answer).strip(), MAX_ERROR_CHARACTERS)
-    return message or "the tool failed without a message"
+    """Returns the tool's own error text, and its structured content unless the text repeats it."""
+    text, structured = _text(answer).strip(), answer.structured_content
+    if structured and _fits(structured) and not (text and _repeats(answer, structured)):
+        text = f"{text} {canonical_json(structured)}".strip()
+    return _cut(text, MAX_ERROR_CHARACTERS) or "the tool failed without a message"
 
 
 def _text(answer: CallToolResult) -> str:

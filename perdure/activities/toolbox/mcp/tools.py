@@ -10,7 +10,7 @@ server lists. If the tool has changed, the call is refused and nothing is sent. 
 | a secret is missing; the tool was removed or has changed     | refused     | refused       |
 | the rules for outgoing requests forbid the address           | refused     | refused       |
 | a result                                                     | result      | result        |
-| a result that does not match the tool's output schema        | refused     | result with a note |
+| a result that does not match the tool's output schema or the protocol | refused | result with a note |
 | a result that reports an error (`isError`)                   | refused     | refused       |
 | a protocol error: unknown method, bad request or parameters  | refused     | refused       |
 | an HTTP status            | by the table of perdure/sdk/outcomes.py | by the same table |
@@ -100,7 +100,8 @@ class McpTool:
         if isinstance(answer, CallToolResult) and not note.too_large:
             if answer.is_error:
                 raise ToolRefused(error_of(answer))
-            return self._result(output_of(answer), await schema_mismatch(answer, offered.output))
+            mismatch = f"it breaks the protocol at {note.misfit}" if note.misfit else None
+            return self._result(output_of(answer), mismatch or await schema_mismatch(answer, offered.output))
         raise self._failure(answer, note, connection.wire)
 
     def _result(self, output: JsonValue, mismatch: str | None) -> ToolResult:
@@ -113,7 +114,7 @@ class McpTool:
             return result_of(output)
         server = self.session.server.name
         message = (
-            f"the server {server} received the call, but its answer does not match the tool's output schema: {mismatch}"
+            f"the server {server} received the call, but its answer is not as the protocol or the tool says: {mismatch}"
         )
         if self.card.effect is EffectClass.READ:
             raise ToolRefused(message)

@@ -13,7 +13,7 @@ import os
 import re
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,18 @@ import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+from mcp_types import (
+    PARSE_ERROR,
+    CallToolResult,
+    ErrorData,
+    InputRequiredResult,
+    JSONRPCError,
+    JSONRPCResponse,
+    ListToolsResult,
+    jsonrpc_message_adapter,
+)
+from mcp_types.methods import validate_server_result
+from pydantic import TypeAdapter, ValidationError
 
 from perdure.core.calls.retries import retry_after_seconds
 from perdure.core.egress import Outbound
@@ -73,6 +84,9 @@ class Note:
     retry_after_seconds: float | None = None
     lost: bool = False
     """True if the call was sent and the connection broke before a response began."""
+    request_id: int | str | None = None
+    misfit: str = ""
+    """The reason if the response is a result that breaks the protocol. Its text then replaces it."""
     too_large: bool = False
     """True if the response was cut off: it exceeds the limit, or its encoding is not supported here."""
 
@@ -90,13 +104,20 @@ class Wire:
     """Set when the connection has ended or must end."""
     refused: str = ""
     """The rule of outgoing requests that forbids this server; empty if it is allowed."""
+    protocol: str = "2025-11-25"
+    """The version of the protocol that client and server use."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Listed tools that break the protocol, with the reason, which follows the name."""
 
     def note(self, message: Mapping[str, Any]) -> Note | None:
         """Returns the note of the call in this message, or None if the message is not a recorded call."""
         params = message.get("params")
         meta = params.get("_meta") if isinstance(params, Mapping) else None
         token = meta.get(ATTEMPT_FIELD) if isinstance(meta, Mapping) else None
-        return self.notes.get(token) if isinstance(token, str) else None
+        note = self.notes.get(token) if isinstance(token, str) else None
+        if note is not None:
+            note.request_id = message.get("id")
+        return note
 
 
 @asynccontextmanager
@@ -155,6 +176,28 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
         return self._wire.note(message) if isinstance(message, dict) else None
 
 
+_ESCAPE = re.compile(
+    rb"\\(?:(u[dD][89abAB][0-9a-fA-F]{2})(\\u[dD][c-fC-F][0-9a-fA-F]{2})?|(u[dD][c-fC-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+_PAIR_BYTES = 12
+"""Length of two escaped halves of a character."""
+
+
+def mend_halves(text: bytes) -> bytes:
+    """Returns JSON text with each half of a character replaced, because the library cannot read it."""
+    return _ESCAPE.sub(lambda each: each[0] if each[2] or not (each[1] or each[3]) else rb"\ufffd", text)
+
+
+def _whole_escapes(text: bytes) -> int:
+    """Returns the length of the text before an escape that its end may have cut."""
+    start = len(text) - _PAIR_BYTES
+    for each in _ESCAPE.finditer(text, 0) if b"\\" in text[-_PAIR_BYTES:] else ():
+        if each.end() > start and (each.start() + _PAIR_BYTES > len(text)):
+            return each.start()
+    return len(text) - text.endswith(b"\\")
+
+
 class _AnswerStream(httpx2.AsyncByteStream):
     """The bytes of an answer. If it breaks off or is too large, the stream ends without an exception."""
 
@@ -163,19 +206,97 @@ class _AnswerStream(httpx2.AsyncByteStream):
         self._note = note
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        held = b""
         try:
             async for piece in self._inner:
-                yield piece
+                held += piece
+                end = _whole_escapes(held)
+                yield mend_halves(held[:end])
+                held = held[end:]
         except AnswerWithheld:
             self._note.too_large = True
         except (httpx2.TransportError, httpx2.DecodingError):
             return
+        yield mend_halves(held)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
+CALL_RESULT: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
+_LIST = TypeAdapter(ListToolsResult)
+_MAX_FAULT_CHARACTERS = 200
 _Inbound = SessionMessage | Exception
+_Reading = MemoryObjectReceiveStream[_Inbound]
+_Writing = MemoryObjectSendStream[SessionMessage]
+
+
+@asynccontextmanager
+async def checked_streams(
+    streams: AbstractAsyncContextManager[tuple[_Reading, _Writing]], wire: Wire
+) -> AsyncIterator[tuple[_Reading, _Writing]]:
+    """Yields the two streams of a transport without the listed tools that break the protocol. The library would reject
+    the whole page for one of them."""
+    async with streams as (received, writing):
+        inbound, reading = anyio.create_memory_object_stream[_Inbound](0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_pass_checked, received, inbound, wire)
+            try:
+                yield reading, writing
+            finally:
+                tasks.cancel_scope.cancel()
+                for stream in (inbound, reading):
+                    stream.close()
+
+
+async def _pass_checked(received: _Reading, inbound: MemoryObjectSendStream[_Inbound], wire: Wire) -> None:
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+        async for each in received:
+            answer = each.message if isinstance(each, SessionMessage) else None
+            if isinstance(answer, JSONRPCResponse):
+                _mend(answer, wire)
+            await inbound.send(each)
+        inbound.close()
+
+
+def _mend(answer: JSONRPCResponse, wire: Wire) -> None:
+    """Changes an answer that the library would reject. A list of tools loses those that break the protocol. The result
+    of a call becomes its text, and the call's note gets the reason."""
+    tools = answer.result.get("tools")
+    if isinstance(tools, list) and not _list_fault(answer.result, [], wire):
+        answer.result["tools"] = [tool for tool in tools if _keeps_protocol(tool, answer.result, wire)]
+    note = next((note for note in wire.notes.values() if note.request_id == answer.id), None)
+    fault = _fault("tools/call", wire.protocol, answer.result, CALL_RESULT) if note is not None else ""
+    if note is not None and fault:
+        note.misfit = fault
+        text = json.dumps(answer.result, ensure_ascii=False)
+        is_error = answer.result.get("isError") is True
+        answer.result = {"content": [{"type": "text", "text": text}], "isError": is_error}
+
+
+def _list_fault(result: dict[str, Any], tools: list[Any], wire: Wire) -> str:
+    return _fault("tools/list", wire.protocol, {**result, "tools": tools}, _LIST)
+
+
+def _keeps_protocol(tool: Any, result: dict[str, Any], wire: Wire) -> bool:
+    """Returns whether the library accepts the listed tool; notes the tool otherwise."""
+    fault = _list_fault(result, [tool], wire)
+    if fault:
+        name = str(tool.get("name", "")) if isinstance(tool, Mapping) else ""
+        wire.left_out[name[:80]] = f"breaks the protocol: {fault}"
+    return not fault
+
+
+def _fault(method: str, version: str, result: dict[str, Any], kind: TypeAdapter[Any]) -> str:
+    """Returns why the library rejects a result; empty if it accepts it."""
+    try:
+        with suppress(KeyError):  # a version of the protocol without this method, for which the library checks less
+            validate_server_result(method, version, result)
+        kind.validate_python(result, by_name=False)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:_MAX_FAULT_CHARACTERS]
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +411,7 @@ def _parse_message(line: bytes) -> SessionMessage | None:
 
     An invalid message becomes an error for the call that it answers; any other noise becomes None.
     """
-    text = line.decode("utf-8", "replace").strip()
+    text = mend_halves(line).decode("utf-8", "replace").strip()
     if not text:
         return None
     try:
