@@ -81,7 +81,7 @@ class Command:
 
 
 class Started(subprocess.Popen[str]):
-    def ended(self) -> Ended:
+    def wait_ended(self) -> Ended:
         out, err = self.communicate(timeout=_MOST_SECONDS)
         return Ended(self.returncode, out, err)
 
@@ -113,7 +113,7 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._leader, text.encode())
 
-    def left(self) -> int:
+    def exit_code(self) -> int:
         """The exit code, once it has ended."""
         try:
             while os.read(self._leader, 65_536):

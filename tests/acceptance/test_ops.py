@@ -29,6 +29,6 @@ def test_two_approved_changes_are_made_once_though_the_worker_is_killed(perdure:
     assert len(restarted(stack)) == len(before) + 1, "the effect is made, and its answer hangs"
     stack.kill("worker-turns")
     assert perdure("approvals", "approve", both[1]["id"]).code == 0
-    done = chat.ended()
+    done = chat.wait_ended()
     assert done.code == 0, done.err
     assert sorted(restarted(stack)[len(before) :]) == ["api", "web"]

@@ -56,7 +56,7 @@ def ports(stack: RunningStack) -> dict[int, str]:
     return found
 
 
-def sent(port: int, request: str) -> bytes:
+def raw_answer(port: int, request: str) -> bytes:
     """The port's answer to these bytes."""
     answer = b""
     with socket.create_connection((HOST, port), timeout=ANSWER_SECONDS) as connection:
@@ -119,7 +119,7 @@ async def test_no_foreign_page_can_read_or_end_a_turn(stack: RunningStack, reque
     ends.append(batch(paths[0], f"Host: {HOST}\r\n", paused_id))
     asked = list(product(found, (*reads, *ends)))
     with ThreadPoolExecutor(32) as pool:  # some ports never answer such a request
-        for (port, request), answer in zip(asked, pool.map(lambda each: sent(*each), asked), strict=True):
+        for (port, request), answer in zip(asked, pool.map(lambda each: raw_answer(*each), asked), strict=True):
             assert paused_id.encode() not in answer, f"{found[port]} on {port}: {request}"
             ended = request in ends and answer.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2"))
             assert not ended, f"{found[port]} on {port}: {answer[:200]!r}"

@@ -15,7 +15,7 @@ from perdure.core.identity import OperatorTokens
 from perdure.store.database import new_id
 from perdure.store.status import ServerStates
 from tests.integration.conftest import Api, Caller
-from tests.integration.test_api_approvals import Paused, ended, item, many, paused
+from tests.integration.test_api_approvals import Paused, final_turn, item, many, paused
 from tests.integration.test_api_turns import code, conversation, refusal
 
 OPEN = {"/healthz", "/readyz", "/v1/auth/ways"}
@@ -232,7 +232,7 @@ class Team:
         async with self.client(token) as client:
             answer = await asked.decided(client, decision, comment="so")
             if answer.status_code == 200:
-                await ended(client, asked.turn_id)
+                await final_turn(client, asked.turn_id)
         said = answer.json()
         return answer.status_code, said["error"]["code"] if "error" in said else said["status"]
 

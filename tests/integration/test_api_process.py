@@ -28,7 +28,7 @@ READERS = 25
 
 
 @dataclass
-class Served:
+class ApiProcess:
     """The API process, which can be ended and started again on the same port."""
 
     environ: dict[str, str]
@@ -78,9 +78,9 @@ def environment(parts: DataParts, urls: Urls, port: int, **given: str) -> dict[s
 
 
 @asynccontextmanager
-async def served_with(parts: DataParts, urls: Urls, **given: str) -> AsyncIterator[Served]:
+async def served_with(parts: DataParts, urls: Urls, **given: str) -> AsyncIterator[ApiProcess]:
     port = free_port()
-    running = Served(environment(parts, urls, port, **given), f"http://127.0.0.1:{port}")
+    running = ApiProcess(environment(parts, urls, port, **given), f"http://127.0.0.1:{port}")
     await running.start()
     try:
         yield running
@@ -89,15 +89,15 @@ async def served_with(parts: DataParts, urls: Urls, **given: str) -> AsyncIterat
 
 
 @pytest.fixture
-async def served(parts: DataParts, urls: Urls) -> AsyncIterator[Served]:
+async def api_process(parts: DataParts, urls: Urls) -> AsyncIterator[ApiProcess]:
     async with served_with(parts, urls) as running:
         yield running
 
 
-def client_of(served: Served, person: Person) -> httpx.AsyncClient:
+def client_of(api_process: ApiProcess, person: Person) -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=READERS + 5)
     head = {"Authorization": f"Bearer {person.token}"}
-    return httpx.AsyncClient(base_url=served.url, headers=head, timeout=20, limits=limits)
+    return httpx.AsyncClient(base_url=api_process.url, headers=head, timeout=20, limits=limits)
 
 
 async def follow(client: httpx.AsyncClient, path: str) -> list[Sent]:
@@ -120,18 +120,18 @@ async def follow(client: httpx.AsyncClient, path: str) -> list[Sent]:
 @pytest.mark.timed
 @pytest.mark.parametrize("end", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.soak)])
 async def test_readers_do_not_hold_up_a_drain_and_come_back_with_nothing_missing_or_twice(
-    served: Served, turn: TurnWriter, people: dict[str, Person], end: signal.Signals
+    api_process: ApiProcess, turn: TurnWriter, people: dict[str, Person], end: signal.Signals
 ) -> None:
     path = f"/v1/turns/{turn.address.turn_id}/events"
-    async with client_of(served, people["requester"]) as client:
+    async with client_of(api_process, people["requester"]) as client:
         readers = [asyncio.create_task(follow(client, path)) for _ in range(READERS)]
         await turn.claim("m1")
         text = ""
         for number in range(60):
             if number == 20:
-                assert await served.end(end) < DRAIN_SECONDS
+                assert await api_process.end(end) < DRAIN_SECONDS
             if number == 40:
-                await served.start()
+                await api_process.start()
             await turn.speak("m1", f"{number} ")
             text += f"{number} "
             await asyncio.sleep(0.02)

@@ -17,7 +17,7 @@ from perdure.local import DataParts
 from perdure.store.database import new_id
 from perdure.store.identity import registration, users
 from tests.conftest import Person, Urls, as_owner
-from tests.integration.bad_tokens import bad_tokens, opened
+from tests.integration.bad_tokens import bad_tokens, decode_token
 from tests.integration.conftest import Api
 from tests.integration.test_api_outages import TwoApis, two_apis
 from tests.integration.test_api_turns import code, refusal
@@ -138,7 +138,7 @@ async def test_a_token_of_the_previous_signing_key_stays_valid(api: Api, ann: st
     newer = type(tokens)(tokens.keys.of("a newer key of more than thirty-two characters," + "x" * 32))
     both = type(tokens)(type(tokens.keys)((*newer.keys.keys, *tokens.keys.keys)))
     now = datetime.now(UTC)
-    assert both.session_of(good, Audience.HEADER, now) == opened(good)[1]["sid"]
+    assert both.session_of(good, Audience.HEADER, now) == decode_token(good)[1]["sid"]
     assert both.session_of(good, Audience.HEADER, now + timedelta(seconds=900 + 25))
     for reader, at in ((newer, now), (both, now + timedelta(seconds=900 + 35))):
         with pytest.raises(TokenRefused):
@@ -166,7 +166,7 @@ async def test_a_refresh_token_that_is_used_again_after_the_grace_ends_the_sessi
     async with api.client(None) as client:
         first = await signed_in(client, ann)
         client.cookies.clear()
-        token, session = first.json()["refresh_token"], opened(first.json()["access_token"])[1]["sid"]
+        token, session = first.json()["refresh_token"], decode_token(first.json()["access_token"])[1]["sid"]
         async with api.services.db.transaction("local") as tx:
             began = "UPDATE sessions SET began_at = now() - interval '89 days 23 hours' WHERE id = $1"
             await tx.execute(began, session)
@@ -285,7 +285,7 @@ async def local_api(api: Api) -> AsyncIterator[Api]:
     api.app.state.services = before
 
 
-async def made(api: Api, name: str = "requester") -> str:
+async def new_code(api: Api, name: str = "requester") -> str:
     async with api.client(name) as client:
         answer = await client.post(CODES)
     assert answer.status_code == 201 and answer.headers["cache-control"] == "no-store", answer.text
@@ -304,7 +304,7 @@ def refused(answer: httpx.Response) -> bool:
 
 
 async def test_a_code_signs_one_browser_in_as_the_user_who_requested_it(local_api: Api) -> None:
-    code = await made(local_api)
+    code = await new_code(local_api)
     answer = await entered(local_api, code, headers={"Origin": local_api.url})
     assert (answer.status_code, answer.headers["location"]) == (303, "/chat")
     async with local_api.client(None) as client:
@@ -317,7 +317,7 @@ async def test_a_code_signs_one_browser_in_as_the_user_who_requested_it(local_ap
 
 
 async def test_an_expired_guessed_or_foreign_code_is_refused(local_api: Api) -> None:
-    code = await made(local_api)
+    code = await new_code(local_api)
     tenant, _, secret = code.partition(".")
     for guess in (f"{tenant}.{'x' * 32}", f"nobody.{secret}", secret, code + "x", "'; --", "." * 500):
         assert refused(await entered(local_api, guess)), guess
@@ -330,13 +330,13 @@ async def test_an_expired_guessed_or_foreign_code_is_refused(local_api: Api) -> 
     async with local_api.services.db.transaction("local") as tx:
         await tx.execute("UPDATE sign_in_codes SET expires_at = now()")
     assert refused(await entered(local_api, code))
-    await made(local_api)
+    await new_code(local_api)
     async with local_api.services.db.transaction("local") as tx:
         assert await tx.fetchval("SELECT count(*) FROM sign_in_codes") == 1, "those that are over go with the next one"
 
 
 async def test_only_the_stack_of_one_machine_gives_sign_in_codes(api: Api, local_api: Api) -> None:
-    code = await made(local_api)
+    code = await new_code(local_api)
     api.app.state.services = replace(api.app.state.services, local=False)
     assert refused(await entered(api, code))
     async with api.client("reviewer") as client:

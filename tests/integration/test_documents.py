@@ -20,7 +20,7 @@ from perdure.store.turns.conversations import delete_conversation
 from tests.conftest import Person, Urls
 from tests.harness import Harness, gathered
 from tests.integration.conftest import in_transaction
-from tests.integration.library import OTHER, Library, other_tenant
+from tests.integration.library_writer import OTHER, Library, other_tenant
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ from tests.doubles.hostile_target import MEBI, Talk, Target, bomb, floods, says,
 from tests.doubles.target import app_agents
 from tests.eventually import until
 from tests.harness import Harness, gathered
-from tests.near import NEAR
+from tests.local_egress import LOCAL_OUTBOUND
 
 S = CallState
 Patch = pytest.MonkeyPatch
@@ -423,7 +423,7 @@ class At(httpx.AsyncBaseTransport):
 
 
 async def run(
-    harness: Harness, address: TurnAddress, talk: Talk, outbound: Outbound = NEAR
+    harness: Harness, address: TurnAddress, talk: Talk, outbound: Outbound = LOCAL_OUTBOUND
 ) -> tuple[ToolOutcome, Target]:
     with threaded(talk) as made:
         async with httpx.AsyncClient(transport=At(made, outbound)) as http:

@@ -300,14 +300,16 @@ async def test_imports_and_prompts_are_made_before_the_locks(harness: Harness, m
     async def imported(agent: PublishedAgent) -> None:
         free.append(str(await harness.value("SELECT id FROM turns WHERE id = $1 FOR UPDATE NOWAIT", address.turn_id)))
 
-    async def made(tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim) -> Prompt:
+    async def prompt_with_lock_check(
+        tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim
+    ) -> Prompt:
         prompt = await prompt_of(tx, call, agent, claimed)
         lock = "SELECT id FROM conversations WHERE id = $1 FOR NO KEY UPDATE NOWAIT"
         free.append(str(await harness.value(lock, call.address.conversation_id)))
         return prompt
 
     monkeypatch.setattr(harness.deps.models, "ensure_imported", imported)
-    monkeypatch.setattr(model_request, "prompt_of", made)
+    monkeypatch.setattr(model_request, "prompt_of", prompt_with_lock_check)
     harness.deps.agent_cache._agents.clear()
     reply = await harness.activity(ModelActivities(harness.deps).complete, call)
     assert reply.problem is None and free == [address.turn_id, address.conversation_id]

@@ -34,9 +34,9 @@ from perdure.worker.queues import freeze_heap, tools_of, workers_for
 from tests.conftest import Person
 from tests.eventually import until
 from tests.harness import own_queues
-from tests.near import new_client
-from tests.served import Served
-from tests.walked import RAN, assert_paths
+from tests.local_egress import new_client
+from tests.node_paths import ENDED_NODES, assert_paths
+from tests.served_turns import Served
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class Engine:
 async def served(served: Served) -> AsyncIterator[Served]:
     """The test app with workers; afterwards every turn is compared with its manifest."""
     yield served
-    assert_paths(await served.harness.rows(RAN, served.harness.routing.turns))
+    assert_paths(await served.harness.rows(ENDED_NODES, served.harness.routing.turns))
 
 
 @pytest.fixture
@@ -190,4 +190,4 @@ async def engine(
                 await stack.enter_async_context(worker)
         engine = Engine(deps, temporal, routing, people, home)
         yield engine
-        assert_paths(await engine.rows(RAN, routing.turns))
+        assert_paths(await engine.rows(ENDED_NODES, routing.turns))

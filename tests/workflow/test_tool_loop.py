@@ -19,7 +19,7 @@ from tests.conftest import Urls
 from tests.doubles.hub import changed_agent
 from tests.eventually import until
 from tests.harness import publish_app
-from tests.integration.library import Library
+from tests.integration.library_writer import Library
 from tests.workflow.conftest import Engine
 
 PAUSED = TurnStatus.AWAITING_APPROVAL

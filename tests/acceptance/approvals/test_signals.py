@@ -14,7 +14,7 @@ from perdure.contracts.turns import TurnAddress, TurnStatus, WakeSignal
 from perdure.temporal.workflow_client import is_workflow_missing
 from tests.doubles.spoken import Line
 from tests.scale import PATIENCE_SECONDS, Clocked, sized
-from tests.served import Served
+from tests.served_turns import Served
 
 pytestmark = pytest.mark.soak
 

@@ -69,7 +69,7 @@ class Served:
             await asyncio.sleep(0.02)
         return row
 
-    async def ended(self, *lines: Line, **given: Any) -> tuple[TurnAddress, asyncpg.Record]:
+    async def run_to_end(self, *lines: Line, **given: Any) -> tuple[TurnAddress, asyncpg.Record]:
         address = await self.begin(*lines, **given)
         return address, await self.until(address, *ENDED)
 
