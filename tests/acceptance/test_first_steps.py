@@ -12,7 +12,8 @@ from pathlib import Path
 from perdure.apps.scaffold import scaffold
 from perdure.local.ports import free_port
 from tests.acceptance.command import Command
-from tests.acceptance.running import ROOT, START_SECONDS, running, until
+from tests.acceptance.running import ROOT, START_SECONDS, running
+from tests.eventually import wait_until
 
 STEPS = ("tool.awaiting_approval", "tool.approved", "tool.result", "done")
 """Events of a turn with one call that a person allows."""
@@ -92,7 +93,7 @@ def test_a_new_apps_readme_works_line_by_line_in_fresh_shells(tmp_path: Path) ->
         return done.stdout
 
     def log_once(log: Path, pattern: str, seconds: float) -> str:
-        until(lambda: re.search(pattern, log.read_text()), seconds, f"never {pattern}")
+        wait_until(lambda: re.search(pattern, log.read_text()), seconds, f"never {pattern}")
         return log.read_text()
 
     up_log, chat_log = tmp_path / "up.log", tmp_path / "chat.log"

@@ -20,6 +20,7 @@ from perdure.local import DataParts
 from perdure.local.ports import free_port, is_free
 from perdure.settings import Settings
 from tests.conftest import Person, Urls
+from tests.eventually import until
 from tests.integration.test_sse_resume import reading
 from tests.integration.turn_writer import Sent, TurnWriter, text_of
 
@@ -39,14 +40,12 @@ class ApiProcess:
         command = (sys.executable, "-m", "perdure.api")
         self.process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=self.environ)
         async with httpx.AsyncClient(base_url=self.url) as client:
-            for _ in range(300):
-                try:
-                    if (await client.get("/readyz")).status_code == 200:
-                        return
-                except httpx.TransportError:
-                    assert self.process.returncode is None, "the API did not start"
-                await asyncio.sleep(0.1)
-        raise AssertionError("the API was not ready in time")
+
+            async def is_ready() -> bool:
+                assert self.process is not None and self.process.returncode is None, "the API did not start"
+                return (await client.get("/readyz")).status_code == 200
+
+            await until(is_ready, every=0.1, despite=(httpx.TransportError,))
 
     async def end(self, number: signal.Signals) -> float:
         """Send a signal; how long it took to end."""

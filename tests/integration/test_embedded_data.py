@@ -65,12 +65,7 @@ def readable_folder() -> Any:
 
 
 async def connected(temporal: str, *, before: float) -> Client:
-    while True:
-        try:
-            return await Client.connect(temporal)
-        except RuntimeError:
-            assert time.monotonic() < before, "the server did not come back in time"
-            await asyncio.sleep(0.05)
+    return await until(lambda: Client.connect(temporal), before - time.monotonic(), despite=(RuntimeError,))
 
 
 def of(parts: DataParts) -> tuple[str, str, str]:
@@ -102,13 +97,9 @@ async def test_all_data_survives_kill_9_of_every_process_at_once(tmp_path: Path)
         connection.terminate()
         await redis.aclose()
         await until(lambda: set(parts.pids()) == set(before) and not set(parts.pids().values()) & set(before.values()))
-        while True:
-            try:
-                again = await asyncpg.connect(admin, timeout=2)
-                break
-            except (OSError, asyncpg.PostgresError, TimeoutError):
-                assert time.monotonic() - killed_at < 10
-                await asyncio.sleep(0.05)
+        away = (OSError, asyncpg.PostgresError, TimeoutError)
+        left_seconds = killed_at + 10 - time.monotonic()
+        again = await until(lambda: asyncpg.connect(admin, timeout=2), left_seconds, despite=away)
         assert await again.fetchval("select count(*) from kept") == 20
         await again.close()
         redis = Redis.from_url(redis_url)

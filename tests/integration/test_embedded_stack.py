@@ -105,6 +105,7 @@ PROGRAMS = {
         from pathlib import Path
         role, home = sys.argv[1], Path(os.environ["PERDURE_HOME"])
         def drain(*_):
+            print(f"{role} stops", flush=True)
             time.sleep(float(os.environ.get("DRAIN", "0.1")))
             print(f"{role} drained", flush=True)
             os._exit(0)
@@ -303,7 +304,7 @@ async def test_a_second_ctrl_c_kills_the_parts_that_still_drain(start: Start, re
     stack: Stack = await start(DRAIN="25", **replaced)
     run = await stack.up()
     stack.process.send_signal(signal.SIGINT)
-    await asyncio.sleep(0.3)
+    await until(lambda: "worker-llm stops" in stack.out)
     assert alive(run["pids"]["worker-llm"])
     stack.process.send_signal(signal.SIGINT)
     began = time.monotonic()

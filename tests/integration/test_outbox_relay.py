@@ -82,10 +82,11 @@ async def test_the_relay_starts_a_turn_whose_starter_died(harness: Harness, rela
     stop = asyncio.Event()
     running = asyncio.create_task(run_relay(relay, Notifier(temporal, relay), stop))
     handle = temporal.get_workflow_handle(turn_workflow_id(address.turn_id))
-    for _ in range(600):
-        await asyncio.sleep(0.05)
-        if not await outbox_count(relay):
-            break
+
+    async def is_empty() -> bool:
+        return await outbox_count(relay) == 0
+
+    await until(is_empty)
     stop.set()
     await running
     described = await handle.describe()

@@ -25,6 +25,7 @@ from perdure.store.turns.start import StartedTurn, request_stop
 from perdure.store.turns.views import get_turn
 from tests.conftest import Urls, as_owner
 from tests.doubles.spoken import Line, script
+from tests.eventually import until
 from tests.harness import Harness, gathered
 from tests.integration.conftest import Api, in_transaction
 from tests.scale import sized
@@ -131,9 +132,8 @@ async def test_a_start_that_waits_for_another_of_its_user_does_not_hold_its_conv
     async with harness.db.transaction("local") as tx:
         await tx.execute("SELECT FROM users WHERE id = $1 FOR NO KEY UPDATE", person.user_id)
         starting = asyncio.create_task(harness.start(Line("hi"), conversation_id=conversation_id, caps=MANY))
-        while not await tx.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
-            assert not starting.done(), "it does not wait for its user"
-            await asyncio.sleep(0.01)
+        await until(lambda: tx.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+        assert not starting.done(), "it does not wait for its user"
         await harness.write("SELECT FROM conversations WHERE id = $1 FOR UPDATE NOWAIT", conversation_id)
         await harness.conversation()  # rows that name the user are still written
     await starting

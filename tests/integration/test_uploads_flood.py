@@ -64,7 +64,7 @@ async def watched(api_process: ApiProcess, person: Person) -> AsyncIterator[Seen
                 await asyncio.sleep(0.05)
 
     tasks = [asyncio.create_task(weigh()), asyncio.create_task(ask())]
-    await asyncio.sleep(0.3)
+    await until(lambda: len(seen.seconds) > 3)
     try:
         yield seen
     finally:
@@ -122,9 +122,11 @@ async def test_16_files_of_20_mib_at_once_spare_memory_and_others(
 
 
 async def test_a_user_has_a_maximum_of_simultaneous_uploads(api_process: ApiProcess, people: dict[str, Person]) -> None:
+    one_refused = asyncio.Event()
+
     async def slowly() -> AsyncIterator[bytes]:
         yield b"a,b\n"
-        await asyncio.sleep(1.5)
+        await asyncio.wait_for(one_refused.wait(), 30)
         yield b"1,2\n"
 
     async with client_of(api_process, people["requester"]) as client:
@@ -132,7 +134,10 @@ async def test_a_user_has_a_maximum_of_simultaneous_uploads(api_process: ApiProc
 
         async def upload() -> httpx.Response:
             head = {"Content-Type": "text/csv"}
-            return await client.post(path, params={"name": "a.csv"}, content=slowly(), headers=head)
+            answer = await client.post(path, params={"name": "a.csv"}, content=slowly(), headers=head)
+            if answer.status_code == 429:
+                one_refused.set()
+            return answer
 
         answers = await asyncio.gather(*(upload() for _ in range(17)))
         assert sorted(answer.status_code for answer in answers) == [201] * 16 + [429]
@@ -234,8 +239,7 @@ async def test_an_upload_that_breaks_off_leaves_nothing_behind(
 
     async def breaking() -> AsyncIterator[bytes]:
         yield TABLE[: 2 * MIB]
-        await asyncio.sleep(0.3)
-        assert open_files(), "it is on the disk by now"
+        await until(open_files)
         assert list(folder.iterdir()) == [], "and has no name: nothing of it outlives the process"
         raise ConnectionAbortedError
 

@@ -95,15 +95,18 @@ async def test_without_scripts_a_late_decision_is_answered_with_the_first_one(si
 
 
 async def test_a_page_stays_current_although_its_stream_script_loads_late(site: Site) -> None:
+    is_decided = asyncio.Event()
+
     async def late(route: Route) -> None:
-        await asyncio.sleep(0.5)
+        await asyncio.wait_for(is_decided.wait(), 30)
         await route.continue_()
 
     approval = await site.asks("post", text="slow scripts")
     window = await site.visit("reviewer", "/review/mine")
     await window.page.route("**/assets/review.js*", late)
-    await window.page.goto(f"/review/{approval}")
+    await window.page.goto(f"/review/{approval}", wait_until="commit")
     await site.harness.decide(approval, by="admin")
+    is_decided.set()
     await decided(window.page, "approved", "admin")
     await expect(window.page.locator("#approve")).to_be_disabled()
 

@@ -81,9 +81,7 @@ class Engine:
             row = await self.turn(turn_id)
             return row if row["status"] in wanted else None
 
-        found = await until(there, seconds)
-        assert found is not None
-        return found
+        return await until(there, seconds)
 
     async def rows(self, sql: str, *args: object) -> list[asyncpg.Record]:
         async with self.deps.db.transaction("local") as tx:

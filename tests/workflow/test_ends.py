@@ -200,8 +200,13 @@ async def test_cancel_and_stop_end_any_waiting_turn(harness: Harness, temporal: 
             return late is Kind.TURNS or (bool(pending) and pending[0].activity_type.name.startswith(late.value))
 
         await until(met)
+        before = len((await served.history(address)).events)
         ending = asyncio.ensure_future(end(served, address))
-        await asyncio.sleep(0.3)
+
+        async def received() -> bool:
+            return len((await served.history(address)).events) > before
+
+        await until(received)
         await serve(stack, at, (late,))
         await ending
         approvals = await at.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
