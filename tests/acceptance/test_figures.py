@@ -83,7 +83,7 @@ async def _start_times(home: Path) -> tuple[float, float, float]:
 
 @pytest.mark.timed
 @pytest.mark.timeout(240)
-async def test_a_fresh_folder_answers_its_first_turn_in_a_minute_and_a_used_one_is_up_sooner(tmp_path: Path) -> None:
+async def test_a_new_folder_answers_within_a_minute_and_a_used_one_sooner(tmp_path: Path) -> None:
     for folder in ("fresh", "used before"):
         healthy, answered, share = await _start_times(tmp_path / "home")
         said = f"start, folder {folder}: healthy {healthy:.1f} s, first answer {answered:.1f} s, others {share:.0%}"

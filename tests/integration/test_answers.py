@@ -49,7 +49,7 @@ async def read_verdict(harness: Harness, address: TurnAddress, request: RequestR
     return verdict
 
 
-async def test_of_ten_simultaneous_answers_the_users_first_valid_one_wins_and_wakes_the_turn(harness: Harness) -> None:
+async def test_of_ten_simultaneous_answers_the_first_valid_one_wakes_the_turn(harness: Harness) -> None:
     address, request = await open_question(harness)
     asked = "SELECT data FROM events WHERE turn_id = $1 AND kind = 'clarification.requested'"
     told = await harness.value(asked, address.turn_id)

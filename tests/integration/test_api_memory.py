@@ -150,7 +150,7 @@ def working(conversation_id: str) -> str:
     return f"/v1/memory/working/{conversation_id}"
 
 
-async def test_fields_are_set_merged_read_and_removed_and_an_invalid_write_changes_nothing(api: Api) -> None:
+async def test_fields_are_set_merged_and_removed_but_not_by_an_invalid_write(api: Api) -> None:
     async with api.client() as client:
         path = working(await conversation(client))
         assert (await client.get(path)).json()["fields"] == {}

@@ -222,7 +222,7 @@ async def test_behind_a_proxy_each_client_has_its_own_count(proxied: Api) -> Non
         assert await addresses(client, f"{mine}, 2001:db8:{one}:1::7") == [200]
 
 
-async def test_behind_a_proxy_open_requests_are_limited_by_client_and_browsers_stay_on_tls(proxied: Api) -> None:
+async def test_behind_a_proxy_requests_are_limited_by_client_and_answers_require_tls(proxied: Api) -> None:
     head = {"X-Forwarded-For": "198.51.100.77"}
     async with proxied.client() as client, asyncio.TaskGroup() as group:
         talk = await conversation(client)

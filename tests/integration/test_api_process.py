@@ -118,7 +118,7 @@ async def follow(client: httpx.AsyncClient, path: str) -> list[Sent]:
 
 @pytest.mark.timed
 @pytest.mark.parametrize("end", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.soak)])
-async def test_readers_do_not_hold_up_a_drain_and_come_back_with_nothing_missing_or_twice(
+async def test_readers_do_not_delay_a_drain_and_resume_without_gaps_or_repeats(
     api_process: ApiProcess, turn: TurnWriter, people: dict[str, Person], end: signal.Signals
 ) -> None:
     path = f"/v1/turns/{turn.address.turn_id}/events"

@@ -87,7 +87,7 @@ async def test_a_block_runs_for_its_tenant_on_a_shared_table(blocks: Harness, no
         assert {row["tenant_id"] for row in owners} == {SHARED}, "which no tenant writes (test_tenancy.py)"
 
 
-async def test_a_block_that_may_change_anything_waits_for_a_person_and_needs_no_transaction(blocks: Harness) -> None:
+async def test_a_block_that_can_change_data_waits_for_approval(blocks: Harness) -> None:
     address = await blocks.plan(("stamp", {"number": 7}), agent_id=MAKER)
     assert (await run(blocks, address)).state is CallState.DENIED
     address = await blocks.plan(("stamp", {"number": 7}), agent_id=MAKER)

@@ -152,7 +152,7 @@ asyncio.run(main())
             await connection.close()
 
 
-async def test_a_folder_with_a_strange_name_holds_all_data_and_temporal_counts_its_requests(tmp_path: Path) -> None:
+async def test_a_folder_with_an_unusual_name_holds_all_data(tmp_path: Path) -> None:
     home = tmp_path / 'my "home" #1?%20 \'x'
     async with embedded(home) as parts:
         assert set(parts.pids()) == {"postgres", "valkey", "temporal"}
@@ -224,7 +224,7 @@ async def as_a_normal_user(home: Path) -> str:
     return said.decode()
 
 
-async def test_a_normal_user_has_all_parts_and_one_clear_line_where_root_has_taken_data(readable_folder: Path) -> None:
+async def test_a_normal_user_has_all_parts_and_one_error_if_root_owns_the_data(readable_folder: Path) -> None:
     if (is_root := os.geteuid() == 0) and not namespaces_are_allowed():
         pytest.skip("root cannot become a normal user here")
     home, user = readable_folder / "home", 1000 if is_root else os.geteuid()

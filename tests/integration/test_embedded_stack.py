@@ -278,7 +278,7 @@ async def test_a_replaced_part_is_not_started_nor_is_a_second_stack(start: Start
     assert run["api"] in said and stack.run() == run
 
 
-async def test_after_kill_9_of_the_supervisor_the_next_start_finds_all_and_clears_away_the_rest(start: Start) -> None:
+async def test_after_kill_9_of_the_supervisor_the_next_start_keeps_its_addresses(start: Start) -> None:
     first: Stack = await start()
     run = await first.up()
     listed = json.loads((first.home / "children.json").read_text())

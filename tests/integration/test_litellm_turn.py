@@ -19,7 +19,7 @@ from tests.integration.turn_writer import text_of
 pytestmark = UNWARNED
 
 
-async def test_text_and_reasoning_reach_the_reader_as_they_come_and_the_text_is_the_answer(agent: LitellmAgent) -> None:
+async def test_text_and_reasoning_are_streamed_and_the_text_is_the_answer(agent: LitellmAgent) -> None:
     thinking, text = "The user wants me to look into something.", "Here is what I have found out."
     address = await agent.begin(Step(thinking=thinking, text=text, token_seconds=0.2))
     sent = await agent.seen_by_reader(address)
@@ -147,7 +147,7 @@ async def test_a_model_that_calls_unknown_tools_ends_at_the_round_limit(agent: L
     assert not await agent.served.harness.rows("SELECT id FROM approvals WHERE turn_id = $1", address.turn_id)
 
 
-async def test_calls_that_repeat_an_id_of_kilobytes_are_each_run_once_under_ids_of_ours(agent: LitellmAgent) -> None:
+async def test_calls_with_a_repeated_long_id_run_once_each_under_new_ids(agent: LitellmAgent) -> None:
     signed = "call_1__thought__" + "QUJD" * 1_000
     twice = tuple(Call(name="look", arguments={"what": what}, id=signed, index=at) for at, what in enumerate("ab"))
     address, row = await agent.run_to_end(Step(calls=twice), Step(calls=twice), Step(text="Seen."))

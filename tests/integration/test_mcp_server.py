@@ -246,7 +246,7 @@ async def test_a_server_killed_in_the_middle_of_a_change_makes_it_once(mcp_app: 
     assert len(mcp_app.effects()) == before + 1
 
 
-async def test_an_untrusted_servers_call_is_opaque_whatever_it_says_and_waits_for_its_approval(mcp_app: McpApp) -> None:
+async def test_a_call_of_an_untrusted_server_is_opaque_and_waits_for_approval(mcp_app: McpApp) -> None:
     address = await mcp_app.harness.plan(("liar_remove", {"name": "x"}), agent_id="dupe")
     assert (await mcp_app.run(address, "dupe")).state is CallState.DENIED
     assert not (mcp_app.app.folder / "deleted").exists()

@@ -159,7 +159,7 @@ OLD_AUDIT = (
 )
 
 
-async def test_old_audit_rows_are_chained_sealed_and_erasable_and_none_is_slipped_in_later(empty_urls: Urls) -> None:
+async def test_old_audit_rows_are_chained_sealed_and_erasable(empty_urls: Urls) -> None:
     await asyncio.to_thread(upgrade, empty_urls.owner, "0009")
     ann = await insert_rows(empty_urls, OLD_AUDIT)
     await asyncio.to_thread(upgrade, empty_urls.owner)

@@ -204,7 +204,7 @@ async def test_a_turn_temporal_refuses_fails_after_tries(harness: Harness, relay
         for status in {*RPCStatusCode} - {*PERMANENT_REJECTIONS, RPCStatusCode.OK, RPCStatusCode.UNAVAILABLE}
     ),
 ])  # fmt: skip
-async def test_a_start_that_can_succeed_later_and_any_wake_signal_is_retried_without_limit(
+async def test_temporary_start_failures_and_wake_signals_are_retried_without_limit(
     harness: Harness, relay: Database, temporal: Client, kind: Wake, status: RPCStatusCode
 ) -> None:
     address, _ = await harness.start(Line("hi"))

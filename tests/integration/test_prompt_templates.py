@@ -72,7 +72,7 @@ async def speaks(client: httpx.AsyncClient, template: str) -> str | None:
     return str(answer.json()["text"])
 
 
-async def test_a_version_goes_from_draft_to_the_archive_and_speaks_to_those_it_should(api: Api) -> None:
+async def test_a_version_goes_from_draft_to_archive_and_reaches_its_users(api: Api) -> None:
     template = fresh()
     async with api.client() as author, api.client("reviewer") as reviewer:
         first = await put_draft(author, template, "First.")
@@ -132,7 +132,7 @@ async def test_of_many_simultaneous_promotions_one_succeeds_and_others_are_told(
         assert [entry["what"] for entry in history].count("prompt.promoted") == (1 if to == "pre_production" else 2)
 
 
-async def test_a_draft_that_changed_since_it_was_read_is_not_promoted_and_again_is_answered_as_before(api: Api) -> None:
+async def test_a_draft_that_changed_since_it_was_read_is_not_promoted(api: Api) -> None:
     template = fresh()
     async with api.client() as author, api.client("reviewer") as reviewer:
         read = await put_draft(author, template, "Harmless.")
@@ -261,7 +261,7 @@ async def told_of(harness: Harness, address: TurnAddress) -> list[dict[str, obje
     return [row["data"] for row in rows]
 
 
-async def test_a_turn_speaks_with_the_active_version_and_its_own_users_draft_comes_first(harness: Harness) -> None:
+async def test_a_turn_uses_its_users_draft_or_else_the_active_version(harness: Harness) -> None:
     version = await active(harness, "You serve {{user_name}} at {{agent_title}}.")
     await draft(harness, "You try something.")
     theirs, own = await began(harness, "admin"), await began(harness, "requester")

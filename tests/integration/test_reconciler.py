@@ -369,7 +369,7 @@ async def test_a_tenant_that_cannot_be_read_does_not_stop_those_behind_it(
     assert ("open_turns_not_listed", "aaa") in {(line["event"], line.get("subject")) for line in said}
 
 
-async def test_if_temporal_does_not_list_waiting_runs_none_counts_as_lost_and_others_are_checked(
+async def test_without_a_list_of_waiting_runs_no_waiting_turn_counts_as_lost(
     harness: Harness, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paused, gone = await lost(harness), await lost(harness)

@@ -264,7 +264,7 @@ async def test_the_message_of_a_turn_that_never_ran_stays_with_its_outcome(harne
     assert len(said) == 3, "a model receives the old turn, the new one and its own, and nothing else"
 
 
-async def test_a_replacement_that_is_stopped_itself_leaves_its_place_to_those_that_wait(harness: Harness) -> None:
+async def test_a_stopped_replacement_leaves_its_place_to_queued_turns(harness: Harness) -> None:
     old, _ = await harness.start(Line("one"), caps=MANY)
     queued, new = await another(harness, old, OnBusy.QUEUE), await another(harness, old, OnBusy.REPLACE)
     await stop(harness, new.turn_id)
@@ -298,7 +298,7 @@ async def test_a_user_at_the_turn_limit_can_still_replace_one(harness: Harness) 
 
 
 @pytest.mark.sized
-async def test_replacements_steers_stops_and_ends_at_once_leave_one_turn_after_the_other(harness: Harness) -> None:
+async def test_simultaneous_replacements_steers_stops_and_ends_keep_turns_in_order(harness: Harness) -> None:
     """Whatever comes first: no deadlock, one active turn, every message in the transcript of one turn or replaced."""
     chance = random.Random(66)
     for _ in range(sized(12, 3)):

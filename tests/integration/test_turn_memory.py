@@ -413,7 +413,7 @@ async def test_vectors_of_another_model_are_not_compared_and_are_made_anew(harne
     ]
 
 
-async def test_the_relays_loop_embeds_what_comes_once_waits_out_a_model_that_is_away_and_stops(
+async def test_the_relay_embeds_each_text_once_and_waits_for_an_unavailable_model(
     harness: Harness, relay: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remember, "POLL_SECONDS", 0.02)
@@ -483,7 +483,7 @@ async def test_a_text_that_has_no_vector_does_not_keep_others_from_theirs(harnes
     await harness.write("DELETE FROM episodes WHERE agent_id = 'poisoned'")
 
 
-async def test_vectors_that_a_broken_model_left_are_near_to_nothing_and_stop_no_search(harness: Harness) -> None:
+async def test_invalid_vectors_match_nothing_and_do_not_stop_a_search(harness: Harness) -> None:
     await keep(harness, "stork", "crane", "egret", agent="left")
     rows = await harness.rows("SELECT id FROM episodes WHERE agent_id = 'left' ORDER BY created_at, summary")
     ids = [str(row["id"]) for row in rows]

@@ -101,7 +101,7 @@ def call_results(calls: Sequence[Call], as_nobody: bool = False) -> list[int]:
 
 
 @native
-def test_every_denied_call_and_a_new_process_are_refused_and_calls_newer_than_the_filter_unknown(
+def test_denied_and_unknown_system_calls_and_new_processes_are_refused(
     as_nobody: bool,
 ) -> None:
     named = {name: pair[0] for name, pair in DENIED.items() if pair[0] is not None} | {"clone": CLONE}

@@ -226,7 +226,7 @@ async def raise_to(served: Served, address: TurnAddress, by: str = "reviewer", *
     await served.harness.deps.notifier.deliver_soon(note)
 
 
-async def test_a_raised_limit_lets_the_turn_go_on_with_all_it_had_and_may_be_asked_for_again(served: Served) -> None:
+async def test_a_raised_limit_continues_the_turn_and_can_be_requested_again(served: Served) -> None:
     address = await served.paused(LOOKS, LOOKS, Line("found"), limits=ASKS)
     row = await served.row(address)
     assert (row["status"], row["waiting"]["kind"]) == ("awaiting_approval", "limit")
@@ -266,7 +266,7 @@ async def test_a_raise_that_is_refused_or_not_given_in_time_ends_the_turn_as_lim
     assert row["status"] == "completed"
 
 
-async def test_a_turn_started_again_over_its_records_finds_the_limit_that_it_waits_for(served: Served) -> None:
+async def test_a_restarted_turn_finds_the_limit_that_it_waits_for(served: Served) -> None:
     address = await served.paused(LOOKS, Line("found"), limits=ASKS)
     await start_cold(served, address)
     await raise_to(served, address, max_tokens=100)
@@ -282,7 +282,7 @@ REFUSED: list[tuple[str, dict[str, int], str]] = [
 ]
 
 
-async def test_a_forbidden_or_useless_raise_is_refused_and_no_limit_is_approved_like_a_call(served: Served) -> None:
+async def test_a_forbidden_or_useless_raise_of_a_limit_is_refused(served: Served) -> None:
     address = await served.paused(LOOKS, Line("found"), limits=ASKS)
     with refused("raise_the_limit"):
         await served.decide(address, "l1", Decision.APPROVE)
@@ -317,7 +317,7 @@ async def today(harness: Harness) -> tuple[int, int]:
 
 
 @pytest.mark.soak
-async def test_two_hundred_turns_on_one_days_budget_whose_worker_is_killed_overspend_by_less_than_one_call(
+async def test_a_days_budget_is_exceeded_by_less_than_one_call_despite_kills(
     harness: Harness, temporal: Client, urls: Urls, parts: DataParts
 ) -> None:
     served = apart(harness, temporal, Routing.compact())

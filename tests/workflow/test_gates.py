@@ -81,7 +81,7 @@ async def test_an_unreadable_verdict_keeps_the_turn_paused_until_it_can_be_read(
     assert (await served.nodes(address)).count("resume_guard") == 3, "fresh, unreadable, readable"
 
 
-async def test_an_approved_local_call_creates_its_entity_once_with_its_name_in_one_transaction(served: Served) -> None:
+async def test_an_approved_local_call_creates_its_entity_once(served: Served) -> None:
     create: tuple[str, Mapping[str, JsonValue]] = (
         "create_entity",
         {"kind": "well", "name": "Blue  Hill 7", "attributes": {"aliases": ["BH-7"]}},

@@ -59,7 +59,7 @@ def apart(history: WorkflowHistory) -> int:
     return types[ends[0] : ends[-1]].count(EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED)
 
 
-async def test_a_plain_turn_takes_fourteen_events_at_most_and_the_reference_turn_twenty_eight(served: Served) -> None:
+async def test_a_plain_turn_has_at_most_14_events_and_the_reference_turn_28(served: Served) -> None:
     _, (history,) = await ended_runs(served, Line("hello"))
     assert run_of(history).called == ("memory.load", MODEL, "turns.finish")
     assert len(history.events) <= 14 and size(history) <= 16 * KIB
@@ -71,7 +71,7 @@ async def test_a_plain_turn_takes_fourteen_events_at_most_and_the_reference_turn
     assert size(history) < 64 * KIB
 
 
-async def test_a_paused_turns_run_has_at_most_six_events_and_a_resumed_one_reloads_nothing(served: Served) -> None:
+async def test_a_paused_turn_has_at_most_six_events_and_reloads_nothing(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     wait = await served.history(address)
     assert len(wait.events) <= 6 and size(wait) <= 16 * KIB

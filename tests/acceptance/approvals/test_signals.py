@@ -61,7 +61,7 @@ async def send(served: Served, address: TurnAddress, bells: Sequence[object]) ->
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
-async def test_doubled_late_and_forged_signals_have_at_most_one_effect_and_leave_no_run_dead(served: Served) -> None:
+async def test_repeated_late_and_forged_signals_have_at_most_one_effect(served: Served) -> None:
     harness, chance = served.harness, random.Random(3)
     line = [Line("paying", [("pay", {"amount": 1})]), Line("paid")]
     turns = await asyncio.gather(*(served.paused(*line) for _ in range(TURNS)))
