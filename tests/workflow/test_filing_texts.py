@@ -130,7 +130,7 @@ async def test_a_filing_waits_with_its_package_and_each_decision_ends_it(
     assert shown["result"]["result"]["form"] == "W-1", "the reviewer sees the package"
     assert shown["rule"] == "filings/rrc_rule37:pre_filing_review"
     asked = filings.provider_requests(turn_id)
-    await filings.engine.decide(shown["id"], decision, **given)
+    await filings.engine.decide_and_wake(shown["id"], decision, **given)
     assert told in await filings.answer(turn_id, calls)
     assert shown["id"] in {approval_id(turn_id, call_id) for call_id in ("c2.0", "c1.0", "c3.0")}
     sent = filings.provider_requests(turn_id)

@@ -72,11 +72,11 @@ class Ops:
         return turn_id
 
     async def approve(self, turn_id: str, call_id: str = "t2.0") -> None:
-        await self.engine.decide(approval_id(turn_id, call_id), Decision.APPROVE)
+        await self.engine.decide_and_wake(approval_id(turn_id, call_id), Decision.APPROVE)
 
     async def refuse(self, turn_id: str, call_id: str) -> None:
         """Decides the last request; the turn continues to its end."""
-        await self.engine.decide(approval_id(turn_id, call_id), Decision.REJECT, comment="no")
+        await self.engine.decide_and_wake(approval_id(turn_id, call_id), Decision.REJECT, comment="no")
         await self.engine.until(turn_id, TurnStatus.COMPLETED)
 
 
