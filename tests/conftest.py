@@ -63,7 +63,7 @@ hypothesis.settings.register_profile(
     "search", hypothesis.settings.get_profile("suite"), derandomize=False, max_examples=1_000
 )
 hypothesis.settings.load_profile("suite")
-pytest_plugins = ("tests.harness", "tests.served", "tests.code_blocks")
+pytest_plugins = ("tests.harness", "tests.served_turns", "tests.code_blocks")
 TOGETHER = (
     "tests/acceptance/(approvals|streams|assembly)/",
     "tests/acceptance/test_(blocks|charts|cli|filings|ops|ports|reviewing)[.]py",

@@ -1,25 +1,48 @@
 """Polling for what no event announces."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
+Errors = tuple[type[Exception], ...]
 
 
 @overload
-async def until(look: Callable[[], Awaitable[T]], seconds: float = 30.0) -> T: ...
+async def until(
+    look: Callable[[], Awaitable[T | None]], seconds: float = 30.0, *, every: float = 0.01, despite: Errors = ()
+) -> T: ...
 @overload
-async def until(look: Callable[[], T], seconds: float = 30.0) -> T: ...
-async def until(look: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """Waits until `look` returns something true and returns it; tries every 10 ms. Raises AssertionError."""
-    deadline = asyncio.get_running_loop().time() + seconds
+async def until(
+    look: Callable[[], T | None], seconds: float = 30.0, *, every: float = 0.01, despite: Errors = ()
+) -> T: ...
+async def until(look: Callable[[], Any], seconds: float = 30.0, *, every: float = 0.01, despite: Errors = ()) -> Any:
+    """Waits until `look` returns something true and returns it. Raises AssertionError.
+
+    It tries again after `every` seconds, also if `look` raises one of the errors in `despite`.
+    """
+    deadline = time.monotonic() + seconds
     while True:
-        found = look()
-        if isawaitable(found):
-            found = await found
+        found: Any = None
+        try:
+            found = look()
+            if isawaitable(found):
+                found = await found
+        except despite as error:
+            found = None
+            assert time.monotonic() < deadline, f"it never came: {error!r}"
         if found:
             return found
-        assert asyncio.get_running_loop().time() < deadline, f"it never came: {found!r}"
-        await asyncio.sleep(0.01)
+        assert time.monotonic() < deadline, f"it never came: {found!r}"
+        await asyncio.sleep(every)
+
+
+def wait_until(look: Callable[[], T], seconds: float, what: object) -> T:
+    """Waits, without an event loop, until `look` returns something true. Raises AssertionError with `what`."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+    return found

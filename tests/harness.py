@@ -47,13 +47,12 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Harness:
+class AppRecords:
+    """The records of an app, read and changed as the API does, without HTTP."""
+
     deps: Deps
-    world: World
-    model: MessageScriptModel
     people: dict[str, Person]
     routing: Routing
-    owner_url: str
 
     @property
     def db(self) -> Database:
@@ -65,6 +64,36 @@ class Harness:
         async with self.db.transaction(person.tenant_id) as tx:
             await tx.execute(sql, conversation_id, person.tenant_id, person.user_id, agent_id)
         return conversation_id
+
+    async def decide(
+        self, approval: str, decision: Decision = Decision.APPROVE, *, by: str = "reviewer", **given: Any
+    ) -> tuple[Decided, Note | None]:
+        """Decide as that person, on the digest that the record shows now."""
+        person = self.people[by]
+        async with self.db.transaction(person.tenant_id) as tx:
+            digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", approval)
+            ask = SubmittedDecision.model_validate({"decision": decision, "digest": digest, **given})
+            return await decide(tx, approval, Decider(person.user_id, person.roles), person.name, ask)
+
+    async def rows(self, sql: str, *args: object, tenant: str = "local") -> list[asyncpg.Record]:
+        async with self.db.transaction(tenant) as tx:
+            found: list[asyncpg.Record] = await tx.fetch(sql, *args)
+        return found
+
+    async def value(self, sql: str, *args: object, tenant: str = "local") -> Any:
+        rows = await self.rows(sql, *args, tenant=tenant)
+        return rows[0][0] if rows else None
+
+    async def kinds(self, turn_id: str) -> list[str]:
+        rows = await self.rows("SELECT kind FROM events WHERE turn_id = $1 ORDER BY seq", turn_id)
+        return [row["kind"] for row in rows]
+
+
+@dataclass(slots=True)
+class Harness(AppRecords):
+    world: World
+    model: MessageScriptModel
+    owner_url: str
 
     async def start(
         self,
@@ -140,31 +169,12 @@ class Harness:
         ask = OpenRequest(address=address, agent_id=agent_id, agent_version=version, gated=tuple(gated))
         return list((await self.activity(ApprovalActivities(self.deps).open, ask)).requests)
 
-    async def decide(
-        self, approval: str, decision: Decision = Decision.APPROVE, *, by: str = "reviewer", **given: Any
-    ) -> tuple[Decided, Note | None]:
-        """Decide as that person, on the digest that the record shows now."""
-        person = self.people[by]
-        async with self.db.transaction(person.tenant_id) as tx:
-            digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", approval)
-            ask = SubmittedDecision.model_validate({"decision": decision, "digest": digest, **given})
-            return await decide(tx, approval, Decider(person.user_id, person.roles), person.name, ask)
-
     async def approved(self, *calls: tuple[str, dict[str, Any]], agent_id: str = "desk", **given: Any) -> TurnAddress:
         address = await self.plan(*calls, agent_id=agent_id, **given)
         call_ids = [f"t1.{index}" for index in range(len(calls))]
         for request in await self.open(address, *call_ids, agent_id=agent_id):
             await self.decide(request.request_id)
         return address
-
-    async def rows(self, sql: str, *args: object, tenant: str = "local") -> list[asyncpg.Record]:
-        async with self.db.transaction(tenant) as tx:
-            found: list[asyncpg.Record] = await tx.fetch(sql, *args)
-        return found
-
-    async def value(self, sql: str, *args: object, tenant: str = "local") -> Any:
-        rows = await self.rows(sql, *args, tenant=tenant)
-        return rows[0][0] if rows else None
 
     async def write(self, sql: str, *args: object) -> str:
         """Change rows behind the program's back, for example to turn back a deadline."""
@@ -188,10 +198,6 @@ class Harness:
                 agent = agent.model_copy(update={"cards": cards, "version": version})
             agents.append((app, agent))
         await publish_app(self.owner_url, agents)
-
-    async def kinds(self, turn_id: str) -> list[str]:
-        rows = await self.rows("SELECT kind FROM events WHERE turn_id = $1 ORDER BY seq", turn_id)
-        return [row["kind"] for row in rows]
 
 
 def effect_ref(address: TurnAddress, call_id: str = "t1.0", tool: str = "post") -> RequestRef:
@@ -247,7 +253,7 @@ async def harness(
         http = await stack.enter_async_context(world.client())
         toolbox = Toolbox(app_agents()[1], lambda name: None, http)
         deps = Deps(db, LiveTokens(valkey), toolbox, MessageScriptModels(model), Notifier(temporal, db))
-        yield Harness(deps, world, model, people, own_queues(), urls.owner)
+        yield Harness(deps, people, own_queues(), world, model, urls.owner)
 
 
 async def gathered(*work: Awaitable[T]) -> list[T | BaseException]:

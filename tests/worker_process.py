@@ -21,7 +21,7 @@ async def worker_process(
     command = (sys.executable, "-m", f"tests.doubles.{double}", *where)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
-        await said(process, b"serving")
+        await wait_for_word(process, b"serving")
         yield process
     finally:
         if process.returncode is None:
@@ -29,7 +29,7 @@ async def worker_process(
         await process.wait()
 
 
-async def said(process: asyncio.subprocess.Process, word: bytes) -> None:
+async def wait_for_word(process: asyncio.subprocess.Process, word: bytes) -> None:
     assert process.stdout is not None
     async with asyncio.timeout(START_SECONDS):
         while (line := await process.stdout.readline()).strip() != word:

@@ -18,6 +18,7 @@ from unittest.mock import patch
 from perdure.__main__ import run
 from perdure.client import Client
 from tests.acceptance.running import ROOT
+from tests.eventually import wait_until
 
 _MOST_SECONDS = 90.0
 _ESCAPES = re.compile(r"\x1b\[[?0-9;]*[a-zA-Z]")
@@ -66,14 +67,13 @@ class Command:
 
     def waiting(self, prompt: str, count: int) -> list[dict[str, Any]]:
         """The pending approvals of the prompt `prompt`, once there are so many."""
-        deadline = time.monotonic() + _MOST_SECONDS
-        while time.monotonic() < deadline:
-            items: list[dict[str, Any]] = self("approvals", "list", "--json", PERDURE_TOKEN="").json["items"]
+
+        def pending() -> list[dict[str, Any]]:
+            items = self("approvals", "list", "--json", PERDURE_TOKEN="").json["items"]
             found = [approval for approval in items if approval["prompt_excerpt"] == prompt]
-            if len(found) == count:
-                return found
-            time.sleep(0.05)
-        raise AssertionError(f"never {count} approvals for {prompt!r}")
+            return found if len(found) == count else []
+
+        return wait_until(pending, _MOST_SECONDS, f"never {count} approvals for {prompt!r}")
 
     def pending(self, prompt: str) -> dict[str, Any]:
         (approval,) = self.waiting(prompt, 1)
@@ -81,7 +81,7 @@ class Command:
 
 
 class Started(subprocess.Popen[str]):
-    def ended(self) -> Ended:
+    def wait_ended(self) -> Ended:
         out, err = self.communicate(timeout=_MOST_SECONDS)
         return Ended(self.returncode, out, err)
 
@@ -113,7 +113,7 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._leader, text.encode())
 
-    def left(self) -> int:
+    def exit_code(self) -> int:
         """The exit code, once it has ended."""
         try:
             while os.read(self._leader, 65_536):

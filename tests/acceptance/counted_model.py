@@ -52,7 +52,7 @@ def spoken(message: str, slow_word_seconds: float, text: str, word_seconds: floa
     return slow, Step(match=exactly, text=text, token_seconds=word_seconds)
 
 
-def called(message: str, tool: str, arguments: dict[str, str], answer: str) -> tuple[Step, Step]:
+def tool_steps(message: str, tool: str, arguments: dict[str, str], answer: str) -> tuple[Step, Step]:
     """One call of a tool, then the answer; a request more than these two finds no step and is refused."""
     exactly = f"^{message}$"
     call = Call(name=tool, arguments=dict(arguments))

@@ -25,7 +25,7 @@ from pathlib import Path
 import httpx
 
 from tests.acceptance import evidence
-from tests.acceptance.counted_model import COUNTED, called, counted_stack, spoken
+from tests.acceptance.counted_model import COUNTED, counted_stack, spoken, tool_steps
 from tests.acceptance.evidence import Target, Wanted
 from tests.acceptance.outcome import TABLE_HEAD, Outcome
 from tests.acceptance.running import WORKERS, RunningStack
@@ -62,11 +62,11 @@ class Matrix:
         steps = [spoken(each.message, SLOW_WORD_SECONDS, each.answer, WORD_SECONDS) for each in wanted]
         self._next(itertools.chain.from_iterable(steps))
         ids = await self._turns.begin_all([each.message for each in wanted])
-        await until(lambda: len(self._asked(ids)) >= len(ids), seconds=60)
+        await until(lambda: len(self._requests_of(ids)) >= len(ids), seconds=60)
         killed = await self._kill(outcome, ids, ("worker-llm",), "running")
         outcome.faults += [
             f"{seen.idempotency_key.partition('.')[0]}: its model call had ended before the kill"
-            for seen in self._asked(ids)
+            for seen in self._requests_of(ids)
             if seen.outcome == "answered"
         ]
         ready = await self._ready(outcome, killed)
@@ -111,7 +111,7 @@ class Matrix:
             message = f"Please do the {kind} for order {order}"
             wanted.append(Wanted(message, f"Done for order {order}.", kind, order))
             arguments = {"order": order} if kind == "refund" else {"order": order, "text": "We are sorry."}
-            steps += called(message, kind if kind == "refund" else f"send_{kind}", arguments, wanted[-1].answer)
+            steps += tool_steps(message, kind if kind == "refund" else f"send_{kind}", arguments, wanted[-1].answer)
         self._next(steps)
         ids = await self._turns.begin_all([each.message for each in wanted])
         if missing := await self._turns.until(ids, "awaiting_approval"):
@@ -158,7 +158,7 @@ class Matrix:
         self._double.steps = [*steps]
         self._double.used.clear()
 
-    def _asked(self, ids: Sequence[str]) -> list[Seen]:
+    def _requests_of(self, ids: Sequence[str]) -> list[Seen]:
         return [seen for seen in self._double.requests if seen.idempotency_key.partition(".")[0] in ids]
 
     async def _target(self) -> Target:
@@ -181,7 +181,7 @@ class Matrix:
                     faults += evidence.of_target(want, events, target)
             outcome.attempts += turn["attempts"]
             outcome.faults += [f"{turn['turn_id']}: {fault}" for fault in faults]
-        outcome.requests = len(self._asked(ids))
+        outcome.requests = len(self._requests_of(ids))
         outcome.faults += [f"all: {fault}" for fault in evidence.of_requests_without_key(wanted, target)]
         return outcome
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +15,11 @@ from typing import Any
 import psutil
 
 from perdure.local.ports import free_port
+from tests.eventually import wait_until
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0
 WORKERS = ("worker-turns", "worker-llm", "worker-relay")
-
-
-def until(holds: Callable[[], Any], seconds: float, what: object) -> None:
-    """Waits until a condition holds. Raises AssertionError with `what` if it does not hold in time."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 @dataclass(slots=True)
@@ -73,7 +66,7 @@ class RunningStack:
 
     def wait_restarted(self, killed: Mapping[str, int], seconds: float = 120.0) -> float:
         """Wait until each role runs and is ready under a new pid; when that was, by the monotonic clock."""
-        until(lambda: self.restarted(killed) == set(killed), seconds, f"not restarted: {dict(killed)}")
+        wait_until(lambda: self.restarted(killed) == set(killed), seconds, f"not restarted: {dict(killed)}")
         return time.monotonic()
 
 
@@ -89,11 +82,8 @@ def running(home: Path, *arguments: str, **environ: str) -> Iterator[RunningStac
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output)
     children: list[psutil.Process] = []
     try:
-        deadline = time.monotonic() + START_SECONDS
-        while not (home / "run.json").exists():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"the stack did not start:\n{log.read_text()[-3000:]}")
-            time.sleep(0.1)
+        wait_until(lambda: (home / "run.json").exists() or process.poll() is not None, START_SECONDS, log)
+        assert process.poll() is None, f"the stack did not start:\n{log.read_text()[-3000:]}"
         children = psutil.Process(process.pid).children(recursive=True)
         yield RunningStack(home, process)
     finally:

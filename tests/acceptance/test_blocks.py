@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.running import RunningStack
-from tests.acceptance.turns import Turns, answered
+from tests.acceptance.turns import Turns, json_of
 from tests.eventually import until
 
 SPACING = "Mitchell Ranch 1H: the lease line is 330.00 ft away (at least 467 ft)"
@@ -13,7 +13,7 @@ SPACING = "Mitchell Ranch 1H: the lease line is 330.00 ft away (at least 467 ft)
 
 async def block(turns: Turns, turn_id: str) -> dict[str, Any]:
     """The turn's call of a tool, as far as there is one."""
-    calls = (await answered(turns.requester.get(f"/v1/turns/{turn_id}/calls")))["items"]
+    calls = (await json_of(turns.requester.get(f"/v1/turns/{turn_id}/calls")))["items"]
     return next((call for call in calls if call["kind"] == "tool"), {})
 
 

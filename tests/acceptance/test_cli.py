@@ -26,7 +26,7 @@ def test_a_pause_shows_the_exact_call_and_the_command_that_decides_it(perdure: C
     asking = perdure.start("chat", "refunds", "-m", "Refund order 301")
     approval_id = perdure.pending("Refund order 301")["id"]
     decision = perdure("approvals", "approve", approval_id, "--comment", "fine")
-    chat = asking.ended()
+    chat = asking.wait_ended()
     assert (decision.code, chat.code) == (0, 0)
     assert '"order": "301"' in decision.out and '"order": "301"' in chat.out
     assert f"approvals approve {approval_id}" in chat.out
@@ -50,7 +50,7 @@ def test_ctrl_c_leaves_the_turn_running_and_says_how_to_come_back(perdure: Comma
     assert "\n".join(watched).count("word") == words
 
 
-def told(line: str) -> str:
+def shell_output(line: str) -> str:
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -61,8 +61,8 @@ def test_the_quick_starts_rest_lines_start_a_turn_and_follow_it(stack: RunningSt
     (lines,) = [block for block in blocks(ROOT / "docs/quickstart.md") if block[0].startswith("export API=")]
     exported = f"export API={stack.api} TOKEN={stack.token('requester')}"
     conversation, turn, events = lines[1:]
-    conversation_id = json.loads(told(f"{exported}; {conversation}"))["id"]
-    started = json.loads(told(f"{exported}; {turn.replace('/ID/', f'/{conversation_id}/')}"))
+    conversation_id = json.loads(shell_output(f"{exported}; {conversation}"))["id"]
+    started = json.loads(shell_output(f"{exported}; {turn.replace('/ID/', f'/{conversation_id}/')}"))
     assert started["status"] == "accepted"
     follow = f"{exported}; {events.replace('/TURN/', '/' + started['turn_id'] + '/')}"
     with subprocess.Popen(["/bin/sh", "-c", follow], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:

@@ -15,7 +15,8 @@ import pytest
 
 from perdure.local.output import _FULL_DISK
 from tests.acceptance.command import Command
-from tests.acceptance.running import RunningStack, running, until
+from tests.acceptance.running import RunningStack, running
+from tests.eventually import wait_until
 
 pytestmark = pytest.mark.soak
 
@@ -54,7 +55,7 @@ def echo(stack: RunningStack) -> str:
 def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     """A stack that no other test uses."""
     with running(tmp_path_factory.mktemp("degraded") / "home", "--examples") as started:
-        until(lambda: started.token("admin") in terminal(started), 60, "the stack did not come up")
+        wait_until(lambda: started.token("admin") in terminal(started), 60, "the stack did not come up")
         yield started
 
 
@@ -68,18 +69,22 @@ def test_stopped_parts_are_named_killed_and_started_again(own_stack: RunningStac
     began = time.monotonic()
     for role in roles:
         os.kill(before[role], signal.SIGSTOP)
-    time.sleep(9)
-    states = {part["name"]: part["state"] for part in Command(own_stack.home)("status", "--json").json["parts"]}
-    for role in roles:
-        assert states[{"valkey": "redis"}.get(role, role)] == "hangs", states
-    until(lambda: all(own_stack.read()["pids"].get(role) != before[role] for role in roles), 40, f"{roles} not killed")
+
+    def all_hang() -> bool:
+        states = {part["name"]: part["state"] for part in Command(own_stack.home)("status", "--json").json["parts"]}
+        return all(states[{"valkey": "redis"}.get(role, role)] == "hangs" for role in roles)
+
+    wait_until(all_hang, 20, f"status does not show that {roles} hang")
+    wait_until(
+        lambda: all(own_stack.read()["pids"].get(role) != before[role] for role in roles), 40, f"{roles} not killed"
+    )
     assert time.monotonic() - began < 30.0
     own_stack.wait_restarted({role: before[role] for role in roles}, BACK_SECONDS)
     for role in roles:
         assert f"{role:<16} | " in terminal(own_stack)
     others = set(before) - set(roles)
     assert {role: own_stack.read()["pids"][role] for role in others} == {role: before[role] for role in others}
-    until(lambda: ready(own_stack) == 200, BACK_SECONDS, "not ready again")
+    wait_until(lambda: ready(own_stack) == 200, BACK_SECONDS, "not ready again")
     assert echo(own_stack) == "still here"
 
 
@@ -113,11 +118,11 @@ def fill(folder: Path) -> Path:
 @pytest.mark.timeout(300)
 def test_a_full_disk_is_red_is_reported_once_and_is_survived(tmp_path: Path) -> None:
     with small_disk(tmp_path / "home") as disk, running(disk, "--examples") as stack:
-        until(lambda: stack.token("admin") in terminal(stack), 60, "the stack did not come up")
-        until(lambda: ready(stack) == 200, 30, "the stack is not ready")
+        wait_until(lambda: stack.token("admin") in terminal(stack), 60, "the stack did not come up")
+        wait_until(lambda: ready(stack) == 200, 30, "the stack is not ready")
         assert echo(stack) == "still here"
         file = fill(disk)
-        until(lambda: ready(stack) == 503, 10, "a full disk is ready")
+        wait_until(lambda: ready(stack) == 503, 10, "a full disk is ready")
         assert Command(stack.home)("status").code == 1
         with requester(stack) as client:
             for _ in range(30):  # each of them makes every part write
@@ -127,9 +132,9 @@ def test_a_full_disk_is_red_is_reported_once_and_is_survived(tmp_path: Path) -> 
         assert stack.process.poll() is None, "it ended"
         time.sleep(10)
         file.unlink()
-        until(lambda: ready(stack) == 200, BACK_SECONDS, "not ready with room on the disk")
+        wait_until(lambda: ready(stack) == 200, BACK_SECONDS, "not ready with room on the disk")
         stack.wait_restarted(killed, BACK_SECONDS)
-        until(lambda: echo(stack) == "still here", BACK_SECONDS, "no turn completes")
+        wait_until(lambda: echo(stack) == "still here", BACK_SECONDS, "no turn completes")
         told = [line for line in terminal(stack).splitlines() if _FULL_DISK.search(line)]
         assert not told, "what the parts say of it is counted only"
         assert json.loads((stack.home / "run.json").read_text())["supervisor"] == stack.process.pid

@@ -41,7 +41,7 @@ async def _approval_to_call(turns: Turns, orders: range) -> Waits:
     return waits
 
 
-async def _hundred(turns: Turns, first_order: int) -> tuple[str, float, float]:
+async def _hundred_approvals(turns: Turns, first_order: int) -> tuple[str, float, float]:
     """100 approvals: their summary, the p95 since they were sent, and the load of other processes meanwhile."""
     waits: Waits = []
     with Others() as others:
@@ -61,14 +61,14 @@ async def test_an_approved_call_starts_within_150_ms_of_its_approval(stack: Runn
     async with Turns(stack, "refunds") as turns:
         await _approval_to_call(turns, range(70_000, 70_000 + WARM_UP))
         for first_order in (71_000, 72_000):
-            said, p95, share = await _hundred(turns, first_order)
+            said, p95, share = await _hundred_approvals(turns, first_order)
             print(f"\n{said} of the machine")
             if p95 < APPROVAL_TO_CALL_SECONDS or share < LOADED:
                 break  # else others may be to blame: all hundred once more, and only they count
     assert p95 < APPROVAL_TO_CALL_SECONDS, said
 
 
-async def _started(home: Path) -> tuple[float, float, float]:
+async def _start_times(home: Path) -> tuple[float, float, float]:
     """Seconds from the command to all parts healthy and to the first answer, and others' share meanwhile."""
     began = time.monotonic()
     with Others() as others, running(home, "--examples") as stack:
@@ -83,9 +83,9 @@ async def _started(home: Path) -> tuple[float, float, float]:
 
 @pytest.mark.timed
 @pytest.mark.timeout(240)
-async def test_a_fresh_folder_answers_its_first_turn_in_a_minute_and_a_used_one_is_up_sooner(tmp_path: Path) -> None:
+async def test_a_new_folder_answers_within_a_minute_and_a_used_one_sooner(tmp_path: Path) -> None:
     for folder in ("fresh", "used before"):
-        healthy, answered, share = await _started(tmp_path / "home")
+        healthy, answered, share = await _start_times(tmp_path / "home")
         said = f"start, folder {folder}: healthy {healthy:.1f} s, first answer {answered:.1f} s, others {share:.0%}"
         print(f"\n{said} of the machine")
         assert healthy < HEALTHY_SECONDS and answered < 60.0, said

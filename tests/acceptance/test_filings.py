@@ -12,7 +12,7 @@ import pytest
 
 from perdure.store.database import new_id
 from tests.acceptance.running import WORKERS, RunningStack
-from tests.acceptance.turns import Turns, answered
+from tests.acceptance.turns import Turns, json_of
 from tests.eventually import until
 
 AGENT = "rule_37"
@@ -29,7 +29,7 @@ ON t.conversation_id = c.id WHERE c.id = $2
 async def execute(turns: Turns, text: str) -> dict[str, Any]:
     """The turn that this text starts, at its end or its pause."""
     asked = {"agent": AGENT, "message": text}
-    found: dict[str, Any] = await answered(turns.requester.post("/v1/execute", json=asked, timeout=130))
+    found: dict[str, Any] = await json_of(turns.requester.post("/v1/execute", json=asked, timeout=130))
     return found
 
 
@@ -38,7 +38,7 @@ async def waiting(turns: Turns) -> tuple[dict[str, Any], dict[str, Any]]:
     turn = await execute(turns, FILING)
     assert turn["status"] == "awaiting_approval", turn
     (approval_id,) = turn["waiting_for"]["ids"]
-    shown = await answered(turns.reviewer.get(f"/v1/approvals/{approval_id}"))
+    shown = await json_of(turns.reviewer.get(f"/v1/approvals/{approval_id}"))
     assert (shown["checkpoint"], shown["tool"]) == ("pre_filing", PACKAGE)
     assert shown["result"]["result"]["form"] == "W-1"
     return turn, shown

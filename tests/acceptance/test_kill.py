@@ -17,7 +17,7 @@ RECOVERY_SECONDS = 8.0
 
 @pytest.mark.sized
 @pytest.mark.timeout(300)
-async def test_every_turn_survives_kill_9_with_one_effect_one_transcript_and_nothing_paid_again(tmp_path: Path) -> None:
+async def test_every_turn_survives_kill_9_with_one_effect_and_one_transcript(tmp_path: Path) -> None:
     with counted_stack(tmp_path) as (stack, double), Others() as others:
         outcomes = await run(stack, double, TURNS)
     print("", TABLE_HEAD, *(outcome.row() for outcome in outcomes), sep="\n")

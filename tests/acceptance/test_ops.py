@@ -5,7 +5,8 @@ from pathlib import Path
 from perdure.examples.ops.cluster.faults import Fault, FaultKind, Faults
 from perdure.examples.ops.cluster.state import State
 from tests.acceptance.command import Command
-from tests.acceptance.running import RunningStack, until
+from tests.acceptance.running import RunningStack
+from tests.eventually import wait_until
 
 RESTART = "k8s_deployment_restart"
 
@@ -25,10 +26,10 @@ def test_two_approved_changes_are_made_once_though_the_worker_is_killed(perdure:
     both = perdure.waiting("Restart web and api in prod", 2)
     Faults(folder(stack) / "faults.json").arm(Fault(FaultKind.HANG, RESTART, when="after", seconds=60))
     assert perdure("approvals", "approve", both[0]["id"]).code == 0
-    until(lambda: restarted(stack) != before, 90, "the effect was never made")
+    wait_until(lambda: restarted(stack) != before, 90, "the effect was never made")
     assert len(restarted(stack)) == len(before) + 1, "the effect is made, and its answer hangs"
     stack.kill("worker-turns")
     assert perdure("approvals", "approve", both[1]["id"]).code == 0
-    done = chat.ended()
+    done = chat.wait_ended()
     assert done.code == 0, done.err
     assert sorted(restarted(stack)[len(before) :]) == ["api", "web"]

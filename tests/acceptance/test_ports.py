@@ -21,8 +21,8 @@ from temporalio.client import WorkflowExecutionStatus
 
 from perdure.client import Client
 from perdure.local.ports import HOST
-from tests.acceptance.running import RunningStack, until
-from tests.eventually import until as until_async
+from tests.acceptance.running import RunningStack
+from tests.eventually import until, wait_until
 
 FOREIGN = "rebound.example"
 ANSWER_SECONDS = 3.0
@@ -56,7 +56,7 @@ def ports(stack: RunningStack) -> dict[int, str]:
     return found
 
 
-def sent(port: int, request: str) -> bytes:
+def raw_answer(port: int, request: str) -> bytes:
     """The port's answer to these bytes."""
     answer = b""
     with socket.create_connection((HOST, port), timeout=ANSWER_SECONDS) as connection:
@@ -107,7 +107,7 @@ async def is_listed(stack: RunningStack, turn_id: str) -> bool:
 
 
 async def test_no_foreign_page_can_read_or_end_a_turn(stack: RunningStack, requester: Client, paused_id: str) -> None:
-    await until_async(lambda: is_listed(stack, paused_id))
+    await until(lambda: is_listed(stack, paused_id))
     found = ports(stack)
     assert len(found) >= 8, found
     reads = [
@@ -119,7 +119,7 @@ async def test_no_foreign_page_can_read_or_end_a_turn(stack: RunningStack, reque
     ends.append(batch(paths[0], f"Host: {HOST}\r\n", paused_id))
     asked = list(product(found, (*reads, *ends)))
     with ThreadPoolExecutor(32) as pool:  # some ports never answer such a request
-        for (port, request), answer in zip(asked, pool.map(lambda each: sent(*each), asked), strict=True):
+        for (port, request), answer in zip(asked, pool.map(lambda each: raw_answer(*each), asked), strict=True):
             assert paused_id.encode() not in answer, f"{found[port]} on {port}: {request}"
             ended = request in ends and answer.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2"))
             assert not ended, f"{found[port]} on {port}: {answer[:200]!r}"
@@ -139,7 +139,7 @@ async def test_a_foreign_page_cannot_book_a_session_through_an_app_service(stack
 
 
 def test_run_json_names_every_open_port(stack: RunningStack) -> None:
-    until(lambda: set(ports(stack)) == set(stack.read()["ports"].values()), 10, "a port has no name or no process")
+    wait_until(lambda: set(ports(stack)) == set(stack.read()["ports"].values()), 10, "a port has no name or no process")
     run = stack.read()
     for name in ("api", "temporal_ui", "postgres"):
         assert run["ports"][name] == urlsplit(run[name]).port
@@ -147,7 +147,7 @@ def test_run_json_names_every_open_port(stack: RunningStack) -> None:
 
 
 async def test_the_web_ui_shows_a_turn_at_the_address_that_is_printed(stack: RunningStack, paused_id: str) -> None:
-    await until_async(lambda: is_listed(stack, paused_id))
+    await until(lambda: is_listed(stack, paused_id))
     faults: list[str] = []
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

@@ -27,7 +27,7 @@ class PausedTurn:
             self._turn = client.turns.start(client.conversations.create(agent).id, prompt).turn_id
         self.id: str = perdure.pending(prompt)["id"]
 
-    def ended(self) -> Turn:
+    def wait_ended(self) -> Turn:
         with self._perdure.client() as client:
             return client.turns.wait(self._turn, through_pauses=True, timeout_seconds=60)
 
@@ -43,8 +43,8 @@ def test_an_invalid_edit_at_a_terminal_opens_again_until_it_fits(perdure: Comman
     terminal = Terminal(perdure, "approvals", "edit", asked.id, EDITOR=f"{sys.executable} {script}")
     terminal.until(r'\+  "copies": 7\b')
     terminal.type("y\n")
-    assert terminal.left() == 0
-    assert asked.ended().status == "completed"
+    assert terminal.exit_code() == 0
+    assert asked.wait_ended().status == "completed"
     shown = perdure("approvals", "show", asked.id, "--json").json
     assert shown["decision"]["args"] == {"text": "a map", "copies": 7}
 
@@ -62,9 +62,9 @@ def test_watching_prints_json_lines_or_a_table_on_a_terminal(perdure: Command, r
     assert perdure("approvals", "approve", asked.id).code == 0
     terminal.until(rf"pin \({asked.id}\)[^\n]* reviewer")
     terminal.process.send_signal(signal.SIGINT)
-    assert terminal.left() == 0
-    asked.ended()
+    assert terminal.exit_code() == 0
+    asked.wait_ended()
     assert next(each for each in told if each["id"] == asked.id)["status"] != "pending"
     lines.send_signal(signal.SIGINT)
-    ended = lines.ended()
+    ended = lines.wait_ended()
     assert (ended.code, ended.err) == (0, "")

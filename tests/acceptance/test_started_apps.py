@@ -8,7 +8,7 @@ import pytest
 
 from tests.acceptance.command import Command
 from tests.acceptance.running import ROOT, RunningStack, running
-from tests.acceptance.turns import Turns, answered
+from tests.acceptance.turns import Turns, json_of
 
 pytestmark = pytest.mark.soak
 
@@ -21,7 +21,7 @@ DESK = ROOT / "perdure" / "apps" / "template"
 
 async def agents(turns: Turns) -> set[str]:
     """Whom a requester can talk to."""
-    return {agent["id"] for agent in (await answered(turns.requester.get("/v1/agents")))["items"]}
+    return {agent["id"] for agent in (await json_of(turns.requester.get("/v1/agents")))["items"]}
 
 
 async def paused(stack: RunningStack) -> tuple[str, str]:
@@ -36,7 +36,7 @@ async def paused(stack: RunningStack) -> tuple[str, str]:
 
 async def waiting(turns: Turns, turn_id: str) -> dict[str, Any]:
     """What the reviewer is asked for this turn."""
-    found = (await answered(turns.reviewer.get("/v1/approvals", params={"status": "pending"})))["items"]
+    found = (await json_of(turns.reviewer.get("/v1/approvals", params={"status": "pending"})))["items"]
     (mine,) = [each for each in found if each["turn_id"] == turn_id]
     return dict(mine)
 
@@ -48,12 +48,12 @@ async def test_a_restart_without_an_app_keeps_all_and_another_app_replaces_the_r
     with running(tmp_path / "home") as stack:
         run = stack.read()
         assert run["companions"] == {} and not {"payments", "bookings"} & run["pids"].keys()
-        assert "refunds" in Command(stack.home).start("status").ended().out
+        assert "refunds" in Command(stack.home).start("status").wait_ended().out
         async with Turns(stack, "refunds") as turns:
             assert await agents(turns) == AGENTS
             assert await turns.until([approved, rejected], "awaiting_approval") == []
     with running(tmp_path / "home", "--app", str(DESK)) as stack:
-        assert "refunds" in Command(stack.home).start("status").ended().out
+        assert "refunds" in Command(stack.home).start("status").wait_ended().out
         async with Turns(stack, "refunds") as turns:
             assert await agents(turns) == {"desk"}
             with pytest.raises(httpx.HTTPStatusError) as refused:

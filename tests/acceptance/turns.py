@@ -23,7 +23,7 @@ class Happened:
     call_id: str
 
 
-async def answered(request: Awaitable[httpx.Response]) -> Any:
+async def json_of(request: Awaitable[httpx.Response]) -> Any:
     """Returns the body. Raises httpx.HTTPStatusError for a refusal."""
     return (await request).raise_for_status().json()
 
@@ -56,7 +56,7 @@ class Turns:
         return list(await asyncio.gather(*(self.begin(message) for message in messages)))
 
     async def read(self, turn_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = await answered(self.requester.get(f"/v1/turns/{turn_id}"))
+        found: dict[str, Any] = await json_of(self.requester.get(f"/v1/turns/{turn_id}"))
         return found
 
     async def read_all(self, ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ class Turns:
         """Approve what the turn waits for, on the digest that is shown; when the last decision was sent."""
         sent = datetime.now(UTC)
         for approval_id in (await self.read(turn_id))["waiting_for"]["ids"]:
-            shown = await answered(self.reviewer.get(f"/v1/approvals/{approval_id}"))
+            shown = await json_of(self.reviewer.get(f"/v1/approvals/{approval_id}"))
             sent = datetime.now(UTC)
             await self.decide(shown, "approve")
         return sent
@@ -88,20 +88,20 @@ class Turns:
     async def decide(self, shown: dict[str, Any], decision: str, **given: Any) -> None:
         """Decides as the reviewer, on the digest that was shown."""
         body = {"decision": decision, "digest": shown["digest"], **given}
-        await answered(self.reviewer.post(f"/v1/approvals/{shown['id']}/decision", json=body))
+        await json_of(self.reviewer.post(f"/v1/approvals/{shown['id']}/decision", json=body))
 
     async def unknown_effects(self) -> dict[str, str]:
         """The keys of the effects with an unknown outcome, by turn."""
         asked: dict[str, str | int] = {"state": "outcome_unknown", "limit": 200}
-        listed = await answered(self.reviewer.get("/v1/effects", params=asked))
+        listed = await json_of(self.reviewer.get("/v1/effects", params=asked))
         return {each["turn_id"]: each["key"] for each in listed["items"]}
 
     async def settle(self, effect_key: str, comment: str) -> None:
         told = {"outcome": "happened", "comment": comment}
-        await answered(self.reviewer.post(f"/v1/effects/{effect_key}/settle", json=told))
+        await json_of(self.reviewer.post(f"/v1/effects/{effect_key}/settle", json=told))
 
     async def messages(self, turn: dict[str, Any]) -> list[dict[str, Any]]:
-        listed = await answered(self.requester.get(f"/v1/conversations/{turn['conversation_id']}/messages"))
+        listed = await json_of(self.requester.get(f"/v1/conversations/{turn['conversation_id']}/messages"))
         found: list[dict[str, Any]] = listed["items"]
         return found
 

@@ -19,7 +19,7 @@ from perdure.store.valkey import Valkey
 from perdure.temporal.client import DATA_CONVERTER
 from perdure.temporal.workflow_client import Notifier
 from perdure.worker.queues import workers_for
-from tests.near import new_client
+from tests.local_egress import new_client
 
 
 def nothing(name: str) -> None:

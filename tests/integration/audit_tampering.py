@@ -34,7 +34,7 @@ async def new_tenant(owner_url: str, name: str) -> str:
     return name
 
 
-async def written(db: Database, tenant_id: str, rows: int, *, at_once: int = 500) -> None:
+async def write_audit_rows(db: Database, tenant_id: str, rows: int, *, at_once: int = 500) -> None:
     for start in range(0, rows, at_once):
         async with db.transaction(tenant_id) as tx:
             for number in range(start, min(start + at_once, rows)):

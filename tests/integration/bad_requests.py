@@ -87,7 +87,7 @@ NO_VALUE = (b"1e999", b"-Infinity", b"NaN", b"9" * 4_000, b"[" * 70 + b"]" * 70,
 """What no field may hold, in ways that only raw JSON can say."""
 
 
-def spoiled() -> list[Bad]:
+def spoiled_bodies() -> list[Bad]:
     """Every route with every kind of broken body, and every field of it with every wrong value."""
     found = [post(path, body, *status) for path in POSTS for body, status in BROKEN_BODIES]
     wrong: list[object] = [None, 7, True, 1.5, [], {}, "\x00", "a\ud800b", "\udfff", ["\x00"], {"\x00": 1}]
@@ -198,7 +198,7 @@ def paths() -> list[Bad]:
     return found + [Bad("DELETE", f"/v1/{name}", status=(405,), by="admin") for name in ("rules", "budgets")]
 
 
-def refused() -> list[Bad]:
+def refused_requests() -> list[Bad]:
     """What is well-formed, and is about nothing or too much, or not for this caller."""
     agent = b'{"agent": "refunds"}'
     rule, budget = b'{"rule": "x", "do": "abort"}', b'{"max_tokens": 5, "max_cost_usd": null}'
@@ -229,4 +229,4 @@ def refused() -> list[Bad]:
     ]
 
 
-TABLE = [*spoiled(), *metadata(), *limits(), *queries(), *paths(), *refused()]
+TABLE = [*spoiled_bodies(), *metadata(), *limits(), *queries(), *paths(), *refused_requests()]

@@ -34,7 +34,7 @@ from tests.harness import Harness, own_queues
 from tests.integration.litellm_agent import LitellmAgent, clerk_at_work
 from tests.integration.policies import Policies, publish_policies
 from tests.integration.turn_writer import TurnWriter
-from tests.near import new_client
+from tests.local_egress import new_client
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from tests.doubles.providers.server import ProviderDouble
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
 from tests.integration.turn_writer import Sent, read_until
-from tests.served import ALL_KINDS, Served, serve
+from tests.served_turns import ALL_KINDS, Served, serve
 
 LITELLM_AGENT = "clerk"
 ASKED = Line("please look into it")
@@ -53,7 +53,7 @@ class LitellmAgent:
         self.double.script(*steps)
         return await self.served.begin(ASKED, agent_id=LITELLM_AGENT)
 
-    async def ended(self, *steps: Step) -> tuple[TurnAddress, asyncpg.Record]:
+    async def run_to_end(self, *steps: Step) -> tuple[TurnAddress, asyncpg.Record]:
         """A turn at its end. There are as many requests as attempts, whatever happened."""
         address = await self.begin(*steps)
         row = await self.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=40)
@@ -66,7 +66,7 @@ class LitellmAgent:
         frames = self.streams.frames(address.tenant_id, address.conversation_id, Cursor(), address.turn_id)
         return await read_until(frames, lambda sent: False, seconds=40)
 
-    async def said(self, address: TurnAddress) -> list[asyncpg.Record]:
+    async def assistant_messages(self, address: TurnAddress) -> list[asyncpg.Record]:
         return await self.served.harness.rows(
             "SELECT content, partial FROM messages WHERE turn_id = $1 AND role = 'assistant' ORDER BY seq",
             address.turn_id,

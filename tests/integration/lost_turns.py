@@ -16,7 +16,7 @@ async def begun(harness: Harness, *, conversation_id: str | None = None) -> Turn
     return address
 
 
-async def aged(harness: Harness, *turns: TurnAddress) -> None:
+async def make_older(harness: Harness, *turns: TurnAddress) -> None:
     statement = "UPDATE turns SET created_at = created_at - interval '1 minute' WHERE id = ANY($1)"
     await harness.write(statement, [address.turn_id for address in turns])
 
@@ -26,7 +26,7 @@ async def status(harness: Harness, address: TurnAddress) -> tuple[str, str | Non
     return row["status"], (row["problem"] or {}).get("code")
 
 
-async def found(temporal: Client, address: TurnAddress) -> WorkflowExecutionDescription | None:
+async def workflow_or_none(temporal: Client, address: TurnAddress) -> WorkflowExecutionDescription | None:
     try:
         return await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).describe()
     except RPCError as error:

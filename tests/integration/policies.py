@@ -36,7 +36,9 @@ _ROOM = Caps(turns_a_user=10_000)
 class Policies:
     harness: Harness
 
-    async def asked(self, policy: str, *, by: str = "requester", **args: Any) -> tuple[TurnAddress, RequestRef]:
+    async def request_approval(
+        self, policy: str, *, by: str = "requester", **args: Any
+    ) -> tuple[TurnAddress, RequestRef]:
         address = await self.harness.plan(("pay", args or {"amount": 7}), agent_id=policy, by=by, caps=_ROOM)
         (request,) = await self.harness.open(address, "t1.0", agent_id=policy)
         return address, request

@@ -22,7 +22,7 @@ from perdure.store.memory import facts
 from tests.conftest import KEYRING, Urls, as_owner
 from tests.integration.conftest import Api
 from tests.integration.operations import ADMIN, ANYONE, OPEN, OWNER, PEER, REVIEWER, TABLE, Row
-from tests.integration.test_api_approvals import ended
+from tests.integration.test_api_approvals import final_turn
 from tests.integration.test_api_turns import conversation
 
 STRANGER = "stranger"
@@ -105,7 +105,7 @@ async def _groups(api: Api, people: Mapping[str, httpx.AsyncClient]) -> dict[str
     lost = await _turn(owner, "Refund order 1043")
     asked = {"decision": "approve", "digest": lost["digest"]}
     assert (await reviewer.post(f"/v1/approvals/{lost['approval_id']}/decision", json=asked)).status_code == 200
-    await ended(owner, lost["turn_id"])
+    await final_turn(owner, lost["turn_id"])
     async with api.services.db.transaction("local") as tx:
         forget = "UPDATE tool_calls SET state = 'outcome_unknown' WHERE turn_id = $1 RETURNING key"
         main["effect_key"] = await tx.fetchval(forget, lost["turn_id"])

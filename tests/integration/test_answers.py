@@ -20,7 +20,7 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "str
 ASKED = Question(call_id="q1", kind=RequestKind.CLARIFICATION, asked={"question": "Which one?"}, answer_schema=SCHEMA)
 
 
-async def opened(harness: Harness, address: TurnAddress | None = None) -> tuple[TurnAddress, RequestRef]:
+async def open_question(harness: Harness, address: TurnAddress | None = None) -> tuple[TurnAddress, RequestRef]:
     """A turn that asks, and what it waits for."""
     if address is None:
         address, _ = await harness.start(Line("hi"))
@@ -43,14 +43,14 @@ async def say(
     return ""
 
 
-async def read(harness: Harness, address: TurnAddress, request: RequestRef) -> Verdict:
+async def read_verdict(harness: Harness, address: TurnAddress, request: RequestRef) -> Verdict:
     ask = VerdictsRequest(address=address, requests=(request,))
     (verdict,) = (await harness.activity(ApprovalActivities(harness.deps).read, ask)).verdicts
     return verdict
 
 
-async def test_of_ten_simultaneous_answers_the_users_first_valid_one_wins_and_wakes_the_turn(harness: Harness) -> None:
-    address, request = await opened(harness)
+async def test_of_ten_simultaneous_answers_the_first_valid_one_wakes_the_turn(harness: Harness) -> None:
+    address, request = await open_question(harness)
     asked = "SELECT data FROM events WHERE turn_id = $1 AND kind = 'clarification.requested'"
     told = await harness.value(asked, address.turn_id)
     assert (told["question"], told["request_id"]) == ("Which one?", request.request_id)
@@ -59,22 +59,22 @@ async def test_of_ten_simultaneous_answers_the_users_first_valid_one_wins_and_wa
         assert await say(harness, address, request, by=by) == "question_not_found"
     said = await gathered(*(say(harness, address, request, f"number {n}") for n in range(10)))
     assert sorted(map(str, said)) == ["", *["already_answered"] * 9]
-    verdict = await read(harness, address, request)
+    verdict = await read_verdict(harness, address, request)
     assert verdict.state is VerdictState.ANSWERED and verdict.answer == {"text": f"number {said.index('')}"}
     assert await harness.value("SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'ring'", address.turn_id) == 1
-    assert (await opened(harness, address))[1] == request, "opening again changes nothing"
+    assert (await open_question(harness, address))[1] == request, "opening again changes nothing"
     assert (await harness.kinds(address.turn_id)).count("clarification.requested") == 1
 
 
 async def test_an_overdue_question_expires_and_takes_no_answer(harness: Harness) -> None:
-    address, request = await opened(harness)
+    address, request = await open_question(harness)
     await harness.write("UPDATE questions SET expires_at = now() WHERE turn_id = $1", address.turn_id)
     assert await say(harness, address, request) == "question_expired"
-    assert (await read(harness, address, request)).state is VerdictState.EXPIRED
+    assert (await read_verdict(harness, address, request)).state is VerdictState.EXPIRED
 
 
 async def test_a_stop_or_the_end_of_the_turn_closes_the_question(harness: Harness) -> None:
-    address, request = await opened(harness)
+    address, request = await open_question(harness)
     await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
     assert await say(harness, address, request) == "turn_stopped"
     await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.STOPPED))
@@ -86,13 +86,13 @@ async def test_a_simultaneous_answer_and_stop_never_deadlock(harness: Harness) -
         await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
 
     for _ in range(5):
-        address, request = await opened(harness)
+        address, request = await open_question(harness)
         said, _ = await asyncio.gather(say(harness, address, request), stop(address))
         assert said in ("", "turn_stopped")
 
 
 async def test_an_answer_whose_signal_was_lost_is_signaled_again_once(harness: Harness, reconciler: Reconciler) -> None:
-    address, request = await opened(harness)
+    address, request = await open_question(harness)
     await harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     await reconciler.run_pass()
     rings = "SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'ring'"

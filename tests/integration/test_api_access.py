@@ -15,7 +15,7 @@ from perdure.core.identity import OperatorTokens
 from perdure.store.database import new_id
 from perdure.store.status import ServerStates
 from tests.integration.conftest import Api, Caller
-from tests.integration.test_api_approvals import Paused, ended, item, many, paused
+from tests.integration.test_api_approvals import Paused, final_turn, item, many, paused
 from tests.integration.test_api_turns import code, conversation, refusal
 
 OPEN = {"/healthz", "/readyz", "/v1/auth/ways"}
@@ -160,7 +160,7 @@ async def test_a_local_reviewer_is_the_operator_of_the_own_machine(api: Api) -> 
             assert ui not in (await requester.get(f"/v1/turns/{asked.turn_id}")).text
 
 
-async def test_an_operators_token_reads_metrics_without_a_name_and_status_and_nothing_else(api: Api) -> None:
+async def test_an_operators_token_reads_only_metrics_and_status(api: Api) -> None:
     async with api.client() as client:
         await conversation(client)
     async with operator(api) as client:
@@ -232,7 +232,7 @@ class Team:
         async with self.client(token) as client:
             answer = await asked.decided(client, decision, comment="so")
             if answer.status_code == 200:
-                await ended(client, asked.turn_id)
+                await final_turn(client, asked.turn_id)
         said = answer.json()
         return answer.status_code, said["error"]["code"] if "error" in said else said["status"]
 
@@ -334,7 +334,7 @@ async def test_a_user_whose_password_the_requester_reset_never_decides_on_their_
     assert await team.decides(asked, session) == (200, "approved"), "reset by another administrator"
 
 
-async def test_a_token_of_an_unknown_creator_decides_nothing_that_an_administrator_requested(team: Team) -> None:
+async def test_a_token_of_an_unknown_creator_decides_no_administrators_request(team: Team) -> None:
     _, minted = await team.minted(team.token_of("admin"), "reviewer")
     async with team.api.services.db.transaction("local") as tx:
         await tx.execute("UPDATE api_tokens SET created_by = DEFAULT WHERE token_sha256 = $1", sha256_hex(minted))

@@ -12,15 +12,15 @@ from perdure.store import audit
 from perdure.store.audit import head_of
 from perdure.store.database import Database, new_id
 from tests.conftest import KEYRING, Urls
-from tests.integration.audit_tampering import as_table_owner, exported_head, written
+from tests.integration.audit_tampering import as_table_owner, exported_head, write_audit_rows
 from tests.integration.conftest import Api, Caller, in_transaction
 from tests.integration.test_api_access import having
-from tests.integration.test_api_approvals import ended, item, paused
+from tests.integration.test_api_approvals import final_turn, item, paused
 from tests.integration.test_api_turns import conversation, refusal
 
 
 async def test_an_audit_verification_returns_its_position_and_faults(api: Api, reviewer: Caller, urls: Urls) -> None:
-    await written(api.services.db, "local", 700)
+    await write_audit_rows(api.services.db, "local", 700)
     report = (await reviewer.get("/v1/audit/verify")).json()
     head = await in_transaction(api.services.db, head_of)
     assert report["ok"] and report["faults"] == [] and report["rows"] == head.seq >= 700
@@ -51,7 +51,7 @@ async def test_an_audit_verification_returns_its_position_and_faults(api: Api, r
 
 
 async def test_the_audit_export_is_one_object_a_line_and_continues_at_its_cursor(api: Api) -> None:
-    await written(api.services.db, "local", 500)
+    await write_audit_rows(api.services.db, "local", 500)
     async with api.client("admin") as client:
         answer = await client.get("/v1/audit/export")
         assert answer.headers["content-type"].startswith("application/jsonl")
@@ -112,7 +112,7 @@ async def test_a_reviewer_raises_the_limit_of_a_turn_that_waits_for_it(api: Api,
     again = await reviewer.post(route, json={"max_tokens": 5_000}, headers=key)
     assert raised.status_code == 200 and again.json() == raised.json()
     assert raised.json()["limits"]["max_tokens"] == 5_000
-    done = await ended(reviewer, turn["turn_id"])
+    done = await final_turn(reviewer, turn["turn_id"])
     history = (await reviewer.get(f"/v1/approvals/{shown['id']}")).json()["history"]
     assert done["status"] == "completed" and done["answer"]
     assert [entry["what"] for entry in history] == ["approval.opened", "turn.limits_raised"]

@@ -40,12 +40,12 @@ async def paused(api: Api, message: str = "Refund order 1042", by: str = "reques
     return Paused(turn["turn_id"], approval)
 
 
-async def ended(client: httpx.AsyncClient, turn_id: str) -> dict[str, object]:
+async def final_turn(client: httpx.AsyncClient, turn_id: str) -> dict[str, object]:
     await client.get(f"/v1/turns/{turn_id}/events")
     return dict((await client.get(f"/v1/turns/{turn_id}")).json())
 
 
-async def stopped(client: httpx.AsyncClient, *asked: Paused) -> None:
+async def stop_turns(client: httpx.AsyncClient, *asked: Paused) -> None:
     for each in asked:
         await client.post(f"/v1/turns/{each.turn_id}/stop")
 
@@ -101,7 +101,7 @@ async def test_a_rejection_is_stored_with_its_reason_and_ends_the_turn_with_one_
     key = {"Idempotency-Key": new_id()}
     done, again = [await admin.post(path, json=body, headers=key) for _ in range(2)]
     assert (done.status_code, done.json()["status"], again.json()) == (200, status, done.json())
-    turn = await ended(admin, asked.turn_id)
+    turn = await final_turn(admin, asked.turn_id)
     assert turn["status"] == "completed" and "wrong order" in str(turn["answer"])
     shown = (await admin.get(asked.path)).json()
     assert len(shown["history"]) == 2 and shown["allowed_decisions"] == []
@@ -122,14 +122,14 @@ async def test_a_decision_with_another_digest_or_after_the_expiry_is_refused(api
         assert refusal(late) == (409, "already_decided")
         first = late.json()["error"]["details"]["decision"]
         assert (first["type"], first["by"]) == ("approve", "reviewer")
-        await ended(reviewer, asked.turn_id)
+        await final_turn(reviewer, asked.turn_id)
 
 
 async def test_a_decision_after_a_stop_gets_the_calls_outcome(api: Api, admin: Caller) -> None:
     asked = await paused(api)
-    await stopped(admin, asked)
+    await stop_turns(admin, asked)
     at_once = await asked.decided(admin)
-    await ended(admin, asked.turn_id)
+    await final_turn(admin, asked.turn_id)
     after = await asked.decided(admin)
     assert at_once.status_code == 409
     if code(at_once) == "turn_stopped":
@@ -148,7 +148,7 @@ async def test_an_edit_is_checked_against_the_schema_and_both_versions_are_on_re
         assert done["decision"]["args"] == {"order": "1043"}
         assert done["args"] == {"order": "1042"}, "what was asked for stays on record"
         assert done["decision"]["digest"] != asked.approval["digest"]
-        await ended(client, asked.turn_id)
+        await final_turn(client, asked.turn_id)
 
 
 async def test_the_queue_is_filtered_and_paged_and_a_requester_sees_only_their_own(api: Api) -> None:
@@ -170,15 +170,15 @@ async def test_the_queue_is_filtered_and_paged_and_a_requester_sees_only_their_o
             mine = [item["id"] for item in (await admin.get("/v1/approvals", params={"mine": True})).json()["items"]]
         assert foreign.approval["id"] not in mine and set(ids) <= set(mine)
         assert (await requester.get("/v1/approvals", params={"mine": True})).json()["items"] == []
-        await stopped(reviewer, *asked, foreign)
+        await stop_turns(reviewer, *asked, foreign)
 
 
 async def test_settling_an_effect_wakes_the_readers_of_its_conversation(api: Api, reviewer: Caller) -> None:
     """Of a turn that was stopped, so that nothing else wakes them."""
     asked = await paused(api)
     services, conversation_id = api.services, str(asked.approval["conversation_id"])
-    await stopped(reviewer, asked)
-    assert (await ended(reviewer, asked.turn_id))["status"] == "stopped"
+    await stop_turns(reviewer, asked)
+    assert (await final_turn(reviewer, asked.turn_id))["status"] == "stopped"
     async with services.db.transaction("local") as tx:
         lost = "UPDATE tool_calls SET state = 'outcome_unknown' WHERE turn_id = $1 RETURNING key"
         key = await tx.fetchval(lost, asked.turn_id)
@@ -217,9 +217,9 @@ async def test_a_preview_is_made_by_a_worker_kept_with_its_time_and_blocks_no_de
         assert (waits["name"], waits["approval_id"], waits["started_at"]) == ("send_note", note.approval["id"], None)
     async with api.client() as requester:
         assert (await requester.get(f"/v1/turns/{note.turn_id}/calls")).status_code == 200
-        await stopped(requester, note)
+        await stop_turns(requester, note)
         for each in (asked, note):
-            await ended(requester, each.turn_id)
+            await final_turn(requester, each.turn_id)
 
 
 async def test_a_claim_shows_its_holder_and_blocks_other_reviewers(api: Api, colleague: httpx.AsyncClient) -> None:
@@ -236,7 +236,7 @@ async def test_a_claim_shows_its_holder_and_blocks_other_reviewers(api: Api, col
         assert refusal(await client.post(f"{asked.path}/release")) == (409, "not_claimed")
         assert (await asked.decided(colleague)).status_code == 200
         assert refusal(await client.post(f"{asked.path}/claim", json={"seconds": 60})) == (409, "already_decided")
-        await ended(client, asked.turn_id)
+        await final_turn(client, asked.turn_id)
 
 
 async def test_an_assigned_request_shows_on_the_reviewers_list(api: Api, colleague: httpx.AsyncClient) -> None:
@@ -252,7 +252,7 @@ async def test_an_assigned_request_shows_on_the_reviewers_list(api: Api, colleag
         assert (up["reviewer_role"], up["assignee"]) == ("admin", None)
         assert [each["what"].split(".")[1] for each in up["history"]] == ["opened", "reassigned", "escalated"]
         assert refusal(await admin.post(f"{asked.path}/escalate")) == (409, "already_escalated")
-        await stopped(admin, asked)
+        await stop_turns(admin, asked)
 
 
 def item(asked: Paused, decision: str = "reject", **given: object) -> dict[str, object]:
@@ -280,8 +280,8 @@ async def test_many_are_rejected_in_one_request_with_a_result_for_each(api: Api,
     assert again.json() == done.json()
     assert refusal(await admin.post(path, json={"items": items[:1]}, headers=key)) == (422, "idempotency_key_reused")
     for each in asked[:2]:
-        assert (await ended(admin, each.turn_id))["status"] == "completed"
-    await stopped(admin, asked[2], own)
+        assert (await final_turn(admin, each.turn_id))["status"] == "completed"
+    await stop_turns(admin, asked[2], own)
 
 
 async def test_only_calls_of_low_risk_and_of_one_tool_are_approved_together(api: Api, reviewer: Caller) -> None:
@@ -294,7 +294,7 @@ async def test_only_calls_of_low_risk_and_of_one_tool_are_approved_together(api:
     together = [item(each, "approve") for each in low] + [item(high, reason_code="too_much")]
     assert [each["status"] for each in await many(reviewer, *together)] == ["approved", "approved", "rejected"]
     for each in (*low, high):
-        assert (await ended(reviewer, each.turn_id))["status"] == "completed"
+        assert (await final_turn(reviewer, each.turn_id))["status"] == "completed"
     assert (await reviewer.get(low[0].path)).json()["decision"]["channel"] == "bulk"
 
 
@@ -333,7 +333,7 @@ async def test_a_delegate_decides_until_a_date_or_until_it_is_ended(api: Api, co
         done = (await asked.decided(trainee)).json()
         assert (done["decided_by"], done["decision"]["for"], done["votes"][0]["for"]) == ("trainee", *["reviewer"] * 2)
         assert [(await client.delete(place)).status_code for _ in range(2)] == [204, 404]
-        await ended(client, asked.turn_id)
+        await final_turn(client, asked.turn_id)
 
 
 async def test_an_admin_lists_all_delegations_and_ends_one(api: Api, colleague: httpx.AsyncClient) -> None:
@@ -417,7 +417,7 @@ async def test_pending_requests_are_counted_by_age_and_reviewer(api: Api, reques
     assert mine["oldest_at"] < mine["next_expiry_at"]
     own = (await requester.get("/v1/approvals/ageing")).json()["items"]
     assert [group["waiting"] for group in own if group["agent"] == "ages"] == [3]
-    await stopped(reviewer, *asked)
+    await stop_turns(reviewer, *asked)
 
 
 async def test_effects_are_paged_and_each_is_shown_with_its_whole_record(api: Api, reviewer: Caller) -> None:
@@ -427,7 +427,7 @@ async def test_effects_are_paged_and_each_is_shown_with_its_whole_record(api: Ap
     approvals = (await reviewer.get("/v1/approvals", params={"turn": turn_id})).json()["items"]
     for each in approvals:
         await Paused(turn_id, each).decided(reviewer, comment="fine")
-    assert (await ended(reviewer, turn_id))["status"] == "completed"
+    assert (await final_turn(reviewer, turn_id))["status"] == "completed"
     async with api.client() as requester:
         shown = (await requester.get(f"/v1/effects/{keys[0]}")).json()
     assert (shown["tool"], shown["attempts"], shown["may_be_settled_as"]) == ("refund", 1, [])
@@ -451,4 +451,4 @@ async def test_a_reviewer_who_decides_too_fast_is_told_when_to_continue(api: Api
     assert (await many(colleague, item(asked, comment="no")))[0]["error"]["code"] == "too_many_decisions"
     async with api.client("reviewer") as client:
         assert (await client.get(asked.path)).json()["status"] == "pending"
-        await stopped(client, asked)
+        await stop_turns(client, asked)

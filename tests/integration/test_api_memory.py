@@ -37,7 +37,7 @@ def body(path: str, content: str, **more: Any) -> dict[str, Any]:
     return {"scope": "user", "path": path, "type": "user_preference", "title": path, "content": content, **more}
 
 
-async def made(client: httpx.AsyncClient, path: str, content: str, **more: Any) -> dict[str, Any]:
+async def create_document(client: httpx.AsyncClient, path: str, content: str, **more: Any) -> dict[str, Any]:
     answer = await client.post(DOCUMENTS, json=body(path, content, **more))
     assert answer.status_code == 201, answer.text
     return dict(answer.json())
@@ -72,7 +72,7 @@ async def test_a_document_is_written_once_per_key_read_changed_and_its_versions_
 
 
 async def test_an_administrator_redacts_another_users_document_without_reading_it(clients: Clients) -> None:
-    own = await made(clients.requester, "mine/redacted", "a word that should not be here")
+    own = await create_document(clients.requester, "mine/redacted", "a word that should not be here")
     place = f"{DOCUMENTS}/{own['id']}"
     assert (await clients.admin.get(place)).status_code == 404
     redact = f"{place}/versions/{own['version_id']}/redact"
@@ -84,7 +84,7 @@ async def test_an_administrator_redacts_another_users_document_without_reading_i
 
 
 async def test_a_promotion_is_proposed_read_and_decided_once_by_another_user(clients: Clients) -> None:
-    own = await made(clients.requester, "mine/heron", "heron builds take ten minutes")
+    own = await create_document(clients.requester, "mine/heron", "heron builds take ten minutes")
     proposal = {"document_id": own["id"], "store": "workspace_conventions", "path": "heron.md", "risk": "medium"}
     answer = await clients.requester.post(PROMOTIONS, json=proposal)
     assert answer.status_code == 201 and answer.json()["status"] == "pending"
@@ -141,7 +141,7 @@ async def test_bad_input_is_refused(clients: Clients) -> None:
 
 async def test_each_page_continues_where_the_last_one_ended(clients: Clients) -> None:
     for number in range(5):
-        await made(clients.reviewer, f"pages/{number}", f"page {number}")
+        await create_document(clients.reviewer, f"pages/{number}", f"page {number}")
     seen = [each["path"] for each in await pages(clients.reviewer, DOCUMENTS, 2, prefix="pages/")]
     assert seen == [f"pages/{number}" for number in (4, 3, 2, 1, 0)]
 
@@ -150,7 +150,7 @@ def working(conversation_id: str) -> str:
     return f"/v1/memory/working/{conversation_id}"
 
 
-async def test_fields_are_set_merged_read_and_removed_and_an_invalid_write_changes_nothing(api: Api) -> None:
+async def test_fields_are_set_merged_and_removed_but_not_by_an_invalid_write(api: Api) -> None:
     async with api.client() as client:
         path = working(await conversation(client))
         assert (await client.get(path)).json()["fields"] == {}

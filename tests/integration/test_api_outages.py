@@ -67,7 +67,7 @@ async def two_apis(parts: DataParts, urls: Urls, people: dict[str, Person], **se
 
 
 @pytest.fixture(scope="module")
-async def linked(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[LinkedApi]:
+async def linked_api(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[LinkedApi]:
     assert parts.redis_url is not None and parts.temporal is not None
     postgres, valkey = await link_to(urls.app), await link_to(parts.redis_url)
     temporal = await link_to(parts.temporal.address)
@@ -85,10 +85,10 @@ def assert_unavailable(answer: httpx.Response) -> None:
 
 
 @pytest.mark.timed
-async def test_without_postgres_everything_is_503_with_a_time_to_come_back(linked: LinkedApi) -> None:
-    async with linked.api.client() as client:
+async def test_without_postgres_everything_is_503_with_a_time_to_come_back(linked_api: LinkedApi) -> None:
+    async with linked_api.api.client() as client:
         conversation_id = await conversation(client)
-        await linked.postgres.cut()
+        await linked_api.postgres.cut()
         began = time.monotonic()
         assert_unavailable(await client.post("/v1/conversations", json={"agent": "refunds"}))
         path = f"/v1/conversations/{conversation_id}"
@@ -97,55 +97,55 @@ async def test_without_postgres_everything_is_503_with_a_time_to_come_back(linke
         assert time.monotonic() - began < 5
         assert (await client.get("/readyz")).status_code == 503
         assert (await client.get("/healthz")).status_code == 200
-        await linked.postgres.mend()
+        await linked_api.postgres.mend()
         assert (await client.get(path)).status_code == 200
         assert (await client.get("/readyz")).status_code == 200
 
 
 @pytest.mark.timed
-async def test_a_silent_postgres_is_503_within_seconds(linked: LinkedApi) -> None:
-    async with linked.api.client() as client:
+async def test_a_silent_postgres_is_503_within_seconds(linked_api: LinkedApi) -> None:
+    async with linked_api.api.client() as client:
         await client.get("/v1/turns")
-        linked.postgres.stall()
+        linked_api.postgres.stall()
         began = time.monotonic()
         assert_unavailable(await client.get("/v1/turns"))
         assert time.monotonic() - began < 14
-        await linked.postgres.cut()
-        await linked.postgres.mend()
+        await linked_api.postgres.cut()
+        await linked_api.postgres.mend()
         assert (await client.get("/v1/turns")).status_code == 200
 
 
 @pytest.mark.timed
-async def test_a_turn_accepted_without_temporal_is_durable_and_left_to_the_relay(linked: LinkedApi) -> None:
-    async with linked.api.client() as client:
+async def test_a_turn_accepted_without_temporal_is_durable_and_left_to_the_relay(linked_api: LinkedApi) -> None:
+    async with linked_api.api.client() as client:
         conversation_id = await conversation(client)
 
         async def ready() -> bool:
             return (await client.get("/readyz")).status_code == 200
 
-        await linked.temporal.cut()
+        await linked_api.temporal.cut()
         began = time.monotonic()
         accepted = await client.post(f"/v1/conversations/{conversation_id}/turns", json={"message": "/echo later"})
         assert accepted.status_code == 202
         assert time.monotonic() - began < 5
         assert (await client.get("/readyz")).status_code == 503
-        async with linked.api.client("reviewer") as reviewer:
+        async with linked_api.api.client("reviewer") as reviewer:
             began = time.monotonic()
             status = (await reviewer.get("/v1/status")).json()
             assert time.monotonic() - began < 8
         assert "temporal" in [each["name"] for each in status["parts"] if each["fault"]] and status["queues"] == []
         assert not status["well"] and [each["status"] for each in status["turns"]] == ["accepted"]
-        await linked.temporal.mend()
+        await linked_api.temporal.mend()
         await until(ready)
-        async with linked.api.services.db.transaction("local") as tx:
+        async with linked_api.api.services.db.transaction("local") as tx:
             left = await tx.fetch("SELECT kind FROM outbox WHERE turn_id = $1", accepted.json()["turn_id"])
         assert [row["kind"] for row in left] == ["start"]
 
 
 @pytest.mark.timed
-async def test_without_valkey_the_api_stays_ready_and_turns_are_accepted(linked: LinkedApi) -> None:
-    async with linked.api.client() as client:
-        await linked.valkey.cut()
+async def test_without_valkey_the_api_stays_ready_and_turns_are_accepted(linked_api: LinkedApi) -> None:
+    async with linked_api.api.client() as client:
+        await linked_api.valkey.cut()
         assert (await client.get("/readyz")).status_code == 200
         conversation_id = await conversation(client)
         began = time.monotonic()
@@ -155,7 +155,7 @@ async def test_without_valkey_the_api_stays_ready_and_turns_are_accepted(linked:
         assert time.monotonic() - began < 3
         async with client.stream("GET", f"/v1/turns/{accepted.json()['turn_id']}/events") as stream:
             assert "event: ready" in await anext(stream.aiter_text())
-        await linked.valkey.mend()
+        await linked_api.valkey.mend()
 
 
 def parts_of(api: Api, home: Path | None = None, least_free_bytes: int = 0) -> Parts:

@@ -20,6 +20,7 @@ from perdure.local import DataParts
 from perdure.local.ports import free_port, is_free
 from perdure.settings import Settings
 from tests.conftest import Person, Urls
+from tests.eventually import until
 from tests.integration.test_sse_resume import reading
 from tests.integration.turn_writer import Sent, TurnWriter, text_of
 
@@ -28,7 +29,7 @@ READERS = 25
 
 
 @dataclass
-class Served:
+class ApiProcess:
     """The API process, which can be ended and started again on the same port."""
 
     environ: dict[str, str]
@@ -39,14 +40,12 @@ class Served:
         command = (sys.executable, "-m", "perdure.api")
         self.process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=self.environ)
         async with httpx.AsyncClient(base_url=self.url) as client:
-            for _ in range(300):
-                try:
-                    if (await client.get("/readyz")).status_code == 200:
-                        return
-                except httpx.TransportError:
-                    assert self.process.returncode is None, "the API did not start"
-                await asyncio.sleep(0.1)
-        raise AssertionError("the API was not ready in time")
+
+            async def is_ready() -> bool:
+                assert self.process is not None and self.process.returncode is None, "the API did not start"
+                return (await client.get("/readyz")).status_code == 200
+
+            await until(is_ready, every=0.1, despite=(httpx.TransportError,))
 
     async def end(self, number: signal.Signals) -> float:
         """Send a signal; how long it took to end."""
@@ -78,9 +77,9 @@ def environment(parts: DataParts, urls: Urls, port: int, **given: str) -> dict[s
 
 
 @asynccontextmanager
-async def served_with(parts: DataParts, urls: Urls, **given: str) -> AsyncIterator[Served]:
+async def served_with(parts: DataParts, urls: Urls, **given: str) -> AsyncIterator[ApiProcess]:
     port = free_port()
-    running = Served(environment(parts, urls, port, **given), f"http://127.0.0.1:{port}")
+    running = ApiProcess(environment(parts, urls, port, **given), f"http://127.0.0.1:{port}")
     await running.start()
     try:
         yield running
@@ -89,15 +88,15 @@ async def served_with(parts: DataParts, urls: Urls, **given: str) -> AsyncIterat
 
 
 @pytest.fixture
-async def served(parts: DataParts, urls: Urls) -> AsyncIterator[Served]:
+async def api_process(parts: DataParts, urls: Urls) -> AsyncIterator[ApiProcess]:
     async with served_with(parts, urls) as running:
         yield running
 
 
-def client_of(served: Served, person: Person) -> httpx.AsyncClient:
+def client_of(api_process: ApiProcess, person: Person) -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=READERS + 5)
     head = {"Authorization": f"Bearer {person.token}"}
-    return httpx.AsyncClient(base_url=served.url, headers=head, timeout=20, limits=limits)
+    return httpx.AsyncClient(base_url=api_process.url, headers=head, timeout=20, limits=limits)
 
 
 async def follow(client: httpx.AsyncClient, path: str) -> list[Sent]:
@@ -119,19 +118,19 @@ async def follow(client: httpx.AsyncClient, path: str) -> list[Sent]:
 
 @pytest.mark.timed
 @pytest.mark.parametrize("end", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.soak)])
-async def test_readers_do_not_hold_up_a_drain_and_come_back_with_nothing_missing_or_twice(
-    served: Served, turn: TurnWriter, people: dict[str, Person], end: signal.Signals
+async def test_readers_do_not_delay_a_drain_and_resume_without_gaps_or_repeats(
+    api_process: ApiProcess, turn: TurnWriter, people: dict[str, Person], end: signal.Signals
 ) -> None:
     path = f"/v1/turns/{turn.address.turn_id}/events"
-    async with client_of(served, people["requester"]) as client:
+    async with client_of(api_process, people["requester"]) as client:
         readers = [asyncio.create_task(follow(client, path)) for _ in range(READERS)]
         await turn.claim("m1")
         text = ""
         for number in range(60):
             if number == 20:
-                assert await served.end(end) < DRAIN_SECONDS
+                assert await api_process.end(end) < DRAIN_SECONDS
             if number == 40:
-                await served.start()
+                await api_process.start()
             await turn.speak("m1", f"{number} ")
             text += f"{number} "
             await asyncio.sleep(0.02)

@@ -44,14 +44,14 @@ def paid(harness: Harness, address: TurnAddress) -> int:
     return harness.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
 
 
-async def read(harness: Harness, address: TurnAddress, *requests: RequestRef) -> list[VerdictState]:
+async def read_verdicts(harness: Harness, address: TurnAddress, *requests: RequestRef) -> list[VerdictState]:
     given = VerdictsRequest(address=address, requests=tuple(requests))
     answer = await harness.activity(ApprovalActivities(harness.deps).read, given)
     assert answer.problem is None
     return [verdict.state for verdict in answer.verdicts]
 
 
-async def gated(harness: Harness, **args: Any) -> tuple[TurnAddress, RequestRef]:
+async def gated_call(harness: Harness, **args: Any) -> tuple[TurnAddress, RequestRef]:
     address = await harness.plan(("pay", args))
     (request,) = await harness.open(address, "t1.0")
     return address, request
@@ -66,20 +66,22 @@ async def gated(harness: Harness, **args: Any) -> tuple[TurnAddress, RequestRef]
     "",
 ])  # fmt: skip
 async def test_a_record_changed_or_deleted_behind_the_reviewer_runs_nothing(harness: Harness, changed: str) -> None:
-    address, request = await gated(harness, amount=1)
+    address, request = await gated_call(harness, amount=1)
     await harness.decide(request.request_id)
-    elsewhere, _ = await gated(harness)
-    assert await read(harness, elsewhere, request) == [V.UNREADABLE], "nor does it cover a call of another turn"
+    elsewhere, _ = await gated_call(harness)
+    assert await read_verdicts(harness, elsewhere, request) == [V.UNREADABLE], (
+        "nor does it cover a call of another turn"
+    )
     statement = f"UPDATE approvals SET {changed}" if changed else "DELETE FROM approvals"
     await harness.write(f"{statement} WHERE id = $1", request.request_id)
-    assert await read(harness, address, request) == [V.UNREADABLE]
+    assert await read_verdicts(harness, address, request) == [V.UNREADABLE]
     if changed != "tool = 'post'":
         assert (await harness.run_tool(address)).state is CallState.DENIED
     assert paid(harness, address) == 0
 
 
 async def test_an_edit_to_no_arguments_at_all_is_an_edit(harness: Harness) -> None:
-    address, request = await gated(harness, amount=100)
+    address, request = await gated_call(harness, amount=100)
     await harness.decide(request.request_id, Decision.EDIT, args={})
     outcome = await harness.run_tool(address)
     assert outcome.state is CallState.DONE, outcome.message
@@ -87,7 +89,7 @@ async def test_an_edit_to_no_arguments_at_all_is_an_edit(harness: Harness) -> No
 
 
 async def test_an_approval_is_for_one_version_of_the_tool(harness: Harness) -> None:
-    address, request = await gated(harness)
+    address, request = await gated_call(harness)
     await harness.decide(request.request_id, comment="fine by me, go ahead")
     call = await harness.tool_call(address, "t1.0")
     tools = dict(harness.deps.toolbox._tools)
@@ -114,7 +116,7 @@ async def is_elsewhere(harness: Harness, call: ToolCall) -> None:
 
 async def test_a_call_of_an_agent_no_longer_published_is_denied_and_its_approval_void(harness: Harness) -> None:
     """The state after a start without its app: no worker has its tools, and no other attempt would find them."""
-    address, request = await gated(harness)
+    address, request = await gated_call(harness)
     await harness.decide(request.request_id)
     call = await harness.tool_call(address, "t1.0")
     with pytest.MonkeyPatch.context() as patch:
@@ -261,7 +263,7 @@ class Previews:
 
     harness: Harness
 
-    async def asked(self, **args: object) -> tuple[TurnAddress, str]:
+    async def request_approval(self, **args: object) -> tuple[TurnAddress, str]:
         """A call that waits, and its approval's id."""
         address = await self.harness.plan(("pay", args))
         (request,) = await self.harness.open(address, "t1.0")
@@ -271,11 +273,11 @@ class Previews:
         ask = PreviewRequest(address=address, approval_id=approval_id, routing=self.harness.routing)
         return (await self.harness.activity(PreviewActivities(self.harness.deps, seconds).preview, ask)).kept
 
-    async def shown(self, approval_id: str) -> dict[str, Any]:
+    async def approval_view(self, approval_id: str) -> dict[str, Any]:
         return await in_transaction(self.harness.db, views.get_approval, approval_id, None)
 
-    async def seen(self, approval_id: str) -> dict[str, object]:
-        return dict((await self.shown(approval_id))["preview"])
+    async def shown_preview(self, approval_id: str) -> dict[str, object]:
+        return dict((await self.approval_view(approval_id))["preview"])
 
 
 @pytest.fixture(scope="module")
@@ -291,24 +293,24 @@ async def previews(harness: Harness) -> AsyncIterator[Previews]:
 
 
 async def test_a_preview_is_of_the_call_that_is_decided_on_now_and_stays_once_it_is(previews: Previews) -> None:
-    address, approval_id = await previews.asked(amount=30)
-    assert await previews.seen(approval_id) == {}
+    address, approval_id = await previews.request_approval(amount=30)
+    assert await previews.shown_preview(approval_id) == {}
     assert await previews.look(address, approval_id)
-    found = await previews.seen(approval_id)
+    found = await previews.shown_preview(approval_id)
     assert (found["before"], found["after"]) == ({"account": "100 left"}, {"account": "70 left"})
     assert found["fault"] is None and found["is_current"] is True and found["at"]
     await previews.harness.decide(approval_id, Decision.REJECT, comment="no")
     assert not await previews.look(address, approval_id)
-    assert await previews.seen(approval_id) == found
+    assert await previews.shown_preview(approval_id) == found
 
 
 async def test_after_an_edit_the_record_describes_the_call_that_ran(previews: Previews) -> None:
-    address, approval_id = await previews.asked(amount=30)
+    address, approval_id = await previews.request_approval(amount=30)
     assert await previews.look(address, approval_id)
     await previews.harness.decide(approval_id, Decision.EDIT, args={"amount": 20})
-    shown = await previews.shown(approval_id)
+    shown = await previews.approval_view(approval_id)
     assert shown["says"] == "Pay 20." and shown["args_brief"] == "amount: 20" and shown["args"] == {"amount": 30}
-    assert (await previews.seen(approval_id))["is_current"] is False
+    assert (await previews.shown_preview(approval_id))["is_current"] is False
 
 
 @pytest.mark.parametrize(
@@ -316,11 +318,11 @@ async def test_after_an_edit_the_record_describes_the_call_that_ran(previews: Pr
 )
 async def test_a_preview_that_fails_is_reported_and_has_no_effect(previews: Previews, mode: str, names: str) -> None:
     paid = previews.harness.world.count("/pay")
-    address, approval_id = await previews.asked(mode=mode)
+    address, approval_id = await previews.request_approval(mode=mode)
     if mode == "older tool":
         await previews.harness.write("UPDATE approvals SET tool_version = 'older' WHERE id = $1", approval_id)
     assert await previews.look(address, approval_id, 0.2 if mode == "wait" else 5.0)
-    found = await previews.seen(approval_id)
+    found = await previews.shown_preview(approval_id)
     assert found["fault"] and names in str(found["fault"]) and "secret" not in str(found["fault"])
     assert found["before"] is None and previews.harness.world.count("/pay") == paid
 
@@ -328,7 +330,7 @@ async def test_a_preview_that_fails_is_reported_and_has_no_effect(previews: Prev
 MANY = Caps(turns_a_user=100_000)
 
 
-async def opened(harness: Harness, turns: int, calls: int) -> dict[str, TurnAddress]:
+async def open_requests(harness: Harness, turns: int, calls: int) -> dict[str, TurnAddress]:
     async def one() -> dict[str, TurnAddress]:
         address = await harness.plan(*(("pay", {"amount": n + 1}) for n in range(calls)), caps=MANY)
         requests = await harness.open(address, *(f"t1.{n}" for n in range(calls)))
@@ -339,7 +341,7 @@ async def opened(harness: Harness, turns: int, calls: int) -> dict[str, TurnAddr
 
 
 async def test_a_racing_decision_and_expiry_never_both_count(harness: Harness) -> None:
-    approvals = await opened(harness, 8, 5)
+    approvals = await open_requests(harness, 8, 5)
     moment = await harness.value("SELECT clock_timestamp() + interval '1.5 seconds'")
     await harness.write("UPDATE approvals SET expires_at = $2 WHERE id = ANY($1)", list(approvals), moment)
     chance = random.Random(11)
@@ -380,12 +382,12 @@ async def verdicts(harness: Harness, address: TurnAddress) -> None:
     """A look of the turn at all of its records."""
     rows = await harness.rows("SELECT id, call_id FROM approvals WHERE turn_id = $1 ORDER BY call_id", address.turn_id)
     requests = (RequestRef(request_id=str(row["id"]), call_id=row["call_id"], tool="pay") for row in rows)
-    await read(harness, address, *requests)
+    await read_verdicts(harness, address, *requests)
 
 
 @pytest.mark.sized
 async def test_a_racing_decision_and_end_of_the_turn_leave_one_result(harness: Harness) -> None:
-    approvals = await opened(harness, sized(30, 8), 1)
+    approvals = await open_requests(harness, sized(30, 8), 1)
 
     async def ends(address: TurnAddress) -> None:
         await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.STOPPED))

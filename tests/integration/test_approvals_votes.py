@@ -53,7 +53,7 @@ async def does(policies: Policies, verb: Any, request: RequestRef, by: str, *giv
     return "done"
 
 
-async def seen(policies: Policies, request: RequestRef, who: Decider | None = None) -> Any:
+async def approval_view(policies: Policies, request: RequestRef, who: Decider | None = None) -> Any:
     return await in_transaction(policies.harness.db, views.get_approval, request.request_id, None, who)
 
 
@@ -61,7 +61,7 @@ async def decides(policies: Policies, request: RequestRef, by: str, decision: st
     """The status after that person's decision on what the record shows now, or the refusal's code."""
     who = replace(policies.who(by), credential=given.pop("credential", OWN_CREDENTIAL))
     most = given.pop("per_minute", None)
-    shown_digest = (await seen(policies, request))["digest"]
+    shown_digest = (await approval_view(policies, request))["digest"]
     try:
         async with policies.harness.db.transaction("local") as tx:
             ask = SubmittedDecision.model_validate({"decision": decision, "digest": shown_digest, **given})
@@ -104,7 +104,7 @@ async def raises(policies: Policies, address: TurnAddress, credential: Credentia
 
 
 async def test_a_delegate_raises_a_limit_but_not_with_a_credential_of_the_requester(policies: Policies) -> None:
-    address, request = await policies.asked("named")
+    address, request = await policies.request_approval("named")
     await policies.set(request, "kind = 'limit', quorum = 1")
     async with stands_in(policies, "carl", "ann"):
         with pytest.raises(CallerError) as refused:
@@ -117,7 +117,7 @@ async def test_a_delegate_raises_a_limit_but_not_with_a_credential_of_the_reques
 
 
 async def test_a_delegation_that_the_requester_made_under_another_name_does_not_count(policies: Policies) -> None:
-    _, request = await policies.asked("named")
+    _, request = await policies.request_approval("named")
     ann, requester = policies.harness.people["ann"].user_id, policies.harness.people["requester"].user_id
     lent = Credential(SignInMethod.TOKEN, (policies.harness.people["admin"].user_id, requester))
     made = await in_transaction(policies.harness.db, assignments.add_delegation, ann, "ann", "carl", TOMORROW, lent)
@@ -128,7 +128,7 @@ async def test_a_delegation_that_the_requester_made_under_another_name_does_not_
 
 
 async def test_two_credentials_that_one_person_created_are_one_vote(policies: Policies) -> None:
-    _, request = await policies.asked("pair")
+    _, request = await policies.request_approval("pair")
     admin = policies.harness.people["admin"].user_id
     minted = Credential(SignInMethod.TOKEN, (admin,))
     through = Credential(SignInMethod.TOKEN, (policies.who("dora").user_id, admin))
@@ -138,26 +138,26 @@ async def test_two_credentials_that_one_person_created_are_one_vote(policies: Po
     assert await decides(policies, request, "admin") == "already_voted", "the creator's own"
     unknown = Credential(SignInMethod.TOKEN, (UNKNOWN_CREATOR,))
     assert await decides(policies, request, "bob", credential=unknown) == "already_voted"
-    told = await seen(policies, request, replace(policies.who("bob"), credential=minted))
+    told = await approval_view(policies, request, replace(policies.who("bob"), credential=minted))
     assert told["allowed_decisions"] == []
     assert [vote["signed_in"] for vote in told["votes"]] == [{"how": "token", "created_by": "admin"}]
     assert await decides(policies, request, "bob") == "approved", "a person of its own"
-    _, other = await policies.asked("pair")
+    _, other = await policies.request_approval("pair")
     assert await decides(policies, other, "admin") == "pending"
     assert await decides(policies, other, "ann", credential=minted) == "already_voted", "of a creator who has voted"
 
 
 async def test_an_edit_voids_earlier_votes_even_back_to_the_original_and_signals_once(policies: Policies) -> None:
-    address, request = await policies.asked("pair", amount=100)
+    address, request = await policies.request_approval("pair", amount=100)
     await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     before = (await policies.row(request))["digest"]
     assert await decides(policies, request, "ann", comment="fine") == "pending"
     assert await decides(policies, request, "bob", "edit", args={"amount": 5}) == "pending"
     assert await decides(policies, request, "carl", digest=before) == "digest_differs"
     assert await decides(policies, request, "carl", "edit", args={"amount": 100}) == "pending"
-    assert [vote["by"] for vote in (await seen(policies, request))["votes"]] == ["carl"]
+    assert [vote["by"] for vote in (await approval_view(policies, request))["votes"]] == ["carl"]
     assert await decides(policies, request, "bob", "edit", args={"amount": 5}) == "pending"
-    told = await seen(policies, request)
+    told = await approval_view(policies, request)
     assert (told["args"], told["digest"] != before) == ({"amount": 5}, True)
     assert [(vote["by"], vote["for"], vote["comment"]) for vote in told["votes"]] == [("bob", None, "")]
     assert (await policies.verdict(address, request)).state is V.PENDING
@@ -176,7 +176,7 @@ async def test_an_edit_voids_earlier_votes_even_back_to_the_original_and_signals
 @pytest.mark.sized
 @pytest.mark.parametrize(("policy", "needed"), [("plain", 1), ("pair", 2)])
 async def test_of_many_votes_a_quorum_counts_not_the_requesters(policies: Policies, policy: str, needed: int) -> None:
-    asked = [(await policies.asked(policy))[1] for _ in range(sized(12, 3))]
+    asked = [(await policies.request_approval(policy))[1] for _ in range(sized(12, 3))]
     await policies.roles("requester", "requester", "reviewer")
     people = ["ann", "bob", "carl", "reviewer", "requester"]
     work = [(request, name) for request in asked for name in people for _ in range(2)]
@@ -198,7 +198,7 @@ async def test_of_many_votes_a_quorum_counts_not_the_requesters(policies: Polici
 
 
 async def test_the_limit_of_decisions_a_minute_holds_for_each_user_under_concurrency(policies: Policies) -> None:
-    asked = [(await policies.asked("plain"))[1] for _ in range(8)]
+    asked = [(await policies.request_approval("plain"))[1] for _ in range(8)]
     await policies.harness.write("UPDATE approval_votes SET at = at - interval '2 minutes'")
     answers = await gathered(*(decides(policies, request, "ann", per_minute=5) for request in asked))
     assert Counter(map(str, answers)) == {"approved": 5, "too_many_decisions": 3}
@@ -208,7 +208,7 @@ async def test_the_limit_of_decisions_a_minute_holds_for_each_user_under_concurr
 
 
 async def test_of_many_simultaneous_claims_one_succeeds(policies: Policies) -> None:
-    _, request = await policies.asked("plain")
+    _, request = await policies.request_approval("plain")
     people = ["ann", "bob", "carl", "reviewer"]
     answers = await gathered(*(does(policies, assignments.claim, request, name, 900) for name in people))
     assert sorted(map(str, answers)) == ["claimed"] * 3 + ["done"]
@@ -223,7 +223,7 @@ async def passed(policies: Policies, request: RequestRef) -> None:
 
 
 async def test_a_request_is_escalated_at_one_deadline_then_denied(policies: Policies, reconciler: Reconciler) -> None:
-    address, request = await policies.asked("climbing")
+    address, request = await policies.request_approval("climbing")
     await passed(policies, request)
     await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     await reconciler.run_pass()
@@ -243,8 +243,8 @@ async def test_a_request_is_escalated_at_one_deadline_then_denied(policies: Poli
 
 
 async def test_an_undecided_request_falls_back_or_is_escalated(policies: Policies, reconciler: Reconciler) -> None:
-    fallen, without_role = [(await policies.asked(policy))[1] for policy in ("watched", "orphaned")]
-    _, own = await policies.asked("watched", by="carl")
+    fallen, without_role = [(await policies.request_approval(policy))[1] for policy in ("watched", "orphaned")]
+    _, own = await policies.request_approval("watched", by="carl")
     for request in (fallen, without_role, own):
         await waited(policies, request)
     for _ in range(2):
@@ -260,8 +260,8 @@ async def test_an_undecided_request_falls_back_or_is_escalated(policies: Policie
 
 @pytest.mark.sized
 async def test_racing_reconcilers_and_reviewers_reassign_at_most_once(policies: Policies, relay: Database) -> None:
-    asked = [(await policies.asked("watched"))[1] for _ in range(sized(20, 6))]
-    climbing = [(await policies.asked("climbing"))[1] for _ in range(sized(10, 4))]
+    asked = [(await policies.request_approval("watched"))[1] for _ in range(sized(20, 6))]
+    climbing = [(await policies.request_approval("climbing"))[1] for _ in range(sized(10, 4))]
     for request in asked:
         await waited(policies, request)
     for request in climbing:
@@ -287,7 +287,7 @@ async def test_racing_reconcilers_and_reviewers_reassign_at_most_once(policies: 
 
 
 async def test_a_role_that_is_lost_while_a_decision_waits_for_the_lock_does_not_count(policies: Policies) -> None:
-    address, request = await policies.asked("plain")
+    address, request = await policies.request_approval("plain")
     try:
         async with policies.harness.db.transaction("local", address.turn_id):
             waiting = asyncio.create_task(does(policies, assignments.claim, request, "ann", 900))
@@ -299,7 +299,7 @@ async def test_a_role_that_is_lost_while_a_decision_waits_for_the_lock_does_not_
 
 
 async def test_an_approval_is_taken_back_as_long_as_its_call_is_not_reserved(policies: Policies) -> None:
-    address, request = await policies.asked("plain")
+    address, request = await policies.request_approval("plain")
     await policies.harness.decide(request.request_id, comment="fine")
     await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     assert await does(policies, withdraw, request, "ann", "wrong account") == "done"
@@ -311,7 +311,7 @@ async def test_an_approval_is_taken_back_as_long_as_its_call_is_not_reserved(pol
     assert outcome.state is CallState.DENIED and outcome.message is not None
     assert "wrong account" in outcome.message.text and "fine" not in outcome.message.text
     assert paid(policies, address) == 0
-    stopped, other = await policies.asked("plain")
+    stopped, other = await policies.request_approval("plain")
     async with policies.harness.db.transaction("local") as tx:
         await request_stop(tx, stopped.turn_id, policies.harness.people["requester"].user_id)
     assert await does(policies, withdraw, other, "requester", "not now") == "turn_stopped"
@@ -319,7 +319,7 @@ async def test_an_approval_is_taken_back_as_long_as_its_call_is_not_reserved(pol
 
 @pytest.mark.sized
 async def test_of_a_racing_withdrawal_and_execution_exactly_one_happens(policies: Policies) -> None:
-    asked = [await policies.asked("plain") for _ in range(sized(40, 10))]
+    asked = [await policies.request_approval("plain") for _ in range(sized(40, 10))]
     for _, request in asked:
         await policies.harness.decide(request.request_id)
     chance = random.Random(3)
@@ -346,7 +346,7 @@ async def test_of_a_racing_withdrawal_and_execution_exactly_one_happens(policies
 
 
 async def test_an_approved_call_waits_for_its_hold_and_then_signals(policies: Policies, reconciler: Reconciler) -> None:
-    address, request = await policies.asked("held")
+    address, request = await policies.request_approval("held")
     await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     _, note = await policies.harness.decide(request.request_id)
     assert note is None, "nothing to ring for now"
@@ -388,9 +388,9 @@ async def changed(policies: Policies, what: str) -> AsyncIterator[None]:
         await policies.republish({})
 
 
-async def shown(policies: Policies, request: RequestRef) -> tuple[Any, Any]:
+async def reviewer_choices(policies: Policies, request: RequestRef) -> tuple[Any, Any]:
     """The API's answer to bob: why it is outdated and his possible decisions; alike alone and in the list."""
-    one = await seen(policies, request, policies.who("bob"))
+    one = await approval_view(policies, request, policies.who("bob"))
     async with policies.harness.db.transaction("local") as tx:
         many, _ = await views.list_approvals(tx, Filters(agent="plain"), 200, None, policies.who("bob"))
     same = next(each for each in many if each["id"] == request.request_id)
@@ -399,7 +399,7 @@ async def shown(policies: Policies, request: RequestRef) -> tuple[Any, Any]:
 
 
 async def test_a_change_of_a_policys_deadlines_voids_no_request(policies: Policies) -> None:
-    address, request = await policies.asked("plain")
+    address, request = await policies.request_approval("plain")
     await policies.harness.decide(request.request_id)
     call = await policies.harness.tool_call(address, "t1.0", agent_id="plain")
     await policies.republish({"plain": {"expires_seconds": 5, "fallback_reviewer": "ann"}})
@@ -412,16 +412,16 @@ async def test_a_change_of_a_policys_deadlines_voids_no_request(policies: Polici
 
 @pytest.mark.parametrize("what", ["policy", "tool"])
 async def test_an_outdated_request_says_so_and_can_only_be_rejected(policies: Policies, what: str) -> None:
-    address, request = await policies.asked("plain")
-    ran_before, done = await policies.asked("plain")
+    address, request = await policies.request_approval("plain")
+    ran_before, done = await policies.request_approval("plain")
     await policies.harness.decide(done.request_id, by="bob")
-    assert await shown(policies, request) == (None, ["approve", "edit", "reject", "respond"])
+    assert await reviewer_choices(policies, request) == (None, ["approve", "edit", "reject", "respond"])
     async with changed(policies, what):
-        assert (await shown(policies, done))[0], "it has not run"
+        assert (await reviewer_choices(policies, done))[0], "it has not run"
     assert (await run(policies, ran_before)).state is CallState.DONE, "published again as it was"
     async with changed(policies, what):
-        assert (await shown(policies, done))[0] is None
-        why, allowed = await shown(policies, request)
+        assert (await reviewer_choices(policies, done))[0] is None
+        why, allowed = await reviewer_choices(policies, request)
         assert why and allowed == ["reject", "respond"]
         for decision, given in ((Decision.APPROVE, {}), (Decision.EDIT, {"args": {"amount": 3}})):
             with pytest.raises(CallerError) as refused:
@@ -430,7 +430,7 @@ async def test_an_outdated_request_says_so_and_can_only_be_rejected(policies: Po
             assert refused.value.details == {"outdated": why}
         assert (await policies.row(request))["status"] == "pending"
         await policies.harness.decide(request.request_id, Decision.REJECT, by="bob", comment="asked by another policy")
-        assert await shown(policies, request) == (None, [])
+        assert await reviewer_choices(policies, request) == (None, [])
         assert (await policies.verdict(address, request)).state is V.REJECTED
     assert (await run(policies, address)).state is CallState.DENIED
     assert paid(policies, address) == 0

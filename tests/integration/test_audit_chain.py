@@ -31,7 +31,7 @@ from tests.conftest import KEYRING, Urls, as_owner
 from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.harness import Harness, gathered
-from tests.integration.audit_tampering import TABLES, as_table_owner, chained_anew, new_tenant, written
+from tests.integration.audit_tampering import TABLES, as_table_owner, chained_anew, new_tenant, write_audit_rows
 from tests.integration.conftest import in_transaction
 
 RACERS, ROUNDS = 16, 12
@@ -95,7 +95,7 @@ async def test_transactions_that_lock_in_different_orders_never_deadlock(harness
 
 async def test_each_tenant_has_its_own_chain(db: Database, urls: Urls) -> None:
     tenants = [await new_tenant(urls.owner, f"own-{number}") for number in range(3)]
-    await asyncio.gather(*(written(db, tenant, 30, at_once=3) for tenant in tenants))
+    await asyncio.gather(*(write_audit_rows(db, tenant, 30, at_once=3) for tenant in tenants))
     for tenant in tenants:
         report = await verify_chain(db, tenant, KEYRING)
         assert (report.ok, report.rows, report.head.seq) == (True, 30, 30)
@@ -125,7 +125,7 @@ APP_ONLY = [
 
 
 async def test_no_role_can_change_audit_rows(harness: Harness, relay: Database, owner: asyncpg.Connection) -> None:
-    await written(harness.db, "local", 1)
+    await write_audit_rows(harness.db, "local", 1)
     for statement in [*CHANGES, *APP_ONLY]:
         for database in (harness.db, relay):
             with pytest.raises((asyncpg.InsufficientPrivilegeError, asyncpg.RaiseError)):
@@ -139,7 +139,7 @@ async def test_no_role_can_change_audit_rows(harness: Harness, relay: Database, 
 
 async def test_only_the_relay_sees_the_heads_of_all_tenants(db: Database, relay: Database, urls: Urls) -> None:
     tenant = await new_tenant(urls.owner, "seen")
-    await written(db, tenant, 1)
+    await write_audit_rows(db, tenant, 1)
     async with db.pool.acquire() as connection:
         assert await connection.fetchval("SELECT count(*) FROM audit_heads") == 0
     assert tenant in {row["tenant_id"] for row in (await relay.pool.fetch("SELECT tenant_id FROM audit_heads"))}
@@ -154,11 +154,11 @@ async def test_a_grown_chain_exports_its_head(db: Database, relay: Database, url
     one, two = await new_tenant(urls.owner, "one"), await new_tenant(urls.owner, "two")
     path = tmp_path / "outside" / "heads.jsonl"
     export = HeadExport(relay, path, KEYRING)
-    await written(db, one, 3)
+    await write_audit_rows(db, one, 3)
     assert {head.tenant for head in await export.once()} >= {one}
     assert await export.once() == []
-    await written(db, two, 2)
-    await written(db, one, 1)
+    await write_audit_rows(db, two, 2)
+    await write_audit_rows(db, one, 1)
     assert [(head.tenant, head.seq) for head in await export.once()] == [(one, 4), (two, 2)]
     assert [line["seq"] for line in lines(path, one)] == [3, 4]
     for head in audit.exported_heads(path, one):
@@ -170,7 +170,7 @@ async def test_a_grown_chain_exports_its_head(db: Database, relay: Database, url
 
 async def test_a_head_that_went_back_is_not_exported(db: Database, relay: Database, urls: Urls, tmp_path: Path) -> None:
     tenant, path = await new_tenant(urls.owner, "cut-back"), tmp_path / "heads.jsonl"
-    await written(db, tenant, 10)
+    await write_audit_rows(db, tenant, 10)
     export = HeadExport(relay, path, KEYRING)
     await export.once()
     async with as_table_owner(urls.owner) as table_owner:
@@ -210,14 +210,14 @@ async def test_heads_are_exported_at_start_at_stop_and_after_a_fault(
     folder = tmp_path / "folder"
     folder.write_text("in the way")
     path = folder / "heads.jsonl"
-    await written(db, tenant, 1)
+    await write_audit_rows(db, tenant, 1)
     running = asyncio.create_task(HeadExport(relay, path, KEYRING).run(stop))
     with capture_logs() as said:
         await until(lambda: bool(said))
     assert (said[0]["event"], said[0]["subject"]) == ("audit_heads_not_exported", str(path))
     folder.unlink()
     await until(path.exists)
-    await written(db, tenant, 1)
+    await write_audit_rows(db, tenant, 1)
     stop.set()
     await running
     assert [line["seq"] for line in lines(path, tenant)] == [1, 2]
@@ -318,7 +318,7 @@ async def test_a_long_history_is_shown_by_its_latest_rows(harness: Harness) -> N
     assert [entry["data"]["number"] for entry in history] == [*range(views.MAX_HISTORY_ENTRIES)]
 
 
-async def asked(harness: Harness) -> tuple[TurnAddress, RequestRef]:
+async def request_approval(harness: Harness) -> tuple[TurnAddress, RequestRef]:
     address = await harness.plan(("pay", {"amount": 7}))
     (request,) = await harness.open(address, "t1.0")
     return address, request
@@ -339,18 +339,18 @@ async def doubted(harness: Harness) -> set[str | None]:
 
 async def test_given_rejected_and_pending_calls_are_no_fault(harness: Harness) -> None:
     for decision in (Decision.APPROVE, Decision.EDIT, Decision.REJECT):
-        address, request = await asked(harness)
+        address, request = await request_approval(harness)
         given: dict[str, Any] = {"args": {"amount": 3}} if decision is Decision.EDIT else {}
         await harness.decide(request.request_id, decision, comment="because", **given)
         await harness.run_tool(address)
-    await asked(harness)
+    await request_approval(harness)
     assert await doubted(harness) == set()
 
 
 @pytest.mark.parametrize("before", ["nothing", "rejected", "withdrawn"])
 async def test_a_call_that_ran_by_a_forged_status_is_a_fault(harness: Harness, before: str) -> None:
     known = await doubted(harness)
-    address, request = await asked(harness)
+    address, request = await request_approval(harness)
     if before == "rejected":
         await harness.decide(request.request_id, Decision.REJECT, comment="no")
     if before == "withdrawn":
@@ -370,7 +370,7 @@ async def test_a_call_that_ran_by_a_forged_status_is_a_fault(harness: Harness, b
 
 async def test_a_call_that_began_and_never_ended_is_a_fault(harness: Harness) -> None:
     known = await doubted(harness)
-    address, request = await asked(harness)
+    address, request = await request_approval(harness)
     await harness.write(GIVE, request.request_id)
     begun = "UPDATE tool_calls SET state = 'reserved', first_sent_at = now() WHERE turn_id = $1"
     await harness.write(begun, address.turn_id)

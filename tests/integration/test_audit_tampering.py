@@ -6,7 +6,7 @@ from perdure.core.audit import ChainFault, FaultKind, Report
 from perdure.store.audit import verify_chain
 from perdure.store.database import Database
 from tests.conftest import KEYRING, Urls
-from tests.integration.audit_tampering import as_table_owner, chained_anew, new_tenant, written
+from tests.integration.audit_tampering import as_table_owner, chained_anew, new_tenant, write_audit_rows
 from tests.scale import sized
 
 TAMPERED = sized(1_000, 66)
@@ -46,7 +46,7 @@ async def verified(db: Database, tenant_id: str) -> Report:
 @pytest.mark.sized
 async def test_rows_that_were_edited_deleted_or_moved_are_all_found(db: Database, urls: Urls) -> None:
     tenant = await new_tenant(urls.owner, "edited")
-    await written(db, tenant, TAMPERED * EVERY)
+    await write_audit_rows(db, tenant, TAMPERED * EVERY)
     assert (await verified(db, tenant)).ok
     async with as_table_owner(urls.owner) as table_owner:
         every = "SELECT seq, audit_id FROM audit_chain WHERE tenant_id = $1 ORDER BY seq"
@@ -65,7 +65,7 @@ async def test_rows_that_were_edited_deleted_or_moved_are_all_found(db: Database
 
 async def test_a_row_put_beside_the_chain_and_a_copy_of_a_signed_row_are_found(db: Database, urls: Urls) -> None:
     tenant = await new_tenant(urls.owner, "slipped-in")
-    await written(db, tenant, 10)
+    await write_audit_rows(db, tenant, 10)
     copied = (
         "INSERT INTO audit (tenant_id, at, kind, actor, turn_id, subject, body_digest, signature) "
         "SELECT tenant_id, at, kind, actor, turn_id, subject, body_digest, signature FROM audit WHERE tenant_id = $1 "

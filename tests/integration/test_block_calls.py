@@ -28,7 +28,9 @@ async def run(harness: Harness, address: TurnAddress, call_id: str = "t1.0", att
     return await harness.activity(ToolActivities(harness.deps).run, call, attempt=attempt)
 
 
-async def called(harness: Harness, tool: str, args: dict[str, Any], **given: Any) -> tuple[TurnAddress, ToolOutcome]:
+async def plan_and_run(
+    harness: Harness, tool: str, args: dict[str, Any], **given: Any
+) -> tuple[TurnAddress, ToolOutcome]:
     address = await harness.plan((tool, args), agent_id=MAKER, **given)
     return address, await run(harness, address)
 
@@ -40,7 +42,7 @@ async def answer(harness: Harness, address: TurnAddress, call_id: str = "t1.0") 
 
 
 async def test_a_block_is_given_its_tables_and_answers_in_a_wrapper(blocks: Harness, noted: NotedSandbox) -> None:
-    address, outcome = await called(blocks, "area", AREA)
+    address, outcome = await plan_and_run(blocks, "area", AREA)
     assert outcome.state is CallState.DONE
     assert await answer(blocks, address) == RESULT
     row = await blocks.call_row(address)
@@ -60,13 +62,13 @@ async def test_a_block_is_given_its_tables_and_answers_in_a_wrapper(blocks: Harn
 )
 async def test_the_model_reads_a_fault_or_refusal(blocks: Harness, tool: str, args: dict[str, Any], told: str) -> None:
     started = time.monotonic()
-    address, outcome = await called(blocks, tool, args)
+    address, outcome = await plan_and_run(blocks, tool, args)
     assert time.monotonic() - started < WALL_SECONDS + 1.5
     assert outcome.state is CallState.FAILED and outcome.problem is None
     said = await answer(blocks, address)
     assert (said["status"], said["result"]) == ("error", None) and told in said["message"], said
     assert (await blocks.call_row(address))["state"] == "failed"
-    after, _ = await called(blocks, "area", AREA)
+    after, _ = await plan_and_run(blocks, "area", AREA)
     assert await answer(blocks, after) == RESULT
 
 
@@ -77,7 +79,7 @@ async def test_a_block_runs_for_its_tenant_on_a_shared_table(blocks: Harness, no
         await owner.execute("INSERT INTO tenants (tenant_id) VALUES ('elsewhere')")
         await owner.execute("INSERT INTO users (id, tenant_id, name) VALUES ($1, 'elsewhere', 'x')", other.user_id)
     there = replace(blocks, people={**blocks.people, "other": other})
-    address, outcome = await called(there, "area", AREA, by="other")
+    address, outcome = await plan_and_run(there, "area", AREA, by="other")
     assert outcome.state is CallState.DONE and await answer(there, address) == RESULT
     assert (address.tenant_id, noted.tenants[-1]) == ("elsewhere", "elsewhere")
     async with there.db.transaction("elsewhere") as tx:
@@ -85,7 +87,7 @@ async def test_a_block_runs_for_its_tenant_on_a_shared_table(blocks: Harness, no
         assert {row["tenant_id"] for row in owners} == {SHARED}, "which no tenant writes (test_tenancy.py)"
 
 
-async def test_a_block_that_may_change_anything_waits_for_a_person_and_needs_no_transaction(blocks: Harness) -> None:
+async def test_a_block_that_can_change_data_waits_for_approval(blocks: Harness) -> None:
     address = await blocks.plan(("stamp", {"number": 7}), agent_id=MAKER)
     assert (await run(blocks, address)).state is CallState.DENIED
     address = await blocks.plan(("stamp", {"number": 7}), agent_id=MAKER)
@@ -108,7 +110,7 @@ async def test_a_turn_runs_the_block_version_that_it_was_pinned_to(blocks: Harne
     agents, tables = code_block_app(folder)
     try:
         await publish_app(blocks.owner_url, [*app_agents()[0], *agents], tables)
-        _, changed = await called(blocks, "area", AREA)
+        _, changed = await plan_and_run(blocks, "area", AREA)
         outcome = await blocks.activity(ToolActivities(blocks.deps).run, call)
     finally:
         agents, tables = code_block_app()

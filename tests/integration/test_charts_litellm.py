@@ -25,7 +25,7 @@ from tests.doubles.providers.client import UNWARNED
 from tests.doubles.providers.script import Call, Step
 from tests.doubles.providers.server import ProviderDouble
 from tests.harness import Harness, publish_app
-from tests.served import ALL_KINDS, Served, serve
+from tests.served_turns import ALL_KINDS, Served, serve
 
 pytestmark = UNWARNED
 AGENT = "charts_by_model"
@@ -41,7 +41,7 @@ class Charts:
     served: Served
     double: ProviderDouble
 
-    async def ended(self, *steps: Step) -> tuple[TurnAddress, Any]:
+    async def run_to_end(self, *steps: Step) -> tuple[TurnAddress, Any]:
         """A turn about a table that was uploaded, to its end."""
         self.double.script(*steps)
         harness = self.served.harness
@@ -52,7 +52,7 @@ class Charts:
         address = await self.served.begin(Line("a chart"), agent_id=AGENT, conversation_id=conversation_id)
         return address, await self.served.until(address, *RESTING, seconds=90)
 
-    async def answered(self, address: TurnAddress, kind: str, **payload: Any) -> Any:
+    async def answer_question(self, address: TurnAddress, kind: str, **payload: Any) -> Any:
         harness, row = self.served.harness, await self.served.until(address, TurnStatus.AWAITING_ANSWER)
         await self.served.waits(address)
         async with harness.db.transaction("local") as tx:
@@ -89,22 +89,22 @@ async def charts(harness: Harness, temporal: Client) -> AsyncIterator[Charts]:
         yield Charts(Served(at, temporal, await serve(stack, at, ALL_KINDS)), double)
 
 
-def said(**value: object) -> Step:
+def json_step(**value: object) -> Step:
     return Step(text=json.dumps(value))
 
 
 def plan(xml: str) -> Step:
     given = {"transformation": "sum" if xml else "", "xml": xml, "visualization": "sales by region"}
-    return said(early_exit=False, question="", options=[], suggestions=[], **given)
+    return json_step(early_exit=False, question="", options=[], suggestions=[], **given)
 
 
-CLASSIFIED = said(kind="visualization", excludes=False)
-SPECIFIED = said(xml='<chart><show column="region"/><show column="sales"/></chart>')
-REST = (said(marks=[]), Step(text="Sales by region are drawn."))
+CLASSIFIED = json_step(kind="visualization", excludes=False)
+SPECIFIED = json_step(xml='<chart><show column="region"/><show column="sales"/></chart>')
+REST = (json_step(marks=[]), Step(text="Sales by region are drawn."))
 
 
 async def test_a_plan_that_fits_at_the_third_attempt_ends_in_a_picture(charts: Charts) -> None:
-    address, row = await charts.ended(
+    address, row = await charts.run_to_end(
         CLASSIFIED, plan("<plan><bogus/></plan>"), plan("<plan><group/></plan>"), plan(f"<plan>{GROUP}</plan>"),
         SPECIFIED, *REST,
     )  # fmt: skip
@@ -127,7 +127,7 @@ async def test_a_client_side_table_is_charted_by_a_model_that_sees_no_row(charts
     metadata = {"client_table": kept.describe()}
     await harness.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, metadata)
     assert started.note is not None and await harness.deps.notifier.deliver_soon(started.note)
-    row = await charts.answered(address, "client_run", **kept.execute_plan(f"<plan>{GROUP}</plan>"))
+    row = await charts.answer_question(address, "client_run", **kept.execute_plan(f"<plan>{GROUP}</plan>"))
     assert row["status"] == "completed", row["problem"]
     drawn = kept.fill_specification(row["output"]["specification"])
     assert drawn["data"]["values"] == [{"region": "North", "sales": 30}, {"region": "South", "sales": 10}]
@@ -138,7 +138,9 @@ async def test_a_client_side_table_is_charted_by_a_model_that_sees_no_row(charts
 
 async def test_text_instead_of_an_object_is_retried_with_a_required_function(charts: Charts) -> None:
     called = Step(calls=(Call(name="classify", arguments={"kind": "question", "excludes": False}),))
-    address, row = await charts.ended(Step(text="It is a chart, I think."), called, Step(text="Ask me for a chart."))
+    address, row = await charts.run_to_end(
+        Step(text="It is a chart, I think."), called, Step(text="Ask me for a chart.")
+    )
     assert (row["status"], row["answer"]) == ("completed", "Ask me for a chart.")
     second: Any = charts.requests(address)[1].body
     assert second["tool_choice"] == {"type": "function", "function": {"name": "classify"}}

@@ -58,7 +58,7 @@ async def begun(harness: Harness, agent_id: str, *lines: Line) -> ModelCall:
     return await harness.model_call(address, agent_id=agent_id)
 
 
-async def refused(harness: Harness, call: ModelCall, code: str) -> None:
+async def assert_refused(harness: Harness, call: ModelCall, code: str) -> None:
     reply = await ask(harness, call)
     assert reply.problem is not None and reply.problem.code == code
     assert harness.model.requests[f"{call.address.turn_id}.{call.call_id}"] == 0
@@ -133,7 +133,7 @@ async def test_a_spent_budget_refuses_the_call_and_its_claim_leaves_no_row(harne
     agent_id = await limited_agent(harness, max_tokens=10)
     assert (await ask(harness, await begun(harness, agent_id))).problem is None
     call = await begun(harness, agent_id)
-    await refused(harness, call, DAY_TOKENS_SPENT)
+    await assert_refused(harness, call, DAY_TOKENS_SPENT)
     assert await harness.kinds(call.address.turn_id) == ["ready"]
     assert await harness.value("SELECT count(*) FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 0
     assert (await ask(harness, await begun(harness, "desk"))).problem is None
@@ -146,7 +146,7 @@ async def test_the_tenants_budget_counts_what_was_used_before_it(harness: Harnes
     await limit_tenant(harness, max_tokens=counted + 5)
     assert (await ask(harness, await begun(harness, "desk"))).problem is None
     assert (await row(harness, TENANT))[0] == counted + 10
-    await refused(harness, await begun(harness, "desk"), DAY_TOKENS_SPENT)
+    await assert_refused(harness, await begun(harness, "desk"), DAY_TOKENS_SPENT)
     await limit_tenant(harness)
     assert (await ask(harness, await begun(harness, "desk"))).problem is None, "no limit, from the next call on"
     audited = await harness.rows("SELECT data FROM audit_trail WHERE kind = 'day_limits.set' ORDER BY id DESC LIMIT 2")
@@ -175,7 +175,7 @@ async def test_a_lost_call_counts_in_full_until_its_usage_is_known(harness: Harn
     agent_id = await limited_agent(harness, max_tokens=1_000)
     call = await begun(harness, agent_id, Line("slow", waits="looked"))
     async with running(harness, call) as lost:
-        await ended(harness, call.address)
+        await end_turn(harness, call.address)
         assert await row(harness, agent_id) == (HOLDS_TOKENS, 20, 0, 0)
         assert await used_by(harness, agent_id) == HOLDS_TOKENS
         async with harness.db.transaction("local") as tx:
@@ -219,18 +219,18 @@ async def test_any_order_of_claims_deaths_settles_and_ends_leaves_nothing_reserv
     for _ in range(sized(6, 2)):
         calls = [await begun(harness, agent_id, Line("yes", seconds=dice.random() / 20)) for _ in range(8)]
         work: list[Any] = [ask(harness, call, attempt) for call in calls for attempt in range(1, dice.randint(2, 4))]
-        work += [ended(harness, call.address, dice.random() / 20) for call in calls if dice.random() < 0.4]
+        work += [end_turn(harness, call.address, dice.random() / 20) for call in calls if dice.random() < 0.4]
         dice.shuffle(work)
         for outcome in await gathered(*work):
             assert not isinstance(outcome, BaseException), outcome
         for call in calls:
-            await ended(harness, call.address)
+            await end_turn(harness, call.address)
         used, _, held, held_cost = await row(harness, agent_id)
         assert (held, held_cost) == (0, 0)
         assert used == await used_by(harness, agent_id) < 2_000 + HOLDS_TOKENS
 
 
-async def ended(harness: Harness, address: TurnAddress, after_seconds: float = 0) -> None:
+async def end_turn(harness: Harness, address: TurnAddress, after_seconds: float = 0) -> None:
     await asyncio.sleep(after_seconds)
     await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.FAILED))
 
@@ -248,7 +248,7 @@ async def test_calls_that_need_two_budgets_never_deadlock(harness: Harness, unli
 
 
 @pytest.fixture
-async def uncounted(harness: Harness) -> AsyncIterator[None]:
+async def empty_usage(harness: Harness) -> AsyncIterator[None]:
     """Starts without usage today, and removes all limits afterwards."""
     await forget(harness)
     yield
@@ -260,7 +260,7 @@ async def forget(harness: Harness) -> None:
     await harness.write("DELETE FROM day_usage")
 
 
-async def test_calls_from_before_a_budget_was_set_count_in_it(harness: Harness, uncounted: None) -> None:
+async def test_calls_from_before_a_budget_was_set_count_in_it(harness: Harness, empty_usage: None) -> None:
     broken = await begun(harness, "desk", Line("half an answer", fails=1))
     earlier = await used_by(harness)
     with pytest.raises(ApplicationError):
@@ -277,10 +277,10 @@ async def test_calls_from_before_a_budget_was_set_count_in_it(harness: Harness, 
         assert (await row(harness, TENANT))[0] == before + 10
     assert {reply.problem for reply in await asyncio.gather(*under_way)} == {None}
     assert (await row(harness, TENANT))[::2] == (before + 130, 0) == (await used_by(harness), 0)
-    await refused(harness, await begun(harness, "desk"), DAY_TOKENS_SPENT)
+    await assert_refused(harness, await begun(harness, "desk"), DAY_TOKENS_SPENT)
 
 
-async def test_a_call_of_the_tenants_budget_counts_in_its_agents_later_one(harness: Harness, uncounted: None) -> None:
+async def test_a_call_of_the_tenants_budget_counts_in_its_agents_later_one(harness: Harness, empty_usage: None) -> None:
     agent_id = f"a{new_id()[-8:]}"
     await publish(harness, None, agent_id)
     await limit_tenant(harness, max_tokens=10**9)
@@ -294,7 +294,7 @@ async def test_a_call_of_the_tenants_budget_counts_in_its_agents_later_one(harne
 
 
 async def test_an_attempt_that_breaks_off_counts_in_a_budget_that_began_beside_it(
-    harness: Harness, uncounted: None, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, empty_usage: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call, breaks = await begun(harness, "desk"), asyncio.Event()
 
@@ -317,13 +317,13 @@ async def test_an_attempt_that_breaks_off_counts_in_a_budget_that_began_beside_i
     assert (await row(harness, TENANT))[0] == await used_by(harness) > counted
 
 
-async def test_a_limit_that_was_lowered_binds_the_turns_that_began_before(harness: Harness, uncounted: None) -> None:
+async def test_a_limit_that_was_lowered_binds_the_turns_that_began_before(harness: Harness, empty_usage: None) -> None:
     agent_id = f"a{new_id()[-8:]}"
     await publish(harness, None, agent_id)
     old = [await begun(harness, agent_id, Line("yes", tokens=30)) for _ in range(3)]
     await publish(harness, DayLimits(max_tokens=20), agent_id)
     assert (await ask(harness, old[0])).problem is None, "nothing was used yet"
-    await refused(harness, old[1], DAY_TOKENS_SPENT)
+    await assert_refused(harness, old[1], DAY_TOKENS_SPENT)
     assert (await row(harness, agent_id))[::2] == (30, 0)
     await publish(harness, None, agent_id)
     assert (await ask(harness, old[2])).problem is None, "and a lifted one binds no turn"
@@ -349,7 +349,7 @@ async def settling(harness: Harness, call: ModelCall) -> AsyncIterator[asyncio.T
         yield late
 
 
-async def test_a_settle_that_commits_as_the_days_row_is_opened_is_counted(harness: Harness, uncounted: None) -> None:
+async def test_a_settle_that_commits_as_the_days_row_is_opened_is_counted(harness: Harness, empty_usage: None) -> None:
     before = await used_by(harness)
     late, first = await begun(harness, "desk", LATE), await begun(harness, "desk")
     async with settling(harness, late) as settled:
@@ -361,7 +361,7 @@ async def test_a_settle_that_commits_as_the_days_row_is_opened_is_counted(harnes
     assert (await row(harness, TENANT))[::2] == (before + 40, 0)
 
 
-async def test_a_settle_that_comes_as_the_days_row_is_opened_waits(harness: Harness, uncounted: None) -> None:
+async def test_a_settle_that_comes_as_the_days_row_is_opened_waits(harness: Harness, empty_usage: None) -> None:
     before = await used_by(harness)
     call = await begun(harness, "desk", LATE)
     async with harness.db.transaction("local") as tx:
@@ -373,7 +373,9 @@ async def test_a_settle_that_comes_as_the_days_row_is_opened_waits(harness: Harn
     assert (await row(harness, TENANT))[::2] == (before + 30, 0)
 
 
-async def test_taking_over_a_dead_call_adds_the_days_row_before_it_locks_one(harness: Harness, uncounted: None) -> None:
+async def test_taking_over_a_dead_call_adds_the_days_row_before_it_locks_one(
+    harness: Harness, empty_usage: None
+) -> None:
     agent_id = await limited_agent(harness, max_tokens=10**9)
     dead = await begun(harness, agent_id, Line("slow", waits="taken over"))
     late = await begun(harness, agent_id, LATE)
@@ -390,7 +392,7 @@ async def test_taking_over_a_dead_call_adds_the_days_row_before_it_locks_one(har
 
 
 @pytest.mark.sized
-async def test_simultaneous_settles_and_first_calls_of_a_day_lose_no_usage(harness: Harness, uncounted: None) -> None:
+async def test_simultaneous_settles_and_first_calls_of_a_day_lose_no_usage(harness: Harness, empty_usage: None) -> None:
     for number in range(sized(5, 2)):
         await forget(harness)
         calls = [await begun(harness, "desk", Line("yes", seconds=0.02 * (place % 5))) for place in range(24)]

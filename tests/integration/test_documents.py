@@ -20,7 +20,7 @@ from perdure.store.turns.conversations import delete_conversation
 from tests.conftest import Person, Urls
 from tests.harness import Harness, gathered
 from tests.integration.conftest import in_transaction
-from tests.integration.library import OTHER, Library, other_tenant
+from tests.integration.library_writer import OTHER, Library, other_tenant
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +196,7 @@ async def test_a_redacted_version_stays_blank_and_is_never_found(library: Librar
     assert [row["kind"] for row in kinds] == ["memory.version_redacted"] * 2
 
 
-async def test_a_promotion_changes_what_is_shared_only_when_another_administrator_approves_it(library: Library) -> None:
+async def test_a_promotion_needs_the_approval_of_another_administrator(library: Library) -> None:
     made = await library.write("promoted", "Deploys of billing-api happen on Tuesdays", by="admin")
     proposal = await propose(library, made.ref.document_id, "deploys.md", by="admin")
     assert (proposal["status"], proposal["risk"], proposal["base_sha256"]) == ("pending", "high", None)

@@ -105,6 +105,7 @@ PROGRAMS = {
         from pathlib import Path
         role, home = sys.argv[1], Path(os.environ["PERDURE_HOME"])
         def drain(*_):
+            print(f"{role} stops", flush=True)
             time.sleep(float(os.environ.get("DRAIN", "0.1")))
             print(f"{role} drained", flush=True)
             os._exit(0)
@@ -145,10 +146,10 @@ class Stack:
 
     async def up(self) -> dict[str, Any]:
         await until(lambda: (self.home / "run.json").exists() or self.process.returncode is not None, seconds=60)
-        assert self.process.returncode is None, await self.ended()
+        assert self.process.returncode is None, await self.wait_ended()
         return self.run()
 
-    async def ended(self) -> tuple[int, str, str]:
+    async def wait_ended(self) -> tuple[int, str, str]:
         """Exit code, stdout, stderr."""
         assert self.process.stderr is not None
         said = (await self.process.stderr.read()).decode()
@@ -181,7 +182,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     for stack in started:
         if stack.process.returncode is None:
             stack.process.kill()
-        await stack.ended()
+        await stack.wait_ended()
 
 
 Start = Callable[..., Any]
@@ -227,7 +228,7 @@ async def test_a_stack_starts_prints_its_address_and_stops_in_order(start: Start
     await until(lambda: "setup_code" not in stack.run(), seconds=60)
     assert {**stack.run(), "setup_code": SETUP_CODE} == run, "and nothing else has changed"
     stack.process.send_signal(signal.SIGINT)
-    code, out, said = await stack.ended()
+    code, out, said = await stack.wait_ended()
     assert (code, said) == (0, "")
     assert not (stack.home / "run.json").exists()
     assert SETUP_CODE in out
@@ -272,12 +273,12 @@ async def test_a_replaced_part_is_not_started_nor_is_a_second_stack(start: Start
     assert json.loads((stack.home / "worker-llm-saw.json").read_text())["TEMPORAL_NAMESPACE"] == "elsewhere"
     for part in ("pg", "valkey", "temporal.db"):
         assert not (stack.home / part).exists()
-    code, out, said = await (await start(**replaced)).ended()
+    code, out, said = await (await start(**replaced)).wait_ended()
     assert (code, out, said.count("\n")) == (2, "", 1)
     assert run["api"] in said and stack.run() == run
 
 
-async def test_after_kill_9_of_the_supervisor_the_next_start_finds_all_and_clears_away_the_rest(start: Start) -> None:
+async def test_after_kill_9_of_the_supervisor_the_next_start_keeps_its_addresses(start: Start) -> None:
     first: Stack = await start()
     run = await first.up()
     listed = json.loads((first.home / "children.json").read_text())
@@ -303,11 +304,11 @@ async def test_a_second_ctrl_c_kills_the_parts_that_still_drain(start: Start, re
     stack: Stack = await start(DRAIN="25", **replaced)
     run = await stack.up()
     stack.process.send_signal(signal.SIGINT)
-    await asyncio.sleep(0.3)
+    await until(lambda: "worker-llm stops" in stack.out)
     assert alive(run["pids"]["worker-llm"])
     stack.process.send_signal(signal.SIGINT)
     began = time.monotonic()
-    code, _, _ = await stack.ended()
+    code, _, _ = await stack.wait_ended()
     assert code == 130 and time.monotonic() - began < 3
     assert not [role for role, pid in run["pids"].items() if alive(pid)]
 
@@ -318,7 +319,7 @@ async def test_a_signal_at_the_start_stops_all_without_traceback(start: Start, h
     await until((stack.home / there).exists, seconds=60)
     pids = [record["pid"] for record in json.loads((stack.home / "children.json").read_text())]
     stack.process.send_signal(how)
-    code, _, said = await stack.ended()
+    code, _, said = await stack.wait_ended()
     assert (code, said) == (0, "")
     assert pids and not [pid for pid in pids if alive(pid)]
 
@@ -328,7 +329,7 @@ async def test_a_taken_port_is_one_clear_line_and_nothing_was_started(start: Sta
         other.bind((HOST, 0))
         other.listen()
         port = str(other.getsockname()[1])
-        code, _, said = await (await start(PERDURE_PORT=port)).ended()
+        code, _, said = await (await start(PERDURE_PORT=port)).wait_ended()
     assert code == 1 and port in said and said.count("\n") == 1
     assert not (tmp_path / "home").exists()
 
@@ -343,13 +344,13 @@ async def test_all_parts_learn_the_port_that_replaces_a_lost_one(start: Start) -
 
 async def test_the_setting_of_a_lost_port_is_named(start: Start, replaced: dict[str, str]) -> None:
     stack: Stack = await start(LOST_PORTS="api", **replaced)
-    code, _, said = await stack.ended()
+    code, _, said = await stack.wait_ended()
     assert code == 1 and "PERDURE_PORT" in said and said.count("\n") == 1
     assert not (stack.home / "logs" / "api.log.1").exists(), "another start would not help"
 
 
 async def test_a_failing_prepare_step_ends_the_start(start: Start, replaced: dict[str, str], tmp_path: Path) -> None:
-    code, _, said = await (await start(BREAK_PREPARE="1", **replaced)).ended()
+    code, _, said = await (await start(BREAK_PREPARE="1", **replaced)).wait_ended()
     assert code == 1 and "7" in said and "relation does not exist" in said
     assert json.loads((tmp_path / "home" / "children.json").read_text()) == []
 
@@ -358,7 +359,7 @@ async def test_the_prepare_step_learns_of_a_lost_history_before_it_is_made_anew(
     async with embedded(tmp_path / "home", {"postgres"}):
         pass
     history = tmp_path / "home" / "temporal.db"
-    code, _, said = await (await start(BREAK_PREPARE="1")).ended()
+    code, _, said = await (await start(BREAK_PREPARE="1")).wait_ended()
     assert code == 1 and f"--lost-history {history}" in said and not history.exists()
     history.touch()  # an empty one is as good as none, and no obstacle
     stack: Stack = await start()

@@ -9,7 +9,7 @@ from perdure.store.memory import episodes, facts, search
 from perdure.store.memory.episodes import Vector
 from tests.conftest import Urls, as_owner
 from tests.harness import Harness
-from tests.integration.library import Library
+from tests.integration.library_writer import Library
 
 pytestmark = pytest.mark.soak
 

@@ -28,7 +28,7 @@ from tests.conftest import KEYRING, Person, Urls
 from tests.doubles.message_script import Line
 from tests.harness import Harness, gathered
 from tests.integration.conftest import Api, in_transaction
-from tests.integration.test_api_approvals import ended
+from tests.integration.test_api_approvals import final_turn
 from tests.integration.test_api_turns import code, conversation
 from tests.scale import sized
 
@@ -286,7 +286,9 @@ async def test_the_texts_of_other_users_stay_wherever_they_are(harness: Harness,
     assert len(opened) == 3 and all(row["data"] for row in opened)
 
 
-async def refused(harness: Harness, name: str, actor: str = "", tenant: str = "local") -> tuple[str, int, object]:
+async def erasure_refusal(
+    harness: Harness, name: str, actor: str = "", tenant: str = "local"
+) -> tuple[str, int, object]:
     """The refusal of an erasure: its code, its status, the turns that it names."""
     with pytest.raises(CallerError) as error:
         await erase(harness.db, tenant, name, actor or harness.people["admin"].user_id)
@@ -301,13 +303,13 @@ async def test_no_user_is_erased_with_open_turns_a_decision_to_run_or_an_unsettl
     (request,) = await harness.open(other, "t1.0")
     await harness.decide(request.request_id, by=name)
     for address in (own, other):
-        code, http, turns = await refused(harness, name)
+        code, http, turns = await erasure_refusal(harness, name)
         assert (code, http) == ("turns_open", 409) and address.turn_id in str(turns)
         await end(harness, address)
     address = await harness.approved(("post", {"mode": "break"}), by=name)
     await harness.run_tool(address)
     await end(harness, address)
-    assert (await refused(harness, name))[:2] == ("effects_unsettled", 409)
+    assert (await erasure_refusal(harness, name))[:2] == ("effects_unsettled", 409)
     assert await harness.value("SELECT disabled_at IS NULL FROM users WHERE name = $1", name), "nothing was touched"
     key = await harness.value("SELECT key FROM tool_calls WHERE turn_id = $1", address.turn_id)
     async with harness.db.transaction("local") as tx:
@@ -317,9 +319,9 @@ async def test_no_user_is_erased_with_open_turns_a_decision_to_run_or_an_unsettl
 
 
 async def test_an_admin_cannot_erase_their_own_data_or_an_unknown_user(harness: Harness) -> None:
-    assert (await refused(harness, "admin"))[:2] == ("own_data", 409)
+    assert (await erasure_refusal(harness, "admin"))[:2] == ("own_data", 409)
     for tenant, name in (("local", "nobody"), ("other", "requester")):
-        assert (await refused(harness, name, new_id(), tenant))[:2] == ("user_not_found", 404)
+        assert (await erasure_refusal(harness, name, new_id(), tenant))[:2] == ("user_not_found", 404)
 
 
 async def test_a_turn_that_begins_during_the_erasure_ends_it_without_loss(harness: Harness) -> None:
@@ -355,7 +357,7 @@ def nulls(value: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-def told(stream: str) -> list[tuple[str, dict[str, Any]]]:
+def stream_events(stream: str) -> list[tuple[str, dict[str, Any]]]:
     blocks = [block.splitlines() for block in stream.split("\n\n") if "data: " in block]
     fields = [dict(line.split(": ", 1) for line in block) for block in blocks]
     return [(each["event"], json.loads(each["data"])) for each in fields]
@@ -372,7 +374,7 @@ async def test_every_view_of_an_erased_users_turn_answers_with_valid_fields(api:
         approval = f"/v1/approvals/{turn['waiting_for']['ids'][0]}"
         given = {"decision": "approve", "digest": (await reviewer.get(approval)).json()["digest"], "comment": "yes"}
         assert (await reviewer.post(f"{approval}/decision", json=given)).status_code == 200
-        assert (await ended(reviewer, turn["turn_id"]))["status"] == "completed"
+        assert (await final_turn(reviewer, turn["turn_id"]))["status"] == "completed"
         effects = (await admin.get("/v1/effects")).json()["items"]
         key = next(each["key"] for each in effects if each["turn_id"] == turn["turn_id"])
         of_turn, mine = f"/v1/turns/{turn['turn_id']}", {"turn": turn["turn_id"]}
@@ -395,7 +397,7 @@ async def test_every_view_of_an_erased_users_turn_answers_with_valid_fields(api:
         late = await reviewer.post(f"{approval}/decision", json=given)
         assert (late.status_code, code(late)) == (409, "already_decided"), late.text
 
-        replay = told((await admin.get(f"{of_turn}/events")).text)
+        replay = stream_events((await admin.get(f"{of_turn}/events")).text)
         assert [(kind, [*nulls(data)]) for kind, data in replay] == [(kind, []) for kind, _ in replay]
         ends = [("done", "completed"), ("workflow_complete", "completed")]
         assert [(kind, data["status"]) for kind, data in replay[-2:]] == ends
@@ -443,7 +445,7 @@ async def filled(harness: Harness, user_id: str) -> None:
 
 
 @pytest.mark.sized
-async def test_a_thousand_turns_are_erased_in_short_statements_and_verified_as_fast_as_before(
+async def test_a_thousand_turns_are_erased_in_short_statements(
     harness: Harness, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, other = await person(harness, "much"), await person(harness, "more")

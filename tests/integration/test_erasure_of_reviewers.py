@@ -101,7 +101,7 @@ async def withdrawn(policies: Policies) -> TurnAddress:
 async def voided(policies: Policies) -> None:
     """An approval that the person gave, and that a change of the policy has made void."""
     harness = policies.harness
-    address, request = await policies.asked("plain")
+    address, request = await policies.request_approval("plain")
     await harness.decide(request.request_id, by=NAME, comment=SAID)
     old = await harness.version("plain")
     await policies.republish({"named": POLICY, "plain": {"quorum": 2}})
@@ -110,7 +110,7 @@ async def voided(policies: Policies) -> None:
     await end(harness, address)
 
 
-async def opened(policies: Policies, address: TurnAddress, gated: GatedCall, **kept: object) -> RequestRef:
+async def open_request(policies: Policies, address: TurnAddress, gated: GatedCall, **kept: object) -> RequestRef:
     harness = policies.harness
     ask = OpenRequest(address=address, agent_id="desk", agent_version=await harness.version(), gated=(gated,), **kept)
     return (await harness.activity(ApprovalActivities(harness.deps).open, ask)).requests[0]
@@ -126,7 +126,7 @@ async def paused_again(policies: Policies) -> TurnAddress:
     skill = MessageRef(role=Role.SYSTEM, text="a skill's text", skill_id="s")
     asked = MessageRef(id=refused.request_id, role=Role.USER, text="not kept")
     kept = snapshot(STATE, [asked, skill, note], complete=True)
-    await opened(policies, address, GatedCall(call_id="t1.1", tool="pay", rule="t"), snapshot=kept)
+    await open_request(policies, address, GatedCall(call_id="t1.1", tool="pay", rule="t"), snapshot=kept)
     await end(harness, address)
     return address
 
@@ -136,7 +136,7 @@ async def not_raised(policies: Policies) -> TurnAddress:
     harness = policies.harness
     address = await harness.plan(("pay", {}))
     gated = GatedCall(call_id="t1.limit", tool="", rule="limit", kind=RequestKind.LIMIT, message="spent")
-    request = await opened(policies, address, gated)
+    request = await open_request(policies, address, gated)
     await harness.decide(request.request_id, Decision.REJECT, by=NAME, comment=SAID)
     asked = VerdictsRequest(address=address, requests=(request,))
     ending = raise_limits(STATE, await harness.activity(ApprovalActivities(harness.deps).read, asked))
@@ -150,7 +150,7 @@ async def handed_on(policies: Policies) -> None:
     """Requests whose policy names the user: reassigned by others, claimed, decided by a delegate."""
     harness, her_id = policies.harness, policies.harness.people[NAME].user_id
     for handing in ("reassigned", "released", "seated"):
-        address, request = await policies.asked("named")
+        address, request = await policies.request_approval("named")
         async with harness.db.transaction("local") as tx:
             if handing == "reassigned":
                 await assignments.reassign(tx, request.request_id, policies.who("bob"), "carl", "")
@@ -218,7 +218,7 @@ async def test_an_interrupted_erasure_still_covers_the_turns_that_name_its_user(
     harness, name = policies.harness, f"{MARK}.c"
     await person(harness, name)
     await policies.republish({"named": {"reviewers": [name, "bob"]}})
-    address, request = await policies.asked("named")
+    address, request = await policies.request_approval("named")
     async with harness.db.transaction("local") as tx:
         await assignments.add_delegation(tx, harness.people[name].user_id, name, "ann", TOMORROW, OWN_CREDENTIAL)
     await harness.decide(request.request_id, by="ann")

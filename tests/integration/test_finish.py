@@ -29,7 +29,7 @@ from tests.scale import sized
 TRANSCRIPT = "SELECT * FROM messages WHERE conversation_id = $1 AND in_transcript ORDER BY seq"
 
 
-async def ended(harness: Harness, address: TurnAddress, **given: object) -> tuple[Finished, Note | None]:
+async def finish_turn(harness: Harness, address: TurnAddress, **given: object) -> tuple[Finished, Note | None]:
     ask = FinishRequest.model_validate({"address": address, "status": TurnStatus.COMPLETED, **given})
     return await in_transaction(harness.db, finish, ask)
 
@@ -38,7 +38,7 @@ async def test_the_end_stores_status_and_answer_and_its_last_event_is_done(harne
     address = await harness.plan()
     pending = (PendingEvent(kind="node_end", at=NOW, number=5, data={"node": "output_format"}),)
     said = await harness.value("SELECT id FROM messages WHERE turn_id = $1 AND role = 'assistant'", address.turn_id)
-    finished, note = await ended(harness, address, transcript=(str(said),), events=pending)
+    finished, note = await finish_turn(harness, address, transcript=(str(said),), events=pending)
     assert (finished.status, finished.admitted_turn_id, note) == (TurnStatus.COMPLETED, None, None)
     (turn,) = await harness.rows("SELECT * FROM turns WHERE id = $1", address.turn_id)
     assert (turn["status"], turn["answer"], turn["waiting"]) == ("completed", "asking", None)
@@ -59,7 +59,7 @@ async def test_of_many_simultaneous_ends_of_a_turn_one_is_stored(harness: Harnes
     first, _ = await harness.start(Line("one"))
     second, _ = await harness.start(Line("two"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
     statuses = [TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.STOPPED, TurnStatus.LIMITED] * 4
-    answers = await asyncio.gather(*(ended(harness, first, status=status) for status in statuses))
+    answers = await asyncio.gather(*(finish_turn(harness, first, status=status) for status in statuses))
     stands = await harness.value("SELECT status FROM turns WHERE id = $1", first.turn_id)
     assert {finished.status for finished, _ in answers} == {stands}
     admitted = [finished.admitted_turn_id for finished, _ in answers if finished.admitted_turn_id]
@@ -74,7 +74,7 @@ async def test_the_end_voids_open_requests_and_answers_each_pending_call(harness
     await harness.decide(told_no.request_id, Decision.REJECT, comment="not today")
     await harness.run_tool(address, "t1.3")
     await harness.decide(unheard.request_id, Decision.REJECT, comment="nor this")
-    await ended(harness, address, status=TurnStatus.STOPPED)
+    await finish_turn(harness, address, status=TurnStatus.STOPPED)
     statuses = await harness.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
     assert sorted(row["status"] for row in statuses) == ["cancelled", "cancelled", "rejected", "rejected"]
     cancelled = "SELECT subject FROM audit WHERE kind = 'approval.cancelled' AND turn_id = $1"
@@ -141,7 +141,7 @@ async def test_the_next_queued_turn_starts_after_every_message_of_the_end(harnes
     second, _ = await harness.start(Line("next"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
     assert await harness.kinds(second.turn_id) == ["queued"]
     await harness.run_tool(first, "t1.0")
-    await ended(harness, first, status=TurnStatus.STOPPED)
+    await finish_turn(harness, first, status=TurnStatus.STOPPED)
     assert await harness.kinds(second.turn_id) == ["queued", "ready"]
     last = "SELECT turn_id::text, kind, data FROM events WHERE conversation_id = $1 ORDER BY seq DESC LIMIT 2"
     ready, done = await harness.rows(last, first.conversation_id)
@@ -187,7 +187,7 @@ async def test_no_effect_follows_the_end_or_a_stop(harness: Harness, how: str) -
         if address is turns[-1]:
             await until(lambda: ("/pay", effect_key(address.turn_id, "t1.0")) in harness.world.effects)
         if how == "finish":
-            await ended(harness, address, status=TurnStatus.STOPPED)
+            await finish_turn(harness, address, status=TurnStatus.STOPPED)
             return
         await in_transaction(harness.db, request_stop, address.turn_id, requester)
 

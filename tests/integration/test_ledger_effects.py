@@ -37,7 +37,7 @@ from tests.doubles.hostile_target import MEBI, Talk, Target, bomb, floods, says,
 from tests.doubles.target import app_agents
 from tests.eventually import until
 from tests.harness import Harness, gathered
-from tests.near import NEAR
+from tests.local_egress import LOCAL_OUTBOUND
 
 S = CallState
 Patch = pytest.MonkeyPatch
@@ -100,7 +100,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("tool", "mode", "state", "effects", "requests"), TABLE)
-async def test_a_keyed_call_is_sent_under_one_key_and_an_opaque_one_once_and_neither_is_called_undone(
+async def test_a_keyed_call_keeps_its_key_and_an_opaque_one_is_sent_once(
     harness: Harness, tool: str, mode: str, state: CallState, effects: int, requests: int
 ) -> None:
     keyed = tool == "book"
@@ -268,7 +268,7 @@ async def test_a_sent_call_stays_open_to_settle_if_a_stop_meets_it(harness: Harn
 
 @pytest.mark.parametrize("could_not_tell", [False, True], ids=["", "after an attempt that could not tell"])
 @pytest.mark.parametrize(("tool", "state", "sent"), [("book", S.DONE, 2), ("brief_key", S.OUTCOME_UNKNOWN, 1)])
-async def test_a_keyed_call_whose_worker_dies_is_sent_again_unless_its_key_has_grown_old_since_the_first_send(
+async def test_a_keyed_call_of_a_dead_worker_is_sent_again_unless_its_key_is_old(
     harness: Harness, monkeypatch: Patch, tool: str, state: CallState, sent: int, could_not_tell: bool
 ) -> None:
     address = await harness.plan((tool, {"mode": "wait"}))
@@ -423,7 +423,7 @@ class At(httpx.AsyncBaseTransport):
 
 
 async def run(
-    harness: Harness, address: TurnAddress, talk: Talk, outbound: Outbound = NEAR
+    harness: Harness, address: TurnAddress, talk: Talk, outbound: Outbound = LOCAL_OUTBOUND
 ) -> tuple[ToolOutcome, Target]:
     with threaded(talk) as made:
         async with httpx.AsyncClient(transport=At(made, outbound)) as http:

@@ -151,7 +151,7 @@ class Storm:
     async def planned(self, address: TurnAddress) -> bool:
         return bool(await self.harness.value("SELECT true FROM tool_calls WHERE turn_id = $1 LIMIT 1", address.turn_id))
 
-    async def ended(self) -> int:
+    async def ended_count(self) -> int:
         query = "SELECT count(*) FROM turns WHERE conversation_id = ANY($1) AND ended_at IS NOT NULL"
         return int(await self.harness.value(query, self.conversations))
 
@@ -166,7 +166,7 @@ class Storm:
         for _ in range(12):
             await told_apart(self.harness, [one(operation) for operation in self.operations()])
             happened = sum([sum(await effects_of(self.harness, address)) for address in self.turns])
-            if happened > FEW_EFFECTS and await self.ended() > CONVERSATIONS:
+            if happened > FEW_EFFECTS and await self.ended_count() > CONVERSATIONS:
                 break
 
     def operations(self) -> list[Operation]:

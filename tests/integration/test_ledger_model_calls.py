@@ -127,7 +127,7 @@ async def test_an_attempt_that_lost_its_epoch_may_not_settle(harness: Harness) -
     assert await code_of(harness, call) is None, "settled: answers again"
 
 
-async def test_an_older_attempt_cannot_begin_and_a_leaving_worker_records_what_its_call_used(harness: Harness) -> None:
+async def test_an_older_attempt_cannot_begin_and_a_cancelled_one_records_its_usage(harness: Harness) -> None:
     call = await begun(harness, Line("half an answer", seconds=30))
     async with under_way(harness, call, 2, 1):
         assert await code_of(harness, call, 1) == "stale_attempt" and requests(harness, call) == 1
@@ -278,7 +278,7 @@ async def test_waiting_events_are_written_in_an_open_turn_never_behind_done(harn
         assert (after[-1] == "done") is has_ended
 
 
-async def test_a_call_kept_back_by_a_reservation_is_tried_again_soon_and_refused_in_the_end(harness: Harness) -> None:
+async def test_a_call_blocked_by_a_reservation_is_retried_and_finally_refused(harness: Harness) -> None:
     first, second = await begun(harness, Line("slow", seconds=30)), await begun(harness, Line("never said"))
     admin = harness.people["admin"].user_id
     used = await harness.value("SELECT coalesce(sum(input_tokens + output_tokens), 0)::int FROM turns")
@@ -300,14 +300,16 @@ async def test_imports_and_prompts_are_made_before_the_locks(harness: Harness, m
     async def imported(agent: PublishedAgent) -> None:
         free.append(str(await harness.value("SELECT id FROM turns WHERE id = $1 FOR UPDATE NOWAIT", address.turn_id)))
 
-    async def made(tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim) -> Prompt:
+    async def prompt_with_lock_check(
+        tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim
+    ) -> Prompt:
         prompt = await prompt_of(tx, call, agent, claimed)
         lock = "SELECT id FROM conversations WHERE id = $1 FOR NO KEY UPDATE NOWAIT"
         free.append(str(await harness.value(lock, call.address.conversation_id)))
         return prompt
 
     monkeypatch.setattr(harness.deps.models, "ensure_imported", imported)
-    monkeypatch.setattr(model_request, "prompt_of", made)
+    monkeypatch.setattr(model_request, "prompt_of", prompt_with_lock_check)
     harness.deps.agent_cache._agents.clear()
     reply = await harness.activity(ModelActivities(harness.deps).complete, call)
     assert reply.problem is None and free == [address.turn_id, address.conversation_id]

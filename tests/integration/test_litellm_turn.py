@@ -19,7 +19,7 @@ from tests.integration.turn_writer import text_of
 pytestmark = UNWARNED
 
 
-async def test_text_and_reasoning_reach_the_reader_as_they_come_and_the_text_is_the_answer(agent: LitellmAgent) -> None:
+async def test_text_and_reasoning_are_streamed_and_the_text_is_the_answer(agent: LitellmAgent) -> None:
     thinking, text = "The user wants me to look into something.", "Here is what I have found out."
     address = await agent.begin(Step(thinking=thinking, text=text, token_seconds=0.2))
     sent = await agent.seen_by_reader(address)
@@ -42,7 +42,7 @@ async def test_a_round_of_tools_is_sent_to_the_provider_with_the_ids_that_it_gav
     usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 60}}
     calls = (Call(name="look", arguments={"what": "x"}, id="call_a"), Call(name="book", arguments={}, id="call_b"))
     opening = Step(text="Let me see.", calls=calls, usage=usage)
-    address, row = await agent.ended(opening, Step(text="It is booked.", usage=usage))
+    address, row = await agent.run_to_end(opening, Step(text="It is booked.", usage=usage))
     assert (row["status"], row["answer"]) == ("completed", "It is booked.")
     assert await agent.served.states(address) == {"t1.0": "done", "t1.1": "done"}
     assert agent.served.effects(address, "/book", "t1.1") == 1
@@ -79,7 +79,7 @@ async def test_a_gated_call_waits_for_its_approval_unless_its_arguments_do_not_f
 
 
 async def test_a_rate_limit_is_waited_for_as_long_as_it_says_and_is_in_the_events(agent: LitellmAgent) -> None:
-    address, row = await agent.ended(Step(status=429, retry_after="2"), Step(text="now"))
+    address, row = await agent.run_to_end(Step(status=429, retry_after="2"), Step(text="now"))
     assert (row["status"], row["answer"], row["attempts"]) == ("completed", "now", 2)
     first, second = agent.double.requests
     assert second.received_at - first.received_at >= 2
@@ -91,15 +91,15 @@ async def test_a_rate_limit_is_waited_for_as_long_as_it_says_and_is_in_the_event
 
 @pytest.mark.parametrize("fault", [Fault.RESET, Fault.RESET_AT_ONCE, Fault.GARBAGE])
 async def test_an_unreadable_or_cut_answer_is_retried_and_its_text_is_void(agent: LitellmAgent, fault: Fault) -> None:
-    address, row = await agent.ended(Step(text="half an answer ", fault=fault), Step(text="whole"))
+    address, row = await agent.run_to_end(Step(text="half an answer ", fault=fault), Step(text="whole"))
     assert (row["status"], row["answer"], row["attempts"]) == ("completed", "whole", 2)
     assert [each["code"] for each in await agent.data(address, TRANSIENT_ERROR)] == ["model_unavailable"]
-    assert [each["content"] for each in await agent.said(address)] == ["whole"]
+    assert [each["content"] for each in await agent.assistant_messages(address)] == ["whole"]
     assert text_of(await agent.seen_by_reader(address)) == "whole"
 
 
 async def test_a_conversation_that_is_too_long_is_tried_once_more_with_half_of_it(agent: LitellmAgent) -> None:
-    first, _ = await agent.ended(Step(text="A long story. " * 200))
+    first, _ = await agent.run_to_end(Step(text="A long story. " * 200))
     agent.double.script(CONTEXT_OVERFLOW, Step(text="shorter"))
     address = await agent.served.begin(ASKED, agent_id=LITELLM_AGENT, conversation_id=first.conversation_id)
     row = await agent.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED)
@@ -114,7 +114,7 @@ async def test_a_conversation_that_is_too_long_is_tried_once_more_with_half_of_i
     ("step", "code", "attempts"), [(CONTEXT_OVERFLOW, "context_overflow", 2), (Step(status=401), "model_auth", 1)]
 )
 async def test_no_permanent_error_is_retried(agent: LitellmAgent, step: Step, code: str, attempts: int) -> None:
-    _, row = await agent.ended(step.model_copy(update={"times": None}))
+    _, row = await agent.run_to_end(step.model_copy(update={"times": None}))
     assert (row["status"], row["problem"]["code"], row["attempts"]) == ("failed", code, attempts)
     assert "told to say" not in row["problem"]["message"], "the provider's own words may quote the payload"
 
@@ -125,7 +125,7 @@ async def test_an_endless_answer_is_cut_at_the_turns_limit_and_kept(agent: Litel
     sent = await agent.seen_by_reader(address)
     row = await agent.served.until(address, TurnStatus.LIMITED, TurnStatus.FAILED, seconds=40)
     assert (row["status"], row["problem"]["code"], row["attempts"]) == ("limited", "answer_over_budget", 1)
-    ((said, partial),) = [(each["content"], each["partial"]) for each in await agent.said(address)]
+    ((said, partial),) = [(each["content"], each["partial"]) for each in await agent.assistant_messages(address)]
     most_tokens = 2_000 + USUAL_ANSWER_TOKENS
     assert partial and said.startswith("One two word0 ") and len(said) <= most_tokens * CHARACTERS_A_TOKEN
     assert [end.get("truncated") for end in await agent.data(address, "done")] == [True]
@@ -148,10 +148,10 @@ async def test_a_model_that_calls_unknown_tools_ends_at_the_round_limit(agent: L
     assert not await agent.served.harness.rows("SELECT id FROM approvals WHERE turn_id = $1", address.turn_id)
 
 
-async def test_calls_that_repeat_an_id_of_kilobytes_are_each_run_once_under_ids_of_ours(agent: LitellmAgent) -> None:
+async def test_calls_with_a_repeated_long_id_run_once_each_under_new_ids(agent: LitellmAgent) -> None:
     signed = "call_1__thought__" + "QUJD" * 1_000
     twice = tuple(Call(name="look", arguments={"what": what}, id=signed, index=at) for at, what in enumerate("ab"))
-    address, row = await agent.ended(Step(calls=twice), Step(calls=twice), Step(text="Seen."))
+    address, row = await agent.run_to_end(Step(calls=twice), Step(calls=twice), Step(text="Seen."))
     assert (row["status"], row["answer"]) == ("completed", "Seen.")
     assert await agent.served.states(address) == {"t1.0": "done", "t1.1": "done", "t2.0": "done", "t2.1": "done"}
     told: Any = agent.double.requests[2].body["messages"]

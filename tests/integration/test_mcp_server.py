@@ -75,7 +75,7 @@ async def cluster(request: pytest.FixtureRequest, web: Web, tmp_path: Path) -> A
         yield opened
 
 
-async def told(cluster: McpBench, tool: str, args: dict[str, Any], key: str = "key-1") -> dict[str, Any]:
+async def object_output(cluster: McpBench, tool: str, args: dict[str, Any], key: str = "key-1") -> dict[str, Any]:
     output = (await cluster.call(tool, args, key)).output
     assert isinstance(output, dict)
     return output
@@ -90,9 +90,9 @@ async def test_tools_are_read_and_changed_by_their_own_names(cluster: McpBench) 
     assert (restart.effect, restart.needs_approval, restart.risk) == (EffectClass.KEYED, True, "high")
     assert restart.key_ttl_seconds == 30 * 86_400 and restart.toolset == "k8s"
     cluster.fail(FaultKind.NOISE)
-    pods = await told(cluster, PODS, SHOP)
+    pods = await object_output(cluster, PODS, SHOP)
     assert (pods["status"], len(pods["pods"])) == ("ok", 7), "a line that is no message does no harm"
-    assert (await told(cluster, RESTART, WEB))["status"] == "restarted"
+    assert (await object_output(cluster, RESTART, WEB))["status"] == "restarted"
 
 
 @BOTH
@@ -100,11 +100,11 @@ async def test_other_calls_continue_while_one_hangs_and_it_can_be_cancelled(clus
     cluster.fail(FaultKind.HANG, "k8s_pods_list", seconds=2.0)
     hanging = asyncio.create_task(cluster.call(PODS, SHOP))
     await asyncio.sleep(0.2)
-    others = await asyncio.gather(*(told(cluster, "cluster_k8s_nodes_list", {}) for _ in range(20)))
+    others = await asyncio.gather(*(object_output(cluster, "cluster_k8s_nodes_list", {}) for _ in range(20)))
     assert {len(each["nodes"]) for each in others} == {3} and not hanging.done()
     hanging.cancel()
     await asyncio.wait([hanging])
-    assert len((await told(cluster, "cluster_k8s_nodes_list", {}))["nodes"]) == 3
+    assert len((await object_output(cluster, "cluster_k8s_nodes_list", {}))["nodes"]) == 3
 
 
 @BOTH
@@ -120,7 +120,7 @@ async def test_a_server_killed_in_a_call_leaves_it_open_for_its_key(cluster: Mcp
             await cluster.call(RESTART, WEB, key="k-1")
         await web.start()
     for _ in range(2):
-        assert (await told(cluster, RESTART, WEB, "k-1"))["status"] == "restarted"
+        assert (await object_output(cluster, RESTART, WEB, "k-1"))["status"] == "restarted"
     assert [effect["key"] for effect in cluster.state.effects()] == ["k-1"]
 
 
@@ -154,10 +154,10 @@ async def test_a_wrong_or_missing_secret_fails(web: Web, tmp_path: Path, bearer:
 async def test_a_server_that_cannot_be_started_is_unreachable(tmp_path: Path, fields: dict[str, Any]) -> None:
     met: list[str] = []
 
-    async def told(fault: str) -> None:
+    async def note_fault(fault: str) -> None:
         met.append(fault)
 
-    session = McpSession(McpServer(name="none", **fields), tmp_path, tmp_path / "home", lambda name: None, told)
+    session = McpSession(McpServer(name="none", **fields), tmp_path, tmp_path / "home", lambda name: None, note_fault)
     with pytest.raises(Unreachable):
         await session.connection()
     await session.close()
@@ -210,7 +210,7 @@ class McpApp:
         call = await self.harness.tool_call(address, "t1.0", agent_id)
         return await self.harness.activity(ToolActivities(self.harness.deps).run, call, attempt=attempt)
 
-    async def told(self, address: TurnAddress) -> Any:
+    async def tool_message(self, address: TurnAddress) -> Any:
         sql = "SELECT content FROM messages WHERE turn_id = $1 AND call_id = 't1.0'"
         return json.loads(await self.harness.value(sql, address.turn_id))
 
@@ -246,7 +246,7 @@ async def test_a_server_killed_in_the_middle_of_a_change_makes_it_once(mcp_app: 
     assert len(mcp_app.effects()) == before + 1
 
 
-async def test_an_untrusted_servers_call_is_opaque_whatever_it_says_and_waits_for_its_approval(mcp_app: McpApp) -> None:
+async def test_a_call_of_an_untrusted_server_is_opaque_and_waits_for_approval(mcp_app: McpApp) -> None:
     address = await mcp_app.harness.plan(("liar_remove", {"name": "x"}), agent_id="dupe")
     assert (await mcp_app.run(address, "dupe")).state is CallState.DENIED
     assert not (mcp_app.app.folder / "deleted").exists()
@@ -268,7 +268,7 @@ async def test_a_dead_server_is_an_error_that_the_model_reads(mcp_app: McpApp, m
         assert (await mcp_app.harness.call_row(address))["state"] == "planned"
     outcome = await mcp_app.run(address, attempt=5)
     assert outcome.state is CallState.FAILED and outcome.problem is None
-    assert "cluster" in (await mcp_app.told(address))["message"]
+    assert "cluster" in (await mcp_app.tool_message(address))["message"]
     monkeypatch.undo()
 
 
@@ -341,7 +341,7 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mcp
     await found.close()
 
 
-async def called(servers: McpServers, app: App, home: Path) -> ToolResult:
+async def read_pods(servers: McpServers, app: App, home: Path) -> ToolResult:
     """A read under the card that publishing makes of this app."""
     card = next(card for card in (await discover_cards(app, [], no_secret, home)).cards["cluster"] if card.name == PODS)
     tool = servers.find("ops", card)
@@ -351,7 +351,7 @@ async def called(servers: McpServers, app: App, home: Path) -> ToolResult:
 
 async def test_a_tool_runs_only_as_locked(servers: McpServers, tmp_path: Path) -> None:
     app = load_app(OPS)
-    assert (await called(servers, app, tmp_path)).output
+    assert (await read_pods(servers, app, tmp_path)).output
     lock = app.locks["cluster"]
     tools = tuple(
         tool.model_copy(update={"description": "List them."}) if f"cluster_{tool.name}" == PODS else tool
@@ -359,7 +359,7 @@ async def test_a_tool_runs_only_as_locked(servers: McpServers, tmp_path: Path) -
     )
     reviewed = replace(app, locks={"cluster": lock.model_copy(update={"tools": tools})})
     with pytest.raises(ToolRefused):
-        await called(servers, reviewed, tmp_path)
+        await read_pods(servers, reviewed, tmp_path)
 
 
 class RawServer:
@@ -390,15 +390,15 @@ Raws = Callable[..., RawServer]
 
 
 @pytest.fixture
-async def raws(tmp_path: Path) -> AsyncIterator[Raws]:
+async def new_raw_server(tmp_path: Path) -> AsyncIterator[Raws]:
     async with AsyncExitStack() as stack:
 
-        def made(how: str, **fields: Any) -> RawServer:
+        def new_server(how: str, **fields: Any) -> RawServer:
             raw = RawServer(tmp_path, how, **fields)
             stack.push_async_callback(raw.session.close)
             return raw
 
-        yield made
+        yield new_server
 
 
 @pytest.mark.parametrize(("how", "trusted"), [
@@ -408,8 +408,10 @@ async def raws(tmp_path: Path) -> AsyncIterator[Raws]:
     soak("says_its_own", READ),
     soak("says_internal_error", READ),
 ])  # fmt: skip
-async def test_an_invalid_answer_is_a_typed_end_at_once(raws: Raws, how: str, trusted: dict[str, Any]) -> None:
-    raw = raws(how, **trusted)
+async def test_an_invalid_answer_is_a_typed_end_at_once(
+    new_raw_server: Raws, how: str, trusted: dict[str, Any]
+) -> None:
+    raw = new_raw_server(how, **trusted)
     with pytest.raises(ToolRefused if trusted else ServerLost):
         await raw.press()
     assert raw.pressed() == 1
@@ -424,28 +426,32 @@ async def test_an_invalid_answer_is_a_typed_end_at_once(raws: Raws, how: str, tr
         ("endless_line", ServerLost),
     ],
 )
-async def test_a_refusal_is_final_and_a_broken_line_ends_one_call(raws: Raws, how: str, ends: type[Exception]) -> None:
-    raw = raws(how)
+async def test_a_refusal_is_final_and_a_broken_line_ends_one_call(
+    new_raw_server: Raws, how: str, ends: type[Exception]
+) -> None:
+    raw = new_raw_server(how)
     with pytest.raises(ends):
         await raw.press()
     assert raw.pressed() == 1
 
 
 @pytest.mark.parametrize(("how", "kept"), [("misfits", "often"), ("content_is_number", "42")])
-async def test_an_answer_that_its_schema_or_the_protocol_forbids_is_reported(raws: Raws, how: str, kept: str) -> None:
+async def test_an_answer_that_its_schema_or_the_protocol_forbids_is_reported(
+    new_raw_server: Raws, how: str, kept: str
+) -> None:
     with pytest.raises(ToolRefused):
-        await raws(how, **READ).press()
-    output = (await raws(how).press()).output
+        await new_raw_server(how, **READ).press()
+    output = (await new_raw_server(how).press()).output
     assert isinstance(output, dict) and output["status"] == "answer_misfit", "the call was made: it need not be settled"
     assert kept in str(output["answer"])
 
 
-async def test_half_a_character_does_not_lose_an_answer(raws: Raws) -> None:
-    assert (await raws("half_characters").press()).output == "pressed 😀 \ufffd, \\ud83d"
+async def test_half_a_character_does_not_lose_an_answer(new_raw_server: Raws) -> None:
+    assert (await new_raw_server("half_characters").press()).output == "pressed 😀 \ufffd, \\ud83d"
 
 
-async def test_a_tool_that_breaks_the_protocol_costs_only_itself(raws: Raws) -> None:
-    raw = raws("lists_broken_tools")
+async def test_a_tool_that_breaks_the_protocol_costs_only_itself(new_raw_server: Raws) -> None:
+    raw = new_raw_server("lists_broken_tools")
     assert (await raw.press()).output == "pressed"
     offer = (await raw.session.connection()).offer
     assert [tool.tool for tool in offer.tools.values()] == ["press"]
@@ -455,22 +461,28 @@ async def test_a_tool_that_breaks_the_protocol_costs_only_itself(raws: Raws) -> 
 @pytest.mark.parametrize(
     "how", ["fits", "slow_pattern", soak("has_no_structure"), soak("schema_elsewhere"), soak("schema_is_none")]
 )
-async def test_an_output_schema_that_fits_or_cannot_be_used_leaves_the_answer_as_it_is(raws: Raws, how: str) -> None:
-    assert "pressed" in str((await raws(how, **READ).press()).output)
+async def test_an_output_schema_that_fits_or_cannot_be_used_leaves_the_answer_as_it_is(
+    new_raw_server: Raws, how: str
+) -> None:
+    assert "pressed" in str((await new_raw_server(how, **READ).press()).output)
 
 
 @pytest.mark.parametrize("how", ["chatters", "not_utf8"])
-async def test_stderr_is_bounded_and_needs_no_text(raws: Raws, tmp_path: Path, monkeypatch: Patch, how: str) -> None:
+async def test_stderr_is_bounded_and_needs_no_text(
+    new_raw_server: Raws, tmp_path: Path, monkeypatch: Patch, how: str
+) -> None:
     monkeypatch.setattr(transports, "LOG_SECONDS", 0.05)
-    raw, log = raws(how), tmp_path / "server" / "stderr.log"
+    raw, log = new_raw_server(how), tmp_path / "server" / "stderr.log"
     for _ in range(3):
         assert (await raw.press()).output == "pressed"
         await until(lambda: log.stat().st_size <= transports.MAX_LOG_BYTES)
 
 
 @pytest.mark.parametrize("how", ["other_id", "hangs"])
-async def test_a_call_without_an_answer_ends_with_its_time_and_the_server_starts_anew(raws: Raws, how: str) -> None:
-    raw = raws(how)
+async def test_a_call_without_an_answer_ends_with_its_time_and_the_server_starts_anew(
+    new_raw_server: Raws, how: str
+) -> None:
+    raw = new_raw_server(how)
     with pytest.raises(TimeoutError):
         await raw.press(seconds=1.0)
     first = raw.session._connection
@@ -480,8 +492,10 @@ async def test_a_call_without_an_answer_ends_with_its_time_and_the_server_starts
     assert raw.pressed() == (2 if how == "hangs" else 1)
 
 
-async def test_a_server_that_lists_nothing_is_not_ended_during_a_long_call(raws: Raws, monkeypatch: Patch) -> None:
-    raw = raws("takes_its_time")
+async def test_a_server_that_lists_nothing_is_not_ended_during_a_long_call(
+    new_raw_server: Raws, monkeypatch: Patch
+) -> None:
+    raw = new_raw_server("takes_its_time")
     await raw.session.connection()
     long = asyncio.create_task(raw.press())
     await until(lambda: raw.pressed() == 1)
@@ -493,8 +507,10 @@ async def test_a_server_that_lists_nothing_is_not_ended_during_a_long_call(raws:
 
 
 @pytest.mark.parametrize("trusted", [OPAQUE, READ], ids=["opaque", "read"])
-async def test_an_answer_that_is_too_large_ends_its_own_call_and_no_other(raws: Raws, trusted: dict[str, Any]) -> None:
-    raw = raws("second_is_huge", **trusted)
+async def test_an_answer_that_is_too_large_ends_its_own_call_and_no_other(
+    new_raw_server: Raws, trusted: dict[str, Any]
+) -> None:
+    raw = new_raw_server("second_is_huge", **trusted)
     first = asyncio.create_task(raw.press(seconds=60.0))
     await until(lambda: raw.pressed() == 1, seconds=60.0)
     with pytest.raises(ToolRefused if trusted else ServerLost):
@@ -502,8 +518,8 @@ async def test_an_answer_that_is_too_large_ends_its_own_call_and_no_other(raws: 
     assert (await first).output == "pressed" and raw.pressed() == 2
 
 
-async def test_a_server_that_starts_slowly_costs_an_attempt_and_no_outcome(raws: Raws) -> None:
-    raw = raws("well")
+async def test_a_server_that_starts_slowly_costs_an_attempt_and_no_outcome(new_raw_server: Raws) -> None:
+    raw = new_raw_server("well")
     card = await raw.card()
     await raw.session.close()
     script = "import sys, time, runpy; time.sleep(1.5); runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -545,11 +561,11 @@ async def test_a_long_session_notices_drift_when_its_list_is_old(lying_mcp: McpS
     offer = (await lying_mcp.connection()).offer
     asked, listed = [], McpSession._list_offer
 
-    async def noted(self: McpSession, *where: Any) -> Any:
+    async def note_and_list(self: McpSession, *where: Any) -> Any:
         asked.append(where[0])
         return await listed(self, *where)
 
-    monkeypatch.setattr(McpSession, "_list_offer", noted)
+    monkeypatch.setattr(McpSession, "_list_offer", note_and_list)
     await lying_mcp.connection()
     assert not asked and lying_mcp._connection is not None
     lying_mcp._connection.listed_at = asyncio.get_running_loop().time() - LISTING_SECONDS - 1
@@ -557,8 +573,8 @@ async def test_a_long_session_notices_drift_when_its_list_is_old(lying_mcp: McpS
     assert len(asked) == 1 and [*again.tools] == [*offer.tools]
 
 
-async def test_the_idempotency_key_is_sent_in_the_argument_that_the_author_names(raws: Raws) -> None:
-    raw = raws("well", tools={"press": {"effect": "keyed", "key_argument": "times", "key_ttl_seconds": 60}})
+async def test_the_idempotency_key_is_sent_in_the_argument_that_the_author_names(new_raw_server: Raws) -> None:
+    raw = new_raw_server("well", tools={"press": {"effect": "keyed", "key_argument": "times", "key_ttl_seconds": 60}})
     card = await raw.card()
     assert card.effect is EffectClass.KEYED and card.key_ttl_seconds == 60 and card.parameters["properties"] == {}
     await McpTool(card, raw.session).run({}, context(card))

@@ -35,7 +35,7 @@ from tests.doubles.desk_variants import KEEPER, keeper, without
 from tests.doubles.embedder import Hashing
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
-from tests.integration.library import Library, other_tenant
+from tests.integration.library_writer import Library, other_tenant
 
 KEY = "AKI" + "A" + "A1B2C3D4E5F6G7H8"
 
@@ -229,7 +229,7 @@ async def facts_harness(harness: Harness) -> Harness:
     return harness
 
 
-async def used(
+async def run_fact_tool(
     harness: Harness,
     address: TurnAddress,
     scope: FactScope,
@@ -248,23 +248,23 @@ async def turn(harness: Harness, by: str = "requester", **given: object) -> Turn
     return (await harness.start(agent_id=KEEPER, by=by, **given))[0]  # type: ignore[arg-type]
 
 
-def said(*contents: str, kind: str = "likes", confidence: float = 0.5) -> list[Fact]:
+def facts_of(*contents: str, kind: str = "likes", confidence: float = 0.5) -> list[Fact]:
     return [Fact(type=kind, content=each, confidence=confidence) for each in contents]
 
 
 async def test_no_other_conversation_or_user_sees_a_stored_note(facts_harness: Harness) -> None:
     first, other, stranger = [await turn(facts_harness, by=name) for name in ("admin", "admin", "reviewer")]
     for scope in (C, U):
-        assert (await used(facts_harness, first, scope, *said("tea"))).status is S.SUCCESS
-    assert (await used(facts_harness, first, C, types=("name",))).status is S.NOT_FOUND
-    assert (await used(facts_harness, other, C)).status is S.NOT_FOUND
-    assert [fact.content for fact in (await used(facts_harness, other, U)).facts] == ["tea"]
-    assert (await used(facts_harness, stranger, U)).facts == ()
+        assert (await run_fact_tool(facts_harness, first, scope, *facts_of("tea"))).status is S.SUCCESS
+    assert (await run_fact_tool(facts_harness, first, C, types=("name",))).status is S.NOT_FOUND
+    assert (await run_fact_tool(facts_harness, other, C)).status is S.NOT_FOUND
+    assert [fact.content for fact in (await run_fact_tool(facts_harness, other, U)).facts] == ["tea"]
+    assert (await run_fact_tool(facts_harness, stranger, U)).facts == ()
 
 
 async def test_append_only_rows_never_change_and_such_a_write_is_refused(facts_harness: Harness) -> None:
     address = await turn(facts_harness)
-    await used(facts_harness, address, U, *said("tea"))
+    await run_fact_tool(facts_harness, address, U, *facts_of("tea"))
     for statement in ("UPDATE user_facts SET content = 'x'", "DELETE FROM user_facts"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await facts_harness.write(statement)
@@ -277,41 +277,41 @@ async def test_append_only_rows_never_change_and_such_a_write_is_refused(facts_h
             "CREATE TRIGGER rewrites BEFORE INSERT ON user_facts FOR EACH ROW EXECUTE FUNCTION rewrite()"
         )
         try:
-            answer = await used(facts_harness, address, U, *said("coffee"))
+            answer = await run_fact_tool(facts_harness, address, U, *facts_of("coffee"))
         finally:
             await owner.execute("DROP TRIGGER rewrites ON user_facts; DROP FUNCTION rewrite()")
     assert (answer.status, answer.refused_change) == (S.FAILED, True)
-    assert "tea" in {fact.content for fact in (await used(facts_harness, address, U)).facts}
+    assert "tea" in {fact.content for fact in (await run_fact_tool(facts_harness, address, U)).facts}
 
 
 async def test_of_many_facts_the_nearest_are_returned_oldest_first(facts_harness: Harness) -> None:
     for embedder, by in ((None, "reviewer"), (Hashing(), "requester")):
         harness = replace(facts_harness, deps=replace(facts_harness.deps, embedder=embedder))
         address = await turn(harness, by=by)
-        await used(harness, address, U, *said("green tea"))
-        await used(harness, address, U, *said(*(f"number {n}" for n in range(MAX_FACTS)), kind="number"))
-        await used(harness, address, U, *said(*(f"late {n}" for n in range(MAX_FACTS)), kind="late"))
-        found = [fact.content for fact in (await used(harness, address, U, about="green tea")).facts]
+        await run_fact_tool(harness, address, U, *facts_of("green tea"))
+        await run_fact_tool(harness, address, U, *facts_of(*(f"number {n}" for n in range(MAX_FACTS)), kind="number"))
+        await run_fact_tool(harness, address, U, *facts_of(*(f"late {n}" for n in range(MAX_FACTS)), kind="late"))
+        found = [fact.content for fact in (await run_fact_tool(harness, address, U, about="green tea")).facts]
         assert len(found) == MAX_FACTS and "green tea" in found and (embedder or found[0] == "green tea")
         by_whom = "SELECT embedder FROM user_facts WHERE content = 'green tea' ORDER BY id DESC LIMIT 1"
         assert await harness.value(by_whom) == (embedder.name if embedder else None)
-        late = (await used(harness, address, U, types=("late",))).facts
+        late = (await run_fact_tool(harness, address, U, types=("late",))).facts
         assert [fact.content for fact in late] == [f"late {n}" for n in range(MAX_FACTS)]
 
 
 async def test_a_fact_that_is_not_granted_or_not_available_returns_a_status(facts_harness: Harness) -> None:
     address = await turn(facts_harness)
-    for each in ((), said("tea")):
-        assert (await used(facts_harness, address, U, *each, agent_id="brief")).status is S.UNAUTHORIZED
+    for each in ((), facts_of("tea")):
+        assert (await run_fact_tool(facts_harness, address, U, *each, agent_id="brief")).status is S.UNAUTHORIZED
     for scope, table in ((C, "conversation_facts"), (U, "user_facts")):
-        assert (await used(facts_harness, address, scope, *said("a\x00b"))).status is S.FAILED
+        assert (await run_fact_tool(facts_harness, address, scope, *facts_of("a\x00b"))).status is S.FAILED
         async with without(facts_harness, table):
-            assert (await used(facts_harness, address, scope)).status is S.UNAVAILABLE
-            assert (await used(facts_harness, address, scope, *said("tea"))).status is S.FAILED
-        assert (await used(facts_harness, address, scope, *said("tea"))).status is S.SUCCESS
+            assert (await run_fact_tool(facts_harness, address, scope)).status is S.UNAVAILABLE
+            assert (await run_fact_tool(facts_harness, address, scope, *facts_of("tea"))).status is S.FAILED
+        assert (await run_fact_tool(facts_harness, address, scope, *facts_of("tea"))).status is S.SUCCESS
     off = replace(facts_harness, deps=replace(facts_harness.deps, keeps_facts=False))
-    assert (await used(off, address, U)).status is S.UNAVAILABLE, "the operator took it away"
-    assert (await used(off, address, C, *said("tea"))).status is S.FAILED
+    assert (await run_fact_tool(off, address, U)).status is S.UNAVAILABLE, "the operator took it away"
+    assert (await run_fact_tool(off, address, C, *facts_of("tea"))).status is S.FAILED
 
 
 async def test_facts_are_deleted_with_their_user_or_conversation(facts_harness: Harness) -> None:
@@ -320,7 +320,7 @@ async def test_facts_are_deleted_with_their_user_or_conversation(facts_harness: 
     await facts_harness.write(ended)
     address = await turn(facts_harness, by="reviewer")
     for scope in (C, U):
-        await used(facts_harness, address, scope, *said("tea"))
+        await run_fact_tool(facts_harness, address, scope, *facts_of("tea"))
     await facts_harness.write(ended)
     told = await erase(facts_harness.db, person.tenant_id, person.name, facts_harness.people["admin"].user_id)
     assert isinstance(told["erased"], dict) and told["erased"]["user_facts"] >= 1
@@ -328,12 +328,12 @@ async def test_facts_are_deleted_with_their_user_or_conversation(facts_harness: 
     assert await facts_harness.value("SELECT count(*) FROM conversation_facts WHERE turn_id = $1", address.turn_id) == 0
 
 
-async def made(harness: Harness, name: str, **attributes: object) -> str:
+async def create_entity(harness: Harness, name: str, **attributes: object) -> str:
     async with harness.db.transaction("local") as tx:
         return (await facts.create_entity(tx, "thing", name, {**attributes}, None, None)).id  # type: ignore[dict-item]
 
 
-async def named(harness: Harness, *references: str, tenant: str = "local") -> dict[str, str]:
+async def entity_headings(harness: Harness, *references: str, tenant: str = "local") -> dict[str, str]:
     async with harness.db.transaction(tenant) as tx:
         found = await facts.referred_entities(tx, references)
     return {reference: told.splitlines()[0] for reference, told in found.items()}
@@ -341,23 +341,25 @@ async def named(harness: Harness, *references: str, tenant: str = "local") -> di
 
 async def test_each_reference_resolves_to_its_entitys_current_state_in_one_query(harness: Harness) -> None:
     mark = new_id()
-    first = await made(harness, f"A {mark}", code=mark, old=mark)
-    second = await made(harness, f"B {mark}", number=7, mark=mark)
+    first = await create_entity(harness, f"A {mark}", code=mark, old=mark)
+    second = await create_entity(harness, f"B {mark}", number=7, mark=mark)
     fresh = "UPDATE entities SET attributes = attributes - 'old' || jsonb_build_object('fresh', $2::text) WHERE id = $1"
     await harness.write(fresh, first, mark)
     references = (f"id={first}", f"name=B {mark}", f"code={mark}", f"mark={mark}", f"fresh={mark}")
     a, b = f"thing: A {mark} ({first})", f"thing: B {mark} ({second})"
     found = dict(zip(references, (a, b, a, b, a), strict=True))
-    assert await named(harness, f"old={mark}", *references) == found
-    assert await named(harness, *references, tenant="other") == {}
+    assert await entity_headings(harness, f"old={mark}", *references) == found
+    assert await entity_headings(harness, *references, tenant="other") == {}
 
 
 async def test_a_reference_matches_exactly_and_one_without_an_entity_is_omitted(harness: Harness) -> None:
     mark = new_id()
-    only = await made(harness, f"Only {mark}", note="a=b", **{f"{mark}=a": "b"})
+    only = await create_entity(harness, f"Only {mark}", note="a=b", **{f"{mark}=a": "b"})
     wrong = (f"name=ONLY {mark}", f"id={only.upper()}", "id=", "id=no id", "name=", "nobody=x", "x", "", f"Only={mark}")
-    assert await named(harness, *wrong, f"{mark}=a=b") == {}, "what a name with an equals sign has is mistaken for none"
-    assert list(await named(harness, "note=a=b")) == ["note=a=b"]
+    assert await entity_headings(harness, *wrong, f"{mark}=a=b") == {}, (
+        "what a name with an equals sign has is mistaken for none"
+    )
+    assert list(await entity_headings(harness, "note=a=b")) == ["note=a=b"]
     async with harness.db.transaction("local") as tx:
         assert [each.id for each in await facts.find_entities(tx, f" ONLY  {mark[:30]}")] == [only]
         assert await facts.find_entities(tx, " \t ") == [] == await facts.find_entities(tx, "")
@@ -365,20 +367,22 @@ async def test_a_reference_matches_exactly_and_one_without_an_entity_is_omitted(
 
 async def test_of_several_entities_with_one_name_or_value_the_newest_is_found(harness: Harness) -> None:
     mark = new_id()
-    ids = [await made(harness, f"Twin {mark}", mark=mark) for _ in range(3)]
+    ids = [await create_entity(harness, f"Twin {mark}", mark=mark) for _ in range(3)]
     for place, entity_id in enumerate(ids):
         sql = "UPDATE entities SET created_at = now() - $2::interval WHERE id = $1"
         await harness.write(sql, entity_id, timedelta(hours=abs(place - 1)))
     references = (f"name=Twin {mark}", f"mark={mark}")
-    assert await named(harness, *references) == dict.fromkeys(references, f"thing: Twin {mark} ({ids[1]})")
+    assert await entity_headings(harness, *references) == dict.fromkeys(references, f"thing: Twin {mark} ({ids[1]})")
 
 
 async def test_a_value_of_any_kind_is_found_by_its_text(harness: Harness) -> None:
     mark = new_id()
     values: dict[str, Any] = {"n": 7, "f": 7.5, "e": 1e2, "yes": True, "none": None, "list": [1, "a"], "of": {"a": 1}}
     values |= {"é": "ü", "": "x"}
-    entity_id = await made(harness, f"Any {mark}", **{f"{mark}{name}": value for name, value in values.items()})
+    entity_id = await create_entity(
+        harness, f"Any {mark}", **{f"{mark}{name}": value for name, value in values.items()}
+    )
     only = f"thing: Any {mark} ({entity_id})"
     told = {"n": "7", "f": "7.5", "e": "100.0", "yes": "true", "list": '[1, "a"]', "of": '{"a": 1}', "é": "ü", "": "x"}
     found = {f"{mark}{name}={value}": only for name, value in told.items()}
-    assert await named(harness, *found, f"{mark}none=", f"{mark}none=null", f"{mark}n=7.0") == found
+    assert await entity_headings(harness, *found, f"{mark}none=", f"{mark}none=null", f"{mark}n=7.0") == found

@@ -111,7 +111,7 @@ OLD_ROWS = (
 TABLES = ("users", "conversations", "turns", "messages", "working_memory", "model_calls", "approvals", "entities")
 
 
-async def written(empty_urls: Urls, statements: tuple[str, ...]) -> str:
+async def insert_rows(empty_urls: Urls, statements: tuple[str, ...]) -> str:
     own_id = new_id()
     async with as_owner(empty_urls.owner, "local") as owner, owner.transaction():
         await owner.execute("SELECT set_config('perdure.reader', '*', true)")
@@ -123,7 +123,7 @@ async def written(empty_urls: Urls, statements: tuple[str, ...]) -> str:
 async def test_every_row_survives_the_migrations_and_new_columns_get_their_old_meaning(empty_urls: Urls) -> None:
     await asyncio.to_thread(upgrade, empty_urls.owner, "0003")  # the first release
     assert not await is_newest(empty_urls.owner)
-    own_id = await written(empty_urls, OLD_ROWS)
+    own_id = await insert_rows(empty_urls, OLD_ROWS)
     await bring_up(empty_urls.owner)
     assert await is_newest(empty_urls.owner)
     async with as_owner(empty_urls.app, "local") as app:
@@ -159,9 +159,9 @@ OLD_AUDIT = (
 )
 
 
-async def test_old_audit_rows_are_chained_sealed_and_erasable_and_none_is_slipped_in_later(empty_urls: Urls) -> None:
+async def test_old_audit_rows_are_chained_sealed_and_erasable(empty_urls: Urls) -> None:
     await asyncio.to_thread(upgrade, empty_urls.owner, "0009")
-    ann = await written(empty_urls, OLD_AUDIT)
+    ann = await insert_rows(empty_urls, OLD_AUDIT)
     await asyncio.to_thread(upgrade, empty_urls.owner)
     async with as_owner(empty_urls.owner, "local") as owner:
         db = await Database.connect(empty_urls.app, max_connections=2, keyring=KEYRING)
@@ -204,7 +204,7 @@ OLD_BYTES = (
 
 async def test_the_bytes_of_older_rows_are_counted(empty_urls: Urls) -> None:
     await asyncio.to_thread(upgrade, empty_urls.owner, "0027")
-    own_id = await written(empty_urls, OLD_BYTES)
+    own_id = await insert_rows(empty_urls, OLD_BYTES)
     await asyncio.to_thread(upgrade, empty_urls.owner)
     db = await Database.connect(empty_urls.app, max_connections=2, keyring=KEYRING)
     async with db.transaction("local") as tx:

@@ -70,22 +70,23 @@ async def put(harness: Harness, kind: Wake, *turn_ids: str) -> list[Note]:
         return [await outbox.put(tx, "local", kind, turn_id) for turn_id in turn_ids]
 
 
-async def left(relay: Database) -> int:
+async def outbox_count(relay: Database) -> int:
     return int(await relay.pool.fetchval("SELECT count(*) FROM outbox"))
 
 
 async def test_the_relay_starts_a_turn_whose_starter_died(harness: Harness, relay: Database, temporal: Client) -> None:
     address, started = await harness.start(Line("hi"))
     assert started.note is not None and not await Heard(temporal, harness.db, fails=1).deliver_soon(started.note)
-    assert await left(relay) == 1
+    assert await outbox_count(relay) == 1
     assert await deliver_due(relay, harness.deps.notifier) == 0, "its writer has a head start"
     stop = asyncio.Event()
     running = asyncio.create_task(run_relay(relay, Notifier(temporal, relay), stop))
     handle = temporal.get_workflow_handle(turn_workflow_id(address.turn_id))
-    for _ in range(600):
-        await asyncio.sleep(0.05)
-        if not await left(relay):
-            break
+
+    async def is_empty() -> bool:
+        return await outbox_count(relay) == 0
+
+    await until(is_empty)
     stop.set()
     await running
     described = await handle.describe()
@@ -113,7 +114,7 @@ async def test_a_signal_to_an_absent_turn_starts_nothing(harness: Harness, relay
     for kind in (Wake.RING, Wake.STOP):
         (note,) = await put(harness, kind, address.turn_id)
         assert await harness.deps.notifier.deliver_soon(note)
-    assert await left(relay) == 1, "the start alone"
+    assert await outbox_count(relay) == 1, "the start alone"
     async with harness.db.transaction("local") as tx:
         await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
     await harness.deps.notifier.deliver(replace(started.note, begins=None))  # as the relay has it
@@ -131,7 +132,7 @@ async def test_notes_to_a_lost_namespace_stay(harness: Harness, relay: Database,
     target = temporal.service_client.config.target_host
     elsewhere = await Client.connect(target, namespace="misspelt", data_converter=temporal.data_converter)
     assert await due(relay, Notifier(elsewhere, relay)) == 0
-    assert await left(relay) == 1
+    assert await outbox_count(relay) == 1
 
 
 async def test_each_outage_logs_its_start_and_end_once(
@@ -161,7 +162,7 @@ async def test_two_relays_deliver_each_wake_up_once(harness: Harness, relay: Dat
     await relay.pool.execute("UPDATE outbox SET due_at = now() - interval '1 ms'")
     for _ in range(3):
         await asyncio.gather(*(deliver_due(relay, heard) for _ in range(4)))
-    assert await left(relay) == 0
+    assert await outbox_count(relay) == 0
     assert heard.rung == Counter((Wake.RING, note.turn_id) for note in notes)
 
 
@@ -169,10 +170,10 @@ async def test_undelivered_notes_return_and_delay_none(harness: Harness, relay: 
     await put(harness, Wake.RING, new_id(), new_id(), new_id())
     heard = Heard(temporal, relay, fails=2)
     assert await due(relay, heard) == 1, "one that fails does not hold up the others"
-    assert await left(relay) == 2
+    assert await outbox_count(relay) == 2
     assert await deliver_due(relay, heard) == 0, "not due yet"
     assert await due(relay, heard) == 2
-    assert await left(relay) == 0
+    assert await outbox_count(relay) == 0
 
 
 async def test_a_turn_temporal_refuses_fails_after_tries(harness: Harness, relay: Database, temporal: Client) -> None:
@@ -203,7 +204,7 @@ async def test_a_turn_temporal_refuses_fails_after_tries(harness: Harness, relay
         for status in {*RPCStatusCode} - {*PERMANENT_REJECTIONS, RPCStatusCode.OK, RPCStatusCode.UNAVAILABLE}
     ),
 ])  # fmt: skip
-async def test_a_start_that_can_succeed_later_and_any_wake_signal_is_retried_without_limit(
+async def test_temporary_start_failures_and_wake_signals_are_retried_without_limit(
     harness: Harness, relay: Database, temporal: Client, kind: Wake, status: RPCStatusCode
 ) -> None:
     address, _ = await harness.start(Line("hi"))
@@ -240,7 +241,7 @@ class WebhookApp:
             for webhook in await webhooks.list_webhooks(tx):
                 await webhooks.end_webhook(tx, webhook.id, self.harness.people["admin"].user_id)
 
-    async def asked(self) -> tuple[TurnAddress, RequestRef]:
+    async def request_approval(self) -> tuple[TurnAddress, RequestRef]:
         address = await self.harness.plan(("pay", {"amount": 7}))
         (request,) = await self.harness.open(address, "t1.0")
         return address, request
@@ -271,7 +272,7 @@ async def webhook_app(harness: Harness, relay: Database) -> AsyncIterator[Webhoo
 
 
 async def test_a_receiver_gets_the_request_and_its_outcome(webhook_app: WebhookApp) -> None:
-    _, request = await webhook_app.asked()
+    _, request = await webhook_app.request_approval()
     assert await webhook_app.deliver() == 1
     await webhook_app.harness.decide(request.request_id, Decision.REJECT, comment="no")
     assert await webhook_app.deliver() == 1
@@ -288,7 +289,7 @@ async def test_a_receiver_gets_the_request_and_its_outcome(webhook_app: WebhookA
 
 async def test_a_failed_delivery_is_retried_at_growing_intervals_and_then_given_up(webhook_app: WebhookApp) -> None:
     webhook_app.receiver.answers = [500, 302, 404, 500]
-    await webhook_app.asked()
+    await webhook_app.request_approval()
     waits = []
     for _ in range(3):
         assert await webhook_app.deliver() == 1
@@ -319,7 +320,7 @@ async def test_a_silent_receiver_delays_no_other(webhook_app: WebhookApp, monkey
     other = await Receiver().start()
     other.secret = await webhook_app.add(other.url.replace("127.0.0.1", "localhost"))
     webhook_app.receiver.stalls = True
-    await webhook_app.asked()
+    await webhook_app.request_approval()
     sent, notices = await webhook_app.deliver(), other.notices
     await other.stop()
     assert sent == 2 and [notice["event"] for notice in notices] == ["approval.opened"]
@@ -328,7 +329,7 @@ async def test_a_silent_receiver_delays_no_other(webhook_app: WebhookApp, monkey
 
 
 async def test_a_relay_that_was_killed_while_sending_leaves_its_notices_to_the_next(webhook_app: WebhookApp) -> None:
-    await webhook_app.asked()
+    await webhook_app.request_approval()
     claimed = await webhook_app.relay.pool.fetch(
         "UPDATE notices SET due_at = now() + interval '60 seconds' RETURNING id"
     )
@@ -338,7 +339,7 @@ async def test_a_relay_that_was_killed_while_sending_leaves_its_notices_to_the_n
 
 
 async def test_a_notice_is_committed_with_its_change_or_not_at_all(webhook_app: WebhookApp) -> None:
-    _, request = await webhook_app.asked()
+    _, request = await webhook_app.request_approval()
     await webhook_app.deliver()
     with pytest.raises(RuntimeError):
         async with webhook_app.harness.db.transaction("local") as tx:
@@ -349,7 +350,7 @@ async def test_a_notice_is_committed_with_its_change_or_not_at_all(webhook_app: 
 
 
 async def test_an_expiry_is_reported_and_a_deleted_webhook_gets_nothing(webhook_app: WebhookApp) -> None:
-    address, request = await webhook_app.asked()
+    address, request = await webhook_app.request_approval()
     await webhook_app.deliver()
     await webhook_app.harness.write("UPDATE approvals SET expires_at = now() WHERE id = $1", request.request_id)
     ask = VerdictsRequest(address=address, requests=(request,))
@@ -358,7 +359,7 @@ async def test_an_expiry_is_reported_and_a_deleted_webhook_gets_nothing(webhook_
     last = webhook_app.receiver.notices[-1]
     assert (last["event"], last["approval"]["status"]) == ("approval.expired", "expired")
     await webhook_app.end_all()
-    await webhook_app.asked()
+    await webhook_app.request_approval()
     assert await webhook_app.waiting() == []
 
 
@@ -378,7 +379,7 @@ async def test_a_webhook_to_a_forbidden_address_is_not_sent(webhook_app: Webhook
         "https://nowhere.example.org/",
     ):
         await webhook_app.add(url)
-    await webhook_app.asked()
+    await webhook_app.request_approval()
     await webhook_app.deliver()
     problems = [waiting["problem"] for waiting in await webhook_app.waiting()]
     assert len(problems) == 5 and all(problems) and not sent
@@ -397,7 +398,7 @@ async def test_a_webhook_to_a_forbidden_address_is_not_sent(webhook_app: Webhook
 async def test_a_low_risk_notice_contains_its_arguments_if_the_administrator_allows_it(webhook_app: WebhookApp) -> None:
     await webhook_app.end_all()
     webhook_app.receiver.secret = await webhook_app.add(webhook_app.receiver.url, with_args=True)
-    _, request = await webhook_app.asked()
+    _, request = await webhook_app.request_approval()
     await webhook_app.deliver()
     await webhook_app.harness.write("UPDATE approvals SET risk = 'low' WHERE id = $1", request.request_id)
     await webhook_app.harness.decide(request.request_id)

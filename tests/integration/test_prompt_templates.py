@@ -33,13 +33,13 @@ def fresh() -> str:
     return f"t{new_id().replace('-', '')}"
 
 
-async def drafted(client: httpx.AsyncClient, template: str, text: str) -> dict[str, str]:
+async def put_draft(client: httpx.AsyncClient, template: str, text: str) -> dict[str, str]:
     answer = await client.put(f"/v1/prompt-templates/{template}/draft", json={"text": text})
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
 
-async def moved(client: httpx.AsyncClient, version: dict[str, str], to: str) -> httpx.Response:
+async def promote_version(client: httpx.AsyncClient, version: dict[str, str], to: str) -> httpx.Response:
     body = {"to": to, "digest": version["digest"]}
     return await client.post(f"/v1/prompt-versions/{version['id']}/promote", json=body)
 
@@ -47,9 +47,9 @@ async def moved(client: httpx.AsyncClient, version: dict[str, str], to: str) -> 
 async def activated(api: Api, template: str, text: str) -> dict[str, str]:
     """A version that has come all the way, by two people."""
     async with api.client("reviewer") as author, api.client("admin") as other:
-        version = await drafted(author, template, text)
+        version = await put_draft(author, template, text)
         for to in ("pre_production", "active"):
-            answer = await moved(other, version, to)
+            answer = await promote_version(other, version, to)
             assert (answer.status_code, answer.json()["stage"]) == (200, to)
     return version
 
@@ -72,21 +72,21 @@ async def speaks(client: httpx.AsyncClient, template: str) -> str | None:
     return str(answer.json()["text"])
 
 
-async def test_a_version_goes_from_draft_to_the_archive_and_speaks_to_those_it_should(api: Api) -> None:
+async def test_a_version_goes_from_draft_to_archive_and_reaches_its_users(api: Api) -> None:
     template = fresh()
     async with api.client() as author, api.client("reviewer") as reviewer:
-        first = await drafted(author, template, "First.")
+        first = await put_draft(author, template, "First.")
         assert (await speaks(author, template), await speaks(reviewer, template)) == ("First.", None)
-        assert (await moved(reviewer, first, "pre_production")).status_code == 200
+        assert (await promote_version(reviewer, first, "pre_production")).status_code == 200
         assert (await speaks(author, template), await speaks(reviewer, template)) == (None, None)
         waits = (await author.get(f"/v1/prompt-templates/{template}", params={"stage": "pre_production"})).json()
         assert waits["text"] == "First."
-        assert (await moved(reviewer, first, "active")).status_code == 200
+        assert (await promote_version(reviewer, first, "active")).status_code == 200
         assert (await speaks(author, template), await speaks(reviewer, template)) == ("First.", "First.")
-        second = await drafted(author, template, "Second.")
+        second = await put_draft(author, template, "Second.")
         assert (await speaks(author, template), await speaks(reviewer, template)) == ("Second.", "First.")
         for to in ("pre_production", "active"):
-            assert (await moved(reviewer, second, to)).status_code == 200
+            assert (await promote_version(reviewer, second, to)).status_code == 200
         assert await speaks(reviewer, template) == "Second."
         shown = (await reviewer.get(f"/v1/prompt-versions/{first['id']}")).json()
         assert shown["stage"] == "archived"
@@ -100,13 +100,13 @@ async def test_a_version_goes_from_draft_to_the_archive_and_speaks_to_those_it_s
 
 async def test_each_user_has_one_draft_even_after_simultaneous_saves(requester: Caller, admin: Caller) -> None:
     template = fresh()
-    saved = await asyncio.gather(*(drafted(requester, template, f"text {number}") for number in range(10)))
-    again = await drafted(requester, template, "b")
+    saved = await asyncio.gather(*(put_draft(requester, template, f"text {number}") for number in range(10)))
+    again = await put_draft(requester, template, "b")
     assert {each["id"] for each in saved} == {again["id"]} and again["text"] == "b"
-    assert (await drafted(admin, template, "c"))["id"] != again["id"]
+    assert (await put_draft(admin, template, "c"))["id"] != again["id"]
     path = f"/v1/prompt-versions/{again['id']}"
     before = (await requester.get(path)).json()["history"]
-    assert (await drafted(requester, template, "b"))["text"] == "b"
+    assert (await put_draft(requester, template, "b"))["text"] == "b"
     assert (await requester.get(path)).json()["history"] == before, "nothing is new"
     mine, every = await listed(requester, template), await listed(admin, template)
     assert [item["author"] for item in mine] == ["requester"], "another one's draft is not shown to a requester"
@@ -119,10 +119,10 @@ async def test_of_many_simultaneous_promotions_one_succeeds_and_others_are_told(
     template = fresh()
     await activated(api, template, "Old.")
     async with api.client() as author, api.client("reviewer") as one, api.client("admin") as two:
-        version = await drafted(author, template, "New.")
+        version = await put_draft(author, template, "New.")
         if to == "active":
-            await moved(one, version, "pre_production")
-        answers = await asyncio.gather(*(moved(each, version, to) for _ in range(6) for each in (one, two)))
+            await promote_version(one, version, "pre_production")
+        answers = await asyncio.gather(*(promote_version(each, version, to) for _ in range(6) for each in (one, two)))
         assert sorted(answer.status_code for answer in answers) == [200] + [409] * 11
         lost = next(answer for answer in answers if answer.status_code == 409)
         assert (code(lost), lost.json()["error"]["details"]["stage"]) == ("prompt_stage_changed", to)
@@ -132,12 +132,12 @@ async def test_of_many_simultaneous_promotions_one_succeeds_and_others_are_told(
         assert [entry["what"] for entry in history].count("prompt.promoted") == (1 if to == "pre_production" else 2)
 
 
-async def test_a_draft_that_changed_since_it_was_read_is_not_promoted_and_again_is_answered_as_before(api: Api) -> None:
+async def test_a_draft_that_changed_since_it_was_read_is_not_promoted(api: Api) -> None:
     template = fresh()
     async with api.client() as author, api.client("reviewer") as reviewer:
-        read = await drafted(author, template, "Harmless.")
-        now = await drafted(author, template, "Something else.")
-        assert refusal(await moved(reviewer, read, "pre_production")) == (409, "prompt_text_changed")
+        read = await put_draft(author, template, "Harmless.")
+        now = await put_draft(author, template, "Something else.")
+        assert refusal(await promote_version(reviewer, read, "pre_production")) == (409, "prompt_text_changed")
         assert (await reviewer.get(f"/v1/prompt-versions/{read['id']}")).json()["stage"] == "draft"
         body, key = {"to": "pre_production", "digest": now["digest"]}, {"Idempotency-Key": template}
         path = f"/v1/prompt-versions/{now['id']}/promote"
@@ -149,29 +149,29 @@ async def test_no_role_can_activate_its_own_text_alone(api: Api) -> None:
     template = fresh()
     await activated(api, template, "Ours.")
     async with api.client("admin") as author, api.client("reviewer") as other, api.client() as reader:
-        version = await drafted(author, template, "Mine alone.")
-        assert refusal(await moved(other, version, "active")) == (409, "prompt_stage_changed"), "not at once"
-        assert (await moved(author, version, "pre_production")).status_code == 200
-        assert refusal(await moved(author, version, "active")) == (403, "own_draft")
+        version = await put_draft(author, template, "Mine alone.")
+        assert refusal(await promote_version(other, version, "active")) == (409, "prompt_stage_changed"), "not at once"
+        assert (await promote_version(author, version, "pre_production")).status_code == 200
+        assert refusal(await promote_version(author, version, "active")) == (403, "own_draft")
         assert await speaks(reader, template) == "Ours.", "what was active has not gone with the attempt"
-        assert (await moved(other, version, "active")).status_code == 200
+        assert (await promote_version(other, version, "active")).status_code == 200
         assert await speaks(reader, template) == "Mine alone."
 
 
 async def test_a_second_version_does_not_enter_pre_production_beside_the_first(reviewer: Caller, admin: Caller) -> None:
     template = fresh()
-    first, second = await drafted(reviewer, template, "One."), await drafted(admin, template, "Two.")
-    assert (await moved(reviewer, first, "pre_production")).status_code == 200
-    assert refusal(await moved(admin, second, "pre_production")) == (409, "prompt_stage_taken")
+    first, second = await put_draft(reviewer, template, "One."), await put_draft(admin, template, "Two.")
+    assert (await promote_version(reviewer, first, "pre_production")).status_code == 200
+    assert refusal(await promote_version(admin, second, "pre_production")) == (409, "prompt_stage_taken")
     assert (await reviewer.post(f"/v1/prompt-versions/{first['id']}/archive")).status_code == 200
-    assert (await moved(admin, second, "pre_production")).status_code == 200
+    assert (await promote_version(admin, second, "pre_production")).status_code == 200
 
 
 async def test_a_requester_can_write_and_drop_their_draft_but_not_promote(api: Api) -> None:
     template = fresh()
     active = await activated(api, template, "Ours.")
     async with api.client() as client, api.client("admin") as other:
-        mine, theirs = await drafted(client, template, "Mine."), await drafted(other, template, "Theirs.")
+        mine, theirs = await put_draft(client, template, "Mine."), await put_draft(other, template, "Theirs.")
         for version, path, expected in (
             (mine, "promote", (403, "role_required")),
             (active, "archive", (403, "role_required")),
@@ -245,7 +245,7 @@ async def loaded(harness: Harness, address: TurnAddress, agent_id: str = AGENT) 
     return context
 
 
-async def asked(harness: Harness, address: TurnAddress, step: int = 1, agent_id: str = AGENT) -> Any:
+async def ask_model(harness: Harness, address: TurnAddress, step: int = 1, agent_id: str = AGENT) -> Any:
     call = await harness.model_call(address, step, agent_id)
     await harness.activity(ModelActivities(harness.deps).complete, call)
     return harness.model.seen[-1]
@@ -261,14 +261,14 @@ async def told_of(harness: Harness, address: TurnAddress) -> list[dict[str, obje
     return [row["data"] for row in rows]
 
 
-async def test_a_turn_speaks_with_the_active_version_and_its_own_users_draft_comes_first(harness: Harness) -> None:
+async def test_a_turn_uses_its_users_draft_or_else_the_active_version(harness: Harness) -> None:
     version = await active(harness, "You serve {{user_name}} at {{agent_title}}.")
     await draft(harness, "You try something.")
     theirs, own = await began(harness, "admin"), await began(harness, "requester")
     said = {}
     for address in (theirs, own):
         await loaded(harness, address)
-        said[address.turn_id] = (await asked(harness, address)).messages[0]["content"]
+        said[address.turn_id] = (await ask_model(harness, address)).messages[0]["content"]
     assert said[theirs.turn_id].startswith("You serve ")
     assert "{{" not in said[theirs.turn_id] and "A desk whose voice is a template" in said[theirs.turn_id]
     assert said[own.turn_id].startswith("You try something.")
@@ -283,11 +283,11 @@ async def test_a_version_that_is_promoted_meanwhile_does_not_change_a_running_tu
     await active(harness, "Old voice.")
     address = await began(harness)
     await loaded(harness, address)
-    first = (await asked(harness, address)).messages[0]
+    first = (await ask_model(harness, address)).messages[0]
     await active(harness, "New voice.")
     await draft(harness, "Newest voice.")
     await loaded(harness, address)  # started again, by a worker that knows nothing of the first time
-    second = (await asked(harness, address, step=2)).messages[0]
+    second = (await ask_model(harness, address, step=2)).messages[0]
     assert first == second and str(first["content"]).startswith("Old voice.")
     assert len(await told_of(harness, address)) == 1
 
@@ -300,7 +300,7 @@ async def test_without_a_version_or_its_text_the_agents_persona_is_used(harness:
     address = await began(harness)
     await loaded(harness, address)
     await active(harness, "Too late.")
-    assert str((await asked(harness, address)).messages[0]["content"]).startswith(OWN)
+    assert str((await ask_model(harness, address)).messages[0]["content"]).startswith(OWN)
     assert (await harness.value(PERSONA, address.turn_id))["problem"] == problem
 
 
@@ -323,22 +323,24 @@ async def test_an_outage_of_the_templates_costs_the_text_and_no_tool(harness: Ha
     await active(harness, "A fine voice.")
     whole = await began(harness)
     with_template = await loaded(harness, whole)
-    tools_whole = (await asked(harness, whole)).tools
+    tools_whole = (await ask_model(harness, whole)).tools
     address = await began(harness)
     async with unreadable(urls, how):
         without = await loaded(harness, address)
     assert with_template.plan is not None and without.plan is not None
     assert without.plan.cards == with_template.plan.cards
-    request = await asked(harness, address)
+    request = await ask_model(harness, address)
     assert request.tools == tools_whole and len(request.tools) == 5
     assert str(request.messages[0]["content"]).startswith(OWN)
     (told,) = await told_of(harness, address)
     assert told["problem"] == "unavailable"
     await loaded(harness, address)
-    assert str((await asked(harness, address, step=2)).messages[0]["content"]).startswith(OWN), "one turn, one voice"
+    assert str((await ask_model(harness, address, step=2)).messages[0]["content"]).startswith(OWN), (
+        "one turn, one voice"
+    )
 
 
-async def sent(
+async def messages_with_skills(
     harness: Harness, address: TurnAddress, step: int, *skills: str, refs: tuple[str, ...] = ()
 ) -> list[dict[str, Any]]:
     """The messages of a call in a turn that has injected these skills, told of these entities."""
@@ -353,11 +355,11 @@ async def sent(
 
 async def test_templates_follow_the_prefix_and_a_skills_text_is_where_it_was_injected(harness: Harness) -> None:
     address, _ = await harness.start(Line("a"), Line("b"), Line("c"), agent_id="checked")
-    plain = await sent(harness, address, 1)
+    plain = await messages_with_skills(harness, address, 1)
     assert [message["role"] for message in plain] == ["system", "system", "user"]
     hours = "The desk is open from nine to five."
     assert plain[1]["content"] == f"{hours} You speak for A desk whose skills have rules and checkpoints to Ann."
-    loaded = await sent(harness, address, 2, "weights", "parcels")
+    loaded = await messages_with_skills(harness, address, 2, "weights", "parcels")
     assert loaded[:3] == plain, "loading moves nothing before it"
     weights, parcels = (str(message["content"]) for message in loaded[3:])
     assert weights.startswith("=== Skill Activated: Weights ===\n## Description\nHow a parcel is weighed.")
@@ -368,7 +370,7 @@ async def test_templates_follow_the_prefix_and_a_skills_text_is_where_it_was_inj
     marks = await harness.rows(statement, address.turn_id)
     assert [tuple(mark) for mark in marks] == [("parcels", 3), ("weights", 2)], "one mark each, however often"
     await harness.write("UPDATE turns SET system_prompt = 'Only count.' WHERE id = $1", address.turn_id)
-    own = await sent(harness, address, 3)
+    own = await messages_with_skills(harness, address, 3)
     assert [message["content"] for message in own[:-1]] == ["Only count."], "the caller's own instead of all of it"
 
 
@@ -378,6 +380,6 @@ async def test_a_skill_gets_the_entities_of_the_turn(harness: Harness) -> None:
     async with harness.db.transaction("local") as tx:
         made = await facts.create_entity(tx, "parcel", "The blue one", {"number": number, "weight": 3}, None, None)
     refs = (f"number={number}", f"id={made.id}", "name=nobody", "id=no-id")
-    (*_, told) = await sent(harness, address, 1, "weights", refs=refs)
+    (*_, told) = await messages_with_skills(harness, address, 1, "weights", refs=refs)
     known = f"parcel: The blue one ({made.id})\n- number: {number}\n- weight: 3"
     assert str(told["content"]).endswith(f"## Entity Context\n{known}\n{known}")

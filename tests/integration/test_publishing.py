@@ -17,7 +17,7 @@ from perdure.store import agents
 from perdure.store.database import Database
 from perdure.worker.queues import _log_missing_agents
 from tests.conftest import KEYRING, Person, Template, Urls
-from tests.integration.audit_tampering import written
+from tests.integration.audit_tampering import write_audit_rows
 from tests.integration.conftest import Caller
 
 SIX = {"care", "charts", "filings", "ops", "refunds", "skeleton"}
@@ -51,7 +51,7 @@ async def test_a_mistake_shown_at_the_starts_end_is_in_the_log_alone(urls: Urls,
     (agent,) = (app / "agents").glob("*.yaml")
     agent.write_text(agent.read_text() + "\nno_such_field: 1\n")
     left, by_hand = prepare(urls, tmp_path / "home", PERDURE_APP=str(app))
-    await written(db, "local", 1)
+    await write_audit_rows(db, "local", 1)
     signed_with, key_file = KEYRING.keys[0].id, tmp_path / "home" / "audit.key"
     keys = {"PERDURE_AUDIT_KEY": "", "JWT_SECRET": "", "PERDURE_LOCAL": "1", "PERDURE_APP": str(app)}
     for other in ({}, {"PERDURE_AUDIT_KEY": "another key " * 3}):

@@ -29,7 +29,7 @@ from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.harness import Harness
 from tests.integration.conftest import in_transaction
-from tests.integration.lost_turns import aged, begun, found, status
+from tests.integration.lost_turns import begun, make_older, status, workflow_or_none
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ async def stopped(harness: Harness) -> None:
 async def lost(harness: Harness) -> TurnAddress:
     address, _ = await harness.start(Line("lost"))
     await undelivered(harness, address)
-    await aged(harness, address)
+    await make_older(harness, address)
     return address
 
 
@@ -53,7 +53,7 @@ async def terminated(harness: Harness, temporal: Client) -> TurnAddress:
     """A turn of a minute ago whose run has been ended by hand."""
     address = await begun(harness)
     await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate()
-    await aged(harness, address)
+    await make_older(harness, address)
     return address
 
 
@@ -76,12 +76,14 @@ async def test_a_terminated_turn_fails_and_the_next_one_starts(
     assert reconcile.SETTLING_SECONDS + 2 * reconcile.INTERVAL_SECONDS < 30
     monkeypatch.setattr(reconcile, "INTERVAL_SECONDS", 0.2)
     address = await begun(harness)
-    await aged(harness, address)
+    await make_older(harness, address)
     waiting, _ = await harness.start(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
     stop = asyncio.Event()
     running = asyncio.create_task(reconciler.run(stop))
     await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate("by hand")
-    described = await until(lambda: found(temporal, waiting))  # signaled after the commit that failed the other
+    described = await until(
+        lambda: workflow_or_none(temporal, waiting)
+    )  # signaled after the commit that failed the other
     stop.set()
     running.cancel()
     assert await status(harness, address) == ("failed", "run_terminated")
@@ -124,7 +126,7 @@ async def test_a_run_that_is_alive_young_undelivered_or_unknown_is_left_alone(
     alive = await begun(harness)
     young, waits = [(await harness.start(Line("hi")))[0] for _ in range(2)]
     await undelivered(harness, young)
-    await aged(harness, alive, waits)
+    await make_older(harness, alive, waits)
     elsewhere = await Client.connect(temporal.service_client.config.target_host, namespace="misspelt")
     for looking in (reconciler, Reconciler(relay, elsewhere, Notifier(elsewhere, relay))):
         await looking.run_pass()
@@ -134,7 +136,7 @@ async def test_a_run_that_is_alive_young_undelivered_or_unknown_is_left_alone(
 
 async def test_a_queued_turn_not_admitted_is_started_and_not_lost(harness: Harness, reconciler: Reconciler) -> None:
     second, third = await stranded(harness)
-    await aged(harness, second, third)
+    await make_older(harness, second, third)
     for _ in range(2):
         await reconciler.run_pass()
         assert await status(harness, second) == ("accepted", None)
@@ -367,7 +369,7 @@ async def test_a_tenant_that_cannot_be_read_does_not_stop_those_behind_it(
     assert ("open_turns_not_listed", "aaa") in {(line["event"], line.get("subject")) for line in said}
 
 
-async def test_if_temporal_does_not_list_waiting_runs_none_counts_as_lost_and_others_are_checked(
+async def test_without_a_list_of_waiting_runs_no_waiting_turn_counts_as_lost(
     harness: Harness, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paused, gone = await lost(harness), await lost(harness)

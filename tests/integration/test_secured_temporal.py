@@ -104,7 +104,7 @@ def tls(authority: Authority, papers: Papers) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("by", ["variables", "a profile"])
-async def test_a_secured_cluster_is_reached_with_the_certificates_and_the_key_that_the_environment_names(
+async def test_a_secured_cluster_is_reached_with_the_configured_certificates_and_key(
     tls_address: str, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     own = authority.papers("client")

@@ -25,6 +25,7 @@ from perdure.store.turns.start import StartedTurn, request_stop
 from perdure.store.turns.views import get_turn
 from tests.conftest import Urls, as_owner
 from tests.doubles.message_script import Line, script
+from tests.eventually import until
 from tests.harness import Harness, gathered
 from tests.integration.conftest import Api, in_transaction
 from tests.scale import sized
@@ -131,9 +132,8 @@ async def test_a_start_that_waits_for_another_of_its_user_does_not_hold_its_conv
     async with harness.db.transaction("local") as tx:
         await tx.execute("SELECT FROM users WHERE id = $1 FOR NO KEY UPDATE", person.user_id)
         starting = asyncio.create_task(harness.start(Line("hi"), conversation_id=conversation_id, caps=MANY))
-        while not await tx.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
-            assert not starting.done(), "it does not wait for its user"
-            await asyncio.sleep(0.01)
+        await until(lambda: tx.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+        assert not starting.done(), "it does not wait for its user"
         await harness.write("SELECT FROM conversations WHERE id = $1 FOR UPDATE NOWAIT", conversation_id)
         await harness.conversation()  # rows that name the user are still written
     await starting
@@ -242,7 +242,7 @@ async def test_the_message_of_a_turn_that_never_ran_stays_with_its_outcome(harne
     waits = await another(harness, old, OnBusy.QUEUE)
     stopped, new = await another(harness, old, OnBusy.QUEUE), await another(harness, old, OnBusy.REPLACE)
 
-    async def shown() -> list[tuple[str, str, bool]]:
+    async def message_states() -> list[tuple[str, str, bool]]:
         found, _ = await in_transaction(harness.db, conversations.list_messages, old.conversation_id, 50, 0)
         return [(str(each["turn_id"]), str(each["turn_status"]), bool(each["heard"])) for each in found]
 
@@ -250,10 +250,10 @@ async def test_the_message_of_a_turn_that_never_ran_stays_with_its_outcome(harne
     assert str((await row(harness, replaced.turn_id))["replaced_by"]) == new.turn_id
     assert await harness.value("SELECT count(*) FROM outbox WHERE turn_id = $1", replaced.turn_id) == 0
     first = (replaced.turn_id, "replaced", False)
-    assert await shown() == [(old.turn_id, "accepted", True), first], "what still waits is not said yet"
+    assert await message_states() == [(old.turn_id, "accepted", True), first], "what still waits is not said yet"
     await stop(harness, stopped.turn_id)
     await end(harness, old, TurnStatus.STOPPED)
-    assert await shown() == [
+    assert await message_states() == [
         (old.turn_id, "replaced", True), first, (stopped.turn_id, "stopped", False), (new.turn_id, "accepted", True)
     ]  # fmt: skip
     await end(harness, old, turn_id=new.turn_id)
@@ -264,7 +264,7 @@ async def test_the_message_of_a_turn_that_never_ran_stays_with_its_outcome(harne
     assert len(said) == 3, "a model receives the old turn, the new one and its own, and nothing else"
 
 
-async def test_a_replacement_that_is_stopped_itself_leaves_its_place_to_those_that_wait(harness: Harness) -> None:
+async def test_a_stopped_replacement_leaves_its_place_to_queued_turns(harness: Harness) -> None:
     old, _ = await harness.start(Line("one"), caps=MANY)
     queued, new = await another(harness, old, OnBusy.QUEUE), await another(harness, old, OnBusy.REPLACE)
     await stop(harness, new.turn_id)
@@ -298,7 +298,7 @@ async def test_a_user_at_the_turn_limit_can_still_replace_one(harness: Harness) 
 
 
 @pytest.mark.sized
-async def test_replacements_steers_stops_and_ends_at_once_leave_one_turn_after_the_other(harness: Harness) -> None:
+async def test_simultaneous_replacements_steers_stops_and_ends_keep_turns_in_order(harness: Harness) -> None:
     """Whatever comes first: no deadlock, one active turn, every message in the transcript of one turn or replaced."""
     chance = random.Random(66)
     for _ in range(sized(12, 3)):
@@ -346,7 +346,7 @@ def ids(reply: ModelReply) -> list[str]:
     return [ref.id for ref in reply.joined]
 
 
-def said(harness: Harness) -> list[str]:
+def user_messages(harness: Harness) -> list[str]:
     """The user messages of the last request to the model."""
     return [str(each["content"]) for each in harness.model.seen[-1].messages if each["role"] == "user"]
 
@@ -359,7 +359,7 @@ async def test_a_later_attempt_and_a_replay_get_the_same_messages(harness: Harne
     second = await steer(harness, address, "both")
     reply = await ask(harness, address, 1, attempt=2)
     assert len(reply.joined) == 2 and reply.joined[1].id == second.message_id
-    assert len(said(harness)) == 3 and reply.message is not None and reply.message.text == "both"
+    assert len(user_messages(harness)) == 3 and reply.message is not None and reply.message.text == "both"
     assert {joins for _, _, joins in await users(harness, address.conversation_id)} == {None, "m1"}
     joined = "SELECT data, call_id FROM events WHERE turn_id = $1 AND kind = 'message.joined' ORDER BY seq"
     told = [(each["call_id"], each["data"]["heard"]) for each in await harness.rows(joined, address.turn_id)]
@@ -398,7 +398,7 @@ async def test_messages_that_no_call_received_become_one_queued_turn(harness: Ha
     assert await harness.kinds(left) == ["queued", "ready"]
     continued = address.model_copy(update={"turn_id": left})
     assert ids(await ask(harness, continued, 1)) == [late[1]]
-    assert said(harness)[-2:] == [script(*[Line(text)] * 3) for text in ("first", "second")]
+    assert user_messages(harness)[-2:] == [script(*[Line(text)] * 3) for text in ("first", "second")]
     assert [each[0] for each in await users(harness, where)][-2:] == late
     assert (await end(harness, continued))[0].admitted_turn_id == behind.turn_id
 

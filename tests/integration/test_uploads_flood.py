@@ -15,7 +15,7 @@ from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
 from tests.eventually import until
-from tests.integration.test_api_process import Served, client_of, served_with
+from tests.integration.test_api_process import ApiProcess, client_of, served_with
 
 MIB = 2**20
 ROW = b"12345,north,2024-01-01,some words of a row that is like any other\n"
@@ -40,10 +40,10 @@ class Seen:
 
 
 @asynccontextmanager
-async def watched(served: Served, person: Person) -> AsyncIterator[Seen]:
+async def watched(api_process: ApiProcess, person: Person) -> AsyncIterator[Seen]:
     """Look at the process and its children twenty times a second, and ask it something as another person would."""
-    assert served.process is not None
-    process = psutil.Process(served.process.pid)
+    assert api_process.process is not None
+    process = psutil.Process(api_process.process.pid)
     seen = Seen(process.memory_info().rss)
 
     async def weigh() -> None:
@@ -56,7 +56,7 @@ async def watched(served: Served, person: Person) -> AsyncIterator[Seen]:
             await asyncio.sleep(0.02)
 
     async def ask() -> None:
-        async with client_of(served, person) as client:
+        async with client_of(api_process, person) as client:
             while True:
                 began = time.monotonic()
                 (await client.get("/v1/auth/me")).raise_for_status()
@@ -64,7 +64,7 @@ async def watched(served: Served, person: Person) -> AsyncIterator[Seen]:
                 await asyncio.sleep(0.05)
 
     tasks = [asyncio.create_task(weigh()), asyncio.create_task(ask())]
-    await asyncio.sleep(0.3)
+    await until(lambda: len(seen.seconds) > 3)
     try:
         yield seen
     finally:
@@ -75,7 +75,9 @@ async def watched(served: Served, person: Person) -> AsyncIterator[Seen]:
 
 
 @pytest.fixture(scope="module")
-async def served(parts: DataParts, urls: Urls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+async def api_process(
+    parts: DataParts, urls: Urls, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[ApiProcess]:
     home = str(tmp_path_factory.mktemp("home"))
     unlimited = {"PERDURE_BYTES_PER_USER": "0", "PERDURE_BYTES_PER_CONVERSATION": "0"}
     async with served_with(parts, urls, PERDURE_HOME=home, **unlimited) as running:
@@ -95,35 +97,37 @@ async def send(client: httpx.AsyncClient, path: str, content: bytes, kind: str =
 
 @pytest.mark.soak
 @pytest.mark.timed
-async def test_16_files_of_20_mib_at_once_spare_memory_and_others(served: Served, people: dict[str, Person]) -> None:
+async def test_16_files_of_20_mib_at_once_spare_memory_and_others(
+    api_process: ApiProcess, people: dict[str, Person]
+) -> None:
     """Before uploads went to the disk, the process grew by 1,166 MiB and others waited for 2 s (p95)."""
-    async with client_of(served, people["requester"]) as client:
+    async with client_of(api_process, people["requester"]) as client:
         path, other = await new_conversation(client), await new_conversation(client)
-        async with watched(served, people["admin"]) as seen:
+        async with watched(api_process, people["admin"]) as seen:
             answers = await asyncio.gather(*(send(client, each, TABLE) for each in (path, other) for _ in range(8)))
         assert [status for status, _ in answers] == [201] * 16
         assert seen.grown_mib < 200, seen
         assert seen.p95 < 1.5, seen
         (newest,) = (await client.get(path, params={"limit": 1})).json()["items"]
-        async with watched(served, people["admin"]) as seen:
+        async with watched(api_process, people["admin"]) as seen:
             found = await asyncio.gather(*(client.get(newest["content"]) for _ in range(8)))
         assert all(each.content == TABLE for each in found)
         assert seen.grown_mib < 100, seen
         page, file = f"/chat/{path.split('/')[3]}/files", {"file": ("a.csv", TABLE, "text/csv")}
-        async with watched(served, people["admin"]) as seen:
+        async with watched(api_process, people["admin"]) as seen:
             forms = ({"key": new_id()} for _ in range(8))
             posts = (client.post(page, data=each, files=file, timeout=180) for each in forms)
             assert [each.status_code for each in await asyncio.gather(*posts)] == [303] * 8
         assert seen.grown_mib < 200, "forms of pages go by the disk as well"
 
 
-async def test_a_user_has_a_maximum_of_simultaneous_uploads(served: Served, people: dict[str, Person]) -> None:
+async def test_a_user_has_a_maximum_of_simultaneous_uploads(api_process: ApiProcess, people: dict[str, Person]) -> None:
     async def slowly() -> AsyncIterator[bytes]:
         yield b"a,b\n"
         await asyncio.sleep(1.5)
         yield b"1,2\n"
 
-    async with client_of(served, people["requester"]) as client:
+    async with client_of(api_process, people["requester"]) as client:
         path = await new_conversation(client)
 
         async def upload() -> httpx.Response:
@@ -138,12 +142,14 @@ async def test_a_user_has_a_maximum_of_simultaneous_uploads(served: Served, peop
         assert (await upload()).status_code == 201, "the others are over, and count no more"
 
 
-async def test_a_file_too_large_is_refused_with_or_without_a_length(served: Served, people: dict[str, Person]) -> None:
+async def test_a_file_too_large_is_refused_with_or_without_a_length(
+    api_process: ApiProcess, people: dict[str, Person]
+) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(40):
             yield b"x" * MIB
 
-    async with client_of(served, people["requester"]) as client:
+    async with client_of(api_process, people["requester"]) as client:
         path = await new_conversation(client)
         for given in (endless(), b"x" * (21 * MIB)):
             head = {"Content-Type": "text/plain"}
@@ -172,22 +178,26 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "a million columns" else pytest.mark.soak) for name in HOSTILE]
 )
-async def test_hostile_tables_are_refused_and_delay_none(served: Served, people: dict[str, Person], name: str) -> None:
+async def test_hostile_tables_are_refused_and_delay_none(
+    api_process: ApiProcess, people: dict[str, Person], name: str
+) -> None:
     """Before, eight of them took 900 MiB in the API itself, and a request of others waited for 0.6 s."""
     make, code = HOSTILE[name]
     content = make()
-    async with client_of(served, people["requester"]) as client:
+    async with client_of(api_process, people["requester"]) as client:
         path = await new_conversation(client)
-        async with watched(served, people["admin"]) as seen:
+        async with watched(api_process, people["admin"]) as seen:
             answers = await asyncio.gather(*(send(client, path, content) for _ in range(8)))
         assert answers == [(422, code)] * 8
         assert seen.grown_mib < 360, seen  # two processes of 128 MiB at most, beside what the API buffers
         assert (await client.get(path)).json()["items"] == []
 
 
-async def test_a_killed_check_refuses_its_file_and_is_no_outage(served: Served, people: dict[str, Person]) -> None:
-    assert served.process is not None
-    process, killed = psutil.Process(served.process.pid), 0
+async def test_a_killed_check_refuses_its_file_and_is_no_outage(
+    api_process: ApiProcess, people: dict[str, Person]
+) -> None:
+    assert api_process.process is not None
+    process, killed = psutil.Process(api_process.process.pid), 0
 
     async def kill() -> None:
         nonlocal killed
@@ -198,7 +208,7 @@ async def test_a_killed_check_refuses_its_file_and_is_no_outage(served: Served, 
                     killed += 1
             await asyncio.sleep(0.005)
 
-    async with client_of(served, people["requester"]) as client:
+    async with client_of(api_process, people["requester"]) as client:
         path = await new_conversation(client)
         killing = asyncio.create_task(kill())
         try:
@@ -209,9 +219,11 @@ async def test_a_killed_check_refuses_its_file_and_is_no_outage(served: Served, 
         assert await send(client, path, TABLE) == (201, "")
 
 
-async def test_an_upload_that_breaks_off_leaves_nothing_behind(served: Served, people: dict[str, Person]) -> None:
-    assert served.process is not None
-    process, folder = psutil.Process(served.process.pid), Path(served.environ["PERDURE_HOME"]) / "uploads"
+async def test_an_upload_that_breaks_off_leaves_nothing_behind(
+    api_process: ApiProcess, people: dict[str, Person]
+) -> None:
+    assert api_process.process is not None
+    process, folder = psutil.Process(api_process.process.pid), Path(api_process.environ["PERDURE_HOME"]) / "uploads"
 
     def open_files() -> list[str]:
         found = []
@@ -222,12 +234,11 @@ async def test_an_upload_that_breaks_off_leaves_nothing_behind(served: Served, p
 
     async def breaking() -> AsyncIterator[bytes]:
         yield TABLE[: 2 * MIB]
-        await asyncio.sleep(0.3)
-        assert open_files(), "it is on the disk by now"
+        await until(open_files)
         assert list(folder.iterdir()) == [], "and has no name: nothing of it outlives the process"
         raise ConnectionAbortedError
 
-    async with client_of(served, people["requester"]) as client:
+    async with client_of(api_process, people["requester"]) as client:
         path = await new_conversation(client)
         head = {"Content-Type": "text/csv"}
         with suppress(ConnectionAbortedError):

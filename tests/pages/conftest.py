@@ -26,8 +26,8 @@ from perdure.worker.queues import tools_of
 from tests.conftest import Person, Urls
 from tests.doubles.local_server import LocalServer
 from tests.harness import Harness
-from tests.near import new_client
-from tests.served import serve
+from tests.local_egress import new_client
+from tests.served_turns import serve
 
 expect.set_options(timeout=15_000)
 NARROW: ViewportSize = {"width": 390, "height": 844}
@@ -107,7 +107,7 @@ class Site:
         await window.page.goto(path)
         return window
 
-    async def shown(self, tool: str, args: dict[str, Any], **given: Any) -> tuple[str, Window]:
+    async def open_approval(self, tool: str, args: dict[str, Any], **given: Any) -> tuple[str, Window]:
         """A call that waits, and a window in which the reviewer has it open; the approval's id."""
         approval = await self.asks(tool, **args)
         return approval, await self.visit("reviewer", f"/review/{approval}", **given)

@@ -10,6 +10,7 @@ from playwright.async_api import Browser, FilePayload, Page, expect
 
 from perdure.settings import Settings
 from tests.conftest import Person
+from tests.eventually import until
 from tests.harness import Harness
 from tests.pages.conftest import CORPUS, NARROW, Site, Window, alarm, pages_at, routed, sign_in
 
@@ -102,7 +103,7 @@ async def test_the_requester_waits_and_a_reviewer_decides_in_the_conversation(ch
     await window.checked()
 
 
-async def test_a_message_sent_meanwhile_is_queued_or_replaces_the_turn_and_a_turn_can_be_stopped(
+async def test_a_message_can_be_queued_or_replace_the_turn_which_can_be_stopped(
     chat_site: Site,
 ) -> None:
     window = await begun(chat_site, "refunds")
@@ -150,13 +151,16 @@ async def test_without_javascript_a_file_a_question_and_a_picture_work_by_forms(
 
 
 async def again_until(page: Page, place: str, text: str) -> None:
-    """Load the page again until this stands there, as a person without scripts does."""
-    for _ in range(60):
+    """Reloads the page, as a user without scripts does, until the element contains the text."""
+
+    async def is_shown() -> bool:
         if await page.locator(place).count() and text in await page.locator(place).first.inner_text():
-            return
-        await page.wait_for_timeout(250)
+            return True
+        await page.wait_for_timeout(250)  # a reload at once would cut off the form's request
         await page.reload()
-    raise AssertionError(await page.locator("main").inner_text())
+        return False
+
+    await until(is_shown)
 
 
 async def test_a_chosen_file_is_sent_before_the_message_and_a_refusal_is_shown(chat_site: Site, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.pages.test_reviewing import status_of
 
 @pytest.mark.parametrize("text", ["\n".join(CORPUS), *(pytest.param(text, marks=pytest.mark.soak) for text in CORPUS)])
 async def test_hostile_text_is_escaped_and_fully_visible(site: Site, text: str) -> None:
-    approval, window = await site.shown("post", {"text": text})
+    approval, window = await site.open_approval("post", {"text": text})
     page = window.page
     assert not set(await page.locator("pre.json").first.inner_text()) & set(UNSEEN)
     marks = await page.locator("pre.json").first.locator(".unseen").all_inner_texts()
@@ -59,7 +59,9 @@ async def test_the_result_of_a_form_stays_beside_the_notice_of_an_old_page(site:
 
 
 async def test_long_arguments_must_be_opened_before_the_buttons_appear(site: Site) -> None:
-    approval, window = await site.shown("post", {"text": "long " * 20_000 + "THE END"}, java_script_enabled=False)
+    approval, window = await site.open_approval(
+        "post", {"text": "long " * 20_000 + "THE END"}, java_script_enabled=False
+    )
     await expect(window.page.get_by_role("button", name="Approve")).to_have_count(0)
     await expect(window.page.locator("pre.json")).not_to_contain_text("THE END")
     await window.page.locator("#whole").click()
@@ -69,7 +71,7 @@ async def test_long_arguments_must_be_opened_before_the_buttons_appear(site: Sit
 
 
 async def test_an_open_page_shows_immediately_that_another_reviewer_decided(site: Site) -> None:
-    approval, window = await site.shown("post", {"text": "race"})
+    approval, window = await site.open_approval("post", {"text": "race"})
     page = window.page
     await page.locator("details:has(#respond-words) summary").click()
     await page.locator("#respond-words").fill("half a sent")
@@ -85,7 +87,7 @@ async def test_an_open_page_shows_immediately_that_another_reviewer_decided(site
 
 
 async def test_without_scripts_a_late_decision_is_answered_with_the_first_one(site: Site) -> None:
-    approval, window = await site.shown("post", {"text": "late"}, java_script_enabled=False)
+    approval, window = await site.open_approval("post", {"text": "late"}, java_script_enabled=False)
     await site.harness.decide(approval, by="admin")
     await window.page.get_by_role("button", name="Approve").click()
     await expect(window.page.locator("#why")).to_contain_text("admin")
@@ -93,15 +95,18 @@ async def test_without_scripts_a_late_decision_is_answered_with_the_first_one(si
 
 
 async def test_a_page_stays_current_although_its_stream_script_loads_late(site: Site) -> None:
+    is_decided = asyncio.Event()
+
     async def late(route: Route) -> None:
-        await asyncio.sleep(0.5)
+        await asyncio.wait_for(is_decided.wait(), 30)
         await route.continue_()
 
     approval = await site.asks("post", text="slow scripts")
     window = await site.visit("reviewer", "/review/mine")
     await window.page.route("**/assets/review.js*", late)
-    await window.page.goto(f"/review/{approval}")
+    await window.page.goto(f"/review/{approval}", wait_until="commit")
     await site.harness.decide(approval, by="admin")
+    is_decided.set()
     await decided(window.page, "approved", "admin")
     await expect(window.page.locator("#approve")).to_be_disabled()
 
@@ -129,7 +134,7 @@ async def test_a_page_requests_an_update_again_that_it_did_not_get(site: Site) -
 
 
 async def test_a_session_that_ends_during_an_edit_loses_no_text(site: Site) -> None:
-    approval, window = await site.shown("post", {"text": "before"})
+    approval, window = await site.open_approval("post", {"text": "before"})
     page = window.page
     await page.locator("summary[aria-keyshortcuts=e]").click()
     await page.get_by_label("text", exact=True).fill("what I typed <b>\u202e")
@@ -149,7 +154,7 @@ async def test_a_session_that_ends_during_an_edit_loses_no_text(site: Site) -> N
 
 
 async def test_a_form_of_another_site_does_nothing(site: Site) -> None:
-    approval, window = await site.shown("post", {"text": "forged"})
+    approval, window = await site.open_approval("post", {"text": "forged"})
     cookies = {cookie["name"]: cookie["value"] for cookie in await window.context.cookies()}
     sent = {"decision": "approve", "digest": "x"}
     async with httpx.AsyncClient(base_url=site.url, cookies=cookies) as client:

@@ -1,6 +1,5 @@
 """What the pages cost: bytes, the first paint, the inbox over ten thousand that wait. Needs the machine for itself."""
 
-import asyncio
 import time
 
 import httpx
@@ -8,6 +7,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.conftest import as_owner
+from tests.eventually import until
 from tests.integration.test_approvals_at_scale import _FILL
 from tests.pages.conftest import Site, Window
 from tests.pages.test_chat import begun, say
@@ -42,13 +42,10 @@ async def weight_of(window: Window) -> int:
 
 async def first_paint_ms(window: Window) -> float:
     """When the page in this window first showed something, since it was asked for."""
-    deadline = time.monotonic() + 20
-    while True:  # asked again and again from outside: the page's own policy lets nothing poll inside it
-        paints = "performance.getEntriesByName('first-contentful-paint').map(each => each.startTime)"
-        if found := await window.page.evaluate(paints):
-            return float(found[0])
-        assert time.monotonic() < deadline, "the page was never painted"
-        await asyncio.sleep(0.02)
+    # The page's own policy lets no script poll inside it.
+    paints = "performance.getEntriesByName('first-contentful-paint').map(each => each.startTime)"
+    found = await until(lambda: window.page.evaluate(paints), 20, every=0.02)
+    return float(found[0])
 
 
 @pytest.fixture(scope="module")

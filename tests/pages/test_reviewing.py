@@ -11,7 +11,7 @@ from perdure.pages.approvals.page import DEFAULT_REJECT_REASONS
 from perdure.store.memory import promotions as documents_promotions
 from perdure.store.memory.documents import Basis
 from perdure.store.memory.promotions import Target
-from tests.integration.library import Library
+from tests.integration.library_writer import Library
 from tests.pages.conftest import NARROW, Site, alarm, decided
 
 
@@ -50,7 +50,7 @@ async def test_a_call_is_decided_from_the_inbox_with_few_keys(
 
 
 async def test_a_call_is_rejected_by_keys_alone_and_not_without_a_reason(site: Site) -> None:
-    approval, window = await site.shown("post", {"text": "reject me"})
+    approval, window = await site.open_approval("post", {"text": "reject me"})
     await press(window.page, "r", "Enter")
     await expect(alarm(window.page)).to_be_visible()
     assert await status_of(site, approval) == "pending"
@@ -91,7 +91,7 @@ async def test_typed_text_survives_a_claim_and_going_back_and_back_sends_nothing
 
 
 async def test_an_edit_is_made_in_fields_compared_and_sent(site: Site) -> None:
-    approval, window = await site.shown("pay", {"amount": 4200})
+    approval, window = await site.open_approval("pay", {"amount": 4200})
     await press(window.page, "e")
     await expect(window.page.locator("[id='arg.0']")).to_be_focused()
     await window.page.get_by_label("amount", exact=True).fill("4,2")
@@ -149,7 +149,7 @@ async def test_every_decision_works_without_javascript(site: Site) -> None:
 
 
 async def test_claim_release_reassign_and_escalate_come_back_to_the_page(site: Site) -> None:
-    _, window = await site.shown("post", {"text": "hand me on"})
+    _, window = await site.open_approval("post", {"text": "hand me on"})
     page = window.page
     await page.get_by_role("button", name="Claim").click()
     await expect(page.get_by_role("button", name="Release")).to_be_visible()
@@ -206,7 +206,7 @@ async def test_the_list_is_filtered_and_its_counts_are_live(site: Site) -> None:
 
 async def test_the_call_is_compared_with_the_last_approved_one(site: Site) -> None:
     await site.harness.decide(await site.asks("book", what="a room"), Decision.APPROVE)
-    _, window = await site.shown("book", {"what": "a hall"})
+    _, window = await site.open_approval("book", {"what": "a hall"})
     section = window.page.locator("[aria-labelledby=compared]")
     await expect(section.locator("del")).to_contain_text("a room")
     await expect(section.locator("ins")).to_contain_text("a hall")
@@ -223,7 +223,7 @@ async def test_the_requester_sees_the_request_without_buttons(site: Site) -> Non
 
 
 async def test_a_request_that_is_no_longer_pending_disappears_from_an_open_page(site: Site) -> None:
-    approval, window = await site.shown("post", {"text": "approved"})
+    approval, window = await site.open_approval("post", {"text": "approved"})
     own = await site.visit("requester", f"/review/{approval}")
     await expect(own.page.locator("#why-not, #expires, #expires-when, #withdraw")).to_have_count(4)
     await window.page.locator("#approve").click()
@@ -238,7 +238,7 @@ async def test_a_request_that_is_no_longer_pending_disappears_from_an_open_page(
 
 
 async def test_the_decision_page_works_on_a_phone(site: Site) -> None:
-    _, window = await site.shown("post", {"text": "on a phone " * 20}, viewport=NARROW, has_touch=True)
+    _, window = await site.open_approval("post", {"text": "on a phone " * 20}, viewport=NARROW, has_touch=True)
     await window.assert_fits()
     button = window.page.get_by_role("button", name="Approve")
     box = await button.bounding_box()

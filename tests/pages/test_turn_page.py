@@ -98,7 +98,7 @@ async def test_the_operations_pages_are_accessible_and_light(site: Site) -> None
         await window.assert_fits(path)
 
 
-async def test_a_call_that_a_crash_left_unknown_is_settled_on_a_page_and_its_approval_says_so(site: Site) -> None:
+async def test_a_call_whose_outcome_is_unknown_is_settled_on_a_page(site: Site) -> None:
     address = await site.harness.plan(("post", {"text": "<b>once", "mode": "break"}))
     (request,) = await site.harness.open(address, "t1.0")
     window = await site.visit("reviewer", f"/review/{request.request_id}")

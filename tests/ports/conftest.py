@@ -12,7 +12,7 @@ from tests.harness import Harness
 from tests.ports.contract import NewTurn
 from tests.ports.double_side import double_turn
 from tests.ports.real_side import RealSide, real_side
-from tests.served import Served
+from tests.served_turns import Served
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ from tests.doubles.message_script import Line
 from tests.harness import Harness
 from tests.ports.contract import Args, Run, T
 from tests.ports.ports_workflow import PortsRun
-from tests.served import MANY
+from tests.served_turns import MANY
 
 DECISIONS = {
     VerdictState.APPROVED: Decision.APPROVE,

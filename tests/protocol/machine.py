@@ -11,8 +11,8 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.protocol.ground import Crash, Ground, Seen
 from tests.protocol.model import ADMIN, REQUESTER, Call, Model, Policy, Refused, Request
+from tests.protocol.real_system import Crash, RealSystem, Seen
 
 T = TypeVar("T")
 PEOPLE = {
@@ -79,9 +79,9 @@ class Roll:
 
 
 class Protocol(RuleBasedStateMachine):
-    """One conversation of the model with the program; a subclass gives it its ground and the ground's loop."""
+    """One conversation of the model with the program; a subclass gives it its system and the system's loop."""
 
-    ground: Ground
+    system: RealSystem
     loop: asyncio.AbstractEventLoop
     answers: Counter[tuple[str, str]]
     """The number of answers by verb and answer, over all runs of the subclass."""
@@ -94,7 +94,7 @@ class Protocol(RuleBasedStateMachine):
         self.attempts = 0
 
     def await_(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, done where the ground's connections live."""
+        """The result of `work`, done where the system's connections live."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
     def send(self, request: Request, crash_at: int | None = None) -> str:
@@ -102,7 +102,7 @@ class Protocol(RuleBasedStateMachine):
         self.sent.append(request)
         if crash_at is not None:
             try:
-                self.await_(self.ground.perform(request, crash_at))
+                self.await_(self.system.perform(request, crash_at))
             except Crash:
                 return "crashed"
             return "refused before it crashed"
@@ -110,21 +110,21 @@ class Protocol(RuleBasedStateMachine):
             wanted = self.model.perform(request)
         except Refused as refused:
             wanted = str(refused)
-        said = self.await_(self.ground.perform(request))
+        said = self.await_(self.system.perform(request))
         assert said == wanted, f"{request}: the program says {said}, it should be {wanted}"
         self.answers[request.verb, said.rstrip("0123456789 ") if request.verb == "run" else said] += 1
         return said
 
     @initialize(seed=st.integers(0, 2**40))
     def begin(self, seed: int) -> None:
-        self.await_(self.ground.begin(PEOPLE))
+        self.await_(self.system.begin(PEOPLE))
         self.chance.seed(seed)
         for name in self.chance.choices(sorted(POLICIES), k=3):
             self.open(name)
 
     def open(self, name: str) -> None:
         self.model.open(name)
-        self.await_(self.ground.open(name))
+        self.await_(self.system.open(name))
 
     @rule()
     def step(self) -> None:
@@ -198,7 +198,9 @@ class Protocol(RuleBasedStateMachine):
         """The records of the model, and invariants that hold in any case."""
         if not self.model.calls:
             return
-        for number, (call, seen) in enumerate(zip(self.model.calls, self.await_(self.ground.seen()), strict=True)):
+        for number, (call, seen) in enumerate(
+            zip(self.model.calls, self.await_(self.system.read_calls()), strict=True)
+        ):
             wanted = _seen(call, self.model.now)
             other = [name for name in COMPARED if getattr(seen, name) != getattr(wanted, name)]
             told = ", ".join(f"{name} is {getattr(seen, name)}, not {getattr(wanted, name)}" for name in other)

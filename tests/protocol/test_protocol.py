@@ -17,8 +17,8 @@ import perdure.store.approvals.decisions as cast
 import perdure.store.approvals.review
 import perdure.store.calls.tool_calls
 from tests.harness import Harness
-from tests.protocol.ground import Ground
 from tests.protocol.machine import POLICIES, Protocol
+from tests.protocol.real_system import RealSystem
 from tests.scale import sized
 
 
@@ -74,8 +74,8 @@ REACHED = {
 
 
 @pytest.fixture(scope="module")
-async def program(harness: Harness) -> AsyncIterator[Ground]:
-    made = await Ground.made(harness, POLICIES)
+async def program(harness: Harness) -> AsyncIterator[RealSystem]:
+    made = await RealSystem.create(harness, POLICIES)
     yield made
     await made.close()
 
@@ -88,10 +88,10 @@ def settled(examples: int) -> settings:
     )  # fmt: skip
 
 
-async def run(program: Ground, examples: int) -> Counter[tuple[str, str]]:
+async def run(program: RealSystem, examples: int) -> Counter[tuple[str, str]]:
     """Runs Hypothesis in a separate thread; connections stay on this loop. Returns the number of each answer."""
     answers = Counter[tuple[str, str]]()
-    given = {"ground": program, "loop": asyncio.get_running_loop(), "answers": answers}
+    given = {"system": program, "loop": asyncio.get_running_loop(), "answers": answers}
     machine = type("OnThisGround", (Protocol,), given)
     await asyncio.to_thread(run_state_machine_as_test, machine, settings=settled(examples))
     return answers
@@ -99,7 +99,7 @@ async def run(program: Ground, examples: int) -> Counter[tuple[str, str]]:
 
 @pytest.mark.sized
 @pytest.mark.timeout(600)
-async def test_the_program_answers_and_records_what_the_reference_model_predicts(program: Ground) -> None:
+async def test_the_program_answers_and_records_what_the_reference_model_predicts(program: RealSystem) -> None:
     missing = REACHED - (await run(program, EXAMPLES)).keys()
     assert not missing, f"no caller was ever answered {sorted(missing)}"
 
@@ -107,7 +107,7 @@ async def test_the_program_answers_and_records_what_the_reference_model_predicts
 @pytest.mark.sized
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS[:MUTANTS_PLANTED], ids=lambda mutant: mutant.name)
-async def test_a_planted_mistake_is_found(program: Ground, mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_planted_mistake_is_found(program: RealSystem, mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.plant(monkeypatch)
     with pytest.raises((AssertionError, asyncpg.PostgresError)):
         await run(program, EXAMPLES_FOR_A_MUTANT)

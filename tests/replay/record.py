@@ -1,5 +1,5 @@
 """Records the shapes of a turn: `python -m tests.replay.record`, or only some: `... record gate_approved limited`. It
-runs on the embedded parts, with the workers of tests/served.py, in under a minute. README.md explains when to use
+runs on the embedded parts, with the workers of tests/served_turns.py, in under a minute. README.md explains when to use
 it."""
 
 import sys

@@ -9,7 +9,7 @@ from tests.replay.recording import run_of, write
 from tests.replay.replaying import Replaying
 from tests.replay.sandbox import runner
 from tests.replay.shapes import SHAPES
-from tests.served import Served
+from tests.served_turns import Served
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -20,7 +20,7 @@ from tests.eventually import until
 from tests.harness import publish_app
 from tests.replay import stopping
 from tests.replay.stopping import CONFIRM
-from tests.served import DONE, PAY, POST, Served
+from tests.served_turns import DONE, PAY, POST, Served
 
 LOOKS = [("look", {"what": "a"}), ("look", {"what": "b"})]
 BOOK: tuple[str, Mapping[str, JsonValue]] = ("book", {"what": "a chair"})
@@ -53,7 +53,7 @@ def said(*lines: Line, **given: Any) -> Callable[[Served], Awaitable[TurnAddress
     """A turn that takes its course alone."""
 
     async def play(served: Served) -> TurnAddress:
-        return (await served.ended(*lines, **given))[0]
+        return (await served.run_to_end(*lines, **given))[0]
 
     return play
 
@@ -169,7 +169,7 @@ def outside(brief: Brief) -> Callable[[Served], Awaitable[TurnAddress]]:
 
     async def play(served: Served) -> TurnAddress:
         with broken_inside(Breaks.FAILS, brief):
-            address, _ = await served.ended(Line("hello"))
+            address, _ = await served.run_to_end(Line("hello"))
             await served.handle(address).result()
         return address
 
@@ -201,7 +201,7 @@ async def handed_in(served: Served) -> TurnAddress:
 async def at_the_hub(served: Served) -> TurnAddress:
     """A turn of the strict topology, which reads facts before its one model call and keeps none of them."""
     await publish_app(served.harness.owner_url, [*app_agents()[0], ("desk", keeper())])
-    return (await served.ended(DONE, agent_id=KEEPER))[0]
+    return (await served.run_to_end(DONE, agent_id=KEEPER))[0]
 
 
 def gathering(*lines: Line) -> Callable[[Served], Awaitable[TurnAddress]]:
@@ -210,7 +210,7 @@ def gathering(*lines: Line) -> Callable[[Served], Awaitable[TurnAddress]]:
 
     async def play(served: Served) -> TurnAddress:
         async with published(served.harness, gatherer()):
-            return (await served.ended(*CALM, *lines, DONE))[0]
+            return (await served.run_to_end(*CALM, *lines, DONE))[0]
 
     return play
 

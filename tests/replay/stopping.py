@@ -5,7 +5,7 @@ from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.replay.recording import run_of
-from tests.served import DONE, PAY, Served
+from tests.served_turns import DONE, PAY, Served
 
 ASKING = Line("asking", [PAY])
 CONFIRM = "turns.read"

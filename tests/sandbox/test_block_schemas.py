@@ -110,7 +110,7 @@ def circle(line: int, replaced: str) -> str:
     return "\n".join([*lines[: line - 1], replaced, *lines[line:]])
 
 
-def declared(signature: str) -> str:
+def block_with_signature(signature: str) -> str:
     return f"from typing import Any\n\ndef run({signature}) -> dict[str, Any]:\n    return {{}}"
 
 
@@ -121,12 +121,12 @@ def declared(signature: str) -> str:
     (circle(10, "    spare = 1; del spare"), 10),
     (circle(4, "class Sly(dict): pass"), 4),
     (circle(8, "    if radius_feet < 0"), 8),
-    (declared("radius_feet: str, places: int = 2"), 3),
-    (declared("radius_feet: float, places: int"), 3),
-    (declared("radius_feet: float"), 3),
-    (declared("radius_feet: float, places: int, more: int"), 3),
+    (block_with_signature("radius_feet: str, places: int = 2"), 3),
+    (block_with_signature("radius_feet: float, places: int"), 3),
+    (block_with_signature("radius_feet: float"), 3),
+    (block_with_signature("radius_feet: float, places: int, more: int"), 3),
     ("def run(radius_feet: float, places: int = 2) -> list[float]:\n    return [radius_feet]", 1),
-    (declared("radius_feet: float, places: int = 2"), None),
+    (block_with_signature("radius_feet: float, places: int = 2"), None),
 ])  # fmt: skip
 async def test_a_flaw_of_code_or_of_its_call_has_its_line(sandbox: MontySandbox, code: str, line: int | None) -> None:
     found = await sandbox.check(code, INPUTS, OUTPUTS)

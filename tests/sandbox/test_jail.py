@@ -90,7 +90,7 @@ def jailed_run(program: Path, as_nobody: bool = False) -> subprocess.CompletedPr
         jail.close()
 
 
-def answered(calls: Sequence[Call], as_nobody: bool = False) -> list[int]:
+def call_results(calls: Sequence[Call], as_nobody: bool = False) -> list[int]:
     """The kernel's results for system calls in the jail."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # pytest's own folders are closed to nobody
@@ -101,12 +101,14 @@ def answered(calls: Sequence[Call], as_nobody: bool = False) -> list[int]:
 
 
 @native
-def test_every_denied_call_and_a_new_process_are_refused_and_calls_newer_than_the_filter_unknown(
+def test_denied_and_unknown_system_calls_and_new_processes_are_refused(
     as_nobody: bool,
 ) -> None:
     named = {name: pair[0] for name, pair in DENIED.items() if pair[0] is not None} | {"clone": CLONE}
     newer = dict.fromkeys(range(424, 500), -errno.ENOSYS)
-    *told, thread = answered([*map(Call, named.values()), *map(Call, newer), Call(CLONE, (CLONE_THREAD,))], as_nobody)
+    *told, thread = call_results(
+        [*map(Call, named.values()), *map(Call, newer), Call(CLONE, (CLONE_THREAD,))], as_nobody
+    )
     assert dict(zip((*named, *newer), told, strict=True)) == dict.fromkeys(named, -errno.EPERM) | newer
     assert thread == -errno.EINVAL, "the kernel itself wants more flags with it: the filter let it through"
 
@@ -116,14 +118,14 @@ def test_no_file_of_the_host_is_visible_and_none_can_be_created(as_nobody: bool)
     absent = ["/etc/passwd", "/proc/self/environ", "/proc/1/environ", "/dev/null", "/tmp", "/bin/sh", __file__]
     calls = [Call(OPENAT, (AT_FDCWD, path, 0)) for path in absent]
     calls += [Call(EXECVE, ("/bin/sh",)), Call(OPENAT, (AT_FDCWD, "/made", CREATE, 0o600)), Call(MKDIR, ("/made",))]
-    *missing, shell, file, folder = answered(calls, as_nobody)
+    *missing, shell, file, folder = call_results(calls, as_nobody)
     assert missing == [-errno.ENOENT] * len(absent)
     assert (shell, file, folder) == (-errno.ENOENT, -errno.EROFS, -errno.EROFS)
 
 
 @native
 def test_a_block_runs_as_nobody_and_sees_no_other_process(as_nobody: bool) -> None:
-    user, parent, every = answered([Call(GETUID), Call(GETPPID), Call(KILL, (-1, 0))], as_nobody)
+    user, parent, every = call_results([Call(GETUID), Call(GETPPID), Call(KILL, (-1, 0))], as_nobody)
     assert (user, parent, every) == (65_534, 0, -errno.ESRCH)
 
 

@@ -32,7 +32,7 @@ OTHER = {"agents/other.yaml": "id: other\ntitle: Other\ntopology: skill_pipeline
 BRIEF = SandboxConfig(ceiling=Limits(wall_seconds=0.5))
 
 
-def topped(top: str) -> dict[str, str]:
+def block_with_top(top: str) -> dict[str, str]:
     """The block, with this before its `run`."""
     return {BLOCK: STEEP.replace("def run(", f"{top}\n\n\ndef run(", 1)}
 
@@ -46,10 +46,10 @@ def topped(top: str) -> dict[str, str]:
     ({CARD: OTHERWISE}, True, f"{CARD}:17: "),
     ({CARD: EXAMPLES, BLOCK: LOOP}, True, f"{CARD}:18: "),
     ({CARD: EXAMPLES, BLOCK: RAISING}, True, f"{CARD}:18: "),
-    (topped("while True:\n    pass"), True, f"{BLOCK}:4: "),
-    (topped("ALL = [x for x in iter(int, 1)]"), True, f"{BLOCK}:4: "),
-    (topped("HALF = 1 / 0"), True, f"{BLOCK}:4: "),
-    (topped("def grow(n: int) -> int:\n    return grow(n)\n\n\nN = grow(1)"), True, f"{BLOCK}:5: "),
+    (block_with_top("while True:\n    pass"), True, f"{BLOCK}:4: "),
+    (block_with_top("ALL = [x for x in iter(int, 1)]"), True, f"{BLOCK}:4: "),
+    (block_with_top("HALF = 1 / 0"), True, f"{BLOCK}:4: "),
+    (block_with_top("def grow(n: int) -> int:\n    return grow(n)\n\n\nN = grow(1)"), True, f"{BLOCK}:5: "),
 ])  # fmt: skip
 async def test_a_bad_block_names_its_line(tmp_path: Path, files: dict[str, str], examples: bool, place: str) -> None:
     found = await load_one_app(write_app(tmp_path, {**files, **OTHER}), BRIEF, examples=examples)

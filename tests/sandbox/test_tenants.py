@@ -51,6 +51,13 @@ def interpreters() -> list[psutil.Process]:
     return found
 
 
+def is_dead(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 async def test_no_process_serves_two_tenants_and_their_number_is_limited(small_sandbox: MontySandbox) -> None:
     async def one_of(tenant: int) -> None:
         for number in range(8):
@@ -84,7 +91,7 @@ async def test_a_worker_killed_at_work_is_a_fault_of_its_block_and_not_reused(sm
     killed = {_served.pop()[1], small_sandbox._pool._spares[0].pid}
     for pid in killed:
         psutil.Process(pid).kill()
-    await asyncio.sleep(0.1)
+    await until(lambda: all(is_dead(pid) for pid in killed))
     assert [(await small_sandbox.run(tenant, ONE, {})).value for tenant in "ab"] == [1, 1]
     assert not killed & {pid for _, pid in _served}, "neither the tenant's own nor the spare one"
     _served.clear()
@@ -99,7 +106,7 @@ async def test_a_worker_killed_at_work_is_a_fault_of_its_block_and_not_reused(sm
 async def test_an_interrupt_of_the_terminal_leaves_workers_at_work(small_sandbox: MontySandbox) -> None:
     await small_sandbox.run("a", ONE, {})
     running = asyncio.create_task(small_sandbox.run("a", LOOP, {}))
-    await asyncio.sleep(0.1)
+    await until(lambda: len(_served) == 2)
     for each in interpreters():
         each.send_signal(signal.SIGINT)
     ran = await running
@@ -108,9 +115,9 @@ async def test_an_interrupt_of_the_terminal_leaves_workers_at_work(small_sandbox
 
 @pytest.mark.timed
 async def test_a_cancelled_run_ends_its_worker_immediately_and_frees_its_place(small_sandbox: MontySandbox) -> None:
-    for _ in range(4):
+    for number in range(4):
         running = asyncio.create_task(small_sandbox.run("a", LOOP, {}))
-        await asyncio.sleep(0.1)
+        await until(lambda number=number: len(_served) > number)  # type: ignore[misc]
         started = time.monotonic()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -123,7 +130,7 @@ async def test_a_cancelled_run_ends_its_worker_immediately_and_frees_its_place(s
 @pytest.mark.timed
 async def test_a_tenant_with_many_blocks_does_not_delay_another(small_sandbox: MontySandbox) -> None:
     pile = [asyncio.create_task(small_sandbox.run("greedy", LOOP, {})) for _ in range(12)]
-    await asyncio.sleep(0.1)
+    await until(lambda: len(_served) == 2)
     started = time.monotonic()
     assert (await small_sandbox.run("modest", ONE, {})).value == 1
     assert time.monotonic() - started < LIMITS.wall_seconds + 1

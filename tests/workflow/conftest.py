@@ -19,12 +19,11 @@ from perdure.activities.toolbox.mcp.tools import McpServers
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.apps import app_folders, find_apps
 from perdure.contracts.turns import ENDED, Kind, Routing, TurnStatus
-from perdure.core.approvals.decisions import Decider, Decision
+from perdure.core.approvals.decisions import Decision
 from perdure.core.turns import Caps
 from perdure.local import DataParts
 from perdure.store import agents
-from perdure.store.approvals.decisions import SubmittedDecision, decide
-from perdure.store.database import Database, new_id
+from perdure.store.database import Database
 from perdure.store.events.live import LiveTokens
 from perdure.store.turns.start import NewTurn, StartedTurn, request_stop, start_turn
 from perdure.store.valkey import Valkey
@@ -33,29 +32,18 @@ from perdure.worker import queues
 from perdure.worker.queues import freeze_heap, tools_of, workers_for
 from tests.conftest import Person
 from tests.eventually import until
-from tests.harness import own_queues
-from tests.near import new_client
-from tests.served import Served
-from tests.walked import RAN, assert_paths
+from tests.harness import AppRecords, own_queues
+from tests.local_egress import new_client
+from tests.node_paths import ENDED_NODES, assert_paths
+from tests.served_turns import Served
 
 
 @dataclass(slots=True)
-class Engine:
-    """Starts turns and looks at them; what the API does, without HTTP."""
+class Engine(AppRecords):
+    """The bundled apps with workers: starts turns and waits for them."""
 
-    deps: Deps
-    client: Client
-    routing: Routing
-    people: dict[str, Person]
     home: Path
     """The data folder of the apps' servers."""
-
-    async def conversation(self, agent_id: str) -> str:
-        row = new_id(), "local", self.people["requester"].user_id, agent_id
-        async with self.deps.db.transaction("local") as tx:
-            sql = "INSERT INTO conversations (id, tenant_id, user_id, agent_id) VALUES ($1, $2, $3, $4)"
-            await tx.execute(sql, *row)
-        return row[0]
 
     async def begin(
         self, message: str, *, agent_id: str, conversation_id: str = "", caps: Caps | None = None, **given: Any
@@ -81,22 +69,10 @@ class Engine:
             row = await self.turn(turn_id)
             return row if row["status"] in wanted else None
 
-        found = await until(there, seconds)
-        assert found is not None
-        return found
+        return await until(there, seconds)
 
-    async def rows(self, sql: str, *args: object) -> list[asyncpg.Record]:
-        async with self.deps.db.transaction("local") as tx:
-            found: list[asyncpg.Record] = await tx.fetch(sql, *args)
-        return found
-
-    async def decide(self, approval_id: str, decision: Decision, *, by: str = "reviewer", **given: object) -> None:
-        """Decide as a reviewer would, on the digest that the record shows now."""
-        person = self.people[by]
-        async with self.deps.db.transaction(person.tenant_id) as tx:
-            digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", approval_id)
-            ask = SubmittedDecision.model_validate({"decision": decision, "digest": digest, **given})
-            _, note = await decide(tx, approval_id, Decider(person.user_id, person.roles), person.name, ask)
+    async def decide_and_wake(self, approval_id: str, decision: Decision, **given: Any) -> None:
+        _, note = await self.decide(approval_id, decision, **given)
         if note is not None:
             await self.deps.notifier.deliver_soon(note)
 
@@ -110,17 +86,12 @@ class Engine:
         ended = "SELECT data->>'node' FROM events WHERE turn_id = $1 AND kind = 'node_end' ORDER BY seq"
         return [row[0] for row in await self.rows(ended, turn_id)]
 
-    async def kinds(self, turn_id: str) -> list[str]:
-        """The kinds of the turn's durable events, in order."""
-        rows = await self.rows("SELECT kind FROM events WHERE turn_id = $1 ORDER BY seq", turn_id)
-        return [row["kind"] for row in rows]
-
 
 @pytest.fixture(scope="module")
 async def served(served: Served) -> AsyncIterator[Served]:
     """The test app with workers; afterwards every turn is compared with its manifest."""
     yield served
-    assert_paths(await served.harness.rows(RAN, served.harness.routing.turns))
+    assert_paths(await served.harness.rows(ENDED_NODES, served.harness.routing.turns))
 
 
 @pytest.fixture
@@ -188,6 +159,6 @@ async def engine(
         for queue, kind in kinds.items():
             for worker in workers_for(deps, kind, queue):
                 await stack.enter_async_context(worker)
-        engine = Engine(deps, temporal, routing, people, home)
+        engine = Engine(deps, people, routing, home)
         yield engine
-        assert_paths(await engine.rows(RAN, routing.turns))
+        assert_paths(await engine.rows(ENDED_NODES, routing.turns))

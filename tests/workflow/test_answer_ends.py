@@ -15,7 +15,7 @@ from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
 from tests.eventually import until
 from tests.harness import publish_app
-from tests.served import Served
+from tests.served_turns import Served
 
 FAIL = OnLength.FAIL
 LOOK: tuple[str, dict[str, Any]] = ("look", {})
@@ -60,7 +60,7 @@ ENDS = {
 async def test_every_end_is_told_apart_and_the_parts_are_one_answer(
     served: Served, agent: str, lines: list[Line], answer: str | None, reason: str, truncated: bool, code: str
 ) -> None:
-    address, _ = await served.ended(*lines, agent_id=agent)
+    address, _ = await served.run_to_end(*lines, agent_id=agent)
     async with served.harness.db.transaction(address.tenant_id) as tx:
         turn: Any = await views.get_turn(tx, address.turn_id, None)
         messages: Any = (await list_messages(tx, address.conversation_id, 50, 0))[0]
@@ -87,12 +87,12 @@ async def test_every_end_is_told_apart_and_the_parts_are_one_answer(
 
 
 async def test_a_continuation_sees_the_cut_text_and_no_later_turn_sees_its_instruction(served: Served) -> None:
-    address, _ = await served.ended(cut("one"), Line(" two", [LOOK]), Line("seen"))
+    address, _ = await served.run_to_end(cut("one"), Line(" two", [LOOK]), Line("seen"))
     first, second, third = served.sent_to_model(address)
     assert [each["content"] for each in second[-2:]] == ["one", CONTINUE]
     assert CONTINUE not in [each["content"] for each in [*first, *third]]
     assert [(each["role"], each["content"]) for each in third[-2:-1]] == [("assistant", "one two")]
-    again, _ = await served.ended(Line("well"), conversation_id=address.conversation_id)
+    again, _ = await served.run_to_end(Line("well"), conversation_id=address.conversation_id)
     assert [each["content"] for each in served.sent_to_model(again)[0] if each["role"] == "assistant"] == [
         "one two",
         "seen",
@@ -144,10 +144,10 @@ async def test_a_stop_while_a_continuation_waits_or_streams_keeps_one_message(se
     with served.harness.model.held("rest"):
         streaming = await served.begin(cut("one"), Line(" two", waits="rest"))
 
-        async def said() -> bool:
+        async def second_call_has_text() -> bool:
             return served.harness.model.said[f"{streaming.turn_id}.m2"] > 0
 
-        await until(said)
+        await until(second_call_has_text)
         await served.stop(streaming)
         await served.until(streaming, TurnStatus.STOPPED)
     await assert_cut(served, streaming, "one two")

@@ -20,7 +20,7 @@ from perdure.store.approvals import views
 from perdure.store.delivery.outbox import workflow_input
 from tests.doubles.message_script import Line
 from tests.eventually import until
-from tests.served import DONE, PAUSED, PAY, POST, Served, refused
+from tests.served_turns import DONE, PAUSED, PAY, POST, Served, refused
 
 pytestmark = pytest.mark.usefixtures("without_cache")
 
@@ -41,7 +41,7 @@ async def start_cold(served: Served, address: TurnAddress, *, goes_on: bool = Fa
         await served.waits(address)
 
 
-def told(served: Served, address: TurnAddress) -> list[str]:
+def last_request_roles(served: Served, address: TurnAddress) -> list[str]:
     """The roles of the messages in the model's last request."""
     return [message["role"] for message in served.sent_to_model(address)[-1]]
 
@@ -108,7 +108,7 @@ async def at_checkpoint(served: Served, *lines: Line) -> TurnAddress:
     return await served.paused(*(lines or (Line("", [BOOK]), DONE)), **CHECKED)
 
 
-async def seen(served: Served, address: TurnAddress, call_id: str = "c1.0") -> dict[str, Any]:
+async def approval_view(served: Served, address: TurnAddress, call_id: str = "c1.0") -> dict[str, Any]:
     async with served.harness.db.transaction("local") as tx:
         return await views.get_approval(tx, approval_id(address.turn_id, call_id), None)
 
@@ -125,7 +125,7 @@ async def fires(served: Served, address: TurnAddress) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("way", ["warm", "cold"])
 async def test_a_checkpoint_shows_the_outcome_of_a_call_and_the_call_runs_once(served: Served, way: str) -> None:
     address = await at_checkpoint(served)
-    shown = await seen(served, address)
+    shown = await approval_view(served, address)
     assert (shown["kind"], shown["checkpoint"], shown["tool"]) == ("checkpoint", "before_sending", "book")
     assert shown["result"] == {"done": "/book", "number": 0}
     assert shown["args"] == {"what": "a chair"}
@@ -184,7 +184,7 @@ async def test_a_tenants_override_lets_a_rule_end_the_turn(served: Served) -> No
         async with served.harness.db.transaction("local") as tx:
             await agents.set_action(tx, rules, "desk/parcels:booked", do, served.harness.people["admin"].user_id)
         if do == "abort":
-            address, row = await served.ended(Line("", [BOOK]), DONE, **CHECKED)
+            address, row = await served.run_to_end(Line("", [BOOK]), DONE, **CHECKED)
             assert (row["status"], row["problem"]["code"]) == ("failed", "rule_abort")
             assert await fires(served, address) == [("t1.0", "desk/parcels:booked")]
             await served.decide(waiting, "c1.0")
@@ -199,7 +199,7 @@ async def test_a_request_can_force_a_checkpoint_on_the_answer(served: Served) ->
     assert started.note is not None and await served.harness.deps.notifier.deliver_soon(started.note)
     await served.until(address, PAUSED)
     await served.waits(address)
-    shown = await seen(served, address, "c1")
+    shown = await approval_view(served, address, "c1")
     assert (shown["kind"], shown["checkpoint"], shown["tool"]) == ("checkpoint", "before_answer", "")
     assert (shown["result"], shown["call_id"]) == ("my answer", None)
     assert shown["allowed_decisions"] == ["approve", "reject", "respond"]
@@ -220,4 +220,4 @@ async def test_a_decided_and_settled_call_does_not_pause_a_restarted_turn(served
     assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "thinking"
     approved = decision is Decision.APPROVE
     assert served.effects(address, "/pay") == approved
-    assert told(served, address) == ["user", *(("assistant", "tool") if approved else ("system",))]
+    assert last_request_roles(served, address) == ["user", *(("assistant", "tool") if approved else ("system",))]

@@ -73,7 +73,7 @@ async def test_a_message_sent_into_an_open_turn_is_checked_and_not_answered_by_i
     )
     assert (joined.turn_id, joined.joined) == (started.turn_id, True)
     (approval,) = await engine.rows("SELECT id FROM approvals WHERE turn_id = $1", started.turn_id)
-    await engine.decide(str(approval["id"]), Decision.REJECT, comment="not now", reason_code="not_now")
+    await engine.decide_and_wake(str(approval["id"]), Decision.REJECT, comment="not now", reason_code="not_now")
     await engine.until(started.turn_id, TurnStatus.COMPLETED)
     (done,) = await engine.rows("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", started.turn_id)
     after = done["data"]["left_over"]
@@ -105,7 +105,7 @@ async def test_a_safety_keyword_is_answered_immediately_beside_a_pending_booking
     assert (await engine.turn(started.turn_id))["status"] == TurnStatus.AWAITING_APPROVAL.value
     (approval,) = await engine.rows("SELECT id, status FROM approvals WHERE turn_id = $1", started.turn_id)
     assert approval["status"] == "pending", "a waiting approval is never lost by a message"
-    await engine.decide(str(approval["id"]), Decision.REJECT, comment="not now", reason_code="not_now")
+    await engine.decide_and_wake(str(approval["id"]), Decision.REJECT, comment="not now", reason_code="not_now")
     for turn_id in (started.turn_id, half.turn_id):
         await engine.until(turn_id, TurnStatus.COMPLETED)
     told = await engine.rows(

@@ -27,8 +27,8 @@ from tests.eventually import until
 from tests.harness import Harness
 from tests.replay.recording import run_of
 from tests.replay.stopping import CONFIRM, silent
-from tests.served import ALL_KINDS, DONE, PAY, Served, apart, refused, serve
-from tests.worker_process import said, worker_process
+from tests.served_turns import ALL_KINDS, DONE, PAY, Served, apart, refused, serve
+from tests.worker_process import wait_for_word, worker_process
 from tests.workflow.test_cold_resumes import start_cold
 
 LOOK: tuple[str, dict[str, JsonValue]] = ("look", {})
@@ -43,10 +43,10 @@ LOOK: tuple[str, dict[str, JsonValue]] = ("look", {})
     ],
 )
 async def test_a_limit_ends_a_turn_not_the_conversation(served: Served, limits: Limits, code: str, calls: int) -> None:
-    address, row = await served.ended(*(Line(f"round {n}", [LOOK]) for n in range(5)), limits=limits)
+    address, row = await served.run_to_end(*(Line(f"round {n}", [LOOK]) for n in range(5)), limits=limits)
     assert (row["status"], row["problem"]["code"]) == ("limited", code)
     assert len(served.sent_to_model(address)) == calls
-    again, row = await served.ended(Line("still here"), conversation_id=address.conversation_id)
+    again, row = await served.run_to_end(Line("still here"), conversation_id=address.conversation_id)
     assert (row["status"], row["answer"]) == ("completed", "still here")
     for message in served.sent_to_model(again)[0]:
         asked = {call["id"] for call in message.get("tool_calls", [])}
@@ -55,7 +55,7 @@ async def test_a_limit_ends_a_turn_not_the_conversation(served: Served, limits: 
 
 async def test_an_agents_own_limits_and_window_apply(served: Served) -> None:
     lines = (Line(f"round {n}", [LOOK], tokens=2) for n in range(3))
-    address, row = await served.ended(*lines, agent_id="narrow", limits=Limits(max_iterations=99))
+    address, row = await served.run_to_end(*lines, agent_id="narrow", limits=Limits(max_iterations=99))
     assert (row["status"], row["problem"]["code"]) == ("limited", "iteration_limit")
     roles = [message["role"] for message in served.sent_to_model(address)[-1]]
     assert roles == ["user", "assistant", "tool"], "two messages of the past, a round whole, and the first user's"
@@ -201,8 +201,13 @@ async def test_cancel_and_stop_end_any_waiting_turn(harness: Harness, temporal: 
             return late is Kind.TURNS or (bool(pending) and pending[0].activity_type.name.startswith(late.value))
 
         await until(met)
+        before = len((await served.history(address)).events)
         ending = asyncio.ensure_future(end(served, address))
-        await asyncio.sleep(0.3)
+
+        async def received() -> bool:
+            return len((await served.history(address)).events) > before
+
+        await until(received)
         await serve(stack, at, (late,))
         await ending
         approvals = await at.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
@@ -222,7 +227,7 @@ async def raise_to(served: Served, address: TurnAddress, by: str = "reviewer", *
     await served.harness.deps.notifier.deliver_soon(note)
 
 
-async def test_a_raised_limit_lets_the_turn_go_on_with_all_it_had_and_may_be_asked_for_again(served: Served) -> None:
+async def test_a_raised_limit_continues_the_turn_and_can_be_requested_again(served: Served) -> None:
     address = await served.paused(LOOKS, LOOKS, Line("found"), limits=ASKS)
     row = await served.row(address)
     assert (row["status"], row["waiting"]["kind"]) == ("awaiting_approval", "limit")
@@ -258,11 +263,11 @@ async def test_a_raise_that_is_refused_or_not_given_in_time_ends_the_turn_as_lim
     row = await served.until(address, *ENDED)
     assert (row["status"], row["problem"]["code"], row["attempts"]) == ("limited", "token_budget_spent", 1)
     assert ("dear enough" in row["problem"]["message"]) == (how == "refused")
-    _, row = await served.ended(Line("goes on"), conversation_id=address.conversation_id)
+    _, row = await served.run_to_end(Line("goes on"), conversation_id=address.conversation_id)
     assert row["status"] == "completed"
 
 
-async def test_a_turn_started_again_over_its_records_finds_the_limit_that_it_waits_for(served: Served) -> None:
+async def test_a_restarted_turn_finds_the_limit_that_it_waits_for(served: Served) -> None:
     address = await served.paused(LOOKS, Line("found"), limits=ASKS)
     await start_cold(served, address)
     await raise_to(served, address, max_tokens=100)
@@ -278,7 +283,7 @@ REFUSED: list[tuple[str, dict[str, int], str]] = [
 ]
 
 
-async def test_a_forbidden_or_useless_raise_is_refused_and_no_limit_is_approved_like_a_call(served: Served) -> None:
+async def test_a_forbidden_or_useless_raise_of_a_limit_is_refused(served: Served) -> None:
     address = await served.paused(LOOKS, Line("found"), limits=ASKS)
     with refused("raise_the_limit"):
         await served.decide(address, "l1", Decision.APPROVE)
@@ -289,7 +294,7 @@ async def test_a_forbidden_or_useless_raise_is_refused_and_no_limit_is_approved_
     assert (await served.until(address, *ENDED))["status"] == TurnStatus.STOPPED.value
     with refused("already_decided"):
         await raise_to(served, address, max_tokens=100)
-    other, _ = await served.ended(Line("no limit met"))
+    other, _ = await served.run_to_end(Line("no limit met"))
     with refused("not_waiting_for_a_limit"):
         await raise_to(served, other, max_tokens=5)
 
@@ -313,7 +318,7 @@ async def today(harness: Harness) -> tuple[int, int]:
 
 
 @pytest.mark.soak
-async def test_two_hundred_turns_on_one_days_budget_whose_worker_is_killed_overspend_by_less_than_one_call(
+async def test_a_days_budget_is_exceeded_by_less_than_one_call_despite_kills(
     harness: Harness, temporal: Client, urls: Urls, parts: DataParts
 ) -> None:
     served = apart(harness, temporal, Routing.compact())
@@ -358,7 +363,7 @@ async def test_a_days_budget_spent_in_a_wait_ends_the_turn_until_the_next_day(se
     assert told == {"code": "day_token_budget_spent", "message": row["problem"]["message"]}
     await harness.write("UPDATE day_usage SET day = day - 1")
     await harness.write("UPDATE model_calls SET started_at = started_at - interval '1 day'")
-    _, row = await served.ended(Line("a new day"), conversation_id=address.conversation_id)
+    _, row = await served.run_to_end(Line("a new day"), conversation_id=address.conversation_id)
     assert (row["status"], row["answer"]) == ("completed", "a new day")
     await limit_tenant(harness, DayLimits())
 
@@ -376,7 +381,7 @@ async def test_an_end_interrupted_by_kill_9_is_completed_by_another_worker(
         await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not Kind.TURNS))
         async with worker_process("dying_worker", urls, parts, at.routing.turns) as process:
             address = await served.begin(Line("well"))
-            await said(process, b"ending")
+            await wait_for_word(process, b"ending")
             process.kill()
         killed = time.monotonic()
         await serve(stack, at, (Kind.TURNS,))

@@ -19,7 +19,7 @@ from tests.doubles.embedder import Hashing
 from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
-from tests.served import ALL_KINDS, Served, serve
+from tests.served_turns import ALL_KINDS, Served, serve
 
 HEADING = memory_message({"note": 1}).splitlines()[0]
 
@@ -44,7 +44,7 @@ async def episodic(harness: Harness, temporal: Client, hashing: Hashing) -> Asyn
 
 
 async def turn(served: Served, *lines: Line, **given: object) -> TurnAddress:
-    address, row = await served.ended(*lines, **given)
+    address, row = await served.run_to_end(*lines, **given)
     assert row["status"] == TurnStatus.COMPLETED.value, row["problem"]
     return address
 
@@ -104,7 +104,7 @@ async def test_a_turn_continues_if_memory_is_unavailable(episodic: Served, monke
 
 
 async def test_an_agent_without_memory_neither_searches_nor_stores(episodic: Served) -> None:
-    address, _ = await episodic.ended(Line("the zebra"), agent_id="hasty")
+    address, _ = await episodic.run_to_end(Line("the zebra"), agent_id="hasty")
     kinds = await episodic.harness.kinds(address.turn_id)
     assert not [kind for kind in kinds if kind.startswith("memory.")]
     assert await episodic.harness.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []

@@ -16,7 +16,7 @@ from tests.doubles.desk_variants import KEEPER, as_desk, keeper
 from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
-from tests.served import Served
+from tests.served_turns import Served
 
 OWN, OTHER, TWO, APART, KEYLESS = "openai/own", "openai/other", "two_models", "apart_models", "keyless_models"
 DOWN = UpstreamUnavailable("model_unavailable", "The model's provider is away.", retry_after_seconds=0.05)
@@ -43,16 +43,16 @@ def repaired_models(harness: Harness) -> Iterator[None]:
     harness.model.broken.clear()
 
 
-def asked(harness: Harness, address: TurnAddress) -> list[str]:
+def asked_models(harness: Harness, address: TurnAddress) -> list[str]:
     """The models that were asked for the turn, in order."""
     return [each.model for each in harness.model.seen if each.idempotency_key.startswith(address.turn_id)]
 
 
 async def test_the_fallback_model_answers_if_the_first_is_unavailable(served: Served) -> None:
     served.harness.model.broken[OWN] = DOWN
-    address, row = await served.ended(Line("here I am"), agent_id=TWO)
+    address, row = await served.run_to_end(Line("here I am"), agent_id=TWO)
     assert (row["status"], row["answer"]) == ("completed", "here I am")
-    assert asked(served.harness, address) == [OWN] * PROVIDER_ERRORS + [OTHER]
+    assert asked_models(served.harness, address) == [OWN] * PROVIDER_ERRORS + [OTHER]
     (call,) = await served.harness.rows("SELECT model, errors, call_id FROM model_calls WHERE turn_id = $1", row["id"])
     assert tuple(call) == (OTHER, PROVIDER_ERRORS, "m1"), "one call, one ledger row, paid to the model that answered"
     data = "SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq"
@@ -64,21 +64,21 @@ async def test_the_fallback_model_answers_if_the_first_is_unavailable(served: Se
 
 async def test_an_unavailable_model_is_left_immediately_and_tried_first_by_the_next_call(served: Served) -> None:
     served.harness.model.broken[OWN] = UpstreamRejected("model_not_found", "The provider does not know this model.")
-    address, _ = await served.ended(Line("from the other"), agent_id=TWO)
-    assert asked(served.harness, address) == [OWN, OTHER]
+    address, _ = await served.run_to_end(Line("from the other"), agent_id=TWO)
+    assert asked_models(served.harness, address) == [OWN, OTHER]
     served.harness.model.broken.clear()
-    again, row = await served.ended(Line("back"), agent_id=TWO, conversation_id=address.conversation_id)
-    assert row["answer"] == "back" and asked(served.harness, again) == [OWN]
+    again, row = await served.run_to_end(Line("back"), agent_id=TWO, conversation_id=address.conversation_id)
+    assert row["answer"] == "back" and asked_models(served.harness, again) == [OWN]
 
 
 @pytest.mark.parametrize("code", ["model_not_found", "model_auth"])
 async def test_a_fallback_model_has_its_own_settings_and_key(served: Served, code: str) -> None:
     served.harness.model.broken[OWN] = UpstreamRejected(code, "The provider refused it.")
-    address, row = await served.ended(Line("mine"), agent_id=APART)
+    address, row = await served.run_to_end(Line("mine"), agent_id=APART)
     assert row["answer"] == "mine"
     sent = [each.params for each in served.harness.model.seen if each.idempotency_key.startswith(address.turn_id)]
     assert sent == [{"api_base": "http://own", "temperature": 0}, {"temperature": 1}]
-    _, row = await served.ended(Line("never said"), agent_id=KEYLESS)
+    _, row = await served.run_to_end(Line("never said"), agent_id=KEYLESS)
     assert (row["status"], row["problem"]["code"]) == ("failed", "model_setup")
     assert row["problem"]["details"]["first"]["code"] == code
 
@@ -86,33 +86,33 @@ async def test_a_fallback_model_has_its_own_settings_and_key(served: Served, cod
 @pytest.mark.parametrize("code", ["model_bad_request", "model_auth", "output_limit"])
 async def test_a_refused_request_or_key_is_not_sent_to_a_fallback_with_the_same_key(served: Served, code: str) -> None:
     served.harness.model.broken[OWN] = UpstreamRejected(code, "The provider refused it.")
-    address, row = await served.ended(Line("never said"), agent_id=TWO)
+    address, row = await served.run_to_end(Line("never said"), agent_id=TWO)
     assert (row["status"], row["problem"]["code"]) == ("failed", code)
-    assert asked(served.harness, address) == [OWN]
+    assert asked_models(served.harness, address) == [OWN]
 
 
 async def test_the_fallback_model_is_called_once(served: Served) -> None:
     refusal: dict[str, object] = {"refusal": {"status": 404}}
     gone = UpstreamRejected("model_not_found", "The provider does not know this model.", refusal)
     served.harness.model.broken |= {OWN: gone, OTHER: DOWN}
-    address, row = await served.ended(Line("never said"), agent_id=TWO)
+    address, row = await served.run_to_end(Line("never said"), agent_id=TWO)
     assert (row["status"], row["problem"]["code"]) == ("failed", "model_unavailable")
     assert row["problem"]["details"] == {
         "model": OTHER,
         "first": {"model": OWN, "status": 404, "code": gone.code, "message": gone.message},
     }
     assert gone.message in row["problem"]["message"] and DOWN.message in row["problem"]["message"]
-    assert asked(served.harness, address) == [OWN, OTHER]
+    assert asked_models(served.harness, address) == [OWN, OTHER]
 
 
 async def test_a_conversation_too_long_for_the_fallback_model_is_halved_once(served: Served) -> None:
     long = Line("a long answer " * 20)
-    address, _ = await served.ended(long, agent_id=TWO)
-    await served.ended(long, agent_id=TWO, conversation_id=address.conversation_id)
+    address, _ = await served.run_to_end(long, agent_id=TWO)
+    await served.run_to_end(long, agent_id=TWO, conversation_id=address.conversation_id)
     gone = UpstreamRejected("model_not_found", "The provider does not know this model.")
     served.harness.model.broken |= {OWN: gone, OTHER: UpstreamRejected("context_overflow", "It is too long.")}
-    again, row = await served.ended(Line("never said"), agent_id=TWO, conversation_id=address.conversation_id)
-    assert asked(served.harness, again) == [OWN, OTHER, OTHER]
+    again, row = await served.run_to_end(Line("never said"), agent_id=TWO, conversation_id=address.conversation_id)
+    assert asked_models(served.harness, again) == [OWN, OTHER, OTHER]
     assert (row["problem"]["code"], row["problem"]["details"]["first"]["code"]) == ("context_overflow", gone.code)
     sizes = [len(messages) for messages in served.sent_to_model(again)]
     assert sizes[0] == sizes[1] > sizes[2]

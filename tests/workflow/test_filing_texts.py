@@ -74,7 +74,7 @@ class Filings:
         assert [(each["state"], each["results"]) for each in ran] == [("done", 1)] * calls
         return str(row["answer"])
 
-    def sent(self, turn_id: str) -> list[SentRequest]:
+    def provider_requests(self, turn_id: str) -> list[SentRequest]:
         """The turn's requests to the provider, each of them checked."""
         found = requests_of(turn_id, self.double.requests)
         assert len({request.prefix for request in found}) == 1, "the prefix is the same bytes in every request"
@@ -106,7 +106,7 @@ async def test_the_spacing_is_assessed_by_the_block_of_the_skill(filings: Filing
     calls = await filings.engine.rows("SELECT tool FROM tool_calls WHERE turn_id = $1", started.turn_id)
     assert [call["tool"] for call in calls] == ["spacing_assessment"]
     assert "skill_inject_node" in await filings.engine.nodes(started.turn_id)
-    sent = filings.sent(started.turn_id)
+    sent = filings.provider_requests(started.turn_id)
     assert [sorted(request.seen.tools) for request in sent] == [CORE, CORE + BLOCKS, CORE + BLOCKS]
     assert [len(request.notes) for request in sent] == [0, 2, 2], "the skill, after what it depends on"
     assert sent[1].notes[1].startswith("=== Skill Activated: Rule 37 spacing ===")
@@ -130,11 +130,11 @@ async def test_a_filing_waits_with_its_package_and_each_decision_ends_it(
     assert (shown["kind"], shown["checkpoint"], shown["tool"]) == ("checkpoint", "pre_filing", "rule37_filing_assembly")
     assert shown["result"]["result"]["form"] == "W-1", "the reviewer sees the package"
     assert shown["rule"] == "filings/rrc_rule37:pre_filing_review"
-    asked = filings.sent(turn_id)
-    await filings.engine.decide(shown["id"], decision, **given)
+    asked = filings.provider_requests(turn_id)
+    await filings.engine.decide_and_wake(shown["id"], decision, **given)
     assert told in await filings.answer(turn_id, calls)
     assert shown["id"] in {approval_id(turn_id, call_id) for call_id in ("c2.0", "c1.0", "c3.0")}
-    sent = filings.sent(turn_id)
+    sent = filings.provider_requests(turn_id)
     assert (len(asked), len(sent)) == (2, 3), "the model is asked once more"
     assert sum(len(message.get("tool_calls", [])) for message in sent[-1].messages) == calls
     assert len([note for note in sent[-1].notes if given.get("comment", "no comment") in note]) == ("comment" in given)

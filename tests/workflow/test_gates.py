@@ -25,7 +25,7 @@ from tests.conftest import Urls
 from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.harness import Harness
-from tests.served import ALL_KINDS, DONE, PAUSED, PAY, POST, Served, apart, refused, serve
+from tests.served_turns import ALL_KINDS, DONE, PAUSED, PAY, POST, Served, apart, refused, serve
 from tests.worker_process import worker_process
 
 pytestmark = pytest.mark.filterwarnings(
@@ -81,7 +81,7 @@ async def test_an_unreadable_verdict_keeps_the_turn_paused_until_it_can_be_read(
     assert (await served.nodes(address)).count("resume_guard") == 3, "fresh, unreadable, readable"
 
 
-async def test_an_approved_local_call_creates_its_entity_once_with_its_name_in_one_transaction(served: Served) -> None:
+async def test_an_approved_local_call_creates_its_entity_once(served: Served) -> None:
     create: tuple[str, Mapping[str, JsonValue]] = (
         "create_entity",
         {"kind": "well", "name": "Blue  Hill 7", "attributes": {"aliases": ["BH-7"]}},
@@ -133,7 +133,7 @@ BOOK = ("book", {"what": "a chair"})
 SLOW: tuple[str, dict[str, JsonValue]] = ("pay", {"amount": 5, "mode": "wait"})
 
 
-async def made(served: Served, address: TurnAddress) -> Counter[str]:
+async def sent_calls(served: Served, address: TurnAddress) -> Counter[str]:
     """The number of times that each call was sent to a tools worker, over all runs of the turn."""
     found: Counter[str] = Counter()
     for history in await served.runs(address):
@@ -172,7 +172,7 @@ async def test_three_calls_run_in_the_order_in_which_they_are_decided(served: Se
         await state_of(served, address, call_id, "done")
     row = await served.until(address, TurnStatus.COMPLETED)
     assert (row["answer"], row["waiting"]) == ("well", None)
-    assert await made(served, address) == {"t1.0": 1, "t1.1": 1, "t1.2": 1, "t1.3": 1}
+    assert await sent_calls(served, address) == {"t1.0": 1, "t1.1": 1, "t1.2": 1, "t1.3": 1}
     sent = served.sent_to_model(address)
     assert [message["role"] for message in sent[-1][-5:]] == ["assistant", "tool", "tool", "tool", "tool"]
     assert [call["id"] for call in sent[-1][-5]["tool_calls"]] == [each["tool_call_id"] for each in sent[-1][-4:]]
@@ -192,10 +192,10 @@ async def test_a_partly_run_round_waits_visibly_for_the_rest_with_nothing_dangli
     for _ in range(2):
         await served.wake(address, WakeSignal(kind="request"))
         run_id = await served.waits_again(address, run_id)
-    assert await made(served, address) == {"t1.0": 1}, "a look that finds nothing asks for nothing"
+    assert await sent_calls(served, address) == {"t1.0": 1}, "a look that finds nothing asks for nothing"
     await served.decide(address, "t1.1", Decision.REJECT, comment="not that")
     await served.until(address, TurnStatus.COMPLETED)
-    assert await made(served, address) == {"t1.0": 1, "t1.1": 1}
+    assert await sent_calls(served, address) == {"t1.0": 1, "t1.1": 1}
     assert await served.states(address) == {"t1.0": "done", "t1.1": "denied"}
     assert "not that" in served.sent_to_model(address)[-1][-1]["content"]
     assert served.effects(address, "/post", "t1.1") == 0
@@ -206,7 +206,7 @@ async def test_one_approved_and_one_that_expires_end_the_round_together(served: 
     await served.decide(address)
     await served.until(address, TurnStatus.COMPLETED)
     assert await served.states(address) == {"t1.0": "done", "t1.1": "denied"}
-    assert await made(served, address) == {"t1.0": 1, "t1.1": 1}
+    assert await sent_calls(served, address) == {"t1.0": 1, "t1.1": 1}
     assert (await served.harness.approval_row(address, "t1.1"))["status"] == "expired"
 
 
@@ -229,7 +229,7 @@ async def test_a_killed_worker_loses_no_call(harness: Harness, temporal: Client,
         assert (await served.states(address))["t1.0"] == "reserved", "the first is still under way"
         at.world.go_on.set()
         await served.until(address, TurnStatus.COMPLETED)
-    assert await made(served, address) == {"t1.0": 1, "t1.1": 1, "t1.2": 1}
+    assert await sent_calls(served, address) == {"t1.0": 1, "t1.1": 1, "t1.2": 1}
     effects = [("/pay", "t1.0"), ("/post", "t1.1"), ("/pay", "t1.2")]
     assert [served.effects(address, path, call_id) for path, call_id in effects] == [1, 1, 1]
 
@@ -253,14 +253,14 @@ async def test_a_paused_turn_waits_until_its_earliest_check(served: Served, monk
     run_id = await served.waits(address)
     assert await goes_off_at(served, address, run_id) > began + timedelta(days=1)
 
-    async def named(*given: Any) -> Verdicts:  # as an escalation or a hold does
+    async def verdicts_with_times(*given: Any) -> Verdicts:  # as an escalation or a hold does
         found = (await read_verdicts(*given)).verdicts
         pending = {VerdictState.PENDING: looks}
         times = [pending.get(each.state, {}).get(each.call_id, each.look_at) for each in found]
         changed = [each.model_copy(update={"look_at": time}) for each, time in zip(found, times, strict=True)]
         return Verdicts(verdicts=tuple(changed))
 
-    monkeypatch.setattr("perdure.activities.approvals.read_verdicts", named)
+    monkeypatch.setattr("perdure.activities.approvals.read_verdicts", verdicts_with_times)
     await served.wake(address, WakeSignal(kind="request"))
     run_id = await served.waits_again(address, run_id)
     assert abs(await goes_off_at(served, address, run_id) - looks["t1.0"]) < minute

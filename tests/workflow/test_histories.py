@@ -31,7 +31,7 @@ from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.harness import Harness, own_queues
 from tests.replay.recording import run_of
-from tests.served import ALL_KINDS, DONE, PAY, Served, serve
+from tests.served_turns import ALL_KINDS, DONE, PAY, Served, serve
 
 KIB = 1_024
 LOOKS: list[tuple[str, dict[str, JsonValue]]] = [("look", {"what": "a"}), ("look", {"what": "b"})]
@@ -45,7 +45,7 @@ def size(history: WorkflowHistory) -> int:
 
 async def ended_runs(served: Served, *lines: Line) -> tuple[str, list[WorkflowHistory]]:
     """A turn's answer, and the histories of its runs from the first event to the last."""
-    address, row = await served.ended(*lines)
+    address, row = await served.run_to_end(*lines)
     await served.handle(address).result()
     return row["answer"], await served.runs(address)
 
@@ -59,7 +59,7 @@ def apart(history: WorkflowHistory) -> int:
     return types[ends[0] : ends[-1]].count(EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED)
 
 
-async def test_a_plain_turn_takes_fourteen_events_at_most_and_the_reference_turn_twenty_eight(served: Served) -> None:
+async def test_a_plain_turn_has_at_most_14_events_and_the_reference_turn_28(served: Served) -> None:
     _, (history,) = await ended_runs(served, Line("hello"))
     assert run_of(history).called == ("memory.load", MODEL, "turns.finish")
     assert len(history.events) <= 14 and size(history) <= 16 * KIB
@@ -71,7 +71,7 @@ async def test_a_plain_turn_takes_fourteen_events_at_most_and_the_reference_turn
     assert size(history) < 64 * KIB
 
 
-async def test_a_paused_turns_run_has_at_most_six_events_and_a_resumed_one_reloads_nothing(served: Served) -> None:
+async def test_a_paused_turn_has_at_most_six_events_and_reloads_nothing(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     wait = await served.history(address)
     assert len(wait.events) <= 6 and size(wait) <= 16 * KIB
@@ -159,7 +159,7 @@ async def reviewer(served: Served, name: str) -> str:
     return user_id
 
 
-async def refused(served: Served, by: str) -> TurnAddress:
+async def turn_refused_by(served: Served, by: str) -> TurnAddress:
     """A turn that has ended, in which this person has rejected a call with a reason."""
     address = await served.paused(Line("asking", [("pay", {"amount": 5})]), Line("well"))
     await served.decide(address, decision=Decision.REJECT, comment=SAID, by=by)
@@ -168,7 +168,7 @@ async def refused(served: Served, by: str) -> TurnAddress:
     return address
 
 
-async def gone(client: Client, address: TurnAddress, run_id: str) -> bool:
+async def run_is_deleted(client: Client, address: TurnAddress, run_id: str) -> bool:
     """Returns whether Temporal has deleted this run."""
     try:
         await client.get_workflow_handle(turn_workflow_id(address.turn_id), run_id=run_id).fetch_history()
@@ -180,7 +180,7 @@ async def gone(client: Client, address: TurnAddress, run_id: str) -> bool:
 async def test_erasing_a_user_deletes_the_runs_of_their_turns_and_no_others(served: Served) -> None:
     user_id = await reviewer(served, "zaphod")
     await reviewer(served, "trillian")
-    theirs, others = await refused(served, "zaphod"), await refused(served, "trillian")
+    theirs, others = await turn_refused_by(served, "zaphod"), await turn_refused_by(served, "trillian")
     before = await served.runs(theirs)
     assert len(before) == 3, "the run, the wait, the run again"
     said = [SAID.encode() in event.SerializeToString() for history in before for event in history.events]
@@ -190,7 +190,7 @@ async def test_erasing_a_user_deletes_the_runs_of_their_turns_and_no_others(serv
     assert done["histories"] == {"runs": 3, "turns_left": 0}
     started = [history.events[0].workflow_execution_started_event_attributes for history in before]
     for each in started:  # the server answers a little before it deletes
-        await until(partial(gone, served.client, theirs, each.original_execution_run_id))
+        await until(partial(run_is_deleted, served.client, theirs, each.original_execution_run_id))
     assert len(await served.runs(others)) == 3
     data = "SELECT data FROM audit_trail WHERE kind = 'user.erased' AND subject = $1"
     assert (await served.harness.value(data, user_id))["histories"] == {"runs": 3, "turns_left": 0}
@@ -199,7 +199,7 @@ async def test_erasing_a_user_deletes_the_runs_of_their_turns_and_no_others(serv
 
 async def test_without_temporal_an_erasure_records_what_stays(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     await reviewer(served, "marvin")
-    await refused(served, "marvin")
+    await turn_refused_by(served, "marvin")
     monkeypatch.setattr(served.client.workflow_service, "get_workflow_execution_history", _unavailable)
     admin = served.harness.people["admin"].user_id
     done = await erase(served.harness.db, "local", "marvin", admin, None, partial(delete_histories, served.client))
@@ -211,7 +211,7 @@ async def _unavailable(*_: object, **__: object) -> None:
     raise RPCError("nobody listens", RPCStatusCode.UNAVAILABLE, b"")
 
 
-async def read(port: int) -> str:
+async def read_metrics(port: int) -> str:
     """The metrics of the process there, as Prometheus expects them; nothing without one."""
     with suppress(httpx.TransportError):
         async with httpx.AsyncClient() as client:
@@ -232,15 +232,15 @@ async def test_a_worker_counts_activities_ends_and_tokens(served: Served) -> Non
         'perdure_activity_seconds_count{activity="turns.finish",outcome="done"}',
         'perdure_turns_ended_total{status="completed"}',
     )
-    before = await read(port)
-    await served.ended(Line("well"))
+    before = await read_metrics(port)
+    await served.run_to_end(Line("well"))
 
     async def counted() -> bool:  # when it has ended, a moment after its writes are visible
-        text = await read(port)
+        text = await read_metrics(port)
         return all(value(text, name) > value(before, name) for name in names)
 
     await until(counted)
-    after = await read(port)
+    after = await read_metrics(port)
     assert [value(after, name) - value(before, name) for name in names] == [1.0, 1.0, 1.0]
     tokens = 'perdure_tokens_total{kind="output"}'
     assert value(after, tokens) > value(before, tokens)

@@ -12,7 +12,7 @@ from perdure.contracts.turns import Limits, TurnStatus
 from perdure.workflows.ports import RUN_EVENTS
 from tests.doubles.desk_variants import CALM, as_desk, gatherer, published
 from tests.doubles.message_script import Line
-from tests.served import DONE, PAUSED, PAY, Served
+from tests.served_turns import DONE, PAUSED, PAY, Served
 
 CALLS = 64
 LOOKS = [("look", {"what": f"\N{PARTY POPPER}{number}"}) for number in range(CALLS)]

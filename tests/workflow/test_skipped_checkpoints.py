@@ -29,7 +29,7 @@ from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
 from tests.eventually import until
 from tests.harness import Harness, publish_app
-from tests.served import ALL_KINDS, PAUSED, Served, refused, serve
+from tests.served_turns import ALL_KINDS, PAUSED, Served, refused, serve
 
 pytestmark = pytest.mark.usefixtures("without_cache")
 
@@ -95,7 +95,7 @@ class ApprovalRecord:
 
 
 @pytest.fixture
-def record(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApprovalRecord]:
+def approval_record(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApprovalRecord]:
     """Opens it; an optional checkpoint is tried for two seconds, and checked for one more."""
     made = ApprovalRecord()
     monkeypatch.setattr(approvals, "open_requests", made.open_requests)
@@ -112,12 +112,14 @@ async def warnings(served: Served, address: TurnAddress) -> list[tuple[str, str]
     return [tuple(row) for row in await served.harness.rows(warned, address.turn_id)]
 
 
-async def test_a_skipped_checkpoint_warns_and_a_later_gate_pauses(served: Served, record: ApprovalRecord) -> None:
-    record.closed = AWAY
+async def test_a_skipped_checkpoint_warns_and_a_later_gate_pauses(
+    served: Served, approval_record: ApprovalRecord
+) -> None:
+    approval_record.closed = AWAY
     address = await served.begin(SAID[0], Line("", [("pay", {"amount": 1})]), SAID[1], agent_id=LENIENT)
     await until(lambda: len(served.sent_to_model(address)) == 2)
-    record.closed = None
-    assert record.tried[address.turn_id] >= 3
+    approval_record.closed = None
+    assert approval_record.tried[address.turn_id] >= 3
     assert served.effects(address, "/book") == 1
     note = served.sent_to_model(address)[-1][-1]
     assert note["role"] == "system" and note["content"].startswith("HITL_WARNING: ")
@@ -132,8 +134,10 @@ async def test_a_skipped_checkpoint_warns_and_a_later_gate_pauses(served: Served
     assert (row["answer"], row["problem"], served.effects(address, "/pay", "t2.0")) == ("well", None, 1)
 
 
-async def test_a_checkpoint_blocked_by_an_internal_fault_is_not_skipped(served: Served, record: ApprovalRecord) -> None:
-    record.closed = REFUSED
+async def test_a_checkpoint_blocked_by_an_internal_fault_is_not_skipped(
+    served: Served, approval_record: ApprovalRecord
+) -> None:
+    approval_record.closed = REFUSED
     address = await served.begin(*SAID, agent_id=LENIENT)
     with pytest.raises(WorkflowFailureError):
         await served.handle(address).result()
@@ -149,27 +153,31 @@ OTHERS = {
 }
 
 
-async def test_every_other_checkpoint_waits_until_it_can_be_opened(served: Served, record: ApprovalRecord) -> None:
-    record.closed = AWAY
+async def test_every_other_checkpoint_waits_until_it_can_be_opened(
+    served: Served, approval_record: ApprovalRecord
+) -> None:
+    approval_record.closed = AWAY
     begun = {
         what: await served.begin(Line("", calls), SAID[1], agent_id=agent_id)
         for what, (agent_id, calls) in OTHERS.items()
     }
     # Side by side on workers without a cache, a turn may lose a task's time-out.
-    await until(lambda: all(record.tried[address.turn_id] for address in begun.values()), seconds=20)
+    await until(lambda: all(approval_record.tried[address.turn_id] for address in begun.values()), seconds=20)
     await asyncio.sleep(PATIENCE.total_seconds() + 1)
     for what, address in begun.items():
         assert (await served.row(address))["status"] == TurnStatus.RUNNING.value, what
         assert len(served.sent_to_model(address)) == 1, f"{what}: it has gone on"
-    record.closed = None
+    approval_record.closed = None
     for what, address in begun.items():
         await served.until(address, PAUSED)
         assert await warnings(served, address) == [], what
         await served.stop(address)
 
 
-async def test_an_opened_but_unreadable_checkpoint_is_checked_once(served: Served, record: ApprovalRecord) -> None:
-    record.loses_answers = record.unreadable = True
+async def test_an_opened_but_unreadable_checkpoint_is_checked_once(
+    served: Served, approval_record: ApprovalRecord
+) -> None:
+    approval_record.loses_answers = approval_record.unreadable = True
     waits = Line("", [("look", {"mode": "wait"})])
     served.harness.world.go_on.clear()
     address = await served.begin(SAID[0], waits, SAID[1], agent_id=LENIENT)
@@ -187,11 +195,15 @@ async def test_an_opened_but_unreadable_checkpoint_is_checked_once(served: Serve
 
 
 @pytest.mark.parametrize("how", ["not opened at first", "opened unheard"])
-async def test_one_opened_or_read_in_time_waits_for_decision(served: Served, record: ApprovalRecord, how: str) -> None:
-    record.closed, record.loses_answers = (None, True) if how == "opened unheard" else (AWAY, False)
+async def test_one_opened_or_read_in_time_waits_for_decision(
+    served: Served, approval_record: ApprovalRecord, how: str
+) -> None:
+    approval_record.closed, approval_record.loses_answers = (None, True) if how == "opened unheard" else (AWAY, False)
     address = await served.begin(*SAID, agent_id=LENIENT)
-    await until(lambda: (record.looked if how == "opened unheard" else record.tried)[address.turn_id] > 0)
-    record.closed, record.loses_answers = None, False
+    await until(
+        lambda: (approval_record.looked if how == "opened unheard" else approval_record.tried)[address.turn_id] > 0
+    )
+    approval_record.closed, approval_record.loses_answers = None, False
     await served.waits(address)
     await served.decide(address, "c1.0", Decision.REJECT, comment="not that one")
     await served.until(address, TurnStatus.COMPLETED)
@@ -200,8 +212,10 @@ async def test_one_opened_or_read_in_time_waits_for_decision(served: Served, rec
     assert await warnings(served, address) == []
 
 
-async def test_an_unreadable_rejection_ends_the_turn_that_continued(served: Served, record: ApprovalRecord) -> None:
-    record.loses_answers = record.unreadable = True
+async def test_an_unreadable_rejection_ends_the_turn_that_continued(
+    served: Served, approval_record: ApprovalRecord
+) -> None:
+    approval_record.loses_answers = approval_record.unreadable = True
     address = await served.begin(*SAID, agent_id=LENIENT)
     await served.until(address, PAUSED)
     await served.decide(address, "c1.0", Decision.REJECT, comment="not that one")

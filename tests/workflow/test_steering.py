@@ -9,7 +9,7 @@ from tests.harness import gathered
 from tests.replay.recording import run_of
 from tests.replay.stopping import in_a_call, silent
 from tests.scale import sized
-from tests.served import PAUSED, PAY, Served
+from tests.served_turns import PAUSED, PAY, Served
 
 pytestmark = pytest.mark.usefixtures("released_target")
 NEVER = Line("never said")
@@ -37,7 +37,7 @@ async def test_a_message_sent_while_a_call_runs_is_received_with_its_result(serv
     assert last_asked(served, address) == ["user", "assistant", "tool", "user"]
     scheduled = [name for history in await served.runs(address) for name, _ in run_of(history).scheduled]
     assert scheduled.count("model.complete") == 2 and scheduled.count("tools.run") == 1, "no hop of its own"
-    following, _ = await served.ended(Line("next"), conversation_id=address.conversation_id)
+    following, _ = await served.run_to_end(Line("next"), conversation_id=address.conversation_id)
     assert last_asked(served, following) == ["user", "assistant", "tool", "user", "assistant", "user"], "in its place"
 
 

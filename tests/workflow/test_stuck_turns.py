@@ -22,8 +22,8 @@ from perdure.workflows.turn_segment import TurnSegment
 from tests.conftest import KEYRING, Urls
 from tests.doubles.message_script import Line
 from tests.eventually import until
-from tests.integration.lost_turns import aged
-from tests.served import ALL_KINDS, DONE, PAY, POST, Served, apart, serve
+from tests.integration.lost_turns import make_older
+from tests.served_turns import ALL_KINDS, DONE, PAY, POST, Served, apart, serve
 
 MIB = 1 << 20
 
@@ -49,7 +49,7 @@ async def reconciled(served: Served, relay: Database, address: TurnAddress, stuc
     return dict(await served.row(address))
 
 
-async def ended(served: Served, relay: Database, address: TurnAddress) -> dict[str, Any]:
+async def reconcile_until_ended(served: Served, relay: Database, address: TurnAddress) -> dict[str, Any]:
     """The turn once it is due and its task has failed again: the first pass only sends a signal."""
     assert (await reconciled(served, relay, address, 0.001))["ended_at"] is None
 
@@ -60,13 +60,13 @@ async def ended(served: Served, relay: Database, address: TurnAddress) -> dict[s
     return await until(has_ended) or {}
 
 
-async def named(served: Served, relay: Database, address: TurnAddress) -> dict[str, Any]:
+async def reconcile_until_stuck(served: Served, relay: Database, address: TurnAddress) -> dict[str, Any]:
     """What is shown of the turn, once it is found to be stuck."""
 
     async def found() -> bool:
         return (await reconciled(served, relay, address, 0.0))["stuck"] is not None
 
-    await aged(served.harness, address)
+    await make_older(served.harness, address)
     with capture_logs() as said:
         await until(found)
         await reconciled(served, relay, address, 3_600.0)
@@ -118,9 +118,9 @@ async def test_a_stuck_turn_is_named_and_then_fails(
 ) -> None:
     address = await plant(served, monkeypatch)
     waiting = await served.begin(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
-    message = (await named(served, relay, address))["message"]
+    message = (await reconcile_until_stuck(served, relay, address))["message"]
     assert message.startswith(failure) and "second line" not in message and "secretsecret" not in message
-    row = await ended(served, relay, address)
+    row = await reconcile_until_ended(served, relay, address)
     assert (row["status"], row["problem"]["code"], row["stuck"]) == ("failed", "turn_stuck", None)
     assert (await served.handle(address).describe()).status is WorkflowExecutionStatus.TERMINATED
     approvals = await served.harness.rows(
@@ -144,7 +144,7 @@ async def test_a_turn_that_is_due_continues_after_a_correction(
         async with AsyncExitStack() as workers:
             await serve(workers, own.harness, ALL_KINDS)
             address = await own.begin(DONE)
-            await named(own, relay, address)
+            await reconcile_until_stuck(own, relay, address)
         assert (await reconciled(own, relay, address, 0.001))["stuck"]["probed_at"]
         for _ in range(3):
             await asyncio.sleep(1.0)  # three times the timeout of a task
@@ -159,7 +159,7 @@ async def test_an_interrupted_end_is_completed(
     served: Served, relay: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = await failing_node(served, monkeypatch)
-    await named(served, relay, address)
+    await reconcile_until_stuck(served, relay, address)
     with monkeypatch.context() as dying:
         dying.setattr("perdure.worker.reconcile.finish_broken", None)
 
@@ -177,7 +177,7 @@ async def test_signals_after_a_failure_do_not_hide_it(
 ) -> None:
     monkeypatch.setattr("perdure.temporal.workflow_tasks.PAGE_EVENTS", 2)
     address = await failing_node(served, monkeypatch)
-    await named(served, relay, address)
+    await reconcile_until_stuck(served, relay, address)
     for _ in range(3):
         await served.wake(address, None)
     assert (await reconciled(served, relay, address, 0.0))["stuck"] is not None
@@ -187,7 +187,7 @@ async def test_it_is_found_among_many_paused_turns_after_a_signal(
     served: Served, relay: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perdure.worker.reconcile.MAX_CHECKED_ONE_BY_ONE", 1)
-    await aged(served.harness, await served.paused(Line("", [PAY]), DONE))
+    await make_older(served.harness, await served.paused(Line("", [PAY]), DONE))
     address = await failing_node(served, monkeypatch)
     await served.harness.write("UPDATE turns SET rung_at = now() - interval '1 minute' WHERE id = $1", address.turn_id)
-    await named(served, relay, address)
+    await reconcile_until_stuck(served, relay, address)

@@ -19,7 +19,7 @@ from tests.conftest import Urls
 from tests.doubles.desk_variants import changed_agent
 from tests.eventually import until
 from tests.harness import publish_app
-from tests.integration.library import Library
+from tests.integration.library_writer import Library
 from tests.workflow.conftest import Engine
 
 PAUSED = TurnStatus.AWAITING_APPROVAL
@@ -72,11 +72,11 @@ class Ops:
         return turn_id
 
     async def approve(self, turn_id: str, call_id: str = "t2.0") -> None:
-        await self.engine.decide(approval_id(turn_id, call_id), Decision.APPROVE)
+        await self.engine.decide_and_wake(approval_id(turn_id, call_id), Decision.APPROVE)
 
     async def refuse(self, turn_id: str, call_id: str) -> None:
         """Decides the last request; the turn continues to its end."""
-        await self.engine.decide(approval_id(turn_id, call_id), Decision.REJECT, comment="no")
+        await self.engine.decide_and_wake(approval_id(turn_id, call_id), Decision.REJECT, comment="no")
         await self.engine.until(turn_id, TurnStatus.COMPLETED)
 
 

@@ -20,7 +20,7 @@ from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
 from tests.eventually import until
 from tests.harness import Harness, publish_app
-from tests.served import Served
+from tests.served_turns import Served
 
 CANARY = "xylophone"
 """In every text of these turns; in no trace."""
@@ -83,18 +83,18 @@ def healthy_tracer(traced: Traced) -> Iterator[None]:
 
 
 async def spans_for(traced: Traced, address: TurnAddress) -> list[Any]:
-    def found() -> list[Any]:
+    def turn_spans() -> list[Any]:
         spans = traced.collector.spans()
         return [each for each in spans if attributes_of(each).get("perdure.trace_id") == address.turn_id]
 
-    await until(lambda: bool(found()), seconds=20)
-    return found()
+    await until(lambda: bool(turn_spans()), seconds=20)
+    return turn_spans()
 
 
 async def course(served: Served, turn: str) -> tuple[Any, ...]:
     """What a turn comes to: status, answer, and every event but for ids and times."""
     lines, agent_id = TURNS[turn]
-    address, row = await served.ended(*lines, agent_id=agent_id)
+    address, row = await served.run_to_end(*lines, agent_id=agent_id)
     events = "SELECT kind, call_id, data->>'node', data->'data'->>'status' FROM events WHERE turn_id = $1 ORDER BY seq"
     asked = "SELECT call_id, epoch, errors FROM model_calls WHERE turn_id = $1 ORDER BY call_id"
     rows, calls = [await served.harness.rows(sql, address.turn_id) for sql in (events, asked)]
@@ -103,7 +103,7 @@ async def course(served: Served, turn: str) -> tuple[Any, ...]:
 
 
 async def test_a_collector_gets_the_spans_of_a_turn_and_none_of_its_text(served: Served, traced: Traced) -> None:
-    address, _ = await served.ended(*TURNS["a tool"][0])
+    address, _ = await served.run_to_end(*TURNS["a tool"][0])
     spans = {span.name: span for span in await spans_for(traced, address)}
     told = {name: attributes_of(span) for name, span in spans.items()}
     chat = next(name for name in spans if name.startswith("chat "))
@@ -169,5 +169,5 @@ async def test_no_turn_waits_for_a_collector_that_hangs_or_refuses(served: Serve
     traced.collector.go_on.set()
     assert await course(served, "a hub") == quiet
     traced.collector.status = 200
-    address, _ = await served.ended(Line("again"), agent_id=KEEPER)
+    address, _ = await served.run_to_end(Line("again"), agent_id=KEEPER)
     assert await spans_for(traced, address)

@@ -24,7 +24,7 @@ from tests.replay.recording import run_of
 from tests.replay.replaying import Replaying
 from tests.replay.stopping import CONFIRM, in_a_call, silent, until_called
 from tests.scale import sized
-from tests.served import DONE, PAUSED, PAY, Served
+from tests.served_turns import DONE, PAUSED, PAY, Served
 
 pytestmark = [
     pytest.mark.usefixtures("released_target"),
@@ -89,7 +89,7 @@ async def test_signals_before_during_and_after_a_decision_lead_to_one_effect(ser
     assert served.effects(address, "/pay") == 1
     assert len(served.sent_to_model(address)) == 2
     assert (await served.harness.kinds(address.turn_id)).count("done") == 1
-    assert CONFIRM not in await called(served, address), "no stop was requested"
+    assert CONFIRM not in await replayed_calls(served, address), "no stop was requested"
 
 
 async def test_a_signal_for_another_turn_is_ignored(served: Served) -> None:
@@ -156,7 +156,7 @@ PLACES = {
 everywhere = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
 
 
-async def called(served: Served, address: TurnAddress) -> list[str]:
+async def replayed_calls(served: Served, address: TurnAddress) -> list[str]:
     """The calls of all runs of the turn; each run is replayed."""
     replaying, names = Replaying(UnsandboxedWorkflowRunner()), list[str]()
     for history in await served.runs(address):
@@ -189,7 +189,7 @@ async def test_a_forged_stop_changes_nothing(served: Served, place: Place) -> No
     row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
     assert (row["status"], row["answer"], row["stop_requested_at"]) == ("completed", place.answer, None)
     assert await served.handle(address).result() == "completed"
-    assert 1 <= (await called(served, address)).count(CONFIRM) <= 3
+    assert 1 <= (await replayed_calls(served, address)).count(CONFIRM) <= 3
     assert await cancels(served, address) == 0
     assert await ends_of_the_audit(served, address) == []
     assert "stopped" not in await served.harness.kinds(address.turn_id)
@@ -206,7 +206,7 @@ async def test_a_stop_ends_the_turn_even_after_forged_ones(served: Served, place
     assert (row["status"], row["problem"]) == ("stopped", None)
     assert await served.handle(address).result() == "stopped"
     assert (await served.harness.kinds(address.turn_id))[-2:] == ["stopped", "done"]
-    assert CONFIRM in await called(served, address)
+    assert CONFIRM in await replayed_calls(served, address)
     paused = place.reached is waiting
     assert await cancels(served, address) == (0 if paused else 1)
     said = [("turn.stop_requested", True), ("approval.cancelled", False)][: 2 if paused else 1]
@@ -248,7 +248,9 @@ async def test_an_unread_record_cancels_nothing(served: Served, monkeypatch: pyt
     row = await served.until(address, TurnStatus.STOPPED, TurnStatus.COMPLETED)
     assert row["status"] == ("stopped" if asked else "completed")
     assert await served.handle(address).result() == row["status"]
-    assert (await called(served, address)).count(CONFIRM) == 2, "inside the task, then with all its attempts outside"
+    assert (await replayed_calls(served, address)).count(CONFIRM) == 2, (
+        "inside the task, then with all its attempts outside"
+    )
 
 
 async def test_an_unreadable_record_confirms_no_stop(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +290,7 @@ async def test_a_pause_and_an_end_await_the_check(served: Served, monkeypatch: p
     row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
     assert (row["status"], row["answer"]) == ("completed", "well")
     assert await served.handle(address).result() == "completed"
-    assert CONFIRM in await called(served, address)
+    assert CONFIRM in await replayed_calls(served, address)
 
 
 FLOOD = 1_000
@@ -316,4 +318,4 @@ async def test_a_check_that_hangs_in_its_task_is_repeated_and_changes_nothing(se
         await served.wake(address, STOP)
         row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
     assert (row["status"], broken) == ("completed", [address.turn_id])
-    assert (await called(served, address)).count(CONFIRM) == 2
+    assert (await replayed_calls(served, address)).count(CONFIRM) == 2

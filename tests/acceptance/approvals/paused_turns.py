@@ -3,7 +3,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from perdure.contracts.turns import TurnInput
 from perdure.contracts.values import frozen_call_digest
 from perdure.store.database import Connection, Database, new_id
 from perdure.temporal.workflow_client import TASK_TIMEOUT
+from tests.eventually import until
 
 CALL = "t1.0"
 """The pending call."""
@@ -81,10 +81,11 @@ async def paused_turns(db: Database, client: Client, turn_id: str, count: int) -
 async def _come_to_wait(client: Client, turn: TurnInput) -> None:
     """Back when the turn's wait has had its first task."""
     handle = client.get_workflow_handle(turn_workflow_id(turn.address.turn_id))
-    began = time.monotonic()
-    while (await handle.describe()).raw_description.HasField("pending_workflow_task"):
-        assert time.monotonic() - began < WAITING_SECONDS, "no worker took the wait up"
-        await asyncio.sleep(0.1)
+
+    async def has_no_task() -> bool:
+        return not (await handle.describe()).raw_description.HasField("pending_workflow_task")
+
+    await until(has_no_task, WAITING_SECONDS, every=0.1)
 
 
 async def _pattern(db: Database, client: Client, turn_id: str) -> _Pattern:

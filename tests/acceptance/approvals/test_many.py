@@ -17,6 +17,7 @@ from tests.acceptance.approvals.conftest import LoadedStack
 from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
 from tests.acceptance.approvals.paused_turns import AT_ONCE, Paused
 from tests.acceptance.running import WORKERS
+from tests.eventually import until
 from tests.scale import PATIENCE_SECONDS, Clocked, sized
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
@@ -84,13 +85,11 @@ async def approve(reviewer: Person, turns: Sequence[Paused]) -> list[Answer]:
     return await asyncio.gather(*(one(turn) for turn in turns))
 
 
-async def done(refund_stack: LoadedStack, turns: Sequence[Paused], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while (await where(refund_stack, turns)).keys() != {("completed", "done")}:
-        if time.monotonic() > deadline:
-            return False
-        await asyncio.sleep(0.5)
-    return True
+async def until_done(refund_stack: LoadedStack, turns: Sequence[Paused], seconds: float) -> None:
+    async def are_done() -> bool:
+        return (await where(refund_stack, turns)).keys() == {("completed", "done")}
+
+    await until(are_done, seconds, every=0.5)
 
 
 async def test_approved_turns_end_after_a_restart_and_undecided_ones_stay_paused(refund_stack: LoadedStack) -> None:
@@ -112,14 +111,13 @@ async def test_approved_turns_end_after_a_restart_and_undecided_ones_stay_paused
             with Clocked() as burst:
                 answers = await approve(reviewer, chosen)
                 decided_seconds = time.monotonic() - back
-                in_time = await done(refund_stack, chosen, 120.0)
+                await until_done(refund_stack, chosen, 120.0)
     finally:
         watching.cancel()
     print(f"\npaused: {PAUSED} made in {making}; {APPROVED} decided in {decided_seconds:.1f} s, done in {burst}")
     print(f"CPU seconds of the burst: {dict(cpu_seconds(refund_stack) - used)}")
     print(f"workers' largest resident memory, MB: { ({role: round(size / 1e6) for role, size in largest.items()}) }")
     assert Counter((answer.status, answer.says) for answer in answers) == {(200, "approved"): APPROVED}
-    assert in_time, await where(refund_stack, chosen)
     assert await where(refund_stack, others) == before, "no notice is about the others"
     assert await run_ids(refund_stack, others[:200]) == runs, "nor woken them"
     assert sorted((await refund_stack.refunds())[refunded:]) == sorted(turn.key for turn in chosen)
@@ -198,11 +196,13 @@ async def test_in_an_outage_no_acknowledged_decision_is_lost_and_none_is_made_tw
     print(f"\noutage: {DECISIONS} decisions, Postgres killed {KILLS} times, {clocked}")
     print(f"asked again after: {dict(deciding.repeats)}")
     assert len(deciding.answers) == DECISIONS
-    began, found = time.monotonic(), await outcome(refund_stack, turns)
-    while {each[4] for each in found.values()} != {"completed"}:
-        assert time.monotonic() - began < sized(1_500, 120), Counter(each[4] for each in found.values())
-        await asyncio.sleep(1)
+    began = time.monotonic()
+
+    async def completed() -> dict[str, tuple[str, str, str, int, str]] | None:
         found = await outcome(refund_stack, turns)
+        return found if {each[4] for each in found.values()} == {"completed"} else None
+
+    found = await until(completed, sized(1_500, 120), every=1)
     print(f"every turn had ended {time.monotonic() - began:.1f} s after the last decision")
     for approval_id, (decision, repeated, answer) in deciding.answers.items():
         _, stands, by, times, _ = found[approval_id]

@@ -21,9 +21,9 @@ from perdure.store.approvals.assignments import withdraw
 from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
 from tests.conftest import Urls
 from tests.harness import Harness
-from tests.integration.test_api_process import Served
+from tests.integration.test_api_process import ApiProcess
 from tests.scale import NO_RATE_LIMIT, PATIENCE_SECONDS, Clocked, sized
-from tests.served import MANY
+from tests.served_turns import MANY
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
 
@@ -38,12 +38,12 @@ MOST_DELAY_SECONDS = 0.012
 
 
 @asynccontextmanager
-async def api_processes(count: int, environ: dict[str, str]) -> AsyncIterator[list[Served]]:
+async def api_processes(count: int, environ: dict[str, str]) -> AsyncIterator[list[ApiProcess]]:
     """So many `python -m perdure.api` side by side over the same stores, until the block ends."""
     running = []
     for _ in range(count):
         port = free_port()
-        running.append(Served({**environ, "PERDURE_PORT": str(port)}, f"http://127.0.0.1:{port}"))
+        running.append(ApiProcess({**environ, "PERDURE_PORT": str(port)}, f"http://127.0.0.1:{port}"))
     try:
         await asyncio.gather(*(each.start() for each in running))
         yield running

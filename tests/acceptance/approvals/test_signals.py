@@ -14,7 +14,7 @@ from perdure.contracts.turns import TurnAddress, TurnStatus, WakeSignal
 from perdure.temporal.workflow_client import is_workflow_missing
 from tests.doubles.message_script import Line
 from tests.scale import PATIENCE_SECONDS, Clocked, sized
-from tests.served import Served
+from tests.served_turns import Served
 
 pytestmark = pytest.mark.soak
 
@@ -61,7 +61,7 @@ async def send(served: Served, address: TurnAddress, bells: Sequence[object]) ->
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
-async def test_doubled_late_and_forged_signals_have_at_most_one_effect_and_leave_no_run_dead(served: Served) -> None:
+async def test_repeated_late_and_forged_signals_have_at_most_one_effect(served: Served) -> None:
     harness, chance = served.harness, random.Random(3)
     line = [Line("paying", [("pay", {"amount": 1})]), Line("paid")]
     turns = await asyncio.gather(*(served.paused(*line) for _ in range(TURNS)))

@@ -3,7 +3,8 @@
 import pytest
 
 from perdure.client import Client
-from tests.acceptance.running import RunningStack, until
+from tests.acceptance.running import RunningStack
+from tests.eventually import wait_until
 
 pytestmark = pytest.mark.soak
 
@@ -12,7 +13,7 @@ def test_a_worker_killed_before_navigator_does_not_run_preflight_again(
     five_tools: RunningStack, client: Client
 ) -> None:
     turn_id = client.turns.start(client.conversations.create("gather").id, "hold on").turn_id
-    until(lambda: "preflight" in client.turns.get(turn_id).nodes, 90, "the preflight never ended")
+    wait_until(lambda: "preflight" in client.turns.get(turn_id).nodes, 90, "the preflight never ended")
     assert "navigator" not in client.turns.get(turn_id).nodes, "the first phase is under way"
     five_tools.wait_restarted(five_tools.kill("worker-turns", "worker-llm"))
     events = list(client.turns.events(turn_id))

@@ -28,7 +28,7 @@ def assembled(client: Client, conversation_id: str, message: str) -> tuple[float
 
 
 @pytest.mark.timed
-def test_five_tools_take_little_more_than_two_and_skipped_ones_next_to_nothing(client: Client) -> None:
+def test_five_tools_take_little_longer_than_two_and_skipped_ones_no_time(client: Client) -> None:
     first, second = [], []
     assembled(client, client.conversations.create("gather").id, "warm")
     for number in range(ROUNDS):

@@ -48,7 +48,7 @@ class Added:
     """Seconds from the turn's request to the client's first token, without the provider's delay."""
 
 
-def told(name: str, seconds: list[float]) -> str:
+def percentiles(name: str, seconds: list[float]) -> str:
     return f"{name} p50 {quantile(seconds, 0.5) * 1e3:.1f} ms, p95 {quantile(seconds, 0.95) * 1e3:.1f} ms"
 
 
@@ -95,7 +95,7 @@ async def test_the_first_token_is_hardly_delayed_from_provider_to_reader(model_c
     with Others() as others:
         added = [await first_token(*model_client) for _ in range(TURNS)]
     spoken, whole = [each.spoken for each in added], [each.asked for each in added]
-    said = f"{told('added to the first token', spoken)}; {told('whole turn until it', whole)}"
+    said = f"{percentiles('added to the first token', spoken)}; {percentiles('whole turn until it', whole)}"
     print(f"\n{TURNS} turns: {said}; others {others.share:.0%} of the machine")
     quiet = FULL or others.share < LOADED
     assert quantile(spoken, 0.5) < P50_SECONDS * (1 if quiet else 10), said
@@ -135,7 +135,7 @@ async def test_a_stop_ends_an_answer_at_once_and_keeps_its_text(speakers: Speaki
                 turn = await speakers.client.turns.get(followed.turn_id)
                 assert (turn.status, followed.status, turn.answer) == ("stopped", "stopped", followed.text)
                 assert 0 < len(followed.words) < STOPPED_WORDS
-    said = "; ".join(told(agent, each) for agent, each in took.items())
+    said = "; ".join(percentiles(agent, each) for agent, each in took.items())
     print(f"\nstop to done, {STOPS} turns each: {said}; others {others.share:.0%} of the machine")
     quiet = FULL or others.share < LOADED
     for each in took.values():

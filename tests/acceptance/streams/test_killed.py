@@ -12,9 +12,10 @@ from contextlib import ExitStack, contextmanager
 import psutil
 import pytest
 
-from tests.acceptance.running import ROOT, RunningStack, until
+from tests.acceptance.running import ROOT, RunningStack
 from tests.acceptance.streams.conftest import BRISK, SLOW, Speaking
 from tests.acceptance.streams.following import Readers, begin_all, words
+from tests.eventually import wait_until
 from tests.scale import PATIENCE_SECONDS, Clocked, sized
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
@@ -57,7 +58,7 @@ def more_model_workers(stack: RunningStack, count: int) -> Iterator[None]:
                     stderr=subprocess.DEVNULL,
                 )
             )
-        until(lambda: all(file.exists() for file in ready), 150.0, "the workers did not come up")
+        wait_until(lambda: all(file.exists() for file in ready), 150.0, "the workers did not come up")
         yield
     finally:
         for process in started:

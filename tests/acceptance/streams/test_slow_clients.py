@@ -49,7 +49,7 @@ async def _connect(stack: RunningStack, path: str, *, small: bool) -> Bare:
     """Opens a stream, and retries after the requested time. Raises AssertionError if the answer is not 200."""
     deadline = time.monotonic() + 60.0
     while True:
-        sock, head = await _asked(stack, path, small=small)
+        sock, head = await _open_stream(stack, path, small=small)
         if head.startswith(b"HTTP/1.1 200"):
             return Bare(sock)
         sock.close()
@@ -57,7 +57,7 @@ async def _connect(stack: RunningStack, path: str, *, small: bool) -> Bare:
         await asyncio.sleep(2)
 
 
-async def _asked(stack: RunningStack, path: str, *, small: bool) -> tuple[socket.socket, bytes]:
+async def _open_stream(stack: RunningStack, path: str, *, small: bool) -> tuple[socket.socket, bytes]:
     """A connection with a requested stream, once the head of the answer has arrived; and the head."""
     loop, address = asyncio.get_running_loop(), urlsplit(stack.api)
     sock = socket.socket()

@@ -15,7 +15,7 @@ from perdure.core.egress import Outbound
 from perdure.egress import AnswerWithheld, DeadlineMissed, EgressRefused
 from perdure.sdk import outcomes
 from tests.doubles.hostile_target import HUGE_BYTES, MEBI, Talk, bomb, floods, says, silence, target, threaded
-from tests.near import new_client
+from tests.local_egress import new_client
 from tests.unit.apps.tool_contexts import card, context
 
 STATUSES = {

@@ -16,7 +16,7 @@ from perdure.apps.scaffold import scaffold
 from perdure.contracts.errors import CallerError
 from perdure.local.ports import free_port
 from perdure.local.programs import read_app_services
-from tests.near import new_client
+from tests.local_egress import new_client
 from tests.unit.apps.tool_contexts import context
 
 

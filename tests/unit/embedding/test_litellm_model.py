@@ -6,7 +6,7 @@ import pytest
 
 from perdure.embedding.choice import embedder_of
 from perdure.embedding.embedder import Embedder, EmbeddingUnavailable, query_vector
-from tests.near import near_guard
+from tests.local_egress import guard_for_local
 from tests.unit.apps.api_double import ApiDouble, Reply, said
 
 USAGE = {"prompt_tokens": 1, "total_tokens": 1}
@@ -20,7 +20,7 @@ def provider_server() -> Iterator[ApiDouble]:
 
 @pytest.fixture
 def litellm_embedder(provider_server: ApiDouble) -> Embedder:
-    made = embedder_of("openai/text-embedding-3-small", provider_server.url, "k-1", guard=near_guard)
+    made = embedder_of("openai/text-embedding-3-small", provider_server.url, "k-1", guard=guard_for_local)
     assert made is not None
     return made
 

@@ -14,7 +14,7 @@ from perdure.contracts.calls import EffectClass
 from perdure.core.calls.arguments import check_arguments
 from perdure.local.ports import free_port
 from perdure.sdk.tools import Tool, ToolContext, ToolRefused, ToolUnavailable
-from tests.near import new_client
+from tests.local_egress import new_client
 from tests.unit.apps.tool_contexts import context
 from tests.unit.examples.payments_process import TOKEN, PaymentsProcess
 

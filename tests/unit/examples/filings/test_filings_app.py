@@ -15,7 +15,7 @@ from perdure.core.agents.plans import turn_plan
 from perdure.core.agents.prompts import User, persona_of, skill_activation, system_prefix, template_messages
 from perdure.core.agents.toolsets import offered_tools
 from perdure.core.text import estimated_tokens
-from tests.near import new_client
+from tests.local_egress import new_client
 from tests.unit.apps.tool_contexts import context
 from tests.unit.examples.filings.blocks import FILINGS, run
 

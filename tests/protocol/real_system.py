@@ -34,7 +34,7 @@ from perdure.store.turns.finish import finish
 from tests.doubles.target import app_agents
 from tests.harness import Harness
 from tests.protocol.model import REQUESTER, REVIEWER_ROLE, Policy, Request
-from tests.served import MANY
+from tests.served_turns import MANY
 
 CALL = "t1.0"
 TENANT = "local"
@@ -129,7 +129,7 @@ class Seen:
     """The epochs whose workers can send now."""
 
 
-class Ground:
+class RealSystem:
     def __init__(self, harness: Harness, owner: asyncpg.Connection, agents: dict[str, list[PublishedAgent]]) -> None:
         self._desk = harness
         self._owner = owner
@@ -139,7 +139,7 @@ class Ground:
         self.calls: list[Placed] = []
 
     @classmethod
-    async def made(cls, harness: Harness, policies: dict[str, tuple[Policy, Policy]]) -> "Ground":
+    async def create(cls, harness: Harness, policies: dict[str, tuple[Policy, Policy]]) -> "RealSystem":
         """The agent `desk` once for each policy, with its tools."""
         published, tools = app_agents()
         base = next(agent for _, agent in published if agent.definition.id == "desk")
@@ -176,7 +176,7 @@ class Ground:
         await self._desk.open(address, CALL, agent_id=agent.definition.id)
         placed = Placed(address, agent.definition.id, agent.version, approval_id(address.turn_id, CALL), [])
         self.calls.append(placed)
-        await self.seen()
+        await self.read_calls()
 
     async def perform(self, request: Request, crash_at: int | None = None) -> str:
         """Returns the answer to a request, in the model's form. Raises Crash if it breaks off before a refusal."""
@@ -192,7 +192,7 @@ class Ground:
             self.calls[request.call].epochs.add(int(said.removeprefix("acts ")))
         return said
 
-    async def seen(self) -> list[Seen]:
+    async def read_calls(self) -> list[Seen]:
         async with self._desk.db.transaction(TENANT) as tx:
             rows = {str(row["id"]): row for row in await tx.fetch(_SEEN, [each.approval_id for each in self.calls])}
             return [await self._seen(tx, placed, rows[placed.approval_id]) for placed in self.calls]

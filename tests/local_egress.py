@@ -7,15 +7,15 @@ import httpx
 from perdure import egress
 from perdure.core.egress import Outbound, named_host
 
-NEAR = Outbound(named=(named_host("localhost", by_operator=True),))
+LOCAL_OUTBOUND = Outbound(named=(named_host("localhost", by_operator=True),))
 
 
 def new_client() -> httpx.AsyncClient:
     """The client of tools, for targets on this machine."""
-    return egress.new_client(NEAR)
+    return egress.new_client(LOCAL_OUTBOUND)
 
 
-def near_guard(litellm: Any) -> None:
+def guard_for_local(litellm: Any) -> None:
     from perdure.egress.httpx_transport import guard
 
-    guard(litellm, NEAR)
+    guard(litellm, LOCAL_OUTBOUND)

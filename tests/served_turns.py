@@ -1,6 +1,5 @@
 """Workers inside the test process serve the test app's queues, so that whole turns run on the real server."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -62,14 +61,16 @@ class Served:
     async def until(self, address: TurnAddress, *statuses: TurnStatus, seconds: float = 40.0) -> asyncpg.Record:
         """The turn's row once it has one of `statuses` (by default: ended or paused)."""
         wanted = {status.value for status in statuses or (*ENDED, PAUSED)}
-        deadline = asyncio.get_running_loop().time() + seconds
-        while (row := await self.row(address))["status"] not in wanted:
-            final = row["ended_at"] is not None or asyncio.get_running_loop().time() > deadline
-            assert not final, f"the turn is {row['status']} ({row['problem']}), wanted {sorted(wanted)}"
-            await asyncio.sleep(0.02)
-        return row
 
-    async def ended(self, *lines: Line, **given: Any) -> tuple[TurnAddress, asyncpg.Record]:
+        async def look() -> asyncpg.Record | None:
+            row = await self.row(address)
+            found = row["status"] in wanted
+            assert found or row["ended_at"] is None, f"{row['status']} ({row['problem']}), not {sorted(wanted)}"
+            return row if found else None
+
+        return await until(look, seconds, every=0.02)
+
+    async def run_to_end(self, *lines: Line, **given: Any) -> tuple[TurnAddress, asyncpg.Record]:
         address = await self.begin(*lines, **given)
         return address, await self.until(address, *ENDED)
 
@@ -90,7 +91,7 @@ class Served:
             found = await self.handle(address).describe()
             return found.run_id if found.workflow_type == "TurnWait" and found.run_id != before else None
 
-        return await until(look) or ""
+        return await until(look)
 
     async def waits_for(self, address: TurnAddress, request_id: str) -> str:
         """The run id of the wait for this request."""
