@@ -1,4 +1,4 @@
-"""What fits a schema, and how a schema is outlined."""
+"""Values that fit a schema, mistakes in schemas, and their outlines."""
 
 import time
 from copy import deepcopy
