@@ -11,6 +11,7 @@ import json
 import re
 import time
 import uuid
+from codecs import BOM_UTF8
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any
@@ -286,6 +287,7 @@ class Intake:
         body = b"".join(chunks)
         if body and not _is_form(scope):
             check_media_type(_single_header(scope, b"content-type"))
+            body = body.removeprefix(BOM_UTF8)  # editors and some clients write it
             check_json(body)
         return body
 

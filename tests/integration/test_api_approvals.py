@@ -361,6 +361,10 @@ async def test_an_impossible_delegation_is_refused(reviewer: Caller) -> None:
         ({"to": "nobody", "until": in_days(1)}, 404, "user_not_found"),
         ({"to": "reviewer", "until": in_days(1)}, 422, "to_yourself"),
         *(({"to": "admin", "until": in_days(days)}, 422, "until_invalid") for days in (-1, 90.1)),
+        *(
+            ({"to": "admin", "until": at}, 422, "until_invalid")
+            for at in ("9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00")
+        ),
         *(({"to": "admin", "until": at}, 422, "invalid_input") for at in ("2030-01-01T00:00:00", "tomorrow")),
         ({"to": "", "until": in_days(1)}, 422, "invalid_input"),
         ({"to": "admin"}, 422, "invalid_input"),

@@ -1,6 +1,7 @@
 """Assignment claims, reassignments, withdrawals and delegations. Claims are leases by the database's clock."""
 
-from datetime import datetime
+from contextlib import suppress
+from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
@@ -228,9 +229,17 @@ async def add_delegation(
     # Decisions check the roles again, because roles can change.
     delegated_roles(next((each for each in people if each is not other), Reviewer(user_id, name, frozenset())), other)
     delegation_id = new_id()
-    created_at = await tx.fetchval(
-        _ADD_DELEGATION, delegation_id, user_id, other.user_id, until, MAX_DAYS, credential.created_by
-    )
+    created_at = None
+    with suppress(OverflowError):  # in UTC, the moment is beyond the calendar
+        created_at = await tx.fetchval(
+            _ADD_DELEGATION,
+            delegation_id,
+            user_id,
+            other.user_id,
+            until.astimezone(UTC),
+            MAX_DAYS,
+            credential.created_by,
+        )
     if created_at is None:
         most = f"`until` must be in the future and at most {MAX_DAYS} days ahead"
         raise CallerError("until_invalid", most, {"most_days": MAX_DAYS}, status=422)

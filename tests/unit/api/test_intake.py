@@ -81,6 +81,7 @@ def outcome(sent: Messages) -> tuple[int, str]:
 async def test_a_valid_body_passes_unchanged_and_every_answer_has_an_id() -> None:
     sent = await through(b'{"a": ', b'"\xc3\xa9"}')
     assert sent[1]["body"] == b'{"a": "\xc3\xa9"}'
+    assert (await through(b"\xef\xbb", b'\xbf{"a": 1}'))[1]["body"] == b'{"a": 1}', "without its byte order mark"
     assert [name for name, _ in sent[0]["headers"]] == [b"x-request-id"]
 
 
