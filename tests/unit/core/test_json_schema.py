@@ -1,4 +1,4 @@
-"""Values that fit a schema, mistakes in schemas, and their outlines."""
+"""What fits a schema, and how a schema is outlined."""
 
 import time
 from copy import deepcopy
