@@ -44,6 +44,8 @@ NewConversation = Callable[..., Conversation]
 @pytest.fixture(params=["scripted", "litellm"])
 def new_conversation(request: pytest.FixtureRequest) -> NewConversation:
     """Makes a conversation in which the model says `text` and asks for `calls`, `pace_seconds` a word."""
+    # An asynchronous fixture cannot be set up in a running test.
+    provider = request.getfixturevalue("litellm_provider") if request.param == "litellm" else None
 
     def scripted(text: str = "", calls: Sequence[Any] = (), pace_seconds: float = 0.0, **more: Any) -> Conversation:
         call = [{"tool": name, "args": arguments} for name, arguments in calls]
@@ -58,7 +60,7 @@ def new_conversation(request: pytest.FixtureRequest) -> NewConversation:
         model = "openai/gpt-4o-mini"
         sent = ProviderRequest(model, (HELLO,), (LOOK_UP,), double.params_for(model), **more)
         gone = lambda: all(seen.outcome == "client_gone" for seen in double.requests)  # noqa: E731
-        return Conversation(request.getfixturevalue("litellm_provider"), sent, gone)
+        return Conversation(provider, sent, gone)
 
     return scripted if request.param == "scripted" else litellm
 
