@@ -18,21 +18,16 @@ from pydantic_core import PydanticCustomError
 
 from perdure.contracts.agents import DayLimits
 from perdure.contracts.errors import CallerError
-from perdure.contracts.memory import CLIENT_TABLE, Risk, Scope, client_tables_fault
+from perdure.contracts.memory import CLIENT_TABLE, client_tables_fault
 from perdure.contracts.turns import Limits, OnSpent
 from perdure.core.approvals.decisions import DEFAULT_CLAIM_SECONDS, MAX_CLAIM_SECONDS, USER_NAME, Decision
 from perdure.core.audit import ExportedHead
-from perdure.core.memory.documents import PromotionDecision, type_fault
 from perdure.core.memory.files import find_contradiction
 from perdure.core.text import is_blank
 from perdure.core.turns import OnBusy
 from perdure.store.approvals.decisions import LimitRaise
-from perdure.store.memory import working_memory
-from perdure.store.memory.documents import Basis
 
 Metadata = dict[str, JsonValue]
-MAX_HITS = 50
-MAX_EPISODES = 20
 _MAX_DIGITS = 9
 
 
@@ -67,15 +62,18 @@ BlankAsEmpty = AfterValidator(lambda text: "" if is_blank(text) else text)
 class Body(BaseModel):
     """A request body."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class LimitsBody(Body):
     """The limits of one turn. They can lower the agent's limits, never raise them."""
 
     max_tokens: int | None = Field(default=None, ge=1, le=2**53, strict=True)
+    """Tokens of all model calls of the turn; null for the agent's own limit."""
     max_cost_usd: float | None = Field(default=None, ge=0, le=1e9, strict=True)
+    """Cost of all model calls of the turn, in US dollars; null for the agent's own limit."""
     max_iterations: int | None = Field(default=None, ge=1, le=10_000, strict=True)
+    """Rounds of tool calls; null for the agent's own limit."""
 
     on_spent: OnSpent = OnSpent.END
     """`ask`: a spent limit pauses the turn for a reviewer, who can raise it."""
@@ -91,10 +89,12 @@ class LimitsBody(Body):
 
 
 class RaiseBody(Body):
-    """POST /v1/turns/{id}/limits."""
+    """New limits for a turn that waits because its limits are spent."""
 
     max_tokens: int | None = Field(default=None, ge=1, le=2**53, strict=True)
+    """The new token limit of the whole turn; null leaves it unchanged."""
     max_cost_usd: float | None = Field(default=None, gt=0, le=1e9, strict=True, allow_inf_nan=False)
+    """The new cost limit of the whole turn, in US dollars; null leaves it unchanged."""
 
     def as_raise(self) -> LimitRaise:
         """Returns the raise in the store's form."""
@@ -102,10 +102,13 @@ class RaiseBody(Body):
 
 
 class DayLimitsBody(Body):
-    """PUT /v1/budgets. Both fields are required, so that a field omitted by mistake cannot lift a limit."""
+    """The limits of one UTC day for a tenant, a user or an agent. Both fields are required, so that a field omitted by
+    mistake cannot lift a limit."""
 
     max_tokens: int | None = Field(ge=1, le=2**53, strict=True)
+    """Tokens a day; null for no limit."""
     max_cost_usd: float | None = Field(gt=0, le=1e9, strict=True, allow_inf_nan=False)
+    """US dollars a day; null for no limit."""
 
     def as_limits(self) -> DayLimits:
         """Returns the limits in the store's form. A cost below one micro-dollar becomes one."""
@@ -114,57 +117,76 @@ class DayLimitsBody(Body):
 
 
 class NewConversation(Body):
-    """POST /v1/conversations."""
+    """A new conversation with an agent."""
 
     agent: str = Field(min_length=1, max_length=64)
+    """The agent's id."""
     title: str = Field(default="", max_length=200)
+    """The title in lists. Without one, it is the start of the first answered message."""
     metadata: Metadata = {}
+    """Any JSON object. It is stored and returned."""
 
 
 class ConversationPatch(Body):
-    """PATCH /v1/conversations/{id}."""
+    """Changes to a conversation. Fields that are not set stay."""
 
     title: str | None = Field(default=None, max_length=200)
+    """The new title."""
     metadata: Metadata | None = None
+    """The new metadata; it replaces the old one."""
 
 
 Message = Annotated[str, Field(max_length=200_000), NotBlank]
 
 
 class NewTurnBody(Body):
-    """POST /v1/conversations/{id}/turns."""
+    """A message that starts a turn."""
 
     message: Message
+    """The user's message."""
     on_busy: OnBusy = OnBusy.REJECT
+    """The treatment of the message if the conversation has an open turn."""
     limits: LimitsBody | None = None
     """Ignored if the message is added to an open turn, which keeps its own limits and metadata."""
     metadata: TurnMetadata = {}
+    """Any JSON object. Some topologies read it."""
 
 
 class ExecuteBody(Body):
-    """POST /v1/execute."""
+    """Runs one turn and returns its result, in a new conversation or an existing one."""
 
     agent: str = Field(min_length=1, max_length=64)
+    """The agent's id."""
     message: Message
+    """The user's message."""
     conversation_id: str | None = None
+    """An existing conversation of the caller; a new one without it."""
     system_prompt: str | None = Field(default=None, max_length=50_000)
+    """The system prompt of this turn, instead of the agent's own."""
     metadata: TurnMetadata = {}
+    """Any JSON object. Some topologies read it."""
     limits: LimitsBody | None = None
+    """Lower limits for this turn."""
 
 
 class AnswerBody(Body):
-    """POST /v1/turns/{id}/answers/{request_id}."""
+    """The answer to a question of a paused turn."""
 
     kind: Literal["clarification", "client_run"]
+    """The kind of the question."""
     payload: dict[str, JsonValue]
+    """The answer; it must fit the question's schema."""
 
 
 class FileBody(Body):
     """The properties of an upload that its idempotency key is compared with."""
 
     name: str
+    """The file's name."""
     media_type: str
+    """Its media type."""
     sha256: str
+    """The SHA-256 of its bytes, in hexadecimal."""
 
 
 Comment = Annotated[str, Field(max_length=4_000), BlankAsEmpty]
@@ -173,52 +195,67 @@ UserName = Annotated[str, Field(min_length=1, max_length=63)]
 
 
 class DecisionBody(Body):
-    """POST /v1/approvals/{id}/decision."""
+    """A reviewer's decision about a call or a checkpoint."""
 
     decision: Decision
+    """A decision from the approval's `allowed_decisions`."""
     digest: str = Field(max_length=128)
+    """The digest of the call that the reviewer has seen. Another one is 409 `digest_differs`."""
     args: dict[str, JsonValue] | None = None
+    """The new arguments, for an edit only."""
     comment: Comment = ""
+    """The reason, which the model and the requester read. Required for `reject` and `respond`."""
     reason_code: ReasonCode = ""
+    """A code from the approval's `reject_reasons`."""
 
 
 class CommentBody(Body):
-    """POST /v1/approvals/{id}/withdraw and /escalate."""
+    """A withdrawal or an escalation of an approval."""
 
     comment: Comment = ""
+    """The reason."""
 
 
 class ClaimBody(Body):
-    """POST /v1/approvals/{id}/claim."""
+    """Claims an approval, so that other reviewers see who works on it."""
 
     seconds: int = Field(default=DEFAULT_CLAIM_SECONDS, ge=1, le=MAX_CLAIM_SECONDS, strict=True)
+    """Duration of the claim."""
 
 
 class ReleaseBody(Body):
-    """POST /v1/approvals/{id}/release."""
+    """Ends the caller's claim of an approval. It has no fields."""
 
 
 class ReassignBody(Body):
-    """POST /v1/approvals/{id}/reassign."""
+    """Assigns an approval to another reviewer."""
 
     to: UserName
+    """The reviewer's name."""
     comment: Comment = ""
+    """The reason."""
 
 
 class ItemBody(Body):
     """One decision of several."""
 
     id: str = Field(max_length=64)
+    """The approval's id."""
     digest: str = Field(max_length=128)
+    """The digest of the call that the reviewer has seen."""
     decision: Decision
+    """Any decision except an edit."""
     comment: Comment = ""
+    """The reason, which the model and the requester read."""
     reason_code: ReasonCode = ""
+    """A code from the approval's `reject_reasons`."""
 
 
 class ManyBody(Body):
-    """POST /v1/approvals/decisions."""
+    """Several decisions. Each succeeds or fails by itself."""
 
     items: tuple[ItemBody, ...] = Field(min_length=1, max_length=100)
+    """The decisions, at most 100, each for another approval."""
 
     @model_validator(mode="after")
     def _check_unique_items(self) -> "ManyBody":
@@ -228,53 +265,65 @@ class ManyBody(Body):
 
 
 class DelegationBody(Body):
-    """POST /v1/delegations."""
+    """Lets another user decide on the caller's behalf until a time."""
 
     to: UserName
+    """The user's name."""
     until: AwareDatetime
+    """The end, with a time zone, in the future."""
 
 
 class SettleBody(Body):
-    """POST /v1/effects/{key}/settle."""
+    """Settles a call whose outcome is unknown."""
 
     outcome: Literal["happened", "did_not_happen"]
+    """The outcome that a person has found."""
     comment: Annotated[str, Field(max_length=4_000), NotBlank]
+    """The evidence for the outcome."""
 
 
 Role = Literal["requester", "reviewer", "admin"]
 
 
 class NewUser(Body):
-    """POST /v1/users."""
+    """A new user of the tenant, still without a password."""
 
     name: str = Field(pattern=USER_NAME)
+    """The unique name, for sign-in."""
     display_name: str = Field(default="", max_length=100)
+    """The name that others see."""
     roles: tuple[Role, ...] = ("requester",)
+    """The user's roles."""
 
 
 class RolesBody(Body):
-    """POST /v1/users/{name}/roles."""
+    """The roles of a user; they replace the old ones."""
 
     roles: tuple[Role, ...]
+    """All roles of the user."""
 
 
 class DraftBody(Body):
-    """PUT /v1/prompt-templates/{template}/draft."""
+    """The caller's draft of a prompt template."""
 
     text: Annotated[str, Field(max_length=50_000), NotBlank]
+    """The template's text."""
 
 
 class PromotionBody(Body):
-    """POST /v1/prompt-versions/{id}/promote."""
+    """Promotes a version of a prompt template."""
 
     to: Literal["pre_production", "active"]
+    """The next stage."""
     digest: str = Field(max_length=128)
+    """The digest of the text that the caller has seen. Another one is 409."""
 
 
 class TokenBody(Body):
-    """POST /v1/users/{name}/tokens."""
+    """A new token for a user."""
 
     label: str = Field(default="", max_length=100)
+    """The purpose of the token, shown in lists."""
 
 
 NewPassword = Annotated[str, Field(min_length=8, max_length=200)]
@@ -283,28 +332,38 @@ Tenant = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
 
 class RegisterBody(Body):
-    """POST /v1/auth/register."""
+    """A user who registers with a name and a password."""
 
     name: NewName
+    """The unique name, for sign-in."""
     password: NewPassword
+    """The password, at least 8 characters."""
     display_name: str = Field(default="", max_length=100)
+    """The name that others see."""
     invitation: str = Field(default="", max_length=100)
+    """The code of an invitation; empty for an open registration."""
     setup_code: str = Field(default="", max_length=100)
     """Required for the first user of a tenant. The start of the stack and `python -m perdure.apps.bootstrap` print it.
     """
     tenant: Tenant | None = None
+    """The tenant's id, if the deployment has several."""
     role: JsonValue = None
     """Ignored, like `roles`: only an administrator assigns roles."""
     roles: JsonValue = None
+    """Ignored, like `role`."""
 
 
 class LoginBody(Body):
-    """POST /v1/auth/login: with name and password, or with a token."""
+    """Signs in, with name and password or with a token."""
 
     name: str = Field(default="", max_length=63)
+    """The user's name."""
     password: str = Field(default="", max_length=200)
+    """The user's password."""
     token: str = Field(default="", max_length=500)
+    """A token of the user, instead of name and password."""
     tenant: Tenant | None = None
+    """The tenant's id, if the deployment has several."""
 
     @model_validator(mode="after")
     def _check_one_method(self) -> "LoginBody":
@@ -314,205 +373,86 @@ class LoginBody(Body):
 
 
 class RefreshBody(Body):
-    """POST /v1/auth/refresh."""
+    """Renews a session."""
 
     refresh_token: str = Field(max_length=200)
+    """The refresh token of the last sign-in or renewal. It is valid once."""
 
 
 class PasswordBody(Body):
-    """POST /v1/auth/password."""
+    """Sets the caller's password."""
 
     password: NewPassword
+    """The new password, at least 8 characters."""
     current: str = Field(default="", max_length=200)
+    """The current password, if there is one."""
 
 
 class ProfileBody(Body):
-    """PATCH /v1/auth/me."""
+    """Changes to the caller's own profile."""
 
     display_name: str = Field(min_length=1, max_length=100)
+    """The name that others see."""
     role: JsonValue = None
     """Ignored, as in a registration."""
     roles: JsonValue = None
+    """Ignored, like `role`."""
 
 
 class InviteBody(Body):
-    """POST /v1/team/invitations."""
+    """Invites a user to the tenant."""
 
     name: NewName
+    """The unique name, for sign-in."""
     display_name: str = Field(default="", max_length=100)
+    """The name that others see."""
     roles: tuple[Role, ...] = ("requester",)
+    """The roles after the registration."""
 
 
 class MemberBody(Body):
-    """PATCH /v1/team/{name}: changes the fields that are set."""
+    """Changes to a member of the tenant. Fields that are not set stay."""
 
     roles: tuple[Role, ...] | None = None
+    """All roles of the member."""
     display_name: str | None = Field(default=None, min_length=1, max_length=100)
+    """The name that others see."""
     active: bool | None = Field(default=None, strict=True)
+    """False closes the account and ends its sessions; true reopens it."""
 
 
 class WebhookBody(Body):
-    """POST /v1/webhooks."""
+    """A webhook of the caller, which announces approvals."""
 
     url: str = Field(min_length=1, max_length=500)
+    """The address that receives the announcements."""
     with_args: bool = Field(default=False, strict=True)
     """Includes the call's arguments in the webhooks of low-risk requests."""
 
 
-def _check_document_type(document_type: str) -> str:
-    fault = type_fault(document_type)
-    if fault is not None:
-        raise PydanticCustomError("document_type", "{fault}", {"fault": fault})
-    return document_type
-
-
-Title = Annotated[str, Field(max_length=200), NotBlank]
-Content = Annotated[str, Field(max_length=100_000), NotBlank]
-Entities = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=100)], ...], Field(max_length=32)]
-Sources = Annotated[tuple[Annotated[str, Field(max_length=500)], ...], Field(max_length=20)]
-Sha256 = Annotated[str, Field(max_length=64)]
-
-
-class BasisBody(Body):
-    """The evidence of a document version."""
-
-    evidence_summary: str = Field(default="", max_length=2_000)
-    source_refs: Sources = ()
-
-    def basis(self) -> Basis:
-        """Returns the evidence in the store's form."""
-        refs: list[JsonValue] = [*self.source_refs]
-        return Basis(self.evidence_summary, refs)
-
-
-class NewDocument(BasisBody):
-    """POST /v1/memory/documents."""
-
-    scope: Scope
-    store: str | None = Field(
-        default=None,
-        max_length=64,
-        description="The store's name. Required in the workspace scope, which can have several stores.",
-    )
-    conversation_id: str | None = Field(
-        default=None, max_length=100, description="The conversation, if the document belongs to one."
-    )
-    path: str = Field(max_length=200)
-    type: Annotated[str, AfterValidator(_check_document_type)]
-    title: Title
-    content: Content
-    entities: Entities = ()
-
-
-class UpdateBody(BasisBody):
-    """PUT /v1/memory/documents/{id}."""
-
-    expected_sha256: Sha256
-    content: Content
-    title: Title | None = None
-    entities: Entities | None = None
-
-
-class EditBody(Body):
-    """A text that occurs exactly once, and its replacement."""
-
-    find: str = Field(min_length=1, max_length=100_000)
-    replace: str = Field(max_length=100_000)
-
-
-class PatchBody(BasisBody):
-    """PATCH /v1/memory/documents/{id}."""
-
-    expected_sha256: Sha256
-    edits: tuple[EditBody, ...] = Field(min_length=1, max_length=50)
-
-
-class DocumentSearchBody(Body):
-    """POST /v1/memory/documents/search."""
-
-    query: Annotated[str, Field(min_length=1, max_length=4_000), NotBlank]
-    scope: Scope | None = None
-    conversation_id: str | None = Field(default=None, max_length=100)
-    limit: int = Field(default=6, ge=1, strict=True, description=f"Values above {MAX_HITS} are reduced to {MAX_HITS}")
-
-
-class RedactionBody(Body):
-    """POST /v1/memory/documents/{id}/versions/{version}/redact."""
-
-    reason: Annotated[str, Field(max_length=1_000), NotBlank]
-
-
-class StoreBody(Body):
-    """PUT /v1/memory/stores/{slug}."""
-
-    archived: bool = Field(strict=True)
-
-
-class ProposalBody(BasisBody):
-    """POST /v1/memory/promotions."""
-
-    document_id: str = Field(max_length=100)
-    store: str = Field(max_length=64)
-    path: str = Field(max_length=200)
-    risk: Risk
-
-
-class PromotionDecisionBody(Body):
-    """POST /v1/memory/promotions/{id}/decision."""
-
-    decision: PromotionDecision
-    sha256: Sha256
-    comment: Comment = ""
-
-
 class RuleActionBody(Body):
-    """PUT /v1/rules."""
+    """The tenant's action for a rule. It can be stricter than the rule's own, never milder."""
 
     rule: str = Field(min_length=1, max_length=200)
+    """The rule's id."""
     do: str = Field(min_length=1, max_length=40)
+    """The action."""
 
 
 class ExemptionBody(Body):
-    """PUT /v1/rules/tools."""
+    """Exempts a tool of the engine from approval, or ends the exemption."""
 
     tool: str = Field(min_length=1, max_length=200)
+    """The tool's name."""
     approval: bool = Field(strict=True)
     """True if the tool needs an approval, false if it is exempt."""
 
 
-FieldName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
-EpisodeText = Annotated[str, Field(min_length=1, max_length=4_000, pattern=r"\S")]
-
-
-class FieldsBody(Body):
-    """PUT /v1/memory/working/{conversation_id}."""
-
-    fields: dict[FieldName, JsonValue]
-    """Merged into the existing fields; null removes a field."""
-    ttl_seconds: int = Field(default=working_memory.TTL_SECONDS, ge=1, le=working_memory.MAX_TTL_SECONDS, strict=True)
-
-
-class EpisodeBody(Body):
-    """POST /v1/memory/episodic."""
-
-    conversation_id: str = Field(max_length=100)
-    summary: EpisodeText
-
-
-class SearchBody(Body):
-    """POST /v1/memory/episodic/search."""
-
-    agent: str = Field(min_length=1, max_length=64)
-    query: EpisodeText
-    limit: int = Field(
-        default=3, ge=1, strict=True, description=f"Values above {MAX_EPISODES} are reduced to {MAX_EPISODES}"
-    )
-
-
 class HeadsBody(Body):
-    """POST /v1/audit/verify: heads that the caller has stored, in addition to those of this deployment's file."""
+    """Heads of the audit trail that the caller has stored, to verify in addition to those of this deployment's file."""
 
     heads: tuple[ExportedHead, ...] = Field(max_length=1_000)
+    """The heads, as an export contains them."""
 
 
 # A value that is not a UUID cannot name anything, so it returns 404.

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from perdure.api.request_bodies import MAX_EPISODES
+from perdure.api.routes.memory_bodies import MAX_EPISODES
 from perdure.contracts.values import sha256_hex
 from perdure.schemas.memory import Promotion
 from perdure.store.database import new_id

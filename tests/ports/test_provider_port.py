@@ -45,7 +45,7 @@ NewConversation = Callable[..., Conversation]
 def new_conversation(request: pytest.FixtureRequest) -> NewConversation:
     """Makes a conversation in which the model says `text` and asks for `calls`, `pace_seconds` a word."""
     # An asynchronous fixture cannot be set up in a running test.
-    provider = request.getfixturevalue("litellm_provider") if request.param == "litellm" else None
+    provider: Any = request.getfixturevalue("litellm_provider") if request.param == "litellm" else None
 
     def scripted(text: str = "", calls: Sequence[Any] = (), pace_seconds: float = 0.0, **more: Any) -> Conversation:
         call = [{"tool": name, "args": arguments} for name, arguments in calls]

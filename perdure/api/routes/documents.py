@@ -11,10 +11,10 @@ from fastapi.responses import JSONResponse
 
 from perdure.api.auth import Caller, Principal, ServicesDep
 from perdure.api.idempotency import Key, run_once
-from perdure.api.request_bodies import (
+from perdure.api.request_bodies import Limit, as_uuid
+from perdure.api.routes.memory_bodies import (
     MAX_HITS,
     DocumentSearchBody,
-    Limit,
     NewDocument,
     PatchBody,
     PromotionDecisionBody,
@@ -22,7 +22,6 @@ from perdure.api.request_bodies import (
     RedactionBody,
     StoreBody,
     UpdateBody,
-    as_uuid,
 )
 from perdure.api.services import Services
 from perdure.contracts.memory import Scope

@@ -11,16 +11,8 @@ from fastapi.responses import JSONResponse
 
 from perdure.api.auth import Caller, ServicesDep
 from perdure.api.idempotency import Key, run_once
-from perdure.api.request_bodies import (
-    MAX_EPISODES,
-    ConversationId,
-    EntityId,
-    EpisodeBody,
-    FieldsBody,
-    Limit,
-    SearchBody,
-    as_uuid,
-)
+from perdure.api.request_bodies import ConversationId, EntityId, Limit, as_uuid
+from perdure.api.routes.memory_bodies import MAX_EPISODES, EpisodeBody, FieldsBody, SearchBody
 from perdure.contracts.errors import CallerError
 from perdure.embedding.embedder import query_vector
 from perdure.store import agents
