@@ -16,7 +16,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PydanticUserError, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
@@ -109,7 +118,9 @@ class Parameters:
                 Field(... if required else parameter.default, alias=parameter.name),
             )
         model = _arguments_model(name, fields)
-        return cls(_arguments_schema(name, model), context_name, model, names)
+        schema = _arguments_schema(name, model)
+        _remove_unfit_defaults(function, hints, schema["properties"])
+        return cls(schema, context_name, model, names)
 
     def bind(self, args: Mapping[str, object]) -> dict[str, object]:
         """Returns `args` as the keyword arguments of the call, converted to the types of the hints.
@@ -144,6 +155,21 @@ def _arguments_schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]
     schema.pop("title", None)
     schema.setdefault("properties", {})
     return schema
+
+
+def _remove_unfit_defaults(function: Callable[..., Any], hints: Mapping[str, Any], properties: Any) -> None:
+    """Removes each default that its own type would refuse or change when it is parsed from JSON.
+
+    The engine fills in a schema's defaults as if the model had sent them. A removed default stays the function's own.
+    """
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in properties and "default" in properties[name]:
+            try:
+                fits = TypeAdapter(hints[name]).validate_python(properties[name]["default"]) == parameter.default
+            except Exception:  # a validator of the author's, or a comparison, can raise anything
+                fits = False
+            if not fits:
+                del properties[name]["default"]
 
 
 PreviewFunction = Callable[..., Awaitable["Preview"]]

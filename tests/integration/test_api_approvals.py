@@ -75,7 +75,7 @@ async def test_an_approval_shows_the_exact_call_and_all_that_a_reviewer_needs(ap
         "on_timeout", "ready_at", "reject_reasons", "reviewer_role", "requested_at",
     }  # fmt: skip
     assert wanted <= shown.keys()
-    assert (shown["tool"], shown["args"], shown["status"]) == ("refund", {"order": "1042"}, "pending")
+    assert (shown["tool"], shown["args"], shown["status"]) == ("refund", {"order": "1042", "reason": ""}, "pending")
     assert shown["prompt_excerpt"] == "Refund order 1042"
     assert shown["allowed_decisions"] == ["approve", "edit", "reject", "respond"]
     assert asked.approval["allowed_decisions"] == [], "who asked for it decides nothing"
@@ -145,8 +145,8 @@ async def test_an_edit_is_checked_against_the_schema_and_both_versions_are_on_re
         assert refusal(bad) == (422, "args_invalid")
         assert [each["field"] for each in bad.json()["error"]["details"]["fields"]] == ["order"]
         done = (await asked.decided(client, "edit", args={"order": "1043"})).json()
-        assert done["decision"]["args"] == {"order": "1043"}
-        assert done["args"] == {"order": "1042"}, "what was asked for stays on record"
+        assert done["decision"]["args"] == {"order": "1043", "reason": ""}, "with the schema's default"
+        assert done["args"]["order"] == "1042", "what was asked for stays on record"
         assert done["decision"]["digest"] != asked.approval["digest"]
         await final_turn(client, asked.turn_id)
 

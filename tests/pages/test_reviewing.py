@@ -116,7 +116,7 @@ async def test_an_edit_is_made_in_fields_compared_and_sent(site: Site) -> None:
     await window.page.locator("#edit").click()
     await window.page.get_by_role("button", name="Approve as edited").click()
     await decided(window.page, "edited", "reviewer")
-    assert (await decision_of(site, approval))["args"] == {"amount": 42}
+    assert (await decision_of(site, approval))["args"] == {"amount": 42, "mode": ""}
 
 
 async def test_every_decision_works_without_javascript(site: Site) -> None:

@@ -143,9 +143,9 @@ def _fill_part(part: re.Match[str], args: Mapping[str, JsonValue]) -> str:
 
 
 def arguments_on_one_line(args: Mapping[str, JsonValue]) -> str:
-    """Returns the arguments on one line, truncated to the available length."""
+    """Returns the arguments on one line, truncated to the available length. Empty ones come last."""
     parts, characters_left = [], _GLANCE_CHARACTERS
-    for name, value in args.items():
+    for name, value in sorted(args.items(), key=lambda pair: pair[1] in ("", None, [], {})):
         parts.append(f"{name}: {json_text(value)}")
         characters_left -= len(parts[-1])
         if characters_left < 0:

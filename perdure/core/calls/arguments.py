@@ -22,7 +22,7 @@ from pydantic import JsonValue
 
 from perdure.contracts.values import canonical_json, digest_of
 from perdure.core.agents.tool_schemas import replaced_properties
-from perdure.core.json_schema import SchemaError, schema_errors, schema_errors_text
+from perdure.core.json_schema import SchemaError, schema_errors, schema_errors_text, with_defaults
 from perdure.core.text import is_clean
 
 MAX_ARGUMENTS_CHARACTERS = 262_144
@@ -107,7 +107,7 @@ def replayed_arguments(text: str) -> str:
 
 
 def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArguments:
-    """Checks arguments that are JSON already: a reviewer's edit, or stored arguments before their use."""
+    """Checks arguments that are JSON already."""
     try:
         args = jsonb_form(value)
         if not isinstance(args, dict):
@@ -123,6 +123,14 @@ def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArg
     )
 
 
+def freeze_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArguments:
+    """Checks the arguments of a call that is made or edited, and fills in the schema's defaults, so that the reviewer
+    sees and the digest covers what will run."""
+    checked = check_arguments(value, schema)
+    args = checked.args if checked.fault else with_defaults(checked.args, schema)
+    return checked if args == checked.args else ParsedArguments(args, digest_of(args))
+
+
 def _parse_or_none(text: str) -> object:
     """Parses a model's text. Some providers send no text, or `null`, if there are no arguments."""
     return _parse(text) if text.strip() else None
@@ -132,9 +140,9 @@ def _check_parsed(value: object, schema: Mapping[str, JsonValue]) -> ParsedArgum
     """Checks a model's arguments, with the properties' own names instead of those that the model was sent."""
     replaced = replaced_properties(schema)
     if not replaced:
-        return check_arguments(value, schema)
+        return freeze_arguments(value, schema)
     try:
-        return check_arguments(_with_own_names(jsonb_form(value), replaced), schema)
+        return freeze_arguments(_with_own_names(jsonb_form(value), replaced), schema)
     except InvalidArguments as unfit:
         return _invalid_arguments(f"the arguments are invalid: {unfit}; send them again as one JSON object")
 

@@ -13,7 +13,7 @@ from perdure.contracts.values import Frozen, frozen_call_digest
 from perdure.core.approvals.decisions import PENDING, STATUS_AFTER, Decider, Decision, DecisionRequest, status_after
 from perdure.core.approvals.validity import GRANTED_STATUSES, decisions_that_run
 from perdure.core.budgets import spent_limit
-from perdure.core.calls.arguments import check_arguments
+from perdure.core.calls.arguments import freeze_arguments
 from perdure.core.delivery import CHAT, chat_may_decide
 from perdure.core.json_schema import MAX_FAULTS
 from perdure.core.text import is_blank
@@ -176,7 +176,7 @@ def _edit_record(review: Review, submitted: SubmittedDecision) -> dict[str, Json
     if submitted.decision is not Decision.EDIT or submitted.args is None:
         return {}
     row = review.row
-    checked = check_arguments(submitted.args, row["schema"])
+    checked = freeze_arguments(submitted.args, row["schema"])
     if checked.fault is not None:
         fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.schema_errors[:MAX_FAULTS]]
         raise CallerError("args_invalid", f"The edit is invalid: {checked.fault}", {"fields": fields}, status=422)

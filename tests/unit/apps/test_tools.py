@@ -113,6 +113,22 @@ async def test_checks_beyond_the_schema_run_and_an_exit_does_not_end_the_worker(
     assert (await odd_names.run(args, context(odd_names.card))).output == [1, "s", True, "x", "c"]
 
 
+def test_a_default_that_its_own_type_would_refuse_or_change_is_not_in_the_schema() -> None:
+    @tool(effect="read")
+    async def book(
+        seats: Annotated[int, AfterValidator(_even)] = 3,
+        name: Annotated[str, AfterValidator(str.title)] = "nobody",
+        day: date = date(2026, 11, 28),
+        share: Decimal = Decimal("0.25"),
+    ) -> None:
+        """Book seats."""
+
+    properties = book.card.parameters["properties"]
+    assert isinstance(properties, dict)
+    defaults = {name: part.get("default", "absent") for name, part in properties.items() if isinstance(part, dict)}
+    assert defaults == {"seats": "absent", "name": "absent", "day": "2026-11-28", "share": "0.25"}
+
+
 async def test_the_context_is_handed_in_reads_declared_secrets_alone_and_prints_none() -> None:
     @tool(effect="read", secrets=("token",))
     async def who(ctx: ToolContext) -> JsonValue:

@@ -1,6 +1,7 @@
-"""What fits a schema, and how a schema is outlined."""
+"""Values that fit a schema, mistakes in schemas, and their outlines."""
 
 import time
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from perdure.core.json_schema import (
     mistakes_in_schema,
     outline_schema,
     schema_fault,
+    with_defaults,
 )
 
 SOAK = pytest.mark.soak
@@ -260,3 +262,27 @@ def test_each_field_is_one_harmless_line_and_a_schema_that_says_little_or_has_no
 ])  # fmt: skip
 def test_a_mistake_in_a_schema_is_named_with_its_place(schema: Schema, places: list[tuple[str | int, ...]]) -> None:
     assert [place for place, _ in mistakes_in_schema(schema)] == places
+
+
+DEFS: dict[str, JsonValue] = {"q": {"default": 2}}
+PLACE: Schema = {"type": "object", "properties": {"town": {"default": "Ulm"}, "zip": {"type": "string"}}}
+DEFS["p"] = PLACE
+
+
+@pytest.mark.parametrize(("schema", "args", "filled"), [
+    (of(n={"type": "integer", "default": 3}, m={}), {"m": 1}, {"m": 1, "n": 3}),
+    (of(n={"type": "integer", "default": 3}), {"n": 4}, {"n": 4}),
+    (of(n={"default": None}), {}, {}),
+    (of(n={"default": False}, m={"default": []}), {}, {"n": False, "m": []}),
+    (of(n={"type": "string", "default": 3}, m={"default": 1}), {}, {"m": 1}),
+    (of(p=PLACE, ps={"items": PLACE}), {"p": {}, "ps": [{"zip": "1"}]},
+     {"p": {"town": "Ulm"}, "ps": [{"zip": "1", "town": "Ulm"}]}),
+    ({**of(p={"$ref": "#/$defs/p"}, q={"$ref": "#/$defs/q"}), "$defs": DEFS}, {"p": {}},
+     {"p": {"town": "Ulm"}, "q": 2}),
+    ({**of(a={"default": 1}, b={}), "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, {"b": 3}, {"b": 3}),
+    ({"$ref": "#", **of(a={"default": 1}), "maxProperties": 0}, {}, {}),
+])  # fmt: skip
+def test_defaults_are_filled_in_where_they_fit(schema: Schema, args: Schema, filled: Schema) -> None:
+    before = deepcopy(args)
+    assert with_defaults(args, schema) == filled and args == before
+    assert with_defaults(filled, schema) == filled

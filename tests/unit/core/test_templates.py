@@ -92,7 +92,7 @@ def test_an_argument_stays_inside_its_quotes_whatever_it_contains(text: str) -> 
 
 def test_arguments_are_shown_on_one_line_as_far_as_there_is_room() -> None:
     assert arguments_on_one_line({}) == ""
-    assert arguments_on_one_line({"name": "web", "count": 2}) == 'name: "web", count: 2'
+    assert arguments_on_one_line({"note": "", "name": "web", "count": 0}) == 'name: "web", count: 0, note: ""'
     long = arguments_on_one_line({"a": "x" * 100, "b": "y" * 70, "c": 1})
     assert long.startswith('a: "xxx') and "22" in long and ", b:" in long and long.endswith("y…")
     assert describe_call("Send {text}", {"text": "x" * 100}).startswith('Send "' + "x" * 79 + "… (22")
