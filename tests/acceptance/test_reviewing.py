@@ -36,7 +36,7 @@ def test_an_invalid_edit_at_a_terminal_opens_again_until_it_fits(perdure: Comman
     script = tmp_path / "editor.py"
     script.write_text(
         "import pathlib, sys\npath = pathlib.Path(sys.argv[1])\ntext = path.read_text()\n"
-        "old, new = ('77', '7') if 'NOT SENT' in text else ('\"a map\"', '\"a map\", \"copies\": 77')\n"
+        "old, new = ('77', '7') if 'NOT SENT' in text else ('\"copies\": 1', '\"copies\": 77')\n"
         "path.write_text(text.replace(old, new))\n"
     )
     asked = PausedTurn(perdure, "pin a map")

@@ -223,8 +223,8 @@ async def test_heads_are_exported_at_start_at_stop_and_after_a_fault(
     assert [line["seq"] for line in lines(path, tenant)] == [1, 2]
 
 
-REFUND = {"amount": 70}
-EDITED = {"amount": 60}
+REFUND = {"amount": 70, "mode": ""}
+EDITED = {"amount": 60, "mode": ""}
 GIVE = "UPDATE approvals SET status = 'approved' WHERE id = $1"
 
 
@@ -269,7 +269,7 @@ async def test_the_export_covers_failed_calls_and_calls_without_an_approval(harn
     ]
     failed, free = (row["data"] for row in rows)
     assert (failed["call_id"], failed["state"]) == ("t1.0", "failed")
-    assert (free["tool"], free["args"], free["state"]) == ("book", {"what": "a table"}, "done")
+    assert (free["tool"], free["args"], free["state"]) == ("book", {"what": "a table", "mode": ""}, "done")
     assert "/book" in free["result"]
     assert (await verify_chain(harness.db, "local", KEYRING)).ok, "it needed no approval"
 

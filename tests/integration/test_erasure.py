@@ -280,7 +280,7 @@ async def test_the_texts_of_other_users_stay_wherever_they_are(harness: Harness,
     asked = await harness.rows("SELECT content FROM messages WHERE turn_id = $1 AND role = 'user'", theirs.turn_id)
     assert all(row["content"] for row in asked) and asked
     edited = (await harness.approval_row(theirs, "t1.2"))["decision"]
-    assert (edited["type"], edited["args"], edited["comment"]) == ("edit", {"text": "better"}, "")
+    assert (edited["type"], edited["args"], edited["comment"]) == ("edit", {"text": "better", "mode": ""}, "")
     kept = "SELECT data FROM audit_trail WHERE turn_id = $1 AND kind = 'approval.opened'"
     opened = await harness.rows(kept, theirs.turn_id)
     assert len(opened) == 3 and all(row["data"] for row in opened)

@@ -405,4 +405,4 @@ async def test_a_low_risk_notice_contains_its_arguments_if_the_administrator_all
     await webhook_app.deliver()
     high, low = (notice["approval"] for notice in webhook_app.receiver.notices)
     assert "args" not in high
-    assert low["args"] == {"amount": 7} and len(low["digest"]) == 64
+    assert low["args"] == {"amount": 7, "mode": ""} and len(low["digest"]) == 64

@@ -150,7 +150,7 @@ async def test_a_session_that_ends_during_an_edit_loses_no_text(site: Site) -> N
     await page.get_by_role("button", name="Approve as edited").click()
     await decided(page, "edited", "reviewer")
     sent = await site.harness.value("SELECT decision->'args' FROM approvals WHERE id = $1", approval)
-    assert sent == {"text": "what I typed <b>\u202e"}
+    assert sent == {"mode": "", "text": "what I typed <b>\u202e"}
 
 
 async def test_a_form_of_another_site_does_nothing(site: Site) -> None:

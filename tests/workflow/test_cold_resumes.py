@@ -128,7 +128,7 @@ async def test_a_checkpoint_shows_the_outcome_of_a_call_and_the_call_runs_once(s
     shown = await approval_view(served, address)
     assert (shown["kind"], shown["checkpoint"], shown["tool"]) == ("checkpoint", "before_sending", "book")
     assert shown["result"] == {"done": "/book", "number": 0}
-    assert shown["args"] == {"what": "a chair"}
+    assert shown["args"] == {"what": "a chair", "mode": ""}
     assert (shown["rule"], shown["call_id"]) == ("desk/parcels:booked", "t1.0")
     messages = shown["snapshot"]["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool"]

@@ -315,7 +315,7 @@ async def _refund_checks(
         check_equal(
             "the executed arguments are the approved ones",
             approval.args,
-            {"order": _ORDER},
+            {"order": _ORDER, "reason": ""},
             "GET /v1/approvals, arguments",
         ),
         check_calls_settled_once("the refund's", watched.events),
