@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import structlog
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 from temporalio import activity
 
 from perdure.activities.dependencies import Deps
@@ -133,8 +133,6 @@ class PreviewActivities:
             return {"fault": error.message}
         except (AnswerWithheld, EgressRefused) as error:
             return {"fault": str(error)}
-        except ValidationError:
-            return {"fault": "the arguments do not match the preview's parameters"}
         except TimeoutError:
             return {"fault": f"no response within {self._seconds:g} s"}
         except Exception as error:  # an author's code can raise anything, and its text may quote anything

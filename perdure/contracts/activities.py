@@ -37,6 +37,7 @@ from perdure.contracts.values import Tolerant
 TURN_RUN = "TurnRun"
 TURN_WAIT = "TurnWait"
 TOOL_PREVIEW = "ToolPreview"
+TOOL_CHECK = "ToolCheck"
 
 WAKE = "ring"
 """The wake signal: read the records again. Any number can be sent at any time, because it carries no verdict.
@@ -134,6 +135,44 @@ class PreviewKept(Tolerant):
     preview."""
 
     kept: bool
+
+
+class EditRef(Tolerant):
+    """A reviewer's edit that is not recorded yet. Its arguments are in the approval's row, under their digest."""
+
+    approval_id: str
+    digest: str
+
+
+class CheckRequest(Tolerant):
+    """The input of `tools.check`: calls of a round that no person was asked about yet, or an edit. It has only ids; the
+    arguments are read from Postgres."""
+
+    address: TurnAddress
+    calls: tuple[str, ...] = ()
+    """Call ids."""
+    edit: EditRef | None = None
+    events: tuple[PendingEvent, ...] = ()
+
+
+class Checked(Tolerant):
+    """The calls that their tools' own types refuse, or what they refuse of an edit."""
+
+    answers: tuple[MessageRef, ...] = ()
+    """The tool messages of the refused calls, which are settled as failed."""
+    fault: str = ""
+    """The reason that the edit is refused; empty if it is not."""
+    field: str = ""
+    """The path of the argument that is refused, with dots."""
+    problem: Problem | None = None
+
+
+class EditCheckRequest(Tolerant):
+    """The input of the workflow that checks an edit."""
+
+    address: TurnAddress
+    edit: EditRef
+    routing: Routing
 
 
 class LoadRequest(Tolerant):
@@ -239,6 +278,9 @@ TOOLS_PREVIEW = ActivityRef(
     timedelta(seconds=11),
     RetryClass.TOOL,
 )
+TOOLS_CHECK = ActivityRef(
+    "tools.check", Kind.TOOLS, CheckRequest, Checked, timedelta(seconds=10), None, RetryClass.UNTIL_BACK
+)
 APPROVALS_OPEN = ActivityRef(
     "approvals.open", Kind.APPROVALS, OpenRequest, Opened, timedelta(seconds=20), None, RetryClass.UNTIL_BACK
 )
@@ -260,6 +302,6 @@ TURNS_FINISH = ActivityRef(
 )
 
 ALL = (
-    *(MEMORY_LOAD, MEMORY_FACTS, MODEL_COMPLETE, TOOLS_RUN, TOOLS_ASSEMBLE, TOOLS_PREVIEW),
+    *(MEMORY_LOAD, MEMORY_FACTS, MODEL_COMPLETE, TOOLS_RUN, TOOLS_ASSEMBLE, TOOLS_PREVIEW, TOOLS_CHECK),
     *(APPROVALS_OPEN, APPROVALS_READ, TURNS_READ, TURNS_FINISH),
 )

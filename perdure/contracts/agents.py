@@ -48,6 +48,9 @@ class ToolCard(Frozen):
     (perdure/core/agents/templates.py)."""
     previews: bool = Field(default=False, exclude_if=is_empty)
     """True if the tool has a read-only preview of a call for the reviewer."""
+    checks: bool = Field(default=False, exclude_if=is_empty)
+    """True if the tool's own types may refuse arguments that fit `parameters`. A tools worker then checks a call before
+    a person is asked (ADR 35)."""
     max_answer_bytes: int | None = Field(default=None, gt=0, le=MAX_ANSWER_BYTES, exclude_if=is_empty)
     """The largest HTTP answer that the tool reads, in bytes. None: the operator's setting (PERDURE_ANSWER_BYTES)."""
     version: str
@@ -218,6 +221,7 @@ class PlanCard(Tolerant):
     timeout_seconds: float = 30.0
     wants_state: tuple[str, ...] = ()
     toolset: str = Field(default="", exclude_if=is_empty)
+    checks: bool = Field(default=False, exclude_if=is_empty)
 
 
 class TurnPlan(Tolerant):

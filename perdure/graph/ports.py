@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from perdure.contracts.activities import TurnContext, Verdicts
+from perdure.contracts.activities import Checked, TurnContext, Verdicts
 from perdure.contracts.approvals import GatedCall, Question, RequestRef
 from perdure.contracts.calls import ModelCallRequest, ModelReply, PlannedAsk, ToolCallRequest, ToolOutcome
 from perdure.contracts.context_assembly import AssembleAsk, Assembled
@@ -38,6 +38,13 @@ class Tools(Protocol):
         port read the records again. A call that is decided by then starts immediately. If the outcome of a call
         became unknown, its request opens there too. The port returns when no call runs; calls that still wait are
         `planned` without a problem.
+        """
+        ...
+
+    async def check(self, call_ids: Sequence[str]) -> Checked:
+        """Checks planned calls by the types of their tools, before a person is asked about them.
+
+        Refused calls are settled as failed. If the answer has a problem, nothing can be assumed.
         """
         ...
 

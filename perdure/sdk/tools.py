@@ -11,24 +11,11 @@ An invalid tool raises `ToolDefinitionError` when its module is imported, never 
 """
 
 import inspect
-import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    PydanticUserError,
-    TypeAdapter,
-    ValidationError,
-    create_model,
-)
-from pydantic.errors import PydanticInvalidForJsonSchema
-from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic import JsonValue, ValidationError
 
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import EffectClass
@@ -38,6 +25,7 @@ from perdure.core.approvals.gates import tool_needs_approval
 from perdure.egress import AnswerWithheld
 from perdure.sdk.context import ToolContext, Transaction, UndeclaredSecret
 from perdure.sdk.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable, result_of
+from perdure.sdk.parameters import Parameters, ToolDefinitionError
 
 __all__ = [
     "AnswerWithheld",
@@ -58,118 +46,6 @@ _EFFECT_CLASS_TEXT = (
     "opaque (it does not)"
 )
 _RISKS = ("low", "medium", "high")
-
-
-class ToolDefinitionError(Exception):
-    """A tool's definition is invalid. The message names the tool and the change. Raised when its module is imported."""
-
-
-class _UntitledSchema(GenerateJsonSchema):
-    """Omits titles, because they repeat the names and cost tokens in every model call."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """The parameters of one tool function."""
-
-    schema: dict[str, JsonValue]
-    """JSON Schema of an object without additional properties."""
-    context_name: str | None
-    """The parameter that receives the ToolContext; None if the function has none."""
-    model: type[BaseModel]
-    names: Mapping[str, str]
-    """Parameters by field of `model`. They differ because a field cannot be named `json` or `model_x`."""
-
-    @classmethod
-    def of(cls, function: Callable[..., Any]) -> "Parameters":
-        """Returns the parameters of `function`.
-
-        Raises: ToolDefinitionError if a parameter is invalid.
-        """
-        name = function.__name__
-        hints = _type_hints(function)
-        context_name: str | None = None
-        fields: dict[str, Any] = {}
-        names: dict[str, str] = {}
-        for position, parameter in enumerate(inspect.signature(function).parameters.values()):
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-                raise ToolDefinitionError(
-                    f"tool {name}: each argument needs its own name; *, ** and / are not supported"
-                )
-            if parameter.name not in hints:
-                raise ToolDefinitionError(f"tool {name}: parameter {parameter.name} has no type hint")
-            if hints[parameter.name] is ToolContext:
-                if position:
-                    raise ToolDefinitionError(f"tool {name}: ToolContext must be the first parameter")
-                context_name = parameter.name
-                continue
-            if isinstance(parameter.default, FieldInfo):
-                raise ToolDefinitionError(
-                    f"tool {name}: write {parameter.name}: Annotated[type, Field(...)], with the default after ="
-                )
-            required = parameter.default is parameter.empty
-            field_name = f"argument_{position}"
-            names[field_name] = parameter.name
-            fields[field_name] = (
-                hints[parameter.name],
-                Field(... if required else parameter.default, alias=parameter.name),
-            )
-        model = _arguments_model(name, fields)
-        schema = _arguments_schema(name, model)
-        _remove_unfit_defaults(function, hints, schema["properties"])
-        return cls(schema, context_name, model, names)
-
-    def bind(self, args: Mapping[str, object]) -> dict[str, object]:
-        """Returns `args` as the keyword arguments of the call, converted to the types of the hints.
-
-        Raises: pydantic.ValidationError.
-        """
-        validated = self.model.model_validate(dict(args))
-        return {self.names[name]: getattr(validated, name) for name in self.names}
-
-
-def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except Exception as error:  # evaluating a hint can raise anything
-        raise ToolDefinitionError(f"tool {function.__name__}: the type hints cannot be resolved: {error}") from error
-
-
-def _arguments_model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
-    try:
-        return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
-    except PydanticUserError as error:
-        reason = str(error).splitlines()[0]
-        raise ToolDefinitionError(f"tool {name}: a parameter's type cannot be parsed from JSON: {reason}") from error
-
-
-def _arguments_schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]:
-    try:
-        schema = model.model_json_schema(schema_generator=_UntitledSchema)
-    except PydanticInvalidForJsonSchema as error:
-        reason = str(error).splitlines()[0]
-        raise ToolDefinitionError(f"tool {name}: a parameter's type has no JSON schema: {reason}") from error
-    schema.pop("title", None)
-    schema.setdefault("properties", {})
-    return schema
-
-
-def _remove_unfit_defaults(function: Callable[..., Any], hints: Mapping[str, Any], properties: Any) -> None:
-    """Removes each default that its own type would refuse or change when it is parsed from JSON.
-
-    The engine fills in a schema's defaults as if the model had sent them. A removed default stays the function's own.
-    """
-    for name, parameter in inspect.signature(function).parameters.items():
-        if name in properties and "default" in properties[name]:
-            try:
-                fits = TypeAdapter(hints[name]).validate_python(properties[name]["default"]) == parameter.default
-            except Exception:  # a validator of the author's, or a comparison, can raise anything
-                fits = False
-            if not fits:
-                del properties[name]["default"]
 
 
 PreviewFunction = Callable[..., Awaitable["Preview"]]
@@ -222,7 +98,7 @@ class ToolPreview:
     async def make(self, args: Mapping[str, JsonValue], context: ToolContext) -> Preview:
         """Runs the preview once.
 
-        Raises: whatever the author's function raises; pydantic.ValidationError; TypeError if it returns no Preview.
+        Raises: whatever the author's function raises; ArgumentsRefused; TypeError if it returns no Preview.
         """
         names = self.parameters.names.values()
         arguments = self.parameters.bind({name: value for name, value in args.items() if name in names})
@@ -254,12 +130,7 @@ class Tool:
         missing = [name for name in self.card.secrets if not context.secrets.get(name)]
         if missing:
             raise ToolRefused(f"the secret {missing[0]} is not set in the worker's environment")
-        try:
-            arguments = self.parameters.bind(args)
-        except ValidationError as error:
-            first_fault = error.errors(include_url=False, include_input=False)[0]
-            location = ".".join(map(str, first_fault["loc"])) or "the arguments"
-            raise ToolRefused(f"{location}: {first_fault['msg']}") from error
+        arguments = self.parameters.bind(args)
         if self.parameters.context_name is not None:
             arguments[self.parameters.context_name] = context
         try:
@@ -355,7 +226,9 @@ class _ToolOptions:
             first = error.errors(include_url=False)[0]
             raise ToolDefinitionError(f"tool {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
         digest = digest_of({**unversioned.model_dump(mode="json"), "version": self.version})
-        return Tool(unversioned.model_copy(update={"version": digest}), function, parameters, preview)
+        # Whether its types check more does not change the tool: approvals from before this was known stay valid.
+        card = unversioned.model_copy(update={"version": digest, "checks": parameters.checks_more})
+        return Tool(card, function, parameters, preview)
 
     def _check(self, name: str, effect_class: EffectClass) -> None:
         if self.risk not in _RISKS:

@@ -20,7 +20,16 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.contracts.activities import TOOL_PREVIEW, TURN_RUN, WAKE, PreviewRequest, search_values
+from perdure.contracts.activities import (
+    TOOL_CHECK,
+    TOOL_PREVIEW,
+    TURN_RUN,
+    WAKE,
+    Checked,
+    EditCheckRequest,
+    PreviewRequest,
+    search_values,
+)
 from perdure.contracts.ids import turn_workflow_id
 from perdure.contracts.turns import Kind, WakeSignal
 from perdure.store.database import Database
@@ -33,6 +42,8 @@ TASK_TIMEOUT = timedelta(seconds=5)
 inherit it."""
 PREVIEW_TIMEOUT = timedelta(seconds=12)
 """The maximum time for a preview, including the wait for a free worker. Temporal then ends the workflow."""
+CHECK_TIMEOUT = timedelta(seconds=10)
+"""The maximum time for the check of an edit, including the wait for a free worker. A reviewer waits for it."""
 _START_SECONDS = 3.0
 PARALLEL_DELETIONS = 10
 MAX_DELETION_SECONDS = 60.0
@@ -140,6 +151,28 @@ async def run_preview(client: Client, request: PreviewRequest) -> str:
         _log.warning("preview_not_made", approval_id=request.approval_id, error=type(error).__name__)
         return "Temporal is unavailable" if isinstance(error, RPCError) else "no worker created the preview in time"
     return ""
+
+
+async def run_edit_check(client: Client, request: EditCheckRequest) -> Checked | None:
+    """Checks an edit by its tool's own types, once for all simultaneous callers. Returns None if that failed or took
+    too long."""
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT.total_seconds()):
+            handle = await client.start_workflow(
+                TOOL_CHECK,
+                request,
+                id=f"check:{request.edit.approval_id}:{request.edit.digest}",
+                task_queue=request.routing.queue(Kind.TURNS),
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                execution_timeout=CHECK_TIMEOUT,
+                rpc_timeout=timedelta(seconds=_START_SECONDS),
+                result_type=Checked,
+            )
+            checked: Checked = await handle.result()
+            return checked
+    except (RPCError, TimeoutError, WorkflowFailureError) as error:
+        _log.warning("edit_not_checked", approval_id=request.edit.approval_id, error=type(error).__name__)
+        return None
 
 
 async def delete_histories(client: Client, turn_ids: Sequence[str]) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from perdure.activities.memory import MemoryActivities
 from perdure.activities.model import ModelActivities
 from perdure.activities.providers.registry import Models
 from perdure.activities.sandbox import LazySandbox, Sandbox
+from perdure.activities.tool_checks import ToolCheckActivities
 from perdure.activities.toolbox.engine_tools import CORE_ALWAYS, ENGINE_TOOLS
 from perdure.activities.toolbox.mcp.tools import McpServers
 from perdure.activities.toolbox.registry import Toolbox
@@ -227,6 +228,7 @@ def workers_for(deps: Deps, kind: Kind, task_queue: str) -> list[Worker]:
     if kind is not Kind.TURNS:
         return [_worker(deps, task_queue, activities=activities)]
     # Importing LangGraph takes 2 s of CPU (measured), so only this kind imports it.
+    from perdure.workflows.tool_check import ToolCheck
     from perdure.workflows.tool_preview import ToolPreview
     from perdure.workflows.turn_run import TurnRun
     from perdure.workflows.turn_wait import TurnWait
@@ -235,7 +237,7 @@ def workers_for(deps: Deps, kind: Kind, task_queue: str) -> list[Worker]:
 
     tasks = {"workflow_runner": UnsandboxedWorkflowRunner(), "max_concurrent_workflow_tasks": MAX_WORKFLOW_TASKS}
     return [
-        _worker(deps, task_queue, activities=activities, workflows=[TurnRun, ToolPreview], **tasks),
+        _worker(deps, task_queue, activities=activities, workflows=[TurnRun, ToolPreview, ToolCheck], **tasks),
         _worker(deps, waits_queue(task_queue), workflows=[TurnWait], max_cached_workflows=0, **tasks),
     ]
 
@@ -245,7 +247,12 @@ def _activities(deps: Deps, kind: Kind) -> list[Callable[..., Any]]:
     them there."""
     by_kind: dict[Kind, list[Callable[..., Any]]] = {
         Kind.LLM: [ModelActivities(deps).complete],
-        Kind.TOOLS: [ToolActivities(deps).run, AssemblyActivities(deps).assemble, PreviewActivities(deps).preview],
+        Kind.TOOLS: [
+            ToolActivities(deps).run,
+            ToolCheckActivities(deps).check,
+            AssemblyActivities(deps).assemble,
+            PreviewActivities(deps).preview,
+        ],
         Kind.MEMORY: [MemoryActivities(deps).load, FactsActivities(deps).facts],
         Kind.APPROVALS: [ApprovalActivities(deps).open, ApprovalActivities(deps).read],
         Kind.TURNS: [TurnActivities(deps).read, TurnActivities(deps).finish],

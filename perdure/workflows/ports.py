@@ -16,7 +16,10 @@ from perdure.contracts.activities import (
     MEMORY_LOAD,
     MODEL_COMPLETE,
     TOOLS_ASSEMBLE,
+    TOOLS_CHECK,
     TOOLS_RUN,
+    Checked,
+    CheckRequest,
     LoadRequest,
     OpenRequest,
     TurnContext,
@@ -289,7 +292,8 @@ class Reader(Protocol):
 # and adds no event. Each read of the records is one activity.
 @dataclass(frozen=True, slots=True)
 class ToolsPort:
-    """The port for `tools.run`, for each call of a round, and `tools.assemble`, for each tool of a phase."""
+    """The port for `tools.run`, for each call of a round, `tools.check`, once for a round, and `tools.assemble`, for
+    each tool of a phase."""
 
     segment: TurnSegment
     people: Reader
@@ -302,6 +306,17 @@ class ToolsPort:
             return [_not_run(ask, STOPPED) for ask in asks]
         running_round = RunningRound(self, asks, {request.call_id: request for request in waiting})
         return await running_round.await_outcomes()
+
+    async def check(self, call_ids: Sequence[str]) -> Checked:
+        """Checks calls of a round in one activity. The tools worker may be away for some time; the round waits for
+        it."""
+        if self.segment.mailbox.stop:
+            return Checked(problem=STOPPED)
+        request = CheckRequest(
+            address=self.segment.turn.address, calls=tuple(call_ids), events=self.segment.take_events()
+        )
+        checked = await self.segment.call(TOOLS_CHECK, request, summary=f"check {len(call_ids)} calls")
+        return Checked(problem=checked) if isinstance(checked, Problem) else checked
 
     async def make(self, asks: Sequence[PlannedAsk]) -> list[ToolOutcome]:
         """Runs calls that the graph itself makes, under the ids of a separate step."""

@@ -121,6 +121,8 @@ class FakeTurn:
     book: dict[str, Record] = field(default_factory=dict)
     rounds: list[MessageRef] = field(default_factory=list)
     asks: list[ModelCallRequest] = field(default_factory=list)
+    refuses: dict[str, Args] = field(default_factory=dict)  # arguments that a tool's own types refuse, by its name
+    checked: list[str] = field(default_factory=list)  # the calls that were checked for that
     ran: list[tuple[str, Args]] = field(default_factory=list)  # (call id, arguments) of every dispatch
     called: list[str] = field(default_factory=list)  # the calls of the tools port, in order
     made: list[MessageRef] = field(default_factory=list)  # every stored message, in order
@@ -179,9 +181,9 @@ class FakeTurn:
         row.comment, self.rung = comment, True
         state = CallState.DONE if happened else CallState.FAILED
         status = "happened" if happened else "did_not_happen"
-        self._close(row, state, {"status": status, "settled_by": "reviewer", "comment": comment})
+        self.close(row, state, {"status": status, "settled_by": "reviewer", "comment": comment})
 
-    def _close(
+    def close(
         self,
         row: Row,
         state: CallState,
@@ -210,7 +212,7 @@ class FakeTurn:
             answer = self.tools[row.tool]({**args, "state": ask.state} if ask.state else args)
         except Refused as error:
             told: Args = {"status": "error", "message": str(error)}
-            return self._close(row, CallState.FAILED, told, whole=ask.args is not None)
+            return self.close(row, CallState.FAILED, told, whole=ask.args is not None)
         except Ambiguous:
             row.state = CallState.OUTCOME_UNKNOWN
             return ToolOutcome(call_id=row.call_id, state=row.state)
@@ -219,14 +221,14 @@ class FakeTurn:
         if edited is not None:
             output = with_changed_arguments(edited, output)
         updates = {name: patch[name] for name in self.cards[row.tool].wants_state if name in patch}
-        return self._close(row, CallState.DONE, output, updates, facts, whole=ask.args is not None)
+        return self.close(row, CallState.DONE, output, updates, facts, whole=ask.args is not None)
 
     def deny(self, row: Row, approval: Record | None) -> ToolOutcome:
         why = f"the approval is {approval.state.value}" if approval else "the call needs an approval and has none"
         body: Args = {"status": "denied", "message": why}
         if approval is not None and approval.comment:
             body["reason"] = approval.comment
-        return self._close(row, CallState.DENIED, body)
+        return self.close(row, CallState.DENIED, body)
 
     def load_call(self, step: int, index: int, args: Mapping[str, JsonValue]) -> CallRef:
         """A call that loads a toolset, answered as it is planned; the conversation keeps what it loads."""
@@ -234,7 +236,7 @@ class FakeTurn:
         self.toolsets = loading.loaded
         call_id = tool_call_id(step, index)
         row = self.rows[call_id] = Row(call_id, LOAD_TOOLSET, dict(args), EffectClass.READ, False)
-        told = self._close(row, CallState.DONE if loading.done else CallState.FAILED, loading.result)
+        told = self.close(row, CallState.DONE if loading.done else CallState.FAILED, loading.result)
         ref = CallRef(call_id=call_id, tool=LOAD_TOOLSET, digest=digest_of(dict(args)))
         return _settled(ref, told).model_copy(update={"args": dict(args) if loading.done else {}})
 
@@ -251,7 +253,7 @@ class FakeTurn:
         ref = CallRef(call_id=call_id, tool=tool, digest=digest_of(dict(args)))
         if card is not None:
             return ref
-        told = self._close(row, CallState.FAILED, {"status": "error", "message": f"there is no tool {tool}"})
+        told = self.close(row, CallState.FAILED, {"status": "error", "message": f"there is no tool {tool}"})
         return _settled(ref, told)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from perdure.activities.memory import MIRRORED_FIELDS, READ_METADATA
-from perdure.contracts.activities import TurnContext, Verdicts
+from perdure.contracts.activities import Checked, TurnContext, Verdicts
 from perdure.contracts.agents import TurnPlan
 from perdure.contracts.approvals import GatedCall, Question, RequestKind, RequestRef, Verdict, VerdictState
 from perdure.contracts.calls import CallState, ModelCallRequest, ModelReply, PlannedAsk, ToolCallRequest, ToolOutcome
@@ -156,6 +156,18 @@ class FakeTools:
                         held[ask.call_id] = effect_request(TURN_ID, ask.call_id, ask.tool)
             ready = await self._freed([ask.call_id for ask in asks], held, ended)
         return [ended.get(ask.call_id) or _not_run(ask, None) for ask in asks]
+
+    async def check(self, call_ids: Sequence[str]) -> Checked:
+        """A call is refused if its tool's own types do, which the turn's `refuses` names by tool."""
+        if self.of.stopped or self.of.turn.stopped:
+            return Checked(problem=STOPPED)
+        rows = [self.of.turn.rows[call_id] for call_id in call_ids]
+        self.of.turn.checked += call_ids
+        refused = [row for row in rows if row.args == self.of.turn.refuses.get(row.tool)]
+        for row in refused:
+            if row.outcome is None:
+                self.of.turn.close(row, CallState.FAILED, {"status": "error", "message": "refused by its types"})
+        return Checked(answers=tuple(row.outcome.message for row in refused if row.outcome and row.outcome.message))
 
     async def make(self, asks: Sequence[PlannedAsk]) -> list[ToolOutcome]:
         """The graph's own calls, in the ledger as a model's are."""

@@ -21,7 +21,8 @@ from perdure.contracts.values import digest_of
 from perdure.core.memory.documents import CONVERSATION_NOTE, DOCUMENT_TYPES, POLICY_CODES, Edit, Writer
 from perdure.core.memory.facts import RECENT_ENTITIES_FIELD, Resolution, remember_entity, resolve_entity
 from perdure.core.text import preview
-from perdure.sdk.tools import Audited, Parameters, Tool, ToolContext, ToolRefused, ToolResult, tool
+from perdure.sdk.parameters import Parameters
+from perdure.sdk.tools import Audited, Tool, ToolContext, ToolRefused, ToolResult, tool
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent
 from perdure.store.memory import documents

@@ -31,22 +31,22 @@ from perdure.api.routes.events import EventStream, event_stream
 from perdure.api.routes.status import turn_page
 from perdure.api.services import Services
 from perdure.api.streams import review_frames
-from perdure.contracts.activities import ApprovalStatus, PreviewRequest
-from perdure.contracts.errors import CallerError
+from perdure.contracts.activities import ApprovalStatus, EditCheckRequest, PreviewRequest
+from perdure.contracts.errors import CallerError, UpstreamUnavailable
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.assignments import ADMIN
 from perdure.core.approvals.decisions import BULK_REFUSAL, Decider, Decision, approvable_together
 from perdure.core.delivery import CHAT
 from perdure.store import idempotency
 from perdure.store.approvals import assignments, decisions, views
-from perdure.store.approvals.decisions import Decided, SubmittedDecision, decide, decision_requests
+from perdure.store.approvals.decisions import Decided, EditNotChecked, SubmittedDecision, decide, decision_requests
 from perdure.store.approvals.review import Review
 from perdure.store.approvals.views import Filters, last_approved, own_decisions
 from perdure.store.approvals.views import count_requests as counted
 from perdure.store.approvals.views import list_oldest as ageing_now
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
-from perdure.temporal.workflow_client import run_preview
+from perdure.temporal.workflow_client import run_edit_check, run_preview
 
 approvals_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 MAX_LISTED = 200
@@ -145,19 +145,49 @@ async def decide_approval(
     """Decides on a request; each reviewer decides once. `digest` is the digest of the call that you reviewed. If the
     status is still `pending`, other reviewers must decide, too."""
     turn: dict[str, Any] = {}
+    checked_digest = ""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         decision = decisions.SubmittedDecision(**body.model_dump(), channel=CHAT if caller.is_in_chat else "api")
         per_minute = decisions_per_minute(services, caller)
-        decided, note = await decisions.decide(tx, approval_id, decider_of(caller), caller.name, decision, per_minute)
+        decided, note = await decisions.decide(
+            tx, approval_id, decider_of(caller), caller.name, decision, per_minute, checked_digest=checked_digest
+        )
         turn["conversation_id"] = decided.conversation_id
         return 200, await views.get_approval(tx, approval_id, None, decider_of(caller)), note
 
-    answer = await run_once(services, caller, f"decision/{approval_id}", key, body, work)
+    route = f"decision/{approval_id}"
+    try:
+        answer = await run_once(services, caller, route, key, body, work)
+    except EditNotChecked as unchecked:
+        await _check_edit(services, unchecked)
+        checked_digest = unchecked.edit.digest
+        answer = await run_once(services, caller, route, key, body, work)
     if turn:  # Counted after the commit; a replayed key decides nothing.
         DECISIONS.labels(decision=body.decision.value).inc()
         await services.live.wake(turn["conversation_id"])
     return answer
+
+
+async def _check_edit(services: Services, unchecked: EditNotChecked) -> None:
+    """Lets a tools worker check an edit by the tool's own types. Nothing is recorded.
+
+    Raises: CallerError 422 `args_invalid`; UpstreamUnavailable `tool_check_unavailable`.
+    """
+    address, edit = unchecked.address, unchecked.edit
+    async with services.db.transaction(address.tenant_id) as tx:
+        await views.propose_edit(tx, edit.approval_id, edit.digest, unchecked.edited_args)
+    request = EditCheckRequest(address=address, edit=edit, routing=services.routing)
+    checked = await run_edit_check(services.notifier.client, request)
+    async with services.db.transaction(address.tenant_id) as tx:
+        await views.remove_proposed_edit(tx, edit.approval_id, edit.digest)
+    if checked is None:
+        message = "No tools worker checked the edit in time, so nothing was decided; check the tools workers and retry"
+        raise UpstreamUnavailable("tool_check_unavailable", message)
+    if checked.fault:
+        problem = {"field": checked.field, "problem": checked.fault[:200]}
+        text = f"{checked.field}: {checked.fault}" if checked.field else checked.fault
+        raise CallerError("args_invalid", f"The edit is invalid: {text[:400]}", {"fields": [problem]}, status=422)
 
 
 def decider_of(caller: Principal) -> Decider:

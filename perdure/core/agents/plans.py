@@ -72,6 +72,7 @@ def _plan_cards(agent: PublishedAgent) -> tuple[PlanCard, ...]:
             timeout_seconds=card.timeout_seconds,
             wants_state=card.wants_state,
             toolset=card.toolset,
+            checks=card.checks,
         )
         for card in agent.cards
         if offered is None or card.name in offered

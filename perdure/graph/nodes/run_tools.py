@@ -109,6 +109,43 @@ def _gating_rule(plan: TurnPlan, request: RequestRef) -> str:
     return rule_for(plan, CallRef(call_id=request.call_id, tool=request.tool, digest="")) or RULE_MUTATING
 
 
+def calls_to_check(plan: TurnPlan, gated: Sequence[GatedCall]) -> list[str]:
+    """Returns the ids of the gated calls whose arguments their tools' own types may refuse."""
+    cards = {each.call_id: plan.card(each.tool) for each in gated if each.call_id}
+    return [call_id for call_id, card in cards.items() if card is not None and card.checks]
+
+
+def with_answers(state: State, answers: Sequence[MessageRef]) -> State:
+    """Returns the state in which these tool messages have settled their calls, as if they had been rejected when they
+    were planned."""
+    if not answers:
+        return state
+    answer_ids = {answer.call_id: answer.id for answer in answers}
+
+    def settle(call: CallRef) -> CallRef:
+        answer_id = answer_ids.get(call.call_id)
+        return call.model_copy(update={"settled": True, "answer_id": answer_id}) if answer_id else call
+
+    def settle_all(message: MessageRef) -> JsonValue:
+        return message.model_copy(update={"calls": tuple(map(settle, message.calls))}).model_dump(mode="json")
+
+    *earlier, last = messages_of(state)
+    settled: Patch = {
+        "messages": [*(message.model_dump(mode="json") for message in earlier), settle_all(last)],
+        "pending_tool_calls": [settle(call).model_dump(mode="json") for call in calls_of(state)],
+    }
+    if state["pending_round"]:
+        settled["pending_round"] = settle_all(MessageRef.model_validate(state["pending_round"]))
+    return {**state, **settled}
+
+
+def _rules_for(state: State, plan: TurnPlan, open_round: OpenRound) -> RuleResult:
+    """Returns what the rules say about the calls without a request."""
+    if open_round.requests:
+        return RuleResult(gated=gate_round(plan, open_round.without_request))
+    return before_round(plan, open_round.without_request, {name: state[name] for name in COUNTERS})
+
+
 @dataclass(frozen=True, slots=True)
 class SettledRound:
     """The changes of the state after a round whose calls all have outcomes."""
@@ -205,10 +242,15 @@ class RunTools:
         if error_of(state) is not None:
             return {"pending_tool_calls": []}
         plan, open_round = plan_of(state), round_of(state)
-        if open_round.requests:
-            rules = RuleResult(gated=gate_round(plan, open_round.without_request))
-        else:
-            rules = before_round(plan, open_round.without_request, {name: state[name] for name in COUNTERS})
+        rules = _rules_for(state, plan, open_round)
+        if to_check := calls_to_check(plan, rules.gated):
+            checked = await ports.tools.check(to_check)
+            if checked.problem is not None:
+                return end_patch(checked.problem)
+            state = with_answers(state, checked.answers)
+            open_round = round_of(state)
+            rules = _rules_for(state, plan, open_round)
+        if not open_round.requests:
             if pending := _pending_calls(plan, open_round.calls, rules.gated):
                 ports.events.emit(TOOLS_PENDING, {"calls": pending})
             record_matches(ports, rules.matched)

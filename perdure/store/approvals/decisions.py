@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from perdure.contracts.activities import EditRef
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError, InvariantBroken
 from perdure.contracts.events import BUDGET, TOOL_APPROVED, TOOL_DENIED
@@ -55,16 +56,18 @@ async def decide(
     per_minute: int | None = None,
     *,
     unfit: CallerError | None = None,
+    checked_digest: str = "",
 ) -> tuple[Decided, Note | None]:
     """Records `submitted` as this user's only decision on this approval. `unfit` is a 422 of the route, which is raised
-    only after all checks that precede a 422.
+    only after all checks that precede a 422. `checked_digest` is the digest of the edit that a tools worker accepted.
 
     The returned note wakes the turn; the caller must send it immediately. There is no note if other reviewers must
     decide too, or if a hold begins; the relay wakes the turn at its end. `per_minute` limits the user's decisions
     of the last minute.
 
     Raises: CallerError 404, 403, 409 decided (with the decision), 410, 409 voted or claimed, 409 digest, 422, 409
-    `turn_stopped`, 409 `approval_outdated`, 429, in this order.
+    `turn_stopped`, 409 `approval_outdated`, 429, in this order. EditNotChecked before the 429, with nothing recorded,
+    if the types of the tool must check the edit.
     """
     review = await lock_for_review(
         tx, approval_id, decider, one_at_a_time=per_minute is not None, checked_on_write=True
@@ -72,6 +75,9 @@ async def decide(
     _check_allowed(review, submitted, unfit)
     ballot = _make_ballot(review, submitted, name)
     await _refuse_outdated(tx, review, submitted.decision)
+    if ballot.edited_args is not None and review.row["proposed"] is not None and ballot.digest != checked_digest:
+        edit = EditRef(approval_id=approval_id, digest=ballot.digest)
+        raise EditNotChecked(review.address, edit, ballot.edited_args)
     counted = await count_vote(tx, review, ballot, per_minute)
     kind = "approval.voted" if ballot.status == PENDING else "approval.decided"
     address = review.address
@@ -84,6 +90,16 @@ async def decide(
         approval_id=approval_id, status=ballot.status, version=version, turn_id=turn_id, conversation_id=conversation_id
     )
     return decided, counted.note
+
+
+class EditNotChecked(Exception):
+    """The edit fits the schema, and a tools worker must check it before it is recorded."""
+
+    def __init__(self, address: TurnAddress, edit: EditRef, args: dict[str, JsonValue]) -> None:
+        super().__init__(edit.approval_id)
+        self.address = address
+        self.edit = edit
+        self.edited_args = args
 
 
 def _check_allowed(review: Review, submitted: SubmittedDecision, unfit: CallerError | None) -> None:
@@ -116,7 +132,7 @@ def _make_ballot(review: Review, submitted: SubmittedDecision, name: str) -> "Ba
     Raises: CallerError 422 `args_invalid`.
     """
     row, edit = review.row, _edit_record(review, submitted)
-    revision = edit or _earlier_edit(row["revision"])
+    revision, edited_args = edit or _earlier_edit(row["revision"]), edit.get("args")
     status = status_after(submitted.decision, row["quorum"], review.record.votes, review.vote, revised=bool(revision))
     record = decision_record(review, submitted, name) | (
         edit if status == PENDING else _changed_arguments(submitted, revision)
@@ -134,6 +150,7 @@ def _make_ballot(review: Review, submitted: SubmittedDecision, name: str) -> "Ba
         if status in GRANTED_STATUSES and (plans_again or row["kind"] == RequestKind.APPROVAL)
         else 0,
         plans_again,
+        edited_args if isinstance(edited_args, dict) else None,
     )
 
 
@@ -272,6 +289,8 @@ class Ballot:
     hold_seconds: int = 0
     plans_again: bool = False
     """True if a checkpoint's call was edited and is planned again."""
+    edited_args: dict[str, JsonValue] | None = None
+    """The arguments of this decision, if it is an edit."""
 
 
 @dataclass(frozen=True, slots=True)

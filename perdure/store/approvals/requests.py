@@ -255,6 +255,7 @@ def _call_columns(request: OpenRequest, gated: GatedCall, subject: Subject, agen
         "description": card.description if card else "",
         "describe": card.describe if card else "",
         "preview": {} if card and card.previews and gated.kind is RequestKind.APPROVAL else None,
+        "proposed": {} if card and card.checks else None,
         "args": subject.args,
         "schema": card.parameters if card else {},
         "digest": digest,
@@ -290,8 +291,8 @@ def _request_policy(gated: GatedCall, policy: ApprovalPolicy, agent: PublishedAg
 # fmt: off
 _COLUMNS = (
     "id", "conversation_id", "turn_id", "call_id", "agent_id", "tool", "tool_version", "effect", "risk",
-    "description", "describe", "preview", "args", "schema", "digest", "nonce", "rule", "kind", "checkpoint", "reason",
-    "result",
+    "description", "describe", "preview", "proposed", "args", "schema", "digest", "nonce", "rule", "kind",
+    "checkpoint", "reason", "result",
     "reviewer_role", "allow_self_approval", "reviewers", "quorum", "policy_digest", "reject_reasons",
     "hold_seconds", "expires_seconds", "on_timeout", "escalation_role", "fallback_reviewer", "prompt_excerpt",
     "snapshot", "requested_by",

@@ -532,6 +532,43 @@ async def store_preview(tx: Connection, approval_id: str, preview: dict[str, Jso
     return bool(kept)
 
 
+@dataclass(frozen=True, slots=True)
+class ProposedEdit:
+    """A reviewer's edit that is not recorded yet, because a tools worker checks it first. `approvals.proposed` contains
+    the arguments of such edits by their digests. It is NULL if the tool's schema says all that its types check."""
+
+    agent_id: str
+    tool: str
+    tool_version: str
+    args: dict[str, JsonValue]
+
+
+async def propose_edit(tx: Connection, approval_id: str, digest: str, args: dict[str, JsonValue]) -> None:
+    """Stores the arguments of an edit until it is checked."""
+    await tx.execute(
+        "UPDATE approvals a SET proposed = proposed || jsonb_build_object($2::text, $3::jsonb) "
+        f"WHERE id = $1 AND proposed IS NOT NULL AND {OPEN}",
+        approval_id,
+        digest,
+        args,
+    )
+
+
+async def read_proposed_edit(tx: Connection, approval_id: str, digest: str) -> ProposedEdit | None:
+    """Returns the edit, or None if it is no longer stored."""
+    row = await tx.fetchrow(
+        "SELECT agent_id, tool, tool_version, proposed->$2 AS args FROM approvals WHERE id = $1 AND proposed ? $2",
+        approval_id,
+        digest,
+    )
+    return None if row is None else ProposedEdit(**row)
+
+
+async def remove_proposed_edit(tx: Connection, approval_id: str, digest: str) -> None:
+    """Removes an edit that was checked."""
+    await tx.execute("UPDATE approvals SET proposed = proposed - $2 WHERE id = $1", approval_id, digest)
+
+
 _NOTICE = f"""
 SELECT a.id, a.kind, a.tool, a.agent_id, a.risk, a.digest, a.args, a.revision, a.reviewer_role, a.requested_at,
   a.expires_at, a.decided_at, a.version, {STATUS_NOW} AS status_now, a.decision->>'type' AS decision,

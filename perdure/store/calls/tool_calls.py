@@ -4,6 +4,7 @@ perdure/core/calls/ledger.py.
 Every reservation locks the turn's row first, so that nothing is reserved after the turn has ended or was stopped.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -107,6 +108,45 @@ async def plan(tx: Connection, call: ToolCall, card: ToolCard) -> None:
     key = effect_key(turn_id, call_id)
     named = (call_id, call.agent_id, key, card.name, card.version, card.effect.value)
     await tx.execute(_PLAN, turn_id, *named, args, digest_of(args))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCallRow:
+    """A call that has not started, or the outcome of one that was refused before it started."""
+
+    call_id: str
+    agent_id: str
+    tool: str
+    tool_version: str
+    args: dict[str, JsonValue]
+    outcome: dict[str, JsonValue] | None
+
+
+async def read_planned(tx: Connection, turn_id: str, call_ids: Sequence[str]) -> list[PlannedCallRow]:
+    """Returns those of these calls of an open turn that are planned or failed, in the given order."""
+    rows = await tx.fetch(
+        "SELECT c.call_id, c.agent_id, c.tool, c.tool_version, c.args, c.outcome FROM tool_calls c "
+        "JOIN turns t ON t.id = c.turn_id WHERE c.turn_id = $1 AND c.call_id = ANY($2) AND t.ended_at IS NULL "
+        "AND c.state IN ('planned', 'failed') ORDER BY array_position($2, c.call_id)",
+        turn_id,
+        list(call_ids),
+    )
+    return [PlannedCallRow(**row) for row in rows]
+
+
+async def fail_planned(tx: Connection, turn_id: str, outcomes: Mapping[str, dict[str, JsonValue]]) -> set[str]:
+    """Settles planned calls of an open turn as failed, without a start: `outcomes` by call id. Returns the ids of the
+    calls that it settled. Takes the turn's lock."""
+    await tx.execute("SELECT FROM turns WHERE id = $1 FOR UPDATE", turn_id)
+    rows = await tx.fetch(
+        "UPDATE tool_calls c SET state = 'failed', outcome = $3::jsonb->c.call_id, settled_at = now() FROM turns t "
+        "WHERE t.id = c.turn_id AND t.ended_at IS NULL AND c.turn_id = $1 AND c.call_id = ANY($2) "
+        "AND c.state = 'planned' RETURNING c.call_id",
+        turn_id,
+        list(outcomes),
+        dict(outcomes),
+    )
+    return {row["call_id"] for row in rows}
 
 
 def _approval_of(row: asyncpg.Record, call: ToolCall) -> ApprovalValidity:

@@ -139,10 +139,12 @@ OWN_STEPS: tuple[Step, ...] = (
         "args = '{}', nonce = '', snapshot = '{}', prompt_excerpt = '', reason = '', result = NULL, revision = NULL, "
         "decision = CASE WHEN x.decision IS NOT NULL THEN jsonb_build_object('type', x.decision->'type') END, "
         "withdrawal = CASE WHEN x.withdrawal IS NOT NULL THEN '{}'::jsonb END, "
-        "preview = CASE WHEN x.preview IS NOT NULL THEN '{}'::jsonb END",
+        "preview = CASE WHEN x.preview IS NOT NULL THEN '{}'::jsonb END, "
+        "proposed = CASE WHEN x.proposed IS NOT NULL THEN '{}'::jsonb END",
         "r.args <> '{}' OR r.nonce <> '' OR r.snapshot <> '{}' OR r.prompt_excerpt <> '' OR r.reason <> '' "
         "OR r.result IS NOT NULL OR r.revision IS NOT NULL "
-        "OR r.decision <> jsonb_build_object('type', r.decision->'type') OR r.withdrawal <> '{}' OR r.preview <> '{}'",
+        "OR r.decision <> jsonb_build_object('type', r.decision->'type') OR r.withdrawal <> '{}' OR r.preview <> '{}' "
+        "OR r.proposed <> '{}'",
     ),
     _turn_rows_step(
         "questions",

@@ -1,0 +1,107 @@
+"""The activity `tools.check`: checks arguments by the types of their tool, before a person is asked about a call, and
+before an edit is recorded."""
+
+from dataclasses import dataclass
+
+from temporalio import activity
+
+from perdure.activities.dependencies import Deps
+from perdure.activities.guard import activity_guard
+from perdure.activities.tool_execution import CallAnswer, error_answer
+from perdure.contracts.activities import Checked, CheckRequest, EditRef
+from perdure.contracts.calls import ToolCall, ToolCallRequest, ToolOutcome
+from perdure.contracts.errors import UpstreamUnavailable
+from perdure.contracts.turns import TurnAddress
+from perdure.sdk.parameters import ArgumentsRefused
+from perdure.sdk.tools import Tool
+from perdure.store.approvals import views
+from perdure.store.calls import tool_calls
+from perdure.store.database import Connection
+from perdure.store.events.event_log import write
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCall:
+    """A planned call with its tool, or a call that was refused before."""
+
+    row: tool_calls.PlannedCallRow
+    tool: Tool | None
+    """None if no worker has the tool in the call's version. The call is void then, and its approval says why."""
+
+
+class ToolCheckActivities:
+    """The checks of one worker."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+
+    @activity.defn(name="tools.check")
+    async def check(self, request: CheckRequest) -> Checked:
+        """Checks calls of a round, or an edit. Refused calls are settled as failed.
+
+        Effects: one transaction, and the author's validators. Retry: safe, a refused call keeps its answer.
+        """
+        async with activity_guard():
+            if request.edit is not None:
+                return await self._check_edit(request.address, request.edit)
+            checked = await self._check_calls(request)
+        await self._deps.live.wake(request.address.conversation_id)
+        return checked
+
+    async def _check_edit(self, address: TurnAddress, edit: EditRef) -> Checked:
+        async with self._deps.db.transaction(address.tenant_id) as tx:
+            proposed = await views.read_proposed_edit(tx, edit.approval_id, edit.digest)
+            if proposed is None:
+                raise UpstreamUnavailable("edit_not_here", "the edit was checked already, or its request is decided")
+            tool = await self._find_tool(tx, proposed.agent_id, proposed.tool, proposed.tool_version)
+        try:
+            if tool is not None:
+                tool.parameters.bind(proposed.args)
+        except ArgumentsRefused as refused:
+            return Checked(fault=refused.problem, field=refused.field)
+        return Checked()
+
+    async def _check_calls(self, request: CheckRequest) -> Checked:
+        async with self._deps.db.transaction(request.address.tenant_id) as tx:
+            rows = await tool_calls.read_planned(tx, request.address.turn_id, request.calls)
+            calls = [
+                CheckedCall(row, await self._find_tool(tx, row.agent_id, row.tool, row.tool_version)) for row in rows
+            ]
+        refused = {call.row.call_id: answer for call in calls if (answer := self._refuse(request, call)) is not None}
+        known = [ToolOutcome.model_validate(call.row.outcome) for call in calls if call.row.outcome is not None]
+        if refused or request.events:
+            async with self._deps.db.transaction(request.address.tenant_id) as tx:
+                settled = await tool_calls.fail_planned(
+                    tx, request.address.turn_id, {call_id: answer.row[1] for call_id, answer in refused.items()}
+                )
+                answers = [answer for call_id, answer in refused.items() if call_id in settled]
+                events = [event for answer in answers for event in answer.events]
+                await write(tx, request.address, events, [answer.message for answer in answers], pending=request.events)
+            known += [answer.outcome for answer in answers]
+        return Checked(answers=tuple(outcome.message for outcome in known if outcome.message is not None))
+
+    def _refuse(self, request: CheckRequest, call: CheckedCall) -> CallAnswer | None:
+        """Returns the answer for a planned call whose arguments are refused."""
+        if call.tool is None or call.row.outcome is not None:
+            return None
+        try:
+            call.tool.parameters.bind(call.row.args)
+        except ArgumentsRefused as refused:
+            ask = ToolCallRequest(call_id=call.row.call_id, tool=call.row.tool)
+            refused_call = ToolCall(address=request.address, agent_id=call.row.agent_id, agent_version="", ask=ask)
+            return error_answer(refused_call, f"the arguments are invalid: {refused.message}")
+        return None
+
+    async def _find_tool(self, tx: Connection, agent_id: str, name: str, version: str) -> Tool | None:
+        """Returns the tool in this version; None if no worker can have it, or if its server checks the arguments.
+
+        Raises: UpstreamUnavailable `tool_not_here` if another worker may have it.
+        """
+        tool = self._deps.toolbox.find(agent_id, name)
+        if isinstance(tool, Tool) and tool.card.version == version:
+            return tool
+        agent = await self._deps.agent_cache.read_published(tx, agent_id)
+        card = agent.card(name) if agent is not None else None
+        if card is not None and card.checks and card.version == version:
+            raise UpstreamUnavailable("tool_not_here", f"this worker does not have {name} in the required version")
+        return None

@@ -1,0 +1,222 @@
+"""The parameters of a tool's function: their JSON Schema, their defaults, and the values of a call."""
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+
+from perdure.sdk.context import ToolContext
+from perdure.sdk.outcomes import ToolRefused
+
+
+class ToolDefinitionError(Exception):
+    """A tool's definition is invalid. The message names the tool and the change. Raised when its module is imported."""
+
+
+class ArgumentsRefused(ToolRefused):
+    """The types of a tool's parameters refuse the arguments of a call."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}" if field else problem)
+        self.field = field
+        """The path of the argument, with dots; empty for the arguments as a whole."""
+        self.problem = problem
+
+
+class _UntitledSchema(GenerateJsonSchema):
+    """Omits titles, because they repeat the names and cost tokens in every model call."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of one tool function."""
+
+    schema: dict[str, JsonValue]
+    """JSON Schema of an object without additional properties."""
+    context_name: str | None
+    """The parameter that receives the ToolContext; None if the function has none."""
+    model: type[BaseModel]
+    names: Mapping[str, str]
+    """Parameters by field of `model`. They differ because a field cannot be named `json` or `model_x`."""
+
+    @property
+    def checks_more(self) -> bool:
+        """True if the types may refuse values that fit the schema: dates, decimals, patterns, an author's validators.
+
+        Only types that are known to refuse nothing more count as False.
+        """
+        return _checks_more(self.model.__pydantic_core_schema__)
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> "Parameters":
+        """Returns the parameters of `function`.
+
+        Raises: ToolDefinitionError if a parameter is invalid.
+        """
+        name = function.__name__
+        hints = _type_hints(function)
+        context_name: str | None = None
+        fields: dict[str, Any] = {}
+        names: dict[str, str] = {}
+        for position, parameter in enumerate(inspect.signature(function).parameters.values()):
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+                raise ToolDefinitionError(
+                    f"tool {name}: each argument needs its own name; *, ** and / are not supported"
+                )
+            if parameter.name not in hints:
+                raise ToolDefinitionError(f"tool {name}: parameter {parameter.name} has no type hint")
+            if hints[parameter.name] is ToolContext:
+                if position:
+                    raise ToolDefinitionError(f"tool {name}: ToolContext must be the first parameter")
+                context_name = parameter.name
+                continue
+            if isinstance(parameter.default, FieldInfo):
+                raise ToolDefinitionError(
+                    f"tool {name}: write {parameter.name}: Annotated[type, Field(...)], with the default after ="
+                )
+            required = parameter.default is parameter.empty
+            field_name = f"argument_{position}"
+            names[field_name] = parameter.name
+            fields[field_name] = (
+                hints[parameter.name],
+                Field(... if required else parameter.default, alias=parameter.name),
+            )
+        model = _arguments_model(name, fields)
+        schema = _arguments_schema(name, model)
+        _remove_unfit_defaults(function, hints, schema["properties"])
+        return cls(schema, context_name, model, names)
+
+    def bind(self, args: Mapping[str, object]) -> dict[str, object]:
+        """Returns `args` as the keyword arguments of the call, converted to the types of the hints.
+
+        Raises: ArgumentsRefused, whatever a validator of the author's raises.
+        """
+        try:
+            validated = self.model.model_validate(dict(args))
+        except ValidationError as error:
+            fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            raise ArgumentsRefused(".".join(map(str, fault["loc"])), fault["msg"]) from error
+        except Exception as error:
+            raise ArgumentsRefused("", f"the arguments could not be checked ({type(error).__name__})") from error
+        return {self.names[name]: getattr(validated, name) for name in self.names}
+
+
+def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except Exception as error:  # evaluating a hint can raise anything
+        raise ToolDefinitionError(f"tool {function.__name__}: the type hints cannot be resolved: {error}") from error
+
+
+def _arguments_model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
+    try:
+        return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
+    except PydanticUserError as error:
+        reason = str(error).splitlines()[0]
+        raise ToolDefinitionError(f"tool {name}: a parameter's type cannot be parsed from JSON: {reason}") from error
+
+
+def _arguments_schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]:
+    try:
+        schema = model.model_json_schema(schema_generator=_UntitledSchema)
+    except PydanticInvalidForJsonSchema as error:
+        reason = str(error).splitlines()[0]
+        raise ToolDefinitionError(f"tool {name}: a parameter's type has no JSON schema: {reason}") from error
+    schema.pop("title", None)
+    schema.setdefault("properties", {})
+    return schema
+
+
+def _remove_unfit_defaults(function: Callable[..., Any], hints: Mapping[str, Any], properties: Any) -> None:
+    """Removes each default that its own type would refuse or change when it is parsed from JSON.
+
+    The engine fills in a schema's defaults as if the model had sent them. A removed default stays the function's own.
+    """
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in properties and "default" in properties[name]:
+            try:
+                fits = TypeAdapter(hints[name]).validate_python(properties[name]["default"]) == parameter.default
+            except Exception:  # a validator of the author's, or a comparison, can raise anything
+                fits = False
+            if not fits:
+                del properties[name]["default"]
+
+
+# The keys of a type's core schema that its JSON Schema repeats exactly.
+_EXACT: dict[str, frozenset[str]] = {
+    "any": frozenset(),
+    "bool": frozenset(),
+    "default": frozenset({"schema", "default"}),
+    "definition-ref": frozenset({"schema_ref"}),
+    "definitions": frozenset({"schema", "definitions"}),
+    "dict": frozenset({"keys_schema", "values_schema"}),
+    "enum": frozenset({"cls", "members", "sub_type"}),
+    "float": frozenset({"ge", "gt", "le", "lt"}),
+    "int": frozenset({"ge", "gt", "le", "lt"}),
+    "list": frozenset({"items_schema", "min_length", "max_length"}),
+    "literal": frozenset({"expected"}),
+    "model": frozenset({"cls", "config", "custom_init", "root_model", "schema"}),
+    "model-field": frozenset({"schema", "validation_alias", "serialization_alias"}),
+    "model-fields": frozenset({"computed_fields", "fields", "model_name"}),
+    "none": frozenset(),
+    "nullable": frozenset({"schema"}),
+    "str": frozenset({"max_length", "min_length", "pattern"}),
+    "union": frozenset({"choices"}),
+}
+_DIFFERENT = re.compile(r"\\[BDPSWbpsux]|\(\?")
+"""Constructs with which a pattern of pydantic refuses more than the same pattern in a schema, where `\\d` is ASCII."""
+_NO_CHECK = frozenset({"type", "ref", "metadata", "serialization"})
+_WORDS = frozenset({"description", "examples", "title"})
+_BASES = frozenset(BaseModel.__mro__)
+_JSON_VALUE = "pydantic.types.JsonValue:"
+
+
+def _checks_more(part: Any) -> bool:
+    if isinstance(part, list | tuple):
+        return any(map(_checks_more, part))
+    if not isinstance(part, dict) or str(part.get("ref", "")).startswith(_JSON_VALUE):
+        return False
+    kind = str(part.get("type"))
+    if part.keys() - _NO_CHECK - _EXACT.get(kind, frozenset()) or kind not in _EXACT:
+        return True
+    if _has_own_schema(part) or (kind == "model" and (part.get("custom_init") or part.get("root_model"))):
+        return True
+    if kind == "str" and _DIFFERENT.search(str(part.get("pattern", ""))):
+        return True
+    if kind == "dict" and part.get("keys_schema") not in (None, {"type": "str"}):
+        return True
+    fields = part.get("fields", {}).values()
+    inner = (part.get(name) for name in ("schema", "definitions", "items_schema", "values_schema", "choices"))
+    return any(map(_checks_more, (*inner, *fields)))
+
+
+def _has_own_schema(part: Mapping[str, Any]) -> bool:
+    """Returns whether the JSON Schema of a type may be another one than that of its kind."""
+    kind, model, metadata = part["type"], part.get("cls"), part.get("metadata", {})
+    if kind == "model" and model is not None:
+        own_schema = any(
+            "__get_pydantic_json_schema__" in each.__dict__ for each in model.__mro__ if each not in _BASES
+        )
+        return own_schema or bool(model.model_config.keys() - {"extra", "frozen", "title"})
+    other = metadata.keys() - {"pydantic_js_functions", "pydantic_js_updates", "pydantic_internal_union_tag_key"}
+    functions = metadata.get("pydantic_js_functions") if kind != "enum" else None
+    return bool(other or functions or metadata.get("pydantic_js_updates", {}).keys() - _WORDS)
