@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 
+from perdure.contracts.turns import Routing
 from perdure.store.database import new_id
 from perdure.store.events.live import WOKEN_BY_EVENTS, channel
+from perdure.temporal import workflow_client
+from tests.harness import own_queues
 from tests.integration.conftest import Api, Caller
 from tests.integration.test_api_turns import code, conversation, pages, refusal
 
@@ -136,6 +139,28 @@ async def test_a_decision_after_a_stop_gets_the_calls_outcome(api: Api, admin: C
         assert at_once.json()["error"]["details"].keys() == {"turn_id", "stopped_at"}
     assert refusal(after) == (409, "already_decided")
     assert after.json()["error"]["details"] == {"status": "cancelled", "decision": {}}
+
+
+async def test_an_edit_is_checked_by_the_types_of_its_tool_or_not_recorded(
+    api: Api, reviewer: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = await paused(api)
+    widen = "UPDATE approvals SET proposed = '{}', schema = '{\"type\": \"object\"}' WHERE id = $1"
+    await behind_its_back(api, widen, asked.approval["id"])
+    bad = await asked.decided(reviewer, "edit", args={"order": "no such number"})
+    assert refusal(bad) == (422, "args_invalid")
+    assert [each["field"] for each in bad.json()["error"]["details"]["fields"]] == ["order"]
+    with monkeypatch.context() as brief:
+        brief.setattr(workflow_client, "CHECK_TIMEOUT", timedelta(seconds=1))
+        api.app.state.services = replace(api.services, routing=own_queues(Routing.spread()))  # without workers
+        unchecked = await asked.decided(reviewer, "edit", args={"order": "1043"})
+        api.app.state.services = api.services
+    assert refusal(unchecked) == (503, "tool_check_unavailable")
+    assert (await reviewer.get(asked.path)).json()["status"] == "pending"
+    done = await asked.decided(reviewer, "edit", args={"order": "1043"})
+    assert done.json()["decision"]["args"] == {"order": "1043"}
+    async with api.services.db.transaction("local") as tx:
+        assert await tx.fetchval("SELECT proposed FROM approvals WHERE id = $1", asked.approval["id"]) == {}
 
 
 async def test_an_edit_is_checked_against_the_schema_and_both_versions_are_on_record(api: Api) -> None:

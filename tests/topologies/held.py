@@ -16,6 +16,7 @@ BY_METHOD: Mapping[tuple[str, str], activities.ActivityRef[Any, Any]] = {
     ("model", "complete"): activities.MODEL_COMPLETE,
     ("tools", "run"): activities.TOOLS_RUN,
     ("tools", "make"): activities.TOOLS_RUN,
+    ("tools", "check"): activities.TOOLS_CHECK,
     ("tools", "assemble"): activities.TOOLS_ASSEMBLE,
     ("memory", "load"): activities.MEMORY_LOAD,
     ("memory", "facts"): activities.MEMORY_FACTS,

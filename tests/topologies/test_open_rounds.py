@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
+from perdure.contracts.agents import PlanCard
 from perdure.contracts.approvals import RequestKind
+from perdure.contracts.calls import CallState, EffectClass
 from perdure.contracts.ids import tool_call_id
 from perdure.contracts.messages import Role
 from perdure.contracts.skills import Rule
@@ -75,6 +77,34 @@ ONE_BY_ONE = {
     "allowed first, then void": ([("t1.0", V.APPROVED), ("t1.1", V.CANCELLED)], [["t1.0"]] * 2, "done denied"),
     "refused both": ([("t1.1", V.REJECTED), ("t1.0", V.WITHDRAWN)], [[], []], "planned planned"),
 }
+
+
+REMIT: Call = ("remit", {"day": "2026-02-30"})
+REMITTING: dict[str, Any] = {
+    "cards": {**CARDS, "remit": PlanCard(name="remit", effect=EffectClass.OPAQUE, needs_approval=True, checks=True)},
+    "refuses": {"remit": REMIT[1]},
+}
+
+
+@pytest.mark.parametrize("compiled", [None, ungated_first()], ids=["gated-first", "ungated-first"])
+async def test_nobody_is_asked_about_a_call_that_its_tools_types_refuse(compiled: Any) -> None:
+    made = turn(Says("asking", (REMIT, LOOK)), Says("well"))
+    made.cards, made.refuses = REMITTING["cards"], REMITTING["refuses"]
+    played = await begin(made, compiled=compiled)
+    assert (played.outcome(), played.run.asked, ran(made)) == (Outcome.COMPLETED, None, ["t1.1"])
+    assert (made.checked, "hitl.rule_fire" in {kind for kind, _ in played.run.events}) == (["t1.0"], False)
+    assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistant"]
+
+
+@each_way
+async def test_the_other_calls_of_the_round_are_asked_about_and_the_refused_one_keeps_its_answer(way: Way) -> None:
+    made = turn(Says("asking", (REMIT, PAY)), Says("well"))
+    made.cards, made.refuses = REMITTING["cards"], REMITTING["refuses"]
+    played = await begin(made)
+    assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["t1.1"])
+    assert await decided(played, "t1.1", V.APPROVED, way=way) is Outcome.COMPLETED
+    assert (ran(made), made.rows["t1.0"].state) == (["t1.1"], CallState.FAILED)
+    assert roles(played)[2:4] == ["toolt1.0", "toolt1.1"]
 
 
 @each_way

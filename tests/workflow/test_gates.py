@@ -64,6 +64,20 @@ async def test_a_decision_reaches_the_target_and_the_model(
     assert roles == (["assistant", "tool", "assistant"] if effects else ["assistant"])
 
 
+async def test_nobody_is_asked_about_a_call_that_the_types_of_its_tool_refuse(served: Served) -> None:
+    fine = ("remit", {"day": "2026-02-28", "amount": "1.50"})
+    impossible = [("remit", {**fine[1], **wrong}) for wrong in ({"day": "2026-02-30"}, {"amount": "1.505"})]
+    address = await served.paused(Line("asking", [*impossible, fine]), DONE, agent_id="remitter")
+    pending = "SELECT call_id, proposed FROM approvals WHERE turn_id = $1"
+    assert await served.harness.rows(pending, address.turn_id) == [("t1.2", {})]
+    assert await served.states(address) == {"t1.0": "failed", "t1.1": "failed", "t1.2": "planned"}
+    await served.decide(address, "t1.2")
+    await served.until(address, TurnStatus.COMPLETED)
+    assert served.effects(address, "/remit", "t1.2") == 1 and len(await served.transcript(address)) == 5
+    told = [message["content"] for message in served.sent_to_model(address)[-1] if message["role"] == "tool"]
+    assert "day" in told[0] and "amount" in told[1] and "/remit" in told[2]
+
+
 async def test_an_unreadable_verdict_keeps_the_turn_paused_until_it_can_be_read(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     spoil = "UPDATE approvals SET nonce = $2 WHERE turn_id = $1"

@@ -75,9 +75,7 @@ async def decide(
     _check_allowed(review, submitted, unfit)
     ballot = _make_ballot(review, submitted, name)
     await _refuse_outdated(tx, review, submitted.decision)
-    if ballot.edited_args is not None and review.row["proposed"] is not None and ballot.digest != checked_digest:
-        edit = EditRef(approval_id=approval_id, digest=ballot.digest)
-        raise EditNotChecked(review.address, edit, ballot.edited_args)
+    _require_check(review, ballot, checked_digest)
     counted = await count_vote(tx, review, ballot, per_minute)
     kind = "approval.voted" if ballot.status == PENDING else "approval.decided"
     address = review.address
@@ -100,6 +98,13 @@ class EditNotChecked(Exception):
         self.address = address
         self.edit = edit
         self.edited_args = args
+
+
+def _require_check(review: Review, ballot: "Ballot", checked_digest: str) -> None:
+    """Raises: EditNotChecked if the types of the tool must check the edit."""
+    if ballot.edited_args is not None and review.row["proposed"] is not None and ballot.digest != checked_digest:
+        edit = EditRef(approval_id=review.approval_id, digest=ballot.digest)
+        raise EditNotChecked(review.address, edit, ballot.edited_args)
 
 
 def _check_allowed(review: Review, submitted: SubmittedDecision, unfit: CallerError | None) -> None:

@@ -11,6 +11,7 @@ from perdure.contracts.activities import (
     MEMORY_LOAD,
     MODEL_COMPLETE,
     TOOLS_ASSEMBLE,
+    TOOLS_CHECK,
     TOOLS_RUN,
 )
 from perdure.contracts.approvals import PauseKind
@@ -129,7 +130,7 @@ def _nodes(bodies: Mapping[str, Node]) -> tuple[NodeSpec, ...]:
             pauses=True,
             purpose="Answer, using tools and their approvals",
             limit="max_iterations",
-            calls=(MODEL_COMPLETE, TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ),
+            calls=(MODEL_COMPLETE, TOOLS_CHECK, TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ),
         ),
         NodeSpec(stage.FINALIZE, bodies["finalize"], purpose="Set the status"),
     )

@@ -8,6 +8,7 @@ from perdure.contracts.activities import (
     APPROVALS_READ,
     MEMORY_LOAD,
     MODEL_COMPLETE,
+    TOOLS_CHECK,
     TOOLS_RUN,
     ActivityRef,
 )
@@ -70,7 +71,7 @@ _CALLS: Final[Mapping[str, tuple[ActivityRef[Any, Any], ...]]] = {
     "memory_node": (MEMORY_LOAD,),
     "resume_guard": (APPROVALS_READ,),
     "initial_llm_call": (MODEL_COMPLETE, APPROVALS_OPEN),
-    "tool_node": (TOOLS_RUN, APPROVALS_OPEN),
+    "tool_node": (TOOLS_CHECK, TOOLS_RUN, APPROVALS_OPEN),
     "approval_node": (APPROVALS_OPEN,),
     "synthesis_llm_call": (MODEL_COMPLETE, APPROVALS_OPEN),
 }

@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from perdure.contracts.activities import APPROVALS_OPEN, APPROVALS_READ, MEMORY_LOAD, MODEL_COMPLETE, TOOLS_RUN
+from perdure.contracts.activities import (
+    APPROVALS_OPEN,
+    APPROVALS_READ,
+    MEMORY_LOAD,
+    MODEL_COMPLETE,
+    TOOLS_CHECK,
+    TOOLS_RUN,
+)
 from perdure.contracts.approvals import PauseKind
 from perdure.core.calls.endings import MAX_CONTINUATIONS
 from perdure.graph.nodes.fields import (
@@ -77,7 +84,7 @@ def _nodes(bodies: Mapping[str, Node], version: int) -> tuple[NodeSpec, ...]:
             pauses=True,
             purpose="Load toolsets, request approvals, run what is allowed",
             limit="max_iterations",
-            calls=(TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ),
+            calls=(TOOLS_CHECK, TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ),
         ),
         NodeSpec("final", bodies["final"], purpose="Set the status"),
     )

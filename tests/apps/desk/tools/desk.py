@@ -1,5 +1,7 @@
 """Tools for tests: what they do outside is one request to the test's own target, which counts it."""
 
+from datetime import date
+from decimal import Decimal
 from typing import Annotated
 
 from pydantic import Field, JsonValue
@@ -74,6 +76,12 @@ async def jot(context: ToolContext, text: str = "", mode: Mode = "") -> ToolResu
     )
     await _ask(context, "/jot", {"mode": mode})
     return ToolResult({"jotted": text}, working={"jotting": text})
+
+
+@tool(effect="opaque", timeout_seconds=10)
+async def remit(context: ToolContext, day: date, amount: Annotated[Decimal, Field(decimal_places=2)]) -> JsonValue:
+    """Send money on a day."""
+    return await _ask(context, "/remit", {"day": str(day), "amount": str(amount)})
 
 
 async def _ask(context: ToolContext, path: str, body: dict[str, JsonValue]) -> JsonValue:
