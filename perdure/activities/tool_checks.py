@@ -26,7 +26,7 @@ class CheckedCall:
 
     row: tool_calls.PlannedCallRow
     tool: Tool | None
-    """None if no worker has the tool in the call's version. The call is void then, and its approval says why."""
+    """The tool in the call's version; None if no worker can have it. The approval of such a call is outdated."""
 
 
 class ToolCheckActivities:

@@ -308,8 +308,7 @@ class ToolsPort:
         return await running_round.await_outcomes()
 
     async def check(self, call_ids: Sequence[str]) -> Checked:
-        """Checks calls of a round in one activity. The tools worker may be away for some time; the round waits for
-        it."""
+        """Checks calls of a round in one activity. Without a tools worker, the round waits."""
         if self.segment.mailbox.stop:
             return Checked(problem=STOPPED)
         request = CheckRequest(

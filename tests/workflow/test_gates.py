@@ -68,8 +68,9 @@ async def test_nobody_is_asked_about_a_call_that_the_types_of_its_tool_refuse(se
     fine = ("remit", {"day": "2026-02-28", "amount": "1.50"})
     impossible = [("remit", {**fine[1], **wrong}) for wrong in ({"day": "2026-02-30"}, {"amount": "1.505"})]
     address = await served.paused(Line("asking", [*impossible, fine]), DONE, agent_id="remitter")
-    pending = "SELECT call_id, proposed FROM approvals WHERE turn_id = $1"
-    assert await served.harness.rows(pending, address.turn_id) == [("t1.2", {})]
+    assert await served.harness.value(
+        "SELECT array_agg(call_id) FROM approvals WHERE turn_id = $1", address.turn_id
+    ) == ["t1.2"]
     assert await served.states(address) == {"t1.0": "failed", "t1.1": "failed", "t1.2": "planned"}
     await served.decide(address, "t1.2")
     await served.until(address, TurnStatus.COMPLETED)

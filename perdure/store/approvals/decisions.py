@@ -59,15 +59,14 @@ async def decide(
     checked_digest: str = "",
 ) -> tuple[Decided, Note | None]:
     """Records `submitted` as this user's only decision on this approval. `unfit` is a 422 of the route, which is raised
-    only after all checks that precede a 422. `checked_digest` is the digest of the edit that a tools worker accepted.
+    only after all checks that precede a 422. A tools worker has accepted the edit with the digest `checked_digest`.
 
     The returned note wakes the turn; the caller must send it immediately. There is no note if other reviewers must
     decide too, or if a hold begins; the relay wakes the turn at its end. `per_minute` limits the user's decisions
     of the last minute.
 
     Raises: CallerError 404, 403, 409 decided (with the decision), 410, 409 voted or claimed, 409 digest, 422, 409
-    `turn_stopped`, 409 `approval_outdated`, 429, in this order. EditNotChecked before the 429, with nothing recorded,
-    if the types of the tool must check the edit.
+    `turn_stopped`, 409 `approval_outdated`, EditNotChecked, 429, in this order.
     """
     review = await lock_for_review(
         tx, approval_id, decider, one_at_a_time=per_minute is not None, checked_on_write=True
