@@ -82,10 +82,8 @@ async def decide(
     if ballot.status != PENDING:
         again = [await plan_edited_call(tx, review.row, ballot.record)] if ballot.plans_again else []
         await write(tx, address, [_decision_event(review, submitted, name)], again)
-    turn_id, conversation_id, version = address.turn_id, address.conversation_id, counted.version
-    decided = Decided(
-        approval_id=approval_id, status=ballot.status, version=version, turn_id=turn_id, conversation_id=conversation_id
-    )
+    where = {"turn_id": address.turn_id, "conversation_id": address.conversation_id}
+    decided = Decided(approval_id=approval_id, status=ballot.status, version=counted.version, **where)
     return decided, counted.note
 
 
