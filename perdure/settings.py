@@ -451,7 +451,7 @@ class Settings(BaseSettings):
             )
         return roles
 
-    def address_of_people(self) -> str:
+    def link_base_url(self) -> str:
         """Returns the base address of links."""
         return self.public_url or f"http://{self.host}:{self.port}"
 

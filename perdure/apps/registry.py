@@ -235,7 +235,7 @@ async def list_servers(
     finally:
         await servers.close()
     return {
-        name: McpServerListing(lock=None if offer is None else McpLock.of(offer.listed), told=problems)
+        name: McpServerListing(lock=None if offer is None else McpLock.of(offer.listed), problems=problems)
         for name, (offer, problems) in zip(app.servers, answers, strict=True)
     }
 

@@ -118,7 +118,7 @@ def list_messages(conversation_id: str, *, limit: int | None = None, cursor: str
     return get(path("conversations", conversation_id, "messages"), parsed_as(Page[Message]), _page_query(limit, cursor))
 
 
-def conversation_story(
+def conversation_view(
     conversation_id: str, *, turn: str | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Call[ConversationView]:
     """Returns the conversation view: the turns with their texts, calls and files, newest first. With `turn`, it returns

@@ -143,7 +143,7 @@ class McpServerListing(Frozen):
 
     lock: McpLock | None
     """The listing in the form of a lock; None if the server did not answer."""
-    told: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
     """Reasons that the server did not answer or that tools cannot be offered."""
 
 

@@ -21,7 +21,7 @@ class Wake(StrEnum):
     """The kinds of wake signals."""
 
     START = "start"
-    RING = "ring"
+    REQUEST = "ring"
     STOP = "stop"
 
 
