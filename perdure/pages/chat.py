@@ -15,7 +15,8 @@ from perdure.client.turns import OnBusy
 from perdure.contracts.approvals import ANSWERED_BY_CLIENT
 from perdure.core.memory.files import BY_ENDING
 from perdure.core.text import truncate
-from perdure.pages.approvals.page import Field, Shape, fields_of, is_long, read_fields, reasons_for
+from perdure.pages.approvals.argument_form import Field, Shape, fields_of, read_fields
+from perdure.pages.approvals.page import is_long, reasons_for
 from perdure.pages.render import fresh_key, page, visible
 from perdure.pages.request import (
     SEND_AGAIN_MESSAGE,

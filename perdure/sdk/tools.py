@@ -24,8 +24,8 @@ from pydantic.json_schema import GenerateJsonSchema
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.values import digest_of
-from perdure.core.agents.templates import BadTemplate, names_in
 from perdure.core.approvals.gates import tool_needs_approval
+from perdure.core.calls.description import BadTemplate, names_in
 from perdure.egress import AnswerWithheld
 from perdure.sdk.context import ToolContext, Transaction, UndeclaredSecret
 from perdure.sdk.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable, result_of
