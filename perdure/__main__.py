@@ -18,7 +18,7 @@ from perdure.local.data_dir import StackError  # noqa: E402
 
 def main() -> None:
     """Runs the command, flushes its output and exits without the interpreter's own shutdown, in which Temporal's core
-    may crash."""
+    may crash (temporalio/sdk-python#300)."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Parses the arguments, runs, and exits without the interpreter's own shutdown, in which Temporal's core may
-    crash."""
+    crash (temporalio/sdk-python#300)."""
     parser = argparse.ArgumentParser(description=__doc__)
     mode = parser.add_mutually_exclusive_group(required=True)
     kinds = ", ".join(kind.value for kind in Kind)
