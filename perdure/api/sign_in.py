@@ -165,7 +165,7 @@ async def open_session(
 
 
 def tokens_of(services: Services, signed_in: SignedIn) -> dict[str, object]:
-    """Returns the tokens that a program stores."""
+    """Returns the body of a sign-in without a cookie: access token, refresh token and their lifetimes."""
     now, session = datetime.now(UTC), signed_in.session
     expiry = token_expiry(now, services.signing_in.access_lasts, session.expires_at)
     issue = services.tokens.issue

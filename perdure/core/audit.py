@@ -104,7 +104,7 @@ class Keyring:
 
 
 def signer_id(signature: str) -> str:
-    """Returns the id of the key that made a signature."""
+    """Returns the part of a signature before the colon: the id of the key that made it."""
     return signature.partition(":")[0]
 
 
@@ -376,7 +376,7 @@ class ExportedHead(Frozen):
     hmac: str = Field(max_length=64)
 
     def line(self) -> str:
-        """Returns the line of the file."""
+        """Returns the head as one line of JSON, with its line break."""
         return canonical_json(self.model_dump()) + "\n"
 
     @property
@@ -390,7 +390,7 @@ class ExportedHead(Frozen):
 
 
 def signed_head(keyring: Keyring, tenant_id: str, seq: int, chain_hash: str, at: str) -> ExportedHead:
-    """Returns a signed head for export."""
+    """Returns the head of a tenant's chain for export, signed by the newest key."""
     key, _, mac = keyring.sign(head_text(tenant_id, seq, chain_hash, at)).partition(":")
     return ExportedHead(tenant=tenant_id, seq=seq, hash=chain_hash, at=at, key=key, hmac=mac)
 

@@ -95,7 +95,7 @@ class Credential:
         return requester in self.created_by or (self.is_unknown and is_admin)
 
     def own_request(self) -> CallerError:
-        """Returns the error for a decision with it on a request of one of its creators."""
+        """Returns the 403 error for a decision on a request of a user who created this credential."""
         if self.is_unknown:
             why = "It is unknown who created your token or session, and an administrator made the request"
         else:
@@ -167,7 +167,7 @@ class AccessKeys:
 
     @property
     def newest(self) -> AccessKey:
-        """The key that signs."""
+        """The key that signs. All keys verify."""
         return self.keys[0]
 
     def find_key(self, key_id: object) -> AccessKey | None:

@@ -366,7 +366,8 @@ def outline_schema(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def field_type(field: object, root: Mapping[str, Any]) -> str:
-    """Returns the type of a field in words."""
+    """Returns the type of a field in words, such as "list of string" or "one of 1, 2". References are followed in
+    `root`."""
     return _kind(field, root, 0, iter(range(_MAX_SCHEMA_PARTS)))
 
 

@@ -63,7 +63,7 @@ class TurnData:
 
     @property
     def purposes(self) -> dict[str, str]:
-        """Purposes of the nodes."""
+        """Texts about the nodes of the topology, by node id."""
         nodes = self.topology.model_dump()["nodes"] if self.topology else []
         return {str(node["id"]): str(node["purpose"]) for node in nodes}
 
@@ -80,7 +80,7 @@ class TurnData:
 
     @property
     def waits_for_reviewers(self) -> Sequence[str]:
-        """The approvals that the turn waits for."""
+        """The ids of the approvals that the turn waits for."""
         waiting = self.turn.waiting_for
         approval_ids = {each.id for each in self.approvals}
         return [each for each in waiting.ids if each in approval_ids] if waiting else []

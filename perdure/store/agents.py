@@ -351,7 +351,7 @@ def _prompt_version(row: asyncpg.Record) -> PromptVersion:
 
 
 async def name_and_role(tx: Connection, user_id: str) -> tuple[str, str]:
-    """Returns the name and the first role of a user for prompts."""
+    """Returns the display name and the first role of a user for prompts; `user` without a role if the user is gone."""
     row = await tx.fetchrow("SELECT name, display_name, roles FROM users WHERE id = $1", user_id)
     if row is None:
         return "user", ""

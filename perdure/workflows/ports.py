@@ -66,7 +66,7 @@ TOOL_MARGIN = timedelta(seconds=30)
 
 
 def ports_of(segment: TurnSegment) -> Ports:
-    """Returns the six ports of a run."""
+    """Returns the ports through which the graph's nodes reach model, tools, memory, people, events and clock."""
     people = PeoplePort(segment)
     memory, events, clock = MemoryPort(segment), EventsPort(segment), ClockPort()
 

@@ -39,7 +39,7 @@ def expected_output(question: Question, intents: Sequence[str]) -> OutputAsk:
 
 
 def answer_schema(question: Question, intents: Sequence[str]) -> dict[str, JsonValue]:
-    """Returns the JSON schema of an answer."""
+    """Returns the JSON schema of a verdict. Only its first field is required."""
     text: dict[str, JsonValue] = {"type": "string"}
     fields: dict[Question, dict[str, JsonValue]] = {
         Question.SAFETY: {"hijacked": {"type": "boolean"}, "category": {**text, "description": _CATEGORY}},

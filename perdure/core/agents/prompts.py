@@ -398,7 +398,7 @@ class PlainResult:
 
 
 def with_changed_arguments(arguments: Mapping[str, JsonValue], result: JsonValue) -> dict[str, JsonValue]:
-    """Returns the result of a call that a reviewer changed."""
+    """Returns the result of a call that a reviewer edited, with a note and the arguments that ran."""
     return {"note": CHANGED_BY_REVIEWER, "arguments": {**arguments}, "result": result}
 
 

@@ -57,7 +57,7 @@ class LoadResult:
 
 
 def known_toolsets(cards: Sequence[Card]) -> tuple[str, ...]:
-    """Returns the toolsets of an agent, in the order of its cards."""
+    """Returns the names of the toolsets of an agent's tools, each once, in the order of the cards."""
     return tuple(dict.fromkeys(card.toolset for card in cards if card.toolset))
 
 

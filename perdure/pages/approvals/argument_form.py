@@ -93,7 +93,7 @@ def fields_of(
 
 
 def read_fields(args: Mapping[str, Any], schema: Mapping[str, Any], form: Form) -> EditedArguments:
-    """Reads the arguments from the form's fields."""
+    """Returns the arguments that the form contains, and a fault for each field that cannot be read."""
     arguments: dict[str, Any] = {}
     faults: dict[str, str] = {}
     for field in fields_of(args, schema):

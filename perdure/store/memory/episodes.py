@@ -29,7 +29,7 @@ class Vector:
     values: Sequence[float]
 
     def literal(self) -> str:
-        """Returns the vector as a pgvector literal."""
+        """Returns the vector as a pgvector literal, such as `[0.1,-0.2]`."""
         return "[" + ",".join(f"{value:.7g}" for value in self.values) + "]"
 
 

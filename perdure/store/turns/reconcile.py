@@ -60,7 +60,7 @@ async def open_turns(tx: Connection, older_than_seconds: float, max_paused: int 
 
 
 async def paused_among(tx: Connection, turn_ids: Collection[str]) -> list[OpenTurn]:
-    """Returns those of these turns that are paused."""
+    """Returns the turns among `turn_ids` that are still paused."""
     return [_open(row) for row in await tx.fetch(_AMONG, 0.0, list(turn_ids))]
 
 
