@@ -137,7 +137,7 @@ class Connection(H11Protocol):
         self._start_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Frees the slot."""
+        """Frees the slot of the connection and ends its deadline."""
         self._stop_deadline()
         if self._slot_address is not None:
             self.slots.release(self._slot_address)

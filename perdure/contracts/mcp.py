@@ -90,7 +90,7 @@ class McpServer(Frozen):
 
     @property
     def prefix(self) -> str:
-        """The prefix of the names of its tools."""
+        """The prefix of its tools' names for models: the server's name and `_`."""
         return f"{self.name}_"
 
     def secrets(self) -> tuple[str, ...]:

@@ -259,7 +259,7 @@ class Console:
             self.live(text)
 
     def end_live(self) -> None:
-        """Removes the progress."""
+        """Removes the progress line from the terminal."""
         if self._live:
             self._show_live("")
 

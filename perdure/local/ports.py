@@ -106,7 +106,7 @@ class PortFile:
         return port
 
     def names(self) -> dict[int, str]:
-        """Returns the name of each assigned port."""
+        """Returns the names of the ports that were assigned in this start, by port."""
         return {port: name for name, port in self._ports.items() if port in self._assigned}
 
 

@@ -300,9 +300,9 @@ class _ToolOptions:
     version: str
 
     def make(self, function: Callable[..., Awaitable[object]]) -> Tool:
-        """Returns the tool of this function.
+        """Returns the tool of an `async def` function, whose docstring is the description for the model.
 
-        Raises: ToolDefinitionError.
+        Raises: ToolDefinitionError if the function or its settings cannot be a tool.
         """
         name = function.__name__
         effect_class = _effect_class(name, self.effect)

@@ -93,7 +93,7 @@ async def list_agents(tx: Connection) -> list[tuple[str, PublishedAgent]]:
 
 
 async def agent_ids(tx: Connection) -> list[str]:
-    """Returns the ids of the current agents, sorted."""
+    """Returns the ids of the published agents, sorted."""
     return [row["agent_id"] for row in await tx.fetch("SELECT agent_id FROM agents ORDER BY agent_id")]
 
 

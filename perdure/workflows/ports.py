@@ -336,7 +336,8 @@ class ToolsPort:
         return Assembled(tool=request.tool, problem=outcome) if isinstance(outcome, Problem) else outcome
 
     async def run_one(self, request: ToolCallRequest, events: tuple[PendingEvent, ...]) -> ToolOutcome:
-        """Runs one call."""
+        """Runs the activity of one call. The timeout is the call's own plus a margin. Returns an outcome also if the
+        activity failed."""
         turn = self.segment.turn
         call = ToolCall(
             address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=request, events=events

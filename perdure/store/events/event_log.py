@@ -238,7 +238,7 @@ async def status_of(tx: Connection, turn_id: str) -> str:
 
 
 async def message_texts(tx: Connection, message_ids: Sequence[str]) -> dict[str, str]:
-    """Returns the full texts of messages by id."""
+    """Returns the full texts of messages, by message id. Unknown ids are left out."""
     rows = await tx.fetch("SELECT id, content FROM messages WHERE id = ANY($1::uuid[])", message_ids)
     return {str(row["id"]): row["content"] for row in rows}
 

@@ -138,7 +138,7 @@ async def to_embed(tx: Connection, limit: int) -> list[tuple[str, str]]:
 
 
 async def set_vectors(tx: Connection, vectors: Sequence[tuple[str, Vector]]) -> None:
-    """Stores the vectors of these episodes."""
+    """Stores the vectors of episodes, given as (id, vector)."""
     await tx.execute(
         "UPDATE episodes e SET embedder = v.embedder, embedding = v.embedding::public.vector "
         "FROM unnest($1::uuid[], $2::text[], $3::text[]) AS v(id, embedder, embedding) WHERE e.id = v.id",
