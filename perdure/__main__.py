@@ -17,7 +17,8 @@ from perdure.local.data_dir import StackError  # noqa: E402
 
 
 def main() -> None:
-    """Run, flush, and leave without the interpreter's own shutdown, in which Temporal's core may crash (#300)."""
+    """Runs the command, flushes its output and exits without the interpreter's own shutdown, in which Temporal's core
+    may crash (temporalio/sdk-python#300)."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
@@ -29,7 +30,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """The exit code of one command."""
+    """Runs one command and returns its exit code."""
     if not all(is_clean(argument) for argument in arguments):
         sys.stderr.write("An argument contains a NUL character or is not valid UTF-8\n")
         return 2

@@ -451,12 +451,12 @@ class Settings(BaseSettings):
             )
         return roles
 
-    def address_of_people(self) -> str:
-        """Returns the base address of links."""
+    def link_base_url(self) -> str:
+        """Returns the address at which links in messages and webhooks begin: `PERDURE_PUBLIC_URL`, or host and port."""
         return self.public_url or f"http://{self.host}:{self.port}"
 
     def quotas(self) -> Quotas:
-        """Returns the storage quotas."""
+        """Returns the storage quotas from `PERDURE_BYTES_PER_*` and `PERDURE_FILES_PER_CONVERSATION`."""
         return Quotas(
             conversation_bytes=self.bytes_per_conversation,
             user_bytes=self.bytes_per_user,
@@ -465,7 +465,8 @@ class Settings(BaseSettings):
         )
 
     def heads_file(self) -> Path:
-        """Returns the file with the heads of the audit chains."""
+        """Returns the path of the exported heads of the audit chains: `PERDURE_AUDIT_HEADS`, or a file in the data
+        folder."""
         return self.audit_heads or self.home / "audit-heads.jsonl"
 
     def writable_heads_file(self) -> Path:

@@ -1,4 +1,4 @@
-"""Dependencies of the activities; worker.py assembles them."""
+"""Dependencies of the activities."""
 
 import asyncio
 from collections import defaultdict

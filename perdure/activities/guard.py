@@ -27,6 +27,8 @@ async def activity_guard() -> AsyncIterator[None]:
 
     Perdure's and the database's errors become Temporal errors without the vendor's text, which may quote rows and which
     Temporal would store.
+
+    Raises: FailureError in place of every other exception of the block.
     """
     heartbeats = _Heartbeats()
     try:

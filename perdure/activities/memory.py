@@ -87,7 +87,7 @@ class SearchResults:
 
     @property
     def hits(self) -> tuple[RecalledEpisode, ...]:
-        """The episodes that were found."""
+        """The recalled episodes; empty if none were searched or found."""
         return self.episodes.hits if self.episodes else ()
 
 

@@ -237,8 +237,8 @@ class ModelActivities:
             if not settled.mine:  # the provider's answer is billed, whichever attempt counts
                 await model_calls.correct(tx, call, claimed, reply.usage)
             if settled.counted:
-                known = budgets.NO_USAGE.less(claimed.assumed) if settled.was_lost else budgets.NO_USAGE
-                used = reply.usage.less(claimed.assumed) if settled.was_lost else reply.usage
+                known = budgets.NO_USAGE - claimed.assumed if settled.was_lost else budgets.NO_USAGE
+                used = reply.usage - claimed.assumed if settled.was_lost else reply.usage
                 await budgets.charge(tx, address.turn_id, call.call_id, claimed.epoch, used, known)
         await self._deps.live.wake(call.address.conversation_id)
         if not settled.mine:

@@ -35,7 +35,7 @@ from perdure.core.text import estimated_tokens, preview
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.outcomes import WITHHELD_ADVICE, Meaning, meaning_of_withheld, result_of
 from perdure.sdk.tools import Tool, ToolContext, ToolRefused, ToolResult, ToolUnavailable
-from perdure.store.approvals.assignments import void as void_approval
+from perdure.store.approvals.assignments import cancel_outdated
 from perdure.store.calls import tool_calls
 from perdure.store.database import Connection, new_id
 from perdure.store.events.event_log import NewEvent, NewMessage, write
@@ -175,7 +175,7 @@ async def _void_given_approval(
     """Voids a given approval that no longer covers its call. Returns the message for the model."""
     if approval is None or reason is None or approval.status not in GRANTED_STATUSES:
         return reason
-    await void_approval(tx, approval.approval_id, reason, call.address.turn_id)
+    await cancel_outdated(tx, approval.approval_id, reason, call.address.turn_id)
     return f"{reason}; a new approval is needed"
 
 

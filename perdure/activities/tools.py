@@ -243,7 +243,8 @@ class ConversationFiles:
 
 
 async def keep_files(tx: Connection, call: ToolCall, user_id: str, made: Sequence[MadeFile]) -> None:
-    """Stores the files that a call made, with ids that derive from the call."""
+    """Stores the files that a call made. Their ids derive from the call, so that a repeated attempt stores them
+    once."""
     turn_id, call_id = call.address.turn_id, call.ask.call_id
     kept = [
         files.NewFile.of(file_id(turn_id, call_id, file.name), safe_name(file.name), file.media_type, file.content)

@@ -61,7 +61,7 @@ ROUTERS = (
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Creates the API for these settings."""
+    """Returns the API and pages as an ASGI application. It connects to its services when it starts."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -47,7 +47,7 @@ _bearer_scheme = HTTPBearer(
 
 
 def services_of(request: Request) -> Services:
-    """Returns the clients of this process."""
+    """Returns the clients and settings that all requests of this process share."""
     services: Services = request.app.state.services
     return services
 

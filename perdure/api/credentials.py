@@ -64,7 +64,7 @@ class AccessTokens:
     algorithm: str = "HS256"
 
     def issue(self, audience: Audience, session_id: str, tenant_id: str, user_id: str, *, until: datetime) -> str:
-        """Returns a token of this session."""
+        """Returns a signed access token of the session for `audience`, valid until `until`."""
         key = self.keys.newest
         claims = {
             "iss": ISSUER,
@@ -162,7 +162,7 @@ def set_cookie(
 
 
 def clear_cookie(response: Response, cookie: str, *, secure: bool) -> None:
-    """Deletes the cookie."""
+    """Makes the browser delete the cookie, with the same attributes as it was set."""
     response.delete_cookie(cookie_name(cookie, secure=secure), path="/", secure=secure, httponly=True, samesite="lax")
 
 

@@ -38,12 +38,12 @@ OUTAGES: tuple[type[Exception], ...] = (
 
 
 def error_body(code: str, message: str, details: object, request_id: str) -> dict[str, object]:
-    """Returns the body that all errors share."""
+    """Returns the body that all errors share: `{"error": {code, message, details, request_id}}`."""
     return {"error": {"code": code, "message": message, "details": details, "request_id": request_id}}
 
 
 def item_error(error: CallerError) -> dict[str, object]:
-    """Returns the error of one item in a request for several."""
+    """Returns the error of one item in a request for several: code, message, details and HTTP status."""
     return {"code": error.code, "message": error.message, "details": error.details, "status": error.http}
 
 
@@ -95,7 +95,7 @@ def respond_error(
     details: object = None,
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
-    """Returns an error as a response."""
+    """Returns an error as a JSON response with this HTTP status."""
     body = error_body(code, message, jsonable_encoder(details or {}), _id_of(request))
     return JSONResponse(body, status, headers)
 

@@ -72,7 +72,7 @@ async def authenticate(scope: Scope) -> None:
     headers, secure = Headers(scope=scope), uses_tls(services, scope)
     authorization, cookie = headers.get("authorization", ""), headers.get("cookie", "")
     path, count = scope["path"], services.rates.count_request
-    if path in OPERATOR_PATHS and services.operators.know(bearer_token_of(authorization)):
+    if path in OPERATOR_PATHS and services.operators.contains(bearer_token_of(authorization)):
         scope["state"]["is_operator"] = True
         return
     if path in OPEN_PATHS or not (path.startswith(AUTHENTICATED_PREFIX) or path in OPERATOR_PATHS):
@@ -117,7 +117,7 @@ def check_csrf(services: Services, scope: Scope, headers: Mapping[bytes, bytes],
     if session_id is None or headers.get(CSRF_HEADER):
         return
     token = form.get(CSRF_FIELD, [""])[0]
-    if not services.tokens.keys.knows(token, _PURPOSE, session_id):
+    if not services.tokens.keys.verifies(token, _PURPOSE, session_id):
         raise CallerError(
             "csrf_missing",
             (

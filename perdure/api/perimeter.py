@@ -87,14 +87,15 @@ class ConnectionSlots:
         return ""
 
     def release(self, address: str) -> None:
-        """Frees the slot."""
+        """Frees a connection slot of the address."""
         self._by_address[address] -= 1
         self._in_use -= 1
         if not self._by_address[address]:
             del self._by_address[address]
 
     def rejection(self, code: str) -> tuple[int, str]:
-        """Returns the status and the message of a rejection."""
+        """Returns the HTTP status and the message of a connection that has no slot: 503 if the server is full, 429 if
+        the address has too many."""
         if code == "server_full":
             return 503, "The server has reached its connection limit; retry later"
         return 429, (
@@ -136,7 +137,7 @@ class Connection(H11Protocol):
         self._start_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Frees the slot."""
+        """Frees the slot of the connection and ends its deadline."""
         self._stop_deadline()
         if self._slot_address is not None:
             self.slots.release(self._slot_address)
@@ -200,7 +201,8 @@ class Connection(H11Protocol):
 
 
 def connection_class(slots: ConnectionSlots, proxies: Proxies, head_seconds: float = HEAD_SECONDS) -> type[Connection]:
-    """Returns the connection class of one server; its connections share their slots."""
+    """Returns a uvicorn connection class whose connections share `slots`. The head of a request must arrive within
+    `head_seconds`."""
     return type("Connection", (Connection,), {"slots": slots, "proxies": proxies, "head_seconds": head_seconds})
 
 

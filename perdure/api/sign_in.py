@@ -165,7 +165,7 @@ async def open_session(
 
 
 def tokens_of(services: Services, signed_in: SignedIn) -> dict[str, object]:
-    """Returns the tokens that a program stores."""
+    """Returns the body of a sign-in without a cookie: access token, refresh token and their lifetimes."""
     now, session = datetime.now(UTC), signed_in.session
     expiry = token_expiry(now, services.signing_in.access_lasts, session.expires_at)
     issue = services.tokens.issue
@@ -274,7 +274,7 @@ def _known_device(services: Services, scope: Scope, tenant_id: str, user_id: str
     header, secure = Headers(scope=scope).get("cookie", ""), uses_tls(services, scope)
     device, _, rest = credentials.read_cookie(header, _device_cookie(tenant_id, user_id), secure=secure).partition(".")
     until, _, seal = rest.partition(".")
-    if not services.tokens.keys.knows(seal, _DEVICE_SEAL_PURPOSE, tenant_id, user_id, device, until):
+    if not services.tokens.keys.verifies(seal, _DEVICE_SEAL_PURPOSE, tenant_id, user_id, device, until):
         return ""
     return device if int(until) > datetime.now(UTC).timestamp() else ""
 

@@ -312,7 +312,7 @@ def block_names(skill: Path) -> set[str]:
 
 
 def read_blocks(skill: Path, scope: BlockScope) -> tuple[tuple[CodeBlock, ...], list[AppProblem]]:
-    """Returns the blocks of the skill in this folder, by name."""
+    """Returns the valid blocks of a skill's folder, sorted by name, and the mistakes in all of them."""
     blocks: list[CodeBlock] = []
     problems: list[AppProblem] = []
     for name in sorted(block_names(skill)):

@@ -12,7 +12,8 @@ from perdure.apps.skills import Content
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.context_assembly import TOPOLOGY, PipelineToolConfig
-from perdure.core.agents.safety_keywords import Question, is_phrase
+from perdure.core.agents.message_verdicts import Question
+from perdure.core.agents.safety_keywords import is_phrase
 from perdure.core.calls.context_assembly import group_phases, left_out
 from perdure.sdk.tools import Tool
 

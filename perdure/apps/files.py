@@ -105,7 +105,7 @@ class YamlFile:
         return 1
 
     def problem(self, place: Place, message: str) -> AppProblem:
-        """Returns a mistake at `place`."""
+        """Returns a mistake at `place`, with the file's path and the line of `place`."""
         return AppProblem(self.path, self.line(place), message)
 
     def warning(self, place: Place, message: str) -> AppProblem:
@@ -211,7 +211,8 @@ FormT = TypeVar("FormT", bound=BaseModel)
 def read_form(
     model: type[FormT], value: object, file: YamlFile, place: Place = ()
 ) -> tuple[FormT | None, list[AppProblem]]:
-    """Returns `value` at `place` of `file` as a `model`, or None if it has a mistake."""
+    """Returns `value` as a `model` and the mistakes in it, each with its line in `file`; no model if a mistake prevents
+    its use. `place` is the path of `value` in the file."""
     if not isinstance(value, dict):
         return None, [file.problem(place, "must be a mapping of fields")]
     unstorable_places = dict(unstorable(value, place))

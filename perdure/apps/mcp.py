@@ -126,7 +126,7 @@ def read_locks(folder: Path, servers: Iterable[str]) -> tuple[dict[str, McpLock 
 
 
 def read_lock(path: Path) -> tuple[McpLock | None, list[AppProblem]]:
-    """Returns the lock at `path`, or None, and the mistakes."""
+    """Returns the lock at `path` and the mistakes in it; no lock if the file cannot be read or is invalid."""
     text = read_text(path, MAX_LOCK_BYTES)
     return (None, [text]) if isinstance(text, AppProblem) else _parsed(path, text)
 

@@ -92,7 +92,7 @@ async def load_apps(
 async def load_one_app(
     folder: Path, sandbox: SandboxConfig, *, examples: bool = False, expires_seconds: int = EXPIRES_SECONDS
 ) -> AppRegistry:
-    """Loads the app in `folder`."""
+    """Loads the app in `folder` and checks its code blocks in a sandbox. Mistakes are in the returned registry."""
     checker = _Checker(sandbox, frozenset(), asyncio.get_running_loop(), examples, expires_seconds)
     try:
         return AppRegistry((await asyncio.to_thread(load_app, folder, checker.engine),), checker.unchecked)
@@ -235,7 +235,7 @@ async def list_servers(
     finally:
         await servers.close()
     return {
-        name: McpServerListing(lock=None if offer is None else McpLock.of(offer.listed), told=problems)
+        name: McpServerListing(lock=None if offer is None else McpLock.of(offer.listed), problems=problems)
         for name, (offer, problems) in zip(app.servers, answers, strict=True)
     }
 

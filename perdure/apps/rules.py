@@ -40,7 +40,8 @@ class RuleScope:
     """The skill's checkpoints; None if any name is allowed."""
 
     def full_id(self, rule_id: str) -> str:
-        """Returns the id that a rule has outside its app."""
+        """Returns the id that a rule has outside its app: `app/skill:rule`, or `app:rule` for a rule of the app
+        itself."""
         return f"{self.app}/{self.skill_id}:{rule_id}" if self.skill_id else f"{self.app}:{rule_id}"
 
 
@@ -63,7 +64,7 @@ def read_rule_files(folder: Path, scope: RuleScope) -> tuple[tuple[Rule, ...], l
 
 
 def read_rules(value: object, file: YamlFile, place: Place, scope: RuleScope) -> tuple[list[Rule], list[AppProblem]]:
-    """Returns the rules in the list at `place`."""
+    """Returns the valid rules in the list at `place`, and the mistakes in all of them."""
     if not isinstance(value, list):
         return [], [file.problem(place, "must be a list of rules, each with id, on, when and do")]
     rules: list[Rule] = []

@@ -209,7 +209,8 @@ def skill_folders(app: Path) -> list[Path]:
 
 
 def read_skills(app: Path, scope: SkillScope) -> tuple[SkillSet, list[AppProblem]]:
-    """Returns the skills of the app in this folder."""
+    """Returns the usable skills of an app's folder, and the mistakes by skill. A skill that depends on itself or on an
+    unusable one is unusable."""
     folders = {folder.name: read_skill(folder, scope) for folder in skill_folders(app)}
     problems_of = {name: [*skill_folder.problems] for name, skill_folder in folders.items()}
     for name, skill_folder in folders.items():

@@ -195,32 +195,32 @@ def _list_servers(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
 
 def _write_server_lock(folder: Path, server: str, listing: McpServerListing) -> _Outcome:
     if listing.lock is None:
-        return _Outcome(server, "failed", details=listing.told)
+        return _Outcome(server, "failed", details=listing.problems)
     path = lock_path(folder, server)
     before = read_lock(path)[0] if path.exists() else None
     changes = difference(before, listing.lock)
     if before == listing.lock and not changes:
-        return _Outcome(server, "same", len(listing.lock.tools), details=listing.told)
+        return _Outcome(server, "same", len(listing.lock.tools), details=listing.problems)
     try:
         problems = write_lock(path, listing.lock)
     except OSError as error:
         return _Outcome(server, "failed", details=(f"{path}: cannot write: {error.strerror}",))
     if problems:
         return _Outcome(server, "failed", details=tuple(map(str, problems)))
-    return _Outcome(server, "written", len(listing.lock.tools), changes, listing.told)
+    return _Outcome(server, "written", len(listing.lock.tools), changes, listing.problems)
 
 
 def _check_server_lock(folder: Path, server: str, listing: McpServerListing) -> _Outcome:
     path = lock_path(folder, server)
     if listing.lock is None:
-        return _Outcome(server, "failed", details=listing.told)
+        return _Outcome(server, "failed", details=listing.problems)
     if not path.exists():
-        return _Outcome(server, "unlocked", len(listing.lock.tools), details=listing.told)
+        return _Outcome(server, "unlocked", len(listing.lock.tools), details=listing.problems)
     before, problems = read_lock(path)
     if before is None:
         return _Outcome(server, "failed", details=tuple(map(str, problems)))
     changes = difference(before, listing.lock)
-    return _Outcome(server, "differs" if changes else "same", len(listing.lock.tools), changes, listing.told)
+    return _Outcome(server, "differs" if changes else "same", len(listing.lock.tools), changes, listing.problems)
 
 
 def _report_outcomes(app: App, outcomes: list[_Outcome], as_json: bool) -> None:
@@ -265,7 +265,7 @@ def _lock_json(outcome: _Outcome) -> dict[str, Any]:
         "added": list(changes.added),
         "removed": list(changes.removed),
         "changed": {name: list(fields) for name, fields in changes.changed.items()},
-        "told": list(outcome.details),
+        "problems": list(outcome.details),
     }
 
 

@@ -33,12 +33,12 @@ def list_topologies() -> Call[Page[Topology]]:
 
 
 def get_topology(name: str) -> Call[Topology]:
-    """Returns a topology's manifest."""
+    """Returns a topology's manifest: nodes, edges, entries and limits."""
     return get(path("topologies", name), parsed_as(Topology))
 
 
 def topology_drawing(name: str) -> Call[str]:
-    """Returns a topology as a Mermaid drawing."""
+    """Returns the source of a Mermaid flowchart of the topology."""
     return get(path("topologies", f"{name}.mmd"), _response_text)
 
 
@@ -60,7 +60,7 @@ def new_token(name: str, *, label: str = "") -> Call[Token]:
 
 
 def set_roles(name: str, roles: Sequence[str], *, idempotency_key: str = "") -> Call[User]:
-    """Replaces the roles of a user."""
+    """Replaces the roles of the user with this name: requester, reviewer, admin."""
     body: dict[str, JsonValue] = {"roles": list(roles)}
     return post(path("users", name, "roles"), parsed_as(User), body, key=idempotency_key)
 

@@ -149,7 +149,7 @@ class Reader:
         return cls(path("conversations", conversation_id, "stream"), after)
 
     def headers(self) -> dict[str, str]:
-        """Returns the headers of the next connection."""
+        """Returns the headers of the next connection. `Last-Event-ID` resumes after the last event that was read."""
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         return headers if self.last_id is None else {**headers, "Last-Event-ID": self.last_id}
 
@@ -161,6 +161,6 @@ class Reader:
             self.is_over = True
 
     def record_response(self, response: httpx.Response) -> None:
-        """Records the response to a connection."""
+        """Records the response to a connection. A 204 ends the stream: there are no further events."""
         if response.status_code == 204:
             self.is_over = True

@@ -75,7 +75,7 @@ class Call(Generic[T]):
 
 
 def get(path: str, parse: Callable[[httpx.Response], T], query: Query | None = None) -> Call[T]:
-    """Builds a GET request."""
+    """Builds a GET request. Entries of `query` without a value are omitted."""
     return Call("GET", path, parse, query or {})
 
 
@@ -99,7 +99,7 @@ def path(*parts: str) -> str:
 
 
 def parsed_as(model: type[Model]) -> Callable[[httpx.Response], Model]:
-    """Returns a function that parses a response as one `model`."""
+    """Returns a function that parses the JSON of a response as a `model`. It raises ValidationError."""
     return lambda response: model.model_validate_json(response.content)
 
 

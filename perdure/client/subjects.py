@@ -183,7 +183,7 @@ class ConversationCalls(Subject[C]):
     rename = Method(turns.rename_conversation)
     delete = Method(turns.delete_conversation)
     messages = Method(turns.list_messages)
-    story = Method(turns.conversation_story)
+    story = Method(turns.conversation_view)
 
 
 class TurnCalls(Subject[C]):

@@ -53,7 +53,11 @@ class Client(Subjects):
         self._http.close()
 
     def send(self, call: Call[T]) -> T:
-        """Sends a call and returns its response. All other methods send their calls with it."""
+        """Sends a call and returns its parsed response. All other methods send their calls with it. Failures that can
+        be repeated safely are retried for as long as the client has patience.
+
+        Raises: ApiError with the API's error. `status` is 0 if the API could not be reached.
+        """
         retries = RetryBudget(self._base_url, self._patience_seconds)
         while True:
             try:

@@ -67,7 +67,7 @@ def usage(conversation_id: str | None = None) -> Call[Page[Usage]]:
 
 
 def read_file(file_id: str) -> Call[bytes]:
-    """Returns the content of a file."""
+    """Returns the bytes of a file."""
     return get(path("files", file_id), _content)
 
 
@@ -118,7 +118,7 @@ def list_messages(conversation_id: str, *, limit: int | None = None, cursor: str
     return get(path("conversations", conversation_id, "messages"), parsed_as(Page[Message]), _page_query(limit, cursor))
 
 
-def conversation_story(
+def conversation_view(
     conversation_id: str, *, turn: str | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Call[ConversationView]:
     """Returns the conversation view: the turns with their texts, calls and files, newest first. With `turn`, it returns
@@ -179,7 +179,7 @@ def execute(
 
 
 def get_turn(turn_id: str) -> Call[Turn]:
-    """Returns the current state of a turn."""
+    """Returns the current state of a turn: status, answer, usage, and what it waits for."""
     return get(path("turns", turn_id), parsed_as(Turn))
 
 
@@ -217,7 +217,7 @@ def stop_turn(turn_id: str, *, idempotency_key: str = "") -> Call[Answer]:
 
 
 def get_question(turn_id: str, request_id: str) -> Call[Question]:
-    """Returns a question of a turn to its own user."""
+    """Returns a question of a turn, with the schema of its answer. Only the turn's user can read it."""
     return get(path("turns", turn_id, "answers", request_id), parsed_as(Question))
 
 

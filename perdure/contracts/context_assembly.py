@@ -83,11 +83,11 @@ class ContextAssembly(Frozen):
         return self
 
     def config(self, name: str) -> PipelineToolConfig | None:
-        """Returns the configuration of the tool `name`."""
+        """Returns the configuration of the tool in the registry, or None if the tool is not in it."""
         return next((tool_config for tool_config in self.registry if tool_config.name == name), None)
 
     def tool_entry(self, name: str) -> ListedTool:
-        """Returns the agent's entry for the tool `name`."""
+        """Returns the agent's entry for the tool; an entry with defaults if the agent has none."""
         return next((tool for tool in self.tools if tool.name == name), ListedTool(name=name))
 
 

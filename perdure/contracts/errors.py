@@ -35,7 +35,7 @@ class PerdureError(Exception):
         return f"{self.code}: {self.message}"
 
     def as_problem(self) -> Problem:
-        """Returns this error as data."""
+        """Returns code and message of this error, for a state or an activity result."""
         return Problem(code=self.code, message=self.message)
 
 

@@ -90,7 +90,7 @@ class McpServer(Frozen):
 
     @property
     def prefix(self) -> str:
-        """The prefix of the names of its tools."""
+        """The prefix of its tools' names for models: the server's name and `_`."""
         return f"{self.name}_"
 
     def secrets(self) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ class McpServerListing(Frozen):
 
     lock: McpLock | None
     """The listing in the form of a lock; None if the server did not answer."""
-    told: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
     """Reasons that the server did not answer or that tools cannot be offered."""
 
 

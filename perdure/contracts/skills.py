@@ -16,7 +16,7 @@ SKILL_ID_PATTERN = r"^[a-z][a-z0-9_]{0,63}$"
 
 
 def is_empty(value: object) -> bool:
-    """Returns whether a field has its empty default."""
+    """Returns whether a field is empty, so that it can be left out of the stored JSON."""
     return not value
 
 

@@ -111,8 +111,8 @@ class Usage(Tolerant):
         """Input and output tokens together."""
         return self.input_tokens + self.output_tokens
 
-    def less(self, other: "Usage") -> "Usage":
-        """Returns how much more than `other` this is; negative if it is less."""
+    def __sub__(self, other: "Usage") -> "Usage":
+        """Returns the difference per field; negative if `other` is larger."""
         return Usage(**{name: getattr(self, name) - getattr(other, name) for name in Usage.model_fields})
 
 

@@ -93,7 +93,7 @@ class Keyring:
         """Returns the key with this id, or None."""
         return next((key for key in self.keys if key.id == key_id), None)
 
-    def knows(self, signature: str) -> bool:
+    def has_signer(self, signature: str) -> bool:
         """Returns whether a key of this keyring made the signature, by its key id."""
         return self.find_key(signer_id(signature)) is not None
 
@@ -104,7 +104,7 @@ class Keyring:
 
 
 def signer_id(signature: str) -> str:
-    """Returns the id of the key that made a signature."""
+    """Returns the part of a signature before the colon: the id of the key that made it."""
     return signature.partition(":")[0]
 
 
@@ -295,7 +295,7 @@ class ChainCheck:
                 self._add_fault(self.last.seq + 1, FaultKind.LINK_MISSING)
             elif link.prev != self.last.hash:
                 self._add_fault(link.seq, FaultKind.LINK_BROKEN, link.audit_id)
-            self._look_at(link)
+            self._check_link(link)
             if link.seq in self.marks:
                 self.marks_seen += 1
                 if self.marks[link.seq] != {link.hash}:
@@ -328,7 +328,7 @@ class ChainCheck:
             dict(sorted(self.keys_unknown.items())),
         )
 
-    def _look_at(self, link: Link) -> None:
+    def _check_link(self, link: Link) -> None:
         entry = link.entry
         if entry is None:
             self._add_fault(link.seq, FaultKind.ROW_MISSING, link.audit_id)
@@ -338,7 +338,7 @@ class ChainCheck:
         if not entry.signature:
             if link.seq > self.unsigned_through:
                 self._add_fault(link.seq, FaultKind.SIGNATURE_MISSING, link.audit_id)
-        elif not self.keyring.knows(entry.signature):
+        elif not self.keyring.has_signer(entry.signature):
             self._add(ChainFault(link.seq, FaultKind.KEY_UNKNOWN, link.audit_id, key_id=signer_id(entry.signature)))
         elif not self.keyring.verifies(
             row_text(self.tenant_id, entry.kind, entry.subject, entry.actor, entry.turn_id, entry.body_digest),
@@ -376,7 +376,7 @@ class ExportedHead(Frozen):
     hmac: str = Field(max_length=64)
 
     def line(self) -> str:
-        """Returns the line of the file."""
+        """Returns the head as one line of JSON, with its line break."""
         return canonical_json(self.model_dump()) + "\n"
 
     @property
@@ -390,7 +390,7 @@ class ExportedHead(Frozen):
 
 
 def signed_head(keyring: Keyring, tenant_id: str, seq: int, chain_hash: str, at: str) -> ExportedHead:
-    """Returns a signed head for export."""
+    """Returns the head of a tenant's chain for export, signed by the newest key."""
     key, _, mac = keyring.sign(head_text(tenant_id, seq, chain_hash, at)).partition(":")
     return ExportedHead(tenant=tenant_id, seq=seq, hash=chain_hash, at=at, key=key, hmac=mac)
 
@@ -414,7 +414,7 @@ def marks_of(
             continue
         if head.is_signed_by(keyring):
             by_seq[head.seq].add(head.hash)
-        elif keyring.knows(head.signature):
+        elif keyring.has_signer(head.signature):
             forged.append(ChainFault(head.seq, FaultKind.HEAD_FORGED))
         else:
             forged.append(ChainFault(head.seq, FaultKind.KEY_UNKNOWN, key_id=head.key))

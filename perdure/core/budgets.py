@@ -185,7 +185,7 @@ def only_reserved(caps: Caps, uses: Sequence[DayUse]) -> bool:
 
 
 def resets_at(day: date) -> datetime:
-    """Returns when the budgets of `day` reset."""
+    """Returns when the budgets of `day` reset: the next midnight in UTC."""
     return datetime.combine(day + timedelta(days=1), time(), UTC)
 
 

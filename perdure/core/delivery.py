@@ -24,7 +24,8 @@ CHAT = "chat"
 
 
 def sign(secret: str, timestamp: str, delivery: str, body: bytes) -> str:
-    """Returns the signature of one attempt."""
+    """Returns the signature of one attempt: HMAC-SHA256 of timestamp, delivery id and body, in hexadecimal with the
+    scheme's prefix."""
     text = f"{timestamp}.{delivery}.".encode() + body
     return _SCHEME + hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
 

@@ -95,7 +95,7 @@ class Credential:
         return requester in self.created_by or (self.is_unknown and is_admin)
 
     def own_request(self) -> CallerError:
-        """Returns the error for a decision with it on a request of one of its creators."""
+        """Returns the 403 error for a decision on a request of a user who created this credential."""
         if self.is_unknown:
             why = "It is unknown who created your token or session, and an administrator made the request"
         else:
@@ -167,14 +167,14 @@ class AccessKeys:
 
     @property
     def newest(self) -> AccessKey:
-        """The key that signs."""
+        """The key that signs. All keys verify."""
         return self.keys[0]
 
     def find_key(self, key_id: object) -> AccessKey | None:
         """Returns the key with this id, or None."""
         return next((key for key in self.keys if key.id == key_id), None)
 
-    def knows(self, given: str, purpose: str, *of: str) -> bool:
+    def verifies(self, given: str, purpose: str, *of: str) -> bool:
         """Returns whether one of the keys derives `given` from these values."""
         return any(hmac.compare_digest(key.derive(purpose, *of).encode(), given.encode()) for key in self.keys)
 
@@ -197,8 +197,8 @@ class OperatorTokens:
             raise CallerError("operator_token_weak", f"The token {SECRET_ADVICE}")
         return cls(tuple(hashlib.sha256(each.encode()).digest() for each in secrets))
 
-    def know(self, token: str) -> bool:
-        """Returns whether this is one of them. Digests are compared in constant time."""
+    def contains(self, token: str) -> bool:
+        """Returns whether `token` is an operator token. Digests are compared in constant time."""
         given = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
         return any(hmac.compare_digest(given, each) for each in self.digests)
 

@@ -414,12 +414,13 @@ def outline_schema(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def field_type(field: object, root: Mapping[str, Any]) -> str:
-    """Returns the type of a field in words."""
+    """Returns the type of a field in words, such as "list of string" or "one of 1, 2". References are followed in
+    `root`."""
     return _kind(field, root, 0, iter(range(_MAX_SCHEMA_PARTS)))
 
 
-def _kind(field: object, root: Mapping[str, Any], depth: int, looks: Iterator[int]) -> str:
-    read = follow_reference(field, root) if depth <= _MAX_OUTLINE_DEPTH and next(looks, None) is not None else None
+def _kind(field: object, root: Mapping[str, Any], depth: int, parts: Iterator[int]) -> str:
+    read = follow_reference(field, root) if depth <= _MAX_OUTLINE_DEPTH and next(parts, None) is not None else None
     if not read:
         return "anything"
     if "const" in read:
@@ -428,11 +429,11 @@ def _kind(field: object, root: Mapping[str, Any], depth: int, looks: Iterator[in
         return "one of " + ", ".join(map(_json, read["enum"]))
     either = read.get("anyOf") or read.get("oneOf")
     if isinstance(either, list):
-        return " or ".join(dict.fromkeys(_kind(each, root, depth + 1, looks) for each in either))
+        return " or ".join(dict.fromkeys(_kind(each, root, depth + 1, parts) for each in either))
     types = read.get("type", "anything")
     name = " or ".join(map(str, types)) if isinstance(types, list) else str(types)
     if name == "array" and "items" in read:
-        return f"list of {_kind(read['items'], root, depth + 1, looks)}{_describe_bounds(read)}"
+        return f"list of {_kind(read['items'], root, depth + 1, parts)}{_describe_bounds(read)}"
     inner = read.get("properties")
     if name == "object" and isinstance(inner, Mapping) and inner:
         return "object with " + ", ".join(map(str, inner))

@@ -91,7 +91,7 @@ def stuck_step(stuck: StuckTask, now: datetime, after_seconds: float) -> StuckSt
 
 
 def stuck_problem(stuck: StuckTask, now: datetime) -> Problem:
-    """Returns the problem with which a stuck turn ends."""
+    """Returns the problem `turn_stuck`, with the number of failures and the time since the first."""
     minutes = round((now - stuck.since).total_seconds() / _MINUTE)
     message = f"The workflow task of this turn failed {stuck.failures} times within {minutes} minutes: {stuck.message}"
     return Problem(code="turn_stuck", message=message)

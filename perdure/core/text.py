@@ -65,7 +65,7 @@ def without_word(text: str, word: str) -> str:
 
 
 def estimated_tokens(text: str) -> int:
-    """Returns the estimated number of tokens in `text`."""
+    """Returns an estimate of the tokens in `text` from its length, rounded up."""
     return -(-len(text) // CHARACTERS_A_TOKEN)
 
 
@@ -140,7 +140,7 @@ def format_size(count: int) -> str:
 
 
 def format_time(at: datetime) -> str:
-    """Returns a time such as `2026-03-01 00:00:00 UTC`."""
+    """Returns a time in UTC, such as `2026-03-01 00:00:00 UTC`."""
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

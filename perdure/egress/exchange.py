@@ -261,7 +261,8 @@ class _Unpacker:
         self._may_be_raw = window == zlib.MAX_WBITS
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yields the decompressed pieces of `data`."""
+        """Yields the decompressed content of `data` in pieces of limited size, so that a small body cannot fill the
+        memory."""
         while data:
             try:
                 piece = self._zlib.decompress(data, _PIECE_BYTES)
@@ -348,7 +349,7 @@ async def read_body(
 
 
 def seconds_left(deadline: float | None) -> float | None:
-    """Returns the seconds until the deadline; None if there is none."""
+    """Returns the seconds until the deadline, negative after it; None if there is none."""
     return None if deadline is None else deadline - time.monotonic()
 
 

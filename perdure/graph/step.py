@@ -91,7 +91,7 @@ class Run:
         self.apart.clear()
 
     def ports_of(self, branches: frozenset[str]) -> Ports:
-        """Returns the ports for a node of these branches."""
+        """Returns the ports of a node: those of its parallel branch, or else those of the run."""
         return next((ports for head, ports in self.apart.items() if head in branches), self.ports)
 
 

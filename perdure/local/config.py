@@ -61,7 +61,7 @@ class Link:
 
     @property
     def label_with_role(self) -> str:
-        """Returns the label with the user that is signed in."""
+        """The label of the link and the role of the user that it signs in."""
         return f"{self.label} as {self.role}" if self.role else self.label
 
 

@@ -259,7 +259,7 @@ class Console:
             self.live(text)
 
     def end_live(self) -> None:
-        """Removes the progress."""
+        """Removes the progress line from the terminal."""
         if self._live:
             self._show_live("")
 
@@ -366,7 +366,7 @@ class Excerpt:
         self._shown: dict[str, float] = {}
 
     def take(self, line: str) -> None:
-        """Processes one line."""
+        """Adds one line of output. The last line of a traceback is kept as the error."""
         if _TRACEBACK in line:
             self._in_traceback = True
         elif self._in_traceback:

@@ -64,7 +64,7 @@ def free_port(reserved: Collection[int] = (), host: str = HOST) -> int:
 
 
 def configured_port_in_use(port: int, setting: str) -> StackError:
-    """Returns the error for a port that is defined by a setting."""
+    """Returns the error that names the port and the setting to change."""
     return StackError(
         f"port {port} on {HOST} is in use; stop the process that uses it, or set {setting} to another port"
     )
@@ -106,7 +106,7 @@ class PortFile:
         return port
 
     def names(self) -> dict[int, str]:
-        """Returns the name of each assigned port."""
+        """Returns the names of the ports that were assigned in this start, by port."""
         return {port: name for name, port in self._ports.items() if port in self._assigned}
 
 

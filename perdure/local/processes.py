@@ -176,7 +176,7 @@ class ProcessRegistry:
         self.save()
 
     def remove(self, role: str) -> None:
-        """Removes a child that ended."""
+        """Removes a child that ended, and stores the list of children."""
         self._records.pop(role, None)
         self.save()
 

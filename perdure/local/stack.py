@@ -217,7 +217,7 @@ class _AppServices:
 
     @property
     def urls(self) -> dict[str, str]:
-        """Ports by name."""
+        """The URLs of the app services, by name."""
         return {name: programs.app_service_url(port) for name, port in self.ports.items()}
 
 

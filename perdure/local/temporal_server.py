@@ -85,7 +85,7 @@ def take_ports(port_file: PortFile) -> TemporalPorts:
 
 
 def address(ports: TemporalPorts) -> TemporalAddress:
-    """Returns the address for the programs and for people."""
+    """Returns Temporal's gRPC address and namespace for the programs, and the URLs of its Web UI and metrics."""
     return TemporalAddress(
         address=f"{HOST}:{ports.frontend}",
         namespace=NAMESPACE,

@@ -72,7 +72,7 @@ def rejection(method: str, target: str, headers: Mapping[str, str]) -> tuple[int
 
 
 def forward_to(host: str, port: int) -> Backend:
-    """A backend that forwards everything to a server."""
+    """Returns a backend that forwards each request to a server, without hop-by-hop headers."""
 
     async def answer(method: str, target: str, headers: Mapping[str, str], body: bytes) -> HttpResponse | None:
         passed = {name: value for name, value in headers.items() if name not in (*_HOP_BY_HOP, "accept-encoding")}

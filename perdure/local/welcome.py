@@ -37,7 +37,7 @@ class Welcome:
     """Lines about agents that are not published, with the reasons."""
 
     def text(self) -> str:
-        """Returns the printed block."""
+        """Returns the text that the terminal shows after a start: links, commands, addresses and folders."""
         width = max(len(label) for _, rows in self._parts() for label, _ in rows)
         parts = [
             "\n".join([*_wrapped(heading), *(f"  {label:<{width}}   {value}".rstrip() for label, value in rows)])

@@ -15,7 +15,8 @@ from perdure.client.turns import OnBusy
 from perdure.contracts.approvals import ANSWERED_BY_CLIENT
 from perdure.core.memory.files import BY_ENDING
 from perdure.core.text import truncate
-from perdure.pages.approvals.page import Field, Shape, fields_of, is_long, read_fields, reasons_for
+from perdure.pages.approvals.argument_form import Field, Shape, fields_of, read_fields
+from perdure.pages.approvals.page import is_long, reasons_for
 from perdure.pages.render import fresh_key, page, visible
 from perdure.pages.request import (
     SEND_AGAIN_MESSAGE,
@@ -342,10 +343,10 @@ async def show_conversation(
     """Returns the page of a conversation, with the text that was typed before."""
     api = visit.api
     conversation = await api.conversations.get(conversation_id)
-    story = await api.conversations.story(conversation_id, limit=TURNS_PAGE_LIMIT, cursor=before)
+    conversation_view = await api.conversations.story(conversation_id, limit=TURNS_PAGE_LIMIT, cursor=before)
     agent = await agent_of(visit, conversation.agent)
-    accepts_files = story.own and agent is not None and agent.files
-    turns = await load_turn_views(api, story.items, refused=refused, whole=whole)
+    accepts_files = conversation_view.own and agent is not None and agent.files
+    turns = await load_turn_views(api, conversation_view.items, refused=refused, whole=whole)
     busy = any(not each.turn.has_ended for each in turns)
     form_draft = draft or Draft(fresh_key())
     return page(
@@ -355,7 +356,7 @@ async def show_conversation(
         id=conversation_id,
         conversation=conversation,
         agent=agent,
-        story=story,
+        conversation_view=conversation_view,
         turns=turns,
         before=before,
         uploads=(await api.files.list(conversation_id)).items if accepts_files else [],
@@ -372,13 +373,21 @@ async def show_conversation(
 async def show_turn_again(
     visit: BrowserRequest, conversation_id: str, turn_id: str, refused: QuestionForm | None = None, *, status: int = 200
 ) -> HTMLResponse:
-    story: ConversationView = await visit.api.conversations.story(conversation_id, turn=turn_id)
-    if not story.items:
+    conversation_view: ConversationView = await visit.api.conversations.story(conversation_id, turn=turn_id)
+    if not conversation_view.items:
         raise PageProblem(404, "This conversation has no such turn. It may have been erased; reload the conversation.")
-    (view,) = await load_turn_views(visit.api, story.items, refused=refused)
+    (view,) = await load_turn_views(visit.api, conversation_view.items, refused=refused)
     me = visit.me or await visit.api.auth.me()
     values = {"me": me, "form_token": me.form_token or "", "value": value_markup, "payload_text": payload_text}
-    return page(visit, "chat_turn.html", status=status, id=conversation_id, view=view, story=story, **values)
+    return page(
+        visit,
+        "chat_turn.html",
+        status=status,
+        id=conversation_id,
+        view=view,
+        conversation_view=conversation_view,
+        **values,
+    )
 
 
 async def show_after_action(

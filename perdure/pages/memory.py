@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from perdure.client import ApiError, AsyncClient
 from perdure.client.memory import decide_promotion, list_promotions, list_shared, read_promotion, read_shared
-from perdure.pages.approvals.page import text_differences
+from perdure.pages.approvals.differences import text_differences
 from perdure.pages.render import page
 from perdure.pages.request import SEND_AGAIN_MESSAGE, BrowserRequest, CheckedPost, Form, PageProblem, SignedInVisit
 from perdure.schemas.memory import Promotion, SharedDocument

@@ -77,7 +77,7 @@ class Form:
         return next((value.replace("\r\n", "\n") for key, value in self.pairs if key == name), None)
 
     def all(self, name: str) -> list[str]:
-        """Returns every value of this name."""
+        """Returns every value that the form has under this name, in order."""
         return [value for key, value in self.pairs if key == name]
 
 

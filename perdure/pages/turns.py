@@ -40,7 +40,7 @@ class TurnData:
     turn: Turn
     asked: Sequence[Message]
     """The user's messages; empty if the conversation is deleted or too long."""
-    story: Sequence[Segment]
+    segments: Sequence[Segment]
     calls: Sequence[TurnCall]
     approvals: Sequence[Approval]
     topology: Topology | None
@@ -49,7 +49,7 @@ class TurnData:
     @property
     def mark(self) -> str:
         """A hash that changes with any change of the turn."""
-        answers: list[Answer] = [self.turn, *self.asked, *self.story, *self.calls, *self.approvals]
+        answers: list[Answer] = [self.turn, *self.asked, *self.segments, *self.calls, *self.approvals]
         return hashlib.sha256("\n".join(each.model_dump_json() for each in answers).encode()).hexdigest()[:16]
 
     @property
@@ -63,7 +63,7 @@ class TurnData:
 
     @property
     def purposes(self) -> dict[str, str]:
-        """Purposes of the nodes."""
+        """Texts about the nodes of the topology, by node id."""
         nodes = self.topology.model_dump()["nodes"] if self.topology else []
         return {str(node["id"]): str(node["purpose"]) for node in nodes}
 
@@ -80,7 +80,7 @@ class TurnData:
 
     @property
     def waits_for_reviewers(self) -> Sequence[str]:
-        """The approvals that the turn waits for."""
+        """The ids of the approvals that the turn waits for."""
         waiting = self.turn.waiting_for
         approval_ids = {each.id for each in self.approvals}
         return [each for each in waiting.ids if each in approval_ids] if waiting else []
@@ -97,14 +97,14 @@ async def turn_data(api: AsyncClient, turn_id: str) -> TurnData:
     Raises: ApiError 404 if the turn does not exist.
     """
     turn = await api.turns.get(turn_id)
-    messages, story, calls, approvals, topology = await asyncio.gather(
+    messages, segments, calls, approvals, topology = await asyncio.gather(
         _user_messages(api, turn),
         api.turns.segments(turn_id),
         api.turns.calls(turn_id),
         api.approvals.list(turn=turn_id, brief=True, limit=_MAX_APPROVALS),
         _find_topology(api, turn.topology),
     )
-    return TurnData(turn, messages, story.items, calls.items, approvals.items, topology)
+    return TurnData(turn, messages, segments.items, calls.items, approvals.items, topology)
 
 
 def value_markup(value: object) -> Markup:

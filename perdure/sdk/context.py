@@ -34,7 +34,7 @@ class Transaction(Protocol):
         ...
 
     async def fetch(self, query: str, *args: Any) -> list[Any]:
-        """Returns all rows of a query."""
+        """Returns all rows of a query, with `$1`, `$2` … filled from `args`."""
         ...
 
     async def fetchrow(self, query: str, *args: Any) -> Any:

@@ -20,8 +20,8 @@ from pydantic import JsonValue, ValidationError
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.values import digest_of
-from perdure.core.agents.templates import BadTemplate, names_in
 from perdure.core.approvals.gates import tool_needs_approval
+from perdure.core.calls.description import BadTemplate, names_in
 from perdure.egress import AnswerWithheld
 from perdure.sdk.context import ToolContext, Transaction, UndeclaredSecret
 from perdure.sdk.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable, result_of
@@ -197,9 +197,9 @@ class _ToolOptions:
     version: str
 
     def make(self, function: Callable[..., Awaitable[object]]) -> Tool:
-        """Returns the tool of this function.
+        """Returns the tool of an `async def` function, whose docstring is the description for the model.
 
-        Raises: ToolDefinitionError.
+        Raises: ToolDefinitionError if the function or its settings cannot be a tool.
         """
         name = function.__name__
         effect_class = _effect_class(name, self.effect)

@@ -93,7 +93,7 @@ async def list_agents(tx: Connection) -> list[tuple[str, PublishedAgent]]:
 
 
 async def agent_ids(tx: Connection) -> list[str]:
-    """Returns the ids of the current agents, sorted."""
+    """Returns the ids of the published agents, sorted."""
     return [row["agent_id"] for row in await tx.fetch("SELECT agent_id FROM agents ORDER BY agent_id")]
 
 
@@ -351,7 +351,7 @@ def _prompt_version(row: asyncpg.Record) -> PromptVersion:
 
 
 async def name_and_role(tx: Connection, user_id: str) -> tuple[str, str]:
-    """Returns the name and the first role of a user for prompts."""
+    """Returns the display name and the first role of a user for prompts; `user` without a role if the user is gone."""
     row = await tx.fetchrow("SELECT name, display_name, roles FROM users WHERE id = $1", user_id)
     if row is None:
         return "user", ""

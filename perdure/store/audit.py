@@ -453,7 +453,7 @@ async def rows_of_approval(
 
 
 def show_row(row: asyncpg.Record) -> View:
-    """Returns a row as the API shows it."""
+    """Returns an audit row in the API's form, with the name of its actor."""
     return {
         "seq": row["seq"],
         "id": row["id"],

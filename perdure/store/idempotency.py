@@ -57,7 +57,8 @@ async def is_used(tx: Connection, user_id: str, route: str, key: str) -> bool:
 
 
 async def store_response(tx: Connection, user_id: str, route: str, key: str, status: int, answer: JsonValue) -> None:
-    """Stores the response in the transaction of the work."""
+    """Stores the response for this idempotency key, in the transaction that did the work. A repeated request receives
+    it."""
     await tx.execute(
         "UPDATE idempotency SET status = $4, answer = $5 WHERE user_id = $1 AND route = $2 AND key = $3",
         user_id,

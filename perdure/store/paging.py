@@ -12,7 +12,7 @@ from perdure.core.text import is_clean
 
 
 def cursor_after(at: datetime, row_id: str) -> str:
-    """Returns the cursor for the page after this row."""
+    """Returns the opaque cursor of the page that begins after this row, by time and id."""
     return base64.urlsafe_b64encode(json.dumps([at.isoformat(), row_id]).encode()).decode().rstrip("=")
 
 

@@ -122,10 +122,10 @@ class ServerStates:
     async def list_recent(self) -> list[ServerState]:
         """Returns the recent states of all servers, sorted by app and name."""
         found = await self._valkey.attempt(lambda: self._valkey.client.hgetall(_KEY))
-        looks = []
+        states = []
         for place, written in sorted((str(place), str(written)) for place, written in (found or {}).items()):
             app, _, name = place.partition("/")
             stored = json.loads(written)
             if time.time() - stored["at"] < KEPT_SECONDS:
-                looks.append(ServerState(app, name, stored["fault"], datetime.fromtimestamp(stored["at"], UTC)))
-        return looks
+                states.append(ServerState(app, name, stored["fault"], datetime.fromtimestamp(stored["at"], UTC)))
+        return states

@@ -63,7 +63,10 @@ class Valkey:
 
     async def attempt(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """Runs `work` and returns its result. Returns None if Valkey is unavailable or was within the last 2
-        seconds."""
+        seconds.
+
+        Raises: CancelledError if the task was cancelled meanwhile.
+        """
         if time.monotonic() < self._rests_until:
             return None
         before = _count_cancellations()

@@ -13,7 +13,7 @@ class TraceSession(requests.Session):
     """A session for one exporter, which can mount its own adapters."""
 
     def send(self, request: requests.PreparedRequest, **given: Any) -> requests.Response:
-        """Sends a request and returns its response without the body."""
+        """Sends a request and returns its response. The body is dropped unread, because exporters do not need it."""
         response = super().send(request, **{**given, "stream": True})
         response._content = b""  # Without this, requests would read the whole body on access.
         response.close()

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Parses the arguments, runs, and exits without the interpreter's own shutdown, in which Temporal's core may crash
-    (#300)."""
+    """Parses the arguments, runs, and exits without the interpreter's own shutdown, in which Temporal's core may
+    crash (temporalio/sdk-python#300)."""
     parser = argparse.ArgumentParser(description=__doc__)
     mode = parser.add_mutually_exclusive_group(required=True)
     kinds = ", ".join(kind.value for kind in Kind)
@@ -98,7 +98,7 @@ async def _relay() -> int:
         jobs = [run_relay(relay, notifier, stop), reconciler.run(stop), heads.run(stop)]
         if settings.webhook_hosts:
             sender = WebhookSender(WebhookEgress(settings.webhook_hosts, settings.webhook_private))
-            jobs.append(run_deliveries(relay, sender, settings.address_of_people(), stop))
+            jobs.append(run_deliveries(relay, sender, settings.link_base_url(), stop))
         guard_litellm = partial(guard, outbound=settings.outbound_to_providers())
         embedder = embedder_of(settings.embeddings, settings.embeddings_base, secret("embeddings"), guard=guard_litellm)
         if embedder is not None:

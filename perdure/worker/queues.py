@@ -272,7 +272,8 @@ def _worker(deps: Deps, task_queue: str, **options: Any) -> Worker:
 
 
 def worker_settings() -> dict[str, Any]:
-    """Returns the settings that all workers share."""
+    """Returns the arguments that all Temporal workers share: build id, concurrency, pollers, timeouts and
+    metrics."""
     return {
         "build_id": build_id(),
         "max_concurrent_activities": MAX_ACTIVITIES,

@@ -36,7 +36,7 @@ class ActivityMetrics(Interceptor):
 
 class _MeasuredActivity(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        """Measures one attempt."""
+        """Runs one attempt of an activity and records its duration and outcome."""
         name, started_at, outcome = activity.info().activity_type, time.monotonic(), "failed"
         try:
             answer = await super().execute_activity(input)

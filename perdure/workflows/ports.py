@@ -69,7 +69,7 @@ TOOL_MARGIN = timedelta(seconds=30)
 
 
 def ports_of(segment: TurnSegment) -> Ports:
-    """Returns the six ports of a run."""
+    """Returns the ports through which the graph's nodes reach model, tools, memory, people, events and clock."""
     people = PeoplePort(segment)
     memory, events, clock = MemoryPort(segment), EventsPort(segment), ClockPort()
 
@@ -350,7 +350,8 @@ class ToolsPort:
         return Assembled(tool=request.tool, problem=outcome) if isinstance(outcome, Problem) else outcome
 
     async def run_one(self, request: ToolCallRequest, events: tuple[PendingEvent, ...]) -> ToolOutcome:
-        """Runs one call."""
+        """Runs the activity of one call. The timeout is the call's own plus a margin. Returns an outcome also if the
+        activity failed."""
         turn = self.segment.turn
         call = ToolCall(
             address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=request, events=events

@@ -166,7 +166,7 @@ class Steps:
         return self._last
 
     def next_number(self) -> int:
-        """Returns the next number."""
+        """Returns the next step number. Parallel branches take different numbers."""
         self.advance(self._last + self._stride)
         return self._last
 

@@ -33,7 +33,10 @@ class TurnWait:
 
     @workflow.run
     async def run(self, turn: TurnInput) -> str:
-        """Waits, and then continues as `TurnRun`; it never returns."""
+        """Waits, and then continues as `TurnRun`; it never returns.
+
+        Raises: ValueError if `turn` has no carried state.
+        """
         carried = turn.carried
         if carried is None:
             raise ValueError("TurnWait needs the carried state")

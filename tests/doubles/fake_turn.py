@@ -126,7 +126,7 @@ class FakeTurn:
     ran: list[tuple[str, Args]] = field(default_factory=list)  # (call id, arguments) of every dispatch
     called: list[str] = field(default_factory=list)  # the calls of the tools port, in order
     made: list[MessageRef] = field(default_factory=list)  # every stored message, in order
-    rung: bool = False  # a decision was made since the records were last read
+    wake_pending: bool = False  # a decision was made since the records were last read
     stopped: bool = False
     is_long: bool = False  # a run of it is renewed wherever it can be
     load_problem: Problem | None = None
@@ -164,7 +164,7 @@ class FakeTurn:
         record = self.book[approval_id(TURN_ID, call_id)]
         if record.state is VerdictState.PENDING:
             record.state, record.comment, record.args = state, comment, args
-            self.rung = True
+            self.wake_pending = True
             record.decided_by = "reviewer" if state in BY_PEOPLE else ""
             if record.kind is RequestKind.CHECKPOINT and args is not None:
                 self._plan_again(record, args)
@@ -178,7 +178,7 @@ class FakeTurn:
     def settle(self, call_id: str, happened: bool, comment: str = "I looked") -> None:
         row = self.rows[call_id]
         assert row.state is CallState.OUTCOME_UNKNOWN
-        row.comment, self.rung = comment, True
+        row.comment, self.wake_pending = comment, True
         state = CallState.DONE if happened else CallState.FAILED
         status = "happened" if happened else "did_not_happen"
         self.close(row, state, {"status": status, "settled_by": "reviewer", "comment": comment})

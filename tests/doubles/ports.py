@@ -192,7 +192,7 @@ class FakeTools:
         self, calls: Sequence[str], held: dict[str, RequestRef], ended: dict[str, ToolOutcome]
     ) -> list[str]:
         hopeless = self.of.stopped or any(outcome.problem for outcome in ended.values())
-        if not held or hopeless or not self.of.turn.rung:
+        if not held or hopeless or not self.of.turn.wake_pending:
             return []
         requests = [*held.values()]
         read = await FakePeople(self.of).verdicts(requests)
@@ -342,7 +342,7 @@ class FakePeople:
         return _ref(call_id, "", question.kind)
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
-        self.run.turn.rung = False
+        self.run.turn.wake_pending = False
         if self.run.problem is not None:
             return Verdicts(problem=self.run.problem)
         read = Verdicts(verdicts=tuple(self._verdict(request) for request in requests))

@@ -50,13 +50,13 @@ class Heard(Notifier):
         self, client: Client, db: Database, fails: int = 0, status: RPCStatusCode = RPCStatusCode.UNAVAILABLE
     ) -> None:
         super().__init__(client, db)
-        self.fails, self.status, self.rung = fails, status, Counter[tuple[Wake, str]]()
+        self.fails, self.status, self.signaled = fails, status, Counter[tuple[Wake, str]]()
 
     async def deliver(self, note: Note) -> None:
         if self.fails:
             self.fails -= 1
             raise RPCError("away", self.status, b"")
-        self.rung[note.kind, note.turn_id] += 1
+        self.signaled[note.kind, note.turn_id] += 1
 
 
 async def due(relay: Database, notifier: Notifier) -> int:
@@ -111,7 +111,7 @@ async def test_a_start_delivered_twice_starts_once(harness: Harness, relay: Data
 async def test_a_signal_to_an_absent_turn_starts_nothing(harness: Harness, relay: Database, temporal: Client) -> None:
     address, started = await harness.start(Line("hi"))
     assert started.note is not None
-    for kind in (Wake.RING, Wake.STOP):
+    for kind in (Wake.REQUEST, Wake.STOP):
         (note,) = await put(harness, kind, address.turn_id)
         assert await harness.deps.notifier.deliver_soon(note)
     assert await outbox_count(relay) == 1, "the start alone"
@@ -157,17 +157,17 @@ async def test_each_outage_logs_its_start_and_end_once(
 
 
 async def test_two_relays_deliver_each_wake_up_once(harness: Harness, relay: Database, temporal: Client) -> None:
-    notes = await put(harness, Wake.RING, *(new_id() for _ in range(120)))
+    notes = await put(harness, Wake.REQUEST, *(new_id() for _ in range(120)))
     heard = Heard(temporal, relay)
     await relay.pool.execute("UPDATE outbox SET due_at = now() - interval '1 ms'")
     for _ in range(3):
         await asyncio.gather(*(deliver_due(relay, heard) for _ in range(4)))
     assert await outbox_count(relay) == 0
-    assert heard.rung == Counter((Wake.RING, note.turn_id) for note in notes)
+    assert heard.signaled == Counter((Wake.REQUEST, note.turn_id) for note in notes)
 
 
 async def test_undelivered_notes_return_and_delay_none(harness: Harness, relay: Database, temporal: Client) -> None:
-    await put(harness, Wake.RING, new_id(), new_id(), new_id())
+    await put(harness, Wake.REQUEST, new_id(), new_id(), new_id())
     heard = Heard(temporal, relay, fails=2)
     assert await due(relay, heard) == 1, "one that fails does not hold up the others"
     assert await outbox_count(relay) == 2
@@ -198,7 +198,7 @@ async def test_a_turn_temporal_refuses_fails_after_tries(harness: Harness, relay
 
 @pytest.mark.parametrize(("kind", "status"), [
     (Wake.START, RPCStatusCode.UNAVAILABLE),
-    (Wake.RING, RPCStatusCode.INVALID_ARGUMENT),  # a refused wake signal ends nothing
+    (Wake.REQUEST, RPCStatusCode.INVALID_ARGUMENT),  # a refused wake signal ends nothing
     *(
         pytest.param(Wake.START, status, marks=pytest.mark.soak)
         for status in {*RPCStatusCode} - {*PERMANENT_REJECTIONS, RPCStatusCode.OK, RPCStatusCode.UNAVAILABLE}
@@ -214,7 +214,7 @@ async def test_temporary_start_failures_and_wake_signals_are_retried_without_lim
         assert await due(relay, heard) == 0
     assert await harness.value(STATUS, address.turn_id) == "accepted"
     assert await due(relay, heard) == 1
-    assert heard.rung == Counter({(kind, address.turn_id): 1})
+    assert heard.signaled == Counter({(kind, address.turn_id): 1})
 
 
 Patch = pytest.MonkeyPatch

@@ -195,7 +195,7 @@ async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_a
         await temporal.get_workflow_handle(workflow_id).terminate()
 
 
-async def rung(harness: Harness, address: TurnAddress, kind: str = "ring") -> int:
+async def signals(harness: Harness, address: TurnAddress, kind: str = "ring") -> int:
     """Bells of this kind for the turn in the outbox."""
     return len(await harness.rows("SELECT FROM outbox WHERE turn_id = $1 AND kind = $2", address.turn_id, kind))
 
@@ -211,11 +211,11 @@ async def test_a_decided_turn_whose_signal_was_lost_is_signaled_again(harness: H
     first, second = await harness.open(address, "t1.0", "t1.1")
     await harness.decide(first.request_id, Decision.REJECT, comment="no")
     await looked(harness, reconciler, address)
-    assert await rung(harness, address) == 0, "one of the round is still open, and nothing may start"
+    assert await signals(harness, address) == 0, "one of the round is still open, and nothing may start"
     await harness.decide(second.request_id)
     await looked(harness, reconciler, address)
     await reconciler.run_pass()
-    assert await rung(harness, address) == 1, "rung once, not at every pass"
+    assert await signals(harness, address) == 1, "rung once, not at every pass"
 
 
 async def test_a_call_that_can_start_is_signaled_while_others_wait(harness: Harness, reconciler: Reconciler) -> None:
@@ -224,13 +224,13 @@ async def test_a_call_that_can_start_is_signaled_while_others_wait(harness: Harn
     await harness.decide(first.request_id)
     await looked(harness, reconciler, address)
     await reconciler.run_pass()
-    assert await rung(harness, address) == 1
+    assert await signals(harness, address) == 1
     await undelivered(harness, address)
     await harness.run_tool(address)
     rung_then = "UPDATE turns SET status = $2, rung_at = now() - interval '1 hour' WHERE id = $1"
     await harness.write(rung_then, address.turn_id, TurnStatus.AWAITING_APPROVAL.value)
     await reconciler.run_pass()
-    assert await rung(harness, address) == 0, "it has run; the other waits"
+    assert await signals(harness, address) == 0, "it has run; the other waits"
 
 
 async def test_a_decided_turn_that_never_continues_is_signaled_rarely(harness: Harness, reconciler: Reconciler) -> None:
@@ -241,7 +241,7 @@ async def test_a_decided_turn_that_never_continues_is_signaled_rarely(harness: H
     with capture_logs() as said:
         for minute in range(80):
             await looked(harness, reconciler, address)
-            if await rung(harness, address):
+            if await signals(harness, address):
                 rung_at.append(minute)
             for change in ("turns SET rung_at = rung_at", "approvals SET decided_at = decided_at"):
                 which = "id" if change.startswith("turns") else "turn_id"
@@ -262,10 +262,10 @@ async def test_a_turn_signaled_in_vain_gets_one_for_its_next_decision(harness: H
     await harness.write(earlier, address.turn_id)
     await harness.write("UPDATE turns SET rung_at = now() - interval '2 minutes' WHERE id = $1", address.turn_id)
     await looked(harness, reconciler, address)
-    assert await rung(harness, address) == 0, "it has been rung for this one, long after it"
+    assert await signals(harness, address) == 0, "it has been rung for this one, long after it"
     await harness.write("UPDATE approvals SET decided_at = now() WHERE turn_id = $1", address.turn_id)
     await reconciler.run_pass()
-    assert await rung(harness, address) == 1
+    assert await signals(harness, address) == 1
 
 
 @pytest.mark.parametrize(
@@ -283,10 +283,10 @@ async def test_an_overdue_turn_and_one_whose_effect_was_settled_are_signaled(
         address = await harness.plan(("pay", {}))
         await harness.open(address, "t1.0")
     await looked(harness, reconciler, address)
-    assert await rung(harness, address) == 0
+    assert await signals(harness, address) == 0
     await harness.write(f"UPDATE {change} WHERE turn_id = $1", address.turn_id)
     await reconciler.run_pass()
-    assert await rung(harness, address) == 1
+    assert await signals(harness, address) == 1
 
 
 async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler: Reconciler, temporal: Client) -> None:
@@ -296,17 +296,17 @@ async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler:
     assert note is not None and await harness.deps.notifier.deliver_soon(note)
     assert started.note is not None and await harness.deps.notifier.deliver_soon(started.note)
     await reconciler.run_pass()
-    assert await rung(harness, address, "stop") == 0, "it has only just been asked to"
+    assert await signals(harness, address, "stop") == 0, "it has only just been asked to"
     statement = "UPDATE turns SET stop_requested_at = stop_requested_at - interval '11 seconds' WHERE id = $1"
     await harness.write(statement, address.turn_id)
     for _ in range(3):
         await reconciler.run_pass()
-        assert await rung(harness, address, "stop") == 1, "rung once, not at every pass"
+        assert await signals(harness, address, "stop") == 1, "rung once, not at every pass"
     await looked(harness, reconciler, address)
-    assert await rung(harness, address, "stop") == 0
+    assert await signals(harness, address, "stop") == 0
     await harness.write("UPDATE turns SET rung_at = now() - interval '61 seconds' WHERE id = $1", address.turn_id)
     await reconciler.run_pass()
-    assert await rung(harness, address, "stop") == 1
+    assert await signals(harness, address, "stop") == 1
     await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate()
 
 

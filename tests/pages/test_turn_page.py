@@ -40,14 +40,14 @@ async def test_a_turn_is_followed_from_its_approval_to_its_end(site: Site) -> No
     await page.locator("a[href^='/turns/']").click()
     await expect(page.locator("h1")).to_contain_text("awaiting approval")
     await expect(page.locator("#waits + ul a")).to_have_attribute("href", f"/review/{approval}")
-    await expect(page.locator(".story")).to_contain_text("<script>window.hit = 1</script>")
+    await expect(page.locator(".segments")).to_contain_text("<script>window.hit = 1</script>")
     await expect(page.get_by_role("img", name="skill_pipeline")).to_be_visible()
     assert await page.locator(".graph .gone").count() == 0
     assert await weight_of(window) < MOST_BYTES
     await window.checked()
     await window.assert_inert()
     await site.harness.decide(approval)
-    await expect(page.locator(".story")).to_contain_text("approved")
+    await expect(page.locator(".segments")).to_contain_text("approved")
     await ends(site, address)
     await expect(page.locator("h1")).to_contain_text("completed")
     assert await page.locator(".path code").all_inner_texts() == list(PATH)
@@ -75,7 +75,7 @@ async def test_a_hidden_page_does_not_poll_its_turn_until_it_is_visible(site: Si
     assert not [request.url for request in window.asked if "/turns/" in request.url]
     await page.evaluate("window.unseen = false")
     await page.clock.run_for(5_000)
-    await expect(page.locator(".story")).to_contain_text("approved")
+    await expect(page.locator(".segments")).to_contain_text("approved")
     await window.checked()
 
 

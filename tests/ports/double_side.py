@@ -71,7 +71,7 @@ class DoubleRun(Run):
         self.fake.open()
 
     async def wake(self) -> None:
-        self.fake.turn.rung = True
+        self.fake.turn.wake_pending = True
 
     async def wake_stop(self) -> None:
         self.fake.stopped = True

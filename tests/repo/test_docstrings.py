@@ -1,8 +1,9 @@
-"""The exceptions that docstrings name after `Raises:` exist."""
+"""Docstrings name the exceptions that a function raises, and these exist. The names for apps and clients have one."""
 
 import ast
 import builtins
 import re
+from collections.abc import Iterator
 from functools import cache
 
 from tests.repo.committed import texts
@@ -28,3 +29,62 @@ def faults(path: str, text: str) -> list[str]:
 def test_the_exceptions_that_docstrings_name_exist() -> None:
     assert faults("planted", '"""Raises: NoSuchError; Gone."""') == ["planted: NoSuchError", "planted: Gone"]
     assert not [fault for path, text in texts(".py", within=("perdure",)) for fault in faults(path, text)]
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_OTHER_READERS = (
+    "perdure/cli/",
+    "perdure/pages/",
+    "perdure/api/routes/",
+    "perdure/apps/template/",
+    "perdure/examples/",
+)
+"""Their docstrings are help texts, descriptions of the API, or texts that a model reads."""
+_MODEL_READS = "perdure/activities/toolbox/engine_tools.py"
+_BUGS = {"AssertionError", "NotImplementedError"}
+
+
+def public_functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Functions of a module, and methods of its classes, whose names have no underscore."""
+    for node in body:
+        if isinstance(node, _FUNCTIONS) and not node.name.startswith("_"):
+            yield node
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from public_functions(node.body)
+
+
+def raised(node: ast.AST) -> Iterator[str]:
+    """The classes that a function raises itself and does not handle; what inner functions raise is not among them."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Raise) and isinstance(child.exc, ast.Call) and isinstance(child.exc.func, ast.Name):
+            yield child.exc.func.id
+        elif not isinstance(child, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
+            yield from raised(child)
+
+
+def silent(path: str, text: str) -> list[str]:
+    """Public functions that raise an exception and do not name any after `Raises`."""
+    functions = public_functions(ast.parse(text).body)
+    raising = [node for node in functions if {name for name in raised(node) if name[:1].isupper()} - _BUGS]
+    return [f"{path}: {node.name}" for node in raising if "Raises" not in (ast.get_docstring(node) or "")]
+
+
+def undocumented(path: str, text: str) -> list[str]:
+    body = ast.parse(text).body
+    classes = [node for node in body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    named = [*classes, *public_functions(body)]
+    return [f"{path}: {node.name}" for node in named if not ast.get_docstring(node)]
+
+
+def test_a_function_that_raises_an_exception_names_it() -> None:
+    assert silent("planted", "def f():\n    raise KeyError(1)") == ["planted: f"]
+    read = [(path, text) for path, text in texts(".py", within=("perdure",)) if not path.startswith(_OTHER_READERS)]
+    found = [fault for path, text in read if path != _MODEL_READS for fault in silent(path, text)]
+    # It handles its exception itself.
+    assert found == ["perdure/core/calls/arguments.py: check_arguments"], found
+
+
+def test_the_names_for_apps_and_clients_have_docstrings() -> None:
+    assert undocumented("planted", "class A:\n    def f(self): ...") == ["planted: A", "planted: f"]
+    within = ("perdure/client", "perdure/sdk", "perdure/schemas")
+    assert not [fault for path, text in texts(".py", within=within) for fault in undocumented(path, text)]

@@ -116,7 +116,7 @@ class _OllamaConfig(litellm.OllamaChatConfig):
     not assign the results of parallel calls."""
 
     def transform_request(self, model: str, messages: Any, *rest: Any, **named: Any) -> dict[str, Any]:
-        """Returns the body of a request."""
+        """Returns the body of a request, with the name of the tool in place of the call's id in each tool message."""
         names = {call["id"]: call["function"]["name"] for each in messages for call in each.get("tool_calls") or ()}
         body = super().transform_request(model, messages, *rest, **named)
         for message in body["messages"]:

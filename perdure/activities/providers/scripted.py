@@ -344,7 +344,10 @@ class ScriptedProvider:
         return math.ceil(usage.input_tokens * price.input + usage.output_tokens * price.output) if price else 0
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
-        """Yields the words of the answer at the script's speed, then its calls."""
+        """Yields the words of the answer at the script's speed, then its calls.
+
+        Raises: UpstreamUnavailable `model_timeout` after `request.timeout_seconds`.
+        """
         loop = asyncio.get_running_loop()
         started = loop.time()
         words, calls = _answer(self._script, request)

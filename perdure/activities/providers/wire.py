@@ -51,7 +51,7 @@ class LineEnds:
         self._rest = b""
 
     def add(self, data: bytes) -> bytes:
-        """Returns the bytes up to here."""
+        """Returns `data` with escaped line ends. A line end that may continue in the next piece is kept for it."""
         data, self._rest = self._rest + data, b""
         for cut in _CUT_CHARACTERS:
             if data.endswith(cut):
@@ -84,7 +84,7 @@ class WholeAnswer:
         return b""
 
     def end(self) -> bytes:
-        """Returns the stream, or the rest of it."""
+        """Returns the kept body as a stream, or the rest of a stream that passed through."""
         return as_stream(b"".join(self._pieces)) if self._stream is None else self._stream.end()
 
 

@@ -25,7 +25,8 @@ ANY = "Any"
 
 
 def schema_flaws(input_schema: Mapping[str, JsonValue], output_schema: Mapping[str, JsonValue]) -> tuple[Flaw, ...]:
-    """Returns the flaws in the schemas themselves."""
+    """Returns the flaws of a block's schemas: invalid JSON Schema, an input that is not an object, or a property that
+    cannot be a parameter name."""
     flaws = []
     for name, schema in (("input", input_schema), ("output", output_schema)):
         for place, mistake in mistakes_in_schema(schema):

@@ -43,7 +43,7 @@ class Limits:
             raise ValueError("every limit of a block must be greater than zero")
 
     def within(self, ceiling: "Limits") -> "Limits":
-        """Returns the smaller value of each limit."""
+        """Returns these limits, each at most as large as in `ceiling`."""
         return Limits(
             min(self.wall_seconds, ceiling.wall_seconds),
             min(self.memory_bytes, ceiling.memory_bytes),

@@ -185,7 +185,8 @@ async def write_usage_and_events(
 
 
 async def written_result(context: ToolContext, written: WrittenVersion) -> ToolResult:
-    """Returns the result of a call that has written a version."""
+    """Returns the result of a call that wrote a version, with the warnings of the safety scan. Records the use and the
+    events of the version."""
     data: dict[str, JsonValue] = {
         **written.ref.model_dump(mode="json"),
         "scope": written.scope.value,

@@ -309,7 +309,7 @@ def _seal_state(services: Services, values: Mapping[str, object]) -> str:
 def _open_state(services: Services, sealed: str, state: str) -> dict[str, object]:
     """Raises: CallerError 401 `oidc_refused` if this browser did not start the sign-in, or if it has expired."""
     text, _, seal = sealed.partition(".")
-    if services.tokens.keys.knows(seal, _STATE_SEAL_PURPOSE, text):
+    if services.tokens.keys.verifies(seal, _STATE_SEAL_PURPOSE, text):
         try:
             values: dict[str, object] = json.loads(base64.urlsafe_b64decode(text + "==="))
         except (binascii.Error, ValueError):

@@ -35,7 +35,7 @@ from perdure.store.approvals.decisions import raise_limits
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
 from perdure.store.turns import conversations, views
-from perdure.store.turns import conversations as conversation_story
+from perdure.store.turns import conversations as conversations_store
 from perdure.store.turns import start as turns
 from perdure.store.turns.views import calls_of, metrics_of, turn_segments
 
@@ -305,13 +305,13 @@ async def conversation_view(
     one turn. Pass `seq` to the stream to continue from there."""
     async with services.db.transaction(caller.tenant_id) as tx:
         await conversations.get_conversation(tx, conversation_id, caller.scope)
-        seq, is_own = await conversation_story.last_event(tx, conversation_id, caller.user_id)
+        seq, is_own = await conversations_store.last_event(tx, conversation_id, caller.user_id)
         following: str | None = None
         if turn is not None:
-            items = await conversation_story.turn_of(tx, conversation_id, as_uuid(turn, "turn"))
+            items = await conversations_store.turn_of(tx, conversation_id, as_uuid(turn, "turn"))
         else:
             max_items = min(limit, CONVERSATIONS_PAGE_LIMIT)
-            items, following = await conversation_story.turns_of(tx, conversation_id, max_items, cursor)
+            items, following = await conversations_store.turns_of(tx, conversation_id, max_items, cursor)
     return {"items": items, "next": following, "seq": seq, "own": is_own}
 
 

@@ -1,4 +1,4 @@
-"""Model families by LiteLLM name, as far as requests to them differ."""
+"""Requests by model family: thinking budgets and portable parameters; and the settings of an agent's stages."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -51,20 +51,6 @@ class PromptMessage:
     """The key of the call that a tool message answers."""
 
 
-def skill_message(name: str, description: str, body: str) -> str:
-    """Returns the system message of an injected skill."""
-    return f"=== Skill Activated: {name} ===\n## Description\n{description}\n\n{body}"
-
-
-def skill_list(skills: Sequence[tuple[str, str]]) -> str:
-    """Returns the list of skills ((id, description)) that the model can select, for the base message; empty if there
-    are none."""
-    if not skills:
-        return ""
-    lines = "\n".join(f"- {skill_id}: {description}" for skill_id, description in skills)
-    return f"\n\n=== Skills ===\nTo use one, write SKILL_SELECT:<id> in your answer.\n{lines}"
-
-
 def base_message(persona: str, user_name: str, user_role: str, override: str | None) -> str:
     """Returns the persona and the user block, or the caller's own system prompt instead of both."""
     if override:
@@ -231,8 +217,12 @@ def manifest_entry(skill: Skill) -> str:
 
 
 def skill_manifest(skills: Sequence[Skill]) -> str:
-    """Returns every skill of the agent that the model can select; empty if there are none."""
-    return skill_list([(skill.id, manifest_entry(skill)) for skill in skills])
+    """Returns the list of the agent's skills that the model can select, for the base message; empty if there are
+    none."""
+    if not skills:
+        return ""
+    lines = "\n".join(f"- {skill.id}: {manifest_entry(skill)}" for skill in skills)
+    return f"\n\n=== Skills ===\nTo use one, write SKILL_SELECT:<id> in your answer.\n{lines}"
 
 
 def system_prefix(agent: AgentDefinition, persona: Persona, user: User, override: str | None = None) -> str:
@@ -256,7 +246,8 @@ def template_messages(agent: AgentDefinition, loaded: Sequence[Skill], user: Use
 
 def skill_activation(skill: Skill, entity_context: str = "") -> str:
     """Returns the single system message of an injected skill: its definition, its artifacts and the entity context."""
-    parts = [skill_message(skill.name, skill.description, skill.body.strip())]
+    head = f"=== Skill Activated: {skill.name} ===\n## Description\n{skill.description}"
+    parts = [head, skill.body.strip()]
     parts += [f"## Artifact: {artifact.name}\n{artifact.text.strip()}" for artifact in skill.artifacts]
     if entity_context:
         parts.append(f"## Entity Context\n{entity_context}")
@@ -407,7 +398,7 @@ class PlainResult:
 
 
 def with_changed_arguments(arguments: Mapping[str, JsonValue], result: JsonValue) -> dict[str, JsonValue]:
-    """Returns the result of a call that a reviewer changed."""
+    """Returns the result of a call that a reviewer edited, with a note and the arguments that ran."""
     return {"note": CHANGED_BY_REVIEWER, "arguments": {**arguments}, "result": result}
 
 

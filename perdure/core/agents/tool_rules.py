@@ -74,7 +74,7 @@ _OTHER: Final = ToolRules("other", max_tools=128, max_description=1024)
 
 
 def tool_rules(model: str) -> ToolRules:
-    """Returns the rules for a LiteLLM name."""
+    """Returns the rules for tools of the provider that a LiteLLM name such as `gemini/gemini-2.5-pro` routes to."""
     if is_claude(model):
         return _RULES["anthropic"]
     prefix, separator, name = model.partition("/")
@@ -131,7 +131,7 @@ class SentTools:
 
 
 def tool_function(card: ToolCard) -> ToolFunction:
-    """Returns the tool of a card as it is written."""
+    """Returns the tool as its author wrote it, in the form of a request."""
     return function_of(card.name, card.description, card.parameters)
 
 

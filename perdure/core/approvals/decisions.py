@@ -368,7 +368,7 @@ def _same_voter_refusal(credential: Credential) -> CallerError:
 def closed_refusal(record: ApprovalRecord) -> CallerError | None:
     """Returns the refusal of a request that is no longer pending, or None."""
     if record.status == "expired" or (record.status == "pending" and record.expires_at <= record.now):
-        expired = f"too late: it expired undecided at {format_time(record.expires_at)} and counts as denied"
+        expired = f"The request expired at {format_time(record.expires_at)} without a decision and counts as denied"
         return CallerError("approval_expired", expired, status=410)
     if record.status != "pending":
         now: dict[str, object] = {"status": record.status, "decision": record.decided_before}
@@ -391,7 +391,7 @@ def _already_decided_text(record: ApprovalRecord) -> str:
     if "by" not in first or record.status == "withdrawn":  # Erasing a user also erases these details.
         return f"The request is already {record.status}"
     outcome = STATUS_AFTER[Decision(str(first["type"]))]
-    return f"too late: {outcome} by {first['by']} at {format_time(datetime.fromisoformat(str(first['at'])))}"
+    return f"Already decided ({outcome}) by {first['by']} at {format_time(datetime.fromisoformat(str(first['at'])))}"
 
 
 def counted_votes(votes: Sequence[Vote]) -> tuple[Vote, ...]:

@@ -1,4 +1,4 @@
-"""Checks whether a planned tool call can run: its tool's version, its approval and the approved arguments."""
+"""Checks whether a planned tool call can run, and whether an answer to a question is accepted."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -39,12 +39,12 @@ def rounds_in(message: MessageRef) -> int:
 
 
 def ranges_of(messages: Iterable[MessageRef]) -> tuple[tuple[int, int], ...]:
-    """Returns all ranges of steps in these messages."""
+    """Returns the ranges of steps, as (first, last), of all messages that stand for settled rounds."""
     return tuple(each for message in messages for each in message.rounds)
 
 
 def steps_in(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """Yields the steps of these ranges in order."""
+    """Yields every step of these ranges, first and last included."""
     return (step for first, last in ranges for step in range(first, last + 1))
 
 

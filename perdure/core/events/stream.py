@@ -147,7 +147,7 @@ class ReaderState:
     """Calls that have ended; their late entries are skipped. A call in neither collection has not started."""
 
     def with_closed(self, keys: Iterable[CallKey]) -> "ReaderState":
-        """Returns this state with `keys` added to the closed calls."""
+        """Returns this state with `keys` added to the closed calls. Only the newest `CLOSED_KEPT` stay."""
         return replace(self, closed=(*self.closed, *keys)[-CLOSED_KEPT:])
 
 

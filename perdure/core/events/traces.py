@@ -169,7 +169,7 @@ class _LogReading:
         self._visits: dict[str, int] = {}
 
     def read_event(self, happened: TurnLogEvent) -> None:
-        """Processes one event."""
+        """Adds one event of the turn's log to the spans. Events must arrive in order."""
         kind, data = happened.kind, happened.data
         if kind == e.NODE_START:
             self._enter_node(str(data.get("node", "")), happened.at)

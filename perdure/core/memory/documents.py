@@ -228,7 +228,7 @@ DOCUMENT_TYPES = tuple(TYPE_BOOSTS)
 
 
 def type_fault(document_type: str) -> str | None:
-    """Returns why this is not a document type, or None."""
+    """Returns why this is not a document type, with the known types, or None."""
     if document_type in TYPE_BOOSTS:
         return None
     return f"{document_type[:60]!r} is not a document type; use one of {', '.join(DOCUMENT_TYPES)}"
@@ -328,7 +328,7 @@ def scan_text(text: str, scope: Scope, limits: MemoryLimits = DEFAULT_LIMITS) ->
 
 
 def is_blocked(findings: tuple[Finding, ...]) -> bool:
-    """Returns whether the findings block the write."""
+    """Returns whether one of the findings blocks the write. Other findings are warnings."""
     return any(finding.blocks for finding in findings)
 
 

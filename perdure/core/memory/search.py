@@ -78,7 +78,7 @@ class Candidate:
 
 
 def signal_score(signals: Signals) -> float:
-    """Returns the weighted sum of the signals."""
+    """Returns the weighted sum of text match, trust and matched entities, from 0 to 1."""
     return (
         TEXT * _share(signals.text)
         + TRUST * TRUST_LEVELS[signals.trust]
@@ -110,7 +110,7 @@ def _share(value: float) -> float:
 
 
 def name_form(text: str) -> str:
-    """Returns the form in which entities are compared."""
+    """Returns a name without differences in case and white space, cut to its maximum length, for comparison."""
     return " ".join(text.casefold().split())[:NAME_CHARACTERS]
 
 
@@ -151,7 +151,7 @@ def escape_markup(text: str) -> str:
 
 
 def words_of(question: str) -> tuple[str, ...]:
-    """Returns the words that select an excerpt."""
+    """Returns the words of a question that select an excerpt, each once, up to a limit."""
     return tuple(dict.fromkeys(match.group() for match in _QUERY_WORD.finditer(question)))[:_MAX_WORDS]
 
 

@@ -39,12 +39,12 @@ STOP_CODES = {STOPPED.code: "stopped", **dict.fromkeys(BUDGET_CODES, "limited")}
 
 
 def end_status(problem: Problem) -> str:
-    """Returns the status of a run that ends with this problem."""
+    """Returns the status of a run that this problem ends: that of a stop or limit, otherwise `failed`."""
     return STOP_CODES.get(problem.code, "failed")
 
 
 def reached_limit(state: State) -> Problem | None:
-    """Returns the problem of the limit that the turn has reached, or None."""
+    """Returns the problem if the turn has spent its tokens or money, or None."""
     return spent_limit(
         limits_of(state),
         tokens_used=number_of(state, "tokens_used"),
@@ -234,7 +234,7 @@ async def ask_object(state: State, ports: Ports, wanted: WantedOutput, messages:
 
 
 def engine_note(text: str) -> MessageRef:
-    """Returns a message of the engine to the model."""
+    """Returns a system message to the model, written by Perdure."""
     return MessageRef(role=Role.SYSTEM, text=text)
 
 

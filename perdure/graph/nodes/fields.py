@@ -82,13 +82,13 @@ MEMORY: Final = (
 
 
 def messages_of(state: State) -> list[MessageRef]:
-    """Returns the messages of this turn."""
+    """Returns the messages in the state of this turn, by reference; earlier turns are not in it."""
     value = state["messages"]
     return [MessageRef.model_validate(each) for each in value] if isinstance(value, list) else []
 
 
 def plan_of(state: State) -> TurnPlan:
-    """Returns the plan that the turn pinned."""
+    """Returns the parts of the agent that were pinned at the start of the turn."""
     return TurnPlan.model_validate(state["plan"])
 
 
@@ -167,7 +167,7 @@ def error_of(state: State) -> Problem | None:
 
 
 def limits_of(state: State) -> Limits:
-    """Returns the budget of a state."""
+    """Returns the limits of the turn: tokens, money and iterations."""
     return Limits(
         max_tokens=number_of(state, "max_tokens"),
         max_cost_microusd=number_of(state, "max_cost_microusd"),

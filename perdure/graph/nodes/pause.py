@@ -191,7 +191,7 @@ def plan_patch(context: TurnContext) -> Patch:
 
 
 def memory_patch(context: TurnContext, user_message: MessageRef) -> Patch:
-    """Returns the message, with the memory that belongs to it."""
+    """Returns the patch of a new turn: its message, its working memory and the memory in its prompt."""
     memory: Patch = {"fields": context.injected_fields}
     if context.injected:
         memory["injected"] = [*context.injected]

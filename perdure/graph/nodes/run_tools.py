@@ -221,7 +221,7 @@ def iteration_limit_patch(state: State) -> Patch:
 
 
 def end_patch(problem: Problem) -> Patch:
-    """Returns the patch with which a problem ends the run."""
+    """Returns the patch that ends the run with this problem and drops the planned calls."""
     return {"error": problem.model_dump(mode="json"), "status": end_status(problem), "pending_tool_calls": []}
 
 

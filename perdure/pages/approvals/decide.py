@@ -9,8 +9,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from perdure.client import ApiError
 from perdure.core.calls.arguments import InvalidArgumentText, check_arguments, parse_object, same_json
+from perdure.pages.approvals.argument_form import read_fields
+from perdure.pages.approvals.differences import differences
 from perdure.pages.approvals.filters import filters_of_visit
-from perdure.pages.approvals.page import DECISION_LABELS, RejectedForm, differences, read_fields, show_approval
+from perdure.pages.approvals.page import DECISION_LABELS, RejectedForm, show_approval
 from perdure.pages.render import page
 from perdure.pages.request import SEND_AGAIN_MESSAGE, CheckedPost, Form, PageProblem, Post
 from perdure.schemas.approvals import Approval

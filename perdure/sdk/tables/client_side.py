@@ -239,13 +239,20 @@ class _TableWork:
     answered: set[str] = field(default_factory=set)
 
     def seconds_left(self) -> float:
+        """Returns the seconds until the deadline.
+
+        Raises: TimeoutError if it has passed.
+        """
         seconds = self.deadline - time.monotonic()
         if seconds <= 0:
             raise TimeoutError("the turn did not end in time")
         return seconds
 
     def new_requests(self, turn: Turn) -> list[str]:
-        """Returns the requests that are still unanswered, each of them once."""
+        """Returns the requests that are still unanswered, each of them once.
+
+        Raises: TableError if the turn waits for another kind of request.
+        """
         waiting_for = turn.waiting_for
         if waiting_for is None or waiting_for.kind != REQUEST_KIND:
             raise TableError(f"the turn waits for {waiting_for.kind if waiting_for else 'an unknown reason'}")
@@ -254,9 +261,11 @@ class _TableWork:
         return unanswered
 
     def answer_for(self, payload: Mapping[str, Any]) -> dict[str, JsonValue]:
+        """Executes the plan in a request. Returns the answer for the API."""
         return self.table.execute_plan(str(payload.get("plan") or ""))
 
     def raise_unless_final(self, error: ApiError) -> None:
+        """Raises `error` again, unless its code means that the request is already answered or over."""
         if error.code not in _FINAL_CODES:
             raise error
 

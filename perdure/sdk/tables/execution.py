@@ -169,7 +169,7 @@ class MemoryLimit:
 
     @classmethod
     def for_inputs(cls, tables: Iterable[pl.DataFrame]) -> "MemoryLimit":
-        """Returns the limit for a plan with these inputs."""
+        """Returns the limit for a plan: four times the size of its input tables, and at least `MAX_BYTES`."""
         return cls(max(MAX_BYTES, 4 * sum(int(table.estimated_size()) for table in tables)))
 
     def check(self, rows: int, size_bytes: float) -> None:

@@ -154,13 +154,13 @@ class Plan:
 
     @property
     def table_names(self) -> frozenset[str]:
-        """The names of the tables that the plan needs."""
+        """The names of the tables that the plan reads: the main one and those that it joins."""
         joined = {step.table for step in self.steps if isinstance(step, JoinWith)}
         return frozenset((joined | {self.main}) - {""})
 
 
 def read_plan(text: str) -> Plan | tuple[XmlFault, ...]:
-    """Returns the plan in a text, or its faults, each with its path."""
+    """Returns the plan in an XML text, or its faults against the schema, each with its path."""
     root = parse_xml(text, SCHEMA)
     if isinstance(root, tuple):
         return root

@@ -127,7 +127,8 @@ def widened_column(name: str, dtype: pl.DataType) -> pl.Expr:
 
 
 def with_missing_named(table: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Returns the table with the column as names, if values are missing."""
+    """Returns the table with the column as text and its missing values as "(missing)"; the same table if no value is
+    missing."""
     if not table[column].null_count():
         return table
     return table.with_columns(pl.col(column).cast(pl.String).fill_null(MISSING))

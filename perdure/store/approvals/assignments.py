@@ -176,13 +176,13 @@ async def withdraw(tx: Connection, approval_id: str, decider: Decider, comment: 
     await audit.record(
         tx, "approval.withdrawn", approval_id, withdrawal, actor=decider.user_id, turn_id=address.turn_id
     )
-    note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, approval_id)
+    note = await put(tx, address.tenant_id, Wake.REQUEST, address.turn_id, approval_id)
     event: dict[str, JsonValue] = {"tool": row["tool"], "approval_id": approval_id, "reason": "withdrawn", **withdrawal}
     await write(tx, address, [NewEvent(TOOL_DENIED, event, event_call_id(row["kind"], row["call_id"]))])
     return review, note
 
 
-async def void(tx: Connection, approval_id: str, reason: str, turn_id: str) -> None:
+async def cancel_outdated(tx: Connection, approval_id: str, reason: str, turn_id: str) -> None:
     """Cancels an approval that no longer covers its call. Approvals in other statuses do not change. `tx` must hold the
     turn's lock."""
     closed = await tx.fetchval(

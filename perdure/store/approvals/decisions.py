@@ -257,7 +257,7 @@ WITH recent AS (
     AND ($5 = $6 OR EXISTS (SELECT FROM delegations d WHERE d.user_id = $6 AND d.to_user = $5 AND d.ended_at IS NULL
       AND d.until > clock_timestamp()))
   RETURNING id, tenant_id, turn_id, reviewer_role, version, ready_at
-), void AS (
+), voided AS (
   UPDATE approval_votes v SET voided_at = clock_timestamp() FROM cast_now c
   WHERE v.approval_id = c.id AND v.voided_at IS NULL AND $7 = 'edit'
 ), voted AS (
@@ -323,7 +323,7 @@ async def count_vote(tx: Connection, review: Review, ballot: Ballot, per_minute:
         ballot.decision.value,
         ballot.digest,
         ballot.hold_seconds if ballot.status != PENDING else 0,
-        Wake.RING.value,
+        Wake.REQUEST.value,
         per_minute,
         review.decider.credential.created_by,
     )
@@ -333,7 +333,7 @@ async def count_vote(tx: Connection, review: Review, ballot: Ballot, per_minute:
         raise _cast_refusal(review, overdue=row["overdue"], too_many=row["too_many"], wait_seconds=row["wait_seconds"])
     address, note = review.address, None
     if row["note"] is not None and not row["held"]:
-        note = Note(row["note"], address.tenant_id, Wake.RING, address.turn_id, review.approval_id)
+        note = Note(row["note"], address.tenant_id, Wake.REQUEST, address.turn_id, review.approval_id)
     return CastResult(row["version"], note)
 
 

@@ -494,7 +494,7 @@ async def answer_question(
         tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
     )
     await audit.record(tx, "question.answered", request_id, {"kind": kind}, actor=user_id, turn_id=turn_id)
-    note = await put(tx, address.tenant_id, Wake.RING, turn_id, request_id)
+    note = await put(tx, address.tenant_id, Wake.REQUEST, turn_id, request_id)
     return Answered(request_id=request_id, turn_id=turn_id, conversation_id=address.conversation_id), note
 
 

@@ -112,9 +112,9 @@ def _approval_verdict(request: RequestRef, row: asyncpg.Record | None, query: Ve
     )
     if recomputed_digest != row["digest"]:
         return unreadable
-    look_at = _look_at(request, row)
-    if look_at is not None or row["status"] == "pending":
-        return unreadable.model_copy(update={"state": VerdictState.PENDING, "look_at": look_at})
+    check_at = _check_time(request, row)
+    if check_at is not None or row["status"] == "pending":
+        return unreadable.model_copy(update={"state": VerdictState.PENDING, "look_at": check_at})
     edited, comment = edited_round(row), _comment(_decision_or_withdrawal(row))
     return unreadable.model_copy(
         update={
@@ -180,7 +180,7 @@ def _comment(record: Mapping[str, str]) -> str:
     return record.get("comment") or record.get("reason_code") or ""
 
 
-def _look_at(request: RequestRef, row: asyncpg.Record) -> datetime | None:
+def _check_time(request: RequestRef, row: asyncpg.Record) -> datetime | None:
     """Returns when to check a pending request or a held approval again without a signal: at its new expiry or at the
     end of its hold."""
     if row["status"] == "pending" and row["expires_at"] != request.expires_at:

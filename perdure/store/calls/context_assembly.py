@@ -120,7 +120,7 @@ async def newest_bundles(tx: Connection, address: TurnAddress) -> tuple[Bundle, 
 async def read_outputs(
     tx: Connection, conversation_id: str, sources: Sequence[Source]
 ) -> dict[str, dict[str, JsonValue]]:
-    """Returns the outputs of these sources, by tool."""
+    """Returns the stored outputs of these sources, by tool. Tools without one are left out."""
     rows = await tx.fetch(
         "SELECT o.tool, o.output FROM jsonb_to_recordset($2) AS s(tool text, turn_id uuid) "
         "JOIN bundles o ON (o.turn_id, o.tool) = (s.turn_id, s.tool) "

@@ -148,7 +148,7 @@ async def _record(
     if statement.reviewer.user_id != statement.by.user_id:
         data["for"] = statement.reviewer.name
     await audit.record(tx, "effect.settled", call["key"], data, actor=statement.by.user_id, turn_id=address.turn_id)
-    note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, call["key"])
+    note = await put(tx, address.tenant_id, Wake.REQUEST, address.turn_id, call["key"])
     kind = TOOL_RESULT if state is CallState.DONE else TOOL_ERROR
     event = NewEvent(kind, {"tool": call["tool"], **body}, call["call_id"])
     if not ended:  # `done` is the last event of an ended turn

@@ -356,7 +356,7 @@ UPDATE turns SET input_tokens = greatest(0, input_tokens + $2), output_tokens = 
 
 async def correct(tx: Connection, call: ModelCall, claimed: ModelClaim, used: Usage) -> None:
     """Replaces the assumed usage of a lost attempt with its real usage."""
-    more = used.less(claimed.assumed)
+    more = used - claimed.assumed
     await tx.execute(_CORRECT, call.address.turn_id, more.input_tokens, more.output_tokens, more.cost_microusd)
     await budgets.correct(tx, call.agent_id, claimed.day, used, claimed.assumed)
 

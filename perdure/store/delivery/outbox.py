@@ -21,7 +21,7 @@ class Wake(StrEnum):
     """The kinds of wake signals."""
 
     START = "start"
-    RING = "ring"
+    REQUEST = "ring"
     STOP = "stop"
 
 
@@ -54,7 +54,7 @@ async def put(tx: Connection, tenant_id: str, kind: Wake, turn_id: str, request_
 
 
 async def delete_delivered(db: Database, note: Note) -> None:
-    """Deletes a delivered wake signal."""
+    """Deletes the outbox row of a wake signal after its delivery, so that the relay does not send it again."""
     await db.execute(note.tenant_id, f"DELETE FROM outbox WHERE id = {note.id:d}")
 
 

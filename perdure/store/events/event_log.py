@@ -174,7 +174,7 @@ def _size(message: NewMessage) -> int:
 async def read_after(
     tx: Connection, conversation_id: str, seq: int, limit: int, *, turn_id: str | None = None
 ) -> list[LoggedEvent]:
-    """Returns the next events of a conversation, or of one of its turns, in order."""
+    """Returns at most `limit` events after `seq`, in order: of the conversation, or only of `turn_id`."""
     rows = await tx.fetch(
         "SELECT seq, turn_id, kind, call_id, data, at FROM events "
         "WHERE conversation_id = $1 AND seq > $2 AND ($3::uuid IS NULL OR turn_id = $3) ORDER BY seq LIMIT $4",
@@ -238,7 +238,7 @@ async def status_of(tx: Connection, turn_id: str) -> str:
 
 
 async def message_texts(tx: Connection, message_ids: Sequence[str]) -> dict[str, str]:
-    """Returns the full texts of messages by id."""
+    """Returns the full texts of messages, by message id. Unknown ids are left out."""
     rows = await tx.fetch("SELECT id, content FROM messages WHERE id = ANY($1::uuid[])", message_ids)
     return {str(row["id"]): row["content"] for row in rows}
 

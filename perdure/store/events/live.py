@@ -35,7 +35,7 @@ _FORGOTTEN_AT_ONCE = 500
 
 
 def channel(conversation_id: str) -> str:
-    """Returns the pub/sub channel of a conversation."""
+    """Returns the Valkey channel on which a conversation's readers are woken."""
     return f"perdure:wake:{conversation_id}"
 
 

@@ -406,7 +406,7 @@ class Erasure:
         return f'"\\1": "{self.pseudonym}"'
 
     def parameters_of(self, step: Step) -> list[Any]:
-        """Returns the parameters of a step."""
+        """Returns the values of the statement's parameters, in their order."""
         return [getattr(self, name) for name in step.takes]
 
 

@@ -126,7 +126,7 @@ def tenant_of_refresh_token(token: str) -> str | None:
 
 
 async def first_refresh_token(tx: Connection, tenant_id: str, session_id: str, lifetime: timedelta) -> str:
-    """Creates and returns the first token of a session."""
+    """Creates the first refresh token of a session and returns its text. Postgres stores only its hash."""
     token = _make_token(tenant_id, secrets.token_urlsafe(32))
     await _insert(tx, token, session_id, lifetime)
     return token
@@ -383,7 +383,7 @@ class GuessCounter:
                 self._alone[name] = GuessTally(max(0, tally.failures - 1), tally.last_at)
 
     async def forget(self, keys: Sequence[Key]) -> None:
-        """Resets these keys."""
+        """Deletes the counted attempts of these keys, after a successful sign-in."""
         names = [_name(key) for key in keys]
 
         async def work() -> bool:

@@ -44,7 +44,7 @@ async def get_user(tx: Connection, user_id: str) -> User:
 
 
 async def set_display_name(tx: Connection, user_id: str, display_name: str, actor: str) -> None:
-    """Sets the display name of a user."""
+    """Sets the name that others see, and records the change in the audit trail."""
     await tx.execute("UPDATE users SET display_name = $2 WHERE id = $1", user_id, display_name)
     await audit.record(tx, "user.display_name_set", user_id, {"display_name": display_name}, actor=actor, turn_id=None)
 

@@ -92,7 +92,7 @@ async def find_store(tx: Connection, scope: Scope, slug: str | None) -> Store:
 
 
 async def list_stores(tx: Connection) -> list[dict[str, object]]:
-    """Returns all stores of the tenant."""
+    """Returns the document stores of the tenant, by scope and slug; creates the standard ones if they are missing."""
     await seed(tx)
     rows = await tx.fetch("SELECT slug, scope, archived_at, created_at FROM memory_stores ORDER BY scope, slug")
     return [dict(row) for row in rows]

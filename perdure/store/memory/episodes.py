@@ -29,7 +29,7 @@ class Vector:
     values: Sequence[float]
 
     def literal(self) -> str:
-        """Returns the vector as a pgvector literal."""
+        """Returns the vector as a pgvector literal, such as `[0.1,-0.2]`."""
         return "[" + ",".join(f"{value:.7g}" for value in self.values) + "]"
 
 
@@ -138,7 +138,7 @@ async def to_embed(tx: Connection, limit: int) -> list[tuple[str, str]]:
 
 
 async def set_vectors(tx: Connection, vectors: Sequence[tuple[str, Vector]]) -> None:
-    """Stores the vectors of these episodes."""
+    """Stores the vectors of episodes, given as (id, vector)."""
     await tx.execute(
         "UPDATE episodes e SET embedder = v.embedder, embedding = v.embedding::public.vector "
         "FROM unnest($1::uuid[], $2::text[], $3::text[]) AS v(id, embedder, embedding) WHERE e.id = v.id",

@@ -29,7 +29,7 @@ class NewFile:
 
     @classmethod
     def of(cls, file_id: str, name: str, media_type: str, content: bytes) -> "NewFile":
-        """Returns a file whose content is in memory."""
+        """Returns a new file with its size and SHA-256, from content in memory."""
         return cls(file_id, name, media_type, content, len(content), bytes_sha256_hex(content))
 
 

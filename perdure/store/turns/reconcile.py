@@ -60,7 +60,7 @@ async def open_turns(tx: Connection, older_than_seconds: float, max_paused: int 
 
 
 async def paused_among(tx: Connection, turn_ids: Collection[str]) -> list[OpenTurn]:
-    """Returns those of these turns that are paused."""
+    """Returns the turns among `turn_ids` that are still paused."""
     return [_open(row) for row in await tx.fetch(_AMONG, 0.0, list(turn_ids))]
 
 
@@ -155,7 +155,7 @@ INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM due RETURNI
 async def wake_answered(tx: Connection, tenant_id: str) -> int:
     """Puts a wake signal in the outbox for every turn that still waits although its questions are answered or expired.
     Returns their number."""
-    return len(await tx.fetch(_WAKE_ANSWERED, tenant_id, Wake.RING.value))
+    return len(await tx.fetch(_WAKE_ANSWERED, tenant_id, Wake.REQUEST.value))
 
 
 async def wake_decided(tx: Connection, tenant_id: str) -> list[str]:
@@ -165,7 +165,7 @@ async def wake_decided(tx: Connection, tenant_id: str) -> list[str]:
     A turn whose decision cannot be read keeps waiting. It is signaled after a minute, then less and less often, down to
     every 15 minutes. Returns the turns that were signaled before and still wait ten minutes after the decision.
     """
-    rows = await tx.fetch(_WAKE_DECIDED, tenant_id, Wake.RING.value)
+    rows = await tx.fetch(_WAKE_DECIDED, tenant_id, Wake.REQUEST.value)
     return [str(row["id"]) for row in rows]
 
 

@@ -43,7 +43,7 @@ def test_the_first_key_signs_and_every_key_verifies(text: str) -> None:
     assert ring.sign("x").startswith(Keyring.of(NEW).keys[0].id + ":")
     assert ring.verifies("x", ring.sign("x"))
     assert ring.verifies("x", Keyring.of(OLD).sign("x")) is (OLD in text)
-    assert not ring.knows(foreign) and not ring.verifies("x", foreign)
+    assert not ring.has_signer(foreign) and not ring.verifies("x", foreign)
     assert not ring.verifies("x", f"{foreign.partition(':')[0]}:{ring.sign('x').partition(':')[2]}"), "each by its id"
     assert NEW not in repr(ring) + ring.sign("x"), "a key is in no text that is shown"
 

@@ -55,7 +55,7 @@ def test_a_round_continues_only_with_a_readable_verdict_for_each_request(states:
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(("deadlines", "looks", "expected"), [
+@pytest.mark.parametrize(("deadlines", "checks", "expected"), [
     ([], 0, None),
     ([timedelta(days=7)], 0, timedelta(days=7) + MARGIN),
     ([timedelta(days=7), timedelta(hours=1)], 3, timedelta(hours=1) + MARGIN),
@@ -63,13 +63,13 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
     ([timedelta(seconds=-5)], 3, timedelta(seconds=8)),
     ([timedelta(days=-5)], 10_000, MAX_WAIT),
 ])  # fmt: skip
-def test_a_turn_waits_for_its_first_deadline_then_longer(deadlines: list[Any], looks: int, expected: Any) -> None:
-    assert wait_before_check(NOW, [NOW + each for each in deadlines], looks) == expected
+def test_a_turn_waits_for_its_first_deadline_then_longer(deadlines: list[Any], checks: int, expected: Any) -> None:
+    assert wait_before_check(NOW, [NOW + each for each in deadlines], checks) == expected
 
 
 @given(st.lists(st.timedeltas(timedelta(days=-30), timedelta(days=30)), min_size=1), st.integers(0, 10**6))
-def test_a_wait_is_always_longer_than_zero(offsets: list[timedelta], looks: int) -> None:
-    assert (wait_before_check(NOW, [NOW + each for each in offsets], looks) or timedelta(0)) > timedelta(0)
+def test_a_wait_is_always_longer_than_zero(offsets: list[timedelta], checks: int) -> None:
+    assert (wait_before_check(NOW, [NOW + each for each in offsets], checks) or timedelta(0)) > timedelta(0)
 
 
 def test_a_request_is_checked_at_the_time_of_its_record_or_else_at_its_expiry() -> None:

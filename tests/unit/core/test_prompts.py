@@ -69,8 +69,7 @@ def test_the_prefix_is_persona_user_block_and_manifest_or_the_callers_own_prompt
     assert before == head and "SKILL_SELECT:<id>" in how
     assert (first, second) == ("- a: A. Does a. Triggers: brew, kettle. Tags: drinks.", "- b: B. Does b.")
     assert said_first(skilled, ANN, "My own.") == "My own."
-    assert prompts.skill_manifest([]) == prompts.skill_list([]) == ""
-    assert prompts.skill_list([("a", "First."), ("b", "Second.")]).splitlines()[-2:] == ["- a: First.", "- b: Second."]
+    assert prompts.skill_manifest([]) == ""
 
 
 def test_an_activated_skill_is_one_message_with_its_sections_in_order() -> None:
@@ -80,7 +79,7 @@ def test_an_activated_skill_is_one_message_with_its_sections_in_order() -> None:
     assert head == "=== Skill Activated: A ===\n## Description\nDoes a."
     assert sections[:2] == ["## Steps\n1. Do.", "## Artifact: one.md\nFirst."]
     assert sections[2:] == ["## Artifact: two.md\nSecond.", "## Entity Context\nMary: a person"]
-    assert prompts.skill_activation(skill("b")) == prompts.skill_message("B", "Does b.", "Body of b.")
+    assert prompts.skill_activation(skill("b")) == "=== Skill Activated: B ===\n## Description\nDoes b.\n\nBody of b."
     assert (prompts.skill_tier(given_skill), prompts.skill_tier(skill("b"))) == (3, 2)
 
 

@@ -52,7 +52,7 @@ def test_a_lost_attempt_uses_exactly_its_reservation_of_a_daily_budget(asked: in
 
 
 def test_a_difference_of_usages_added_to_the_smaller_gives_the_larger() -> None:
-    more = USUAL.less(Usage(input_tokens=130, cost_microusd=1))
+    more = USUAL - Usage(input_tokens=130, cost_microusd=1)
     assert (more.input_tokens, more.tokens) == (-30, USUAL_ANSWER_TOKENS - 30)
     assert more.cost_microusd == USUAL.cost_microusd - 1
 

@@ -1,4 +1,4 @@
-"""Words of danger, and how a text is classified."""
+"""Safety keywords, and the verdicts of a model on a message."""
 
 import time
 from typing import Any
@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.apps import SHIPPED
-from perdure.core.agents import safety_keywords
-from perdure.core.agents import safety_keywords as keywords
-from perdure.core.agents.safety_keywords import Question, Safety, empathy_of, intent_of, is_phrase, safety_keywords_in
+from perdure.core.agents import message_verdicts
+from perdure.core.agents.message_verdicts import Question, Safety, empathy_of, intent_of
+from perdure.core.agents.safety_keywords import is_phrase, safety_keywords_in
 from perdure.core.json_schema import schema_fault
 from tests.scale import sized
 
@@ -27,7 +27,7 @@ KNOWN = ("Support", "booking")
     ({"hijacked": True, "category": "none"}, Safety(True, "none")),
 ])  # fmt: skip
 def test_only_a_plain_no_clears_a_turn(verdict: dict[str, Any] | None, found: Safety) -> None:
-    assert keywords.safety_of(verdict) == found
+    assert message_verdicts.safety_of(verdict) == found
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=10)
@@ -45,7 +45,7 @@ def test_only_a_no_that_names_no_danger_clears_a_turn(verdict: dict[str, Any]) -
     category = verdict.get("category")
     is_word = isinstance(category, str) and (category in NOTHING or category.strip(" .").lower() in NOTHING)
     names_nothing = category is None or is_word
-    assert keywords.safety_of(verdict).hijacked is not (verdict.get("hijacked") is False and names_nothing)
+    assert message_verdicts.safety_of(verdict).hijacked is not (verdict.get("hijacked") is False and names_nothing)
 
 
 def test_an_intent_is_a_known_one_and_a_tone_is_the_answer_cut_and_on_one_line() -> None:
@@ -54,7 +54,7 @@ def test_an_intent_is_a_known_one_and_a_tone_is_the_answer_cut_and_on_one_line()
         assert intent_of(verdict, KNOWN, "booking") == "booking"  # type: ignore[arg-type]
     assert empathy_of(None) == {}
     said = empathy_of({"tone": " warm\n\n", "guidance": "x" * 9_999, "more": 1})
-    assert said == {"tone": "warm", "guidance": "x" * safety_keywords.MAX_VERDICT_TEXT_CHARACTERS}
+    assert said == {"tone": "warm", "guidance": "x" * message_verdicts.MAX_VERDICT_TEXT_CHARACTERS}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_an_intent_is_a_known_one_and_a_tone_is_the_answer_cut_and_on_one_line()
     list(zip(Question, [{"hijacked": False}, {"intent": "booking"}, {"tone": "warm"}], strict=True)),
 )
 def test_a_category_needs_its_first_field(question: Question, good: dict[str, Any]) -> None:
-    form = safety_keywords.answer_schema(question, KNOWN)
+    form = message_verdicts.answer_schema(question, KNOWN)
     assert schema_fault({}, form) is not None and schema_fault(good, form) is None
 
 

@@ -9,15 +9,8 @@ from pydantic import JsonValue
 from syrupy.assertion import SnapshotAssertion
 
 from perdure.core.agents import templates
-from perdure.core.agents.templates import (
-    VARIABLES,
-    Stage,
-    archive_refusal,
-    arguments_on_one_line,
-    describe_call,
-    fill_variables,
-    names_in,
-)
+from perdure.core.agents.templates import VARIABLES, Stage, archive_refusal, fill_variables
+from perdure.core.calls.description import BadTemplate, arguments_on_one_line, describe_call, names_in
 
 VALUES = {"user_name": "Ann", "user_role": "clerk"}
 
@@ -78,7 +71,7 @@ def test_an_argument_that_is_missing_is_reported(snapshot: SnapshotAssertion) ->
     "template", ["a {", "a }", "{1}", "{a.b}", "{a!r}", "{}", "{|x}", "{a|}", "two\nlines", "x" * 301]
 )
 def test_a_template_that_cannot_be_filled_is_refused(template: str) -> None:
-    with pytest.raises(templates.BadTemplate):
+    with pytest.raises(BadTemplate):
         names_in(template)
     assert names_in("Pay {amount|all of it} for {{this}} to {to}, {to}") == {"amount", "to"}
 

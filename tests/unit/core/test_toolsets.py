@@ -14,15 +14,9 @@ from perdure.contracts.mcp import McpHints, McpServer, McpToolListing, McpToolSe
 from perdure.contracts.skills import PlanSkill
 from perdure.contracts.turns import Limits
 from perdure.core.agents import toolsets as choice
+from perdure.core.agents.mcp_tools import toolset_of, treatment_of
 from perdure.core.agents.plans import turn_plan
-from perdure.core.agents.toolsets import (
-    is_memory_tool,
-    known_toolsets,
-    load,
-    offered_cards,
-    offered_tools,
-    treatment_of,
-)
+from perdure.core.agents.toolsets import is_memory_tool, known_toolsets, load, offered_cards, offered_tools
 from perdure.core.calls.arguments import check_arguments
 from tests.unit.core.skilled import IDS, agent, agents, block, injections, skill
 
@@ -143,7 +137,7 @@ def test_contradictory_settings_are_refused() -> None:
     *((("k8s",), name, (), "") for name in ("list", "helm_list")),
 ])  # fmt: skip
 def test_a_toolset_is_a_tag_or_the_prefix_of_a_name(toolsets: Names, name: str, tags: Names, toolset: str) -> None:
-    assert choice.toolset_of(server(toolsets=toolsets), tool(name=name, tags=tags)) == toolset
+    assert toolset_of(server(toolsets=toolsets), tool(name=name, tags=tags)) == toolset
 
 
 def test_a_server_has_one_transport_and_the_credentials_that_it_names() -> None:

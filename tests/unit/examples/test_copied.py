@@ -48,7 +48,7 @@ async def test_a_copy_is_published_under_the_same_versions(tmp_path: Path, name:
 async def test_a_copied_server_is_started_from_its_own_folder_and_lists_what_is_locked(tmp_path: Path) -> None:
     app = load_app(copied("ops", tmp_path), ENGINE)
     listed = (await list_servers(app, lambda name: None, tmp_path))["cluster"]
-    assert listed.lock == app.locks["cluster"], listed.told
+    assert listed.lock == app.locks["cluster"], listed.problems
 
 
 @pytest.mark.sized

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from perdure.pages.approvals.page import DiffLine, Shape, differences, fields_of, read_fields
+from perdure.pages.approvals.argument_form import Shape, fields_of, read_fields
+from perdure.pages.approvals.differences import DiffLine, differences
 from perdure.pages.request import Form
 from tests.unit.pages.conftest import Browse, SpokenApi, ok
 

@@ -205,7 +205,7 @@ MAX_XML_GENERATIONS: Final = 4
 
 
 def read_bucket(state: State, name: str) -> dict[str, JsonValue]:
-    """Returns a bucket of the state, to read."""
+    """Returns the mapping in the field `name`; empty if there is none."""
     bucket = state[name]
     return bucket if isinstance(bucket, dict) else {}
 

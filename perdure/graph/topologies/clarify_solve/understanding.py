@@ -252,7 +252,7 @@ RESUMED: Final[Patch] = {"status": "running", "pending_requests": []}
 
 
 def pause_patch(request: RequestRef) -> Patch:
-    """Returns the patch that pauses the run for this request."""
+    """Returns the patch that pauses the run until this request is answered."""
     return {"status": "awaiting", "pending_requests": [request.model_dump(mode="json")]}
 
 

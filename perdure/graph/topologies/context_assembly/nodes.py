@@ -12,7 +12,7 @@ from perdure.contracts.context_assembly import AssembleAsk, Assembled, Bundle, P
 from perdure.contracts.errors import InvariantBroken, Problem
 from perdure.contracts.events import BUDGET, STAGE
 from perdure.contracts.messages import MessageRef, Patch, Role
-from perdure.core.agents.safety_keywords import Question, Safety, empathy_of, expected_output, intent_of, safety_of
+from perdure.core.agents.message_verdicts import Question, Safety, empathy_of, expected_output, intent_of, safety_of
 from perdure.core.calls.context_assembly import Reuse, ToolInputs, context_guidance, group_phases, reuse_of, upstream_of
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import estimated_tokens

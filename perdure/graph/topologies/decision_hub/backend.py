@@ -105,9 +105,9 @@ def fallback_text(error_type: ErrorType) -> str:
 
 _REASONS = {
     ErrorType.TIMEOUT: "the model did not finish in time",
-    ErrorType.BACKEND_UNAVAILABLE: "the model could not be used",
-    ErrorType.INVALID_OUTPUT: "the model's output could not be used",
-    ErrorType.UNKNOWN: "the turn ended before it had one",
+    ErrorType.BACKEND_UNAVAILABLE: "the model is unavailable",
+    ErrorType.INVALID_OUTPUT: "the model's output is invalid",
+    ErrorType.UNKNOWN: "the turn ended before the model answered",
 }
 
 

@@ -78,9 +78,9 @@ class RouteInput:
 
 def _input_problem(kind: object, raw: str) -> Problem | None:
     if kind not in INPUT_TYPES:
-        return Problem(code="bad_input_type", message=f"metadata.input_type must be one of {', '.join(INPUT_TYPES)}")
+        return Problem(code="bad_input_type", message=f"`metadata.input_type` must be one of {', '.join(INPUT_TYPES)}")
     if not raw.strip():
-        return Problem(code="empty_input", message="there is nothing to answer")
+        return Problem(code="empty_input", message="The message is empty; send a text")
     return None
 
 
