@@ -16,7 +16,7 @@ from perdure.contracts.values import canonical_json
 from perdure.core.calls.ledger import STOPPED_OR_ENDED
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.tools import Preview, Tool, ToolContext, ToolPreview, ToolRefused, ToolUnavailable
-from perdure.store.approvals import views
+from perdure.store.approvals import tool_previews
 from perdure.store.approvals.requests import open_requests
 from perdure.store.approvals.verdicts import read_verdicts
 
@@ -85,7 +85,7 @@ class PreviewActivities:
         """
         async with activity_guard():
             async with self._deps.db.transaction(request.address.tenant_id) as tx:
-                approval = await views.read_preview_call(tx, request.approval_id)
+                approval = await tool_previews.read_preview_call(tx, request.approval_id)
                 tool_or_fault = None
                 if approval is not None:
                     agent = await self._deps.agent_cache.read_pinned(tx, approval.agent_id, approval.agent_version)
@@ -99,17 +99,19 @@ class PreviewActivities:
             )
             async with self._deps.db.transaction(request.address.tenant_id) as tx:
                 return PreviewKept(
-                    kept=await views.store_preview(tx, request.approval_id, {"digest": approval.digest, **preview})
+                    kept=await tool_previews.store_preview(
+                        tx, request.approval_id, {"digest": approval.digest, **preview}
+                    )
                 )
 
-    def _find_tool(self, approval: views.PreviewCall, card: ToolCard | None) -> PreviewTool | str:
+    def _find_tool(self, approval: tool_previews.PreviewCall, card: ToolCard | None) -> PreviewTool | str:
         """Returns the tool of the pinned version, or why it has no preview here."""
         tool = self._deps.toolbox.find(approval.agent_id, approval.tool, card)
         if not isinstance(tool, Tool) or tool.preview is None or tool.card.version != approval.tool_version:
             return "the tool has changed since the request, or is not on this worker"
         return PreviewTool(tool.preview, tool.card)
 
-    async def _make_preview(self, approval: views.PreviewCall, tool: PreviewTool) -> dict[str, JsonValue]:
+    async def _make_preview(self, approval: tool_previews.PreviewCall, tool: PreviewTool) -> dict[str, JsonValue]:
         secrets = self._deps.toolbox.secrets_for(tool.card)
         missing = [name for name in tool.card.secrets if not secrets.get(name)]
         if missing:

@@ -14,7 +14,7 @@ from perdure.contracts.errors import UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress
 from perdure.sdk.parameters import ArgumentsRefused
 from perdure.sdk.tools import Tool
-from perdure.store.approvals import views
+from perdure.store.approvals import tool_previews
 from perdure.store.calls import tool_calls
 from perdure.store.database import Connection
 from perdure.store.events.event_log import write
@@ -50,7 +50,7 @@ class ToolCheckActivities:
 
     async def _check_edit(self, address: TurnAddress, edit: EditRef) -> Checked:
         async with self._deps.db.transaction(address.tenant_id) as tx:
-            proposed = await views.read_proposed_edit(tx, edit.approval_id, edit.digest)
+            proposed = await tool_previews.read_proposed_edit(tx, edit.approval_id, edit.digest)
             if proposed is None:
                 raise UpstreamUnavailable("edit_not_here", "the edit was checked already, or its request is decided")
             tool = await self._find_tool(tx, proposed.agent_id, proposed.tool, proposed.tool_version)

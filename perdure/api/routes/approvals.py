@@ -38,7 +38,7 @@ from perdure.core.approvals.assignments import ADMIN
 from perdure.core.approvals.decisions import BULK_REFUSAL, Decider, Decision, approvable_together
 from perdure.core.delivery import CHAT
 from perdure.store import idempotency
-from perdure.store.approvals import assignments, decisions, views
+from perdure.store.approvals import assignments, decisions, tool_previews, views
 from perdure.store.approvals.decisions import Decided, EditNotChecked, SubmittedDecision, decide, decision_requests
 from perdure.store.approvals.review import Review
 from perdure.store.approvals.views import Filters, last_approved, own_decisions
@@ -176,11 +176,11 @@ async def _check_edit(services: Services, unchecked: EditNotChecked) -> None:
     """
     address, edit = unchecked.address, unchecked.edit
     async with services.db.transaction(address.tenant_id) as tx:
-        await views.propose_edit(tx, edit.approval_id, edit.digest, unchecked.edited_args)
+        await tool_previews.propose_edit(tx, edit.approval_id, edit.digest, unchecked.edited_args)
     request = EditCheckRequest(address=address, edit=edit, routing=services.routing)
     checked = await run_edit_check(services.notifier.client, request)
     async with services.db.transaction(address.tenant_id) as tx:
-        await views.remove_proposed_edit(tx, edit.approval_id, edit.digest)
+        await tool_previews.remove_proposed_edit(tx, edit.approval_id, edit.digest)
     if checked is None:
         message = "No tools worker checked the edit in time, so nothing was decided; check the tools workers and retry"
         raise UpstreamUnavailable("tool_check_unavailable", message)
@@ -399,12 +399,12 @@ async def preview(services: ServicesDep, caller: Caller, approval_id: ApprovalId
     if not caller.sees_tenant:
         raise CallerError("role_required", "This action requires the role reviewer or admin", status=403)
     async with services.db.transaction(caller.tenant_id) as tx:
-        address = await views.address_for_preview(tx, approval_id)
+        address = await tool_previews.address_for_preview(tx, approval_id)
     request = PreviewRequest(address=address, approval_id=approval_id, routing=services.routing)
     fault = await run_preview(services.notifier.client, request)
     async with services.db.transaction(caller.tenant_id) as tx:
         if fault:
-            await views.store_preview(tx, approval_id, {"fault": fault})
+            await tool_previews.store_preview(tx, approval_id, {"fault": fault})
         approval = await views.get_approval(tx, approval_id, None, decider_of(caller))
     return approval | {"links": links_of(services, caller, approval)}
 

@@ -11,7 +11,6 @@ from pydantic import JsonValue
 from perdure.contracts.activities import ApprovalStatus
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError
-from perdure.contracts.turns import TurnAddress
 from perdure.core.approvals.decisions import DECIDING_ROLES, Decider, Vote, counted_votes, participation_refusal
 from perdure.core.approvals.validity import decisions_that_run
 from perdure.core.calls.description import arguments_on_one_line, describe_call
@@ -465,108 +464,6 @@ def _decision_view(row: asyncpg.Record) -> dict[str, object]:
         "conversation_id": str(row["conversation_id"]),
         "turn_status": row["turn_status"],
     }
-
-
-@dataclass(frozen=True, slots=True)
-class PreviewCall:
-    """The call that a preview is made for: the one that is currently decided on. A preview is requested while the
-    request is pending, stored with its time, and erased with the user's texts. `approvals.preview` is NULL if the tool
-    has no preview, and `{}` if none has been requested yet. Otherwise it contains the result."""
-
-    tenant_id: str
-    turn_id: str
-    conversation_id: str
-    call_id: str
-    user_id: str
-    """The requester."""
-    agent_id: str
-    agent_version: str
-    tool: str
-    tool_version: str
-    args: dict[str, JsonValue]
-    digest: str
-
-
-_CALL_TO_PREVIEW = f"""
-SELECT a.tenant_id, a.turn_id::text, a.conversation_id::text, a.call_id, t.user_id::text, a.agent_id, t.agent_version,
-  a.tool, a.tool_version, coalesce(a.revision->'args', a.args) AS args,
-  coalesce(a.revision->>'digest', a.digest) AS digest
-FROM approvals a JOIN turns t ON t.id = a.turn_id WHERE a.id = $1 AND a.preview IS NOT NULL AND {OPEN}
-"""
-_WHERE = f"""
-SELECT tenant_id, conversation_id::text, turn_id::text, preview IS NOT NULL AS has_one, {OPEN} AS is_open
-FROM approvals a WHERE id = $1
-"""
-
-
-async def address_for_preview(tx: Connection, approval_id: str) -> TurnAddress:
-    """Returns the address of the approval's turn, if a preview can be made.
-
-    Raises: CallerError 404 `approval_not_found`, 409 `no_preview`, `already_decided`.
-    """
-    row = await tx.fetchrow(_WHERE, approval_id)
-    if row is None:
-        raise CallerError("approval_not_found", "Approval not found", status=404)
-    if not row["has_one"]:
-        raise CallerError("no_preview", "The tool has no preview", status=409)
-    if not row["is_open"]:
-        raise CallerError("already_decided", "The request is already decided; it keeps its last preview", status=409)
-    return TurnAddress(tenant_id=row["tenant_id"], conversation_id=row["conversation_id"], turn_id=row["turn_id"])
-
-
-async def read_preview_call(tx: Connection, approval_id: str) -> PreviewCall | None:
-    """Returns the call to preview, or None if the request is no longer pending or its tool has no preview."""
-    row = await tx.fetchrow(_CALL_TO_PREVIEW, approval_id)
-    return None if row is None else PreviewCall(**row)
-
-
-async def store_preview(tx: Connection, approval_id: str, preview: dict[str, JsonValue]) -> bool:
-    """Replaces the preview and stores the database's time with it. Returns False if the request is no longer
-    pending."""
-    kept = await tx.fetchval(
-        "UPDATE approvals a SET preview = $2::jsonb || jsonb_build_object('at', clock_timestamp()) "
-        f"WHERE id = $1 AND preview IS NOT NULL AND {OPEN} RETURNING true",
-        approval_id,
-        preview,
-    )
-    return bool(kept)
-
-
-@dataclass(frozen=True, slots=True)
-class ProposedEdit:
-    """A reviewer's edit that is not recorded yet, because a tools worker checks it first. `approvals.proposed` contains
-    the arguments of such edits by their digests. It is NULL if the tool's schema says all that its types check."""
-
-    agent_id: str
-    tool: str
-    tool_version: str
-    args: dict[str, JsonValue]
-
-
-async def propose_edit(tx: Connection, approval_id: str, digest: str, args: dict[str, JsonValue]) -> None:
-    """Stores the arguments of an edit until it is checked."""
-    await tx.execute(
-        "UPDATE approvals a SET proposed = proposed || jsonb_build_object($2::text, $3::jsonb) "
-        f"WHERE id = $1 AND proposed IS NOT NULL AND {OPEN}",
-        approval_id,
-        digest,
-        args,
-    )
-
-
-async def read_proposed_edit(tx: Connection, approval_id: str, digest: str) -> ProposedEdit | None:
-    """Returns the edit, or None if it is no longer stored."""
-    row = await tx.fetchrow(
-        "SELECT agent_id, tool, tool_version, proposed->$2 AS args FROM approvals WHERE id = $1 AND proposed ? $2",
-        approval_id,
-        digest,
-    )
-    return None if row is None else ProposedEdit(**row)
-
-
-async def remove_proposed_edit(tx: Connection, approval_id: str, digest: str) -> None:
-    """Removes an edit that was checked."""
-    await tx.execute("UPDATE approvals SET proposed = proposed - $2 WHERE id = $1", approval_id, digest)
 
 
 _NOTICE = f"""
