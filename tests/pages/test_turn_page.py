@@ -16,7 +16,6 @@ PATH = (
 
 
 async def waiting(site: Site, text: str) -> tuple[TurnAddress, str]:
-    """A turn that waits for a reviewer, and its approval's id."""
     address = await site.harness.plan(("post", {"text": text}))
     (request,) = await site.harness.open(address, "t1.0")
     return address, request.request_id

@@ -42,7 +42,6 @@ async def start_cold(served: Served, address: TurnAddress, *, goes_on: bool = Fa
 
 
 def last_request_roles(served: Served, address: TurnAddress) -> list[str]:
-    """The roles of the messages in the model's last request."""
     return [message["role"] for message in served.sent_to_model(address)[-1]]
 
 
@@ -104,7 +103,6 @@ CHECKED: dict[str, Any] = {"agent_id": "checked"}
 
 
 async def at_checkpoint(served: Served, *lines: Line) -> TurnAddress:
-    """A turn of the checked desk that waits at a checkpoint."""
     return await served.paused(*(lines or (Line("", [BOOK]), DONE)), **CHECKED)
 
 

@@ -154,8 +154,6 @@ async def state_of(served: Served, address: TurnAddress, call_id: str, state: st
 
 
 async def waits_for(served: Served, address: TurnAddress, *ids: str) -> str:
-    """The run id of the wait for exactly these requests."""
-
     async def there() -> bool:
         waiting = (await served.row(address))["waiting"]
         return bool(waiting) and waiting["ids"] == [*ids]
